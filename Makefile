@@ -1,0 +1,55 @@
+# The short way in: `make help` lists the targets. Everything that is made lands in build/.
+WERROR ?= OFF
+MODELS ?= ppocr_cls ppocr_det opennsfw digits photos fonts text
+
+PYTHON := build/venv/bin/python
+# Caches and temporary files stay in build/ too.
+export CCACHE_DIR ?= $(CURDIR)/build/cache/ccache
+export PYTHONDONTWRITEBYTECODE := 1
+export ORT_DISABLE_TELEMETRY := 1
+
+.DEFAULT_GOAL := all
+.PHONY: all setup build models test demo bench format lint clean distclean help
+
+all: build  ## build/detent, with all it needs installed first
+
+setup:  ## system packages, Python environment, ONNX Runtime headers (nothing when they are there)
+	@scripts/setup.sh
+
+build: setup
+	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \
+	cmake --preset release -DDETENT_WERROR=$(WERROR) --log-level=WARNING >build/configure.log 2>&1 \
+	  || { cat build/configure.log >&2; exit 1; }
+	@cmake --build build
+
+models: setup  ## trained models and data for tests and demo, into build/models
+	@$(PYTHON) scripts/fetch_models.py $(MODELS)
+
+test: build models  ## all tests
+	@ctest --test-dir build --output-on-failure --no-tests=error -j 2
+
+demo: build models  ## quantize two trained models and score them beside their float originals
+	@$(PYTHON) examples/demo/demo.py
+
+bench: build models  ## benchmarks
+	@if [ -f bench/run.py ]; then $(PYTHON) bench/run.py; else echo "bench/run.py does not exist yet"; fi
+
+SOURCES = $(shell find src include tests -name '*.h' -o -name '*.cpp')
+
+format:  ## clang-format over all C++ files
+	@command -v clang-format >/dev/null || { echo "make format needs clang-format: apt-get install clang-format" >&2; exit 1; }
+	@clang-format -i $(SOURCES)
+
+lint: build  ## clang-tidy over all C++ sources
+	@command -v clang-tidy >/dev/null || { echo "make lint needs clang-tidy: apt-get install clang-tidy" >&2; exit 1; }
+	@find src -name '*.cpp' | xargs -P "$$(nproc)" -n 4 clang-tidy -p build --quiet
+
+clean:  ## remove what was compiled; keep what was downloaded
+	@[ ! -f build/CMakeCache.txt ] || cmake --build build --target clean
+	@rm -rf build/debug build/asan build/tsan build/fuzz build/demo build/tmp
+
+distclean:  ## remove build/ as a whole
+	@rm -rf build
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'

@@ -1,0 +1,102 @@
+// Static quantization: a float ONNX model and calibration samples in, a model with QuantizeLinear/DequantizeLinear out.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "detent/error.h"
+
+namespace detent {
+
+/// Integer types of quantized tensors.
+enum class QuantType { int8, uint8, int16, uint16 };
+
+/// How tensors are quantized. The defaults are the target `ort-cpu`.
+struct QuantConfig {
+  QuantType activation_type = QuantType::uint8;
+  QuantType weight_type = QuantType::int8;
+  /// Zero point in the middle of the integer range, scale from the larger of |min| and |max|.
+  bool activation_symmetric = false;
+  /// Unset: symmetric for signed weight types.
+  std::optional<bool> weight_symmetric;
+  /// One scale for each output channel of a weight instead of one for the tensor.
+  bool per_channel = true;
+  /// Weights use 7 of 8 bits; for CPUs whose 8-bit products saturate at 16 bits (x86 before VNNI).
+  bool reduce_range = false;
+
+  /// Operator types to quantize; empty: all that detent knows how to place.
+  std::vector<std::string> op_types;
+  std::vector<std::string> exclude_op_types;
+  /// Node names, or regular expressions (ECMAScript, matched against the whole name) when they start with '^'. A node
+  /// without a name goes by its first output. Empty `nodes`: all.
+  std::vector<std::string> nodes;
+  std::vector<std::string> exclude_nodes;
+};
+
+/// Told of progress: stage name, work done, work in all (0: not known).
+using Progress = std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)>;
+
+struct QuantizeOptions {
+  std::filesystem::path model;
+  std::filesystem::path output;
+  std::filesystem::path calibration_data;
+  QuantConfig config;
+  std::string method = "minmax";
+  /// Keep a histogram of every observed tensor beside its extremes.
+  bool histogram = false;
+  /// Count and leave out NaN and infinite values instead of stopping at the first.
+  bool allow_nonfinite = false;
+  std::size_t max_samples = 0;  // 0: all
+  std::int64_t batch_size = 0;  // rows per run; 0: as the files have them
+  int threads = 0;              // 0: one per core
+  /// Tensors of at least this many bytes go to a file beside the output; unset: only when the model would pass 2 GiB.
+  std::optional<std::uint64_t> external_data_threshold;
+  /// Also write the float model as it was calibrated, after the graph rewrites.
+  std::optional<std::filesystem::path> prepared_output;
+  std::optional<std::filesystem::path> profile;
+  /// Where working files go; unset: $TMPDIR or /tmp.
+  std::optional<std::filesystem::path> work_dir;
+  /// ONNX Runtime's library; unset: searched.
+  std::optional<std::filesystem::path> runtime;
+  Progress progress;
+  std::stop_token stop;
+};
+
+/// Scale and zero point given to a tensor.
+struct TensorParams {
+  float scale = 1;
+  std::int32_t zero_point = 0;
+  float range_min = 0;
+  float range_max = 0;
+};
+
+struct StageReport {
+  std::string name;
+  double seconds = 0;
+  std::uint64_t peak_memory = 0;  // bytes
+};
+
+struct QuantizeResult {
+  std::uint64_t samples = 0;
+  std::uint64_t model_bytes_before = 0;
+  std::uint64_t model_bytes_after = 0;  // model and data file
+  std::size_t nodes_quantized = 0;
+  std::size_t nodes_in_float = 0;  // of the selected operator types
+  /// Activations by name.
+  std::map<std::string, TensorParams> activations;
+  /// What was done to the graph, and everything that was left out or done differently from what was asked.
+  std::vector<std::string> notes;
+  std::vector<StageReport> stages;
+  std::uint64_t peak_memory = 0;  // bytes, the process's own high-water mark
+};
+
+/// Quantizes a model. The output appears whole or not at all. Throws Error.
+QuantizeResult quantize(const QuantizeOptions& options);
+
+}  // namespace detent

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Makes ready what a build needs: system packages, a Python environment in build/venv, ONNX Runtime's headers in build/deps
+# and its library at build/libonnxruntime.so. For Debian 12, Debian 13 and Ubuntu 24.04. Does nothing when all is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PACKAGES=(g++ cmake ninja-build ccache python3 python3-venv ca-certificates debian-archive-keyring
+  libprotozero-dev libfmt-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev libxxhash-dev libgtest-dev)
+
+stamp=build/.setup-$(cat scripts/setup.sh scripts/requirements.txt | sha256sum | cut -c1-16)
+[ -e "$stamp" ] && [ -e build/libonnxruntime.so ] && exit 0
+mkdir -p build/deps build/tmp
+export TMPDIR=$PWD/build/tmp
+
+fail() { printf 'setup: %s\n' "$1" >&2; exit 1; }
+say() { printf 'setup: %s\n' "$1"; }
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"
+  elif command -v sudo >/dev/null; then sudo "$@"
+  else return 1; fi
+}
+
+missing_packages() {
+  local package
+  for package in "$@"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || printf '%s ' "$package"
+  done
+}
+
+install_packages() {
+  command -v dpkg-query >/dev/null && command -v apt-get >/dev/null ||
+    fail "this is not a Debian or Ubuntu system (no apt-get). Install the equivalents of: ${PACKAGES[*]}"
+  local missing
+  missing=$(missing_packages "$@")
+  [ -n "$missing" ] || return 0
+  say "installing $missing"
+  # A broken third-party package list must not stand in the way: only the install has to succeed.
+  as_root env -u TMPDIR apt-get -qq update >build/apt.log 2>&1 || true
+  # shellcheck disable=SC2086
+  as_root env -u TMPDIR DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $missing \
+    >>build/apt.log 2>&1 && return 0
+  tail -n 5 build/apt.log >&2
+  fail "apt-get could not install the packages; as root, run: apt-get install $missing"
+}
+
+# No wheel carries the headers. Debian 13 packs them; elsewhere that package is fetched and unpacked, never installed.
+runtime_headers() {
+  local target=build/deps/onnxruntime-headers
+  [ -e "$target/onnxruntime_cxx_api.h" ] && return 0
+  # shellcheck source=/dev/null
+  if [ "$(. /etc/os-release; echo "${VERSION_CODENAME:-}")" = trixie ]; then
+    install_packages libonnxruntime-dev
+    return 0
+  fi
+  say "fetching ONNX Runtime's headers"
+  local work=$PWD/build/deps/apt
+  rm -rf "$work" && mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie main" \
+    >"$work/sources.list"
+  # Only the index of packages is wanted: no translations, no application catalogues.
+  local apt=(apt-get -qq -o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts=-
+    -o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User="$(id -un)"
+    -o Acquire::Languages=none)
+  (cd "$work" && env -u TMPDIR "${apt[@]}" update && env -u TMPDIR "${apt[@]}" download libonnxruntime-dev) \
+    >build/apt-headers.log 2>&1 || { tail -n 5 build/apt-headers.log >&2; fail "cannot fetch libonnxruntime-dev from deb.debian.org"; }
+  dpkg -x "$work"/libonnxruntime-dev_*.deb "$work/files"
+  rm -rf "$target" && mv "$work/files/usr/include/onnxruntime" "$target"
+  rm -rf "$work"
+}
+
+python_environment() {
+  python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "Python 3.11 or later is needed, this is $(python3 -V)"
+  [ -x build/venv/bin/python ] && build/venv/bin/python -c '' 2>/dev/null || {
+    say "making build/venv"
+    rm -rf build/venv
+    python3 -m venv build/venv >build/venv.log 2>&1 || { tail -n 5 build/venv.log >&2; fail "python3 -m venv failed"; }
+  }
+  build/venv/bin/python -m pip install -q --no-cache-dir --disable-pip-version-check -r scripts/requirements.txt ||
+    fail "pip could not install scripts/requirements.txt: is the package index within reach?"
+  local library
+  library=$(ls build/venv/lib/python3.*/site-packages/onnxruntime/capi/libonnxruntime.so.* | sort -V | tail -n 1)
+  ln -sfn "${library#build/}" build/libonnxruntime.so
+}
+
+install_packages "${PACKAGES[@]}"
+runtime_headers
+python_environment
+rm -f build/.setup-*
+touch "$stamp"

@@ -1,0 +1,162 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include "base/error.h"
+
+namespace detent {
+namespace fs = std::filesystem;
+
+UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
+  if (this != &other) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = other.release();
+  }
+  return *this;
+}
+UniqueFd::~UniqueFd() {
+  if (fd_ >= 0) ::close(fd_);
+}
+int UniqueFd::release() noexcept { return std::exchange(fd_, -1); }
+
+std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path, const std::string& role) {
+  // O_NONBLOCK: opening a FIFO by mistake must not hang.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) throw bad_input(fmt::format("cannot open {} '{}': {}", role, path.string(), errno_text(errno)));
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) {
+    throw bad_input(fmt::format("cannot read {} '{}': {}", role, path.string(), errno_text(errno)));
+  }
+  if (S_ISDIR(info.st_mode)) throw bad_input(fmt::format("{} '{}' is a directory, not a file", role, path.string()));
+  if (!S_ISREG(info.st_mode)) throw bad_input(fmt::format("{} '{}' is not a regular file", role, path.string()));
+  std::span<const std::byte> bytes;
+  if (info.st_size > 0) {
+    const auto size = static_cast<std::size_t>(info.st_size);
+    void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+    if (address == MAP_FAILED) {
+      throw resource_error(fmt::format("cannot map {} '{}': {}", role, path.string(), errno_text(errno)));
+    }
+    bytes = {static_cast<const std::byte*>(address), size};
+  }
+  return std::shared_ptr<const MappedFile>(new MappedFile(path, bytes));
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+bool MappedFile::contains(std::span<const std::byte> part) const noexcept {
+  return part.data() >= bytes_.data() && part.data() + part.size() <= bytes_.data() + bytes_.size();
+}
+
+std::uint64_t MappedFile::offset_of(std::span<const std::byte> part) const noexcept {
+  return static_cast<std::uint64_t>(part.data() - bytes_.data());
+}
+
+void MappedFile::release(std::span<const std::byte> part) const noexcept {
+  if (part.empty()) return;
+  static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<std::uintptr_t>(part.data()) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(part.data()) + part.size()) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+void write_all(int fd, std::span<const std::byte> data, const fs::path& path) {
+  while (!data.empty()) {
+    const ssize_t n = ::write(fd, data.data(), data.size());
+    if (n >= 0) {
+      data = data.subspan(static_cast<std::size_t>(n));
+    } else if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
+      throw resource_error(fmt::format("cannot write '{}': {}", path.string(), errno_text(errno)),
+                           "free some space there, or choose another place with --output or --work-dir");
+    } else if (errno != EINTR) {
+      throw bad_input(fmt::format("cannot write '{}': {}", path.string(), errno_text(errno)));
+    }
+  }
+}
+
+AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
+  const fs::path parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
+  std::string name = (parent / fmt::format(".{}.XXXXXX", target_.filename().string())).string();
+  fd_ = UniqueFd(::mkostemp(name.data(), O_CLOEXEC));
+  if (!fd_.valid()) {
+    const int code = errno;
+    const std::string what = fmt::format("cannot create '{}': {}", target_.string(), errno_text(code));
+    if (code == ENOSPC || code == EDQUOT) throw resource_error(what, "free some space there");
+    throw usage_error(what, "choose an output path in a directory that exists and can be written");
+  }
+  temporary_ = name;
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  ::fchmod(fd_.get(), 0666 & ~mask);
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : target_(std::move(other.target_)),
+      temporary_(std::exchange(other.temporary_, {})),
+      fd_(std::move(other.fd_)),
+      buffer_(std::move(other.buffer_)),
+      size_(other.size_) {}
+
+AtomicFile::~AtomicFile() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> data) {
+  constexpr std::size_t kBuffer = 1 << 18;
+  size_ += data.size();
+  if (buffer_.size() + data.size() > kBuffer) flush();
+  if (data.size() >= kBuffer) {
+    write_all(fd_.get(), data, target_);
+  } else {
+    buffer_.append(reinterpret_cast<const char*>(data.data()), data.size());
+  }
+}
+
+void AtomicFile::flush() {
+  write_all(fd_.get(), std::as_bytes(std::span(buffer_)), target_);
+  buffer_.clear();
+}
+
+void AtomicFile::commit() {
+  flush();
+  if (::fsync(fd_.get()) != 0) {
+    throw resource_error(fmt::format("cannot write '{}': {}", target_.string(), errno_text(errno)));
+  }
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) {
+    throw usage_error(fmt::format("cannot create '{}': {}", target_.string(), errno_text(errno)));
+  }
+  temporary_.clear();
+  const fs::path parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
+  const UniqueFd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.valid()) ::fsync(directory.get());
+}
+
+TempDir::TempDir(const fs::path& parent) {
+  fs::path base = parent;
+  if (base.empty()) {
+    const char* from_environment = std::getenv("TMPDIR");
+    base = from_environment != nullptr && *from_environment != '\0' ? from_environment : "/tmp";
+  }
+  std::string name = (base / "detent-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) {  // mkdtemp creates with mode 0700
+    throw usage_error(fmt::format("cannot create a working directory in '{}': {}", base.string(), errno_text(errno)),
+                      "choose a directory that exists and can be written with --work-dir");
+  }
+  path_ = fs::absolute(name);
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+}  // namespace detent

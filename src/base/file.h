@@ -1,0 +1,100 @@
+// Owned handles of the file system: descriptors, read-only mappings, files that appear whole or not at all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace detent {
+
+/// A file descriptor, closed on destruction. Move-only.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) noexcept : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept;
+  UniqueFd(const UniqueFd&) = delete;
+  UniqueFd& operator=(const UniqueFd&) = delete;
+  ~UniqueFd();
+
+  int get() const noexcept { return fd_; }
+  bool valid() const noexcept { return fd_ >= 0; }
+  int release() noexcept;
+
+ private:
+  int fd_ = -1;
+};
+
+/// A regular file mapped read-only as a whole. Pages are read on first touch and can be given back with release().
+/// The mapping has a fixed address for the object's life, so spans into it stay valid as long as the shared pointer lives.
+class MappedFile {
+ public:
+  /// `role` names the file's part in messages, as in "model". Throws bad_input when the path is missing, is not a regular
+  /// file or cannot be read.
+  static std::shared_ptr<const MappedFile> open(const std::filesystem::path& path, const std::string& role);
+
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  const std::filesystem::path& path() const noexcept { return path_; }
+  bool contains(std::span<const std::byte> part) const noexcept;
+  std::uint64_t offset_of(std::span<const std::byte> part) const noexcept;
+  /// Drops the resident pages that lie wholly inside `part`; they are read again from the file when next touched.
+  void release(std::span<const std::byte> part) const noexcept;
+
+ private:
+  MappedFile(std::filesystem::path path, std::span<const std::byte> bytes) : path_(std::move(path)), bytes_(bytes) {}
+
+  std::filesystem::path path_;
+  std::span<const std::byte> bytes_;
+};
+
+/// A file written under a temporary name in its target directory and renamed into place by commit(). Without commit() the
+/// destructor removes it, so the target is either whole or untouched. Throws usage when the target cannot be created and
+/// resource when the disk is full.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path target);
+  AtomicFile(AtomicFile&&) noexcept;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+  ~AtomicFile();
+
+  void write(std::span<const std::byte> data);
+  std::uint64_t size() const noexcept { return size_; }
+  /// fsync, rename over the target, fsync the directory.
+  void commit();
+
+ private:
+  void flush();
+
+  std::filesystem::path target_;
+  std::filesystem::path temporary_;
+  UniqueFd fd_;
+  std::string buffer_;
+  std::uint64_t size_ = 0;
+};
+
+/// A private 0700 directory under `parent` (default: $TMPDIR or /tmp), removed with all it holds on destruction.
+class TempDir {
+ public:
+  explicit TempDir(const std::filesystem::path& parent = {});
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  ~TempDir();
+
+  const std::filesystem::path& path() const noexcept { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Writes all of `data` at the descriptor's position. Throws resource (ENOSPC, EDQUOT, EFBIG) or bad_input naming `path`.
+void write_all(int fd, std::span<const std::byte> data, const std::filesystem::path& path);
+
+}  // namespace detent

@@ -1,0 +1,40 @@
+#include "cli/signals.h"
+
+#include <csignal>
+#include <ctime>
+
+namespace detent::cli {
+namespace {
+
+sigset_t watched() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  return set;
+}
+
+}  // namespace
+
+// A waiting thread instead of a handler: in a handler hardly anything is allowed, not even a stop request.
+Signals::Signals() {
+  const sigset_t set = watched();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  waiter_ = std::jthread([source = source_](const std::stop_token& ended) mutable {
+    const sigset_t signals = watched();
+    const timespec period{0, 100'000'000};
+    while (!ended.stop_requested()) {
+      if (sigtimedwait(&signals, nullptr, &period) < 0) continue;
+      if (source.stop_requested()) {
+        std::signal(SIGINT, SIG_DFL);
+        pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+        std::raise(SIGINT);
+      }
+      source.request_stop();
+    }
+  });
+}
+
+Signals::~Signals() { waiter_.request_stop(); }
+
+}  // namespace detent::cli

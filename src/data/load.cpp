@@ -1,0 +1,170 @@
+#include "data/load.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "data/npy.h"
+#include "data/npz.h"
+#include "data/pb.h"
+#include "data/text.h"
+
+namespace detent::data {
+namespace {
+namespace fs = std::filesystem;
+
+LoadedArray load_npy(const fs::path& path, const InputSpec& input) {
+  std::string where = quoted(path);
+  std::shared_ptr<const MappedFile> file = MappedFile::open(path, "calibration file");
+  NpyHeader header = parse_npy_header(file->bytes(), file->bytes().size(), where);
+  std::vector<std::int64_t> shape = header.shape;
+  const Fit fit = fit_to_input(input, header.type, shape, where);
+  Array array = npy_array(header, file->bytes().subspan(header.data_offset), file, where);
+  array.shape = std::move(shape);
+  if (array.owner != file) file.reset();
+  return {std::move(array), fit, std::move(where), std::move(file)};
+}
+
+/// The member that feeds each input; throws when keys and inputs are not the same.
+std::vector<std::size_t> match_keys(const NpzFile& npz, const std::string& file, std::span<const InputSpec> inputs) {
+  const std::vector<std::string>& keys = npz.keys();
+  if (inputs.size() == 1 && keys.size() == 1 && keys.front() == "arr_0") return {0};
+  const std::string hint = describe_inputs(inputs);
+  std::vector<std::size_t> order;
+  for (const InputSpec& input : inputs) {
+    const auto found = std::find(keys.begin(), keys.end(), input.name);
+    if (found == keys.end()) {
+      std::string have;
+      for (const std::string& key : keys) have += (have.empty() ? "'" : ", '") + printable(key, 60) + "'";
+      throw bad_input(fmt::format("{}: the key '{}' is missing (found: {})", file, printable(input.name, 120),
+                                  have.empty() ? "no key" : printable(have, 400)),
+                      hint);
+    }
+    order.push_back(static_cast<std::size_t>(found - keys.begin()));
+  }
+  for (const std::string& key : keys) {
+    const bool known = std::any_of(inputs.begin(), inputs.end(), [&](const InputSpec& i) { return i.name == key; });
+    if (!known) throw bad_input(fmt::format("{}: the key '{}' is not an input", file, printable(key, 120)), hint);
+  }
+  return order;
+}
+
+std::vector<LoadedArray> load_npz(const fs::path& path, std::span<const InputSpec> inputs) {
+  const NpzFile npz = NpzFile::open(path);
+  const std::vector<std::size_t> order = match_keys(npz, quoted(path), inputs);
+  std::vector<LoadedArray> arrays;
+  std::vector<std::vector<std::int64_t>> shapes;
+  // All headers first: no memory is spent on a sample of which one part does not fit.
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const NpyHeader header = npz.header(order[i]);
+    shapes.push_back(header.shape);
+    const Fit fit = fit_to_input(inputs[i], header.type, shapes.back(), npz.where(order[i]));
+    arrays.push_back({{}, fit, npz.where(order[i]), nullptr});
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    arrays[i].array = npz.read(order[i]);
+    arrays[i].array.shape = std::move(shapes[i]);
+  }
+  return arrays;
+}
+
+struct PbFile {
+  PbTensor tensor;
+  std::string where;
+  std::shared_ptr<const MappedFile> file;
+};
+
+std::optional<std::size_t> input_named(std::string_view name, std::span<const InputSpec> inputs) {
+  const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const InputSpec& i) { return i.name == name; });
+  if (name.empty() || found == inputs.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - inputs.begin());
+}
+
+/// The files of a folder by their N, which must be 0 to the number of inputs less one.
+std::vector<PbFile> read_test_set(const fs::path& folder, std::span<const InputSpec> inputs) {
+  std::vector<std::optional<std::string>> names(inputs.size());
+  for (const std::string& name : list_folder(folder).files) {
+    const auto n = pb_index(name);
+    if (!n) continue;
+    if (*n >= names.size() || names[*n]) {
+      throw bad_input(names.size() > *n ? fmt::format("{}: input {} is there twice", quoted(folder), *n)
+                                        : fmt::format("{}: the model has no input {}", quoted(folder / name), *n),
+                      describe_inputs(inputs));
+    }
+    names[*n] = name;
+  }
+  std::vector<PbFile> files;
+  for (std::size_t n = 0; n < names.size(); ++n) {
+    if (!names[n]) {
+      throw bad_input(fmt::format("{} is missing: it would feed the input '{}'",
+                                  quoted(folder / fmt::format("input_{}.pb", n)), printable(inputs[n].name, 120)),
+                      describe_inputs(inputs));
+    }
+    const fs::path path = folder / *names[n];
+    std::shared_ptr<const MappedFile> file = MappedFile::open(path, "calibration file");
+    PbTensor tensor = read_pb(file);
+    files.push_back({std::move(tensor), quoted(path), std::move(file)});
+  }
+  return files;
+}
+
+/// Where each file goes: by name when the names are the inputs' names, else by number.
+std::vector<std::size_t> match_tensors(const std::vector<PbFile>& files, std::span<const InputSpec> inputs) {
+  std::vector<std::size_t> by_name(files.size(), files.size());
+  std::size_t named = 0;
+  for (std::size_t n = 0; n < files.size(); ++n) {
+    const auto input = input_named(files[n].tensor.name, inputs);
+    if (input && by_name[*input] == files.size()) {
+      by_name[*input] = n;
+      ++named;
+    }
+  }
+  if (named == files.size()) return by_name;
+  std::vector<std::size_t> by_number(files.size());
+  for (std::size_t n = 0; n < files.size(); ++n) {
+    by_number[n] = n;
+    const auto input = input_named(files[n].tensor.name, inputs);
+    if (input && *input != n) {
+      throw bad_input(fmt::format("{}: the tensor is named '{}', but input {} of the model is '{}'", files[n].where,
+                                  printable(files[n].tensor.name, 120), n, printable(inputs[n].name, 120)),
+                      "name all tensors of the folder as the inputs, each once, or none");
+    }
+  }
+  return by_number;
+}
+
+std::vector<LoadedArray> load_test_set(const fs::path& folder, std::span<const InputSpec> inputs) {
+  std::vector<PbFile> files = read_test_set(folder, inputs);
+  const std::vector<std::size_t> order = match_tensors(files, inputs);
+  std::vector<LoadedArray> arrays;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    PbFile& from = files[order[i]];
+    Array array = std::move(from.tensor.array);
+    const Fit fit = fit_to_input(inputs[i], array.type, array.shape, from.where);
+    if (array.owner != from.file) from.file.reset();
+    arrays.push_back({std::move(array), fit, std::move(from.where), std::move(from.file)});
+  }
+  return arrays;
+}
+
+}  // namespace
+
+LoadedFile load_file(const FileSet& files, std::size_t index, std::span<const InputSpec> inputs) {
+  const std::string& name = files.names.at(index);
+  LoadedFile loaded{printable(name), {}};
+  switch (files.layout) {
+    case Layout::npz: loaded.inputs = load_npz(files.root / name, inputs); break;
+    case Layout::npy: loaded.inputs.push_back(load_npy(files.root / name, inputs.front())); break;
+    case Layout::per_input:
+      for (const InputSpec& input : inputs) loaded.inputs.push_back(load_npy(files.root / input.name / name, input));
+      break;
+    case Layout::test_sets: loaded.inputs = load_test_set(files.root / name, inputs); break;
+  }
+  return loaded;
+}
+
+}  // namespace detent::data

@@ -1,0 +1,31 @@
+// Reads one unit of a file set: the arrays of all inputs, each checked against its input before it is read.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "data/fit.h"
+#include "data/layout.h"
+#include "data/sample.h"
+
+namespace detent::data {
+
+struct LoadedArray {
+  Array array;
+  Fit fit = Fit::exact;
+  std::string where;                       // the file, for messages
+  std::shared_ptr<const MappedFile> file;  // set when the bytes lie in it
+};
+
+struct LoadedFile {
+  std::string origin;
+  std::vector<LoadedArray> inputs;  // in the order of the input specs
+};
+
+LoadedFile load_file(const FileSet& files, std::size_t index, std::span<const InputSpec> inputs);
+
+}  // namespace detent::data

@@ -1,0 +1,105 @@
+#include "exec/emit.h"
+
+#include <filesystem>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "exec/tap.h"
+#include "graph/index.h"
+#include "onnx/write.h"
+
+namespace detent::exec {
+namespace {
+
+// Small tensors take part in the runtime's shape inference, which reads only inline data.
+constexpr std::uint64_t kInlineBelow = 1024;
+
+std::optional<onnx::Placement> place(const onnx::Tensor& tensor) {
+  const auto& file = tensor.data.file();
+  if (!file || tensor.data.size() < kInlineBelow) return std::nullopt;
+#if !defined(__x86_64__) && !defined(__aarch64__)
+  if (file->offset_of(tensor.data.bytes()) % 8 != 0) return std::nullopt;  // kernels there need aligned data
+#endif
+  return onnx::Placement{std::filesystem::absolute(file->path()).string().substr(1), file->offset_of(tensor.data.bytes())};
+}
+
+// Renames each tapped value X at its source to a new name and puts a tap between that name and X, so that everything that
+// reads X stays as it is.
+void insert_taps(onnx::Model& model, const std::vector<std::string>& taps) {
+  graph::Index index(model);
+  std::unordered_map<int, std::vector<onnx::Node>> after;  // by producing node
+  std::vector<onnx::Node> first;                           // taps of graph inputs
+  for (std::size_t t = 0; t < taps.size(); ++t) {
+    const std::string raw = index.fresh_name(taps[t] + "@raw");
+    onnx::Node tap(kTapOperator, index.fresh_name(taps[t] + "@tap"), {raw}, {taps[t]},
+                   {onnx::Attribute::of_int("index", static_cast<std::int64_t>(t))}, kTapDomain);
+    const int producer = index.producer(taps[t]);
+    if (producer == graph::kNone) {
+      for (auto& input : model.graph.inputs) {
+        if (input.name == taps[t]) input = onnx::make_value_info(raw, input.type, input.shape);
+      }
+      first.push_back(std::move(tap));
+      continue;
+    }
+    auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
+    for (std::size_t o = 0; o < node.outputs().size(); ++o) {
+      if (node.outputs()[o] == taps[t]) node.set_output(o, raw);
+    }
+    after[producer].push_back(std::move(tap));
+  }
+  std::vector<onnx::Node> nodes = std::move(first);
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    nodes.push_back(std::move(model.graph.nodes[n]));
+    for (auto& tap : after[static_cast<int>(n)]) nodes.push_back(std::move(tap));
+  }
+  model.graph.nodes = std::move(nodes);
+  model.set_opset(kTapDomain, 1);
+}
+
+onnx::ValueInfo untyped_output(const std::string& name) {
+  const onnx::RawField field = onnx::string_field(1, name);
+  return {name, onnx::DataType::undefined, std::nullopt, field.wire};
+}
+
+void set_input_shapes(onnx::Model& model, const std::map<std::string, std::vector<std::int64_t>>& shapes) {
+  for (auto& input : model.graph.inputs) {
+    const auto found = shapes.find(input.name);
+    if (found == shapes.end()) continue;
+    std::vector<onnx::Dim> dims;
+    for (const auto d : found->second) dims.push_back({d, ""});
+    input = onnx::make_value_info(input.name, input.type, std::move(dims));
+  }
+}
+
+}  // namespace
+
+std::string emit(const onnx::Model& model, const EmitOptions& options) {
+  onnx::Model copy = model;
+  set_input_shapes(copy, options.input_shapes);
+  if (!options.input_shapes.empty()) copy.graph.value_infos.clear();  // they may contradict the shapes given
+  if (!options.outputs.empty()) {
+    copy.graph.outputs.clear();
+    for (const auto& name : options.outputs) copy.graph.outputs.push_back(untyped_output(name));
+  }
+  if (!options.taps.empty()) insert_taps(copy, options.taps);
+  return onnx::encode_model(copy, place);
+}
+
+onnx::Model constant_part(const onnx::Model& model, const std::vector<int>& nodes, const std::vector<std::string>& outputs) {
+  onnx::Model part = model;
+  part.graph.nodes.clear();
+  part.graph.inputs.clear();
+  part.graph.value_infos.clear();
+  part.graph.outputs.clear();
+  std::unordered_set<std::string> read;
+  for (const int n : nodes) {
+    const auto& node = model.graph.nodes[static_cast<std::size_t>(n)];
+    read.insert(node.inputs().begin(), node.inputs().end());
+    part.graph.nodes.push_back(node);
+  }
+  std::erase_if(part.graph.initializers, [&](const auto& tensor) { return !read.contains(tensor.name); });
+  for (const auto& name : outputs) part.graph.outputs.push_back(untyped_output(name));
+  return part;
+}
+
+}  // namespace detent::exec

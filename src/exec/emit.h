@@ -1,0 +1,29 @@
+// From a model to the bytes that the runtime is given: a graph of a few KiB whose large weights stay in their files.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "onnx/model.h"
+
+namespace detent::exec {
+
+struct EmitOptions {
+  /// Values that get a tap, in this order; graph inputs and node outputs.
+  std::vector<std::string> taps;
+  /// Replaces the model's outputs when not empty; types are left for the runtime to infer.
+  std::vector<std::string> outputs;
+  /// Static shapes for graph inputs, instead of what the model says.
+  std::map<std::string, std::vector<std::int64_t>> input_shapes;
+};
+
+/// Weights are referred to as external data below the root directory "/": give the session kExternalRoot for them.
+std::string emit(const onnx::Model& model, const EmitOptions& options = {});
+inline constexpr const char* kExternalRoot = "/";
+
+/// A model of just these nodes of `model` (indexes, in order) with no inputs: all they read must be initializers or made by
+/// them. `outputs` become its outputs.
+onnx::Model constant_part(const onnx::Model& model, const std::vector<int>& nodes, const std::vector<std::string>& outputs);
+
+}  // namespace detent::exec

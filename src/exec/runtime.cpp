@@ -1,0 +1,60 @@
+#include <fmt/format.h>
+
+#include <new>
+
+#include "base/error.h"
+#include "exec/runtime_impl.h"
+#include "shim/library.h"
+
+namespace detent::exec {
+namespace {
+
+void ignore_log(void*, OrtLoggingLevel, const char*, const char*, const char*, const char*) {}
+
+void* cache_allocate(OrtAllocator* self, std::size_t size) {
+  try {
+    return static_cast<Runtime::Impl::Allocator*>(self)->cache->allocate(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;  // the runtime turns this into its own error
+  }
+}
+void cache_free(OrtAllocator* self, void* block) { static_cast<Runtime::Impl::Allocator*>(self)->cache->free(block); }
+const OrtMemoryInfo* cache_info(const OrtAllocator* self) { return static_cast<const Runtime::Impl::Allocator*>(self)->info; }
+
+}  // namespace
+
+Runtime::Impl::Impl(std::string runtime_version) : version(std::move(runtime_version)) {
+  // Errors come back as exceptions with the same text, so nothing is lost by not printing the log.
+  env = Ort::Env(ORT_LOGGING_LEVEL_FATAL, "detent", ignore_log, nullptr);
+  env.DisableTelemetryEvents();
+  allocator.version = ORT_API_VERSION;
+  allocator.Alloc = cache_allocate;
+  allocator.Free = cache_free;
+  allocator.Info = cache_info;
+  allocator.Reserve = cache_allocate;
+  allocator.cache = &cache;
+  allocator.info = Ort::MemoryInfo("Cpu", OrtDeviceAllocator, 0, OrtMemTypeDefault);
+  Ort::ThrowOnError(Ort::GetApi().RegisterAllocator(env, &allocator));
+}
+
+Runtime::Impl::~Impl() {
+  const Ort::Status ignored(Ort::GetApi().UnregisterAllocator(env, allocator.info));
+}
+
+Runtime::Runtime(const std::optional<std::filesystem::path>& library) {
+  const auto loaded = shim::load_onnxruntime(library);
+  using GetApiBase = const OrtApiBase* (*)();
+  const auto* base = reinterpret_cast<GetApiBase>(loaded.symbol("OrtGetApiBase"))();
+  const std::string version = base->GetVersionString();
+  const OrtApi* api = base->GetApi(ORT_API_VERSION);
+  if (api == nullptr) {
+    throw device_error(fmt::format("ONNX Runtime {} ('{}') is too old: detent needs 1.{} or later", version, loaded.name(), ORT_API_VERSION),
+                       "install a newer one (pip install --upgrade onnxruntime)");
+  }
+  Ort::InitApi(api);
+  impl_ = std::make_shared<Impl>(version);
+}
+
+const std::string& Runtime::version() const { return impl_->version; }
+
+}  // namespace detent::exec

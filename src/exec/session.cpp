@@ -1,0 +1,202 @@
+#include "exec/session.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <exception>
+#include <map>
+#include <new>
+#include <regex>
+#include <set>
+
+#include "base/error.h"
+#include "exec/emit.h"
+#include "exec/runtime_impl.h"
+#include "exec/tap_operator.h"
+#include "graph/index.h"
+
+namespace detent::exec {
+namespace {
+
+Ort::SessionOptions session_options(const SessionOptions& options) {
+  Ort::SessionOptions so;
+  if (options.threads > 0) so.SetIntraOpNumThreads(options.threads);
+  so.AddConfigEntry("session.model_external_initializers_file_folder_path", kExternalRoot);
+  so.AddConfigEntry("session.intra_op.allow_spinning", "0");  // spinning threads take the cores from the observers
+  if (options.tuning == Tuning::deployed) return so;
+  so.SetGraphOptimizationLevel(options.tuning == Tuning::inspect ? ORT_DISABLE_ALL : ORT_ENABLE_BASIC);
+  // The memory pattern plans one block for the largest run it has seen; prepacking copies the weights out of the mapped file.
+  so.DisableMemPattern();
+  so.AddConfigEntry("session.disable_prepacking", "1");
+  so.AddConfigEntry("session.use_env_allocators", "1");
+  return so;
+}
+
+graph::ValueType value_type(const Ort::TypeInfo& info) {
+  if (info.GetONNXType() != ONNX_TYPE_TENSOR) return {};
+  const auto tensor = info.GetTensorTypeAndShapeInfo();
+  std::vector<onnx::Dim> dims;
+  for (const auto d : tensor.GetShape()) dims.push_back({d < 0 ? -1 : d, ""});
+  return {static_cast<onnx::DataType>(tensor.GetElementType()), std::move(dims)};
+}
+
+// The runtime's messages carry source paths and line breaks; users need one line.
+std::string one_line(const std::string& text) {
+  static const std::regex kNoise(R"((/[^\s:]*\.(cc|h|cpp):\d+\s+[^\n]*?\)\s?)|[\r\n]+)");
+  std::string line = std::regex_replace(text, kNoise, " ");
+  constexpr std::size_t kLongest = 400;
+  if (line.size() > kLongest) line = line.substr(0, kLongest) + "…";
+  return line;
+}
+
+bool is_out_of_memory(const std::string& text) {
+  return text.find("bad_alloc") != std::string::npos || text.find("Failed to allocate memory") != std::string::npos;
+}
+
+Error runtime_error(const std::string& where, const Ort::Exception& e) {
+  if (is_out_of_memory(e.what())) {
+    return resource_error(fmt::format("{}: out of memory ({})", where, one_line(e.what())), "give smaller samples or a smaller batch");
+  }
+  return bad_input(fmt::format("{}: ONNX Runtime: {}", where, one_line(e.what())));
+}
+
+data::Array to_array(Ort::Value&& value) {
+  data::Array array;
+  if (!value.IsTensor()) return array;
+  const auto info = value.GetTensorTypeAndShapeInfo();
+  array.type = static_cast<onnx::DataType>(info.GetElementType());
+  array.shape = info.GetShape();
+  if (array.type == onnx::DataType::string) return array;
+  const auto bytes = onnx::byte_count(array.type, static_cast<std::int64_t>(info.GetElementCount()));
+  const auto owner = std::make_shared<Ort::Value>(std::move(value));
+  array.bytes = {static_cast<const std::byte*>(owner->GetTensorRawData()), bytes.value_or(0)};
+  array.owner = owner;
+  return array;
+}
+
+}  // namespace
+
+struct Session::Impl {
+  std::shared_ptr<Runtime::Impl> runtime;
+  std::stop_token stop;
+  std::unique_ptr<TapOperator> tap;
+  Ort::CustomOpDomain domain{nullptr};
+  Ort::Session session{nullptr};
+  std::vector<Port> inputs, outputs;
+
+  void read_ports() {
+    const Ort::AllocatorWithDefaultOptions allocator;
+    for (std::size_t i = 0; i < session.GetInputCount(); ++i) {
+      inputs.push_back({session.GetInputNameAllocated(i, allocator).get(), value_type(session.GetInputTypeInfo(i))});
+    }
+    for (std::size_t i = 0; i < session.GetOutputCount(); ++i) {
+      outputs.push_back({session.GetOutputNameAllocated(i, allocator).get(), value_type(session.GetOutputTypeInfo(i))});
+    }
+  }
+};
+
+Session::Session(const Runtime& runtime, const std::string& model, const std::string& where, const SessionOptions& options,
+                 TapReceiver* receiver)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->runtime = runtime.impl();
+  impl_->stop = options.stop;
+  try {
+    auto so = session_options(options);
+    if (receiver != nullptr) {
+      impl_->tap = std::make_unique<TapOperator>(*receiver);
+      impl_->domain = Ort::CustomOpDomain(kTapDomain);
+      impl_->domain.Add(impl_->tap.get());
+      so.Add(impl_->domain);
+    }
+    impl_->session = Ort::Session(impl_->runtime->env, model.data(), model.size(), so);
+    impl_->read_ports();
+  } catch (const Ort::Exception& e) {
+    throw runtime_error(where, e);
+  }
+}
+
+Session::Session(Session&&) noexcept = default;
+Session::~Session() {
+  if (!impl_) return;
+  impl_->session = Ort::Session(nullptr);
+  impl_->runtime->cache.trim();
+}
+
+const std::vector<Port>& Session::inputs() const { return impl_->inputs; }
+const std::vector<Port>& Session::outputs() const { return impl_->outputs; }
+
+std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const std::string& where) {
+  Impl& impl = *impl_;
+  if (impl.stop.stop_requested()) throw interrupted();
+  Ort::RunOptions run_options;
+  const std::stop_callback terminate(impl.stop, [&] { run_options.SetTerminate(); });
+  std::vector<const char*> input_names, output_names;
+  for (const auto& port : impl.inputs) input_names.push_back(port.name.c_str());
+  for (const auto& port : impl.outputs) output_names.push_back(port.name.c_str());
+  const auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
+  std::vector<Ort::Value> values;
+  for (const auto& array : inputs) {
+    // The runtime does not write to its inputs; its signature is not const.
+    values.push_back(Ort::Value::CreateTensor(memory, const_cast<std::byte*>(array.bytes.data()), array.bytes.size(),
+                                              array.shape.data(), array.shape.size(),
+                                              static_cast<ONNXTensorElementDataType>(array.type)));
+  }
+  try {
+    auto results = impl.session.Run(run_options, input_names.data(), values.data(), values.size(), output_names.data(), output_names.size());
+    std::vector<data::Array> out;
+    for (auto& value : results) out.push_back(to_array(std::move(value)));
+    return out;
+  } catch (const Ort::Exception& e) {
+    if (impl.tap) impl.tap->rethrow();
+    if (impl.stop.stop_requested()) throw interrupted();
+    throw runtime_error(where, e);
+  }
+}
+
+graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
+                               const std::map<std::string, std::vector<std::int64_t>>& input_shapes) {
+  EmitOptions options;
+  options.input_shapes = input_shapes;
+  for (const auto& node : model.graph.nodes) {
+    for (const auto& name : node.outputs()) {
+      if (!name.empty()) options.outputs.push_back(name);
+    }
+  }
+  if (options.outputs.empty()) throw bad_input(fmt::format("model '{}' has no nodes", model.path.string()));
+  const Session session(runtime, emit(model, options), fmt::format("model '{}'", model.path.string()), {Tuning::inspect, 1, {}});
+  graph::ValueTypes types;
+  for (const auto& tensor : model.graph.initializers) {
+    std::vector<onnx::Dim> dims;
+    for (const auto d : tensor.dims) dims.push_back({d, ""});
+    types[tensor.name] = {tensor.type, std::move(dims)};
+  }
+  for (const auto& port : session.inputs()) types[port.name] = port.type;
+  for (const auto& port : session.outputs()) types[port.name] = port.type;
+  return types;
+}
+
+std::vector<onnx::Tensor> compute_constants(const Runtime& runtime, const onnx::Model& model, const std::vector<int>& nodes) {
+  if (nodes.empty()) return {};
+  const graph::Index index(model);
+  const std::set<int> inside(nodes.begin(), nodes.end());
+  std::vector<std::string> outputs;
+  for (const int n : nodes) {
+    for (const auto& name : model.graph.nodes[static_cast<std::size_t>(n)].outputs()) {
+      bool read_outside = index.is_captured(name);
+      for (const int reader : index.consumers(name)) read_outside = read_outside || !inside.contains(reader);
+      if (read_outside) outputs.push_back(name);
+    }
+  }
+  if (outputs.empty()) return {};
+  const std::string where = fmt::format("model '{}', constants", model.path.string());
+  Session session(runtime, emit(constant_part(model, nodes, outputs)), where, {Tuning::inspect, 1, {}});
+  std::vector<onnx::Tensor> tensors;
+  const auto results = session.run({}, where);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    tensors.push_back({outputs[i], results[i].type, results[i].shape,
+                       onnx::TensorData::owned({results[i].bytes.begin(), results[i].bytes.end()}), {}, false});
+  }
+  return tensors;
+}
+
+}  // namespace detent::exec

@@ -1,0 +1,81 @@
+// The only door to ONNX Runtime.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "data/sample.h"
+#include "exec/tap.h"
+#include "graph/values.h"
+#include "onnx/model.h"
+
+namespace detent::exec {
+
+/// ONNX Runtime, loaded. One per process is enough; sessions keep it alive.
+class Runtime {
+ public:
+  /// Loads the library (see shim::load_onnxruntime). Throws device when it is missing or too old.
+  explicit Runtime(const std::optional<std::filesystem::path>& library = {});
+  const std::string& version() const;
+
+  struct Impl;
+  const std::shared_ptr<Impl>& impl() const { return impl_; }
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+enum class Tuning {
+  lean,      // least memory, results independent of fusions: calibration and comparison
+  deployed,  // the runtime's defaults, all optimizations: what a user's program would run
+  inspect,   // nothing is optimized and nothing will run: for types and shapes
+};
+
+struct SessionOptions {
+  Tuning tuning = Tuning::lean;
+  int threads = 0;  // 0: one per core
+  std::stop_token stop;
+};
+
+/// An input or output of a session. Dynamic dimensions are -1.
+struct Port {
+  std::string name;
+  graph::ValueType type;
+};
+
+class Session {
+ public:
+  /// `model` is a serialized model, see emit(); `where` names it in messages. `receiver` gets the taps and must outlive the
+  /// session. Throws bad_input when the runtime refuses the model.
+  Session(const Runtime& runtime, const std::string& model, const std::string& where, const SessionOptions& options = {},
+          TapReceiver* receiver = nullptr);
+  Session(Session&&) noexcept;
+  ~Session();
+
+  const std::vector<Port>& inputs() const;
+  const std::vector<Port>& outputs() const;
+
+  /// Runs once with one array for each input, in order. The results own their memory. `where` names the sample in messages.
+  /// Throws what a receiver threw, interrupted when the stop token was set, bad_input or resource when the runtime fails.
+  std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Element types and shapes of all values of the main graph, as the runtime infers them. Values inside bodies are left out.
+/// Throws bad_input when the runtime cannot load the model.
+graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
+                               const std::map<std::string, std::vector<std::int64_t>>& input_shapes = {});
+
+/// Computes the given constant nodes (graph::constant_nodes) once; returns the values that others read.
+std::vector<onnx::Tensor> compute_constants(const Runtime& runtime, const onnx::Model& model, const std::vector<int>& nodes);
+
+}  // namespace detent::exec

@@ -1,0 +1,36 @@
+// The tap: a pass-through operator inside the graph that hands each chosen tensor, in place, to a receiver the moment it is
+// produced. The runtime then frees the tensor as in plain inference.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "onnx/types.h"
+
+namespace detent::exec {
+
+/// A tensor in the runtime's memory; valid during the call only.
+struct TensorView {
+  onnx::DataType type = onnx::DataType::undefined;
+  std::span<const std::int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+/// Runs fn(0) … fn(parts-1) on the runtime's own threads and waits for all of them.
+using ParallelFor = std::function<void(std::size_t parts, const std::function<void(std::size_t)>& fn)>;
+
+class TapReceiver {
+ public:
+  virtual ~TapReceiver() = default;
+  /// `tap` is the position of the value in the list of tapped values. Calls for one session come one at a time. An exception
+  /// ends the run and comes out of Session::run().
+  virtual void receive(std::size_t tap, const TensorView& tensor, const ParallelFor& parallel) = 0;
+};
+
+/// Domain and operator name of the tap in graphs handed to the runtime; `index` is its one attribute.
+inline constexpr const char* kTapDomain = "detent.exec";
+inline constexpr const char* kTapOperator = "Tap";
+
+}  // namespace detent::exec

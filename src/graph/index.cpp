@@ -1,0 +1,214 @@
+#include "graph/index.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_set>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace detent::graph {
+namespace {
+
+constexpr int kMaxDepth = 64;  // nesting of bodies; real models stay below 5
+
+void collect_captures(const onnx::Model& model, const onnx::Node& node, std::unordered_set<std::string> defined, int depth,
+                      std::set<std::string>& out) {
+  if (depth > kMaxDepth) throw bad_input(fmt::format("node {}: bodies are nested too deeply", node.label()));
+  using Kind = onnx::Attribute::Kind;
+  for (const auto& attribute : node.attributes()) {
+    if (attribute.kind() != Kind::g && attribute.kind() != Kind::graphs) continue;
+    for (const auto& wire : attribute.as_graphs()) {
+      const bool in_file = model.file && model.file->contains(as_byte_span(wire.view()));
+      const auto body = onnx::read_graph(wire, in_file ? model.file : nullptr, *model.external, "body of " + node.label());
+      auto inside = defined;
+      for (const auto& input : body.inputs) inside.insert(input.name);
+      for (const auto& tensor : body.initializers) inside.insert(tensor.name);
+      for (const auto& name : body.sparse_initializers) inside.insert(name);
+      for (const auto& n : body.nodes) inside.insert(n.outputs().begin(), n.outputs().end());
+      const auto read = [&](const std::string& name) {
+        if (!name.empty() && !inside.contains(name)) out.insert(name);
+      };
+      for (const auto& n : body.nodes) {
+        for (const auto& name : n.inputs()) read(name);
+        collect_captures(model, n, inside, depth + 1, out);
+      }
+      for (const auto& output : body.outputs) read(output.name);
+    }
+  }
+}
+
+bool is_random(const onnx::Node& node) {
+  static const std::unordered_set<std::string> kRandom{"RandomNormal",     "RandomUniform", "RandomNormalLike",
+                                                       "RandomUniformLike", "Multinomial",  "Bernoulli"};
+  return kRandom.contains(node.op_type());
+}
+
+}  // namespace
+
+std::vector<std::string> captured_names(const onnx::Model& model, const onnx::Node& node) {
+  std::set<std::string> names;
+  collect_captures(model, node, {}, 0, names);
+  return {names.begin(), names.end()};
+}
+
+Index::Index(const onnx::Model& model) {
+  const auto& graph = model.graph;
+  values_.reserve(graph.nodes.size() * 2 + graph.initializers.size());
+  for (const auto& input : graph.inputs) values_[input.name].input = true;
+  for (std::size_t i = 0; i < graph.initializers.size(); ++i) {
+    Value& value = values_[graph.initializers[i].name];
+    if (value.initializer != kNone) {
+      throw bad_input(fmt::format("model '{}': initializer '{}' is defined twice", model.path.string(), graph.initializers[i].name));
+    }
+    value.initializer = static_cast<int>(i);
+  }
+  for (const auto& name : graph.sparse_initializers) values_[name].sparse = true;
+  define_outputs(model);
+  add_reads(model);
+}
+
+void Index::define_outputs(const onnx::Model& model) {
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    for (const auto& name : model.graph.nodes[n].outputs()) {
+      if (name.empty()) continue;
+      Value& value = values_[name];
+      if (value.defined()) {
+        throw bad_input(fmt::format("model '{}', node {}: output '{}' is already defined elsewhere", model.path.string(),
+                                    model.graph.nodes[n].label(), name));
+      }
+      value.producer = static_cast<int>(n);
+    }
+  }
+}
+
+void Index::add_reads(const onnx::Model& model) {
+  const auto& nodes = model.graph.nodes;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const auto read = [&](const std::string& name, bool captured) {
+      const auto found = values_.find(name);
+      if (found == values_.end() || !found->second.defined()) {
+        throw bad_input(fmt::format("model '{}', node {}: input '{}' is not defined anywhere", model.path.string(),
+                                    nodes[n].label(), name));
+      }
+      Value& value = found->second;
+      if (value.consumers.empty() || value.consumers.back() != static_cast<int>(n)) value.consumers.push_back(static_cast<int>(n));
+      value.captured = value.captured || captured;
+    };
+    for (const auto& name : nodes[n].inputs()) {
+      if (!name.empty()) read(name, false);
+    }
+    for (const auto& name : captured_names(model, nodes[n])) read(name, true);
+  }
+  for (const auto& output : model.graph.outputs) {
+    const auto found = values_.find(output.name);
+    if (found == values_.end() || !found->second.defined()) {
+      throw bad_input(fmt::format("model '{}': graph output '{}' is not defined anywhere", model.path.string(), output.name));
+    }
+    found->second.output = true;
+  }
+}
+
+const Index::Value* Index::find(std::string_view value) const {
+  const auto found = values_.find(value);
+  return found == values_.end() ? nullptr : &found->second;
+}
+int Index::producer(std::string_view value) const {
+  const Value* v = find(value);
+  return v == nullptr ? kNone : v->producer;
+}
+std::span<const int> Index::consumers(std::string_view value) const {
+  const Value* v = find(value);
+  return v == nullptr ? std::span<const int>() : std::span<const int>(v->consumers);
+}
+bool Index::is_captured(std::string_view value) const {
+  const Value* v = find(value);
+  return v != nullptr && v->captured;
+}
+int Index::initializer(std::string_view value) const {
+  const Value* v = find(value);
+  return v == nullptr ? kNone : v->initializer;
+}
+bool Index::is_input(std::string_view value) const {
+  const Value* v = find(value);
+  return v != nullptr && v->input;
+}
+bool Index::is_output(std::string_view value) const {
+  const Value* v = find(value);
+  return v != nullptr && v->output;
+}
+
+std::string Index::fresh_name(const std::string& wanted) {
+  std::string name = wanted;
+  for (int n = 1; knows(name); ++n) name = fmt::format("{}_{}", wanted, n);
+  values_[name];
+  return name;
+}
+
+std::vector<bool> depends_on_input(const onnx::Model& model, const Index& index) {
+  const auto& nodes = model.graph.nodes;
+  std::vector<bool> depends(nodes.size(), false);
+  const auto is_variable = [&](const std::string& name) {
+    if (const int p = index.producer(name); p != kNone) return static_cast<bool>(depends[static_cast<std::size_t>(p)]);
+    return index.is_input(name);  // an initializer that is also an input may be overridden by the caller
+  };
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    bool variable = is_random(nodes[n]);
+    for (const auto& name : nodes[n].inputs()) variable = variable || (!name.empty() && is_variable(name));
+    for (const auto& name : captured_names(model, nodes[n])) variable = variable || is_variable(name);
+    depends[n] = variable;
+  }
+  return depends;
+}
+
+std::vector<std::string> frontier(const onnx::Model& model, const Index& index, int cut) {
+  std::vector<std::string> live;
+  const auto crosses = [&](const std::string& name) {
+    const auto readers = index.consumers(name);
+    return index.is_output(name) || (!readers.empty() && readers.back() >= cut);
+  };
+  for (const auto& input : model.graph.inputs) {
+    if (index.initializer(input.name) == kNone && crosses(input.name)) live.push_back(input.name);
+  }
+  for (int n = 0; n < cut; ++n) {
+    for (const auto& name : model.graph.nodes[static_cast<std::size_t>(n)].outputs()) {
+      if (!name.empty() && crosses(name)) live.push_back(name);
+    }
+  }
+  return live;
+}
+
+void sort_topologically(onnx::Model& model) {
+  const Index index(model);
+  auto& nodes = model.graph.nodes;
+  std::vector<int> missing(nodes.size(), 0);
+  std::vector<std::vector<int>> readers(nodes.size());
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    for (const auto& name : nodes[n].outputs()) {
+      for (const int reader : index.consumers(name)) {
+        readers[n].push_back(reader);
+        ++missing[static_cast<std::size_t>(reader)];
+      }
+    }
+  }
+  std::set<int> ready;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (missing[n] == 0) ready.insert(static_cast<int>(n));
+  }
+  std::vector<onnx::Node> sorted;
+  sorted.reserve(nodes.size());
+  while (!ready.empty()) {
+    const auto n = static_cast<std::size_t>(*ready.begin());
+    ready.erase(ready.begin());
+    sorted.push_back(nodes[n]);
+    for (const int reader : readers[n]) {
+      if (--missing[static_cast<std::size_t>(reader)] == 0) ready.insert(reader);
+    }
+  }
+  if (sorted.size() != nodes.size()) throw bad_input(fmt::format("model '{}': the graph has a cycle", model.path.string()));
+  nodes = std::move(sorted);
+}
+
+}  // namespace detent::graph

@@ -1,0 +1,262 @@
+// Changes of meaning between opset 7 and 13, from the ONNX operator changelog (docs/Changelog.md of the ONNX project).
+#include <fmt/format.h>
+
+#include <functional>
+#include <map>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "graph/index.h"
+#include "graph/rewrite.h"
+
+namespace detent::graph {
+namespace {
+
+using onnx::Attribute;
+using onnx::DataType;
+using onnx::Node;
+
+// The model under change: rewritten nodes and new constants are collected beside it.
+class Upgrade {
+ public:
+  Upgrade(onnx::Model& model, const ValueTypes& types) : model_(model), types_(types), index_(model), from_(model.opset()) {}
+
+  std::int64_t from() const { return from_; }
+  void run();
+  std::size_t changed() const { return changed_; }
+
+  // Rewrites call these.
+  [[noreturn]] void refuse(const Node& node, const std::string& why) const {
+    throw bad_input(fmt::format("model '{}', node {}: cannot bring opset {} to {}: {}", model_.path.string(), node.label(), from_,
+                                kUpgradedOpset, why),
+                    "convert the model first, for example with onnx.version_converter");
+  }
+  bool is_read(const std::string& value) const {
+    return !value.empty() && (!index_.consumers(value).empty() || index_.is_output(value));
+  }
+  std::optional<std::size_t> rank(const std::string& value) const { return rank_of(types_, value); }
+  std::string fresh(const std::string& wanted) { return index_.fresh_name(wanted); }
+  std::string add_ints(const Node& node, const std::string& what, const std::vector<std::int64_t>& values) {
+    const auto name = fresh(node.id() + "_" + what);
+    model_.graph.initializers.push_back(
+        onnx::make_tensor<std::int64_t>(name, DataType::int64, {static_cast<std::int64_t>(values.size())}, values));
+    return name;
+  }
+  std::string add_floats(const Node& node, const std::string& what, const std::vector<float>& values) {
+    const auto name = fresh(node.id() + "_" + what);
+    model_.graph.initializers.push_back(
+        onnx::make_tensor<float>(name, DataType::float32, {static_cast<std::int64_t>(values.size())}, values));
+    return name;
+  }
+  std::string add_scalar(const Node& node, const std::string& what, float value) {
+    const auto name = fresh(node.id() + "_" + what);
+    model_.graph.initializers.push_back(onnx::make_tensor<float>(name, DataType::float32, {}, {&value, 1}));
+    return name;
+  }
+  void emit(Node node) { out_.push_back(std::move(node)); }
+
+ private:
+  void check_bodies(const Node& node) const;
+
+  onnx::Model& model_;
+  const ValueTypes& types_;
+  Index index_;
+  std::int64_t from_;
+  std::vector<Node> out_;
+  std::size_t changed_ = 0;
+};
+
+using Rewrite = std::function<void(Upgrade&, Node)>;
+struct Change {
+  std::int64_t before;  // applies to models whose opset is below this
+  Rewrite rewrite;
+};
+
+// An integer-list attribute that became an input (Squeeze, Unsqueeze, Split, ReduceSum at 13).
+Rewrite attribute_to_input(const std::string& name) {
+  return [name](Upgrade& up, Node node) {
+    if (const auto* a = node.attribute(name)) {
+      auto inputs = node.inputs();
+      inputs.push_back(up.add_ints(node, name, a->as_ints()));
+      node.set_inputs(std::move(inputs));
+      node.remove_attribute(name);
+    }
+    up.emit(std::move(node));
+  };
+}
+
+void upgrade_clip(Upgrade& up, Node node) {
+  std::vector<std::string> inputs{node.inputs().at(0), "", ""};
+  if (const auto* a = node.attribute("min")) inputs[1] = up.add_scalar(node, "min", a->as_float());
+  if (const auto* a = node.attribute("max")) inputs[2] = up.add_scalar(node, "max", a->as_float());
+  while (inputs.back().empty()) inputs.pop_back();
+  node.set_inputs(std::move(inputs));
+  node.remove_attribute("min");
+  node.remove_attribute("max");
+  up.emit(std::move(node));
+}
+
+void upgrade_pad(Upgrade& up, Node node) {
+  const auto* pads = node.attribute("pads");
+  if (pads == nullptr) up.refuse(node, "the attribute 'pads' is missing");
+  std::vector<std::string> inputs{node.inputs().at(0), up.add_ints(node, "pads", pads->as_ints())};
+  if (const float value = node.float_or("value", 0); value != 0) inputs.push_back(up.add_scalar(node, "value", value));
+  node.set_inputs(std::move(inputs));
+  node.remove_attribute("pads");
+  node.remove_attribute("value");
+  up.emit(std::move(node));
+}
+
+void upgrade_slice(Upgrade& up, Node node) {
+  const auto* starts = node.attribute("starts");
+  const auto* ends = node.attribute("ends");
+  if (starts == nullptr || ends == nullptr) up.refuse(node, "the attributes 'starts' and 'ends' are missing");
+  std::vector<std::string> inputs{node.inputs().at(0), up.add_ints(node, "starts", starts->as_ints()),
+                                  up.add_ints(node, "ends", ends->as_ints())};
+  if (const auto* axes = node.attribute("axes")) inputs.push_back(up.add_ints(node, "axes", axes->as_ints()));
+  node.set_inputs(std::move(inputs));
+  for (const auto* name : {"starts", "ends", "axes"}) node.remove_attribute(name);
+  up.emit(std::move(node));
+}
+
+void upgrade_top_k(Upgrade& up, Node node) {
+  const auto* k = node.attribute("k");
+  if (k == nullptr) up.refuse(node, "the attribute 'k' is missing");
+  node.set_inputs({node.inputs().at(0), up.add_ints(node, "k", {k->as_int()})});
+  node.remove_attribute("k");
+  up.emit(std::move(node));
+}
+
+void upgrade_dropout(Upgrade& up, Node node) {
+  if (node.outputs().size() > 1 && up.is_read(node.outputs()[1])) up.refuse(node, "its mask is used and changed its type");
+  node.remove_attribute("ratio");
+  up.emit(std::move(node));
+}
+
+void upgrade_batch_norm(Upgrade& up, Node node) {
+  if (node.int_or("spatial", 1) != 1) up.refuse(node, "spatial=0 was removed from the operator");
+  node.remove_attribute("spatial");
+  up.emit(std::move(node));
+}
+
+// Upsample and Resize-10 sample at x_out / scale, which later versions call "asymmetric" with "floor".
+void upgrade_resize(Upgrade& up, Node node) {
+  std::string scales = node.inputs().size() > 1 ? node.inputs()[1] : "";
+  if (const auto* a = node.attribute("scales")) scales = up.add_floats(node, "scales", a->as_floats());
+  if (scales.empty()) up.refuse(node, "it has no scales");
+  node.set_inputs({node.inputs().at(0), "", scales});
+  node.remove_attribute("scales");
+  node.set_op_type("Resize");
+  node.set_attribute(Attribute::of_string("coordinate_transformation_mode", "asymmetric"));
+  node.set_attribute(Attribute::of_string("nearest_mode", "floor"));
+  up.emit(std::move(node));
+}
+
+void upgrade_scatter(Upgrade& up, Node node) {
+  node.set_op_type("ScatterElements");
+  up.emit(std::move(node));
+}
+
+// Before 13 the input was seen as a matrix split at `axis`; since then the operator works along one axis. They agree for the
+// last axis; otherwise the matrix is made and unmade around it.
+void upgrade_softmax(Upgrade& up, Node node) {
+  const auto rank = up.rank(node.inputs().at(0));
+  std::int64_t axis = node.int_or("axis", 1);
+  if (rank && axis < 0) axis += static_cast<std::int64_t>(*rank);
+  if (axis == -1 || (rank && axis == static_cast<std::int64_t>(*rank) - 1)) {
+    node.set_attribute(Attribute::of_int("axis", -1));
+    up.emit(std::move(node));
+    return;
+  }
+  const std::string input = node.inputs()[0];
+  const std::string output = node.outputs().at(0);
+  const auto shape = up.fresh(node.id() + "_shape");
+  const auto matrix = up.fresh(node.id() + "_matrix");
+  const auto result = up.fresh(node.id() + "_result");
+  up.emit(Node("Shape", up.fresh(node.id() + "_Shape"), {input}, {shape}));
+  up.emit(Node("Flatten", up.fresh(node.id() + "_Flatten"), {input}, {matrix}, {Attribute::of_int("axis", axis)}));
+  node.set_inputs({matrix});
+  node.set_output(0, result);
+  node.set_attribute(Attribute::of_int("axis", -1));
+  const auto reshape = up.fresh(node.id() + "_Reshape");
+  up.emit(std::move(node));
+  up.emit(Node("Reshape", reshape, {result, shape}, {output}));
+}
+
+void refuse_scan(Upgrade& up, Node node) { up.refuse(node, "Scan changed its inputs at opset 9"); }
+
+const std::multimap<std::string, Change>& changes() {
+  static const std::multimap<std::string, Change> kChanges{
+      {"BatchNormalization", {9, upgrade_batch_norm}},
+      {"Upsample", {13, upgrade_resize}},
+      {"Resize", {11, upgrade_resize}},
+      {"Slice", {10, upgrade_slice}},
+      {"TopK", {10, upgrade_top_k}},
+      {"Clip", {11, upgrade_clip}},
+      {"Pad", {11, upgrade_pad}},
+      {"Scatter", {13, upgrade_scatter}},
+      {"Scan", {9, refuse_scan}},
+      {"Dropout", {12, upgrade_dropout}},
+      {"Softmax", {13, upgrade_softmax}},
+      {"LogSoftmax", {13, upgrade_softmax}},
+      {"Hardmax", {13, upgrade_softmax}},
+      {"Squeeze", {13, attribute_to_input("axes")}},
+      {"Unsqueeze", {13, attribute_to_input("axes")}},
+      {"ReduceSum", {13, attribute_to_input("axes")}},
+      {"Split", {13, attribute_to_input("split")}},
+  };
+  return kChanges;
+}
+
+const Change* change_for(const Node& node, std::int64_t from) {
+  if (!node.domain().empty()) return nullptr;
+  const auto found = changes().find(node.op_type());
+  return found != changes().end() && from < found->second.before ? &found->second : nullptr;
+}
+
+// Bodies of control flow are carried through untouched, so what they hold must mean the same in the new opset.
+void Upgrade::check_bodies(const Node& node) const {
+  for (const auto& attribute : node.attributes()) {
+    if (attribute.kind() != Attribute::Kind::g && attribute.kind() != Attribute::Kind::graphs) continue;
+    for (const auto& wire : attribute.as_graphs()) {
+      const bool in_file = model_.file && model_.file->contains(as_byte_span(wire.view()));
+      const auto body = onnx::read_graph(wire, in_file ? model_.file : nullptr, *model_.external, "body of " + node.label());
+      for (const auto& inner : body.nodes) {
+        if (change_for(inner, from_) != nullptr) refuse(node, fmt::format("its body holds {}, whose meaning changed", inner.label()));
+        check_bodies(inner);
+      }
+    }
+  }
+}
+
+void Upgrade::run() {
+  auto nodes = std::move(model_.graph.nodes);
+  for (auto& node : nodes) {
+    check_bodies(node);
+    if (const Change* change = change_for(node, from_)) {
+      ++changed_;
+      change->rewrite(*this, std::move(node));
+    } else {
+      out_.push_back(std::move(node));
+    }
+  }
+  model_.graph.nodes = std::move(out_);
+  model_.set_opset("", kUpgradedOpset);
+  if (model_.ir_version < 7) model_.set_ir_version(7);  // the IR version that ONNX released together with opset 13 (1.8)
+}
+
+}  // namespace
+
+Notes upgrade_opset(onnx::Model& model, const ValueTypes& types) {
+  const std::int64_t from = model.opset();
+  if (from >= kUpgradedOpset) return {};
+  if (from < kOldestOpset) {
+    throw bad_input(fmt::format("model '{}' has opset {}; the oldest that detent reads is {}", model.path.string(), from, kOldestOpset),
+                    "export the model again with a newer opset");
+  }
+  Upgrade upgrade(model, types);
+  upgrade.run();
+  return {fmt::format("opset {} was brought to {}: {} nodes rewritten", from, kUpgradedOpset, upgrade.changed())};
+}
+
+}  // namespace detent::graph

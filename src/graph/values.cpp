@@ -1,0 +1,21 @@
+#include "graph/values.h"
+
+#include <algorithm>
+
+namespace detent::graph {
+
+onnx::DataType type_of(const onnx::Model& model, const ValueTypes& types, const std::string& value) {
+  const auto found = types.find(value);
+  if (found != types.end()) return found->second.type;
+  const auto& initializers = model.graph.initializers;
+  const auto tensor = std::find_if(initializers.begin(), initializers.end(), [&](const auto& t) { return t.name == value; });
+  return tensor == initializers.end() ? onnx::DataType::undefined : tensor->type;
+}
+
+std::optional<std::size_t> rank_of(const ValueTypes& types, const std::string& value) {
+  const auto found = types.find(value);
+  if (found == types.end() || !found->second.shape) return std::nullopt;
+  return found->second.shape->size();
+}
+
+}  // namespace detent::graph

@@ -1,0 +1,39 @@
+// Where a tensor's external data may lie, and opening it. Rules: the location is relative and, with every link resolved,
+// stays inside the model's directory or inside the directory of the file that the model's own path resolves to (the second
+// form lets model caches made of links work). Answers CVE-2022-25882, CVE-2024-27318, CVE-2026-27489, -34445 and -34447.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+
+namespace detent::onnx {
+
+/// The external_data entries of a TensorProto.
+struct ExternalRef {
+  std::string location;
+  std::uint64_t offset = 0;
+  std::optional<std::uint64_t> length;
+};
+
+/// Parses the key/value entries; only the keys of the ONNX specification are accepted, numbers must be whole and >= 0.
+ExternalRef parse_external(const std::vector<std::pair<std::string, std::string>>& entries, const std::string& where);
+
+/// Opens external data files, each once however many tensors lie in it.
+class ExternalFiles {
+ public:
+  explicit ExternalFiles(std::filesystem::path model_path) : model_path_(std::move(model_path)) {}
+  std::shared_ptr<const MappedFile> open(const std::string& location, const std::string& where);
+
+ private:
+  std::filesystem::path model_path_;
+  std::vector<std::pair<std::string, std::shared_ptr<const MappedFile>>> files_;
+};
+
+}  // namespace detent::onnx

@@ -1,0 +1,240 @@
+#include <fmt/format.h>
+
+#include <cstring>
+#include <limits>
+#include <protozero/pbf_message.hpp>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "onnx/external_data.h"
+#include "onnx/model.h"
+
+namespace detent::onnx {
+namespace {
+
+using protozero::pbf_reader;
+using protozero::pbf_wire_type;
+
+bool is_message(const pbf_reader& reader) { return reader.wire_type() == pbf_wire_type::length_delimited; }
+
+Wire take(pbf_reader& reader, const Wire& parent) {
+  const auto view = reader.get_view();
+  return parent.part({view.data(), view.size()});
+}
+
+// Walks the fields of a message: `known(reader)` returns true when it has consumed the field; all others are collected.
+template <class Known>
+std::vector<RawField> walk(const Wire& raw, Known known) {
+  std::vector<RawField> other;
+  pbf_reader reader(raw.view().data(), raw.view().size());
+  const char* begin = reader.data().data();
+  while (reader.next()) {
+    const auto number = reader.tag();
+    if (!known(reader)) {
+      reader.skip();
+      other.push_back({number, raw.part({begin, static_cast<std::size_t>(reader.data().data() - begin)})});
+    }
+    begin = reader.data().data();
+  }
+  return other;
+}
+
+Dim read_dim(const Wire& raw) {
+  Dim dim;
+  walk(raw, [&](pbf_reader& r) {
+    if (r.tag() == 1 && r.wire_type() == pbf_wire_type::varint) {
+      dim.value = r.get_int64();
+    } else if (r.tag() == 2 && is_message(r)) {
+      dim.symbol = r.get_string();
+    } else {
+      return false;
+    }
+    return true;
+  });
+  if (dim.value < 0) dim.value = -1;
+  return dim;
+}
+
+void read_tensor_type(const Wire& raw, ValueInfo& info) {
+  walk(raw, [&](pbf_reader& r) {
+    if (r.tag() == 1 && r.wire_type() == pbf_wire_type::varint) {
+      info.type = static_cast<DataType>(r.get_int32());
+    } else if (r.tag() == 2 && is_message(r)) {
+      info.shape.emplace();
+      walk(take(r, raw), [&](pbf_reader& d) {
+        if (d.tag() != 1 || !is_message(d)) return false;
+        info.shape->push_back(read_dim(take(d, raw)));
+        return true;
+      });
+    } else {
+      return false;
+    }
+    return true;
+  });
+}
+
+ValueInfo read_value_info(const Wire& raw) {
+  ValueInfo info;
+  info.raw = raw;
+  walk(raw, [&](pbf_reader& r) {
+    if (r.tag() == 1 && is_message(r)) {
+      info.name = r.get_string();
+    } else if (r.tag() == 2 && is_message(r)) {
+      walk(take(r, raw), [&](pbf_reader& type) {
+        if (type.tag() != 1 || !is_message(type)) return false;
+        read_tensor_type(take(type, raw), info);
+        return true;
+      });
+    } else {
+      return false;
+    }
+    return true;
+  });
+  return info;
+}
+
+OpsetImport read_opset(const Wire& raw) {
+  OpsetImport opset;
+  opset.raw = raw;
+  walk(raw, [&](pbf_reader& r) {
+    if (r.tag() == 1 && is_message(r)) {
+      opset.domain = r.get_string();
+    } else if (r.tag() == 2 && r.wire_type() == pbf_wire_type::varint) {
+      opset.version = r.get_int64();
+    } else {
+      return false;
+    }
+    return true;
+  });
+  if (opset.domain == "ai.onnx") opset.domain.clear();
+  return opset;
+}
+
+// FunctionProto: name 1, domain 10. SparseTensorProto: values 1 (a tensor whose name, field 8, is the initializer's).
+std::string function_name(std::string_view payload) {
+  std::string name, domain;
+  walk(Wire(payload, nullptr), [&](pbf_reader& r) {
+    if ((r.tag() != 1 && r.tag() != 10) || !is_message(r)) return false;
+    (r.tag() == 1 ? name : domain) = r.get_string();
+    return true;
+  });
+  return domain + "::" + name;
+}
+
+std::string sparse_name(std::string_view payload) {
+  std::string name;
+  const Wire raw(payload, nullptr);
+  walk(raw, [&](pbf_reader& r) {
+    if (r.tag() != 1 || !is_message(r)) return false;
+    walk(take(r, raw), [&](pbf_reader& t) {
+      if (t.tag() != 8 || !is_message(t)) return false;
+      name = t.get_string();
+      return true;
+    });
+    return true;
+  });
+  return name;
+}
+
+void read_model_fields(Model& model, const Wire& raw, const std::string& where) {
+  bool has_graph = false;
+  model.other = walk(raw, [&](pbf_reader& r) {
+    if (r.tag() == 7 && is_message(r)) {
+      if (has_graph) throw bad_input(fmt::format("{}: more than one graph", where));
+      has_graph = true;
+      model.graph = read_graph(take(r, raw), model.file, *model.external, where);
+    } else if (r.tag() == 8 && is_message(r)) {
+      model.opsets.push_back(read_opset(take(r, raw)));
+    } else {
+      return false;
+    }
+    return true;
+  });
+  if (!has_graph) throw bad_input(fmt::format("{} is not an ONNX model: it has no graph", where));
+  for (const auto& field : model.other) {
+    if (field.number == 25) model.functions.push_back(function_name(payload_of(field)));
+    if (field.number != 1) continue;
+    pbf_reader reader(field.wire.view().data(), field.wire.view().size());
+    if (reader.next() && reader.wire_type() == pbf_wire_type::varint) model.ir_version = reader.get_int64();
+  }
+}
+
+}  // namespace
+
+Graph read_graph(const Wire& raw, const std::shared_ptr<const MappedFile>& file, ExternalFiles& external,
+                 const std::string& where) {
+  Graph graph;
+  graph.other = walk(raw, [&](pbf_reader& r) {
+    if (!is_message(r)) return false;
+    switch (r.tag()) {
+      case 1: graph.nodes.emplace_back(take(r, raw)); return true;
+      case 5: graph.initializers.push_back(read_tensor(take(r, raw), file, external, where)); return true;
+      case 11: graph.inputs.push_back(read_value_info(take(r, raw))); return true;
+      case 12: graph.outputs.push_back(read_value_info(take(r, raw))); return true;
+      case 13: graph.value_infos.push_back(read_value_info(take(r, raw))); return true;
+      default: return false;
+    }
+  });
+  for (const auto& field : graph.other) {
+    if (field.number == 15) graph.sparse_initializers.push_back(sparse_name(payload_of(field)));
+  }
+  return graph;
+}
+
+Model read_model(const std::filesystem::path& path) {
+  Model model;
+  model.path = path;
+  model.file = MappedFile::open(path, "model");
+  model.external = std::make_shared<ExternalFiles>(path);
+  const std::string where = fmt::format("model '{}'", path.string());
+  const auto bytes = model.file->bytes();
+  if (bytes.empty()) throw bad_input(fmt::format("{} is empty", where));
+  if (bytes.size() > std::numeric_limits<std::uint32_t>::max()) {
+    throw bad_input(fmt::format("{} is {}; one protobuf file holds less than 4 GiB", where, format_size(bytes.size())),
+                    "store the weights as external data beside the model");
+  }
+  try {
+    read_model_fields(model, Wire(as_text(bytes), model.file), where);
+  } catch (const protozero::exception& e) {
+    throw bad_input(fmt::format("{} is truncated or not an ONNX file ({})", where, e.what()),
+                    "check that it was copied whole; detent reads .onnx files");
+  }
+  if (model.opsets.empty()) throw bad_input(fmt::format("{} is not an ONNX model: it imports no opset", where));
+  return model;
+}
+
+Tensor read_attribute_tensor(const Model& model, const Node& node, const Attribute& attribute) {
+  const Wire raw = attribute.as_tensor();
+  const bool in_file = model.file && model.file->contains(as_byte_span(raw.view()));
+  return read_tensor(raw, in_file ? model.file : nullptr, *model.external,
+                     fmt::format("model '{}', node {}", model.path.string(), node.label()));
+}
+
+std::int64_t Model::opset(std::string_view domain) const noexcept {
+  for (const auto& o : opsets) {
+    if (o.domain == domain) return o.version;
+  }
+  return 0;
+}
+
+void Model::set_opset(std::string_view domain, std::int64_t version) {
+  for (auto& o : opsets) {
+    if (o.domain != domain) continue;
+    if (o.version != version) o.raw = {};
+    o.version = version;
+    return;
+  }
+  opsets.push_back({std::string(domain), version, {}});
+}
+
+void Model::set_ir_version(std::int64_t version) {
+  ir_version = version;
+  set_field(other, varint_field(1, version));
+}
+
+void Model::set_producer(std::string_view name, std::string_view version) {
+  set_field(other, string_field(2, name));
+  set_field(other, string_field(3, version));
+}
+
+}  // namespace detent::onnx

@@ -1,0 +1,237 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <protozero/pbf_reader.hpp>
+#include <protozero/pbf_writer.hpp>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "onnx/write.h"
+
+namespace detent::onnx {
+namespace {
+
+constexpr std::uint64_t kProtobufLimit = std::numeric_limits<std::int32_t>::max();
+
+// A stretch of output: bytes of our own, then tensor data that are copied only when written.
+struct Piece {
+  std::string head;
+  TensorData data;
+  std::uint64_t size() const { return head.size() + data.size(); }
+};
+
+std::string length_prefix(std::uint32_t number, std::uint64_t length) {
+  std::string out;
+  protozero::add_varint_to_buffer(&out, (std::uint64_t{number} << 3) | 2);
+  protozero::add_varint_to_buffer(&out, length);
+  return out;
+}
+
+std::string delimited(std::uint32_t number, std::string_view payload) {
+  std::string out = length_prefix(number, payload.size());
+  out.append(payload);
+  return out;
+}
+
+void add_entry(protozero::pbf_writer& writer, std::string_view key, std::string_view value) {
+  std::string entry;
+  protozero::pbf_writer inner(entry);
+  inner.add_string(1, key.data(), key.size());
+  inner.add_string(2, value.data(), value.size());
+  writer.add_message(13, entry);
+}
+
+// Fields of the tensor as read that detent does not interpret (doc string, metadata, unknown ones).
+std::string carried_fields(const Wire& raw) {
+  std::string out;
+  protozero::pbf_reader reader(raw.view().data(), raw.view().size());
+  const char* begin = reader.data().data();
+  while (reader.next()) {
+    const auto number = reader.tag();
+    reader.skip();
+    const bool interpreted = (number <= 11 && number != 3) || number == 13 || number == 14;
+    if (!interpreted) out.append(begin, static_cast<std::size_t>(reader.data().data() - begin));
+    begin = reader.data().data();
+  }
+  return out;
+}
+
+std::string tensor_header(const Tensor& tensor, const std::optional<Placement>& placement) {
+  std::string out;
+  protozero::pbf_writer writer(out);
+  for (const auto d : tensor.dims) writer.add_int64(1, d);
+  writer.add_int32(2, static_cast<std::int32_t>(tensor.type));
+  writer.add_string(8, tensor.name);
+  if (!tensor.raw.empty()) out += carried_fields(tensor.raw);
+  if (placement) {
+    add_entry(writer, "location", placement->location);
+    add_entry(writer, "offset", std::to_string(placement->offset));
+    add_entry(writer, "length", std::to_string(tensor.data.size()));
+    writer.add_enum(14, 1);
+  }
+  return out;
+}
+
+// The tensor as a length-delimited field `number`.
+Piece tensor_piece(std::uint32_t number, const Tensor& tensor, const std::optional<Placement>& placement) {
+  if (!placement && !tensor.is_external && !tensor.raw.empty()) {
+    const auto view = tensor.raw.view();
+    if (!tensor.data.file()) return {delimited(number, view), {}};
+    return {length_prefix(number, view.size()), TensorData::mapped(tensor.data.file(), as_byte_span(view))};
+  }
+  std::string header = tensor_header(tensor, placement);
+  if (placement) return {delimited(number, header), {}};
+  header += length_prefix(9, tensor.data.size());
+  return {length_prefix(number, header.size() + tensor.data.size()) + header, tensor.data};
+}
+
+std::string encode_opset(const OpsetImport& opset) {
+  if (!opset.raw.empty()) return std::string(opset.raw.view());
+  std::string out;
+  protozero::pbf_writer writer(out);
+  writer.add_string(1, opset.domain);
+  writer.add_int64(2, opset.version);
+  return out;
+}
+
+// Protobuf writes fields by number, unknown ones last; the same order keeps unchanged files byte-identical.
+using Fields = std::multimap<std::uint32_t, Piece>;
+
+Fields graph_fields(const Graph& graph, const Placer& place) {
+  Fields fields;
+  for (const auto& node : graph.nodes) fields.emplace(1, Piece{delimited(1, node.encode().view()), {}});
+  for (const auto& t : graph.initializers) fields.emplace(5, tensor_piece(5, t, place ? place(t) : std::nullopt));
+  const auto add_infos = [&](std::uint32_t number, const std::vector<ValueInfo>& infos) {
+    for (const auto& info : infos) fields.emplace(number, Piece{delimited(number, info.raw.view()), {}});
+  };
+  add_infos(11, graph.inputs);
+  add_infos(12, graph.outputs);
+  add_infos(13, graph.value_infos);
+  for (const auto& field : graph.other) fields.emplace(field.number, Piece{std::string(field.wire.view()), {}});
+  return fields;
+}
+
+std::vector<Piece> model_pieces(const Model& model, const Placer& place) {
+  Fields fields;
+  for (const auto& field : model.other) fields.emplace(field.number, Piece{std::string(field.wire.view()), {}});
+  for (const auto& opset : model.opsets) fields.emplace(8, Piece{delimited(8, encode_opset(opset)), {}});
+
+  Fields inner = graph_fields(model.graph, place);
+  std::uint64_t size = 0;
+  for (const auto& [number, piece] : inner) size += piece.size();
+
+  std::vector<Piece> pieces;
+  const auto before_graph = fields.upper_bound(7);
+  for (auto it = fields.begin(); it != before_graph; ++it) pieces.push_back(std::move(it->second));
+  pieces.push_back({length_prefix(7, size), {}});
+  for (auto& [number, piece] : inner) pieces.push_back(std::move(piece));
+  for (auto it = before_graph; it != fields.end(); ++it) pieces.push_back(std::move(it->second));
+  return pieces;
+}
+
+std::uint64_t total_size(const std::vector<Piece>& pieces) {
+  std::uint64_t size = 0;
+  for (const auto& piece : pieces) size += piece.size();
+  return size;
+}
+
+void write_pieces(const std::vector<Piece>& pieces, const Sink& sink) {
+  for (const auto& piece : pieces) {
+    sink(as_byte_span(piece.head));
+    piece.data.write_to(sink);
+  }
+}
+
+// Lays tensors out in the data file in their order; large ones on page boundaries, so that readers can map them.
+struct DataLayout {
+  std::string location;
+  std::uint64_t threshold = 0;
+  std::uint64_t end = 0;
+  std::vector<std::pair<std::uint64_t, const Tensor*>> placed;
+
+  std::optional<Placement> operator()(const Tensor& tensor) {
+    const std::uint64_t size = tensor.data.size();
+    if (size == 0 || size < threshold) return std::nullopt;
+    const std::uint64_t alignment = size >= (1U << 20) ? 4096 : 64;
+    const std::uint64_t offset = (end + alignment - 1) / alignment * alignment;
+    end = offset + size;
+    placed.emplace_back(offset, &tensor);
+    return Placement{location, offset};
+  }
+};
+
+void write_data_file(const DataLayout& layout, AtomicFile& file) {
+  static constexpr std::byte kZeros[4096] = {};
+  for (const auto& [offset, tensor] : layout.placed) {
+    file.write(std::span(kZeros).first(offset - file.size()));
+    tensor->data.write_to([&](auto bytes) { file.write(bytes); });
+  }
+}
+
+}  // namespace
+
+std::string encode_model(const Model& model, const Placer& place) {
+  const auto pieces = model_pieces(model, place);
+  const auto size = total_size(pieces);
+  if (size > kProtobufLimit) throw resource_error("the model's graph does not fit protobuf's limit of 2 GiB");
+  std::string out;
+  out.reserve(size);
+  write_pieces(pieces, [&](auto bytes) { out.append(as_text(bytes)); });
+  return out;
+}
+
+WrittenModel write_model(const Model& model, const std::filesystem::path& path, const WriteOptions& options) {
+  const std::filesystem::path data_path = path.string() + ".data";
+  DataLayout layout{data_path.filename().string(), options.external_threshold.value_or(1024), 0, {}};
+  const auto place = [&](const Tensor& t) { return layout(t); };
+
+  std::vector<Piece> pieces;
+  if (!options.external_threshold) pieces = model_pieces(model, nullptr);
+  if (options.external_threshold || total_size(pieces) > kProtobufLimit) pieces = model_pieces(model, place);
+  if (total_size(pieces) > kProtobufLimit) {
+    throw resource_error("the quantized model does not fit protobuf's limit of 2 GiB", "lower --external-data-threshold");
+  }
+
+  AtomicFile model_file(path);
+  std::optional<AtomicFile> data_file;
+  if (!layout.placed.empty()) {
+    data_file.emplace(data_path);
+    write_data_file(layout, *data_file);
+  }
+  write_pieces(pieces, [&](auto bytes) { model_file.write(bytes); });
+  const WrittenModel written{model_file.size(), data_file ? data_file->size() : 0};
+  if (data_file) data_file->commit();
+  model_file.commit();
+  return written;
+}
+
+ValueInfo make_value_info(std::string name, DataType type, std::optional<std::vector<Dim>> shape) {
+  // Whole strings rather than nested writers, which drop empty messages: a dimension without a value is one.
+  std::string dims;
+  for (const Dim& dim : shape.value_or(std::vector<Dim>())) {
+    std::string d;
+    protozero::pbf_writer writer(d);
+    if (dim.is_static()) {
+      writer.add_int64(1, dim.value);
+    } else if (!dim.symbol.empty()) {
+      writer.add_string(2, dim.symbol);
+    }
+    protozero::pbf_writer(dims).add_message(1, d);
+  }
+  std::string tensor;
+  protozero::pbf_writer t(tensor);
+  t.add_int32(1, static_cast<std::int32_t>(type));
+  if (shape) t.add_message(2, dims);
+  std::string out;
+  protozero::pbf_writer info(out);
+  info.add_string(1, name);
+  {
+    protozero::pbf_writer ty(info, 2);
+    ty.add_message(1, tensor);
+  }
+  return {std::move(name), type, std::move(shape), Wire::own(std::move(out))};
+}
+
+}  // namespace detent::onnx

@@ -1,0 +1,127 @@
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "onnx/tensor.h"
+
+namespace detent::onnx {
+namespace {
+
+constexpr std::size_t kPiece = std::size_t{4} << 20;
+
+template <class From, class To>
+std::vector<To> convert(const Tensor& tensor) {
+  const auto bytes = tensor.data.bytes();
+  std::vector<To> out(bytes.size() / sizeof(From));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    From value;
+    std::memcpy(&value, bytes.data() + i * sizeof(From), sizeof(From));
+    out[i] = static_cast<To>(value);
+  }
+  return out;
+}
+
+float half_to_float(std::uint16_t h) {
+  const std::uint32_t sign = (h & 0x8000U) << 16;
+  std::uint32_t exponent = (h >> 10) & 0x1fU;
+  std::uint32_t mantissa = h & 0x3ffU;
+  std::uint32_t bits = sign;
+  if (exponent == 0x1f) {
+    bits |= 0x7f800000U | (mantissa << 13);
+  } else if (exponent != 0) {
+    bits |= ((exponent + 112) << 23) | (mantissa << 13);
+  } else if (mantissa != 0) {
+    exponent = 113;
+    while ((mantissa & 0x400U) == 0) {
+      mantissa <<= 1;
+      --exponent;
+    }
+    bits |= (exponent << 23) | ((mantissa & 0x3ffU) << 13);
+  }
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+TensorData TensorData::mapped(std::shared_ptr<const MappedFile> file, std::span<const std::byte> bytes) {
+  TensorData data;
+  data.size_ = bytes.size();
+  data.bytes_ = bytes;
+  data.file_ = std::move(file);
+  return data;
+}
+
+TensorData TensorData::owned(std::vector<std::byte> bytes) {
+  TensorData data;
+  data.owned_ = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  data.bytes_ = *data.owned_;
+  data.size_ = data.bytes_.size();
+  return data;
+}
+
+TensorData TensorData::produced(std::uint64_t size, Producer produce) {
+  TensorData data;
+  data.size_ = size;
+  data.produce_ = std::move(produce);
+  return data;
+}
+
+std::span<const std::byte> TensorData::bytes() const {
+  if (produce_) throw internal_error("the elements of a produced tensor were asked for in place");
+  return bytes_;
+}
+
+void TensorData::write_to(const Sink& sink) const {
+  if (produce_) {
+    produce_(sink);
+    return;
+  }
+  for (std::size_t at = 0; at < bytes_.size(); at += kPiece) {
+    const auto piece = bytes_.subspan(at, std::min(kPiece, bytes_.size() - at));
+    sink(piece);
+    if (file_) file_->release(piece);
+  }
+}
+
+std::int64_t Tensor::count() const { return element_count(dims).value_or(0); }
+
+void for_each_float(const TensorData& data, const std::function<void(std::span<const float>, std::int64_t)>& fn) {
+  constexpr std::size_t kFloats = std::size_t{64} << 10;
+  std::vector<float> buffer(std::min<std::size_t>(kFloats, data.size() / sizeof(float)));
+  const auto bytes = data.bytes();
+  for (std::size_t at = 0; at < bytes.size(); at += kFloats * sizeof(float)) {
+    const auto piece = bytes.subspan(at, std::min(kFloats * sizeof(float), bytes.size() - at));
+    std::memcpy(buffer.data(), piece.data(), piece.size());
+    fn(std::span<const float>(buffer).first(piece.size() / sizeof(float)), static_cast<std::int64_t>(at / sizeof(float)));
+    if (data.file()) data.file()->release(piece);
+  }
+}
+
+std::vector<std::int64_t> to_int64s(const Tensor& tensor) {
+  switch (tensor.type) {
+    case DataType::int64: return convert<std::int64_t, std::int64_t>(tensor);
+    case DataType::int32: return convert<std::int32_t, std::int64_t>(tensor);
+    case DataType::int16: return convert<std::int16_t, std::int64_t>(tensor);
+    case DataType::int8: return convert<std::int8_t, std::int64_t>(tensor);
+    case DataType::uint8: return convert<std::uint8_t, std::int64_t>(tensor);
+    case DataType::boolean: return convert<std::uint8_t, std::int64_t>(tensor);
+    default: throw bad_input("tensor '" + tensor.name + "' was expected to hold integers");
+  }
+}
+
+std::vector<double> to_doubles(const Tensor& tensor) {
+  switch (tensor.type) {
+    case DataType::float32: return convert<float, double>(tensor);
+    case DataType::float64: return convert<double, double>(tensor);
+    case DataType::float16: {
+      std::vector<double> out;
+      for (const auto h : convert<std::uint16_t, std::uint16_t>(tensor)) out.push_back(half_to_float(h));
+      return out;
+    }
+    default: throw bad_input("tensor '" + tensor.name + "' was expected to hold floating-point numbers");
+  }
+}
+
+}  // namespace detent::onnx

@@ -1,0 +1,202 @@
+#include <fmt/format.h>
+
+#include <cstring>
+#include <limits>
+#include <protozero/pbf_message.hpp>
+#include <type_traits>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "onnx/external_data.h"
+#include "onnx/tensor.h"
+
+namespace detent::onnx {
+namespace {
+
+enum class Field : protozero::pbf_tag_type {
+  dims = 1,
+  data_type = 2,
+  segment = 3,
+  float_data = 4,
+  int32_data = 5,
+  string_data = 6,
+  int64_data = 7,
+  name = 8,
+  raw_data = 9,
+  double_data = 10,
+  uint64_data = 11,
+  external_data = 13,
+  data_location = 14,
+};
+
+// What stands in the message before it is checked against itself.
+struct Parsed {
+  Tensor tensor;
+  std::string_view raw_data;
+  bool has_raw = false;
+  bool is_external = false;
+  bool has_strings = false;
+  std::string_view packed;  // float_data or double_data as one packed run: the same bytes as raw_data
+  std::vector<std::byte> typed;
+  std::size_t typed_values = 0;
+  std::vector<std::pair<std::string, std::string>> external;
+};
+
+void append(std::vector<std::byte>& out, const void* value, std::size_t size) {
+  const auto* bytes = static_cast<const std::byte*>(value);
+  out.insert(out.end(), bytes, bytes + size);
+}
+
+// int32_data carries every integer type of up to 32 bits, and float16 and the like as their bit patterns.
+template <class Value>
+void append_narrowed(Parsed& parsed, Value value) {
+  const int bits = bits_of(parsed.tensor.type);
+  const std::size_t width = bits == 0 ? sizeof(Value) : static_cast<std::size_t>(bits + 7) / 8;
+  append(parsed.typed, &value, std::min(width, sizeof(Value)));
+  ++parsed.typed_values;
+}
+
+template <class Range>
+void append_all(Parsed& parsed, const Range& range) {
+  for (const auto value : range) append_narrowed(parsed, value);
+}
+
+std::pair<std::string, std::string> read_entry(const protozero::data_view& view) {
+  std::pair<std::string, std::string> entry;
+  protozero::pbf_reader reader(view);
+  while (reader.next()) {
+    const bool text = reader.wire_type() == protozero::pbf_wire_type::length_delimited;
+    if (text && reader.tag() == 1) {
+      entry.first = reader.get_string();
+    } else if (text && reader.tag() == 2) {
+      entry.second = reader.get_string();
+    } else {
+      reader.skip();
+    }
+  }
+  return entry;
+}
+
+template <class Reader>
+void read_float_run(Parsed& parsed, Reader& message) {
+  const auto view = message.get_view();
+  if (parsed.packed.empty() && parsed.typed.empty()) {
+    parsed.packed = {view.data(), view.size()};
+  } else {  // several runs: join them
+    append(parsed.typed, parsed.packed.data(), parsed.packed.size());
+    parsed.packed = {};
+    append(parsed.typed, view.data(), view.size());
+  }
+}
+
+Parsed parse(const Wire& raw) {
+  using protozero::pbf_wire_type;
+  using protozero::tag_and_type;
+  Parsed parsed;
+  // data_type has a higher field number than dims but may stand anywhere; int32_data needs it, so it is read first.
+  protozero::pbf_message<Field> first(raw.view().data(), raw.view().size());
+  while (first.next()) {
+    if (first.tag_and_type() == tag_and_type(Field::data_type, pbf_wire_type::varint)) {
+      parsed.tensor.type = static_cast<DataType>(first.get_int32());
+    } else {
+      first.skip();
+    }
+  }
+  protozero::pbf_message<Field> m(raw.view().data(), raw.view().size());
+  while (m.next()) {
+    switch (m.tag_and_type()) {
+      case tag_and_type(Field::dims, pbf_wire_type::varint): parsed.tensor.dims.push_back(m.get_int64()); break;
+      case tag_and_type(Field::dims, pbf_wire_type::length_delimited):
+        for (const auto d : m.get_packed_int64()) parsed.tensor.dims.push_back(d);
+        break;
+      case tag_and_type(Field::name, pbf_wire_type::length_delimited): parsed.tensor.name = m.get_string(); break;
+      case tag_and_type(Field::raw_data, pbf_wire_type::length_delimited): {
+        const auto view = m.get_view();
+        parsed.raw_data = {view.data(), view.size()};
+        parsed.has_raw = true;
+        break;
+      }
+      case tag_and_type(Field::float_data, pbf_wire_type::length_delimited):
+      case tag_and_type(Field::double_data, pbf_wire_type::length_delimited): read_float_run(parsed, m); break;
+      case tag_and_type(Field::float_data, pbf_wire_type::fixed32): append_narrowed(parsed, m.get_float()); break;
+      case tag_and_type(Field::double_data, pbf_wire_type::fixed64): append_narrowed(parsed, m.get_double()); break;
+      case tag_and_type(Field::int32_data, pbf_wire_type::length_delimited): append_all(parsed, m.get_packed_int32()); break;
+      case tag_and_type(Field::int32_data, pbf_wire_type::varint): append_narrowed(parsed, m.get_int32()); break;
+      case tag_and_type(Field::int64_data, pbf_wire_type::length_delimited): append_all(parsed, m.get_packed_int64()); break;
+      case tag_and_type(Field::int64_data, pbf_wire_type::varint): append_narrowed(parsed, m.get_int64()); break;
+      case tag_and_type(Field::uint64_data, pbf_wire_type::length_delimited): append_all(parsed, m.get_packed_uint64()); break;
+      case tag_and_type(Field::uint64_data, pbf_wire_type::varint): append_narrowed(parsed, m.get_uint64()); break;
+      case tag_and_type(Field::string_data, pbf_wire_type::length_delimited):
+        parsed.has_strings = true;
+        m.skip();
+        break;
+      case tag_and_type(Field::external_data, pbf_wire_type::length_delimited):
+        parsed.external.push_back(read_entry(m.get_view()));
+        break;
+      case tag_and_type(Field::data_location, pbf_wire_type::varint): parsed.is_external = m.get_int32() == 1; break;
+      case tag_and_type(Field::segment, pbf_wire_type::length_delimited):
+        throw bad_input("segmented tensors are not supported");
+      default: m.skip();
+    }
+  }
+  return parsed;
+}
+
+TensorData external_data(const Parsed& parsed, std::uint64_t need, ExternalFiles& files, const std::string& at) {
+  const ExternalRef ref = parse_external(parsed.external, at);
+  const auto file = files.open(ref.location, at);
+  const std::uint64_t size = file->bytes().size();
+  const std::uint64_t length = ref.length.value_or(need);
+  if (length != need) {
+    throw bad_input(fmt::format("{}: external data length is {} bytes, type and shape need {}", at, length, need));
+  }
+  if (ref.offset > size || need > size - ref.offset) {
+    throw bad_input(fmt::format("{}: external data at offset {} need {} bytes but '{}' has {}", at, ref.offset, need,
+                                file->path().string(), size),
+                    "the data file is truncated or belongs to another model");
+  }
+  return TensorData::mapped(file, file->bytes().subspan(ref.offset, need));
+}
+
+TensorData place(const std::shared_ptr<const MappedFile>& file, std::string_view bytes) {
+  if (file) return TensorData::mapped(file, as_byte_span(bytes));
+  const auto span = as_byte_span(bytes);
+  return TensorData::owned({span.begin(), span.end()});
+}
+
+// Sub-byte values in int32_data are stored packed, two (or four) to an entry, exactly as the bytes of raw_data.
+TensorData inline_data(Parsed& parsed, std::uint64_t need, const std::shared_ptr<const MappedFile>& file,
+                       const std::string& at) {
+  const int forms = static_cast<int>(parsed.has_raw) + static_cast<int>(!parsed.packed.empty() || !parsed.typed.empty());
+  if (forms > 1) throw bad_input(fmt::format("{}: both raw_data and typed data are present", at));
+  const std::string_view in_place = parsed.has_raw ? parsed.raw_data : parsed.packed;
+  const std::uint64_t have = parsed.typed.empty() ? in_place.size() : parsed.typed.size();
+  if (have != need) {
+    throw bad_input(fmt::format("{}: the data are {} bytes, type {} and shape [{}] need {}", at, have,
+                                name_of(parsed.tensor.type), fmt::join(parsed.tensor.dims, ","), need),
+                    "the model file is damaged; export it again");
+  }
+  return parsed.typed.empty() ? place(file, in_place) : TensorData::owned(std::move(parsed.typed));
+}
+
+}  // namespace
+
+Tensor read_tensor(const Wire& raw, const std::shared_ptr<const MappedFile>& file, ExternalFiles& external,
+                   const std::string& where) {
+  Parsed parsed = parse(raw);
+  Tensor& tensor = parsed.tensor;
+  tensor.raw = raw;
+  const std::string at = fmt::format("{}, tensor '{}'", where, tensor.name);
+  const auto count = element_count(tensor.dims);
+  if (!count) throw bad_input(fmt::format("{}: shape [{}] is not valid", at, fmt::join(tensor.dims, ",")));
+  if (tensor.type == DataType::string || bits_of(tensor.type) == 0) return tensor;
+  const auto need = byte_count(tensor.type, *count);
+  if (!need) throw bad_input(fmt::format("{}: shape [{}] is too large", at, fmt::join(tensor.dims, ",")));
+  if (parsed.has_strings) throw bad_input(fmt::format("{}: string data in a {} tensor", at, name_of(tensor.type)));
+  tensor.is_external = parsed.is_external;
+  tensor.data = parsed.is_external ? external_data(parsed, *need, external, at) : inline_data(parsed, *need, file, at);
+  return tensor;
+}
+
+}  // namespace detent::onnx

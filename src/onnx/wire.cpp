@@ -1,0 +1,39 @@
+#include "onnx/wire.h"
+
+#include <algorithm>
+#include <protozero/pbf_reader.hpp>
+#include <protozero/pbf_writer.hpp>
+
+namespace detent::onnx {
+
+Wire Wire::own(std::string bytes) {
+  auto owner = std::make_shared<const std::string>(std::move(bytes));
+  const std::string_view view = *owner;
+  return {view, std::move(owner)};
+}
+
+std::string_view payload_of(const RawField& field) {
+  protozero::pbf_reader reader(field.wire.view().data(), field.wire.view().size());
+  if (!reader.next() || reader.wire_type() != protozero::pbf_wire_type::length_delimited) return {};
+  const auto view = reader.get_view();
+  return {view.data(), view.size()};
+}
+
+RawField string_field(std::uint32_t number, std::string_view value) {
+  std::string bytes;
+  protozero::pbf_writer(bytes).add_string(number, value.data(), value.size());
+  return {number, Wire::own(std::move(bytes))};
+}
+
+RawField varint_field(std::uint32_t number, std::int64_t value) {
+  std::string bytes;
+  protozero::pbf_writer(bytes).add_int64(number, value);
+  return {number, Wire::own(std::move(bytes))};
+}
+
+void set_field(std::vector<RawField>& fields, const RawField& field) {
+  std::erase_if(fields, [&](const RawField& f) { return f.number == field.number; });
+  fields.push_back(field);
+}
+
+}  // namespace detent::onnx

@@ -1,0 +1,44 @@
+// Serializing models. What was not changed is written back byte for byte.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "onnx/model.h"
+
+namespace detent::onnx {
+
+/// Where a tensor's data lie outside of the model file.
+struct Placement {
+  std::string location;
+  std::uint64_t offset = 0;
+};
+/// Decides for each initializer whether its data stay inline (nullopt) or are only referred to.
+using Placer = std::function<std::optional<Placement>(const Tensor&)>;
+
+/// The whole model in memory; meant for models whose large data are placed outside. Throws resource beyond 2 GiB.
+std::string encode_model(const Model& model, const Placer& place);
+
+struct WriteOptions {
+  /// Tensors of at least this many bytes go to `<file name>.data` beside the model; nullopt: everything inline as long as the
+  /// file stays below protobuf's 2 GiB, else all tensors of 1 KiB and more go beside it.
+  std::optional<std::uint64_t> external_threshold;
+};
+
+/// What was written.
+struct WrittenModel {
+  std::uint64_t model_bytes = 0;
+  std::uint64_t data_bytes = 0;  // of the file beside the model; 0 when there is none
+};
+
+/// Writes `path` whole or not at all; a data file beside it is put in place first. Throws usage when the place cannot be
+/// written and resource when the disk is full.
+WrittenModel write_model(const Model& model, const std::filesystem::path& path, const WriteOptions& options = {});
+
+/// A ValueInfoProto of a tensor.
+ValueInfo make_value_info(std::string name, DataType type, std::optional<std::vector<Dim>> shape);
+
+}  // namespace detent::onnx

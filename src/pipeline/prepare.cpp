@@ -1,0 +1,121 @@
+#include "pipeline/prepare.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "graph/index.h"
+#include "graph/rewrite.h"
+
+namespace detent::pipeline {
+namespace fs = std::filesystem;
+namespace {
+
+void append(std::vector<std::string>& all, graph::Notes more) {
+  for (auto& line : more) all.push_back(std::move(line));
+}
+
+// Rewritten weights go to files, so that they are as cheap to hold as those of the model: mapped, not resident.
+graph::Store file_store(const fs::path& work_dir) {
+  return [work_dir, count = 0](std::vector<std::byte> bytes) mutable {
+    constexpr std::size_t kKeepInMemory = 4096;
+    if (bytes.size() <= kKeepInMemory) return onnx::TensorData::owned(std::move(bytes));
+    const fs::path path = work_dir / fmt::format("weight-{}.bin", count++);
+    const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!fd.valid()) throw resource_error(fmt::format("cannot create '{}': {}", path.string(), errno_text(errno)), "choose another --work-dir");
+    write_all(fd.get(), bytes, path);
+    const auto file = MappedFile::open(path, "working file");
+    return onnx::TensorData::mapped(file, file->bytes());
+  };
+}
+
+void note_carried_parts(const onnx::Model& model, std::vector<std::string>& notes) {
+  using Kind = onnx::Attribute::Kind;
+  for (const auto& node : model.graph.nodes) {
+    for (const auto& a : node.attributes()) {
+      if (a.kind() != Kind::g && a.kind() != Kind::graphs) continue;
+      notes.push_back(fmt::format("{}: its body '{}' is carried through in float", node.label(), a.name()));
+    }
+  }
+  for (const auto& name : model.functions) notes.push_back(fmt::format("model-local function {} is carried through in float", name));
+}
+
+bool is_same_file(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;
+  return fs::equivalent(a, b, ignored);
+}
+
+}  // namespace
+
+Prepared prepare(const fs::path& path, std::int64_t needed_opset, const exec::Runtime& runtime, const fs::path& work_dir,
+                 profile::Profiler& profiler) {
+  Prepared prepared{onnx::read_model(path), {}, {}};
+  auto& [model, types, notes] = prepared;
+  profiler.checkpoint(profile::Step::model_loaded);
+  note_carried_parts(model, notes);
+  append(notes, graph::lift_constants(model));
+  append(notes, graph::drop_initializer_inputs(model));
+  graph::sort_topologically(model);
+  types = exec::probe_values(runtime, model);
+
+  const bool upgrade = model.opset() < needed_opset;
+  if (upgrade) append(notes, graph::upgrade_opset(model, types));
+  append(notes, graph::remove_identities(model));
+  const auto constants = graph::constant_nodes(model, types);
+  append(notes, graph::replace_by_constants(model, constants, exec::compute_constants(runtime, model, constants)));
+  append(notes, graph::fold_batch_norm(model, file_store(work_dir)));
+  graph::drop_unused_initializers(model);
+
+  if (upgrade || !constants.empty()) {
+    const auto scope = profiler.scope(profile::Step::float_model_validation);
+    types = exec::probe_values(runtime, model);
+  }
+  return prepared;
+}
+
+std::vector<data::InputSpec> input_specs(const onnx::Model& model) {
+  const graph::Index index(model);
+  std::vector<data::InputSpec> specs;
+  for (const auto& input : model.graph.inputs) {
+    if (index.initializer(input.name) != graph::kNone) continue;
+    if (input.type == onnx::DataType::undefined || input.type == onnx::DataType::string) {
+      throw bad_input(fmt::format("model '{}': input '{}' is not a numeric tensor", model.path.string(), input.name),
+                      "detent calibrates models whose inputs are numeric tensors");
+    }
+    data::InputSpec spec{input.name, input.type, std::nullopt};
+    if (input.shape) {
+      spec.shape.emplace();
+      for (const auto& dim : *input.shape) spec.shape->push_back(dim.value);
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+void check_output(const fs::path& output, const onnx::Model& model) {
+  const fs::path parent = output.has_parent_path() ? output.parent_path() : fs::path(".");
+  if (output.filename().empty() || fs::is_directory(output)) {
+    throw usage_error(fmt::format("output '{}' is a directory", output.string()), "give the name of a file");
+  }
+  if (!fs::is_directory(parent)) throw usage_error(fmt::format("output directory '{}' does not exist", parent.string()), "create it first");
+  if (::access(parent.c_str(), W_OK) != 0) {
+    throw usage_error(fmt::format("cannot write to output directory '{}': {}", parent.string(), errno_text(errno)), "choose another --output");
+  }
+  const fs::path data_file = output.string() + ".data";
+  std::vector<fs::path> sources{model.path};
+  for (const auto& tensor : model.graph.initializers) {
+    if (tensor.is_external && tensor.data.file()) sources.push_back(tensor.data.file()->path());
+  }
+  for (const auto& source : sources) {
+    if (is_same_file(output, source) || is_same_file(data_file, source)) {
+      throw usage_error(fmt::format("output '{}' would overwrite '{}', which the model is read from", output.string(), source.string()),
+                        "choose another --output");
+    }
+  }
+}
+
+}  // namespace detent::pipeline

@@ -1,0 +1,171 @@
+#include "profile/report.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <iterator>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace detent::profile {
+namespace {
+
+constexpr std::string_view kFirstLine = "# detent profile\n";
+constexpr std::string_view kPeerFirstLine = "# Quark Profiling Results\n";
+
+constexpr std::string_view kDefinitions = R"(
+# Metric Definitions:
+#
+# Memory and disk figures are in units of 2^20 bytes.
+#
+# Checkpoint Metrics (per record):
+# - step: Name of the profiling checkpoint
+# - timestamp: Unix timestamp (seconds since epoch)
+# - relative_time_secs: Time elapsed since profiling started
+# - cpu_memory_mb: Current resident memory (RSS) of the process and its live children
+# - disk_read_mb: Cumulative disk bytes read since the start of profiling
+# - disk_write_mb: Cumulative disk bytes written since the start of profiling
+#
+# Summary Metrics (overall):
+# - total_quantization_time_seconds: Total elapsed time from start to end
+# - peak_memory_mb: Peak resident memory (RSS) of the process, or of it and its children where that is more
+# - total_disk_read_mb: Total disk bytes read during the entire profiling session
+# - total_disk_write_mb: Total disk bytes written during the entire profiling session
+# - peak_cache_dir_disk_usage_mb: Peak size of all working directories together
+# - peak_anonymous_memory_mb: Peak resident memory that is not backed by files
+# - cpu_time_seconds: User and system time over all threads
+# - stages: Each scope with its duration and the peak resident memory inside it
+)";
+
+double mb(std::uint64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
+
+struct CodePoint {
+  char32_t value = 0xFFFD;
+  std::size_t length = 1;
+};
+
+/// The code point at the front of `text`; anything malformed counts as one byte of U+FFFD.
+CodePoint first_code_point(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return {};
+  char32_t value = lead & (0x7FU >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0U) != 0x80) return {};
+    value = (value << 6) | (byte(i) & 0x3FU);
+  }
+  static constexpr std::array<char32_t, 5> kSmallest{0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
+  if (value < kSmallest[length] || surrogate || value > 0x10FFFF) return {};
+  return {value, length};
+}
+
+/// YAML's printable characters without its line breaks; ASCII is judged by the caller.
+bool printable(char32_t c) {
+  const bool line_break = c == 0x2028 || c == 0x2029;
+  return c >= 0xA0 && !line_break && c != 0xFEFF && c != 0xFFFE && c != 0xFFFF;
+}
+
+/// Empty files, earlier profiles and things that hold no data (a terminal, a pipe) may be written over.
+bool may_replace(int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return true;
+  std::array<char, 64> start{};
+  const ssize_t n = ::pread(fd, start.data(), start.size(), 0);
+  const std::string_view text(start.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
+  return text.starts_with(kFirstLine) || text.starts_with(kPeerFirstLine);
+}
+
+}  // namespace
+
+std::string yaml_quoted(std::string_view text) {
+  std::string result = "\"";
+  const auto out = std::back_inserter(result);
+  while (!text.empty()) {
+    const auto [c, length] = first_code_point(text);
+    if (c == '"' || c == '\\') {
+      fmt::format_to(out, "\\{}", static_cast<char>(c));
+    } else if (c == '\n') {
+      result += "\\n";
+    } else if (c == '\t') {
+      result += "\\t";
+    } else if (c == 0xFFFD) {
+      result += "\xEF\xBF\xBD";
+    } else if ((c >= 0x20 && c < 0x7F) || printable(c)) {
+      result += text.substr(0, length);
+    } else {
+      fmt::format_to(out, c < 0x100 ? fmt::runtime("\\x{:02x}") : fmt::runtime("\\u{:04x}"), static_cast<unsigned>(c));
+    }
+    text.remove_prefix(length);
+  }
+  return result + '"';
+}
+
+std::string header_text() { return fmt::format("{}\nmemory_usage:\n", kFirstLine); }
+
+std::string checkpoint_text(const Checkpoint& checkpoint) {
+  return fmt::format(
+      "- step: {}\n"
+      "  timestamp: {:.6f}\n"
+      "  relative_time_secs: {:.6f}\n"
+      "  cpu_memory_mb: {:.3f}\n"
+      "  disk_read_mb: {:.3f}\n"
+      "  disk_write_mb: {:.3f}\n",
+      yaml_quoted(checkpoint.step), checkpoint.timestamp, checkpoint.relative, mb(checkpoint.resident),
+      mb(checkpoint.disk_read), mb(checkpoint.disk_written));
+}
+
+std::string summary_text(const Summary& summary) {
+  std::string text = "\n# Summary Metrics\n";
+  const auto out = std::back_inserter(text);
+  fmt::format_to(out, "total_quantization_time_seconds: {:.4f}\n", summary.seconds);
+  fmt::format_to(out, "peak_memory_mb: {:.3f}\n", mb(summary.peak_memory));
+  fmt::format_to(out, "total_disk_read_mb: {:.3f}\n", mb(summary.disk_read));
+  fmt::format_to(out, "total_disk_write_mb: {:.3f}\n", mb(summary.disk_written));
+  if (summary.peak_directories > 0) {
+    fmt::format_to(out, "peak_cache_dir_disk_usage_mb: {:.3f}\n", mb(summary.peak_directories));
+  }
+  fmt::format_to(out, "peak_anonymous_memory_mb: {:.3f}\n", mb(summary.peak_anonymous));
+  fmt::format_to(out, "cpu_time_seconds: {:.4f}\n", summary.cpu_seconds);
+  text += summary.stages.empty() ? "stages: []\n" : "stages:\n";
+  for (const StageTime& stage : summary.stages) {
+    fmt::format_to(out, "- name: {}\n  seconds: {:.4f}\n  peak_memory_mb: {:.3f}\n", yaml_quoted(stage.name),
+                   stage.seconds, mb(stage.peak_memory));
+  }
+  return text.append(kDefinitions);
+}
+
+ReportFile::ReportFile(std::filesystem::path path) : path_(std::move(path)) {
+  fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!fd_.valid()) {
+    throw usage_error(fmt::format("cannot create profile '{}': {}", path_.string(), errno_text(errno)),
+                      "choose a path in a directory that exists and can be written");
+  }
+  if (!may_replace(fd_.get())) {
+    throw usage_error(fmt::format("'{}' exists and is not a profile", path_.string()),
+                      "choose another path for the profile, or remove that file");
+  }
+  // Fails for terminals and pipes, which hold nothing to remove.
+  static_cast<void>(::ftruncate(fd_.get(), 0));
+}
+
+void ReportFile::append(std::string_view text) noexcept {
+  if (failure_ != nullptr) return;
+  try {
+    write_all(fd_.get(), as_byte_span(text), path_);
+    size_ += text.size();
+  } catch (...) {
+    failure_ = std::current_exception();
+    if (::ftruncate(fd_.get(), static_cast<off_t>(size_)) != 0) return;  // half a record makes the list unreadable
+  }
+}
+
+}  // namespace detent::profile

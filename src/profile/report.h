@@ -1,0 +1,70 @@
+// What a profile consists of and how it is spelled in the file. The spelling is a format that other tools read: see
+// docs/profile.md before changing it.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+
+namespace detent::profile {
+
+/// One moment of the run. Sizes in bytes, times in seconds; disk figures count from the start of the profile.
+struct Checkpoint {
+  std::string step;
+  double timestamp = 0;  // Unix time
+  double relative = 0;   // since the start of the profile
+  std::uint64_t resident = 0;
+  std::uint64_t disk_read = 0;
+  std::uint64_t disk_written = 0;
+};
+
+/// One scope, in the order of opening. The peaks are those inside the scope, children included.
+struct StageTime {
+  std::string name;
+  double seconds = 0;
+  std::uint64_t peak_memory = 0;
+  std::uint64_t peak_anonymous = 0;
+};
+
+struct Summary {
+  double seconds = 0;
+  double cpu_seconds = 0;
+  std::uint64_t peak_memory = 0;
+  std::uint64_t peak_anonymous = 0;
+  std::uint64_t disk_read = 0;
+  std::uint64_t disk_written = 0;
+  std::uint64_t peak_directories = 0;
+  std::vector<StageTime> stages;
+};
+
+/// `text` as a YAML double-quoted scalar on one line. Bytes that are not UTF-8 become U+FFFD.
+std::string yaml_quoted(std::string_view text);
+
+std::string header_text();
+std::string checkpoint_text(const Checkpoint& checkpoint);
+std::string summary_text(const Summary& summary);
+
+/// A profile being written. Each append() reaches the kernel before it returns, so it outlives a killed process.
+class ReportFile {
+ public:
+  /// Creates the file, or replaces one that is empty or an earlier profile. Throws usage when it cannot be created, and
+  /// when the path holds any other file: a mistyped path must not cost a model.
+  explicit ReportFile(std::filesystem::path path);
+
+  /// Never throws for a failed write: it takes a torn record back, drops what follows and keeps the error in failure().
+  void append(std::string_view text) noexcept;
+  std::exception_ptr failure() const noexcept { return failure_; }
+
+ private:
+  std::filesystem::path path_;
+  UniqueFd fd_;
+  std::uint64_t size_ = 0;
+  std::exception_ptr failure_;
+};
+
+}  // namespace detent::profile

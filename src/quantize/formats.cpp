@@ -1,0 +1,48 @@
+#include "quantize/formats.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace detent::quantization {
+
+onnx::DataType data_type(QuantType type) noexcept {
+  switch (type) {
+    case QuantType::int8: return onnx::DataType::int8;
+    case QuantType::uint8: return onnx::DataType::uint8;
+    case QuantType::int16: return onnx::DataType::int16;
+    case QuantType::uint16: return onnx::DataType::uint16;
+  }
+  return onnx::DataType::undefined;
+}
+
+bool is_signed(QuantType type) noexcept { return type == QuantType::int8 || type == QuantType::int16; }
+bool is_16_bit(QuantType type) noexcept { return type == QuantType::int16 || type == QuantType::uint16; }
+
+IntRange full_range(QuantType type) noexcept {
+  const std::int32_t span = is_16_bit(type) ? 65536 : 256;
+  return is_signed(type) ? IntRange{-span / 2, span / 2 - 1} : IntRange{0, span - 1};
+}
+
+IntRange mapped_range(QuantType type, bool symmetric, bool reduce_range) noexcept {
+  const IntRange full = full_range(type);
+  if (reduce_range) return is_signed(type) ? IntRange{full.min / 2, -(full.min / 2)} : IntRange{0, full.max / 2};
+  if (symmetric && is_signed(type)) return {full.min + 1, full.max};
+  return full;
+}
+
+ScaleZeroPoint compute_params(float min, float max, QuantType type, bool symmetric, bool reduce_range) noexcept {
+  const IntRange q = mapped_range(type, symmetric, reduce_range);
+  double lo = std::min(min, 0.0F);
+  double hi = std::max(max, 0.0F);
+  if (symmetric) {
+    hi = std::max(std::abs(lo), std::abs(hi));
+    lo = -hi;
+  }
+  const double scale = (hi - lo) / (static_cast<double>(q.max) - q.min);
+  if (scale < std::numeric_limits<float>::min()) return {1.0F, 0};
+  const double zero = symmetric ? (static_cast<double>(q.min) + q.max) / 2.0 : q.min - lo / scale;
+  return {static_cast<float>(scale), static_cast<std::int32_t>(std::nearbyint(zero))};
+}
+
+}  // namespace detent::quantization

@@ -1,0 +1,255 @@
+#include "quantize/insert.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "graph/index.h"
+#include "graph/rewrite.h"
+
+namespace detent::quantization {
+namespace {
+
+using onnx::DataType;
+using onnx::Node;
+
+constexpr const char* kMicrosoftDomain = "com.microsoft";
+constexpr std::int64_t kOpsetFor16Bit = 21;
+
+// Names of the initializers that hold a value's scale and zero point.
+struct ParamNames {
+  std::string scale, zero_point;
+};
+
+class Inserter {
+ public:
+  Inserter(onnx::Model& model, const Placement& placement, const Params& params, const QuantConfig& config, std::vector<std::string>& notes)
+      : model_(model), placement_(placement), params_(params), config_(config), notes_(notes), index_(model) {
+    const bool wide = is_16_bit(config.activation_type) || is_16_bit(config.weight_type);
+    if (wide && model.opset() < kOpsetFor16Bit) domain_ = kMicrosoftDomain;
+  }
+
+  void run() {
+    for (const auto& fused : placement_.fused) fuse(fused);
+    for (const auto& mark : placement_.marks) {
+      if (!params_.contains(mark.value)) continue;
+      if (mark.is_constant) {
+        add_constant(mark);
+      } else {
+        add_pair(mark.value);
+      }
+    }
+    for (const auto& bias : placement_.biases) add_bias(bias);
+    assemble();
+  }
+
+ private:
+  void fuse(const FusedActivation& fused);
+  bool saturates_alike(const FusedActivation& fused) const;
+  const ParamNames& param_names(const std::string& value);
+  void add_constant(const Mark& mark);
+  void add_pair(const std::string& value);
+  void add_bias(const BiasMark& mark);
+  std::string bias_tensor_name(const BiasMark& mark);
+  void add_initializer(onnx::Tensor tensor) { initializers_.push_back(std::move(tensor)); }
+  Node make_node(const char* op_type, const std::string& name, std::vector<std::string> inputs, const std::string& output,
+                 std::optional<std::size_t> axis) const;
+  std::vector<Node>& after_producer(const std::string& value);
+  void assemble();
+
+  onnx::Model& model_;
+  const Placement& placement_;
+  const Params& params_;
+  const QuantConfig& config_;
+  std::vector<std::string>& notes_;
+  graph::Index index_;
+  std::string domain_;
+
+  std::unordered_map<std::string, ParamNames> names_;
+  std::vector<onnx::Tensor> initializers_;
+  std::unordered_set<std::size_t> removed_;
+  std::unordered_map<std::string, std::string> new_input_;   // what readers of a value read instead
+  std::unordered_map<std::string, std::string> new_output_;  // what a value's producer makes instead
+  std::unordered_map<std::string, std::string> made_as_;     // output of a removed activation -> what its producer makes
+  std::unordered_map<std::size_t, std::string> bias_input_;  // node -> its bias where it was copied
+  std::unordered_set<std::string> used_biases_;
+  std::vector<Node> head_;                               // before all nodes
+  std::unordered_map<std::size_t, std::vector<Node>> after_;  // after a node
+};
+
+// Whether the integers end where the activation would clip, give or take one step.
+bool Inserter::saturates_alike(const FusedActivation& fused) const {
+  const auto found = params_.find(fused.output);
+  if (found == params_.end()) return false;
+  const auto& p = found->second.channels.front();
+  const IntRange q = full_range(found->second.type);
+  const double low = static_cast<double>(q.min - p.zero_point) * p.scale;
+  const double high = static_cast<double>(q.max - p.zero_point) * p.scale;
+  return low >= static_cast<double>(fused.low) - p.scale && high <= static_cast<double>(fused.high) + p.scale;
+}
+
+void Inserter::fuse(const FusedActivation& fused) {
+  if (!fused.removable || !saturates_alike(fused)) return;
+  removed_.insert(fused.node);
+  made_as_[fused.output] = fused.input;
+}
+
+const ParamNames& Inserter::param_names(const std::string& value) {
+  const auto& params = params_.at(value);
+  const auto [it, added] = names_.try_emplace(params.source);
+  if (!added) return it->second;
+  ParamNames& names = it->second;
+  names = {index_.fresh_name(params.source + "_scale"), index_.fresh_name(params.source + "_zero_point")};
+  const std::vector<std::int64_t> dims =
+      params.axis ? std::vector<std::int64_t>{static_cast<std::int64_t>(params.channels.size())} : std::vector<std::int64_t>{};
+  std::vector<float> scales;
+  std::vector<std::int16_t> wide;
+  std::vector<std::int8_t> narrow;
+  for (const auto& p : params.channels) {
+    scales.push_back(p.scale);
+    wide.push_back(static_cast<std::int16_t>(p.zero_point));
+    narrow.push_back(static_cast<std::int8_t>(p.zero_point));
+  }
+  const DataType type = data_type(params.type);
+  add_initializer(onnx::make_tensor<float>(names.scale, DataType::float32, dims, scales));
+  add_initializer(is_16_bit(params.type) ? onnx::make_tensor<std::int16_t>(names.zero_point, type, dims, wide)
+                                         : onnx::make_tensor<std::int8_t>(names.zero_point, type, dims, narrow));
+  return names;
+}
+
+Node Inserter::make_node(const char* op_type, const std::string& name, std::vector<std::string> inputs, const std::string& output,
+                         std::optional<std::size_t> axis) const {
+  std::vector<onnx::Attribute> attributes;
+  if (axis) attributes.push_back(onnx::Attribute::of_int("axis", static_cast<std::int64_t>(*axis)));
+  return {op_type, name, std::move(inputs), {output}, std::move(attributes), domain_};
+}
+
+std::vector<Node>& Inserter::after_producer(const std::string& value) {
+  std::string source = value;
+  while (made_as_.contains(source)) source = made_as_.at(source);
+  const int producer = index_.producer(source);
+  return producer == graph::kNone ? head_ : after_[static_cast<std::size_t>(producer)];
+}
+
+void Inserter::add_constant(const Mark& mark) {
+  const auto& params = params_.at(mark.value);
+  const auto& tensor = model_.graph.initializers[static_cast<std::size_t>(index_.initializer(mark.value))];
+  const ParamNames names = param_names(mark.value);
+  const auto stored = index_.fresh_name(mark.value + "_quantized");
+  const auto output = index_.fresh_name(mark.value + "_DequantizeLinear_Output");
+  add_initializer(quantized_weight(tensor, stored, constant_format(mark, config_), params.channels));
+  head_.push_back(make_node("DequantizeLinear", index_.fresh_name(mark.value + "_DequantizeLinear"), {stored, names.scale, names.zero_point}, output, params.axis));
+  new_input_[mark.value] = output;
+}
+
+void Inserter::add_pair(const std::string& value) {
+  const ParamNames names = param_names(value);
+  std::string from = value;
+  std::string to = index_.fresh_name(value + "_DequantizeLinear_Output");
+  auto& place = after_producer(value);
+  if (index_.is_output(value)) {  // the graph's output keeps its name: readers and the outside see the dequantized value
+    from = index_.fresh_name(value + "_QuantizeLinear_Input");
+    to = value;
+    new_output_[value] = from;
+  } else {
+    new_input_[value] = to;
+  }
+  const auto stored = index_.fresh_name(value + "_QuantizeLinear_Output");
+  place.push_back(make_node("QuantizeLinear", index_.fresh_name(value + "_QuantizeLinear"), {from, names.scale, names.zero_point}, stored, std::nullopt));
+  place.push_back(make_node("DequantizeLinear", index_.fresh_name(value + "_DequantizeLinear"), {stored, names.scale, names.zero_point}, to, std::nullopt));
+}
+
+// A bias that only one node reads, as a bias, is replaced under its own name; otherwise the node gets a copy.
+std::string Inserter::bias_tensor_name(const BiasMark& mark) {
+  const bool alone = index_.consumers(mark.bias).size() == 1 && !index_.is_captured(mark.bias) && !index_.is_output(mark.bias) && !new_input_.contains(mark.bias);
+  if (alone && used_biases_.insert(mark.bias).second) return mark.bias;
+  int n = 0;
+  while (index_.knows(fmt::format("{}{}", mark.bias, n))) ++n;
+  const auto name = index_.fresh_name(fmt::format("{}{}", mark.bias, n));
+  bias_input_[mark.node] = name;
+  return name;
+}
+
+void Inserter::add_bias(const BiasMark& mark) {
+  const auto weight = params_.find(mark.weight);
+  const auto input = params_.find(mark.input);
+  const auto& tensor = model_.graph.initializers[static_cast<std::size_t>(index_.initializer(mark.bias))];
+  const auto count = static_cast<std::size_t>(tensor.count());
+  const Node& node = model_.graph.nodes[mark.node];
+  if (weight == params_.end() || input == params_.end() || (weight->second.axis && weight->second.channels.size() != count)) {
+    notes_.push_back(fmt::format("{}: the bias '{}' stays in float: its input or weight has no fitting scale", node.label(), mark.bias));
+    return;
+  }
+  std::vector<float> values(count), scales;
+  std::memcpy(values.data(), tensor.data.bytes().data(), count * sizeof(float));
+  for (const auto& p : weight->second.channels) scales.push_back(input->second.channels.front().scale * p.scale);
+  if (std::any_of(scales.begin(), scales.end(), [](float s) { return s < std::numeric_limits<float>::min(); })) {
+    notes_.push_back(fmt::format("{}: the bias '{}' stays in float: its scale would underflow", node.label(), mark.bias));
+    return;
+  }
+  std::vector<std::int32_t> integers(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const double scale = scales.size() > 1 ? scales[i] : scales.front();
+    const double q = std::nearbyint(static_cast<double>(mark.beta) * static_cast<double>(values[i]) / scale);
+    integers[i] = static_cast<std::int32_t>(std::clamp(q, -2147483648.0, 2147483647.0));
+  }
+  const auto output = bias_tensor_name(mark);
+  const auto stored = index_.fresh_name(output + "_quantized");
+  const auto scale_name = index_.fresh_name(stored + "_scale");
+  const auto zero_name = index_.fresh_name(stored + "_zero_point");
+  const auto channels = static_cast<std::int64_t>(scales.size());
+  const bool per_channel = weight->second.axis && channels > 1;
+  const std::vector<std::int32_t> zeros(scales.size(), 0);
+  add_initializer(onnx::make_tensor<std::int32_t>(stored, DataType::int32, tensor.dims, integers));
+  add_initializer(onnx::make_tensor<float>(scale_name, DataType::float32, {channels}, scales));
+  add_initializer(onnx::make_tensor<std::int32_t>(zero_name, DataType::int32, per_channel ? std::vector<std::int64_t>{channels} : std::vector<std::int64_t>{}, zeros));
+  head_.push_back(make_node("DequantizeLinear", index_.fresh_name(output + "_DequantizeLinear"), {stored, scale_name, zero_name}, output,
+                            per_channel ? std::optional<std::size_t>(0) : std::nullopt));
+  if (mark.beta != 1.0F) model_.graph.nodes[mark.node].set_attribute(onnx::Attribute::of_float("beta", 1.0F));
+}
+
+void Inserter::assemble() {
+  for (const auto& [output, source] : made_as_) new_output_.try_emplace(source, output);
+  const auto final_output = [&](std::string name) {
+    while (new_output_.contains(name)) name = new_output_.at(name);
+    return name;
+  };
+  std::vector<Node> nodes = std::move(head_);
+  for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
+    auto& node = model_.graph.nodes[n];
+    if (!removed_.contains(n)) {
+      for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+        const auto found = new_input_.find(node.inputs()[i]);
+        if (found != new_input_.end()) node.set_input(i, found->second);
+      }
+      if (const auto copy = bias_input_.find(n); copy != bias_input_.end()) node.set_input(2, copy->second);
+      for (std::size_t o = 0; o < node.outputs().size(); ++o) {
+        const auto name = final_output(node.outputs()[o]);
+        if (name != node.outputs()[o]) node.set_output(o, name);
+      }
+      nodes.push_back(std::move(node));
+    }
+    for (auto& added : after_[n]) nodes.push_back(std::move(added));
+  }
+  model_.graph.nodes = std::move(nodes);
+  // A bias replaced under its own name is now the output of its DequantizeLinear.
+  std::erase_if(model_.graph.initializers, [&](const auto& tensor) { return used_biases_.contains(tensor.name); });
+  for (auto& tensor : initializers_) model_.graph.initializers.push_back(std::move(tensor));
+  graph::drop_unused_initializers(model_);
+  const graph::Index now(model_);
+  std::erase_if(model_.graph.value_infos, [&](const auto& info) { return !now.knows(info.name); });
+  if (domain_ == kMicrosoftDomain) model_.set_opset(kMicrosoftDomain, 1);
+}
+
+}  // namespace
+
+void insert(onnx::Model& model, const Placement& placement, const Params& params, const QuantConfig& config, std::vector<std::string>& notes) {
+  Inserter(model, placement, params, config, notes).run();
+}
+
+}  // namespace detent::quantization

@@ -1,0 +1,115 @@
+#include "quantize/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "base/error.h"
+#include "quantize/rules.h"
+#include "quantize/selection.h"
+
+namespace detent::quantization {
+namespace {
+
+void refuse_quantized(const onnx::Model& model) {
+  static const std::set<std::string> kQuantized{"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv",
+                                                "QLinearMatMul",  "ConvInteger",      "MatMulInteger",         "MatMulNBits"};
+  std::size_t count = 0;
+  const onnx::Node* first = nullptr;
+  for (const auto& node : model.graph.nodes) {
+    if (!kQuantized.contains(node.op_type())) continue;
+    if (first == nullptr) first = &node;
+    ++count;
+  }
+  if (first == nullptr) return;
+  throw bad_input(fmt::format("model '{}' is quantized already: {} such nodes, the first is {}", model.path.string(), count, first->label()),
+                  "give the float model");
+}
+
+std::string op_types_of(const onnx::Model& model) {
+  std::set<std::string> types;
+  for (const auto& node : model.graph.nodes) types.insert(node.op_type());
+  return fmt::format("{}", fmt::join(types, ", "));
+}
+
+}  // namespace
+
+std::vector<std::string> Placement::to_observe() const {
+  std::vector<std::string> values;
+  for (const auto& mark : marks) {
+    if (!mark.is_constant && !mark.shares && !fixed_ranges.contains(mark.value)) values.push_back(mark.value);
+  }
+  return values;
+}
+
+Marks::Marks(const onnx::Model& model, const graph::ValueTypes& types, const graph::Index& index)
+    : model_(model), types_(types), index_(index) {}
+
+bool Marks::quantizable(const std::string& value) const {
+  if (value.empty()) return false;
+  // A value that goes straight from an input to an output has no node whose output could be renamed.
+  if (index_.is_output(value) && index_.producer(value) == graph::kNone) return false;
+  return graph::type_of(model_, types_, value) == onnx::DataType::float32;
+}
+
+bool Marks::contains(const std::string& value) const { return position_.contains(value) || biases_.contains(value); }
+
+Mark& Marks::put(const std::string& value) {
+  const auto [it, added] = position_.try_emplace(value, order_.size());
+  if (added) order_.emplace_back();
+  order_[it->second] = Mark{value, index_.initializer(value) != graph::kNone, false, {}, {}};
+  return *order_[it->second];
+}
+
+void Marks::activation(const std::string& value) {
+  if (quantizable(value) && !position_.contains(value)) put(value);
+}
+
+void Marks::weight(const std::string& value, std::optional<std::size_t> axis) {
+  if (!quantizable(value) || (!axis && position_.contains(value))) return;
+  Mark& mark = put(value);
+  mark.is_weight = mark.is_constant;
+  mark.axis = axis;
+}
+
+void Marks::shared(const std::string& value, const std::string& provider) {
+  if (!quantizable(value) || index_.initializer(value) != graph::kNone) return;
+  put(value).shares = provider;
+}
+
+void Marks::erase(const std::string& value) {
+  const auto found = position_.find(value);
+  if (found == position_.end()) return;
+  order_[found->second].reset();
+  position_.erase(found);
+}
+
+std::vector<Mark> Marks::in_order() const {
+  std::vector<Mark> marks;
+  for (const auto& mark : order_) {
+    if (mark) marks.push_back(*mark);
+  }
+  return marks;
+}
+
+Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config) {
+  refuse_quantized(model);
+  const graph::Index index(model);
+  Placement placement;
+  placement.selected = select_nodes(model, config);
+  Marks marks(model, types, index);
+  RuleContext context{model, index, types, config, marks, placement};
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    if (placement.selected[n]) apply_rule(context, n);
+  }
+  placement.marks = marks.in_order();
+  if (placement.marks.empty()) {
+    throw bad_input(fmt::format("model '{}' holds nothing to quantize: no selected node reads or makes float32 tensors", model.path.string()),
+                    fmt::format("its operator types are {}; select with --op-types or --nodes", op_types_of(model)));
+  }
+  return placement;
+}
+
+}  // namespace detent::quantization

@@ -1,0 +1,31 @@
+// A shared library loaded at run time, so that the plain binary needs none of what may be absent.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace detent::shim {
+
+class Library {
+ public:
+  /// Loads the first of `candidates` (paths, or bare names for the system's search) that can be loaded; nullopt when none can.
+  /// A library once loaded stays for the life of the process: unloading runtimes that own threads is not safe.
+  static std::optional<Library> open(const std::vector<std::string>& candidates);
+
+  const std::string& name() const noexcept { return name_; }
+  /// Throws device when the library has no such symbol.
+  void* symbol(const char* symbol_name) const;
+
+ private:
+  Library(void* handle, std::string name) : handle_(handle), name_(std::move(name)) {}
+  void* handle_;
+  std::string name_;
+};
+
+/// ONNX Runtime: `explicit_path` if given, else $DETENT_ONNXRUNTIME, else beside the executable (and in ../lib), else the
+/// system's. An explicit path or variable that cannot be loaded is an error, not a reason to look elsewhere. Throws device.
+Library load_onnxruntime(const std::optional<std::filesystem::path>& explicit_path);
+
+}  // namespace detent::shim

@@ -1,0 +1,213 @@
+#include "data/batch.h"
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "support.h"
+
+namespace detent::data::test {
+namespace {
+
+using Batching = DataTest;
+using Origins = std::vector<std::string>;
+
+std::vector<float> range(int first, int count) {
+  std::vector<float> out(static_cast<std::size_t>(count));
+  std::iota(out.begin(), out.end(), static_cast<float>(first));
+  return out;
+}
+
+TEST_F(Batching, FilesAreSamplesAsStored) {
+  put("a.npy", counting({5, 2}));
+  put("b.npy", counting({1, 2}));
+  const std::vector<Sample> samples = load({input("x", {-1, 2})});
+  ASSERT_EQ(samples.size(), 2U);
+  EXPECT_EQ(samples[0].inputs[0].shape, (Dims{5, 2}));
+}
+
+TEST_F(Batching, UnknownRankTakesEverything) {
+  put("a.npy", counting({}));
+  put("b.npy", counting({2, 1, 1}));
+  EXPECT_EQ(load({{"x", DataType::float32, std::nullopt}}).size(), 2U);
+}
+
+TEST_F(Batching, BatchSizeSplitsDynamicInputs) {
+  put("a.npy", counting({5, 2}));
+  put("b.npy", counting({2, 2}, 100));
+  const std::vector<Sample> samples = load({input("x", {-1, 2})}, {0, 2});
+  ASSERT_EQ(origins(samples), (Origins{"a.npy[0:2]", "a.npy[2:4]", "a.npy[4:5]", "b.npy"}));
+  EXPECT_EQ(values(samples[1].inputs[0]), range(4, 4));
+  EXPECT_EQ(samples[2].inputs[0].shape, (Dims{1, 2}));
+  EXPECT_EQ(values(samples[2].inputs[0]), range(8, 2));
+}
+
+TEST_F(Batching, BatchSizeSplitsAllInputsAlike) {
+  write_zip(at("a.npz"), {{"x.npy", counting({4, 2})}, {"y.npy", counting({4}, 50)}});
+  const std::vector<InputSpec> inputs{input("x", {-1, 2}), input("y", {-1})};
+  const std::vector<Sample> samples = load(inputs, {0, 3});
+  ASSERT_EQ(origins(samples), (Origins{"a.npz[0:3]", "a.npz[3:4]"}));
+  EXPECT_EQ(values(samples[1].inputs[1]), range(53, 1));
+  write_zip(at("a.npz"), {{"x.npy", counting({4, 2})}, {"y.npy", counting({3})}});
+  expect_bad(inputs, {"a.npz'", "batches of 3", "'x' [4, 2], 'y' [3]"}, {0, 3});
+  EXPECT_EQ(load(inputs).size(), 1U);
+}
+
+TEST_F(Batching, ScalarsCannotBeSplit) {
+  write_zip(at("a.npz"), {{"x.npy", counting({4, 2})}, {"s.npy", counting({})}});
+  expect_bad({input("x", {-1, 2}), input("s", {})}, {"cannot be split", "'s' []"}, {0, 2});
+  expect_bad({input("x", {2, 2}), input("s", {})}, {"input 'x' expects float32 [2, 2], found float32 [4, 2]"});
+  EXPECT_EQ(load({input("x", {4, 2}), input("s", {})}).size(), 1U);
+}
+
+TEST_F(Batching, BatchSizeMustSuitTheModel) {
+  put("a.npy", counting({8, 2}));
+  expect_error(
+      [&] {
+        open({input("x", {4, 2})}, {0, 3});
+      },
+      {"batch size 3", "'x' is float32 [4, 2]", "make it 4"}, ErrorKind::usage);
+  expect_error([&] { open({input("x", {-1, 2})}, {0, -1}); }, {"negative"}, ErrorKind::usage);
+  EXPECT_EQ(load({input("x", {4, 2})}, {0, 4}).size(), 2U);
+}
+
+TEST_F(Batching, StaticBatchSplitsLongerFiles) {
+  put("a.npy", counting({6, 2}));
+  const std::vector<Sample> samples = load({input("x", {2, 2})});
+  ASSERT_EQ(origins(samples), (Origins{"a.npy[0:2]", "a.npy[2:4]", "a.npy[4:6]"}));
+  EXPECT_EQ(values(samples[2].inputs[0]), range(8, 4));
+}
+
+TEST_F(Batching, RowsThatDoNotFillABatchAreNoted) {
+  put("a.npy", counting({7, 2}));
+  put("b.npy", counting({5, 2}));
+  put("c.npy", counting({6, 2}));
+  const auto source = open({input("x", {4, 2})});
+  EXPECT_EQ(origins(all(*source)), (Origins{"a.npy[0:4]", "b.npy[0:4]", "c.npy[0:4]"}));
+  EXPECT_EQ(source->notes(),
+            (Origins{"3 rows of 'a.npy' do not fill the model's batch of 4", "3 rows of 2 files more likewise"}));
+  source->rewind();
+  EXPECT_TRUE(source->notes().empty());
+  EXPECT_EQ(all(*source).size(), 3U);
+  EXPECT_EQ(source->notes().size(), 2U);
+}
+
+TEST_F(Batching, ShortFilesAreJoined) {
+  for (int i = 0; i < 5; ++i) put(fmt::format("{}.npy", i), counting({1, 2}, static_cast<float>(2 * i)));
+  const auto source = open({input("x", {2, 2})});
+  const std::vector<Sample> samples = all(*source);
+  ASSERT_EQ(origins(samples), (Origins{"0.npy..1.npy", "2.npy..3.npy"}));
+  EXPECT_EQ(samples[1].inputs[0].shape, (Dims{2, 2}));
+  EXPECT_EQ(values(samples[1].inputs[0]), range(4, 4));
+  EXPECT_EQ(source->notes(), Origins{"1 row of '4.npy' does not fill the model's batch of 2"});
+}
+
+TEST_F(Batching, JoinedFilesMayStraddleBatches) {
+  for (int i = 0; i < 4; ++i) put(fmt::format("x/{}.npy", i), counting({3}, static_cast<float>(3 * i)));
+  for (int i = 0; i < 4; ++i) put(fmt::format("y/{}.npy", i), counting({3, 1}, static_cast<float>(3 * i)));
+  const std::vector<Sample> samples = load({input("x", {4}), input("y", {-1, -1})});
+  ASSERT_EQ(samples.size(), 3U);
+  for (int i = 0; i < 3; ++i) {
+    for (const Array& array : samples[static_cast<std::size_t>(i)].inputs) EXPECT_EQ(values(array), range(4 * i, 4));
+  }
+}
+
+TEST_F(Batching, RowsOfDifferentShapeCannotBeJoined) {
+  put("a.npy", counting({1, 2}));
+  put("b.npy", counting({1, 3}));
+  expect_bad({input("x", {2, -1})}, {"b.npy'", "[3]", "[2] in 'a.npy'", "pad them"});
+}
+
+TEST_F(Batching, NotOneFullBatch) {
+  put("a.npy", counting({1, 2}));
+  expect_bad({input("x", {4, 2})}, {"gives no sample", "1 row of 'a.npy' does not fill the model's batch of 4"});
+  put("a.npy", counting({0, 2}));
+  expect_bad({input("x", {-1, 2})}, {"gives no sample", "no file holds a row"}, {0, 2});
+}
+
+TEST_F(Batching, InputsThatFixDifferentRowsMatchExactlyOrNotAtAll) {
+  write_zip(at("a.npz"), {{"x.npy", counting({4, 2})}, {"y.npy", counting({4})}});
+  expect_bad({input("x", {2, 2}), input("y", {4})}, {"input 'x' expects float32 [2, 2], found float32 [4, 2]"});
+}
+
+TEST_F(Batching, OneRowWithoutABatchAxis) {
+  put("a.npy", counting({2, 3}));
+  for (const std::int64_t batch : {1, -1}) {
+    const std::vector<Sample> samples = load({input("x", {batch, 2, 3})});
+    EXPECT_EQ(samples[0].inputs[0].shape, (Dims{1, 2, 3}));
+  }
+  expect_bad({input("x", {4, 2, 3})}, {"expects float32 [4, 2, 3], found float32 [2, 3]", "array[None]"});
+  expect_bad({input("x", {2})}, {"found float32 [2, 3]", "save arrays of shape [2]"});
+  expect_bad({input("x", {})}, {"expects float32 [], found float32 [2, 3]"});
+}
+
+TEST_F(Batching, TypesMustMatch) {
+  put("a.npy", npy("<f8", {1, 2}, std::string(16, '\0')));
+  expect_bad({input("x", {1, 2})},
+             {"a.npy': input 'x' expects float32 [1, 2], found float64 [1, 2]", "astype('float32')"});
+  expect_bad({input("x", {1, 2}, DataType::bfloat16)}, {"bfloat16", "input_N.pb"});
+  expect_bad({{"x", DataType::float32, std::nullopt}}, {"float32 of any shape"});
+}
+
+TEST_F(Batching, ChannelsLastGetsAHint) {
+  put("a.npy", counting({1, 4, 5, 3}));
+  expect_bad({input("x", {-1, 3, -1, -1})}, {"found float32 [1, 4, 5, 3]", "transpose(0, 3, 1, 2)"});
+}
+
+TEST_F(Batching, MaxSamplesAndRewind) {
+  put("a.npy", counting({6, 2}));
+  const auto source = open({input("x", {2, 2})}, {2, 0});
+  EXPECT_EQ(all(*source).size(), 2U);
+  EXPECT_FALSE(source->next().has_value());
+  source->rewind();
+  EXPECT_EQ(origins(all(*source)), (Origins{"a.npy[0:2]", "a.npy[2:4]"}));
+}
+
+TEST_F(Batching, ZeroLengthAxesAreKept) {
+  put("a.npy", counting({2, 0, 4}));
+  EXPECT_EQ(load({input("past", {-1, -1, 4})})[0].inputs[0].shape, (Dims{2, 0, 4}));
+  EXPECT_EQ(load({input("past", {1, -1, 4})}).size(), 2U);
+}
+
+TEST_F(Batching, BoolsAreZeroOrOne) {
+  put("a.npy", npy("|b1", {2}, std::string("\x00\x01", 2)));
+  EXPECT_EQ(load({input("x", {2}, DataType::boolean)}).size(), 1U);
+  put("a.npy", npy("|b1", {2}, "\x01\x02"));
+  expect_bad({input("x", {2}, DataType::boolean)}, {"a.npy", "neither 0 nor 1"});
+}
+
+TEST_F(Batching, SamplesOutliveTheSource) {
+  put("a.npy", counting({4, 2}));
+  std::vector<Sample> samples = load({input("x", {1, 2})});
+  samples.erase(samples.begin());
+  EXPECT_EQ(values(samples[0].inputs[0]), range(2, 2));
+  EXPECT_EQ(values(samples[2].inputs[0]), range(6, 2));
+}
+
+std::size_t resident_file_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (word == "RssFile:" && status >> word) return std::stoul(word);
+  }
+  return 0;
+}
+
+TEST_F(Batching, MemoryFollowsTheSamplesNotTheFile) {
+  constexpr std::int64_t kRow = 300;      // smaller than a page, and not a part of one
+  put("a.npy", counting({40000, kRow}));  // 46 MiB
+  const auto source = open({input("x", {-1, kRow})}, {0, 1});
+  const std::size_t before = resident_file_kib();
+  std::size_t peak = before;
+  double sum = 0;
+  for (int i = 0; auto sample = source->next(); ++i) {
+    for (const float v : values(sample->inputs[0])) sum += static_cast<double>(v);
+    if (i % 1000 == 0) peak = std::max(peak, resident_file_kib());
+  }
+  EXPECT_GT(sum, 0);
+  EXPECT_LT(peak - before, 4096U);
+}
+
+}  // namespace
+}  // namespace detent::data::test

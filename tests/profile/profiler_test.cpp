@@ -1,0 +1,243 @@
+#include "profile/profiler.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace detent::profile {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+std::vector<std::string> steps_of(const YAML::Node& root) {
+  std::vector<std::string> steps;
+  for (const auto& record : root["memory_usage"]) steps.push_back(record["step"].as<std::string>());
+  return steps;
+}
+
+void with_ballast(std::size_t bytes, std::chrono::milliseconds time) {
+  void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  ASSERT_NE(address, MAP_FAILED);
+  std::this_thread::sleep_for(time);
+  ::munmap(address, bytes);
+}
+
+using Steps = std::vector<std::string>;
+
+TEST(Profiler, StepNames) {
+  const std::vector<std::pair<Step, std::string_view>> names{
+      {Step::pre_process, "Pre-process"},
+      {Step::calibration, "Calibration"},
+      {Step::quantization_static, "Quantization (Static)"},
+      {Step::quantization_dynamic, "Quantization (Dynamic)"},
+      {Step::quantization_matmul_nbits, "Quantization (MatMulNBits)"},
+      {Step::post_process, "Post-process"},
+      {Step::fast_finetune, "Fast Finetune"},
+      {Step::model_caching, "Model Caching"},
+      {Step::float_model_validation, "Float Model Validation"},
+      {Step::model_loaded, "Model Loaded"}};
+  for (const auto& [step, name] : names) EXPECT_EQ(step_name(step), name);
+}
+
+TEST(Profiler, WritesTheWholeStory) {
+  const TempDir directory;
+  const fs::path path = directory.path() / "profile.yaml";
+  {
+    Profiler profiler(path);
+    profiler.checkpoint(Step::model_loaded);
+    {
+      const Scope outer = profiler.scope(Step::quantization_static);
+      const Scope inner = profiler.scope("my \"own\" step");
+    }
+    profiler.finish();
+    profiler.finish();
+    profiler.checkpoint("too late");
+  }
+  const YAML::Node root = YAML::LoadFile(path);
+  EXPECT_EQ(steps_of(root), (Steps{"Start", "Model Loaded", "Quantization (Static) Start", "my \"own\" step Start",
+                                   "my \"own\" step End", "Quantization (Static) End", "End"}));
+  const Steps keys{"step", "timestamp", "relative_time_secs", "cpu_memory_mb", "disk_read_mb", "disk_write_mb"};
+  double last = 0;
+  for (const auto& record : root["memory_usage"]) {
+    Steps found;
+    for (const auto& entry : record) found.push_back(entry.first.as<std::string>());
+    EXPECT_EQ(found, keys);
+    EXPECT_GE(record["relative_time_secs"].as<double>(), last);
+    last = record["relative_time_secs"].as<double>();
+    EXPECT_GT(record["cpu_memory_mb"].as<double>(), 0);
+  }
+  EXPECT_NEAR(root["total_quantization_time_seconds"].as<double>(), last, 1e-4);
+  EXPECT_GT(root["peak_memory_mb"].as<double>(), 0);
+  EXPECT_GT(root["peak_anonymous_memory_mb"].as<double>(), 0);
+  EXPECT_EQ(root["stages"].size(), 2u);
+  EXPECT_FALSE(root["peak_cache_dir_disk_usage_mb"]);
+  std::ifstream file(path);
+  std::string first;
+  std::getline(file, first);
+  EXPECT_EQ(first, "# detent profile");
+}
+
+TEST(Profiler, EveryCheckpointIsThereAtOnce) {
+  const TempDir directory;
+  const fs::path path = directory.path() / "profile.yaml";
+  Profiler profiler(path);
+  EXPECT_EQ(steps_of(YAML::LoadFile(path)), (Steps{"Start"}));
+  const Scope scope = profiler.scope(Step::calibration);
+  EXPECT_EQ(steps_of(YAML::LoadFile(path)), (Steps{"Start", "Calibration Start"}));
+}
+
+TEST(Profiler, KilledRunLeavesAReadableList) {
+  const TempDir directory;
+  const fs::path path = directory.path() / "profile.yaml";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Profiler profiler(path);
+    { const Scope scope = profiler.scope(Step::pre_process); }
+    const Scope scope = profiler.scope(Step::calibration);
+    std::this_thread::sleep_for(50ms);
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  const YAML::Node root = YAML::LoadFile(path);
+  EXPECT_EQ(steps_of(root), (Steps{"Start", "Pre-process Start", "Pre-process End", "Calibration Start"}));
+  EXPECT_FALSE(root["total_quantization_time_seconds"]);
+}
+
+TEST(Profiler, FailedRunStillEndsItsFile) {
+  const TempDir directory;
+  const fs::path path = directory.path() / "profile.yaml";
+  try {
+    Profiler profiler(path);
+    const Scope scope = profiler.scope(Step::calibration);
+    throw std::runtime_error("a failed run");
+  } catch (const std::runtime_error&) {
+  }
+  const YAML::Node root = YAML::LoadFile(path);
+  EXPECT_EQ(steps_of(root), (Steps{"Start", "Calibration Start", "Calibration End", "End"}));
+  EXPECT_TRUE(root["total_quantization_time_seconds"]);
+}
+
+TEST(Profiler, UnusablePathIsAUsageError) {
+  try {
+    Profiler profiler("/nonexistent/profile.yaml");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+  }
+}
+
+TEST(Profiler, SamplesThePeakInsideAStage) {
+  Profiler profiler;
+  with_ballast(160 * kMiB, 0ms);  // so that the high-water mark stays put and only sampling can see the stage's peak
+  {
+    const Scope scope = profiler.scope("large");
+    with_ballast(96 * kMiB, 200ms);
+  }
+  {
+    const Scope scope = profiler.scope("small");
+    std::this_thread::sleep_for(60ms);
+  }
+  const std::vector<StageTime> stages = profiler.stages();
+  ASSERT_EQ(stages.size(), 2u);
+  EXPECT_GT(stages[0].peak_memory, stages[1].peak_memory + 90 * kMiB);
+  EXPECT_GT(stages[0].peak_anonymous, stages[1].peak_anonymous + 90 * kMiB);
+  EXPECT_GE(stages[0].seconds, 0.2);
+  EXPECT_GE(profiler.peak_memory(), stages[0].peak_memory);
+}
+
+TEST(Profiler, KernelKnowsThePeakWithoutSampling) {
+  Profiler profiler(ProfilerOptions{.yaml = {}, .sample = false});
+  const std::uint64_t before = profiler.peak_memory();
+  {
+    const Scope scope = profiler.scope("record");
+    with_ballast(before + 64 * kMiB, 0ms);
+  }
+  EXPECT_GT(profiler.stages().at(0).peak_memory, before + 64 * kMiB);
+}
+
+TEST(Profiler, WatchesTheSumOfDirectories) {
+  const TempDir one, two;
+  const TempDir out;
+  const fs::path path = out.path() / "profile.yaml";
+  Profiler profiler(path);
+  profiler.watch_directory(one.path());
+  profiler.watch_directory(two.path());
+  profiler.watch_directory(out.path() / "never there");
+  std::ofstream(one.path() / "a") << std::string(3 * kMiB, 'a');
+  std::ofstream(two.path() / "b") << std::string(2 * kMiB, 'b');
+  std::this_thread::sleep_for(1200ms);  // past one scan
+  fs::remove(one.path() / "a");
+  profiler.finish();
+  EXPECT_EQ(profiler.summary().peak_directories, 5 * kMiB);
+  EXPECT_DOUBLE_EQ(YAML::LoadFile(path)["peak_cache_dir_disk_usage_mb"].as<double>(), 5.0);
+}
+
+TEST(Profiler, StagesStillOpenEndWithTheRun) {
+  Profiler profiler;
+  const Scope scope = profiler.scope("open");
+  std::this_thread::sleep_for(30ms);
+  EXPECT_GE(profiler.stages().at(0).seconds, 0.03);
+  profiler.finish();
+  const Summary summary = profiler.summary();
+  std::this_thread::sleep_for(30ms);
+  EXPECT_DOUBLE_EQ(profiler.summary().seconds, summary.seconds);
+  EXPECT_DOUBLE_EQ(profiler.summary().stages.at(0).seconds, summary.stages.at(0).seconds);
+}
+
+TEST(Profiler, EndsPromptly) {
+  auto fastest = std::chrono::steady_clock::duration::max();  // the rest is other programs' doing
+  for (int i = 0; i < 30; ++i) {
+    Profiler profiler;
+    std::this_thread::sleep_for(2ms);
+    const auto begin = std::chrono::steady_clock::now();
+    profiler.finish();
+    fastest = std::min(fastest, std::chrono::steady_clock::now() - begin);
+  }
+  EXPECT_LT(fastest, 10ms);  // waiting out the sampling period would take 18
+}
+
+TEST(Profiler, TakesCallsFromManyThreads) {
+  const TempDir directory;
+  const fs::path path = directory.path() / "profile.yaml";
+  Profiler profiler(path);
+  profiler.watch_directory(directory.path());
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 8; ++t) {
+      threads.emplace_back([&profiler, t] {
+        for (int i = 0; i < 20; ++i) {
+          const Scope scope = profiler.scope("thread " + std::to_string(t));
+          profiler.checkpoint("between");
+          static_cast<void>(profiler.summary());
+        }
+      });
+    }
+  }
+  std::jthread other([&profiler] { profiler.finish(); });
+  profiler.finish();
+  other.join();
+  const YAML::Node root = YAML::LoadFile(path);
+  EXPECT_EQ(root["memory_usage"].size(), 2u + 8 * 20 * 3);
+  EXPECT_EQ(root["stages"].size(), 160u);
+}
+
+}  // namespace
+}  // namespace detent::profile
