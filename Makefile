@@ -32,7 +32,8 @@ demo: build models  ## quantize two trained models and score them beside their f
 	@$(PYTHON) examples/demo/demo.py
 
 bench: build models  ## benchmarks
-	@if [ -f bench/run.py ]; then $(PYTHON) bench/run.py; else echo "bench/run.py does not exist yet"; fi
+	@cmake --build build --target bench_inference
+	@$(PYTHON) bench/run.py
 
 SOURCES = $(shell find src include tests -name '*.h' -o -name '*.cpp')
 

@@ -18,7 +18,6 @@ struct Arguments {
   QuantizeOptions options;
   std::string external_threshold;
   bool json = false;
-  bool weight_asymmetric = false;
 };
 
 nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) {
@@ -52,7 +51,8 @@ void add_config(CLI::App& command, Arguments& args) {
   command.add_option("--weight-type", config.weight_type, "int8, uint8, int16 or uint16 (default int8)")
       ->transform(CLI::CheckedTransformer(kTypes))->option_text("TYPE")->group("Format");
   command.add_flag("--activation-symmetric,!--activation-asymmetric", config.activation_symmetric, "zero point in the middle of the type (default: asymmetric)")->group("Format");
-  command.add_flag("--weight-symmetric,!--weight-asymmetric", config.weight_symmetric, "default: symmetric for signed types")->group("Format");
+  const auto set_weight_symmetric = [&config](std::int64_t count) { config.weight_symmetric = count > 0; };
+  command.add_flag_function("--weight-symmetric,!--weight-asymmetric", set_weight_symmetric, "default: symmetric for signed types")->group("Format");
   command.add_flag("--per-channel,!--per-tensor", config.per_channel, "one scale per output channel of a weight (default), or one per tensor")->group("Format");
   command.add_flag("--reduce-range", config.reduce_range, "weights use 7 bits, for x86 CPUs without VNNI")->group("Format");
   const auto list = [&](const char* name, std::vector<std::string>& into, const char* help) {
