@@ -45,7 +45,7 @@ class MappedFile {
   const std::filesystem::path& path() const noexcept { return path_; }
   bool contains(std::span<const std::byte> part) const noexcept;
   std::uint64_t offset_of(std::span<const std::byte> part) const noexcept;
-  /// Drops the resident pages that lie wholly inside `part`; they are read again from the file when next touched.
+  /// Drops the resident pages that `part` touches; they are read again from the file when next needed.
   void release(std::span<const std::byte> part) const noexcept;
 
  private:

@@ -1,11 +1,13 @@
-// Memory for activations: large blocks are mapped one by one and kept for reuse, but never more in all than the largest
-// amount that was in use at one time. So the peak is that of the live tensors, and a repeated run touches no new pages.
+// Memory for activations: freed blocks are kept for reuse (best fit, split and joined again), but never more in all than the
+// largest amount that was in use at one time. So the peak is that of the live tensors, and a repeated run touches few new pages.
 #pragma once
 
 #include <cstddef>
 #include <map>
 #include <mutex>
+#include <set>
 #include <unordered_map>
+#include <utility>
 
 namespace detent::exec {
 
@@ -27,12 +29,15 @@ class BlockCache {
   std::size_t peak_in_use() const;
 
  private:
-  void* take_cached(std::size_t size);
+  std::byte* take_unused(std::size_t size);
+  void keep_unused(std::byte* block, std::size_t size);
+  void forget_unused(std::byte* block, std::size_t size);
   void make_room(std::size_t size) noexcept;
 
   mutable std::mutex mutex_;
-  std::unordered_map<void*, std::size_t> live_;
-  std::multimap<std::size_t, void*> unused_;
+  std::unordered_map<std::byte*, std::size_t> live_;
+  std::map<std::byte*, std::size_t> unused_;                         // by address, to join neighbours
+  std::set<std::pair<std::size_t, std::byte*>> unused_by_size_;      // the same blocks, to find the best fit
   std::size_t live_bytes_ = 0;
   std::size_t unused_bytes_ = 0;
   std::size_t peak_bytes_ = 0;

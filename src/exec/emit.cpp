@@ -82,7 +82,10 @@ std::string emit(const onnx::Model& model, const EmitOptions& options) {
     for (const auto& name : options.outputs) copy.graph.outputs.push_back(untyped_output(name));
   }
   if (!options.taps.empty()) insert_taps(copy, options.taps);
-  return onnx::encode_model(copy, place);
+  std::string bytes = onnx::encode_model(copy, place);
+  // Walking the messages has mapped a stretch of pages around every tensor; the runtime makes its own mapping.
+  if (model.file) model.file->release(model.file->bytes());
+  return bytes;
 }
 
 onnx::Model constant_part(const onnx::Model& model, const std::vector<int>& nodes, const std::vector<std::string>& outputs) {

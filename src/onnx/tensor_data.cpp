@@ -9,6 +9,12 @@ namespace {
 
 constexpr std::size_t kPiece = std::size_t{4} << 20;
 
+// Gives back what has been read of a mapped tensor, from its start: the kernel maps pages around each fault, also behind it, so
+// releasing only the last piece would leave some of every piece resident.
+void release_up_to(const std::shared_ptr<const MappedFile>& file, std::span<const std::byte> bytes, std::size_t end) {
+  if (file && (end % kPiece == 0 || end == bytes.size())) file->release(bytes.first(end));
+}
+
 template <class From, class To>
 std::vector<To> convert(const Tensor& tensor) {
   const auto bytes = tensor.data.bytes();
@@ -81,7 +87,7 @@ void TensorData::write_to(const Sink& sink) const {
   for (std::size_t at = 0; at < bytes_.size(); at += kPiece) {
     const auto piece = bytes_.subspan(at, std::min(kPiece, bytes_.size() - at));
     sink(piece);
-    if (file_) file_->release(piece);
+    release_up_to(file_, bytes_, at + piece.size());
   }
 }
 
@@ -95,7 +101,7 @@ void for_each_float(const TensorData& data, const std::function<void(std::span<c
     const auto piece = bytes.subspan(at, std::min(kFloats * sizeof(float), bytes.size() - at));
     std::memcpy(buffer.data(), piece.data(), piece.size());
     fn(std::span<const float>(buffer).first(piece.size() / sizeof(float)), static_cast<std::int64_t>(at / sizeof(float)));
-    if (data.file()) data.file()->release(piece);
+    release_up_to(data.file(), bytes, at + piece.size());
   }
 }
 

@@ -84,9 +84,12 @@ void record_activations(const quantization::Placement& placement, const quantiza
     if (mark.is_constant || found == params.end()) continue;
     const auto& p = found->second.channels.front();
     TensorParams recorded{p.scale, p.zero_point, 0, 0};
-    if (const auto range = ranges.find(found->second.source); range != ranges.end()) {
+    for (const auto* known : {&placement.fixed_ranges, &ranges}) {
+      const auto range = known->find(found->second.source);
+      if (range == known->end()) continue;
       recorded.range_min = range->second.min;
       recorded.range_max = range->second.max;
+      break;
     }
     result.activations[mark.value] = recorded;
   }

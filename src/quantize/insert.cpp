@@ -193,10 +193,16 @@ void Inserter::add_bias(const BiasMark& mark) {
     return;
   }
   std::vector<std::int32_t> integers(count);
+  std::size_t cut = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const double scale = scales.size() > 1 ? scales[i] : scales.front();
     const double q = std::nearbyint(static_cast<double>(mark.beta) * static_cast<double>(values[i]) / scale);
-    integers[i] = static_cast<std::int32_t>(std::clamp(q, -2147483648.0, 2147483647.0));
+    const double fitting = std::clamp(q, -2147483648.0, 2147483647.0);
+    if (fitting != q) ++cut;
+    integers[i] = static_cast<std::int32_t>(fitting);
+  }
+  if (cut > 0) {
+    notes_.push_back(fmt::format("{}: {} of {} values of the bias '{}' are cut: at its scale they do not fit int32", node.label(), cut, count, mark.bias));
   }
   const auto output = bias_tensor_name(mark);
   const auto stored = index_.fresh_name(output + "_quantized");

@@ -1,0 +1,120 @@
+"""What the end-to-end tests share: running detent and ONNX Runtime, writing samples, comparing results."""
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DETENT = pathlib.Path(os.environ.get("DETENT", ROOT / "build" / "detent"))
+MODELS = pathlib.Path(os.environ.get("DETENT_MODELS", ROOT / "build" / "models"))
+TASKS = ROOT / "examples" / "demo" / "tasks.py"
+TYPES = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "int16": QuantType.QInt16, "uint16": QuantType.QUInt16}
+
+Sample = dict[str, np.ndarray]
+Path = pathlib.Path
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A format, for detent and for ONNX Runtime."""
+
+    activation: str = "uint8"
+    weight: str = "int8"
+    per_channel: bool = True
+    symmetric: bool = False
+    reduce_range: bool = False
+
+    def options(self) -> list[str]:
+        """As options of detent's command line."""
+        chosen = ["--activation-type", self.activation, "--weight-type", self.weight]
+        chosen += ["--per-channel" if self.per_channel else "--per-tensor"]
+        return chosen + ["--activation-symmetric"] * self.symmetric + ["--reduce-range"] * self.reduce_range
+
+    def __str__(self) -> str:
+        parts = [self.activation, self.weight, "channel" if self.per_channel else "tensor"]
+        return "-".join(parts + ["symmetric"] * self.symmetric + ["reduced"] * self.reduce_range)
+
+
+def detent(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    """Runs the binary; options go to subprocess.run."""
+    command = [str(DETENT), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
+
+
+def quantize(model: Path, output: Path, data: Path, *options: object, **run_options: object) -> dict:
+    """`detent quantize`, which must succeed without a word on stderr; what it prints as JSON."""
+    result = detent("quantize", model, "-o", output, "--calibration-data", data, "--json", *options, **run_options)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return json.loads(result.stdout)
+
+
+def save_samples(folder: Path, samples: list[Sample]) -> Path:
+    """One .npz for each sample."""
+    folder.mkdir(parents=True)
+    for i, sample in enumerate(samples):
+        np.savez(folder / f"{i:03}.npz", **sample)
+    return folder
+
+
+def load_samples(folder: Path) -> list[Sample]:
+    return [dict(np.load(path)) for path in sorted(folder.glob("*.npz"))]
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def check_model(path: Path) -> ort.InferenceSession:
+    """The written file passes ONNX's checker and loads in ONNX Runtime as a user would load it."""
+    onnx.checker.check_model(path, full_check=True)
+    return load(path)
+
+
+def load(path: Path) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def outputs(session: ort.InferenceSession, samples: list[Sample]) -> list[list[np.ndarray]]:
+    return [session.run(None, sample) for sample in samples]
+
+
+def sqnr(reference: list[list[np.ndarray]], found: list[list[np.ndarray]], output: int = 0) -> float:
+    """Signal to quantization noise of one output over all samples, in dB."""
+    signal = sum(float(np.square(r[output], dtype=np.float64).sum()) for r in reference)
+    noise = sum(float(np.square(np.float64(r[output]) - f[output]).sum()) for r, f in zip(reference, found, strict=True))
+    return 10 * float(np.log10(signal / max(noise, 1e-30)))
+
+
+class Reader(CalibrationDataReader):
+    """Hands samples to ONNX Runtime's quantizer."""
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self.samples = iter(samples)
+
+    def get_next(self) -> Sample | None:
+        return next(self.samples, None)
+
+
+def peer_quantize(model: Path, output: Path, samples: list[Sample], config: Config, **options: object) -> None:
+    """ONNX Runtime's own quantizer, in the format that `config` asks of detent."""
+    quantize_static(model, output, Reader(samples), quant_format=QuantFormat.QDQ, per_channel=config.per_channel,
+                    reduce_range=config.reduce_range, activation_type=TYPES[config.activation], weight_type=TYPES[config.weight],
+                    calibrate_method=CalibrationMethod.MinMax,
+                    extra_options={"ActivationSymmetric": config.symmetric, **options})
+
+
+def prepare_task(task: str, folder: Path) -> Path:
+    """Model, calibration samples and test data of one of the demo's tasks."""
+    folder.mkdir()
+    subprocess.run([sys.executable, TASKS, "prepare", task, MODELS, folder], check=True)
+    return folder
