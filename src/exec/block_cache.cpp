@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <new>
 
 namespace detent::exec {
@@ -82,6 +83,7 @@ void* BlockCache::allocate(std::size_t size) {
     if (block == nullptr) throw std::bad_alloc();
     return block;
   }
+  if (size > std::numeric_limits<std::size_t>::max() - kPage) throw std::bad_alloc();
   const std::size_t bytes = (size + kPage - 1) / kPage * kPage;
   const std::lock_guard lock(mutex_);
   std::byte* block = take_unused(bytes);

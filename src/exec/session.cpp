@@ -134,14 +134,17 @@ std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const
   for (const auto& port : impl.inputs) input_names.push_back(port.name.c_str());
   for (const auto& port : impl.outputs) output_names.push_back(port.name.c_str());
   const auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
-  std::vector<Ort::Value> values;
-  for (const auto& array : inputs) {
-    // The runtime does not write to its inputs; its signature is not const.
-    values.push_back(Ort::Value::CreateTensor(memory, const_cast<std::byte*>(array.bytes.data()), array.bytes.size(),
-                                              array.shape.data(), array.shape.size(),
-                                              static_cast<ONNXTensorElementDataType>(array.type)));
+  if (inputs.size() != input_names.size()) {
+    throw bad_input(fmt::format("{}: {} inputs were given, the model has {}", where, inputs.size(), input_names.size()));
   }
   try {
+    std::vector<Ort::Value> values;
+    for (const auto& array : inputs) {
+      // The runtime does not write to its inputs; its signature is not const.
+      values.push_back(Ort::Value::CreateTensor(memory, const_cast<std::byte*>(array.bytes.data()), array.bytes.size(),
+                                                array.shape.data(), array.shape.size(),
+                                                static_cast<ONNXTensorElementDataType>(array.type)));
+    }
     auto results = impl.session.Run(run_options, input_names.data(), values.data(), values.size(), output_names.data(), output_names.size());
     std::vector<data::Array> out;
     for (auto& value : results) out.push_back(to_array(std::move(value)));

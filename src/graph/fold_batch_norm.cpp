@@ -36,6 +36,7 @@ Floats values_of(const onnx::Tensor& tensor) {
 
 std::optional<BatchNorm> read_batch_norm(const onnx::Model& model, const Index& index, const onnx::Node& node) {
   if (!node.is("BatchNormalization") || node.int_or("training_mode", 0) != 0 || node.int_or("spatial", 1) != 1) return std::nullopt;
+  if (node.outputs().empty()) return std::nullopt;
   for (std::size_t o = 1; o < node.outputs().size(); ++o) {
     if (!node.outputs()[o].empty()) return std::nullopt;
   }
@@ -58,7 +59,7 @@ int folding_target(const onnx::Model& model, const Index& index, const onnx::Nod
   if (producer == kNone || index.consumers(value).size() != 1 || index.is_output(value) || index.is_captured(value)) return kNone;
   const auto& conv = model.graph.nodes[static_cast<std::size_t>(producer)];
   const bool transposed = conv.is("ConvTranspose") && conv.int_or("group", 1) == 1;
-  return conv.is("Conv") || transposed ? producer : kNone;
+  return (conv.is("Conv") || transposed) && conv.inputs().size() >= 2 ? producer : kNone;
 }
 
 // Multiplies the weights of each output channel: axis 0 for Conv [M, C/g, k…], axis 1 for ConvTranspose [C, M, k…].

@@ -12,6 +12,8 @@
 namespace detent::graph {
 namespace {
 
+using onnx::printable;
+
 constexpr int kMaxDepth = 64;  // nesting of bodies; real models stay below 5
 
 void collect_captures(const onnx::Model& model, const onnx::Node& node, std::unordered_set<std::string> defined, int depth,
@@ -57,11 +59,15 @@ std::vector<std::string> captured_names(const onnx::Model& model, const onnx::No
 Index::Index(const onnx::Model& model) {
   const auto& graph = model.graph;
   values_.reserve(graph.nodes.size() * 2 + graph.initializers.size());
-  for (const auto& input : graph.inputs) values_[input.name].input = true;
+  for (const auto& input : graph.inputs) {
+    Value& value = values_[input.name];
+    if (value.input) throw bad_input(fmt::format("model '{}': input '{}' is defined twice", model.path.string(), printable(input.name)));
+    value.input = true;
+  }
   for (std::size_t i = 0; i < graph.initializers.size(); ++i) {
     Value& value = values_[graph.initializers[i].name];
     if (value.initializer != kNone) {
-      throw bad_input(fmt::format("model '{}': initializer '{}' is defined twice", model.path.string(), graph.initializers[i].name));
+      throw bad_input(fmt::format("model '{}': initializer '{}' is defined twice", model.path.string(), printable(graph.initializers[i].name)));
     }
     value.initializer = static_cast<int>(i);
   }
@@ -77,7 +83,7 @@ void Index::define_outputs(const onnx::Model& model) {
       Value& value = values_[name];
       if (value.defined()) {
         throw bad_input(fmt::format("model '{}', node {}: output '{}' is already defined elsewhere", model.path.string(),
-                                    model.graph.nodes[n].label(), name));
+                                    model.graph.nodes[n].label(), printable(name)));
       }
       value.producer = static_cast<int>(n);
     }
@@ -91,7 +97,7 @@ void Index::add_reads(const onnx::Model& model) {
       const auto found = values_.find(name);
       if (found == values_.end() || !found->second.defined()) {
         throw bad_input(fmt::format("model '{}', node {}: input '{}' is not defined anywhere", model.path.string(),
-                                    nodes[n].label(), name));
+                                    nodes[n].label(), printable(name)));
       }
       Value& value = found->second;
       if (value.consumers.empty() || value.consumers.back() != static_cast<int>(n)) value.consumers.push_back(static_cast<int>(n));
@@ -105,7 +111,7 @@ void Index::add_reads(const onnx::Model& model) {
   for (const auto& output : model.graph.outputs) {
     const auto found = values_.find(output.name);
     if (found == values_.end() || !found->second.defined()) {
-      throw bad_input(fmt::format("model '{}': graph output '{}' is not defined anywhere", model.path.string(), output.name));
+      throw bad_input(fmt::format("model '{}': graph output '{}' is not defined anywhere", model.path.string(), printable(output.name)));
     }
     found->second.output = true;
   }

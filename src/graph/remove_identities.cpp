@@ -34,7 +34,7 @@ Notes remove_identities(onnx::Model& model) {
   };
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const auto& node = model.graph.nodes[n];
-    if (node.inputs().empty() || !passes_through(model, index, node)) continue;
+    if (node.inputs().empty() || node.outputs().empty() || !passes_through(model, index, node)) continue;
     const std::string& out = node.outputs().front();
     // Graph outputs keep their names, and the bodies of control flow are not rewritten.
     if (index.is_output(out) || index.is_captured(out)) continue;

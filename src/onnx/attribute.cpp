@@ -29,14 +29,16 @@ using protozero::pbf_wire_type;
 // Calls fn(reader) for every field of the given number and wire type.
 template <class Fn>
 void each(const Wire& raw, protozero::pbf_tag_type number, pbf_wire_type type, Fn fn) {
-  protozero::pbf_reader reader(raw.view().data(), raw.view().size());
-  while (reader.next()) {
-    if (reader.tag() == number && reader.wire_type() == type) {
-      fn(reader);
-    } else {
-      reader.skip();
+  guarded("an attribute", [&] {
+    protozero::pbf_reader reader(raw.view().data(), raw.view().size());
+    while (reader.next()) {
+      if (reader.tag() == number && reader.wire_type() == type) {
+        fn(reader);
+      } else {
+        reader.skip();
+      }
     }
-  }
+  });
 }
 
 // Models of IR version 1 and 2 leave the type out; the populated field tells it.

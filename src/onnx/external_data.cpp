@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "onnx/wire.h"
 
 namespace detent::onnx {
 namespace fs = std::filesystem;
@@ -15,7 +16,7 @@ std::uint64_t parse_number(const std::string& key, const std::string& text, cons
   std::uint64_t value = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || status != std::errc() || end != text.data() + text.size()) {
-    throw bad_input(fmt::format("{}: external data {} '{}' is not a whole number", where, key, text));
+    throw bad_input(fmt::format("{}: external data {} '{}' is not a whole number", where, key, printable(text)));
   }
   return value;
 }
@@ -37,7 +38,7 @@ ExternalRef parse_external(const std::vector<std::pair<std::string, std::string>
     } else if (key == "length") {
       ref.length = parse_number(key, value, where);
     } else if (key != "checksum" && key != "basepath") {
-      throw bad_input(fmt::format("{}: unknown external data key '{}'", where, key));
+      throw bad_input(fmt::format("{}: unknown external data key '{}'", where, printable(key)));
     }
   }
   return ref;
@@ -50,21 +51,21 @@ std::shared_ptr<const MappedFile> ExternalFiles::open(const std::string& locatio
   const fs::path relative(location);
   const bool climbs = std::any_of(relative.begin(), relative.end(), [](const fs::path& part) { return part == ".."; });
   if (location.empty() || relative.is_absolute() || climbs || location.find('\0') != std::string::npos) {
-    throw bad_input(fmt::format("{}: external data location '{}' is not a path inside the model's directory", where, location),
+    throw bad_input(fmt::format("{}: external data location '{}' is not a path inside the model's directory", where, printable(location)),
                     "keep the data file beside the model");
   }
   const fs::path directory = model_path_.has_parent_path() ? model_path_.parent_path() : fs::path(".");
   std::error_code status;
   const fs::path resolved = fs::canonical(directory / relative, status);
   if (status) {
-    throw bad_input(fmt::format("{}: cannot open external data file '{}': {}", where, (directory / relative).string(),
+    throw bad_input(fmt::format("{}: cannot open external data file '{}': {}", where, printable((directory / relative).string()),
                                 status.message()),
                     "keep the data file beside the model");
   }
-  const fs::path home = fs::canonical(directory);
-  const fs::path model_home = fs::canonical(model_path_).parent_path();
-  if (!is_inside(resolved, home) && !is_inside(resolved, model_home)) {
-    throw bad_input(fmt::format("{}: external data location '{}' leads outside the model's directory", where, location),
+  const fs::path home = fs::canonical(directory, status);
+  const fs::path model_home = status ? fs::path() : fs::canonical(model_path_, status).parent_path();
+  if (status || (!is_inside(resolved, home) && !is_inside(resolved, model_home))) {
+    throw bad_input(fmt::format("{}: external data location '{}' leads outside the model's directory", where, printable(location)),
                     "keep the data file beside the model");
   }
   auto file = MappedFile::open(resolved, "external data file");

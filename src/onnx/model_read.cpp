@@ -136,6 +136,26 @@ std::string sparse_name(std::string_view payload) {
   return name;
 }
 
+Graph read_graph_fields(const Wire& raw, const std::shared_ptr<const MappedFile>& file, ExternalFiles& external,
+                        const std::string& where) {
+  Graph graph;
+  graph.other = walk(raw, [&](pbf_reader& r) {
+    if (!is_message(r)) return false;
+    switch (r.tag()) {
+      case 1: graph.nodes.emplace_back(take(r, raw)); return true;
+      case 5: graph.initializers.push_back(read_tensor(take(r, raw), file, external, where)); return true;
+      case 11: graph.inputs.push_back(read_value_info(take(r, raw))); return true;
+      case 12: graph.outputs.push_back(read_value_info(take(r, raw))); return true;
+      case 13: graph.value_infos.push_back(read_value_info(take(r, raw))); return true;
+      default: return false;
+    }
+  });
+  for (const auto& field : graph.other) {
+    if (field.number == 15) graph.sparse_initializers.push_back(sparse_name(payload_of(field)));
+  }
+  return graph;
+}
+
 void read_model_fields(Model& model, const Wire& raw, const std::string& where) {
   bool has_graph = false;
   model.other = walk(raw, [&](pbf_reader& r) {
@@ -163,22 +183,7 @@ void read_model_fields(Model& model, const Wire& raw, const std::string& where) 
 
 Graph read_graph(const Wire& raw, const std::shared_ptr<const MappedFile>& file, ExternalFiles& external,
                  const std::string& where) {
-  Graph graph;
-  graph.other = walk(raw, [&](pbf_reader& r) {
-    if (!is_message(r)) return false;
-    switch (r.tag()) {
-      case 1: graph.nodes.emplace_back(take(r, raw)); return true;
-      case 5: graph.initializers.push_back(read_tensor(take(r, raw), file, external, where)); return true;
-      case 11: graph.inputs.push_back(read_value_info(take(r, raw))); return true;
-      case 12: graph.outputs.push_back(read_value_info(take(r, raw))); return true;
-      case 13: graph.value_infos.push_back(read_value_info(take(r, raw))); return true;
-      default: return false;
-    }
-  });
-  for (const auto& field : graph.other) {
-    if (field.number == 15) graph.sparse_initializers.push_back(sparse_name(payload_of(field)));
-  }
-  return graph;
+  return guarded(where, [&] { return read_graph_fields(raw, file, external, where); });
 }
 
 Model read_model(const std::filesystem::path& path) {
@@ -193,12 +198,7 @@ Model read_model(const std::filesystem::path& path) {
     throw bad_input(fmt::format("{} is {}; one protobuf file holds less than 4 GiB", where, format_size(bytes.size())),
                     "store the weights as external data beside the model");
   }
-  try {
-    read_model_fields(model, Wire(as_text(bytes), model.file), where);
-  } catch (const protozero::exception& e) {
-    throw bad_input(fmt::format("{} is truncated or not an ONNX file ({})", where, e.what()),
-                    "check that it was copied whole; detent reads .onnx files");
-  }
+  guarded(where, [&] { read_model_fields(model, Wire(as_text(bytes), model.file), where); });
   if (model.opsets.empty()) throw bad_input(fmt::format("{} is not an ONNX model: it imports no opset", where));
   return model;
 }

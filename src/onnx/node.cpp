@@ -73,8 +73,8 @@ const std::string& Node::id() const noexcept {
 }
 
 std::string Node::label() const {
-  if (!name_.empty()) return fmt::format("{} '{}'", op_type_, name_);
-  return fmt::format("{} (output '{}')", op_type_, outputs_.empty() ? "" : outputs_.front());
+  if (!name_.empty()) return fmt::format("{} '{}'", printable(op_type_), printable(name_));
+  return fmt::format("{} (output '{}')", printable(op_type_), outputs_.empty() ? "" : printable(outputs_.front()));
 }
 
 void Node::set_input(std::size_t index, std::string name) {

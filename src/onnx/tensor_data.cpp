@@ -111,6 +111,8 @@ std::vector<std::int64_t> to_int64s(const Tensor& tensor) {
     case DataType::int32: return convert<std::int32_t, std::int64_t>(tensor);
     case DataType::int16: return convert<std::int16_t, std::int64_t>(tensor);
     case DataType::int8: return convert<std::int8_t, std::int64_t>(tensor);
+    case DataType::uint32: return convert<std::uint32_t, std::int64_t>(tensor);
+    case DataType::uint16: return convert<std::uint16_t, std::int64_t>(tensor);
     case DataType::uint8: return convert<std::uint8_t, std::int64_t>(tensor);
     case DataType::boolean: return convert<std::uint8_t, std::int64_t>(tensor);
     default: throw bad_input("tensor '" + tensor.name + "' was expected to hold integers");

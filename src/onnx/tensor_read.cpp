@@ -39,7 +39,8 @@ struct Parsed {
   bool has_strings = false;
   std::string_view packed;  // float_data or double_data as one packed run: the same bytes as raw_data
   std::vector<std::byte> typed;
-  std::size_t typed_values = 0;
+  bool wrong_field = false;   // typed data in a field that is not the type's
+  bool out_of_range = false;  // a typed value that the type cannot hold
   std::vector<std::pair<std::string, std::string>> external;
 };
 
@@ -48,18 +49,50 @@ void append(std::vector<std::byte>& out, const void* value, std::size_t size) {
   out.insert(out.end(), bytes, bytes + size);
 }
 
-// int32_data carries every integer type of up to 32 bits, and float16 and the like as their bit patterns.
+// The one typed field that may hold elements of the type (onnx.proto3, comments of TensorProto).
+Field typed_field(DataType type) {
+  switch (type) {
+    case DataType::float32:
+    case DataType::complex64: return Field::float_data;
+    case DataType::float64:
+    case DataType::complex128: return Field::double_data;
+    case DataType::int64: return Field::int64_data;
+    case DataType::uint32:
+    case DataType::uint64: return Field::uint64_data;
+    default: return Field::int32_data;
+  }
+}
+
+// int32_data carries every integer type of up to 32 bits, and float16 and the like as their bit patterns. Sub-byte values come
+// packed into bytes, which some writers extend by sign.
 template <class Value>
-void append_narrowed(Parsed& parsed, Value value) {
+bool fits(DataType type, Value value) {
+  const int bits = bits_of(type);
+  if (bits == 0 || bits >= static_cast<int>(sizeof(Value) * 8)) return true;
+  const bool is_signed = type == DataType::int8 || type == DataType::int16;
+  const Value low = is_signed ? -(Value{1} << (bits - 1)) : bits < 8 ? static_cast<Value>(-128) : Value{0};
+  const Value high = is_signed ? (Value{1} << (bits - 1)) - 1 : (Value{1} << std::max(bits, 8)) - 1;
+  return (std::is_signed_v<Value> ? value >= low : true) && value <= high;
+}
+
+void append_typed(Parsed& parsed, Field field, const void* value, std::size_t size) {
+  parsed.wrong_field = parsed.wrong_field || field != typed_field(parsed.tensor.type);
+  append(parsed.typed, parsed.packed.data(), parsed.packed.size());  // runs and single values may alternate
+  parsed.packed = {};
+  append(parsed.typed, value, size);
+}
+
+template <class Value>
+void append_narrowed(Parsed& parsed, Field field, Value value) {
   const int bits = bits_of(parsed.tensor.type);
   const std::size_t width = bits == 0 ? sizeof(Value) : static_cast<std::size_t>(bits + 7) / 8;
-  append(parsed.typed, &value, std::min(width, sizeof(Value)));
-  ++parsed.typed_values;
+  if constexpr (std::is_integral_v<Value>) parsed.out_of_range = parsed.out_of_range || !fits(parsed.tensor.type, value);
+  append_typed(parsed, field, &value, std::min(width, sizeof(Value)));
 }
 
 template <class Range>
-void append_all(Parsed& parsed, const Range& range) {
-  for (const auto value : range) append_narrowed(parsed, value);
+void append_all(Parsed& parsed, Field field, const Range& range) {
+  for (const auto value : range) append_narrowed(parsed, field, value);
 }
 
 std::pair<std::string, std::string> read_entry(const protozero::data_view& view) {
@@ -79,14 +112,12 @@ std::pair<std::string, std::string> read_entry(const protozero::data_view& view)
 }
 
 template <class Reader>
-void read_float_run(Parsed& parsed, Reader& message) {
+void read_float_run(Parsed& parsed, Field field, Reader& message) {
   const auto view = message.get_view();
-  if (parsed.packed.empty() && parsed.typed.empty()) {
+  if (parsed.packed.empty() && parsed.typed.empty() && field == typed_field(parsed.tensor.type)) {
     parsed.packed = {view.data(), view.size()};
-  } else {  // several runs: join them
-    append(parsed.typed, parsed.packed.data(), parsed.packed.size());
-    parsed.packed = {};
-    append(parsed.typed, view.data(), view.size());
+  } else {
+    append_typed(parsed, field, view.data(), view.size());
   }
 }
 
@@ -118,15 +149,15 @@ Parsed parse(const Wire& raw) {
         break;
       }
       case tag_and_type(Field::float_data, pbf_wire_type::length_delimited):
-      case tag_and_type(Field::double_data, pbf_wire_type::length_delimited): read_float_run(parsed, m); break;
-      case tag_and_type(Field::float_data, pbf_wire_type::fixed32): append_narrowed(parsed, m.get_float()); break;
-      case tag_and_type(Field::double_data, pbf_wire_type::fixed64): append_narrowed(parsed, m.get_double()); break;
-      case tag_and_type(Field::int32_data, pbf_wire_type::length_delimited): append_all(parsed, m.get_packed_int32()); break;
-      case tag_and_type(Field::int32_data, pbf_wire_type::varint): append_narrowed(parsed, m.get_int32()); break;
-      case tag_and_type(Field::int64_data, pbf_wire_type::length_delimited): append_all(parsed, m.get_packed_int64()); break;
-      case tag_and_type(Field::int64_data, pbf_wire_type::varint): append_narrowed(parsed, m.get_int64()); break;
-      case tag_and_type(Field::uint64_data, pbf_wire_type::length_delimited): append_all(parsed, m.get_packed_uint64()); break;
-      case tag_and_type(Field::uint64_data, pbf_wire_type::varint): append_narrowed(parsed, m.get_uint64()); break;
+      case tag_and_type(Field::double_data, pbf_wire_type::length_delimited): read_float_run(parsed, m.tag(), m); break;
+      case tag_and_type(Field::float_data, pbf_wire_type::fixed32): append_narrowed(parsed, m.tag(), m.get_float()); break;
+      case tag_and_type(Field::double_data, pbf_wire_type::fixed64): append_narrowed(parsed, m.tag(), m.get_double()); break;
+      case tag_and_type(Field::int32_data, pbf_wire_type::length_delimited): append_all(parsed, m.tag(), m.get_packed_int32()); break;
+      case tag_and_type(Field::int32_data, pbf_wire_type::varint): append_narrowed(parsed, m.tag(), m.get_int32()); break;
+      case tag_and_type(Field::int64_data, pbf_wire_type::length_delimited): append_all(parsed, m.tag(), m.get_packed_int64()); break;
+      case tag_and_type(Field::int64_data, pbf_wire_type::varint): append_narrowed(parsed, m.tag(), m.get_int64()); break;
+      case tag_and_type(Field::uint64_data, pbf_wire_type::length_delimited): append_all(parsed, m.tag(), m.get_packed_uint64()); break;
+      case tag_and_type(Field::uint64_data, pbf_wire_type::varint): append_narrowed(parsed, m.tag(), m.get_uint64()); break;
       case tag_and_type(Field::string_data, pbf_wire_type::length_delimited):
         parsed.has_strings = true;
         m.skip();
@@ -136,7 +167,7 @@ Parsed parse(const Wire& raw) {
         break;
       case tag_and_type(Field::data_location, pbf_wire_type::varint): parsed.is_external = m.get_int32() == 1; break;
       case tag_and_type(Field::segment, pbf_wire_type::length_delimited):
-        throw bad_input("segmented tensors are not supported");
+        throw bad_input(fmt::format("tensor '{}': segmented tensors are not supported", printable(parsed.tensor.name)));
       default: m.skip();
     }
   }
@@ -169,6 +200,12 @@ TensorData place(const std::shared_ptr<const MappedFile>& file, std::string_view
 TensorData inline_data(Parsed& parsed, std::uint64_t need, const std::shared_ptr<const MappedFile>& file,
                        const std::string& at) {
   const int forms = static_cast<int>(parsed.has_raw) + static_cast<int>(!parsed.packed.empty() || !parsed.typed.empty());
+  if (parsed.wrong_field) {
+    throw bad_input(fmt::format("{}: its values stand in a field that is not for type {}", at, name_of(parsed.tensor.type)));
+  }
+  if (parsed.out_of_range) {
+    throw bad_input(fmt::format("{}: a value does not fit type {}", at, name_of(parsed.tensor.type)));
+  }
   if (forms > 1) throw bad_input(fmt::format("{}: both raw_data and typed data are present", at));
   const std::string_view in_place = parsed.has_raw ? parsed.raw_data : parsed.packed;
   const std::uint64_t have = parsed.typed.empty() ? in_place.size() : parsed.typed.size();
@@ -184,10 +221,10 @@ TensorData inline_data(Parsed& parsed, std::uint64_t need, const std::shared_ptr
 
 Tensor read_tensor(const Wire& raw, const std::shared_ptr<const MappedFile>& file, ExternalFiles& external,
                    const std::string& where) {
-  Parsed parsed = parse(raw);
+  Parsed parsed = guarded(where, [&] { return parse(raw); });
   Tensor& tensor = parsed.tensor;
   tensor.raw = raw;
-  const std::string at = fmt::format("{}, tensor '{}'", where, tensor.name);
+  const std::string at = fmt::format("{}, tensor '{}'", where, printable(tensor.name));
   const auto count = element_count(tensor.dims);
   if (!count) throw bad_input(fmt::format("{}: shape [{}] is not valid", at, fmt::join(tensor.dims, ",")));
   if (tensor.type == DataType::string || bits_of(tensor.type) == 0) return tensor;

@@ -1,8 +1,12 @@
 #include "onnx/wire.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
+
+#include "base/error.h"
 
 namespace detent::onnx {
 
@@ -10,6 +14,24 @@ Wire Wire::own(std::string bytes) {
   auto owner = std::make_shared<const std::string>(std::move(bytes));
   const std::string_view view = *owner;
   return {view, std::move(owner)};
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (code < 0x20 || code == 0x7f) {
+      out += fmt::format("\\x{:02x}", code);
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+void throw_damaged(const std::string& where, const protozero::exception& cause) {
+  throw bad_input(fmt::format("{} is truncated or not an ONNX file ({})", where, cause.what()),
+                  "check that it was copied whole; detent reads .onnx files");
 }
 
 std::string_view payload_of(const RawField& field) {

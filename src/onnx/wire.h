@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <protozero/exception.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +19,8 @@ class Wire {
 
   std::string_view view() const noexcept { return view_; }
   const std::shared_ptr<const void>& owner() const noexcept { return owner_; }
-  bool empty() const noexcept { return view_.empty(); }
+  /// Whether there is no message at all; a message of no bytes is one.
+  bool empty() const noexcept { return view_.data() == nullptr; }
   /// A view inside this one, sharing the owner.
   Wire part(std::string_view inner) const { return {inner, owner_}; }
 
@@ -32,6 +34,22 @@ struct RawField {
   std::uint32_t number = 0;
   Wire wire;
 };
+
+/// Text from a file made fit for a message: control characters as "\x1b".
+std::string printable(std::string_view text);
+
+/// Throws the bad_input that damaged protobuf data in `where` are for the user.
+[[noreturn]] void throw_damaged(const std::string& where, const protozero::exception& cause);
+
+/// Calls `read` so that what protozero throws comes out as bad_input.
+template <class Read>
+auto guarded(const std::string& where, Read read) {
+  try {
+    return read();
+  } catch (const protozero::exception& e) {
+    throw_damaged(where, e);
+  }
+}
 
 /// The payload of a length-delimited raw field; empty for other wire types.
 std::string_view payload_of(const RawField& field);

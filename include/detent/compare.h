@@ -1,0 +1,51 @@
+// How far a quantized model is from its float original, on data.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "detent/quantize.h"
+
+namespace detent {
+
+struct CompareOptions {
+  std::filesystem::path float_model;
+  std::filesystem::path quantized_model;
+  std::filesystem::path calibration_data;
+  std::size_t max_samples = 0;  // 0: all
+  std::int64_t batch_size = 0;
+  int threads = 0;
+  /// Leave out the comparison of inner values.
+  bool outputs_only = false;
+  /// Values of the float model that wait in memory for their partner take about this many bytes at most.
+  std::uint64_t pending_limit = std::uint64_t{128} << 20;
+  std::optional<std::filesystem::path> runtime;
+  Progress progress;
+  std::stop_token stop;
+};
+
+/// Distance of a quantized value from the float one over all samples.
+struct Fidelity {
+  std::string name;
+  std::string made_by;      // the node in the float model
+  double sqnr_db = 0;       // 10 log10(sum x^2 / sum (x-y)^2); infinite when equal
+  double cosine = 0;        // of all elements as one vector; 1 when both are all zero
+  double max_abs = 0;       // largest |x - y|
+};
+
+struct Comparison {
+  std::uint64_t samples = 0;
+  /// As deployed: the quantized model with all of the runtime's optimizations.
+  std::vector<Fidelity> outputs;
+  /// Inner float values that both models have, worst SQNR first. The quantized model runs its Q/DQ pairs as written, in float.
+  std::vector<Fidelity> layers;
+  std::vector<std::string> notes;
+};
+
+/// Runs both models on the samples. Throws Error; bad_input when the two do not have the same inputs and outputs.
+Comparison compare(const CompareOptions& options);
+
+}  // namespace detent

@@ -1,0 +1,176 @@
+#include "detent/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "base/error.h"
+#include "data/sample.h"
+#include "exec/emit.h"
+#include "exec/session.h"
+#include "graph/index.h"
+#include "graph/rewrite.h"
+#include "pipeline/pairing.h"
+#include "pipeline/prepare.h"
+
+namespace detent {
+namespace {
+
+using pipeline::PairSums;
+
+struct Side {
+  onnx::Model model;
+  graph::ValueTypes types;
+  std::string where;
+};
+
+Side read_side(const std::filesystem::path& path, const exec::Runtime& runtime) {
+  Side side{onnx::read_model(path), {}, fmt::format("model '{}'", path.string())};
+  graph::lift_constants(side.model);
+  graph::drop_initializer_inputs(side.model);
+  graph::sort_topologically(side.model);
+  side.types = exec::probe_values(runtime, side.model);
+  return side;
+}
+
+template <class T>
+std::vector<std::string> names_of(const std::vector<T>& values) {
+  std::vector<std::string> names;
+  for (const auto& value : values) names.push_back(value.name);
+  return names;
+}
+
+void require_same(const std::vector<std::string>& a, const std::vector<std::string>& b, const char* what) {
+  if (a == b) return;
+  throw bad_input(fmt::format("the models differ in their {}: [{}] and [{}]", what, fmt::join(a, ", "), fmt::join(b, ", ")),
+                  "compare a model with its own quantized form");
+}
+
+// Values that both models have. What the quantized model's readers see is the dequantized value, where there is one.
+struct CommonValues {
+  std::vector<std::string> in_float, in_quantized, made_by;
+};
+
+CommonValues common_values(const Side& original, const Side& quantized) {
+  const graph::Index index(quantized.model);
+  CommonValues common;
+  for (const auto& node : original.model.graph.nodes) {
+    for (const auto& name : node.outputs()) {
+      if (name.empty() || graph::type_of(original.model, original.types, name) != onnx::DataType::float32) continue;
+      const std::string dequantized = name + "_DequantizeLinear_Output";
+      const std::string& partner = index.producer(dequantized) != graph::kNone ? dequantized : name;
+      if (index.producer(partner) == graph::kNone) continue;
+      if (graph::type_of(quantized.model, quantized.types, partner) != onnx::DataType::float32) continue;
+      common.in_float.push_back(name);
+      common.in_quantized.push_back(partner);
+      common.made_by.push_back(node.label());
+    }
+  }
+  return common;
+}
+
+std::span<const float> floats(const data::Array& array) {
+  return {reinterpret_cast<const float*>(array.bytes.data()), array.bytes.size() / sizeof(float)};
+}
+
+Fidelity fidelity(const std::string& name, const std::string& made_by, const PairSums& sums) {
+  return {name, made_by, sums.sqnr_db(), sums.cosine(), sums.max_abs};
+}
+
+// Both models with taps, one in a thread of its own; the float outputs come back.
+class LayerRun {
+ public:
+  LayerRun(const Side& original, const Side& quantized, const exec::Runtime& runtime, const CompareOptions& options, const CommonValues& common)
+      : pairing_(options.pending_limit),
+        offering_(pairing_),
+        taking_(pairing_, common.in_float),
+        float_session_(runtime, exec::emit(original.model, {common.in_float, {}, {}}), original.where,
+                       {exec::Tuning::lean, options.threads, options.stop}, &offering_),
+        quantized_session_(runtime, exec::emit(quantized.model, {common.in_quantized, {}, {}}), quantized.where,
+                           {exec::Tuning::lean, options.threads, options.stop}, &taking_) {}
+
+  std::vector<data::Array> run(const data::Sample& sample) {
+    pairing_.reset();
+    std::vector<data::Array> outputs;
+    std::exception_ptr float_error;
+    std::jthread other([&] {
+      try {
+        outputs = float_session_.run(sample.inputs, fmt::format("sample '{}', float model", sample.origin));
+      } catch (...) {
+        float_error = std::current_exception();
+      }
+      pairing_.close(float_error);
+    });
+    try {
+      quantized_session_.run(sample.inputs, fmt::format("sample '{}', quantized model", sample.origin));
+    } catch (...) {
+      pairing_.abandon(true);
+      throw;
+    }
+    pairing_.abandon(false);
+    other.join();
+    if (float_error) std::rethrow_exception(float_error);
+    return outputs;
+  }
+  const std::vector<PairSums>& sums() const { return taking_.sums(); }
+
+ private:
+  pipeline::Pairing pairing_;
+  pipeline::OfferingReceiver offering_;
+  pipeline::TakingReceiver taking_;
+  exec::Session float_session_;
+  exec::Session quantized_session_;
+};
+
+void add_outputs(const std::vector<std::string>& names, const std::vector<data::Array>& x, const std::vector<data::Array>& y, std::vector<PairSums>& sums) {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (x[i].type == onnx::DataType::float32 && y[i].type == onnx::DataType::float32) sums[i].add(floats(x[i]), floats(y[i]), names[i]);
+  }
+}
+
+bool worse(const Fidelity& a, const Fidelity& b) {
+  if (std::isnan(a.sqnr_db) != std::isnan(b.sqnr_db)) return std::isnan(a.sqnr_db);
+  return a.sqnr_db < b.sqnr_db;
+}
+
+}  // namespace
+
+Comparison compare(const CompareOptions& options) {
+  const exec::Runtime runtime(options.runtime);
+  const Side original = read_side(options.float_model, runtime);
+  const Side quantized = read_side(options.quantized_model, runtime);
+  const auto output_names = names_of(original.model.graph.outputs);
+  require_same(names_of(original.model.graph.inputs), names_of(quantized.model.graph.inputs), "inputs");
+  require_same(output_names, names_of(quantized.model.graph.outputs), "outputs");
+  const auto source = data::open_samples(options.calibration_data, pipeline::input_specs(original.model), {options.max_samples, options.batch_size});
+
+  const CommonValues common = options.outputs_only ? CommonValues() : common_values(original, quantized);
+  LayerRun layers(original, quantized, runtime, options, common);
+  exec::Session deployed(runtime, exec::emit(quantized.model), quantized.where, {exec::Tuning::deployed, options.threads, options.stop});
+
+  Comparison comparison;
+  std::vector<PairSums> output_sums(output_names.size());
+  while (const auto sample = source->next()) {
+    const auto expected = layers.run(*sample);
+    const auto got = deployed.run(sample->inputs, fmt::format("sample '{}', quantized model", sample->origin));
+    add_outputs(output_names, expected, got, output_sums);
+    ++comparison.samples;
+    if (options.progress) options.progress("compare", comparison.samples, source->file_count());
+  }
+  if (comparison.samples == 0) throw bad_input(fmt::format("'{}' holds no samples", options.calibration_data.string()));
+
+  const graph::Index index(original.model);
+  for (std::size_t i = 0; i < output_names.size(); ++i) {
+    const int producer = index.producer(output_names[i]);
+    const std::string made_by = producer == graph::kNone ? "" : original.model.graph.nodes[static_cast<std::size_t>(producer)].label();
+    comparison.outputs.push_back(fidelity(output_names[i], made_by, output_sums[i]));
+  }
+  for (std::size_t i = 0; i < common.in_float.size(); ++i) comparison.layers.push_back(fidelity(common.in_float[i], common.made_by[i], layers.sums()[i]));
+  std::stable_sort(comparison.layers.begin(), comparison.layers.end(), worse);
+  comparison.notes = source->notes();
+  return comparison;
+}
+
+}  // namespace detent

@@ -1,0 +1,145 @@
+#include "detent/inspect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "exec/session.h"
+#include "graph/index.h"
+#include "graph/rewrite.h"
+#include "onnx/model.h"
+
+namespace detent {
+namespace {
+
+std::string shape_text(const std::optional<std::vector<onnx::Dim>>& shape) {
+  if (!shape) return "?";
+  std::vector<std::string> dims;
+  for (const auto& dim : *shape) dims.push_back(dim.is_static() ? std::to_string(dim.value) : dim.symbol.empty() ? "?" : dim.symbol);
+  return fmt::format("[{}]", fmt::join(dims, ","));
+}
+
+std::optional<std::uint64_t> bytes_of(const graph::ValueTypes& types, const std::string& value) {
+  const auto found = types.find(value);
+  if (found == types.end() || !found->second.shape || onnx::bits_of(found->second.type) == 0) return std::nullopt;
+  std::vector<std::int64_t> dims;
+  for (const auto& dim : *found->second.shape) dims.push_back(dim.value);
+  const auto count = onnx::element_count(dims);
+  return count ? onnx::byte_count(found->second.type, *count) : std::nullopt;
+}
+
+std::vector<ValueReport> describe(const std::vector<onnx::ValueInfo>& values, const graph::Index& index, const graph::ValueTypes& types) {
+  std::vector<ValueReport> reports;
+  for (const auto& value : values) {
+    if (index.initializer(value.name) != graph::kNone) continue;
+    const auto found = types.find(value.name);
+    const bool declared = value.type != onnx::DataType::undefined;
+    const auto type = declared || found == types.end() ? value.type : found->second.type;
+    const auto& shape = value.shape || found == types.end() ? value.shape : found->second.shape;
+    reports.push_back({value.name, type == onnx::DataType::undefined ? "" : std::string(onnx::name_of(type)), shape_text(shape)});
+  }
+  return reports;
+}
+
+LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, const graph::Index& index, const graph::ValueTypes& types) {
+  LayerReport layer{node.id(), node.op_type(), 0, 0, std::uint64_t{0}, ""};
+  for (const auto& name : node.inputs()) {
+    const int i = index.initializer(name);
+    if (i == graph::kNone) continue;
+    const auto& tensor = model.graph.initializers[static_cast<std::size_t>(i)];
+    layer.parameters += static_cast<std::uint64_t>(tensor.count());
+    layer.parameter_bytes += tensor.data.size();
+  }
+  for (const auto& name : node.outputs()) {
+    if (name.empty()) continue;
+    const auto bytes = bytes_of(types, name);
+    if (!bytes) layer.activation_bytes.reset();
+    if (layer.activation_bytes && bytes) *layer.activation_bytes += *bytes;
+  }
+  if (!node.outputs().empty()) {
+    const auto found = types.find(node.outputs().front());
+    if (found != types.end()) layer.output_shape = shape_text(found->second.shape);
+  }
+  return layer;
+}
+
+// Walks the nodes in order: a value is alive from its producer to its last reader, outputs to the end.
+std::optional<std::uint64_t> peak_alive(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types) {
+  const auto& nodes = model.graph.nodes;
+  std::vector<std::vector<std::uint64_t>> dies_after(nodes.size());
+  std::uint64_t alive = 0;
+  std::uint64_t peak = 0;
+  const auto bear = [&](const std::string& name) {
+    const auto bytes = bytes_of(types, name);
+    if (!bytes) return false;
+    const auto readers = index.consumers(name);
+    alive += *bytes;
+    if (!index.is_output(name) && !readers.empty()) dies_after[static_cast<std::size_t>(readers.back())].push_back(*bytes);
+    return true;
+  };
+  for (const auto& input : model.graph.inputs) {
+    if (index.initializer(input.name) == graph::kNone && !bear(input.name)) return std::nullopt;
+  }
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    for (const auto& name : nodes[n].outputs()) {
+      if (!name.empty() && !bear(name)) return std::nullopt;
+    }
+    peak = std::max(peak, alive);
+    for (const auto bytes : dies_after[n]) alive -= bytes;
+  }
+  return peak;
+}
+
+void check_shapes(const onnx::Model& model, const InspectOptions& options) {
+  for (const auto& [name, shape] : options.input_shapes) {
+    const auto& inputs = model.graph.inputs;
+    const auto input = std::find_if(inputs.begin(), inputs.end(), [&, &wanted = name](const auto& i) { return i.name == wanted; });
+    if (input == inputs.end()) throw usage_error(fmt::format("--shape: model '{}' has no input '{}'", model.path.string(), name));
+    if (input->shape && input->shape->size() != shape.size()) {
+      throw usage_error(fmt::format("--shape: input '{}' has {} dimensions, not {}", name, input->shape->size(), shape.size()));
+    }
+  }
+}
+
+}  // namespace
+
+Inspection inspect(const InspectOptions& options) {
+  onnx::Model model = onnx::read_model(options.model);
+  check_shapes(model, options);
+  Inspection report;
+  report.ir_version = model.ir_version;
+  for (const auto& opset : model.opsets) report.opsets[opset.domain] = opset.version;
+  for (const auto& node : model.graph.nodes) ++report.op_types[node.op_type()];
+  for (const auto& name : model.functions) report.notes.push_back(fmt::format("model-local function {}", name));
+  graph::lift_constants(model);
+  graph::sort_topologically(model);
+
+  const exec::Runtime runtime(options.runtime);
+  const auto types = exec::probe_values(runtime, model, options.input_shapes);
+  const graph::Index index(model);
+  report.inputs = describe(model.graph.inputs, index, types);
+  report.outputs = describe(model.graph.outputs, index, types);
+  for (const auto& tensor : model.graph.initializers) {
+    report.parameters += static_cast<std::uint64_t>(tensor.count());
+    report.parameter_bytes += tensor.data.size();
+  }
+  report.activation_bytes = 0;
+  std::uint64_t heaviest = 0;
+  for (const auto& node : model.graph.nodes) {
+    report.layers.push_back(describe_layer(model, node, index, types));
+    const auto& layer = report.layers.back();
+    if (!layer.activation_bytes) report.activation_bytes.reset();
+    if (report.activation_bytes) *report.activation_bytes += *layer.activation_bytes;
+    const std::uint64_t weight = layer.parameter_bytes + layer.activation_bytes.value_or(0);
+    if (report.heaviest && weight <= heaviest) continue;
+    heaviest = weight;
+    report.heaviest = report.layers.size() - 1;
+  }
+  report.peak_activation_bytes = peak_alive(model, index, types);
+  if (!report.activation_bytes) report.notes.emplace_back("some activation sizes depend on dynamic axes; give --shape NAME:1x3x224x224 to know them");
+  return report;
+}
+
+}  // namespace detent
