@@ -65,7 +65,7 @@ def demo(task, work):
     command = [DETENT, "quantize", work / "model.onnx", "-o", target, "--calibration-data", work / "calibration",
                "--profile", profile]
     if overflows():
-        command.append("--reduce-range")
+        command += ["--weight-type", "uint8"]
     _, seconds, peak = measured(command)
     if (work / "train.npy").is_file():
         python("score.py", work / "model.onnx", work / "train.npy", work / "features.npy")
@@ -88,7 +88,7 @@ def main(tasks):
         with tempfile.TemporaryDirectory(dir=BUILD / "demo") as work:
             demo(task, pathlib.Path(work))
     if overflows():
-        print("\nThis CPU has no VNNI, so weights were kept to 7 bits (--reduce-range): the runtime's 8-bit sums would overflow.")
+        print("\nThis CPU has no VNNI, so weights are uint8: the runtime's sums of uint8 x int8 products would overflow on it.")
     print("\nPeak memory of inference includes Python with NumPy and ONNX Runtime itself.")
 
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/cpu.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "calibrate/observers.h"
@@ -77,21 +78,12 @@ void count_nodes(const onnx::Model& model, const quantization::Placement& placem
   }
 }
 
-void record_activations(const quantization::Placement& placement, const quantization::Params& params, const calibration::Ranges& ranges,
-                        QuantizeResult& result) {
+void record_activations(const quantization::Placement& placement, const quantization::Params& params, QuantizeResult& result) {
   for (const auto& mark : placement.marks) {
     const auto found = params.find(mark.value);
     if (mark.is_constant || found == params.end()) continue;
     const auto& p = found->second.channels.front();
-    TensorParams recorded{p.scale, p.zero_point, 0, 0};
-    for (const auto* known : {&placement.fixed_ranges, &ranges}) {
-      const auto range = known->find(found->second.source);
-      if (range == known->end()) continue;
-      recorded.range_min = range->second.min;
-      recorded.range_max = range->second.max;
-      break;
-    }
-    result.activations[mark.value] = recorded;
+    result.activations[mark.value] = {p.scale, p.zero_point, found->second.range.min, found->second.range.max};
   }
 }
 
@@ -137,11 +129,12 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   append(result.notes, prepared.notes);
   append(result.notes, placement.notes);
   append(result.notes, source->notes());
+  note_saturation(options.config, result.notes);
   {
     const auto scope = profiler.scope(Step::quantization_static);
     const auto params = quantization::compute_all(model, placement, ranges, extremes, options.config, result.notes);
     count_nodes(model, placement, params, result);
-    record_activations(placement, params, ranges, result);
+    record_activations(placement, params, result);
     quantization::insert(model, placement, params, options.config, result.notes);
   }
   {

@@ -99,7 +99,10 @@ Params compute_all(const onnx::Model& model, const Placement& placement, const c
     if (mark.shares) continue;
     if (mark.is_constant) {
       const auto format = constant_format(mark, config);
-      params[mark.value] = {format.type, weight_params(extremes.at(mark.value), format), format.axis, mark.value};
+      const auto& found = extremes.at(mark.value);
+      const bool empty = found.empty() || found.front().empty();
+      const auto range = empty ? calibration::Range{} : calibration::Range{found.front().lowest(), found.front().highest()};
+      params[mark.value] = {format.type, weight_params(found, format), format.axis, mark.value, range};
       continue;
     }
     const auto fixed = placement.fixed_ranges.find(mark.value);
@@ -111,7 +114,7 @@ Params compute_all(const onnx::Model& model, const Placement& placement, const c
     const auto& range = fixed != placement.fixed_ranges.end() ? fixed->second : seen->second;
     params[mark.value] = {config.activation_type,
                           {compute_params(range.min, range.max, config.activation_type, config.activation_symmetric, false)},
-                          std::nullopt, mark.value};
+                          std::nullopt, mark.value, range};
   }
   share(placement, params, notes);
   for (const auto& bias : placement.biases) {

@@ -28,6 +28,7 @@ struct ValueParams {
   std::vector<ScaleZeroPoint> channels;  // one entry without an axis
   std::optional<std::size_t> axis;
   std::string source;                    // the value whose scale and zero point these are: itself unless shared
+  calibration::Range range;              // what they come from; of weights with an axis: the first channel's
 };
 using Params = std::unordered_map<std::string, ValueParams>;
 

@@ -1,0 +1,48 @@
+"""Trained models: the task's score with detent's model beside that with ONNX Runtime's quantize_static."""
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+import support
+from support import Config, Path
+
+FORMATS = {"ppocr_cls": Config("uint8", "int8", per_channel=False, reduce_range=True), "opennsfw": Config("int8", "int8")}
+
+
+def run(model: Path, array: np.ndarray, output: int) -> np.ndarray:
+    session = support.load(model)
+    name = session.get_inputs()[0].name
+    return np.concatenate([session.run(None, {name: array[i:i + 1]})[output] for i in range(len(array))])
+
+
+def score(task: str, folder: Path, train: Path, results: np.ndarray, path: Path) -> float:
+    np.save(path, results)
+    command = [sys.executable, support.TASKS, "accuracy", task, folder, train, path]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.parametrize("task", FORMATS)
+def test_score(task: str, tmp_path: Path) -> None:
+    config = FORMATS[task]
+    folder = support.prepare_task(task, tmp_path / "task")
+    paths = {"float": folder / "model.onnx", "ours": tmp_path / "ours.onnx", "theirs": tmp_path / "theirs.onnx"}
+    report = support.quantize(paths["float"], paths["ours"], folder / "calibration", "--prepared-output", tmp_path / "p.onnx",
+                              *config.options())
+    assert report["samples"] == 64
+    support.peer_quantize(tmp_path / "p.onnx", paths["theirs"], support.load_samples(folder / "calibration"), config)
+
+    output = len(ort.InferenceSession(paths["float"]).get_outputs()) - 1  # the demo adds the features as the last one
+    test = np.load(folder / "test.npy")
+    results = {name: run(path, test, output) for name, path in paths.items()}
+    train = tmp_path / "train.npy"
+    if (folder / "train.npy").exists():
+        np.save(train, run(paths["float"], np.load(folder / "train.npy"), output))
+    scores = {name: score(task, folder, train, found, tmp_path / f"{name}.npy") for name, found in results.items()}
+    noise = {name: support.sqnr([[results["float"]]], [[found]]) for name, found in results.items() if name != "float"}
+    print(task, scores, noise)
+    assert scores["float"] > 0.85, "the task itself"
+    assert scores["ours"] >= scores["theirs"] - 0.02, scores
+    assert noise["ours"] >= noise["theirs"] - 1, noise
