@@ -87,6 +87,15 @@ void record_activations(const quantization::Placement& placement, const quantiza
   }
 }
 
+// A word about this machine only: the model is the same wherever it is made.
+void note_saturation(const QuantConfig& config, std::vector<std::string>& notes) {
+  if (sums_8_bit_products_exactly() || config.reduce_range) return;
+  if (config.activation_type != QuantType::uint8 || config.weight_type != QuantType::int8) return;
+  notes.emplace_back(
+      "this CPU has no VNNI: ONNX Runtime's uint8 x int8 products saturate on it and lose accuracy; for such CPUs give "
+      "--weight-type uint8 or --reduce-range");
+}
+
 void append(std::vector<std::string>& all, const std::vector<std::string>& more) { all.insert(all.end(), more.begin(), more.end()); }
 
 std::uint64_t size_on_disk(const onnx::Model& model) {
