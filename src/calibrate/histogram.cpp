@@ -7,9 +7,7 @@
 namespace detent::calibration {
 namespace {
 
-constexpr std::size_t kFineBins = std::size_t{1} << Histogram::kFineBits;
 constexpr std::size_t kCoarseBins = std::size_t{1} << Histogram::kCoarseBits;
-constexpr std::size_t kFinePerCoarse = kFineBins / kCoarseBins;
 constexpr int kMantissaBits = 23;
 constexpr int kNegative = 256;
 
@@ -21,8 +19,17 @@ float edge(int exponent, std::size_t bin, int bits) {
 
 }  // namespace
 
-void Histogram::add(Row& row, std::size_t bin, bool bin_is_fine, std::uint64_t count) {
-  row.counts[bin_is_fine && !row.fine ? bin / kFinePerCoarse : bin] += count;
+template <class Count>
+void Histogram::add(Row& row, std::span<const Count> counts) {
+  // A row is never finer than what is added to it: the top exponent has been raised before.
+  const std::size_t group = counts.size() / row.counts.size();
+  if (group == 1) {
+    for (std::size_t b = 0; b < counts.size(); ++b) row.counts[b] += counts[b];
+    return;
+  }
+  for (std::size_t b = 0; b < row.counts.size(); ++b) {
+    row.counts[b] = std::accumulate(counts.begin() + b * group, counts.begin() + (b + 1) * group, row.counts[b]);
+  }
 }
 
 Histogram::Row& Histogram::row(bool negative, int exponent) {
@@ -39,23 +46,22 @@ void Histogram::raise_top(int exponent) {
   top_ = exponent;
   for (auto& [key, row] : rows_) {
     if (!row.fine || is_fine(key % kNegative)) continue;
-    std::vector<std::uint64_t> coarse(kCoarseBins);
-    for (std::size_t b = 0; b < kFineBins; ++b) coarse[b / kFinePerCoarse] += row.counts[b];
-    row = {false, std::move(coarse)};
+    Row coarse{false, std::vector<std::uint64_t>(kCoarseBins)};
+    add<std::uint64_t>(coarse, row.counts);
+    row = std::move(coarse);
   }
 }
 
-void Histogram::add_row(bool negative, int exponent, std::span<const std::uint32_t> fine_counts) {
+void Histogram::add_row(bool negative, int exponent, std::span<const std::uint32_t, kFineBins> counts) {
+  if (std::all_of(counts.begin(), counts.end(), [](auto c) { return c == 0; })) return;
   raise_top(exponent);
-  Row& target = row(negative, exponent);
-  for (std::size_t b = 0; b < fine_counts.size(); ++b) add(target, b, true, fine_counts[b]);
+  add<std::uint32_t>(row(negative, exponent), counts);
 }
 
 void Histogram::merge(const Histogram& other) {
   raise_top(other.top_);
   for (const auto& [key, theirs] : other.rows_) {
-    Row& ours = row(key >= kNegative, key % kNegative);
-    for (std::size_t b = 0; b < theirs.counts.size(); ++b) add(ours, b, theirs.fine, theirs.counts[b]);
+    add<std::uint64_t>(row(key >= kNegative, key % kNegative), theirs.counts);
   }
 }
 
@@ -116,9 +122,7 @@ void HistogramScratch::count(std::span<const float> values, Histogram& histogram
     std::uint32_t* const row = even + r * kBins;
     std::uint32_t* const other = odd + r * kBins;
     for (std::size_t b = 0; b < kBins; ++b) row[b] += other[b];
-    if (std::any_of(row, row + kBins, [](auto c) { return c != 0; })) {
-      histogram.add_row(r >= kNegative, static_cast<int>(r % kNegative), {row, kBins});
-    }
+    histogram.add_row(r >= kNegative, static_cast<int>(r % kNegative), std::span<const std::uint32_t, kBins>(row, kBins));
     std::fill_n(row, kBins, 0U);
     std::fill_n(other, kBins, 0U);
   }

@@ -27,9 +27,10 @@ class Histogram {
   static constexpr int kFineBits = 8;
   static constexpr int kCoarseBits = 4;
   static constexpr int kFineOctaves = 6;
+  static constexpr std::size_t kFineBins = std::size_t{1} << kFineBits;
 
-  /// Adds `count` values to fine bin `bin` (0..255) of a sign and biased exponent (0..254).
-  void add_row(bool negative, int exponent, std::span<const std::uint32_t> fine_counts);
+  /// Adds the counts of all fine bins of a sign and biased exponent (0..254).
+  void add_row(bool negative, int exponent, std::span<const std::uint32_t, kFineBins> counts);
   void merge(const Histogram& other);
 
   std::uint64_t total() const;
@@ -44,7 +45,8 @@ class Histogram {
   };
   bool is_fine(int exponent) const { return exponent > top_ - kFineOctaves; }
   void raise_top(int exponent);
-  static void add(Row& row, std::size_t bin, bool bin_is_fine, std::uint64_t count);
+  template <class Count>
+  static void add(Row& row, std::span<const Count> counts);
   Row& row(bool negative, int exponent);
 
   int top_ = -1;               // largest biased exponent with a count
@@ -59,7 +61,7 @@ class HistogramScratch {
 
  private:
   static constexpr std::size_t kRows = 512;
-  static constexpr std::size_t kBins = 256;
+  static constexpr std::size_t kBins = Histogram::kFineBins;
   // Two tables, used in turn: equal neighbours then do not wait for each other's increment.
   std::vector<std::uint32_t> tables_;  // made on first use
   std::array<std::uint8_t, kRows> touched_{};

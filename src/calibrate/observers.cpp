@@ -27,13 +27,12 @@ void Observers::begin_sample(const std::string& origin) {
   ++samples_;
 }
 
-void Observers::reduce(std::span<const float> values, Part& part) const {
-  Summary& summary = part.summary;
+void Observers::reduce(std::span<const float> values, HistogramScratch& scratch, Summary& summary) const {
   const KeyRange range = scan(values);
   summary.count += values.size();
   if (range.finite()) {
     summary.extremes.merge(range);
-    if (options_.histogram) part.scratch.count(values, summary.histogram);
+    if (options_.histogram) scratch.count(values, summary.histogram);
     return;
   }
   std::vector<float> finite;
@@ -48,32 +47,34 @@ void Observers::reduce(std::span<const float> values, Part& part) const {
     }
   }
   summary.extremes.merge(scan(finite));
-  if (options_.histogram) part.scratch.count(finite, summary.histogram);
+  if (options_.histogram) scratch.count(finite, summary.histogram);
 }
 
 void Observers::receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor& parallel) {
   if (tensor.type != onnx::DataType::float32) throw internal_error("an observer was given a tensor that is not float32");
   const auto values = floats(tensor);
   const std::size_t count = std::clamp<std::size_t>(values.size() / kPartAtLeast, 1, parts_.size());
-  const std::size_t length = (values.size() + count - 1) / count;
-  const auto work = [&](std::size_t p) {
-    const std::size_t begin = std::min(p * length, values.size());
-    reduce(values.subspan(begin, std::min(length, values.size() - begin)), parts_[p]);
-  };
+  Summary& summary = summaries_.at(tap);
+  const std::uint64_t nan_before = summary.nan_count;
+  const std::uint64_t inf_before = summary.inf_count;
   if (count == 1) {
-    work(0);
+    reduce(values, parts_.front().scratch, summary);
   } else {
-    parallel(count, work);
+    const std::size_t length = (values.size() + count - 1) / count;
+    parallel(count, [&](std::size_t p) {
+      const std::size_t begin = std::min(p * length, values.size());
+      reduce(values.subspan(begin, std::min(length, values.size() - begin)), parts_[p].scratch, parts_[p].summary);
+    });
+    for (std::size_t p = 0; p < count; ++p) {
+      summary.merge(parts_[p].summary);
+      parts_[p].summary = {};
+    }
   }
-  Summary seen;
-  for (std::size_t p = 0; p < count; ++p) {
-    seen.merge(parts_[p].summary);
-    parts_[p].summary = {};
-  }
-  summaries_.at(tap).merge(seen);
-  if (!options_.allow_nonfinite && seen.nan_count + seen.inf_count > 0) {
+  const std::uint64_t nan_count = summary.nan_count - nan_before;
+  const std::uint64_t inf_count = summary.inf_count - inf_before;
+  if (!options_.allow_nonfinite && nan_count + inf_count > 0) {
     throw bad_input(fmt::format("tensor '{}' ({}) holds {} NaN and {} infinite values for sample '{}'", values_[tap].value,
-                                values_[tap].made_by, seen.nan_count, seen.inf_count, sample_),
+                                values_[tap].made_by, nan_count, inf_count, sample_),
                     "correct the sample or the model, or leave such values out with --allow-nonfinite");
   }
 }

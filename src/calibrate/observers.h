@@ -39,7 +39,7 @@ class Observers : public exec::TapReceiver {
     Summary summary;
     HistogramScratch scratch;
   };
-  void reduce(std::span<const float> values, Part& part) const;
+  void reduce(std::span<const float> values, HistogramScratch& scratch, Summary& summary) const;
 
   std::vector<Observed> values_;
   ObserverOptions options_;

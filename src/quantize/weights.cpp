@@ -19,7 +19,10 @@ struct Layout {
 Layout layout_of(const onnx::Tensor& weight, std::optional<std::size_t> axis) {
   if (!axis) return {1, static_cast<std::size_t>(std::max<std::int64_t>(weight.count(), 1))};
   Layout layout{static_cast<std::size_t>(weight.dims.at(*axis)), 1};
-  for (std::size_t d = *axis + 1; d < weight.dims.size(); ++d) layout.inner *= static_cast<std::size_t>(weight.dims[d]);
+  // One channel is the whole tensor, in long runs.
+  for (std::size_t d = layout.channels == 1 ? 0 : *axis + 1; d < weight.dims.size(); ++d) {
+    layout.inner *= static_cast<std::size_t>(weight.dims[d]);
+  }
   return layout;
 }
 

@@ -1,0 +1,42 @@
+"""What every refused run must look like: its exit code, one line that helps, and nothing left behind."""
+import os
+import pathlib
+import re
+
+import support
+
+Path = pathlib.Path
+USAGE, BAD_INPUT, RESOURCE, DEVICE, INTERRUPTED = 2, 3, 4, 5, 130
+
+
+class Place:
+    """A folder with a place each for inputs, the output and temporary files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.inputs, self.out, self.temporary = (folder / name for name in ("inputs", "out", "tmp"))
+        for path in (self.inputs, self.out, self.temporary):
+            path.mkdir()
+        self.output = self.out / "q.onnx"
+        self.environment = {**os.environ, "TMPDIR": str(self.temporary)}
+
+    def refused(self, code: int, says: str, model: Path, data: Path, *options: object, output: Path | None = None) -> str:
+        """Runs `detent quantize`, which must fail with `code` and a line that `says` (a regular expression) is found in."""
+        before = sorted(self.out.rglob("*"))
+        result = support.detent("quantize", model, "-o", output or self.output, "--calibration-data", data, *options,
+                                env=self.environment)
+        assert sorted(self.out.rglob("*")) == before, "nothing partial is left"
+        self.assert_no_temporary_files()
+        return check(code, says, result.returncode, result.stderr, result.stdout)
+
+    def assert_no_temporary_files(self) -> None:
+        assert not list(self.temporary.iterdir())
+
+
+def check(code: int, says: str, returncode: int, stderr: str, stdout: str = "") -> str:
+    assert returncode == code, stderr
+    assert stdout == ""
+    lines = stderr.splitlines()
+    assert len(lines) == 1, stderr
+    assert lines[0].startswith("detent: error: ")
+    assert re.search(says, lines[0]), f"{says!r} is not in: {lines[0]}"
+    return lines[0]

@@ -1,0 +1,137 @@
+"""Places where the output cannot or must not go, disks that are full, and runs that the user stops."""
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import pytest
+
+import graphs
+import support
+from failures import INTERRUPTED, RESOURCE, USAGE, Place, check
+from support import DETENT, Path
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def model(place: Place) -> Path:
+    onnx.save(graphs.small_cnn(), place.inputs / "model.onnx")
+    return place.inputs / "model.onnx"
+
+
+@pytest.fixture
+def data(place: Place) -> Path:
+    return support.save_samples(place.inputs / "data", graphs.cnn_samples())
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """A tmpfs at `folder`; the test is left out where mounting is not allowed."""
+    folder.mkdir()
+    result = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, check=False)
+    if result.returncode != 0:
+        pytest.skip("mounting needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_output_in_places_that_do_not_work(place: Place, model: Path, data: Path) -> None:
+    place.refused(USAGE, "nowhere.*does not exist.*create it", model, data, output=place.out / "nowhere" / "q.onnx")
+    place.refused(USAGE, "out' is a directory", model, data, output=place.out)
+    (place.out / "file").write_text("a file")
+    place.refused(USAGE, "file", model, data, output=place.out / "file" / "q.onnx")
+    place.refused(USAGE, "/proc", model, data, output=Path("/proc/q.onnx"))
+
+
+def test_read_only_file_system(place: Place, model: Path, data: Path) -> None:
+    with mounted(place.out / "fixed", "ro") as folder:
+        place.refused(USAGE, "fixed.*Read-only", model, data, output=folder / "q.onnx")
+
+
+def test_output_over_the_model(place: Place, model: Path, data: Path) -> None:
+    before = support.sha256(model)
+    (place.out / "symbolic.onnx").symlink_to(model)
+    (place.out / "hard.onnx").hardlink_to(model)
+    for output in (model, place.inputs / ".." / "inputs" / "model.onnx", place.out / "symbolic.onnx", place.out / "hard.onnx"):
+        place.refused(USAGE, "would overwrite.*choose another", model, data, output=output)
+        place.refused(USAGE, "would overwrite.*choose another", model, data, "--prepared-output", output)
+    assert support.sha256(model) == before
+
+
+def test_output_over_the_models_data(place: Place, data: Path) -> None:
+    """Neither the output nor its .data file may be what the model's weights are read from."""
+    model, weights = place.inputs / "split.onnx", place.inputs / "q.onnx.data"
+    onnx.save_model(graphs.small_cnn(), model, save_as_external_data=True, location=weights.name, size_threshold=0)
+    before = support.sha256(weights)
+    for output in (place.inputs / "q.onnx", weights):
+        place.refused(USAGE, "would overwrite", model, data, "--external-data-threshold", 0, output=output)
+    assert support.sha256(weights) == before
+
+
+@pytest.mark.parametrize("option", ["--prepared-output", "--profile"])
+def test_outputs_over_each_other(option: str, place: Place, model: Path, data: Path) -> None:
+    place.refused(USAGE, "q.onnx", model, data, option, place.output)
+
+
+def test_output_over_a_sample(place: Place, model: Path, data: Path) -> None:
+    before = {path: support.sha256(path) for path in data.iterdir()}
+    place.refused(USAGE, "000.npz", model, data, output=data / "000.npz")
+    assert before == {path: support.sha256(path) for path in data.iterdir()}
+
+
+def wide_model(path: Path) -> Path:
+    """4 MB of weights, and a BatchNormalization to fold into them."""
+    b = graphs.Builder(14)
+    x = b.add("Conv", "x", b.weight("w", 1000, 3, 18, 18), b.weight("b", 1000), kernel_shape=[18, 18], pads=[1] * 4)
+    statistics = [b.weight("scale", 1000, shift=1), b.weight("shift", 1000), b.weight("mean", 1000), b.constant("var", np.ones(1000))]
+    onnx.save(b.model({"x": (onnx.TensorProto.FLOAT, ["N", 3, 16, 16])}, [b.add("BatchNormalization", x, *statistics)]), path)
+    return path
+
+
+@pytest.mark.parametrize("options", [[], ["--external-data-threshold", "0"]], ids=["model", "data"])
+def test_full_disk_for_the_output(options: list, place: Place, data: Path) -> None:
+    model = wide_model(place.inputs / "wide.onnx")
+    with mounted(place.out / "small", "size=256k") as folder:
+        place.refused(RESOURCE, "q.onnx.*No space.*free some", model, data, *options, output=folder / "q.onnx")
+
+
+def test_full_disk_for_working_files(place: Place, data: Path) -> None:
+    model = wide_model(place.inputs / "wide.onnx")
+    with mounted(place.out / "small", "size=256k") as folder:
+        place.refused(RESOURCE, "small.*No space.*--work-dir", model, data, "--work-dir", folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("delay", [0.02, 1.0])
+def test_stopped_by_the_user(number: signal.Signals, delay: float, place: Place) -> None:
+    """A calibration that would take minutes ends within two seconds, at its start as in its midst."""
+    data = place.inputs / "data"
+    data.mkdir()
+    sample = np.zeros((1, 3, 960, 960), np.float32)
+    np.save(data / "0.npy", sample)
+    for i in range(1, 200):
+        os.link(data / "0.npy", data / f"{i}.npy")
+    command = [DETENT, "quantize", support.MODELS / "ppocr_det.onnx", "-o", place.output, "--calibration-data", data]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=place.environment)
+    time.sleep(delay)
+    process.send_signal(number)
+    start = time.monotonic()
+    stdout, stderr = process.communicate(timeout=30)
+    seconds = time.monotonic() - start
+    if delay < 1 and process.returncode == -number:
+        assert stderr == ""  # before anything began
+    else:
+        check(INTERRUPTED, "interrupted", process.returncode, stderr, stdout)
+    assert seconds < 2
+    assert not list(place.out.iterdir())
+    place.assert_no_temporary_files()
