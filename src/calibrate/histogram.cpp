@@ -88,7 +88,8 @@ std::vector<Bin> Histogram::bins() const {
 
 std::size_t Histogram::memory_bytes() const {
   std::size_t bytes = sizeof(*this);
-  for (const auto& [key, row] : rows_) bytes += sizeof(std::pair<const int, Row>) + row.counts.size() * sizeof(std::uint64_t);
+  constexpr std::size_t kNode = 4 * sizeof(void*) + sizeof(decltype(rows_)::value_type);
+  for (const auto& [key, row] : rows_) bytes += kNode + row.counts.size() * sizeof(std::uint64_t);
   return bytes;
 }
 

@@ -21,7 +21,8 @@ struct Bin {
 
 /// Resolution: 8 mantissa bits for the kFineOctaves octaves below the largest exponent that occurs, 4 bits further down. The
 /// choice depends only on the data as a whole, not on the order in which they came. Memory: at most
-/// 2 * (kFineOctaves * 256 + 248 * 16) counters of 8 bytes = 86 KiB a tensor; a typical activation takes about 30 KiB.
+/// 2 * (kFineOctaves * 256 + 249 * 16) counters of 8 bytes = 86 KiB a tensor, 135 KiB with the nodes of the map; a typical
+/// activation takes about 30 KiB.
 class Histogram {
  public:
   static constexpr int kFineBits = 8;

@@ -90,7 +90,8 @@ void add_quantize(CLI::App& app, std::stop_token stop) {
   command->add_option("--calibration-data", options.calibration_data, "directory of .npy, .npz or test_data_set_*/input_N.pb, or one .npy or .npz file")
       ->required()->option_text("PATH");
   command->add_option("--method", options.method, "calibration method: minmax")->option_text("NAME")->group("Calibration");
-  command->add_option("--samples", options.max_samples, "use at most this many samples")->option_text("N")->group("Calibration");
+  const auto not_negative = [](const std::string& text) { return text.starts_with('-') ? std::string("must not be negative") : std::string(); };
+  command->add_option("--samples", options.max_samples, "use at most this many samples")->check(not_negative)->option_text("N")->group("Calibration");
   command->add_option("--batch-size", options.batch_size, "split the files' arrays into batches of this many rows")->option_text("N")->group("Calibration");
   command->add_flag("--histogram", options.histogram, "keep a histogram of each tensor beside its extremes")->group("Calibration");
   command->add_flag("--allow-nonfinite", options.allow_nonfinite, "leave NaN and infinite values out instead of stopping")->group("Calibration");

@@ -57,7 +57,9 @@ Error runtime_error(const std::string& where, const Ort::Exception& e) {
   if (is_out_of_memory(e.what())) {
     return resource_error(fmt::format("{}: out of memory ({})", where, one_line(e.what())), "give smaller samples or a smaller batch");
   }
-  return bad_input(fmt::format("{}: ONNX Runtime: {}", where, one_line(e.what())));
+  const bool too_new = std::string_view(e.what()).find("version") != std::string_view::npos;
+  return bad_input(fmt::format("{}: ONNX Runtime: {}", where, one_line(e.what())),
+                   too_new ? "use a newer ONNX Runtime, or save the model with an older IR or opset version" : "");
 }
 
 data::Array to_array(Ort::Value&& value) {

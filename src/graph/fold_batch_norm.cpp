@@ -125,8 +125,10 @@ Notes fold_batch_norm(onnx::Model& model, const Store& store) {
     const int target = folding_target(model, index, model.graph.nodes[n]);
     if (target == kNone) continue;
     auto& conv = model.graph.nodes[static_cast<std::size_t>(target)];
-    if (!folded_weights.insert(conv.inputs()[1]).second) continue;
-    if (fold(model, index, *bn, model.graph.nodes[n], conv, store)) removed.insert(static_cast<int>(n));
+    const std::string weight = conv.inputs()[1];
+    if (folded_weights.contains(weight) || !fold(model, index, *bn, model.graph.nodes[n], conv, store)) continue;
+    folded_weights.insert(weight);
+    removed.insert(static_cast<int>(n));
   }
   if (removed.empty()) return {};
   std::vector<onnx::Node> kept;

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -42,6 +44,17 @@ void note_carried_parts(const onnx::Model& model, std::vector<std::string>& note
     }
   }
   for (const auto& name : model.functions) notes.push_back(fmt::format("model-local function {} is carried through in float", name));
+}
+
+// The directory entry that writing `path` replaces, spelled in one way. The last part is not followed: links are replaced.
+fs::path entry_of(const fs::path& path) { return fs::weakly_canonical(fs::absolute(path).parent_path()) / path.filename(); }
+
+bool is_sample(const fs::path& entry, const fs::path& samples) {
+  static const std::set<fs::path> kExtensions{".npy", ".npz", ".pb"};
+  if (!fs::exists(entry) || !kExtensions.contains(entry.extension())) return false;
+  const fs::path root = entry_of(samples);
+  const fs::path target = fs::weakly_canonical(samples);
+  return entry == root || std::mismatch(target.begin(), target.end(), entry.begin(), entry.end()).first == target.end();
 }
 
 bool is_same_file(const fs::path& a, const fs::path& b) {
@@ -114,6 +127,17 @@ void check_output(const fs::path& output, const onnx::Model& model) {
     if (is_same_file(output, source) || is_same_file(data_file, source)) {
       throw usage_error(fmt::format("output '{}' would overwrite '{}', which the model is read from", output.string(), source.string()),
                         "choose another --output");
+    }
+  }
+}
+
+void check_apart(const std::vector<fs::path>& written, const fs::path& samples) {
+  std::set<fs::path> entries;
+  for (const auto& path : written) {
+    const fs::path entry = entry_of(path);
+    if (!entries.insert(entry).second) throw usage_error(fmt::format("'{}' would be written twice", path.string()), "give each output a name of its own");
+    if (is_sample(entry, samples)) {
+      throw usage_error(fmt::format("output '{}' would overwrite a calibration sample", path.string()), "choose another --output");
     }
   }
 }

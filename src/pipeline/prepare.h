@@ -30,4 +30,7 @@ std::vector<data::InputSpec> input_specs(const onnx::Model& model);
 /// when its directory cannot be written.
 void check_output(const std::filesystem::path& output, const onnx::Model& model);
 
+/// Throws usage when two of the files that a run will write are one, or one of them is a calibration sample.
+void check_apart(const std::vector<std::filesystem::path>& written, const std::filesystem::path& samples);
+
 }  // namespace detent::pipeline

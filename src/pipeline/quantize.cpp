@@ -35,6 +35,17 @@ void check_options(const QuantizeOptions& options) {
   if (options.batch_size < 0) throw usage_error("--batch-size must not be negative");
 }
 
+// Each model may come with a data file beside it.
+std::vector<std::filesystem::path> written_files(const QuantizeOptions& options) {
+  std::vector<std::filesystem::path> files{options.output, options.output.string() + ".data"};
+  if (options.prepared_output) {
+    files.push_back(*options.prepared_output);
+    files.emplace_back(options.prepared_output->string() + ".data");
+  }
+  if (options.profile) files.push_back(*options.profile);
+  return files;
+}
+
 // Q/DQ came with opset 10, their per-axis form with 13.
 std::int64_t needed_opset(const QuantConfig& config) { return config.per_channel ? 13 : 10; }
 
@@ -108,6 +119,7 @@ std::uint64_t size_on_disk(const onnx::Model& model) {
 
 QuantizeResult quantize(const QuantizeOptions& options) {
   check_options(options);
+  pipeline::check_apart(written_files(options), options.calibration_data);
   QuantizeResult result;
   profile::Profiler profiler(options.profile);
   const TempDir work(options.work_dir.value_or(""));

@@ -182,7 +182,7 @@ def test_index_out_of_range(place: Place) -> None:
 def test_no_samples(place: Place, model: Path) -> None:
     place.refused(BAD_INPUT, "nowhere", model, place.inputs / "nowhere")
     (place.inputs / "void").mkdir()
-    place.refused(BAD_INPUT, "void.*no calibration", model, place.inputs / "void")
+    place.refused(BAD_INPUT, "void.*is empty", model, place.inputs / "void")
     (place.inputs / "void" / "photo.jpg").write_bytes(b"\xff\xd8")
     place.refused(BAD_INPUT, "void.*jpg", model, place.inputs / "void")
 
