@@ -87,9 +87,10 @@ int main(int argc, char** argv) {
     const char* name;
     std::vector<std::int64_t> dims;
     std::optional<std::size_t> axis;
-  } kShapes[] = {{"tensor", {1024, 1024}, std::nullopt}, {"conv", {256, 256, 3, 3}, 0}, {"conv1x1", {512, 64, 1, 1}, 0},
-                 {"depthwise", {8192, 1, 3, 3}, 0},      {"matmul", {1024, 1024}, 1},   {"narrow_matmul", {65536, 10}, 1},
-                 {"one_column", {262144, 1}, 1}};
+  } kShapes[] = {
+      {"tensor", {1024, 1024}, std::nullopt}, {"conv", {256, 256, 3, 3}, 0}, {"conv1x1", {512, 64, 1, 1}, 0},
+      {"depthwise", {8192, 1, 3, 3}, 0},      {"matmul", {1024, 1024}, 1},   {"narrow_matmul", {65536, 10}, 1},
+      {"one_column", {262144, 1}, 1}};
   for (const auto& shape : kShapes) {
     const Weight w = weight(shape.dims, shape.axis);
     benchmark::RegisterBenchmark((std::string("weight_extremes/") + shape.name).c_str(), extremes, w);

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
-#include "detent/quantize.h"
+#include "detent/error.h"
+#include "detent/progress.h"
 
 namespace detent {
 

@@ -31,7 +31,9 @@ KeyRange scan(std::span<const float> values) noexcept {
   return range;
 }
 
-bool KeyRange::finite() const noexcept { return empty() || (max < kInfinityKey && min > order_key(static_cast<std::int32_t>(0xff800000U))); }
+bool KeyRange::finite() const noexcept {
+  return empty() || (max < kInfinityKey && min > order_key(static_cast<std::int32_t>(0xff800000U)));
+}
 float KeyRange::lowest() const noexcept { return std::bit_cast<float>(order_key(min)); }
 float KeyRange::highest() const noexcept { return std::bit_cast<float>(order_key(max)); }
 

@@ -6,8 +6,8 @@
 
 namespace detent::calibration {
 
-/// Floats map to integers in the same order: -NaN < -inf < … < -0 < +0 < … < +inf < +NaN. Integer comparison vectorizes without
-/// fast-math, and a NaN cannot hide.
+/// Floats map to integers in the same order: -NaN < -inf < … < -0 < +0 < … < +inf < +NaN. Integer comparison vectorizes
+/// without fast-math, and a NaN cannot hide.
 constexpr std::int32_t order_key(std::int32_t bits) noexcept { return bits ^ ((bits >> 31) & 0x7fffffff); }
 
 struct KeyRange {

@@ -14,7 +14,8 @@ constexpr int kNegative = 256;
 float edge(int exponent, std::size_t bin, int bits) {
   const auto mantissa = static_cast<std::uint64_t>(bin) << (kMantissaBits - bits);
   // bin == 2^bits carries into the exponent, which is the lower edge of the next octave.
-  return std::bit_cast<float>(static_cast<std::uint32_t>((static_cast<std::uint64_t>(exponent) << kMantissaBits) + mantissa));
+  return std::bit_cast<float>(
+      static_cast<std::uint32_t>((static_cast<std::uint64_t>(exponent) << kMantissaBits) + mantissa));
 }
 
 }  // namespace
@@ -78,7 +79,8 @@ std::vector<Bin> Histogram::bins() const {
     auto& side = key >= kNegative ? negative : positive;
     for (std::size_t b = 0; b < row.counts.size(); ++b) {
       if (row.counts[b] == 0) continue;
-      side.push_back({edge(key % kNegative, b, bits), edge(key % kNegative, b + 1, bits), key >= kNegative, row.counts[b]});
+      side.push_back(
+          {edge(key % kNegative, b, bits), edge(key % kNegative, b + 1, bits), key >= kNegative, row.counts[b]});
     }
   }
   std::reverse(negative.begin(), negative.end());
@@ -111,7 +113,7 @@ void HistogramScratch::count(std::span<const float> values, Histogram& histogram
     ++even[key(values[i])];
     touched_[key(values[i]) / kBins] = 1;
   }
-  // -0 is 0: its count moves to the positive side.
+  // -0 is 0: its count moves to the positive side, with the denormals above -2^-134 that share its bin.
   if (touched_[kNegative] != 0) {
     even[0] += even[kNegative * kBins] + odd[kNegative * kBins];
     even[kNegative * kBins] = odd[kNegative * kBins] = 0;
@@ -123,7 +125,8 @@ void HistogramScratch::count(std::span<const float> values, Histogram& histogram
     std::uint32_t* const row = even + r * kBins;
     std::uint32_t* const other = odd + r * kBins;
     for (std::size_t b = 0; b < kBins; ++b) row[b] += other[b];
-    histogram.add_row(r >= kNegative, static_cast<int>(r % kNegative), std::span<const std::uint32_t, kBins>(row, kBins));
+    histogram.add_row(r >= kNegative, static_cast<int>(r % kNegative),
+                      std::span<const std::uint32_t, kBins>(row, kBins));
     std::fill_n(row, kBins, 0U);
     std::fill_n(other, kBins, 0U);
   }

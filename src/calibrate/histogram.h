@@ -1,5 +1,5 @@
-// Counts of values by the leading bits of the float itself: sign, exponent and leading mantissa bits. No range has to be known
-// beforehand, and counts are integers, so adding and merging are exact in any order.
+// Counts of values by the leading bits of the float itself: sign, exponent and leading mantissa bits. No range has to
+// be known beforehand, and counts are integers, so adding and merging are exact in any order.
 #pragma once
 
 #include <array>
@@ -19,9 +19,9 @@ struct Bin {
   std::uint64_t count = 0;
 };
 
-/// Resolution: 8 mantissa bits for the kFineOctaves octaves below the largest exponent that occurs, 4 bits further down. The
-/// choice depends only on the data as a whole, not on the order in which they came. Memory: at most
-/// 2 * (kFineOctaves * 256 + 249 * 16) counters of 8 bytes = 86 KiB a tensor, 135 KiB with the nodes of the map; a typical
+/// Resolution: 8 mantissa bits for the kFineOctaves octaves below the largest exponent that occurs, 4 bits further
+/// down. The choice depends only on the data as a whole, not on the order in which they came. Memory: at most 2 *
+/// (kFineOctaves * 256 + 249 * 16) counters of 8 bytes = 86 KiB a tensor, 135 KiB with the nodes of the map; a typical
 /// activation takes about 30 KiB.
 class Histogram {
  public:
@@ -50,8 +50,8 @@ class Histogram {
   static void add(Row& row, std::span<const Count> counts);
   Row& row(bool negative, int exponent);
 
-  int top_ = -1;               // largest biased exponent with a count
-  std::map<int, Row> rows_;    // key: exponent, plus 256 for negative values
+  int top_ = -1;             // largest biased exponent with a count
+  std::map<int, Row> rows_;  // key: exponent, plus 256 for negative values
 };
 
 /// A thread's counters for one run of values; reused from call to call. 1 MiB.

@@ -20,7 +20,10 @@ std::span<const float> floats(const exec::TensorView& tensor) {
 }  // namespace
 
 Observers::Observers(std::vector<Observed> values, const ObserverOptions& options)
-    : values_(std::move(values)), options_(options), summaries_(values_.size()), parts_(std::max<std::size_t>(options.threads, 1)) {}
+    : values_(std::move(values)),
+      options_(options),
+      summaries_(values_.size()),
+      parts_(std::max<std::size_t>(options.threads, 1)) {}
 
 void Observers::begin_sample(const std::string& origin) {
   sample_ = origin;
@@ -51,7 +54,8 @@ void Observers::reduce(std::span<const float> values, HistogramScratch& scratch,
 }
 
 void Observers::receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor& parallel) {
-  if (tensor.type != onnx::DataType::float32) throw internal_error("an observer was given a tensor that is not float32");
+  if (tensor.type != onnx::DataType::float32)
+    throw internal_error("an observer was given a tensor that is not float32");
   const auto values = floats(tensor);
   const std::size_t count = std::clamp<std::size_t>(values.size() / kPartAtLeast, 1, parts_.size());
   Summary& summary = summaries_.at(tap);
@@ -73,8 +77,8 @@ void Observers::receive(std::size_t tap, const exec::TensorView& tensor, const e
   const std::uint64_t nan_count = summary.nan_count - nan_before;
   const std::uint64_t inf_count = summary.inf_count - inf_before;
   if (!options_.allow_nonfinite && nan_count + inf_count > 0) {
-    throw bad_input(fmt::format("tensor '{}' ({}) holds {} NaN and {} infinite values for sample '{}'", values_[tap].value,
-                                values_[tap].made_by, nan_count, inf_count, sample_),
+    throw bad_input(fmt::format("tensor '{}' ({}) holds {} NaN and {} infinite values for sample '{}'",
+                                values_[tap].value, values_[tap].made_by, nan_count, inf_count, sample_),
                     "correct the sample or the model, or leave such values out with --allow-nonfinite");
   }
 }

@@ -12,9 +12,9 @@ namespace detent::calibration {
 
 /// A mergeable summary: merging is exact, commutative and associative.
 struct Summary {
-  KeyRange extremes;            // over finite values
-  Histogram histogram;          // over finite values; empty when it was not asked for
-  std::uint64_t count = 0;      // all values, finite or not
+  KeyRange extremes;        // over finite values
+  Histogram histogram;      // over finite values; empty when it was not asked for
+  std::uint64_t count = 0;  // all values, finite or not
   std::uint64_t nan_count = 0;
   std::uint64_t inf_count = 0;
 

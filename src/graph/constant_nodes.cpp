@@ -13,15 +13,6 @@ namespace {
 constexpr std::uint64_t kAlwaysFold = std::uint64_t{1} << 20;
 constexpr std::uint64_t kGrowth = 4;
 
-std::optional<std::uint64_t> static_bytes(const ValueTypes& types, const std::string& value) {
-  const auto found = types.find(value);
-  if (found == types.end() || !found->second.shape || onnx::bits_of(found->second.type) == 0) return std::nullopt;
-  std::vector<std::int64_t> dims;
-  for (const auto& dim : *found->second.shape) dims.push_back(dim.value);
-  const auto count = onnx::element_count(dims);
-  return count ? onnx::byte_count(found->second.type, *count) : std::nullopt;
-}
-
 bool has_body(const onnx::Node& node) {
   using Kind = onnx::Attribute::Kind;
   return std::any_of(node.attributes().begin(), node.attributes().end(),

@@ -71,6 +71,7 @@ Index::Index(const onnx::Model& model) {
     }
     value.initializer = static_cast<int>(i);
   }
+  for (const auto& node : graph.nodes) node_names_.insert(node.name());
   for (const auto& name : graph.sparse_initializers) values_[name].sparse = true;
   define_outputs(model);
   add_reads(model);
@@ -148,7 +149,7 @@ bool Index::is_output(std::string_view value) const {
 
 std::string Index::fresh_name(const std::string& wanted) {
   std::string name = wanted;
-  for (int n = 1; knows(name); ++n) name = fmt::format("{}_{}", wanted, n);
+  for (int n = 1; knows(name) || node_names_.contains(name); ++n) name = fmt::format("{}_{}", wanted, n);
   values_[name];
   return name;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "onnx/model.h"
@@ -34,7 +35,7 @@ class Index {
   bool is_input(std::string_view value) const;
   bool is_output(std::string_view value) const;
   bool knows(std::string_view value) const { return values_.contains(value); }
-  /// `wanted`, or `wanted` with the smallest number added that makes it new to the graph; it is taken from then on.
+  /// `wanted`, or `wanted` with the smallest number added that makes it new to the values and nodes; it is taken from then on.
   std::string fresh_name(const std::string& wanted);
 
  private:
@@ -57,6 +58,7 @@ class Index {
     std::size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>()(text); }
   };
   std::unordered_map<std::string, Value, Hash, std::equal_to<>> values_;
+  std::unordered_set<std::string> node_names_;
 };
 
 /// Per node: does its result depend on a graph input, or on chance (random generators)? All others are constant.

@@ -1,6 +1,7 @@
 // Changes of meaning between opset 7 and 13, from the ONNX operator changelog (docs/Changelog.md of the ONNX project).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 
@@ -24,6 +25,7 @@ class Upgrade {
   std::int64_t from() const { return from_; }
   void run();
   std::size_t changed() const { return changed_; }
+  Notes take_notes() { return std::move(notes_); }
 
   // Rewrites call these.
   [[noreturn]] void refuse(const Node& node, const std::string& why) const {
@@ -54,6 +56,14 @@ class Upgrade {
     return name;
   }
   void emit(Node node) { out_.push_back(std::move(node)); }
+  void note(std::string line) { notes_.push_back(std::move(line)); }
+  // The elements of a float constant; none when the value is computed.
+  std::vector<double> constant_floats(const std::string& value) const {
+    for (const auto& tensor : model_.graph.initializers) {
+      if (tensor.name == value) return onnx::to_doubles(tensor);
+    }
+    return {};
+  }
 
  private:
   void check_bodies(const Node& node) const;
@@ -64,6 +74,7 @@ class Upgrade {
   std::int64_t from_;
   std::vector<Node> out_;
   std::size_t changed_ = 0;
+  Notes notes_;
 };
 
 using Rewrite = std::function<void(Upgrade&, Node)>;
@@ -139,7 +150,20 @@ void upgrade_batch_norm(Upgrade& up, Node node) {
   up.emit(std::move(node));
 }
 
-// Upsample and Resize-10 sample at x_out / scale, which later versions call "asymmetric" with "floor".
+// The rounding of Resize-10's nearest mode, as ONNX Runtime has it: down where an axis grows, up where it shrinks.
+std::string nearest_mode(Upgrade& up, const Node& node, const std::string& scales) {
+  const auto values = up.constant_floats(scales);
+  if (values.empty()) {
+    up.note(fmt::format("{}: its scales are computed; they are taken to be 1 or more", node.label()));
+    return "floor";
+  }
+  const bool grows = std::any_of(values.begin(), values.end(), [](double s) { return s > 1; });
+  const bool shrinks = std::any_of(values.begin(), values.end(), [](double s) { return s < 1; });
+  if (grows && shrinks) up.refuse(node, "it enlarges one axis and shrinks another");
+  return shrinks ? "ceil" : "floor";
+}
+
+// Upsample and Resize-10 sample at x_out / scale, which later versions call "asymmetric".
 void upgrade_resize(Upgrade& up, Node node) {
   std::string scales = node.inputs().size() > 1 ? node.inputs()[1] : "";
   if (const auto* a = node.attribute("scales")) scales = up.add_floats(node, "scales", a->as_floats());
@@ -148,7 +172,10 @@ void upgrade_resize(Upgrade& up, Node node) {
   node.remove_attribute("scales");
   node.set_op_type("Resize");
   node.set_attribute(Attribute::of_string("coordinate_transformation_mode", "asymmetric"));
-  node.set_attribute(Attribute::of_string("nearest_mode", "floor"));
+  const auto* mode = node.attribute("mode");
+  if (mode == nullptr || mode->as_string() == "nearest") {
+    node.set_attribute(Attribute::of_string("nearest_mode", nearest_mode(up, node, scales)));
+  }
   up.emit(std::move(node));
 }
 
@@ -256,7 +283,9 @@ Notes upgrade_opset(onnx::Model& model, const ValueTypes& types) {
   }
   Upgrade upgrade(model, types);
   upgrade.run();
-  return {fmt::format("opset {} was brought to {}: {} nodes rewritten", from, kUpgradedOpset, upgrade.changed())};
+  Notes notes{fmt::format("opset {} was brought to {}: {} nodes rewritten", from, kUpgradedOpset, upgrade.changed())};
+  for (auto& line : upgrade.take_notes()) notes.push_back(std::move(line));
+  return notes;
 }
 
 }  // namespace detent::graph

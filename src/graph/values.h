@@ -19,6 +19,9 @@ using ValueTypes = std::unordered_map<std::string, ValueType>;
 /// Element type of a value: from its initializer, else as inferred; undefined when not known.
 onnx::DataType type_of(const onnx::Model& model, const ValueTypes& types, const std::string& value);
 
+/// Bytes of a value whose shape is static, nullopt when it is not or is not known.
+std::optional<std::uint64_t> static_bytes(const ValueTypes& types, const std::string& value);
+
 /// Rank of a value, nullopt when not known.
 std::optional<std::size_t> rank_of(const ValueTypes& types, const std::string& value);
 

@@ -21,15 +21,6 @@ std::string shape_text(const std::optional<std::vector<onnx::Dim>>& shape) {
   return fmt::format("[{}]", fmt::join(dims, ","));
 }
 
-std::optional<std::uint64_t> bytes_of(const graph::ValueTypes& types, const std::string& value) {
-  const auto found = types.find(value);
-  if (found == types.end() || !found->second.shape || onnx::bits_of(found->second.type) == 0) return std::nullopt;
-  std::vector<std::int64_t> dims;
-  for (const auto& dim : *found->second.shape) dims.push_back(dim.value);
-  const auto count = onnx::element_count(dims);
-  return count ? onnx::byte_count(found->second.type, *count) : std::nullopt;
-}
-
 std::vector<ValueReport> describe(const std::vector<onnx::ValueInfo>& values, const graph::Index& index, const graph::ValueTypes& types) {
   std::vector<ValueReport> reports;
   for (const auto& value : values) {
@@ -54,7 +45,7 @@ LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, con
   }
   for (const auto& name : node.outputs()) {
     if (name.empty()) continue;
-    const auto bytes = bytes_of(types, name);
+    const auto bytes = graph::static_bytes(types, name);
     if (!bytes) layer.activation_bytes.reset();
     if (layer.activation_bytes && bytes) *layer.activation_bytes += *bytes;
   }
@@ -72,7 +63,7 @@ std::optional<std::uint64_t> peak_alive(const onnx::Model& model, const graph::I
   std::uint64_t alive = 0;
   std::uint64_t peak = 0;
   const auto bear = [&](const std::string& name) {
-    const auto bytes = bytes_of(types, name);
+    const auto bytes = graph::static_bytes(types, name);
     if (!bytes) return false;
     const auto readers = index.consumers(name);
     alive += *bytes;

@@ -101,9 +101,9 @@ void record_activations(const quantization::Placement& placement, const quantiza
 // A word about this machine only: the model is the same wherever it is made.
 void note_saturation(const QuantConfig& config, std::vector<std::string>& notes) {
   if (sums_8_bit_products_exactly() || config.reduce_range) return;
-  if (config.activation_type != QuantType::uint8 || config.weight_type != QuantType::int8) return;
+  if (config.weight_type != QuantType::int8) return;  // int8 activations are turned into uint8 inside the runtime
   notes.emplace_back(
-      "this CPU has no VNNI: ONNX Runtime's uint8 x int8 products saturate on it and lose accuracy; for such CPUs give "
+      "this CPU has no VNNI: ONNX Runtime's products with int8 weights saturate on it and lose accuracy; for such CPUs give "
       "--weight-type uint8 or --reduce-range");
 }
 

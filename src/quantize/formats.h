@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "detent/quantize.h"
+#include "detent/config.h"
 #include "onnx/types.h"
 
 namespace detent::quantization {
@@ -21,8 +21,8 @@ bool is_16_bit(QuantType type) noexcept;
 
 /// All values of the type: what stored integers are clipped to.
 IntRange full_range(QuantType type) noexcept;
-/// The integers that a real range is mapped onto: symmetric signed types leave out the lowest value, `reduce_range` gives up
-/// one bit.
+/// The integers that a real range is mapped onto: symmetric signed types leave out the lowest value, `reduce_range`
+/// gives up one bit.
 IntRange mapped_range(QuantType type, bool symmetric, bool reduce_range) noexcept;
 
 /// real = scale * (stored - zero_point)
@@ -31,8 +31,8 @@ struct ScaleZeroPoint {
   std::int32_t zero_point = 0;
 };
 
-/// The range is widened to include 0; scale = (max-min)/(qmax-qmin) in double, stored as float; zero point rounded half to
-/// even. A scale below the smallest normal float becomes scale 1, zero point 0.
+/// The range is widened to include 0; scale = (max-min)/(qmax-qmin) in double, stored as float; zero point rounded half
+/// to even. A scale below the smallest normal float becomes scale 1, zero point 0.
 ScaleZeroPoint compute_params(float min, float max, QuantType type, bool symmetric, bool reduce_range) noexcept;
 
 }  // namespace detent::quantization

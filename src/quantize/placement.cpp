@@ -34,6 +34,12 @@ std::string op_types_of(const onnx::Model& model) {
   return fmt::format("{}", fmt::join(types, ", "));
 }
 
+std::string nothing_hint(const onnx::Model& model, const graph::ValueTypes& types) {
+  const bool half = std::any_of(types.begin(), types.end(), [](const auto& t) { return t.second.type == onnx::DataType::float16; });
+  if (half) return "it computes in float16, which is not quantized: give the float32 model";
+  return fmt::format("its operator types are {}; select with --op-types or --nodes", op_types_of(model));
+}
+
 }  // namespace
 
 std::vector<std::string> Placement::to_observe() const {
@@ -107,7 +113,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   placement.marks = marks.in_order();
   if (placement.marks.empty()) {
     throw bad_input(fmt::format("model '{}' holds nothing to quantize: no selected node reads or makes float32 tensors", model.path.string()),
-                    fmt::format("its operator types are {}; select with --op-types or --nodes", op_types_of(model)));
+                    nothing_hint(model, types));
   }
   return placement;
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "calibrate/statistics.h"
-#include "detent/quantize.h"
+#include "detent/config.h"
 #include "graph/values.h"
 #include "onnx/model.h"
 

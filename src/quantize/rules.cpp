@@ -185,7 +185,8 @@ void clipping(RuleContext& c, std::size_t position) {
   const bool only_reader = c.index.consumers(in).size() == 1 && !c.index.is_output(in) && c.index.producer(in) != graph::kNone;
   if (only_reader) {
     FusedActivation fused{position, in, out, 0, 0, false};
-    fused.removable = bounds(c, node, fused) && !c.config.activation_symmetric;
+    // A body that reads the value reads it in float, where no integers cut it.
+    fused.removable = bounds(c, node, fused) && !c.config.activation_symmetric && !c.index.is_captured(out);
     c.marks.erase(in);
     c.placement.fused.push_back(std::move(fused));
   }

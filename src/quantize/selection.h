@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "detent/quantize.h"
+#include "detent/config.h"
 #include "onnx/model.h"
 
 namespace detent::quantization {

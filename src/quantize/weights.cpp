@@ -37,10 +37,11 @@ void for_each_run(std::span<const float> values, std::size_t first, const Layout
   }
 }
 
-// x + 1.5*2^23 - 1.5*2^23 rounds half to even for |x| < 2^22; clipping first keeps x small and cannot change the result, since
-// the bounds lie a whole step outside of the stored range.
+// x + 1.5*2^23 - 1.5*2^23 rounds half to even for |x| < 2^22; clipping first keeps x small and cannot change the
+// result, since the bounds lie a whole step outside of the stored range.
 DETENT_VECTOR_CLONES
-void quantize_run(const float* values, std::size_t count, float scale, float zero, float min, float max, std::int16_t* out) {
+void quantize_run(const float* values, std::size_t count, float scale, float zero, float min, float max,
+                  std::int16_t* out) {
   constexpr float kRound = 12582912.0F;
   const float low = min - zero - 1.0F;
   const float high = max - zero + 1.0F;
@@ -57,8 +58,8 @@ void quantize_run(const float* values, std::size_t count, float scale, float zer
 
 // The same with a scale of its own for each value: weights whose channels alternate from value to value.
 DETENT_VECTOR_CLONES
-void quantize_each(const float* values, std::size_t count, const float* scales, const float* zeros, float min, float max,
-                   std::int16_t* out) {
+void quantize_each(const float* values, std::size_t count, const float* scales, const float* zeros, float min,
+                   float max, std::int16_t* out) {
   constexpr float kRound = 12582912.0F;
   for (std::size_t i = 0; i < count; ++i) {
     float x = values[i] / scales[i];
@@ -99,9 +100,10 @@ std::vector<KeyRange> extremes_of_columns(const onnx::Tensor& weight, std::size_
   std::vector<std::int32_t> mins(channels, KeyRange{}.min);
   std::vector<std::int32_t> maxs(channels, KeyRange{}.max);
   onnx::for_each_float(weight.data, [&](std::span<const float> values, std::int64_t first) {
-    for_each_row(values, static_cast<std::size_t>(first), channels, [&](std::size_t channel, std::span<const float> row) {
-      merge_keys(row.data(), row.size(), mins.data() + channel, maxs.data() + channel);
-    });
+    for_each_row(values, static_cast<std::size_t>(first), channels,
+                 [&](std::size_t channel, std::span<const float> row) {
+                   merge_keys(row.data(), row.size(), mins.data() + channel, maxs.data() + channel);
+                 });
   });
   std::vector<KeyRange> extremes(channels);
   for (std::size_t c = 0; c < channels; ++c) extremes[c] = {mins[c], maxs[c]};
@@ -144,7 +146,9 @@ std::vector<ScaleZeroPoint> weight_params(const std::vector<KeyRange>& extremes,
   std::vector<ScaleZeroPoint> params;
   params.reserve(extremes.size());
   for (const auto& e : extremes) {
-    params.push_back(e.empty() ? ScaleZeroPoint{} : compute_params(e.lowest(), e.highest(), format.type, format.symmetric, format.reduce_range));
+    params.push_back(e.empty()
+                         ? ScaleZeroPoint{}
+                         : compute_params(e.lowest(), e.highest(), format.type, format.symmetric, format.reduce_range));
   }
   return params;
 }
@@ -168,7 +172,8 @@ onnx::Tensor quantized_weight(const onnx::Tensor& weight, std::string name, cons
       const auto position = static_cast<std::size_t>(first);
       if (layout.inner == 1) {
         for_each_row(values, position, layout.channels, [&](std::size_t channel, std::span<const float> row) {
-          quantize_each(row.data(), row.size(), columns.scales.data() + channel, columns.zeros.data() + channel, min, max, out);
+          quantize_each(row.data(), row.size(), columns.scales.data() + channel, columns.zeros.data() + channel, min,
+                        max, out);
           out += row.size();
         });
       } else {

@@ -22,10 +22,11 @@ struct WeightFormat {
 std::vector<calibration::KeyRange> weight_extremes(const onnx::Tensor& weight, std::optional<std::size_t> axis);
 
 /// Scale and zero point of each channel.
-std::vector<ScaleZeroPoint> weight_params(const std::vector<calibration::KeyRange>& extremes, const WeightFormat& format);
+std::vector<ScaleZeroPoint> weight_params(const std::vector<calibration::KeyRange>& extremes,
+                                          const WeightFormat& format);
 
-/// The integers: clip(round_half_even(w / scale) + zero_point), in float32 as ONNX Runtime does. The data are made when they
-/// are written.
+/// The integers: clip(round_half_even(w / scale) + zero_point), in float32 as ONNX Runtime does. The data are made when
+/// they are written.
 onnx::Tensor quantized_weight(const onnx::Tensor& weight, std::string name, const WeightFormat& format,
                               const std::vector<ScaleZeroPoint>& params);
 

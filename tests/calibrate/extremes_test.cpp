@@ -20,12 +20,14 @@ constexpr float kMax = std::numeric_limits<float>::max();
 std::int32_t key_of(float value) { return order_key(std::bit_cast<std::int32_t>(value)); }
 
 TEST(OrderKey, AscendsOverSpecialValuesAndIsItsOwnInverse) {
-  const std::vector<float> ascending{-kNan, -kInf,    -kMax, -1.5F, -1.0F, -kTiny, -kDenormal, -0.0F,
+  const std::vector<float> ascending{-kNan, -kInf,     -kMax, -1.5F, -1.0F, -kTiny, -kDenormal, -0.0F,
                                      0.0F,  kDenormal, kTiny, 1.0F,  1.5F,  kMax,   kInf,       kNan};
   for (std::size_t i = 0; i < ascending.size(); ++i) {
     const auto bits = std::bit_cast<std::int32_t>(ascending[i]);
     EXPECT_EQ(order_key(order_key(bits)), bits) << i;
-    if (i > 0) EXPECT_LT(key_of(ascending[i - 1]), key_of(ascending[i])) << i;
+    if (i > 0) {
+      EXPECT_LT(key_of(ascending[i - 1]), key_of(ascending[i])) << i;
+    }
   }
 }
 
@@ -53,7 +55,6 @@ TEST(Scan, OfNothingIsEmptyFiniteAndMergesAway) {
 TEST(Scan, FindsMinAndMaxForEveryLengthAndStart) {
   std::mt19937 random(2);
   std::uniform_int_distribution<int> exponent(-140, 100);
-  // One byte past alignment of a vector register would be undefined for floats; every float offset is tried instead.
   std::vector<float> storage(96);
   for (std::size_t start = 0; start < 17; ++start) {
     for (std::size_t length = 0; length <= 70; ++length) {
@@ -89,7 +90,8 @@ TEST(Scan, KeepsDenormals) {
 }
 
 TEST(Scan, NothingNonfiniteHidesAtAnyPosition) {
-  for (const float bad : {kNan, -kNan, kInf, -kInf, std::bit_cast<float>(0x7f800001U), std::bit_cast<float>(0xffffffffU)}) {
+  for (const float bad :
+       {kNan, -kNan, kInf, -kInf, std::bit_cast<float>(0x7f800001U), std::bit_cast<float>(0xffffffffU)}) {
     for (std::size_t length = 1; length <= 70; ++length) {
       for (std::size_t at = 0; at < length; ++at) {
         std::vector<float> values(length, 1.0F);

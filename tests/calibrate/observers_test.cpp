@@ -29,7 +29,8 @@ void threaded(std::size_t parts, const std::function<void(std::size_t)>& fn) {
   for (std::size_t p = 0; p < parts; ++p) threads.emplace_back([&fn, p] { fn(p); });
 }
 
-void feed(Observers& observers, std::size_t tap, const std::vector<float>& values, const exec::ParallelFor& parallel = serial) {
+void feed(Observers& observers, std::size_t tap, const std::vector<float>& values,
+          const exec::ParallelFor& parallel = serial) {
   const std::int64_t shape[] = {static_cast<std::int64_t>(values.size())};
   observers.receive(tap, {onnx::DataType::float32, shape, std::as_bytes(std::span<const float>(values))}, parallel);
 }
@@ -68,7 +69,8 @@ TEST(Observers, AnySplitAndAnyOrderOfPartsGivesTheSameStatistics) {
     if (reversed) std::reverse(order.begin(), order.end());
     for (const auto size : order) {
       auto values = activation(size, static_cast<unsigned>(size), size > 60000 ? 1e4F : 1.0F);
-      values[size / 2] = size % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : -std::numeric_limits<float>::infinity();
+      values[size / 2] =
+          size % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : -std::numeric_limits<float>::infinity();
       feed(observers, 1, values, parallel);
     }
     return observers.statistics();
@@ -79,7 +81,8 @@ TEST(Observers, AnySplitAndAnyOrderOfPartsGivesTheSameStatistics) {
   EXPECT_EQ(expected.inf_count, 5u);
   EXPECT_EQ(expected.histogram.total(), expected.count - 7);
   for (const std::size_t threads : {2UL, 3UL, 8UL, 64UL}) {
-    for (const auto& parallel : {exec::ParallelFor(serial), exec::ParallelFor(backwards), exec::ParallelFor(threaded)}) {
+    for (const auto& parallel :
+         {exec::ParallelFor(serial), exec::ParallelFor(backwards), exec::ParallelFor(threaded)}) {
       for (const bool reversed : {false, true}) {
         SCOPED_TRACE(threads);
         expect_equal(run(threads, parallel, reversed).tensors.at("relu_out"), expected);

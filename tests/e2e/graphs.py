@@ -70,7 +70,8 @@ def cnn_samples(count: int = 4, rows: int = 1, seed: int = 2) -> list[Sample]:
 def transformer() -> onnx.ModelProto:
     """Embedding, one block of masked attention and a feed-forward part with GELU."""
     b, width, heads = Builder(3), 32, 4
-    x = b.add("LayerNormalization", b.add("Gather", b.weight("table", 50, width, scale=1), "ids"), b.weight("ln1.w", width, shift=1), b.weight("ln1.b", width))
+    x = b.add("Gather", b.weight("table", 50, width, scale=1), "ids")
+    x = b.add("LayerNormalization", x, b.weight("ln1.w", width, shift=1), b.weight("ln1.b", width))
     split = b.constant("split_shape", [0, -1, heads, width // heads], np.int64)
     parts = []
     for part, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):

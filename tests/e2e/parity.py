@@ -97,7 +97,8 @@ def remove_pairs_before_activations(ours: Graph, theirs: Graph, prepared: Graph)
     for node in prepared.order:
         value = node.input[0] if node.op_type in ("Relu", "Clip") else None
         pair = [f"{value}_QuantizeLinear", f"{value}_DequantizeLinear"]
-        if value is None or prepared.readers(value) != 1 or value in prepared.outputs or pair[0] in ours.nodes or pair[0] not in theirs.nodes:
+        alone = value is not None and prepared.readers(value) == 1 and value not in prepared.outputs
+        if not alone or pair[0] in ours.nodes or pair[0] not in theirs.nodes:
             continue
         for name in pair:
             del theirs.nodes[name]

@@ -9,7 +9,9 @@ import pytest
 import support
 from support import Config, Path
 
-FORMATS = {"ppocr_cls": Config("uint8", "int8", per_channel=False, reduce_range=True), "opennsfw": Config("int8", "int8")}
+# Formats whose products no CPU saturates, so that the scores mean the same everywhere.
+FORMATS = {"ppocr_cls": Config("uint8", "uint8", per_channel=False), "opennsfw": Config(reduce_range=True)}
+SAMPLES, HELD_BACK = 16, 120
 
 
 def run(model: Path, array: np.ndarray, output: int) -> np.ndarray:
@@ -30,19 +32,21 @@ def test_score(task: str, tmp_path: Path) -> None:
     folder = support.prepare_task(task, tmp_path / "task")
     paths = {"float": folder / "model.onnx", "ours": tmp_path / "ours.onnx", "theirs": tmp_path / "theirs.onnx"}
     report = support.quantize(paths["float"], paths["ours"], folder / "calibration", "--prepared-output", tmp_path / "p.onnx",
-                              *config.options())
-    assert report["samples"] == 64
-    support.peer_quantize(tmp_path / "p.onnx", paths["theirs"], support.load_samples(folder / "calibration"), config)
+                              "--samples", SAMPLES, *config.options())
+    assert report["samples"] == SAMPLES
+    support.peer_quantize(tmp_path / "p.onnx", paths["theirs"], support.load_samples(folder / "calibration")[:SAMPLES], config)
 
     output = len(ort.InferenceSession(paths["float"]).get_outputs()) - 1  # the demo adds the features as the last one
-    test = np.load(folder / "test.npy")
+    test = np.load(folder / "test.npy")[:HELD_BACK]
+    np.save(folder / "labels.npy", np.load(folder / "labels.npy")[:HELD_BACK])
     results = {name: run(path, test, output) for name, path in paths.items()}
     train = tmp_path / "train.npy"
     if (folder / "train.npy").exists():
         np.save(train, run(paths["float"], np.load(folder / "train.npy"), output))
     scores = {name: score(task, folder, train, found, tmp_path / f"{name}.npy") for name, found in results.items()}
     noise = {name: support.sqnr([[results["float"]]], [[found]]) for name, found in results.items() if name != "float"}
-    print(task, scores, noise)
+    print(task, scores, noise)  # for pytest -s
     assert scores["float"] > 0.85, "the task itself"
+    assert scores["ours"] >= scores["float"] - 0.1, scores
     assert scores["ours"] >= scores["theirs"] - 0.02, scores
     assert noise["ours"] >= noise["theirs"] - 1, noise

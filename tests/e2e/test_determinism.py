@@ -68,8 +68,9 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path
 @pytest.mark.parametrize("threads", [1, 2])
 def test_order_and_histogram_with_a_real_network(detector: tuple[Path, Path, Path], threads: int, tmp_path: Path) -> None:
     model, data, turned = detector
-    digests = {digest(model, data, tmp_path / "a.onnx", "--threads", threads), digest(model, turned, tmp_path / "b.onnx", "--threads", threads),
-               digest(model, data, tmp_path / "c.onnx", "--threads", threads, "--histogram")}
+    options = ["--threads", threads]
+    digests = {digest(model, data, tmp_path / "a.onnx", *options), digest(model, turned, tmp_path / "b.onnx", *options),
+               digest(model, data, tmp_path / "c.onnx", *options, "--histogram")}
     assert len(digests) == 1
 
 
@@ -140,5 +141,6 @@ def test_fixed_batch_is_cut_and_joined_alike(tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     onnx.save(graphs.small_cnn(batch=4), model)
     rows = graphs.cnn_samples(1, rows=8)[0]["x"]
-    digests = {digest(model, save(tmp_path, rows), tmp_path / f"{save.__name__}.onnx") for save in (save_together, save_apart, save_in_threes)}
+    saves = (save_together, save_apart, save_in_threes)
+    digests = {digest(model, save(tmp_path, rows), tmp_path / f"{save.__name__}.onnx") for save in saves}
     assert len(digests) == 1

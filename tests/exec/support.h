@@ -55,6 +55,9 @@ inline std::vector<Array> run(const Model& model, const std::vector<Array>& inpu
   return session.run(inputs, "the sample");
 }
 
+inline EmitOptions tap(Names names) { return {std::move(names), {}, {}}; }
+inline EmitOptions give(Names names) { return {{}, std::move(names), {}}; }
+
 /// Keeps what each tap was given.
 struct Recorder : TapReceiver {
   std::vector<std::pair<std::size_t, Array>> seen;

@@ -1,4 +1,5 @@
 // Taps see what a plain run computes, and change nothing of it.
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -23,9 +24,9 @@ Model chain() {
 TEST(Tap, SeesWhatAPlainRunGives) {
   const Names all{"x", "m", "r", "s", "v", "p", "q", "y"};
   const std::vector<Array> inputs{random_floats({2, 3})};
-  const auto plain = run(chain(), inputs, {.outputs = {all.begin() + 1, all.end()}});
+  const auto plain = run(chain(), inputs, give({all.begin() + 1, all.end()}));
   Recorder recorder;
-  const auto tapped = run(chain(), inputs, {.taps = all}, &recorder);
+  const auto tapped = run(chain(), inputs, tap(all), &recorder);
   ASSERT_EQ(tapped.size(), 1U);
   EXPECT_EQ(bytes_of(tapped[0]), bytes_of(plain.back()));
   ASSERT_EQ(recorder.seen.size(), all.size());
@@ -41,7 +42,7 @@ TEST(Tap, WorksAtEveryTuning) {
   for (const Tuning tuning : {Tuning::lean, Tuning::deployed, Tuning::inspect}) {
     Recorder recorder;
     const std::vector<Array> inputs{random_floats({2, 3})};
-    const auto out = run(chain(), inputs, {.taps = {"r", "y"}}, &recorder, {tuning, 1, {}});
+    const auto out = run(chain(), inputs, tap({"r", "y"}), &recorder, {tuning, 1, {}});
     ASSERT_EQ(recorder.seen.size(), 2U);
     EXPECT_EQ(bytes_of(recorder.seen[1].second), bytes_of(out[0]));
   }
@@ -52,9 +53,9 @@ TEST(Tap, ReachesValuesThatBodiesCapture) {
                                  {value("x"), value("c", {}, DataType::boolean)});
   for (const bool branch : {true, false}) {
     const std::vector<Array> inputs{random_floats({2}, 3), boolean(branch)};
-    const auto plain = run(model, inputs, {.outputs = {"r", "e", "z", "y"}});
+    const auto plain = run(model, inputs, give({"r", "e", "z", "y"}));
     Recorder recorder;
-    const auto tapped = run(model, inputs, {.taps = {"r", "e", "z"}}, &recorder);
+    const auto tapped = run(model, inputs, tap({"r", "e", "z"}), &recorder);
     EXPECT_EQ(bytes_of(tapped[0]), bytes_of(plain[3]));
     ASSERT_EQ(recorder.seen.size(), 3U);
     for (const auto& [tap, array] : recorder.seen) EXPECT_EQ(bytes_of(array), bytes_of(plain[tap]));
@@ -64,7 +65,7 @@ TEST(Tap, ReachesValuesThatBodiesCapture) {
 TEST(Tap, SeesEmptyAndIntegerTensors) {
   Model model = make_model({{"Shape", "", {"x"}, {"s"}}, {"Relu", "", {"x"}, {"y"}}}, {}, 13, {value("x", {0, 3})}, {value("y", {0, 3}), value("s", {2}, DataType::int64)});
   Recorder recorder;
-  run(model, {random_floats({0, 3})}, {.taps = {"s", "y"}}, &recorder);
+  run(model, {random_floats({0, 3})}, tap({"s", "y"}), &recorder);
   ASSERT_EQ(recorder.seen.size(), 2U);
   for (const auto& [tap, array] : recorder.seen) {
     EXPECT_EQ(array.type, tap == 0 ? DataType::int64 : DataType::float32);
@@ -74,12 +75,12 @@ TEST(Tap, SeesEmptyAndIntegerTensors) {
 
 TEST(Tap, RunsPartsInParallelEachOnce) {
   struct : TapReceiver {
-    std::vector<std::atomic<int>> counts{100};
+    std::array<std::atomic<int>, 100> counts{};
     void receive(std::size_t, const TensorView&, const ParallelFor& parallel) override {
       parallel(counts.size(), [&](std::size_t part) { ++counts[part]; });
     }
   } receiver;
-  run(chain(), {random_floats({2, 3})}, {.taps = {"m"}}, &receiver);
+  run(chain(), {random_floats({2, 3})}, tap({"m"}), &receiver);
   for (const auto& n : receiver.counts) EXPECT_EQ(n, 1);
 }
 
@@ -90,7 +91,7 @@ TEST(Tap, WhatAReceiverThrowsComesOut) {
       if (tap == 1 && ++runs == 1) throw std::domain_error("NaN in 's'");
     }
   } thrower;
-  Session session(runtime(), emit(chain(), {.taps = {"m", "s"}}), "the model", {}, &thrower);
+  Session session(runtime(), emit(chain(), tap({"m", "s"})), "the model", {}, &thrower);
   const std::vector<Array> inputs{random_floats({2, 3})};
   try {
     session.run(inputs, "sample 1");
@@ -104,7 +105,7 @@ TEST(Tap, WhatAReceiverThrowsComesOut) {
 TEST(Tap, NamesStayApart) {
   Model model = make_model({{"Relu", "r@tap", {"x"}, {"r@raw"}}, {"Neg", "", {"r@raw"}, {"r"}}, {"Exp", "", {"r"}, {"y"}}});
   Recorder recorder;
-  run(model, {random_floats({2})}, {.taps = {"r", "r@raw", "x"}}, &recorder);
+  run(model, {random_floats({2})}, tap({"r", "r@raw", "x"}), &recorder);
   EXPECT_EQ(recorder.seen.size(), 3U);
 }
 

@@ -29,6 +29,8 @@ TEST(Index, FreshNamesAreTaken) {
   EXPECT_EQ(index.fresh_name("new"), "new_1");
   EXPECT_EQ(index.fresh_name("x"), "x_1");
   EXPECT_EQ(index.fresh_name("x"), "x_2");
+  Index named(make_model({{"Relu", "relu", {"x"}, {"y"}}}));
+  EXPECT_EQ(named.fresh_name("relu"), "relu_1") << "nodes have names, too";
 }
 
 TEST(Index, RefusesNamesDefinedTwice) {

@@ -59,7 +59,7 @@ inline Attribute body(const std::string& name, const std::vector<Node>& nodes, c
 /// y = If(c) { then: Add(a, b) } { else: Identity(a) }, both reading from around.
 inline Node if_node(const std::string& condition, const std::string& a, const std::string& b, const std::string& out) {
   return {"If", "choose", {condition}, {out},
-          {body("then_branch", {Node("Add", "", {a, b}, {"t"})}, {value("t")}), body("else_branch", {Node("Neg", "", {a}, {"e"})}, {value("e")})}};
+          {body("then_branch", {Node("Add", "", {a, b}, {"then_out"})}, {value("then_out")}), body("else_branch", {Node("Neg", "", {a}, {"else_out"})}, {value("else_out")})}};
 }
 
 inline Names op_types(const Model& model) {
