@@ -9,23 +9,26 @@ export PYTHONDONTWRITEBYTECODE := 1
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := all
-.PHONY: all setup build models test demo bench format lint clean distclean help
+.PHONY: all setup configure build models test demo bench format lint clean distclean help
 
 all: build  ## build/detent, with all it needs installed first
 
 setup:  ## system packages, Python environment, ONNX Runtime headers (nothing when they are there)
 	@scripts/setup.sh
 
-build: setup
+build: configure
+	@cmake --build build --target detent
+
+configure: setup
 	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \
 	cmake --preset release -DDETENT_WERROR=$(WERROR) --log-level=WARNING >build/configure.log 2>&1 \
 	  || { cat build/configure.log >&2; exit 1; }
-	@cmake --build build
 
 models: setup  ## trained models and data for tests and demo, into build/models
 	@$(PYTHON) scripts/fetch_models.py $(MODELS)
 
-test: build models  ## all tests
+test: configure models  ## all tests
+	@cmake --build build
 	@ctest --test-dir build --output-on-failure --no-tests=error -j 2
 
 demo: build models  ## quantize two trained models and score them beside their float originals
@@ -41,7 +44,7 @@ format:  ## clang-format over all C++ files
 	@command -v clang-format >/dev/null || { echo "make format needs clang-format: apt-get install clang-format" >&2; exit 1; }
 	@clang-format -i $(SOURCES)
 
-lint: build  ## clang-tidy over all C++ sources
+lint: configure  ## clang-tidy over all C++ sources
 	@command -v clang-tidy >/dev/null || { echo "make lint needs clang-tidy: apt-get install clang-tidy" >&2; exit 1; }
 	@find src -name '*.cpp' | xargs -P "$$(nproc)" -n 4 clang-tidy -p build --quiet
 

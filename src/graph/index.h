@@ -35,7 +35,7 @@ class Index {
   bool is_input(std::string_view value) const;
   bool is_output(std::string_view value) const;
   bool knows(std::string_view value) const { return values_.contains(value); }
-  /// `wanted`, or `wanted` with the smallest number added that makes it new to the values and nodes; it is taken from then on.
+  /// `wanted`, or `wanted` with the smallest number added that no value and no node is named; it is taken from then on.
   std::string fresh_name(const std::string& wanted);
 
  private:

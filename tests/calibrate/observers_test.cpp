@@ -127,6 +127,14 @@ TEST(Observers, AnErrorNamesTensorNodeAndSample) {
   }
 }
 
+TEST(Observers, OneBadValueOfEitherKindIsEnough) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    Observers observers(kTwo, {});
+    feed(observers, 1, {1.0F, 2.0F});
+    EXPECT_THROW(feed(observers, 1, {1.0F, bad}), Error) << bad;
+  }
+}
+
 TEST(Observers, AllowedNonfiniteValuesAreCountedAndLeftOut) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   Observers observers(kTwo, {true, true, 1});

@@ -19,8 +19,8 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 TEST(BlockCache, GivesAlignedMemoryOfAnySize) {
   BlockCache cache;
-  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{63}, std::size_t{65}, std::size_t{65535}, std::size_t{65536},
-                                 std::size_t{65537}, kMiB, 5 * kMiB + 1}) {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{63}, std::size_t{65}, std::size_t{65535},
+                                 std::size_t{65536}, std::size_t{65537}, kMiB, 5 * kMiB + 1}) {
     void* block = cache.allocate(size);
     ASSERT_NE(block, nullptr);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 64, 0U);

@@ -27,12 +27,20 @@ TEST_F(SessionTest, WeightsStayInTheirFiles) {
 
 TEST_F(SessionTest, RefusesModelsAndInputsThatDoNotFit) {
   expect_error([&] { Session(runtime(), "garbage", "model 'a'"); }, "model 'a': ONNX Runtime");
-  expect_error([&] { run(make_model({{"NoSuchOperator", "", {"x"}, {"y"}}}), {random_floats({2})}); }, "NoSuchOperator");
+  expect_error(
+      [&] {
+        run(make_model({{"NoSuchOperator", "", {"x"}, {"y"}}}), {random_floats({2})});
+      },
+      "NoSuchOperator");
   const Model model = make_model({{"Relu", "", {"x"}, {"y"}}}, {}, 13);
   expect_error([&] { run(model, {random_floats({3})}); }, "the sample: ONNX Runtime");
   expect_error([&] { run(model, {}); }, "0 inputs were given, the model has 1");
   expect_error([&] { run(model, {random_floats({2}), random_floats({2})}); }, "2 inputs");
-  expect_error([&] { run(model, {array_of(DataType::int64, {2}, std::vector<std::int64_t>{1, 2})}); }, "the sample: ONNX Runtime");
+  expect_error(
+      [&] {
+        run(model, {array_of(DataType::int64, {2}, std::vector<std::int64_t>{1, 2})});
+      },
+      "the sample: ONNX Runtime");
   expect_error([&] { run(model, {array_of(DataType::float32, {2}, Floats{1})}); }, "the sample: ONNX Runtime");
   expect_error([] { Runtime("/nowhere/libonnxruntime.so"); }, "cannot load ONNX Runtime", ErrorKind::device);
 }
@@ -40,7 +48,9 @@ TEST_F(SessionTest, RefusesModelsAndInputsThatDoNotFit) {
 TEST_F(SessionTest, ResultsOutliveTheSession) {
   std::vector<Array> results;
   {
-    Session session(runtime(), emit(make_model({{"Relu", "", {"x"}, {"y"}}}, {}, 13, {value("x", {100000})}, {value("y", {100000})})), "m");
+    Session session(
+        runtime(),
+        emit(make_model({{"Relu", "", {"x"}, {"y"}}}, {}, 13, {value("x", {100000})}, {value("y", {100000})})), "m");
     const std::vector<Array> inputs{array_of(DataType::float32, {100000}, Floats(100000, 2))};
     results = session.run(inputs, "s");
   }
@@ -48,9 +58,14 @@ TEST_F(SessionTest, ResultsOutliveTheSession) {
 }
 
 TEST_F(SessionTest, ProbesTypesAndShapes) {
-  Model model = make_model({{"MatMul", "", {"x", "w"}, {"m"}}, {"Shape", "", {"m"}, {"s"}}, if_node("c", "m", "m", "z"), {"NonZero", "", {"z"}, {"y"}}},
-                           {floats("w", {3, 4}, Floats(12))}, 13, {onnx::make_value_info("x", DataType::float32, {{{-1, "N"}, {3, ""}}}), value("c", {}, DataType::boolean)},
-                           {value("y", {2, -1}, DataType::int64)});
+  Model model = make_model(
+      {{"MatMul", "", {"x", "w"}, {"m"}},
+       {"Shape", "", {"m"}, {"s"}},
+       if_node("c", "m", "m", "z"),
+       {"NonZero", "", {"z"}, {"y"}}},
+      {floats("w", {3, 4}, Floats(12))}, 13,
+      {onnx::make_value_info("x", DataType::float32, {{{-1, "N"}, {3, ""}}}), value("c", {}, DataType::boolean)},
+      {value("y", {2, -1}, DataType::int64)});
   const ValueTypes types = probe_values(runtime(), model);
   const auto dims = [](const graph::ValueType& t) {
     std::vector<std::int64_t> out;
@@ -67,8 +82,12 @@ TEST_F(SessionTest, ProbesTypesAndShapes) {
 }
 
 TEST_F(SessionTest, ComputesConstants) {
-  Model model = make_model({{"Neg", "", {"w"}, {"a"}}, {"Shape", "", {"a"}, {"b"}}, {"Split", "", {"w"}, {"p", "q"}}, {"Add", "", {"x", "a"}, {"c"}},
-                            {"Add", "", {"c", "q"}, {"d"}}, {"Reshape", "", {"d", "b"}, {"y"}}},
+  Model model = make_model({{"Neg", "", {"w"}, {"a"}},
+                            {"Shape", "", {"a"}, {"b"}},
+                            {"Split", "", {"w"}, {"p", "q"}},
+                            {"Add", "", {"x", "a"}, {"c"}},
+                            {"Add", "", {"c", "q"}, {"d"}},
+                            {"Reshape", "", {"d", "b"}, {"y"}}},
                            {floats("w", {2}, {1, 2})}, 13);
   const auto before = bytes_of(run(model, {random_floats({2})})[0]);
   const auto nodes = graph::constant_nodes(model, probe_values(runtime(), model));
@@ -83,7 +102,9 @@ TEST_F(SessionTest, ComputesConstants) {
 }
 
 TEST_F(SessionTest, ActivationsComeFromTheCache) {
-  const Model model = make_model({{"Exp", "", {"x"}, {"a"}}, {"Neg", "", {"a"}, {"b"}}, {"MatMul", "", {"b", "b"}, {"y"}}}, {}, 13, {value("x", {512, 512})}, {value("y", {512, 512})});
+  const Model model =
+      make_model({{"Exp", "", {"x"}, {"a"}}, {"Neg", "", {"a"}, {"b"}}, {"MatMul", "", {"b", "b"}, {"y"}}}, {}, 13,
+                 {value("x", {512, 512})}, {value("y", {512, 512})});
   const auto& cache = runtime().impl()->cache;
   const auto results = run(model, {random_floats({512, 512})});
   EXPECT_GE(cache.peak_in_use(), 2U << 20);

@@ -49,8 +49,8 @@ inline Floats floats_of(const Array& array) {
   return out;
 }
 
-inline std::vector<Array> run(const Model& model, const std::vector<Array>& inputs, const EmitOptions& options = {}, TapReceiver* receiver = nullptr,
-                              const SessionOptions& session_options = {}) {
+inline std::vector<Array> run(const Model& model, const std::vector<Array>& inputs, const EmitOptions& options = {},
+                              TapReceiver* receiver = nullptr, const SessionOptions& session_options = {}) {
   Session session(runtime(), emit(model, options), "the model", session_options, receiver);
   return session.run(inputs, "the sample");
 }

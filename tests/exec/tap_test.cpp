@@ -49,8 +49,9 @@ TEST(Tap, WorksAtEveryTuning) {
 }
 
 TEST(Tap, ReachesValuesThatBodiesCapture) {
-  const Model model = make_model({{"Relu", "", {"x"}, {"r"}}, {"Exp", "", {"r"}, {"e"}}, if_node("c", "r", "e", "z"), {"Neg", "", {"z"}, {"y"}}}, {}, 13,
-                                 {value("x"), value("c", {}, DataType::boolean)});
+  const Model model = make_model(
+      {{"Relu", "", {"x"}, {"r"}}, {"Exp", "", {"r"}, {"e"}}, if_node("c", "r", "e", "z"), {"Neg", "", {"z"}, {"y"}}},
+      {}, 13, {value("x"), value("c", {}, DataType::boolean)});
   for (const bool branch : {true, false}) {
     const std::vector<Array> inputs{random_floats({2}, 3), boolean(branch)};
     const auto plain = run(model, inputs, give({"r", "e", "z", "y"}));
@@ -63,7 +64,8 @@ TEST(Tap, ReachesValuesThatBodiesCapture) {
 }
 
 TEST(Tap, SeesEmptyAndIntegerTensors) {
-  Model model = make_model({{"Shape", "", {"x"}, {"s"}}, {"Relu", "", {"x"}, {"y"}}}, {}, 13, {value("x", {0, 3})}, {value("y", {0, 3}), value("s", {2}, DataType::int64)});
+  Model model = make_model({{"Shape", "", {"x"}, {"s"}}, {"Relu", "", {"x"}, {"y"}}}, {}, 13, {value("x", {0, 3})},
+                           {value("y", {0, 3}), value("s", {2}, DataType::int64)});
   Recorder recorder;
   run(model, {random_floats({0, 3})}, tap({"s", "y"}), &recorder);
   ASSERT_EQ(recorder.seen.size(), 2U);
@@ -103,7 +105,8 @@ TEST(Tap, WhatAReceiverThrowsComesOut) {
 }
 
 TEST(Tap, NamesStayApart) {
-  Model model = make_model({{"Relu", "r@tap", {"x"}, {"r@raw"}}, {"Neg", "", {"r@raw"}, {"r"}}, {"Exp", "", {"r"}, {"y"}}});
+  Model model =
+      make_model({{"Relu", "r@tap", {"x"}, {"r@raw"}}, {"Neg", "", {"r@raw"}, {"r"}}, {"Exp", "", {"r"}, {"y"}}});
   Recorder recorder;
   run(model, {random_floats({2})}, tap({"r", "r@raw", "x"}), &recorder);
   EXPECT_EQ(recorder.seen.size(), 3U);
@@ -112,13 +115,20 @@ TEST(Tap, NamesStayApart) {
 TEST(StopToken, InterruptsBeforeAndDuringARun) {
   std::stop_source before;
   before.request_stop();
-  expect_error([&] { run(chain(), {random_floats({2, 3})}, {}, nullptr, {Tuning::lean, 1, before.get_token()}); }, "", ErrorKind::interrupted);
+  expect_error(
+      [&] {
+        run(chain(), {random_floats({2, 3})}, {}, nullptr, {Tuning::lean, 1, before.get_token()});
+      },
+      "", ErrorKind::interrupted);
 
   // A Loop without end: only the token can end it.
   const auto turn = body("body", {Node("Identity", "", {"c"}, {"c2"}), Node("Add", "", {"v", "one"}, {"v2"})},
-                         {value("c2", {}, DataType::boolean), value("v2", {})}, {value("i", {}, DataType::int64), value("c", {}, DataType::boolean), value("v", {})});
-  const Model model = make_model({{"Loop", "", {"", "yes", "x"}, {"y"}, {turn}}},
-                                 {onnx::make_tensor<bool>("yes", DataType::boolean, {}, std::array{true}), floats("one", {}, {1})}, 13, {value("x", {})}, {value("y", {})});
+                         {value("c2", {}, DataType::boolean), value("v2", {})},
+                         {value("i", {}, DataType::int64), value("c", {}, DataType::boolean), value("v", {})});
+  const Model model =
+      make_model({{"Loop", "", {"", "yes", "x"}, {"y"}, {turn}}},
+                 {onnx::make_tensor<bool>("yes", DataType::boolean, {}, std::array{true}), floats("one", {}, {1})}, 13,
+                 {value("x", {})}, {value("y", {})});
   std::stop_source during;
   Session session(runtime(), emit(model), "the model", {Tuning::lean, 1, during.get_token()});
   const std::jthread later([&] {

@@ -1,5 +1,5 @@
-// Feeds arbitrary bytes to the reader of models and walks all that it gives. Anything but detent::Error is a bug, and so is a
-// model that reads back differently from what was written.
+// Feeds arbitrary bytes to the reader of models and walks all that it gives. Anything but detent::Error is a bug, and
+// so is a model that reads back differently from what was written.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>

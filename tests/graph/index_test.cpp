@@ -6,8 +6,9 @@ namespace detent::graph::test {
 namespace {
 
 TEST(Index, KnowsWhoMakesAndWhoReads) {
-  const Model model = make_model({{"Add", "", {"x", "w"}, {"a"}}, {"Mul", "", {"a", "a"}, {"b"}}, {"Add", "", {"a", "b"}, {"y"}}},
-                                 {floats("w", {2}, {1, 2}), floats("unused", {1}, {0})});
+  const Model model =
+      make_model({{"Add", "", {"x", "w"}, {"a"}}, {"Mul", "", {"a", "a"}, {"b"}}, {"Add", "", {"a", "b"}, {"y"}}},
+                 {floats("w", {2}, {1, 2}), floats("unused", {1}, {0})});
   const Index index(model);
   EXPECT_EQ(index.producer("a"), 0);
   EXPECT_EQ(index.producer("x"), kNone);
@@ -35,11 +36,13 @@ TEST(Index, FreshNamesAreTaken) {
 
 TEST(Index, RefusesNamesDefinedTwice) {
   const auto refuses = [](const Model& model, const std::string& part) { expect_error([&] { Index{model}; }, part); };
-  refuses(make_model({{"Relu", "", {"x"}, {"y"}}, {"Neg", "n", {"x"}, {"y"}}}), "Neg 'n': output 'y' is already defined");
+  refuses(make_model({{"Relu", "", {"x"}, {"y"}}, {"Neg", "n", {"x"}, {"y"}}}),
+          "Neg 'n': output 'y' is already defined");
   refuses(make_model({{"Split", "", {"x"}, {"y", "y"}}}), "output 'y' is already defined");
   refuses(make_model({{"Relu", "", {"x"}, {"x"}}}), "output 'x' is already defined");
   refuses(make_model({{"Relu", "", {"x"}, {"y"}}}, {floats("y", {1}, {0})}), "output 'y' is already defined");
-  refuses(make_model({{"Relu", "", {"x"}, {"y"}}}, {floats("w", {1}, {0}), floats("w", {1}, {0})}), "initializer 'w' is defined twice");
+  refuses(make_model({{"Relu", "", {"x"}, {"y"}}}, {floats("w", {1}, {0}), floats("w", {1}, {0})}),
+          "initializer 'w' is defined twice");
   refuses(make_model({{"Relu", "", {"x"}, {"y"}}}, {}, 17, {value("x"), value("x")}), "input 'x' is defined twice");
 }
 
@@ -48,13 +51,14 @@ TEST(Index, RefusesNamesThatNothingDefines) {
   refuses(make_model({{"Add", "plus", {"x", "gone"}, {"y"}}}), "Add 'plus': input 'gone' is not defined");
   refuses(make_model({{"Add", "", {"x", "a\nb"}, {"y"}}}), "input 'a\\x0ab' is not defined");
   refuses(make_model({{"Relu", "", {"x"}, {"z"}}}), "graph output 'y' is not defined");
-  refuses(make_model({if_node("c", "gone", "x", "y")}, {}, 17, {value("x"), value("c", {}, DataType::boolean)}), "'gone' is not defined");
+  refuses(make_model({if_node("c", "gone", "x", "y")}, {}, 17, {value("x"), value("c", {}, DataType::boolean)}),
+          "'gone' is not defined");
   EXPECT_NO_THROW(Index(make_model({{"Clip", "", {"x", "", ""}, {"y", ""}}}))) << "optional inputs and outputs";
 }
 
 TEST(Index, SeesWhatBodiesCapture) {
-  const Model model = make_model({{"Relu", "", {"x"}, {"r"}}, if_node("c", "r", "w", "y")}, {floats("w", {2}, {1, 2})}, 17,
-                                 {value("x"), value("c", {}, DataType::boolean)});
+  const Model model = make_model({{"Relu", "", {"x"}, {"r"}}, if_node("c", "r", "w", "y")}, {floats("w", {2}, {1, 2})},
+                                 17, {value("x"), value("c", {}, DataType::boolean)});
   const Index index(model);
   EXPECT_EQ(captured_names(model, model.graph.nodes[1]), (Names{"r", "w"}));
   EXPECT_TRUE(captured_names(model, model.graph.nodes[0]).empty());
@@ -65,20 +69,23 @@ TEST(Index, SeesWhatBodiesCapture) {
 }
 
 TEST(Index, BodiesHideAndNest) {
-  // The Loop's own input `v` and its local `t` hide names of the outer graph; its inner If reads `t` from the Loop and `w` from afar.
+  // The Loop's own input `v` and its local `t` hide names of the outer graph; its inner If reads `t` from the Loop and
+  // `w` from afar.
   const Node inner = if_node("cond", "t", "w", "o");
   const Node loop("Loop", "loop", {"", "c", "x"}, {"y"},
                   {body("body", {Node("Relu", "", {"v"}, {"t"}), inner}, {value("cond"), value("o"), value("k")},
-                        {value("i"), value("cond"), value("v")}, {onnx::test::tensor_head("local", DataType::float32, {}).fixed32(4, 1)})});
-  const Model model = make_model({loop}, {floats("w", {2}, {1, 2}), floats("t", {1}, {0}), floats("k", {2}, {1, 2})}, 17,
-                                 {value("x"), value("c", {}, DataType::boolean)});
+                        {value("i"), value("cond"), value("v")},
+                        {onnx::test::tensor_head("local", DataType::float32, {}).fixed32(4, 1)})});
+  const Model model = make_model({loop}, {floats("w", {2}, {1, 2}), floats("t", {1}, {0}), floats("k", {2}, {1, 2})},
+                                 17, {value("x"), value("c", {}, DataType::boolean)});
   EXPECT_EQ(captured_names(model, model.graph.nodes[0]), (Names{"k", "w"})) << "an output may be captured, too";
   EXPECT_FALSE(Index(model).is_captured("t"));
 }
 
 TEST(Index, RefusesBodiesNestedWithoutEnd) {
   Node n("Relu", "", {"x"}, {"y"});
-  for (int depth = 0; depth < 1000; ++depth) n = Node("If", "deep", {"x"}, {"y"}, {body("then_branch", {n}, {value("y")})});
+  for (int depth = 0; depth < 1000; ++depth)
+    n = Node("If", "deep", {"x"}, {"y"}, {body("then_branch", {n}, {value("y")})});
   expect_error([&] { Index{make_model({n})}; }, "nested too deeply");
 }
 
@@ -91,14 +98,15 @@ TEST(Index, DamagedBodiesAreErrors) {
 }
 
 TEST(Dependence, FollowsInputsAndChance) {
-  const Model model = make_model({{"Neg", "", {"w"}, {"a"}},
-                                  {"Shape", "", {"x"}, {"b"}},
-                                  {"RandomNormal", "", {}, {"c"}},
-                                  {"Add", "", {"a", "c"}, {"d"}},
-                                  if_node("cc", "a", "x", "e"),
-                                  if_node("cc", "a", "w", "f"),
-                                  {"Relu", "", {"x"}, {"y"}}},
-                                 {floats("w", {2}, {1, 2}), onnx::make_tensor<bool>("cc", DataType::boolean, {}, std::array{true})});
+  const Model model =
+      make_model({{"Neg", "", {"w"}, {"a"}},
+                  {"Shape", "", {"x"}, {"b"}},
+                  {"RandomNormal", "", {}, {"c"}},
+                  {"Add", "", {"a", "c"}, {"d"}},
+                  if_node("cc", "a", "x", "e"),
+                  if_node("cc", "a", "w", "f"),
+                  {"Relu", "", {"x"}, {"y"}}},
+                 {floats("w", {2}, {1, 2}), onnx::make_tensor<bool>("cc", DataType::boolean, {}, std::array{true})});
   EXPECT_EQ(depends_on_input(model, Index(model)), (std::vector<bool>{false, true, true, true, true, false, true}));
   Model overridable = model;
   overridable.graph.inputs.push_back(value("w"));
@@ -112,7 +120,8 @@ TEST(Frontier, IsWhatLivesAcrossTheCut) {
                                   {"Abs", "", {"a"}, {"o"}},
                                   {"Add", "", {"b", "w"}, {"c"}},
                                   if_node("k", "a", "c", "y")},
-                                 {floats("w", {2}, {1, 2})}, 17, {value("x"), value("k", {}, DataType::boolean)}, {value("y"), value("o")});
+                                 {floats("w", {2}, {1, 2})}, 17, {value("x"), value("k", {}, DataType::boolean)},
+                                 {value("y"), value("o")});
   const Index index(model);
   EXPECT_EQ(frontier(model, index, 0), (Names{"x", "k"}));
   EXPECT_EQ(frontier(model, index, 1), (Names{"k", "a"}));
@@ -123,7 +132,10 @@ TEST(Frontier, IsWhatLivesAcrossTheCut) {
 }
 
 TEST(Sort, KeepsAnOrderThatIsFree) {
-  Model sorted = make_model({{"Relu", "1", {"x"}, {"a"}}, {"Relu", "2", {"x"}, {"b"}}, {"Relu", "3", {"x"}, {"c"}}, {"Sum", "4", {"c", "b", "a"}, {"y"}}});
+  Model sorted = make_model({{"Relu", "1", {"x"}, {"a"}},
+                             {"Relu", "2", {"x"}, {"b"}},
+                             {"Relu", "3", {"x"}, {"c"}},
+                             {"Sum", "4", {"c", "b", "a"}, {"y"}}});
   sort_topologically(sorted);
   Names names;
   for (const auto& n : sorted.graph.nodes) names.push_back(n.name());
@@ -131,8 +143,9 @@ TEST(Sort, KeepsAnOrderThatIsFree) {
 }
 
 TEST(Sort, BringsProducersFirst) {
-  Model model = make_model({{"Sum", "last", {"c", "b"}, {"y"}}, if_node("k", "b", "b", "c"), {"Relu", "first", {"x"}, {"b"}}}, {}, 17,
-                           {value("x"), value("k", {}, DataType::boolean)});
+  Model model =
+      make_model({{"Sum", "last", {"c", "b"}, {"y"}}, if_node("k", "b", "b", "c"), {"Relu", "first", {"x"}, {"b"}}}, {},
+                 17, {value("x"), value("k", {}, DataType::boolean)});
   sort_topologically(model);
   EXPECT_EQ(op_types(model), (Names{"Relu", "If", "Sum"})) << "a body's captures count";
 }

@@ -21,12 +21,18 @@ Attribute tensor_attribute(const onnx::test::Msg& tensor) {
 
 TEST(LiftConstants, EveryDenseForm) {
   const auto strings = Attribute(onnx::Wire::own(attribute_head("value_strings").text(9, "a").varint(20, 8).bytes));
-  const auto many = Attribute(onnx::Wire::own(attribute_head("value_floats").fixed32(7, 1).fixed32(7, 2).varint(20, 6).bytes));
-  Model model = make_model({constant("t", tensor_attribute(tensor_head("other name", DataType::int8, {2}).packed(5, {-1, 2}))),
-                            constant("f", Attribute::of_float("value_float", 1.5F)), constant("i", Attribute::of_int("value_int", -3)),
-                            constant("fs", many), constant("is", Attribute::of_ints("value_ints", {4, 5})), constant("s", strings),
-                            constant("o", Attribute::of_int("value_int", 1)), {"Any", "", {"x", "t", "f", "i", "fs", "is", "s"}, {"y"}}},
-                           {}, 17, {value("x")}, {value("y"), value("o")});
+  const auto many =
+      Attribute(onnx::Wire::own(attribute_head("value_floats").fixed32(7, 1).fixed32(7, 2).varint(20, 6).bytes));
+  Model model =
+      make_model({constant("t", tensor_attribute(tensor_head("other name", DataType::int8, {2}).packed(5, {-1, 2}))),
+                  constant("f", Attribute::of_float("value_float", 1.5F)),
+                  constant("i", Attribute::of_int("value_int", -3)),
+                  constant("fs", many),
+                  constant("is", Attribute::of_ints("value_ints", {4, 5})),
+                  constant("s", strings),
+                  constant("o", Attribute::of_int("value_int", 1)),
+                  {"Any", "", {"x", "t", "f", "i", "fs", "is", "s"}, {"y"}}},
+                 {}, 17, {value("x")}, {value("y"), value("o")});
   EXPECT_EQ(lift_constants(model).size(), 1U);
   EXPECT_EQ(op_types(model), (Names{"Constant", "Constant", "Any"})) << "strings and graph outputs stay";
   EXPECT_EQ(initializer_names(model), (Names{"t", "f", "i", "fs", "is"}));
@@ -40,7 +46,8 @@ TEST(LiftConstants, EveryDenseForm) {
 }
 
 TEST(LiftConstants, DamagedTensorsAreErrors) {
-  Model model = make_model({constant("t", tensor_attribute(tensor_head("", DataType::float32, {2}).fixed32(4, 1))), {"Add", "", {"x", "t"}, {"y"}}});
+  Model model = make_model({constant("t", tensor_attribute(tensor_head("", DataType::float32, {2}).fixed32(4, 1))),
+                            {"Add", "", {"x", "t"}, {"y"}}});
   expect_error([&] { lift_constants(model); }, "Constant (output 't')");
 }
 
@@ -65,19 +72,23 @@ TEST(RemoveIdentities, RewiresChainsAndKeepsNames) {
 }
 
 TEST(RemoveIdentities, LeavesWhatDoesSomething) {
-  const auto flag = [](const char* name, bool on) { return onnx::make_tensor<bool>(name, DataType::boolean, {}, std::array{on}); };
-  Model model = make_model({{"Dropout", "mask is read", {"x"}, {"a", "m"}},
-                            {"Dropout", "trains", {"a", "", "yes"}, {"b"}},
-                            {"Dropout", "may train", {"b", "", "maybe"}, {"c"}},
-                            {"Dropout", "does not train", {"c", "", "no"}, {"d"}},
-                            {"Identity", "captured", {"d"}, {"e"}},
-                            {"Identity", "other domain", {"e"}, {"f"}, {}, "my.domain"},
-                            if_node("maybe", "e", "f", "g"),
-                            {"Where", "", {"m", "g", "f"}, {"y"}},
-                            {"Identity", "", {}, {"nothing"}}},
-                           {flag("yes", true), flag("no", false)}, 17, {value("x"), value("maybe", {}, DataType::boolean)});
+  const auto flag = [](const char* name, bool on) {
+    return onnx::make_tensor<bool>(name, DataType::boolean, {}, std::array{on});
+  };
+  Model model =
+      make_model({{"Dropout", "mask is read", {"x"}, {"a", "m"}},
+                  {"Dropout", "trains", {"a", "", "yes"}, {"b"}},
+                  {"Dropout", "may train", {"b", "", "maybe"}, {"c"}},
+                  {"Dropout", "does not train", {"c", "", "no"}, {"d"}},
+                  {"Identity", "captured", {"d"}, {"e"}},
+                  {"Identity", "other domain", {"e"}, {"f"}, {}, "my.domain"},
+                  if_node("maybe", "e", "f", "g"),
+                  {"Where", "", {"m", "g", "f"}, {"y"}},
+                  {"Identity", "", {}, {"nothing"}}},
+                 {flag("yes", true), flag("no", false)}, 17, {value("x"), value("maybe", {}, DataType::boolean)});
   remove_identities(model);
-  EXPECT_EQ(op_types(model), (Names{"Dropout", "Dropout", "Dropout", "Identity", "Identity", "If", "Where", "Identity"}));
+  EXPECT_EQ(op_types(model),
+            (Names{"Dropout", "Dropout", "Dropout", "Identity", "Identity", "If", "Where", "Identity"}));
   EXPECT_EQ(model.graph.nodes[3].inputs(), (Names{"c"}));
   Model odd = make_model({{"Identity", "", {"x"}, {}}, {"Relu", "", {"x"}, {"y"}}});
   EXPECT_NO_THROW(remove_identities(odd)) << "a node without outputs";
@@ -102,16 +113,17 @@ TEST(ConstantNodes, TakesWhatIsSmallOrDoesNotGrow) {
                                   {"Neg", "9 makes an output", {"w"}, {"o"}},
                                   {"Neg", "10 reads the input", {"x"}, {"y"}},
                                   {"Concat", "11 grows less than four times", {"big", "big", "big"}, {"j"}}},
-                                 {floats("w", {2}, {1, 2}), ints("s", {large}), floats("big", {large}, Floats(large))}, 17, {value("x")},
-                                 {value("y"), value("o")});
-  const ValueTypes types{{"a", type({2})}, {"b", type({2})}, {"c", type({large})}, {"d", type({large})}, {"e", type({large})},
-                         {"f", type({1, -1})}, {"g", type({2})}, {"h", type({2})}, {"i", type({2})}, {"o", type({2})}, {"y", type({2})},
-                         {"j", type({3, large})}};
+                                 {floats("w", {2}, {1, 2}), ints("s", {large}), floats("big", {large}, Floats(large))},
+                                 17, {value("x")}, {value("y"), value("o")});
+  const ValueTypes types{{"a", type({2})},     {"b", type({2})},     {"c", type({large})}, {"d", type({large})},
+                         {"e", type({large})}, {"f", type({1, -1})}, {"g", type({2})},     {"h", type({2})},
+                         {"i", type({2})},     {"o", type({2})},     {"y", type({2})},     {"j", type({3, large})}};
   EXPECT_EQ(constant_nodes(model, types), (std::vector<int>{0, 1, 4, 11}));
 }
 
 TEST(ConstantNodes, AreReplacedByTheirResults) {
-  Model model = make_model({{"Neg", "", {"w"}, {"a"}}, {"Abs", "", {"a"}, {"b"}}, {"Add", "", {"x", "b"}, {"y"}}}, {floats("w", {2}, {1, 2})});
+  Model model = make_model({{"Neg", "", {"w"}, {"a"}}, {"Abs", "", {"a"}, {"b"}}, {"Add", "", {"x", "b"}, {"y"}}},
+                           {floats("w", {2}, {1, 2})});
   EXPECT_TRUE(replace_by_constants(model, {}, {}).empty());
   replace_by_constants(model, {0, 1}, {floats("b", {2}, {1, 2})});
   EXPECT_EQ(op_types(model), (Names{"Add"}));
@@ -121,11 +133,15 @@ TEST(ConstantNodes, AreReplacedByTheirResults) {
 
 // Weights, and a BatchNormalization of two channels with values that do not divide evenly.
 std::vector<onnx::Tensor> bn_parts(const std::string& tag = "") {
-  return {floats("scale" + tag, {2}, {1.1F, -0.7F}), floats("shift" + tag, {2}, {0.3F, 0.9F}), floats("mean" + tag, {2}, {0.17F, -2.3F}),
-          floats("var" + tag, {2}, {0.77F, 1e-4F})};
+  return {floats("scale" + tag, {2}, {1.1F, -0.7F}), floats("shift" + tag, {2}, {0.3F, 0.9F}),
+          floats("mean" + tag, {2}, {0.17F, -2.3F}), floats("var" + tag, {2}, {0.77F, 1e-4F})};
 }
 Node batch_norm(const std::string& in, const std::string& out, const std::string& tag = "") {
-  return {"BatchNormalization", "bn" + tag, {in, "scale" + tag, "shift" + tag, "mean" + tag, "var" + tag}, {out}, {Attribute::of_float("epsilon", 1e-3F)}};
+  return {"BatchNormalization",
+          "bn" + tag,
+          {in, "scale" + tag, "shift" + tag, "mean" + tag, "var" + tag},
+          {out},
+          {Attribute::of_float("epsilon", 1e-3F)}};
 }
 Floats kernel(std::size_t count) {
   Floats w(count);
@@ -147,12 +163,14 @@ float factor(std::size_t c) {
 }
 
 TEST(FoldBatchNorm, IntoConvWithoutBias) {
-  Model model = make_model({{"Conv", "conv", {"x", "w"}, {"c"}}, batch_norm("c", "y")}, with_parts(floats("w", {2, 3, 1, 1}, kernel(6))));
+  Model model = make_model({{"Conv", "conv", {"x", "w"}, {"c"}}, batch_norm("c", "y")},
+                           with_parts(floats("w", {2, 3, 1, 1}, kernel(6))));
   EXPECT_EQ(fold_batch_norm(model, keep).size(), 1U);
   EXPECT_EQ(op_types(model), (Names{"Conv"}));
   EXPECT_EQ(model.graph.nodes[0].inputs(), (Names{"x", "ConvBnFusion_W_w", "ConvBnFusion_BN_B_shift"}));
   EXPECT_EQ(model.graph.nodes[0].outputs(), (Names{"y"}));
-  EXPECT_EQ(initializer_names(model), (Names{"ConvBnFusion_W_w", "ConvBnFusion_BN_B_shift"})) << "what nothing reads is gone";
+  EXPECT_EQ(initializer_names(model), (Names{"ConvBnFusion_W_w", "ConvBnFusion_BN_B_shift"}))
+      << "what nothing reads is gone";
   const Floats w = elements<float>(initializer(model, "ConvBnFusion_W_w"));
   for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(w[i], kernel(6)[i] * factor(i / 3));
   const Floats b = elements<float>(initializer(model, "ConvBnFusion_BN_B_shift"));
@@ -176,7 +194,8 @@ TEST(FoldBatchNorm, IntoConvWithBias) {
 }
 
 TEST(FoldBatchNorm, IntoConvTransposeAlongItsOtherAxis) {
-  Model model = make_model({{"ConvTranspose", "conv", {"x", "w"}, {"c"}}, batch_norm("c", "y")}, with_parts(floats("w", {3, 2, 1, 2}, kernel(12))));
+  Model model = make_model({{"ConvTranspose", "conv", {"x", "w"}, {"c"}}, batch_norm("c", "y")},
+                           with_parts(floats("w", {3, 2, 1, 2}, kernel(12))));
   fold_batch_norm(model, keep);
   EXPECT_EQ(op_types(model), (Names{"ConvTranspose"}));
   const Floats w = elements<float>(initializer(model, "ConvBnFusion_W_w"));
@@ -186,7 +205,11 @@ TEST(FoldBatchNorm, IntoConvTransposeAlongItsOtherAxis) {
 TEST(FoldBatchNorm, SharedWeightsFoldOnce) {
   auto parts = with_parts(floats("w", {2, 2, 1, 1}, kernel(4)));
   for (auto& t : bn_parts("2")) parts.push_back(t);
-  Model model = make_model({{"Conv", "1", {"x", "w"}, {"a"}}, batch_norm("a", "b"), {"Conv", "2", {"b", "w"}, {"c"}}, batch_norm("c", "y", "2")}, parts);
+  Model model = make_model({{"Conv", "1", {"x", "w"}, {"a"}},
+                            batch_norm("a", "b"),
+                            {"Conv", "2", {"b", "w"}, {"c"}},
+                            batch_norm("c", "y", "2")},
+                           parts);
   fold_batch_norm(model, keep);
   EXPECT_EQ(op_types(model), (Names{"Conv", "Conv", "BatchNormalization"}));
   EXPECT_EQ(model.graph.nodes[1].inputs()[1], "w");
@@ -195,7 +218,8 @@ TEST(FoldBatchNorm, SharedWeightsFoldOnce) {
 
 TEST(FoldBatchNorm, LeavesWhatItMayNot) {
   const auto stays = [](std::vector<Node> nodes, std::vector<onnx::Tensor> tensors, const std::string& why,
-                        std::vector<onnx::ValueInfo> outputs = {value("y")}, std::vector<onnx::ValueInfo> inputs = {value("x")}) {
+                        std::vector<onnx::ValueInfo> outputs = {value("y")},
+                        std::vector<onnx::ValueInfo> inputs = {value("x")}) {
     Model model = make_model(std::move(nodes), std::move(tensors), 17, std::move(inputs), std::move(outputs));
     const auto before = onnx::encode_model(model, nullptr);
     EXPECT_TRUE(fold_batch_norm(model, keep).empty()) << why;
@@ -208,11 +232,14 @@ TEST(FoldBatchNorm, LeavesWhatItMayNot) {
   stays({conv, if_node("k", "c", "c", "z"), batch_norm("c", "y")}, with_parts(w), "a body reads it", {value("y")},
         {value("x"), value("k", {}, DataType::boolean)});
   stays({conv, batch_norm("c", "y")}, bn_parts(), "the weight is an input", {value("y")}, {value("x"), value("w")});
-  stays({{"Conv", "conv", {"x", "w", "bias"}, {"c"}}, batch_norm("c", "y")}, with_parts(w), "the bias is an input", {value("y")}, {value("x"), value("bias")});
+  stays({{"Conv", "conv", {"x", "w", "bias"}, {"c"}}, batch_norm("c", "y")}, with_parts(w), "the bias is an input",
+        {value("y")}, {value("x"), value("bias")});
   stays({{"Relu", "", {"x"}, {"c"}}, batch_norm("c", "y")}, with_parts(w), "no convolution");
-  stays({{"Conv", "conv", {"x", "w"}, {"c"}, {}, "my.domain"}, batch_norm("c", "y")}, with_parts(w), "another domain's");
+  stays({{"Conv", "conv", {"x", "w"}, {"c"}, {}, "my.domain"}, batch_norm("c", "y")}, with_parts(w),
+        "another domain's");
   stays({conv, batch_norm("c", "y")}, with_parts(floats("w", {3, 2, 1, 1}, kernel(6))), "channels disagree");
-  stays({{"Conv", "conv", {"x", "w", "bias"}, {"c"}}, batch_norm("c", "y")}, with_parts(w, floats("bias", {1}, {1})), "the bias is too short");
+  stays({{"Conv", "conv", {"x", "w", "bias"}, {"c"}}, batch_norm("c", "y")}, with_parts(w, floats("bias", {1}, {1})),
+        "the bias is too short");
   stays({{"ConvTranspose", "conv", {"x", "w"}, {"c"}, {Attribute::of_int("group", 2)}}, batch_norm("c", "y")},
         with_parts(floats("w", {2, 2, 1, 1}, kernel(4))), "grouped");
   Node trains = batch_norm("c", "y");
@@ -222,8 +249,9 @@ TEST(FoldBatchNorm, LeavesWhatItMayNot) {
 }
 
 TEST(FoldBatchNorm, KeepsItsNamesApart) {
-  Model model = make_model({{"Conv", "conv", {"x", "w"}, {"c"}}, batch_norm("c", "d"), {"Add", "", {"d", "ConvBnFusion_W_w"}, {"y"}}},
-                           with_parts(floats("w", {2, 3, 1, 1}, kernel(6)), floats("ConvBnFusion_W_w", {1}, {1})));
+  Model model = make_model(
+      {{"Conv", "conv", {"x", "w"}, {"c"}}, batch_norm("c", "d"), {"Add", "", {"d", "ConvBnFusion_W_w"}, {"y"}}},
+      with_parts(floats("w", {2, 3, 1, 1}, kernel(6)), floats("ConvBnFusion_W_w", {1}, {1})));
   fold_batch_norm(model, keep);
   EXPECT_EQ(model.graph.nodes[0].inputs()[1], "ConvBnFusion_W_w_1");
 }

@@ -16,7 +16,8 @@ using onnx::test::expect_error;
 using Names = std::vector<std::string>;
 using Floats = std::vector<float>;
 
-inline onnx::ValueInfo value(const std::string& name, const std::vector<std::int64_t>& dims = {2}, DataType type = DataType::float32) {
+inline onnx::ValueInfo value(const std::string& name, const std::vector<std::int64_t>& dims = {2},
+                             DataType type = DataType::float32) {
   std::vector<onnx::Dim> shape;
   for (const auto d : dims) shape.push_back({d, ""});
   return onnx::make_value_info(name, type, shape);
@@ -30,7 +31,8 @@ inline onnx::Tensor ints(const std::string& name, const std::vector<std::int64_t
 }
 
 inline Model make_model(std::vector<Node> nodes, std::vector<onnx::Tensor> initializers = {}, std::int64_t opset = 17,
-                        std::vector<onnx::ValueInfo> inputs = {value("x")}, std::vector<onnx::ValueInfo> outputs = {value("y")}) {
+                        std::vector<onnx::ValueInfo> inputs = {value("x")},
+                        std::vector<onnx::ValueInfo> outputs = {value("y")}) {
   Model model;
   model.path = "made.onnx";
   model.external = std::make_shared<onnx::ExternalFiles>(model.path);
@@ -45,8 +47,9 @@ inline Model make_model(std::vector<Node> nodes, std::vector<onnx::Tensor> initi
 }
 
 /// A graph attribute: a body of the given nodes, with its own inputs, initializers and outputs.
-inline Attribute body(const std::string& name, const std::vector<Node>& nodes, const std::vector<onnx::ValueInfo>& outputs,
-                      const std::vector<onnx::ValueInfo>& inputs = {}, const std::vector<onnx::test::Msg>& initializers = {}) {
+inline Attribute body(const std::string& name, const std::vector<Node>& nodes,
+                      const std::vector<onnx::ValueInfo>& outputs, const std::vector<onnx::ValueInfo>& inputs = {},
+                      const std::vector<onnx::test::Msg>& initializers = {}) {
   onnx::test::Msg g;
   for (const auto& n : nodes) g.text(1, n.encode().view());
   g.text(2, name);
@@ -58,8 +61,12 @@ inline Attribute body(const std::string& name, const std::vector<Node>& nodes, c
 
 /// y = If(c) { then: Add(a, b) } { else: Identity(a) }, both reading from around.
 inline Node if_node(const std::string& condition, const std::string& a, const std::string& b, const std::string& out) {
-  return {"If", "choose", {condition}, {out},
-          {body("then_branch", {Node("Add", "", {a, b}, {"then_out"})}, {value("then_out")}), body("else_branch", {Node("Neg", "", {a}, {"else_out"})}, {value("else_out")})}};
+  return {"If",
+          "choose",
+          {condition},
+          {out},
+          {body("then_branch", {Node("Add", "", {a, b}, {"then_out"})}, {value("then_out")}),
+           body("else_branch", {Node("Neg", "", {a}, {"else_out"})}, {value("else_out")})}};
 }
 
 inline Names op_types(const Model& model) {

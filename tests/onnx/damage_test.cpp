@@ -11,8 +11,13 @@ class Damage : public ModelTest {};
 Msg sound_model() {
   const Msg attribute = attribute_head("axes").packed(8, {1, 300, -1}).varint(20, 7);
   const Msg n = node("Squeeze", {"x"}, {"y"}, {attribute}).text(3, "node");
-  const Msg graph = Msg().sub(1, n).text(2, "g").sub(5, tensor_head("w", DataType::float32, {2}).text(4, raw_bytes<float>({1, 2}))).sub(
-      5, tensor_head("i", DataType::int64, {1}).packed(7, {1LL << 40})).sub(11, value_info("x", DataType::float32, {1, 300})).sub(12, value_info("y"));
+  const Msg graph = Msg()
+                        .sub(1, n)
+                        .text(2, "g")
+                        .sub(5, tensor_head("w", DataType::float32, {2}).text(4, raw_bytes<float>({1, 2})))
+                        .sub(5, tensor_head("i", DataType::int64, {1}).packed(7, {1LL << 40}))
+                        .sub(11, value_info("x", DataType::float32, {1, 300}))
+                        .sub(12, value_info("y"));
   return model_of(graph).sub(14, entry("k", "v"));
 }
 
@@ -21,8 +26,8 @@ void read_all(const Model& model) {
   for (const auto& n : model.graph.nodes) {
     for (const auto& a : n.attributes()) {
       for (const auto& read : std::initializer_list<std::function<void()>>{
-               [&] { a.as_int(); }, [&] { a.as_float(); }, [&] { a.as_string(); }, [&] { a.as_ints(); }, [&] { a.as_floats(); },
-               [&] { read_attribute_tensor(model, n, a); },
+               [&] { a.as_int(); }, [&] { a.as_float(); }, [&] { a.as_string(); }, [&] { a.as_ints(); },
+               [&] { a.as_floats(); }, [&] { read_attribute_tensor(model, n, a); },
                [&] {
                  for (const auto& g : a.as_graphs()) read_graph(g, model.file, *model.external, "body");
                }}) {
@@ -68,9 +73,11 @@ TEST_F(Damage, AnyByteChanged) {
 }
 
 TEST_F(Damage, WrongWireTypes) {
-  // Every field of every message as a varint, a fixed number and an empty message: carried as unknown or refused, never misread.
+  // Every field of every message as a varint, a fixed number and an empty message: carried as unknown or refused, never
+  // misread.
   for (std::uint32_t number = 1; number <= 26; ++number) {
-    for (const Msg& field : {Msg().varint(number, 1), Msg().fixed32(number, 1), Msg().fixed64(number, 1), Msg().text(number, "")}) {
+    for (const Msg& field :
+         {Msg().varint(number, 1), Msg().fixed32(number, 1), Msg().fixed64(number, 1), Msg().text(number, "")}) {
       Msg attribute = attribute_head("a"), tensor = tensor_head("w", DataType::float32, {}), graph, model;
       tensor.bytes += field.bytes;
       attribute.bytes += field.bytes;
@@ -110,7 +117,9 @@ TEST_F(Damage, NotAModel) {
 TEST_F(Damage, DeeplyNestedBodies) {
   Msg graph = graph_with({});
   for (int depth = 0; depth < 1000; ++depth) {
-    graph = Msg().sub(1, node("If", {"x"}, {"y"}, {attribute_head("then_branch").sub(6, graph).varint(20, 5)})).sub(12, value_info("y"));
+    graph = Msg()
+                .sub(1, node("If", {"x"}, {"y"}, {attribute_head("then_branch").sub(6, graph).varint(20, 5)}))
+                .sub(12, value_info("y"));
   }
   const Msg message = model_of(graph);
   EXPECT_EQ(encode_model(read(message), nullptr), message.bytes);

@@ -20,7 +20,8 @@ class External : public ModelTest {
     for (const auto& [key, value] : entries) tensor.sub(13, entry(key, value));
     return model_of(graph_with({tensor.varint(14, 1)}));
   }
-  Tensor load(const Entries& entries, const std::vector<std::int64_t>& dims = {2}, const std::string& path = "m/model.onnx") const {
+  Tensor load(const Entries& entries, const std::vector<std::int64_t>& dims = {2},
+              const std::string& path = "m/model.onnx") const {
     write_file(at(path), model_with(entries, dims).bytes);
     return read_model(at(path)).graph.initializers.at(0);
   }
@@ -30,8 +31,10 @@ class External : public ModelTest {
 };
 
 TEST_F(External, ReadsWhereItIsTold) {
-  EXPECT_EQ(elements<float>(load({{"location", "w.bin"}, {"offset", "4"}, {"length", "8"}})), (std::vector<float>{2, 3}));
-  EXPECT_EQ(elements<float>(load({{"location", "./w.bin"}})), (std::vector<float>{1, 2})) << "no length: what the shape needs";
+  EXPECT_EQ(elements<float>(load({{"location", "w.bin"}, {"offset", "4"}, {"length", "8"}})),
+            (std::vector<float>{2, 3}));
+  EXPECT_EQ(elements<float>(load({{"location", "./w.bin"}})), (std::vector<float>{1, 2}))
+      << "no length: what the shape needs";
   EXPECT_EQ(elements<float>(load({{"location", "w.bin"}, {"checksum", "x"}, {"basepath", "y"}})).size(), 2U);
   EXPECT_EQ(elements<float>(load({{"location", "w.bin"}, {"offset", "16"}}, {0})).size(), 0U) << "at the very end";
   write_file(at("m/sub/v.bin"), raw_bytes<float>({5, 6}));
@@ -63,8 +66,9 @@ TEST_F(External, RefusesPathsThatLeaveTheDirectory) {
   write_file(at("outside/v.bin"), raw_bytes<float>({7, 8}));
   write_file(at("m2/v.bin"), raw_bytes<float>({7, 8}));
   for (const std::string& location :
-       {std::string(), at("m/w.bin").string(), std::string("/etc/passwd"), std::string("../secret.bin"), std::string("sub/../w.bin"),
-        std::string("./../m/w.bin"), std::string(".."), std::string("w.bin\0.txt", 10), std::string("a\n../secret.bin")}) {
+       {std::string(), at("m/w.bin").string(), std::string("/etc/passwd"), std::string("../secret.bin"),
+        std::string("sub/../w.bin"), std::string("./../m/w.bin"), std::string(".."), std::string("w.bin\0.txt", 10),
+        std::string("a\n../secret.bin")}) {
     refuse({{"location", location}}, "external data");
   }
   refuse({}, "external data location ''");
@@ -112,9 +116,11 @@ TEST_F(External, WorksInTheCurrentDirectory) {
 }
 
 TEST_F(External, OpensEachFileOnce) {
-  write_file(at("m/model.onnx"), model_of(graph_with({tensor_head("a", DataType::float32, {1}).sub(13, entry("location", "w.bin")).varint(14, 1),
-                                                      tensor_head("b", DataType::float32, {1}).sub(13, entry("location", "w.bin")).varint(14, 1)}))
-                                     .bytes);
+  write_file(
+      at("m/model.onnx"),
+      model_of(graph_with({tensor_head("a", DataType::float32, {1}).sub(13, entry("location", "w.bin")).varint(14, 1),
+                           tensor_head("b", DataType::float32, {1}).sub(13, entry("location", "w.bin")).varint(14, 1)}))
+          .bytes);
   const Model model = read_model(at("m/model.onnx"));
   EXPECT_EQ(model.graph.initializers[0].data.file(), model.graph.initializers[1].data.file());
 }

@@ -21,19 +21,33 @@ Msg unknown(Msg m) { return m.varint(777, -5).text(778, "later").fixed32(779, 1.
 TEST_F(RoundTrip, KeepsUnknownFieldsAtEveryLevel) {
   const Msg attribute = unknown(attribute_head("alpha").fixed32(2, 0.25F).text(13, "doc").varint(20, 1));
   const Msg n = unknown(node("Elu", {"x"}, {"y"}, {attribute}));
-  const Msg tensor = unknown(tensor_head("w", DataType::float32, {2}).text(9, raw_bytes<float>({1, 2})).text(12, "doc"));
-  const Msg graph = unknown(
-      Msg().sub(1, n).text(2, "g").sub(5, tensor).text(10, "doc").sub(11, value_info("x")).sub(12, unknown(value_info("y"))));
-  const Model model = expect_same(unknown(Msg().varint(1, 8).sub(7, graph).sub(8, unknown(Msg().text(1, "").varint(2, 17)))));
+  const Msg tensor =
+      unknown(tensor_head("w", DataType::float32, {2}).text(9, raw_bytes<float>({1, 2})).text(12, "doc"));
+  const Msg graph = unknown(Msg()
+                                .sub(1, n)
+                                .text(2, "g")
+                                .sub(5, tensor)
+                                .text(10, "doc")
+                                .sub(11, value_info("x"))
+                                .sub(12, unknown(value_info("y"))));
+  const Model model =
+      expect_same(unknown(Msg().varint(1, 8).sub(7, graph).sub(8, unknown(Msg().text(1, "").varint(2, 17)))));
   EXPECT_EQ(model.graph.nodes.at(0).float_or("alpha", 0), 0.25F);
   EXPECT_EQ(model.opset(), 17);
 }
 
 TEST_F(RoundTrip, KeepsEmptyStringsAndMetadata) {
-  const Msg n = Msg().text(1, "x").text(1, "").text(2, "y").text(2, "").text(3, "").text(4, "Clip").text(6, "").text(7, "").sub(
-      9, entry("k", "v"));
-  const Msg graph = Msg().sub(1, n).text(2, "").text(10, "").sub(11, value_info("x")).sub(12, value_info("y")).sub(14, Msg()).sub(
-      16, entry("graph", ""));
+  const Msg n =
+      Msg().text(1, "x").text(1, "").text(2, "y").text(2, "").text(3, "").text(4, "Clip").text(6, "").text(7, "").sub(
+          9, entry("k", "v"));
+  const Msg graph = Msg()
+                        .sub(1, n)
+                        .text(2, "")
+                        .text(10, "")
+                        .sub(11, value_info("x"))
+                        .sub(12, value_info("y"))
+                        .sub(14, Msg())
+                        .sub(16, entry("graph", ""));
   const Model model = expect_same(Msg()
                                       .varint(1, 10)
                                       .text(2, "")
@@ -53,12 +67,18 @@ TEST_F(RoundTrip, KeepsEmptyStringsAndMetadata) {
 }
 
 TEST_F(RoundTrip, KeepsFunctionsAndSparseInitializers) {
-  const Msg function = Msg().text(1, "Twice").text(4, "a").text(5, "b").sub(7, node("Add", {"a", "a"}, {"b"})).sub(
-      9, Msg().text(1, "").varint(2, 17)).text(10, "local");
+  const Msg function = Msg()
+                           .text(1, "Twice")
+                           .text(4, "a")
+                           .text(5, "b")
+                           .sub(7, node("Add", {"a", "a"}, {"b"}))
+                           .sub(9, Msg().text(1, "").varint(2, 17))
+                           .text(10, "local");
   const Msg values = tensor_head("sp", DataType::float32, {1}).text(9, raw_bytes<float>({3}));
   const Msg indices = tensor_head("", DataType::int64, {1}).text(9, raw_bytes<std::int64_t>({1}));
   const Msg sparse = Msg().sub(1, values).sub(2, indices).varint(3, 4);
-  Msg message = model_of(Msg().sub(1, node("Relu", {"x"}, {"y"})).sub(11, value_info("x")).sub(12, value_info("y")).sub(15, sparse));
+  Msg message = model_of(
+      Msg().sub(1, node("Relu", {"x"}, {"y"})).sub(11, value_info("x")).sub(12, value_info("y")).sub(15, sparse));
   message.sub(25, function);
   const Model model = expect_same(message);
   EXPECT_EQ(model.functions, (std::vector<std::string>{"local::Twice"}));
@@ -88,7 +108,8 @@ TEST_F(RoundTrip, KeepsAndReadsEveryKindOfAttribute) {
       attribute_head("untyped").varint(3, 9),
       Msg(),
   };
-  const Msg graph = Msg().sub(1, node("Any", {"x"}, {"y"}, attributes)).sub(11, value_info("x")).sub(12, value_info("y"));
+  const Msg graph =
+      Msg().sub(1, node("Any", {"x"}, {"y"}, attributes)).sub(11, value_info("x")).sub(12, value_info("y"));
   const Model model = expect_same(model_of(graph));
   const Node& n = model.graph.nodes.at(0);
   EXPECT_EQ(n.attribute("f")->as_float(), 0.5F);
@@ -124,7 +145,9 @@ TEST_F(RoundTrip, KeepsTensorsInTypedFields) {
 }
 
 TEST_F(RoundTrip, ChangedNodesKeepWhatWasNotChanged) {
-  const Msg n = node("Elu", {"x"}, {"y"}, {attribute_head("alpha").fixed32(2, 0.25F).varint(20, 1)}).text(6, "doc").text(99, "new");
+  const Msg n = node("Elu", {"x"}, {"y"}, {attribute_head("alpha").fixed32(2, 0.25F).varint(20, 1)})
+                    .text(6, "doc")
+                    .text(99, "new");
   Model model = read(model_of(Msg().sub(1, n).sub(11, value_info("x")).sub(12, value_info("z"))));
   model.graph.nodes.at(0).set_output(0, "z");
   model.graph.nodes.at(0).set_attribute(Attribute::of_ints("axes", {1, -1}));

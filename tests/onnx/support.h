@@ -67,8 +67,8 @@ inline Msg entry(std::string_view key, std::string_view value) { return Msg().te
 
 inline Msg attribute_head(std::string_view name) { return Msg().text(1, name); }
 
-inline Msg node(const std::string& op_type, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs,
-                const std::vector<Msg>& attributes = {}) {
+inline Msg node(const std::string& op_type, const std::vector<std::string>& inputs,
+                const std::vector<std::string>& outputs, const std::vector<Msg>& attributes = {}) {
   Msg m;
   for (const auto& name : inputs) m.text(1, name);
   for (const auto& name : outputs) m.text(2, name);
@@ -77,16 +77,21 @@ inline Msg node(const std::string& op_type, const std::vector<std::string>& inpu
   return m;
 }
 
-inline Msg value_info(const std::string& name, DataType type = DataType::float32, const std::vector<std::int64_t>& dims = {2}) {
-  return {std::string(make_value_info(name, type, [&] {
-                        std::vector<Dim> shape;
-                        for (const auto d : dims) shape.push_back({d, ""});
-                        return shape;
-                      }()).raw.view())};
+inline Msg value_info(const std::string& name, DataType type = DataType::float32,
+                      const std::vector<std::int64_t>& dims = {2}) {
+  return {std::string(make_value_info(name, type,
+                                      [&] {
+                                        std::vector<Dim> shape;
+                                        for (const auto d : dims) shape.push_back({d, ""});
+                                        return shape;
+                                      }())
+                          .raw.view())};
 }
 
 /// ir_version 8 and opset 17 around a graph.
-inline Msg model_of(const Msg& graph) { return Msg().varint(1, 8).sub(7, graph).sub(8, Msg().text(1, "").varint(2, 17)); }
+inline Msg model_of(const Msg& graph) {
+  return Msg().varint(1, 8).sub(7, graph).sub(8, Msg().text(1, "").varint(2, 17));
+}
 
 /// A graph x -> Relu -> y with the given initializers.
 inline Msg graph_with(const std::vector<Msg>& initializers) {
@@ -97,7 +102,8 @@ inline Msg graph_with(const std::vector<Msg>& initializers) {
 }
 
 /// The error that `act` must throw; `part` must stand in its message, which must be one printable line.
-inline void expect_error(const std::function<void()>& act, const std::string& part = "", ErrorKind kind = ErrorKind::bad_input) {
+inline void expect_error(const std::function<void()>& act, const std::string& part = "",
+                         ErrorKind kind = ErrorKind::bad_input) {
   try {
     act();
     ADD_FAILURE() << "no error (expected: " << part << ")";
@@ -137,7 +143,9 @@ class ModelTest : public ::testing::Test {
   }
   Model read(const Msg& message) const { return read(message.bytes); }
   /// The one initializer of a model that holds nothing else.
-  Tensor read_initializer(const Msg& tensor) const { return read(model_of(graph_with({tensor}))).graph.initializers.at(0); }
+  Tensor read_initializer(const Msg& tensor) const {
+    return read(model_of(graph_with({tensor}))).graph.initializers.at(0);
+  }
   void expect_bad(std::string_view bytes, const std::string& part = "") const {
     expect_error([&] { read(bytes); }, part);
   }

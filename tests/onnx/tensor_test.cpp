@@ -19,13 +19,16 @@ TEST_F(TensorTest, ReadsFloats) {
                        tensor_head("w", DataType::float32, {3}).fixed32(4, 1).fixed32(4, -2.5F).fixed32(4, 3),
                        tensor_head("w", DataType::float32, {3}).fixed32(4, 1).text(4, raw_bytes<float>({-2.5F, 3})),
                        tensor_head("w", DataType::float32, {3}).text(4, raw_bytes<float>({1, -2.5F})).fixed32(4, 3),
-                       tensor_head("w", DataType::float32, {3}).text(4, raw_bytes<float>({1})).text(4, raw_bytes<float>({-2.5F, 3}))}) {
+                       tensor_head("w", DataType::float32, {3})
+                           .text(4, raw_bytes<float>({1}))
+                           .text(4, raw_bytes<float>({-2.5F, 3}))}) {
     EXPECT_EQ(elements<float>(read_initializer(m)), want);
   }
   EXPECT_EQ(elements<double>(read_initializer(tensor_head("d", DataType::float64, {2}).fixed64(10, 1).fixed64(10, 2))),
             (std::vector<double>{1, 2}));
-  EXPECT_EQ(elements<double>(read_initializer(tensor_head("d", DataType::float64, {2}).text(10, raw_bytes<double>({1, 2})))),
-            (std::vector<double>{1, 2}));
+  EXPECT_EQ(
+      elements<double>(read_initializer(tensor_head("d", DataType::float64, {2}).text(10, raw_bytes<double>({1, 2})))),
+      (std::vector<double>{1, 2}));
   EXPECT_EQ(elements<float>(read_initializer(tensor_head("c", DataType::complex64, {1}).fixed32(4, 1).fixed32(4, 2))),
             (std::vector<float>{1, 2}));
 }
@@ -35,17 +38,21 @@ TEST_F(TensorTest, ReadsIntegers) {
   EXPECT_EQ(ints(tensor_head("i", DataType::int64, {2}).varint(7, -1).varint(7, 5)), (Ints{-1, 5}));
   EXPECT_EQ(ints(tensor_head("i", DataType::int32, {2}).packed(5, {-1, 2147483647})), (Ints{-1, 2147483647}));
   EXPECT_EQ(ints(tensor_head("i", DataType::int16, {2}).packed(5, {-32768, 32767})), (Ints{-32768, 32767}));
-  EXPECT_EQ(ints(tensor_head("i", DataType::int8, {3}).varint(5, -128).varint(5, 127).packed(5, {0})), (Ints{-128, 127, 0}));
+  EXPECT_EQ(ints(tensor_head("i", DataType::int8, {3}).varint(5, -128).varint(5, 127).packed(5, {0})),
+            (Ints{-128, 127, 0}));
   EXPECT_EQ(ints(tensor_head("i", DataType::uint8, {2}).packed(5, {0, 255})), (Ints{0, 255}));
   EXPECT_EQ(ints(tensor_head("i", DataType::uint16, {1}).packed(5, {65535})), (Ints{65535}));
   EXPECT_EQ(ints(tensor_head("i", DataType::uint32, {1}).packed(11, {4294967295})), (Ints{4294967295}));
   EXPECT_EQ(ints(tensor_head("b", DataType::boolean, {2}).packed(5, {1, 0})), (Ints{1, 0}));
-  EXPECT_EQ(ints(tensor_head("dims", DataType::int8, {}).packed(1, {1, 2}).packed(5, {3, 4})), (Ints{3, 4})) << "packed dims";
-  EXPECT_EQ(ints(Msg().packed(5, {-1, 1}).varint(1, 2).varint(2, 3)), (Ints{-1, 1})) << "the type stands behind the data";
+  EXPECT_EQ(ints(tensor_head("dims", DataType::int8, {}).packed(1, {1, 2}).packed(5, {3, 4})), (Ints{3, 4}))
+      << "packed dims";
+  EXPECT_EQ(ints(Msg().packed(5, {-1, 1}).varint(1, 2).varint(2, 3)), (Ints{-1, 1}))
+      << "the type stands behind the data";
 }
 
 TEST_F(TensorTest, ReadsHalvesAndPackedNibbles) {
-  EXPECT_EQ(to_doubles(read_initializer(tensor_head("h", DataType::float16, {4}).packed(5, {0x3c00, 0xc000, 0x0001, 0x7c00}))),
+  EXPECT_EQ(to_doubles(
+                read_initializer(tensor_head("h", DataType::float16, {4}).packed(5, {0x3c00, 0xc000, 0x0001, 0x7c00}))),
             (std::vector<double>{1, -2, 5.9604644775390625e-8, std::numeric_limits<double>::infinity()}));
   EXPECT_EQ(elements<std::uint8_t>(read_initializer(tensor_head("q", DataType::int4, {3}).packed(5, {0x21, 0x0f}))),
             (std::vector<std::uint8_t>{0x21, 0x0f}));
@@ -70,7 +77,8 @@ TEST_F(TensorTest, RefusesSizesThatDisagree) {
   expect_bad_initializer(tensor_head("w", DataType::float32, {2}), "data are 0 bytes");
   expect_bad_initializer(tensor_head("w", DataType::float32, {2}).text(4, "abcde"), "data are 5 bytes");
   expect_bad_initializer(tensor_head("w", DataType::int64, {2}).packed(7, {1}), "data are 8 bytes");
-  expect_bad_initializer(tensor_head("w", DataType::float32, {1}).text(4, raw_bytes<float>({1, 2})).fixed32(4, 3), "12 bytes");
+  expect_bad_initializer(tensor_head("w", DataType::float32, {1}).text(4, raw_bytes<float>({1, 2})).fixed32(4, 3),
+                         "12 bytes");
   expect_bad_initializer(tensor_head("w", DataType::float32, {2, -1}).text(9, eight), "shape [2,-1] is not valid");
   expect_bad_initializer(tensor_head("w", DataType::float32, {1LL << 33, 1LL << 33}), "is not valid");
   expect_bad_initializer(tensor_head("w", DataType::float32, {1LL << 62}), "is too large");
@@ -79,16 +87,20 @@ TEST_F(TensorTest, RefusesSizesThatDisagree) {
 
 TEST_F(TensorTest, RefusesDataOfTheWrongKind) {
   const std::string four(4, 'x');
-  expect_bad_initializer(tensor_head("w", DataType::float32, {1}).text(9, four).fixed32(4, 1), "both raw_data and typed data");
-  expect_bad_initializer(tensor_head("w", DataType::float32, {1}).text(9, four).text(4, four), "both raw_data and typed data");
+  expect_bad_initializer(tensor_head("w", DataType::float32, {1}).text(9, four).fixed32(4, 1),
+                         "both raw_data and typed data");
+  expect_bad_initializer(tensor_head("w", DataType::float32, {1}).text(9, four).text(4, four),
+                         "both raw_data and typed data");
   expect_bad_initializer(tensor_head("w", DataType::float32, {1}).packed(5, {1}), "not for type float32");
   expect_bad_initializer(tensor_head("w", DataType::int8, {4}).fixed32(4, 1), "not for type int8");
   expect_bad_initializer(tensor_head("w", DataType::int8, {4}).text(4, four), "not for type int8");
   expect_bad_initializer(tensor_head("w", DataType::float16, {1}).fixed32(4, 1), "not for type float16");
   expect_bad_initializer(tensor_head("w", DataType::int32, {1}).packed(7, {1}), "not for type int32");
   expect_bad_initializer(tensor_head("w", DataType::float32, {1}).fixed64(10, 1), "not for type float32");
-  expect_bad_initializer(tensor_head("w", DataType::float32, {1}).text(6, "a").text(9, four), "string data in a float32");
-  expect_bad_initializer(tensor_head("w", DataType::float32, {1}).sub(3, Msg().varint(1, 0)).text(9, four), "segmented");
+  expect_bad_initializer(tensor_head("w", DataType::float32, {1}).text(6, "a").text(9, four),
+                         "string data in a float32");
+  expect_bad_initializer(tensor_head("w", DataType::float32, {1}).sub(3, Msg().varint(1, 0)).text(9, four),
+                         "segmented");
 }
 
 TEST_F(TensorTest, RefusesValuesThatTheTypeCannotHold) {
@@ -110,7 +122,8 @@ TEST_F(TensorTest, RefusesValuesThatTheTypeCannotHold) {
 }
 
 TEST_F(TensorTest, CarriesUnknownTypesWithoutData) {
-  for (const auto type : {DataType::undefined, DataType::string, static_cast<DataType>(27), static_cast<DataType>(-1)}) {
+  for (const auto type :
+       {DataType::undefined, DataType::string, static_cast<DataType>(27), static_cast<DataType>(-1)}) {
     const Tensor t = read_initializer(tensor_head("w", type, {4}).text(9, "abc"));
     EXPECT_EQ(t.data.size(), 0U);
     EXPECT_EQ(t.type, type);

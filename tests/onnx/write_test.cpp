@@ -16,10 +16,13 @@ class Write : public ModelTest {
   static Msg weights(const std::string& name, std::size_t count, float first) {
     std::vector<float> values(count);
     for (std::size_t i = 0; i < count; ++i) values[i] = first + static_cast<float>(i);
-    return tensor_head(name, DataType::float32, {static_cast<std::int64_t>(count)}).text(9, raw_bytes(values)).text(12, "doc of " + name);
+    return tensor_head(name, DataType::float32, {static_cast<std::int64_t>(count)})
+        .text(9, raw_bytes(values))
+        .text(12, "doc of " + name);
   }
   Model some_model() const {
-    return read(model_of(graph_with({weights("small", 3, 0), weights("a", 1000, 10), weights("big", 300000, 20), weights("b", 999, 30)})));
+    return read(model_of(graph_with(
+        {weights("small", 3, 0), weights("a", 1000, 10), weights("big", 300000, 20), weights("b", 999, 30)})));
   }
   std::vector<std::string> files() const {
     std::vector<std::string> names;
@@ -55,7 +58,8 @@ TEST_F(Write, PutsLargeTensorsBesideTheModel) {
   // And back into one file.
   write_model(again, at("whole.onnx"));
   fs::remove_all(at("elsewhere"));
-  EXPECT_EQ(elements<float>(read_model(at("whole.onnx")).graph.initializers[2]), elements<float>(model.graph.initializers[2]));
+  EXPECT_EQ(elements<float>(read_model(at("whole.onnx")).graph.initializers[2]),
+            elements<float>(model.graph.initializers[2]));
 }
 
 TEST_F(Write, GivesTheSameBytesTwice) {
@@ -89,7 +93,9 @@ TEST_F(Write, LeavesTheTargetAloneWhenAProducerFails) {
   write_file(at("out/q.onnx"), "old model");
   write_file(at("out/q.onnx.data"), "old data");
   Model model = some_model();
-  Tensor t{"p", DataType::uint8, {1 << 20}, TensorData::produced(1 << 20, [](const Sink&) { throw std::runtime_error("no"); }), {}, false};
+  Tensor t{"p",       DataType::uint8,
+           {1 << 20}, TensorData::produced(1 << 20, [](const Sink&) { throw std::runtime_error("no"); }),
+           {},        false};
   model.graph.initializers.push_back(t);
   for (const auto threshold : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(1024)}) {
     EXPECT_THROW(write_model(model, at("out/q.onnx"), {threshold}), std::runtime_error);
@@ -101,10 +107,12 @@ TEST_F(Write, LeavesTheTargetAloneWhenAProducerFails) {
 
 TEST_F(Write, LeavesTheTargetAloneWhenTheDiskIsFull) {
   fs::create_directory(at("out"));
-  if (::mount("tmpfs", at("out").c_str(), "tmpfs", 0, "size=256k") != 0) GTEST_SKIP() << "a small file system needs root";
+  if (::mount("tmpfs", at("out").c_str(), "tmpfs", 0, "size=256k") != 0)
+    GTEST_SKIP() << "a small file system needs root";
   write_file(at("out/q.onnx"), "old model");
   for (const auto threshold : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(1024)}) {
-    expect_error([&] { write_model(some_model(), at("out/q.onnx"), {threshold}); }, "No space left", ErrorKind::resource);
+    expect_error([&] { write_model(some_model(), at("out/q.onnx"), {threshold}); }, "No space left",
+                 ErrorKind::resource);
     EXPECT_EQ(read_file(at("out/q.onnx")), "old model");
     EXPECT_EQ(files().size(), 1U);
   }

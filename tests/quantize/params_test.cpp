@@ -67,12 +67,18 @@ TEST(BiasScales, StayForUnsignedWeights) {
     c.weight_type = QuantType::uint8;
     c.per_channel = false;
   });
-  EXPECT_EQ(compute(with_bias({3e4F, 0, 0}), kTinyInput, options).params.at("w").channels[0].scale,
-            compute(with_bias({0, 0, 0}), kTinyInput, options).params.at("w").channels[0].scale);
+  Builder b;  // no negative weights: the zero point is 0 all the same
+  b.input("x")
+      .constant("w", {1, 2, 1, 1}, {1e-6F, 2e-6F})
+      .constant("b", {1}, {3e4F})
+      .node("Conv", {"x", "w", "b"}, {"y"});
+  const auto w = compute(b, kTinyInput, options).params.at("w").channels.at(0);
+  EXPECT_EQ(w.zero_point, 0);
+  EXPECT_EQ(w.scale, static_cast<float>(static_cast<double>(2e-6F) / 255));
 }
 
 TEST(BiasScales, EveryBiasThenFitsInt32) {
-  for (float bias = 1e-6F; bias < 1e30F; bias *= 37.0F) {
+  for (float bias = 1e-6F; bias < 1e30F; bias *= 1.4F) {
     const auto params = compute(with_bias({bias, -bias, 0.5F * bias}), kTinyInput).params;
     for (std::size_t c = 0; c < 3; ++c) {
       const double scale = params.at("x").channels[0].scale * params.at("w").channels[c].scale;
