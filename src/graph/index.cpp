@@ -27,7 +27,14 @@ void collect_captures(const onnx::Model& model, const onnx::Node& node, std::uno
       const auto body = onnx::read_graph(wire, in_file ? model.file : nullptr, *model.external, "body of " + node.label());
       auto inside = defined;
       for (const auto& input : body.inputs) inside.insert(input.name);
-      for (const auto& tensor : body.initializers) inside.insert(tensor.name);
+      for (const auto& tensor : body.initializers) {
+        // Bodies are written back untouched, so the location would point beside the new model, where nothing is.
+        if (tensor.is_external) {
+          throw bad_input(fmt::format("body of {}: tensor '{}' lies in an external data file", node.label(), printable(tensor.name)),
+                          "store the tensors of bodies inside of the model file");
+        }
+        inside.insert(tensor.name);
+      }
       for (const auto& name : body.sparse_initializers) inside.insert(name);
       for (const auto& n : body.nodes) inside.insert(n.outputs().begin(), n.outputs().end());
       const auto read = [&](const std::string& name) {

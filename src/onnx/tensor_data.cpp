@@ -94,14 +94,16 @@ void TensorData::write_to(const Sink& sink) const {
 std::int64_t Tensor::count() const { return element_count(dims).value_or(0); }
 
 void for_each_float(const TensorData& data, const std::function<void(std::span<const float>, std::int64_t)>& fn) {
-  constexpr std::size_t kFloats = std::size_t{64} << 10;
-  std::vector<float> buffer(std::min<std::size_t>(kFloats, data.size() / sizeof(float)));
+  constexpr std::size_t kPart = (std::size_t{64} << 10) * sizeof(float);
   const auto bytes = data.bytes();
-  for (std::size_t at = 0; at < bytes.size(); at += kFloats * sizeof(float)) {
-    const auto piece = bytes.subspan(at, std::min(kFloats * sizeof(float), bytes.size() - at));
-    std::memcpy(buffer.data(), piece.data(), piece.size());
-    fn(std::span<const float>(buffer).first(piece.size() / sizeof(float)), static_cast<std::int64_t>(at / sizeof(float)));
-    release_up_to(data.file(), bytes, at + piece.size());
+  const bool aligned = reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(float) == 0;
+  std::vector<float> copy(aligned ? 0 : std::min(kPart, bytes.size()) / sizeof(float));
+  for (std::size_t at = 0; at < bytes.size(); at += kPart) {
+    const auto part = bytes.subspan(at, std::min(kPart, bytes.size() - at));
+    if (!aligned) std::memcpy(copy.data(), part.data(), part.size());
+    const auto* values = aligned ? reinterpret_cast<const float*>(part.data()) : copy.data();
+    fn({values, part.size() / sizeof(float)}, static_cast<std::int64_t>(at / sizeof(float)));
+    release_up_to(data.file(), bytes, at + part.size());
   }
 }
 

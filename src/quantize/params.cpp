@@ -30,9 +30,10 @@ double smallest_bias_scale(float bias, bool per_channel) {
 
 // Raises weight scales where bias / (input scale * weight scale) would leave int32; the idea is TensorFlow Lite's
 // (quantization_utils.cc).
-void raise_scales_for_bias(const onnx::Tensor& bias, float input_scale, ValueParams& weight) {
+void raise_scales_for_bias(const onnx::Tensor& bias, float beta, float input_scale, ValueParams& weight) {
   std::vector<float> values(static_cast<std::size_t>(bias.count()));
   std::memcpy(values.data(), bias.data.bytes().data(), values.size() * sizeof(float));
+  for (float& value : values) value *= beta;
   const bool per_channel = weight.axis.has_value();
   if (per_channel && values.size() != weight.channels.size()) return;
   const auto largest = std::max_element(values.begin(), values.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
@@ -123,7 +124,7 @@ Params compute_all(const onnx::Model& model, const Placement& placement, const c
     if (weight == params.end() || input == params.end() || index.initializer(bias.weight) == graph::kNone) continue;
     const bool symmetric = std::all_of(weight->second.channels.begin(), weight->second.channels.end(), [](const auto& p) { return p.zero_point == 0; });
     if (!is_signed(weight->second.type) || !symmetric) continue;
-    raise_scales_for_bias(tensor_of(model, index, bias.bias), input->second.channels.front().scale, weight->second);
+    raise_scales_for_bias(tensor_of(model, index, bias.bias), bias.beta, input->second.channels.front().scale, weight->second);
   }
   return params;
 }
