@@ -1,13 +1,20 @@
 // What the processor can do.
 #pragma once
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace detent {
 
 /// Whether 8-bit products are summed in 32 bits (VNNI on x86). Without it ONNX Runtime's uint8 x int8 kernels add pairs of
 /// products in saturating 16 bits, which loses accuracy. True where the question does not arise.
 inline bool sums_8_bit_products_exactly() noexcept {
 #if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512vnni") != 0 || __builtin_cpu_supports("avxvnni") != 0;
+  unsigned a = 0, b = 0, c = 0, d = 0;  // leaf 7: AVX512_VNNI is ecx bit 11; its sub-leaf 1: AVX-VNNI is eax bit 4
+  const bool avx512 = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && ((c >> 11) & 1U) != 0;
+  const bool avx = __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && ((a >> 4) & 1U) != 0;
+  return avx512 || avx;
 #else
   return true;
 #endif

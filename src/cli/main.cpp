@@ -19,7 +19,7 @@ int fail(int code, const std::string& what, const std::string& hint = {}) {
 int run(int argc, char** argv) {
   CLI::App app{"detent quantizes ONNX models after training, at the memory cost of plain inference.", "detent"};
   app.set_version_flag("--version", "detent " DETENT_VERSION);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // an unknown word is then reported as such
   app.footer("Exit codes: 0 done, 2 usage, 3 bad model or data, 4 out of memory or disk, 5 runtime or device, 130 interrupted, 1 a bug.");
 
   const detent::cli::Signals signals;
@@ -33,6 +33,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return fail(exit_code(detent::ErrorKind::usage), e.what(), "see: detent --help");
   }
+  if (app.get_subcommands().empty()) return fail(exit_code(detent::ErrorKind::usage), "no command given", "see: detent --help");
   return 0;
 }
 

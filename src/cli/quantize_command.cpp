@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -11,8 +12,15 @@
 namespace detent::cli {
 namespace {
 
-const std::map<std::string, QuantType> kTypes{
-    {"int8", QuantType::int8}, {"uint8", QuantType::uint8}, {"int16", QuantType::int16}, {"uint16", QuantType::uint16}};
+QuantType parse_type(const std::string& option, const std::string& text) {
+  static const std::map<std::string, QuantType> kTypes{
+      {"int8", QuantType::int8}, {"uint8", QuantType::uint8}, {"int16", QuantType::int16}, {"uint16", QuantType::uint16}};
+  const auto found = kTypes.find(text);
+  if (found == kTypes.end()) {
+    throw Error(ErrorKind::usage, fmt::format("{}: '{}' is not a type", option, text), "choose int8, uint8, int16 or uint16");
+  }
+  return found->second;
+}
 
 struct Arguments {
   QuantizeOptions options;
@@ -46,14 +54,21 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
 
 void add_config(CLI::App& command, Arguments& args) {
   auto& config = args.options.config;
-  command.add_option("--activation-type", config.activation_type, "int8, uint8, int16 or uint16 (default uint8)")
-      ->transform(CLI::CheckedTransformer(kTypes))->option_text("TYPE")->group("Format");
-  command.add_option("--weight-type", config.weight_type, "int8, uint8, int16 or uint16 (default int8)")
-      ->transform(CLI::CheckedTransformer(kTypes))->option_text("TYPE")->group("Format");
-  command.add_flag("--activation-symmetric,!--activation-asymmetric", config.activation_symmetric, "zero point in the middle of the type (default: asymmetric)")->group("Format");
-  const auto set_weight_symmetric = [&config](std::int64_t count) { config.weight_symmetric = count > 0; };
-  command.add_flag_function("--weight-symmetric,!--weight-asymmetric", set_weight_symmetric, "default: symmetric for signed types")->group("Format");
-  command.add_flag("--per-channel,!--per-tensor", config.per_channel, "one scale per output channel of a weight (default), or one per tensor")->group("Format");
+  const auto type = [&](const std::string& name, QuantType& into, const char* help) {
+    command.add_option_function<std::string>(name, [name, &into](const std::string& text) { into = parse_type(name, text); }, help)
+        ->option_text("TYPE")->group("Format");
+  };
+  type("--activation-type", config.activation_type, "int8, uint8, int16 or uint16 (default uint8)");
+  type("--weight-type", config.weight_type, "int8, uint8, int16 or uint16 (default int8)");
+  const auto either = [&](const char* on, const char* on_help, const char* off, const char* off_help, const std::function<void(bool)>& set) {
+    command.add_flag_callback(on, [set] { set(true); }, on_help)->group("Format");
+    command.add_flag_callback(off, [set] { set(false); }, off_help)->group("Format");
+  };
+  either("--activation-symmetric", "zero point in the middle of the activation type", "--activation-asymmetric", "zero point where the range asks for it (default)",
+         [&config](bool on) { config.activation_symmetric = on; });
+  either("--weight-symmetric", "zero point in the middle (default for int8 and int16)", "--weight-asymmetric", "default for uint8 and uint16; per-channel weights are always symmetric",
+         [&config](bool on) { config.weight_symmetric = on; });
+  either("--per-channel", "one scale per output channel of a weight (default)", "--per-tensor", "one scale per weight", [&config](bool on) { config.per_channel = on; });
   command.add_flag("--reduce-range", config.reduce_range, "weights use 7 bits, for x86 CPUs without VNNI")->group("Format");
   const auto list = [&](const char* name, std::vector<std::string>& into, const char* help) {
     command.add_option(name, into, help)->delimiter(',')->allow_extra_args(false)->option_text("A,B,…")->group("Selection");
