@@ -32,17 +32,18 @@ struct CompareOptions {
 /// Distance of a quantized value from the float one over all samples.
 struct Fidelity {
   std::string name;
-  std::string made_by;      // the node in the float model
-  double sqnr_db = 0;       // 10 log10(sum x^2 / sum (x-y)^2); infinite when equal
-  double cosine = 0;        // of all elements as one vector; 1 when both are all zero
-  double max_abs = 0;       // largest |x - y|
+  std::string made_by;  // the node in the float model
+  double sqnr_db = 0;   // 10 log10(sum x^2 / sum (x-y)^2); infinite when equal
+  double cosine = 0;    // of all elements as one vector; 1 when both are all zero
+  double max_abs = 0;   // largest |x - y|
 };
 
 struct Comparison {
   std::uint64_t samples = 0;
   /// As deployed: the quantized model with all of the runtime's optimizations.
   std::vector<Fidelity> outputs;
-  /// Inner float values that both models have, worst SQNR first. The quantized model runs its Q/DQ pairs as written, in float.
+  /// Inner float values that both models have, worst SQNR first. The quantized model runs its Q/DQ pairs as written, in
+  /// float.
   std::vector<Fidelity> layers;
   std::vector<std::string> notes;
 };

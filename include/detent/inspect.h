@@ -14,8 +14,8 @@ namespace detent {
 
 struct InspectOptions {
   std::filesystem::path model;
-  /// Static shapes for inputs with dynamic axes, by input name; without them activation sizes that depend on such axes are
-  /// not known.
+  /// Static shapes for inputs with dynamic axes, by input name; without them activation sizes that depend on such axes
+  /// are not known.
   std::map<std::string, std::vector<std::int64_t>> input_shapes;
   std::optional<std::filesystem::path> runtime;
 };
@@ -29,10 +29,10 @@ struct ValueReport {
 struct LayerReport {
   std::string name;
   std::string op_type;
-  std::uint64_t parameters = 0;       // elements of the constants that it reads
+  std::uint64_t parameters = 0;  // elements of the constants that it reads
   std::uint64_t parameter_bytes = 0;
   std::optional<std::uint64_t> activation_bytes;  // of its outputs; unset when a shape is not known
-  std::string output_shape;           // of the first output
+  std::string output_shape;                       // of the first output
 };
 
 struct Inspection {
@@ -40,9 +40,9 @@ struct Inspection {
   std::map<std::string, std::int64_t> opsets;  // by domain, "" for ONNX
   std::vector<ValueReport> inputs, outputs;
   std::map<std::string, std::size_t> op_types;
-  std::vector<LayerReport> layers;             // in graph order
-  std::optional<std::size_t> heaviest;         // position of the layer with the most parameter and activation bytes
-  std::uint64_t parameters = 0;                // of the whole model, each constant counted once
+  std::vector<LayerReport> layers;      // in graph order
+  std::optional<std::size_t> heaviest;  // position of the layer with the most parameter and activation bytes
+  std::uint64_t parameters = 0;         // of the whole model, each constant counted once
   std::uint64_t parameter_bytes = 0;
   std::optional<std::uint64_t> activation_bytes;  // sum over layers; unset when any is not known
   /// Largest sum of the activations that are alive at one time, by the order of nodes in the file; unset as above.

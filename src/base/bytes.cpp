@@ -14,16 +14,16 @@ namespace detent {
 
 std::uint64_t parse_size(std::string_view text) {
   static constexpr std::array<std::pair<std::string_view, double>, 11> kUnits{{{"", 1.0},
-                                                                              {"b", 1.0},
-                                                                              {"k", 1024.0},
-                                                                              {"kib", 1024.0},
-                                                                              {"kb", 1e3},
-                                                                              {"m", 1048576.0},
-                                                                              {"mib", 1048576.0},
-                                                                              {"mb", 1e6},
-                                                                              {"g", 1073741824.0},
-                                                                              {"gib", 1073741824.0},
-                                                                              {"gb", 1e9}}};
+                                                                               {"b", 1.0},
+                                                                               {"k", 1024.0},
+                                                                               {"kib", 1024.0},
+                                                                               {"kb", 1e3},
+                                                                               {"m", 1048576.0},
+                                                                               {"mib", 1048576.0},
+                                                                               {"mb", 1e6},
+                                                                               {"g", 1073741824.0},
+                                                                               {"gib", 1073741824.0},
+                                                                               {"gb", 1e9}}};
   double value = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
   std::string unit;

@@ -7,8 +7,8 @@
 
 namespace detent {
 
-/// Whether 8-bit products are summed in 32 bits (VNNI on x86). Without it ONNX Runtime's uint8 x int8 kernels add pairs of
-/// products in saturating 16 bits, which loses accuracy. True where the question does not arise.
+/// Whether 8-bit products are summed in 32 bits (VNNI on x86). Without it ONNX Runtime's uint8 x int8 kernels add pairs
+/// of products in saturating 16 bits, which loses accuracy. True where the question does not arise.
 inline bool sums_8_bit_products_exactly() noexcept {
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;  // leaf 7: AVX512_VNNI is ecx bit 11; its sub-leaf 1: AVX-VNNI is eax bit 4

@@ -30,11 +30,12 @@ class UniqueFd {
 };
 
 /// A regular file mapped read-only as a whole. Pages are read on first touch and can be given back with release().
-/// The mapping has a fixed address for the object's life, so spans into it stay valid as long as the shared pointer lives.
+/// The mapping has a fixed address for the object's life, so spans into it stay valid as long as the shared pointer
+/// lives.
 class MappedFile {
  public:
-  /// `role` names the file's part in messages, as in "model". Throws bad_input when the path is missing, is not a regular
-  /// file or cannot be read.
+  /// `role` names the file's part in messages, as in "model". Throws bad_input when the path is missing, is not a
+  /// regular file or cannot be read.
   static std::shared_ptr<const MappedFile> open(const std::filesystem::path& path, const std::string& role);
 
   MappedFile(const MappedFile&) = delete;
@@ -55,9 +56,9 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-/// A file written under a temporary name in its target directory and renamed into place by commit(). Without commit() the
-/// destructor removes it, so the target is either whole or untouched. Throws usage when the target cannot be created and
-/// resource when the disk is full.
+/// A file written under a temporary name in its target directory and renamed into place by commit(). Without commit()
+/// the destructor removes it, so the target is either whole or untouched. Throws usage when the target cannot be
+/// created and resource when the disk is full.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path target);
@@ -94,7 +95,8 @@ class TempDir {
   std::filesystem::path path_;
 };
 
-/// Writes all of `data` at the descriptor's position. Throws resource (ENOSPC, EDQUOT, EFBIG) or bad_input naming `path`.
+/// Writes all of `data` at the descriptor's position. Throws resource (ENOSPC, EDQUOT, EFBIG) or bad_input naming
+/// `path`.
 void write_all(int fd, std::span<const std::byte> data, const std::filesystem::path& path);
 
 }  // namespace detent

@@ -38,7 +38,9 @@ std::pair<std::string, std::vector<std::int64_t>> parse_shape(const std::string&
   return {text.substr(0, colon), dims};
 }
 
-nlohmann::json to_json(const std::optional<std::uint64_t>& value) { return value ? nlohmann::json(*value) : nlohmann::json(nullptr); }
+nlohmann::json to_json(const std::optional<std::uint64_t>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
+}
 
 nlohmann::json to_json(const Inspection& r) {
   nlohmann::json out{{"ir_version", r.ir_version},
@@ -58,8 +60,12 @@ nlohmann::json to_json(const Inspection& r) {
   out["outputs"] = values(r.outputs);
   if (r.heaviest) out["heaviest_layer"] = r.layers[*r.heaviest].name;
   for (const auto& l : r.layers) {
-    out["layers"].push_back({{"name", l.name}, {"op_type", l.op_type}, {"parameters", l.parameters}, {"parameter_bytes", l.parameter_bytes},
-                             {"activation_bytes", to_json(l.activation_bytes)}, {"output_shape", l.output_shape}});
+    out["layers"].push_back({{"name", l.name},
+                             {"op_type", l.op_type},
+                             {"parameters", l.parameters},
+                             {"parameter_bytes", l.parameter_bytes},
+                             {"activation_bytes", to_json(l.activation_bytes)},
+                             {"output_shape", l.output_shape}});
   }
   return out;
 }
@@ -69,28 +75,34 @@ std::string size_or_unknown(const std::optional<std::uint64_t>& bytes) { return 
 void print_layers(const Inspection& r, std::size_t limit) {
   std::vector<std::size_t> order(r.layers.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto weight = [&](std::size_t i) { return r.layers[i].parameter_bytes + r.layers[i].activation_bytes.value_or(0); };
+  const auto weight = [&](std::size_t i) {
+    return r.layers[i].parameter_bytes + r.layers[i].activation_bytes.value_or(0);
+  };
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return weight(a) > weight(b); });
   if (limit != 0 && order.size() > limit) order.resize(limit);
-  fmt::print("\n{:>12} {:>10} {:>12}  {:<18} {:<20} {}\n", "parameters", "bytes", "activations", "operator", "output", "layer (heaviest first)");
+  fmt::print("\n{:>12} {:>10} {:>12}  {:<18} {:<20} {}\n", "parameters", "bytes", "activations", "operator", "output",
+             "layer (heaviest first)");
   for (const auto i : order) {
     const auto& l = r.layers[i];
-    fmt::print("{:>12} {:>10} {:>12}  {:<18} {:<20} {}\n", l.parameters, format_size(l.parameter_bytes), size_or_unknown(l.activation_bytes),
-               l.op_type, l.output_shape, l.name);
+    fmt::print("{:>12} {:>10} {:>12}  {:<18} {:<20} {}\n", l.parameters, format_size(l.parameter_bytes),
+               size_or_unknown(l.activation_bytes), l.op_type, l.output_shape, l.name);
   }
-  if (order.size() < r.layers.size()) fmt::print("… and {} more (--layers 0 lists all)\n", r.layers.size() - order.size());
+  if (order.size() < r.layers.size())
+    fmt::print("… and {} more (--layers 0 lists all)\n", r.layers.size() - order.size());
 }
 
 void print_report(const Inspection& r, std::size_t layers) {
   std::vector<std::string> opsets, types;
-  for (const auto& [domain, version] : r.opsets) opsets.push_back(fmt::format("{} {}", domain.empty() ? "onnx" : domain, version));
+  for (const auto& [domain, version] : r.opsets)
+    opsets.push_back(fmt::format("{} {}", domain.empty() ? "onnx" : domain, version));
   for (const auto& [type, count] : r.op_types) types.push_back(fmt::format("{} {}", type, count));
   fmt::print("IR version {}, opsets: {}\n", r.ir_version, fmt::join(opsets, ", "));
   for (const auto& v : r.inputs) fmt::print("input  {} {} {}\n", v.name, v.type, v.shape);
   for (const auto& v : r.outputs) fmt::print("output {} {} {}\n", v.name, v.type, v.shape);
   fmt::print("operators: {}\n", fmt::join(types, ", "));
-  fmt::print("parameters: {} ({}); activations: {} in all, {} alive at once\n", r.parameters, format_size(r.parameter_bytes),
-             size_or_unknown(r.activation_bytes), size_or_unknown(r.peak_activation_bytes));
+  fmt::print("parameters: {} ({}); activations: {} in all, {} alive at once\n", r.parameters,
+             format_size(r.parameter_bytes), size_or_unknown(r.activation_bytes),
+             size_or_unknown(r.peak_activation_bytes));
   if (r.heaviest) fmt::print("heaviest layer: {} {}\n", r.layers[*r.heaviest].op_type, r.layers[*r.heaviest].name);
   for (const auto& note : r.notes) fmt::print("note: {}\n", note);
   print_layers(r, layers);
@@ -99,11 +111,13 @@ void print_report(const Inspection& r, std::size_t layers) {
 }  // namespace
 
 void add_inspect(CLI::App& app) {
-  auto* command = app.add_subcommand("inspect", "Operators, shapes, parameters and activation bytes of each layer; runs nothing");
+  auto* command =
+      app.add_subcommand("inspect", "Operators, shapes, parameters and activation bytes of each layer; runs nothing");
   auto args = std::make_shared<Arguments>();
   command->add_option("MODEL", args->options.model, "ONNX model")->required()->option_text(" ");
   command->add_option("--shape", args->shapes, "static shape of an input with dynamic axes; may be given several times")
-      ->option_text("NAME:1x3x224x224")->allow_extra_args(false);
+      ->option_text("NAME:1x3x224x224")
+      ->allow_extra_args(false);
   command->add_option("--layers", args->layers, "layers to list, 0 for all (default 20)")->option_text("N");
   command->add_option("--runtime", args->options.runtime, "ONNX Runtime's library")->option_text("FILE");
   command->add_flag("--json", args->json, "print everything as JSON");

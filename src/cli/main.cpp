@@ -1,6 +1,6 @@
 // The command line: options in, one call of the library, a readable answer or one line that says what is wrong.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <new>
@@ -20,7 +20,9 @@ int run(int argc, char** argv) {
   CLI::App app{"detent quantizes ONNX models after training, at the memory cost of plain inference.", "detent"};
   app.set_version_flag("--version", "detent " DETENT_VERSION);
   app.require_subcommand(0, 1);  // an unknown word is then reported as such
-  app.footer("Exit codes: 0 done, 2 usage, 3 bad model or data, 4 out of memory or disk, 5 runtime or device, 130 interrupted, 1 a bug.");
+  app.footer(
+      "Exit codes: 0 done, 2 usage, 3 bad model or data, 4 out of memory or disk, 5 runtime or device, 130 "
+      "interrupted, 1 a bug.");
 
   const detent::cli::Signals signals;
   detent::cli::add_quantize(app, signals.token());
@@ -33,7 +35,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return fail(exit_code(detent::ErrorKind::usage), e.what(), "see: detent --help");
   }
-  if (app.get_subcommands().empty()) return fail(exit_code(detent::ErrorKind::usage), "no command given", "see: detent --help");
+  if (app.get_subcommands().empty())
+    return fail(exit_code(detent::ErrorKind::usage), "no command given", "see: detent --help");
   return 0;
 }
 
@@ -47,6 +50,7 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return fail(exit_code(detent::ErrorKind::resource), "out of memory", "give smaller samples, or --batch-size");
   } catch (const std::exception& e) {
-    return fail(exit_code(detent::ErrorKind::internal), fmt::format("internal error: {}", e.what()), "please report it");
+    return fail(exit_code(detent::ErrorKind::internal), fmt::format("internal error: {}", e.what()),
+                "please report it");
   }
 }

@@ -35,8 +35,8 @@ struct Sample {
   std::vector<Array> inputs;
 };
 
-/// Yields samples one by one; at most one file's worth is in memory. Every sample agrees with the input specs in name, type
-/// and shape, or next() throws bad_input naming the file, the input, and what was expected and found.
+/// Yields samples one by one; at most one file's worth is in memory. Every sample agrees with the input specs in name,
+/// type and shape, or next() throws bad_input naming the file, the input, and what was expected and found.
 class SampleSource {
  public:
   virtual ~SampleSource() = default;
@@ -45,7 +45,8 @@ class SampleSource {
   virtual void rewind() = 0;
   /// Files (or test_data_set folders) behind the source: the work known beforehand, for progress.
   virtual std::size_t file_count() const = 0;
-  /// Lines for the report about data that was left unused, as in "2 rows of 'x.npy' do not fill the model's batch of 4".
+  /// Lines for the report about data that was left unused, as in "2 rows of 'x.npy' do not fill the model's batch of
+  /// 4".
   virtual std::vector<std::string> notes() const = 0;
 };
 

@@ -79,7 +79,8 @@ void BlockCache::make_room(std::size_t size) noexcept {
 
 void* BlockCache::allocate(std::size_t size) {
   if (size < kLarge) {
-    void* block = std::aligned_alloc(kAlignment, (std::max<std::size_t>(size, 1) + kAlignment - 1) / kAlignment * kAlignment);
+    void* block =
+        std::aligned_alloc(kAlignment, (std::max<std::size_t>(size, 1) + kAlignment - 1) / kAlignment * kAlignment);
     if (block == nullptr) throw std::bad_alloc();
     return block;
   }

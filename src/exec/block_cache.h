@@ -1,5 +1,6 @@
-// Memory for activations: freed blocks are kept for reuse (best fit, split and joined again), but never more in all than the
-// largest amount that was in use at one time. So the peak is that of the live tensors, and a repeated run touches few new pages.
+// Memory for activations: freed blocks are kept for reuse (best fit, split and joined again), but never more in all
+// than the largest amount that was in use at one time. So the peak is that of the live tensors, and a repeated run
+// touches few new pages.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +37,8 @@ class BlockCache {
 
   mutable std::mutex mutex_;
   std::unordered_map<std::byte*, std::size_t> live_;
-  std::map<std::byte*, std::size_t> unused_;                         // by address, to join neighbours
-  std::set<std::pair<std::size_t, std::byte*>> unused_by_size_;      // the same blocks, to find the best fit
+  std::map<std::byte*, std::size_t> unused_;                     // by address, to join neighbours
+  std::set<std::pair<std::size_t, std::byte*>> unused_by_size_;  // the same blocks, to find the best fit
   std::size_t live_bytes_ = 0;
   std::size_t unused_bytes_ = 0;
   std::size_t peak_bytes_ = 0;

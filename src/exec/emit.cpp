@@ -20,11 +20,12 @@ std::optional<onnx::Placement> place(const onnx::Tensor& tensor) {
 #if !defined(__x86_64__) && !defined(__aarch64__)
   if (file->offset_of(tensor.data.bytes()) % 8 != 0) return std::nullopt;  // kernels there need aligned data
 #endif
-  return onnx::Placement{std::filesystem::absolute(file->path()).string().substr(1), file->offset_of(tensor.data.bytes())};
+  return onnx::Placement{std::filesystem::absolute(file->path()).string().substr(1),
+                         file->offset_of(tensor.data.bytes())};
 }
 
-// Renames each tapped value X at its source to a new name and puts a tap between that name and X, so that everything that
-// reads X stays as it is.
+// Renames each tapped value X at its source to a new name and puts a tap between that name and X, so that everything
+// that reads X stays as it is.
 void insert_taps(onnx::Model& model, const std::vector<std::string>& taps) {
   graph::Index index(model);
   std::unordered_map<int, std::vector<onnx::Node>> after;  // by producing node
@@ -88,7 +89,8 @@ std::string emit(const onnx::Model& model, const EmitOptions& options) {
   return bytes;
 }
 
-onnx::Model constant_part(const onnx::Model& model, const std::vector<int>& nodes, const std::vector<std::string>& outputs) {
+onnx::Model constant_part(const onnx::Model& model, const std::vector<int>& nodes,
+                          const std::vector<std::string>& outputs) {
   onnx::Model part = model;
   part.graph.nodes.clear();
   part.graph.inputs.clear();

@@ -22,8 +22,9 @@ struct EmitOptions {
 std::string emit(const onnx::Model& model, const EmitOptions& options = {});
 inline constexpr const char* kExternalRoot = "/";
 
-/// A model of just these nodes of `model` (indexes, in order) with no inputs: all they read must be initializers or made by
-/// them. `outputs` become its outputs.
-onnx::Model constant_part(const onnx::Model& model, const std::vector<int>& nodes, const std::vector<std::string>& outputs);
+/// A model of just these nodes of `model` (indexes, in order) with no inputs: all they read must be initializers or
+/// made by them. `outputs` become its outputs.
+onnx::Model constant_part(const onnx::Model& model, const std::vector<int>& nodes,
+                          const std::vector<std::string>& outputs);
 
 }  // namespace detent::exec

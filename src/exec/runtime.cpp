@@ -19,7 +19,9 @@ void* cache_allocate(OrtAllocator* self, std::size_t size) {
   }
 }
 void cache_free(OrtAllocator* self, void* block) { static_cast<Runtime::Impl::Allocator*>(self)->cache->free(block); }
-const OrtMemoryInfo* cache_info(const OrtAllocator* self) { return static_cast<const Runtime::Impl::Allocator*>(self)->info; }
+const OrtMemoryInfo* cache_info(const OrtAllocator* self) {
+  return static_cast<const Runtime::Impl::Allocator*>(self)->info;
+}
 
 }  // namespace
 
@@ -37,9 +39,7 @@ Runtime::Impl::Impl(std::string runtime_version) : version(std::move(runtime_ver
   Ort::ThrowOnError(Ort::GetApi().RegisterAllocator(env, &allocator));
 }
 
-Runtime::Impl::~Impl() {
-  const Ort::Status ignored(Ort::GetApi().UnregisterAllocator(env, allocator.info));
-}
+Runtime::Impl::~Impl() { const Ort::Status ignored(Ort::GetApi().UnregisterAllocator(env, allocator.info)); }
 
 Runtime::Runtime(const std::optional<std::filesystem::path>& library) {
   const auto loaded = shim::load_onnxruntime(library);
@@ -48,7 +48,8 @@ Runtime::Runtime(const std::optional<std::filesystem::path>& library) {
   const std::string version = base->GetVersionString();
   const OrtApi* api = base->GetApi(ORT_API_VERSION);
   if (api == nullptr) {
-    throw device_error(fmt::format("ONNX Runtime {} ('{}') is too old: detent needs 1.{} or later", version, loaded.name(), ORT_API_VERSION),
+    throw device_error(fmt::format("ONNX Runtime {} ('{}') is too old: detent needs 1.{} or later", version,
+                                   loaded.name(), ORT_API_VERSION),
                        "install a newer one (pip install --upgrade onnxruntime)");
   }
   Ort::InitApi(api);

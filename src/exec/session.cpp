@@ -25,7 +25,8 @@ Ort::SessionOptions session_options(const SessionOptions& options) {
   so.AddConfigEntry("session.intra_op.allow_spinning", "0");  // spinning threads take the cores from the observers
   if (options.tuning == Tuning::deployed) return so;
   so.SetGraphOptimizationLevel(options.tuning == Tuning::inspect ? ORT_DISABLE_ALL : ORT_ENABLE_BASIC);
-  // The memory pattern plans one block for the largest run it has seen; prepacking copies the weights out of the mapped file.
+  // The memory pattern plans one block for the largest run it has seen; prepacking copies the weights out of the mapped
+  // file.
   so.DisableMemPattern();
   so.AddConfigEntry("session.disable_prepacking", "1");
   so.AddConfigEntry("session.use_env_allocators", "1");
@@ -55,7 +56,8 @@ bool is_out_of_memory(const std::string& text) {
 
 Error runtime_error(const std::string& where, const Ort::Exception& e) {
   if (is_out_of_memory(e.what())) {
-    return resource_error(fmt::format("{}: out of memory ({})", where, one_line(e.what())), "give smaller samples or a smaller batch");
+    return resource_error(fmt::format("{}: out of memory ({})", where, one_line(e.what())),
+                          "give smaller samples or a smaller batch");
   }
   const bool too_new = std::string_view(e.what()).find("version") != std::string_view::npos;
   return bad_input(fmt::format("{}: ONNX Runtime: {}", where, one_line(e.what())),
@@ -97,8 +99,8 @@ struct Session::Impl {
   }
 };
 
-Session::Session(const Runtime& runtime, const std::string& model, const std::string& where, const SessionOptions& options,
-                 TapReceiver* receiver)
+Session::Session(const Runtime& runtime, const std::string& model, const std::string& where,
+                 const SessionOptions& options, TapReceiver* receiver)
     : impl_(std::make_unique<Impl>()) {
   impl_->runtime = runtime.impl();
   impl_->stop = options.stop;
@@ -137,7 +139,8 @@ std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const
   for (const auto& port : impl.outputs) output_names.push_back(port.name.c_str());
   const auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
   if (inputs.size() != input_names.size()) {
-    throw bad_input(fmt::format("{}: {} inputs were given, the model has {}", where, inputs.size(), input_names.size()));
+    throw bad_input(
+        fmt::format("{}: {} inputs were given, the model has {}", where, inputs.size(), input_names.size()));
   }
   try {
     std::vector<Ort::Value> values;
@@ -147,7 +150,8 @@ std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const
                                                 array.shape.data(), array.shape.size(),
                                                 static_cast<ONNXTensorElementDataType>(array.type)));
     }
-    auto results = impl.session.Run(run_options, input_names.data(), values.data(), values.size(), output_names.data(), output_names.size());
+    auto results = impl.session.Run(run_options, input_names.data(), values.data(), values.size(), output_names.data(),
+                                    output_names.size());
     std::vector<data::Array> out;
     for (auto& value : results) out.push_back(to_array(std::move(value)));
     return out;
@@ -168,7 +172,8 @@ graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
     }
   }
   if (options.outputs.empty()) throw bad_input(fmt::format("model '{}' has no nodes", model.path.string()));
-  const Session session(runtime, emit(model, options), fmt::format("model '{}'", model.path.string()), {Tuning::inspect, 1, {}});
+  const Session session(runtime, emit(model, options), fmt::format("model '{}'", model.path.string()),
+                        {Tuning::inspect, 1, {}});
   graph::ValueTypes types;
   for (const auto& tensor : model.graph.initializers) {
     std::vector<onnx::Dim> dims;
@@ -180,7 +185,8 @@ graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
   return types;
 }
 
-std::vector<onnx::Tensor> compute_constants(const Runtime& runtime, const onnx::Model& model, const std::vector<int>& nodes) {
+std::vector<onnx::Tensor> compute_constants(const Runtime& runtime, const onnx::Model& model,
+                                            const std::vector<int>& nodes) {
   if (nodes.empty()) return {};
   const graph::Index index(model);
   const std::set<int> inside(nodes.begin(), nodes.end());
@@ -198,8 +204,12 @@ std::vector<onnx::Tensor> compute_constants(const Runtime& runtime, const onnx::
   std::vector<onnx::Tensor> tensors;
   const auto results = session.run({}, where);
   for (std::size_t i = 0; i < results.size(); ++i) {
-    tensors.push_back({outputs[i], results[i].type, results[i].shape,
-                       onnx::TensorData::owned({results[i].bytes.begin(), results[i].bytes.end()}), {}, false});
+    tensors.push_back({outputs[i],
+                       results[i].type,
+                       results[i].shape,
+                       onnx::TensorData::owned({results[i].bytes.begin(), results[i].bytes.end()}),
+                       {},
+                       false});
   }
   return tensors;
 }

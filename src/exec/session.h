@@ -51,18 +51,19 @@ struct Port {
 
 class Session {
  public:
-  /// `model` is a serialized model, see emit(); `where` names it in messages. `receiver` gets the taps and must outlive the
-  /// session. Throws bad_input when the runtime refuses the model.
-  Session(const Runtime& runtime, const std::string& model, const std::string& where, const SessionOptions& options = {},
-          TapReceiver* receiver = nullptr);
+  /// `model` is a serialized model, see emit(); `where` names it in messages. `receiver` gets the taps and must outlive
+  /// the session. Throws bad_input when the runtime refuses the model.
+  Session(const Runtime& runtime, const std::string& model, const std::string& where,
+          const SessionOptions& options = {}, TapReceiver* receiver = nullptr);
   Session(Session&&) noexcept;
   ~Session();
 
   const std::vector<Port>& inputs() const;
   const std::vector<Port>& outputs() const;
 
-  /// Runs once with one array for each input, in order. The results own their memory. `where` names the sample in messages.
-  /// Throws what a receiver threw, interrupted when the stop token was set, bad_input or resource when the runtime fails.
+  /// Runs once with one array for each input, in order. The results own their memory. `where` names the sample in
+  /// messages. Throws what a receiver threw, interrupted when the stop token was set, bad_input or resource when the
+  /// runtime fails.
   std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where);
 
  private:
@@ -70,12 +71,13 @@ class Session {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Element types and shapes of all values of the main graph, as the runtime infers them. Values inside bodies are left out.
-/// Throws bad_input when the runtime cannot load the model.
+/// Element types and shapes of all values of the main graph, as the runtime infers them. Values inside bodies are left
+/// out. Throws bad_input when the runtime cannot load the model.
 graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
                                const std::map<std::string, std::vector<std::int64_t>>& input_shapes = {});
 
 /// Computes the given constant nodes (graph::constant_nodes) once; returns the values that others read.
-std::vector<onnx::Tensor> compute_constants(const Runtime& runtime, const onnx::Model& model, const std::vector<int>& nodes);
+std::vector<onnx::Tensor> compute_constants(const Runtime& runtime, const onnx::Model& model,
+                                            const std::vector<int>& nodes);
 
 }  // namespace detent::exec

@@ -1,5 +1,5 @@
-// The tap: a pass-through operator inside the graph that hands each chosen tensor, in place, to a receiver the moment it is
-// produced. The runtime then frees the tensor as in plain inference.
+// The tap: a pass-through operator inside the graph that hands each chosen tensor, in place, to a receiver the moment
+// it is produced. The runtime then frees the tensor as in plain inference.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ using ParallelFor = std::function<void(std::size_t parts, const std::function<vo
 class TapReceiver {
  public:
   virtual ~TapReceiver() = default;
-  /// `tap` is the position of the value in the list of tapped values. Calls for one session come one at a time. An exception
-  /// ends the run and comes out of Session::run().
+  /// `tap` is the position of the value in the list of tapped values. Calls for one session come one at a time. An
+  /// exception ends the run and comes out of Session::run().
   virtual void receive(std::size_t tap, const TensorView& tensor, const ParallelFor& parallel) = 0;
 };
 

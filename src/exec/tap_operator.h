@@ -20,8 +20,8 @@ struct TapKernel {
   std::size_t index_;
 };
 
-/// One per session. Input and output have the same type and share their memory (alias map {0} -> {0}). There is no shape
-/// inference function: the runtime takes the shape from what the kernel gives.
+/// One per session. Input and output have the same type and share their memory (alias map {0} -> {0}). There is no
+/// shape inference function: the runtime takes the shape from what the kernel gives.
 class TapOperator : public Ort::CustomOpBase<TapOperator, TapKernel, true> {
  public:
   explicit TapOperator(TapReceiver& receiver);

@@ -19,7 +19,8 @@ struct BatchNorm {
   float epsilon = 1e-5F;
 };
 
-const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index, const onnx::Node& node, std::size_t input) {
+const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index, const onnx::Node& node,
+                                   std::size_t input) {
   if (input >= node.inputs().size()) return nullptr;
   const int i = index.initializer(node.inputs()[input]);
   if (i == kNone) return nullptr;
@@ -35,7 +36,8 @@ Floats values_of(const onnx::Tensor& tensor) {
 }
 
 std::optional<BatchNorm> read_batch_norm(const onnx::Model& model, const Index& index, const onnx::Node& node) {
-  if (!node.is("BatchNormalization") || node.int_or("training_mode", 0) != 0 || node.int_or("spatial", 1) != 1) return std::nullopt;
+  if (!node.is("BatchNormalization") || node.int_or("training_mode", 0) != 0 || node.int_or("spatial", 1) != 1)
+    return std::nullopt;
   if (node.outputs().empty()) return std::nullopt;
   for (std::size_t o = 1; o < node.outputs().size(); ++o) {
     if (!node.outputs()[o].empty()) return std::nullopt;
@@ -56,7 +58,8 @@ std::optional<BatchNorm> read_batch_norm(const onnx::Model& model, const Index& 
 int folding_target(const onnx::Model& model, const Index& index, const onnx::Node& bn) {
   const std::string& value = bn.inputs().front();
   const int producer = index.producer(value);
-  if (producer == kNone || index.consumers(value).size() != 1 || index.is_output(value) || index.is_captured(value)) return kNone;
+  if (producer == kNone || index.consumers(value).size() != 1 || index.is_output(value) || index.is_captured(value))
+    return kNone;
   const auto& conv = model.graph.nodes[static_cast<std::size_t>(producer)];
   const bool transposed = conv.is("ConvTranspose") && conv.int_or("group", 1) == 1;
   return (conv.is("Conv") || transposed) && conv.inputs().size() >= 2 ? producer : kNone;
@@ -90,7 +93,8 @@ onnx::Tensor stored(const std::string& name, std::vector<std::int64_t> dims, con
   return {name, onnx::DataType::float32, std::move(dims), store({bytes.begin(), bytes.end()}), {}, false};
 }
 
-bool fold(onnx::Model& model, Index& index, const BatchNorm& bn, const onnx::Node& bn_node, onnx::Node& conv, const Store& store) {
+bool fold(onnx::Model& model, Index& index, const BatchNorm& bn, const onnx::Node& bn_node, onnx::Node& conv,
+          const Store& store) {
   const bool transposed = conv.is("ConvTranspose");
   const auto* weight = float_constant(model, index, conv, 1);
   const bool has_bias = conv.inputs().size() > 2 && !conv.inputs()[2].empty();
@@ -102,8 +106,10 @@ bool fold(onnx::Model& model, Index& index, const BatchNorm& bn, const onnx::Nod
 
   Floats scale = bn.scale;
   for (std::size_t c = 0; c < scale.size(); ++c) scale[c] /= std::sqrt(bn.variance[c] + bn.epsilon);
-  const std::string bias_source = bias != nullptr ? "ConvBnFusion_B_" + bias->name : "ConvBnFusion_BN_B_" + bn_node.inputs()[2];
-  auto new_weight = stored(index.fresh_name("ConvBnFusion_W_" + weight->name), weight->dims, scaled_weight(*weight, scale, transposed), store);
+  const std::string bias_source =
+      bias != nullptr ? "ConvBnFusion_B_" + bias->name : "ConvBnFusion_BN_B_" + bn_node.inputs()[2];
+  auto new_weight = stored(index.fresh_name("ConvBnFusion_W_" + weight->name), weight->dims,
+                           scaled_weight(*weight, scale, transposed), store);
   auto new_bias = stored(index.fresh_name(bias_source), {channels}, folded_bias(bn, scale, bias), store);
   conv.set_inputs({conv.inputs()[0], new_weight.name, new_bias.name});
   conv.set_output(0, bn_node.outputs().front());

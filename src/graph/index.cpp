@@ -16,21 +16,23 @@ using onnx::printable;
 
 constexpr int kMaxDepth = 64;  // nesting of bodies; real models stay below 5
 
-void collect_captures(const onnx::Model& model, const onnx::Node& node, std::unordered_set<std::string> defined, int depth,
-                      std::set<std::string>& out) {
+void collect_captures(const onnx::Model& model, const onnx::Node& node, std::unordered_set<std::string> defined,
+                      int depth, std::set<std::string>& out) {
   if (depth > kMaxDepth) throw bad_input(fmt::format("node {}: bodies are nested too deeply", node.label()));
   using Kind = onnx::Attribute::Kind;
   for (const auto& attribute : node.attributes()) {
     if (attribute.kind() != Kind::g && attribute.kind() != Kind::graphs) continue;
     for (const auto& wire : attribute.as_graphs()) {
       const bool in_file = model.file && model.file->contains(as_byte_span(wire.view()));
-      const auto body = onnx::read_graph(wire, in_file ? model.file : nullptr, *model.external, "body of " + node.label());
+      const auto body =
+          onnx::read_graph(wire, in_file ? model.file : nullptr, *model.external, "body of " + node.label());
       auto inside = defined;
       for (const auto& input : body.inputs) inside.insert(input.name);
       for (const auto& tensor : body.initializers) {
         // Bodies are written back untouched, so the location would point beside the new model, where nothing is.
         if (tensor.is_external) {
-          throw bad_input(fmt::format("body of {}: tensor '{}' lies in an external data file", node.label(), printable(tensor.name)),
+          throw bad_input(fmt::format("body of {}: tensor '{}' lies in an external data file", node.label(),
+                                      printable(tensor.name)),
                           "store the tensors of bodies inside of the model file");
         }
         inside.insert(tensor.name);
@@ -50,8 +52,8 @@ void collect_captures(const onnx::Model& model, const onnx::Node& node, std::uno
 }
 
 bool is_random(const onnx::Node& node) {
-  static const std::unordered_set<std::string> kRandom{"RandomNormal",     "RandomUniform", "RandomNormalLike",
-                                                       "RandomUniformLike", "Multinomial",  "Bernoulli"};
+  static const std::unordered_set<std::string> kRandom{"RandomNormal",      "RandomUniform", "RandomNormalLike",
+                                                       "RandomUniformLike", "Multinomial",   "Bernoulli"};
   return kRandom.contains(node.op_type());
 }
 
@@ -68,13 +70,16 @@ Index::Index(const onnx::Model& model) {
   values_.reserve(graph.nodes.size() * 2 + graph.initializers.size());
   for (const auto& input : graph.inputs) {
     Value& value = values_[input.name];
-    if (value.input) throw bad_input(fmt::format("model '{}': input '{}' is defined twice", model.path.string(), printable(input.name)));
+    if (value.input)
+      throw bad_input(
+          fmt::format("model '{}': input '{}' is defined twice", model.path.string(), printable(input.name)));
     value.input = true;
   }
   for (std::size_t i = 0; i < graph.initializers.size(); ++i) {
     Value& value = values_[graph.initializers[i].name];
     if (value.initializer != kNone) {
-      throw bad_input(fmt::format("model '{}': initializer '{}' is defined twice", model.path.string(), printable(graph.initializers[i].name)));
+      throw bad_input(fmt::format("model '{}': initializer '{}' is defined twice", model.path.string(),
+                                  printable(graph.initializers[i].name)));
     }
     value.initializer = static_cast<int>(i);
   }
@@ -90,8 +95,8 @@ void Index::define_outputs(const onnx::Model& model) {
       if (name.empty()) continue;
       Value& value = values_[name];
       if (value.defined()) {
-        throw bad_input(fmt::format("model '{}', node {}: output '{}' is already defined elsewhere", model.path.string(),
-                                    model.graph.nodes[n].label(), printable(name)));
+        throw bad_input(fmt::format("model '{}', node {}: output '{}' is already defined elsewhere",
+                                    model.path.string(), model.graph.nodes[n].label(), printable(name)));
       }
       value.producer = static_cast<int>(n);
     }
@@ -108,7 +113,8 @@ void Index::add_reads(const onnx::Model& model) {
                                     nodes[n].label(), printable(name)));
       }
       Value& value = found->second;
-      if (value.consumers.empty() || value.consumers.back() != static_cast<int>(n)) value.consumers.push_back(static_cast<int>(n));
+      if (value.consumers.empty() || value.consumers.back() != static_cast<int>(n))
+        value.consumers.push_back(static_cast<int>(n));
       value.captured = value.captured || captured;
     };
     for (const auto& name : nodes[n].inputs()) {
@@ -119,7 +125,8 @@ void Index::add_reads(const onnx::Model& model) {
   for (const auto& output : model.graph.outputs) {
     const auto found = values_.find(output.name);
     if (found == values_.end() || !found->second.defined()) {
-      throw bad_input(fmt::format("model '{}': graph output '{}' is not defined anywhere", model.path.string(), printable(output.name)));
+      throw bad_input(fmt::format("model '{}': graph output '{}' is not defined anywhere", model.path.string(),
+                                  printable(output.name)));
     }
     found->second.output = true;
   }
@@ -221,7 +228,8 @@ void sort_topologically(onnx::Model& model) {
       if (--missing[static_cast<std::size_t>(reader)] == 0) ready.insert(reader);
     }
   }
-  if (sorted.size() != nodes.size()) throw bad_input(fmt::format("model '{}': the graph has a cycle", model.path.string()));
+  if (sorted.size() != nodes.size())
+    throw bad_input(fmt::format("model '{}': the graph has a cycle", model.path.string()));
   nodes = std::move(sorted);
 }
 

@@ -26,7 +26,8 @@ class Index {
 
   /// The node that makes the value, or kNone for graph inputs, initializers and unknown names.
   int producer(std::string_view value) const;
-  /// Nodes that read the value, ascending, each once; captures by bodies count as reads of the node that holds the body.
+  /// Nodes that read the value, ascending, each once; captures by bodies count as reads of the node that holds the
+  /// body.
   std::span<const int> consumers(std::string_view value) const;
   /// Whether any body of an If, Loop or Scan reads the value.
   bool is_captured(std::string_view value) const;
@@ -64,8 +65,8 @@ class Index {
 /// Per node: does its result depend on a graph input, or on chance (random generators)? All others are constant.
 std::vector<bool> depends_on_input(const onnx::Model& model, const Index& index);
 
-/// Values that are made (or are graph inputs) before node `cut` and read by it or later, or are graph outputs made before it.
-/// Initializers do not count. 0 <= cut <= number of nodes; nodes must be in topological order.
+/// Values that are made (or are graph inputs) before node `cut` and read by it or later, or are graph outputs made
+/// before it. Initializers do not count. 0 <= cut <= number of nodes; nodes must be in topological order.
 std::vector<std::string> frontier(const onnx::Model& model, const Index& index, int cut);
 
 /// Brings nodes into topological order, keeping the present order where it is free. Throws bad_input on a cycle.

@@ -45,7 +45,8 @@ Notes lift_constants(onnx::Model& model) {
   std::vector<onnx::Node> kept;
   kept.reserve(model.graph.nodes.size());
   for (auto& node : model.graph.nodes) {
-    const bool candidate = node.is("Constant") && node.outputs().size() == 1 && !index.is_output(node.outputs().front());
+    const bool candidate =
+        node.is("Constant") && node.outputs().size() == 1 && !index.is_output(node.outputs().front());
     auto tensor = candidate ? constant_value(model, node) : std::nullopt;
     if (tensor) {
       model.graph.initializers.push_back(std::move(*tensor));

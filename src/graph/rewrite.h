@@ -1,5 +1,5 @@
-// Rewrites that prepare a float model for quantization. Each keeps the model's function; each reports what it did as lines
-// for the user (empty: nothing to do). One file each.
+// Rewrites that prepare a float model for quantization. Each keeps the model's function; each reports what it did as
+// lines for the user (empty: nothing to do). One file each.
 #pragma once
 
 #include <functional>
@@ -16,27 +16,31 @@ using Notes = std::vector<std::string>;
 /// Constant nodes become initializers of the same name; data stay where they are in the file.
 Notes lift_constants(onnx::Model& model);
 
-/// Initializers listed among the graph inputs (all of them before IR version 4, overridable defaults after) become constants.
+/// Initializers listed among the graph inputs (all of them before IR version 4, overridable defaults after) become
+/// constants.
 Notes drop_initializer_inputs(onnx::Model& model);
 
 /// Identity, and Dropout outside of training, are removed where the names of graph inputs and outputs allow it.
 Notes remove_identities(onnx::Model& model);
 
-/// Nodes whose inputs are all constant, in order. Leaves out what has a body, what draws random numbers, and results whose
-/// shape is unknown or that would blow the model up (more than 1 MiB and more than 4 times their inputs).
+/// Nodes whose inputs are all constant, in order. Leaves out what has a body, what draws random numbers, and results
+/// whose shape is unknown or that would blow the model up (more than 1 MiB and more than 4 times their inputs).
 std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& types);
-/// Replaces the nodes by initializers, which must hold every output of theirs that other nodes or the graph's outputs read.
+/// Replaces the nodes by initializers, which must hold every output of theirs that other nodes or the graph's outputs
+/// read.
 Notes replace_by_constants(onnx::Model& model, const std::vector<int>& nodes, std::vector<onnx::Tensor> results);
 
 /// Stores the elements of a rewritten weight and gives back where they are; lets large results live in a file.
 using Store = std::function<onnx::TensorData(std::vector<std::byte>)>;
 
 /// Conv and ConvTranspose followed by BatchNormalization become one node. Arithmetic and names ("ConvBnFusion_W_…",
-/// "ConvBnFusion_BN_B_…") are those of ONNX Runtime's own fusion, so that weights are comparable with models it prepared.
+/// "ConvBnFusion_BN_B_…") are those of ONNX Runtime's own fusion, so that weights are comparable with models it
+/// prepared.
 Notes fold_batch_norm(onnx::Model& model, const Store& store);
 
-/// Brings a model of opset 7..12 to 13, the first with per-axis QuantizeLinear. Throws bad_input for an operator whose meaning
-/// changed in between and that has no rewrite, and for opsets below 7. Models of opset 13 and later are left alone.
+/// Brings a model of opset 7..12 to 13, the first with per-axis QuantizeLinear. Throws bad_input for an operator whose
+/// meaning changed in between and that has no rewrite, and for opsets below 7. Models of opset 13 and later are left
+/// alone.
 Notes upgrade_opset(onnx::Model& model, const ValueTypes& types);
 inline constexpr std::int64_t kOldestOpset = 7;
 inline constexpr std::int64_t kUpgradedOpset = 13;

@@ -20,7 +20,8 @@ using onnx::Node;
 // The model under change: rewritten nodes and new constants are collected beside it.
 class Upgrade {
  public:
-  Upgrade(onnx::Model& model, const ValueTypes& types) : model_(model), types_(types), index_(model), from_(model.opset()) {}
+  Upgrade(onnx::Model& model, const ValueTypes& types)
+      : model_(model), types_(types), index_(model), from_(model.opset()) {}
 
   std::int64_t from() const { return from_; }
   void run();
@@ -29,8 +30,8 @@ class Upgrade {
 
   // Rewrites call these.
   [[noreturn]] void refuse(const Node& node, const std::string& why) const {
-    throw bad_input(fmt::format("model '{}', node {}: cannot bring opset {} to {}: {}", model_.path.string(), node.label(), from_,
-                                kUpgradedOpset, why),
+    throw bad_input(fmt::format("model '{}', node {}: cannot bring opset {} to {}: {}", model_.path.string(),
+                                node.label(), from_, kUpgradedOpset, why),
                     "convert the model first, for example with onnx.version_converter");
   }
   bool is_read(const std::string& value) const {
@@ -139,7 +140,8 @@ void upgrade_top_k(Upgrade& up, Node node) {
 }
 
 void upgrade_dropout(Upgrade& up, Node node) {
-  if (node.outputs().size() > 1 && up.is_read(node.outputs()[1])) up.refuse(node, "its mask is used and changed its type");
+  if (node.outputs().size() > 1 && up.is_read(node.outputs()[1]))
+    up.refuse(node, "its mask is used and changed its type");
   node.remove_attribute("ratio");
   up.emit(std::move(node));
 }
@@ -184,8 +186,8 @@ void upgrade_scatter(Upgrade& up, Node node) {
   up.emit(std::move(node));
 }
 
-// Before 13 the input was seen as a matrix split at `axis`; since then the operator works along one axis. They agree for the
-// last axis; otherwise the matrix is made and unmade around it.
+// Before 13 the input was seen as a matrix split at `axis`; since then the operator works along one axis. They agree
+// for the last axis; otherwise the matrix is made and unmade around it.
 void upgrade_softmax(Upgrade& up, Node node) {
   const auto rank = up.rank(node.inputs().at(0));
   std::int64_t axis = node.int_or("axis", 1);
@@ -247,9 +249,11 @@ void Upgrade::check_bodies(const Node& node) const {
     if (attribute.kind() != Attribute::Kind::g && attribute.kind() != Attribute::Kind::graphs) continue;
     for (const auto& wire : attribute.as_graphs()) {
       const bool in_file = model_.file && model_.file->contains(as_byte_span(wire.view()));
-      const auto body = onnx::read_graph(wire, in_file ? model_.file : nullptr, *model_.external, "body of " + node.label());
+      const auto body =
+          onnx::read_graph(wire, in_file ? model_.file : nullptr, *model_.external, "body of " + node.label());
       for (const auto& inner : body.nodes) {
-        if (change_for(inner, from_) != nullptr) refuse(node, fmt::format("its body holds {}, whose meaning changed", inner.label()));
+        if (change_for(inner, from_) != nullptr)
+          refuse(node, fmt::format("its body holds {}, whose meaning changed", inner.label()));
         check_bodies(inner);
       }
     }
@@ -269,7 +273,8 @@ void Upgrade::run() {
   }
   model_.graph.nodes = std::move(out_);
   model_.set_opset("", kUpgradedOpset);
-  if (model_.ir_version < 7) model_.set_ir_version(7);  // the IR version that ONNX released together with opset 13 (1.8)
+  if (model_.ir_version < 7)
+    model_.set_ir_version(7);  // the IR version that ONNX released together with opset 13 (1.8)
 }
 
 }  // namespace
@@ -278,7 +283,8 @@ Notes upgrade_opset(onnx::Model& model, const ValueTypes& types) {
   const std::int64_t from = model.opset();
   if (from >= kUpgradedOpset) return {};
   if (from < kOldestOpset) {
-    throw bad_input(fmt::format("model '{}' has opset {}; the oldest that detent reads is {}", model.path.string(), from, kOldestOpset),
+    throw bad_input(fmt::format("model '{}' has opset {}; the oldest that detent reads is {}", model.path.string(),
+                                from, kOldestOpset),
                     "export the model again with a newer opset");
   }
   Upgrade upgrade(model, types);

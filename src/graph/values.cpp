@@ -8,7 +8,8 @@ onnx::DataType type_of(const onnx::Model& model, const ValueTypes& types, const 
   const auto found = types.find(value);
   if (found != types.end()) return found->second.type;
   const auto& initializers = model.graph.initializers;
-  const auto tensor = std::find_if(initializers.begin(), initializers.end(), [&](const auto& t) { return t.name == value; });
+  const auto tensor =
+      std::find_if(initializers.begin(), initializers.end(), [&](const auto& t) { return t.name == value; });
   return tensor == initializers.end() ? onnx::DataType::undefined : tensor->type;
 }
 

@@ -51,22 +51,24 @@ std::shared_ptr<const MappedFile> ExternalFiles::open(const std::string& locatio
   const fs::path relative(location);
   const bool climbs = std::any_of(relative.begin(), relative.end(), [](const fs::path& part) { return part == ".."; });
   if (location.empty() || relative.is_absolute() || climbs || location.find('\0') != std::string::npos) {
-    throw bad_input(fmt::format("{}: external data location '{}' is not a path inside the model's directory", where, printable(location)),
+    throw bad_input(fmt::format("{}: external data location '{}' is not a path inside the model's directory", where,
+                                printable(location)),
                     "keep the data file beside the model");
   }
   const fs::path directory = model_path_.has_parent_path() ? model_path_.parent_path() : fs::path(".");
   std::error_code status;
   const fs::path resolved = fs::canonical(directory / relative, status);
   if (status) {
-    throw bad_input(fmt::format("{}: cannot open external data file '{}': {}", where, printable((directory / relative).string()),
-                                status.message()),
+    throw bad_input(fmt::format("{}: cannot open external data file '{}': {}", where,
+                                printable((directory / relative).string()), status.message()),
                     "keep the data file beside the model");
   }
   const fs::path home = fs::canonical(directory, status);
   const fs::path model_home = status ? fs::path() : fs::canonical(model_path_, status).parent_path();
   if (status || (!is_inside(resolved, home) && !is_inside(resolved, model_home))) {
-    throw bad_input(fmt::format("{}: external data location '{}' leads outside the model's directory", where, printable(location)),
-                    "keep the data file beside the model");
+    throw bad_input(
+        fmt::format("{}: external data location '{}' leads outside the model's directory", where, printable(location)),
+        "keep the data file beside the model");
   }
   auto file = MappedFile::open(resolved, "external data file");
   files_.emplace_back(location, file);

@@ -21,7 +21,19 @@ class ExternalFiles;
 /// An AttributeProto. Name and kind are parsed; values are read on demand and throw bad_input when of another kind.
 class Attribute {
  public:
-  enum class Kind { undefined = 0, f = 1, i = 2, s = 3, t = 4, g = 5, floats = 6, ints = 7, strings = 8, tensors = 9, graphs = 10 };
+  enum class Kind {
+    undefined = 0,
+    f = 1,
+    i = 2,
+    s = 3,
+    t = 4,
+    g = 5,
+    floats = 6,
+    ints = 7,
+    strings = 8,
+    tensors = 9,
+    graphs = 10
+  };
 
   explicit Attribute(Wire raw);
   static Attribute of_int(std::string_view name, std::int64_t value);
@@ -136,8 +148,8 @@ struct Model {
   void set_producer(std::string_view name, std::string_view version);
 };
 
-/// Maps and parses a model; tensor data stay in the file. Throws bad_input naming the file and the place for anything that is
-/// not a sound ONNX model of IR version 3 or later.
+/// Maps and parses a model; tensor data stay in the file. Throws bad_input naming the file and the place for anything
+/// that is not a sound ONNX model of IR version 3 or later.
 Model read_model(const std::filesystem::path& path);
 
 /// Parses a GraphProto on its own, as for the body of an If, Loop or Scan.

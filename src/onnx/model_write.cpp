@@ -191,7 +191,8 @@ WrittenModel write_model(const Model& model, const std::filesystem::path& path, 
   if (!options.external_threshold) pieces = model_pieces(model, nullptr);
   if (options.external_threshold || total_size(pieces) > kProtobufLimit) pieces = model_pieces(model, place);
   if (total_size(pieces) > kProtobufLimit) {
-    throw resource_error("the quantized model does not fit protobuf's limit of 2 GiB", "lower --external-data-threshold");
+    throw resource_error("the quantized model does not fit protobuf's limit of 2 GiB",
+                         "lower --external-data-threshold");
   }
 
   AtomicFile model_file(path);

@@ -53,7 +53,8 @@ Node::Node(std::string op_type, std::string name, std::vector<std::string> input
       attributes_(std::move(attributes)) {}
 
 const Attribute* Node::attribute(std::string_view name) const noexcept {
-  const auto found = std::find_if(attributes_.begin(), attributes_.end(), [&](const Attribute& a) { return a.name() == name; });
+  const auto found =
+      std::find_if(attributes_.begin(), attributes_.end(), [&](const Attribute& a) { return a.name() == name; });
   return found == attributes_.end() ? nullptr : &*found;
 }
 

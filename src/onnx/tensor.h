@@ -52,14 +52,14 @@ class TensorData {
   Producer produce_;
 };
 
-/// A TensorProto. For element types without a raw form (string) and types this version does not know, `data` is empty and
-/// `raw` carries the tensor.
+/// A TensorProto. For element types without a raw form (string) and types this version does not know, `data` is empty
+/// and `raw` carries the tensor.
 struct Tensor {
   std::string name;
   DataType type = DataType::undefined;
   std::vector<std::int64_t> dims;
   TensorData data;
-  Wire raw;                 // the message as read; empty for tensors made by detent
+  Wire raw;                  // the message as read; empty for tensors made by detent
   bool is_external = false;  // `raw` refers to an external data file
 
   /// Product of dims; reading and making tensors both check that it fits.
@@ -68,9 +68,9 @@ struct Tensor {
 
 class ExternalFiles;
 
-/// Reads a TensorProto. `file` is the mapped file that `raw` lies in (null for a tensor built in memory); external data are
-/// opened through `external`. `where` names the tensor's place for messages.
-/// Throws bad_input when sizes, types or locations do not agree with what is there.
+/// Reads a TensorProto. `file` is the mapped file that `raw` lies in (null for a tensor built in memory); external data
+/// are opened through `external`. `where` names the tensor's place for messages. Throws bad_input when sizes, types or
+/// locations do not agree with what is there.
 Tensor read_tensor(const Wire& raw, const std::shared_ptr<const MappedFile>& file, ExternalFiles& external,
                    const std::string& where);
 
@@ -80,12 +80,12 @@ Tensor make_tensor(std::string name, DataType type, std::vector<std::int64_t> di
   return {std::move(name), type, std::move(dims), TensorData::of(values), {}, false};
 }
 
-/// Calls `fn(values, first_index)` over a float32 tensor in aligned pieces of at most 64 Ki elements, in order; pages of
-/// mapped files are given back behind it.
+/// Calls `fn(values, first_index)` over a float32 tensor in aligned pieces of at most 64 Ki elements, in order; pages
+/// of mapped files are given back behind it.
 void for_each_float(const TensorData& data, const std::function<void(std::span<const float>, std::int64_t)>& fn);
 
-/// All elements of a small tensor as int64 (from any integer type) or as double (from any float type); throws bad_input for
-/// other types.
+/// All elements of a small tensor as int64 (from any integer type) or as double (from any float type); throws bad_input
+/// for other types.
 std::vector<std::int64_t> to_int64s(const Tensor& tensor);
 std::vector<double> to_doubles(const Tensor& tensor);
 

@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::size_t kPiece = std::size_t{4} << 20;
 
-// Gives back what has been read of a mapped tensor, from its start: the kernel maps pages around each fault, also behind it, so
-// releasing only the last piece would leave some of every piece resident.
+// Gives back what has been read of a mapped tensor, from its start: the kernel maps pages around each fault, also
+// behind it, so releasing only the last piece would leave some of every piece resident.
 void release_up_to(const std::shared_ptr<const MappedFile>& file, std::span<const std::byte> bytes, std::size_t end) {
   if (file && (end % kPiece == 0 || end == bytes.size())) file->release(bytes.first(end));
 }

@@ -63,8 +63,8 @@ Field typed_field(DataType type) {
   }
 }
 
-// int32_data carries every integer type of up to 32 bits, and float16 and the like as their bit patterns. Sub-byte values come
-// packed into bytes, which some writers extend by sign.
+// int32_data carries every integer type of up to 32 bits, and float16 and the like as their bit patterns. Sub-byte
+// values come packed into bytes, which some writers extend by sign.
 template <class Value>
 bool fits(DataType type, Value value) {
   const int bits = bits_of(type);
@@ -86,7 +86,8 @@ template <class Value>
 void append_narrowed(Parsed& parsed, Field field, Value value) {
   const int bits = bits_of(parsed.tensor.type);
   const std::size_t width = bits == 0 ? sizeof(Value) : static_cast<std::size_t>(bits + 7) / 8;
-  if constexpr (std::is_integral_v<Value>) parsed.out_of_range = parsed.out_of_range || !fits(parsed.tensor.type, value);
+  if constexpr (std::is_integral_v<Value>)
+    parsed.out_of_range = parsed.out_of_range || !fits(parsed.tensor.type, value);
   append_typed(parsed, field, &value, std::min(width, sizeof(Value)));
 }
 
@@ -150,14 +151,30 @@ Parsed parse(const Wire& raw) {
       }
       case tag_and_type(Field::float_data, pbf_wire_type::length_delimited):
       case tag_and_type(Field::double_data, pbf_wire_type::length_delimited): read_float_run(parsed, m.tag(), m); break;
-      case tag_and_type(Field::float_data, pbf_wire_type::fixed32): append_narrowed(parsed, m.tag(), m.get_float()); break;
-      case tag_and_type(Field::double_data, pbf_wire_type::fixed64): append_narrowed(parsed, m.tag(), m.get_double()); break;
-      case tag_and_type(Field::int32_data, pbf_wire_type::length_delimited): append_all(parsed, m.tag(), m.get_packed_int32()); break;
-      case tag_and_type(Field::int32_data, pbf_wire_type::varint): append_narrowed(parsed, m.tag(), m.get_int32()); break;
-      case tag_and_type(Field::int64_data, pbf_wire_type::length_delimited): append_all(parsed, m.tag(), m.get_packed_int64()); break;
-      case tag_and_type(Field::int64_data, pbf_wire_type::varint): append_narrowed(parsed, m.tag(), m.get_int64()); break;
-      case tag_and_type(Field::uint64_data, pbf_wire_type::length_delimited): append_all(parsed, m.tag(), m.get_packed_uint64()); break;
-      case tag_and_type(Field::uint64_data, pbf_wire_type::varint): append_narrowed(parsed, m.tag(), m.get_uint64()); break;
+      case tag_and_type(Field::float_data, pbf_wire_type::fixed32):
+        append_narrowed(parsed, m.tag(), m.get_float());
+        break;
+      case tag_and_type(Field::double_data, pbf_wire_type::fixed64):
+        append_narrowed(parsed, m.tag(), m.get_double());
+        break;
+      case tag_and_type(Field::int32_data, pbf_wire_type::length_delimited):
+        append_all(parsed, m.tag(), m.get_packed_int32());
+        break;
+      case tag_and_type(Field::int32_data, pbf_wire_type::varint):
+        append_narrowed(parsed, m.tag(), m.get_int32());
+        break;
+      case tag_and_type(Field::int64_data, pbf_wire_type::length_delimited):
+        append_all(parsed, m.tag(), m.get_packed_int64());
+        break;
+      case tag_and_type(Field::int64_data, pbf_wire_type::varint):
+        append_narrowed(parsed, m.tag(), m.get_int64());
+        break;
+      case tag_and_type(Field::uint64_data, pbf_wire_type::length_delimited):
+        append_all(parsed, m.tag(), m.get_packed_uint64());
+        break;
+      case tag_and_type(Field::uint64_data, pbf_wire_type::varint):
+        append_narrowed(parsed, m.tag(), m.get_uint64());
+        break;
       case tag_and_type(Field::string_data, pbf_wire_type::length_delimited):
         parsed.has_strings = true;
         m.skip();
@@ -199,9 +216,11 @@ TensorData place(const std::shared_ptr<const MappedFile>& file, std::string_view
 // Sub-byte values in int32_data are stored packed, two (or four) to an entry, exactly as the bytes of raw_data.
 TensorData inline_data(Parsed& parsed, std::uint64_t need, const std::shared_ptr<const MappedFile>& file,
                        const std::string& at) {
-  const int forms = static_cast<int>(parsed.has_raw) + static_cast<int>(!parsed.packed.empty() || !parsed.typed.empty());
+  const int forms =
+      static_cast<int>(parsed.has_raw) + static_cast<int>(!parsed.packed.empty() || !parsed.typed.empty());
   if (parsed.wrong_field) {
-    throw bad_input(fmt::format("{}: its values stand in a field that is not for type {}", at, name_of(parsed.tensor.type)));
+    throw bad_input(
+        fmt::format("{}: its values stand in a field that is not for type {}", at, name_of(parsed.tensor.type)));
   }
   if (parsed.out_of_range) {
     throw bad_input(fmt::format("{}: a value does not fit type {}", at, name_of(parsed.tensor.type)));

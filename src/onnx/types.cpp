@@ -12,13 +12,12 @@ struct TypeFacts {
 };
 
 constexpr std::array<TypeFacts, 27> kFacts{{
-    {0, "undefined"},     {32, "float32"},        {8, "uint8"},      {8, "int8"},
-    {16, "uint16"},       {16, "int16"},          {32, "int32"},     {64, "int64"},
-    {0, "string"},        {8, "bool"},            {16, "float16"},   {64, "float64"},
-    {32, "uint32"},       {64, "uint64"},         {64, "complex64"}, {128, "complex128"},
-    {16, "bfloat16"},     {8, "float8e4m3fn"},    {8, "float8e4m3fnuz"}, {8, "float8e5m2"},
-    {8, "float8e5m2fnuz"}, {4, "uint4"},          {4, "int4"},       {4, "float4e2m1"},
-    {8, "float8e8m0"},    {2, "uint2"},           {2, "int2"},
+    {0, "undefined"},      {32, "float32"},  {8, "uint8"},        {8, "int8"},           {16, "uint16"},
+    {16, "int16"},         {32, "int32"},    {64, "int64"},       {0, "string"},         {8, "bool"},
+    {16, "float16"},       {64, "float64"},  {32, "uint32"},      {64, "uint64"},        {64, "complex64"},
+    {128, "complex128"},   {16, "bfloat16"}, {8, "float8e4m3fn"}, {8, "float8e4m3fnuz"}, {8, "float8e5m2"},
+    {8, "float8e5m2fnuz"}, {4, "uint4"},     {4, "int4"},         {4, "float4e2m1"},     {8, "float8e8m0"},
+    {2, "uint2"},          {2, "int2"},
 }};
 
 const TypeFacts* facts(DataType type) noexcept {

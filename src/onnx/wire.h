@@ -10,7 +10,8 @@
 
 namespace detent::onnx {
 
-/// A view of serialized bytes together with whatever keeps them alive (a mapped file or an owned string). Cheap to copy.
+/// A view of serialized bytes together with whatever keeps them alive (a mapped file or an owned string). Cheap to
+/// copy.
 class Wire {
  public:
   Wire() = default;

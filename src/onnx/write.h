@@ -23,8 +23,8 @@ using Placer = std::function<std::optional<Placement>(const Tensor&)>;
 std::string encode_model(const Model& model, const Placer& place);
 
 struct WriteOptions {
-  /// Tensors of at least this many bytes go to `<file name>.data` beside the model; nullopt: everything inline as long as the
-  /// file stays below protobuf's 2 GiB, else all tensors of 1 KiB and more go beside it.
+  /// Tensors of at least this many bytes go to `<file name>.data` beside the model; nullopt: everything inline as long
+  /// as the file stays below protobuf's 2 GiB, else all tensors of 1 KiB and more go beside it.
   std::optional<std::uint64_t> external_threshold;
 };
 
@@ -34,8 +34,8 @@ struct WrittenModel {
   std::uint64_t data_bytes = 0;  // of the file beside the model; 0 when there is none
 };
 
-/// Writes `path` whole or not at all; a data file beside it is put in place first. Throws usage when the place cannot be
-/// written and resource when the disk is full.
+/// Writes `path` whole or not at all; a data file beside it is put in place first. Throws usage when the place cannot
+/// be written and resource when the disk is full.
 WrittenModel write_model(const Model& model, const std::filesystem::path& path, const WriteOptions& options = {});
 
 /// A ValueInfoProto of a tensor.

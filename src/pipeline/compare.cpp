@@ -44,8 +44,9 @@ std::vector<std::string> names_of(const std::vector<T>& values) {
 
 void require_same(const std::vector<std::string>& a, const std::vector<std::string>& b, const char* what) {
   if (a == b) return;
-  throw bad_input(fmt::format("the models differ in their {}: [{}] and [{}]", what, fmt::join(a, ", "), fmt::join(b, ", ")),
-                  "compare a model with its own quantized form");
+  throw bad_input(
+      fmt::format("the models differ in their {}: [{}] and [{}]", what, fmt::join(a, ", "), fmt::join(b, ", ")),
+      "compare a model with its own quantized form");
 }
 
 // Values that both models have. What the quantized model's readers see is the dequantized value, where there is one.
@@ -82,7 +83,8 @@ Fidelity fidelity(const std::string& name, const std::string& made_by, const Pai
 // Both models with taps, one in a thread of its own; the float outputs come back.
 class LayerRun {
  public:
-  LayerRun(const Side& original, const Side& quantized, const exec::Runtime& runtime, const CompareOptions& options, const CommonValues& common)
+  LayerRun(const Side& original, const Side& quantized, const exec::Runtime& runtime, const CompareOptions& options,
+           const CommonValues& common)
       : pairing_(options.pending_limit),
         offering_(pairing_),
         taking_(pairing_, common.in_float),
@@ -124,9 +126,11 @@ class LayerRun {
   exec::Session quantized_session_;
 };
 
-void add_outputs(const std::vector<std::string>& names, const std::vector<data::Array>& x, const std::vector<data::Array>& y, std::vector<PairSums>& sums) {
+void add_outputs(const std::vector<std::string>& names, const std::vector<data::Array>& x,
+                 const std::vector<data::Array>& y, std::vector<PairSums>& sums) {
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (x[i].type == onnx::DataType::float32 && y[i].type == onnx::DataType::float32) sums[i].add(floats(x[i]), floats(y[i]), names[i]);
+    if (x[i].type == onnx::DataType::float32 && y[i].type == onnx::DataType::float32)
+      sums[i].add(floats(x[i]), floats(y[i]), names[i]);
   }
 }
 
@@ -144,11 +148,13 @@ Comparison compare(const CompareOptions& options) {
   const auto output_names = names_of(original.model.graph.outputs);
   require_same(names_of(original.model.graph.inputs), names_of(quantized.model.graph.inputs), "inputs");
   require_same(output_names, names_of(quantized.model.graph.outputs), "outputs");
-  const auto source = data::open_samples(options.calibration_data, pipeline::input_specs(original.model), {options.max_samples, options.batch_size});
+  const auto source = data::open_samples(options.calibration_data, pipeline::input_specs(original.model),
+                                         {options.max_samples, options.batch_size});
 
   const CommonValues common = options.outputs_only ? CommonValues() : common_values(original, quantized);
   LayerRun layers(original, quantized, runtime, options, common);
-  exec::Session deployed(runtime, exec::emit(quantized.model), quantized.where, {exec::Tuning::deployed, options.threads, options.stop});
+  exec::Session deployed(runtime, exec::emit(quantized.model), quantized.where,
+                         {exec::Tuning::deployed, options.threads, options.stop});
 
   Comparison comparison;
   std::vector<PairSums> output_sums(output_names.size());
@@ -164,10 +170,12 @@ Comparison compare(const CompareOptions& options) {
   const graph::Index index(original.model);
   for (std::size_t i = 0; i < output_names.size(); ++i) {
     const int producer = index.producer(output_names[i]);
-    const std::string made_by = producer == graph::kNone ? "" : original.model.graph.nodes[static_cast<std::size_t>(producer)].label();
+    const std::string made_by =
+        producer == graph::kNone ? "" : original.model.graph.nodes[static_cast<std::size_t>(producer)].label();
     comparison.outputs.push_back(fidelity(output_names[i], made_by, output_sums[i]));
   }
-  for (std::size_t i = 0; i < common.in_float.size(); ++i) comparison.layers.push_back(fidelity(common.in_float[i], common.made_by[i], layers.sums()[i]));
+  for (std::size_t i = 0; i < common.in_float.size(); ++i)
+    comparison.layers.push_back(fidelity(common.in_float[i], common.made_by[i], layers.sums()[i]));
   std::stable_sort(comparison.layers.begin(), comparison.layers.end(), worse);
   comparison.notes = source->notes();
   return comparison;

@@ -17,11 +17,13 @@ namespace {
 std::string shape_text(const std::optional<std::vector<onnx::Dim>>& shape) {
   if (!shape) return "?";
   std::vector<std::string> dims;
-  for (const auto& dim : *shape) dims.push_back(dim.is_static() ? std::to_string(dim.value) : dim.symbol.empty() ? "?" : dim.symbol);
+  for (const auto& dim : *shape)
+    dims.push_back(dim.is_static() ? std::to_string(dim.value) : dim.symbol.empty() ? "?" : dim.symbol);
   return fmt::format("[{}]", fmt::join(dims, ","));
 }
 
-std::vector<ValueReport> describe(const std::vector<onnx::ValueInfo>& values, const graph::Index& index, const graph::ValueTypes& types) {
+std::vector<ValueReport> describe(const std::vector<onnx::ValueInfo>& values, const graph::Index& index,
+                                  const graph::ValueTypes& types) {
   std::vector<ValueReport> reports;
   for (const auto& value : values) {
     if (index.initializer(value.name) != graph::kNone) continue;
@@ -29,12 +31,14 @@ std::vector<ValueReport> describe(const std::vector<onnx::ValueInfo>& values, co
     const bool declared = value.type != onnx::DataType::undefined;
     const auto type = declared || found == types.end() ? value.type : found->second.type;
     const auto& shape = value.shape || found == types.end() ? value.shape : found->second.shape;
-    reports.push_back({value.name, type == onnx::DataType::undefined ? "" : std::string(onnx::name_of(type)), shape_text(shape)});
+    reports.push_back(
+        {value.name, type == onnx::DataType::undefined ? "" : std::string(onnx::name_of(type)), shape_text(shape)});
   }
   return reports;
 }
 
-LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, const graph::Index& index, const graph::ValueTypes& types) {
+LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, const graph::Index& index,
+                           const graph::ValueTypes& types) {
   LayerReport layer{node.id(), node.op_type(), 0, 0, std::uint64_t{0}, ""};
   for (const auto& name : node.inputs()) {
     const int i = index.initializer(name);
@@ -57,7 +61,8 @@ LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, con
 }
 
 // Walks the nodes in order: a value is alive from its producer to its last reader, outputs to the end.
-std::optional<std::uint64_t> peak_alive(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types) {
+std::optional<std::uint64_t> peak_alive(const onnx::Model& model, const graph::Index& index,
+                                        const graph::ValueTypes& types) {
   const auto& nodes = model.graph.nodes;
   std::vector<std::vector<std::uint64_t>> dies_after(nodes.size());
   std::uint64_t alive = 0;
@@ -67,7 +72,8 @@ std::optional<std::uint64_t> peak_alive(const onnx::Model& model, const graph::I
     if (!bytes) return false;
     const auto readers = index.consumers(name);
     alive += *bytes;
-    if (!index.is_output(name) && !readers.empty()) dies_after[static_cast<std::size_t>(readers.back())].push_back(*bytes);
+    if (!index.is_output(name) && !readers.empty())
+      dies_after[static_cast<std::size_t>(readers.back())].push_back(*bytes);
     return true;
   };
   for (const auto& input : model.graph.inputs) {
@@ -86,10 +92,13 @@ std::optional<std::uint64_t> peak_alive(const onnx::Model& model, const graph::I
 void check_shapes(const onnx::Model& model, const InspectOptions& options) {
   for (const auto& [name, shape] : options.input_shapes) {
     const auto& inputs = model.graph.inputs;
-    const auto input = std::find_if(inputs.begin(), inputs.end(), [&, &wanted = name](const auto& i) { return i.name == wanted; });
-    if (input == inputs.end()) throw usage_error(fmt::format("--shape: model '{}' has no input '{}'", model.path.string(), name));
+    const auto input =
+        std::find_if(inputs.begin(), inputs.end(), [&, &wanted = name](const auto& i) { return i.name == wanted; });
+    if (input == inputs.end())
+      throw usage_error(fmt::format("--shape: model '{}' has no input '{}'", model.path.string(), name));
     if (input->shape && input->shape->size() != shape.size()) {
-      throw usage_error(fmt::format("--shape: input '{}' has {} dimensions, not {}", name, input->shape->size(), shape.size()));
+      throw usage_error(
+          fmt::format("--shape: input '{}' has {} dimensions, not {}", name, input->shape->size(), shape.size()));
     }
   }
 }
@@ -129,7 +138,9 @@ Inspection inspect(const InspectOptions& options) {
     report.heaviest = report.layers.size() - 1;
   }
   report.peak_activation_bytes = peak_alive(model, index, types);
-  if (!report.activation_bytes) report.notes.emplace_back("some activation sizes depend on dynamic axes; give --shape NAME:1x3x224x224 to know them");
+  if (!report.activation_bytes)
+    report.notes.emplace_back(
+        "some activation sizes depend on dynamic axes; give --shape NAME:1x3x224x224 to know them");
   return report;
 }
 

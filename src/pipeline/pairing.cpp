@@ -18,8 +18,9 @@ std::span<const float> as_floats(std::span<const std::byte> bytes) {
 
 void PairSums::add(std::span<const float> x, std::span<const float> y, const std::string& name) {
   if (x.size() != y.size()) {
-    throw bad_input(fmt::format("'{}' has {} elements in the float model and {} in the quantized one", name, x.size(), y.size()),
-                    "compare a model with its own quantized form");
+    throw bad_input(
+        fmt::format("'{}' has {} elements in the float model and {} in the quantized one", name, x.size(), y.size()),
+        "compare a model with its own quantized form");
   }
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double a = x[i];
@@ -46,7 +47,8 @@ double PairSums::cosine() const {
 
 void Pairing::offer(std::size_t index, std::span<const std::byte> bytes) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return taker_waits_ || taker_done_ || pending_.empty() || pending_bytes_ + bytes.size() <= limit_; });
+  changed_.wait(
+      lock, [&] { return taker_waits_ || taker_done_ || pending_.empty() || pending_bytes_ + bytes.size() <= limit_; });
   if (taker_failed_) throw internal_error("the other model's run failed");
   if (taker_done_) return;
   pending_[index].assign(bytes.begin(), bytes.end());

@@ -15,10 +15,10 @@ namespace detent::pipeline {
 
 /// Running sums for one pair of values.
 struct PairSums {
-  double signal = 0;      // sum x^2
-  double noise = 0;       // sum (x-y)^2
-  double product = 0;     // sum x*y
-  double other = 0;       // sum y^2
+  double signal = 0;   // sum x^2
+  double noise = 0;    // sum (x-y)^2
+  double product = 0;  // sum x*y
+  double other = 0;    // sum y^2
   double max_abs = 0;
 
   /// Throws bad_input when the counts differ.
@@ -27,8 +27,9 @@ struct PairSums {
   double cosine() const;
 };
 
-/// The float model's run offers each value; the quantized model's run takes it when it reaches the same value. The float run
-/// waits while more than `limit` bytes are pending, unless the other side waits for something that is still to come.
+/// The float model's run offers each value; the quantized model's run takes it when it reaches the same value. The
+/// float run waits while more than `limit` bytes are pending, unless the other side waits for something that is still
+/// to come.
 class Pairing {
  public:
   explicit Pairing(std::uint64_t limit) : limit_(limit) {}
@@ -60,7 +61,9 @@ class Pairing {
 class OfferingReceiver : public exec::TapReceiver {
  public:
   explicit OfferingReceiver(Pairing& pairing) : pairing_(pairing) {}
-  void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor&) override { pairing_.offer(tap, tensor.bytes); }
+  void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor&) override {
+    pairing_.offer(tap, tensor.bytes);
+  }
 
  private:
   Pairing& pairing_;
@@ -68,7 +71,8 @@ class OfferingReceiver : public exec::TapReceiver {
 
 class TakingReceiver : public exec::TapReceiver {
  public:
-  TakingReceiver(Pairing& pairing, std::vector<std::string> names) : pairing_(pairing), names_(std::move(names)), sums_(names_.size()) {}
+  TakingReceiver(Pairing& pairing, std::vector<std::string> names)
+      : pairing_(pairing), names_(std::move(names)), sums_(names_.size()) {}
   void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor&) override;
   const std::vector<PairSums>& sums() const { return sums_; }
 

@@ -28,7 +28,9 @@ graph::Store file_store(const fs::path& work_dir) {
     if (bytes.size() <= kKeepInMemory) return onnx::TensorData::owned(std::move(bytes));
     const fs::path path = work_dir / fmt::format("weight-{}.bin", count++);
     const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!fd.valid()) throw resource_error(fmt::format("cannot create '{}': {}", path.string(), errno_text(errno)), "choose another --work-dir");
+    if (!fd.valid())
+      throw resource_error(fmt::format("cannot create '{}': {}", path.string(), errno_text(errno)),
+                           "choose another --work-dir");
     write_all(fd.get(), bytes, path);
     const auto file = MappedFile::open(path, "working file");
     return onnx::TensorData::mapped(file, file->bytes());
@@ -43,11 +45,15 @@ void note_carried_parts(const onnx::Model& model, std::vector<std::string>& note
       notes.push_back(fmt::format("{}: its body '{}' is carried through in float", node.label(), a.name()));
     }
   }
-  for (const auto& name : model.functions) notes.push_back(fmt::format("model-local function {} is carried through in float", name));
+  for (const auto& name : model.functions)
+    notes.push_back(fmt::format("model-local function {} is carried through in float", name));
 }
 
-// The directory entry that writing `path` replaces, spelled in one way. The last part is not followed: links are replaced.
-fs::path entry_of(const fs::path& path) { return fs::weakly_canonical(fs::absolute(path).parent_path()) / path.filename(); }
+// The directory entry that writing `path` replaces, spelled in one way. The last part is not followed: links are
+// replaced.
+fs::path entry_of(const fs::path& path) {
+  return fs::weakly_canonical(fs::absolute(path).parent_path()) / path.filename();
+}
 
 bool is_sample(const fs::path& entry, const fs::path& samples) {
   static const std::set<fs::path> kExtensions{".npy", ".npz", ".pb"};
@@ -64,8 +70,8 @@ bool is_same_file(const fs::path& a, const fs::path& b) {
 
 }  // namespace
 
-Prepared prepare(const fs::path& path, std::int64_t needed_opset, const exec::Runtime& runtime, const fs::path& work_dir,
-                 profile::Profiler& profiler) {
+Prepared prepare(const fs::path& path, std::int64_t needed_opset, const exec::Runtime& runtime,
+                 const fs::path& work_dir, profile::Profiler& profiler) {
   Prepared prepared{onnx::read_model(path), {}, {}};
   auto& [model, types, notes] = prepared;
   profiler.checkpoint(profile::Step::model_loaded);
@@ -114,9 +120,11 @@ void check_output(const fs::path& output, const onnx::Model& model) {
   if (output.filename().empty() || fs::is_directory(output)) {
     throw usage_error(fmt::format("output '{}' is a directory", output.string()), "give the name of a file");
   }
-  if (!fs::is_directory(parent)) throw usage_error(fmt::format("output directory '{}' does not exist", parent.string()), "create it first");
+  if (!fs::is_directory(parent))
+    throw usage_error(fmt::format("output directory '{}' does not exist", parent.string()), "create it first");
   if (::access(parent.c_str(), W_OK) != 0) {
-    throw usage_error(fmt::format("cannot write to output directory '{}': {}", parent.string(), errno_text(errno)), "choose another --output");
+    throw usage_error(fmt::format("cannot write to output directory '{}': {}", parent.string(), errno_text(errno)),
+                      "choose another --output");
   }
   const fs::path data_file = output.string() + ".data";
   std::vector<fs::path> sources{model.path};
@@ -125,7 +133,8 @@ void check_output(const fs::path& output, const onnx::Model& model) {
   }
   for (const auto& source : sources) {
     if (is_same_file(output, source) || is_same_file(data_file, source)) {
-      throw usage_error(fmt::format("output '{}' would overwrite '{}', which the model is read from", output.string(), source.string()),
+      throw usage_error(fmt::format("output '{}' would overwrite '{}', which the model is read from", output.string(),
+                                    source.string()),
                         "choose another --output");
     }
   }
@@ -135,9 +144,12 @@ void check_apart(const std::vector<fs::path>& written, const fs::path& samples) 
   std::set<fs::path> entries;
   for (const auto& path : written) {
     const fs::path entry = entry_of(path);
-    if (!entries.insert(entry).second) throw usage_error(fmt::format("'{}' would be written twice", path.string()), "give each output a name of its own");
+    if (!entries.insert(entry).second)
+      throw usage_error(fmt::format("'{}' would be written twice", path.string()),
+                        "give each output a name of its own");
     if (is_sample(entry, samples)) {
-      throw usage_error(fmt::format("output '{}' would overwrite a calibration sample", path.string()), "choose another --output");
+      throw usage_error(fmt::format("output '{}' would overwrite a calibration sample", path.string()),
+                        "choose another --output");
     }
   }
 }

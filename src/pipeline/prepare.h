@@ -18,16 +18,16 @@ struct Prepared {
   std::vector<std::string> notes;
 };
 
-/// Reads the model and applies the graph rewrites; `needed_opset` is what the quantized form asks for. Rewritten weights are
-/// kept as files in `work_dir`. Throws what reading, the rewrites and the runtime throw.
+/// Reads the model and applies the graph rewrites; `needed_opset` is what the quantized form asks for. Rewritten
+/// weights are kept as files in `work_dir`. Throws what reading, the rewrites and the runtime throw.
 Prepared prepare(const std::filesystem::path& path, std::int64_t needed_opset, const exec::Runtime& runtime,
                  const std::filesystem::path& work_dir, profile::Profiler& profiler);
 
 /// The inputs that a caller has to feed.
 std::vector<data::InputSpec> input_specs(const onnx::Model& model);
 
-/// Throws usage when writing `output` (or the data file beside it) would overwrite a file that the model is read from, or
-/// when its directory cannot be written.
+/// Throws usage when writing `output` (or the data file beside it) would overwrite a file that the model is read from,
+/// or when its directory cannot be written.
 void check_output(const std::filesystem::path& output, const onnx::Model& model);
 
 /// Throws usage when two of the files that a run will write are one, or one of them is a calibration sample.

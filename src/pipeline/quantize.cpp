@@ -54,16 +54,21 @@ std::vector<calibration::Observed> observed_values(const onnx::Model& model, con
   std::vector<calibration::Observed> observed;
   for (const auto& value : placement.to_observe()) {
     const int producer = index.producer(value);
-    observed.push_back({value, producer == graph::kNone ? "graph input" : "made by " + model.graph.nodes[static_cast<std::size_t>(producer)].label()});
+    observed.push_back({value, producer == graph::kNone
+                                   ? "graph input"
+                                   : "made by " + model.graph.nodes[static_cast<std::size_t>(producer)].label()});
   }
   return observed;
 }
 
 // Runs every sample through the model with observers in place.
-calibration::Statistics calibrate(const onnx::Model& model, const quantization::Placement& placement, const exec::Runtime& runtime,
-                                  data::SampleSource& source, const QuantizeOptions& options) {
-  const auto threads = options.threads > 0 ? static_cast<std::size_t>(options.threads) : std::max(1U, std::thread::hardware_concurrency());
-  calibration::Observers observers(observed_values(model, placement), {options.histogram, options.allow_nonfinite, threads});
+calibration::Statistics calibrate(const onnx::Model& model, const quantization::Placement& placement,
+                                  const exec::Runtime& runtime, data::SampleSource& source,
+                                  const QuantizeOptions& options) {
+  const auto threads = options.threads > 0 ? static_cast<std::size_t>(options.threads)
+                                           : std::max(1U, std::thread::hardware_concurrency());
+  calibration::Observers observers(observed_values(model, placement),
+                                   {options.histogram, options.allow_nonfinite, threads});
   const std::string where = fmt::format("model '{}'", model.path.string());
   exec::Session session(runtime, exec::emit(model, {placement.to_observe(), {}, {}}), where,
                         {exec::Tuning::lean, options.threads, options.stop}, &observers);
@@ -78,18 +83,21 @@ calibration::Statistics calibrate(const onnx::Model& model, const quantization::
   return observers.statistics();
 }
 
-void count_nodes(const onnx::Model& model, const quantization::Placement& placement, const quantization::Params& params, QuantizeResult& result) {
+void count_nodes(const onnx::Model& model, const quantization::Placement& placement, const quantization::Params& params,
+                 QuantizeResult& result) {
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     if (!placement.selected[n]) continue;
     const auto& node = model.graph.nodes[n];
     const auto is_quantized = [&](const std::string& value) { return params.contains(value); };
-    const bool fused = std::any_of(placement.fused.begin(), placement.fused.end(), [&](const auto& f) { return f.node == n; });
+    const bool fused =
+        std::any_of(placement.fused.begin(), placement.fused.end(), [&](const auto& f) { return f.node == n; });
     const bool any = fused || std::any_of(node.inputs().begin(), node.inputs().end(), is_quantized);
     ++(any ? result.nodes_quantized : result.nodes_in_float);
   }
 }
 
-void record_activations(const quantization::Placement& placement, const quantization::Params& params, QuantizeResult& result) {
+void record_activations(const quantization::Placement& placement, const quantization::Params& params,
+                        QuantizeResult& result) {
   for (const auto& mark : placement.marks) {
     const auto found = params.find(mark.value);
     if (mark.is_constant || found == params.end()) continue;
@@ -103,11 +111,14 @@ void note_saturation(const QuantConfig& config, std::vector<std::string>& notes)
   if (sums_8_bit_products_exactly() || config.reduce_range) return;
   if (config.weight_type != QuantType::int8) return;  // int8 activations are turned into uint8 inside the runtime
   notes.emplace_back(
-      "this CPU has no VNNI: ONNX Runtime's products with int8 weights saturate on it and lose accuracy; for such CPUs give "
+      "this CPU has no VNNI: ONNX Runtime's products with int8 weights saturate on it and lose accuracy; for such CPUs "
+      "give "
       "--weight-type uint8 or --reduce-range");
 }
 
-void append(std::vector<std::string>& all, const std::vector<std::string>& more) { all.insert(all.end(), more.begin(), more.end()); }
+void append(std::vector<std::string>& all, const std::vector<std::string>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
 
 std::uint64_t size_on_disk(const onnx::Model& model) {
   std::uint64_t bytes = model.file->bytes().size();
@@ -133,7 +144,8 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   result.model_bytes_before = size_on_disk(model);
   auto placement = quantization::place(model, prepared.types, options.config);
   const auto extremes = quantization::scan_weights(model, placement, options.allow_nonfinite);
-  const auto source = data::open_samples(options.calibration_data, pipeline::input_specs(model), {options.max_samples, options.batch_size});
+  const auto source = data::open_samples(options.calibration_data, pipeline::input_specs(model),
+                                         {options.max_samples, options.batch_size});
   if (options.prepared_output) {
     pipeline::check_output(*options.prepared_output, model);
     onnx::write_model(model, *options.prepared_output, {options.external_data_threshold});

@@ -28,7 +28,8 @@ struct ParamNames {
 
 class Inserter {
  public:
-  Inserter(onnx::Model& model, const Placement& placement, const Params& params, const QuantConfig& config, std::vector<std::string>& notes)
+  Inserter(onnx::Model& model, const Placement& placement, const Params& params, const QuantConfig& config,
+           std::vector<std::string>& notes)
       : model_(model), placement_(placement), params_(params), config_(config), notes_(notes), index_(model) {
     const bool wide = is_16_bit(config.activation_type) || is_16_bit(config.weight_type);
     if (wide && model.opset() < kOpsetFor16Bit) domain_ = kMicrosoftDomain;
@@ -57,8 +58,8 @@ class Inserter {
   void add_bias(const BiasMark& mark);
   std::string bias_tensor_name(const BiasMark& mark);
   void add_initializer(onnx::Tensor tensor) { initializers_.push_back(std::move(tensor)); }
-  Node make_node(const char* op_type, const std::string& name, std::vector<std::string> inputs, const std::string& output,
-                 std::optional<std::size_t> axis) const;
+  Node make_node(const char* op_type, const std::string& name, std::vector<std::string> inputs,
+                 const std::string& output, std::optional<std::size_t> axis) const;
   std::vector<Node>& after_producer(const std::string& value);
   void assemble();
 
@@ -75,10 +76,10 @@ class Inserter {
   std::unordered_set<std::size_t> removed_;
   std::unordered_map<std::string, std::string> new_input_;   // what readers of a value read instead
   std::unordered_map<std::string, std::string> new_output_;  // what a value's producer makes instead
-  std::unordered_map<std::string, std::string> made_as_;     // output of a removed activation -> what its producer makes
+  std::unordered_map<std::string, std::string> made_as_;  // output of a removed activation -> what its producer makes
   std::unordered_map<std::size_t, std::string> bias_input_;  // node -> its bias where it was copied
   std::unordered_set<std::string> used_biases_;
-  std::vector<Node> head_;                               // before all nodes
+  std::vector<Node> head_;                                    // before all nodes
   std::unordered_map<std::size_t, std::vector<Node>> after_;  // after a node
 };
 
@@ -106,7 +107,8 @@ const ParamNames& Inserter::param_names(const std::string& value) {
   ParamNames& names = it->second;
   names = {index_.fresh_name(params.source + "_scale"), index_.fresh_name(params.source + "_zero_point")};
   const std::vector<std::int64_t> dims =
-      params.axis ? std::vector<std::int64_t>{static_cast<std::int64_t>(params.channels.size())} : std::vector<std::int64_t>{};
+      params.axis ? std::vector<std::int64_t>{static_cast<std::int64_t>(params.channels.size())}
+                  : std::vector<std::int64_t>{};
   std::vector<float> scales;
   std::vector<std::int16_t> wide;
   std::vector<std::int8_t> narrow;
@@ -122,8 +124,8 @@ const ParamNames& Inserter::param_names(const std::string& value) {
   return names;
 }
 
-Node Inserter::make_node(const char* op_type, const std::string& name, std::vector<std::string> inputs, const std::string& output,
-                         std::optional<std::size_t> axis) const {
+Node Inserter::make_node(const char* op_type, const std::string& name, std::vector<std::string> inputs,
+                         const std::string& output, std::optional<std::size_t> axis) const {
   std::vector<onnx::Attribute> attributes;
   if (axis) attributes.push_back(onnx::Attribute::of_int("axis", static_cast<std::int64_t>(*axis)));
   return {op_type, name, std::move(inputs), {output}, std::move(attributes), domain_};
@@ -143,7 +145,8 @@ void Inserter::add_constant(const Mark& mark) {
   const auto stored = index_.fresh_name(mark.value + "_quantized");
   const auto output = index_.fresh_name(mark.value + "_DequantizeLinear_Output");
   add_initializer(quantized_weight(tensor, stored, constant_format(mark, config_), params.channels));
-  head_.push_back(make_node("DequantizeLinear", index_.fresh_name(mark.value + "_DequantizeLinear"), {stored, names.scale, names.zero_point}, output, params.axis));
+  head_.push_back(make_node("DequantizeLinear", index_.fresh_name(mark.value + "_DequantizeLinear"),
+                            {stored, names.scale, names.zero_point}, output, params.axis));
   new_input_[mark.value] = output;
 }
 
@@ -152,7 +155,8 @@ void Inserter::add_pair(const std::string& value) {
   std::string from = value;
   std::string to = index_.fresh_name(value + "_DequantizeLinear_Output");
   auto& place = after_producer(value);
-  if (index_.is_output(value)) {  // the graph's output keeps its name: readers and the outside see the dequantized value
+  if (index_.is_output(
+          value)) {  // the graph's output keeps its name: readers and the outside see the dequantized value
     from = index_.fresh_name(value + "_QuantizeLinear_Input");
     to = value;
     new_output_[value] = from;
@@ -160,13 +164,16 @@ void Inserter::add_pair(const std::string& value) {
     new_input_[value] = to;
   }
   const auto stored = index_.fresh_name(value + "_QuantizeLinear_Output");
-  place.push_back(make_node("QuantizeLinear", index_.fresh_name(value + "_QuantizeLinear"), {from, names.scale, names.zero_point}, stored, std::nullopt));
-  place.push_back(make_node("DequantizeLinear", index_.fresh_name(value + "_DequantizeLinear"), {stored, names.scale, names.zero_point}, to, std::nullopt));
+  place.push_back(make_node("QuantizeLinear", index_.fresh_name(value + "_QuantizeLinear"),
+                            {from, names.scale, names.zero_point}, stored, std::nullopt));
+  place.push_back(make_node("DequantizeLinear", index_.fresh_name(value + "_DequantizeLinear"),
+                            {stored, names.scale, names.zero_point}, to, std::nullopt));
 }
 
 // A bias that only one node reads, as a bias, is replaced under its own name; otherwise the node gets a copy.
 std::string Inserter::bias_tensor_name(const BiasMark& mark) {
-  const bool alone = index_.consumers(mark.bias).size() == 1 && !index_.is_captured(mark.bias) && !index_.is_output(mark.bias) && !new_input_.contains(mark.bias);
+  const bool alone = index_.consumers(mark.bias).size() == 1 && !index_.is_captured(mark.bias) &&
+                     !index_.is_output(mark.bias) && !new_input_.contains(mark.bias);
   if (alone && used_biases_.insert(mark.bias).second) return mark.bias;
   int n = 0;
   while (index_.knows(fmt::format("{}{}", mark.bias, n))) ++n;
@@ -181,15 +188,18 @@ void Inserter::add_bias(const BiasMark& mark) {
   const auto& tensor = model_.graph.initializers[static_cast<std::size_t>(index_.initializer(mark.bias))];
   const auto count = static_cast<std::size_t>(tensor.count());
   const Node& node = model_.graph.nodes[mark.node];
-  if (weight == params_.end() || input == params_.end() || (weight->second.axis && weight->second.channels.size() != count)) {
-    notes_.push_back(fmt::format("{}: the bias '{}' stays in float: its input or weight has no fitting scale", node.label(), mark.bias));
+  if (weight == params_.end() || input == params_.end() ||
+      (weight->second.axis && weight->second.channels.size() != count)) {
+    notes_.push_back(fmt::format("{}: the bias '{}' stays in float: its input or weight has no fitting scale",
+                                 node.label(), mark.bias));
     return;
   }
   std::vector<float> values(count), scales;
   std::memcpy(values.data(), tensor.data.bytes().data(), count * sizeof(float));
   for (const auto& p : weight->second.channels) scales.push_back(input->second.channels.front().scale * p.scale);
   if (std::any_of(scales.begin(), scales.end(), [](float s) { return s < std::numeric_limits<float>::min(); })) {
-    notes_.push_back(fmt::format("{}: the bias '{}' stays in float: its scale would underflow", node.label(), mark.bias));
+    notes_.push_back(
+        fmt::format("{}: the bias '{}' stays in float: its scale would underflow", node.label(), mark.bias));
     return;
   }
   std::vector<std::int32_t> integers(count);
@@ -202,7 +212,8 @@ void Inserter::add_bias(const BiasMark& mark) {
     integers[i] = static_cast<std::int32_t>(fitting);
   }
   if (cut > 0) {
-    notes_.push_back(fmt::format("{}: {} of {} values of the bias '{}' are cut: at its scale they do not fit int32", node.label(), cut, count, mark.bias));
+    notes_.push_back(fmt::format("{}: {} of {} values of the bias '{}' are cut: at its scale they do not fit int32",
+                                 node.label(), cut, count, mark.bias));
   }
   const auto output = bias_tensor_name(mark);
   const auto stored = index_.fresh_name(output + "_quantized");
@@ -213,8 +224,11 @@ void Inserter::add_bias(const BiasMark& mark) {
   const std::vector<std::int32_t> zeros(scales.size(), 0);
   add_initializer(onnx::make_tensor<std::int32_t>(stored, DataType::int32, tensor.dims, integers));
   add_initializer(onnx::make_tensor<float>(scale_name, DataType::float32, {channels}, scales));
-  add_initializer(onnx::make_tensor<std::int32_t>(zero_name, DataType::int32, per_channel ? std::vector<std::int64_t>{channels} : std::vector<std::int64_t>{}, zeros));
-  head_.push_back(make_node("DequantizeLinear", index_.fresh_name(output + "_DequantizeLinear"), {stored, scale_name, zero_name}, output,
+  add_initializer(onnx::make_tensor<std::int32_t>(
+      zero_name, DataType::int32, per_channel ? std::vector<std::int64_t>{channels} : std::vector<std::int64_t>{},
+      zeros));
+  head_.push_back(make_node("DequantizeLinear", index_.fresh_name(output + "_DequantizeLinear"),
+                            {stored, scale_name, zero_name}, output,
                             per_channel ? std::optional<std::size_t>(0) : std::nullopt));
   if (mark.beta != 1.0F) model_.graph.nodes[mark.node].set_attribute(onnx::Attribute::of_float("beta", 1.0F));
 }
@@ -254,7 +268,8 @@ void Inserter::assemble() {
 
 }  // namespace
 
-void insert(onnx::Model& model, const Placement& placement, const Params& params, const QuantConfig& config, std::vector<std::string>& notes) {
+void insert(onnx::Model& model, const Placement& placement, const Params& params, const QuantConfig& config,
+            std::vector<std::string>& notes) {
   Inserter(model, placement, params, config, notes).run();
 }
 

@@ -10,8 +10,9 @@
 
 namespace detent::quantization {
 
-/// Changes `model` in place. Names of new nodes and values carry ONNX Runtime's suffixes. Weights are quantized when the model
-/// is written. What could not be done as placed is added to `notes`.
-void insert(onnx::Model& model, const Placement& placement, const Params& params, const QuantConfig& config, std::vector<std::string>& notes);
+/// Changes `model` in place. Names of new nodes and values carry ONNX Runtime's suffixes. Weights are quantized when
+/// the model is written. What could not be done as placed is added to `notes`.
+void insert(onnx::Model& model, const Placement& placement, const Params& params, const QuantConfig& config,
+            std::vector<std::string>& notes);
 
 }  // namespace detent::quantization

@@ -24,7 +24,8 @@ std::string reader_of(const onnx::Model& model, const graph::Index& index, const
 // Smallest scale with which the bias fits int32, times a hair. ONNX Runtime computes the per-channel case in float.
 double smallest_bias_scale(float bias, bool per_channel) {
   constexpr double kSpan = 4294967294.0;  // from -(2^31 - 1) to 2^31 - 1
-  const double widened = per_channel ? static_cast<double>(1.0001F * (2.0F * std::abs(bias))) : 1.0001 * (2.0 * std::abs(static_cast<double>(bias)));
+  const double widened = per_channel ? static_cast<double>(1.0001F * (2.0F * std::abs(bias)))
+                                     : 1.0001 * (2.0 * std::abs(static_cast<double>(bias)));
   return widened / kSpan;
 }
 
@@ -36,12 +37,14 @@ void raise_scales_for_bias(const onnx::Tensor& bias, float beta, float input_sca
   for (float& value : values) value *= beta;
   const bool per_channel = weight.axis.has_value();
   if (per_channel && values.size() != weight.channels.size()) return;
-  const auto largest = std::max_element(values.begin(), values.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
+  const auto largest =
+      std::max_element(values.begin(), values.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
   for (std::size_t c = 0; c < weight.channels.size() && !values.empty(); ++c) {
     const double smallest = smallest_bias_scale(per_channel ? values[c] : *largest, per_channel);
     float& scale = weight.channels[c].scale;
     const double candidate = static_cast<double>(input_scale) * static_cast<double>(scale);
-    if (candidate < smallest && candidate > 0) scale = static_cast<float>(static_cast<double>(scale) * (smallest / candidate));
+    if (candidate < smallest && candidate > 0)
+      scale = static_cast<float>(static_cast<double>(scale) * (smallest / candidate));
   }
 }
 
@@ -59,7 +62,8 @@ void share(const Placement& placement, Params& params, std::vector<std::string>&
   }
   for (const auto& mark : placement.marks) {
     if (mark.shares && !params.contains(mark.value)) {
-      notes.push_back(fmt::format("'{}' stays in float: it would share the scale of '{}', which has none", mark.value, *mark.shares));
+      notes.push_back(fmt::format("'{}' stays in float: it would share the scale of '{}', which has none", mark.value,
+                                  *mark.shares));
     }
   }
 }
@@ -68,7 +72,8 @@ void share(const Placement& placement, Params& params, std::vector<std::string>&
 
 WeightFormat constant_format(const Mark& mark, const QuantConfig& config) {
   const QuantType type = mark.is_weight ? config.weight_type : config.activation_type;
-  const bool symmetric = mark.is_weight ? config.weight_symmetric.value_or(is_signed(type)) : config.activation_symmetric;
+  const bool symmetric =
+      mark.is_weight ? config.weight_symmetric.value_or(is_signed(type)) : config.activation_symmetric;
   // The runtime's integer kernels want one zero point for all channels, so per-channel constants are always symmetric.
   return {type, mark.axis.has_value() || symmetric, config.reduce_range, mark.axis};
 }
@@ -84,16 +89,18 @@ WeightExtremes scan_weights(const onnx::Model& model, Placement& placement, bool
       all[mark.value] = std::move(extremes);
       return false;
     }
-    const std::string what = fmt::format("weight '{}' ({}) holds NaN or infinite values", mark.value, reader_of(model, index, mark.value));
-    if (!allow_nonfinite) throw bad_input(what, "correct the model, exclude the node with --exclude-nodes, or give --allow-nonfinite");
+    const std::string what =
+        fmt::format("weight '{}' ({}) holds NaN or infinite values", mark.value, reader_of(model, index, mark.value));
+    if (!allow_nonfinite)
+      throw bad_input(what, "correct the model, exclude the node with --exclude-nodes, or give --allow-nonfinite");
     placement.notes.push_back(what + "; it stays in float");
     return true;
   });
   return all;
 }
 
-Params compute_all(const onnx::Model& model, const Placement& placement, const calibration::Ranges& ranges, const WeightExtremes& extremes,
-                   const QuantConfig& config, std::vector<std::string>& notes) {
+Params compute_all(const onnx::Model& model, const Placement& placement, const calibration::Ranges& ranges,
+                   const WeightExtremes& extremes, const QuantConfig& config, std::vector<std::string>& notes) {
   const graph::Index index(model);
   Params params;
   for (const auto& mark : placement.marks) {
@@ -102,7 +109,8 @@ Params compute_all(const onnx::Model& model, const Placement& placement, const c
       const auto format = constant_format(mark, config);
       const auto& found = extremes.at(mark.value);
       const bool empty = found.empty() || found.front().empty();
-      const auto range = empty ? calibration::Range{} : calibration::Range{found.front().lowest(), found.front().highest()};
+      const auto range =
+          empty ? calibration::Range{} : calibration::Range{found.front().lowest(), found.front().highest()};
       params[mark.value] = {format.type, weight_params(found, format), format.axis, mark.value, range};
       continue;
     }
@@ -113,18 +121,23 @@ Params compute_all(const onnx::Model& model, const Placement& placement, const c
       continue;
     }
     const auto& range = fixed != placement.fixed_ranges.end() ? fixed->second : seen->second;
-    params[mark.value] = {config.activation_type,
-                          {compute_params(range.min, range.max, config.activation_type, config.activation_symmetric, false)},
-                          std::nullopt, mark.value, range};
+    params[mark.value] = {
+        config.activation_type,
+        {compute_params(range.min, range.max, config.activation_type, config.activation_symmetric, false)},
+        std::nullopt,
+        mark.value,
+        range};
   }
   share(placement, params, notes);
   for (const auto& bias : placement.biases) {
     const auto weight = params.find(bias.weight);
     const auto input = params.find(bias.input);
     if (weight == params.end() || input == params.end() || index.initializer(bias.weight) == graph::kNone) continue;
-    const bool symmetric = std::all_of(weight->second.channels.begin(), weight->second.channels.end(), [](const auto& p) { return p.zero_point == 0; });
+    const bool symmetric = std::all_of(weight->second.channels.begin(), weight->second.channels.end(),
+                                       [](const auto& p) { return p.zero_point == 0; });
     if (!is_signed(weight->second.type) || !symmetric) continue;
-    raise_scales_for_bias(tensor_of(model, index, bias.bias), bias.beta, input->second.channels.front().scale, weight->second);
+    raise_scales_for_bias(tensor_of(model, index, bias.bias), bias.beta, input->second.channels.front().scale,
+                          weight->second);
   }
   return params;
 }

@@ -27,15 +27,15 @@ struct ValueParams {
   QuantType type = QuantType::uint8;
   std::vector<ScaleZeroPoint> channels;  // one entry without an axis
   std::optional<std::size_t> axis;
-  std::string source;                    // the value whose scale and zero point these are: itself unless shared
-  calibration::Range range;              // what they come from; of weights with an axis: the first channel's
+  std::string source;        // the value whose scale and zero point these are: itself unless shared
+  calibration::Range range;  // what they come from; of weights with an axis: the first channel's
 };
 using Params = std::unordered_map<std::string, ValueParams>;
 
-/// Parameters of all marks that can have them. Values without a range (never produced, or always empty) and those that share
-/// with one are left out and noted.
-Params compute_all(const onnx::Model& model, const Placement& placement, const calibration::Ranges& ranges, const WeightExtremes& extremes,
-                   const QuantConfig& config, std::vector<std::string>& notes);
+/// Parameters of all marks that can have them. Values without a range (never produced, or always empty) and those that
+/// share with one are left out and noted.
+Params compute_all(const onnx::Model& model, const Placement& placement, const calibration::Ranges& ranges,
+                   const WeightExtremes& extremes, const QuantConfig& config, std::vector<std::string>& notes);
 
 /// The format that a marked constant gets.
 WeightFormat constant_format(const Mark& mark, const QuantConfig& config);

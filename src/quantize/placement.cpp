@@ -14,8 +14,9 @@ namespace detent::quantization {
 namespace {
 
 void refuse_quantized(const onnx::Model& model) {
-  static const std::set<std::string> kQuantized{"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv",
-                                                "QLinearMatMul",  "ConvInteger",      "MatMulInteger",         "MatMulNBits"};
+  static const std::set<std::string> kQuantized{"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear",
+                                                "QLinearConv",    "QLinearMatMul",    "ConvInteger",
+                                                "MatMulInteger",  "MatMulNBits"};
   std::size_t count = 0;
   const onnx::Node* first = nullptr;
   for (const auto& node : model.graph.nodes) {
@@ -24,7 +25,8 @@ void refuse_quantized(const onnx::Model& model) {
     ++count;
   }
   if (first == nullptr) return;
-  throw bad_input(fmt::format("model '{}' is quantized already: {} such nodes, the first is {}", model.path.string(), count, first->label()),
+  throw bad_input(fmt::format("model '{}' is quantized already: {} such nodes, the first is {}", model.path.string(),
+                              count, first->label()),
                   "give the float model");
 }
 
@@ -35,7 +37,8 @@ std::string op_types_of(const onnx::Model& model) {
 }
 
 std::string nothing_hint(const onnx::Model& model, const graph::ValueTypes& types) {
-  const bool half = std::any_of(types.begin(), types.end(), [](const auto& t) { return t.second.type == onnx::DataType::float16; });
+  const bool half =
+      std::any_of(types.begin(), types.end(), [](const auto& t) { return t.second.type == onnx::DataType::float16; });
   if (half) return "it computes in float16, which is not quantized: give the float32 model";
   return fmt::format("its operator types are {}; select with --op-types or --nodes", op_types_of(model));
 }
@@ -112,7 +115,8 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   }
   placement.marks = marks.in_order();
   if (placement.marks.empty()) {
-    throw bad_input(fmt::format("model '{}' holds nothing to quantize: no selected node reads or makes float32 tensors", model.path.string()),
+    throw bad_input(fmt::format("model '{}' holds nothing to quantize: no selected node reads or makes float32 tensors",
+                                model.path.string()),
                     nothing_hint(model, types));
   }
   return placement;

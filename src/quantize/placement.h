@@ -1,5 +1,5 @@
-// Where Q/DQ pairs go: decided from the graph alone, before anything is calibrated. The rules are those of ONNX Runtime 1.31's
-// quantize_static (QDQ format); where they differ on purpose, docs/placement.md says why.
+// Where Q/DQ pairs go: decided from the graph alone, before anything is calibrated. The rules are those of ONNX
+// Runtime 1.31's quantize_static (QDQ format); where they differ on purpose, docs/placement.md says why.
 #pragma once
 
 #include <map>
@@ -17,10 +17,10 @@ namespace detent::quantization {
 /// A value that gets quantized.
 struct Mark {
   std::string value;
-  bool is_constant = false;              // an initializer: stored as integers
-  bool is_weight = false;                // a constant of the weight type; others have the activation type
-  std::optional<std::size_t> axis;       // per-channel constants
-  std::optional<std::string> shares;     // takes scale and zero point from this value
+  bool is_constant = false;           // an initializer: stored as integers
+  bool is_weight = false;             // a constant of the weight type; others have the activation type
+  std::optional<std::size_t> axis;    // per-channel constants
+  std::optional<std::string> shares;  // takes scale and zero point from this value
 };
 
 /// A bias that becomes int32 with scale = input scale * weight scale.
@@ -30,8 +30,8 @@ struct BiasMark {
   float beta = 1;  // Gemm multiplies the bias by it; it is folded into the integers
 };
 
-/// A Relu or Clip between a quantized operator and its only reader. The pair goes after it; where the integers saturate at the
-/// same bounds, the node itself is not needed any more.
+/// A Relu or Clip between a quantized operator and its only reader. The pair goes after it; where the integers saturate
+/// at the same bounds, the node itself is not needed any more.
 struct FusedActivation {
   std::size_t node = 0;
   std::string input, output;
@@ -53,7 +53,8 @@ struct Placement {
   std::vector<std::string> to_observe() const;
 };
 
-/// Throws usage for selections that match nothing, bad_input when the model is quantized already or holds nothing to quantize.
+/// Throws usage for selections that match nothing, bad_input when the model is quantized already or holds nothing to
+/// quantize.
 Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config);
 
 }  // namespace detent::quantization

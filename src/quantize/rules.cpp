@@ -14,7 +14,9 @@ const onnx::Tensor* constant(const RuleContext& c, const std::string& value) {
   return i == graph::kNone ? nullptr : &c.model.graph.initializers[static_cast<std::size_t>(i)];
 }
 
-std::string input(const Node& node, std::size_t i) { return i < node.inputs().size() ? node.inputs()[i] : std::string(); }
+std::string input(const Node& node, std::size_t i) {
+  return i < node.inputs().size() ? node.inputs()[i] : std::string();
+}
 
 // The axis for per-channel weights, nullopt where the tensor is quantized as a whole.
 std::optional<std::size_t> channel_axis(const RuleContext& c, const std::string& value, std::size_t axis) {
@@ -27,7 +29,8 @@ void outputs(RuleContext& c, const Node& node) {
   for (const auto& value : node.outputs()) c.marks.activation(value);
 }
 
-// All float inputs and outputs: Add, Mul, Concat, Sigmoid, Softmax, GlobalAveragePool and every type without a rule of its own.
+// All float inputs and outputs: Add, Mul, Concat, Sigmoid, Softmax, GlobalAveragePool and every type without a rule of
+// its own.
 void plain(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
   for (const auto& value : node.inputs()) c.marks.activation(value);
@@ -65,7 +68,8 @@ void conv(RuleContext& c, std::size_t position) {
   // With groups, axis 1 counts the channels of one group only, which cannot give each bias its scale.
   if (transposed && axis && node.int_or("group", 1) > 1 && !input(node, 2).empty()) {
     axis.reset();
-    c.placement.notes.push_back(fmt::format("{}: the weight has one scale in all: grouped and with a bias", node.label()));
+    c.placement.notes.push_back(
+        fmt::format("{}: the weight has one scale in all: grouped and with a bias", node.label()));
   }
   c.marks.weight(input(node, 1), axis);
   bias(c, position, 1.0F);
@@ -143,7 +147,8 @@ bool pads_within_range(const RuleContext& c, const Node& node) {
   const std::string value = input(node, 2);
   if (value.empty()) return true;
   const auto* tensor = constant(c, value);
-  return tensor != nullptr && tensor->type == onnx::DataType::float32 && tensor->count() == 1 && onnx::to_doubles(*tensor)[0] == 0;
+  return tensor != nullptr && tensor->type == onnx::DataType::float32 && tensor->count() == 1 &&
+         onnx::to_doubles(*tensor)[0] == 0;
 }
 
 void pad(RuleContext& c, std::size_t position) {
@@ -182,7 +187,8 @@ void clipping(RuleContext& c, std::size_t position) {
   const std::string& in = node.inputs().front();
   const std::string& out = node.outputs().front();
   if (!c.marks.contains(in)) return;
-  const bool only_reader = c.index.consumers(in).size() == 1 && !c.index.is_output(in) && c.index.producer(in) != graph::kNone;
+  const bool only_reader =
+      c.index.consumers(in).size() == 1 && !c.index.is_output(in) && c.index.producer(in) != graph::kNone;
   if (only_reader) {
     FusedActivation fused{position, in, out, 0, 0, false};
     // A body that reads the value reads it in float, where no integers cut it.

@@ -12,7 +12,8 @@
 
 namespace detent::quantization {
 
-/// Marks in the order of their first making; what a later rule says of a value replaces what an earlier one said, in place.
+/// Marks in the order of their first making; what a later rule says of a value replaces what an earlier one said, in
+/// place.
 class Marks {
  public:
   Marks(const onnx::Model& model, const graph::ValueTypes& types, const graph::Index& index);

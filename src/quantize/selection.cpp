@@ -51,7 +51,8 @@ std::vector<bool> match_names(const onnx::Model& model, const std::vector<std::s
 
 void check_op_types(const onnx::Model& model, const std::vector<std::string>& types, const char* option) {
   for (const auto& type : types) {
-    const bool known = std::any_of(model.graph.nodes.begin(), model.graph.nodes.end(), [&](const auto& n) { return n.op_type() == type; });
+    const bool known = std::any_of(model.graph.nodes.begin(), model.graph.nodes.end(),
+                                   [&](const auto& n) { return n.op_type() == type; });
     const auto& defaults = default_op_types();
     if (known || std::find(defaults.begin(), defaults.end(), type) != defaults.end()) continue;
     throw usage_error(fmt::format("{}: '{}' has no node of type '{}'", option, model.path.string(), type),
@@ -62,12 +63,40 @@ void check_op_types(const onnx::Model& model, const std::vector<std::string>& ty
 }  // namespace
 
 const std::vector<std::string>& default_op_types() {
-  static const std::vector<std::string> kTypes{
-      "Add",       "ArgMax",    "AveragePool", "BatchNormalization",        "Clip",    "Concat",         "Conv",
-      "ConvTranspose", "CumSum", "EmbedLayerNormalization", "Flatten",       "Gather",  "GatherElements", "Gemm",
-      "GlobalAveragePool", "InstanceNormalization", "LayerNormalization",    "LeakyRelu", "MatMul",      "MaxPool",
-      "Mul",       "Pad",       "Relu",        "Reshape",                    "Resize",  "Sigmoid",        "Slice",
-      "Softmax",   "Split",     "Squeeze",     "TopK",                       "Transpose", "Unsqueeze",    "Where"};
+  static const std::vector<std::string> kTypes{"Add",
+                                               "ArgMax",
+                                               "AveragePool",
+                                               "BatchNormalization",
+                                               "Clip",
+                                               "Concat",
+                                               "Conv",
+                                               "ConvTranspose",
+                                               "CumSum",
+                                               "EmbedLayerNormalization",
+                                               "Flatten",
+                                               "Gather",
+                                               "GatherElements",
+                                               "Gemm",
+                                               "GlobalAveragePool",
+                                               "InstanceNormalization",
+                                               "LayerNormalization",
+                                               "LeakyRelu",
+                                               "MatMul",
+                                               "MaxPool",
+                                               "Mul",
+                                               "Pad",
+                                               "Relu",
+                                               "Reshape",
+                                               "Resize",
+                                               "Sigmoid",
+                                               "Slice",
+                                               "Softmax",
+                                               "Split",
+                                               "Squeeze",
+                                               "TopK",
+                                               "Transpose",
+                                               "Unsqueeze",
+                                               "Where"};
   return kTypes;
 }
 

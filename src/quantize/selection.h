@@ -11,8 +11,8 @@ namespace detent::quantization {
 /// Operator types that are quantized when the user names none: those of ONNX Runtime's quantize_static.
 const std::vector<std::string>& default_op_types();
 
-/// One flag for each node. Throws usage for a name, pattern or operator type that matches nothing, and for a bad pattern:
-/// a misspelt exclusion must not pass in silence.
+/// One flag for each node. Throws usage for a name, pattern or operator type that matches nothing, and for a bad
+/// pattern: a misspelt exclusion must not pass in silence.
 std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& config);
 
 }  // namespace detent::quantization

@@ -40,8 +40,9 @@ Library load_onnxruntime(const std::optional<fs::path>& explicit_path) {
   }
   if (auto library = Library::open(candidates)) return *library;
   const char* reason = ::dlerror();
-  throw device_error(fmt::format("cannot load ONNX Runtime: {}", reason == nullptr ? "not found" : reason),
-                     "install it (pip install onnxruntime) and set DETENT_ONNXRUNTIME to the path of its libonnxruntime.so");
+  throw device_error(
+      fmt::format("cannot load ONNX Runtime: {}", reason == nullptr ? "not found" : reason),
+      "install it (pip install onnxruntime) and set DETENT_ONNXRUNTIME to the path of its libonnxruntime.so");
 }
 
 }  // namespace detent::shim

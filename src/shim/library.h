@@ -10,8 +10,9 @@ namespace detent::shim {
 
 class Library {
  public:
-  /// Loads the first of `candidates` (paths, or bare names for the system's search) that can be loaded; nullopt when none can.
-  /// A library once loaded stays for the life of the process: unloading runtimes that own threads is not safe.
+  /// Loads the first of `candidates` (paths, or bare names for the system's search) that can be loaded; nullopt when
+  /// none can. A library once loaded stays for the life of the process: unloading runtimes that own threads is not
+  /// safe.
   static std::optional<Library> open(const std::vector<std::string>& candidates);
 
   const std::string& name() const noexcept { return name_; }
@@ -24,8 +25,9 @@ class Library {
   std::string name_;
 };
 
-/// ONNX Runtime: `explicit_path` if given, else $DETENT_ONNXRUNTIME, else beside the executable (and in ../lib), else the
-/// system's. An explicit path or variable that cannot be loaded is an error, not a reason to look elsewhere. Throws device.
+/// ONNX Runtime: `explicit_path` if given, else $DETENT_ONNXRUNTIME, else beside the executable (and in ../lib), else
+/// the system's. An explicit path or variable that cannot be loaded is an error, not a reason to look elsewhere. Throws
+/// device.
 Library load_onnxruntime(const std::optional<std::filesystem::path>& explicit_path);
 
 }  // namespace detent::shim

@@ -23,7 +23,8 @@ TEST(ParseSize, IgnoresCaseAndSpaceBeforeTheUnit) {
 }
 
 TEST(ParseSize, RefusesWhatIsNotASize) {
-  for (const char* text : {"", " ", "GiB", "-1", "-5MiB", "1.5.2", "12parsecs", "0x10", "nan", "inf", "1e300", "1 2", "9e18GiB"}) {
+  for (const char* text :
+       {"", " ", "GiB", "-1", "-5MiB", "1.5.2", "12parsecs", "0x10", "nan", "inf", "1e300", "1 2", "9e18GiB"}) {
     try {
       parse_size(text);
       ADD_FAILURE() << "'" << text << "' was accepted";
