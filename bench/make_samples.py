@@ -5,8 +5,14 @@
 
 A .bin file is: magic "DETBIN1\\0", u32 count; per input u32 name length, name, u32 ONNX data type, u32 rank, i64 dims,
 u64 byte count, zero bytes up to a multiple of 64, the raw data. Little-endian."""
-import argparse, os, struct
-import numpy as np, onnx
+
+import argparse
+import os
+import struct
+
+import numpy as np
+
+import onnx
 from onnx import helper
 
 
@@ -20,12 +26,12 @@ def shape_of(value, given):
 
 def draw(name, dtype, shape, rng, dist):
     if np.issubdtype(dtype, np.floating):
-        a = rng.random(shape, dtype=np.float32) if dist == 'uniform' else rng.standard_normal(shape, dtype=np.float32)
+        a = rng.random(shape, dtype=np.float32) if dist == "uniform" else rng.standard_normal(shape, dtype=np.float32)
         return a.astype(dtype)
-    if 'mask' in name or dtype == np.bool_:
+    if "mask" in name or dtype == np.bool_:
         a = rng.integers(0, 2, shape)
         a[..., :1] = 1  # a row that is masked out entirely is not a real input
-    elif 'type' in name:
+    elif "type" in name:
         a = np.zeros(shape)  # segment ids: two rows in the usual table
     else:
         a = rng.integers(0, 1000 if np.dtype(dtype).itemsize > 1 else 100, shape)
@@ -33,41 +39,44 @@ def draw(name, dtype, shape, rng, dist):
 
 
 def write_bin(path, sample):
-    with open(path, 'wb') as f:
-        f.write(b'DETBIN1\0' + struct.pack('<I', len(sample)))
+    with open(path, "wb") as f:
+        f.write(b"DETBIN1\0" + struct.pack("<I", len(sample)))
         for name, a in sample.items():
             key = name.encode()
-            f.write(struct.pack('<I', len(key)) + key)
-            f.write(struct.pack(f'<II{a.ndim}qQ', helper.np_dtype_to_tensor_dtype(a.dtype), a.ndim, *a.shape, a.nbytes))
-            f.write(b'\0' * (-f.tell() % 64))
+            f.write(struct.pack("<I", len(key)) + key)
+            f.write(struct.pack(f"<II{a.ndim}qQ", helper.np_dtype_to_tensor_dtype(a.dtype), a.ndim, *a.shape, a.nbytes))
+            f.write(b"\0" * (-f.tell() % 64))
             f.write(a.tobytes())
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument('model')
-    p.add_argument('out')
-    p.add_argument('-n', type=int, default=8)
-    p.add_argument('--shape', action='append', default=[], metavar='NAME:1x3x224x224')
-    p.add_argument('--dist', choices=['uniform', 'gaussian'], default='uniform')
-    p.add_argument('--seed', type=int, default=0)
+    p.add_argument("model")
+    p.add_argument("out")
+    p.add_argument("-n", type=int, default=8)
+    p.add_argument("--shape", action="append", default=[], metavar="NAME:1x3x224x224")
+    p.add_argument("--dist", choices=["uniform", "gaussian"], default="uniform")
+    p.add_argument("--seed", type=int, default=0)
     a = p.parse_args()
-    given = {n: [int(d) for d in s.split('x')] for n, s in (x.rsplit(':', 1) for x in a.shape)}
+    given = {n: [int(d) for d in s.split("x")] for n, s in (x.rsplit(":", 1) for x in a.shape)}
     graph = onnx.load(a.model, load_external_data=False).graph
     weights = {t.name for t in graph.initializer}
-    inputs = [(v.name, helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type), shape_of(v, given))
-              for v in graph.input if v.name not in weights]
+    inputs = [
+        (v.name, helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type), shape_of(v, given))
+        for v in graph.input
+        if v.name not in weights
+    ]
     unknown = set(given) - {name for name, _, _ in inputs}
     if unknown:
-        p.error(f'no such input: {", ".join(sorted(unknown))}')
-    for kind in 'npz', 'bin':
+        p.error(f"no such input: {', '.join(sorted(unknown))}")
+    for kind in "npz", "bin":
         os.makedirs(os.path.join(a.out, kind), exist_ok=True)
     for i in range(a.n):
         rng = np.random.default_rng([a.seed, i])  # sample i is the same whatever n is
         sample = {name: draw(name, dtype, shape, rng, a.dist) for name, dtype, shape in inputs}
-        np.savez(os.path.join(a.out, 'npz', f'{i:04}.npz'), **sample)
-        write_bin(os.path.join(a.out, 'bin', f'{i:04}.bin'), sample)
+        np.savez(os.path.join(a.out, "npz", f"{i:04}.npz"), **sample)
+        write_bin(os.path.join(a.out, "bin", f"{i:04}.bin"), sample)
 
 
-if __name__ == '__main__':
+if __name__ == "__main__":
     main()

@@ -1,7 +1,13 @@
 #!/usr/bin/env python3
 """onnxruntime.quantization on a folder of .npz samples: ort_quantize.py MODEL OUT NPZ_DIR minmax|percentile|entropy THREADS"""
-import glob, logging, os, sys
-import numpy as np, onnxruntime
+
+import glob
+import logging
+import os
+import sys
+
+import numpy as np
+import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
 
 model, out, folder, method, threads = sys.argv[1:]
@@ -10,7 +16,7 @@ logging.disable(logging.WARNING)
 
 class Samples(CalibrationDataReader):
     def __init__(self):
-        self.files = iter(sorted(glob.glob(os.path.join(folder, '*.npz'))))
+        self.files = iter(sorted(glob.glob(os.path.join(folder, "*.npz"))))
 
     def get_next(self):
         path = next(self.files, None)
@@ -19,12 +25,23 @@ class Samples(CalibrationDataReader):
 
 # quantize_static has no option for the number of threads
 plain = onnxruntime.SessionOptions
+
+
 def session_options():
     options = plain()
     options.intra_op_num_threads = int(threads)
     return options
+
+
 onnxruntime.SessionOptions = session_options
 
-methods = {'minmax': CalibrationMethod.MinMax, 'percentile': CalibrationMethod.Percentile, 'entropy': CalibrationMethod.Entropy}
-quantize_static(model, out, Samples(), quant_format=QuantFormat.QDQ, per_channel=True, weight_type=QuantType.QInt8,
-                calibrate_method=methods[method])
+methods = {"minmax": CalibrationMethod.MinMax, "percentile": CalibrationMethod.Percentile, "entropy": CalibrationMethod.Entropy}
+quantize_static(
+    model,
+    out,
+    Samples(),
+    quant_format=QuantFormat.QDQ,
+    per_channel=True,
+    weight_type=QuantType.QInt8,
+    calibrate_method=methods[method],
+)

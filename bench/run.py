@@ -5,13 +5,28 @@
 
 MODEL is resnet50, resnet50_bn, rrdb, bert (made by models.py) or a path, with shapes for dynamic inputs where the default
 does not suit: net.onnx,x:1x3x640x640. What each column means: README.md. Exit status 1 when a rule is broken."""
+
 # Only the standard library here: on Linux a child's peak memory starts from its parent's at exec, so the parent stays small.
-import argparse, json, os, re, shutil, statistics, subprocess, sys, tempfile, time
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-MADE = {'resnet50': ['resnet50'], 'resnet50_bn': ['resnet50', '--bn'], 'rrdb': ['rrdb'], 'bert': ['bert'],
-        'rrdb_small': ['rrdb', '--blocks', '1', '--size', '128']}
-QUICK = ['resnet50', 'rrdb_small']
+MADE = {
+    "resnet50": ["resnet50"],
+    "resnet50_bn": ["resnet50", "--bn"],
+    "rrdb": ["rrdb"],
+    "bert": ["bert"],
+    "rrdb_small": ["rrdb", "--blocks", "1", "--size", "128"],
+}
+QUICK = ["resnet50", "rrdb_small"]
 
 
 def measure(command, env):
@@ -24,55 +39,78 @@ def measure(command, env):
         child.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0), err.seek(0)
         if child.returncode != 0:
-            tail = err.read()[-2000:].decode(errors='replace')
-            raise RuntimeError(f'{" ".join(command)}: exit {child.returncode}\n{tail}')
-        return {'wall_s': wall, 'cpu_s': use.ru_utime + use.ru_stime, 'peak_mb': use.ru_maxrss / 1024,
-                'stdout': out.read().decode(errors='replace')}
+            tail = err.read()[-2000:].decode(errors="replace")
+            raise RuntimeError(f"{' '.join(command)}: exit {child.returncode}\n{tail}")
+        return {
+            "wall_s": wall,
+            "cpu_s": use.ru_utime + use.ru_stime,
+            "peak_mb": use.ru_maxrss / 1024,
+            "stdout": out.read().decode(errors="replace"),
+        }
 
 
 def calibration_seconds(profile):
     """Time between two checkpoints of detent's profile, which is a flat list of items with a step and a time each."""
     at = {}
     with open(profile) as f:
-        for item in re.split(r'(?m)^\s*- ', f.read()):
-            step = re.search(r'''(?m)^\s*step:\s*["']?(.+?)["']?\s*$''', item)
-            secs = re.search(r'(?m)^\s*relative_time_secs:\s*([0-9.eE+-]+)', item)
+        for item in re.split(r"(?m)^\s*- ", f.read()):
+            step = re.search(r"""(?m)^\s*step:\s*["']?(.+?)["']?\s*$""", item)
+            secs = re.search(r"(?m)^\s*relative_time_secs:\s*([0-9.eE+-]+)", item)
             if step and secs:
                 at.setdefault(step[1], float(secs[1]))
-    return at['Calibration End'] - at['Calibration Start']
+    return at["Calibration End"] - at["Calibration Start"]
 
 
 def commands(a, model, data, threads, work):
-    bench = [a.bench, model, data + '/bin', '--threads', str(threads)]
-    tools = {'default': bench, 'tuned': bench + ['--tuned']}
+    bench = [a.bench, model, data + "/bin", "--threads", str(threads)]
+    tools = {"default": bench, "tuned": bench + ["--tuned"]}
     if os.path.exists(a.detent):
         for method in a.methods:
-            tools['detent ' + method] = [
-                a.detent, 'quantize', model, '-o', f'{work}/detent.onnx', '--calibration-data', data + '/npz',
-                '--method', method, '--threads', str(threads), '--profile', work + '/profile.yaml'] + a.detent_options.split()
+            tools["detent " + method] = [
+                a.detent,
+                "quantize",
+                model,
+                "-o",
+                f"{work}/detent.onnx",
+                "--calibration-data",
+                data + "/npz",
+                "--method",
+                method,
+                "--threads",
+                str(threads),
+                "--profile",
+                work + "/profile.yaml",
+            ] + a.detent_options.split()
     for method in a.peers:
-        tools['quantize_static ' + method] = [sys.executable, HERE + '/ort_quantize.py', model, f'{work}/ort.onnx',
-                                              data + '/npz', method, str(threads)]
+        tools["quantize_static " + method] = [
+            sys.executable,
+            HERE + "/ort_quantize.py",
+            model,
+            f"{work}/ort.onnx",
+            data + "/npz",
+            method,
+            str(threads),
+        ]
     return tools
 
 
 def one_case(a, model, data, threads, work, env):
     tools = commands(a, model, data, threads, work)
     runs = {tool: [] for tool in tools}
-    outputs = [f'{work}/{name}' for name in ('detent.onnx', 'ort.onnx', 'profile.yaml')]
+    outputs = [f"{work}/{name}" for name in ("detent.onnx", "ort.onnx", "profile.yaml")]
     for _ in range(a.rounds):
         for tool, command in tools.items():
             for stale in outputs:  # a run that writes nothing must not pass on the files of the one before
                 if os.path.exists(stale):
                     os.remove(stale)
             r = measure(command, env)
-            out = r.pop('stdout')
-            if tool in ('default', 'tuned'):
+            out = r.pop("stdout")
+            if tool in ("default", "tuned"):
                 r.update(json.loads(out))
-            elif tool.startswith('detent'):
+            elif tool.startswith("detent"):
                 if not (os.path.exists(outputs[0]) and os.path.exists(outputs[2])):
-                    raise RuntimeError(f'{" ".join(command)}: wrote no model or no profile')
-                r['calibration_s'] = calibration_seconds(work + '/profile.yaml')
+                    raise RuntimeError(f"{' '.join(command)}: wrote no model or no profile")
+                r["calibration_s"] = calibration_seconds(work + "/profile.yaml")
             runs[tool].append(r)
     return runs
 
@@ -82,102 +120,112 @@ def judge(runs):
     median = lambda tool, key: statistics.median(r[key] for r in runs[tool])
     result = {}
     for tool in runs:
-        row = {key: median(tool, key) for key in ('wall_s', 'cpu_s', 'peak_mb')}
-        row['peak_to_default'] = row['peak_mb'] / median('default', 'peak_mb')
-        if tool in ('default', 'tuned'):
-            row['stage_s'] = median(tool, 'loop_s')
-        if tool.startswith('detent'):
-            row['stage_s'] = median(tool, 'calibration_s')
-            ratio = lambda base: statistics.median(r['calibration_s'] / b['loop_s'] for r, b in zip(runs[tool], runs[base]))
-            row['time_to_default'], row['time_to_tuned'] = ratio('default'), ratio('tuned')
-            row['limit_mb'] = 1.05 * median('tuned', 'peak_mb') + 48
-            row['rules'] = {'peak <= default': row['peak_to_default'] <= 1,
-                            'peak <= 1.05 tuned + 48 MiB': row['peak_mb'] <= row['limit_mb'],
-                            'time <= 1.12 default': row['time_to_default'] <= 1.12,
-                            'time <= 1.12 tuned': row['time_to_tuned'] <= 1.12}
+        row = {key: median(tool, key) for key in ("wall_s", "cpu_s", "peak_mb")}
+        row["peak_to_default"] = row["peak_mb"] / median("default", "peak_mb")
+        if tool in ("default", "tuned"):
+            row["stage_s"] = median(tool, "loop_s")
+        if tool.startswith("detent"):
+            row["stage_s"] = median(tool, "calibration_s")
+            ratio = lambda base: statistics.median(r["calibration_s"] / b["loop_s"] for r, b in zip(runs[tool], runs[base]))
+            row["time_to_default"], row["time_to_tuned"] = ratio("default"), ratio("tuned")
+            row["limit_mb"] = 1.05 * median("tuned", "peak_mb") + 48
+            row["rules"] = {
+                "peak <= default": row["peak_to_default"] <= 1,
+                "peak <= 1.05 tuned + 48 MiB": row["peak_mb"] <= row["limit_mb"],
+                "time <= 1.12 default": row["time_to_default"] <= 1.12,
+                "time <= 1.12 tuned": row["time_to_tuned"] <= 1.12,
+            }
         result[tool] = row
     return result
 
 
 def print_case(name, samples, threads, result):
-    show = lambda row, key: f'{row[key]:.2f}' if key in row else ''
+    show = lambda row, key: f"{row[key]:.2f}" if key in row else ""
     for tool, row in result.items():
-        broken = [rule for rule, good in row.get('rules', {}).items() if not good]
-        verdict = '' if 'rules' not in row else 'FAIL: ' + ', '.join(broken) if broken else 'pass'
-        print(f'| {name} | {samples} | {threads} | {tool} | {row["wall_s"]:.2f} | {row["cpu_s"]:.2f} | {show(row, "stage_s")} | '
-              f'{row["peak_mb"]:.0f} | {row["peak_to_default"]:.2f} | {show(row, "limit_mb")} | {show(row, "time_to_default")} | '
-              f'{show(row, "time_to_tuned")} | {verdict} |', flush=True)
+        broken = [rule for rule, good in row.get("rules", {}).items() if not good]
+        verdict = "" if "rules" not in row else "FAIL: " + ", ".join(broken) if broken else "pass"
+        print(
+            f"| {name} | {samples} | {threads} | {tool} | {row['wall_s']:.2f} | {row['cpu_s']:.2f} | {show(row, 'stage_s')} | "
+            f"{row['peak_mb']:.0f} | {row['peak_to_default']:.2f} | {show(row, 'limit_mb')} | {show(row, 'time_to_default')} | "
+            f"{show(row, 'time_to_tuned')} | {verdict} |",
+            flush=True,
+        )
 
 
 def prepare(a, spec, work):
     """(name, path of the model, shapes for make_samples.py)"""
-    path, *shapes = spec.split(',')
+    path, *shapes = spec.split(",")
     if path in MADE:
-        made = f'{work}/{path}.onnx'
-        subprocess.run([sys.executable, HERE + '/models.py', MADE[path][0], made, *MADE[path][1:]], check=True)
+        made = f"{work}/{path}.onnx"
+        subprocess.run([sys.executable, HERE + "/models.py", MADE[path][0], made, *MADE[path][1:]], check=True)
         return path, made, shapes
     return os.path.splitext(os.path.basename(path))[0], path, shapes
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument('models', nargs='*')
-    p.add_argument('--samples', type=int, nargs='+', default=[8])
-    p.add_argument('--threads', type=int, nargs='+', default=[2])
-    p.add_argument('--rounds', type=int, default=3)
-    p.add_argument('--methods', nargs='*', default=['minmax'], help='calibration methods of detent')
-    p.add_argument('--peers', nargs='*', default=['minmax'], help='methods of quantize_static; empty to leave it out')
-    p.add_argument('--quick', action='store_true', help='one round; with no model named, two small ones in under 3 minutes')
-    p.add_argument('--detent', default='build/detent')
-    p.add_argument('--detent-options', default='', help='further options of detent quantize, in one string')
-    p.add_argument('--bench', default='build/bench_inference')
-    p.add_argument('--runtime', help='ONNX Runtime library for detent and bench_inference')
-    p.add_argument('--json', help='write every single run to this file')
-    p.add_argument('--work', help='folder for models, samples and outputs, kept (default: a temporary one)')
+    p.add_argument("models", nargs="*")
+    p.add_argument("--samples", type=int, nargs="+", default=[8])
+    p.add_argument("--threads", type=int, nargs="+", default=[2])
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--methods", nargs="*", default=["minmax"], help="calibration methods of detent")
+    p.add_argument("--peers", nargs="*", default=["minmax"], help="methods of quantize_static; empty to leave it out")
+    p.add_argument("--quick", action="store_true", help="one round; with no model named, two small ones in under 3 minutes")
+    p.add_argument("--detent", default="build/detent")
+    p.add_argument("--detent-options", default="", help="further options of detent quantize, in one string")
+    p.add_argument("--bench", default="build/bench_inference")
+    p.add_argument("--runtime", help="ONNX Runtime library for detent and bench_inference")
+    p.add_argument("--json", help="write every single run to this file")
+    p.add_argument("--work", help="folder for models, samples and outputs, kept (default: a temporary one)")
     a = p.parse_args()
     a.models = a.models or QUICK
     if a.quick:
         a.rounds = 1
-    for path in [m.split(',')[0] for m in a.models] + [a.bench]:
+    for path in [m.split(",")[0] for m in a.models] + [a.bench]:
         if path not in MADE and not os.path.exists(path):
-            p.error(f'{path} does not exist')
-    env = dict(os.environ, ORT_DISABLE_TELEMETRY='1')
+            p.error(f"{path} does not exist")
+    env = dict(os.environ, ORT_DISABLE_TELEMETRY="1")
     if a.runtime:
-        env['DETENT_ONNXRUNTIME'] = os.path.abspath(a.runtime)
+        env["DETENT_ONNXRUNTIME"] = os.path.abspath(a.runtime)
 
-    work = a.work or tempfile.mkdtemp(prefix='detent-bench-')
+    work = a.work or tempfile.mkdtemp(prefix="detent-bench-")
     os.makedirs(work, exist_ok=True)
     record, good = [], True
     try:
         if os.path.exists(a.detent):
-            versions = [measure([a.detent, '--version'], env) for _ in range(20)]
-            if not versions[0]['stdout'].strip():
-                sys.exit(f'{a.detent} --version prints nothing')
-            starts = [v['wall_s'] * 1000 for v in versions]
+            versions = [measure([a.detent, "--version"], env) for _ in range(20)]
+            if not versions[0]["stdout"].strip():
+                sys.exit(f"{a.detent} --version prints nothing")
+            starts = [v["wall_s"] * 1000 for v in versions]
             start = statistics.median(starts)
             good = start <= 100
-            record.append({'startup_ms': starts})
-            print(f'start-up: `detent --version` {start:.0f} ms, median of 20: {"pass" if good else "FAIL"} (rule: 100 ms)\n')
+            record.append({"startup_ms": starts})
+            print(f"start-up: `detent --version` {start:.0f} ms, median of 20: {'pass' if good else 'FAIL'} (rule: 100 ms)\n")
         else:
-            print(f'{a.detent} does not exist: measuring the others only\n')
-        print('| model | samples | threads | tool | wall s | CPU s | stage s | peak MB | ÷ default | limit MB | stage ÷ default | '
-              'stage ÷ tuned | rules |')
-        print('|---|---|---|---|---|---|---|---|---|---|---|---|---|', flush=True)
+            print(f"{a.detent} does not exist: measuring the others only\n")
+        print(
+            "| model | samples | threads | tool | wall s | CPU s | stage s | peak MB | ÷ default | limit MB | stage ÷ default | "
+            "stage ÷ tuned | rules |"
+        )
+        print("|---|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
         for spec in a.models:
             name, model, shapes = prepare(a, spec, work)
             for samples in a.samples:
-                data = f'{work}/data'
+                data = f"{work}/data"
                 shutil.rmtree(data, ignore_errors=True)
-                subprocess.run([sys.executable, HERE + '/make_samples.py', model, data, '-n', str(samples)]
-                               + [x for s in shapes for x in ('--shape', s)], check=True)
+                subprocess.run(
+                    [sys.executable, HERE + "/make_samples.py", model, data, "-n", str(samples)]
+                    + [x for s in shapes for x in ("--shape", s)],
+                    check=True,
+                )
                 for threads in a.threads:
                     runs = one_case(a, model, data, threads, work, env)
                     result = judge(runs)
                     print_case(name, samples, threads, result)
-                    good &= all(ok for row in result.values() for ok in row.get('rules', {}).values())
-                    record.append({'model': name, 'samples': samples, 'threads': threads, 'runs': runs, 'result': result})
+                    good &= all(ok for row in result.values() for ok in row.get("rules", {}).values())
+                    record.append({"model": name, "samples": samples, "threads": threads, "runs": runs, "result": result})
                     if a.json:
-                        with open(a.json, 'w') as f:
+                        with open(a.json, "w") as f:
                             json.dump(record, f, indent=1)
     finally:
         if not a.work:
@@ -185,5 +233,5 @@ def main():
     return 0 if good else 1
 
 
-if __name__ == '__main__':
+if __name__ == "__main__":
     sys.exit(main())

@@ -2,12 +2,14 @@
 """build_minilm.py DIR OUT.onnx: the ONNX graph of the sentence encoder all-MiniLM-L6-v2 out of DIR/config.json and
 DIR/model.safetensors. Opset 17, any batch and sequence length; the attention mask is added as -3.4e38 where a token is
 padding. Output: last_hidden_state."""
+
 import json
 import pathlib
 import struct
 import sys
 
 import numpy as np
+
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
@@ -20,7 +22,7 @@ def read_safetensors(path):
     for name, entry in json.loads(data[8:start]).items():
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
-            array = np.frombuffer(data[start + begin:start + end], types[entry["dtype"]]).reshape(entry["shape"])
+            array = np.frombuffer(data[start + begin : start + end], types[entry["dtype"]]).reshape(entry["shape"])
             tensors[name.removeprefix("bert.")] = array
     return tensors
 
@@ -48,8 +50,15 @@ class Graph:
         return self.add("Add", product, self.weight(f"{prefix}.bias"), name=f"{prefix}/Add")
 
     def norm(self, x, prefix, epsilon):
-        return self.add("LayerNormalization", x, self.weight(f"{prefix}.weight"), self.weight(f"{prefix}.bias"),
-                        name=f"{prefix}/LayerNormalization", axis=-1, epsilon=epsilon)
+        return self.add(
+            "LayerNormalization",
+            x,
+            self.weight(f"{prefix}.weight"),
+            self.weight(f"{prefix}.bias"),
+            name=f"{prefix}/LayerNormalization",
+            axis=-1,
+            epsilon=epsilon,
+        )
 
     def gelu(self, x, scope):
         erf = self.add("Erf", self.add("Div", x, "sqrt_two", name=f"{scope}/Div"), name=f"{scope}/Erf")
@@ -83,12 +92,17 @@ def encoder(graph, config):
 
     positions = graph.constant("position_ids", np.arange(config["max_position_embeddings"])[None], np.int64)
     length = graph.add("Shape", "input_ids", name="embeddings/length", start=1, end=2)
-    positions = graph.add("Slice", positions, graph.constant("zero", [0], np.int64), length,
-                          graph.constant("axis_one", [1], np.int64), name="embeddings/positions")
+    positions = graph.add(
+        "Slice",
+        positions,
+        graph.constant("zero", [0], np.int64),
+        length,
+        graph.constant("axis_one", [1], np.int64),
+        name="embeddings/positions",
+    )
     x = None
     for table, index in (("word", "input_ids"), ("token_type", "token_type_ids"), ("position", positions)):
-        rows = graph.add("Gather", graph.weight(f"embeddings.{table}_embeddings.weight"), index,
-                         name=f"embeddings/{table}/Gather")
+        rows = graph.add("Gather", graph.weight(f"embeddings.{table}_embeddings.weight"), index, name=f"embeddings/{table}/Gather")
         x = rows if x is None else graph.add("Add", x, rows, name=f"embeddings/{table}/Add")
     x = graph.norm(x, "embeddings.LayerNorm", epsilon)
 
@@ -113,8 +127,9 @@ def build(folder, target):
     graph = Graph(read_safetensors(folder / "model.safetensors"))
     output = encoder(graph, config)
     shape = ["batch", "sequence"]
-    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, shape)
-              for name in ("input_ids", "attention_mask", "token_type_ids")]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in ("input_ids", "attention_mask", "token_type_ids")
+    ]
     outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, [*shape, config["hidden_size"]])]
     body = helper.make_graph(graph.nodes, "all-MiniLM-L6-v2", inputs, outputs, list(graph.initializers.values()))
     model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

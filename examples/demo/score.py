@@ -1,6 +1,7 @@
 """score.py MODEL SAMPLES OUTPUT: runs MODEL on each sample of SAMPLES (.npy, one row a sample), writes its last output to
 OUTPUT (.npy) and prints the mean milliseconds of a run. One sample is in memory at a time, so that this process's peak
 memory is the model's."""
+
 import sys
 import time
 

@@ -6,14 +6,16 @@
                                              FLOAT are the float model's results on train.npy
 
 Calibration samples, training samples and held-back samples never overlap."""
+
 import pathlib
 import re
 import shutil
 import sys
 
 import numpy as np
-import onnx
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
+
+import onnx
 
 CALIBRATION = 64
 

@@ -70,17 +70,18 @@ bool is_same_file(const fs::path& a, const fs::path& b) {
 
 }  // namespace
 
-Prepared prepare(const fs::path& path, std::int64_t needed_opset, const exec::Runtime& runtime,
-                 const fs::path& work_dir, profile::Profiler& profiler) {
-  Prepared prepared{onnx::read_model(path), {}, {}};
+Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Runtime& runtime, const fs::path& work_dir,
+                 profile::Profiler& profiler) {
+  Prepared prepared{std::move(original), {}, {}};
   auto& [model, types, notes] = prepared;
-  profiler.checkpoint(profile::Step::model_loaded);
   note_carried_parts(model, notes);
   append(notes, graph::lift_constants(model));
   append(notes, graph::drop_initializer_inputs(model));
   graph::sort_topologically(model);
-  types = exec::probe_values(runtime, model);
-
+  {
+    const auto scope = profiler.scope(profile::Step::float_model_validation);
+    types = exec::probe_values(runtime, model);
+  }
   const bool upgrade = model.opset() < needed_opset;
   if (upgrade) append(notes, graph::upgrade_opset(model, types));
   append(notes, graph::remove_identities(model));
@@ -89,10 +90,7 @@ Prepared prepare(const fs::path& path, std::int64_t needed_opset, const exec::Ru
   append(notes, graph::fold_batch_norm(model, file_store(work_dir)));
   graph::drop_unused_initializers(model);
 
-  if (upgrade || !constants.empty()) {
-    const auto scope = profiler.scope(profile::Step::float_model_validation);
-    types = exec::probe_values(runtime, model);
-  }
+  if (upgrade || !constants.empty()) types = exec::probe_values(runtime, model);
   return prepared;
 }
 

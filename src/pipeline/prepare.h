@@ -1,4 +1,4 @@
-// From a file to a float model that is ready for calibration.
+// From the model as read to a float model that is ready for calibration.
 #pragma once
 
 #include <filesystem>
@@ -18,9 +18,9 @@ struct Prepared {
   std::vector<std::string> notes;
 };
 
-/// Reads the model and applies the graph rewrites; `needed_opset` is what the quantized form asks for. Rewritten
-/// weights are kept as files in `work_dir`. Throws what reading, the rewrites and the runtime throw.
-Prepared prepare(const std::filesystem::path& path, std::int64_t needed_opset, const exec::Runtime& runtime,
+/// Applies the graph rewrites; `needed_opset` is what the quantized form asks for. Rewritten weights are kept as files in
+/// `work_dir`. Throws what the rewrites and the runtime throw.
+Prepared prepare(onnx::Model model, std::int64_t needed_opset, const exec::Runtime& runtime,
                  const std::filesystem::path& work_dir, profile::Profiler& profiler);
 
 /// The inputs that a caller has to feed.

@@ -112,8 +112,7 @@ void note_saturation(const QuantConfig& config, std::vector<std::string>& notes)
   if (config.weight_type != QuantType::int8) return;  // int8 activations are turned into uint8 inside the runtime
   notes.emplace_back(
       "this CPU has no VNNI: ONNX Runtime's products with int8 weights saturate on it and lose accuracy; for such CPUs "
-      "give "
-      "--weight-type uint8 or --reduce-range");
+      "give --weight-type uint8 or --reduce-range");
 }
 
 void append(std::vector<std::string>& all, const std::vector<std::string>& more) {
@@ -137,11 +136,13 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   profiler.watch_directory(work.path());
 
   auto pre_process = std::make_optional(profiler.scope(Step::pre_process));
-  pipeline::check_output(options.output, onnx::read_model(options.model));
+  auto original = onnx::read_model(options.model);
+  profiler.checkpoint(Step::model_loaded);
+  pipeline::check_output(options.output, original);
+  result.model_bytes_before = size_on_disk(original);
   const exec::Runtime runtime(options.runtime);
-  auto prepared = pipeline::prepare(options.model, needed_opset(options.config), runtime, work.path(), profiler);
+  auto prepared = pipeline::prepare(std::move(original), needed_opset(options.config), runtime, work.path(), profiler);
   onnx::Model& model = prepared.model;
-  result.model_bytes_before = size_on_disk(model);
   auto placement = quantization::place(model, prepared.types, options.config);
   const auto extremes = quantization::scan_weights(model, placement, options.allow_nonfinite);
   const auto source = data::open_samples(options.calibration_data, pipeline::input_specs(model),

@@ -1,4 +1,5 @@
 """What every refused run must look like: its exit code, one line that helps, and nothing left behind."""
+
 import os
 import pathlib
 import re
@@ -22,8 +23,9 @@ class Place:
     def refused(self, code: int, says: str, model: Path, data: Path, *options: object, output: Path | None = None) -> str:
         """Runs `detent quantize`, which must fail with `code` and a line that `says` (a regular expression) is found in."""
         before = sorted(self.out.rglob("*"))
-        result = support.detent("quantize", model, "-o", output or self.output, "--calibration-data", data, *options,
-                                env=self.environment)
+        result = support.detent(
+            "quantize", model, "-o", output or self.output, "--calibration-data", data, *options, env=self.environment
+        )
         assert sorted(self.out.rglob("*")) == before, "nothing partial is left"
         self.assert_no_temporary_files()
         return check(code, says, result.returncode, result.stderr, result.stdout)

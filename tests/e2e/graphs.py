@@ -1,5 +1,7 @@
 """Small generated models with random weights, and samples for them."""
+
 import numpy as np
+
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
@@ -34,8 +36,13 @@ class Builder:
 
     def model(self, inputs: dict[str, tuple], outputs: list[str], opset: int = 17) -> onnx.ModelProto:
         """`inputs`: name to (type, shape). Outputs get the shapes that inference finds."""
-        graph = helper.make_graph(self.nodes, "generated", [helper.make_tensor_value_info(n, *v) for n, v in inputs.items()],
-                                  [onnx.ValueInfoProto(name=name) for name in outputs], self.initializers)
+        graph = helper.make_graph(
+            self.nodes,
+            "generated",
+            [helper.make_tensor_value_info(n, *v) for n, v in inputs.items()],
+            [onnx.ValueInfoProto(name=name) for name in outputs],
+            self.initializers,
+        )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
         found = onnx.shape_inference.infer_shapes(model, strict_mode=False).graph.output
         del model.graph.output[:]
@@ -49,7 +56,12 @@ class Builder:
 def small_cnn(opset: int = 17, batch: int | str = "N", fp16: bool = False) -> onnx.ModelProto:
     """Conv, BatchNormalization, Relu, MaxPool, Conv, Relu, GlobalAveragePool, Flatten, Gemm."""
     b = Builder(1)
-    statistics = [b.weight("scale", 8, shift=1), b.weight("shift", 8), b.weight("mean", 8), b.constant("var", b.rng.uniform(0.5, 2, 8))]
+    statistics = [
+        b.weight("scale", 8, shift=1),
+        b.weight("shift", 8),
+        b.weight("mean", 8),
+        b.constant("var", b.rng.uniform(0.5, 2, 8)),
+    ]
     x = b.add("Conv", "x", b.weight("w1", 8, 3, 3, 3), b.weight("b1", 8), name="conv_a", pads=[1] * 4)
     x = b.add("Relu", b.add("BatchNormalization", x, *statistics))
     x = b.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
@@ -126,8 +138,14 @@ def menagerie() -> onnx.ModelProto:
     # Normalizations.
     y = b.add("InstanceNormalization", x, b.weight("in.w", 8, shift=1), b.weight("in.b", 8))
     y = b.add("LayerNormalization", y, b.weight("ln.w", 16, shift=1), b.weight("ln.b", 16))
-    y = b.add("BatchNormalization", b.add("Add", y, x), b.weight("bn.w", 8, shift=1), b.weight("bn.b", 8), b.weight("bn.m", 8),
-              b.constant("bn.v", b.rng.uniform(0.5, 2, 8)))
+    y = b.add(
+        "BatchNormalization",
+        b.add("Add", y, x),
+        b.weight("bn.w", 8, shift=1),
+        b.weight("bn.b", 8),
+        b.weight("bn.m", 8),
+        b.constant("bn.v", b.rng.uniform(0.5, 2, 8)),
+    )
     ends.append(y)
     # Biases and weights: shared, too large for int32, transposed.
     shared = [conv(x, "same_bias_1", "shared.b"), conv(x, "same_bias_2", b.weight("shared.b", 8))]
@@ -138,11 +156,15 @@ def menagerie() -> onnx.ModelProto:
     ends.append(b.add("ConvTranspose", x, b.weight("up1.w", 8, 4, 2, 2), b.weight("up1.b", 4), name="up1", strides=[2, 2]))
     flat = b.add("Flatten", b.add("AveragePool", x, kernel_shape=[4, 4], strides=[4, 4]))
     ends.append(b.add("Gemm", flat, b.weight("fc.w", 5, 128), b.weight("fc.b", 5), name="fc", transB=1))
-    ends.append(b.add("Gemm", flat, b.weight("half.w", 5, 128), b.weight("half.b", 5, scale=3), name="half_beta", transB=1, beta=0.5))
+    ends.append(
+        b.add("Gemm", flat, b.weight("half.w", 5, 128), b.weight("half.b", 5, scale=3), name="half_beta", transB=1, beta=0.5)
+    )
     # Activations: bounds without 0, read twice, and at the graph's outputs.
     ends.append(conv(b.add("Clip", conv(x, "clipped"), b.constant("lo", 1), b.constant("hi", 6), name="clip_1_6"), "after_clip"))
     ends.append(conv(b.add("Clip", conv(x, "clipped6"), b.constant("zero", 0), "hi", name="clip_0_6"), "after_clip6"))
-    ends.append(conv(b.add("Clip", conv(x, "loose"), b.constant("far", -50), b.constant("off", 50), name="clip_loose"), "after_loose"))
+    ends.append(
+        conv(b.add("Clip", conv(x, "loose"), b.constant("far", -50), b.constant("off", 50), name="clip_loose"), "after_loose")
+    )
     exposed = conv(x, "exposed")
     ends += [exposed, b.add("Relu", exposed, name="relu_of_output"), b.add("Relu", conv(x, "last"), name="relu_output")]
     return b.model({"x": (FLOAT, [1, 8, 16, 16])}, ends)

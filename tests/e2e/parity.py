@@ -3,6 +3,7 @@
 ONNX Runtime is handed detent's ranges, so that everything after calibration must be equal to the bit; its own ranges are
 compared apart. Where detent differs on purpose, both graphs are brought into one form here, each difference by a function
 of its own that first checks that the difference is one of those meant."""
+
 import contextlib
 import importlib
 import math
@@ -10,12 +11,12 @@ import unittest.mock
 from collections.abc import Iterator
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 from onnxruntime.quantization.calibrate import TensorsData
 from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax_for_qType
-
 from support import TYPES, Config
+
+import onnx
+from onnx import numpy_helper
 
 Range = tuple[float, float]
 # The package has a function of the same name, which `import … as` would find.
@@ -42,8 +43,10 @@ class Graph:
 
     def form(self) -> set[tuple]:
         """What must be equal: each node with its attributes."""
-        return {(n.op_type, n.domain, key, tuple(n.input), tuple(n.output), tuple(sorted(a.SerializeToString() for a in n.attribute)))
-                for key, n in self.nodes.items()}
+        return {
+            (n.op_type, n.domain, key, tuple(n.input), tuple(n.output), tuple(sorted(a.SerializeToString() for a in n.attribute)))
+            for key, n in self.nodes.items()
+        }
 
 
 @contextlib.contextmanager
@@ -59,7 +62,9 @@ def given_ranges(ranges: dict[str, Range], own: dict[str, Range]) -> Iterator[No
             found = compute()
             own.update((name, (data.lowest.item(), data.highest.item())) for name, data in found.items())
             ends = {name: ranges.get(name, own[name]) for name in own}
-            return TensorsData(found.calibration_method, {n: (np.float32(low), np.float32(high)) for n, (low, high) in ends.items()})
+            return TensorsData(
+                found.calibration_method, {n: (np.float32(low), np.float32(high)) for n, (low, high) in ends.items()}
+            )
 
         calibrator.compute_data = compute_data
         return calibrator

@@ -1,4 +1,5 @@
 """What the end-to-end tests share: running detent and ONNX Runtime, writing samples, comparing results."""
+
 import dataclasses
 import hashlib
 import json
@@ -8,9 +9,10 @@ import subprocess
 import sys
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
+
+import onnx
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DETENT = pathlib.Path(os.environ.get("DETENT", ROOT / "build" / "detent"))
@@ -107,10 +109,18 @@ class Reader(CalibrationDataReader):
 
 def peer_quantize(model: Path, output: Path, samples: list[Sample], config: Config, **options: object) -> None:
     """ONNX Runtime's own quantizer, in the format that `config` asks of detent."""
-    quantize_static(model, output, Reader(samples), quant_format=QuantFormat.QDQ, per_channel=config.per_channel,
-                    reduce_range=config.reduce_range, activation_type=TYPES[config.activation], weight_type=TYPES[config.weight],
-                    calibrate_method=CalibrationMethod.MinMax,
-                    extra_options={"ActivationSymmetric": config.symmetric, **options})
+    quantize_static(
+        model,
+        output,
+        Reader(samples),
+        quant_format=QuantFormat.QDQ,
+        per_channel=config.per_channel,
+        reduce_range=config.reduce_range,
+        activation_type=TYPES[config.activation],
+        weight_type=TYPES[config.weight],
+        calibrate_method=CalibrationMethod.MinMax,
+        extra_options={"ActivationSymmetric": config.symmetric, **options},
+    )
 
 
 def prepare_task(task: str, folder: Path) -> Path:

@@ -1,11 +1,11 @@
 """Trained models: the task's score with detent's model beside that with ONNX Runtime's quantize_static."""
+
 import subprocess
 import sys
 
 import numpy as np
 import onnxruntime as ort
 import pytest
-
 import support
 from support import Config, Path
 
@@ -17,7 +17,7 @@ SAMPLES, HELD_BACK = 16, 120
 def run(model: Path, array: np.ndarray, output: int) -> np.ndarray:
     session = support.load(model)
     name = session.get_inputs()[0].name
-    return np.concatenate([session.run(None, {name: array[i:i + 1]})[output] for i in range(len(array))])
+    return np.concatenate([session.run(None, {name: array[i : i + 1]})[output] for i in range(len(array))])
 
 
 def score(task: str, folder: Path, train: Path, results: np.ndarray, path: Path) -> float:
@@ -31,8 +31,16 @@ def test_score(task: str, tmp_path: Path) -> None:
     config = FORMATS[task]
     folder = support.prepare_task(task, tmp_path / "task")
     paths = {"float": folder / "model.onnx", "ours": tmp_path / "ours.onnx", "theirs": tmp_path / "theirs.onnx"}
-    report = support.quantize(paths["float"], paths["ours"], folder / "calibration", "--prepared-output", tmp_path / "p.onnx",
-                              "--samples", SAMPLES, *config.options())
+    report = support.quantize(
+        paths["float"],
+        paths["ours"],
+        folder / "calibration",
+        "--prepared-output",
+        tmp_path / "p.onnx",
+        "--samples",
+        SAMPLES,
+        *config.options(),
+    )
     assert report["samples"] == SAMPLES
     support.peer_quantize(tmp_path / "p.onnx", paths["theirs"], support.load_samples(folder / "calibration")[:SAMPLES], config)
 

@@ -1,13 +1,14 @@
 """The same bytes, whatever changes that may not matter."""
+
 from collections.abc import Callable
 
-import numpy as np
-import onnx
-import pytest
-
 import graphs
+import numpy as np
+import pytest
 import support
 from support import Path, Sample
+
+import onnx
 
 Setup = tuple[Path, list[Sample], str]
 
@@ -28,8 +29,11 @@ def digest(model: Path, data: Path, output: Path, *options: object) -> str:
     return support.sha256(output)
 
 
-@pytest.mark.parametrize("options", [[], ["--threads", 1], ["--threads", 2], ["--histogram"], ["--histogram", "--threads", 1]],
-                         ids=lambda options: " ".join(map(str, options)) or "again")
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--threads", 1], ["--threads", 2], ["--histogram"], ["--histogram", "--threads", 1]],
+    ids=lambda options: " ".join(map(str, options)) or "again",
+)
 def test_options_that_do_not_matter(setup: Setup, options: list, tmp_path: Path) -> None:
     model, samples, expected = setup
     assert digest(model, support.save_samples(tmp_path / "data", samples), tmp_path / "out.onnx", *options) == expected
@@ -69,8 +73,11 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path
 def test_order_and_histogram_with_a_real_network(detector: tuple[Path, Path, Path], threads: int, tmp_path: Path) -> None:
     model, data, turned = detector
     options = ["--threads", threads]
-    digests = {digest(model, data, tmp_path / "a.onnx", *options), digest(model, turned, tmp_path / "b.onnx", *options),
-               digest(model, data, tmp_path / "c.onnx", *options, "--histogram")}
+    digests = {
+        digest(model, data, tmp_path / "a.onnx", *options),
+        digest(model, turned, tmp_path / "b.onnx", *options),
+        digest(model, data, tmp_path / "c.onnx", *options, "--histogram"),
+    }
     assert len(digests) == 1
 
 
@@ -108,7 +115,7 @@ def save_without_batch_axis(folder: Path, rows: np.ndarray) -> Path:
 def save_in_threes(folder: Path, rows: np.ndarray) -> Path:
     (folder / "threes").mkdir()
     for i in range(0, len(rows), 3):
-        np.savez_compressed(folder / "threes" / f"{i}.npz", x=rows[i:i + 3])
+        np.savez_compressed(folder / "threes" / f"{i}.npz", x=rows[i : i + 3])
     return folder / "threes"
 
 
@@ -126,7 +133,9 @@ def save_test_sets(folder: Path, rows: np.ndarray) -> Path:
     return folder / "sets"
 
 
-@pytest.mark.parametrize("save", [save_together, save_apart, save_without_batch_axis, save_in_threes, save_by_input, save_test_sets])
+@pytest.mark.parametrize(
+    "save", [save_together, save_apart, save_without_batch_axis, save_in_threes, save_by_input, save_test_sets]
+)
 def test_layout_of_the_data_does_not_matter(save: Callable[[Path, np.ndarray], Path], tmp_path: Path) -> None:
     """With a batch of one row each file layout gives the same samples."""
     model = tmp_path / "model.onnx"

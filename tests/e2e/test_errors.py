@@ -1,34 +1,19 @@
 """Every bad input: the right exit code, one line that names the culprit and says what to change, nothing left behind."""
+
 from collections.abc import Callable
 
-import numpy as np
-import onnx
-import pytest
-from onnx import TensorProto, helper, numpy_helper
-
 import graphs
+import numpy as np
+import pytest
 import support
 from failures import BAD_INPUT, DEVICE, USAGE, Place
 from support import Path
 
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
-@pytest.fixture
-def model(place: Place) -> Path:
-    onnx.save(graphs.small_cnn(), place.inputs / "model.onnx")
-    return place.inputs / "model.onnx"
-
-
-@pytest.fixture
-def data(place: Place) -> Path:
-    return support.save_samples(place.inputs / "data", graphs.cnn_samples())
-
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 
 # The model.
+
 
 def missing(_path: Path) -> str:
     return "No such file"
@@ -69,7 +54,7 @@ def test_file_that_is_no_model(make: Callable[[Path], str], place: Place, data: 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 0.9999])
 def test_truncated_model(share: float, place: Place, model: Path, data: Path) -> None:
     whole = model.read_bytes()
-    model.write_bytes(whole[:max(1, int(share * len(whole)))])
+    model.write_bytes(whole[: max(1, int(share * len(whole)))])
     assert "model.onnx" in place.refused(BAD_INPUT, "truncated|damaged|cut|ends|incomplete|ONNX", model, data)
 
 
@@ -143,6 +128,7 @@ def test_external_data_outside(location: str, place: Place, data: Path) -> None:
 
 # The samples.
 
+
 def write(folder: Path, **arrays: np.ndarray) -> Path:
     folder.mkdir()
     np.savez(folder / "one.npz", **arrays)
@@ -152,15 +138,18 @@ def write(folder: Path, **arrays: np.ndarray) -> Path:
 GOOD = np.zeros((1, 3, 16, 16), np.float32)
 
 
-@pytest.mark.parametrize(("arrays", "says"), [
-    ({"image": GOOD}, "one.npz.*'x'"),
-    ({"x": GOOD, "y": GOOD}, "one.npz.*'y' is not an input"),
-    ({"x": np.zeros((1, 16, 16, 3), np.float32)}, r"one.npz.*'x' expects.*transpose\(0, 3, 1, 2\)"),
-    ({"x": np.zeros((1, 3, 16, 17), np.float32)}, "one.npz.*'x' expects.*17"),
-    ({"x": np.zeros((1, 3, 16), np.float32)}, "one.npz.*'x' expects"),
-    ({"x": GOOD.astype(np.float64)}, r"one.npz.*float64.*astype\('float32'\)"),
-    ({"x": GOOD.astype(np.uint8)}, "one.npz.*uint8"),
-])
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"image": GOOD}, "one.npz.*'x'"),
+        ({"x": GOOD, "y": GOOD}, "one.npz.*'y' is not an input"),
+        ({"x": np.zeros((1, 16, 16, 3), np.float32)}, r"one.npz.*'x' expects.*transpose\(0, 3, 1, 2\)"),
+        ({"x": np.zeros((1, 3, 16, 17), np.float32)}, "one.npz.*'x' expects.*17"),
+        ({"x": np.zeros((1, 3, 16), np.float32)}, "one.npz.*'x' expects"),
+        ({"x": GOOD.astype(np.float64)}, r"one.npz.*float64.*astype\('float32'\)"),
+        ({"x": GOOD.astype(np.uint8)}, "one.npz.*uint8"),
+    ],
+)
 def test_sample_that_does_not_fit(arrays: dict[str, np.ndarray], says: str, place: Place, model: Path) -> None:
     place.refused(BAD_INPUT, says, model, write(place.inputs / "bad", **arrays))
 
@@ -202,31 +191,36 @@ def test_damaged_sample(name: str, place: Place, model: Path) -> None:
     folder.mkdir()
     (np.savez if name.endswith("z") else np.save)(folder / name, GOOD)
     whole = (folder / name).read_bytes()
-    (folder / name).write_bytes(whole[:len(whole) // 2])
+    (folder / name).write_bytes(whole[: len(whole) // 2])
     place.refused(BAD_INPUT, "000.np.*(truncated|damaged)", model, folder)
 
 
 # The command line.
 
-@pytest.mark.parametrize(("options", "says"), [
-    (["--frobnicate"], "frobnicate"),
-    (["--nodes", "^conv_(a"], r"\^conv_\(a.*regular expression"),
-    (["--nodes", "nobody"], "--nodes.*'nobody'"),
-    (["--exclude-nodes", "^nobody.*"], r"--exclude-nodes.*\^nobody"),
-    (["--exclude-nodes", "conv"], "--exclude-nodes.*'conv'"),
-    (["--op-types", "Convolution"], "--op-types.*'Convolution'"),
-    (["--exclude-op-types", "conv"], "--exclude-op-types.*'conv'"),
-    (["--activation-type", "int7"], "--activation-type.*int7"),
-    (["--method", "guess"], "guess.*minmax"),
-    (["--threads", "-1"], "--threads"),
-    (["--threads", "many"], "--threads"),
-    (["--samples", "-3"], "--samples"),
-    (["--batch-size", "-1"], "--batch-size"),
-    (["--external-data-threshold", "much"], "much"),
-    (["--work-dir", "/nonexistent/work"], "/nonexistent/work.*--work-dir"),
-    (["--profile", "/nonexistent/p.yaml"], "/nonexistent/p.yaml"),
-    (["--prepared-output", "/nonexistent/p.onnx"], "/nonexistent"),
-], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--frobnicate"], "frobnicate"),
+        (["--nodes", "^conv_(a"], r"\^conv_\(a.*regular expression"),
+        (["--nodes", "nobody"], "--nodes.*'nobody'"),
+        (["--exclude-nodes", "^nobody.*"], r"--exclude-nodes.*\^nobody"),
+        (["--exclude-nodes", "conv"], "--exclude-nodes.*'conv'"),
+        (["--op-types", "Convolution"], "--op-types.*'Convolution'"),
+        (["--exclude-op-types", "conv"], "--exclude-op-types.*'conv'"),
+        (["--activation-type", "int7"], "--activation-type.*int7"),
+        (["--method", "guess"], "guess.*minmax"),
+        (["--threads", "-1"], "--threads"),
+        (["--threads", "many"], "--threads"),
+        (["--samples", "-3"], "--samples"),
+        (["--batch-size", "-1"], "--batch-size"),
+        (["--external-data-threshold", "much"], "much"),
+        (["--work-dir", "/nonexistent/work"], "/nonexistent/work.*--work-dir"),
+        (["--profile", "/nonexistent/p.yaml"], "/nonexistent/p.yaml"),
+        (["--prepared-output", "/nonexistent/p.onnx"], "/nonexistent"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
 def test_options(options: list[str], says: str, place: Place, model: Path, data: Path) -> None:
     place.refused(USAGE, says, model, data, *options)
 

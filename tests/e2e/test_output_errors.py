@@ -1,4 +1,5 @@
 """Places where the output cannot or must not go, disks that are full, and runs that the user stops."""
+
 import contextlib
 import os
 import signal
@@ -6,30 +7,14 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-import numpy as np
-import onnx
-import pytest
-
 import graphs
+import numpy as np
+import pytest
 import support
 from failures import INTERRUPTED, RESOURCE, USAGE, Place, check
 from support import DETENT, Path
 
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
-@pytest.fixture
-def model(place: Place) -> Path:
-    onnx.save(graphs.small_cnn(), place.inputs / "model.onnx")
-    return place.inputs / "model.onnx"
-
-
-@pytest.fixture
-def data(place: Place) -> Path:
-    return support.save_samples(place.inputs / "data", graphs.cnn_samples())
+import onnx
 
 
 @contextlib.contextmanager
@@ -93,7 +78,12 @@ def wide_model(path: Path) -> Path:
     """4 MB of weights, and a BatchNormalization to fold into them."""
     b = graphs.Builder(14)
     x = b.add("Conv", "x", b.weight("w", 1000, 3, 18, 18), b.weight("b", 1000), kernel_shape=[18, 18], pads=[1] * 4)
-    statistics = [b.weight("scale", 1000, shift=1), b.weight("shift", 1000), b.weight("mean", 1000), b.constant("var", np.ones(1000))]
+    statistics = [
+        b.weight("scale", 1000, shift=1),
+        b.weight("shift", 1000),
+        b.weight("mean", 1000),
+        b.constant("var", np.ones(1000)),
+    ]
     onnx.save(b.model({"x": (onnx.TensorProto.FLOAT, ["N", 3, 16, 16])}, [b.add("BatchNormalization", x, *statistics)]), path)
     return path
 

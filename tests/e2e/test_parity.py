@@ -1,18 +1,23 @@
 """What detent writes against ONNX Runtime's quantize_static on the same prepared model."""
+
 from collections.abc import Callable
 
-import numpy as np
-import onnx
-import pytest
-from onnx import TensorProto
-
 import graphs
+import numpy as np
 import parity
+import pytest
 import support
 from support import MODELS, Config, Path, Sample
 
-CONFIGS = [Config(), Config("int8", "int8", per_channel=False), Config("uint8", "uint8", per_channel=False),
-           Config("int8", "int8", symmetric=True)]
+import onnx
+from onnx import TensorProto
+
+CONFIGS = [
+    Config(),
+    Config("int8", "int8", per_channel=False),
+    Config("uint8", "uint8", per_channel=False),
+    Config("int8", "int8", symmetric=True),
+]
 
 
 Case = Callable[[Path], tuple[Path, list[Sample]]]  # makes model and samples in a folder
@@ -39,10 +44,14 @@ def text_detector(_folder: Path) -> tuple[Path, list[Sample]]:
     return MODELS / "ppocr_det.onnx", [{"x": rng.normal(size=(1, 3, 160, 192)).astype(np.float32)} for _ in range(2)]
 
 
-CASES = {"small_cnn": generated(graphs.small_cnn, graphs.cnn_samples),
-         "transformer": generated(graphs.transformer, graphs.transformer_samples),
-         "menagerie": generated(graphs.menagerie, graphs.menagerie_samples),
-         "ppocr_cls": demo_task("ppocr_cls", 6), "opennsfw": demo_task("opennsfw", 3), "ppocr_det": text_detector}
+CASES = {
+    "small_cnn": generated(graphs.small_cnn, graphs.cnn_samples),
+    "transformer": generated(graphs.transformer, graphs.transformer_samples),
+    "menagerie": generated(graphs.menagerie, graphs.menagerie_samples),
+    "ppocr_cls": demo_task("ppocr_cls", 6),
+    "opennsfw": demo_task("opennsfw", 3),
+    "ppocr_det": text_detector,
+}
 _made: dict[str, tuple[Path, list[Sample], Path]] = {}
 
 

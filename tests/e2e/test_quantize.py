@@ -1,16 +1,17 @@
 """What the options do, and models of unusual make."""
+
 import json
 import pathlib
 import re
 
-import numpy as np
-import onnx
-import pytest
-from onnx import TensorProto, helper, numpy_helper
-
 import graphs
+import numpy as np
+import pytest
 import support
 from support import Path
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 
 
 @pytest.fixture
@@ -27,18 +28,21 @@ def quantized_weights(path: Path) -> set[str]:
     return {t.name.removesuffix("_quantized") for t in tensors if t.data_type in types and t.name.endswith("_quantized")}
 
 
-@pytest.mark.parametrize(("options", "weights"), [
-    ([], {"w1", "w2", "w3"}),
-    (["--op-types", "Conv"], {"w1", "w2"}),
-    (["--op-types", "Gemm,MatMul"], {"w3"}),
-    (["--exclude-op-types", "Conv,Relu"], {"w3"}),
-    (["--nodes", "conv_b"], {"w2"}),
-    (["--nodes", "^conv_.*"], {"w1", "w2"}),
-    (["--nodes", "conv_a", "--nodes", "head"], {"w1", "w3"}),
-    (["--exclude-nodes", "conv_a,head"], {"w2"}),
-    (["--exclude-nodes", "^conv_[ab]$"], {"w3"}),
-    (["--nodes", "^conv.*", "--exclude-nodes", "conv_a"], {"w2"}),
-])
+@pytest.mark.parametrize(
+    ("options", "weights"),
+    [
+        ([], {"w1", "w2", "w3"}),
+        (["--op-types", "Conv"], {"w1", "w2"}),
+        (["--op-types", "Gemm,MatMul"], {"w3"}),
+        (["--exclude-op-types", "Conv,Relu"], {"w3"}),
+        (["--nodes", "conv_b"], {"w2"}),
+        (["--nodes", "^conv_.*"], {"w1", "w2"}),
+        (["--nodes", "conv_a", "--nodes", "head"], {"w1", "w3"}),
+        (["--exclude-nodes", "conv_a,head"], {"w2"}),
+        (["--exclude-nodes", "^conv_[ab]$"], {"w3"}),
+        (["--nodes", "^conv.*", "--exclude-nodes", "conv_a"], {"w2"}),
+    ],
+)
 def test_selection(cnn: tuple[Path, Path], options: list[str], weights: set[str], tmp_path: Path) -> None:
     output = tmp_path / "out.onnx"
     support.quantize(cnn[0], output, cnn[1], *options)
@@ -92,7 +96,9 @@ def test_external_input(cnn: tuple[Path, Path], tmp_path: Path) -> None:
 def test_inputs_are_never_written(cnn: tuple[Path, Path], tmp_path: Path) -> None:
     files = [cnn[0], *cnn[1].iterdir()]
     before = [(support.sha256(path), path.stat().st_mtime_ns) for path in files]
-    support.quantize(cnn[0], tmp_path / "out.onnx", cnn[1], "--histogram", "--batch-size", 1, "--prepared-output", tmp_path / "p.onnx")
+    support.quantize(
+        cnn[0], tmp_path / "out.onnx", cnn[1], "--histogram", "--batch-size", 1, "--prepared-output", tmp_path / "p.onnx"
+    )
     assert before == [(support.sha256(path), path.stat().st_mtime_ns) for path in files]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "model.onnx", "out.onnx", "p.onnx"]
 
@@ -139,8 +145,11 @@ def with_body(kind: str) -> onnx.ModelProto:
         y = b.add("If", big, then_branch=bodies[0], else_branch=bodies[1])
     else:
         step = [helper.make_node("Identity", ["go"], ["going"]), helper.make_node("Add", ["so_far", seen], ["inner"])]
-        infos = [helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-                 helper.make_tensor_value_info("so_far", TensorProto.FLOAT, None)]
+        infos = [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("so_far", TensorProto.FLOAT, None),
+        ]
         body = helper.make_graph(step, "body", infos, [helper.make_tensor_value_info("going", TensorProto.BOOL, []), value])
         y = b.add("Loop", b.constant("times", 3, np.int64), b.constant("yes", True, np.bool_), seen, body=body)
     z = b.add("Conv", y, b.weight("w2", 4, 4, 1, 1), name="after")

@@ -1,8 +1,23 @@
 """The rules of the house, read off the #include lines: a room may use itself and the rooms before it, never those after."""
+
 import re
 
-ROOMS = ["base", "shim", "profile", "onnx", "graph", "data", "store", "exec", "calibrate", "quantize", "finetune", "plan",
-         "pipeline", "cli"]
+ROOMS = [
+    "base",
+    "shim",
+    "profile",
+    "onnx",
+    "graph",
+    "data",
+    "store",
+    "exec",
+    "calibrate",
+    "quantize",
+    "finetune",
+    "plan",
+    "pipeline",
+    "cli",
+]
 # Headers of other projects that only some rooms may know.
 GUARDED = {"onnxruntime": {"shim", "exec"}, "protozero": {"onnx", "graph"}}
 MAX_LINES = 600

@@ -1,4 +1,5 @@
 """Walks the sources for breaches of the rules in structure.py, and shows on made-up trees that each breach is seen."""
+
 import pathlib
 import tempfile
 import unittest
@@ -32,10 +33,16 @@ class TheCheck(unittest.TestCase):
         self.assertIn(text, found[0])
 
     def test_allows_rooms_before_and_itself(self):
-        self.assertEqual([], self.breaches({
-            "src/exec/b.cpp": '#include "exec/a.h"\n#include <vector>\n#include "base/a.h"\n#include "detent/a.h"\n'
-                              "#include <onnxruntime_cxx_api.h>\n",
-            "src/graph/b.cpp": "#include <protozero/pbf_reader.hpp>\n"}))
+        self.assertEqual(
+            [],
+            self.breaches(
+                {
+                    "src/exec/b.cpp": '#include "exec/a.h"\n#include <vector>\n#include "base/a.h"\n#include "detent/a.h"\n'
+                    "#include <onnxruntime_cxx_api.h>\n",
+                    "src/graph/b.cpp": "#include <protozero/pbf_reader.hpp>\n",
+                }
+            ),
+        )
 
     def test_sees_a_room_behind(self):
         self.assert_breach({"src/graph/b.cpp": '// first line\n #  include "exec/a.h"\n'}, "src/graph/b.cpp:2: ")
