@@ -22,7 +22,7 @@ Ort::SessionOptions session_options(const SessionOptions& options) {
   Ort::SessionOptions so;
   if (options.threads > 0) so.SetIntraOpNumThreads(options.threads);
   so.AddConfigEntry("session.model_external_initializers_file_folder_path", kExternalRoot);
-  so.AddConfigEntry("session.intra_op.allow_spinning", "0");  // spinning threads take the cores from the observers
+  if (options.shares_cores) so.AddConfigEntry("session.intra_op.allow_spinning", "0");
   if (options.tuning == Tuning::deployed) return so;
   so.SetGraphOptimizationLevel(options.tuning == Tuning::inspect ? ORT_DISABLE_ALL : ORT_ENABLE_BASIC);
   // The memory pattern plans one block for the largest run it has seen; prepacking copies the weights out of the mapped

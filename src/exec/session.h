@@ -41,6 +41,8 @@ struct SessionOptions {
   Tuning tuning = Tuning::lean;
   int threads = 0;  // 0: one per core
   std::stop_token stop;
+  /// Other sessions run at the same time: idle threads sleep at once instead of spinning for a while.
+  bool shares_cores = false;
 };
 
 /// An input or output of a session. Dynamic dimensions are -1.

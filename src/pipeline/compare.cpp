@@ -89,9 +89,9 @@ class LayerRun {
         offering_(pairing_),
         taking_(pairing_, common.in_float),
         float_session_(runtime, exec::emit(original.model, {common.in_float, {}, {}}), original.where,
-                       {exec::Tuning::lean, options.threads, options.stop}, &offering_),
+                       {exec::Tuning::lean, options.threads, options.stop, true}, &offering_),
         quantized_session_(runtime, exec::emit(quantized.model, {common.in_quantized, {}, {}}), quantized.where,
-                           {exec::Tuning::lean, options.threads, options.stop}, &taking_) {}
+                           {exec::Tuning::lean, options.threads, options.stop, true}, &taking_) {}
 
   std::vector<data::Array> run(const data::Sample& sample) {
     pairing_.reset();
@@ -154,7 +154,7 @@ Comparison compare(const CompareOptions& options) {
   const CommonValues common = options.outputs_only ? CommonValues() : common_values(original, quantized);
   LayerRun layers(original, quantized, runtime, options, common);
   exec::Session deployed(runtime, exec::emit(quantized.model), quantized.where,
-                         {exec::Tuning::deployed, options.threads, options.stop});
+                         {exec::Tuning::deployed, options.threads, options.stop, true});
 
   Comparison comparison;
   std::vector<PairSums> output_sums(output_names.size());
