@@ -1,7 +1,6 @@
 #include "cli/signals.h"
 
 #include <csignal>
-#include <ctime>
 
 namespace detent::cli {
 namespace {
@@ -11,6 +10,7 @@ sigset_t watched() {
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGUSR1);  // wakes the waiter at the end
   return set;
 }
 
@@ -22,9 +22,9 @@ Signals::Signals() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   waiter_ = std::jthread([source = source_](const std::stop_token& ended) mutable {
     const sigset_t signals = watched();
-    const timespec period{0, 100'000'000};
     while (!ended.stop_requested()) {
-      if (sigtimedwait(&signals, nullptr, &period) < 0) continue;
+      int number = 0;
+      if (sigwait(&signals, &number) != 0 || number == SIGUSR1) continue;
       if (source.stop_requested()) {
         std::signal(SIGINT, SIG_DFL);
         pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
@@ -35,6 +35,9 @@ Signals::Signals() {
   });
 }
 
-Signals::~Signals() { waiter_.request_stop(); }
+Signals::~Signals() {
+  waiter_.request_stop();
+  pthread_kill(waiter_.native_handle(), SIGUSR1);
+}
 
 }  // namespace detent::cli
