@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <set>
 #include <unordered_map>
 
+#include "graph/bodies.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
 
@@ -12,12 +12,6 @@ namespace {
 
 constexpr std::uint64_t kAlwaysFold = std::uint64_t{1} << 20;
 constexpr std::uint64_t kGrowth = 4;
-
-bool has_body(const onnx::Node& node) {
-  using Kind = onnx::Attribute::Kind;
-  return std::any_of(node.attributes().begin(), node.attributes().end(),
-                     [](const auto& a) { return a.kind() == Kind::g || a.kind() == Kind::graphs; });
-}
 
 bool is_quantization(const onnx::Node& node) {
   return node.op_type() == "QuantizeLinear" || node.op_type() == "DequantizeLinear";

@@ -6,8 +6,8 @@
 #include <set>
 #include <unordered_set>
 
-#include "base/bytes.h"
 #include "base/error.h"
+#include "graph/bodies.h"
 
 namespace detent::graph {
 namespace {
@@ -16,38 +16,36 @@ using onnx::printable;
 
 constexpr int kMaxDepth = 64;  // nesting of bodies; real models stay below 5
 
-void collect_captures(const onnx::Model& model, const onnx::Node& node, std::unordered_set<std::string> defined,
+// Adds the names that a body of `node` defines itself.
+void add_definitions(const onnx::Node& node, const onnx::Graph& body, std::unordered_set<std::string>& defined) {
+  for (const auto& input : body.inputs) defined.insert(input.name);
+  for (const auto& tensor : body.initializers) {
+    // Bodies are written back untouched, so the location would point beside the new model, where nothing is.
+    if (tensor.is_external) {
+      throw bad_input(
+          fmt::format("body of {}: tensor '{}' lies in an external data file", node.label(), printable(tensor.name)),
+          "store the tensors of bodies inside of the model file");
+    }
+    defined.insert(tensor.name);
+  }
+  for (const auto& name : body.sparse_initializers) defined.insert(name);
+  for (const auto& n : body.nodes) defined.insert(n.outputs().begin(), n.outputs().end());
+}
+
+void collect_captures(const onnx::Model& model, const onnx::Node& node, const std::unordered_set<std::string>& defined,
                       int depth, std::set<std::string>& out) {
   if (depth > kMaxDepth) throw bad_input(fmt::format("node {}: bodies are nested too deeply", node.label()));
-  using Kind = onnx::Attribute::Kind;
-  for (const auto& attribute : node.attributes()) {
-    if (attribute.kind() != Kind::g && attribute.kind() != Kind::graphs) continue;
-    for (const auto& wire : attribute.as_graphs()) {
-      const bool in_file = model.file && model.file->contains(as_byte_span(wire.view()));
-      const auto body =
-          onnx::read_graph(wire, in_file ? model.file : nullptr, *model.external, "body of " + node.label());
-      auto inside = defined;
-      for (const auto& input : body.inputs) inside.insert(input.name);
-      for (const auto& tensor : body.initializers) {
-        // Bodies are written back untouched, so the location would point beside the new model, where nothing is.
-        if (tensor.is_external) {
-          throw bad_input(fmt::format("body of {}: tensor '{}' lies in an external data file", node.label(),
-                                      printable(tensor.name)),
-                          "store the tensors of bodies inside of the model file");
-        }
-        inside.insert(tensor.name);
-      }
-      for (const auto& name : body.sparse_initializers) inside.insert(name);
-      for (const auto& n : body.nodes) inside.insert(n.outputs().begin(), n.outputs().end());
-      const auto read = [&](const std::string& name) {
-        if (!name.empty() && !inside.contains(name)) out.insert(name);
-      };
-      for (const auto& n : body.nodes) {
-        for (const auto& name : n.inputs()) read(name);
-        collect_captures(model, n, inside, depth + 1, out);
-      }
-      for (const auto& output : body.outputs) read(output.name);
+  for (const auto& body : read_bodies(model, node)) {
+    auto inside = defined;
+    add_definitions(node, body, inside);
+    const auto read = [&](const std::string& name) {
+      if (!name.empty() && !inside.contains(name)) out.insert(name);
+    };
+    for (const auto& n : body.nodes) {
+      for (const auto& name : n.inputs()) read(name);
+      collect_captures(model, n, inside, depth + 1, out);
     }
+    for (const auto& output : body.outputs) read(output.name);
   }
 }
 

@@ -5,8 +5,8 @@
 #include <functional>
 #include <map>
 
-#include "base/bytes.h"
 #include "base/error.h"
+#include "graph/bodies.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
 
@@ -245,17 +245,11 @@ const Change* change_for(const Node& node, std::int64_t from) {
 
 // Bodies of control flow are carried through untouched, so what they hold must mean the same in the new opset.
 void Upgrade::check_bodies(const Node& node) const {
-  for (const auto& attribute : node.attributes()) {
-    if (attribute.kind() != Attribute::Kind::g && attribute.kind() != Attribute::Kind::graphs) continue;
-    for (const auto& wire : attribute.as_graphs()) {
-      const bool in_file = model_.file && model_.file->contains(as_byte_span(wire.view()));
-      const auto body =
-          onnx::read_graph(wire, in_file ? model_.file : nullptr, *model_.external, "body of " + node.label());
-      for (const auto& inner : body.nodes) {
-        if (change_for(inner, from_) != nullptr)
-          refuse(node, fmt::format("its body holds {}, whose meaning changed", inner.label()));
-        check_bodies(inner);
-      }
+  for (const auto& body : read_bodies(model_, node)) {
+    for (const auto& inner : body.nodes) {
+      if (change_for(inner, from_) != nullptr)
+        refuse(node, fmt::format("its body holds {}, whose meaning changed", inner.label()));
+      check_bodies(inner);
     }
   }
 }

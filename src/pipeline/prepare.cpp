@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "graph/bodies.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
 
@@ -38,10 +39,9 @@ graph::Store file_store(const fs::path& work_dir) {
 }
 
 void note_carried_parts(const onnx::Model& model, std::vector<std::string>& notes) {
-  using Kind = onnx::Attribute::Kind;
   for (const auto& node : model.graph.nodes) {
     for (const auto& a : node.attributes()) {
-      if (a.kind() != Kind::g && a.kind() != Kind::graphs) continue;
+      if (!graph::is_body(a)) continue;
       notes.push_back(fmt::format("{}: its body '{}' is carried through in float", node.label(), a.name()));
     }
   }
