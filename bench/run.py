@@ -117,16 +117,17 @@ def one_case(a, model, data, threads, work, env):
 
 def judge(runs):
     """Medians per tool, and for detent the ratios and rules. Ratios are taken within a round, then their median."""
+    plain = lambda run: run["session_s"] + run["loop_s"]
     median = lambda tool, key: statistics.median(r[key] for r in runs[tool])
     result = {}
     for tool in runs:
         row = {key: median(tool, key) for key in ("wall_s", "cpu_s", "peak_mb")}
         row["peak_to_default"] = row["peak_mb"] / median("default", "peak_mb")
         if tool in ("default", "tuned"):
-            row["stage_s"] = statistics.median(r["session_s"] + r["loop_s"] for r in runs[tool])
+            row["stage_s"] = statistics.median(plain(r) for r in runs[tool])
         if tool.startswith("detent"):
             row["stage_s"] = median(tool, "calibration_s")
-            ratio = lambda base: statistics.median(r["calibration_s"] / (b["session_s"] + b["loop_s"]) for r, b in zip(runs[tool], runs[base]))
+            ratio = lambda base: statistics.median(r["calibration_s"] / plain(b) for r, b in zip(runs[tool], runs[base]))
             row["time_to_default"], row["time_to_tuned"] = ratio("default"), ratio("tuned")
             row["limit_mb"] = 1.05 * median("tuned", "peak_mb") + 48
             row["rules"] = {

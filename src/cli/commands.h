@@ -3,8 +3,14 @@
 
 #include <CLI/CLI.hpp>
 #include <stop_token>
+#include <string>
 
 namespace detent::cli {
+
+/// A check for counts: CLI11 reads "-3" into an unsigned option as a very large number.
+inline std::string not_negative(const std::string& text) {
+  return text.starts_with('-') ? "must not be negative" : std::string();
+}
 
 void add_quantize(CLI::App& app, std::stop_token stop);
 void add_inspect(CLI::App& app);

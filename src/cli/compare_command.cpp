@@ -54,13 +54,19 @@ void add_compare(CLI::App& app, std::stop_token stop) {
                    "samples, as for quantize; better others than those it was calibrated with")
       ->required()
       ->option_text("PATH");
-  command->add_option("--samples", options.max_samples, "use at most this many samples")->option_text("N");
+  command->add_option("--samples", options.max_samples, "use at most this many samples")
+      ->check(not_negative)
+      ->option_text("N");
   command->add_option("--batch-size", options.batch_size, "split the files' arrays into batches of this many rows")
+      ->check(not_negative)
       ->option_text("N");
   command->add_option("--layers", args->layers, "inner values to list, worst first; 0 for all (default 20)")
+      ->check(not_negative)
       ->option_text("N");
   command->add_flag("--outputs-only", options.outputs_only, "leave the inner values out");
-  command->add_option("--threads", options.threads, "threads of the runtime (default: one per core)")->option_text("N");
+  command->add_option("--threads", options.threads, "threads of the runtime (default: one per core)")
+      ->check(not_negative)
+      ->option_text("N");
   command->add_option("--runtime", options.runtime, "ONNX Runtime's library")->option_text("FILE");
   command->add_flag("--json", args->json, "print the result as JSON");
   command->callback([args, stop] {

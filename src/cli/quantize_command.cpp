@@ -138,9 +138,6 @@ void add_quantize(CLI::App& app, std::stop_token stop) {
   command->add_option("--method", options.method, "calibration method: minmax")
       ->option_text("NAME")
       ->group("Calibration");
-  const auto not_negative = [](const std::string& text) {
-    return text.starts_with('-') ? std::string("must not be negative") : std::string();
-  };
   command->add_option("--samples", options.max_samples, "use at most this many samples")
       ->check(not_negative)
       ->option_text("N")

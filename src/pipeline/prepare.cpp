@@ -70,8 +70,8 @@ bool is_same_file(const fs::path& a, const fs::path& b) {
 
 }  // namespace
 
-Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Runtime& runtime, const fs::path& work_dir,
-                 profile::Profiler& profiler) {
+Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Runtime& runtime,
+                 const fs::path& work_dir, profile::Profiler& profiler) {
   Prepared prepared{std::move(original), {}, {}};
   auto& [model, types, notes] = prepared;
   note_carried_parts(model, notes);

@@ -1,5 +1,6 @@
 """Every bad input: the right exit code, one line that names the culprit and says what to change, nothing left behind."""
 
+import subprocess
 from collections.abc import Callable
 
 import graphs
@@ -238,3 +239,11 @@ def test_runtime_library(library: str, place: Place, model: Path, data: Path) ->
     place.refused(DEVICE, library.replace(".", r"\."), model, data)
     del place.environment["DETENT_ONNXRUNTIME"]
     place.refused(DEVICE, library.replace(".", r"\."), model, data, "--runtime", library)
+
+
+@pytest.mark.parametrize("option", ["--samples", "--batch-size", "--threads", "--layers"])
+def test_compare_refuses_negative_counts(option: str, model: Path, data: Path) -> None:
+    command = [str(support.DETENT), "compare", str(model), str(model), "--calibration-data", str(data), option, "-3"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == USAGE
+    assert run.stderr.startswith(f"detent: error: {option}: must not be negative")
