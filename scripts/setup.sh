@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PACKAGES=(g++ cmake ninja-build ccache python3 python3-venv ca-certificates debian-archive-keyring
-  libprotozero-dev libfmt-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev libxxhash-dev libgtest-dev)
+  libprotozero-dev libfmt-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev libxxhash-dev libgtest-dev
+  libopenmpi-dev openmpi-bin)
 
 stamp=build/.setup-$(cat scripts/setup.sh scripts/requirements.txt | sha256sum | cut -c1-16)
 [ -e "$stamp" ] && [ -e build/libonnxruntime.so ] && exit 0

@@ -54,6 +54,22 @@ class TheCheck(unittest.TestCase):
     def test_sees_protozero_elsewhere(self):
         self.assert_breach({"src/data/b.cpp": "#include <protozero/pbf_writer.hpp>\n"}, "may include protozero")
 
+    def test_keeps_mpi_apart(self):
+        interface = {"src/mpi/interface.h": ""}
+        self.assertEqual(
+            [],
+            self.breaches(
+                {
+                    **interface,
+                    "src/mpi/plugin.cpp": '#include <mpi.h>\n#include "mpi/interface.h"\n',
+                    "src/shim/b.cpp": '#include "mpi/interface.h"\n',
+                }
+            ),
+        )
+        self.assert_breach({"src/mpi/plugin.cpp": '#include "base/a.h"\n'}, "mpi stands before base")
+        self.assert_breach({"src/shim/b.cpp": "#include <mpi.h>\n"}, "only mpi may include mpi.h")
+        self.assert_breach({**interface, "src/exec/b.cpp": '#include "mpi/interface.h"\n'}, "only mpi and shim")
+
     def test_sees_a_public_header_that_uses_a_room(self):
         self.assert_breach({"include/detent/b.h": '#include "base/a.h"\n'}, "public headers include no room")
 
