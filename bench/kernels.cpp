@@ -46,7 +46,10 @@ void count(benchmark::State& state, bool relu) {
   const auto values = normal(static_cast<std::size_t>(state.range(0)), relu);
   HistogramScratch scratch;
   Histogram histogram;
-  for (auto _ : state) scratch.count(values, histogram);
+  for (auto _ : state) {
+    scratch.count(values);
+    scratch.drain(histogram);
+  }
   benchmark::DoNotOptimize(histogram.total());
   per_element(state, values.size());
 }
@@ -71,7 +74,7 @@ void extremes(benchmark::State& state, const Weight& w) {
 }
 
 void quantize(benchmark::State& state, const Weight& w) {
-  const quantization::WeightFormat format{QuantType::int8, true, false, w.axis};
+  const quantization::WeightFormat format{{QuantType::int8, true}, w.axis};
   const auto params = quantization::weight_params(quantization::weight_extremes(w.tensor, w.axis), format);
   const auto quantized = quantization::quantized_weight(w.tensor, "q", format, params);
   for (auto _ : state) {

@@ -1,8 +1,10 @@
 // How tensors are to be quantized.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace detent {
@@ -22,6 +24,8 @@ struct QuantConfig {
   bool per_channel = true;
   /// Weights use 7 of 8 bits; for CPUs whose 8-bit products saturate at 16 bits (x86 before VNNI).
   bool reduce_range = false;
+  /// Scales are powers of two: the smallest that covers the range.
+  bool power_of_two_scale = false;
 
   /// Operator types to quantize; empty: all that detent knows how to place.
   std::vector<std::string> op_types;
@@ -30,6 +34,40 @@ struct QuantConfig {
   /// without a name goes by its first output. Empty `nodes`: all.
   std::vector<std::string> nodes;
   std::vector<std::string> exclude_nodes;
+
+  /// Operator types whose outputs take the statistics of their first input instead of being observed (selective
+  /// calibration), beside those that only move values: Reshape, Transpose, Squeeze, Unsqueeze, Flatten, DepthToSpace,
+  /// SpaceToDepth.
+  std::vector<std::string> passthrough_op_types;
+};
+
+/// How the range of an activation follows from its statistics.
+enum class CalibrationMethod { minmax, percentile, layerwise_percentile, mse, entropy };
+enum class ErrorMetric { mae, mse };
+
+struct MethodConfig {
+  CalibrationMethod method = CalibrationMethod::minmax;
+  /// minmax: the mean over samples of each sample's smallest and largest value.
+  bool average = false;
+  /// percentile: percent of the values that the range keeps.
+  double percentile = 99.999;
+  /// percentile, layerwise-percentile: cut both tails alike instead of one percentile of |x|.
+  bool two_sided = false;
+  /// layerwise-percentile: the candidates, and the error that decides between them.
+  std::vector<double> candidates{99.99, 99.999, 99.99999};
+  ErrorMetric metric = ErrorMetric::mae;
+  /// mse with power-of-two scales: the scale that is best for most samples instead of for all values together.
+  bool most_common = false;
+  /// entropy: bins of the histogram of |x|, and levels that they are merged into.
+  std::size_t entropy_bins = 2048;
+  std::size_t entropy_levels = 128;
+};
+
+/// What is done differently for one tensor.
+struct TensorOverride {
+  std::string tensor;  // or a pattern that starts with '^'
+  std::optional<CalibrationMethod> method;
+  std::optional<std::pair<float, float>> range;  // min, max
 };
 
 }  // namespace detent

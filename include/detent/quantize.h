@@ -12,22 +12,25 @@
 #include "detent/config.h"
 #include "detent/error.h"
 #include "detent/progress.h"
+#include "detent/stage_report.h"
 
 namespace detent {
 
 struct QuantizeOptions {
   std::filesystem::path model;
   std::filesystem::path output;
-  std::filesystem::path calibration_data;
+  /// Samples, or statistics taken from them before, or both: the statistics are then checked to be of these samples.
+  std::optional<std::filesystem::path> calibration_data;
+  std::optional<std::filesystem::path> statistics;
   QuantConfig config;
-  std::string method = "minmax";
-  /// Keep a histogram of every observed tensor beside its extremes.
-  bool histogram = false;
+  MethodConfig method;
+  std::vector<TensorOverride> overrides;
   /// Count and leave out NaN and infinite values instead of stopping at the first.
   bool allow_nonfinite = false;
   std::size_t max_samples = 0;  // 0: all
   std::int64_t batch_size = 0;  // rows per run; 0: as the files have them
-  int threads = 0;              // 0: one per core
+  int threads = 0;              // of the runtime; 0: one per core
+  int workers = 1;              // samples at a time
   /// Tensors of at least this many bytes go to a file beside the output; unset: only when the model would pass 2 GiB.
   std::optional<std::uint64_t> external_data_threshold;
   /// Also write the float model as it was calibrated, after the graph rewrites.
@@ -47,12 +50,6 @@ struct TensorParams {
   std::int32_t zero_point = 0;
   float range_min = 0;
   float range_max = 0;
-};
-
-struct StageReport {
-  std::string name;
-  double seconds = 0;
-  std::uint64_t peak_memory = 0;  // bytes
 };
 
 struct QuantizeResult {

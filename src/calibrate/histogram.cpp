@@ -3,99 +3,140 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <stdexcept>
+
+#include "base/vector_clones.h"
 
 namespace detent::calibration {
 namespace {
 
-constexpr std::size_t kCoarseBins = std::size_t{1} << Histogram::kCoarseBits;
 constexpr int kMantissaBits = 23;
-constexpr int kNegative = 256;
+constexpr std::size_t kNegative = 256;  // first row of negative values in the tables
+constexpr std::size_t kFine = Histogram::kFineBins;
 
-float edge(int exponent, std::size_t bin, int bits) {
-  const auto mantissa = static_cast<std::uint64_t>(bin) << (kMantissaBits - bits);
-  // bin == 2^bits carries into the exponent, which is the lower edge of the next octave.
+std::size_t bins_of_row(int octaves_below_top) { return std::size_t{1} << Histogram::bits_below(octaves_below_top); }
+
+float edge(int exponent, std::size_t bin, std::size_t bins) {
+  const auto mantissa = (static_cast<std::uint64_t>(bin) << kMantissaBits) / bins;
+  // bin == bins carries into the exponent, which is the lower edge of the next octave.
   return std::bit_cast<float>(
       static_cast<std::uint32_t>((static_cast<std::uint64_t>(exponent) << kMantissaBits) + mantissa));
 }
 
-}  // namespace
-
-template <class Count>
-void Histogram::add(Row& row, std::span<const Count> counts) {
-  // A row is never finer than what is added to it: the top exponent has been raised before.
-  const std::size_t group = counts.size() / row.counts.size();
-  if (group == 1) {
-    for (std::size_t b = 0; b < counts.size(); ++b) row.counts[b] += counts[b];
+// Adds counts to a row that is as fine or coarser.
+DETENT_VECTOR_CLONES
+void add_fine(std::uint64_t* row, std::size_t bins, const std::uint32_t* counts) {
+  if (bins == kFine) {
+    for (std::size_t b = 0; b < kFine; ++b) row[b] += counts[b];
     return;
   }
-  for (std::size_t b = 0; b < row.counts.size(); ++b) {
-    row.counts[b] = std::accumulate(counts.begin() + b * group, counts.begin() + (b + 1) * group, row.counts[b]);
+  const std::size_t group = kFine / bins;
+  for (std::size_t b = 0; b < bins; ++b) {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < group; ++i) sum += counts[b * group + i];
+    row[b] += sum;
   }
 }
 
-Histogram::Row& Histogram::row(bool negative, int exponent) {
-  const auto [it, added] = rows_.try_emplace(exponent + (negative ? kNegative : 0));
-  if (added) {
-    it->second.fine = is_fine(exponent);
-    it->second.counts.resize(it->second.fine ? kFineBins : kCoarseBins);
+void add(Histogram::Counts& row, const Histogram::Counts& counts) {
+  const std::size_t group = counts.size() / row.size();
+  for (std::size_t b = 0; b < row.size(); ++b) {
+    row[b] = std::accumulate(counts.begin() + b * group, counts.begin() + (b + 1) * group, row[b]);
   }
+}
+
+// The sum of both tables' rows, which are cleared.
+DETENT_VECTOR_CLONES
+std::uint32_t take_row(std::uint32_t* even, std::uint32_t* odd, std::uint32_t* sum) {
+  std::uint32_t any = 0;
+  for (std::size_t b = 0; b < kFine; ++b) {
+    sum[b] = even[b] + odd[b];
+    any |= sum[b];
+    even[b] = 0;
+    odd[b] = 0;
+  }
+  return any;
+}
+
+void check_rows(const Histogram::Rows& rows) {
+  for (const auto& [exponent, counts] : rows) {
+    const bool known = exponent >= 0 && exponent < Histogram::kExponents;
+    if (!known || counts.size() != bins_of_row(rows.rbegin()->first - exponent))
+      throw std::invalid_argument("a row of an impossible exponent or size");
+    if (std::all_of(counts.begin(), counts.end(), [](auto c) { return c == 0; }))
+      throw std::invalid_argument("an empty row");
+  }
+}
+
+}  // namespace
+
+Histogram::Histogram(Rows positive, Rows negative) : sides_{std::move(positive), std::move(negative)} {
+  for (const auto& rows : sides_) check_rows(rows);
+}
+
+// The row of an exponent, made when missing. A new top row makes those below it coarser.
+Histogram::Counts& Histogram::row(Rows& rows, int exponent) {
+  const int top = rows.empty() ? -1 : rows.rbegin()->first;
+  if (exponent > top) {
+    for (auto& [e, counts] : rows) {
+      const std::size_t bins = bins_of_row(exponent - e);
+      if (bins == counts.size()) continue;
+      Counts coarse(bins);
+      add(coarse, counts);
+      counts = std::move(coarse);
+    }
+  }
+  const auto [it, added] = rows.try_emplace(exponent);
+  if (added) it->second.resize(bins_of_row(std::max(top, exponent) - exponent));
   return it->second;
 }
 
-void Histogram::raise_top(int exponent) {
-  if (exponent <= top_) return;
-  top_ = exponent;
-  for (auto& [key, row] : rows_) {
-    if (!row.fine || is_fine(key % kNegative)) continue;
-    Row coarse{false, std::vector<std::uint64_t>(kCoarseBins)};
-    add<std::uint64_t>(coarse, row.counts);
-    row = std::move(coarse);
-  }
-}
-
 void Histogram::add_row(bool negative, int exponent, std::span<const std::uint32_t, kFineBins> counts) {
-  if (std::all_of(counts.begin(), counts.end(), [](auto c) { return c == 0; })) return;
-  raise_top(exponent);
-  add<std::uint32_t>(row(negative, exponent), counts);
+  Counts& into = row(sides_[negative ? 1 : 0], exponent);
+  add_fine(into.data(), into.size(), counts.data());
 }
 
 void Histogram::merge(const Histogram& other) {
-  raise_top(other.top_);
-  for (const auto& [key, theirs] : other.rows_) {
-    add<std::uint64_t>(row(key >= kNegative, key % kNegative), theirs.counts);
+  for (std::size_t side = 0; side < sides_.size(); ++side) {
+    // From the top down, so that no row is ever finer than what is added to it.
+    const Rows& theirs = other.sides_[side];
+    for (auto it = theirs.rbegin(); it != theirs.rend(); ++it) add(row(sides_[side], it->first), it->second);
   }
 }
 
 std::uint64_t Histogram::total() const {
   std::uint64_t sum = 0;
-  for (const auto& [key, row] : rows_) sum = std::accumulate(row.counts.begin(), row.counts.end(), sum);
+  for (const auto& rows : sides_) {
+    for (const auto& [exponent, counts] : rows) sum = std::accumulate(counts.begin(), counts.end(), sum);
+  }
   return sum;
 }
 
 std::vector<Bin> Histogram::bins() const {
-  std::vector<Bin> negative, positive;
-  for (const auto& [key, row] : rows_) {
-    const int bits = row.fine ? kFineBits : kCoarseBits;
-    auto& side = key >= kNegative ? negative : positive;
-    for (std::size_t b = 0; b < row.counts.size(); ++b) {
-      if (row.counts[b] == 0) continue;
-      side.push_back(
-          {edge(key % kNegative, b, bits), edge(key % kNegative, b + 1, bits), key >= kNegative, row.counts[b]});
+  std::vector<Bin> bins;
+  const auto each = [](const Rows& rows, const auto& take) {
+    for (const auto& [exponent, counts] : rows) {
+      for (std::size_t b = 0; b < counts.size(); ++b) {
+        if (counts[b] != 0) take(edge(exponent, b, counts.size()), edge(exponent, b + 1, counts.size()), counts[b]);
+      }
     }
-  }
-  std::reverse(negative.begin(), negative.end());
-  negative.insert(negative.end(), positive.begin(), positive.end());
-  return negative;
+  };
+  each(sides_[1], [&](float near, float far, std::uint64_t count) { bins.push_back({-far, -near, count}); });
+  std::reverse(bins.begin(), bins.end());
+  each(sides_[0], [&](float near, float far, std::uint64_t count) { bins.push_back({near, far, count}); });
+  return bins;
 }
 
 std::size_t Histogram::memory_bytes() const {
   std::size_t bytes = sizeof(*this);
-  constexpr std::size_t kNode = 4 * sizeof(void*) + sizeof(decltype(rows_)::value_type);
-  for (const auto& [key, row] : rows_) bytes += kNode + row.counts.size() * sizeof(std::uint64_t);
+  constexpr std::size_t kNode = 4 * sizeof(void*) + sizeof(Rows::value_type);
+  for (const auto& rows : sides_) {
+    for (const auto& [exponent, counts] : rows) bytes += kNode + counts.size() * sizeof(std::uint64_t);
+  }
   return bytes;
 }
 
-void HistogramScratch::count(std::span<const float> values, Histogram& histogram) {
+void HistogramScratch::count(std::span<const float> values) {
   tables_.resize(2 * kRows * kBins);
   std::uint32_t* const even = tables_.data();
   std::uint32_t* const odd = tables_.data() + kRows * kBins;
@@ -113,22 +154,25 @@ void HistogramScratch::count(std::span<const float> values, Histogram& histogram
     ++even[key(values[i])];
     touched_[key(values[i]) / kBins] = 1;
   }
+}
+
+void HistogramScratch::drain(Histogram& histogram) {
+  if (tables_.empty()) return;
+  std::uint32_t* const even = tables_.data();
+  std::uint32_t* const odd = tables_.data() + kRows * kBins;
   // -0 is 0: its count moves to the positive side, with the denormals above -2^-134 that share its bin.
   if (touched_[kNegative] != 0) {
     even[0] += even[kNegative * kBins] + odd[kNegative * kBins];
     even[kNegative * kBins] = odd[kNegative * kBins] = 0;
     touched_[0] = 1;
   }
-  for (std::size_t r = 0; r < kRows; ++r) {
+  std::array<std::uint32_t, kBins> sum;
+  // From the top down: a row's resolution is then known when it is made.
+  for (std::size_t r = kRows; r-- > 0;) {
     if (touched_[r] == 0) continue;
     touched_[r] = 0;
-    std::uint32_t* const row = even + r * kBins;
-    std::uint32_t* const other = odd + r * kBins;
-    for (std::size_t b = 0; b < kBins; ++b) row[b] += other[b];
-    histogram.add_row(r >= kNegative, static_cast<int>(r % kNegative),
-                      std::span<const std::uint32_t, kBins>(row, kBins));
-    std::fill_n(row, kBins, 0U);
-    std::fill_n(other, kBins, 0U);
+    if (take_row(even + r * kBins, odd + r * kBins, sum.data()) == 0) continue;
+    histogram.add_row(r >= kNegative, static_cast<int>(r % kNegative), sum);
   }
 }
 

@@ -11,54 +11,59 @@
 
 namespace detent::calibration {
 
-/// One bin: values v with low <= |v| < high of one sign (row 0 of denormals starts at 0).
+/// One bin: values v with low <= v <= high. Of each edge, the one nearer to 0 belongs to the bin.
 struct Bin {
   float low = 0;
   float high = 0;
-  bool negative = false;
   std::uint64_t count = 0;
 };
 
-/// Resolution: 8 mantissa bits for the kFineOctaves octaves below the largest exponent that occurs, 4 bits further
-/// down. The choice depends only on the data as a whole, not on the order in which they came. Memory: at most 2 *
-/// (kFineOctaves * 256 + 249 * 16) counters of 8 bytes = 86 KiB a tensor, 135 KiB with the nodes of the map; a typical
-/// activation takes about 30 KiB.
+/// The counts of one sign are kept in rows, one for each exponent that occurs. A row's resolution follows from its
+/// distance to the largest exponent of its sign: 8 mantissa bits for the first 6 octaves, 6 bits for 6 more, 4 bits
+/// further down. It depends only on the data as a whole, not on the order in which they came. Memory: at most
+/// 2 * (6 * 256 + 6 * 64 + 242 * 16) counters of 8 bytes = 90 KiB a tensor, 140 KiB with the nodes of the maps; a
+/// typical activation takes about 35 KiB.
 class Histogram {
  public:
   static constexpr int kFineBits = 8;
-  static constexpr int kCoarseBits = 4;
-  static constexpr int kFineOctaves = 6;
   static constexpr std::size_t kFineBins = std::size_t{1} << kFineBits;
+  static constexpr int kExponents = 255;  // biased; the last one would be infinity and NaN
+  /// Mantissa bits of a row that lies so many octaves below the top one of its sign.
+  static constexpr int bits_below(int octaves) { return octaves < 6 ? kFineBits : octaves < 12 ? 6 : 4; }
 
-  /// Adds the counts of all fine bins of a sign and biased exponent (0..254).
+  using Counts = std::vector<std::uint64_t>;  // a power of two of equally wide bins
+  using Rows = std::map<int, Counts>;         // by biased exponent, 0 .. kExponents - 1
+
+  Histogram() = default;
+  /// Throws std::invalid_argument when the rows are not such as a histogram makes: exponent, number of bins, an empty
+  /// row.
+  Histogram(Rows positive, Rows negative);
+
+  /// Adds the counts of all fine bins of a sign and biased exponent; at least one is not 0.
   void add_row(bool negative, int exponent, std::span<const std::uint32_t, kFineBins> counts);
   void merge(const Histogram& other);
 
+  bool empty() const { return sides_[0].empty() && sides_[1].empty(); }
   std::uint64_t total() const;
-  /// Non-empty bins by ascending value: most negative first.
+  /// Non-empty bins by ascending value. The smallest bins are exact zeros and denormals of both signs.
   std::vector<Bin> bins() const;
+  const Rows& rows(bool negative) const { return sides_[negative ? 1 : 0]; }
   std::size_t memory_bytes() const;
 
  private:
-  struct Row {
-    bool fine = true;
-    std::vector<std::uint64_t> counts;
-  };
-  bool is_fine(int exponent) const { return exponent > top_ - kFineOctaves; }
-  void raise_top(int exponent);
-  template <class Count>
-  static void add(Row& row, std::span<const Count> counts);
-  Row& row(bool negative, int exponent);
+  static Counts& row(Rows& rows, int exponent);
 
-  int top_ = -1;             // largest biased exponent with a count
-  std::map<int, Row> rows_;  // key: exponent, plus 256 for negative values
+  std::array<Rows, 2> sides_;  // positive and zero, negative
 };
 
-/// A thread's counters for one run of values; reused from call to call. 1 MiB.
+/// A thread's counters for a run of values; reused from call to call. 1 MiB, of which only the rows that occur are
+/// ever touched.
 class HistogramScratch {
  public:
-  /// Counts finite values and moves the counts into `histogram`.
-  void count(std::span<const float> values, Histogram& histogram);
+  /// Counts finite values.
+  void count(std::span<const float> values);
+  /// Moves the counts into `histogram`.
+  void drain(Histogram& histogram);
 
  private:
   static constexpr std::size_t kRows = 512;

@@ -1,13 +1,12 @@
-#include "calibrate/statistics.h"
+#include "calibrate/methods.h"
 
 namespace detent::calibration {
 
-Ranges minmax_ranges(const Statistics& statistics) {
-  Ranges ranges;
-  for (const auto& [name, summary] : statistics.tensors) {
-    if (summary.has_values()) ranges[name] = {summary.extremes.lowest(), summary.extremes.highest()};
-  }
-  return ranges;
+Range minmax_range(const Summary& summary, bool average) {
+  if (!average) return {summary.extremes.lowest(), summary.extremes.highest()};
+  const auto runs = static_cast<double>(summary.runs);
+  return {static_cast<float>(summary.sum_of_minima.value() / runs),
+          static_cast<float>(summary.sum_of_maxima.value() / runs)};
 }
 
 }  // namespace detent::calibration

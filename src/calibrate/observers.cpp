@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "calibrate/methods.h"
 
 namespace detent::calibration {
 namespace {
@@ -25,32 +26,42 @@ Observers::Observers(std::vector<Observed> values, const ObserverOptions& option
       summaries_(values_.size()),
       parts_(std::max<std::size_t>(options.threads, 1)) {}
 
-void Observers::begin_sample(const std::string& origin) {
-  sample_ = origin;
-  ++samples_;
-}
-
-void Observers::reduce(std::span<const float> values, HistogramScratch& scratch, Summary& summary) const {
-  const KeyRange range = scan(values);
-  summary.count += values.size();
-  if (range.finite()) {
-    summary.extremes.merge(range);
-    if (options_.histogram) scratch.count(values, summary.histogram);
+void Observers::reduce(std::span<const float> values, Part& part) const {
+  part.extremes = scan(values);
+  part.nan_count = part.inf_count = 0;
+  if (part.extremes.finite()) {
+    if (options_.histogram) part.scratch.count(values);
     return;
   }
   std::vector<float> finite;
   finite.reserve(values.size());
   for (const float v : values) {
     if (std::isnan(v)) {
-      ++summary.nan_count;
+      ++part.nan_count;
     } else if (std::isinf(v)) {
-      ++summary.inf_count;
+      ++part.inf_count;
     } else {
       finite.push_back(v);
     }
   }
-  summary.extremes.merge(scan(finite));
-  if (options_.histogram) scratch.count(finite, summary.histogram);
+  part.extremes = scan(finite);
+  if (options_.histogram) part.scratch.count(finite);
+}
+
+// The parts' findings but for the histogram, which goes where it is to stay.
+Summary Observers::collect(std::size_t count, std::span<Part> parts) const {
+  Summary run;
+  run.count = count;
+  for (const auto& part : parts) {
+    run.extremes.merge(part.extremes);
+    run.nan_count += part.nan_count;
+    run.inf_count += part.inf_count;
+  }
+  if (!run.has_values()) return run;
+  run.runs = 1;
+  run.sum_of_minima.add(run.extremes.lowest());
+  run.sum_of_maxima.add(run.extremes.highest());
+  return run;
 }
 
 void Observers::receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor& parallel) {
@@ -58,34 +69,35 @@ void Observers::receive(std::size_t tap, const exec::TensorView& tensor, const e
     throw internal_error("an observer was given a tensor that is not float32");
   const auto values = floats(tensor);
   const std::size_t count = std::clamp<std::size_t>(values.size() / kPartAtLeast, 1, parts_.size());
-  Summary& summary = summaries_.at(tap);
-  const std::uint64_t nan_before = summary.nan_count;
-  const std::uint64_t inf_before = summary.inf_count;
+  const std::span<Part> parts(parts_.data(), count);
   if (count == 1) {
-    reduce(values, parts_.front().scratch, summary);
+    reduce(values, parts[0]);
   } else {
     const std::size_t length = (values.size() + count - 1) / count;
     parallel(count, [&](std::size_t p) {
       const std::size_t begin = std::min(p * length, values.size());
-      reduce(values.subspan(begin, std::min(length, values.size() - begin)), parts_[p].scratch, parts_[p].summary);
+      reduce(values.subspan(begin, std::min(length, values.size() - begin)), parts[p]);
     });
-    for (std::size_t p = 0; p < count; ++p) {
-      summary.merge(parts_[p].summary);
-      parts_[p].summary = {};
-    }
   }
-  const std::uint64_t nan_count = summary.nan_count - nan_before;
-  const std::uint64_t inf_count = summary.inf_count - inf_before;
-  if (!options_.allow_nonfinite && nan_count + inf_count > 0) {
+  Summary run = collect(values.size(), parts);
+  if (!options_.allow_nonfinite && run.nan_count + run.inf_count > 0) {
     throw bad_input(fmt::format("tensor '{}' ({}) holds {} NaN and {} infinite values for sample '{}'",
-                                values_[tap].value, values_[tap].made_by, nan_count, inf_count, sample_),
+                                values_[tap].value, values_[tap].made_by, run.nan_count, run.inf_count, sample_),
                     "correct the sample or the model, or leave such values out with --allow-nonfinite");
   }
+  Summary& summary = summaries_.at(tap);
+  // Votes need the histogram of this run alone.
+  Histogram& histogram = options_.votes ? run.histogram : summary.histogram;
+  for (auto& part : parts) part.scratch.drain(histogram);
+  if (options_.votes && run.has_values()) {
+    run.votes_8_bit[best_power_of_two(run, 8)] = 1;
+    run.votes_16_bit[best_power_of_two(run, 16)] = 1;
+  }
+  summary.merge(run);
 }
 
 Statistics Observers::statistics() const {
   Statistics statistics;
-  statistics.samples = samples_;
   for (std::size_t i = 0; i < values_.size(); ++i) statistics.tensors[values_[i].value] = summaries_[i];
   return statistics;
 }

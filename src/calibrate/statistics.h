@@ -5,28 +5,45 @@
 #include <map>
 #include <string>
 
+#include "base/fingerprint.h"
+#include "calibrate/exact_sum.h"
 #include "calibrate/extremes.h"
 #include "calibrate/histogram.h"
 
 namespace detent::calibration {
 
-/// A mergeable summary: merging is exact, commutative and associative.
+/// How many runs found which power-of-two scale best; keys are exponents.
+using Votes = std::map<int, std::uint64_t>;
+
+/// A mergeable summary: merging is exact, commutative and associative. Everything is over finite values.
 struct Summary {
-  KeyRange extremes;        // over finite values
-  Histogram histogram;      // over finite values; empty when it was not asked for
+  KeyRange extremes;
+  Histogram histogram;      // empty when it was not asked for
   std::uint64_t count = 0;  // all values, finite or not
   std::uint64_t nan_count = 0;
   std::uint64_t inf_count = 0;
+
+  std::uint64_t runs = 0;  // in which the tensor had finite values
+  ExactSum sum_of_minima;  // one of each run
+  ExactSum sum_of_maxima;
+  Votes votes_8_bit;  // empty unless asked for, see best_power_of_two()
+  Votes votes_16_bit;
 
   bool has_values() const noexcept { return !extremes.empty(); }
   void merge(const Summary& other);
 };
 
-/// Summaries by value name.
+/// Summaries by value name, and what they were taken from.
 struct Statistics {
   std::map<std::string, Summary> tensors;
   std::uint64_t samples = 0;
+  Fingerprint model;
+  Fingerprint data;        // sum over the samples
+  std::string model_name;  // for messages
+  bool has_histograms = false;
+  bool has_votes = false;
 
+  /// Of the same model and with the same parts, see check_mergeable().
   void merge(const Statistics& other);
 };
 
@@ -36,8 +53,5 @@ struct Range {
   float max = 0;
 };
 using Ranges = std::map<std::string, Range>;
-
-/// Calibration method `minmax`: the smallest and largest finite value seen; tensors without values are left out.
-Ranges minmax_ranges(const Statistics& statistics);
 
 }  // namespace detent::calibration

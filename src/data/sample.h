@@ -53,6 +53,9 @@ class SampleSource {
 struct SourceOptions {
   std::size_t max_samples = 0;  // stop after so many samples; 0 = all
   std::int64_t batch_size = 0;  // split arrays along axis 0 into pieces of so many rows; 0 = as stored
+  /// A share of the samples: every `shares`-th, beginning with the one at `share`.
+  std::size_t share = 0;
+  std::size_t shares = 1;
 };
 
 /// Opens `path` as calibration data. Layouts (README of the format: docs/calibration-data.md):

@@ -18,15 +18,15 @@ class FileSource final : public SampleSource {
       : path_(path),
         files_(find_files(path, inputs)),
         inputs_(std::move(inputs)),
-        max_samples_(options.max_samples),
+        options_(options),
         batcher_(inputs_, options.batch_size) {}
 
   std::optional<Sample> next() override {
-    if (max_samples_ != 0 && yielded_ == max_samples_) return std::nullopt;
     while (true) {
+      if (options_.max_samples != 0 && seen_ == options_.max_samples) return std::nullopt;
       if (std::optional<Sample> sample = batcher_.take()) {
-        ++yielded_;
-        return sample;
+        if (seen_++ % options_.shares == options_.share) return sample;
+        continue;
       }
       if (next_file_ == files_.names.size()) {
         finish();
@@ -40,7 +40,7 @@ class FileSource final : public SampleSource {
   void rewind() override {
     batcher_.reset();
     next_file_ = 0;
-    yielded_ = 0;
+    seen_ = 0;
   }
   std::size_t file_count() const override { return files_.names.size(); }
   std::vector<std::string> notes() const override { return batcher_.notes(); }
@@ -48,7 +48,7 @@ class FileSource final : public SampleSource {
  private:
   void finish() {
     batcher_.finish();
-    if (yielded_ > 0) return;
+    if (seen_ > 0) return;
     const std::vector<std::string> notes = batcher_.notes();
     throw bad_input(fmt::format("calibration data {} gives no sample: {}", quoted(path_),
                                 notes.empty() ? "no file holds a row" : notes.front()),
@@ -58,10 +58,10 @@ class FileSource final : public SampleSource {
   std::filesystem::path path_;
   FileSet files_;
   std::vector<InputSpec> inputs_;
-  std::size_t max_samples_;
+  SourceOptions options_;
   Batcher batcher_;
   std::size_t next_file_ = 0;
-  std::size_t yielded_ = 0;
+  std::size_t seen_ = 0;
 };
 
 }  // namespace

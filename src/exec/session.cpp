@@ -18,13 +18,23 @@
 namespace detent::exec {
 namespace {
 
+GraphOptimizationLevel optimization_level(Tuning tuning) {
+  switch (tuning) {
+    case Tuning::inspect: return ORT_DISABLE_ALL;
+    case Tuning::lean: return ORT_ENABLE_BASIC;
+    case Tuning::blocked:
+    case Tuning::deployed: break;
+  }
+  return ORT_ENABLE_ALL;
+}
+
 Ort::SessionOptions session_options(const SessionOptions& options) {
   Ort::SessionOptions so;
   if (options.threads > 0) so.SetIntraOpNumThreads(options.threads);
   so.AddConfigEntry("session.model_external_initializers_file_folder_path", kExternalRoot);
   if (options.shares_cores) so.AddConfigEntry("session.intra_op.allow_spinning", "0");
   if (options.tuning == Tuning::deployed) return so;
-  so.SetGraphOptimizationLevel(options.tuning == Tuning::inspect ? ORT_DISABLE_ALL : ORT_ENABLE_BASIC);
+  so.SetGraphOptimizationLevel(optimization_level(options.tuning));
   // The memory pattern plans one block for the largest run it has seen; prepacking copies the weights out of the mapped
   // file.
   so.DisableMemPattern();
@@ -83,7 +93,7 @@ data::Array to_array(Ort::Value&& value) {
 struct Session::Impl {
   std::shared_ptr<Runtime::Impl> runtime;
   std::stop_token stop;
-  std::unique_ptr<TapOperator> tap;
+  TapOperator tap;
   Ort::CustomOpDomain domain{nullptr};
   Ort::Session session{nullptr};
   std::vector<Port> inputs, outputs;
@@ -100,18 +110,15 @@ struct Session::Impl {
 };
 
 Session::Session(const Runtime& runtime, const std::string& model, const std::string& where,
-                 const SessionOptions& options, TapReceiver* receiver)
+                 const SessionOptions& options)
     : impl_(std::make_unique<Impl>()) {
   impl_->runtime = runtime.impl();
   impl_->stop = options.stop;
   try {
     auto so = session_options(options);
-    if (receiver != nullptr) {
-      impl_->tap = std::make_unique<TapOperator>(*receiver);
-      impl_->domain = Ort::CustomOpDomain(kTapDomain);
-      impl_->domain.Add(impl_->tap.get());
-      so.Add(impl_->domain);
-    }
+    impl_->domain = Ort::CustomOpDomain(kTapDomain);
+    impl_->domain.Add(&impl_->tap);
+    so.Add(impl_->domain);
     impl_->session = Ort::Session(impl_->runtime->env, model.data(), model.size(), so);
     impl_->read_ports();
   } catch (const Ort::Exception& e) {
@@ -129,7 +136,8 @@ Session::~Session() {
 const std::vector<Port>& Session::inputs() const { return impl_->inputs; }
 const std::vector<Port>& Session::outputs() const { return impl_->outputs; }
 
-std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const std::string& where) {
+std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const std::string& where,
+                                      TapReceiver* receiver) {
   Impl& impl = *impl_;
   if (impl.stop.stop_requested()) throw interrupted();
   Ort::RunOptions run_options;
@@ -142,6 +150,7 @@ std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const
     throw bad_input(
         fmt::format("{}: {} inputs were given, the model has {}", where, inputs.size(), input_names.size()));
   }
+  const TapOperator::Run tap_run(impl.tap, receiver);
   try {
     std::vector<Ort::Value> values;
     for (const auto& array : inputs) {
@@ -156,7 +165,7 @@ std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const
     for (auto& value : results) out.push_back(to_array(std::move(value)));
     return out;
   } catch (const Ort::Exception& e) {
-    if (impl.tap) impl.tap->rethrow();
+    tap_run.rethrow();
     if (impl.stop.stop_requested()) throw interrupted();
     throw runtime_error(where, e);
   }

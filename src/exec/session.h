@@ -33,6 +33,7 @@ class Runtime {
 
 enum class Tuning {
   lean,      // least memory, results independent of fusions: calibration and comparison
+  blocked,   // lean, but convolutions run in the runtime's blocked layout (x86): faster, for a copy of their weights
   deployed,  // the runtime's defaults, all optimizations: what a user's program would run
   inspect,   // nothing is optimized and nothing will run: for types and shapes
 };
@@ -53,10 +54,10 @@ struct Port {
 
 class Session {
  public:
-  /// `model` is a serialized model, see emit(); `where` names it in messages. `receiver` gets the taps and must outlive
-  /// the session. Throws bad_input when the runtime refuses the model.
+  /// `model` is a serialized model, see emit(); `where` names it in messages. Throws bad_input when the runtime refuses
+  /// the model.
   Session(const Runtime& runtime, const std::string& model, const std::string& where,
-          const SessionOptions& options = {}, TapReceiver* receiver = nullptr);
+          const SessionOptions& options = {});
   Session(Session&&) noexcept;
   ~Session();
 
@@ -64,9 +65,11 @@ class Session {
   const std::vector<Port>& outputs() const;
 
   /// Runs once with one array for each input, in order. The results own their memory. `where` names the sample in
-  /// messages. Throws what a receiver threw, interrupted when the stop token was set, bad_input or resource when the
-  /// runtime fails.
-  std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where);
+  /// messages; `receiver` gets the taps of this run, which must be given when the model has any. Several threads may
+  /// run one session at a time: they share its weights and threads, and each result is what it would be alone. Throws
+  /// what a receiver threw, interrupted when the stop token was set, bad_input or resource when the runtime fails.
+  std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where,
+                               TapReceiver* receiver = nullptr);
 
  private:
   struct Impl;

@@ -24,8 +24,8 @@ using ParallelFor = std::function<void(std::size_t parts, const std::function<vo
 class TapReceiver {
  public:
   virtual ~TapReceiver() = default;
-  /// `tap` is the position of the value in the list of tapped values. Calls for one session come one at a time. An
-  /// exception ends the run and comes out of Session::run().
+  /// `tap` is the position of the value in the list of tapped values. Calls for one run come one at a time, in the
+  /// thread that called Session::run(). An exception ends the run and comes out of Session::run().
   virtual void receive(std::size_t tap, const TensorView& tensor, const ParallelFor& parallel) = 0;
 };
 

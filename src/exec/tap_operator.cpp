@@ -21,7 +21,7 @@ struct ParallelCall {
 
 }  // namespace
 
-TapOperator::TapOperator(TapReceiver& receiver) : receiver_(receiver) {
+TapOperator::TapOperator() {
   OrtCustomOp::GetAliasMap = alias_map;
   OrtCustomOp::ReleaseAliasMap = release_alias_map;
 }
@@ -33,17 +33,30 @@ OrtStatusPtr TapOperator::CreateKernelV2(const OrtApi& api, const OrtKernelInfo*
   return nullptr;
 }
 
-void TapOperator::keep(std::exception_ptr error) const {
-  const std::lock_guard lock(mutex_);
-  if (!error_) error_ = std::move(error);
+TapOperator::Run::Run(TapOperator& owner, TapReceiver* receiver) : owner_(owner), receiver_(receiver) {
+  const std::lock_guard lock(owner_.mutex_);
+  owner_.runs_[std::this_thread::get_id()] = this;
 }
 
-void TapOperator::rethrow() {
+TapOperator::Run::~Run() {
+  const std::lock_guard lock(owner_.mutex_);
+  owner_.runs_.erase(std::this_thread::get_id());
+}
+
+void TapOperator::Run::rethrow() const {
+  if (error_) std::rethrow_exception(error_);
+}
+
+TapOperator::Run* TapOperator::current() const {
   const std::lock_guard lock(mutex_);
-  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  const auto found = runs_.find(std::this_thread::get_id());
+  return found == runs_.end() ? nullptr : found->second;
 }
 
 OrtStatusPtr TapKernel::ComputeV2(OrtKernelContext* raw_context) {
+  TapOperator::Run* const run = owner_.current();
+  if (run == nullptr || run->receiver_ == nullptr)
+    return Ort::GetApi().CreateStatus(ORT_FAIL, "a tap was reached by a run without a receiver");
   try {
     const Ort::KernelContext context(raw_context);
     const auto input = context.GetInput(0);
@@ -61,10 +74,10 @@ OrtStatusPtr TapKernel::ComputeV2(OrtKernelContext* raw_context) {
       ParallelCall call{&fn};
       context.ParallelFor(ParallelCall::invoke, parts, 0, &call);
     };
-    owner_.receiver().receive(index_, {type, shape, {in, size}}, parallel);
+    run->receiver_->receive(index_, {type, shape, {in, size}}, parallel);
     return nullptr;
   } catch (...) {
-    owner_.keep(std::current_exception());
+    run->error_ = std::current_exception();
     return Ort::GetApi().CreateStatus(ORT_FAIL, "a tap's receiver stopped the run");
   }
 }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <exception>
+#include <map>
 #include <mutex>
+#include <thread>
 
 #include "exec/ort.h"
 #include "exec/tap.h"
@@ -21,10 +23,28 @@ struct TapKernel {
 };
 
 /// One per session. Input and output have the same type and share their memory (alias map {0} -> {0}). There is no
-/// shape inference function: the runtime takes the shape from what the kernel gives.
+/// shape inference function: the runtime takes the shape from what the kernel gives. The runtime calls the kernels of a
+/// run in the thread that started it, which is how they find its receiver.
 class TapOperator : public Ort::CustomOpBase<TapOperator, TapKernel, true> {
  public:
-  explicit TapOperator(TapReceiver& receiver);
+  /// The run of this thread: names its receiver for as long as it lives.
+  class Run {
+   public:
+    Run(TapOperator& owner, TapReceiver* receiver);
+    Run(const Run&) = delete;
+    Run& operator=(const Run&) = delete;
+    ~Run();
+    /// Throws what the receiver threw, if it did.
+    void rethrow() const;
+
+   private:
+    friend struct TapKernel;
+    TapOperator& owner_;
+    TapReceiver* receiver_;
+    std::exception_ptr error_;  // exceptions must not pass through the runtime
+  };
+
+  TapOperator();
 
   const char* GetName() const { return kTapOperator; }
   std::size_t GetInputTypeCount() const { return 1; }
@@ -33,16 +53,12 @@ class TapOperator : public Ort::CustomOpBase<TapOperator, TapKernel, true> {
   ONNXTensorElementDataType GetOutputType(std::size_t) const { return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED; }
   OrtStatusPtr CreateKernelV2(const OrtApi& api, const OrtKernelInfo* info, void** kernel) const;
 
-  TapReceiver& receiver() const { return receiver_; }
-  /// Keeps what a receiver threw: exceptions must not pass through the runtime.
-  void keep(std::exception_ptr error) const;
-  /// Throws what was kept, once.
-  void rethrow();
+  /// The run that the calling thread is in; nullptr outside of runs.
+  Run* current() const;
 
  private:
-  TapReceiver& receiver_;
   mutable std::mutex mutex_;
-  mutable std::exception_ptr error_;
+  std::map<std::thread::id, Run*> runs_;
 };
 
 }  // namespace detent::exec

@@ -89,9 +89,9 @@ class LayerRun {
         offering_(pairing_),
         taking_(pairing_, common.in_float),
         float_session_(runtime, exec::emit(original.model, {common.in_float, {}, {}}), original.where,
-                       {exec::Tuning::lean, options.threads, options.stop, true}, &offering_),
+                       {exec::Tuning::lean, options.threads, options.stop, true}),
         quantized_session_(runtime, exec::emit(quantized.model, {common.in_quantized, {}, {}}), quantized.where,
-                           {exec::Tuning::lean, options.threads, options.stop, true}, &taking_) {}
+                           {exec::Tuning::lean, options.threads, options.stop, true}) {}
 
   std::vector<data::Array> run(const data::Sample& sample) {
     pairing_.reset();
@@ -99,14 +99,14 @@ class LayerRun {
     std::exception_ptr float_error;
     std::jthread other([&] {
       try {
-        outputs = float_session_.run(sample.inputs, fmt::format("sample '{}', float model", sample.origin));
+        outputs = float_session_.run(sample.inputs, fmt::format("sample '{}', float model", sample.origin), &offering_);
       } catch (...) {
         float_error = std::current_exception();
       }
       pairing_.close(float_error);
     });
     try {
-      quantized_session_.run(sample.inputs, fmt::format("sample '{}', quantized model", sample.origin));
+      quantized_session_.run(sample.inputs, fmt::format("sample '{}', quantized model", sample.origin), &taking_);
     } catch (...) {
       pairing_.abandon(true);
       throw;

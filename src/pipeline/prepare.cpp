@@ -138,14 +138,18 @@ void check_output(const fs::path& output, const onnx::Model& model) {
   }
 }
 
-void check_apart(const std::vector<fs::path>& written, const fs::path& samples) {
+void check_apart(const std::vector<fs::path>& written, const std::optional<fs::path>& samples,
+                 const std::optional<fs::path>& read) {
   std::set<fs::path> entries;
   for (const auto& path : written) {
     const fs::path entry = entry_of(path);
     if (!entries.insert(entry).second)
       throw usage_error(fmt::format("'{}' would be written twice", path.string()),
                         "give each output a name of its own");
-    if (is_sample(entry, samples)) {
+    if (read && is_same_file(path, *read))
+      throw usage_error(fmt::format("output '{}' would overwrite '{}', which is read", path.string(), read->string()),
+                        "choose another --output");
+    if (samples && is_sample(entry, *samples)) {
       throw usage_error(fmt::format("output '{}' would overwrite a calibration sample", path.string()),
                         "choose another --output");
     }

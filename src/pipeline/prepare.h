@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,8 @@ struct Prepared {
   std::vector<std::string> notes;
 };
 
-/// Applies the graph rewrites; `needed_opset` is what the quantized form asks for. Rewritten weights are kept as files in
-/// `work_dir`. Throws what the rewrites and the runtime throw.
+/// Applies the graph rewrites; `needed_opset` is what the quantized form asks for. Rewritten weights are kept as files
+/// in `work_dir`. Throws what the rewrites and the runtime throw.
 Prepared prepare(onnx::Model model, std::int64_t needed_opset, const exec::Runtime& runtime,
                  const std::filesystem::path& work_dir, profile::Profiler& profiler);
 
@@ -30,7 +31,8 @@ std::vector<data::InputSpec> input_specs(const onnx::Model& model);
 /// or when its directory cannot be written.
 void check_output(const std::filesystem::path& output, const onnx::Model& model);
 
-/// Throws usage when two of the files that a run will write are one, or one of them is a calibration sample.
-void check_apart(const std::vector<std::filesystem::path>& written, const std::filesystem::path& samples);
+/// Throws usage when two of the files that a run will write are one, or one of them is a calibration sample or `read`.
+void check_apart(const std::vector<std::filesystem::path>& written, const std::optional<std::filesystem::path>& samples,
+                 const std::optional<std::filesystem::path>& read = {});
 
 }  // namespace detent::pipeline

@@ -4,35 +4,40 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
+#include <memory>
 
 #include "base/cpu.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "calibrate/observers.h"
+#include "calibrate/statistics_file.h"
 #include "data/sample.h"
-#include "exec/emit.h"
 #include "exec/session.h"
-#include "graph/index.h"
-#include "graph/rewrite.h"
 #include "onnx/write.h"
+#include "pipeline/collect.h"
+#include "pipeline/identity.h"
 #include "pipeline/prepare.h"
 #include "profile/profiler.h"
 #include "quantize/insert.h"
 #include "quantize/params.h"
 #include "quantize/placement.h"
+#include "quantize/ranges.h"
 
 namespace detent {
 namespace {
 
 using profile::Step;
 
+quantization::RangeOptions range_options(const QuantizeOptions& options) {
+  return {options.method, options.overrides, pipeline::thread_count(options.threads)};
+}
+
 void check_options(const QuantizeOptions& options) {
-  if (options.method != "minmax") {
-    throw usage_error(fmt::format("unknown calibration method '{}'", options.method), "the method there is: minmax");
-  }
   if (options.threads < 0) throw usage_error("--threads must not be negative");
+  if (options.workers < 1) throw usage_error("--workers must be at least 1");
   if (options.batch_size < 0) throw usage_error("--batch-size must not be negative");
+  if (!options.calibration_data && !options.statistics)
+    throw usage_error("there is nothing to calibrate with", "give --calibration-data or --statistics");
+  quantization::check_method(options.config, range_options(options));
 }
 
 // Each model may come with a data file beside it.
@@ -46,41 +51,31 @@ std::vector<std::filesystem::path> written_files(const QuantizeOptions& options)
   return files;
 }
 
-// Q/DQ came with opset 10, their per-axis form with 13.
-std::int64_t needed_opset(const QuantConfig& config) { return config.per_channel ? 13 : 10; }
-
-std::vector<calibration::Observed> observed_values(const onnx::Model& model, const quantization::Placement& placement) {
-  const graph::Index index(model);
-  std::vector<calibration::Observed> observed;
-  for (const auto& value : placement.to_observe()) {
-    const int producer = index.producer(value);
-    observed.push_back({value, producer == graph::kNone
-                                   ? "graph input"
-                                   : "made by " + model.graph.nodes[static_cast<std::size_t>(producer)].label()});
+// Statistics from a file, which must be of this model and, where they are given, of these samples.
+calibration::Statistics saved_statistics(const QuantizeOptions& options, const Fingerprint& model,
+                                         data::SampleSource* source) {
+  auto statistics = calibration::read_statistics(*options.statistics);
+  const std::string where = fmt::format("statistics '{}'", options.statistics->string());
+  if (statistics.model != model) {
+    throw bad_input(fmt::format("{} were taken from another model ('{}', fingerprint {}) than '{}' ({})", where,
+                                statistics.model_name, statistics.model.text(), options.model.string(), model.text()),
+                    "calibrate this model");
   }
-  return observed;
+  if (source != nullptr && pipeline::fingerprint_of(*source) != statistics.data) {
+    throw bad_input(
+        fmt::format("{} were taken from other samples than '{}'", where, options.calibration_data->string()),
+        "calibrate again; --samples and --batch-size count as well");
+  }
+  return statistics;
 }
 
-// Runs every sample through the model with observers in place.
-calibration::Statistics calibrate(const onnx::Model& model, const quantization::Placement& placement,
-                                  const exec::Runtime& runtime, data::SampleSource& source,
-                                  const QuantizeOptions& options) {
-  const auto threads = options.threads > 0 ? static_cast<std::size_t>(options.threads)
-                                           : std::max(1U, std::thread::hardware_concurrency());
-  calibration::Observers observers(observed_values(model, placement),
-                                   {options.histogram, options.allow_nonfinite, threads});
-  const std::string where = fmt::format("model '{}'", model.path.string());
-  exec::Session session(runtime, exec::emit(model, {placement.to_observe(), {}, {}}), where,
-                        {exec::Tuning::lean, options.threads, options.stop}, &observers);
-  std::uint64_t done = 0;
-  while (auto sample = source.next()) {
-    observers.begin_sample(sample->origin);
-    session.run(sample->inputs, fmt::format("{}, sample '{}'", where, sample->origin));
-    ++done;
-    if (options.progress) options.progress("calibrate", done, source.file_count());
-  }
-  if (done == 0) throw bad_input(fmt::format("'{}' holds no calibration samples", options.calibration_data.string()));
-  return observers.statistics();
+calibration::Statistics new_statistics(const QuantizeOptions& options, const pipeline::Prepared& prepared,
+                                       const quantization::Placement& placement, const exec::Runtime& runtime,
+                                       data::SampleSource& source) {
+  const auto ranges = range_options(options);
+  return pipeline::collect(prepared, placement, runtime, source,
+                           {quantization::needs_histograms(ranges), quantization::needs_votes(options.config, ranges),
+                            options.allow_nonfinite, options.threads, options.workers, options.progress, options.stop});
 }
 
 void count_nodes(const onnx::Model& model, const quantization::Placement& placement, const quantization::Params& params,
@@ -129,7 +124,7 @@ std::uint64_t size_on_disk(const onnx::Model& model) {
 
 QuantizeResult quantize(const QuantizeOptions& options) {
   check_options(options);
-  pipeline::check_apart(written_files(options), options.calibration_data);
+  pipeline::check_apart(written_files(options), options.calibration_data, options.statistics);
   QuantizeResult result;
   profile::Profiler profiler(options.profile);
   const TempDir work(options.work_dir.value_or(""));
@@ -140,13 +135,18 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   profiler.checkpoint(Step::model_loaded);
   pipeline::check_output(options.output, original);
   result.model_bytes_before = size_on_disk(original);
+  const auto identity = options.statistics ? pipeline::fingerprint_of(original) : Fingerprint();
   const exec::Runtime runtime(options.runtime);
-  auto prepared = pipeline::prepare(std::move(original), needed_opset(options.config), runtime, work.path(), profiler);
+  auto prepared = pipeline::prepare(std::move(original), quantization::needed_opset(options.config), runtime,
+                                    work.path(), profiler);
   onnx::Model& model = prepared.model;
   auto placement = quantization::place(model, prepared.types, options.config);
   const auto extremes = quantization::scan_weights(model, placement, options.allow_nonfinite);
-  const auto source = data::open_samples(options.calibration_data, pipeline::input_specs(model),
-                                         {options.max_samples, options.batch_size});
+  std::unique_ptr<data::SampleSource> source;
+  if (options.calibration_data) {
+    source = data::open_samples(*options.calibration_data, pipeline::input_specs(model),
+                                {options.max_samples, options.batch_size});
+  }
   if (options.prepared_output) {
     pipeline::check_output(*options.prepared_output, model);
     onnx::write_model(model, *options.prepared_output, {options.external_data_threshold});
@@ -156,13 +156,14 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   calibration::Ranges ranges;
   {
     const auto scope = profiler.scope(Step::calibration);
-    const auto statistics = calibrate(model, placement, runtime, *source, options);
+    const auto statistics = options.statistics ? saved_statistics(options, identity, source.get())
+                                               : new_statistics(options, prepared, placement, runtime, *source);
     result.samples = statistics.samples;
-    ranges = calibration::minmax_ranges(statistics);
+    ranges = quantization::find_ranges(placement, statistics, options.config, range_options(options));
   }
   append(result.notes, prepared.notes);
   append(result.notes, placement.notes);
-  append(result.notes, source->notes());
+  if (source) append(result.notes, source->notes());
   note_saturation(options.config, result.notes);
   {
     const auto scope = profiler.scope(Step::quantization_static);

@@ -31,16 +31,25 @@ IntRange mapped_range(QuantType type, bool symmetric, bool reduce_range) noexcep
   return full;
 }
 
-ScaleZeroPoint compute_params(float min, float max, QuantType type, bool symmetric, bool reduce_range) noexcept {
-  const IntRange q = mapped_range(type, symmetric, reduce_range);
+double power_of_two_above(double scale) noexcept {
+  constexpr int kLargest = std::numeric_limits<float>::max_exponent - 1;
+  int exponent = 0;
+  if (std::frexp(scale, &exponent) == 0.5) --exponent;  // it is a power of two
+  return std::ldexp(1.0, std::min(exponent, kLargest));
+}
+
+ScaleZeroPoint compute_params(float min, float max, const IntFormat& format) noexcept {
+  const bool symmetric = format.symmetric;
+  const IntRange q = mapped_range(format.type, symmetric, format.reduce_range);
   double lo = std::min(min, 0.0F);
   double hi = std::max(max, 0.0F);
   if (symmetric) {
     hi = std::max(std::abs(lo), std::abs(hi));
     lo = -hi;
   }
-  const double scale = (hi - lo) / (static_cast<double>(q.max) - q.min);
+  double scale = (hi - lo) / (static_cast<double>(q.max) - q.min);
   if (scale < std::numeric_limits<float>::min()) return {1.0F, 0};
+  if (format.power_of_two_scale) scale = power_of_two_above(scale);
   const double zero = symmetric ? (static_cast<double>(q.min) + q.max) / 2.0 : q.min - lo / scale;
   return {static_cast<float>(scale), static_cast<std::int32_t>(std::nearbyint(zero))};
 }

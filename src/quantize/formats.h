@@ -31,8 +31,19 @@ struct ScaleZeroPoint {
   std::int32_t zero_point = 0;
 };
 
+/// How real values become integers.
+struct IntFormat {
+  QuantType type = QuantType::int8;
+  bool symmetric = false;
+  bool reduce_range = false;
+  bool power_of_two_scale = false;
+};
+
+/// The smallest power of two that is not below a positive scale.
+double power_of_two_above(double scale) noexcept;
+
 /// The range is widened to include 0; scale = (max-min)/(qmax-qmin) in double, stored as float; zero point rounded half
 /// to even. A scale below the smallest normal float becomes scale 1, zero point 0.
-ScaleZeroPoint compute_params(float min, float max, QuantType type, bool symmetric, bool reduce_range) noexcept;
+ScaleZeroPoint compute_params(float min, float max, const IntFormat& format) noexcept;
 
 }  // namespace detent::quantization

@@ -31,7 +31,8 @@ double smallest_bias_scale(float bias, bool per_channel) {
 
 // Raises weight scales where bias / (input scale * weight scale) would leave int32; the idea is TensorFlow Lite's
 // (quantization_utils.cc).
-void raise_scales_for_bias(const onnx::Tensor& bias, float beta, float input_scale, ValueParams& weight) {
+void raise_scales_for_bias(const onnx::Tensor& bias, float beta, float input_scale, bool power_of_two,
+                           ValueParams& weight) {
   std::vector<float> values(static_cast<std::size_t>(bias.count()));
   std::memcpy(values.data(), bias.data.bytes().data(), values.size() * sizeof(float));
   for (float& value : values) value *= beta;
@@ -43,8 +44,9 @@ void raise_scales_for_bias(const onnx::Tensor& bias, float beta, float input_sca
     const double smallest = smallest_bias_scale(per_channel ? values[c] : *largest, per_channel);
     float& scale = weight.channels[c].scale;
     const double candidate = static_cast<double>(input_scale) * static_cast<double>(scale);
-    if (candidate < smallest && candidate > 0)
-      scale = static_cast<float>(static_cast<double>(scale) * (smallest / candidate));
+    if (!(candidate < smallest && candidate > 0)) continue;
+    const double raised = static_cast<double>(scale) * (smallest / candidate);
+    scale = static_cast<float>(power_of_two ? power_of_two_above(raised) : raised);
   }
 }
 
@@ -75,7 +77,7 @@ WeightFormat constant_format(const Mark& mark, const QuantConfig& config) {
   const bool symmetric =
       mark.is_weight ? config.weight_symmetric.value_or(is_signed(type)) : config.activation_symmetric;
   // The runtime's integer kernels want one zero point for all channels, so per-channel constants are always symmetric.
-  return {type, mark.axis.has_value() || symmetric, config.reduce_range, mark.axis};
+  return {{type, mark.axis.has_value() || symmetric, config.reduce_range, config.power_of_two_scale}, mark.axis};
 }
 
 WeightExtremes scan_weights(const onnx::Model& model, Placement& placement, bool allow_nonfinite) {
@@ -114,19 +116,14 @@ Params compute_all(const onnx::Model& model, const Placement& placement, const c
       params[mark.value] = {format.type, weight_params(found, format), format.axis, mark.value, range};
       continue;
     }
-    const auto fixed = placement.fixed_ranges.find(mark.value);
     const auto seen = ranges.find(mark.value);
-    if (fixed == placement.fixed_ranges.end() && seen == ranges.end()) {
+    if (seen == ranges.end()) {
       notes.push_back(fmt::format("'{}' stays in float: no values of it were seen during calibration", mark.value));
       continue;
     }
-    const auto& range = fixed != placement.fixed_ranges.end() ? fixed->second : seen->second;
-    params[mark.value] = {
-        config.activation_type,
-        {compute_params(range.min, range.max, config.activation_type, config.activation_symmetric, false)},
-        std::nullopt,
-        mark.value,
-        range};
+    const auto& range = seen->second;
+    const IntFormat format{config.activation_type, config.activation_symmetric, false, config.power_of_two_scale};
+    params[mark.value] = {format.type, {compute_params(range.min, range.max, format)}, std::nullopt, mark.value, range};
   }
   share(placement, params, notes);
   for (const auto& bias : placement.biases) {
@@ -137,7 +134,7 @@ Params compute_all(const onnx::Model& model, const Placement& placement, const c
                                        [](const auto& p) { return p.zero_point == 0; });
     if (!is_signed(weight->second.type) || !symmetric) continue;
     raise_scales_for_bias(tensor_of(model, index, bias.bias), bias.beta, input->second.channels.front().scale,
-                          weight->second);
+                          config.power_of_two_scale, weight->second);
   }
   return params;
 }

@@ -32,8 +32,8 @@ struct ValueParams {
 };
 using Params = std::unordered_map<std::string, ValueParams>;
 
-/// Parameters of all marks that can have them. Values without a range (never produced, or always empty) and those that
-/// share with one are left out and noted.
+/// Parameters of all marks that can have them. `ranges` covers activations, see find_ranges(). Values without a range
+/// (never produced, or always empty) and those that share with one are left out and noted.
 Params compute_all(const onnx::Model& model, const Placement& placement, const calibration::Ranges& ranges,
                    const WeightExtremes& extremes, const QuantConfig& config, std::vector<std::string>& notes);
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "quantize/passthrough.h"
 #include "quantize/rules.h"
 #include "quantize/selection.h"
 
@@ -47,10 +48,18 @@ std::string nothing_hint(const onnx::Model& model, const graph::ValueTypes& type
 
 std::vector<std::string> Placement::to_observe() const {
   std::vector<std::string> values;
+  std::set<std::string> seen;
   for (const auto& mark : marks) {
-    if (!mark.is_constant && !mark.shares && !fixed_ranges.contains(mark.value)) values.push_back(mark.value);
+    if (mark.is_constant || mark.shares || fixed_ranges.contains(mark.value)) continue;
+    const std::string& source = source_of(mark.value);
+    if (seen.insert(source).second) values.push_back(source);
   }
   return values;
+}
+
+const std::string& Placement::source_of(const std::string& value) const {
+  const auto found = inherits.find(value);
+  return found == inherits.end() ? value : found->second;
 }
 
 Marks::Marks(const onnx::Model& model, const graph::ValueTypes& types, const graph::Index& index)
@@ -103,6 +112,8 @@ std::vector<Mark> Marks::in_order() const {
   return marks;
 }
 
+std::int64_t needed_opset(const QuantConfig& config) noexcept { return config.per_channel ? 13 : 10; }
+
 Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config) {
   refuse_quantized(model);
   const graph::Index index(model);
@@ -114,6 +125,12 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
     if (placement.selected[n]) apply_rule(context, n);
   }
   placement.marks = marks.in_order();
+  const auto passthrough = passthrough_types(model, config);
+  for (const auto& mark : placement.marks) {
+    if (mark.is_constant || mark.shares) continue;
+    std::string source = statistics_source(model, index, types, passthrough, mark.value);
+    if (source != mark.value) placement.inherits[mark.value] = std::move(source);
+  }
   if (placement.marks.empty()) {
     throw bad_input(fmt::format("model '{}' holds nothing to quantize: no selected node reads or makes float32 tensors",
                                 model.path.string()),

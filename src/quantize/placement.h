@@ -2,6 +2,7 @@
 // Runtime 1.31's quantize_static (QDQ format); where they differ on purpose, docs/placement.md says why.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -46,12 +47,19 @@ struct Placement {
   std::vector<FusedActivation> fused;
   /// Ranges that follow from the operator, as of Softmax.
   calibration::Ranges fixed_ranges;
+  /// Values that take the statistics of another value, see passthrough.h.
+  std::map<std::string, std::string> inherits;
   std::vector<bool> selected;
   std::vector<std::string> notes;
 
-  /// Values whose ranges calibration must find, in graph order of their marks.
+  /// The value whose statistics give the range of `value`.
+  const std::string& source_of(const std::string& value) const;
+  /// Values whose statistics calibration must find, each once, in the order of the marks that need them.
   std::vector<std::string> to_observe() const;
 };
+
+/// Q/DQ came with opset 10, their per-axis form with 13.
+std::int64_t needed_opset(const QuantConfig& config) noexcept;
 
 /// Throws usage for selections that match nothing, bad_input when the model is quantized already or holds nothing to
 /// quantize.

@@ -3,42 +3,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <regex>
 #include <set>
 
 #include "base/error.h"
+#include "quantize/name_pattern.h"
 
 namespace detent::quantization {
 namespace {
-
-// One entry of a node list: an exact name, or a pattern when it starts with '^'.
-class NodePattern {
- public:
-  explicit NodePattern(const std::string& text) : text_(text) {
-    if (!text.starts_with('^')) return;
-    try {
-      regex_.emplace(text);
-    } catch (const std::regex_error& e) {
-      throw usage_error(fmt::format("'{}' is not a valid regular expression ({})", text, e.what()));
-    }
-  }
-  bool matches(const onnx::Node& node) const {
-    return regex_ ? std::regex_match(node.id(), *regex_) : node.id() == text_;
-  }
-
- private:
-  std::string text_;
-  std::optional<std::regex> regex_;
-};
 
 // Flags of nodes that any entry matches.
 std::vector<bool> match_names(const onnx::Model& model, const std::vector<std::string>& entries, const char* option) {
   std::vector<bool> matched(model.graph.nodes.size(), false);
   for (const auto& entry : entries) {
-    const NodePattern pattern(entry);
+    const NamePattern pattern(entry);
     bool any = false;
     for (std::size_t n = 0; n < matched.size(); ++n) {
-      if (!pattern.matches(model.graph.nodes[n])) continue;
+      if (!pattern.matches(model.graph.nodes[n].id())) continue;
       matched[n] = any = true;
     }
     if (!any) {
@@ -48,6 +28,8 @@ std::vector<bool> match_names(const onnx::Model& model, const std::vector<std::s
   }
   return matched;
 }
+
+}  // namespace
 
 void check_op_types(const onnx::Model& model, const std::vector<std::string>& types, const char* option) {
   for (const auto& type : types) {
@@ -59,8 +41,6 @@ void check_op_types(const onnx::Model& model, const std::vector<std::string>& ty
                       "operator types are listed by: detent inspect MODEL");
   }
 }
-
-}  // namespace
 
 const std::vector<std::string>& default_op_types() {
   static const std::vector<std::string> kTypes{"Add",

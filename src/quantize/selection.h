@@ -1,6 +1,7 @@
 // Which nodes the user wants quantized.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "detent/config.h"
@@ -10,6 +11,9 @@ namespace detent::quantization {
 
 /// Operator types that are quantized when the user names none: those of ONNX Runtime's quantize_static.
 const std::vector<std::string>& default_op_types();
+
+/// Throws usage, naming the option, for an operator type that neither the model nor the default list has.
+void check_op_types(const onnx::Model& model, const std::vector<std::string>& types, const char* option);
 
 /// One flag for each node. Throws usage for a name, pattern or operator type that matches nothing, and for a bad
 /// pattern: a misspelt exclusion must not pass in silence.

@@ -146,9 +146,7 @@ std::vector<ScaleZeroPoint> weight_params(const std::vector<KeyRange>& extremes,
   std::vector<ScaleZeroPoint> params;
   params.reserve(extremes.size());
   for (const auto& e : extremes) {
-    params.push_back(e.empty()
-                         ? ScaleZeroPoint{}
-                         : compute_params(e.lowest(), e.highest(), format.type, format.symmetric, format.reduce_range));
+    params.push_back(e.empty() ? ScaleZeroPoint{} : compute_params(e.lowest(), e.highest(), format));
   }
   return params;
 }

@@ -11,10 +11,7 @@
 namespace detent::quantization {
 
 /// How a constant is quantized: with `axis`, one scale for each index along it.
-struct WeightFormat {
-  QuantType type = QuantType::int8;
-  bool symmetric = true;
-  bool reduce_range = false;
+struct WeightFormat : IntFormat {
   std::optional<std::size_t> axis;
 };
 

@@ -31,7 +31,7 @@ def digest(model: Path, data: Path, output: Path, *options: object) -> str:
 
 @pytest.mark.parametrize(
     "options",
-    [[], ["--threads", 1], ["--threads", 2], ["--histogram"], ["--histogram", "--threads", 1]],
+    [[], ["--threads", 1], ["--threads", 2], ["--workers", 2], ["--workers", 3, "--threads", 1]],
     ids=lambda options: " ".join(map(str, options)) or "again",
 )
 def test_options_that_do_not_matter(setup: Setup, options: list, tmp_path: Path) -> None:
@@ -70,13 +70,13 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_order_and_histogram_with_a_real_network(detector: tuple[Path, Path, Path], threads: int, tmp_path: Path) -> None:
+def test_order_and_workers_with_a_real_network(detector: tuple[Path, Path, Path], threads: int, tmp_path: Path) -> None:
     model, data, turned = detector
     options = ["--threads", threads]
     digests = {
         digest(model, data, tmp_path / "a.onnx", *options),
         digest(model, turned, tmp_path / "b.onnx", *options),
-        digest(model, data, tmp_path / "c.onnx", *options, "--histogram"),
+        digest(model, data, tmp_path / "c.onnx", *options, "--workers", 2),
     }
     assert len(digests) == 1
 

@@ -51,8 +51,8 @@ inline Floats floats_of(const Array& array) {
 
 inline std::vector<Array> run(const Model& model, const std::vector<Array>& inputs, const EmitOptions& options = {},
                               TapReceiver* receiver = nullptr, const SessionOptions& session_options = {}) {
-  Session session(runtime(), emit(model, options), "the model", session_options, receiver);
-  return session.run(inputs, "the sample");
+  Session session(runtime(), emit(model, options), "the model", session_options);
+  return session.run(inputs, "the sample", receiver);
 }
 
 inline EmitOptions tap(Names names) { return {std::move(names), {}, {}}; }

@@ -93,15 +93,15 @@ TEST(Tap, WhatAReceiverThrowsComesOut) {
       if (tap == 1 && ++runs == 1) throw std::domain_error("NaN in 's'");
     }
   } thrower;
-  Session session(runtime(), emit(chain(), tap({"m", "s"})), "the model", {}, &thrower);
+  Session session(runtime(), emit(chain(), tap({"m", "s"})), "the model", {});
   const std::vector<Array> inputs{random_floats({2, 3})};
   try {
-    session.run(inputs, "sample 1");
+    session.run(inputs, "sample 1", &thrower);
     ADD_FAILURE() << "no error";
   } catch (const std::domain_error& e) {
     EXPECT_STREQ(e.what(), "NaN in 's'");
   }
-  EXPECT_NO_THROW(session.run(inputs, "sample 2")) << "the session lives on, and the error is told once";
+  EXPECT_NO_THROW(session.run(inputs, "sample 2", &thrower)) << "the session lives on, and the error is told once";
 }
 
 TEST(Tap, NamesStayApart) {

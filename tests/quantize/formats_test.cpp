@@ -25,7 +25,7 @@ constexpr Case kOnnxRuntime[] = {
 TEST(ComputeParams, EqualsOnnxRuntime) {
   for (std::size_t i = 0; i < std::size(kOnnxRuntime); ++i) {
     const Case& c = kOnnxRuntime[i];
-    const auto p = compute_params(c.min, c.max, c.type, c.symmetric, c.reduce_range);
+    const auto p = compute_params(c.min, c.max, {c.type, c.symmetric, c.reduce_range});
     EXPECT_EQ(p.scale, c.scale) << "row " << i;
     EXPECT_EQ(p.zero_point, c.zero_point) << "row " << i;
   }
@@ -33,24 +33,24 @@ TEST(ComputeParams, EqualsOnnxRuntime) {
 
 TEST(ComputeParams, RoundsHalfToEvenForTheZeroPoint) {
   // Scale 1: the zero point is -min, which lies halfway between integers.
-  EXPECT_EQ(compute_params(-0.5F, 254.5F, uint8, false, false).zero_point, 0);
-  EXPECT_EQ(compute_params(-1.5F, 253.5F, uint8, false, false).zero_point, 2);
-  EXPECT_EQ(compute_params(-2.5F, 252.5F, uint8, false, false).zero_point, 2);
+  EXPECT_EQ(compute_params(-0.5F, 254.5F, {uint8, false, false}).zero_point, 0);
+  EXPECT_EQ(compute_params(-1.5F, 253.5F, {uint8, false, false}).zero_point, 2);
+  EXPECT_EQ(compute_params(-2.5F, 252.5F, {uint8, false, false}).zero_point, 2);
 }
 
 TEST(ComputeParams, ScalesBelowTheSmallestNormalBecomeOne) {
   for (const auto type : {int8, uint8, int16, uint16}) {
     for (const bool symmetric : {false, true}) {
       for (const float max : {0.0F, -0.0F, std::numeric_limits<float>::denorm_min(), kTiny}) {
-        const auto p = compute_params(-max, max, type, symmetric, false);
+        const auto p = compute_params(-max, max, {type, symmetric, false});
         EXPECT_EQ(p.scale, 1.0F);
         EXPECT_EQ(p.zero_point, 0);
       }
     }
   }
   // Exactly the smallest normal number is kept, one step less is not.
-  EXPECT_EQ(compute_params(0, 255 * kTiny, uint8, false, false).scale, kTiny);
-  EXPECT_EQ(compute_params(0, 254.9F * kTiny, uint8, false, false).scale, 1.0F);
+  EXPECT_EQ(compute_params(0, 255 * kTiny, {uint8, false, false}).scale, kTiny);
+  EXPECT_EQ(compute_params(0, 254.9F * kTiny, {uint8, false, false}).scale, 1.0F);
 }
 
 TEST(ComputeParams, ZeroIsExactAndTheZeroPointIsStorable) {
@@ -60,7 +60,7 @@ TEST(ComputeParams, ZeroIsExactAndTheZeroPointIsStorable) {
         for (float lo = -7.0F; lo < 9.0F; lo += 0.37F) {
           for (float hi = lo; hi < 9.0F; hi += 0.61F) {
             const auto q = mapped_range(type, symmetric, reduce);
-            const auto p = compute_params(lo, hi, type, symmetric, reduce);
+            const auto p = compute_params(lo, hi, {type, symmetric, reduce});
             ASSERT_GE(p.zero_point, q.min);
             ASSERT_LE(p.zero_point, q.max);
           }

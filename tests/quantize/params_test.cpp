@@ -124,14 +124,6 @@ TEST(ComputeAll, NotesValuesThatWereNeverSeenAndThoseThatShareWithThem) {
   EXPECT_NE(result.notes[1].find("'r' stays in float"), std::string::npos);
 }
 
-TEST(ComputeAll, SoftmaxTakesItsFixedRange) {
-  Builder b;
-  b.input("x").node("Softmax", {"x"}, {"y"});
-  const auto params = compute(b, {{"x", {0, 1}}, {"y", {0.2F, 0.3F}}}).params;
-  EXPECT_EQ(params.at("y").channels.at(0).scale, static_cast<float>(1.0 / 255));
-  EXPECT_EQ(params.at("y").channels.at(0).zero_point, 0);
-}
-
 TEST(ConstantFormat, PerChannelIsAlwaysSymmetric) {
   Mark mark{"w", true, true, 0, {}};
   const auto options = config([](auto& c) {

@@ -93,9 +93,9 @@ void check(const Dims& dims, Axis axis, QuantType type, bool symmetric, unsigned
   std::vector<ScaleZeroPoint> params;
   for (std::size_t c = 0; c < count; ++c) {
     const float bound = 1.5F + 0.01F * static_cast<float>(c % 100);
-    params.push_back(compute_params(-bound, bound * (symmetric ? 1.0F : 1.3F), type, symmetric, false));
+    params.push_back(compute_params(-bound, bound * (symmetric ? 1.0F : 1.3F), {type, symmetric, false}));
   }
-  const auto quantized = quantized_weight(w, "w_quantized", {type, symmetric, false, axis}, params);
+  const auto quantized = quantized_weight(w, "w_quantized", {{type, symmetric}, axis}, params);
   EXPECT_EQ(quantized.name, "w_quantized");
   EXPECT_EQ(quantized.dims, dims);
   EXPECT_EQ(quantized.type, data_type(type));
@@ -144,7 +144,7 @@ TEST(Weights, SizesAroundTheBordersOfPieces) {
 std::vector<int> quantize(const std::vector<float>& values, QuantType type, ScaleZeroPoint params, Axis axis = {}) {
   const Dims dims{1, static_cast<std::int64_t>(values.size())};
   const std::vector<ScaleZeroPoint> all(axis == 1 ? values.size() : 1, params);
-  return integers(quantized_weight(tensor(dims, values), "q", {type, true, false, axis}, all), type);
+  return integers(quantized_weight(tensor(dims, values), "q", {{type, true}, axis}, all), type);
 }
 
 TEST(Weights, RoundsHalfToEvenInBothKernels) {

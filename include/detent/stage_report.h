@@ -1,0 +1,15 @@
+// What a stage of a run took.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace detent {
+
+struct StageReport {
+  std::string name;
+  double seconds = 0;
+  std::uint64_t peak_memory = 0;  // bytes
+};
+
+}  // namespace detent

@@ -1,0 +1,205 @@
+#include "cli/options.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "cli/commands.h"
+#include "detent/error.h"
+
+namespace detent::cli {
+namespace {
+
+const std::map<std::string, QuantType> kTypes{
+    {"int8", QuantType::int8}, {"uint8", QuantType::uint8}, {"int16", QuantType::int16}, {"uint16", QuantType::uint16}};
+const std::map<std::string, CalibrationMethod> kMethods{
+    {"minmax", CalibrationMethod::minmax},
+    {"percentile", CalibrationMethod::percentile},
+    {"layerwise-percentile", CalibrationMethod::layerwise_percentile},
+    {"mse", CalibrationMethod::mse},
+    {"entropy", CalibrationMethod::entropy}};
+const std::map<std::string, ErrorMetric> kMetrics{{"mae", ErrorMetric::mae}, {"mse", ErrorMetric::mse}};
+
+// One of a few words, or a usage error that lists them.
+template <class T>
+T choose(const std::string& option, const std::string& text, const std::map<std::string, T>& choices) {
+  const auto found = choices.find(text);
+  if (found != choices.end()) return found->second;
+  std::string all;
+  for (const auto& [word, value] : choices) all += (all.empty() ? "" : ", ") + word;
+  throw Error(ErrorKind::usage, fmt::format("{}: '{}' is not one of its values", option, text), "choose from: " + all);
+}
+
+template <class T>
+void choice(CLI::App& command, const std::string& name, T& into, const std::map<std::string, T>& choices,
+            const char* group, const char* label, const std::string& help) {
+  command
+      .add_option_function<std::string>(
+          name, [name, &into, &choices](const std::string& text) { into = choose(name, text, choices); }, help)
+      ->option_text(label)
+      ->group(group);
+}
+
+void list(CLI::App& command, const char* name, std::vector<std::string>& into, const char* help) {
+  command.add_option(name, into, help)
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->option_text("A,B,…")
+      ->group("Selection");
+}
+
+void either(CLI::App& command, const char* on, const char* on_help, const char* off, const char* off_help,
+            const std::function<void(bool)>& set) {
+  command
+      .add_flag_callback(
+          on, [set] { set(true); }, on_help)
+      ->group("Format");
+  command
+      .add_flag_callback(
+          off, [set] { set(false); }, off_help)
+      ->group("Format");
+}
+
+// "NAME=VALUE"; the name may hold '=' signs, the value does not.
+std::pair<std::string, std::string> split(const std::string& option, const std::string& text) {
+  const auto at = text.rfind('=');
+  if (at != std::string::npos && at > 0 && at + 1 < text.size()) return {text.substr(0, at), text.substr(at + 1)};
+  throw Error(ErrorKind::usage, fmt::format("{}: '{}' is not NAME=VALUE", option, text));
+}
+
+std::pair<float, float> parse_range(const std::string& option, const std::string& text) {
+  float bounds[2]{};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (int i = 0; i < 2; ++i) {
+    const auto [next, status] = std::from_chars(at, end, bounds[i]);
+    const bool separated = i == 0 ? next != end && *next == ',' : next == end;
+    if (status != std::errc() || !separated)
+      throw Error(ErrorKind::usage, fmt::format("{}: '{}' is not MIN,MAX", option, text));
+    at = next + (i == 0 ? 1 : 0);
+  }
+  return {bounds[0], bounds[1]};
+}
+
+void overrides_option(CLI::App& command, const std::string& name, const char* label, const char* help,
+                      const std::function<void(const std::string&)>& add) {
+  command
+      .add_option_function<std::vector<std::string>>(
+          name,
+          [add](const std::vector<std::string>& texts) {
+            for (const auto& text : texts) add(text);
+          },
+          help)
+      ->allow_extra_args(false)
+      ->option_text(label)
+      ->group("Method");
+}
+
+}  // namespace
+
+void add_sampling(CLI::App& command, Sampling into) {
+  command.add_option("--samples", into.max_samples, "use at most this many samples")
+      ->check(not_negative)
+      ->option_text("N")
+      ->group("Calibration");
+  command.add_option("--batch-size", into.batch_size, "split the files' arrays into batches of this many rows")
+      ->option_text("N")
+      ->group("Calibration");
+  command.add_flag("--allow-nonfinite", into.allow_nonfinite, "leave NaN and infinite values out instead of stopping")
+      ->group("Calibration");
+}
+
+void add_method(CLI::App& command, MethodConfig& method, std::vector<TensorOverride>& overrides) {
+  choice(command, "--method", method.method, kMethods, "Method", "NAME",
+         "calibration method: minmax (default), percentile, layerwise-percentile, mse, entropy");
+  command.add_flag("--average", method.average, "minmax: mean over samples of each sample's minimum and maximum")
+      ->group("Method");
+  command.add_option("--percentile", method.percentile, "percentile: percent of the values to keep (default 99.999)")
+      ->option_text("P")
+      ->group("Method");
+  command.add_flag("--two-sided", method.two_sided, "percentiles: cut both tails alike, not one percentile of |x|")
+      ->group("Method");
+  command
+      .add_option("--candidates", method.candidates,
+                  "layerwise-percentile: percentiles to choose from (default 99.99,99.999,99.99999)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->option_text("P,P,…")
+      ->group("Method");
+  choice(command, "--metric", method.metric, kMetrics, "Method", "mae|mse",
+         "layerwise-percentile: error that decides (default mae)");
+  command
+      .add_flag("--most-common", method.most_common,
+                "mse with power-of-two scales: the scale that is best for most samples")
+      ->group("Method");
+  command.add_option("--entropy-bins", method.entropy_bins, "entropy: bins of the histogram of |x| (default 2048)")
+      ->check(not_negative)
+      ->option_text("N")
+      ->group("Method");
+  command.add_option("--entropy-levels", method.entropy_levels, "entropy: levels they are merged into (default 128)")
+      ->check(not_negative)
+      ->option_text("N")
+      ->group("Method");
+  overrides_option(command, "--tensor-method", "NAME=METHOD",
+                   "another method for an activation ('^…': regular expression)",
+                   [&overrides](const std::string& text) {
+                     const auto [name, value] = split("--tensor-method", text);
+                     overrides.push_back({name, choose("--tensor-method", value, kMethods), {}});
+                   });
+  overrides_option(command, "--tensor-range", "NAME=MIN,MAX", "the range of an activation ('^…': regular expression)",
+                   [&overrides](const std::string& text) {
+                     const auto [name, value] = split("--tensor-range", text);
+                     overrides.push_back({name, {}, parse_range("--tensor-range", value)});
+                   });
+}
+
+void add_format(CLI::App& command, QuantConfig& config) {
+  choice(command, "--activation-type", config.activation_type, kTypes, "Format", "TYPE",
+         "int8, uint8, int16 or uint16 (default uint8)");
+  choice(command, "--weight-type", config.weight_type, kTypes, "Format", "TYPE",
+         "int8, uint8, int16 or uint16 (default int8)");
+  either(command, "--activation-symmetric", "zero point in the middle of the activation type",
+         "--activation-asymmetric", "zero point where the range asks for it (default)",
+         [&config](bool on) { config.activation_symmetric = on; });
+  either(command, "--weight-symmetric", "zero point in the middle (default for int8 and int16)", "--weight-asymmetric",
+         "default for uint8 and uint16; per-channel weights are always symmetric",
+         [&config](bool on) { config.weight_symmetric = on; });
+  either(command, "--per-channel", "one scale per output channel of a weight (default)", "--per-tensor",
+         "one scale per weight", [&config](bool on) { config.per_channel = on; });
+  command.add_flag("--reduce-range", config.reduce_range, "weights use 7 bits, for x86 CPUs without VNNI")
+      ->group("Format");
+  command.add_flag("--power-of-two-scale", config.power_of_two_scale, "scales are powers of two that cover the range")
+      ->group("Format");
+}
+
+void add_selection(CLI::App& command, QuantConfig& config) {
+  list(command, "--op-types", config.op_types, "quantize only these operator types");
+  list(command, "--exclude-op-types", config.exclude_op_types, "leave these operator types in float");
+  list(command, "--nodes", config.nodes, "quantize only these nodes; '^…' is a regular expression over the whole name");
+  list(command, "--exclude-nodes", config.exclude_nodes, "leave these nodes in float; '^…' is a regular expression");
+  list(command, "--passthrough-op-types", config.passthrough_op_types,
+       "outputs of these types take their input's statistics, as those of Reshape, Transpose and the like always do");
+}
+
+void add_running(CLI::App& command, Running into) {
+  command.add_option("--threads", into.threads, "threads of the runtime (default: one per core)")
+      ->option_text("N")
+      ->group("Running");
+  command.add_option("--workers", into.workers, "samples run at a time, sharing one copy of the weights (default 1)")
+      ->option_text("N")
+      ->group("Running");
+  command.add_option("--work-dir", into.work_dir, "where working files go (default: $TMPDIR or /tmp)")
+      ->option_text("DIR")
+      ->group("Running");
+  command
+      .add_option("--runtime", into.runtime,
+                  "ONNX Runtime's library (default: $DETENT_ONNXRUNTIME, beside detent, the system's)")
+      ->option_text("FILE")
+      ->group("Running");
+}
+
+}  // namespace detent::cli

@@ -1,0 +1,39 @@
+// Groups of options that several subcommands have in common, spelled and explained in one place.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "detent/config.h"
+
+namespace detent::cli {
+
+/// Which samples are used and how. References to where the values go.
+struct Sampling {
+  std::size_t& max_samples;
+  std::int64_t& batch_size;
+  bool& allow_nonfinite;
+};
+void add_sampling(CLI::App& command, Sampling into);
+
+/// How the range of an activation follows from its statistics.
+void add_method(CLI::App& command, MethodConfig& method, std::vector<TensorOverride>& overrides);
+
+/// What integers are made.
+void add_format(CLI::App& command, QuantConfig& config);
+
+/// What is quantized, and so observed.
+void add_selection(CLI::App& command, QuantConfig& config);
+
+struct Running {
+  int& threads;
+  int& workers;
+  std::optional<std::filesystem::path>& work_dir;
+  std::optional<std::filesystem::path>& runtime;
+};
+void add_running(CLI::App& command, Running into);
+
+}  // namespace detent::cli

@@ -1,0 +1,144 @@
+// The story of calibration alone: from a model and samples to a statistics file.
+#include "detent/calibrate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "calibrate/statistics_file.h"
+#include "data/sample.h"
+#include "onnx/model.h"
+#include "pipeline/collect.h"
+#include "pipeline/identity.h"
+#include "pipeline/prepare.h"
+#include "profile/profiler.h"
+#include "quantize/placement.h"
+#include "shim/ranks.h"
+
+namespace detent {
+namespace {
+
+using profile::Step;
+
+void check_options(const CalibrateOptions& options) {
+  if (options.threads < 0) throw usage_error("--threads must not be negative");
+  if (options.workers < 1) throw usage_error("--workers must be at least 1");
+  if (options.batch_size < 0) throw usage_error("--batch-size must not be negative");
+  if (options.most_common && !options.histograms)
+    throw usage_error("--most-common needs histograms", "leave out --no-histogram");
+}
+
+// Rank 0 ends with the statistics of all ranks.
+void reduce(shim::Ranks& ranks, calibration::Statistics& statistics, const std::stop_token& stop) {
+  if (ranks.size() == 1) return;
+  const std::string mine = ranks.rank() == 0 ? std::string() : calibration::encode(statistics);
+  ranks.gather(
+      std::as_bytes(std::span(mine)),
+      [&](int rank, std::span<const std::byte> bytes) {
+        const auto theirs = calibration::decode(bytes, fmt::format("what rank {} sent", rank));
+        if (theirs.model != statistics.model)
+          throw bad_input(fmt::format("rank {} calibrated another model file", rank), "give all ranks the same files");
+        statistics.merge(theirs);
+      },
+      stop);
+}
+
+std::vector<std::filesystem::path> written_files(const CalibrateOptions& options) {
+  std::vector<std::filesystem::path> files{options.output};
+  if (options.profile) files.push_back(*options.profile);
+  return files;
+}
+
+// Each rank measures itself.
+std::optional<std::filesystem::path> profile_of(const CalibrateOptions& options, const shim::Ranks& ranks) {
+  if (!options.profile || ranks.rank() == 0) return options.profile;
+  return std::filesystem::path(fmt::format("{}.rank{}", options.profile->string(), ranks.rank()));
+}
+
+}  // namespace
+
+CalibrateResult calibrate(const CalibrateOptions& options) {
+  check_options(options);
+  pipeline::check_apart(written_files(options), options.calibration_data);
+  auto ranks = shim::Ranks::join();
+  CalibrateResult result;
+  result.rank = ranks.rank();
+  result.ranks = ranks.size();
+  profile::Profiler profiler(profile_of(options, ranks));
+  const TempDir work(options.work_dir.value_or(""));
+  profiler.watch_directory(work.path());
+
+  auto pre_process = std::make_optional(profiler.scope(Step::pre_process));
+  auto original = onnx::read_model(options.model);
+  profiler.checkpoint(Step::model_loaded);
+  pipeline::check_output(options.output, original);
+  const Fingerprint identity = pipeline::fingerprint_of(original);
+  const exec::Runtime runtime(options.runtime);
+  const auto prepared = pipeline::prepare(std::move(original), quantization::needed_opset(options.config), runtime,
+                                          work.path(), profiler);
+  const auto placement = quantization::place(prepared.model, prepared.types, options.config);
+  const auto source =
+      data::open_samples(options.calibration_data, pipeline::input_specs(prepared.model),
+                         {options.max_samples, options.batch_size, static_cast<std::size_t>(ranks.rank()),
+                          static_cast<std::size_t>(ranks.size())});
+  pre_process.reset();
+  calibration::Statistics statistics;
+  {
+    const auto scope = profiler.scope(Step::calibration);
+    statistics = pipeline::collect(prepared, placement, runtime, *source,
+                                   {options.histograms, options.most_common, options.allow_nonfinite, options.threads,
+                                    options.workers, options.progress, options.stop});
+    statistics.model = identity;
+    statistics.model_name = options.model.filename().string();
+    reduce(ranks, statistics, options.stop);
+  }
+  result.samples = statistics.samples;
+  result.tensors = statistics.tensors.size();
+  result.notes = prepared.notes;
+  for (const auto& notes : {placement.notes, source->notes()})
+    result.notes.insert(result.notes.end(), notes.begin(), notes.end());
+  if (ranks.rank() == 0) {
+    const auto scope = profiler.scope(Step::post_process);
+    if (options.stop.stop_requested()) throw interrupted();
+    calibration::write_statistics(statistics, options.output);
+    result.output_bytes = std::filesystem::file_size(options.output);
+  }
+  profiler.finish();
+  for (const auto& stage : profiler.stages()) result.stages.push_back({stage.name, stage.seconds, stage.peak_memory});
+  result.peak_memory = profiler.peak_memory();
+  return result;
+}
+
+CalibrateResult merge_statistics(const std::vector<std::filesystem::path>& inputs,
+                                 const std::filesystem::path& output) {
+  if (inputs.empty()) throw usage_error("there is nothing to merge", "name statistics files after --merge");
+  const auto is_output = [&](const auto& input) {
+    std::error_code ignored;
+    return std::filesystem::equivalent(input, output, ignored);
+  };
+  if (std::any_of(inputs.begin(), inputs.end(), is_output)) {
+    throw usage_error(fmt::format("output '{}' would overwrite one of the files to merge", output.string()),
+                      "choose another --output");
+  }
+  auto all = calibration::read_statistics(inputs.front());
+  std::vector<Fingerprint> seen{all.data};
+  for (std::size_t i = 1; i < inputs.size(); ++i) {
+    const auto more = calibration::read_statistics(inputs[i]);
+    const std::string where = fmt::format("statistics '{}'", inputs[i].string());
+    calibration::check_mergeable(all, more, where);
+    if (std::find(seen.begin(), seen.end(), more.data) != seen.end())
+      throw bad_input(where + " was taken from the same samples as another of the files", "give each file once");
+    seen.push_back(more.data);
+    all.merge(more);
+  }
+  calibration::write_statistics(all, output);
+  CalibrateResult result;
+  result.samples = all.samples;
+  result.tensors = all.tensors.size();
+  result.output_bytes = std::filesystem::file_size(output);
+  return result;
+}
+
+}  // namespace detent

@@ -1,0 +1,34 @@
+// Runs every sample through the model with observers in place.
+#pragma once
+
+#include <cstdint>
+
+#include "calibrate/statistics.h"
+#include "data/sample.h"
+#include "detent/progress.h"
+#include "exec/session.h"
+#include "pipeline/prepare.h"
+#include "quantize/placement.h"
+
+namespace detent::pipeline {
+
+struct CollectOptions {
+  bool histograms = false;
+  bool votes = false;
+  bool allow_nonfinite = false;
+  int threads = 0;  // of the runtime; 0: one per core
+  int workers = 1;  // samples at a time, in threads that share one session
+  Progress progress;
+  std::stop_token stop;
+};
+
+/// Statistics of all that the placement needs. They do not depend on workers, nor on the order of samples. Throws what
+/// reading and running the samples throw; of several, the error of the earliest sample.
+calibration::Statistics collect(const Prepared& prepared, const quantization::Placement& placement,
+                                const exec::Runtime& runtime, data::SampleSource& source,
+                                const CollectOptions& options);
+
+/// Threads for work outside of the runtime.
+std::size_t thread_count(int threads);
+
+}  // namespace detent::pipeline

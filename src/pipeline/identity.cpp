@@ -1,0 +1,48 @@
+#include "pipeline/identity.h"
+
+#include <algorithm>
+
+namespace detent::pipeline {
+namespace {
+
+void add(Hasher& hasher, const MappedFile& file, std::span<const std::byte> bytes) {
+  constexpr std::size_t kPiece = std::size_t{4} << 20;
+  hasher.add(std::uint64_t{bytes.size()});
+  for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
+    const auto piece = bytes.subspan(at, std::min(kPiece, bytes.size() - at));
+    hasher.add(piece);
+    file.release(piece);
+  }
+}
+
+}  // namespace
+
+Fingerprint fingerprint_of(const onnx::Model& model) {
+  Hasher hasher;
+  add(hasher, *model.file, model.file->bytes());
+  for (const auto& tensor : model.graph.initializers) {
+    if (!tensor.is_external || !tensor.data.file()) continue;
+    hasher.add(tensor.name);
+    add(hasher, *tensor.data.file(), tensor.data.bytes());
+  }
+  return hasher.result();
+}
+
+Fingerprint fingerprint_of(const data::Sample& sample) {
+  Hasher hasher;
+  for (const auto& array : sample.inputs) {
+    hasher.add(static_cast<std::uint64_t>(array.type));
+    hasher.add(std::uint64_t{array.shape.size()});
+    for (const auto d : array.shape) hasher.add(static_cast<std::uint64_t>(d));
+    hasher.add(array.bytes);
+  }
+  return hasher.result();
+}
+
+Fingerprint fingerprint_of(data::SampleSource& source) {
+  Fingerprint all;
+  while (const auto sample = source.next()) all += fingerprint_of(*sample);
+  return all;
+}
+
+}  // namespace detent::pipeline

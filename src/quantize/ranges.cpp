@@ -1,0 +1,131 @@
+#include "quantize/ranges.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "calibrate/methods.h"
+#include "quantize/formats.h"
+#include "quantize/name_pattern.h"
+
+namespace detent::quantization {
+namespace {
+
+using calibration::Grid;
+using calibration::Range;
+
+Grid grid_of(const Range& range, const IntFormat& format) {
+  const auto p = compute_params(range.min, range.max, format);
+  const IntRange stored = full_range(format.type);
+  const double scale = p.scale;
+  return {scale, scale * (stored.min - p.zero_point), scale * (stored.max - p.zero_point)};
+}
+
+bool is_percentile(double p) { return p > 0 && p <= 100; }
+
+void check_range(const TensorOverride& entry) {
+  const auto [min, max] = *entry.range;
+  if (std::isfinite(min) && std::isfinite(max) && min <= max) return;
+  throw usage_error(fmt::format("--tensor-range: {} to {} is no range for '{}'", min, max, entry.tensor),
+                    "give NAME=MIN,MAX with finite MIN <= MAX");
+}
+
+// What is wanted for one activation.
+struct Wish {
+  std::string value;
+  CalibrationMethod method;
+  std::optional<Range> range;
+};
+
+std::vector<Wish> wishes_of(const Placement& placement, const RangeOptions& options) {
+  std::vector<Wish> wishes;
+  for (const auto& mark : placement.marks) {
+    if (mark.is_constant || mark.shares) continue;
+    const auto fixed = placement.fixed_ranges.find(mark.value);
+    wishes.push_back({mark.value, options.method.method,
+                      fixed == placement.fixed_ranges.end() ? std::nullopt : std::optional(fixed->second)});
+  }
+  for (const auto& entry : options.overrides) {
+    const NamePattern pattern(entry.tensor);
+    bool any = false;
+    for (auto& wish : wishes) {
+      if (!pattern.matches(wish.value)) continue;
+      any = true;
+      if (entry.method && wish.range) {
+        throw usage_error(fmt::format("--tensor-method: the range of '{}' follows from its operator", wish.value),
+                          "give its range with --tensor-range");
+      }
+      if (entry.method) wish.method = *entry.method;
+      if (entry.range) wish.range = {entry.range->first, entry.range->second};
+    }
+    if (!any) {
+      throw usage_error(fmt::format("'{}' is no activation with a range of its own", entry.tensor),
+                        "detent quantize --json lists the activations and their ranges");
+    }
+  }
+  return wishes;
+}
+
+const calibration::Summary& summary_of(const calibration::Statistics& statistics, const std::string& value) {
+  const auto found = statistics.tensors.find(value);
+  if (found != statistics.tensors.end()) return found->second;
+  throw bad_input(fmt::format("the statistics lack tensor '{}', which these options quantize", value),
+                  "calibrate with the same selection options");
+}
+
+}  // namespace
+
+calibration::Ranges find_ranges(const Placement& placement, const calibration::Statistics& statistics,
+                                const QuantConfig& config, const RangeOptions& options) {
+  check_method(config, options);
+  const IntFormat format{config.activation_type, config.activation_symmetric, false, config.power_of_two_scale};
+  const calibration::Quantizer quantizer = [&](const Range& range) { return grid_of(range, format); };
+  auto wishes = wishes_of(placement, options);
+  parallel_for(wishes.size(), options.threads, [&](std::size_t i) {
+    Wish& wish = wishes[i];
+    if (wish.range) return;
+    const auto& summary = summary_of(statistics, placement.source_of(wish.value));
+    MethodConfig method = options.method;
+    method.method = wish.method;
+    if (summary.has_values()) wish.range = find_range(wish.value, summary, method, config, quantizer);
+  });
+  calibration::Ranges ranges;
+  for (const auto& wish : wishes) {
+    if (wish.range) ranges[wish.value] = *wish.range;
+  }
+  return ranges;
+}
+
+void check_method(const QuantConfig& config, const RangeOptions& options) {
+  const MethodConfig& m = options.method;
+  const bool percentiles = is_percentile(m.percentile) && !m.candidates.empty() &&
+                           std::all_of(m.candidates.begin(), m.candidates.end(), is_percentile);
+  if (!percentiles) throw usage_error("a percentile must be above 0 and at most 100");
+  constexpr std::size_t kMostBins = 1 << 20;
+  if (m.entropy_levels < 2 || m.entropy_bins < m.entropy_levels || m.entropy_bins > kMostBins)
+    throw usage_error("--entropy-bins must be at least --entropy-levels, which must be at least 2");
+  if (m.most_common && !(config.power_of_two_scale && config.activation_symmetric)) {
+    throw usage_error("--most-common chooses between power-of-two scales of symmetric activations",
+                      "add --power-of-two-scale --activation-symmetric");
+  }
+  for (const auto& entry : options.overrides) {
+    if (entry.range) check_range(entry);
+  }
+}
+
+bool needs_histograms(const RangeOptions& options) {
+  const auto needs = [](CalibrationMethod method) { return method != CalibrationMethod::minmax; };
+  return needs(options.method.method) ||
+         std::any_of(options.overrides.begin(), options.overrides.end(),
+                     [&](const auto& entry) { return entry.method && needs(*entry.method); });
+}
+
+bool needs_votes(const QuantConfig& config, const RangeOptions& options) {
+  return config.power_of_two_scale && options.method.most_common;
+}
+
+}  // namespace detent::quantization

@@ -1,0 +1,32 @@
+// From statistics to the ranges of all activations that get quantized.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "calibrate/statistics.h"
+#include "detent/config.h"
+#include "quantize/placement.h"
+
+namespace detent::quantization {
+
+struct RangeOptions {
+  MethodConfig method;
+  std::vector<TensorOverride> overrides;
+  std::size_t threads = 1;
+};
+
+/// Ranges by value: what the user gave, what follows from the operator, or what the method finds. Values of which
+/// nothing was seen are left out. Throws usage for options that make no sense or overrides that match no activation,
+/// bad_input naming the tensor when the statistics lack it or what the method needs.
+calibration::Ranges find_ranges(const Placement& placement, const calibration::Statistics& statistics,
+                                const QuantConfig& config, const RangeOptions& options);
+
+/// Throws usage for a method and formats that do not go together, and for numbers out of range.
+void check_method(const QuantConfig& config, const RangeOptions& options);
+
+/// Whether any tensor's method asks for histograms, or for votes on power-of-two scales.
+bool needs_histograms(const RangeOptions& options);
+bool needs_votes(const QuantConfig& config, const RangeOptions& options);
+
+}  // namespace detent::quantization
