@@ -4,6 +4,7 @@
 #include <bit>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "base/vector_clones.h"
 
@@ -45,17 +46,20 @@ void add(Histogram::Counts& row, const Histogram::Counts& counts) {
   }
 }
 
-// The sum of both tables' rows, which are cleared.
+// The sum of the rows of all tables, which are cleared; returns whether it has any count.
 DETENT_VECTOR_CLONES
-std::uint32_t take_row(std::uint32_t* even, std::uint32_t* odd, std::uint32_t* sum) {
-  std::uint32_t any = 0;
-  for (std::size_t b = 0; b < kFine; ++b) {
-    sum[b] = even[b] + odd[b];
-    any |= sum[b];
-    even[b] = 0;
-    odd[b] = 0;
+bool take_row(std::uint32_t* row, std::size_t tables, std::size_t stride, std::uint32_t* sum) {
+  for (std::size_t b = 0; b < kFine; ++b) sum[b] = 0;
+  for (std::size_t t = 0; t < tables; ++t) {
+    std::uint32_t* const part = row + t * stride;
+    for (std::size_t b = 0; b < kFine; ++b) {
+      sum[b] += part[b];
+      part[b] = 0;
+    }
   }
-  return any;
+  std::uint32_t any = 0;
+  for (std::size_t b = 0; b < kFine; ++b) any |= sum[b];
+  return any != 0;
 }
 
 void check_rows(const Histogram::Rows& rows) {
@@ -137,41 +141,37 @@ std::size_t Histogram::memory_bytes() const {
 }
 
 void HistogramScratch::count(std::span<const float> values) {
-  tables_.resize(2 * kRows * kBins);
-  std::uint32_t* const even = tables_.data();
-  std::uint32_t* const odd = tables_.data() + kRows * kBins;
+  tables_.resize(kTables * kTable);
+  std::uint32_t* const table = tables_.data();
+  std::uint8_t* const touched = touched_.data();
   const auto key = [](float v) { return std::bit_cast<std::uint32_t>(v) >> (kMantissaBits - Histogram::kFineBits); };
   std::size_t i = 0;
-  for (; i + 1 < values.size(); i += 2) {
-    const std::uint32_t a = key(values[i]);
-    const std::uint32_t b = key(values[i + 1]);
-    ++even[a];
-    ++odd[b];
-    touched_[a / kBins] = 1;
-    touched_[b / kBins] = 1;
+  for (; i + kTables <= values.size(); i += kTables) {
+    std::array<std::uint32_t, kTables> keys;
+    for (std::size_t t = 0; t < kTables; ++t) keys[t] = key(values[i + t]);
+    for (std::size_t t = 0; t < kTables; ++t) ++table[t * kTable + keys[t]];
+    for (std::size_t t = 0; t < kTables; ++t) touched[keys[t] / kBins] = 1;
   }
-  if (i < values.size()) {
-    ++even[key(values[i])];
-    touched_[key(values[i]) / kBins] = 1;
+  for (; i < values.size(); ++i) {
+    ++table[key(values[i])];
+    touched[key(values[i]) / kBins] = 1;
   }
 }
 
 void HistogramScratch::drain(Histogram& histogram) {
   if (tables_.empty()) return;
-  std::uint32_t* const even = tables_.data();
-  std::uint32_t* const odd = tables_.data() + kRows * kBins;
   // -0 is 0: its count moves to the positive side, with the denormals above -2^-134 that share its bin.
   if (touched_[kNegative] != 0) {
-    even[0] += even[kNegative * kBins] + odd[kNegative * kBins];
-    even[kNegative * kBins] = odd[kNegative * kBins] = 0;
     touched_[0] = 1;
+    for (std::size_t t = 0; t < kTables; ++t)
+      tables_[t * kTable] += std::exchange(tables_[t * kTable + kNegative * kBins], 0);
   }
   std::array<std::uint32_t, kBins> sum;
   // From the top down: a row's resolution is then known when it is made.
   for (std::size_t r = kRows; r-- > 0;) {
     if (touched_[r] == 0) continue;
     touched_[r] = 0;
-    if (take_row(even + r * kBins, odd + r * kBins, sum.data()) == 0) continue;
+    if (take_row(tables_.data() + r * kBins, kTables, kTable, sum.data()) == 0) continue;
     histogram.add_row(r >= kNegative, static_cast<int>(r % kNegative), sum);
   }
 }

@@ -56,7 +56,7 @@ class Histogram {
   std::array<Rows, 2> sides_;  // positive and zero, negative
 };
 
-/// A thread's counters for a run of values; reused from call to call. 1 MiB, of which only the rows that occur are
+/// A thread's counters for a run of values; reused from call to call. 2 MiB, of which only the rows that occur are
 /// ever touched.
 class HistogramScratch {
  public:
@@ -68,7 +68,9 @@ class HistogramScratch {
  private:
   static constexpr std::size_t kRows = 512;
   static constexpr std::size_t kBins = Histogram::kFineBins;
-  // Two tables, used in turn: equal neighbours then do not wait for each other's increment.
+  static constexpr std::size_t kTable = kRows * kBins;
+  // Tables are used in turn: equal neighbours then do not wait for each other's increment.
+  static constexpr std::size_t kTables = 4;
   std::vector<std::uint32_t> tables_;  // made on first use
   std::array<std::uint8_t, kRows> touched_{};
 };
