@@ -21,6 +21,7 @@
 #include "quantize/params.h"
 #include "quantize/placement.h"
 #include "quantize/ranges.h"
+#include "shim/ranks.h"
 
 namespace detent {
 namespace {
@@ -124,6 +125,10 @@ std::uint64_t size_on_disk(const onnx::Model& model) {
 
 QuantizeResult quantize(const QuantizeOptions& options) {
   check_options(options);
+  if (shim::Ranks::join().size() > 1) {
+    throw usage_error("quantize is the work of one process, and MPI started several",
+                      "calibrate with mpirun, then quantize --statistics without it");
+  }
   pipeline::check_apart(written_files(options), options.calibration_data, options.statistics);
   QuantizeResult result;
   profile::Profiler profiler(options.profile);
