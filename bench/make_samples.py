@@ -2,6 +2,7 @@
 """Random calibration samples for a model: OUT/npz/NNNN.npz (keys = input names) and the same tensors as OUT/bin/NNNN.bin.
 
   make_samples.py MODEL.onnx OUT -n 8 [--shape NAME:1x3x224x224 ...] [--dist uniform|gaussian] [--seed 0]
+                  [--first-scale 1e-5]
 
 A .bin file is: magic "DETBIN1\\0", u32 count; per input u32 name length, name, u32 ONNX data type, u32 rank, i64 dims,
 u64 byte count, zero bytes up to a multiple of 64, the raw data. Little-endian."""
@@ -24,10 +25,10 @@ def shape_of(value, given):
     return [d.dim_value if d.dim_value > 0 else 1 if i == 0 else free for i, d in enumerate(t.shape.dim)]
 
 
-def draw(name, dtype, shape, rng, dist):
+def draw(name, dtype, shape, rng, dist, scale):
     if np.issubdtype(dtype, np.floating):
         a = rng.random(shape, dtype=np.float32) if dist == "uniform" else rng.standard_normal(shape, dtype=np.float32)
-        return a.astype(dtype)
+        return (a * np.float32(scale)).astype(dtype)
     if "mask" in name or dtype == np.bool_:
         a = rng.integers(0, 2, shape)
         a[..., :1] = 1  # a row that is masked out entirely is not a real input
@@ -57,6 +58,7 @@ def main():
     p.add_argument("--shape", action="append", default=[], metavar="NAME:1x3x224x224")
     p.add_argument("--dist", choices=["uniform", "gaussian"], default="uniform")
     p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--first-scale", type=float, default=1, help="factor on the first sample's values: a black image, a silent clip")
     a = p.parse_args()
     given = {n: [int(d) for d in s.split("x")] for n, s in (x.rsplit(":", 1) for x in a.shape)}
     graph = onnx.load(a.model, load_external_data=False).graph
@@ -73,7 +75,8 @@ def main():
         os.makedirs(os.path.join(a.out, kind), exist_ok=True)
     for i in range(a.n):
         rng = np.random.default_rng([a.seed, i])  # sample i is the same whatever n is
-        sample = {name: draw(name, dtype, shape, rng, a.dist) for name, dtype, shape in inputs}
+        scale = a.first_scale if i == 0 else 1
+        sample = {name: draw(name, dtype, shape, rng, a.dist, scale) for name, dtype, shape in inputs}
         np.savez(os.path.join(a.out, "npz", f"{i:04}.npz"), **sample)
         write_bin(os.path.join(a.out, "bin", f"{i:04}.bin"), sample)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Models with random weights and the size of well-known networks, for measuring memory and time (not accuracy).
 
-models.py resnet50|rrdb|bert OUT.onnx [--batch 1] [--size PIXELS] [--blocks N] [--layers N] [--seq N] [--bn] [--external]"""
+models.py resnet50|rrdb|bert|conv3 OUT.onnx [--batch 1] [--size PIXELS] [--blocks N] [--layers N] [--seq N] [--bn] [--external]"""
 
 import argparse
 import os
@@ -32,11 +32,11 @@ class Builder:
         self.nodes.append(helper.make_node(kind, inputs, [output or name + "_out"], name=name, **attributes))
         return output or name + "_out"
 
-    def conv(self, x, cin, cout, kernel=1, stride=1, gain=1.0, bn=False):
+    def conv(self, x, cin, cout, kernel=1, stride=1, gain=1.0, bn=False, bias=True):
         # He initialisation keeps activations finite through many layers
         w = self.parameter(cout, cin, kernel, kernel, std=gain * (2 / (cin * kernel * kernel)) ** 0.5)
-        bias = [] if bn else [self.parameter(cout)]
-        x = self.op("Conv", x, w, *bias, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[kernel // 2] * 4)
+        b = [self.parameter(cout)] if bias and not bn else []
+        x = self.op("Conv", x, w, *b, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[kernel // 2] * 4)
         if bn:
             scale, shift = self.parameter(cout, mean=1.0), self.parameter(cout)
             mean, var = self.constant(np.zeros(cout, np.float32)), self.constant(np.ones(cout, np.float32))
@@ -151,9 +151,20 @@ def bert(batch=1, layers=12, seq=128, width=768, heads=12, **_):
     )
 
 
+def conv3(batch=1, size=32, **_):
+    """Three convolutions without biases: a sample a thousand times smaller has activations a thousand times smaller throughout,
+    so a histogram whose memory follows the spread of the values shows it here."""
+    b = Builder()
+    x = b.op("Relu", b.conv("input", 3, 16, 3, bias=False))
+    x = b.op("Relu", b.conv(x, 16, 16, 3, bias=False))
+    b.conv(x, 16, 8, 3, bias=False)
+    b.nodes[-1].output[0] = "output"
+    return b.finish("conv3", [("input", TensorProto.FLOAT, [batch, 3, size, size])], [("output", [batch, 8, size, size])])
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("name", choices=["resnet50", "rrdb", "bert"])
+    p.add_argument("name", choices=["resnet50", "rrdb", "bert", "conv3"])
     p.add_argument("out")
     for option in "batch", "size", "blocks", "layers", "seq":
         p.add_argument("--" + option, type=int)

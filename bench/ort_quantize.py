@@ -1,47 +1,49 @@
 #!/usr/bin/env python3
 """onnxruntime.quantization on a folder of .npz samples: ort_quantize.py MODEL OUT NPZ_DIR minmax|percentile|entropy THREADS"""
 
-import glob
+import importlib
 import logging
-import os
 import sys
+from typing import Any
 
-import numpy as np
-import onnxruntime
-from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
+import peers
+from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
-model, out, folder, method, threads = sys.argv[1:]
-logging.disable(logging.WARNING)
-
-
-class Samples(CalibrationDataReader):
-    def __init__(self):
-        self.files = iter(sorted(glob.glob(os.path.join(folder, "*.npz"))))
-
-    def get_next(self):
-        path = next(self.files, None)
-        return None if path is None else dict(np.load(path))
+METHODS = {"minmax": CalibrationMethod.MinMax, "percentile": CalibrationMethod.Percentile, "entropy": CalibrationMethod.Entropy}
 
 
-# quantize_static has no option for the number of threads
-plain = onnxruntime.SessionOptions
+def time_calibration() -> peers.Stage:
+    """Calibration is three steps of quantize_static: make a calibrator, give it the samples, compute the ranges."""
+    stage = peers.Stage()
+    module = importlib.import_module("onnxruntime.quantization.quantize")  # the package has a function of that name
+    create = stage.timed(module.create_calibrator)
+
+    def create_timed(*args: Any, **kwargs: Any) -> Any:
+        calibrator = create(*args, **kwargs)
+        calibrator.collect_data = stage.timed(calibrator.collect_data)
+        calibrator.compute_data = stage.timed(calibrator.compute_data)
+        return calibrator
+
+    module.create_calibrator = create_timed
+    return stage
 
 
-def session_options():
-    options = plain()
-    options.intra_op_num_threads = int(threads)
-    return options
+def main() -> None:
+    model, out, folder, method, threads = sys.argv[1:]
+    logging.disable(logging.WARNING)
+    peers.set_threads(int(threads))
+    stage = time_calibration()
+    quantize_static(
+        model,
+        out,
+        peers.Samples(folder),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        weight_type=QuantType.QInt8,
+        calibrate_method=METHODS[method],
+    )
+    stage.report(out)
 
 
-onnxruntime.SessionOptions = session_options
-
-methods = {"minmax": CalibrationMethod.MinMax, "percentile": CalibrationMethod.Percentile, "entropy": CalibrationMethod.Entropy}
-quantize_static(
-    model,
-    out,
-    Samples(),
-    quant_format=QuantFormat.QDQ,
-    per_channel=True,
-    weight_type=QuantType.QInt8,
-    calibrate_method=methods[method],
-)
+if __name__ == "__main__":
+    main()

@@ -6,47 +6,32 @@
 MODEL is resnet50, resnet50_bn, rrdb, bert (made by models.py) or a path, with shapes for dynamic inputs where the default
 does not suit: net.onnx,x:1x3x640x640. What each column means: README.md. Exit status 1 when a rule is broken."""
 
-# Only the standard library here: on Linux a child's peak memory starts from its parent's at exec, so the parent stays small.
+# Only the standard library here and in measure.py, which says why.
 import argparse
 import json
 import os
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-MADE = {
-    "resnet50": ["resnet50"],
-    "resnet50_bn": ["resnet50", "--bn"],
-    "rrdb": ["rrdb"],
-    "bert": ["bert"],
-    "rrdb_small": ["rrdb", "--blocks", "1", "--size", "128"],
-}
+from measure import (
+    HERE,
+    environment,
+    inference_cost,
+    make_samples,
+    measure,
+    median,
+    memory_limit,
+    memory_rules,
+    missing,
+    peer_stage,
+    prepare,
+    ratio,
+)
+
 QUICK = ["resnet50", "rrdb_small"]
-
-
-def measure(command, env):
-    """Run to the end; wall and CPU seconds and peak memory as the operating system counts them."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        start = time.monotonic()
-        child = subprocess.Popen(command, stdout=out, stderr=err, env=env)
-        _, status, use = os.wait4(child.pid, 0)
-        wall = time.monotonic() - start
-        child.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0), err.seek(0)
-        if child.returncode != 0:
-            tail = err.read()[-2000:].decode(errors="replace")
-            raise RuntimeError(f"{' '.join(command)}: exit {child.returncode}\n{tail}")
-        return {
-            "wall_s": wall,
-            "cpu_s": use.ru_utime + use.ru_stime,
-            "peak_mb": use.ru_maxrss / 1024,
-            "stdout": out.read().decode(errors="replace"),
-        }
 
 
 def calibration_seconds(profile):
@@ -106,33 +91,29 @@ def one_case(a, model, data, threads, work, env):
             r = measure(command, env)
             out = r.pop("stdout")
             if tool in ("default", "tuned"):
-                r.update(json.loads(out))
+                r.update(inference_cost(out))
             elif tool.startswith("detent"):
                 if not (os.path.exists(outputs[0]) and os.path.exists(outputs[2])):
                     raise RuntimeError(f"{' '.join(command)}: wrote no model or no profile")
-                r["calibration_s"] = calibration_seconds(work + "/profile.yaml")
+                r["stage_s"] = calibration_seconds(work + "/profile.yaml")
+            else:
+                r["stage_s"] = peer_stage(out)
             runs[tool].append(r)
     return runs
 
 
 def judge(runs):
-    """Medians per tool, and for detent the ratios and rules. Ratios are taken within a round, then their median."""
-    plain = lambda run: run["session_s"] + run["loop_s"]
-    median = lambda tool, key: statistics.median(r[key] for r in runs[tool])
+    """Medians per tool, and for detent the ratios and rules."""
+    default, tuned = runs["default"], runs["tuned"]
     result = {}
-    for tool in runs:
-        row = {key: median(tool, key) for key in ("wall_s", "cpu_s", "peak_mb")}
-        row["peak_to_default"] = row["peak_mb"] / median("default", "peak_mb")
-        if tool in ("default", "tuned"):
-            row["stage_s"] = statistics.median(plain(r) for r in runs[tool])
+    for tool, rows in runs.items():
+        row = {key: median(rows, key) for key in ("wall_s", "cpu_s", "peak_mb", "stage_s")}
+        row["peak_to_default"] = row["peak_mb"] / median(default, "peak_mb")
         if tool.startswith("detent"):
-            row["stage_s"] = median(tool, "calibration_s")
-            ratio = lambda base: statistics.median(r["calibration_s"] / plain(b) for r, b in zip(runs[tool], runs[base]))
-            row["time_to_default"], row["time_to_tuned"] = ratio("default"), ratio("tuned")
-            row["limit_mb"] = 1.05 * median("tuned", "peak_mb") + 48
+            row["time_to_default"], row["time_to_tuned"] = ratio(rows, "stage_s", default), ratio(rows, "stage_s", tuned)
+            row["limit_mb"] = memory_limit(tuned)
             row["rules"] = {
-                "peak <= default": row["peak_to_default"] <= 1,
-                "peak <= 1.05 tuned + 48 MiB": row["peak_mb"] <= row["limit_mb"],
+                **memory_rules(rows, default, tuned),
                 "time <= 1.12 default": row["time_to_default"] <= 1.12,
                 "time <= 1.12 tuned": row["time_to_tuned"] <= 1.12,
             }
@@ -151,16 +132,6 @@ def print_case(name, samples, threads, result):
             f"{show(row, 'time_to_tuned')} | {verdict} |",
             flush=True,
         )
-
-
-def prepare(a, spec, work):
-    """(name, path of the model, shapes for make_samples.py)"""
-    path, *shapes = spec.split(",")
-    if path in MADE:
-        made = f"{work}/{path}.onnx"
-        subprocess.run([sys.executable, HERE + "/models.py", MADE[path][0], made, *MADE[path][1:]], check=True)
-        return path, made, shapes
-    return os.path.splitext(os.path.basename(path))[0], path, shapes
 
 
 def main():
@@ -182,12 +153,9 @@ def main():
     a.models = a.models or QUICK
     if a.quick:
         a.rounds = 1
-    for path in [m.split(",")[0] for m in a.models] + [a.bench]:
-        if path not in MADE and not os.path.exists(path):
-            p.error(f"{path} does not exist")
-    env = dict(os.environ, ORT_DISABLE_TELEMETRY="1")
-    if a.runtime:
-        env["DETENT_ONNXRUNTIME"] = os.path.abspath(a.runtime)
+    for path in missing(a.models, a.bench):
+        p.error(f"{path} does not exist")
+    env = environment(a.runtime)
 
     work = a.work or tempfile.mkdtemp(prefix="detent-bench-")
     os.makedirs(work, exist_ok=True)
@@ -210,15 +178,10 @@ def main():
         )
         print("|---|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
         for spec in a.models:
-            name, model, shapes = prepare(a, spec, work)
+            name, model, options = prepare(spec, work)
             for samples in a.samples:
                 data = f"{work}/data"
-                shutil.rmtree(data, ignore_errors=True)
-                subprocess.run(
-                    [sys.executable, HERE + "/make_samples.py", model, data, "-n", str(samples)]
-                    + [x for s in shapes for x in ("--shape", s)],
-                    check=True,
-                )
+                make_samples(model, data, samples, options)
                 for threads in a.threads:
                     runs = one_case(a, model, data, threads, work, env)
                     result = judge(runs)
