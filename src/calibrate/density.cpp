@@ -1,7 +1,11 @@
 #include "calibrate/density.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
+
+#include "base/vector_clones.h"
 
 namespace detent::calibration {
 namespace {
@@ -29,36 +33,84 @@ double tail(double u) {
 }
 
 template <Power power>
-double at(double x, const Grid& grid) {
-  const double q = round_even(std::clamp(x, grid.low, grid.high) / grid.step) * grid.step;
-  const double d = std::abs(x - q);
-  return power == Power::one ? d : d * d;
+double raised(double d) {
+  return power == Power::one ? std::abs(d) : d * d;
 }
 
-// Mean of the error over one interval. Grid points within half a step of the ends of the grid round as inside.
+// Error at a point, in units of steps or of their squares.
+template <Power power>
+double at_point(double x, const Grid& grid) {
+  return raised<power>(x / grid.step - round_even(std::clamp(x, grid.low, grid.high) / grid.step));
+}
+
+// Sum over an interval, in the same units; the part beyond the grid is clipped.
 template <Power power>
 double over(const Interval& i, const Grid& grid) {
-  const double width = i.high - i.low;
-  // Too narrow for differences of integrals: the error is the same all over it.
-  if (width <= grid.step * 1e-7) return at<power>(0.5 * (i.low + i.high), grid);
+  if (i.per_width == 0) return i.count * at_point<power>(0.5 * (i.low + i.high), grid);
+  const double from = grid.low / grid.step;
+  const double to = grid.high / grid.step;
+  const double low = i.low / grid.step;
+  const double high = i.high / grid.step;
   double sum = 0;
-  const double low = std::clamp(i.low, grid.low, grid.high);
-  const double high = std::clamp(i.high, grid.low, grid.high);
-  const double scale = power == Power::one ? grid.step * grid.step : grid.step * grid.step * grid.step;
-  if (high > low) sum += scale * (sawtooth<power>(high / grid.step) - sawtooth<power>(low / grid.step));
-  if (i.high > grid.high) sum += tail<power>(i.high - grid.high) - tail<power>(std::max(i.low, grid.high) - grid.high);
-  if (i.low < grid.low) sum += tail<power>(grid.low - i.low) - tail<power>(grid.low - std::min(i.high, grid.low));
-  return sum / width;
+  if (high > from && low < to) sum += sawtooth<power>(std::min(high, to)) - sawtooth<power>(std::max(low, from));
+  if (high > to) sum += tail<power>(high - to) - tail<power>(std::max(low - to, 0.0));
+  if (low < from) sum += tail<power>(from - low) - tail<power>(std::max(from - high, 0.0));
+  return i.per_width * grid.step * sum;
+}
+
+// The same for intervals within the grid. Always in the same lanes, so that the result does not depend on how wide the
+// machine's vectors are.
+template <Power power>
+[[gnu::always_inline]] inline double sum_within(const Interval* intervals, std::size_t count, double step) {
+  constexpr std::size_t kLanes = 8;
+  std::array<double, kLanes> lanes{};
+  std::size_t i = 0;
+  const double per_step = 1 / step;
+  const auto term = [&](const Interval& at) {
+    return at.per_width * (sawtooth<power>(at.high * per_step) - sawtooth<power>(at.low * per_step));
+  };
+  for (; i + kLanes <= count; i += kLanes) {
+    for (std::size_t k = 0; k < kLanes; ++k) lanes[k] += term(intervals[i + k]);
+  }
+  for (; i < count; ++i) lanes[i % kLanes] += term(intervals[i]);
+  return std::accumulate(lanes.begin(), lanes.end(), 0.0) * step;
+}
+
+DETENT_VECTOR_CLONES
+double sum_within_one(const Interval* intervals, std::size_t count, double step) {
+  return sum_within<Power::one>(intervals, count, step);
+}
+
+DETENT_VECTOR_CLONES
+double sum_within_two(const Interval* intervals, std::size_t count, double step) {
+  return sum_within<Power::two>(intervals, count, step);
 }
 
 template <Power power>
 double mean(const Density& density, const Grid& grid) {
+  const auto& all = density.intervals;
+  const auto first = std::partition_point(all.begin(), all.end(), [&](const auto& i) { return i.low < grid.low; });
+  const auto last = std::partition_point(first, all.end(), [&](const auto& i) { return i.high <= grid.high; });
   double sum = 0;
-  for (const auto& i : density.intervals) sum += i.count * over<power>(i, grid);
-  return density.total > 0 ? sum / density.total : 0;
+  for (auto i = all.begin(); i != first; ++i) sum += over<power>(*i, grid);
+  for (auto i = last; i != all.end(); ++i) sum += over<power>(*i, grid);
+  const auto count = static_cast<std::size_t>(last - first);
+  const Interval* inside = all.data() + (first - all.begin());
+  sum += power == Power::one ? sum_within_one(inside, count, grid.step) : sum_within_two(inside, count, grid.step);
+  for (auto i = first; i != last; ++i) {
+    if (i->per_width == 0) sum += over<power>(*i, grid);  // a point: the sum above passed over it
+  }
+  const double unit = power == Power::one ? grid.step : grid.step * grid.step;
+  return density.total > 0 ? unit * sum / density.total : 0;
 }
 
 }  // namespace
+
+Interval::Interval(double from, double to, double values) : low(from), high(to), count(values) {
+  // Bins are a good part of an octave wide. Only one that an extreme cuts can be too narrow for differences of integrals.
+  const double width = high - low;
+  per_width = width > 1e-7 * std::max(std::abs(low), std::abs(high)) ? count / width : 0;
+}
 
 Density density_of(const Summary& summary) {
   Density density;
@@ -68,7 +120,7 @@ Density density_of(const Summary& summary) {
   for (const auto& bin : summary.histogram.bins()) {
     const double low = std::clamp<double>(bin.low, density.min, density.max);
     const double high = std::clamp<double>(bin.high, density.min, density.max);
-    density.intervals.push_back({low, high, static_cast<double>(bin.count)});
+    density.intervals.emplace_back(low, high, static_cast<double>(bin.count));
     density.total += static_cast<double>(bin.count);
   }
   return density;

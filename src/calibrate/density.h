@@ -10,8 +10,11 @@ namespace detent::calibration {
 
 struct Interval {
   double low = 0;
-  double high = 0;  // equal to low for a point
+  double high = 0;
   double count = 0;
+  double per_width = 0;  // count / (high - low); 0 for a point, whose ends are equal or as good as equal
+
+  Interval(double from, double to, double values);
 };
 
 struct Density {

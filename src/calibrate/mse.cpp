@@ -16,10 +16,11 @@ class Estimate {
   explicit Estimate(const Density& density) : intervals_(density.intervals) {
     sums_.resize(intervals_.size() + 1);
     for (std::size_t i = 0; i < intervals_.size(); ++i) {
-      const auto& [low, high, count] = intervals_[i];
-      const double mid = 0.5 * (low + high);
-      sums_[i + 1] = {sums_[i].n + count, sums_[i].x + count * mid,
-                      sums_[i].xx + count * (mid * mid + (high - low) * (high - low) / 12)};
+      const Interval& at = intervals_[i];
+      const double mid = 0.5 * (at.low + at.high);
+      const double width = at.high - at.low;
+      sums_[i + 1] = {sums_[i].n + at.count, sums_[i].x + at.count * mid,
+                      sums_[i].xx + at.count * (mid * mid + width * width / 12)};
     }
   }
 
