@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""onnxruntime.quantization on a folder of .npz samples: ort_quantize.py MODEL OUT NPZ_DIR minmax|percentile|entropy THREADS"""
+"""onnxruntime.quantization on a folder of .npz samples: ort_quantize.py MODEL OUT NPZ_DIR METHOD THREADS [OP_TYPE...]
+METHOD: minmax, percentile or entropy."""
 
 import importlib
 import logging
@@ -29,7 +30,7 @@ def time_calibration() -> peers.Stage:
 
 
 def main() -> None:
-    model, out, folder, method, threads = sys.argv[1:]
+    model, out, folder, method, threads, *op_types = sys.argv[1:]
     logging.disable(logging.WARNING)
     peers.set_threads(int(threads))
     stage = time_calibration()
@@ -38,6 +39,7 @@ def main() -> None:
         out,
         peers.Samples(folder),
         quant_format=QuantFormat.QDQ,
+        op_types_to_quantize=op_types or None,
         per_channel=True,
         weight_type=QuantType.QInt8,
         calibrate_method=METHODS[method],

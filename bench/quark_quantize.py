@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""AMD Quark ONNX on a folder of .npz samples: quark_quantize.py MODEL OUT NPZ_DIR METHOD THREADS
+"""AMD Quark ONNX on a folder of .npz samples: quark_quantize.py MODEL OUT NPZ_DIR METHOD THREADS [as-detent [OP_TYPE...]]
 METHOD: minmax, percentile, layerwise-percentile, entropy (preset A8W8) or mse (preset XINT8: power-of-two scales only).
+
+With "as-detent" A8W8 gets the formats that the others use: activations with zero points, weights per channel.
 
   quark_quantize.py --version    imports Quark, which compiles its operators the first time, and prints its version
 
@@ -16,9 +18,9 @@ from typing import Any
 import peers
 
 
-def config_for(method: str) -> Any:
+def config_for(method: str, as_detent: bool, op_types: list[str]) -> Any:
     """Quark's own preset with the method put in. CLE, which rewrites weights before calibration, is left out of the cost."""
-    from onnxruntime.quantization import CalibrationMethod
+    from onnxruntime.quantization import CalibrationMethod, QuantType
     from quark.onnx import Config, LayerWiseMethod, PowerOfTwoMethod
     from quark.onnx.quantization.config import get_default_config
 
@@ -33,6 +35,10 @@ def config_for(method: str) -> Any:
     config.calibrate_method = methods[method]
     config.include_cle = False
     config.print_summary = False
+    config.op_types_to_quantize = op_types
+    if as_detent and method != "mse":
+        config.activation_type, config.per_channel = QuantType.QUInt8, True
+        config.extra_options["ActivationSymmetric"] = False
     return Config(global_quant_config=config)
 
 
@@ -59,7 +65,7 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print_version()
         return
-    model, out, folder, method, threads = sys.argv[1:]
+    model, out, folder, method, threads, *options = sys.argv[1:]
     os.environ["OMP_NUM_THREADS"] = threads  # torch reads it when it is loaded
     logging.disable(logging.WARNING)
     peers.set_threads(int(threads))
@@ -67,7 +73,8 @@ def main() -> None:
 
     attempts: list[str] = []
     stage = time_calibration(attempts)
-    ModelQuantizer(config_for(method)).quantize_model(model, out, peers.Samples(folder))
+    config = config_for(method, options[:1] == ["as-detent"], options[1:])
+    ModelQuantizer(config).quantize_model(model, out, peers.Samples(folder))
     if len(attempts) != 1:
         raise SystemExit(f"calibrated as {', then '.join(attempts)}")
     stage.report(out)

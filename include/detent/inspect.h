@@ -32,7 +32,9 @@ struct LayerReport {
   std::uint64_t parameters = 0;  // elements of the constants that it reads
   std::uint64_t parameter_bytes = 0;
   std::optional<std::uint64_t> activation_bytes;  // of its outputs; unset when a shape is not known
-  std::string output_shape;                       // of the first output
+  /// Multiply-accumulates, and arithmetic operations in all (2 per MAC), of one run; unset when a shape is not known.
+  std::optional<std::uint64_t> macs, flops;
+  std::string output_shape;  // of the first output
 };
 
 struct Inspection {
@@ -45,8 +47,11 @@ struct Inspection {
   std::uint64_t parameters = 0;         // of the whole model, each constant counted once
   std::uint64_t parameter_bytes = 0;
   std::optional<std::uint64_t> activation_bytes;  // sum over layers; unset when any is not known
-  /// Largest sum of the activations that are alive at one time, by the order of nodes in the file; unset as above.
+  std::optional<std::uint64_t> macs;              // likewise
+  /// Largest sum of the activations that are alive at one time, by the order of nodes in the file and with the reuse of
+  /// memory that is usual; unset as above. `peak_at`: the layer that runs then.
   std::optional<std::uint64_t> peak_activation_bytes;
+  std::optional<std::size_t> peak_at;
   std::vector<std::string> notes;
 };
 

@@ -36,6 +36,11 @@ struct QuantizeOptions {
   /// Also write the float model as it was calibrated, after the graph rewrites.
   std::optional<std::filesystem::path> prepared_output;
   std::optional<std::filesystem::path> profile;
+  /// One HTML file that shows where time, memory and bytes went, and what each layer and tensor lost. With calibration
+  /// data both models run on a few samples for it.
+  std::optional<std::filesystem::path> report;
+  /// Stages and layers in the Chrome trace format.
+  std::optional<std::filesystem::path> trace;
   /// Where working files go; unset: $TMPDIR or /tmp.
   std::optional<std::filesystem::path> work_dir;
   /// ONNX Runtime's library; unset: searched.

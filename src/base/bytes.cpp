@@ -39,16 +39,26 @@ std::uint64_t parse_size(std::string_view text) {
   throw usage_error(fmt::format("'{}' is not a size", text), "write it like 512MiB, 1.5GiB or 2000000");
 }
 
-std::string format_size(std::uint64_t bytes) {
-  static constexpr std::array<const char*, 5> kNames{"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
+namespace {
+
+template <std::size_t N>
+std::string scaled(std::uint64_t amount, double step, const std::array<const char*, N>& names) {
+  auto value = static_cast<double>(amount);
   std::size_t unit = 0;
-  while (value >= 1024 && unit + 1 < kNames.size()) {
-    value /= 1024;
+  while (value >= step && unit + 1 < N) {
+    value /= step;
     ++unit;
   }
   const bool whole = unit == 0 || value >= 100;
-  return whole ? fmt::format("{:.0f} {}", value, kNames[unit]) : fmt::format("{:.1f} {}", value, kNames[unit]);
+  std::string text = whole ? fmt::format("{:.0f}", value) : fmt::format("{:.1f}", value);
+  if (*names[unit] != 0) text += fmt::format(" {}", names[unit]);
+  return text;
 }
+
+}  // namespace
+
+std::string format_size(std::uint64_t bytes) { return scaled<5>(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB"}); }
+
+std::string format_count(std::uint64_t count) { return scaled<5>(count, 1000, {"", "k", "M", "G", "T"}); }
 
 }  // namespace detent

@@ -15,6 +15,9 @@ std::uint64_t parse_size(std::string_view text);
 /// Formats with binary units and at most one decimal: "1.5 GiB", "640 KiB", "12 B".
 std::string format_size(std::uint64_t bytes);
 
+/// A count with a decimal prefix: "812", "4.1 M", "118 G".
+std::string format_count(std::uint64_t count);
+
 inline std::span<const std::byte> as_byte_span(std::string_view text) noexcept {
   return std::as_bytes(std::span(text.data(), text.size()));
 }

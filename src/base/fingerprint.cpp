@@ -8,8 +8,9 @@
 namespace detent {
 
 Fingerprint& Fingerprint::operator+=(const Fingerprint& other) noexcept {
-  low += other.low;
-  high += other.high + (low < other.low ? 1 : 0);
+  const std::uint64_t sum = low + other.low;
+  high += other.high + (sum < low ? 1 : 0);
+  low = sum;
   return *this;
 }
 

@@ -107,7 +107,8 @@ double mean(const Density& density, const Grid& grid) {
 }  // namespace
 
 Interval::Interval(double from, double to, double values) : low(from), high(to), count(values) {
-  // Bins are a good part of an octave wide. Only one that an extreme cuts can be too narrow for differences of integrals.
+  // Bins are a good part of an octave wide. Only one that an extreme cuts can be too narrow for differences of
+  // integrals.
   const double width = high - low;
   per_width = width > 1e-7 * std::max(std::abs(low), std::abs(high)) ? count / width : 0;
 }

@@ -19,7 +19,7 @@ Range best_mse_range(const std::string& tensor, const Summary& summary, const Me
   if (!method.most_common) return mse_power_of_two_range(summary, quantizer);
   const bool wide = format.activation_type == QuantType::int16 || format.activation_type == QuantType::uint16;
   const Votes& votes = wide ? summary.votes_16_bit : summary.votes_8_bit;
-  if (votes.empty()) {
+  if (votes.empty() && !summary.all_zero()) {
     throw bad_input(
         fmt::format("the statistics of tensor '{}' do not say which scale is best for most samples", tensor),
         "calibrate with --most-common");

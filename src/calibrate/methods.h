@@ -19,7 +19,7 @@ Range minmax_range(const Summary& summary, bool average);
 
 /// Range that keeps `percentile` percent of the values. Symmetric: that percentile of |x|, on both sides. Two-sided:
 /// half of the rest is cut on each side. Either way no wider than the extremes. Percentiles are those of numpy (linear
-/// between order statistics); a value is known to half a bin, 0.2 % down to 1/64 of the largest value of its sign.
+/// between order statistics); a value is known to half a bin, 0.2 % down to 1/32 of the largest value of its sign.
 Range percentile_range(const Summary& summary, double percentile, bool two_sided);
 
 /// The candidate percentile whose range has the least mean error after quantizing and dequantizing; the first of
@@ -35,7 +35,7 @@ Range mse_power_of_two_range(const Summary& summary, const Quantizer& quantizer)
 
 /// Exponent of the power-of-two scale with which symmetric integers of so many bits have the least mean squared error.
 int best_power_of_two(const Summary& summary, int bits);
-/// The range that leads to the exponent that was best for most runs, the larger one of equals.
+/// The range that leads to the exponent that was best for most runs, the larger one of equals; without votes scale 1.
 Range most_common_power_of_two_range(const Votes& votes, int bits);
 
 /// Range [-t, t], no wider than the extremes, for the t that loses the least information (Migacz, "8-bit inference with

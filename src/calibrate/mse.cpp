@@ -137,8 +137,9 @@ Range mse_range(const Summary& summary, const Quantizer& quantizer) {
       if (side.least < coarse.least) coarse = side;
     }
   }
-  Search fine{coarse.low, coarse.high};
+  Search fine{min, max};
   fine.consider(min, max, exact);
+  fine.consider(coarse.low, coarse.high, exact);
   for (const int per_octave : {16, 64, 256}) {
     const auto factors = around(per_octave, 6);
     for (const Bounds which : bounds) scan(fine, which, factors, min, max, exact);
@@ -170,7 +171,8 @@ int best_power_of_two(const Summary& summary, int bits) {
 Range most_common_power_of_two_range(const Votes& votes, int bits) {
   const auto best =
       std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second <= b.second; });
-  const double t = std::ldexp(std::exp2(bits - 1) - 1, best == votes.end() ? 0 : best->first);
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  const double t = std::min(std::ldexp(std::exp2(bits - 1) - 1, best == votes.end() ? 0 : best->first), kLargest);
   return to_range(-t, t);
 }
 

@@ -89,7 +89,7 @@ void Observers::receive(std::size_t tap, const exec::TensorView& tensor, const e
   // Votes need the histogram of this run alone.
   Histogram& histogram = options_.votes ? run.histogram : summary.histogram;
   for (auto& part : parts) part.scratch.drain(histogram);
-  if (options_.votes && run.has_values()) {
+  if (options_.votes && run.has_values() && !run.all_zero()) {
     run.votes_8_bit[best_power_of_two(run, 8)] = 1;
     run.votes_16_bit[best_power_of_two(run, 16)] = 1;
   }

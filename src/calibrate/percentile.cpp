@@ -9,7 +9,8 @@ namespace detent::calibration {
 namespace {
 
 // Values with exact counts, ascending. Each bin stands at its middle, which is never off by more than half its width:
-// spreading its values over it would be closer for smooth data and twice as far off where they are all the same.
+// spreading its values over it would be closer for smooth data and twice as far off where they are all the same. The
+// bin of zeros stands at 0.
 struct Points {
   struct Point {
     double value = 0;
@@ -46,7 +47,8 @@ Points points_of(const Summary& summary) {
   for (const auto& bin : summary.histogram.bins()) {
     const double low = std::clamp<double>(bin.low, p.smallest, p.largest);
     const double high = std::clamp<double>(bin.high, p.smallest, p.largest);
-    p.points.push_back({0.5 * (low + high), bin.count});
+    const bool zeros = low == 0 && bin.high > 0;
+    p.points.push_back({zeros ? 0 : 0.5 * (low + high), bin.count});
     p.total += bin.count;
   }
   return p;

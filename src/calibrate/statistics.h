@@ -26,10 +26,11 @@ struct Summary {
   std::uint64_t runs = 0;  // in which the tensor had finite values
   ExactSum sum_of_minima;  // one of each run
   ExactSum sum_of_maxima;
-  Votes votes_8_bit;  // empty unless asked for, see best_power_of_two()
+  Votes votes_8_bit;  // empty unless asked for, see best_power_of_two(); a run of zeros does not vote
   Votes votes_16_bit;
 
   bool has_values() const noexcept { return !extremes.empty(); }
+  bool all_zero() const noexcept { return has_values() && extremes.lowest() == 0 && extremes.highest() == 0; }
   void merge(const Summary& other);
 };
 

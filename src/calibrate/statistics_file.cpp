@@ -97,6 +97,8 @@ ExactSum get_sum(protozero::pbf_message<Tensor>& in) {
   if (static_cast<std::size_t>(std::distance(values.begin(), values.end())) != limbs.size())
     throw std::invalid_argument("a sum of a wrong length");
   std::copy(values.begin(), values.end(), limbs.begin());
+  if (std::any_of(limbs.begin(), limbs.end() - 1, [](auto limb) { return limb >> 32 != 0; }))
+    throw std::invalid_argument("a sum in a wrong form");
   return ExactSum(limbs);
 }
 
@@ -138,12 +140,32 @@ std::int32_t finite_key(float value) {
   return key;
 }
 
+std::uint64_t total(const Votes& votes) {
+  std::uint64_t sum = 0;
+  for (const auto& [exponent, count] : votes) sum += count;
+  return sum;
+}
+
 void check(const Summary& s) {
-  const bool filled = s.count > s.nan_count + s.inf_count;
-  if (filled != s.has_values() || (s.runs > 0) != filled)
-    throw std::invalid_argument("counts that contradict each other");
-  if (!s.histogram.empty() && s.histogram.total() != s.count - s.nan_count - s.inf_count)
+  constexpr const char* kContradict = "counts that contradict each other";
+  if (s.nan_count > s.count || s.inf_count > s.count - s.nan_count) throw std::invalid_argument(kContradict);
+  const std::uint64_t finite = s.count - s.nan_count - s.inf_count;
+  if ((finite > 0) != s.has_values() || (finite > 0) != (s.runs > 0) || s.runs > finite)
+    throw std::invalid_argument(kContradict);
+  if (!s.histogram.empty() && s.histogram.total() != finite)
     throw std::invalid_argument("a histogram that does not add up");
+  if (total(s.votes_8_bit) != total(s.votes_16_bit) || total(s.votes_8_bit) > s.runs)
+    throw std::invalid_argument("votes that do not add up");
+}
+
+// Of all tensors and what is said of them.
+void check(const Statistics& statistics) {
+  for (const auto& [name, s] : statistics.tensors) {
+    if (s.histogram.empty() == (statistics.has_histograms && s.has_values()))
+      throw std::invalid_argument("a histogram that is missing, or was not asked for");
+    if (s.votes_8_bit.empty() == (statistics.has_votes && s.has_values() && !s.all_zero()))
+      throw std::invalid_argument("votes that are missing, or were not asked for");
+  }
 }
 
 std::pair<std::string, Summary> get_tensor(protozero::pbf_message<Tensor> in) {
@@ -175,8 +197,10 @@ std::pair<std::string, Summary> get_tensor(protozero::pbf_message<Tensor> in) {
 
 void get_fingerprints(protozero::pbf_message<File>& in, Statistics& statistics) {
   std::array<std::uint64_t, 4> words{};
-  std::size_t i = 0;
-  for (const auto word : in.get_packed_fixed64()) words.at(i++) = word;
+  const auto given = in.get_packed_fixed64();
+  if (static_cast<std::size_t>(std::distance(given.begin(), given.end())) != words.size())
+    throw std::invalid_argument("fingerprints of a wrong length");
+  std::copy(given.begin(), given.end(), words.begin());
   statistics.model = {words[0], words[1]};
   statistics.data = {words[2], words[3]};
 }
@@ -200,6 +224,7 @@ Statistics parse(std::string_view message) {
       default: in.skip();
     }
   }
+  check(statistics);
   return statistics;
 }
 
@@ -217,8 +242,9 @@ std::string_view open_envelope(std::span<const std::byte> bytes, const std::stri
         "calibrate again, or use the detent that wrote it");
   }
   const auto message = bytes.subspan(sizeof header);
-  if (header.size != message.size() || XXH3_64bits(message.data(), message.size()) != header.checksum)
-    throw bad_input(where + " is damaged: its size or checksum is wrong", "copy it again, or calibrate again");
+  if (header.reserved != 0 || header.size != message.size() ||
+      XXH3_64bits(message.data(), message.size()) != header.checksum)
+    throw bad_input(where + " is damaged: its header or checksum is wrong", "copy it again, or calibrate again");
   return {reinterpret_cast<const char*>(message.data()), message.size()};
 }
 

@@ -14,6 +14,7 @@ inline std::string not_negative(const std::string& text) {
 
 void add_quantize(CLI::App& app, std::stop_token stop);
 void add_calibrate(CLI::App& app, std::stop_token stop);
+void add_plan(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_compare(CLI::App& app, std::stop_token stop);
 

@@ -48,6 +48,7 @@ nlohmann::json to_json(const Inspection& r) {
                      {"op_types", r.op_types},
                      {"parameters", r.parameters},
                      {"parameter_bytes", r.parameter_bytes},
+                     {"macs", to_json(r.macs)},
                      {"activation_bytes", to_json(r.activation_bytes)},
                      {"peak_activation_bytes", to_json(r.peak_activation_bytes)},
                      {"notes", r.notes}};
@@ -59,17 +60,21 @@ nlohmann::json to_json(const Inspection& r) {
   out["inputs"] = values(r.inputs);
   out["outputs"] = values(r.outputs);
   if (r.heaviest) out["heaviest_layer"] = r.layers[*r.heaviest].name;
+  if (r.peak_at) out["peak_at"] = r.layers[*r.peak_at].name;
   for (const auto& l : r.layers) {
     out["layers"].push_back({{"name", l.name},
                              {"op_type", l.op_type},
                              {"parameters", l.parameters},
                              {"parameter_bytes", l.parameter_bytes},
                              {"activation_bytes", to_json(l.activation_bytes)},
+                             {"macs", to_json(l.macs)},
+                             {"flops", to_json(l.flops)},
                              {"output_shape", l.output_shape}});
   }
   return out;
 }
 
+std::string count_or_unknown(const std::optional<std::uint64_t>& count) { return count ? format_count(*count) : "?"; }
 std::string size_or_unknown(const std::optional<std::uint64_t>& bytes) { return bytes ? format_size(*bytes) : "?"; }
 
 void print_layers(const Inspection& r, std::size_t limit) {
@@ -80,12 +85,12 @@ void print_layers(const Inspection& r, std::size_t limit) {
   };
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return weight(a) > weight(b); });
   if (limit != 0 && order.size() > limit) order.resize(limit);
-  fmt::print("\n{:>12} {:>10} {:>12}  {:<18} {:<20} {}\n", "parameters", "bytes", "activations", "operator", "output",
-             "layer (heaviest first)");
+  fmt::print("\n{:>12} {:>10} {:>9} {:>12}  {:<18} {:<20} {}\n", "parameters", "bytes", "MACs", "activations",
+             "operator", "output", "layer (heaviest first)");
   for (const auto i : order) {
     const auto& l = r.layers[i];
-    fmt::print("{:>12} {:>10} {:>12}  {:<18} {:<20} {}\n", l.parameters, format_size(l.parameter_bytes),
-               size_or_unknown(l.activation_bytes), l.op_type, l.output_shape, l.name);
+    fmt::print("{:>12} {:>10} {:>9} {:>12}  {:<18} {:<20} {}\n", l.parameters, format_size(l.parameter_bytes),
+               count_or_unknown(l.macs), size_or_unknown(l.activation_bytes), l.op_type, l.output_shape, l.name);
   }
   if (order.size() < r.layers.size())
     fmt::print("… and {} more (--layers 0 lists all)\n", r.layers.size() - order.size());
@@ -100,9 +105,9 @@ void print_report(const Inspection& r, std::size_t layers) {
   for (const auto& v : r.inputs) fmt::print("input  {} {} {}\n", v.name, v.type, v.shape);
   for (const auto& v : r.outputs) fmt::print("output {} {} {}\n", v.name, v.type, v.shape);
   fmt::print("operators: {}\n", fmt::join(types, ", "));
-  fmt::print("parameters: {} ({}); activations: {} in all, {} alive at once\n", r.parameters,
-             format_size(r.parameter_bytes), size_or_unknown(r.activation_bytes),
-             size_or_unknown(r.peak_activation_bytes));
+  fmt::print("parameters: {} ({}); MACs: {}; activations: {} in all, {} alive at once{}\n", r.parameters,
+             format_size(r.parameter_bytes), count_or_unknown(r.macs), size_or_unknown(r.activation_bytes),
+             size_or_unknown(r.peak_activation_bytes), r.peak_at ? ", at " + r.layers[*r.peak_at].name : "");
   if (r.heaviest) fmt::print("heaviest layer: {} {}\n", r.layers[*r.heaviest].op_type, r.layers[*r.heaviest].name);
   for (const auto& note : r.notes) fmt::print("note: {}\n", note);
   print_layers(r, layers);

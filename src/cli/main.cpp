@@ -27,6 +27,7 @@ int run(int argc, char** argv) {
   const detent::cli::Signals signals;
   detent::cli::add_quantize(app, signals.token());
   detent::cli::add_calibrate(app, signals.token());
+  detent::cli::add_plan(app);
   detent::cli::add_inspect(app);
   detent::cli::add_compare(app, signals.token());
   try {

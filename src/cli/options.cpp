@@ -202,4 +202,20 @@ void add_running(CLI::App& command, Running into) {
       ->group("Running");
 }
 
+void add_quantization(CLI::App& command, QuantizeOptions& options) {
+  command
+      .add_option("--calibration-data", options.calibration_data,
+                  "directory of .npy, .npz or test_data_set_*/input_N.pb, or one .npy or .npz file")
+      ->option_text("PATH");
+  command
+      .add_option("--statistics", options.statistics,
+                  "take these statistics (detent calibrate) instead of running the model")
+      ->option_text("FILE");
+  add_sampling(command, {options.max_samples, options.batch_size, options.allow_nonfinite});
+  add_method(command, options.method, options.overrides);
+  add_format(command, options.config);
+  add_selection(command, options.config);
+  add_running(command, {options.threads, options.workers, options.work_dir, options.runtime});
+}
+
 }  // namespace detent::cli

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "detent/config.h"
+#include "detent/quantize.h"
 
 namespace detent::cli {
 
@@ -35,5 +36,8 @@ struct Running {
   std::optional<std::filesystem::path>& runtime;
 };
 void add_running(CLI::App& command, Running into);
+
+/// All that decides what quantize() makes of a model.
+void add_quantization(CLI::App& command, QuantizeOptions& options);
 
 }  // namespace detent::cli

@@ -1,34 +1,114 @@
 #include "cli/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <cstdio>
+#include <algorithm>
+#include <string_view>
+
+#include "base/bytes.h"
+#include "profile/meters.h"
 
 namespace detent::cli {
+namespace {
 
-ProgressLine::ProgressLine() : terminal_(::isatty(STDERR_FILENO) == 1) {}
+using namespace std::chrono_literals;
 
-void ProgressLine::update(const std::string& stage, std::uint64_t done, std::uint64_t total) {
-  constexpr auto kInterval = std::chrono::milliseconds(100);
-  const auto now = Clock::now();
-  if (!terminal_ || (drawn_ && now - last_ < kInterval)) return;
-  last_ = now;
-  drawn_ = true;
-  const double seconds = std::chrono::duration<double>(now - started_).count();
-  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
-  std::string line = fmt::format("{}: {}", stage, done);
-  // Files may hold several samples, so the number of files is only a lower bound of the work.
-  if (total >= done && total > 0) line += fmt::format(" of {}", total);
-  line += fmt::format("  {:.1f}/s", rate);
-  if (total > done && rate > 0) line += fmt::format("  {:.0f} s left", static_cast<double>(total - done) / rate);
-  fmt::print(stderr, "\r{}\x1b[K", line);
-  std::fflush(stderr);
+constexpr auto kRedraw = 100ms;
+constexpr auto kPlainPeriod = 10s;
+
+double seconds(ProgressLine::Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+/// "8 s", "3:07", "1:02:45".
+std::string time_text(double time) {
+  const auto whole = static_cast<std::uint64_t>(std::clamp(time, 0.0, 1e9) + 0.5);
+  if (whole < 100) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-void ProgressLine::finish() {
-  if (drawn_) fmt::print(stderr, "\r\x1b[K");
-  drawn_ = false;
+std::string memory_text() {
+  const std::uint64_t now = profile::memory_now().resident;
+  return fmt::format("memory {}, peak {}", format_size(now), format_size(std::max(now, profile::peak_resident())));
+}
+
+/// Without what would move the cursor, and short enough that the line is not broken in two.
+std::string one_line(std::string_view text, std::size_t columns) {
+  std::string line;
+  std::size_t used = 0;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool begins = (byte & 0xC0U) != 0x80;  // a character of several bytes takes one column
+    if (begins && ++used > columns) break;
+    line += byte < 0x20 || byte == 0x7F ? '?' : c;
+  }
+  return line;
+}
+
+std::size_t columns_of(std::FILE* out) {
+  winsize size{};
+  const bool known = ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return known ? size.ws_col - 1U : 79U;  // a full line would wrap
+}
+
+}  // namespace
+
+ProgressLine::ProgressLine() : ProgressLine(stderr, ::isatty(STDERR_FILENO) == 1) {}
+
+ProgressLine::ProgressLine(std::FILE* out, bool terminal, Clock::time_point start)
+    : out_(out), terminal_(terminal), started_(start), last_(start), stage_started_(start) {}
+
+void ProgressLine::update(const std::string& stage, std::uint64_t done, std::uint64_t total, Clock::time_point now) {
+  if (stage != stage_ || done < stage_done_) {
+    stage_ = stage;
+    stage_started_ = now;
+    stage_done_ = done;
+  }
+  done_ = done;
+  total_ = total;
+  pending_ = true;
+  if (terminal_) {
+    if (shown_ && now - last_ < kRedraw) return;
+    fmt::print(out_, "\r{}\x1b[K", one_line(text(now), columns_of(out_)));
+    std::fflush(out_);
+    last_ = now;
+    shown_ = true;
+    pending_ = false;
+  } else if (now - last_ >= kPlainPeriod) {
+    print_plain(now);
+  }
+}
+
+void ProgressLine::finish(Clock::time_point now) {
+  if (shown_ && terminal_) {
+    fmt::print(out_, "\r\x1b[K");
+    std::fflush(out_);
+  } else if (shown_ && pending_) {
+    print_plain(now);
+  }
+  shown_ = pending_ = false;
+  last_ = started_ = now;
+}
+
+void ProgressLine::print_plain(Clock::time_point now) {
+  fmt::print(out_, "{}\n", one_line(text(now), std::string::npos));
+  std::fflush(out_);
+  last_ = now;
+  shown_ = true;
+  pending_ = false;
+}
+
+std::string ProgressLine::text(Clock::time_point now) const {
+  std::string line = fmt::format("{}: {}", stage_, done_);
+  if (total_ >= done_ && total_ > 0) line += fmt::format(" of {}", total_);
+  const double time = seconds(now - stage_started_);
+  // What was done when the stage was first heard of took an unknown time.
+  const double rate = time > 0 ? static_cast<double>(done_ - stage_done_) / time : 0;
+  if (rate > 0) line += fmt::format("  {:.{}f}/s", rate, rate < 10 ? 2 : 1);
+  if (total_ > done_ && rate > 0)
+    line += fmt::format("  {} left", time_text(static_cast<double>(total_ - done_) / rate));
+  return line + "  " + memory_text();
 }
 
 }  // namespace detent::cli

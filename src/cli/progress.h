@@ -1,31 +1,50 @@
-// Progress on the terminal.
+// Progress of a long run, on the terminal or in a log.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 
 namespace detent::cli {
 
-/// One line on stderr that is rewritten in place; on anything but a terminal, nothing.
+/// On a terminal one line that is rewritten in place at most every 100 ms and cleared at the end. Elsewhere plain lines
+/// for runs that take long: none in the first 10 s, then one at most every 10 s and one at the end. A line tells the
+/// stage, the work done, its rate, the time left, and the process's memory now and at its peak.
+///
+/// Calls come from one thread at a time.
 class ProgressLine {
  public:
+  using Clock = std::chrono::steady_clock;
+
+  /// On stderr.
   ProgressLine();
+  ProgressLine(std::FILE* out, bool terminal, Clock::time_point start = Clock::now());
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
   ~ProgressLine() { finish(); }
 
-  /// `total` 0: not known.
-  void update(const std::string& stage, std::uint64_t done, std::uint64_t total);
-  /// Clears the line.
-  void finish();
+  /// `total` 0: not known. Files may hold several samples, so it is a lower bound of the work.
+  void update(const std::string& stage, std::uint64_t done, std::uint64_t total, Clock::time_point now = Clock::now());
+  /// Clears the line, or writes the last plain one. Nothing more comes after it until the next update.
+  void finish(Clock::time_point now = Clock::now());
 
  private:
-  using Clock = std::chrono::steady_clock;
+  std::string text(Clock::time_point now) const;
+  void print_plain(Clock::time_point now);
+
+  std::FILE* out_;
   bool terminal_;
-  bool drawn_ = false;
-  Clock::time_point started_ = Clock::now();
-  Clock::time_point last_;
+  Clock::time_point started_;
+  bool shown_ = false;      // a line on the terminal to clear, or a plain line before
+  bool pending_ = false;    // what is below has not been shown
+  Clock::time_point last_;  // when a line was shown
+
+  std::string stage_;
+  std::uint64_t done_ = 0;
+  std::uint64_t total_ = 0;
+  Clock::time_point stage_started_;  // with its first update, which came when `stage_done_` was done
+  std::uint64_t stage_done_ = 0;
 };
 
 }  // namespace detent::cli

@@ -73,19 +73,7 @@ void add_quantize(CLI::App& app, std::stop_token stop) {
   auto& options = args->options;
   command->add_option("MODEL", options.model, "float ONNX model")->required()->option_text(" ");
   command->add_option("-o,--output", options.output, "quantized model to write")->required()->option_text("FILE");
-  command
-      ->add_option("--calibration-data", options.calibration_data,
-                   "directory of .npy, .npz or test_data_set_*/input_N.pb, or one .npy or .npz file")
-      ->option_text("PATH");
-  command
-      ->add_option("--statistics", options.statistics,
-                   "take these statistics (detent calibrate) instead of running the model")
-      ->option_text("FILE");
-  add_sampling(*command, {options.max_samples, options.batch_size, options.allow_nonfinite});
-  add_method(*command, options.method, options.overrides);
-  add_format(*command, options.config);
-  add_selection(*command, options.config);
-  add_running(*command, {options.threads, options.workers, options.work_dir, options.runtime});
+  add_quantization(*command, options);
   command
       ->add_option("--external-data-threshold", args->external_threshold,
                    "put tensors of this size and more into OUTPUT.data (default: only when the model would pass 2 GiB)")
@@ -95,6 +83,14 @@ void add_quantize(CLI::App& app, std::stop_token stop) {
       ->option_text("FILE")
       ->group("Output");
   command->add_option("--profile", options.profile, "write a profile (YAML) while running")
+      ->option_text("FILE")
+      ->group("Output");
+  command
+      ->add_option("--report", options.report,
+                   "write a report (HTML): time, memory, bottleneck, layers, histograms, errors")
+      ->option_text("FILE")
+      ->group("Output");
+  command->add_option("--trace", options.trace, "write a trace of stages and layers, for Perfetto")
       ->option_text("FILE")
       ->group("Output");
   command->add_flag("--json", args->json, "print the result as JSON")->group("Output");

@@ -57,5 +57,6 @@ Runtime::Runtime(const std::optional<std::filesystem::path>& library) {
 }
 
 const std::string& Runtime::version() const { return impl_->version; }
+std::uint64_t Runtime::peak_activation_bytes() const { return impl_->cache.peak_in_use(); }
 
 }  // namespace detent::exec

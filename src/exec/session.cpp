@@ -32,6 +32,7 @@ Ort::SessionOptions session_options(const SessionOptions& options) {
   Ort::SessionOptions so;
   if (options.threads > 0) so.SetIntraOpNumThreads(options.threads);
   so.AddConfigEntry("session.model_external_initializers_file_folder_path", kExternalRoot);
+  if (!options.record.empty()) so.EnableProfiling(options.record.c_str());
   if (options.shares_cores) so.AddConfigEntry("session.intra_op.allow_spinning", "0");
   if (options.tuning == Tuning::deployed) return so;
   so.SetGraphOptimizationLevel(optimization_level(options.tuning));
@@ -171,6 +172,15 @@ std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const
   }
 }
 
+std::vector<NodeTime> Session::end_recording() {
+  const Ort::AllocatorWithDefaultOptions allocator;
+  const std::filesystem::path file = impl_->session.EndProfilingAllocated(allocator).get();
+  auto times = read_node_times(file);
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);
+  return times;
+}
+
 graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
                                const std::map<std::string, std::vector<std::int64_t>>& input_shapes) {
   EmitOptions options;
@@ -181,8 +191,9 @@ graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
     }
   }
   if (options.outputs.empty()) throw bad_input(fmt::format("model '{}' has no nodes", model.path.string()));
-  const Session session(runtime, emit(model, options), fmt::format("model '{}'", model.path.string()),
-                        {Tuning::inspect, 1, {}});
+  // With shapes given, folding what follows from them finds those of Reshapes as well.
+  const Tuning tuning = input_shapes.empty() ? Tuning::inspect : Tuning::lean;
+  const Session session(runtime, emit(model, options), fmt::format("model '{}'", model.path.string()), {tuning, 1, {}});
   graph::ValueTypes types;
   for (const auto& tensor : model.graph.initializers) {
     std::vector<onnx::Dim> dims;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "data/sample.h"
+#include "exec/node_times.h"
 #include "exec/tap.h"
 #include "graph/values.h"
 #include "onnx/model.h"
@@ -23,6 +24,8 @@ class Runtime {
   /// Loads the library (see shim::load_onnxruntime). Throws device when it is missing or too old.
   explicit Runtime(const std::optional<std::filesystem::path>& library = {});
   const std::string& version() const;
+  /// Largest sum of activations and working memory that lean sessions have had in use at one time.
+  std::uint64_t peak_activation_bytes() const;
 
   struct Impl;
   const std::shared_ptr<Impl>& impl() const { return impl_; }
@@ -44,6 +47,8 @@ struct SessionOptions {
   std::stop_token stop;
   /// Other sessions run at the same time: idle threads sleep at once instead of spinning for a while.
   bool shares_cores = false;
+  /// Times of nodes are recorded, in a file whose path starts so, until Session::end_recording().
+  std::filesystem::path record = {};
 };
 
 /// An input or output of a session. Dynamic dimensions are -1.
@@ -70,6 +75,10 @@ class Session {
   /// what a receiver threw, interrupted when the stop token was set, bad_input or resource when the runtime fails.
   std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where,
                                TapReceiver* receiver = nullptr);
+
+  /// Ends the recording of SessionOptions::record and returns what the last run gave; its file is removed. Not while
+  /// runs are on.
+  std::vector<NodeTime> end_recording();
 
  private:
   struct Impl;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "exec/emit.h"
 #include "graph/index.h"
 #include "pipeline/identity.h"
+#include "plan/calibration.h"
 
 namespace detent::pipeline {
 namespace {
@@ -29,20 +31,6 @@ std::vector<calibration::Observed> observed_values(const onnx::Model& model, con
                                    : "made by " + model.graph.nodes[static_cast<std::size_t>(producer)].label()});
   }
   return observed;
-}
-
-// The blocked layout costs a copy of the convolutions' weights outside of the mapped file: taken where that is little
-// beside what any session needs. Depends on the model alone, so that results do too.
-exec::Tuning tuning_for(const onnx::Model& model) {
-  constexpr std::uint64_t kLittle = std::uint64_t{32} << 20;
-  const graph::Index index(model);
-  std::uint64_t bytes = 0;
-  for (const auto& node : model.graph.nodes) {
-    if (!node.is("Conv") || node.inputs().size() < 2) continue;
-    const int weight = index.initializer(node.inputs()[1]);
-    if (weight != graph::kNone) bytes += model.graph.initializers[static_cast<std::size_t>(weight)].data.size();
-  }
-  return bytes <= kLittle ? exec::Tuning::blocked : exec::Tuning::lean;
 }
 
 // What the workers share: the samples, and the first error.
@@ -105,19 +93,36 @@ struct Worker {
   calibration::Observers observers;
   Fingerprint data;
 
-  void work(Queue& queue, exec::Session& session, const std::string& where) {
-    while (auto item = queue.next()) {
-      try {
-        observers.begin_sample(item->sample.origin);
-        session.run(item->sample.inputs, fmt::format("{}, sample '{}'", where, item->sample.origin), &observers);
-        data += fingerprint_of(item->sample);
-        queue.done();
-      } catch (...) {
-        queue.failed(item->number, std::current_exception());
-      }
+  // Runs the next sample, if there is one.
+  bool step(Queue& queue, exec::Session& session, const std::string& where) {
+    const auto item = queue.next();
+    if (!item) return false;
+    try {
+      observers.begin_sample(item->sample.origin);
+      session.run(item->sample.inputs, fmt::format("{}, sample '{}'", where, item->sample.origin), &observers);
+      data += fingerprint_of(item->sample);
+      queue.done();
+    } catch (...) {
+      queue.failed(item->number, std::current_exception());
     }
+    return true;
   }
 };
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The sum over the workers, each of which saw a part of the samples.
+calibration::Statistics sum_of(const std::vector<Worker>& workers) {
+  calibration::Statistics all;
+  for (const auto& worker : workers) {
+    auto part = worker.observers.statistics();
+    part.data = worker.data;
+    all.merge(part);
+  }
+  return all;
+}
 
 }  // namespace
 
@@ -128,13 +133,16 @@ std::size_t thread_count(int threads) {
 calibration::Statistics collect(const Prepared& prepared, const quantization::Placement& placement,
                                 const exec::Runtime& runtime, data::SampleSource& source,
                                 const CollectOptions& options) {
+  const auto started = std::chrono::steady_clock::now();
   const std::string where = fmt::format("model '{}'", prepared.model.path.string());
   const auto values = placement.to_observe();
   const auto observed = observed_values(prepared.model, values);
   onnx::Model tapped = prepared.model;
   exec::make_batch_invariant(tapped, prepared.types);
+  if (options.recording != nullptr) options.recording->session_seconds = seconds_since(started);
   exec::Session session(runtime, exec::emit(tapped, {values, {}, {}}), where,
-                        {tuning_for(tapped), options.threads, options.stop, options.workers > 1});
+                        {planning::tuning_for(prepared.model), options.threads, options.stop, options.workers > 1,
+                         options.recording != nullptr ? options.recording->directory / "runtime" : ""});
 
   Queue queue(source, options);
   std::vector<Worker> workers;
@@ -143,20 +151,22 @@ calibration::Statistics collect(const Prepared& prepared, const quantization::Pl
                                                          thread_count(options.threads)}),
                        {}});
   }
+  const auto run_all = [&](Worker& worker) {
+    while (worker.step(queue, session, where)) {
+    }
+  };
+  if (options.recording != nullptr) {
+    // The first run warms up, the second is the one that counts.
+    for (int run = 0; run < 2; ++run) workers.front().step(queue, session, where);
+    options.recording->nodes = session.end_recording();
+  }
   {
     std::vector<std::jthread> others;
-    for (std::size_t w = 1; w < workers.size(); ++w)
-      others.emplace_back([&, w] { workers[w].work(queue, session, where); });
-    workers.front().work(queue, session, where);
+    for (std::size_t w = 1; w < workers.size(); ++w) others.emplace_back([&, w] { run_all(workers[w]); });
+    run_all(workers.front());
   }
   const std::uint64_t samples = queue.finish();
-  calibration::Statistics statistics = workers.front().observers.statistics();
-  statistics.data = workers.front().data;
-  for (std::size_t w = 1; w < workers.size(); ++w) {
-    auto more = workers[w].observers.statistics();
-    more.data = workers[w].data;
-    statistics.merge(more);
-  }
+  calibration::Statistics statistics = sum_of(workers);
   statistics.samples = samples;
   statistics.has_histograms = options.histograms;
   statistics.has_votes = options.votes;

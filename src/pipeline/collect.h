@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <vector>
 
 #include "calibrate/statistics.h"
 #include "data/sample.h"
@@ -12,6 +14,13 @@
 
 namespace detent::pipeline {
 
+/// Times of nodes, taken in the first runs.
+struct Recording {
+  std::filesystem::path directory;  // for a working file
+  std::vector<exec::NodeTime> nodes;
+  double session_seconds = 0;  // from the start of collect() to that of the session's clock
+};
+
 struct CollectOptions {
   bool histograms = false;
   bool votes = false;
@@ -20,6 +29,7 @@ struct CollectOptions {
   int workers = 1;  // samples at a time, in threads that share one session
   Progress progress;
   std::stop_token stop;
+  Recording* recording = nullptr;  // filled when given
 };
 
 /// Statistics of all that the placement needs. They do not depend on workers, nor on the order of samples. Throws what

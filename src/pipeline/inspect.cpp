@@ -8,7 +8,9 @@
 #include "base/error.h"
 #include "exec/session.h"
 #include "graph/index.h"
+#include "graph/liveness.h"
 #include "graph/rewrite.h"
+#include "graph/work.h"
 #include "onnx/model.h"
 
 namespace detent {
@@ -39,7 +41,7 @@ std::vector<ValueReport> describe(const std::vector<onnx::ValueInfo>& values, co
 
 LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, const graph::Index& index,
                            const graph::ValueTypes& types) {
-  LayerReport layer{node.id(), node.op_type(), 0, 0, std::uint64_t{0}, ""};
+  LayerReport layer{node.id(), node.op_type(), 0, 0, std::uint64_t{0}, {}, {}, ""};
   for (const auto& name : node.inputs()) {
     const int i = index.initializer(name);
     if (i == graph::kNone) continue;
@@ -53,40 +55,15 @@ LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, con
     if (!bytes) layer.activation_bytes.reset();
     if (layer.activation_bytes && bytes) *layer.activation_bytes += *bytes;
   }
+  if (const auto work = graph::work_of(model, index, types, node)) {
+    layer.macs = work->macs;
+    layer.flops = work->flops;
+  }
   if (!node.outputs().empty()) {
     const auto found = types.find(node.outputs().front());
     if (found != types.end()) layer.output_shape = shape_text(found->second.shape);
   }
   return layer;
-}
-
-// Walks the nodes in order: a value is alive from its producer to its last reader, outputs to the end.
-std::optional<std::uint64_t> peak_alive(const onnx::Model& model, const graph::Index& index,
-                                        const graph::ValueTypes& types) {
-  const auto& nodes = model.graph.nodes;
-  std::vector<std::vector<std::uint64_t>> dies_after(nodes.size());
-  std::uint64_t alive = 0;
-  std::uint64_t peak = 0;
-  const auto bear = [&](const std::string& name) {
-    const auto bytes = graph::static_bytes(types, name);
-    if (!bytes) return false;
-    const auto readers = index.consumers(name);
-    alive += *bytes;
-    if (!index.is_output(name) && !readers.empty())
-      dies_after[static_cast<std::size_t>(readers.back())].push_back(*bytes);
-    return true;
-  };
-  for (const auto& input : model.graph.inputs) {
-    if (index.initializer(input.name) == graph::kNone && !bear(input.name)) return std::nullopt;
-  }
-  for (std::size_t n = 0; n < nodes.size(); ++n) {
-    for (const auto& name : nodes[n].outputs()) {
-      if (!name.empty() && !bear(name)) return std::nullopt;
-    }
-    peak = std::max(peak, alive);
-    for (const auto bytes : dies_after[n]) alive -= bytes;
-  }
-  return peak;
 }
 
 void check_shapes(const onnx::Model& model, const InspectOptions& options) {
@@ -126,18 +103,24 @@ Inspection inspect(const InspectOptions& options) {
     report.parameter_bytes += tensor.data.size();
   }
   report.activation_bytes = 0;
+  report.macs = 0;
   std::uint64_t heaviest = 0;
   for (const auto& node : model.graph.nodes) {
     report.layers.push_back(describe_layer(model, node, index, types));
     const auto& layer = report.layers.back();
     if (!layer.activation_bytes) report.activation_bytes.reset();
+    if (!layer.macs) report.macs.reset();
+    if (report.macs) *report.macs += *layer.macs;
     if (report.activation_bytes) *report.activation_bytes += *layer.activation_bytes;
     const std::uint64_t weight = layer.parameter_bytes + layer.activation_bytes.value_or(0);
     if (report.heaviest && weight <= heaviest) continue;
     heaviest = weight;
     report.heaviest = report.layers.size() - 1;
   }
-  report.peak_activation_bytes = peak_alive(model, index, types);
+  if (const auto alive = graph::liveness(model, index, types)) {
+    report.peak_activation_bytes = alive->peak_bytes;
+    report.peak_at = alive->at_node;
+  }
   if (!report.activation_bytes)
     report.notes.emplace_back(
         "some activation sizes depend on dynamic axes; give --shape NAME:1x3x224x224 to know them");

@@ -16,7 +16,9 @@
 #include "pipeline/collect.h"
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
+#include "pipeline/run_report.h"
 #include "profile/profiler.h"
+#include "profile/trace.h"
 #include "quantize/insert.h"
 #include "quantize/params.h"
 #include "quantize/placement.h"
@@ -48,7 +50,9 @@ std::vector<std::filesystem::path> written_files(const QuantizeOptions& options)
     files.push_back(*options.prepared_output);
     files.emplace_back(options.prepared_output->string() + ".data");
   }
-  if (options.profile) files.push_back(*options.profile);
+  for (const auto& path : {options.profile, options.report, options.trace}) {
+    if (path) files.push_back(*path);
+  }
   return files;
 }
 
@@ -68,15 +72,6 @@ calibration::Statistics saved_statistics(const QuantizeOptions& options, const F
         "calibrate again; --samples and --batch-size count as well");
   }
   return statistics;
-}
-
-calibration::Statistics new_statistics(const QuantizeOptions& options, const pipeline::Prepared& prepared,
-                                       const quantization::Placement& placement, const exec::Runtime& runtime,
-                                       data::SampleSource& source) {
-  const auto ranges = range_options(options);
-  return pipeline::collect(prepared, placement, runtime, source,
-                           {quantization::needs_histograms(ranges), quantization::needs_votes(options.config, ranges),
-                            options.allow_nonfinite, options.threads, options.workers, options.progress, options.stop});
 }
 
 void count_nodes(const onnx::Model& model, const quantization::Placement& placement, const quantization::Params& params,
@@ -121,6 +116,136 @@ std::uint64_t size_on_disk(const onnx::Model& model) {
   return bytes;
 }
 
+// One run of quantize(): the stages in their order, and what they hand on.
+class Run {
+ public:
+  explicit Run(const QuantizeOptions& options)
+      : options_(options),
+        profiler_(options.profile),
+        work_(options.work_dir.value_or("")),
+        runtime_(options.runtime),
+        reports_(options.report || options.trace) {
+    profiler_.watch_directory(work_.path());
+  }
+
+  QuantizeResult run() {
+    pre_process();
+    const auto ranges = calibrate();
+    insert_pairs(ranges);
+    write();
+    if (reports_) compare_models();
+    profiler_.finish();
+    if (reports_) pipeline::write_reports(report_, options_, result_, work_.path(), profiler_);
+    for (const auto& stage : profiler_.stages())
+      result_.stages.push_back({stage.name, stage.seconds, stage.peak_memory});
+    result_.peak_memory = profiler_.peak_memory();
+    return std::move(result_);
+  }
+
+ private:
+  void pre_process() {
+    const auto scope = profiler_.scope(Step::pre_process);
+    auto original = onnx::read_model(options_.model);
+    profiler_.checkpoint(Step::model_loaded);
+    pipeline::check_output(options_.output, original);
+    result_.model_bytes_before = size_on_disk(original);
+    if (options_.statistics) identity_ = pipeline::fingerprint_of(original);
+    prepared_ = pipeline::prepare(std::move(original), quantization::needed_opset(options_.config), runtime_,
+                                  work_.path(), profiler_);
+    placement_ = quantization::place(prepared_.model, prepared_.types, options_.config);
+    extremes_ = quantization::scan_weights(prepared_.model, placement_, options_.allow_nonfinite);
+    append(result_.notes, prepared_.notes);
+    append(result_.notes, placement_.notes);
+    if (options_.calibration_data) {
+      source_ = data::open_samples(*options_.calibration_data, pipeline::input_specs(prepared_.model),
+                                   {options_.max_samples, options_.batch_size});
+    }
+    if (options_.prepared_output) {
+      pipeline::check_output(*options_.prepared_output, prepared_.model);
+      onnx::write_model(prepared_.model, *options_.prepared_output, {options_.external_data_threshold});
+    }
+    if (reports_ && source_) {
+      const planning::Circumstances circumstances{placement_.to_observe().size(), true,
+                                                  pipeline::thread_count(options_.threads),
+                                                  static_cast<std::size_t>(options_.workers), 0};
+      pipeline::describe_layers(prepared_, placement_, runtime_, *source_, circumstances, report_);
+    }
+  }
+
+  calibration::Ranges calibrate() {
+    const auto scope = profiler_.scope(Step::calibration);
+    report_.collect_start = profiler_.now();
+    auto statistics = options_.statistics ? saved_statistics(options_, identity_, source_.get()) : new_statistics();
+    result_.samples = statistics.samples;
+    if (source_) append(result_.notes, source_->notes());
+    auto ranges = quantization::find_ranges(placement_, statistics, options_.config, range_options(options_));
+    if (reports_) report_.statistics = std::move(statistics);
+    return ranges;
+  }
+
+  calibration::Statistics new_statistics() {
+    const auto ranges = range_options(options_);
+    pipeline::CollectOptions collect{.histograms = reports_ || quantization::needs_histograms(ranges),
+                                     .votes = quantization::needs_votes(options_.config, ranges),
+                                     .allow_nonfinite = options_.allow_nonfinite,
+                                     .threads = options_.threads,
+                                     .workers = options_.workers,
+                                     .progress = options_.progress,
+                                     .stop = options_.stop};
+    report_.recording.directory = work_.path();
+    if (reports_) collect.recording = &report_.recording;
+    return pipeline::collect(prepared_, placement_, runtime_, *source_, collect);
+  }
+
+  void insert_pairs(const calibration::Ranges& ranges) {
+    const auto scope = profiler_.scope(Step::quantization_static);
+    note_saturation(options_.config, result_.notes);
+    const auto params =
+        quantization::compute_all(prepared_.model, placement_, ranges, extremes_, options_.config, result_.notes);
+    count_nodes(prepared_.model, placement_, params, result_);
+    record_activations(placement_, params, result_);
+    quantization::insert(prepared_.model, placement_, params, options_.config, result_.notes);
+  }
+
+  void write() {
+    const auto scope = profiler_.scope(Step::post_process);
+    prepared_.model.set_producer("detent", DETENT_VERSION);
+    if (options_.stop.stop_requested()) throw interrupted();
+    const auto written = onnx::write_model(prepared_.model, options_.output, {options_.external_data_threshold});
+    result_.model_bytes_after = written.model_bytes + written.data_bytes;
+  }
+
+  // A few samples tell which layers lose most.
+  void compare_models() {
+    if (!options_.calibration_data) return;
+    constexpr std::size_t kSamples = 4;
+    const auto scope = profiler_.scope("Comparison");
+    report_.comparison = compare({.float_model = options_.model,
+                                  .quantized_model = options_.output,
+                                  .calibration_data = *options_.calibration_data,
+                                  .max_samples = kSamples,
+                                  .batch_size = options_.batch_size,
+                                  .threads = options_.threads,
+                                  .runtime = options_.runtime,
+                                  .progress = {},
+                                  .stop = options_.stop});
+  }
+
+  const QuantizeOptions& options_;
+  profile::Profiler profiler_;
+  TempDir work_;
+  exec::Runtime runtime_;
+  bool reports_;
+  QuantizeResult result_;
+  pipeline::RunReport report_;
+
+  Fingerprint identity_;
+  pipeline::Prepared prepared_;
+  quantization::Placement placement_;
+  quantization::WeightExtremes extremes_;
+  std::unique_ptr<data::SampleSource> source_;
+};
+
 }  // namespace
 
 QuantizeResult quantize(const QuantizeOptions& options) {
@@ -130,64 +255,9 @@ QuantizeResult quantize(const QuantizeOptions& options) {
                       "calibrate with mpirun, then quantize --statistics without it");
   }
   pipeline::check_apart(written_files(options), options.calibration_data, options.statistics);
-  QuantizeResult result;
-  profile::Profiler profiler(options.profile);
-  const TempDir work(options.work_dir.value_or(""));
-  profiler.watch_directory(work.path());
-
-  auto pre_process = std::make_optional(profiler.scope(Step::pre_process));
-  auto original = onnx::read_model(options.model);
-  profiler.checkpoint(Step::model_loaded);
-  pipeline::check_output(options.output, original);
-  result.model_bytes_before = size_on_disk(original);
-  const auto identity = options.statistics ? pipeline::fingerprint_of(original) : Fingerprint();
-  const exec::Runtime runtime(options.runtime);
-  auto prepared = pipeline::prepare(std::move(original), quantization::needed_opset(options.config), runtime,
-                                    work.path(), profiler);
-  onnx::Model& model = prepared.model;
-  auto placement = quantization::place(model, prepared.types, options.config);
-  const auto extremes = quantization::scan_weights(model, placement, options.allow_nonfinite);
-  std::unique_ptr<data::SampleSource> source;
-  if (options.calibration_data) {
-    source = data::open_samples(*options.calibration_data, pipeline::input_specs(model),
-                                {options.max_samples, options.batch_size});
-  }
-  if (options.prepared_output) {
-    pipeline::check_output(*options.prepared_output, model);
-    onnx::write_model(model, *options.prepared_output, {options.external_data_threshold});
-  }
-  pre_process.reset();
-
-  calibration::Ranges ranges;
-  {
-    const auto scope = profiler.scope(Step::calibration);
-    const auto statistics = options.statistics ? saved_statistics(options, identity, source.get())
-                                               : new_statistics(options, prepared, placement, runtime, *source);
-    result.samples = statistics.samples;
-    ranges = quantization::find_ranges(placement, statistics, options.config, range_options(options));
-  }
-  append(result.notes, prepared.notes);
-  append(result.notes, placement.notes);
-  if (source) append(result.notes, source->notes());
-  note_saturation(options.config, result.notes);
-  {
-    const auto scope = profiler.scope(Step::quantization_static);
-    const auto params = quantization::compute_all(model, placement, ranges, extremes, options.config, result.notes);
-    count_nodes(model, placement, params, result);
-    record_activations(placement, params, result);
-    quantization::insert(model, placement, params, options.config, result.notes);
-  }
-  {
-    const auto scope = profiler.scope(Step::post_process);
-    model.set_producer("detent", DETENT_VERSION);
-    if (options.stop.stop_requested()) throw interrupted();
-    const auto written = onnx::write_model(model, options.output, {options.external_data_threshold});
-    result.model_bytes_after = written.model_bytes + written.data_bytes;
-  }
-  profiler.finish();
-  for (const auto& stage : profiler.stages()) result.stages.push_back({stage.name, stage.seconds, stage.peak_memory});
-  result.peak_memory = profiler.peak_memory();
-  return result;
+  if (options.trace) profile::check_trace_path(*options.trace);
+  if (options.report) pipeline::check_report_path(*options.report);
+  return Run(options).run();
 }
 
 }  // namespace detent

@@ -64,11 +64,8 @@ Memory parse_statm(std::string_view text) {
   return {resident, resident - file_backed, file_backed};
 }
 
-void add_traffic(const std::string& process, DiskTraffic& sum) {
-  const std::string text = read_text("/proc/" + process + "/io");
-  sum.read += field(text, "read_bytes:");
-  sum.written += field(text, "write_bytes:");
-}
+/// From the text of an io file.
+DiskTraffic parse_io(std::string_view text) { return {field(text, "read_bytes:"), field(text, "write_bytes:")}; }
 
 bool has_children() {
   siginfo_t info{};
@@ -140,6 +137,14 @@ Memory OwnMemory::now() const {
   return parse_statm({text.data(), n > 0 ? static_cast<std::size_t>(n) : 0});
 }
 
+OwnDiskTraffic::OwnDiskTraffic() : io_(::open("/proc/self/io", O_RDONLY | O_CLOEXEC)) {}
+
+DiskTraffic OwnDiskTraffic::now() const {
+  std::array<char, 512> text{};
+  const ssize_t n = ::pread(io_.get(), text.data(), text.size(), 0);
+  return parse_io({text.data(), n > 0 ? static_cast<std::size_t>(n) : 0});
+}
+
 Memory memory_of(std::span<const pid_t> processes) {
   Memory sum;
   for (const pid_t process : processes) sum += parse_statm(read_text(fmt::format("/proc/{}/statm", process)));
@@ -163,9 +168,12 @@ double cpu_seconds() {
 }
 
 DiskTraffic disk_traffic(std::span<const pid_t> descendants) {
-  DiskTraffic sum;
-  add_traffic("self", sum);
-  for (const pid_t process : descendants) add_traffic(fmt::to_string(process), sum);
+  DiskTraffic sum = OwnDiskTraffic().now();
+  for (const pid_t process : descendants) {
+    const DiskTraffic traffic = parse_io(read_text(fmt::format("/proc/{}/io", process)));
+    sum.read += traffic.read;
+    sum.written += traffic.written;
+  }
   return sum;
 }
 

@@ -38,6 +38,16 @@ struct DiskTraffic {
   std::uint64_t written = 0;
 };
 
+/// The same for the traffic of the process that made it and of the children it has waited for.
+class OwnDiskTraffic {
+ public:
+  OwnDiskTraffic();
+  DiskTraffic now() const;
+
+ private:
+  UniqueFd io_;
+};
+
 /// The live children of this process, their children and so on. One system call when there are none. Children that
 /// share this process's memory (between vfork and exec) are left out, or the same pages would count twice.
 std::vector<pid_t> live_descendants();

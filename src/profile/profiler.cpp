@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kSamplePeriod = 20ms;
-constexpr auto kFamilyPeriod = 200ms;  // finding and reading children costs a file per thread and child
+constexpr auto kFamilyPeriod = 200ms;  // finding and reading children costs a file per thread and child; also for GPUs
 constexpr auto kScanPeriod = 1s;
 constexpr int kScanShare = 500;  // a large tree is scanned less often, so that scanning stays below 1/500 of the time
 
@@ -37,22 +37,6 @@ void become_background_thread() {
 
 }  // namespace
 
-std::string_view step_name(Step step) noexcept {
-  switch (step) {
-    case Step::pre_process: return "Pre-process";
-    case Step::calibration: return "Calibration";
-    case Step::quantization_static: return "Quantization (Static)";
-    case Step::quantization_dynamic: return "Quantization (Dynamic)";
-    case Step::quantization_matmul_nbits: return "Quantization (MatMulNBits)";
-    case Step::post_process: return "Post-process";
-    case Step::fast_finetune: return "Fast Finetune";
-    case Step::model_caching: return "Model Caching";
-    case Step::float_model_validation: return "Float Model Validation";
-    case Step::model_loaded: return "Model Loaded";
-  }
-  return "Unknown";
-}
-
 Scope::~Scope() {
   if (profiler_ != nullptr) profiler_->close(stage_);
 }
@@ -65,6 +49,11 @@ Profiler::Profiler(ProfilerOptions options)
     file_.emplace(std::move(*options.yaml));
     file_->append(header_text());
   }
+  if (options.gpu) {
+    gpu_ = GpuMeter::open(*options.gpu);
+    gpu_sought_ = true;
+  }
+  read_gpu();
   mark("Start");
   if (file_ && file_->failure()) std::rethrow_exception(file_->failure());
   if (!options.sample) return;
@@ -84,26 +73,31 @@ Profiler::~Profiler() {
 
 double Profiler::elapsed() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
 
-/// Takes a reading, writes it as `step` and returns its relative time. The caller holds the mutex, except in the
-/// constructor.
-double Profiler::mark(std::string step) {
-  const std::vector<pid_t> family = live_descendants();
-  const Memory memory = memory_now(family);
-  note(memory);
-  const double relative = elapsed();
-  if (!file_) return relative;
-  const DiskTraffic disk = disk_traffic(family);
-  file_->append(checkpoint_text({.step = std::move(step),
-                                 .timestamp = started_unix_ + relative,
-                                 .relative = relative,
-                                 .resident = memory.resident,
-                                 .disk_read = since(disk.read, disk_before_.read),
-                                 .disk_written = since(disk.written, disk_before_.written)}));
-  return relative;
+DiskTraffic Profiler::since_start(const DiskTraffic& disk) const {
+  return {since(disk.read, disk_before_.read), since(disk.written, disk_before_.written)};
 }
 
-/// Merges a reading into the peaks of the run and of every open stage. The caller holds the mutex.
-void Profiler::note(const Memory& memory) {
+/// Takes a reading and writes it as `step`. The caller holds the mutex, except in the constructor.
+Profiler::Reading Profiler::mark(std::string step) {
+  const std::vector<pid_t> family = live_descendants();
+  Reading now{.time = 0, .memory = memory_now(family), .disk = since_start(disk_traffic(family))};
+  now.time = elapsed();
+  note(now);
+  if (file_) {
+    file_->append(checkpoint_text({.step = std::move(step),
+                                   .timestamp = started_unix_ + now.time,
+                                   .relative = now.time,
+                                   .resident = now.memory.resident,
+                                   .disk_read = now.disk.read,
+                                   .disk_written = now.disk.written,
+                                   .gpu_memory = gpu_memory_}));
+  }
+  return now;
+}
+
+/// Merges a reading into the timeline and the peaks of the run and of every open stage. The caller holds the mutex.
+void Profiler::note(const Reading& reading) {
+  const Memory& memory = reading.memory;
   peak_.resident = std::max(peak_.resident, memory.resident);
   peak_.anonymous = std::max(peak_.anonymous, memory.anonymous);
   for (Stage& stage : stages_) {
@@ -111,27 +105,37 @@ void Profiler::note(const Memory& memory) {
     stage.time.peak_memory = std::max(stage.time.peak_memory, memory.resident);
     stage.time.peak_anonymous = std::max(stage.time.peak_anonymous, memory.anonymous);
   }
+  timeline_.add({.time = reading.time,
+                 .resident = memory.resident,
+                 .anonymous = memory.anonymous,
+                 .disk_read = reading.disk.read,
+                 .disk_written = reading.disk.written,
+                 .gpu_memory = gpu_memory_to_note_});
+  gpu_memory_to_note_ = gpu_memory_.value_or(0);
 }
 
 Scope Profiler::scope(std::string_view name) {
-  scan_directories(0s);
+  look_around();
   const std::lock_guard lock(mutex_);
   if (final_) return {nullptr, 0};
   Stage stage;
   stage.time.name = name;
   stage.peak_before = peak_resident();
+  stage.cpu_before = cpu_seconds();
   stages_.push_back(std::move(stage));
-  stages_.back().opened = mark(fmt::format("{} Start", name));
+  const Reading now = mark(fmt::format("{} Start", name));
+  stages_.back().time.start = now.time;
+  stages_.back().disk_before = now.disk;
   return {this, stages_.size() - 1};
 }
 
 void Profiler::close(std::size_t index) noexcept {
   try {
-    scan_directories(0s);
+    look_around();
     const std::lock_guard lock(mutex_);
     if (final_) return;
     Stage& stage = stages_[index];
-    stage.time.seconds = mark(fmt::format("{} End", stage.time.name)) - stage.opened;
+    measure_up_to(stage, mark(fmt::format("{} End", stage.time.name)));
     // A high-water mark that rose while the stage was open is its exact peak, which sampling may have missed.
     const std::uint64_t peak = peak_resident();
     if (peak > stage.peak_before) stage.time.peak_memory = std::max(stage.time.peak_memory, peak);
@@ -140,10 +144,33 @@ void Profiler::close(std::size_t index) noexcept {
   }
 }
 
+/// The stage's figures that grow with time, as if it ended now.
+void Profiler::measure_up_to(Stage& stage, const Reading& now) const {
+  stage.time.seconds = now.time - stage.time.start;
+  stage.time.cpu_seconds = cpu_seconds() - stage.cpu_before;
+  stage.time.disk_read = since(now.disk.read, stage.disk_before.read);
+  stage.time.disk_written = since(now.disk.written, stage.disk_before.written);
+}
+
 void Profiler::checkpoint(std::string_view name) {
-  scan_directories(0s);
+  look_around();
   const std::lock_guard lock(mutex_);
   if (!final_) mark(std::string(name));
+}
+
+void Profiler::add_span(std::string name, double start, double seconds) {
+  const std::lock_guard lock(mutex_);
+  spans_.push_back({std::move(name), start, seconds});
+}
+
+std::vector<TraceSpan> Profiler::spans() const {
+  const std::lock_guard lock(mutex_);
+  return spans_;
+}
+
+std::vector<TimelinePoint> Profiler::timeline() const {
+  const std::lock_guard lock(mutex_);
+  return timeline_.points();
 }
 
 void Profiler::watch_directory(std::filesystem::path directory) {
@@ -170,25 +197,59 @@ void Profiler::scan_directories(Clock::duration gap) {
   peak_directories_ = std::max(peak_directories_, size);
 }
 
+void Profiler::read_gpu() {
+  const std::lock_guard one_at_a_time(gpu_mutex_);
+  if (!gpu_ && !gpu_sought_ && GpuMeter::cuda_is_loaded()) {
+    gpu_ = GpuMeter::open();
+    gpu_sought_ = true;
+  }
+  if (!gpu_) return;
+  const GpuMemory memory = gpu_->now();
+  const std::lock_guard lock(mutex_);
+  if (final_) return;
+  if (memory.of_this_process && !gpu_memory_is_own_) {
+    gpu_memory_is_own_ = true;
+    peak_gpu_memory_.reset();  // until then it was of whole devices
+    gpu_memory_to_note_ = 0;
+  }
+  gpu_memory_ = memory.bytes;
+  gpu_memory_to_note_ = std::max(gpu_memory_to_note_, memory.bytes);
+  peak_gpu_memory_ = std::max(peak_gpu_memory_.value_or(0), memory.bytes);
+}
+
+/// Reads what takes long, before the mutex is taken for a checkpoint.
+void Profiler::look_around() {
+  scan_directories(0s);
+  read_gpu();
+}
+
 void Profiler::sample(const std::stop_token& stop) {
   become_background_thread();
   std::mutex idle;
   std::condition_variable_any wake;
   std::unique_lock waiting(idle);
-  const OwnMemory own;
-  Memory family;
+  const OwnMemory own_memory;
+  const OwnDiskTraffic own_disk;
+  std::vector<pid_t> family;
+  Memory family_memory;
+  DiskTraffic disk;
   Clock::time_point next_family = Clock::now();
   while (!stop.stop_requested()) {
     try {
       if (const auto now = Clock::now(); now >= next_family) {
-        family = memory_of(live_descendants());
+        family = live_descendants();
+        family_memory = memory_of(family);
+        disk = disk_traffic(family);
+        read_gpu();
         next_family = now + kFamilyPeriod;
+      } else if (family.empty()) {
+        disk = own_disk.now();  // with children both change hands when one ends, so they are read at the same time
       }
       {
         // Reading under the lock keeps a reading from before a stage opened out of that stage.
         const std::lock_guard lock(mutex_);
-        Memory memory = own.now();
-        note(memory += family);
+        Memory memory = own_memory.now();
+        note({.time = elapsed(), .memory = memory += family_memory, .disk = since_start(disk)});
       }
       scan_directories(kScanPeriod);
     } catch (...) {  // out of memory: one sample is lost
@@ -198,18 +259,19 @@ void Profiler::sample(const std::stop_token& stop) {
 }
 
 Summary Profiler::summary_at(double relative) const {
-  const DiskTraffic disk = disk_traffic();
+  const DiskTraffic disk = since_start(disk_traffic());
   Summary summary{.seconds = relative,
                   .cpu_seconds = cpu_seconds() - cpu_before_,
                   .peak_memory = std::max(peak_.resident, peak_resident()),
                   .peak_anonymous = peak_.anonymous,
-                  .disk_read = since(disk.read, disk_before_.read),
-                  .disk_written = since(disk.written, disk_before_.written),
+                  .disk_read = disk.read,
+                  .disk_written = disk.written,
                   .peak_directories = peak_directories_,
+                  .peak_gpu_memory = peak_gpu_memory_,
                   .stages = {}};
-  for (const Stage& stage : stages_) {
-    summary.stages.push_back(stage.time);
-    if (stage.open) summary.stages.back().seconds = summary.seconds - stage.opened;
+  for (Stage stage : stages_) {
+    if (stage.open) measure_up_to(stage, {.time = relative, .memory = {}, .disk = disk});
+    summary.stages.push_back(std::move(stage.time));
   }
   return summary;
 }
@@ -220,7 +282,7 @@ Summary Profiler::summary() const {
 }
 
 void Profiler::finish() {
-  scan_directories(0s);
+  look_around();
   std::jthread sampler;
   {
     const std::lock_guard lock(mutex_);
@@ -232,7 +294,7 @@ void Profiler::finish() {
   }
   const std::lock_guard lock(mutex_);
   if (final_) return;
-  final_ = summary_at(mark("End"));
+  final_ = summary_at(mark("End").time);
   if (!file_) return;
   file_->append(summary_text(*final_));
   const std::exception_ptr failure = file_->failure();

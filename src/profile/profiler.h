@@ -14,31 +14,19 @@
 #include <utility>
 #include <vector>
 
+#include "profile/gpu.h"
 #include "profile/meters.h"
 #include "profile/report.h"
+#include "profile/timeline.h"
 
 namespace detent::profile {
-
-/// The steps whose names other tools know. Anything else goes by a name of its own.
-enum class Step {
-  pre_process,
-  calibration,
-  quantization_static,
-  quantization_dynamic,
-  quantization_matmul_nbits,
-  post_process,
-  fast_finetune,
-  model_caching,
-  float_model_validation,
-  model_loaded,  // a single moment: for checkpoint(), not for scope()
-};
-
-/// The name as it stands in the file, e.g. "Quantization (Static)".
-std::string_view step_name(Step step) noexcept;
 
 struct ProfilerOptions {
   std::optional<std::filesystem::path> yaml;  // without it the figures stay in memory
   bool sample = true;                         // without it peaks are those seen at checkpoints and by the kernel
+  /// Measure GPU memory with this library from the start. By default it is the driver's, from when the process first
+  /// loads CUDA: before that it has no GPU memory, and asking would start an idle GPU.
+  std::optional<GpuMeter::Options> gpu = {};
 };
 
 class Profiler;
@@ -74,6 +62,13 @@ class Profiler {
   void checkpoint(Step step) { checkpoint(step_name(step)); }
   void checkpoint(std::string_view name);
 
+  /// Seconds since the start of the profile.
+  double now() const { return elapsed(); }
+  /// Notes what happened from `start` (as now() told it) on. Spans show in the trace and nowhere else, and may come at
+  /// any time, also after finish(). Each is kept: name layers, not each layer's every sample.
+  void add_span(std::string name, double start, double seconds);
+  std::vector<TraceSpan> spans() const;
+
   /// Counts `directory` (there now or later) into the working directories' size from here on.
   void watch_directory(std::filesystem::path directory);
 
@@ -84,6 +79,8 @@ class Profiler {
   /// The figures so far; final after finish().
   Summary summary() const;
   std::vector<StageTime> stages() const { return summary().stages; }
+  /// The run so far: a reading every 20 ms and at checkpoints, merged as the run goes on.
+  std::vector<TimelinePoint> timeline() const;
   /// Bytes: the kernel's high-water mark of this process, or the largest sum with its children where that is more.
   std::uint64_t peak_memory() const { return summary().peak_memory; }
 
@@ -92,18 +89,30 @@ class Profiler {
   using Clock = std::chrono::steady_clock;
   struct Stage {
     StageTime time;
-    double opened = 0;
     std::uint64_t peak_before = 0;
+    double cpu_before = 0;
+    DiskTraffic disk_before;
     bool open = true;
   };
 
+  /// All figures of one moment; disk since the start of the profile.
+  struct Reading {
+    double time = 0;
+    Memory memory;
+    DiskTraffic disk;
+  };
+
   double elapsed() const;
-  double mark(std::string step);
-  void note(const Memory& memory);
+  DiskTraffic since_start(const DiskTraffic& disk) const;
+  Reading mark(std::string step);
+  void note(const Reading& reading);
   void close(std::size_t stage) noexcept;
+  void measure_up_to(Stage& stage, const Reading& now) const;
   Summary summary_at(double relative) const;
   void sample(const std::stop_token& stop);
   void scan_directories(Clock::duration gap);
+  void read_gpu();
+  void look_around();
 
   const Clock::time_point started_ = Clock::now();
   const double started_unix_;
@@ -116,11 +125,21 @@ class Profiler {
   Memory peak_;
   std::uint64_t peak_directories_ = 0;
   std::vector<std::filesystem::path> directories_;
+  Timeline timeline_;
+  std::vector<TraceSpan> spans_;
+  std::optional<std::uint64_t> gpu_memory_;
+  std::uint64_t gpu_memory_to_note_ = 0;  // the largest since the last point of the timeline
+  std::optional<std::uint64_t> peak_gpu_memory_;
+  bool gpu_memory_is_own_ = false;
   std::optional<Summary> final_;
 
   std::mutex scan_mutex_;  // guards the next two; taken before mutex_, never after
   Clock::time_point scanned_;
   Clock::duration scan_cost_{};
+
+  std::mutex gpu_mutex_;  // guards the next two; taken before mutex_, never after
+  std::optional<GpuMeter> gpu_;
+  bool gpu_sought_ = false;
 
   std::jthread sampler_;  // last, so that it has ended before anything it uses goes
 };

@@ -29,12 +29,14 @@ constexpr std::string_view kDefinitions = R"(
 # - timestamp: Unix timestamp (seconds since epoch)
 # - relative_time_secs: Time elapsed since profiling started
 # - cpu_memory_mb: Current resident memory (RSS) of the process and its live children
+# - gpu_memory_mb: Current GPU memory, on machines and runs that use a GPU
 # - disk_read_mb: Cumulative disk bytes read since the start of profiling
 # - disk_write_mb: Cumulative disk bytes written since the start of profiling
 #
 # Summary Metrics (overall):
 # - total_quantization_time_seconds: Total elapsed time from start to end
 # - peak_memory_mb: Peak resident memory (RSS) of the process, or of it and its children where that is more
+# - peak_gpu_memory_mb: Peak GPU memory, likewise
 # - total_disk_read_mb: Total disk bytes read during the entire profiling session
 # - total_disk_write_mb: Total disk bytes written during the entire profiling session
 # - peak_cache_dir_disk_usage_mb: Peak size of all working directories together
@@ -86,6 +88,22 @@ bool may_replace(int fd) {
 
 }  // namespace
 
+std::string_view step_name(Step step) noexcept {
+  switch (step) {
+    case Step::pre_process: return "Pre-process";
+    case Step::calibration: return "Calibration";
+    case Step::quantization_static: return "Quantization (Static)";
+    case Step::quantization_dynamic: return "Quantization (Dynamic)";
+    case Step::quantization_matmul_nbits: return "Quantization (MatMulNBits)";
+    case Step::post_process: return "Post-process";
+    case Step::fast_finetune: return "Fast Finetune";
+    case Step::model_caching: return "Model Caching";
+    case Step::float_model_validation: return "Float Model Validation";
+    case Step::model_loaded: return "Model Loaded";
+  }
+  return "Unknown";
+}
+
 std::string yaml_quoted(std::string_view text) {
   std::string result = "\"";
   const auto out = std::back_inserter(result);
@@ -112,15 +130,16 @@ std::string yaml_quoted(std::string_view text) {
 std::string header_text() { return fmt::format("{}\nmemory_usage:\n", kFirstLine); }
 
 std::string checkpoint_text(const Checkpoint& checkpoint) {
-  return fmt::format(
-      "- step: {}\n"
-      "  timestamp: {:.6f}\n"
-      "  relative_time_secs: {:.6f}\n"
-      "  cpu_memory_mb: {:.3f}\n"
-      "  disk_read_mb: {:.3f}\n"
-      "  disk_write_mb: {:.3f}\n",
-      yaml_quoted(checkpoint.step), checkpoint.timestamp, checkpoint.relative, mb(checkpoint.resident),
-      mb(checkpoint.disk_read), mb(checkpoint.disk_written));
+  std::string text;
+  const auto out = std::back_inserter(text);
+  fmt::format_to(out, "- step: {}\n", yaml_quoted(checkpoint.step));
+  fmt::format_to(out, "  timestamp: {:.6f}\n", checkpoint.timestamp);
+  fmt::format_to(out, "  relative_time_secs: {:.6f}\n", checkpoint.relative);
+  fmt::format_to(out, "  cpu_memory_mb: {:.3f}\n", mb(checkpoint.resident));
+  if (checkpoint.gpu_memory) fmt::format_to(out, "  gpu_memory_mb: {:.3f}\n", mb(*checkpoint.gpu_memory));
+  fmt::format_to(out, "  disk_read_mb: {:.3f}\n", mb(checkpoint.disk_read));
+  fmt::format_to(out, "  disk_write_mb: {:.3f}\n", mb(checkpoint.disk_written));
+  return text;
 }
 
 std::string summary_text(const Summary& summary) {
@@ -128,6 +147,7 @@ std::string summary_text(const Summary& summary) {
   const auto out = std::back_inserter(text);
   fmt::format_to(out, "total_quantization_time_seconds: {:.4f}\n", summary.seconds);
   fmt::format_to(out, "peak_memory_mb: {:.3f}\n", mb(summary.peak_memory));
+  if (summary.peak_gpu_memory) fmt::format_to(out, "peak_gpu_memory_mb: {:.3f}\n", mb(*summary.peak_gpu_memory));
   fmt::format_to(out, "total_disk_read_mb: {:.3f}\n", mb(summary.disk_read));
   fmt::format_to(out, "total_disk_write_mb: {:.3f}\n", mb(summary.disk_written));
   if (summary.peak_directories > 0) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,23 @@
 #include "base/file.h"
 
 namespace detent::profile {
+
+/// The steps whose names other tools know. Anything else goes by a name of its own.
+enum class Step {
+  pre_process,
+  calibration,
+  quantization_static,
+  quantization_dynamic,
+  quantization_matmul_nbits,
+  post_process,
+  fast_finetune,
+  model_caching,
+  float_model_validation,
+  model_loaded,  // a single moment: for checkpoint(), not for scope()
+};
+
+/// The name as it stands in the file, e.g. "Quantization (Static)".
+std::string_view step_name(Step step) noexcept;
 
 /// One moment of the run. Sizes in bytes, times in seconds; disk figures count from the start of the profile.
 struct Checkpoint {
@@ -21,14 +39,28 @@ struct Checkpoint {
   std::uint64_t resident = 0;
   std::uint64_t disk_read = 0;
   std::uint64_t disk_written = 0;
+  std::optional<std::uint64_t> gpu_memory = {};  // none: no GPU is measured
 };
 
-/// One scope, in the order of opening. The peaks are those inside the scope, children included.
+/// One scope, in the order of opening. The figures are those between its start and its end, children included, and of
+/// all threads: scopes that overlap count the same work.
 struct StageTime {
   std::string name;
   double seconds = 0;
   std::uint64_t peak_memory = 0;
   std::uint64_t peak_anonymous = 0;
+  double start = 0;  // seconds since the start of the profile
+  double cpu_seconds = 0;
+  std::uint64_t disk_read = 0;
+  std::uint64_t disk_written = 0;
+};
+
+/// A stretch of time that was named after the fact, such as one layer's. `start` is in seconds since the start of the
+/// profile. Not a stage: it has no checkpoints.
+struct TraceSpan {
+  std::string name;
+  double start = 0;
+  double seconds = 0;
 };
 
 struct Summary {
@@ -39,6 +71,7 @@ struct Summary {
   std::uint64_t disk_read = 0;
   std::uint64_t disk_written = 0;
   std::uint64_t peak_directories = 0;
+  std::optional<std::uint64_t> peak_gpu_memory = {};  // none: no GPU was measured
   std::vector<StageTime> stages;
 };
 

@@ -21,11 +21,13 @@ class Place:
         self.environment = {**os.environ, "TMPDIR": str(self.temporary)}
 
     def refused(self, code: int, says: str, model: Path, data: Path, *options: object, output: Path | None = None) -> str:
-        """Runs `detent quantize`, which must fail with `code` and a line that `says` (a regular expression) is found in."""
+        """`detent quantize`, which must fail."""
+        return self.refuses(code, says, "quantize", model, "-o", output or self.output, "--calibration-data", data, *options)
+
+    def refuses(self, code: int, says: str, *arguments: object) -> str:
+        """Runs detent, which must fail with `code` and a line that `says` (a regular expression) is found in."""
         before = sorted(self.out.rglob("*"))
-        result = support.detent(
-            "quantize", model, "-o", output or self.output, "--calibration-data", data, *options, env=self.environment
-        )
+        result = support.detent(*arguments, env=self.environment)
         assert sorted(self.out.rglob("*")) == before, "nothing partial is left"
         self.assert_no_temporary_files()
         return check(code, says, result.returncode, result.stderr, result.stdout)

@@ -58,6 +58,13 @@ def quantize(model: Path, output: Path, data: Path, *options: object, **run_opti
     return json.loads(result.stdout)
 
 
+def calibrate(model: Path, output: Path, data: Path, *options: object, **run_options: object) -> Path:
+    """`detent calibrate`, which must succeed without a word on stderr; the statistics file."""
+    result = detent("calibrate", model, "-o", output, "--calibration-data", data, *options, **run_options)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return output
+
+
 def save_samples(folder: Path, samples: list[Sample]) -> Path:
     """One .npz for each sample."""
     folder.mkdir(parents=True)

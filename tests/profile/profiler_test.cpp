@@ -202,6 +202,100 @@ TEST(Profiler, StagesStillOpenEndWithTheRun) {
   EXPECT_DOUBLE_EQ(profiler.summary().stages.at(0).seconds, summary.stages.at(0).seconds);
 }
 
+TEST(Profiler, StagesKnowWhenTheyBeganAndWhatTheyTook) {
+  Profiler profiler;
+  std::this_thread::sleep_for(30ms);
+  const double before = profiler.now();
+  {
+    const Scope outer = profiler.scope("outer");
+    std::this_thread::sleep_for(20ms);
+    const Scope inner = profiler.scope("inner");
+    volatile double sink = 0;
+    for (int i = 0; i < 20'000'000; ++i) sink = sink + 1;
+  }
+  profiler.finish();
+  const std::vector<StageTime> stages = profiler.stages();
+  EXPECT_GE(stages.at(0).start, before);
+  EXPECT_GE(stages.at(1).start, stages.at(0).start + 0.02);
+  EXPECT_LE(stages.at(1).start + stages.at(1).seconds, stages.at(0).start + stages.at(0).seconds);
+  for (const StageTime& stage : stages) {
+    EXPECT_GT(stage.cpu_seconds, 0);
+    EXPECT_LE(stage.start + stage.seconds, profiler.summary().seconds);
+    EXPECT_LE(stage.disk_read + stage.disk_written, profiler.summary().disk_read + profiler.summary().disk_written);
+  }
+  EXPECT_GE(stages.at(0).cpu_seconds, stages.at(1).cpu_seconds);
+}
+
+TEST(Profiler, TimelineFollowsMemory) {
+  Profiler profiler;
+  std::this_thread::sleep_for(100ms);
+  const double begin = profiler.now();
+  with_ballast(64 * kMiB, 120ms);
+  const double end = profiler.now();
+  std::this_thread::sleep_for(100ms);
+  profiler.finish();
+  const std::vector<TimelinePoint> points = profiler.timeline();
+  ASSERT_GE(points.size(), 8u);
+  std::uint64_t inside = 0;
+  std::uint64_t outside = 0;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    if (i > 0) {
+      EXPECT_GT(points[i].time, points[i - 1].time);
+    }
+    EXPECT_LE(points[i].anonymous, points[i].resident);
+    if (points[i].time > begin && points[i].time < end) inside = std::max(inside, points[i].anonymous);
+    if (points[i].time < begin) outside = std::max(outside, points[i].anonymous);
+  }
+  EXPECT_GT(inside, outside + 60 * kMiB);
+  EXPECT_LE(points.back().time, profiler.summary().seconds + 1e-9);
+  EXPECT_GE(profiler.peak_memory(), inside);
+}
+
+TEST(Profiler, SpansAreInTheTraceOnly) {
+  const TempDir directory;
+  const fs::path path = directory.path() / "profile.yaml";
+  Profiler profiler(path);
+  profiler.add_span("conv", 0.25, 0.5);
+  profiler.finish();
+  profiler.add_span("late", 1, 2);
+  ASSERT_EQ(profiler.spans().size(), 2u);
+  EXPECT_EQ(profiler.spans()[0].name, "conv");
+  EXPECT_DOUBLE_EQ(profiler.spans()[0].start, 0.25);
+  EXPECT_DOUBLE_EQ(profiler.spans()[1].seconds, 2);
+  EXPECT_EQ(steps_of(YAML::LoadFile(path)), (Steps{"Start", "End"}));
+  EXPECT_TRUE(profiler.stages().empty());
+}
+
+TEST(Profiler, ScopesOfOnesOwnNestAndRepeat) {
+  const TempDir directory;
+  const fs::path path = directory.path() / "profile.yaml";
+  {
+    Profiler profiler(path);
+    const Scope outer = profiler.scope(Step::calibration);
+    for (int i = 0; i < 2; ++i) {
+      const Scope mine = profiler.scope("mine: #1\n");
+      const Scope inner = profiler.scope("inner");
+    }
+  }
+  const YAML::Node root = YAML::LoadFile(path);
+  EXPECT_EQ(steps_of(root),
+            (Steps{"Start", "Calibration Start", "mine: #1\n Start", "inner Start", "inner End", "mine: #1\n End",
+                   "mine: #1\n Start", "inner Start", "inner End", "mine: #1\n End", "Calibration End", "End"}));
+  EXPECT_EQ(root["stages"].size(), 5u);
+  EXPECT_EQ(root["stages"][1]["name"].as<std::string>(), "mine: #1\n");
+}
+
+TEST(Profiler, SamplingCostsLessThanAHundredth) {
+  double least = 1;  // the rest is other programs' doing
+  for (int i = 0; i < 3; ++i) {
+    Profiler profiler;
+    const double before = cpu_seconds();
+    std::this_thread::sleep_for(400ms);
+    least = std::min(least, (cpu_seconds() - before) / 0.4);
+  }
+  EXPECT_LT(least, 0.01);
+}
+
 TEST(Profiler, EndsPromptly) {
   auto fastest = std::chrono::steady_clock::duration::max();  // the rest is other programs' doing
   for (int i = 0; i < 30; ++i) {

@@ -65,6 +65,15 @@ TEST(Report, SpellsCheckpointsInTheFixedOrder) {
             "  disk_write_mb: 1.300\n");
 }
 
+TEST(Report, SpellsGpuMemoryWhereThereIsAny) {
+  const std::string text = checkpoint_text({.step = "x", .resident = 3 << 20, .gpu_memory = 5 << 19});
+  EXPECT_NE(text.find("  cpu_memory_mb: 3.000\n  gpu_memory_mb: 2.500\n  disk_read_mb: 0.000\n"), std::string::npos);
+  Summary summary;
+  EXPECT_EQ(summary_text(summary).find("\npeak_gpu_memory_mb:"), std::string::npos);
+  summary.peak_gpu_memory = 7 << 20;
+  EXPECT_NE(summary_text(summary).find("\npeak_gpu_memory_mb: 7.000\ntotal_disk_read_mb:"), std::string::npos);
+}
+
 TEST(Report, SpellsTheSummaryInTheFixedOrder) {
   Summary summary{.seconds = 35.5,
                   .cpu_seconds = 70.25,

@@ -1,0 +1,75 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/bytes.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "detent/plan.h"
+
+namespace detent::cli {
+namespace {
+
+struct Arguments {
+  QuantizeOptions options;
+  bool json = false;
+};
+
+nlohmann::json to_json(const Plan& p) {
+  nlohmann::json out{{"files", p.files},
+                     {"nodes_quantized", p.nodes_quantized},
+                     {"nodes_in_float", p.nodes_in_float},
+                     {"tensors_observed", p.tensors_observed},
+                     {"macs", p.macs},
+                     {"flops", p.flops},
+                     {"observed_elements", p.observed_elements},
+                     {"peak_memory_bytes", p.peak_memory},
+                     {"work_dir_bytes", p.work_bytes},
+                     {"output_bytes", p.output_bytes},
+                     {"calibration_seconds", p.calibration_seconds},
+                     {"notes", p.notes}};
+  for (const auto& [name, shape] : p.inputs) out["inputs"].push_back({{"name", name}, {"shape", shape}});
+  for (const auto& m : p.memory) out["memory"].push_back({{"what", m.what}, {"bytes", m.bytes}});
+  return out;
+}
+
+void print_plan(const Plan& p) {
+  for (const auto& [name, shape] : p.inputs) fmt::print("input {} {} (first sample)\n", name, shape);
+  fmt::print("quantize {} nodes, leave {} in float; observe {} tensors", p.nodes_quantized, p.nodes_in_float,
+             p.tensors_observed);
+  if (p.files > 0) fmt::print(" over {} files", p.files);
+  fmt::print("\n");
+  if (p.peak_memory > 0) {
+    fmt::print("one sample: {} MACs, {} operations, {} observed values\n", format_count(p.macs), format_count(p.flops),
+               format_count(p.observed_elements));
+    fmt::print("peak memory {:>12}\n", format_size(p.peak_memory));
+    for (const auto& m : p.memory) fmt::print("  {:>22}  {}\n", format_size(m.bytes), m.what);
+  }
+  fmt::print("working files {:>10}\noutput      {:>12} (about)\n", format_size(p.work_bytes),
+             format_size(p.output_bytes));
+  if (p.calibration_seconds > 0 && p.files > 0)
+    fmt::print("calibration {:>10.1f} s (roughly, from this machine's measured peak)\n", p.calibration_seconds);
+  for (const auto& note : p.notes) fmt::print("note: {}\n", note);
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app) {
+  auto* command =
+      app.add_subcommand("plan", "What quantize would do, with predicted memory, disk and time; runs nothing");
+  auto args = std::make_shared<Arguments>();
+  command->add_option("MODEL", args->options.model, "float ONNX model")->required()->option_text(" ");
+  add_quantization(*command, args->options);
+  command->add_flag("--json", args->json, "print the plan as JSON")->group("Output");
+  command->callback([args] {
+    const auto result = plan(args->options);
+    if (args->json) {
+      fmt::print("{}\n", to_json(result).dump(2));
+    } else {
+      print_plan(result);
+    }
+  });
+}
+
+}  // namespace detent::cli

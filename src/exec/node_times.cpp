@@ -1,0 +1,37 @@
+#include "exec/node_times.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <unordered_map>
+
+namespace detent::exec {
+
+std::vector<NodeTime> read_node_times(const std::filesystem::path& path) {
+  constexpr std::string_view kSuffix = "_kernel_time";
+  constexpr double kMicrosecond = 1e-6;
+  std::vector<NodeTime> times;
+  std::unordered_map<std::string, std::size_t> position;
+  std::ifstream file(path);
+  // The file is one JSON array with an event a line: read so, it is never in memory as a whole.
+  for (std::string line; std::getline(file, line);) {
+    while (!line.empty() && (line.back() == ',' || line.back() == '\r')) line.pop_back();
+    const auto event = nlohmann::json::parse(line, nullptr, false);
+    if (!event.is_object() || event.value("cat", "") != "Node") continue;
+    std::string name = event.value("name", "");
+    if (!name.ends_with(kSuffix)) continue;
+    name.resize(name.size() - kSuffix.size());
+    const auto args = event.value("args", nlohmann::json::object());
+    NodeTime time{name, args.value("op_name", ""), kMicrosecond * event.value("ts", 0.0),
+                  kMicrosecond * event.value("dur", 0.0)};
+    const auto [it, added] = position.try_emplace(std::move(name), times.size());
+    if (added) {
+      times.push_back(std::move(time));
+    } else {
+      times[it->second] = std::move(time);
+    }
+  }
+  return times;
+}
+
+}  // namespace detent::exec

@@ -1,0 +1,21 @@
+// How long each node took, from the profile that ONNX Runtime writes of its runs.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace detent::exec {
+
+/// A node of the runtime's own graph: fused nodes go by one of their names, and nodes of its making are among them.
+struct NodeTime {
+  std::string name;
+  std::string op_type;
+  double start = 0;    // seconds since the session was made
+  double seconds = 0;  // in the last run on record
+};
+
+/// In the order of the last run. Lines that are not understood are passed over.
+std::vector<NodeTime> read_node_times(const std::filesystem::path& path);
+
+}  // namespace detent::exec

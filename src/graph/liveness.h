@@ -1,0 +1,28 @@
+// How many bytes of activations are alive at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "graph/index.h"
+#include "graph/values.h"
+
+namespace detent::graph {
+
+/// Bytes that a node needs while it runs; `kept` says whether its first input is still needed afterwards.
+using Workspace = std::function<std::uint64_t(const onnx::Node& node, bool kept)>;
+
+struct Liveness {
+  std::uint64_t peak_bytes = 0;
+  std::size_t at_node = 0;  // where the peak is
+};
+
+/// Walks the nodes in file order: a value is alive from its producer to its last reader, graph outputs to the end.
+/// Values that only rename others (Reshape and the like) take no memory, and an element-wise node writes over an input
+/// of equal size that nobody reads afterwards, as runtimes do. Graph inputs count. nullopt when a shape is not static.
+std::optional<Liveness> liveness(const onnx::Model& model, const Index& index, const ValueTypes& types,
+                                 const Workspace& workspace = {});
+
+}  // namespace detent::graph

@@ -1,0 +1,162 @@
+#include "graph/work.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace detent::graph {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+// Shapes and sizes of a node's values; every look-up fails for the whole node when one is not static.
+class Shapes {
+ public:
+  Shapes(const onnx::Model& model, const Index& index, const ValueTypes& types)
+      : model_(model), index_(index), types_(types) {}
+
+  std::optional<Shape> of(const std::string& value) const {
+    const int i = index_.initializer(value);
+    if (i != kNone) return model_.graph.initializers[static_cast<std::size_t>(i)].dims;
+    const auto found = types_.find(value);
+    if (found == types_.end() || !found->second.shape) return std::nullopt;
+    Shape shape;
+    for (const auto& dim : *found->second.shape) {
+      if (!dim.is_static()) return std::nullopt;
+      shape.push_back(dim.value);
+    }
+    return shape;
+  }
+
+  std::optional<std::uint64_t> bytes(const std::string& value) const {
+    const int i = index_.initializer(value);
+    if (i != kNone) return model_.graph.initializers[static_cast<std::size_t>(i)].data.size();
+    return static_bytes(types_, value);
+  }
+
+ private:
+  const onnx::Model& model_;
+  const Index& index_;
+  const ValueTypes& types_;
+};
+
+std::uint64_t elements(const Shape& shape) {
+  std::uint64_t n = 1;
+  for (const auto d : shape) n *= static_cast<std::uint64_t>(d);
+  return n;
+}
+
+const std::set<std::string>& free_types() {
+  static const std::set<std::string> kTypes{"Reshape",  "Squeeze", "Unsqueeze", "Flatten",
+                                            "Identity", "Shape",   "Constant"};
+  return kTypes;
+}
+const std::set<std::string>& movement_types() {
+  static const std::set<std::string> kTypes{"Transpose", "Concat",       "Split",        "Slice",  "Gather",
+                                            "Expand",    "Tile",         "Pad",          "Cast",   "Resize",
+                                            "Where",     "GatherND",     "ScatterND",    "Size",   "ConstantOfShape",
+                                            "Upsample",  "DepthToSpace", "SpaceToDepth", "Dropout"};
+  return kTypes;
+}
+
+bool counts_inputs(const std::string& op_type) {
+  static const std::set<std::string> kTypes{"Softmax",
+                                            "LogSoftmax",
+                                            "LayerNormalization",
+                                            "InstanceNormalization",
+                                            "BatchNormalization",
+                                            "GlobalAveragePool",
+                                            "GlobalMaxPool",
+                                            "ArgMax",
+                                            "ArgMin",
+                                            "CumSum",
+                                            "TopK"};
+  return op_type.starts_with("Reduce") || kTypes.contains(op_type);
+}
+
+std::uint64_t window(const onnx::Node& node) {
+  const auto* kernel = node.attribute("kernel_shape");
+  return kernel == nullptr ? 1 : elements(kernel->as_ints());
+}
+
+// Multiply-accumulates; nullopt for other operators and unknown shapes.
+std::optional<std::uint64_t> macs_of(const onnx::Node& node, const Shapes& shapes) {
+  const auto& in = node.inputs();
+  const auto x = in.empty() ? std::nullopt : shapes.of(in[0]);
+  const auto w = in.size() < 2 ? std::nullopt : shapes.of(in[1]);
+  const auto y = shapes.of(node.outputs().front());
+  if (!x || !w || !y) return std::nullopt;
+  // A weight serves one channel of outputs (Conv) or of inputs (ConvTranspose) with an equal share of its elements.
+  if (node.is("Conv") && !w->empty() && w->front() > 0)
+    return elements(*y) * (elements(*w) / static_cast<std::uint64_t>(w->front()));
+  if (node.is("ConvTranspose") && !w->empty() && w->front() > 0)
+    return elements(*x) * (elements(*w) / static_cast<std::uint64_t>(w->front()));
+  if (node.is("Gemm") && x->size() == 2)
+    return elements(*y) * static_cast<std::uint64_t>(node.int_or("transA", 0) != 0 ? x->front() : x->back());
+  if (node.is("MatMul") && !x->empty()) return elements(*y) * static_cast<std::uint64_t>(x->back());
+  const bool recurrent = node.is("LSTM") || node.is("GRU") || node.is("RNN");
+  if (recurrent && in.size() > 2 && x->size() == 3) {
+    const auto r = shapes.of(in[2]);
+    if (r) return static_cast<std::uint64_t>((*x)[0] * (*x)[1]) * (elements(*w) + elements(*r));
+  }
+  return std::nullopt;
+}
+
+bool is_product(const onnx::Node& node) {
+  static const std::set<std::string> kTypes{"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"};
+  return node.domain().empty() && kTypes.contains(node.op_type());
+}
+
+bool has_bias(const onnx::Node& node) {
+  return node.inputs().size() > 2 && !node.inputs()[2].empty() && !node.is("MatMul");
+}
+
+}  // namespace
+
+Work& Work::operator+=(const Work& other) noexcept {
+  macs += other.macs;
+  flops += other.flops;
+  bytes += other.bytes;
+  return *this;
+}
+
+std::optional<Work> work_of(const onnx::Model& model, const Index& index, const ValueTypes& types,
+                            const onnx::Node& node) {
+  Work work;
+  if (free_types().contains(node.op_type())) return work;
+  const Shapes shapes(model, index, types);
+  std::uint64_t elements_in = 0;
+  std::uint64_t elements_out = 0;
+  for (const auto& name : node.inputs()) {
+    if (name.empty()) continue;
+    const auto shape = shapes.of(name);
+    const auto bytes = shapes.bytes(name);
+    if (!shape || !bytes) return std::nullopt;
+    work.bytes += *bytes;
+    if (&name == &node.inputs().front()) elements_in = elements(*shape);
+  }
+  for (const auto& name : node.outputs()) {
+    if (name.empty()) continue;
+    const auto shape = shapes.of(name);
+    const auto bytes = shapes.bytes(name);
+    if (!shape || !bytes) return std::nullopt;
+    work.bytes += *bytes;
+    elements_out += elements(*shape);
+  }
+  if (is_product(node)) {
+    const auto macs = macs_of(node, shapes);
+    if (!macs) return std::nullopt;
+    work.macs = *macs;
+    work.flops = 2 * *macs + (has_bias(node) ? elements_out : 0);
+  } else if (counts_inputs(node.op_type())) {
+    work.flops = elements_in;
+  } else if (node.op_type() == "MaxPool" || node.op_type() == "AveragePool") {
+    work.flops = elements_out * window(node);
+  } else if (!movement_types().contains(node.op_type())) {
+    work.flops = elements_out;
+  }
+  return work;
+}
+
+}  // namespace detent::graph

@@ -1,0 +1,166 @@
+#include "profile/gpu.h"
+
+#include <link.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "shim/library.h"
+
+namespace detent::profile {
+namespace {
+
+// The part of NVML's C interface that is used here, declared anew: its header comes with the CUDA toolkit only.
+using Device = struct nvmlDevice_st*;
+enum Status : int { kSuccess = 0, kInsufficientSize = 7 };
+
+struct MemoryInfo {
+  unsigned long long total, free, used;
+};
+
+struct ProcessInfo {
+  unsigned pid;
+  unsigned long long used;  // all ones: not available
+  unsigned gpu_instance, compute_instance;
+};
+static_assert(sizeof(MemoryInfo) == 24 && sizeof(ProcessInfo) == 24);
+
+constexpr unsigned long long kNotAvailable = ~0ULL;
+
+/// The kernel gives the namespace that the machine started with this number.
+bool in_first_pid_namespace() {
+  constexpr ino_t kFirst = 0xEFFFFFFC;
+  struct stat info {};
+  return ::stat("/proc/self/ns/pid", &info) == 0 && info.st_ino == kFirst;
+}
+
+template <typename Function>
+void take(const shim::Library& library, Function*& function, const char* name) {
+  function = reinterpret_cast<Function*>(library.symbol(name));
+}
+
+}  // namespace
+
+struct GpuMeter::Nvml {
+  int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
+  int (*count)(unsigned*) = nullptr;
+  int (*device_at)(unsigned, Device*) = nullptr;
+  int (*memory)(Device, MemoryInfo*) = nullptr;
+  int (*processes)(Device, unsigned*, ProcessInfo*) = nullptr;  // may be missing
+  std::vector<Device> devices;
+  std::vector<ProcessInfo> buffer;
+  bool sees_own_pid = false;
+
+  explicit Nvml(const shim::Library& library) {
+    take(library, init, "nvmlInit_v2");
+    take(library, shutdown, "nvmlShutdown");
+    take(library, count, "nvmlDeviceGetCount_v2");
+    take(library, device_at, "nvmlDeviceGetHandleByIndex_v2");
+    take(library, memory, "nvmlDeviceGetMemoryInfo");
+    // The second version first: drivers 535.43 to 535.86 gave the third one longer records under the same name.
+    for (const char* name : {"nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses_v3"}) {
+      try {
+        take(library, processes, name);
+        break;
+      } catch (const Error&) {  // a driver before 2020, or one that has dropped it
+      }
+    }
+    if (init() != kSuccess) init = nullptr;
+  }
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+  ~Nvml() {
+    if (init != nullptr) shutdown();
+  }
+
+  bool find_devices() {
+    unsigned n = 0;
+    if (init == nullptr || count(&n) != kSuccess) return false;
+    for (unsigned i = 0; i < n; ++i) {
+      Device device = nullptr;
+      if (device_at(i, &device) == kSuccess) devices.push_back(device);
+    }
+    return !devices.empty();
+  }
+
+  /// What this process uses on `device`; nullopt when it is not listed there or the driver does not tell.
+  std::optional<std::uint64_t> used_by_us(Device device, bool& told) {
+    for (std::size_t room = 64; room <= 65536; room *= 4) {
+      // Twice the room that is spoken of, in case the records are longer than they should be.
+      if (buffer.size() < 2 * room) buffer.resize(2 * room);
+      auto n = static_cast<unsigned>(room);
+      const int status = processes(device, &n, buffer.data());
+      if (status == kInsufficientSize) continue;
+      if (status != kSuccess) break;
+      told = true;
+      std::optional<std::uint64_t> sum;
+      for (unsigned i = 0; i < n && i < room; ++i) {
+        if (buffer[i].pid != static_cast<unsigned>(::getpid())) continue;
+        if (buffer[i].used == kNotAvailable) {
+          told = false;
+          return std::nullopt;
+        }
+        sum = sum.value_or(0) + buffer[i].used;
+      }
+      return sum;
+    }
+    told = false;
+    return std::nullopt;
+  }
+};
+
+GpuMeter::GpuMeter(std::unique_ptr<Nvml> nvml) noexcept : nvml_(std::move(nvml)) {}
+GpuMeter::GpuMeter(GpuMeter&&) noexcept = default;
+GpuMeter& GpuMeter::operator=(GpuMeter&&) noexcept = default;
+GpuMeter::~GpuMeter() = default;
+
+std::optional<GpuMeter> GpuMeter::open(const Options& options) {
+  try {
+    const auto library = shim::Library::open({options.library});
+    if (!library) return std::nullopt;
+    auto nvml = std::make_unique<Nvml>(*library);
+    if (!nvml->find_devices()) return std::nullopt;
+    nvml->sees_own_pid = options.sees_own_pid.value_or(in_first_pid_namespace());
+    return GpuMeter(std::move(nvml));
+  } catch (const Error&) {  // not the library it is named for
+    return std::nullopt;
+  }
+}
+
+bool GpuMeter::cuda_is_loaded() noexcept {
+  // Not by dlopen(RTLD_NOLOAD), which looks through the folders of the system for a library that is not loaded.
+  const auto is_cuda = [](dl_phdr_info* library, std::size_t, void*) -> int {
+    const std::string_view path = library->dlpi_name;
+    return path.substr(path.rfind('/') + 1).starts_with("libcuda.so");
+  };
+  return ::dl_iterate_phdr(is_cuda, nullptr) != 0;
+}
+
+GpuMemory GpuMeter::now() {
+  std::uint64_t own = 0;
+  bool every_device_told = nvml_->processes != nullptr;
+  for (const Device device : nvml_->devices) {
+    if (nvml_->processes == nullptr) break;
+    bool told = false;
+    const auto used = nvml_->used_by_us(device, told);
+    if (used) nvml_->sees_own_pid = true;
+    own += used.value_or(0);
+    every_device_told = every_device_told && told;
+  }
+  // Not listed means not used, but only where the process would be listed under the number it knows itself by.
+  if (own > 0 || (every_device_told && nvml_->sees_own_pid)) return {own, true};
+  std::uint64_t used = 0;
+  for (const Device device : nvml_->devices) {
+    MemoryInfo info{};
+    if (nvml_->memory(device, &info) == kSuccess) used += info.used;
+  }
+  return {used, false};
+}
+
+}  // namespace detent::profile

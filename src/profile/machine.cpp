@@ -1,0 +1,239 @@
+#include "profile/machine.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <barrier>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <set>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "base/vector_clones.h"
+#include "profile/disk_rate.h"
+#include "profile/pages.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace detent::profile {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kComputeTime = 40ms;
+constexpr auto kMemoryTime = 60ms;
+constexpr std::uint64_t kSmallestBuffer = 64ULL << 20;
+constexpr std::uint64_t kLargestBuffer = 256ULL << 20;
+
+// --- arithmetic -----------------------------------------------------------------------------------------------------
+
+constexpr int kChains = 12;  // a fused multiply-add takes 4 cycles and two can begin in each, so 8 are the least
+constexpr int kSteps = 20'000;
+
+// Each returns the operations of all lanes; the sum of the results goes to `sink` so that none can be left out.
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) double multiply_add_512(float& sink) {
+  __m512 sums[kChains];  // as std::array the type would lose its alignment
+  const __m512 factor = _mm512_set1_ps(0.999F + sink);
+  const __m512 term = _mm512_set1_ps(0.001F);
+  std::fill_n(sums, kChains, term);
+  for (int i = 0; i < kSteps; ++i) {
+#pragma GCC unroll 12
+    for (int c = 0; c < kChains; ++c) sums[c] = _mm512_fmadd_ps(sums[c], factor, term);
+  }
+  for (const __m512& sum : sums) sink += _mm512_cvtss_f32(sum) * 1e-30F;
+  return 2.0 * 16 * kChains * kSteps;
+}
+
+__attribute__((target("avx2,fma"))) double multiply_add_256(float& sink) {
+  __m256 sums[kChains];  // as std::array the type would lose its alignment
+  const __m256 factor = _mm256_set1_ps(0.999F + sink);
+  const __m256 term = _mm256_set1_ps(0.001F);
+  std::fill_n(sums, kChains, term);
+  for (int i = 0; i < kSteps; ++i) {
+#pragma GCC unroll 12
+    for (int c = 0; c < kChains; ++c) sums[c] = _mm256_fmadd_ps(sums[c], factor, term);
+  }
+  for (const __m256& sum : sums) sink += _mm256_cvtss_f32(sum) * 1e-30F;
+  return 2.0 * 8 * kChains * kSteps;
+}
+#endif
+
+/// Four lanes, which every 64-bit machine has; fused where that is part of the base instructions.
+double multiply_add_128(float& sink) {
+  using Lanes = float __attribute__((vector_size(16)));
+  const float f = 0.999F + sink;
+  const Lanes factor{f, f, f, f};
+  const Lanes term{0.001F, 0.001F, 0.001F, 0.001F};
+  std::array<Lanes, kChains> sums;
+  sums.fill(term);
+  for (int i = 0; i < kSteps; ++i) {
+#pragma GCC unroll 12
+    for (int c = 0; c < kChains; ++c) {
+#if defined(__FP_FAST_FMAF)
+      for (int lane = 0; lane < 4; ++lane) sums[c][lane] = std::fma(sums[c][lane], factor[lane], term[lane]);
+#else
+      sums[c] = sums[c] * factor + term;
+#endif
+    }
+  }
+  for (const Lanes& sum : sums) sink += sum[0] * 1e-30F;
+  return 2.0 * 4 * kChains * kSteps;
+}
+
+double multiply_add(float& sink) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") != 0) return multiply_add_512(sink);
+  if (__builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0) return multiply_add_256(sink);
+#endif
+  return multiply_add_128(sink);
+}
+
+// --- all threads at a time ------------------------------------------------------------------------------------------
+
+double thread_seconds() {
+  timespec time{};
+  if (::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
+/// The sum over the threads of what `round(thread)` gets done in a second of processor time, while all of them are at
+/// it for `duration`. A first round on each warms up and is not counted.
+double rate_of_all(int threads, Clock::duration duration, const std::function<double(int)>& round) {
+  std::vector<double> rates(threads);
+  std::barrier ready(threads);
+  const auto work = [&](int thread) {
+    round(thread);
+    ready.arrive_and_wait();
+    const Clock::time_point end = Clock::now() + duration;
+    const double before = thread_seconds();
+    double amount = 0;
+    do {
+      amount += round(thread);
+    } while (Clock::now() < end);
+    const double seconds = thread_seconds() - before;
+    if (seconds > 0) rates[thread] = amount / seconds;
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int t = 1; t < threads; ++t) {
+      try {
+        others.emplace_back(work, t);
+      } catch (const std::system_error&) {  // the system gives no more threads: go on with fewer
+        for (int missing = t; missing < threads; ++missing) ready.arrive_and_drop();
+        break;
+      }
+    }
+    work(0);
+  }
+  return std::accumulate(rates.begin(), rates.end(), 0.0);
+}
+
+// --- memory ---------------------------------------------------------------------------------------------------------
+
+std::uint64_t system_value(int name) {
+  const long value = ::sysconf(name);
+  return value > 0 ? static_cast<std::uint64_t>(value) : 0;
+}
+
+/// The last-level caches of all processors together; 0 where the system does not tell.
+std::uint64_t cache_size() {
+  std::uint64_t sum = 0;
+  std::set<std::string> seen;  // by the processors that share one
+  for (int cpu = 0;; ++cpu) {
+    const std::string folder = fmt::format("/sys/devices/system/cpu/cpu{}/cache/index3/", cpu);
+    std::string sharing, size;
+    if (!(std::ifstream(folder + "shared_cpu_list") >> sharing) || !(std::ifstream(folder + "size") >> size)) break;
+    if (seen.insert(sharing).second) sum += std::strtoull(size.c_str(), nullptr, 10) << 10;  // as in "32768K"
+  }
+  return sum != 0 ? sum : system_value(_SC_LEVEL3_CACHE_SIZE);
+}
+
+std::uint64_t buffer_size() {
+  const std::uint64_t wanted = std::clamp(4 * cache_size(), kSmallestBuffer, kLargestBuffer);
+  const std::uint64_t unused = system_value(_SC_AVPHYS_PAGES) * system_value(_SC_PAGESIZE);
+  return std::min(wanted, std::max(unused / 4, kSmallestBuffer / 4));
+}
+
+constexpr std::size_t kStreams = 8;
+constexpr std::size_t kLine = 8;  // words
+
+/// Reads several stretches side by side: one alone leaves the memory idle at every end of a page.
+DETENT_VECTOR_CLONES std::uint64_t sum_of(const std::uint64_t* words, std::size_t count) {
+  std::uint64_t sums[kStreams][kLine] = {};
+  const std::size_t stretch = count / kStreams;
+  for (std::size_t i = 0; i < stretch; i += kLine) {
+    for (std::size_t s = 0; s < kStreams; ++s) {
+      for (std::size_t k = 0; k < kLine; ++k) sums[s][k] += words[s * stretch + i + k];
+    }
+  }
+  std::uint64_t sum = 0;
+  for (const auto& stream : sums) sum = std::accumulate(std::begin(stream), std::end(stream), sum);
+  return sum;
+}
+
+double memory_rate(int threads) {
+  constexpr std::size_t kSlice = kStreams * kLine * sizeof(std::uint64_t);
+  const std::size_t words = std::max<std::size_t>(buffer_size() / threads / kSlice, 1) * kStreams * kLine;
+  const Pages pages(words * threads * sizeof(std::uint64_t));
+  if (pages.bytes().empty()) return 0;
+  auto* const all = reinterpret_cast<std::uint64_t*>(pages.bytes().data());
+  std::vector<std::uint64_t> sums(threads);
+  return rate_of_all(threads, kMemoryTime, [&](int thread) {
+    std::uint64_t* const mine = all + thread * words;
+    if (mine[0] == 0) std::fill_n(mine, words, 1);  // by the thread that reads it, so that it lies in its memory
+    sums[thread] += sum_of(mine, words);
+    return static_cast<double>(words * sizeof(std::uint64_t));
+  });
+}
+
+/// Processors that this process may run on.
+int processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+/// What cannot be measured, for want of memory for instance, is zero.
+template <typename Measure>
+double or_zero(const Measure& measure) noexcept {
+  try {
+    const double value = measure();
+    return std::isfinite(value) ? value : 0;
+  } catch (...) {
+    return 0;
+  }
+}
+
+}  // namespace
+
+MachinePeaks measure_machine(int threads, const fs::path& directory) noexcept {
+  MachinePeaks peaks;
+  peaks.threads = std::clamp(threads, 1, processors());
+  peaks.flops_per_second = or_zero([&] {
+    std::vector<float> sinks(static_cast<std::size_t>(peaks.threads) * 16);  // a cache line for each
+    return rate_of_all(peaks.threads, kComputeTime, [&](int thread) { return multiply_add(sinks[thread * 16]); });
+  });
+  peaks.memory_bytes_per_second = or_zero([&] { return memory_rate(peaks.threads); });
+  peaks.disk_bytes_per_second = or_zero([&] { return disk_rate(directory); });
+  return peaks;
+}
+
+}  // namespace detent::profile

@@ -1,0 +1,164 @@
+// Reads the data and puts the sections together. A section whose data are missing is left out.
+
+const list = (x) => (Array.isArray(x) ? x.filter((item) => item !== null && item !== undefined) : []);
+const record = (x) => (x && typeof x === 'object' ? x : {});
+
+function headlineFacts(s) {
+  const facts = [
+    ['Time', s.seconds, seconds],
+    ['CPU time', s.cpu_seconds, seconds, s.seconds > 0 && `${digits(s.cpu_seconds / s.seconds, 2)} cores busy`],
+    ['Peak memory', s.peak_memory_bytes, bytes],
+    ['Read from disk', s.disk_read_bytes, bytes],
+    ['Written to disk', s.disk_written_bytes, bytes],
+    ['Samples', s.samples, count, s.seconds > 0 && `${digits(s.samples / s.seconds, 2)} each second`],
+    ['Model before', s.model_bytes_before, bytes],
+    ['Model after', s.model_bytes_after, bytes, s.model_bytes_before > 0 && `${percent(s.model_bytes_after / s.model_bytes_before)} of before`],
+    ['Nodes quantized', s.nodes_quantized, count],
+    ['Nodes left in float', s.nodes_in_float, count],
+  ];
+  return facts.filter(([, value]) => isNumber(value)).map(([term, value, show, note]) => fact(term, show(value), note));
+}
+
+const runShare = (stage, total) => (total > 0 && isNumber(stage.seconds) ? stage.seconds / total : undefined);
+
+/** Advice on stages that took a twentieth of the run or more, the longest first; what the verdict says is not said again. */
+function adviceItems({summary, verdict, stages}) {
+  const worthwhile = stages.filter((s) => s.advice && !(runShare(s, record(summary).seconds) < 0.05) && !String(verdict).includes(s.advice));
+  return worthwhile.sort((a, b) => (b.seconds || 0) - (a.seconds || 0))
+    .map((s) => el('li', {}, el('b', {}, s.name), ` (${seconds(s.seconds)}${s.bound ? `, bound by ${s.bound}` : ''}): ${s.advice}`));
+}
+
+function summarySection(data) {
+  const {summary, verdict} = data;
+  const facts = headlineFacts(record(summary));
+  const advice = adviceItems(data);
+  if (!facts.length && !verdict && !advice.length) return null;
+  return section('Summary', verdict ? el('p', {class: 'verdict'}, String(verdict)) : null,
+    facts.length ? el('dl', {class: 'facts'}, ...facts) : null,
+    advice.length ? el('div', {}, el('h3', {}, 'What to change'), el('ul', {class: 'advice'}, ...advice)) : null);
+}
+
+function stageTable(stages, total) {
+  const rate = (amount, s) => (amount > 0 && s.seconds > 0 ? amount / s.seconds : undefined);
+  const longest = d3.max(stages, (s) => s.seconds) || 1;
+  const columns = [
+    {name: 'Stage', value: (s) => s.number, show: (s) => `${s.number} ${s.name}`},
+    {name: 'Time', value: (s) => s.seconds, show: (s) => seconds(s.seconds), numeric: true, bar: (s) => s.seconds / longest},
+    {name: 'Of all', value: (s) => runShare(s, total), show: (s) => percent(runShare(s, total)), numeric: true},
+    {name: 'Bound by', value: (s) => s.bound, show: (s) => boundLabel(s.bound)},
+    {name: 'Of its peak', value: (s) => s.share, show: (s) => percent(s.share), numeric: true},
+    {name: 'Peak memory', value: (s) => s.peak_memory_bytes, show: (s) => bytes(s.peak_memory_bytes), numeric: true},
+    {name: 'Arithmetic', value: (s) => rate(s.flops, s), show: (s) => flopsPerSecond(rate(s.flops, s)), numeric: true},
+    {name: 'Memory traffic', value: (s) => rate(s.memory_bytes, s), show: (s) => bytesPerSecond(rate(s.memory_bytes, s)), numeric: true},
+    {name: 'Disk traffic', value: (s) => rate(s.disk_bytes, s), show: (s) => bytesPerSecond(rate(s.disk_bytes, s)), numeric: true},
+  ];
+  return new DataTable({caption: 'Stages', columns, rows: stages, sort: 'Stage', searchText: (s) => s.name}).node;
+}
+
+function timeSection({summary, stages, timeline, machine}) {
+  const moments = timeline.filter((p) => isNumber(p.t)).sort((a, b) => a.t - b.t);
+  if (!stages.length && moments.length < 2) return null;
+  const peak = d3.max(moments, (p) => p.resident);
+  const alt = `Curves of memory and disk traffic from 0 to ${seconds(d3.max(moments, (p) => p.t))}, with the stages ` +
+    `${stages.map((s) => s.name).join(', ')}. Resident memory peaks at ${bytes(peak)}.`;
+  return section('Memory and disk over time', moments.length > 1 && moments[moments.length - 1].t > moments[0].t ? timelineChart({timeline: moments, stages, machine, alt}) : null,
+    stages.length ? stageTable(stages, record(summary).seconds) : null);
+}
+
+function rooflineSection({layers, stages, machine}) {
+  const dots = rooflineDots(layers, stages);
+  if (!dots.length) return null;
+  const slowest = d3.greatest(dots, (d) => d.item.seconds);
+  const alt = `Roofline plot of ${dots.length} layers and stages, logarithmic on both axes. The longest is ${dotText(slowest, machine)}.`;
+  const missing = layers.length + stages.length - dots.length;
+  const kinds = [dots.some((d) => d.kind === 'layer') && 'A mark without a number is a layer, its area goes with its time.',
+    dots.some((d) => d.kind === 'stage') && 'An outlined mark with a number is a stage.',
+    missing > 0 && `${count(missing)} without counted arithmetic have no place here.`];
+  return section('Roofline', el('p', {class: 'hint'}, 'On the slope, bytes are the limit; on the flat roof, arithmetic. The distance below the roof is what could be gained. ' +
+    kinds.filter(Boolean).join(' ')), rooflineChart(dots, machine, alt));
+}
+
+function layerSection({layers, machine}) {
+  const timed = layers.filter((l) => l.seconds > 0);
+  return timed.length ? section('Time of each layer', layerTable(timed, machine)) : null;
+}
+
+function errorSection({layers, outputs}) {
+  const judged = layers.filter((l) => isNumber(l.sqnr_db) || isNumber(l.cosine));
+  const ends = outputs.filter((o) => isNumber(o.sqnr_db) || isNumber(o.cosine));
+  if (!judged.length && !ends.length) return null;
+  const finite = judged.filter((l) => isNumber(l.sqnr_db));
+  const worst = d3.least(finite, (l) => l.sqnr_db);
+  const alt = worst && `Signal to quantization noise of ${finite.length} layers in the order of the model. The worst is ${worst.name} with ${decibels(worst.sqnr_db)}.`;
+  return section('Float against quantized', ends.length ? errorTable('Outputs of the model', 'Output', ends) : null,
+    finite.length > 1 ? errorChart(judged, alt) : null, judged.length ? errorTable('Layers, worst first', 'Layer', judged) : null);
+}
+
+function tensorSection({tensors}) {
+  return tensors.length ? section('Activations and their ranges', el('p', {class: 'hint no-print'}, 'Open a tensor to see its histogram.'), tensorTable(tensors)) : null;
+}
+
+function planSection({plan}) {
+  if (!plan.length) return null;
+  const ratio = (p) => (p.predicted > 0 && isNumber(p.measured) ? p.measured / p.predicted : undefined);
+  const columns = [
+    {name: 'What', value: (p) => p.what},
+    {name: 'Predicted', value: (p) => p.predicted, show: (p) => byUnit(p.predicted, p.unit), numeric: true},
+    {name: 'Measured', value: (p) => p.measured, show: (p) => byUnit(p.measured, p.unit), numeric: true},
+    {name: 'Measured of predicted', value: ratio, show: (p) => percent(ratio(p)), numeric: true, bar: (p) => (ratio(p) || 0) / 2},
+  ];
+  return section('Plan and measurement', new DataTable({caption: 'What was predicted, and what came', columns, rows: plan}).node);
+}
+
+function notesSection({notes}) {
+  return notes.length ? section('Notes', el('ul', {class: 'notes'}, ...notes.map((note) => el('li', {}, String(note))))) : null;
+}
+
+function header({title, version, command, machine}) {
+  const words = list(command).map(String);
+  const quoted = words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(' ');
+  const facts = [[machine.threads, (x) => `${count(x)} ${x === 1 ? 'thread' : 'threads'}`], [machine.flops_per_second, flopsPerSecond],
+    [machine.memory_bytes_per_second, (x) => `memory ${bytesPerSecond(x)}`], [machine.disk_bytes_per_second, (x) => `disk ${bytesPerSecond(x)}`]];
+  const measured = facts.filter(([x]) => isNumber(x)).map(([x, show]) => show(x)).join(' · ');
+  return el('header', {}, el('h1', {}, title || 'detent report'), version ? el('p', {class: 'origin'}, `detent ${version}`) : null,
+    quoted ? el('pre', {class: 'command', tabindex: '0', 'aria-label': 'Command'}, quoted) : null,
+    measured ? el('p', {class: 'origin'}, `This machine, as measured: ${measured}`) : null);
+}
+
+function contents(sections) {
+  const link = (s) => el('li', {}, el('a', {href: `#${s.id}`}, s.querySelector('h2').textContent));
+  return sections.length > 2 ? el('nav', {'aria-label': 'Sections'}, el('ul', {}, ...sections.map(link))) : null;
+}
+
+/** One broken section must not take the others with it, nor go unnoticed. */
+function attempt(make, data) {
+  try {
+    return make(data);
+  } catch (error) {
+    console.error(error);
+    return section('Section not shown', el('p', {}, `A part of this report could not be shown: ${error.message}`));
+  }
+}
+
+function report(raw) {
+  const data = {...raw, machine: record(raw.machine)};
+  for (const key of ['stages', 'timeline', 'layers', 'tensors', 'plan', 'notes', 'outputs']) data[key] = list(raw[key]);
+  data.stages = data.stages.map((stage, i) => ({...stage, number: i + 1}));
+  if (data.title) document.title = data.title;
+  const makers = [summarySection, timeSection, rooflineSection, layerSection, errorSection, tensorSection, planSection, notesSection];
+  const sections = makers.map((make) => attempt(make, data)).filter(Boolean);
+  const empty = sections.length ? null : el('p', {}, 'This report holds no figures.');
+  document.getElementById('report').replaceChildren(...[header(data), contents(sections), ...sections, empty].filter(Boolean));
+  redrawAll();
+}
+
+function start() {
+  const text = document.getElementById('data').textContent;
+  try {
+    report(record(JSON.parse(text)));
+  } catch (error) {
+    console.error(error);
+    document.getElementById('report').replaceChildren(el('h1', {}, 'detent report'), el('p', {}, `The figures of this report cannot be read: ${error.message}`));
+  }
+}
+start();

@@ -1,0 +1,45 @@
+// Which resource sets the pace of a stage: its work held against what the machine can do.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "profile/machine.h"
+
+namespace detent::profile {
+
+/// What a stage did. Amounts that are not known are 0.
+struct Work {
+  double seconds = 0;
+  double flops = 0;
+  double memory_bytes = 0;  // to and from main memory
+  double disk_bytes = 0;    // read and written
+  double bus_bytes = 0;     // between host and device
+  double cpu_seconds = 0;   // over all threads
+};
+
+struct Verdict {
+  enum class Bound { compute, memory, disk, transfer, waiting };
+
+  Bound bound = Bound::waiting;
+  /// Of the bound's peak rate, 0 to 1; for waiting that of the resource that comes nearest to its peak.
+  double share = 0;
+  /// One sentence. It names options of detent where any helps.
+  std::string advice;
+};
+
+/// "compute", "memory", "disk", "transfer" or "waiting".
+std::string_view bound_name(Verdict::Bound bound) noexcept;
+
+/// Below this share of its peak no resource sets the pace.
+constexpr double kLeastShare = 0.25;
+/// With this share of the threads' time spent on the processor nobody waits, whatever the work is.
+constexpr double kBusyShare = 0.7;
+
+/// Each resource needs at least its amount divided by its peak; the one that needs the largest part of the stage's time
+/// is the bound. When none needs a quarter of it, the bound is compute if the processor was busy all the same (with
+/// other work than arithmetic on float32), else waiting. `stage` is a name as in the profile; it only chooses the
+/// advice.
+Verdict judge(const Work& work, const MachinePeaks& peaks, std::string_view stage);
+
+}  // namespace detent::profile

@@ -1,0 +1,134 @@
+#include "cli/progress.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace detent::cli {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = ProgressLine::Clock;
+
+/// What is printed to a stream that lives in memory.
+class Output {
+ public:
+  Output() : file_(::open_memstream(&text_, &size_)) {}
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+  ~Output() {
+    std::fclose(file_);
+    std::free(text_);
+  }
+  std::FILE* file() { return file_; }
+  std::string text() {
+    std::fflush(file_);
+    return {text_, size_};
+  }
+  std::vector<std::string> lines() {
+    std::vector<std::string> result(1);
+    for (const char c : text()) {
+      if (c == '\n') {
+        result.emplace_back();
+      } else {
+        result.back() += c;
+      }
+    }
+    result.pop_back();
+    return result;
+  }
+
+ private:
+  char* text_ = nullptr;
+  std::size_t size_ = 0;
+  std::FILE* file_;
+};
+
+constexpr Clock::time_point kStart{1000h};
+
+TEST(Progress, ShortRunsLeaveLogsEmpty) {
+  Output out;
+  {
+    ProgressLine line(out.file(), false, kStart);
+    for (int i = 0; i < 99; ++i) line.update("calibrate", i, 99, kStart + i * 100ms);
+    line.finish(kStart + 9900ms);
+  }
+  EXPECT_EQ(out.text(), "");
+}
+
+TEST(Progress, LongRunsWriteALineNowAndThen) {
+  Output out;
+  {
+    ProgressLine line(out.file(), false, kStart);
+    for (int i = 1; i <= 450; ++i) line.update("calibrate", i, 450, kStart + i * 100ms);
+    line.finish(kStart + 46s);
+  }
+  const auto lines = out.lines();  // at 10, 20, 30 and 40 s and at the end
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_TRUE(lines[0].starts_with("calibrate: 100 of 450  10.0/s  35 s left  memory ")) << lines[0];
+  EXPECT_NE(lines[0].find(", peak "), std::string::npos);
+  EXPECT_TRUE(lines[4].starts_with("calibrate: 450 of 450  ")) << lines[4];
+  EXPECT_EQ(lines[4].find("left"), std::string::npos);
+  for (const std::string& text : lines) {
+    EXPECT_TRUE(std::none_of(text.begin(), text.end(), [](unsigned char c) { return std::iscntrl(c) != 0; })) << text;
+  }
+}
+
+TEST(Progress, TheLastLineIsNotWrittenTwice) {
+  Output out;
+  ProgressLine line(out.file(), false, kStart);
+  line.update("calibrate", 1, 2, kStart + 1s);
+  line.update("calibrate", 2, 2, kStart + 12s);
+  line.finish(kStart + 12s);
+  line.finish(kStart + 30s);
+  EXPECT_EQ(out.lines().size(), 1u);
+}
+
+TEST(Progress, TerminalLineIsRewrittenAndCleared) {
+  Output out;
+  ProgressLine line(out.file(), true, kStart);
+  for (int i = 0; i < 10; ++i) line.update("calibrate", i, 10, kStart + i * 30ms);
+  const std::string text = out.text();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\r'), 3);  // at 0, 120 and 240 ms
+  EXPECT_EQ(text.find('\n'), std::string::npos);
+  EXPECT_NE(text.find("calibrate: 8 of 10  33.3/s  0 s left  memory "), std::string::npos) << text;
+  line.finish(kStart + 1s);
+  EXPECT_TRUE(out.text().ends_with("\r\x1b[K"));
+  const auto length = out.text().size();
+  line.finish(kStart + 2s);
+  EXPECT_EQ(out.text().size(), length);
+}
+
+TEST(Progress, RateIsThatOfTheStage) {
+  Output out;
+  ProgressLine line(out.file(), true, kStart);
+  line.update("one", 1000, 0, kStart + 1s);
+  line.update("two", 1, 361, kStart + 100s);
+  line.update("two", 2, 361, kStart + 120s);
+  EXPECT_NE(out.text().find("two: 2 of 361  0.05/s  1:59:40 left"), std::string::npos) << out.text();
+  EXPECT_NE(out.text().find("one: 1000  memory"), std::string::npos);
+}
+
+TEST(Progress, MoreThanExpectedIsShownWithoutTheTotal) {
+  Output out;
+  ProgressLine line(out.file(), true, kStart);
+  line.update("calibrate", 7, 3, kStart + 1s);
+  EXPECT_EQ(out.text().find(" of 3"), std::string::npos);
+}
+
+TEST(Progress, NamesCannotMoveTheCursorOrBreakTheLine) {
+  Output out;
+  ProgressLine line(out.file(), true, kStart);
+  line.update("a\nb\x1b[2J" + std::string(500, 'x'), 1, 2, kStart + 1s);
+  const std::string text = out.text();
+  EXPECT_TRUE(text.starts_with("\ra?b?[2Jxxx"));
+  EXPECT_EQ(text.size(), 1 + 79 + 3u);
+}
+
+}  // namespace
+}  // namespace detent::cli

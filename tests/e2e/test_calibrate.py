@@ -1,0 +1,417 @@
+"""Statistics files: the same bytes whatever may not matter, the same models as without them, and refusals."""
+
+import dataclasses
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+
+import graphs
+import numpy as np
+import pytest
+import support
+from failures import BAD_INPUT, USAGE, Place
+from support import DETENT, Path, Sample, calibrate, sha256
+
+import onnx
+
+POWERS = ["--power-of-two-scale", "--activation-symmetric"]
+METHODS = {
+    "minmax": ["--method", "minmax"],
+    "percentile": ["--method", "percentile", "--percentile", "99.9"],
+    "two-sided": ["--method", "percentile", "--two-sided"],
+    "layerwise": ["--method", "layerwise-percentile", "--metric", "mse"],
+    "mse": ["--method", "mse"],
+    "mse-power-of-two": ["--method", "mse", *POWERS],
+    "entropy": ["--method", "entropy"],
+    "mixed": ["--tensor-method", "^(relu|matmul).*=entropy"],
+}
+# These look at each run by itself, so the size of batches counts.
+BY_RUN = {"average": ["--average"], "most-common": ["--method", "mse", "--most-common", *POWERS]}
+
+
+@dataclasses.dataclass
+class Setup:
+    folder: Path
+    model: Path
+    samples: list[Sample]
+    statistics: Path
+    name: str
+    digests: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def batches(self, size: int) -> Path:
+        """The samples joined into fewer files."""
+        folder = self.folder / f"batches{size}"
+        if not folder.exists():
+            groups = (self.samples[i : i + size] for i in range(0, len(self.samples), size))
+            support.save_samples(folder, [{k: np.concatenate([s[k] for s in group]) for k in group[0]} for group in groups])
+        return folder
+
+    def quantized(self, *options: object) -> str:
+        """The hash of what `detent quantize` writes."""
+        result = support.detent("quantize", self.model, "-o", self.folder / "q.onnx", *options)
+        assert (result.returncode, result.stderr) == (0, "")
+        return sha256(self.folder / "q.onnx")
+
+    def expected(self, method: str) -> str:
+        """The same, from the statistics of all samples."""
+        if method not in self.digests:
+            self.digests[method] = self.quantized("--statistics", self.statistics, *{**METHODS, **BY_RUN}[method])
+        return self.digests[method]
+
+
+@pytest.fixture(scope="module", params=["cnn", "transformer", "ppocr_cls"])
+def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Setup:
+    folder = tmp_path_factory.mktemp(request.param)
+    model = folder / "model.onnx"
+    if request.param == "ppocr_cls":
+        task = support.prepare_task("ppocr_cls", folder / "task")
+        model, samples = task / "model.onnx", support.load_samples(task / "calibration")[:8]
+    elif request.param == "cnn":
+        onnx.save(graphs.small_cnn(), model)
+        samples = graphs.cnn_samples(8)
+    else:
+        onnx.save(graphs.transformer(), model)
+        samples = graphs.transformer_samples(8)
+    data = support.save_samples(folder / "data", samples)
+    statistics = calibrate(model, folder / "first.stats", data, "--most-common")
+    return Setup(folder, model, samples, statistics, request.param)
+
+
+def reversed_order(setup: Setup, folder: Path) -> Path:
+    return support.save_samples(folder / "reversed", setup.samples[::-1])
+
+
+def as_it_is(setup: Setup, _folder: Path) -> Path:
+    return setup.data
+
+
+def in_fours(setup: Setup, _folder: Path) -> Path:
+    if setup.name == "transformer":
+        pytest.skip("its samples have several lengths")
+    return setup.batches(4)
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        (as_it_is, []),
+        (reversed_order, []),
+        (reversed_order, ["--workers", 2]),
+        (as_it_is, ["--workers", 4]),
+        (reversed_order, ["--workers", 3, "--threads", 1]),
+        (as_it_is, ["--threads", 1]),
+        (reversed_order, ["--threads", 2]),
+        (in_fours, ["--batch-size", 1]),
+        (as_it_is, ["--samples", 100]),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else " ".join(map(str, value)) or "plain",
+)
+def test_same_statistics(setup: Setup, data: Callable[[Setup, Path], Path], options: list, tmp_path: Path) -> None:
+    again = calibrate(setup.model, tmp_path / "again.stats", data(setup, tmp_path), "--most-common", *options)
+    assert sha256(again) == sha256(setup.statistics)
+
+
+def test_merged_parts_are_the_whole(setup: Setup, tmp_path: Path) -> None:
+    parts = []
+    for i, samples in enumerate((setup.samples[:3], setup.samples[3:4], setup.samples[4:])):
+        data = support.save_samples(tmp_path / f"data{i}", samples)
+        parts.append(calibrate(setup.model, tmp_path / f"part{i}.stats", data, "--most-common", "--workers", 1 + i))
+    for order in list(itertools.permutations(parts))[::2]:
+        result = support.detent("calibrate", "--merge", *order, "-o", tmp_path / "merged.stats", "--json")
+        assert (result.returncode, result.stderr) == (0, "")
+        assert json.loads(result.stdout)["samples"] == len(setup.samples)
+        assert sha256(tmp_path / "merged.stats") == sha256(setup.statistics)
+    # Two of them, and then the third.
+    for first, second, third in ((0, 1, 2), (1, 2, 0)):
+        both = tmp_path / f"both{third}.stats"
+        assert support.detent("calibrate", "--merge", parts[first], parts[second], "-o", both).returncode == 0
+        assert support.detent("calibrate", "--merge", parts[third], both, "-o", tmp_path / "all.stats").returncode == 0
+        assert sha256(tmp_path / "all.stats") == sha256(setup.statistics)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 11])
+def test_same_statistics_with_mpi(setup: Setup, ranks: int, tmp_path: Path) -> None:
+    """Also with more ranks than samples."""
+    launcher = os.environ.get("MPIEXEC") or shutil.which("mpirun")
+    if not launcher or not (DETENT.parent / "libdetent_mpi.so").exists():
+        pytest.skip("detent was built without MPI")
+    if ranks > 2 and setup.name != "cnn":
+        pytest.skip("takes long")
+    settings = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }
+    output = tmp_path / "ranks.stats"
+    command = [launcher, "-n", ranks, DETENT, "calibrate", setup.model, "-o", output, "--calibration-data", setup.data]
+    result = subprocess.run(
+        list(map(str, [*command, "--most-common", "--json"])),
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    report = json.loads(result.stdout)
+    assert (report["ranks"], report["samples"]) == (ranks, len(setup.samples))
+    assert sha256(output) == sha256(setup.statistics)
+
+
+@pytest.mark.parametrize("method", [*METHODS, *BY_RUN])
+def test_same_model_with_and_without_statistics(setup: Setup, method: str) -> None:
+    options = {**METHODS, **BY_RUN}[method]
+    assert setup.quantized("--calibration-data", setup.data, *options) == setup.expected(method)
+    assert setup.quantized("--statistics", setup.statistics, "--threads", 1, *options) == setup.expected(method)
+
+
+def test_statistics_are_checked_against_the_samples(setup: Setup, tmp_path: Path) -> None:
+    both = ["--statistics", setup.statistics, "--calibration-data", reversed_order(setup, tmp_path)]
+    assert setup.quantized(*both, *METHODS["mse"]) == setup.expected("mse")
+
+
+def test_methods_differ(setup: Setup) -> None:
+    """Equal models above would mean little if all were equal."""
+    found = {method: setup.expected(method) for method in [*METHODS, *BY_RUN]}
+    del found["most-common"]  # may well be the scale that is best for all
+    assert len(set(found.values())) == len(found), found
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_same_models_from_batches(setup: Setup, size: int, tmp_path: Path) -> None:
+    """Batches count as runs, which statistics tell; ranges do not depend on them."""
+    if setup.name == "transformer":
+        pytest.skip("its samples have several lengths")
+    statistics = calibrate(setup.model, tmp_path / "batches.stats", setup.batches(size))
+    assert sha256(statistics) != sha256(setup.statistics)
+    for method, options in METHODS.items():
+        assert setup.quantized("--statistics", statistics, *options) == setup.expected(method), method
+
+
+def test_selective_calibration(tmp_path: Path) -> None:
+    """Fewer tensors are observed; what depends on them follows the input of the operator."""
+    onnx.save(graphs.small_cnn(), tmp_path / "model.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.cnn_samples())
+
+    def run(*options: object) -> tuple[int, dict]:
+        result = support.detent(
+            "calibrate", tmp_path / "model.onnx", "-o", tmp_path / "s", "--calibration-data", data, "--json", *options
+        )
+        report = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, "--statistics", tmp_path / "s", *options)
+        return json.loads(result.stdout)["tensors"], report["activations"]
+
+    plain, ranges = run()
+    fewer, passed = run("--passthrough-op-types", "GlobalAveragePool")
+    assert fewer == plain - 1
+    pooled = "globalaveragepool1.out"
+    assert passed[pooled]["max"] > ranges[pooled]["max"]
+    assert {name: found for name, found in passed.items() if "pool1" not in name and "flatten" not in name} == {
+        name: found for name, found in ranges.items() if "pool1" not in name and "flatten" not in name
+    }
+
+
+def test_ranges_of_single_tensors(model: Path, data: Path, tmp_path: Path) -> None:
+    plain = support.quantize(model, tmp_path / "q.onnx", data)["activations"]
+    found = support.quantize(
+        model, tmp_path / "q.onnx", data, "--tensor-range", "x=-1.5,2", "--tensor-method", "^head.*=percentile", "--percentile", 60
+    )["activations"]
+    assert (found["x"]["min"], found["x"]["max"]) == (-1.5, 2)
+    assert found["head.out"]["max"] < plain["head.out"]["max"]
+    rest = set(plain) - {"x", "head.out"}
+    assert {name: found[name] for name in rest} == {name: plain[name] for name in rest}
+
+
+# Refusals.
+
+
+@pytest.fixture
+def statistics(model: Path, data: Path, place: Place) -> Path:
+    return calibrate(model, place.inputs / "all.stats", data)
+
+
+def test_statistics_of_another_model(place: Place, model: Path, data: Path, statistics: Path) -> None:
+    other = place.inputs / "other.onnx"
+    onnx.save(graphs.small_cnn(opset=18), other)
+    line = place.refuses(BAD_INPUT, "another model", "quantize", other, "-o", place.output, "--statistics", statistics)
+    assert "all.stats" in line
+    assert "'model.onnx'" in line
+    assert "other.onnx" in line
+    theirs = calibrate(other, place.inputs / "theirs.stats", data)
+    line = place.refuses(BAD_INPUT, "one model", "calibrate", "--merge", statistics, theirs, "-o", place.output)
+    assert "theirs.stats" in line
+    assert "'other.onnx'" in line
+    assert "'model.onnx'" in line
+
+
+def test_renamed_and_touched_models_are_the_same(place: Place, model: Path, statistics: Path) -> None:
+    copy = place.inputs / "copy.onnx"
+    shutil.copyfile(model, copy)
+    assert support.detent("quantize", copy, "-o", place.output, "--statistics", statistics).returncode == 0
+
+
+def test_weights_beside_the_model_count(place: Place, model: Path, data: Path) -> None:
+    split, weights = place.inputs / "split.onnx", place.inputs / "split.bin"
+    onnx.save_model(onnx.load(model), split, save_as_external_data=True, location=weights.name, size_threshold=0)
+    statistics = calibrate(split, place.inputs / "split.stats", data)
+    changed = bytearray(weights.read_bytes())
+    changed[10] ^= 1
+    weights.write_bytes(changed)
+    place.refuses(BAD_INPUT, "another model", "quantize", split, "-o", place.output, "--statistics", statistics)
+
+
+def test_statistics_of_other_samples(place: Place, model: Path, statistics: Path) -> None:
+    cases = {"fewer": graphs.cnn_samples(3), "others": graphs.cnn_samples(seed=9), "more": graphs.cnn_samples(5)}
+    for name, samples in cases.items():
+        data = support.save_samples(place.inputs / name, samples)
+        place.refused(BAD_INPUT, f"all.stats.*other samples than.*{name}", model, data, "--statistics", statistics)
+    with_more = ["--statistics", statistics, "--samples", 4]
+    assert support.quantize(model, place.output, place.inputs / "more", *with_more)["samples"] == 4
+
+
+def test_merging_a_file_twice(place: Place, model: Path, statistics: Path) -> None:
+    copy = place.inputs / "copy.stats"
+    shutil.copyfile(statistics, copy)
+    part = calibrate(model, place.inputs / "part.stats", support.save_samples(place.inputs / "some", graphs.cnn_samples(2, seed=8)))
+    for files in ([statistics, statistics], [statistics, copy], [part, statistics, copy]):
+        place.refuses(BAD_INPUT, "same samples", "calibrate", "--merge", *files, "-o", place.output)
+
+
+def test_merging_unlike_statistics(place: Place, model: Path, data: Path, statistics: Path) -> None:
+    for name, options, says in (
+        ("bare", ["--no-histogram"], "--no-histogram"),
+        ("votes", ["--most-common"], "--most-common"),
+        ("some", ["--nodes", "conv_b"], "other tensors"),
+    ):
+        other = calibrate(model, place.inputs / f"{name}.stats", data, *options)
+        place.refuses(BAD_INPUT, f"{name}.stats.*{says}", "calibrate", "--merge", statistics, other, "-o", place.output)
+
+
+def test_files_that_are_no_statistics(place: Place, model: Path, statistics: Path) -> None:
+    whole = statistics.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    files = {
+        "cut": (whole[:-7], "damaged"),
+        "flipped": (bytes(flipped), "damaged"),
+        "newer": (whole[:8] + b"\x02" + whole[9:], "version 2"),
+        "empty": (b"", "empty|short"),
+        "model": (model.read_bytes(), "not a statistics file"),
+    }
+    good = support.detent("quantize", model, "-o", place.output, "--statistics", statistics)
+    assert good.returncode == 0
+    place.output.unlink()
+    for name, (content, says) in files.items():
+        path = place.inputs / f"{name}.stats"
+        path.write_bytes(content)
+        for command in (["quantize", model, "--statistics", path], ["calibrate", "--merge", statistics, path]):
+            assert f"{name}.stats" in place.refuses(BAD_INPUT, says, *command, "-o", place.output)
+    missing = ["--statistics", place.inputs / "none.stats"]
+    place.refuses(BAD_INPUT, "none.stats.*No such file", "quantize", model, "-o", place.output, *missing)
+
+
+def test_statistics_that_lack_something(place: Place, model: Path, data: Path, statistics: Path) -> None:
+    def refuses(file: Path, says: str, *options: object) -> None:
+        place.refuses(BAD_INPUT, says, "quantize", model, "-o", place.output, "--statistics", file, *options)
+
+    bare = calibrate(model, place.inputs / "bare.stats", data, "--no-histogram")
+    for method in ("percentile", "layerwise-percentile", "mse", "entropy"):
+        refuses(bare, "tensor 'x' hold no histogram; .*--no-histogram", "--method", method)
+    assert support.detent("quantize", model, "-o", place.output, "--statistics", bare, "--average").returncode == 0
+    place.output.unlink()
+    refuses(statistics, "'x'.*most samples; calibrate with --most-common", "--method", "mse", "--most-common", *POWERS)
+    some = calibrate(model, place.inputs / "some.stats", data, "--nodes", "conv_b")
+    refuses(some, "lack tensor 'x'.*same selection", "--method", "minmax")
+    assert support.detent("quantize", model, "-o", place.output, "--statistics", some, "--nodes", "conv_b").returncode == 0
+
+
+def test_more_statistics_than_are_needed(place: Place, model: Path, data: Path, statistics: Path) -> None:
+    """What else is observed keeps the runtime from fusing some operators, so the last bits may differ."""
+    some = ["--nodes", "head", "--method", "entropy"]
+    result = support.detent("quantize", model, "-o", place.output, "--statistics", statistics, "--json", *some)
+    assert (result.returncode, result.stderr) == (0, "")
+    direct = support.quantize(model, place.out / "direct.onnx", data, *some)["activations"]
+    found = json.loads(result.stdout)["activations"]
+    assert found.keys() == direct.keys()
+    for name in direct:
+        assert found[name]["scale"] == pytest.approx(direct[name]["scale"], rel=1e-4), name
+
+
+def test_options_that_make_no_sense(place: Place, model: Path, data: Path, statistics: Path) -> None:
+    samples = ["--calibration-data", data]
+    for says, *arguments in (
+        ("MODEL is required", "calibrate", *samples),
+        ("--calibration-data is required", "calibrate", model),
+        ("--merge takes statistics files only", "calibrate", model, "--merge", statistics),
+        ("--merge takes statistics files only", "calibrate", "--merge", statistics, *samples),
+        ("--most-common needs histograms", "calibrate", model, *samples, "--most-common", "--no-histogram"),
+        ("--workers", "calibrate", model, *samples, "--workers", "0"),
+        ("no node of .* matches", "calibrate", model, *samples, "--nodes", "nobody"),
+        ("no node of type 'MaxPoool'", "calibrate", model, *samples, "--passthrough-op-types", "MaxPoool"),
+        ("--calibration-data or --statistics", "quantize", model),
+        ("--most-common chooses between", "quantize", model, *samples, "--most-common"),
+        ("percentile must be above 0", "quantize", model, *samples, "--percentile", "0"),
+        ("--entropy-bins", "quantize", model, *samples, "--entropy-bins", "100"),
+        ("'best' is not one of its values; choose from: entropy, layerwise", "quantize", model, *samples, "--method", "best"),
+        ("'x=1' is not MIN,MAX|'1' is not MIN,MAX", "quantize", model, *samples, "--tensor-range", "x=1"),
+        ("'x' is not NAME=VALUE", "quantize", model, *samples, "--tensor-method", "x"),
+        ("2 to 1 is no range for 'x'", "quantize", model, *samples, "--tensor-range", "x=2,1"),
+        ("'nobody' is no activation", "quantize", model, *samples, "--tensor-method", "nobody=mse"),
+    ):
+        place.refuses(USAGE, says, *arguments, "-o", place.output)
+    place.refuses(USAGE, "would overwrite", "calibrate", "--merge", statistics, "-o", statistics)
+    place.refuses(USAGE, "would overwrite.*which is read", "quantize", model, "-o", statistics, "--statistics", statistics)
+    place.refuses(USAGE, "would overwrite", "calibrate", model, *samples, "-o", model)
+    place.refuses(USAGE, "calibration sample", "calibrate", model, *samples, "-o", next(data.iterdir()))
+    place.refuses(USAGE, "does not exist", "calibrate", model, *samples, "-o", place.out / "nowhere" / "s.stats")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_nan_in_a_sample(place: Place, model: Path, workers: int) -> None:
+    samples = graphs.cnn_samples(6)
+    samples[4]["x"][0, 1, 2, 3] = np.nan
+    data = support.save_samples(place.inputs / "nan", samples)
+    arguments = ["calibrate", model, "-o", place.output, "--calibration-data", data, "--workers", workers]
+    place.refuses(BAD_INPUT, "'x'.*1 NaN.*004.npz.*--allow-nonfinite", *arguments)
+    assert support.detent(*arguments, "--allow-nonfinite").returncode == 0
+    options = ["--statistics", place.output, "--method", "mse", "--allow-nonfinite"]
+    report = support.quantize(model, place.out / "m.onnx", data, *options)
+    assert all(np.isfinite([found["min"], found["max"]]).all() for found in report["activations"].values())
+
+
+# Memory.
+
+
+def peak_megabytes(model: Path, data: Path, folder: Path) -> float:
+    """Of the child alone: a small process starts it, whose own memory does not hide it."""
+    program = (
+        "import resource, subprocess, sys\n"
+        "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    command = [DETENT, "calibrate", model, "-o", folder / "s.stats", "--calibration-data", data, "--threads", "1"]
+    result = subprocess.run([sys.executable, "-c", program, *map(str, command)], capture_output=True, text=True, check=True)
+    return int(result.stdout) / 1024
+
+
+def test_a_small_first_sample_costs_no_memory(tmp_path: Path) -> None:
+    """What was counted finely before the large values came is made coarser."""
+    b = graphs.Builder(1)
+    x = "x"
+    for _ in range(3):
+        x = b.add("Relu", b.add("Conv", x, b.weight(f"w{x}", 16, 16, 3, 3), pads=[1] * 4))
+    onnx.save(b.model({"x": (graphs.FLOAT, ["N", 16, 64, 64])}, [x]), tmp_path / "model.onnx")
+    samples = [{"x": np.random.default_rng(i).normal(size=(1, 16, 64, 64)).astype(np.float32)} for i in range(4)]
+    plain = peak_megabytes(tmp_path / "model.onnx", support.save_samples(tmp_path / "plain", samples), tmp_path)
+    samples[0]["x"] *= np.float32(1e-5)
+    small = peak_megabytes(tmp_path / "model.onnx", support.save_samples(tmp_path / "small", samples), tmp_path)
+    assert abs(small - plain) < 8, (small, plain)

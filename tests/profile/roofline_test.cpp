@@ -1,0 +1,114 @@
+#include "profile/roofline.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+
+namespace detent::profile {
+namespace {
+
+using Bound = Verdict::Bound;
+
+constexpr double kG = 1e9;
+const MachinePeaks kMachine{100 * kG, 20 * kG, 1 * kG, 4, 10 * kG};
+constexpr const char* kStages[] = {"Pre-process",   "Float Model Validation",     "Calibration",
+                                   "Post-process",  "Quantization (Static)",      "Quantization (Dynamic)",
+                                   "Fast Finetune", "Quantization (MatMulNBits)", "Model Caching",
+                                   "Model Loaded",  "a step of the caller's own"};
+/// For each bound, and for a busy processor, work that makes it so.
+const Work kWorks[] = {{.seconds = 10, .flops = 900 * kG},    {.seconds = 10, .memory_bytes = 150 * kG},
+                       {.seconds = 10, .disk_bytes = 9 * kG}, {.seconds = 10, .bus_bytes = 80 * kG},
+                       {.seconds = 10, .cpu_seconds = 2},     {.seconds = 10, .cpu_seconds = 9.5},
+                       {.seconds = 10, .cpu_seconds = 39}};
+
+TEST(Roofline, TheLargestShareIsTheBound) {
+  const struct {
+    Work work;
+    Bound bound;
+    double share;
+  } cases[] = {
+      {{.seconds = 10, .flops = 900 * kG, .memory_bytes = 100 * kG, .disk_bytes = kG}, Bound::compute, 0.9},
+      {{.seconds = 10, .flops = 400 * kG, .memory_bytes = 160 * kG, .cpu_seconds = 40}, Bound::memory, 0.8},
+      {{.seconds = 10, .flops = 400 * kG, .memory_bytes = 20 * kG, .disk_bytes = 7 * kG}, Bound::disk, 0.7},
+      {{.seconds = 10, .flops = 300 * kG, .disk_bytes = kG, .bus_bytes = 60 * kG}, Bound::transfer, 0.6},
+      {{.seconds = 10, .flops = 200 * kG, .memory_bytes = 10 * kG, .cpu_seconds = 8}, Bound::waiting, 0.2},
+      {{.seconds = 10, .flops = 250 * kG}, Bound::compute, 0.25},
+      {{.seconds = 10, .flops = 249 * kG}, Bound::waiting, 0.249},
+  };
+  for (const auto& c : cases) {
+    const Verdict verdict = judge(c.work, kMachine, "Calibration");
+    EXPECT_EQ(verdict.bound, c.bound) << bound_name(verdict.bound);
+    EXPECT_NEAR(verdict.share, c.share, 1e-9);
+    EXPECT_FALSE(verdict.advice.empty());
+  }
+}
+
+TEST(Roofline, BusyWithOtherWorkIsNotWaiting) {
+  const Work work{.seconds = 10, .flops = 50 * kG, .memory_bytes = 20 * kG, .cpu_seconds = 30};
+  const Verdict verdict = judge(work, kMachine, "Calibration");
+  EXPECT_EQ(verdict.bound, Bound::compute);
+  EXPECT_NEAR(verdict.share, 0.05, 1e-9);
+  EXPECT_NE(verdict.advice.find("--method minmax"), std::string::npos);
+}
+
+TEST(Roofline, MoreThanThePeakIsThePeak) {
+  EXPECT_DOUBLE_EQ(judge({.seconds = 1, .disk_bytes = 3 * kG}, kMachine, "Post-process").share, 1);
+}
+
+TEST(Roofline, UnknownFiguresHaveNoPart) {
+  EXPECT_EQ(judge({}, kMachine, "Calibration").bound, Bound::waiting);
+  EXPECT_EQ(judge({}, {}, "").bound, Bound::waiting);
+  EXPECT_DOUBLE_EQ(judge({}, {}, "").share, 0);
+  EXPECT_EQ(judge({.seconds = 1, .flops = 1e12}, {}, "x").bound, Bound::waiting);
+  EXPECT_EQ(judge({.seconds = -1, .flops = 1e12}, kMachine, "x").bound, Bound::waiting);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Verdict verdict = judge({.seconds = 1, .flops = nan, .disk_bytes = 0.5 * kG}, kMachine, "x");
+  EXPECT_EQ(verdict.bound, Bound::disk);
+  EXPECT_DOUBLE_EQ(verdict.share, 0.5);
+}
+
+TEST(Roofline, AdviceIsOneSentence) {
+  for (const char* stage : kStages) {
+    for (const Work& work : kWorks) {
+      const std::string advice = judge(work, kMachine, stage).advice;
+      EXPECT_EQ(advice.find('.'), advice.size() - 1) << advice;
+      EXPECT_EQ(advice.find('\n'), std::string::npos);
+    }
+  }
+}
+
+/// The text of the command line's sources, where options are declared in quotes as "--name" or "-n,--name".
+std::string command_line_sources() {
+  std::ostringstream text;
+  for (const char* file : {"options.cpp", "quantize_command.cpp", "calibrate_command.cpp"}) {
+    const auto path = std::filesystem::path(DETENT_TEST_DATA) / "../../../src/cli" / file;
+    text << std::ifstream(path.lexically_normal()).rdbuf();
+  }
+  return text.str();
+}
+
+TEST(Roofline, AdviceNamesOnlyOptionsThatExist) {
+  const std::string sources = command_line_sources();
+  ASSERT_NE(sources.find("\"--threads\""), std::string::npos);
+  const std::regex option("--[a-z][a-z-]*[a-z]");
+  std::set<std::string> named;
+  for (const char* stage : kStages) {
+    for (const Work& work : kWorks) {
+      const std::string advice = judge(work, kMachine, stage).advice;
+      for (std::sregex_iterator it(advice.begin(), advice.end(), option), end; it != end; ++it) named.insert(it->str());
+    }
+  }
+  EXPECT_TRUE(named.contains("--workers"));
+  for (const std::string& name : named) {
+    EXPECT_NE(sources.find(name + '"'), std::string::npos) << name << " is no option of detent";
+  }
+}
+
+}  // namespace
+}  // namespace detent::profile
