@@ -1,21 +1,14 @@
 #include "calibrate/statistics_file.h"
 
-#include <xxhash.h>
-
 #include <filesystem>
-#include <fstream>
-#include <protozero/pbf_writer.hpp>
 
 #include "base/file.h"
-#include "calibrate/support.h"
+#include "calibrate/file_support.h"
 
 namespace detent::calibration {
 namespace {
 
 using namespace test;  // NOLINT
-
-constexpr std::size_t kHeader = 32;
-const std::string kWhere = "statistics 'some/file.stats'";
 
 Statistics statistics_of(unsigned seed, std::size_t size = 40) {
   Statistics s;
@@ -35,31 +28,6 @@ Statistics statistics_of(unsigned seed, std::size_t size = 40) {
   s.model_name = "net.onnx";
   s.has_histograms = s.has_votes = true;
   return s;
-}
-
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
-
-// A message in its envelope, however wrong it may be.
-std::string wrap(const std::string& message) {
-  std::string bytes = encode(Statistics()).substr(0, kHeader);
-  const std::uint64_t size = message.size();
-  const std::uint64_t checksum = XXH3_64bits(message.data(), message.size());
-  std::memcpy(bytes.data() + 16, &size, sizeof size);
-  std::memcpy(bytes.data() + 24, &checksum, sizeof checksum);
-  return bytes + message;
-}
-
-void expect_refused(const std::string& bytes, const std::string& says = "") {
-  try {
-    decode(bytes_of(bytes), kWhere);
-    ADD_FAILURE() << "was accepted, expected: " << says;
-  } catch (const Error& e) {
-    const std::string text = e.what();
-    EXPECT_EQ(e.kind(), ErrorKind::bad_input) << text;
-    EXPECT_EQ(text.rfind(kWhere, 0), 0U) << text;
-    EXPECT_NE(text.find(says), std::string::npos) << text;
-    EXPECT_FALSE(e.hint().empty());
-  }
 }
 
 void expect_equal(const Statistics& a, const Statistics& b) {
@@ -145,124 +113,6 @@ TEST(StatisticsFile, SaysWhatIsWrongWithIt) {
   expect_refused(newer, "has format version 2, this detent reads version 1");
   expect_refused(std::string(100, 'x'), "is not a statistics file");
   expect_refused("\x08\x07\x12\x04 an ONNX model, as it may begin", "is not a statistics file");
-  std::string message = encode(statistics_of(1)).substr(kHeader);
-  expect_refused(wrap(message + message), "a tensor that comes twice");
-  expect_refused(wrap(message + "\x32\x7f"), "is damaged");  // a tensor of 127 bytes that are not there
-  EXPECT_NO_THROW(decode(bytes_of(wrap(message)), kWhere)) << "the envelope of these tests is right";
-}
-
-TEST(StatisticsFile, RefusesCountsThatContradictEachOther) {
-  const auto refuse = [](const char* says, const std::function<void(Summary&)>& change) {
-    Statistics s;
-    s.has_histograms = s.has_votes = true;
-    s.tensors["t"] = summary_of({1.0F, -2.5F, 3.0F});
-    EXPECT_NO_THROW(decode(bytes_of(encode(s)), kWhere));
-    change(s.tensors["t"]);
-    SCOPED_TRACE(says);
-    expect_refused(encode(s), says);
-  };
-  refuse("histogram that does not add up", [](Summary& s) { ++s.count; });
-  refuse("histogram that does not add up", [](Summary& s) { ++s.nan_count; });
-  refuse("histogram that does not add up", [](Summary& s) { s.histogram = summary_of({1.0F}).histogram; });
-  refuse("histogram that is missing", [](Summary& s) { s.histogram = Histogram(); });
-  refuse("contradict", [](Summary& s) { s.runs = 0; });
-  refuse("contradict", [](Summary& s) { s.runs = 4; });
-  refuse("contradict", [](Summary& s) { s.count = 0; });
-  refuse("contradict", [](Summary& s) { s.inf_count = 3; });
-  refuse("contradict", [](Summary& s) { s.nan_count = ~std::uint64_t{0} - 1; });
-  refuse("contradict", [](Summary& s) { s.extremes = KeyRange(); });
-  refuse("contradict", [](Summary& s) { std::swap(s.extremes.min, s.extremes.max); });
-  refuse("votes that do not add up", [](Summary& s) { s.votes_8_bit[3] += 7; });
-  refuse("votes that do not add up", [](Summary& s) { s.votes_16_bit.clear(); });
-  refuse("votes that are missing", [](Summary& s) {
-    s.votes_8_bit.clear();
-    s.votes_16_bit.clear();
-  });
-  refuse("votes that do not add up", [](Summary& s) {
-    s.votes_8_bit[3] += 7;
-    s.votes_16_bit[3] += 7;
-  });
-  refuse("not finite", [](Summary& s) { s.extremes.max = order_key(0x7f800000); });
-  refuse("not finite", [](Summary& s) { s.extremes.min = order_key(static_cast<std::int32_t>(0xffc00000U)); });
-}
-
-TEST(StatisticsFile, RefusesPartsThatItsFlagsDeny) {
-  Statistics s;
-  s.tensors["t"] = summary_of({1.0F, 2.0F});
-  s.has_votes = true;
-  expect_refused(encode(s), "histogram");
-  s.has_histograms = true;
-  s.has_votes = false;
-  expect_refused(encode(s), "votes");
-}
-
-// A tensor by hand: a minimum, maximum, count and run, and what `more` adds.
-std::string tensor_with(const std::function<void(protozero::pbf_writer&)>& more, std::uint64_t count = 1) {
-  std::string tensor, message;
-  protozero::pbf_writer t(tensor);
-  t.add_string(1, "t");
-  t.add_float(2, 1.0F);
-  t.add_float(3, 1.0F);
-  t.add_uint64(4, count);
-  t.add_uint64(7, 1);
-  more(t);
-  protozero::pbf_writer file(message);
-  file.add_bool(4, true);
-  file.add_message(6, tensor);
-  return message;
-}
-void put_row(protozero::pbf_writer& tensor, std::uint32_t exponent, const std::vector<std::uint64_t>& counts) {
-  protozero::pbf_writer row(tensor, 10);
-  row.add_uint32(1, exponent);
-  row.add_packed_uint64(2, counts.begin(), counts.end());
-}
-void put_limbs(protozero::pbf_writer& tensor, const std::vector<std::int64_t>& limbs) {
-  tensor.add_packed_sint64(8, limbs.begin(), limbs.end());
-}
-
-TEST(StatisticsFile, RefusesRowsAndSumsThatNoneWrites) {
-  std::vector<std::uint64_t> counts(256);
-  counts[0] = 1;
-  EXPECT_NO_THROW(decode(bytes_of(wrap(tensor_with([&](auto& t) { put_row(t, 127, counts); }))), kWhere));
-  const auto refuse = [](const char* says, const auto& more, std::uint64_t count = 1) {
-    expect_refused(wrap(tensor_with(more, count)), says);
-  };
-  refuse("an empty row", [](auto& t) { put_row(t, 127, std::vector<std::uint64_t>(256)); });
-  refuse("exponent or size", [&](auto& t) { put_row(t, 255, counts); });
-  refuse("exponent or size", [&](auto& t) { put_row(t, 0xffffffff, counts); });
-  refuse("exponent or size", [](auto& t) { put_row(t, 127, {1, 0, 0, 0}); });
-  refuse("exponent or size", [](auto& t) { put_row(t, 127, {}); });
-  refuse("too long", [](auto& t) { put_row(t, 127, std::vector<std::uint64_t>(300, 1)); });
-  refuse(
-      "comes twice",
-      [&](auto& t) {
-        put_row(t, 127, counts);
-        put_row(t, 127, counts);
-      },
-      2);
-  refuse(
-      "exponent or size",
-      [&](auto& t) {
-        put_row(t, 127, counts);
-        put_row(t, 120, counts);  // 7 octaves down there are 64
-      },
-      2);
-  const auto with_row = [&](const std::vector<std::int64_t>& limbs) {
-    return [=](auto& t) {
-      put_row(t, 127, counts);
-      put_limbs(t, limbs);
-    };
-  };
-  EXPECT_NO_THROW(decode(bytes_of(wrap(tensor_with(with_row({0, 0, 0, 0, 1 << 21, 0, 0, 0, -1})))), kWhere));
-  refuse("wrong length", with_row({1}));
-  refuse("wrong length", with_row(std::vector<std::int64_t>(10)));
-  refuse("a sum", with_row({std::int64_t{1} << 32, 0, 0, 0, 0, 0, 0, 0, 0}));
-  refuse("a sum", with_row({0, 0, 0, -1, 0, 0, 0, 0, 0}));
-  std::string message;
-  protozero::pbf_writer file(message);
-  const std::vector<std::uint64_t> words(5);
-  file.add_packed_fixed64(2, words.begin(), words.end());
-  expect_refused(wrap(message), "fingerprint");
 }
 
 TEST(StatisticsFile, OnDisk) {

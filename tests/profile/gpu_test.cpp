@@ -113,8 +113,7 @@ TEST_F(Gpu, CudaIsSeenOnceItIsLoaded) {
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(handle, nullptr);
   EXPECT_TRUE(GpuMeter::cuda_is_loaded());
-  ::dlclose(handle);
-  EXPECT_FALSE(GpuMeter::cuda_is_loaded());
+  ::dlclose(handle);  // which need not unload it
 }
 
 TEST_F(Gpu, MetersLeaveTheLibraryInOrder) {
