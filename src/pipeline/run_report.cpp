@@ -213,14 +213,16 @@ void assign_times(RunReport& report) {
   for (const auto& time : report.recording.nodes) {
     const auto named = by_name.find(time.name);
     const auto made = by_output.find(value_of(time.name));
-    if (named != by_name.end()) {
-      named->second->seconds += time.seconds;
-    } else if (made != by_output.end()) {
-      made->second->seconds += time.seconds;
+    LayerRecord* layer = named != by_name.end() ? named->second : made != by_output.end() ? made->second : nullptr;
+    // A convolution with its activation in one goes by the activation's output.
+    while (layer != nullptr && time.op_type.ends_with("Conv") && layer->op_type != "Conv") {
+      const auto before = by_output.find(layer->input);
+      layer = before == by_output.end() ? nullptr : before->second;
     }
+    if (layer != nullptr) layer->seconds += time.seconds;
   }
-  LayerRecord observers{"observers (detent)", "Tap", "", {}, 0};
-  LayerRecord layout{"changes of layout (runtime)", "Reorder", "", {}, 0};
+  LayerRecord observers{"observers (detent)", "Tap", "", "", {}, 0};
+  LayerRecord layout{"changes of layout (runtime)", "Reorder", "", "", {}, 0};
   for (const auto& time : report.recording.nodes) {
     if (time.op_type == observers.op_type) observers.seconds += time.seconds;
     if (time.op_type.starts_with("Reorder")) layout.seconds += time.seconds;
@@ -274,7 +276,8 @@ void describe_layers(const Prepared& prepared, const quantization::Placement& pl
   const graph::Index index(model);
   for (const auto& node : model.graph.nodes) {
     const auto work = graph::work_of(model, index, types, node);
-    report.layers.push_back({node.id(), node.op_type(), node.outputs().front(), work.value_or(graph::Work()), 0});
+    report.layers.push_back({node.id(), node.op_type(), node.inputs().empty() ? "" : node.inputs().front(),
+                             node.outputs().front(), work.value_or(graph::Work()), 0});
     for (const auto& output : node.outputs()) report.made_by[output] = node.label();
   }
   report.cost = planning::calibration_cost(model, types, placement.to_observe(), known);

@@ -23,6 +23,7 @@ namespace detent::pipeline {
 struct LayerRecord {
   std::string name;
   std::string op_type;
+  std::string input;   // first input
   std::string output;  // first output: what links it to times and errors
   graph::Work work;    // of one run
   double seconds = 0;  // of one run; 0 when the runtime fused the node into another

@@ -1,0 +1,111 @@
+"""What a run says of itself: the plan before it, the report and the trace after it."""
+
+import json
+import re
+
+import graphs
+import numpy as np
+import pytest
+import support
+from support import Path
+
+import onnx
+
+Place = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module", params=["cnn", "ppocr_cls"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A model and samples."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "cnn":
+        onnx.save(graphs.small_cnn(), folder / "model.onnx")
+        return folder / "model.onnx", support.save_samples(folder / "data", graphs.cnn_samples(4))
+    rng = np.random.default_rng(0)
+    samples = [{"x": rng.standard_normal((1, 3, 48, 192), dtype=np.float32)} for _ in range(4)]
+    return support.MODELS / "ppocr_cls.onnx", support.save_samples(folder / "data", samples)
+
+
+def plan(model: Path, *options: object) -> dict:
+    result = support.detent("plan", model, "--json", *options)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return json.loads(result.stdout)
+
+
+def report_data(page: Path) -> dict:
+    return json.loads(re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)[1])
+
+
+def test_the_plan_says_what_the_run_does(place: Place, tmp_path: Path) -> None:
+    model, data = place
+    planned = plan(model, "--calibration-data", data, "--method", "mse")
+    done = support.quantize(model, tmp_path / "q.onnx", data, "--method", "mse")
+    assert planned["files"] == done["samples"]
+    assert planned["nodes_quantized"] == done["nodes_quantized"] + done["nodes_in_float"]
+    assert planned["macs"] > 0
+    assert sum(part["bytes"] for part in planned["memory"]) == planned["peak_memory_bytes"]
+    measured = next(s["peak_memory_bytes"] for s in done["stages"] if s["name"] == "Calibration")
+    assert 0.75 < planned["peak_memory_bytes"] / measured < 1.25
+    assert 0.8 < planned["output_bytes"] / done["model_bytes_after"] < 1.25
+
+
+def test_macs_by_hand(tmp_path: Path) -> None:
+    """Convolutions: outputs times weights of one channel; the last layer: rows times columns times terms."""
+    onnx.save(graphs.small_cnn(), tmp_path / "model.onnx")
+    model = onnx.shape_inference.infer_shapes(onnx.load(tmp_path / "model.onnx"))
+    shape = "x".join(str(n) for n in graphs.cnn_samples(1)[0][model.graph.input[0].name].shape)
+    name = model.graph.input[0].name
+    found = json.loads(support.detent("inspect", tmp_path / "model.onnx", "--shape", f"{name}:{shape}", "--json").stdout)
+    weights = {t.name: tuple(t.dims) for t in model.graph.initializer}
+    layers = {layer["name"]: layer for layer in found["layers"]}
+    checked = 0
+    for node in model.graph.node:
+        if node.op_type not in ("Conv", "Gemm", "MatMul"):
+            continue
+        layer = layers[node.name]
+        outputs = np.prod([int(n) for n in layer["output_shape"].strip("[]").split(",")])
+        dims = weights[node.input[1]]
+        transposed = any(a.name == "transB" and a.i for a in node.attribute)
+        terms = np.prod(dims[1:]) if node.op_type == "Conv" else dims[1 if transposed else 0]
+        assert layer["macs"] == outputs * terms, node.name
+        checked += 1
+    assert checked >= 3
+
+
+def test_the_plan_runs_nothing_and_needs_no_data(place: Place) -> None:
+    assert plan(place[0])["tensors_observed"] > 0
+
+
+def test_report_and_trace(place: Place, tmp_path: Path) -> None:
+    model, data = place
+    support.quantize(model, tmp_path / "plain.onnx", data)
+    options = ["--report", tmp_path / "r.html", "--trace", tmp_path / "t.json"]
+    done = support.quantize(model, tmp_path / "q.onnx", data, *options)
+    assert support.sha256(tmp_path / "q.onnx") == support.sha256(tmp_path / "plain.onnx")
+
+    data_shown = report_data(tmp_path / "r.html")
+    assert data_shown["summary"]["samples"] == done["samples"]
+    assert {s["name"] for s in data_shown["stages"]} >= {"Pre-process", "Calibration", "Post-process", "Comparison"}
+    assert data_shown["verdict"]
+    assert data_shown["machine"]["flops_per_second"] > 1e9
+    timed = [layer for layer in data_shown["layers"] if layer["seconds"] > 0]
+    assert sum(layer["macs"] for layer in timed) > 0.5 * sum(layer["macs"] for layer in data_shown["layers"])
+    for tensor in data_shown["tensors"]:
+        low, high = tensor["observed"]
+        assert low <= tensor["range"][0] <= tensor["range"][1] <= high
+    assert data_shown["outputs"][0]["sqnr_db"] > 5
+
+    events = json.loads((tmp_path / "t.json").read_text())
+    events = events["traceEvents"] if isinstance(events, dict) else events
+    assert {"Calibration"} <= {e["name"] for e in events if e["ph"] == "X"}
+
+
+@pytest.mark.parametrize("option", ["--report", "--trace"])
+def test_a_mistyped_path_costs_nothing(place: Place, option: str, tmp_path: Path) -> None:
+    precious = tmp_path / "precious.onnx"
+    precious.write_bytes(b"a model")
+    result = support.detent("quantize", place[0], "-o", tmp_path / "q.onnx", "--calibration-data", place[1], option, precious)
+    assert result.returncode == 2
+    assert "precious.onnx" in result.stderr
+    assert precious.read_bytes() == b"a model"
+    assert not (tmp_path / "q.onnx").exists()
