@@ -1,18 +1,13 @@
-"""PP-OCR's text detector on pages drawn here, whose lines of text stand at known places.
-
-    tasks_detector.py prepare ppocr_det MODELS DIR         writes DIR/model.onnx, DIR/calibration/*.npz, DIR/test.npy
-    tasks_detector.py accuracy ppocr_det DIR FLOAT OUTPUT  prints the F1 of the boxes in OUTPUT (.npy, results on test.npy)
-
-Calibration pages and test pages share neither photos nor words. FLOAT is not used: the boxes are known."""
+"""PP-OCR's text detector on pages drawn here, whose lines of text stand at known places: the score is the F1 of its boxes.
+The command line is tasks_common.py's. Calibration pages and test pages share neither photos nor texts."""
 
 import json
 import pathlib
 import re
 import shutil
-import sys
-from typing import Any
 
 import numpy as np
+import tasks_common
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from scipy import ndimage
 
@@ -117,30 +112,19 @@ def matches(found: list[Box], known: list[Box]) -> int:
 
 def prepare(models: pathlib.Path, out: pathlib.Path) -> None:
     shutil.copyfile(models / "ppocr_det.onnx", out / "model.onnx")
-    (out / "calibration").mkdir()
     pages, _ = Pages(models, calibration=True).draw(CALIBRATION)
-    for i, page in enumerate(pages):
-        np.savez(out / "calibration" / f"{i:03}.npz", x=page[None])
+    tasks_common.save_calibration(out, ({"x": page[None]} for page in pages))
     pages, boxes = Pages(models, calibration=False).draw(TEST)
     np.save(out / "test.npy", pages)
     (out / "labels.json").write_text(json.dumps(boxes))
 
 
-def f1(folder: pathlib.Path, outputs: np.ndarray) -> float:
+def f1(folder: pathlib.Path, _float: np.ndarray, outputs: np.ndarray) -> float:
     known = [[tuple(box) for box in page] for page in json.loads((folder / "labels.json").read_text())]
     found = [boxes_of(page[0]) for page in outputs]
     right = sum(matches(*pair) for pair in zip(found, known))
     return 2 * right / (sum(map(len, found)) + sum(map(len, known)))
 
 
-def main(verb: str, _task: str, *rest: Any) -> None:
-    paths = [pathlib.Path(path) for path in rest]
-    if verb == "prepare":
-        prepare(*paths)
-    else:
-        folder, _, outputs = paths
-        print(f1(folder, np.load(outputs)))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    tasks_common.main(prepare, f1)

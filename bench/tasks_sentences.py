@@ -1,29 +1,22 @@
 """The sentence encoder all-MiniLM-L6-v2: which part of scikit-learn does a paragraph of its documentation come from?
-
-    tasks_sentences.py prepare minilm MODELS DIR         writes DIR/model.onnx, DIR/calibration/*.npz, DIR/test.npz
-    tasks_sentences.py accuracy minilm DIR FLOAT OUTPUT  prints the share of right answers in OUTPUT (.npy, results on
-                                                         test.npz); FLOAT are the float model's results
-
-The paragraphs are docstrings in scikit-learn's wheel, which scripts/fetch_models.py keeps. A linear layer is fitted on the
-float model's embeddings of four fifths of them and asked about the rest, in turn, with whatever model is scored.
-Calibration paragraphs come from other parts of scikit-learn."""
+The command line is tasks_common.py's. The paragraphs are docstrings in the wheel of scikit-learn, which
+scripts/fetch_models.py keeps. Calibration paragraphs come from other parts of it than those that are asked about."""
 
 import ast
 import json
 import pathlib
 import re
 import shutil
-import sys
 import unicodedata
 import zipfile
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
+import tasks_common
 
 TOPICS = ["cluster", "datasets", "decomposition", "ensemble", "linear_model", "metrics", "model_selection", "preprocessing"]
 CALIBRATION_TOPICS = ["feature_extraction", "gaussian_process", "manifold", "neighbors", "neural_network", "svm"]
-CALIBRATION, PER_TOPIC, FOLDS = 32, 118, 5
+CALIBRATION, PER_TOPIC = 32, 118
 LENGTH = 32  # tokens; shorter paragraphs are padded, as in practice
 
 
@@ -96,9 +89,7 @@ def prepare(models: pathlib.Path, out: pathlib.Path) -> None:
     rng = np.random.default_rng(7)
     pick = lambda texts, count: [texts[i] for i in rng.permutation(len(texts))[:count]]
     others = [text for topic in CALIBRATION_TOPICS for text in topics[topic]]
-    (out / "calibration").mkdir()
-    for i, text in enumerate(pick(others, CALIBRATION)):
-        np.savez(out / "calibration" / f"{i:03}.npz", **encode([text]))
+    tasks_common.save_calibration(out, (encode([text]) for text in pick(others, CALIBRATION)))
     chosen = [(text, number) for number, topic in enumerate(TOPICS) for text in pick(topics[topic], PER_TOPIC)]
     texts, labels = zip(*pick(chosen, len(chosen)))
     np.savez(out / "test.npz", **encode(list(texts)))
@@ -113,26 +104,8 @@ def embeddings(states: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 def accuracy(folder: pathlib.Path, known: np.ndarray, asked: np.ndarray) -> float:
     mask, labels = np.load(folder / "test.npz")["attention_mask"], np.load(folder / "labels.npy")
-    known, asked = embeddings(known, mask), embeddings(asked, mask)
-    targets, fold = np.eye(len(TOPICS))[labels] - 1 / len(TOPICS), np.arange(len(labels)) % FOLDS
-    right = 0
-    for number in range(FOLDS):
-        x, y, test = known[fold != number], targets[fold != number], fold == number
-        centre = x.mean(0)
-        x = x - centre
-        weights = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ y)
-        right += (((asked[test] - centre) @ weights).argmax(1) == labels[test]).sum()
-    return right / len(labels)
-
-
-def main(verb: str, _task: str, *rest: Any) -> None:
-    paths = [pathlib.Path(path) for path in rest]
-    if verb == "prepare":
-        prepare(*paths)
-    else:
-        folder, known, asked = paths
-        print(accuracy(folder, np.load(known), np.load(asked)))
+    return tasks_common.cross_fitted(embeddings(known, mask), embeddings(asked, mask), labels, ridge=1)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    tasks_common.main(prepare, accuracy)
