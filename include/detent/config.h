@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -68,6 +69,38 @@ struct TensorOverride {
   std::string tensor;  // or a pattern that starts with '^'
   std::optional<CalibrationMethod> method;
   std::optional<std::pair<float, float>> range;  // min, max
+};
+
+/// How the integers of weights are found.
+enum class Rounding { nearest, adaround, adaquant, gptq };
+
+/// In which form a layer is solved: from sums over all samples, or in mini-batches of stored activations.
+enum class FinetuneForm { automatic, gram, streamed };
+
+/// Fine-tuning of the weights of one layer after another against the float model's outputs. Defaults of numbers that
+/// are unset depend on the rounding.
+struct FinetuneConfig {
+  Rounding rounding = Rounding::nearest;
+  FinetuneForm form = FinetuneForm::automatic;
+  /// Operator types, node names and '^' patterns to tune; empty: every quantized Conv, ConvTranspose, Gemm, MatMul.
+  std::vector<std::string> op_types;
+  std::vector<std::string> nodes;
+  std::size_t num_iterations = 1000;
+  std::optional<double> learning_rate;  // adaround 0.1, adaquant 1e-5
+  std::size_t batch_size = 1;           // samples in a mini-batch of the streamed form
+  bool early_stop = false;
+  /// Share of input elements that come from the quantized model; the others come from the float model.
+  double drop_ratio = 1.0;
+  double reg_param = 0.01;                          // adaround: weight of the regularizer
+  std::pair<double, double> beta_range{20.0, 2.0};  // adaround: its exponent, from and to
+  double warm_start = 0.2;                          // adaround: share of iterations without regularizer
+  bool update_bias = false;                         // the bias is solved for as well
+  /// gptq: dampening, as a share of the mean of the diagonal, and whether columns go by falling diagonal.
+  double damping = 0.01;
+  bool activation_order = true;
+  /// Sweeps of exact coordinate descent over all integers after any of the methods.
+  std::size_t coordinate_sweeps = 2;
+  std::uint64_t seed = 1705472343;
 };
 
 }  // namespace detent

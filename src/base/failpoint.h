@@ -1,0 +1,13 @@
+// Named places where tests make a run fail or die.
+#pragma once
+
+#include <cerrno>
+
+namespace detent {
+
+/// Does nothing unless $DETENT_FAILPOINT names this place: "NAME=kill" ends the process as SIGKILL does, "NAME=ENOSPC"
+/// (or EIO, ENOMEM) makes it return that errno, else it returns 0; "NAME=kill@3" waits for the third time. Callers turn
+/// an errno into the error that the real one would give.
+int failpoint(const char* name) noexcept;
+
+}  // namespace detent
