@@ -12,6 +12,7 @@
 #include "detent/config.h"
 #include "detent/error.h"
 #include "detent/progress.h"
+#include "detent/resources.h"
 #include "detent/stage_report.h"
 
 namespace detent {
@@ -32,8 +33,8 @@ struct CalibrateOptions {
   int threads = 0;              // of the runtime; 0: one per core
   int workers = 1;              // samples at a time
   std::optional<std::filesystem::path> profile;
-  std::optional<std::filesystem::path> work_dir;
   std::optional<std::filesystem::path> runtime;
+  Resources resources;
   Progress progress;
   std::stop_token stop;
 };

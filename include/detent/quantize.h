@@ -12,6 +12,7 @@
 #include "detent/config.h"
 #include "detent/error.h"
 #include "detent/progress.h"
+#include "detent/resources.h"
 #include "detent/stage_report.h"
 
 namespace detent {
@@ -41,10 +42,9 @@ struct QuantizeOptions {
   std::optional<std::filesystem::path> report;
   /// Stages and layers in the Chrome trace format.
   std::optional<std::filesystem::path> trace;
-  /// Where working files go; unset: $TMPDIR or /tmp.
-  std::optional<std::filesystem::path> work_dir;
   /// ONNX Runtime's library; unset: searched.
   std::optional<std::filesystem::path> runtime;
+  Resources resources;
   Progress progress;
   std::stop_token stop;
 };

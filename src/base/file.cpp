@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/failpoint.h"
 
 namespace detent {
 namespace fs = std::filesystem;
@@ -128,6 +129,7 @@ void AtomicFile::flush() {
 
 void AtomicFile::commit() {
   flush();
+  failpoint("file.commit");
   if (::fsync(fd_.get()) != 0) {
     throw resource_error(fmt::format("cannot write '{}': {}", target_.string(), errno_text(errno)));
   }
@@ -138,14 +140,16 @@ void AtomicFile::commit() {
   const fs::path parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
   const UniqueFd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.valid()) ::fsync(directory.get());
+  failpoint("file.committed");
+}
+
+fs::path default_work_dir() {
+  const char* from_environment = std::getenv("TMPDIR");
+  return from_environment != nullptr && *from_environment != '\0' ? from_environment : "/tmp";
 }
 
 TempDir::TempDir(const fs::path& parent) {
-  fs::path base = parent;
-  if (base.empty()) {
-    const char* from_environment = std::getenv("TMPDIR");
-    base = from_environment != nullptr && *from_environment != '\0' ? from_environment : "/tmp";
-  }
+  const fs::path base = parent.empty() ? default_work_dir() : parent;
   std::string name = (base / "detent-XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr) {  // mkdtemp creates with mode 0700
     throw usage_error(fmt::format("cannot create a working directory in '{}': {}", base.string(), errno_text(errno)),
@@ -155,6 +159,7 @@ TempDir::TempDir(const fs::path& parent) {
 }
 
 TempDir::~TempDir() {
+  if (path_.empty()) return;
   std::error_code ignored;
   fs::remove_all(path_, ignored);
 }

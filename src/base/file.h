@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace detent {
 
@@ -85,15 +86,26 @@ class AtomicFile {
 class TempDir {
  public:
   explicit TempDir(const std::filesystem::path& parent = {});
+  /// Takes over a directory that is there.
+  static TempDir adopt(std::filesystem::path path) { return TempDir(Adopted{}, std::move(path)); }
+  TempDir(TempDir&& other) noexcept : path_(std::exchange(other.path_, {})) {}
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
   ~TempDir();
 
   const std::filesystem::path& path() const noexcept { return path_; }
+  /// Leaves the directory where it is.
+  void keep() noexcept { path_.clear(); }
 
  private:
+  struct Adopted {};
+  TempDir(Adopted, std::filesystem::path path) : path_(std::move(path)) {}
+
   std::filesystem::path path_;
 };
+
+/// Where working files go when nobody says: $TMPDIR or /tmp.
+std::filesystem::path default_work_dir();
 
 /// Writes all of `data` at the descriptor's position. Throws resource (ENOSPC, EDQUOT, EFBIG) or bad_input naming
 /// `path`.

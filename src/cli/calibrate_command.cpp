@@ -95,7 +95,8 @@ void add_calibrate(CLI::App& app, std::stop_token stop) {
                  "also find each sample's best power-of-two scale, for quantize --method mse --most-common")
       ->group("Calibration");
   add_selection(*command, options.config);
-  add_running(*command, {options.threads, options.workers, options.work_dir, options.runtime});
+  add_running(*command, {options.threads, options.workers, options.runtime});
+  add_resources(*command, options.resources);
   command->add_option("--profile", options.profile, "write a profile (YAML) while running")
       ->option_text("FILE")
       ->group("Output");

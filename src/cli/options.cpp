@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/bytes.h"
 #include "cli/commands.h"
 #include "detent/error.h"
 
@@ -23,6 +24,13 @@ const std::map<std::string, CalibrationMethod> kMethods{
     {"mse", CalibrationMethod::mse},
     {"entropy", CalibrationMethod::entropy}};
 const std::map<std::string, ErrorMetric> kMetrics{{"mae", ErrorMetric::mae}, {"mse", ErrorMetric::mse}};
+
+const std::map<std::string, MemoryLevel> kMemoryLevels{
+    {"0", MemoryLevel::memory}, {"1", MemoryLevel::budget}, {"2", MemoryLevel::disk}};
+const std::map<std::string, SpoolAccess> kAccesses{{"auto", SpoolAccess::automatic},
+                                                   {"buffered", SpoolAccess::buffered},
+                                                   {"direct", SpoolAccess::direct},
+                                                   {"uring", SpoolAccess::uring}};
 
 // One of a few words, or a usage error that lists them.
 template <class T>
@@ -192,14 +200,54 @@ void add_running(CLI::App& command, Running into) {
   command.add_option("--workers", into.workers, "samples run at a time, sharing one copy of the weights (default 1)")
       ->option_text("N")
       ->group("Running");
-  command.add_option("--work-dir", into.work_dir, "where working files go (default: $TMPDIR or /tmp)")
-      ->option_text("DIR")
-      ->group("Running");
   command
       .add_option("--runtime", into.runtime,
                   "ONNX Runtime's library (default: $DETENT_ONNXRUNTIME, beside detent, the system's)")
       ->option_text("FILE")
       ->group("Running");
+}
+
+void add_resources(CLI::App& command, Resources& resources) {
+  const char* const group = "Memory and disk";
+  const auto size = [&](const char* name, std::optional<std::uint64_t>& into, const char* help) {
+    command
+        .add_option_function<std::string>(
+            name, [&into](const std::string& text) { into = parse_size(text); }, help)
+        ->option_text("SIZE")
+        ->group(group);
+  };
+  size("--memory-budget", resources.memory_budget,
+       "memory that the run may take, as in 512MiB or 2GiB (default: 80 % of what is free)");
+  size("--disk-budget", resources.disk_budget, "disk that working files may take (default: 90 % of what is free)");
+  command.add_option("--work-dir", resources.work_dir, "where working files go (default: $TMPDIR or /tmp)")
+      ->option_text("DIR")
+      ->group(group);
+  choice(command, "--memory-level", resources.memory_level, kMemoryLevels, group, "0|1|2",
+         "where tensors wait between segments: in memory (0), as the budget allows (1, default), on disk (2)");
+  command.add_option("--segments", resources.segments, "cut the model into at least so many segments, where it can be")
+      ->check(not_negative)
+      ->option_text("N")
+      ->group(group);
+  command.add_option("--prefetch", resources.prefetch, "samples read ahead from disk (default 2)")
+      ->check(not_negative)
+      ->option_text("N")
+      ->group(group);
+  choice(command, "--spool-access", resources.spool_access, kAccesses, group, "MODE",
+         "auto (default: a short probe decides), buffered, direct or uring");
+  command
+      .add_flag("--spool-bfloat16", resources.spool_bfloat16,
+                "keep waiting tensors as bfloat16: half the bytes, and other results")
+      ->group(group);
+  command
+      .add_flag("--resume", resources.resume,
+                "go on with an interrupted run for this output, and keep what is done if this one is interrupted")
+      ->group(group);
+  command
+      .add_option("--checkpoint-seconds", resources.checkpoint_seconds,
+                  "how often progress is put down (default 10; 0: at every sample)")
+      ->check(CLI::NonNegativeNumber)
+      ->option_text("S")
+      ->group(group);
 }
 
 void add_quantization(CLI::App& command, QuantizeOptions& options) {
@@ -215,7 +263,8 @@ void add_quantization(CLI::App& command, QuantizeOptions& options) {
   add_method(command, options.method, options.overrides);
   add_format(command, options.config);
   add_selection(command, options.config);
-  add_running(command, {options.threads, options.workers, options.work_dir, options.runtime});
+  add_running(command, {options.threads, options.workers, options.runtime});
+  add_resources(command, options.resources);
 }
 
 }  // namespace detent::cli

@@ -32,10 +32,12 @@ void add_selection(CLI::App& command, QuantConfig& config);
 struct Running {
   int& threads;
   int& workers;
-  std::optional<std::filesystem::path>& work_dir;
   std::optional<std::filesystem::path>& runtime;
 };
 void add_running(CLI::App& command, Running into);
+
+/// Memory, disk, and going on after an interruption.
+void add_resources(CLI::App& command, Resources& resources);
 
 /// All that decides what quantize() makes of a model.
 void add_quantization(CLI::App& command, QuantizeOptions& options);

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <set>
-#include <unordered_map>
-#include <vector>
+#include <utility>
 
 namespace detent::graph {
 namespace {
@@ -44,8 +43,10 @@ class Blocks {
     return result;
   }
 
+  Lifetimes take() { return {std::move(block_of_), std::move(bytes_), std::move(end_)}; }
+
  private:
-  static constexpr std::size_t kEnd = static_cast<std::size_t>(-1);
+  static constexpr std::size_t kEnd = Lifetimes::kEnd;
 
   std::size_t last_use(const std::string& value, std::size_t made_at) const {
     if (index_.is_output(value)) return kEnd;
@@ -120,6 +121,12 @@ class Blocks {
 std::optional<Liveness> liveness(const onnx::Model& model, const Index& index, const ValueTypes& types,
                                  const Workspace& workspace) {
   return Blocks(model, index, types).walk(workspace);
+}
+
+std::optional<Lifetimes> lifetimes(const onnx::Model& model, const Index& index, const ValueTypes& types) {
+  Blocks blocks(model, index, types);
+  if (!blocks.walk({})) return std::nullopt;
+  return blocks.take();
 }
 
 }  // namespace detent::graph

@@ -5,6 +5,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <unordered_map>
+#include <vector>
 
 #include "graph/index.h"
 #include "graph/values.h"
@@ -24,5 +26,14 @@ struct Liveness {
 /// of equal size that nobody reads afterwards, as runtimes do. Graph inputs count. nullopt when a shape is not static.
 std::optional<Liveness> liveness(const onnx::Model& model, const Index& index, const ValueTypes& types,
                                  const Workspace& workspace = {});
+
+/// The memory that each value lives in, by the same rules.
+struct Lifetimes {
+  static constexpr std::size_t kEnd = static_cast<std::size_t>(-1);
+  std::unordered_map<std::string, std::size_t> block_of;
+  std::vector<std::uint64_t> bytes;  // of each block
+  std::vector<std::size_t> end;      // the last node that uses it, or kEnd
+};
+std::optional<Lifetimes> lifetimes(const onnx::Model& model, const Index& index, const ValueTypes& types);
 
 }  // namespace detent::graph

@@ -4,15 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "calibrate/statistics_file.h"
 #include "data/sample.h"
 #include "onnx/model.h"
-#include "pipeline/collect.h"
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
+#include "pipeline/run_directory.h"
+#include "pipeline/sweep_setup.h"
 #include "profile/profiler.h"
 #include "quantize/placement.h"
 #include "shim/ranks.h"
@@ -57,6 +58,22 @@ std::optional<std::filesystem::path> profile_of(const CalibrateOptions& options,
   return std::filesystem::path(fmt::format("{}.rank{}", options.profile->string(), ranks.rank()));
 }
 
+nlohmann::json run_identity(const CalibrateOptions& options, const onnx::Model& model, const shim::Ranks& ranks) {
+  return pipeline::run_identity({.model = model,
+                                 .output = options.output,
+                                 .calibration_data = options.calibration_data,
+                                 .config = options.config,
+                                 .histograms = options.histograms,
+                                 .votes = options.most_common,
+                                 .allow_nonfinite = options.allow_nonfinite,
+                                 .max_samples = options.max_samples,
+                                 .batch_size = options.batch_size,
+                                 .threads = options.threads,
+                                 .spool_bfloat16 = options.resources.spool_bfloat16,
+                                 .rank = ranks.rank(),
+                                 .ranks = ranks.size()});
+}
+
 }  // namespace
 
 CalibrateResult calibrate(const CalibrateOptions& options) {
@@ -67,17 +84,16 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
   result.rank = ranks.rank();
   result.ranks = ranks.size();
   profile::Profiler profiler(profile_of(options, ranks));
-  const TempDir work(options.work_dir.value_or(""));
-  profiler.watch_directory(work.path());
-
   auto pre_process = std::make_optional(profiler.scope(Step::pre_process));
   auto original = onnx::read_model(options.model);
   profiler.checkpoint(Step::model_loaded);
   pipeline::check_output(options.output, original);
   const Fingerprint identity = pipeline::fingerprint_of(original);
+  pipeline::RunDirectory work(options.resources, run_identity(options, original, ranks));
+  profiler.watch_directory(work.path());
   const exec::Runtime runtime(options.runtime);
   const auto prepared = pipeline::prepare(std::move(original), quantization::needed_opset(options.config), runtime,
-                                          work.path(), profiler);
+                                          work.scratch(), profiler);
   const auto placement = quantization::place(prepared.model, prepared.types, options.config);
   const auto source =
       data::open_samples(options.calibration_data, pipeline::input_specs(prepared.model),
@@ -85,19 +101,26 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
                           static_cast<std::size_t>(ranks.size())});
   pre_process.reset();
   calibration::Statistics statistics;
+  std::vector<std::string> sweep_notes;
   {
     const auto scope = profiler.scope(Step::calibration);
-    statistics = pipeline::collect(prepared, placement, runtime, *source,
-                                   {options.histograms, options.most_common, options.allow_nonfinite, options.threads,
-                                    options.workers, options.progress, options.stop});
+    statistics = pipeline::collect_within(options.resources, work, prepared, placement, runtime, *source,
+                                          {.histograms = options.histograms,
+                                           .votes = options.most_common,
+                                           .allow_nonfinite = options.allow_nonfinite,
+                                           .threads = options.threads,
+                                           .workers = options.workers,
+                                           .progress = options.progress,
+                                           .stop = options.stop},
+                                          sweep_notes);
     statistics.model = identity;
     statistics.model_name = options.model.filename().string();
     reduce(ranks, statistics, options.stop);
   }
   result.samples = statistics.samples;
   result.tensors = statistics.tensors.size();
-  result.notes = prepared.notes;
-  for (const auto& notes : {placement.notes, source->notes()})
+  result.notes = work.notes();
+  for (const auto& notes : {prepared.notes, placement.notes, source->notes(), sweep_notes})
     result.notes.insert(result.notes.end(), notes.begin(), notes.end());
   if (ranks.rank() == 0) {
     const auto scope = profiler.scope(Step::post_process);
@@ -105,6 +128,7 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
     calibration::write_statistics(statistics, options.output);
     result.output_bytes = std::filesystem::file_size(options.output);
   }
+  work.finish();
   profiler.finish();
   for (const auto& stage : profiler.stages()) result.stages.push_back({stage.name, stage.seconds, stage.peak_memory});
   result.peak_memory = profiler.peak_memory();

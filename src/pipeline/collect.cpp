@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <compare>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -11,15 +12,20 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/failpoint.h"
 #include "calibrate/observers.h"
-#include "exec/batch_invariant.h"
-#include "exec/emit.h"
+#include "exec/sweep.h"
 #include "graph/index.h"
 #include "pipeline/identity.h"
+#include "pipeline/sample_queue.h"
 #include "plan/calibration.h"
 
 namespace detent::pipeline {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 std::vector<calibration::Observed> observed_values(const onnx::Model& model, const std::vector<std::string>& values) {
   const graph::Index index(model);
@@ -33,96 +39,248 @@ std::vector<calibration::Observed> observed_values(const onnx::Model& model, con
   return observed;
 }
 
-// What the workers share: the samples, and the first error.
-class Queue {
+// A sample that only passes: it was observed before.
+class Unobserved : public exec::TapReceiver {
  public:
-  Queue(data::SampleSource& source, const CollectOptions& options) : source_(source), options_(options) {}
+  void receive(std::size_t, const exec::TensorView&, const exec::ParallelFor&) override {}
+};
 
-  struct Item {
-    std::uint64_t number = 0;
-    data::Sample sample;
+struct Item {
+  std::size_t number = 0;
+  std::string origin;
+  std::optional<data::Sample> sample;  // in the first segment
+};
+
+// One sweep over all segments, and what it has found so far.
+class Collector {
+ public:
+  Collector(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
+            data::SampleSource& source, const CollectOptions& options)
+      : model_(prepared.model),
+        source_(source),
+        options_(options),
+        where_(fmt::format("model '{}'", prepared.model.path.string())),
+        started_(Clock::now()),
+        branch_(runtime, prepared.model, prepared.types, options.cuts, options.spool,
+                {.session = {planning::tuning_for(prepared.model), options.threads, options.stop, options.workers > 1,
+                             options.recording != nullptr ? options.recording->directory / "runtime" : ""},
+                 .taps = placement.to_observe(),
+                 .batch_invariant = true,
+                 .name = "",
+                 .inputs_of = [this](std::size_t sample) { return inputs_of(sample); }}) {}
+
+  calibration::Statistics run() {
+    bool goes_on = false;
+    if (options_.earlier != nullptr) {
+      state_ = *options_.earlier;
+      reached_ = {state_.segment, state_.done};
+      check_samples();
+      goes_on = can_go_on();
+    }
+    state_.cuts = options_.cuts;
+    source_.rewind();
+    for (std::size_t segment = goes_on ? reached_.segment : 0; segment < branch_.segments(); ++segment)
+      run_segment(segment, goes_on && segment == reached_.segment ? reached_.sample : 0);
+    calibration::Statistics all = std::move(state_.statistics);
+    all.samples = state_.samples;
+    all.has_histograms = options_.histograms;
+    all.has_votes = options_.votes;
+    return all;
+  }
+
+  std::uint64_t recomputed() const { return branch_.recomputed(); }
+
+ private:
+  struct Worker {
+    calibration::Observers observers;
+    Fingerprint data;
+  };
+  struct Position {
+    std::size_t segment = 0;
+    std::size_t sample = 0;
+    auto operator<=>(const Position&) const = default;
   };
 
-  std::optional<Item> next() {
-    const std::lock_guard lock(mutex_);
-    if (failure_) return std::nullopt;
-    try {
-      auto sample = source_.next();
-      if (!sample) return std::nullopt;
-      return Item{taken_++, std::move(*sample)};
-    } catch (...) {
-      keep(taken_, std::current_exception());
-      return std::nullopt;
+  // Whether records of an earlier process let the sweep go on where that one stopped. Else it runs again from the
+  // start, and leaves out of the statistics what they hold already.
+  bool can_go_on() const {
+    for (std::size_t sample = 0; sample < reached_.sample; ++sample) {
+      if (!branch_.holds_outputs(reached_.segment, sample)) return false;
+    }
+    for (std::size_t sample = reached_.sample; sample < state_.samples; ++sample) {
+      if (!branch_.holds_inputs(reached_.segment, sample)) return false;
+    }
+    return branch_.holds_later(reached_.segment, state_.samples);
+  }
+
+  // The statistics say which samples they were taken from.
+  void check_samples() {
+    Fingerprint data;
+    const bool all = reached_.segment > 0;
+    while (all || origins_.size() < reached_.sample) {
+      const auto sample = source_.next();
+      if (!sample) break;
+      data += fingerprint_of(*sample);
+      origins_.push_back(sample->origin);
+    }
+    if (data != state_.statistics.data)
+      throw bad_input("the calibration data are not those of the interrupted run", "run without --resume");
+  }
+
+  std::vector<data::Array> inputs_of(std::size_t wanted) {
+    const std::lock_guard lock(source_mutex_);
+    source_.rewind();
+    std::optional<data::Sample> sample;
+    for (std::size_t number = 0; number <= wanted; ++number) sample = source_.next();
+    if (!sample) throw bad_input(fmt::format("calibration sample {} is not there any more", wanted + 1));
+    return std::move(sample->inputs);
+  }
+
+  std::optional<Item> next_item(std::size_t segment) {
+    if (segment > 0) {
+      if (next_ == state_.samples) return std::nullopt;
+      const std::size_t number = next_++;
+      return Item{number, origins_.at(number), std::nullopt};
+    }
+    const std::lock_guard lock(source_mutex_);
+    auto sample = source_.next();
+    if (!sample) return std::nullopt;
+    if (origins_.size() == next_) origins_.push_back(sample->origin);
+    std::string origin = sample->origin;
+    return Item{next_++, std::move(origin), std::move(sample)};
+  }
+
+  void run_segment(std::size_t segment, std::size_t from) {
+    const double session_start = seconds_since(started_);
+    auto stage = branch_.load(segment, where_);
+    const auto observed = observed_values(model_, stage.taps());
+    const calibration::ObserverOptions observing{options_.histograms, options_.votes, options_.allow_nonfinite,
+                                                 thread_count(options_.threads)};
+    std::vector<Worker> workers;
+    for (int w = 0; w < std::max(options_.workers, 1); ++w)
+      workers.push_back({calibration::Observers(observed, observing), {}});
+    if (segment == 0) {
+      for (std::size_t skipped = 0; skipped < from; ++skipped) source_.next();
+    } else {
+      branch_.announce(segment, from, state_.samples);
+    }
+    next_ = released_ = from;
+    const calibration::Statistics before = state_.statistics;
+    if (options_.recording != nullptr) record(segment, stage, workers.front(), session_start);
+    for (bool all = false; !all;) {
+      all = run_round(segment, stage, workers);
+      state_.statistics = before;
+      for (const auto& worker : workers) {
+        auto part = worker.observers.statistics();
+        part.data = worker.data;
+        state_.statistics.merge(part);
+      }
+      if (!all) put_down(segment, next_);
+    }
+    if (segment == 0) state_.samples = next_;
+    failpoint("calibrate.segment");
+    if (segment + 1 == branch_.segments()) return;
+    const bool on_disk = options_.spool->use().disk_peak > 0;
+    if (options_.checkpoints != nullptr && (on_disk || Clock::now() >= options_.checkpoints->due()))
+      put_down(segment + 1, 0);
+    branch_.finish(segment);
+  }
+
+  // The first run warms up, the second is the one that counts.
+  void record(std::size_t segment, exec::Stage& stage, Worker& worker, double session_start) {
+    SampleQueue<Item> queue([&] { return next_item(segment); }, std::nullopt);
+    for (int run = 0; run < 2; ++run) step(segment, stage, queue, worker);
+    queue.finish();
+    Recording& recording = *options_.recording;
+    if (segment == 0) recording.session_seconds = session_start;
+    for (auto& node : stage.end_recording()) {
+      node.start += session_start - recording.session_seconds;
+      recording.nodes.push_back(std::move(node));
     }
   }
 
-  void done() {
-    const std::lock_guard lock(mutex_);
-    ++done_;
-    if (options_.progress) options_.progress("calibrate", done_, source_.file_count());
+  // Until all samples are through, or progress is to be put down.
+  bool run_round(std::size_t segment, exec::Stage& stage, std::vector<Worker>& workers) {
+    std::optional<Clock::time_point> until;
+    if (options_.checkpoints != nullptr) until = options_.checkpoints->due();
+    SampleQueue<Item> queue([&] { return next_item(segment); }, until);
+    const auto run_all = [&](Worker& worker) {
+      while (step(segment, stage, queue, worker)) {
+      }
+    };
+    {
+      std::vector<std::jthread> others;
+      for (std::size_t w = 1; w < workers.size(); ++w) others.emplace_back([&, w] { run_all(workers[w]); });
+      run_all(workers.front());
+    }
+    return queue.finish();
   }
 
-  void failed(std::uint64_t number, std::exception_ptr error) {
-    const std::lock_guard lock(mutex_);
-    keep(number, std::move(error));
-  }
-
-  /// After all workers have ended.
-  std::uint64_t finish() const {
-    if (failure_) std::rethrow_exception(failure_);
-    return done_;
-  }
-
- private:
-  void keep(std::uint64_t number, std::exception_ptr error) {
-    if (failure_ && number >= failed_) return;
-    failed_ = number;
-    failure_ = std::move(error);
-  }
-
-  data::SampleSource& source_;
-  const CollectOptions& options_;
-  std::mutex mutex_;
-  std::uint64_t taken_ = 0;
-  std::uint64_t done_ = 0;
-  std::uint64_t failed_ = 0;
-  std::exception_ptr failure_;
-};
-
-struct Worker {
-  calibration::Observers observers;
-  Fingerprint data;
-
-  // Runs the next sample, if there is one.
-  bool step(Queue& queue, exec::Session& session, const std::string& where) {
-    const auto item = queue.next();
+  bool step(std::size_t segment, exec::Stage& stage, SampleQueue<Item>& queue, Worker& worker) {
+    const auto item = queue.take();
     if (!item) return false;
     try {
-      observers.begin_sample(item->sample.origin);
-      session.run(item->sample.inputs, fmt::format("{}, sample '{}'", where, item->sample.origin), &observers);
-      data += fingerprint_of(item->sample);
-      queue.done();
+      run_sample(segment, stage, *item, worker);
+      failpoint("calibrate.sample");
+      done(segment);
     } catch (...) {
       queue.failed(item->number, std::current_exception());
     }
     return true;
   }
-};
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// The sum over the workers, each of which saw a part of the samples.
-calibration::Statistics sum_of(const std::vector<Worker>& workers) {
-  calibration::Statistics all;
-  for (const auto& worker : workers) {
-    auto part = worker.observers.statistics();
-    part.data = worker.data;
-    all.merge(part);
+  void run_sample(std::size_t segment, exec::Stage& stage, const Item& item, Worker& worker) {
+    const bool observed = Position{segment, item.number} >= reached_;
+    Unobserved unobserved;
+    exec::TapReceiver* receiver = &unobserved;
+    if (observed) {
+      worker.observers.begin_sample(item.origin);
+      receiver = &worker.observers;
+    }
+    const auto inputs =
+        item.sample ? std::span<const data::Array>(item.sample->inputs) : std::span<const data::Array>();
+    stage.run(item.number, inputs, fmt::format("{}, sample '{}'", where_, item.origin), receiver);
+    if (observed && item.sample) worker.data += fingerprint_of(*item.sample);
+    if (options_.spool != nullptr) branch_.release(segment, item.number, options_.checkpoints == nullptr);
   }
-  return all;
-}
+
+  void done(std::size_t segment) {
+    const std::lock_guard lock(done_mutex_);
+    ++done_;
+    if (!options_.progress) return;
+    const std::size_t samples = segment == 0 ? source_.file_count() : state_.samples;
+    options_.progress("calibrate", done_, samples * branch_.segments());
+  }
+
+  // What came before is not put down again.
+  void put_down(std::size_t segment, std::size_t done) {
+    if (Position{segment, done} < reached_) return;
+    state_.segment = segment;
+    state_.done = done;
+    if (options_.spool != nullptr) options_.spool->sync();
+    state_.statistics.has_histograms = options_.histograms;
+    state_.statistics.has_votes = options_.votes;
+    options_.checkpoints->save(state_);
+    if (options_.spool == nullptr || segment == 0) return;
+    for (; released_ < done; ++released_) branch_.release(segment, released_, true);
+  }
+
+  const onnx::Model& model_;
+  data::SampleSource& source_;
+  const CollectOptions& options_;
+  std::string where_;
+  Clock::time_point started_;
+  exec::Branch branch_;
+
+  Progressed state_;
+  Position reached_;                  // by an earlier process
+  std::mutex source_mutex_;           // of the next three
+  std::size_t next_ = 0;              // sample of the segment at work
+  std::vector<std::string> origins_;  // of the samples, for messages
+  std::size_t released_ = 0;
+  std::mutex done_mutex_;
+  std::uint64_t done_ = 0;
+};
 
 }  // namespace
 
@@ -133,44 +291,7 @@ std::size_t thread_count(int threads) {
 calibration::Statistics collect(const Prepared& prepared, const quantization::Placement& placement,
                                 const exec::Runtime& runtime, data::SampleSource& source,
                                 const CollectOptions& options) {
-  const auto started = std::chrono::steady_clock::now();
-  const std::string where = fmt::format("model '{}'", prepared.model.path.string());
-  const auto values = placement.to_observe();
-  const auto observed = observed_values(prepared.model, values);
-  onnx::Model tapped = prepared.model;
-  exec::make_batch_invariant(tapped, prepared.types);
-  if (options.recording != nullptr) options.recording->session_seconds = seconds_since(started);
-  exec::Session session(runtime, exec::emit(tapped, {values, {}, {}}), where,
-                        {planning::tuning_for(prepared.model), options.threads, options.stop, options.workers > 1,
-                         options.recording != nullptr ? options.recording->directory / "runtime" : ""});
-
-  Queue queue(source, options);
-  std::vector<Worker> workers;
-  for (int w = 0; w < std::max(options.workers, 1); ++w) {
-    workers.push_back({calibration::Observers(observed, {options.histograms, options.votes, options.allow_nonfinite,
-                                                         thread_count(options.threads)}),
-                       {}});
-  }
-  const auto run_all = [&](Worker& worker) {
-    while (worker.step(queue, session, where)) {
-    }
-  };
-  if (options.recording != nullptr) {
-    // The first run warms up, the second is the one that counts.
-    for (int run = 0; run < 2; ++run) workers.front().step(queue, session, where);
-    options.recording->nodes = session.end_recording();
-  }
-  {
-    std::vector<std::jthread> others;
-    for (std::size_t w = 1; w < workers.size(); ++w) others.emplace_back([&, w] { run_all(workers[w]); });
-    run_all(workers.front());
-  }
-  const std::uint64_t samples = queue.finish();
-  calibration::Statistics statistics = sum_of(workers);
-  statistics.samples = samples;
-  statistics.has_histograms = options.histograms;
-  statistics.has_votes = options.votes;
-  return statistics;
+  return Collector(prepared, placement, runtime, source, options).run();
 }
 
 }  // namespace detent::pipeline

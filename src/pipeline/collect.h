@@ -9,8 +9,10 @@
 #include "data/sample.h"
 #include "detent/progress.h"
 #include "exec/session.h"
+#include "pipeline/checkpoint.h"
 #include "pipeline/prepare.h"
 #include "quantize/placement.h"
+#include "store/spool.h"
 
 namespace detent::pipeline {
 
@@ -18,22 +20,27 @@ namespace detent::pipeline {
 struct Recording {
   std::filesystem::path directory;  // for a working file
   std::vector<exec::NodeTime> nodes;
-  double session_seconds = 0;  // from the start of collect() to that of the session's clock
+  double session_seconds = 0;  // from the start of collect() to that of the first session's clock
 };
 
 struct CollectOptions {
   bool histograms = false;
   bool votes = false;
   bool allow_nonfinite = false;
-  int threads = 0;  // of the runtime; 0: one per core
-  int workers = 1;  // samples at a time, in threads that share one session
-  Progress progress;
-  std::stop_token stop;
+  int threads = 0;                      // of the runtime; 0: one per core
+  int workers = 1;                      // samples at a time, in threads that share one session
+  std::vector<int> cuts = {};           // where the model is cut into segments
+  store::Spool* spool = nullptr;        // needed where it is cut
+  Checkpoints* checkpoints = nullptr;   // progress is put down when given
+  const Progressed* earlier = nullptr;  // progress to go on from; its cuts must be those above
+  Progress progress = {};
+  std::stop_token stop = {};
   Recording* recording = nullptr;  // filled when given
 };
 
-/// Statistics of all that the placement needs. They do not depend on workers, nor on the order of samples. Throws what
-/// reading and running the samples throw; of several, the error of the earliest sample.
+/// Statistics of all that the placement needs. They do not depend on workers, cuts, the order of samples, or on where
+/// an earlier process stopped. Throws what reading and running the samples throw; of several, the error of the earliest
+/// sample; bad_input when the samples are not those of the earlier process.
 calibration::Statistics collect(const Prepared& prepared, const quantization::Placement& placement,
                                 const exec::Runtime& runtime, data::SampleSource& source,
                                 const CollectOptions& options);

@@ -85,7 +85,7 @@ Plan plan(const QuantizeOptions& options) {
   const quantization::RangeOptions ranges{options.method, options.overrides, 1};
   quantization::check_method(options.config, ranges);
   Plan result;
-  const TempDir work(options.work_dir.value_or(""));
+  const TempDir work(options.resources.work_dir.value_or(""));
   profile::Profiler silent;
   auto original = onnx::read_model(options.model);
   const exec::Runtime runtime(options.runtime);

@@ -5,18 +5,20 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/cpu.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "calibrate/statistics_file.h"
 #include "data/sample.h"
 #include "exec/session.h"
 #include "onnx/write.h"
-#include "pipeline/collect.h"
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
+#include "pipeline/run_directory.h"
 #include "pipeline/run_report.h"
+#include "pipeline/sweep_setup.h"
 #include "profile/profiler.h"
 #include "profile/trace.h"
 #include "quantize/insert.h"
@@ -122,11 +124,8 @@ class Run {
   explicit Run(const QuantizeOptions& options)
       : options_(options),
         profiler_(options.profile),
-        work_(options.work_dir.value_or("")),
         runtime_(options.runtime),
-        reports_(options.report || options.trace) {
-    profiler_.watch_directory(work_.path());
-  }
+        reports_(options.report || options.trace) {}
 
   QuantizeResult run() {
     pre_process();
@@ -134,8 +133,9 @@ class Run {
     insert_pairs(ranges);
     write();
     if (reports_) compare_models();
+    work_->finish();
     profiler_.finish();
-    if (reports_) pipeline::write_reports(report_, options_, result_, work_.path(), profiler_);
+    if (reports_) pipeline::write_reports(report_, options_, result_, work_->scratch(), profiler_);
     for (const auto& stage : profiler_.stages())
       result_.stages.push_back({stage.name, stage.seconds, stage.peak_memory});
     result_.peak_memory = profiler_.peak_memory();
@@ -150,8 +150,11 @@ class Run {
     pipeline::check_output(options_.output, original);
     result_.model_bytes_before = size_on_disk(original);
     if (options_.statistics) identity_ = pipeline::fingerprint_of(original);
+    work_.emplace(options_.resources, run_identity(original));
+    profiler_.watch_directory(work_->path());
+    append(result_.notes, work_->notes());
     prepared_ = pipeline::prepare(std::move(original), quantization::needed_opset(options_.config), runtime_,
-                                  work_.path(), profiler_);
+                                  work_->scratch(), profiler_);
     placement_ = quantization::place(prepared_.model, prepared_.types, options_.config);
     extremes_ = quantization::scan_weights(prepared_.model, placement_, options_.allow_nonfinite);
     append(result_.notes, prepared_.notes);
@@ -184,17 +187,33 @@ class Run {
   }
 
   calibration::Statistics new_statistics() {
-    const auto ranges = range_options(options_);
-    pipeline::CollectOptions collect{.histograms = reports_ || quantization::needs_histograms(ranges),
-                                     .votes = quantization::needs_votes(options_.config, ranges),
+    pipeline::CollectOptions collect{.histograms = needs_histograms(),
+                                     .votes = quantization::needs_votes(options_.config, range_options(options_)),
                                      .allow_nonfinite = options_.allow_nonfinite,
                                      .threads = options_.threads,
                                      .workers = options_.workers,
                                      .progress = options_.progress,
                                      .stop = options_.stop};
-    report_.recording.directory = work_.path();
+    report_.recording.directory = work_->scratch();
     if (reports_) collect.recording = &report_.recording;
-    return pipeline::collect(prepared_, placement_, runtime_, *source_, collect);
+    return pipeline::collect_within(options_.resources, *work_, prepared_, placement_, runtime_, *source_, collect,
+                                    result_.notes);
+  }
+
+  bool needs_histograms() const { return reports_ || quantization::needs_histograms(range_options(options_)); }
+
+  nlohmann::json run_identity(const onnx::Model& model) const {
+    return pipeline::run_identity({.model = model,
+                                   .output = options_.output,
+                                   .calibration_data = options_.calibration_data,
+                                   .config = options_.config,
+                                   .histograms = needs_histograms(),
+                                   .votes = quantization::needs_votes(options_.config, range_options(options_)),
+                                   .allow_nonfinite = options_.allow_nonfinite,
+                                   .max_samples = options_.max_samples,
+                                   .batch_size = options_.batch_size,
+                                   .threads = options_.threads,
+                                   .spool_bfloat16 = options_.resources.spool_bfloat16});
   }
 
   void insert_pairs(const calibration::Ranges& ranges) {
@@ -233,7 +252,7 @@ class Run {
 
   const QuantizeOptions& options_;
   profile::Profiler profiler_;
-  TempDir work_;
+  std::optional<pipeline::RunDirectory> work_;
   exec::Runtime runtime_;
   bool reports_;
   QuantizeResult result_;

@@ -1,85 +1,39 @@
 #include "plan/calibration.h"
 
-#include <algorithm>
-#include <unordered_map>
-
 #include "graph/index.h"
 #include "graph/liveness.h"
+#include "plan/parts.h"
 
 namespace detent::planning {
 namespace {
 
-constexpr std::uint64_t kKiB = 1024;
-constexpr std::uint64_t kMiB = 1024 * kKiB;
-
-// Measured with ONNX Runtime 1.31 on x86-64: docs/decisions/008.
-constexpr std::uint64_t kProcess = 31 * kMiB;      // detent and the runtime, a model read
-constexpr std::uint64_t kSessionNode = 16 * kKiB;  // a node of a session, taps among them
-constexpr std::uint64_t kHistogram = 30 * kKiB;    // a typical summary
-constexpr std::uint64_t kScratch = 512 * kKiB;     // counting tables of a thread, as far as they are touched
-constexpr std::uint64_t kGatheredRow = 64 * kKiB;  // pages that reading one row of a table makes resident
-
-std::uint64_t convolution_weights(const onnx::Model& model, const graph::Index& index) {
+std::uint64_t all_convolution_weights(const onnx::Model& model, const graph::Index& index) {
   std::uint64_t bytes = 0;
-  for (const auto& node : model.graph.nodes) {
-    if (!node.is("Conv") || node.inputs().size() < 2) continue;
-    const int weight = index.initializer(node.inputs()[1]);
-    if (weight != graph::kNone) bytes += model.graph.initializers[static_cast<std::size_t>(weight)].data.size();
-  }
+  for (const auto& node : model.graph.nodes) bytes += convolution_weights(model, index, node);
   return bytes;
 }
 
-// Weights are mapped and become resident as they are read: all of them, but of tables that rows are gathered from only
-// these rows.
 std::uint64_t resident_weights(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types) {
   std::uint64_t bytes = 0;
-  for (const auto& tensor : model.graph.initializers) {
-    const auto readers = index.consumers(tensor.name);
-    const bool is_table = !readers.empty() && std::all_of(readers.begin(), readers.end(), [&](int reader) {
-      const auto& node = model.graph.nodes[static_cast<std::size_t>(reader)];
-      return node.is("Gather") && node.inputs().front() == tensor.name;
-    });
-    if (!is_table) {
-      bytes += tensor.data.size();
-      continue;
-    }
-    for (const int reader : readers) {
-      const auto& indices = model.graph.nodes[static_cast<std::size_t>(reader)].inputs().at(1);
-      const std::uint64_t rows = graph::static_bytes(types, indices).value_or(0) / sizeof(std::int64_t);
-      bytes += std::min<std::uint64_t>(rows * kGatheredRow, tensor.data.size());
-    }
-  }
+  for (const auto& tensor : model.graph.initializers) bytes += resident_bytes(model, index, types, tensor);
   return bytes;
-}
-
-// What the runtime's kernels allocate beside inputs and outputs: in blocked layout a copy of an input that others still
-// read; for a transposed convolution all its products before they are added up.
-graph::Workspace workspace_of(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
-                              bool blocked) {
-  return [&model, &index, &types, blocked](const onnx::Node& node, bool kept) -> std::uint64_t {
-    if (node.inputs().size() < 2) return 0;
-    const std::uint64_t input = graph::static_bytes(types, node.inputs()[0]).value_or(0);
-    if (node.is("Conv")) return blocked && kept ? input : 0;
-    const int weight = index.initializer(node.inputs()[1]);
-    if (!node.is("ConvTranspose") || weight == graph::kNone) return 0;
-    const auto& tensor = model.graph.initializers[static_cast<std::size_t>(weight)];
-    const auto channels = static_cast<std::uint64_t>(std::max<std::int64_t>(tensor.dims.front(), 1));
-    // Pixels of one channel, times the weights of one input channel.
-    return input / channels * (static_cast<std::uint64_t>(tensor.count()) / channels);
-  };
 }
 
 }  // namespace
 
 exec::Tuning tuning_for(const onnx::Model& model) {
   constexpr std::uint64_t kLittle = 32 * kMiB;
-  return convolution_weights(model, graph::Index(model)) <= kLittle ? exec::Tuning::blocked : exec::Tuning::lean;
+  return all_convolution_weights(model, graph::Index(model)) <= kLittle ? exec::Tuning::blocked : exec::Tuning::lean;
 }
 
 std::uint64_t CalibrationCost::peak_memory() const {
   std::uint64_t sum = 0;
   for (const auto& part : memory) sum += part.bytes;
   return sum;
+}
+
+std::uint64_t statistics_bytes(const Circumstances& c) {
+  return c.histograms ? c.workers * (kHistogram * c.observed + c.threads * kScratch) : 0;
 }
 
 std::optional<CalibrationCost> calibration_cost(const onnx::Model& model, const graph::ValueTypes& types,
@@ -101,10 +55,10 @@ std::optional<CalibrationCost> calibration_cost(const onnx::Model& model, const 
       {"detent and ONNX Runtime", kProcess},
       {"session", kSessionNode * (model.graph.nodes.size() + observed.size())},
       {"weights, mapped from the file", resident_weights(model, index, types)},
-      {"convolution weights in blocked layout", blocked ? convolution_weights(model, index) : 0},
+      {"convolution weights in blocked layout", blocked ? all_convolution_weights(model, index) : 0},
       {"activations alive at once", workers * alive->peak_bytes},
       {"samples", workers * c.sample_bytes},
-      {"statistics", c.histograms ? workers * (kHistogram * observed.size() + c.threads * kScratch) : 0},
+      {"statistics", statistics_bytes(c)},
   };
   return cost;
 }

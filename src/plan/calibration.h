@@ -39,6 +39,9 @@ struct Circumstances {
   std::uint64_t sample_bytes = 0;
 };
 
+/// What the summaries and the tables behind them take.
+std::uint64_t statistics_bytes(const Circumstances& circumstances);
+
 /// `types` must be of static shapes, as for the sample at hand; nullopt when some are not. `observed` names the values
 /// under observation. The figures behind the parts that do not follow from the model (the process with the runtime in
 /// it, a node of a session) were measured; docs/decisions/008 has them.

@@ -1,0 +1,37 @@
+// What a run may take. None of it changes the result.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+namespace detent {
+
+/// Where tensors wait that one part of the model hands to a later one: all in memory (0), in memory as far as the
+/// budget goes (1), all on disk (2).
+enum class MemoryLevel { memory = 0, budget = 1, disk = 2 };
+
+enum class SpoolAccess { automatic, buffered, direct, uring };
+
+struct Resources {
+  /// Resident memory, mapped weights included; unset: 80 % of what the cgroup or the machine has free.
+  std::optional<std::uint64_t> memory_budget;
+  /// Working files; unset: 90 % of the free space.
+  std::optional<std::uint64_t> disk_budget;
+  /// Where working files go; unset: $TMPDIR or /tmp.
+  std::optional<std::filesystem::path> work_dir;
+  MemoryLevel memory_level = MemoryLevel::budget;
+  /// At least so many segments, where the model can be cut; 0: as few as the budget allows.
+  std::size_t segments = 0;
+  std::size_t prefetch = 2;  // samples read ahead from disk
+  SpoolAccess spool_access = SpoolAccess::automatic;
+  /// Waiting float32 tensors are kept as bfloat16: half the bytes, and other results.
+  bool spool_bfloat16 = false;
+  /// Go on with an earlier run for this output that was interrupted, and keep what is done if this one is.
+  bool resume = false;
+  /// How often what is done is put down, so that it can be resumed; 0: after every sample.
+  double checkpoint_seconds = 10;
+};
+
+}  // namespace detent

@@ -1,0 +1,217 @@
+#include "exec/sweep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "exec/batch_invariant.h"
+#include "exec/emit.h"
+
+namespace detent::exec {
+namespace {
+
+// Taps stand in the graph of a run that is only repeated for its values, so that it computes the same bits.
+class Deaf : public TapReceiver {
+ public:
+  void receive(std::size_t, const TensorView&, const ParallelFor&) override {}
+};
+
+std::vector<std::string> names_of_inputs(const onnx::Model& model, const graph::Index& index) {
+  std::vector<std::string> names;
+  for (const auto& input : model.graph.inputs) {
+    if (index.initializer(input.name) == graph::kNone) names.push_back(input.name);
+  }
+  return names;
+}
+
+const data::Array& find(const std::unordered_map<std::string, data::Array>& values, const std::string& name) {
+  const auto found = values.find(name);
+  if (found == values.end()) throw internal_error(fmt::format("value '{}' is missing in a segment", name));
+  return found->second;
+}
+
+}  // namespace
+
+Branch::Branch(const Runtime& runtime, const onnx::Model& model, const graph::ValueTypes& types,
+               const std::vector<int>& cuts, store::Spool* spool, BranchOptions options)
+    : runtime_(runtime),
+      model_(model),
+      types_(types),
+      index_(model),
+      chain_(graph::make_chain(model, index_, cuts)),
+      spool_(spool),
+      options_(std::move(options)),
+      graph_inputs_(names_of_inputs(model, index_)) {
+  if (!chain_.lanes.empty() && spool_ == nullptr) throw internal_error("a model was cut without a spool");
+  for (const auto& lane : chain_.lanes) lanes_.push_back(spool_->open(options_.name + lane.name));
+}
+
+std::vector<std::string> Branch::taps_of(const graph::Segment& segment) const {
+  std::vector<std::string> taps;
+  for (const auto& value : options_.taps) {
+    const int producer = index_.producer(value);
+    const bool here =
+        producer == graph::kNone ? segment.begin == 0 : producer >= segment.begin && producer < segment.end;
+    if (here) taps.push_back(value);
+  }
+  return taps;
+}
+
+std::unique_ptr<Session> Branch::make_session(const graph::Segment& segment, const std::vector<std::string>& taps,
+                                              const std::vector<std::string>& outputs, const std::string& where) const {
+  onnx::Model part = graph::segment_model(model_, index_, types_, segment);
+  std::vector<std::string> all = outputs;
+  if (segments() > 1 || !outputs.empty()) {
+    for (const auto& info : part.graph.outputs) {
+      if (std::find(all.begin(), all.end(), info.name) == all.end()) all.push_back(info.name);
+    }
+    // Inputs that are only observed or handed on still have to be inputs of the session.
+    if (segment.begin == 0) part.graph.inputs = model_.graph.inputs;
+  }
+  if (options_.batch_invariant) make_batch_invariant(part, types_);
+  return std::make_unique<Session>(runtime_, emit(part, {taps, all, {}}), where, options_.session);
+}
+
+Stage Branch::load(std::size_t segment, const std::string& where, const std::vector<std::string>& extra_outputs) {
+  const auto& part = chain_.segments.at(segment);
+  Stage stage;
+  stage.branch_ = this;
+  stage.segment_ = segment;
+  stage.taps_ = taps_of(part);
+  stage.inputs_ = segment == 0 ? graph_inputs_ : part.inputs;
+  stage.outputs_ = part.outputs;
+  for (const auto& name : extra_outputs) {
+    if (std::find(stage.outputs_.begin(), stage.outputs_.end(), name) == stage.outputs_.end())
+      stage.outputs_.push_back(name);
+  }
+  stage.extra_outputs_ = extra_outputs;
+  stage.session_ = make_session(part, stage.taps_, stage.outputs_, where);
+  return stage;
+}
+
+std::vector<data::Array> Stage::run(std::size_t sample, std::span<const data::Array> graph_inputs,
+                                    const std::string& where, TapReceiver* receiver) {
+  Branch::Values values;
+  if (segment_ == 0) {
+    for (std::size_t i = 0; i < inputs_.size(); ++i) values[inputs_[i]] = graph_inputs[i];
+  } else {
+    for (const auto lane : branch_->lanes_read_by(segment_)) {
+      auto record = branch_->record(lane, sample);
+      const auto& names = branch_->chain_.lanes[lane].values;
+      for (std::size_t i = 0; i < names.size(); ++i) values[names[i]] = std::move(record[i]);
+    }
+  }
+  std::vector<data::Array> inputs;
+  for (const auto& name : inputs_) inputs.push_back(find(values, name));
+  auto results = session_->run(inputs, where, receiver);
+  inputs.clear();
+  if (outputs_.empty()) return {};
+  for (std::size_t i = 0; i < outputs_.size(); ++i) values[outputs_[i]] = std::move(results[i]);
+  results.clear();
+  branch_->hand_on(segment_, sample, values);
+  std::vector<data::Array> extra;
+  for (const auto& name : extra_outputs_) extra.push_back(find(values, name));
+  return extra;
+}
+
+void Branch::hand_on(std::size_t segment, std::size_t sample, const Values& values) {
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const auto& plan = chain_.lanes[lane];
+    if (plan.producer != static_cast<int>(segment) || spool_->holds(lanes_[lane], sample)) continue;
+    store::Record record;
+    for (const auto& name : plan.values) record.push_back(find(values, name));
+    spool_->put(lanes_[lane], sample, std::move(record));
+  }
+}
+
+std::vector<std::size_t> Branch::lanes_read_by(std::size_t segment) const {
+  std::vector<std::size_t> lanes;
+  for (std::size_t lane = 0; lane < chain_.lanes.size(); ++lane) {
+    const auto& readers = chain_.lanes[lane].readers;
+    if (std::find(readers.begin(), readers.end(), static_cast<int>(segment)) != readers.end()) lanes.push_back(lane);
+  }
+  return lanes;
+}
+
+bool Branch::is_last_reader(std::size_t lane, std::size_t segment) const {
+  return chain_.lanes[lane].readers.back() == static_cast<int>(segment);
+}
+
+void Branch::announce(std::size_t segment, std::size_t first, std::size_t end) {
+  if (spool_ == nullptr) return;
+  std::vector<store::Spool::Lane> lanes;
+  for (const auto lane : lanes_read_by(segment)) lanes.push_back(lanes_[lane]);
+  spool_->announce(std::move(lanes), first, end);
+}
+
+bool Branch::holds_inputs(std::size_t segment, std::size_t sample) const {
+  const auto lanes = lanes_read_by(segment);
+  return std::all_of(lanes.begin(), lanes.end(), [&](auto lane) { return spool_->holds(lanes_[lane], sample); });
+}
+
+bool Branch::holds_outputs(std::size_t segment, std::size_t sample) const {
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (chain_.lanes[lane].producer == static_cast<int>(segment) && !spool_->holds(lanes_[lane], sample)) return false;
+  }
+  return true;
+}
+
+bool Branch::holds_later(std::size_t segment, std::size_t samples) const {
+  const auto position = static_cast<int>(segment);
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const auto& plan = chain_.lanes[lane];
+    if (plan.producer >= position || plan.readers.back() <= position) continue;
+    for (std::size_t sample = 0; sample < samples; ++sample) {
+      if (!spool_->holds(lanes_[lane], sample)) return false;
+    }
+  }
+  return true;
+}
+
+void Branch::release(std::size_t segment, std::size_t sample, bool durable) {
+  for (const auto lane : lanes_read_by(segment)) {
+    if (!is_last_reader(lane, segment)) continue;
+    if (durable || spool_->in_memory(lanes_[lane], sample)) spool_->release(lanes_[lane], sample);
+  }
+}
+
+void Branch::finish(std::size_t segment) {
+  for (const auto lane : lanes_read_by(segment)) {
+    if (is_last_reader(lane, segment)) spool_->close(lanes_[lane]);
+  }
+}
+
+store::Record Branch::record(std::size_t lane, std::size_t sample) {
+  if (auto record = spool_->get(lanes_[lane], sample)) return std::move(*record);
+  return recompute(lane, sample);
+}
+
+// All from the start of the model, for one sample. Rare, so it may be slow; one at a time, so that it stays small.
+store::Record Branch::recompute(std::size_t lane, std::size_t sample) {
+  const std::lock_guard lock(recompute_mutex_);
+  const auto& plan = chain_.lanes[lane];
+  const std::string where = fmt::format("a lost record of sample {}", sample + 1);
+  if (!options_.inputs_of) throw internal_error(where + " cannot be made again");
+  const auto inputs = options_.inputs_of(sample);
+  Values values;
+  for (std::size_t i = 0; i < inputs.size(); ++i) values[graph_inputs_[i]] = inputs[i];
+  graph::Segment prefix{0, chain_.segments[static_cast<std::size_t>(plan.producer)].end, {}, {}};
+  std::vector<std::string> wanted;
+  for (const auto& name : plan.values) {
+    if (!values.contains(name)) wanted.push_back(name);
+  }
+  if (!wanted.empty()) {
+    Deaf deaf;
+    prefix.outputs = wanted;
+    auto results = make_session(prefix, taps_of(prefix), wanted, where)->run(inputs, where, &deaf);
+    for (std::size_t i = 0; i < wanted.size(); ++i) values[wanted[i]] = std::move(results[i]);
+  }
+  ++recomputed_;
+  store::Record record;
+  for (const auto& name : plan.values) record.push_back(find(values, name));
+  return record;
+}
+
+}  // namespace detent::exec

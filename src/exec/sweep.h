@@ -1,0 +1,120 @@
+// The sweep: a model runs as a chain of segments, each over all samples, and the spool holds what passes from one to
+// the next. A single segment is plain inference.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "exec/session.h"
+#include "graph/index.h"
+#include "graph/segment.h"
+#include "store/spool.h"
+
+namespace detent::exec {
+
+struct BranchOptions {
+  SessionOptions session;
+  /// Values that get a tap.
+  std::vector<std::string> taps;
+  /// Products are rewritten so that a sample gives the same bits in a batch of any size, see make_batch_invariant().
+  bool batch_invariant = false;
+  /// Stands before the names of the branch's lanes, so that several branches can share a spool.
+  std::string name;
+  /// The inputs of the graph for a sample, for records that were lost. May be called from several threads.
+  std::function<std::vector<data::Array>(std::size_t sample)> inputs_of;
+};
+
+class Branch;
+
+/// A segment that is loaded and ready to run.
+class Stage {
+ public:
+  /// Taps of this segment, in the order that the receiver counts them.
+  const std::vector<std::string>& taps() const noexcept { return taps_; }
+
+  /// Runs one sample: its inputs come from the spool, or for the first segment from `graph_inputs` (in the order of the
+  /// graph's inputs), and what later segments read goes to the spool. Returns the extra outputs of Branch::load().
+  /// Several threads may run samples at a time. Throws what Session::run() and the spool throw.
+  std::vector<data::Array> run(std::size_t sample, std::span<const data::Array> graph_inputs, const std::string& where,
+                               TapReceiver* receiver);
+
+  /// See Session::end_recording().
+  std::vector<NodeTime> end_recording() { return session_->end_recording(); }
+
+ private:
+  friend class Branch;
+  Stage() = default;
+
+  Branch* branch_ = nullptr;
+  std::size_t segment_ = 0;
+  std::vector<std::string> inputs_;   // of the session
+  std::vector<std::string> outputs_;  // of the session
+  std::vector<std::string> extra_outputs_;
+  std::vector<std::string> taps_;
+  std::unique_ptr<Session> session_;
+};
+
+/// A model on its way through a sweep. Weights of the model may change between loads, nodes may not.
+class Branch {
+ public:
+  /// `model`, `types` and `spool` must outlive the branch; the spool may be null where there are no cuts.
+  Branch(const Runtime& runtime, const onnx::Model& model, const graph::ValueTypes& types, const std::vector<int>& cuts,
+         store::Spool* spool, BranchOptions options);
+
+  const graph::Chain& chain() const noexcept { return chain_; }
+  std::size_t segments() const noexcept { return chain_.segments.size(); }
+
+  /// `extra_outputs` are values of the segment that run() shall return as well.
+  Stage load(std::size_t segment, const std::string& where, const std::vector<std::string>& extra_outputs = {});
+
+  /// Lets the spool read ahead for the samples [first, end) of a segment.
+  void announce(std::size_t segment, std::size_t first, std::size_t end);
+  /// Whether all that the segment reads, or hands on, is there for the sample.
+  bool holds_inputs(std::size_t segment, std::size_t sample) const;
+  bool holds_outputs(std::size_t segment, std::size_t sample) const;
+  /// Whether all that earlier segments made for those behind this one is there for samples 0 to `samples`-1.
+  bool holds_later(std::size_t segment, std::size_t samples) const;
+  /// The sample is through the segment: what no later one needs goes. With `durable`, also what is on disk, which a
+  /// resumed run may still want until this run's progress has been put down.
+  void release(std::size_t segment, std::size_t sample, bool durable);
+  /// All samples are through the segment.
+  void finish(std::size_t segment);
+  /// Records that were lost and made again.
+  std::uint64_t recomputed() const noexcept { return recomputed_; }
+
+ private:
+  friend class Stage;
+  using Values = std::unordered_map<std::string, data::Array>;
+
+  std::vector<std::size_t> lanes_read_by(std::size_t segment) const;
+  bool is_last_reader(std::size_t lane, std::size_t segment) const;
+  std::vector<std::string> taps_of(const graph::Segment& segment) const;
+  std::unique_ptr<Session> make_session(const graph::Segment& segment, const std::vector<std::string>& taps,
+                                        const std::vector<std::string>& outputs, const std::string& where) const;
+  store::Record record(std::size_t lane, std::size_t sample);
+  store::Record recompute(std::size_t lane, std::size_t sample);
+  void hand_on(std::size_t segment, std::size_t sample, const Values& values);
+
+  const Runtime& runtime_;
+  const onnx::Model& model_;
+  const graph::ValueTypes& types_;
+  graph::Index index_;
+  graph::Chain chain_;
+  store::Spool* spool_;
+  BranchOptions options_;
+  std::vector<std::string> graph_inputs_;
+  std::vector<store::Spool::Lane> lanes_;
+  std::mutex recompute_mutex_;
+  std::atomic<std::uint64_t> recomputed_ = 0;
+};
+
+}  // namespace detent::exec

@@ -1,0 +1,169 @@
+#include "graph/segment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "onnx/write.h"
+
+namespace detent::graph {
+namespace {
+
+// All that a node reads: its inputs and what its bodies take from around it.
+std::vector<std::string> reads_of(const onnx::Model& model, const onnx::Node& node) {
+  std::vector<std::string> names;
+  for (const auto& name : node.inputs()) {
+    if (!name.empty()) names.push_back(name);
+  }
+  for (auto& name : captured_names(model, node)) names.push_back(std::move(name));
+  return names;
+}
+
+bool is_activation(const Index& index, const std::string& name) {
+  return index.initializer(name) == kNone && (index.producer(name) != kNone || index.is_input(name));
+}
+
+// In which no fusion of the runtime is interested.
+bool holds_integers(onnx::DataType type) {
+  static const std::set<onnx::DataType> kTypes{onnx::DataType::boolean, onnx::DataType::int8,   onnx::DataType::uint8,
+                                               onnx::DataType::int16,   onnx::DataType::uint16, onnx::DataType::int32,
+                                               onnx::DataType::uint32,  onnx::DataType::int64,  onnx::DataType::uint64};
+  return kTypes.contains(type);
+}
+
+Segment make_segment(const onnx::Model& model, const Index& index, int begin, int end) {
+  Segment segment{begin, end, {}, {}};
+  std::set<std::string> seen;
+  for (int n = begin; n < end; ++n) {
+    const auto& node = model.graph.nodes[static_cast<std::size_t>(n)];
+    for (const auto& name : reads_of(model, node)) {
+      if (is_activation(index, name) && index.producer(name) < begin && seen.insert(name).second)
+        segment.inputs.push_back(name);
+    }
+    for (const auto& name : node.outputs()) {
+      const auto readers = index.consumers(name);
+      if (!name.empty() && !readers.empty() && readers.back() >= end) segment.outputs.push_back(name);
+    }
+  }
+  return segment;
+}
+
+int segment_of(const std::vector<Segment>& segments, int node) {
+  const auto after =
+      std::upper_bound(segments.begin(), segments.end(), node, [](int n, const Segment& s) { return n < s.begin; });
+  return static_cast<int>(after - segments.begin()) - 1;
+}
+
+std::vector<int> reading_segments(const std::vector<Segment>& segments, const Index& index, const std::string& value,
+                                  int producer) {
+  std::set<int> readers;
+  for (const int node : index.consumers(value)) readers.insert(segment_of(segments, node));
+  readers.erase(producer);
+  return {readers.begin(), readers.end()};
+}
+
+}  // namespace
+
+Chain make_chain(const onnx::Model& model, const Index& index, const std::vector<int>& cuts) {
+  Chain chain;
+  int begin = 0;
+  for (const int cut : cuts) {
+    chain.segments.push_back(make_segment(model, index, begin, cut));
+    begin = cut;
+  }
+  chain.segments.push_back(make_segment(model, index, begin, static_cast<int>(model.graph.nodes.size())));
+
+  std::map<std::pair<int, std::vector<int>>, std::vector<std::string>> groups;
+  for (const auto& input : model.graph.inputs) {
+    if (index.initializer(input.name) != kNone) continue;
+    auto readers = reading_segments(chain.segments, index, input.name, 0);
+    if (!readers.empty()) groups[{0, std::move(readers)}].push_back(input.name);
+  }
+  for (std::size_t s = 0; s < chain.segments.size(); ++s) {
+    const int producer = static_cast<int>(s);
+    for (const auto& value : chain.segments[s].outputs)
+      groups[{producer, reading_segments(chain.segments, index, value, producer)}].push_back(value);
+  }
+  for (auto& [key, values] : groups) {
+    const auto& [producer, readers] = key;
+    chain.lanes.push_back(
+        {fmt::format("lane{}-{}", chain.lanes.size(), producer), std::move(values), producer, readers});
+  }
+  return chain;
+}
+
+std::vector<int> harmless_cuts(const onnx::Model& model, const Index& index, const ValueTypes& types,
+                               const std::unordered_set<std::string>& observed) {
+  const auto may_cross = [&](const std::string& value) {
+    const auto type = type_of(model, types, value);
+    if (type == onnx::DataType::undefined || type == onnx::DataType::string) return false;
+    return index.is_input(value) || observed.contains(value) || holds_integers(type);
+  };
+  // How many values cross each position that must not, by the ends of their lives.
+  std::vector<int> change(model.graph.nodes.size() + 2, 0);
+  const auto note = [&](const std::string& value, int made_at) {
+    const auto readers = index.consumers(value);
+    if (value.empty() || readers.empty() || may_cross(value)) return;
+    ++change[static_cast<std::size_t>(made_at + 1)];
+    --change[static_cast<std::size_t>(readers.back() + 1)];
+  };
+  for (const auto& input : model.graph.inputs) {
+    if (index.initializer(input.name) == kNone) note(input.name, -1);
+  }
+  const int count = static_cast<int>(model.graph.nodes.size());
+  for (int n = 0; n < count; ++n) {
+    for (const auto& name : model.graph.nodes[static_cast<std::size_t>(n)].outputs()) note(name, n);
+  }
+  std::vector<int> cuts;
+  int forbidden = change[0];
+  for (int cut = 1; cut < count; ++cut) {
+    forbidden += change[static_cast<std::size_t>(cut)];
+    if (forbidden == 0) cuts.push_back(cut);
+  }
+  return cuts;
+}
+
+onnx::Model segment_model(const onnx::Model& model, const Index& index, const ValueTypes& types,
+                          const Segment& segment) {
+  const bool whole = segment.begin == 0 && segment.end == static_cast<int>(model.graph.nodes.size());
+  if (whole) return model;
+  onnx::Model part = model;
+  auto& graph = part.graph;
+  graph.nodes.assign(model.graph.nodes.begin() + segment.begin, model.graph.nodes.begin() + segment.end);
+  std::set<std::string> used, made;
+  for (const auto& node : graph.nodes) {
+    for (auto& name : reads_of(model, node)) used.insert(std::move(name));
+    made.insert(node.outputs().begin(), node.outputs().end());
+  }
+  std::erase_if(graph.initializers, [&](const auto& tensor) { return !used.contains(tensor.name); });
+  std::erase_if(graph.value_infos,
+                [&](const auto& info) { return !made.contains(info.name) || index.is_output(info.name); });
+  std::erase_if(graph.outputs, [&](const auto& info) { return !made.contains(info.name); });
+  std::set<std::string> outputs;
+  for (const auto& info : graph.outputs) outputs.insert(info.name);
+
+  const auto info_of = [&](const std::string& name) {
+    const auto found = types.find(name);
+    const auto type = type_of(model, types, name);
+    // The runtime tells an unknown rank as 0.
+    const bool known = found != types.end() && found->second.shape && !found->second.shape->empty();
+    return onnx::make_value_info(name, type, known ? found->second.shape : std::nullopt);
+  };
+  graph.inputs.clear();
+  for (const auto& name : segment.inputs) {
+    const auto own = std::find_if(model.graph.inputs.begin(), model.graph.inputs.end(),
+                                  [&](const auto& input) { return input.name == name; });
+    graph.inputs.push_back(own != model.graph.inputs.end() ? *own : info_of(name));
+  }
+  for (const auto& name : segment.outputs) {
+    if (outputs.insert(name).second) graph.outputs.push_back(info_of(name));
+  }
+  if (graph.outputs.empty() && !graph.nodes.empty())
+    graph.outputs.push_back(info_of(graph.nodes.back().outputs().front()));
+  return part;
+}
+
+}  // namespace detent::graph

@@ -1,0 +1,16 @@
+// What this machine, or the cgroup that the process is in, has to give.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace detent::planning {
+
+/// Bytes of memory that can be taken without swapping or being killed: the smaller of what is available on the machine
+/// and what the cgroups (version 2 or 1) leave, file pages that can be dropped counted as free.
+std::uint64_t available_memory();
+
+/// Bytes that an ordinary user can still write to the file system of a directory.
+std::uint64_t free_disk(const std::filesystem::path& directory);
+
+}  // namespace detent::planning

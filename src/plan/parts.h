@@ -1,0 +1,35 @@
+// Private to plan/: the parts that memory is made of.
+#pragma once
+
+#include <cstdint>
+
+#include "graph/index.h"
+#include "graph/liveness.h"
+#include "graph/values.h"
+#include "onnx/model.h"
+
+namespace detent::planning {
+
+inline constexpr std::uint64_t kKiB = 1024;
+inline constexpr std::uint64_t kMiB = 1024 * kKiB;
+
+// Measured with ONNX Runtime 1.31 on x86-64: docs/decisions/008.
+inline constexpr std::uint64_t kProcess = 31 * kMiB;      // detent and the runtime, a model read
+inline constexpr std::uint64_t kSessionNode = 16 * kKiB;  // a node of a session, taps among them
+inline constexpr std::uint64_t kHistogram = 30 * kKiB;    // a typical summary
+inline constexpr std::uint64_t kScratch = 512 * kKiB;     // counting tables of a thread, as far as they are touched
+
+/// Weights are mapped and become resident as they are read: all of them, but of tables that rows are gathered from only
+/// these rows.
+std::uint64_t resident_bytes(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                             const onnx::Tensor& weight);
+
+/// The weights that a convolution copies into blocked layout; 0 for other nodes.
+std::uint64_t convolution_weights(const onnx::Model& model, const graph::Index& index, const onnx::Node& node);
+
+/// What the runtime's kernels allocate beside inputs and outputs: in blocked layout a copy of an input that others
+/// still read; for a transposed convolution all its products before they are added up. Refers to its arguments.
+graph::Workspace workspace_of(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                              bool blocked);
+
+}  // namespace detent::planning
