@@ -1,0 +1,55 @@
+// Reads and writes of parts of files, several under way at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "store/spool.h"
+
+namespace detent::store {
+
+/// One read or write. It and its memory must stay where they are from start() until finish() gives it back.
+struct IoRequest {
+  int fd = -1;
+  bool write = false;
+  std::uint64_t offset = 0;
+  std::span<std::byte> data;
+  std::size_t done = 0;  // bytes moved: fewer than asked for at the end of a file or after an error
+  int error = 0;         // errno
+};
+
+/// Belongs to one thread. Must not be destroyed while requests are under way.
+class IoQueue {
+ public:
+  IoQueue() = default;
+  IoQueue(const IoQueue&) = delete;
+  IoQueue& operator=(const IoQueue&) = delete;
+  virtual ~IoQueue() = default;
+
+  /// Not more than kDepth may be under way.
+  virtual void start(IoRequest& request) = 0;
+  /// Waits for one of those under way.
+  virtual IoRequest& finish() = 0;
+
+  static constexpr std::size_t kDepth = 8;
+};
+
+/// `access` is not automatic. Throws resource when the system refuses it.
+std::unique_ptr<IoQueue> make_io_queue(DiskAccess access);
+
+/// What `access` asks of open(): O_DIRECT or nothing.
+int open_flags(DiskAccess access) noexcept;
+
+/// "buffered", "direct" or "io_uring".
+const char* name_of(DiskAccess access) noexcept;
+
+/// Fails as the failpoint of this kind of request says: its errno, or 0.
+int injected_error(const IoRequest& request) noexcept;
+
+/// Null, with the reason in `refusal`, where io_uring cannot be used.
+std::unique_ptr<IoQueue> make_uring_queue(std::string& refusal);
+
+}  // namespace detent::store

@@ -1,0 +1,172 @@
+#include "store/reader.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "base/error.h"
+
+namespace detent::store {
+namespace {
+
+constexpr std::uint64_t kPiece = std::uint64_t{1} << 20;
+
+XXH3_state_t* state_of(ReadJob& job) { return static_cast<XXH3_state_t*>(job.hash.get()); }
+
+}  // namespace
+
+Reader::Reader(std::function<DiskAccess()> access)
+    : access_choice_(std::move(access)), pieces_(IoQueue::kDepth), thread_([this] { run(); }) {}
+
+Reader::~Reader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void Reader::push(std::shared_ptr<ReadJob> job, bool urgent) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (urgent) {
+      jobs_.push_front(std::move(job));
+    } else {
+      jobs_.push_back(std::move(job));
+    }
+  }
+  wake_.notify_one();
+}
+
+void Reader::hurry(const std::shared_ptr<ReadJob>& job) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find(jobs_.begin(), jobs_.end(), job);
+  if (found != jobs_.end()) std::rotate(jobs_.begin(), found, found + 1);
+}
+
+void Reader::run() {
+  for (Piece& piece : pieces_) free_.push_back(&piece);
+  while (wait_for_work()) {
+    start_some();
+    if (free_.size() < pieces_.size()) finish_one();
+  }
+}
+
+// False at the end, when nothing is under way.
+bool Reader::wait_for_work() {
+  if (current_ || free_.size() < pieces_.size()) return true;
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+  return !stopping_;
+}
+
+void Reader::start_some() {
+  while (!free_.empty()) {
+    if (!current_) {
+      const std::lock_guard lock(mutex_);
+      if (stopping_ || jobs_.empty()) return;
+      current_ = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    const std::shared_ptr<ReadJob> job = current_;
+    if (job->started == 0 && !begin(job)) {
+      current_.reset();
+      continue;
+    }
+    Piece& piece = *free_.back();
+    const std::uint64_t length = std::min(kPiece, job->extent.size - job->started);
+    piece.job = job;
+    piece.index = job->started / kPiece;
+    piece.request = {job->file->descriptor(access_), false, job->extent.offset + job->started,
+                     job->buffer->bytes().subspan(job->started, length)};
+    free_.pop_back();
+    ++job->in_flight;
+    job->started += length;
+    if (job->started == job->extent.size) current_.reset();
+    queue_->start(piece.request);
+  }
+}
+
+// False when the job has come to its end already.
+bool Reader::begin(const std::shared_ptr<ReadJob>& job) {
+  if (job->dropped) {
+    job->result.set_value(std::nullopt);
+    return false;
+  }
+  try {
+    if (!queue_) {
+      access_ = access_choice_();
+      queue_ = make_io_queue(access_);
+    }
+    job->file->descriptor(access_);
+    job->buffer = std::make_shared<const AlignedBuffer>(job->extent.size);
+    job->arrived.resize((job->extent.size + kPiece - 1) / kPiece);
+    job->hash.reset(XXH3_createState(), [](void* state) { XXH3_freeState(static_cast<XXH3_state_t*>(state)); });
+    if (!job->hash) throw std::bad_alloc();
+    XXH3_64bits_reset(state_of(*job));
+    return true;
+  } catch (const std::bad_alloc&) {
+    job->result.set_exception(std::make_exception_ptr(resource_error(
+        "no memory for reading intermediate tensors from disk", "free some memory, or lower --memory-budget")));
+  } catch (...) {
+    job->result.set_exception(std::current_exception());
+  }
+  return false;
+}
+
+void Reader::finish_one() {
+  const IoRequest& request = queue_->finish();
+  bytes_read_ += request.done;
+  Piece& piece = *std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& p) { return &p.request == &request; });
+  const std::shared_ptr<ReadJob> job = std::move(piece.job);
+  --job->in_flight;
+  if (request.error != 0) job->error = request.error;
+  if (request.done < request.data.size()) job->cut = true;
+  job->arrived[piece.index] = true;
+  free_.push_back(&piece);
+  const bool hopeless = job->error != 0 || job->cut;
+  if (hopeless) {
+    job->started = job->extent.size;
+    if (current_ == job) current_.reset();
+  } else {
+    hash_arrived(*job);
+  }
+  if (job->in_flight == 0 && job->started == job->extent.size) complete(*job);
+}
+
+void Reader::hash_arrived(ReadJob& job) {
+  while (job.hashed < job.extent.size && job.arrived[job.hashed / kPiece]) {
+    const std::uint64_t end = std::min(job.extent.size, (job.hashed / kPiece + 1) * kPiece);
+    const std::uint64_t begin = std::clamp(job.extent.header_size, job.hashed, end);
+    XXH3_64bits_update(state_of(job), job.buffer->bytes().data() + begin, end - begin);
+    job.hashed = end;
+  }
+}
+
+void Reader::complete(ReadJob& job) {
+  try {
+    if (job.error != 0) {
+      throw bad_input(
+          fmt::format("cannot read '{}' (sample {}): {}", job.file->path().string(), job.sample, errno_text(job.error)),
+          "choose a directory on another disk with --work-dir");
+    }
+    std::optional<Record> record;
+    if (!job.cut) {
+      const auto header = read_header(job.buffer->bytes().first(job.extent.header_size), job.extent.offset);
+      const bool right = header && header->sample == job.sample && header->extent.size == job.extent.size &&
+                         header->payload_hash == XXH3_64bits_digest(state_of(job));
+      if (right) record = to_record(*header, job.buffer);
+    }
+    job.buffer.reset();
+    job.result.set_value(std::move(record));
+  } catch (...) {
+    job.result.set_exception(std::current_exception());
+  }
+}
+
+}  // namespace detent::store

@@ -1,0 +1,254 @@
+#include "store/writer.h"
+
+#include <fcntl.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "base/error.h"
+
+namespace detent::store {
+namespace {
+
+// One chunk is being filled, one may wait for its header, the others are on their way.
+constexpr std::size_t kChunks = 8;
+constexpr std::uint64_t kSmallestChunk = std::uint64_t{16} << 10;
+constexpr std::uint64_t kLargestChunk = std::uint64_t{1} << 20;
+
+struct FreeHash {
+  void operator()(XXH3_state_t* state) const noexcept { XXH3_freeState(state); }
+};
+using HashState = std::unique_ptr<XXH3_state_t, FreeHash>;
+
+}  // namespace
+
+Writer::Writer(Options options, Gauge& memory)
+    : options_(std::move(options)),
+      memory_(memory),
+      chunk_size_(whole_blocks(std::clamp(options_.buffer_bytes / (2 * kChunks), kSmallestChunk, kLargestChunk))),
+      thread_([this] { run(); }) {}
+
+Writer::~Writer() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void Writer::push(std::shared_ptr<WriteJob> job) {
+  const std::uint64_t bytes = byte_count(job->record);
+  const std::uint64_t staging = kChunks * chunk_size_;
+  const std::uint64_t limit = options_.buffer_bytes > staging ? options_.buffer_bytes - staging : 0;
+  std::unique_lock lock(mutex_);
+  room_.wait(lock, [&] { return failure_ || waiting_bytes_ == 0 || waiting_bytes_ + bytes <= limit; });
+  if (failure_) std::rethrow_exception(failure_);
+  job->charge = Charge(memory_, bytes);
+  waiting_bytes_ += bytes;
+  ++unfinished_;
+  jobs_.push_back(std::move(job));
+  wake_.notify_one();
+}
+
+void Writer::drain() {
+  std::unique_lock lock(mutex_);
+  room_.wait(lock, [&] { return unfinished_ == 0; });
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void Writer::rethrow() const {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+bool Writer::failed() const {
+  const std::lock_guard lock(mutex_);
+  return failure_ != nullptr;
+}
+
+void Writer::fail(std::exception_ptr failure) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = std::move(failure);
+  room_.notify_all();
+}
+
+void Writer::run() {
+  while (const std::shared_ptr<WriteJob> job = next()) {
+    try {
+      if (job->dropped || failed()) {
+        job->failed = true;
+      } else {
+        write(job);
+      }
+    } catch (const std::bad_alloc&) {
+      job->failed = true;
+      fail(std::make_exception_ptr(resource_error("no memory for writing intermediate tensors to disk",
+                                                  "free some memory, or lower --memory-budget")));
+    } catch (...) {
+      job->failed = true;
+      fail(std::current_exception());
+    }
+    job->copied = true;
+    if (held_ != nullptr) submit(held_);
+    if (job->chunks == 0) complete(job);
+  }
+}
+
+// The next job; null at the end. While there is none, what was begun is brought to its end.
+std::shared_ptr<WriteJob> Writer::next() {
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      const bool idle = current_ == nullptr && in_flight_ == 0;
+      if (idle) wake_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+      if (!jobs_.empty()) {
+        std::shared_ptr<WriteJob> job = std::move(jobs_.front());
+        jobs_.pop_front();
+        return job;
+      }
+      if (idle) return nullptr;
+    }
+    if (current_ != nullptr) {
+      submit(current_);
+    } else {
+      finish_one();
+    }
+  }
+}
+
+void Writer::prepare() {
+  if (queue_) return;
+  access_ = options_.access();
+  auto queue = make_io_queue(access_);
+  std::vector<Chunk> chunks(kChunks);
+  for (Chunk& chunk : chunks) chunk.buffer = AlignedBuffer(chunk_size_);
+  staging_ = Charge(memory_, kChunks * chunk_size_);
+  chunks_ = std::move(chunks);
+  for (Chunk& chunk : chunks_) free_.push_back(&chunk);
+  queue_ = std::move(queue);
+}
+
+// Copies a record into chunks, with its hash taken on the way, while earlier chunks go to disk. Its header is the last
+// that is handed on: whoever finds it finds the rest.
+void Writer::write(const std::shared_ptr<WriteJob>& job) {
+  prepare();
+  const HashState hash(XXH3_createState());
+  if (!hash) throw std::bad_alloc();
+  XXH3_64bits_reset(hash.get());
+  const RecordLayout& layout = job->layout;
+  job->file->descriptor(access_);
+  if (current_ != nullptr && current_->file != job->file) submit(current_);
+  const std::uint64_t offset = job->file->append(layout.size());
+  job->extent = {offset, layout.size(), layout.header_size};
+  if (current_ != nullptr && current_->buffer.size() - current_->filled < layout.header_size) submit(current_);
+  if (current_ == nullptr) {
+    open_chunk(job, offset, layout.header_size);
+  } else {
+    current_->jobs.push_back(job);
+    ++job->chunks;
+  }
+  const std::span<std::byte> header = current_->buffer.bytes().subspan(current_->filled, layout.header_size);
+  std::fill(header.begin(), header.end(), std::byte{0});
+  current_->filled += layout.header_size;
+  copy_payload(job, hash.get());
+  write_header(header, job->record, layout, job->sample, offset, XXH3_64bits_digest(hash.get()));
+}
+
+void Writer::copy_payload(const std::shared_ptr<WriteJob>& job, void* hash) {
+  const RecordLayout& layout = job->layout;
+  for (std::size_t i = 0; i < job->record.size(); ++i) {
+    const std::span<const std::byte> bytes = job->record[i].array.bytes;
+    const std::uint64_t next = i + 1 < layout.begins.size() ? layout.begins[i + 1] : layout.payload_size;
+    copy(job, bytes, next - layout.begins[i] - bytes.size(), hash);
+  }
+}
+
+void Writer::copy(const std::shared_ptr<WriteJob>& job, std::span<const std::byte> bytes, std::size_t zeros,
+                  void* hash) {
+  while (!bytes.empty() || zeros > 0) {
+    if (current_->filled == current_->buffer.size()) {
+      const std::uint64_t offset = current_->offset + current_->filled;
+      if (current_->offset <= job->extent.offset && held_ == nullptr) {
+        held_ = std::exchange(current_, nullptr);  // it has the header of this record, still to be written
+      } else {
+        submit(current_);
+      }
+      open_chunk(job, offset, 0);
+    }
+    const auto room = current_->buffer.bytes().subspan(current_->filled);
+    const std::size_t count = std::min(room.size(), bytes.empty() ? zeros : bytes.size());
+    if (bytes.empty()) {
+      std::memset(room.data(), 0, count);
+      zeros -= count;
+    } else {
+      std::memcpy(room.data(), bytes.data(), count);
+      bytes = bytes.subspan(count);
+    }
+    XXH3_64bits_update(static_cast<XXH3_state_t*>(hash), room.data(), count);
+    current_->filled += count;
+  }
+}
+
+void Writer::open_chunk(const std::shared_ptr<WriteJob>& job, std::uint64_t offset, std::size_t needed) {
+  while (free_.empty()) finish_one();
+  Chunk* const chunk = free_.back();
+  // The header of a record with very many arrays.
+  if (chunk->buffer.size() < needed) chunk->buffer = AlignedBuffer(needed);
+  free_.pop_back();
+  chunk->filled = 0;
+  chunk->offset = offset;
+  chunk->file = job->file;
+  chunk->jobs.assign(1, job);
+  ++job->chunks;
+  current_ = chunk;
+}
+
+void Writer::submit(Chunk*& chunk) {
+  Chunk& ready = *std::exchange(chunk, nullptr);
+  ready.request = {ready.file->descriptor(access_), true, ready.offset, ready.buffer.bytes().first(ready.filled)};
+  ++in_flight_;
+  queue_->start(ready.request);
+}
+
+void Writer::finish_one() {
+  const IoRequest& request = queue_->finish();
+  --in_flight_;
+  bytes_written_ += request.done;
+  Chunk& chunk = *std::find_if(chunks_.begin(), chunks_.end(), [&](const Chunk& c) { return &c.request == &request; });
+  const int code = request.error != 0 ? request.error : request.done < request.data.size() ? EIO : 0;
+  if (code != 0) {
+    try {
+      chunk.file->throw_write_error(code, request.data.size());
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  } else if (access_ == DiskAccess::buffered) {
+    // Lets the disk begin now, not when sync() waits for it.
+    ::sync_file_range(request.fd, static_cast<off_t>(request.offset), static_cast<off_t>(request.data.size()),
+                      SYNC_FILE_RANGE_WRITE);
+  }
+  for (const std::shared_ptr<WriteJob>& job : chunk.jobs) {
+    job->failed = job->failed || code != 0;
+    if (--job->chunks == 0 && job->copied) complete(job);
+  }
+  chunk.jobs.clear();
+  chunk.file.reset();
+  free_.push_back(&chunk);
+}
+
+void Writer::complete(const std::shared_ptr<WriteJob>& job) {
+  const std::uint64_t bytes = byte_count(job->record);
+  options_.done(job);
+  job->charge.reset();
+  const std::lock_guard lock(mutex_);
+  waiting_bytes_ -= bytes;
+  --unfinished_;
+  room_.notify_all();
+}
+
+}  // namespace detent::store

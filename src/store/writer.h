@@ -1,0 +1,113 @@
+// Records on their way to disk, written by a thread of its own.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "store/aligned_buffer.h"
+#include "store/io_queue.h"
+#include "store/lane_file.h"
+#include "store/record_format.h"
+
+namespace detent::store {
+
+struct WriteJob {
+  std::size_t lane = 0;
+  std::size_t sample = 0;
+  std::shared_ptr<LaneFile> file;
+  StoredRecord record;
+  RecordLayout layout;
+  std::atomic<bool> dropped = false;  // nobody needs it any more
+  Extent extent;                      // where it went, once it is written
+  bool failed = false;
+  std::vector<Extent> replaced;  // earlier records of the sample, to be given back when this one is written
+
+  // The writer's own.
+  std::size_t chunks = 0;  // that hold a part of it and are not on disk yet
+  bool copied = false;     // into chunks, as a whole
+  Charge charge;
+};
+
+class Writer {
+ public:
+  struct Options {
+    std::uint64_t buffer_bytes = 0;  // for waiting records and chunks on their way
+    std::function<DiskAccess()> access;
+    /// Called when a job has come to its end; not under a lock.
+    std::function<void(const std::shared_ptr<WriteJob>&)> done;
+  };
+  Writer(Options options, Gauge& memory);
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+  /// Writes what is left.
+  ~Writer();
+
+  /// Waits until there is room; a job larger than all the room is taken when no other waits. Throws what an earlier
+  /// write has met.
+  void push(std::shared_ptr<WriteJob> job);
+  /// Waits until all is written. Throws what a write has met.
+  void drain();
+  void rethrow() const;
+  std::uint64_t bytes_written() const noexcept { return bytes_written_; }
+
+ private:
+  // A piece of a file: what records put into it goes to disk with one request.
+  struct Chunk {
+    AlignedBuffer buffer;
+    std::size_t filled = 0;
+    std::uint64_t offset = 0;
+    std::shared_ptr<LaneFile> file;
+    std::vector<std::shared_ptr<WriteJob>> jobs;
+    IoRequest request;
+  };
+
+  void run();
+  std::shared_ptr<WriteJob> next();
+  void write(const std::shared_ptr<WriteJob>& job);
+  void copy_payload(const std::shared_ptr<WriteJob>& job, void* hash);
+  void copy(const std::shared_ptr<WriteJob>& job, std::span<const std::byte> bytes, std::size_t zeros, void* hash);
+  void prepare();
+  void open_chunk(const std::shared_ptr<WriteJob>& job, std::uint64_t offset, std::size_t needed);
+  void submit(Chunk*& chunk);
+  void finish_one();
+  void complete(const std::shared_ptr<WriteJob>& job);
+  void fail(std::exception_ptr failure);
+  bool failed() const;
+
+  const Options options_;
+  Gauge& memory_;
+  const std::size_t chunk_size_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;  // the thread: there is something to do
+  std::condition_variable room_;  // the others: a job has come to its end
+  std::deque<std::shared_ptr<WriteJob>> jobs_;
+  std::size_t unfinished_ = 0;
+  std::uint64_t waiting_bytes_ = 0;
+  std::exception_ptr failure_;
+  bool stopping_ = false;
+  std::atomic<std::uint64_t> bytes_written_ = 0;
+
+  // The thread's own.
+  DiskAccess access_ = DiskAccess::automatic;
+  Charge staging_;
+  std::vector<Chunk> chunks_;
+  std::vector<Chunk*> free_;
+  Chunk* current_ = nullptr;  // being filled
+  Chunk* held_ = nullptr;     // full, but for the header of the record that is being copied
+  std::size_t in_flight_ = 0;
+  std::unique_ptr<IoQueue> queue_;
+
+  std::thread thread_;
+};
+
+}  // namespace detent::store
