@@ -61,7 +61,10 @@ std::vector<std::string> Branch::taps_of(const graph::Segment& segment) const {
 
 std::unique_ptr<Session> Branch::make_session(const graph::Segment& segment, const std::vector<std::string>& taps,
                                               const std::vector<std::string>& outputs, const std::string& where) const {
-  onnx::Model part = graph::segment_model(model_, index_, types_, segment);
+  // A tap hides the shape of its tensor from the runtime, whose choice of kernels depends on what it knows: so it must
+  // not know more where the tap stands in another segment.
+  onnx::Model part =
+      graph::segment_model(model_, index_, types_, segment, {options_.taps.begin(), options_.taps.end()});
   std::vector<std::string> all = outputs;
   if (segments() > 1 || !outputs.empty()) {
     for (const auto& info : part.graph.outputs) {

@@ -126,8 +126,8 @@ std::vector<int> harmless_cuts(const onnx::Model& model, const Index& index, con
   return cuts;
 }
 
-onnx::Model segment_model(const onnx::Model& model, const Index& index, const ValueTypes& types,
-                          const Segment& segment) {
+onnx::Model segment_model(const onnx::Model& model, const Index& index, const ValueTypes& types, const Segment& segment,
+                          const std::unordered_set<std::string>& shapeless) {
   const bool whole = segment.begin == 0 && segment.end == static_cast<int>(model.graph.nodes.size());
   if (whole) return model;
   onnx::Model part = model;
@@ -152,11 +152,20 @@ onnx::Model segment_model(const onnx::Model& model, const Index& index, const Va
     const bool known = found != types.end() && found->second.shape && !found->second.shape->empty();
     return onnx::make_value_info(name, type, known ? found->second.shape : std::nullopt);
   };
+  const auto stated = [](const std::vector<onnx::ValueInfo>& infos, const std::string& name) {
+    return std::find_if(infos.begin(), infos.end(), [&](const auto& info) { return info.name == name; });
+  };
   graph.inputs.clear();
   for (const auto& name : segment.inputs) {
-    const auto own = std::find_if(model.graph.inputs.begin(), model.graph.inputs.end(),
-                                  [&](const auto& input) { return input.name == name; });
-    graph.inputs.push_back(own != model.graph.inputs.end() ? *own : info_of(name));
+    const auto own = stated(model.graph.inputs, name);
+    const auto inner = stated(model.graph.value_infos, name);
+    if (!shapeless.contains(name)) {
+      graph.inputs.push_back(own != model.graph.inputs.end() ? *own : info_of(name));
+    } else if (inner != model.graph.value_infos.end()) {
+      graph.inputs.push_back(*inner);
+    } else {
+      graph.inputs.push_back(onnx::make_value_info(name, type_of(model, types, name), std::nullopt));
+    }
   }
   for (const auto& name : segment.outputs) {
     if (outputs.insert(name).second) graph.outputs.push_back(info_of(name));

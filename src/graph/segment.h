@@ -42,8 +42,9 @@ std::vector<int> harmless_cuts(const onnx::Model& model, const Index& index, con
                                const std::unordered_set<std::string>& observed);
 
 /// The segment as a model of its own. Outputs are the segment's and those of the model that are made here; one made
-/// node output stands in when there are none. Shares tensor data with `model`.
-onnx::Model segment_model(const onnx::Model& model, const Index& index, const ValueTypes& types,
-                          const Segment& segment);
+/// node output stands in when there are none. Inputs get the shapes of `types`, but for those in `shapeless` the
+/// shape that the model itself states, if it does. Shares tensor data with `model`.
+onnx::Model segment_model(const onnx::Model& model, const Index& index, const ValueTypes& types, const Segment& segment,
+                          const std::unordered_set<std::string>& shapeless = {});
 
 }  // namespace detent::graph

@@ -20,8 +20,8 @@ constexpr std::uint64_t kSpoolBuffers = 64 * kMiB;  // see store::SpoolOptions
 // Finds the chain of segments that moves the fewest bytes, by the shortest way over the cuts.
 class Planner {
  public:
-  Planner(SegmentWalk& walk, std::vector<int> cuts, std::uint64_t samples, const Budget& budget)
-      : walk_(walk), cuts_(std::move(cuts)), samples_(samples), budget_(budget) {
+  Planner(SegmentWalk& walk, std::vector<int> cuts, std::uint64_t workers, std::uint64_t samples, const Budget& budget)
+      : walk_(walk), cuts_(std::move(cuts)), workers_(workers), samples_(samples), budget_(budget) {
     cuts_.insert(cuts_.begin(), 0);
     cuts_.push_back(walk_.nodes());
   }
@@ -62,18 +62,17 @@ class Planner {
       const bool only = chosen.empty();
       peak = std::max(peak, hard(cost, begin, end) + (fits(cost, begin, end, memory) ? cost.weights : 0));
       if (!only) plan.spool_traffic += traffic(cost, begin);
-      kept = std::max(kept, std::max(waiting(begin), waiting(end)));
+      if (!only) kept = std::max(kept, kept_by(cost, begin, end));
       both = std::max(both, waiting(begin) + waiting(end));
       begin = end;
     }
     plan.cuts = std::move(chosen);
     plan.spool_bytes = kept;
     const std::uint64_t room = memory > peak ? memory - peak : 0;
-    if (!budget_.all_on_disk) plan.spool_memory = std::min(room, kept);
-    if (budget_.all_in_memory) plan.spool_memory = kept;
+    if (!budget_.all_on_disk) plan.spool_memory = room;
     const bool on_disk = plan.spool_memory < kept;
     plan.disk = on_disk ? both - std::min(both, plan.spool_memory) : 0;
-    plan.memory = peak + plan.spool_memory;
+    plan.memory = peak + std::min(kept, plan.spool_memory);
     return plan;
   }
 
@@ -96,11 +95,16 @@ class Planner {
     return samples_ * (cost.write_bytes + (begin == 0 ? 0 : cost.read_bytes));
   }
 
+  // What waits at the most while the segment runs, given back and handed on sample by sample.
+  std::uint64_t kept_by(const SegmentCost& cost, int begin, int end) const {
+    return std::max(waiting(begin), waiting(end)) + workers_ * (cost.read_bytes + cost.write_bytes);
+  }
+
   // Whether what waits before and behind the segment has a place while it runs.
   bool has_room(const SegmentCost& cost, int begin, int end, std::uint64_t memory) const {
     if (is_whole(begin, end)) return true;
     const std::uint64_t both = waiting(begin) + waiting(end);
-    const std::uint64_t kept = std::max(waiting(begin), waiting(end));
+    const std::uint64_t kept = kept_by(cost, begin, end);
     const std::uint64_t room = memory - std::min(memory, hard(cost, begin, end) + cost.weights);
     if (budget_.all_in_memory) return kept <= room;
     if (budget_.all_on_disk) return both <= budget_.disk;
@@ -132,6 +136,7 @@ class Planner {
 
   SegmentWalk& walk_;
   std::vector<int> cuts_;
+  std::uint64_t workers_;
   std::uint64_t samples_;
   const Budget& budget_;
 };
@@ -178,12 +183,12 @@ SweepPlan plan_sweep(const onnx::Model& model, const graph::ValueTypes& types, c
   auto walk = SegmentWalk::make(model, index, types, observed, circumstances);
   if (!walk) throw usage_error("memory cannot be planned: some shapes depend on values", "leave out --memory-budget");
   const auto possible = graph::harmless_cuts(model, index, types, {observed.begin(), observed.end()});
-  Planner planner(*walk, possible, samples, budget);
+  Planner planner(*walk, possible, circumstances.workers, samples, budget);
   auto chosen = planner.solve(budget.memory);
   if (!chosen) {
     Budget ample = budget;
     ample.disk = kInfinite / 4;
-    Planner with_disk(*walk, possible, samples, ample);
+    Planner with_disk(*walk, possible, circumstances.workers, samples, ample);
     const std::string where = fmt::format("model '{}'", model.path.string());
     if (auto plan = with_disk.solve(budget.memory)) {
       const auto needed = with_disk.describe(std::move(*plan), budget.memory).disk;
