@@ -142,6 +142,17 @@ bool Branch::is_last_reader(std::size_t lane, std::size_t segment) const {
   return chain_.lanes[lane].readers.back() == static_cast<int>(segment);
 }
 
+std::vector<std::string> Branch::weights_of(std::size_t segment) const {
+  std::vector<std::string> names;
+  const auto& part = chain_.segments.at(segment);
+  for (int n = part.begin; n < part.end; ++n) {
+    for (const auto& name : model_.graph.nodes[static_cast<std::size_t>(n)].inputs()) {
+      if (index_.initializer(name) != graph::kNone) names.push_back(name);
+    }
+  }
+  return names;
+}
+
 void Branch::announce(std::size_t segment, std::size_t first, std::size_t end) {
   if (spool_ == nullptr) return;
   std::vector<store::Spool::Lane> lanes;

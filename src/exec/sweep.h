@@ -76,6 +76,9 @@ class Branch {
   /// `extra_outputs` are values of the segment that run() shall return as well.
   Stage load(std::size_t segment, const std::string& where, const std::vector<std::string>& extra_outputs = {});
 
+  /// Initializers that the segment reads.
+  std::vector<std::string> weights_of(std::size_t segment) const;
+
   /// Lets the spool read ahead for the samples [first, end) of a segment.
   void announce(std::size_t segment, std::size_t first, std::size_t end);
   /// Whether all that the segment reads, or hands on, is there for the sample.

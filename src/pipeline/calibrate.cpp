@@ -88,7 +88,7 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
   auto original = onnx::read_model(options.model);
   profiler.checkpoint(Step::model_loaded);
   pipeline::check_output(options.output, original);
-  const Fingerprint identity = pipeline::fingerprint_of(original);
+  pipeline::ModelFingerprint identity(original);
   pipeline::RunDirectory work(options.resources, run_identity(options, original, ranks));
   profiler.watch_directory(work.path());
   const exec::Runtime runtime(options.runtime);
@@ -110,10 +110,11 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
                                            .allow_nonfinite = options.allow_nonfinite,
                                            .threads = options.threads,
                                            .workers = options.workers,
+                                           .weights_at_hand = [&](const auto& names) { identity.take(names); },
                                            .progress = options.progress,
                                            .stop = options.stop},
                                           sweep_notes);
-    statistics.model = identity;
+    statistics.model = identity.finish();
     statistics.model_name = options.model.filename().string();
     reduce(ranks, statistics, options.stop);
   }

@@ -178,6 +178,7 @@ class Collector {
       if (!all) put_down(segment, next_);
     }
     if (segment == 0) state_.samples = next_;
+    if (options_.weights_at_hand) options_.weights_at_hand(branch_.weights_of(segment));
     failpoint("calibrate.segment");
     if (segment + 1 == branch_.segments()) return;
     const bool on_disk = options_.spool->use().disk_peak > 0;

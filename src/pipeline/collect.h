@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "calibrate/statistics.h"
@@ -33,6 +35,8 @@ struct CollectOptions {
   store::Spool* spool = nullptr;        // needed where it is cut
   Checkpoints* checkpoints = nullptr;   // progress is put down when given
   const Progressed* earlier = nullptr;  // progress to go on from; its cuts must be those above
+  /// Told the initializers that a segment has read, while their pages are likely still in memory.
+  std::function<void(const std::vector<std::string>& names)> weights_at_hand = {};
   Progress progress = {};
   std::stop_token stop = {};
   Recording* recording = nullptr;  // filled when given

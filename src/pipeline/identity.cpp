@@ -17,16 +17,33 @@ void add(Hasher& hasher, const MappedFile& file, std::span<const std::byte> byte
 
 }  // namespace
 
-Fingerprint fingerprint_of(const onnx::Model& model) {
+ModelFingerprint::ModelFingerprint(const onnx::Model& model) {
   Hasher hasher;
   add(hasher, *model.file, model.file->bytes());
+  sum_ = hasher.result();
   for (const auto& tensor : model.graph.initializers) {
-    if (!tensor.is_external || !tensor.data.file()) continue;
-    hasher.add(tensor.name);
-    add(hasher, *tensor.data.file(), tensor.data.bytes());
+    if (tensor.is_external && tensor.data.file()) left_.emplace(tensor.name, tensor.data);
   }
-  return hasher.result();
 }
+
+void ModelFingerprint::take(const std::vector<std::string>& names) {
+  for (const auto& name : names) {
+    const auto found = left_.find(name);
+    if (found == left_.end()) continue;
+    Hasher hasher;
+    hasher.add(name);
+    add(hasher, *found->second.file(), found->second.bytes());
+    sum_ += hasher.result();
+    left_.erase(found);
+  }
+}
+
+Fingerprint ModelFingerprint::finish() {
+  while (!left_.empty()) take({left_.begin()->first});
+  return sum_;
+}
+
+Fingerprint fingerprint_of(const onnx::Model& model) { return ModelFingerprint(model).finish(); }
 
 Fingerprint fingerprint_of(const data::Sample& sample) {
   Hasher hasher;

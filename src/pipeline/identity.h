@@ -1,13 +1,30 @@
 // What tells one model or one sample from another.
 #pragma once
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "base/fingerprint.h"
 #include "data/sample.h"
 #include "onnx/model.h"
 
 namespace detent::pipeline {
 
-/// Of the model's file and of all data files that it refers to. Reads them once; pages are given back.
+/// Of the model's file and of all tensors in data files that it refers to: a sum over the parts, so that each can be
+/// taken when its pages are at hand anyway. Pages are given back.
+class ModelFingerprint {
+ public:
+  explicit ModelFingerprint(const onnx::Model& model);
+  /// Takes the tensors of these names in, as far as they lie in data files and were not yet taken.
+  void take(const std::vector<std::string>& names);
+  /// Takes all that is left.
+  Fingerprint finish();
+
+ private:
+  Fingerprint sum_;
+  std::map<std::string, onnx::TensorData> left_;
+};
 Fingerprint fingerprint_of(const onnx::Model& model);
 
 /// Of types, shapes and values of all inputs.
