@@ -35,6 +35,11 @@ void DiskBudget::charge(std::uint64_t bytes) {
   note_peak();
 }
 
+bool DiskBudget::has_room(std::uint64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  return used_ <= limit_ && bytes <= limit_ - used_;
+}
+
 void DiskBudget::charge_anyway(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   used_ += bytes;
@@ -79,16 +84,20 @@ LaneFile::~LaneFile() {
 }
 
 void LaneFile::charge(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
   budget_->charge(bytes);
   charged_ += bytes;
 }
 
 void LaneFile::charge_anyway(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
   budget_->charge_anyway(bytes);
   charged_ += bytes;
 }
 
 void LaneFile::give_back(std::uint64_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (removed_) return;
   charged_ -= bytes;
   budget_->give_back(bytes);
 }
@@ -195,6 +204,8 @@ void LaneFile::sync() {
 void LaneFile::remove() noexcept {
   const std::lock_guard lock(mutex_);
   if (fd_.valid()) ::unlink(path_.c_str());
+  budget_->give_back(std::exchange(charged_, 0));
+  removed_ = true;
 }
 
 void LaneFile::throw_write_error(int code, std::uint64_t size) const {

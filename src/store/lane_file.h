@@ -1,7 +1,6 @@
 // The file of one lane: records one after the other, and how much of the disk they may take.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -22,6 +21,7 @@ class DiskBudget {
 
   /// Throws resource when records would take more than the limit.
   void charge(std::uint64_t bytes);
+  bool has_room(std::uint64_t bytes) const;
   /// For records that are there already.
   void charge_anyway(std::uint64_t bytes);
   void give_back(std::uint64_t bytes);
@@ -81,6 +81,7 @@ class LaneFile {
 
   /// Makes durable what was appended since the last time.
   void sync();
+  /// Removes the file and gives its charge back, whatever is still under way in it.
   void remove() noexcept;
 
   /// The error for an errno of a write to this file.
@@ -91,8 +92,9 @@ class LaneFile {
 
   const std::filesystem::path path_;
   DiskBudget* const budget_;
-  std::atomic<std::uint64_t> charged_ = 0;
   std::mutex mutex_;
+  std::uint64_t charged_ = 0;
+  bool removed_ = false;
   UniqueFd fd_;
   int flags_ = 0;                // O_DIRECT or 0
   std::uint64_t end_ = 0;        // of the records

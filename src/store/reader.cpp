@@ -1,7 +1,6 @@
 #include "store/reader.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <exception>
@@ -15,12 +14,10 @@ namespace {
 
 constexpr std::uint64_t kPiece = std::uint64_t{1} << 20;
 
-XXH3_state_t* state_of(ReadJob& job) { return static_cast<XXH3_state_t*>(job.hash.get()); }
-
 }  // namespace
 
-Reader::Reader(std::function<DiskAccess()> access)
-    : access_choice_(std::move(access)), pieces_(IoQueue::kDepth), thread_([this] { run(); }) {}
+Reader::Reader(std::function<DiskAccess()> access, BufferPool& buffers)
+    : access_choice_(std::move(access)), buffers_(buffers), pieces_(IoQueue::kDepth), thread_([this] { run(); }) {}
 
 Reader::~Reader() {
   {
@@ -104,11 +101,9 @@ bool Reader::begin(const std::shared_ptr<ReadJob>& job) {
       queue_ = make_io_queue(access_);
     }
     job->file->descriptor(access_);
-    job->buffer = std::make_shared<const AlignedBuffer>(job->extent.size);
+    job->buffer = buffers_.take(job->extent.size);
     job->arrived.resize((job->extent.size + kPiece - 1) / kPiece);
-    job->hash.reset(XXH3_createState(), [](void* state) { XXH3_freeState(static_cast<XXH3_state_t*>(state)); });
-    if (!job->hash) throw std::bad_alloc();
-    XXH3_64bits_reset(state_of(*job));
+    job->hash.emplace();
     return true;
   } catch (const std::bad_alloc&) {
     job->result.set_exception(std::make_exception_ptr(resource_error(
@@ -143,7 +138,7 @@ void Reader::hash_arrived(ReadJob& job) {
   while (job.hashed < job.extent.size && job.arrived[job.hashed / kPiece]) {
     const std::uint64_t end = std::min(job.extent.size, (job.hashed / kPiece + 1) * kPiece);
     const std::uint64_t begin = std::clamp(job.extent.header_size, job.hashed, end);
-    XXH3_64bits_update(state_of(job), job.buffer->bytes().data() + begin, end - begin);
+    job.hash->add(job.buffer->bytes().subspan(begin, end - begin));
     job.hashed = end;
   }
 }
@@ -159,7 +154,7 @@ void Reader::complete(ReadJob& job) {
     if (!job.cut) {
       const auto header = read_header(job.buffer->bytes().first(job.extent.header_size), job.extent.offset);
       const bool right = header && header->sample == job.sample && header->extent.size == job.extent.size &&
-                         header->payload_hash == XXH3_64bits_digest(state_of(job));
+                         header->payload_hash == job.hash->result();
       if (right) record = to_record(*header, job.buffer);
     }
     job.buffer.reset();

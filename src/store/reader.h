@@ -14,9 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include "store/aligned_buffer.h"
+#include "store/buffer_pool.h"
 #include "store/io_queue.h"
 #include "store/lane_file.h"
+#include "store/payload_hash.h"
 #include "store/record_format.h"
 
 namespace detent::store {
@@ -37,12 +38,12 @@ struct ReadJob {
   std::size_t in_flight = 0;  // pieces
   int error = 0;
   bool cut = false;  // the file ends within it
-  std::shared_ptr<void> hash;
+  std::optional<PayloadHash> hash;
 };
 
 class Reader {
  public:
-  explicit Reader(std::function<DiskAccess()> access);
+  Reader(std::function<DiskAccess()> access, BufferPool& buffers);
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
   ~Reader();
@@ -69,6 +70,7 @@ class Reader {
   static void complete(ReadJob& job);
 
   const std::function<DiskAccess()> access_choice_;
+  BufferPool& buffers_;
 
   std::mutex mutex_;
   std::condition_variable wake_;

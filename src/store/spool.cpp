@@ -77,7 +77,7 @@ struct Spool::Impl {
         writer({options.buffer_bytes / 2, [this] { return access.get(); },
                 [this](const std::shared_ptr<WriteJob>& job) { written(job); }},
                memory),
-        reader([this] { return access.get(); }) {}
+        reader([this] { return access.get(); }, buffers) {}
 
   LaneIndex& index_of(Lane lane) {
     if (lane >= lanes.size() || !lanes[lane].file) throw internal_error(fmt::format("lane {} is not open", lane));
@@ -107,6 +107,7 @@ struct Spool::Impl {
   Gauge memory;
   Gauge resident{&memory};
   Gauge ahead_bytes{&memory};
+  BufferPool buffers{options.buffer_bytes / 2, ahead_bytes, memory};
   std::atomic<std::int64_t> write_wait = 0;
   std::atomic<std::int64_t> read_wait = 0;
 
@@ -204,11 +205,19 @@ void Spool::Impl::put(Lane lane, std::size_t sample, Record record) {
   writer.rethrow();
   StoredRecord stored = to_stored(std::move(record), options.half_precision);
   std::shared_ptr<WriteJob> job;
-  {
-    const std::lock_guard lock(mutex);
-    LaneIndex& index = index_of(lane);
-    if (keep_in_memory(index, lane, sample, stored)) return;
-    job = start_writing(index, lane, sample, std::move(stored));
+  for (bool drained = false;; drained = true) {
+    {
+      const std::lock_guard lock(mutex);
+      LaneIndex& index = index_of(lane);
+      if (keep_in_memory(index, lane, sample, stored)) return;
+      if (drained || budget.has_room(layout_of(stored).size())) {
+        job = start_writing(index, lane, sample, std::move(stored));
+        break;
+      }
+    }
+    // What was released on its way to disk gives its share back when it has come there.
+    const Wait wait(write_wait);
+    writer.drain();
   }
   const Wait wait(write_wait);
   try {
@@ -311,6 +320,7 @@ void Spool::Impl::read_ahead() {
       asked.job->sample = sample;
       asked.job->file = lanes[lane].file;
       asked.job->extent = entry->extent;
+      buffers.make_room(entry->extent.size);
       asked.job->charge = Charge(ahead_bytes, entry->extent.size);
       asked.result = asked.job->result.get_future();
       reader.push(asked.job, false);

@@ -1,7 +1,6 @@
 #include "store/writer.h"
 
 #include <fcntl.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,12 +16,7 @@ namespace {
 // One chunk is being filled, one may wait for its header, the others are on their way.
 constexpr std::size_t kChunks = 8;
 constexpr std::uint64_t kSmallestChunk = std::uint64_t{16} << 10;
-constexpr std::uint64_t kLargestChunk = std::uint64_t{1} << 20;
-
-struct FreeHash {
-  void operator()(XXH3_state_t* state) const noexcept { XXH3_freeState(state); }
-};
-using HashState = std::unique_ptr<XXH3_state_t, FreeHash>;
+constexpr std::uint64_t kLargestChunk = std::uint64_t{2} << 20;
 
 }  // namespace
 
@@ -137,9 +131,7 @@ void Writer::prepare() {
 // that is handed on: whoever finds it finds the rest.
 void Writer::write(const std::shared_ptr<WriteJob>& job) {
   prepare();
-  const HashState hash(XXH3_createState());
-  if (!hash) throw std::bad_alloc();
-  XXH3_64bits_reset(hash.get());
+  PayloadHash hash;
   const RecordLayout& layout = job->layout;
   job->file->descriptor(access_);
   if (current_ != nullptr && current_->file != job->file) submit(current_);
@@ -155,11 +147,11 @@ void Writer::write(const std::shared_ptr<WriteJob>& job) {
   const std::span<std::byte> header = current_->buffer.bytes().subspan(current_->filled, layout.header_size);
   std::fill(header.begin(), header.end(), std::byte{0});
   current_->filled += layout.header_size;
-  copy_payload(job, hash.get());
-  write_header(header, job->record, layout, job->sample, offset, XXH3_64bits_digest(hash.get()));
+  copy_payload(job, hash);
+  write_header(header, job->record, layout, job->sample, offset, hash.result());
 }
 
-void Writer::copy_payload(const std::shared_ptr<WriteJob>& job, void* hash) {
+void Writer::copy_payload(const std::shared_ptr<WriteJob>& job, PayloadHash& hash) {
   const RecordLayout& layout = job->layout;
   for (std::size_t i = 0; i < job->record.size(); ++i) {
     const std::span<const std::byte> bytes = job->record[i].array.bytes;
@@ -169,7 +161,7 @@ void Writer::copy_payload(const std::shared_ptr<WriteJob>& job, void* hash) {
 }
 
 void Writer::copy(const std::shared_ptr<WriteJob>& job, std::span<const std::byte> bytes, std::size_t zeros,
-                  void* hash) {
+                  PayloadHash& hash) {
   while (!bytes.empty() || zeros > 0) {
     if (current_->filled == current_->buffer.size()) {
       const std::uint64_t offset = current_->offset + current_->filled;
@@ -189,7 +181,7 @@ void Writer::copy(const std::shared_ptr<WriteJob>& job, std::span<const std::byt
       std::memcpy(room.data(), bytes.data(), count);
       bytes = bytes.subspan(count);
     }
-    XXH3_64bits_update(static_cast<XXH3_state_t*>(hash), room.data(), count);
+    hash.add(room.first(count));
     current_->filled += count;
   }
 }

@@ -16,6 +16,7 @@
 #include "store/aligned_buffer.h"
 #include "store/io_queue.h"
 #include "store/lane_file.h"
+#include "store/payload_hash.h"
 #include "store/record_format.h"
 
 namespace detent::store {
@@ -73,8 +74,9 @@ class Writer {
   void run();
   std::shared_ptr<WriteJob> next();
   void write(const std::shared_ptr<WriteJob>& job);
-  void copy_payload(const std::shared_ptr<WriteJob>& job, void* hash);
-  void copy(const std::shared_ptr<WriteJob>& job, std::span<const std::byte> bytes, std::size_t zeros, void* hash);
+  void copy_payload(const std::shared_ptr<WriteJob>& job, PayloadHash& hash);
+  void copy(const std::shared_ptr<WriteJob>& job, std::span<const std::byte> bytes, std::size_t zeros,
+            PayloadHash& hash);
   void prepare();
   void open_chunk(const std::shared_ptr<WriteJob>& job, std::uint64_t offset, std::size_t needed);
   void submit(Chunk*& chunk);
