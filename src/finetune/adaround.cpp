@@ -21,11 +21,15 @@ class Problem {
         kernels_(kernels),
         control_(control),
         soft_(weights),
-        offset_(weights.values.size()) {}
+        offset_(weights.values.size()),
+        certainty_(weights.rows) {}
 
   /// E, with the factor of the gradient in it.
   void begin(RowRange rows) {
     const std::size_t k = weights_.columns;
+    for (std::size_t m = rows.first; m < rows.last; ++m) {
+      certainty_[m] = certainty_weight(weights_.scale[m], quadratic_.input_power(quadratic_.group_of(m)));
+    }
     std::vector<float> base(rows.count() * k);
     for (std::size_t i = 0; i < base.size(); ++i) {
       base[i] = weights_.dequantize(rows.first + i / k, soft_.base()[rows.first * k + i]);
@@ -45,7 +49,7 @@ class Problem {
       quadratic_.product(kernels_, rows, soft_.h(rows.first), slope.data());
       const SoftStep step = SoftStep::at(config_, i);
       for (std::size_t m = rows.first; m < rows.last; ++m) {
-        soft_.step(m, slope.data() + (m - rows.first) * weights_.columns, offset(m), factor(m), step);
+        soft_.step(m, slope.data() + (m - rows.first) * weights_.columns, offset(m), factor(m), certainty_[m], step);
       }
     }
     if (!loss) return 0;
@@ -86,6 +90,7 @@ class Problem {
   const SolveControl& control_;
   SoftRounding soft_;
   std::vector<float> offset_;
+  std::vector<float> certainty_;
 };
 
 }  // namespace

@@ -37,7 +37,8 @@ Quadratic::Quadratic(const QuantizedWeights& weights, const GramForm& form, std:
       columns_(static_cast<double>(form.columns)),
       input_sum_(form.input_sum.size()),
       linear_(weights.rows),
-      constant_(weights.rows) {
+      constant_(weights.rows),
+      input_power_(form.groups) {
   const bool fits = form.gram.size() == form.groups * fan_in_ * fan_in_ && weights.rows % form.groups == 0 &&
                     form.cross.size() == weights.rows * fan_in_ && form.input_sum.size() == form.groups * fan_in_ &&
                     form.target_sum.size() == weights.rows && form.target_norm.size() == weights.rows &&
@@ -50,6 +51,10 @@ Quadratic::Quadratic(const QuantizedWeights& weights, const GramForm& form, std:
     const double b = best_bias_ ? target / columns_ : bias.empty() ? 0.0 : static_cast<double>(bias[m]);
     linear_[m] = b;
     constant_[m] = form.target_norm[m] - (best_bias_ ? b * target : 2 * b * target - columns_ * b * b);
+  }
+  for (std::size_t group = 0; group < form.groups && form.columns > 0; ++group) {
+    for (std::size_t j = 0; j < fan_in_; ++j) input_power_[group] += diagonal(group, j);
+    input_power_[group] /= static_cast<double>(fan_in_) * columns_;
   }
 }
 

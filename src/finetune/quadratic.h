@@ -42,6 +42,8 @@ class Quadratic {
   /// out += factor · (row j of A).
   void add_row(std::size_t group, std::size_t j, float factor, float* out) const;
   float diagonal(std::size_t group, std::size_t j) const;
+  /// Mean square of the inputs of a group, about their mean where the bias is the best one.
+  double input_power(std::size_t group) const noexcept { return input_power_[group]; }
   /// The whole of A of a group, at out[i * fan_in + j].
   void matrix(std::size_t group, float* out) const;
 
@@ -58,6 +60,7 @@ class Quadratic {
   std::vector<float> input_sum_;  // σ, as float for vector code
   std::vector<double> linear_;    // for each row the factor of σ in c: b or τ/N
   std::vector<double> constant_;
+  std::vector<double> input_power_;
 };
 
 }  // namespace detent::finetune

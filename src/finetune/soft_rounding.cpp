@@ -50,7 +50,15 @@ SoftRounding::SoftRounding(const QuantizedWeights& weights)
   }
 }
 
-void SoftRounding::step(std::size_t row, const float* slope, const float* offset, float factor, const SoftStep& step) {
+float certainty_weight(float scale, double input_power) {
+  constexpr double kShare = 200;  // with the default of 0.01: twice the expected cost of a weight
+  return static_cast<float>(std::max(1.0, kShare * scale * scale / 12 * input_power));
+}
+
+void SoftRounding::step(std::size_t row, const float* slope, const float* offset, float factor, float certainty,
+                        const SoftStep& given) {
+  SoftStep step = given;
+  step.regularizer *= certainty;
   const std::size_t at = row * columns_;
   soft_step({v_.data() + at, mean_.data() + at, square_.data() + at, h_.data() + at}, slope, offset, factor, columns_,
             step);

@@ -37,6 +37,11 @@ struct SoftRow {
 void soft_step(const SoftRow& row, const float* slope, const float* offset, float factor, std::size_t count,
                const SoftStep& step);
 
+/// How much more than config.reg_param the regularizer of a row weighs. Its paper's weight is for losses that are small
+/// beside it; where rounding errors are expected to cost more, weights would stay between up and down until the end.
+/// `input_power`: mean square of the row's inputs. Rounding a weight to nearest costs scale² / 12 · input_power.
+float certainty_weight(float scale, double input_power);
+
 /// The quantized weight is scale · (clip(base + h) − zero), base = floor(W / scale) + zero, clipped. A weight that is
 /// clipped whichever way it is rounded has h = 0 for good.
 class SoftRounding {
@@ -46,7 +51,9 @@ class SoftRounding {
   const std::vector<std::int32_t>& base() const noexcept { return base_; }
   /// h of all weights, [rows, columns].
   const float* h(std::size_t row) const noexcept { return h_.data() + row * columns_; }
-  void step(std::size_t row, const float* slope, const float* offset, float factor, const SoftStep& step);
+  /// One step of a row; the regularizer weighs `certainty` times as much.
+  void step(std::size_t row, const float* slope, const float* offset, float factor, float certainty,
+            const SoftStep& step);
   /// Whether no weight of these rows is between up and down any more.
   bool decided(RowRange rows) const;
   /// Up where h ≥ 1/2.
