@@ -10,6 +10,8 @@ struct AdamStep {
   static constexpr float kBeta1 = 0.9F;
   static constexpr float kBeta2 = 0.999F;
   static constexpr float kEpsilon = 1e-8F;
+  // Moments of variables that no gradient reaches any more fade to this and not into denormal numbers, which are slow.
+  static constexpr float kFaded = 1e-30F;
 
   float rate = 0;   // learning rate / (1 − β1^t)
   float scale = 0;  // 1 / sqrt(1 − β2^t)
@@ -21,8 +23,8 @@ struct AdamStep {
 
   /// The change of a variable for its gradient; `mean` and `square` are its running moments.
   [[gnu::always_inline]] float change(float gradient, float& mean, float& square) const {
-    mean = kBeta1 * mean + (1.0F - kBeta1) * gradient;
-    square = kBeta2 * square + (1.0F - kBeta2) * gradient * gradient;
+    mean = kBeta1 * mean + ((1.0F - kBeta1) * gradient + kFaded);
+    square = kBeta2 * square + ((1.0F - kBeta2) * gradient * gradient + kFaded);
     return -rate * mean / (std::sqrt(square) * scale + kEpsilon);
   }
 };

@@ -14,7 +14,8 @@ template <bool has_offset>
   float* __restrict square = row.square;
   float* __restrict q = row.q;
   const AdamStep adam = step;
-  for (std::size_t i = 0; i < count; ++i) {
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) {  // the arrays never overlap
     float gradient = factor * slope[i];
     if constexpr (has_offset) gradient += offset[i];
     const float rounded = (w[i] + kRound) - kRound;
