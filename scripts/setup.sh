@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 
 PACKAGES=(g++ cmake ninja-build ccache python3 python3-venv ca-certificates debian-archive-keyring
   libprotozero-dev libfmt-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev libxxhash-dev liburing-dev libgtest-dev
-  libopenmpi-dev openmpi-bin node-d3-scale node-d3-shape node-d3-selection node-d3-axis)
+  libopenmpi-dev openmpi-bin libdnnl-dev ocl-icd-opencl-dev opencl-c-headers
+  node-d3-scale node-d3-shape node-d3-selection node-d3-axis)
 # A browser without a window, in which the tests read the report. Ubuntu packs none; DETENT_BROWSER can name another.
 # shellcheck source=/dev/null
 if [ "$(. /etc/os-release; echo "${ID:-}")" = debian ]; then PACKAGES+=(chromium-headless-shell); fi

@@ -1,14 +1,12 @@
 // What has to be solved for one layer: integers for its weights, so that its output comes closest to the float model's.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <string>
 #include <vector>
-
-#include "finetune/geometry.h"
 
 namespace detent::finetune {
 
@@ -24,6 +22,13 @@ struct QuantizedWeights {
   std::int32_t highest = 127;
 
   float dequantize(std::size_t row, std::int32_t q) const { return scale[row] * static_cast<float>(q - zero[row]); }
+  /// Half to even, clipped. A row whose scale is 0 has but one value, which all its integers stand for.
+  std::int32_t quantize(std::size_t row, float value) const {
+    if (scale[row] == 0) return std::clamp(zero[row], lowest, highest);
+    const float low = static_cast<float>(lowest - zero[row]);
+    const float high = static_cast<float>(highest - zero[row]);
+    return static_cast<std::int32_t>(std::nearbyint(std::clamp(value / scale[row], low, high))) + zero[row];
+  }
 };
 
 /// Sums over all columns x (patches) of the quantized branch and targets y of the float branch, for each group g:

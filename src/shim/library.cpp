@@ -9,6 +9,24 @@
 
 namespace detent::shim {
 namespace fs = std::filesystem;
+namespace {
+
+/// What was asked for by argument or environment; empty when nothing was.
+std::vector<std::string> chosen(const std::optional<fs::path>& explicit_path, const char* variable) {
+  if (explicit_path) return {explicit_path->string()};
+  const char* value = std::getenv(variable);
+  if (value != nullptr && *value != '\0') return {value};
+  return {};
+}
+
+/// Where a library of this name is when detent is installed or was built.
+std::vector<std::string> installed(const char* name) {
+  std::error_code ignored;
+  const fs::path here = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  return {(here / name).string(), (here.parent_path() / "lib" / name).string()};
+}
+
+}  // namespace
 
 std::optional<Library> Library::open(const std::vector<std::string>& candidates) {
   for (const auto& name : candidates) {
@@ -26,23 +44,27 @@ void* Library::symbol(const char* symbol_name) const {
 Library load_onnxruntime(const std::optional<fs::path>& explicit_path) {
   // ONNX Runtime's Python wheel reports usage by default; detent never phones home.
   ::setenv("ORT_DISABLE_TELEMETRY", "1", 1);
-  const char* variable = std::getenv("DETENT_ONNXRUNTIME");
-  std::vector<std::string> candidates;
-  if (explicit_path) {
-    candidates = {explicit_path->string()};
-  } else if (variable != nullptr && *variable != '\0') {
-    candidates = {variable};
-  } else {
-    std::error_code ignored;
-    const fs::path here = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-    candidates = {(here / "libonnxruntime.so").string(), (here.parent_path() / "lib" / "libonnxruntime.so").string(),
-                  "libonnxruntime.so.1", "libonnxruntime.so"};
+  std::vector<std::string> candidates = chosen(explicit_path, "DETENT_ONNXRUNTIME");
+  if (candidates.empty()) {
+    candidates = installed("libonnxruntime.so");
+    candidates.insert(candidates.end(), {"libonnxruntime.so.1", "libonnxruntime.so"});
   }
   if (auto library = Library::open(candidates)) return *library;
   const char* reason = ::dlerror();
   throw device_error(
       fmt::format("cannot load ONNX Runtime: {}", reason == nullptr ? "not found" : reason),
       "install it (pip install onnxruntime) and set DETENT_ONNXRUNTIME to the path of its libonnxruntime.so");
+}
+
+Library load_cpu_plugin(const std::optional<fs::path>& explicit_path) {
+  std::vector<std::string> candidates = chosen(explicit_path, "DETENT_CPU_PLUGIN");
+  if (candidates.empty()) candidates = installed("libdetent_cpu.so");
+  if (auto library = Library::open(candidates)) return *library;
+  const char* reason = ::dlerror();
+  throw device_error(
+      fmt::format("cannot load the kernels of fine-tuning: {}", reason == nullptr ? "not found" : reason),
+      "they need oneDNN: build detent where its development files are (libdnnl-dev), or set DETENT_CPU_PLUGIN to the "
+      "path of libdetent_cpu.so");
 }
 
 }  // namespace detent::shim

@@ -30,4 +30,8 @@ class Library {
 /// device.
 Library load_onnxruntime(const std::optional<std::filesystem::path>& explicit_path);
 
+/// The kernels of fine-tuning: `explicit_path` if given, else $DETENT_CPU_PLUGIN, else libdetent_cpu.so beside the
+/// executable (or in ../lib). Throws device.
+Library load_cpu_plugin(const std::optional<std::filesystem::path>& explicit_path);
+
 }  // namespace detent::shim

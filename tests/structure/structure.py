@@ -20,7 +20,8 @@ ROOMS = [
     "cli",
 ]
 # Headers that only some rooms may know.
-GUARDED = {"onnxruntime": {"shim", "exec"}, "protozero": {"onnx", "graph", "calibrate"}, "mpi.h": {"mpi"}, "mpi/": {"mpi", "shim"}}
+GUARDED = {"onnxruntime": {"shim", "exec"}, "protozero": {"onnx", "graph", "calibrate"}, "mpi.h": {"mpi"}, "mpi/": {"mpi", "shim"},
+           "dnnl": {"finetune"}}
 MAX_LINES = 600
 SOURCE = {".h", ".hpp", ".cpp", ".cu", ".cuh", ".py", ".sh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')

@@ -1,0 +1,104 @@
+// Speed of fine-tuning's parts on one layer, a 3x3 convolution of 256 channels at 14x14.
+#include <benchmark/benchmark.h>
+
+#include <cstddef>
+#include <random>
+#include <vector>
+
+#include "finetune/gram.h"
+#include "finetune/soft_rounding.h"
+#include "finetune/solver.h"
+
+namespace {
+
+using namespace detent::finetune;
+
+constexpr std::size_t kChannels = 256;
+constexpr std::size_t kFanIn = kChannels * 9;
+
+LayerGeometry layer(std::int64_t groups) {
+  LayerGeometry g;
+  g.kind = LayerKind::convolution;
+  g.inputs = g.outputs = kChannels;
+  g.groups = groups;
+  g.kernel = {3, 3};
+  g.strides = g.dilations = g.pads_begin = g.pads_end = {1, 1};
+  return g;
+}
+
+std::vector<float> normal(std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> value;
+  std::vector<float> values(count);
+  for (float& v : values) v = value(random);
+  return values;
+}
+
+QuantizedWeights weights_of(std::size_t rows, std::size_t columns) {
+  QuantizedWeights w;
+  w.rows = rows;
+  w.columns = columns;
+  w.values = normal(rows * columns, 1);
+  w.scale.assign(rows, 0.5F);
+  w.zero.assign(rows, 0);
+  w.lowest = -8;
+  w.highest = 7;
+  return w;
+}
+
+void gram(benchmark::State& state) {
+  const LayerGeometry g = layer(state.range(1));
+  const auto input = normal(kChannels * 14 * 14, 1);
+  const auto output = normal(kChannels * 14 * 14, 2);
+  GramAccumulator sums(g, cpu_kernels(), static_cast<std::size_t>(state.range(0)));
+  for (auto _ : state) sums.add({1, kChannels, 14, 14}, input, output);
+  const auto k = static_cast<double>(g.fan_in());
+  const double flops = 2.0 * 196 * (static_cast<double>(g.groups) * k * (k + 1) / 2 + kChannels * k);
+  state.counters["GFLOP/s"] = benchmark::Counter(flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(gram)->ArgsProduct({{1, 2}, {1, 32, 256}})->UseRealTime();
+
+void soft_step(benchmark::State& state) {  // rows that fit the nearest cache, or do not
+  const QuantizedWeights w = weights_of(static_cast<std::size_t>(state.range(1)), kFanIn);
+  SoftRounding soft(w);
+  const auto slope = normal(w.values.size(), 3);
+  SoftStep step{AdamStep(0.1, 10)};
+  step.regularizer = state.range(0) != 0 ? 0.01F : 0.0F;
+  step.beta = 7;
+  for (auto _ : state) {
+    for (std::size_t m = 0; m < w.rows; ++m) soft.step(m, slope.data() + m * kFanIn, slope.data(), 1e-9F, 1.0F, step);
+  }
+  state.counters["s/weight"] =
+      benchmark::Counter(static_cast<double>(w.values.size()),
+                         benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+BENCHMARK(soft_step)->ArgsProduct({{0, 1}, {4, 64}});
+
+void solver(benchmark::State& state) {
+  const LayerGeometry g = layer(1);
+  GramAccumulator sums(g, cpu_kernels(), 2);
+  for (unsigned s = 0; s < 16; ++s) {
+    sums.add({1, kChannels, 14, 14}, normal(kChannels * 196, s), normal(kChannels * 196, 100 + s));
+  }
+  const GramForm form = sums.take();
+  const QuantizedWeights w = weights_of(kChannels, kFanIn);
+  detent::FinetuneConfig config;
+  config.num_iterations = 20;
+  config.coordinate_sweeps = state.range(1) != 0 ? 2 : 0;
+  config.rounding = static_cast<detent::Rounding>(state.range(1));
+  SolveControl control;
+  control.threads = static_cast<std::size_t>(state.range(0));
+  for (auto _ : state) {
+    switch (config.rounding) {
+      case detent::Rounding::adaround: adaround(w, form, {}, config, cpu_kernels(), control); break;
+      case detent::Rounding::gptq: gptq(w, form, {}, config, cpu_kernels(), control); break;
+      default: coordinate_descent(w, form, {}, nearest(w, {}).integers, config, cpu_kernels(), control);
+    }
+  }
+}
+// AdaRound: 20 iterations. GPTQ: both variants.
+BENCHMARK(solver)->ArgsProduct({{1, 2}, {1, 3}})->UseRealTime()->Unit(benchmark::kMillisecond);
+
+}  // namespace
+
+BENCHMARK_MAIN();

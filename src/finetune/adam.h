@@ -1,0 +1,32 @@
+// Adam (Kingma and Ba 2015, arXiv:1412.6980), with its two corrections of the start folded into the step.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+
+namespace detent::finetune {
+
+struct AdamStep {
+  static constexpr float kBeta1 = 0.9F;
+  static constexpr float kBeta2 = 0.999F;
+  static constexpr float kEpsilon = 1e-8F;
+  // Moments of variables that no gradient reaches any more fade to this and not into denormal numbers, which are slow.
+  static constexpr float kFaded = 1e-30F;
+
+  float rate = 0;   // learning rate / (1 − β1^t)
+  float scale = 0;  // 1 / sqrt(1 − β2^t)
+
+  /// Of iteration `t`, the first being 1.
+  AdamStep(double learning_rate, std::size_t t)
+      : rate(static_cast<float>(learning_rate / (1 - std::pow(static_cast<double>(kBeta1), static_cast<double>(t))))),
+        scale(static_cast<float>(1 / std::sqrt(1 - std::pow(static_cast<double>(kBeta2), static_cast<double>(t))))) {}
+
+  /// The change of a variable for its gradient; `mean` and `square` are its running moments.
+  [[gnu::always_inline]] float change(float gradient, float& mean, float& square) const {
+    mean = kBeta1 * mean + ((1.0F - kBeta1) * gradient + kFaded);
+    square = kBeta2 * square + ((1.0F - kBeta2) * gradient * gradient + kFaded);
+    return -rate * mean / (std::sqrt(square) * scale + kEpsilon);
+  }
+};
+
+}  // namespace detent::finetune

@@ -1,0 +1,37 @@
+// The triangular factor of a symmetric matrix, and equations solved with it.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "finetune/kernels.h"
+
+namespace detent::finetune {
+
+/// A = L Lᵀ for a symmetric positive matrix. Pivots that are not positive enough are raised, so that singular matrices
+/// have a factor, too.
+class Cholesky {
+ public:
+  /// `matrix` is n × n, row-major; only its lower half matters.
+  Cholesky(std::vector<float> matrix, std::size_t n, const Kernels& kernels, std::size_t threads);
+
+  std::size_t size() const noexcept { return n_; }
+  const float* row(std::size_t i) const noexcept { return factor_.data() + i * n_; }
+  float diagonal(std::size_t i) const noexcept { return factor_[i * n_ + i]; }
+  /// X with X A = B for `rows` rows of n values each, in place.
+  void solve(float* values, std::size_t rows) const;
+  /// block = values[:, last…] · L[last…, first…last): `block` has `last - first` columns.
+  void product_below(const float* values, std::size_t rows, std::size_t first, std::size_t last, float* block) const;
+
+  static constexpr std::size_t kBlock = 128;
+
+ private:
+  void factor_diagonal(std::size_t first, std::size_t last, float least);
+  void solve_rows(std::size_t first, std::size_t last, std::size_t row, std::size_t row_end);
+
+  std::vector<float> factor_;
+  std::size_t n_;
+  const Kernels& kernels_;
+};
+
+}  // namespace detent::finetune

@@ -1,0 +1,90 @@
+// Exact coordinate descent over the integers: with r = Ŵ A − c, the best value of weight j with all others fixed is
+// Ŵ_j − r_j / A_jj, rounded to the grid.
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "base/parallel.h"
+#include "finetune/quadratic.h"
+#include "finetune/solver.h"
+
+namespace detent::finetune {
+namespace {
+
+constexpr std::size_t kRowsTogether = 16;  // share each reading of a row of the Gram matrix
+// A change has to be worth more than what the float residual may be wrong by, or ties would flip for ever.
+constexpr float kHalf = 0.5001F;
+
+class Descent {
+ public:
+  Descent(const QuantizedWeights& weights, const Quadratic& quadratic, const Kernels& kernels, Integers& integers)
+      : weights_(weights), quadratic_(quadratic), kernels_(kernels), integers_(integers) {}
+
+  /// One sweep over rows of one group; whether any integer changed.
+  bool sweep(RowRange rows) {
+    const std::size_t k = weights_.columns;
+    std::vector<float> values(rows.count() * k);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = weights_.dequantize(rows.first + i / k, integers_[rows.first * k + i]);
+    }
+    std::vector<float> residual(values.size());  // anew in each sweep: it does not drift
+    quadratic_.residual(kernels_, rows, values.data(), residual.data());
+    const std::size_t group = quadratic_.group_of(rows.first);
+    bool changed = false;
+    for (std::size_t j = 0; j < k; ++j) {
+      const float diagonal = quadratic_.diagonal(group, j);
+      if (!(diagonal > 0)) continue;
+      for (std::size_t m = rows.first; m < rows.last; ++m) {
+        float* row = residual.data() + (m - rows.first) * k;
+        const std::int32_t change = best_change(m, j, row[j] / diagonal);
+        if (change == 0) continue;
+        changed = true;
+        integers_[m * k + j] += change;
+        quadratic_.add_row(group, j, weights_.scale[m] * static_cast<float>(change), row);
+      }
+    }
+    return changed;
+  }
+
+ private:
+  std::int32_t best_change(std::size_t m, std::size_t j, float step) const {
+    const float scale = weights_.scale[m];
+    const std::int32_t now = integers_[m * weights_.columns + j];
+    const float exact = -step / scale;
+    if (!(std::abs(exact) > kHalf)) return 0;  // also where the scale is 0
+    const float low = static_cast<float>(weights_.lowest - now);
+    const float high = static_cast<float>(weights_.highest - now);
+    return scale == 0 ? 0 : static_cast<std::int32_t>(std::nearbyint(std::clamp(exact, low, high)));
+  }
+
+  const QuantizedWeights& weights_;
+  const Quadratic& quadratic_;
+  const Kernels& kernels_;
+  Integers& integers_;
+};
+
+}  // namespace
+
+Integers coordinate_descent(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
+                            Integers start, const FinetuneConfig& config, const Kernels& kernels,
+                            const SolveControl& control) {
+  if (config.coordinate_sweeps == 0 || form.columns == 0) return start;
+  const Quadratic quadratic(weights, form, bias, config.update_bias);
+  Integers integers = start;
+  Descent descent(weights, quadratic, kernels, integers);
+  const auto ranges = row_ranges(weights.rows, form.groups, weights.columns);
+  parallel_for(ranges.size(), control.threads, [&](std::size_t i) {
+    for (std::size_t first = ranges[i].first; first < ranges[i].last;) {
+      const std::size_t group_end = (quadratic.group_of(first) + 1) * quadratic.group_rows();
+      const RowRange rows{first, std::min({first + kRowsTogether, group_end, ranges[i].last})};
+      for (std::size_t sweep = 0; sweep < config.coordinate_sweeps; ++sweep) {
+        check_stop(control);
+        if (!descent.sweep(rows)) break;
+      }
+      first = rows.last;
+    }
+  });
+  return better_rows(weights, form, bias, config, std::move(start), integers, control.threads);
+}
+
+}  // namespace detent::finetune

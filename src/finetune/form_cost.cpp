@@ -1,0 +1,81 @@
+#include "finetune/form_cost.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+namespace detent::finetune {
+namespace {
+
+constexpr double kStepFlops = 250;       // an optimizer's step on one weight, in the time of products
+constexpr double kGatherFlops = 60;      // copying one element of a patch
+constexpr double kErrorFlops = 8;        // a product in double, on a path that reads the whole matrix
+constexpr std::size_t kRows = 64;        // that one thread works on
+constexpr std::size_t kStateArrays = 5;  // of an optimizer: variable, two moments, rounded value, base or offset
+
+struct Sizes {
+  double weights, fan_in, groups, columns, inputs, outputs;
+
+  Sizes(const LayerGeometry& g, const Shape& input)
+      : weights(static_cast<double>(g.outputs * g.fan_in())),
+        fan_in(static_cast<double>(g.fan_in())),
+        groups(static_cast<double>(g.groups)),
+        columns(static_cast<double>(Patches(g, input).columns())),
+        inputs(std::accumulate(input.begin(), input.end(), 1.0, std::multiplies<>())),
+        outputs(columns * static_cast<double>(g.outputs)) {}
+};
+
+bool iterates(Rounding rounding) { return rounding == Rounding::adaround || rounding == Rounding::adaquant; }
+
+}  // namespace
+
+FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std::uint64_t samples,
+                   const FinetuneConfig& config, std::size_t threads) {
+  const Sizes s(geometry, input_shape);
+  const double matrix = s.groups * s.fan_in * s.fan_in;
+  const double product = 2 * s.weights * s.fan_in;  // weights · G
+  const auto iterations = static_cast<double>(config.num_iterations);
+  const double rows = s.groups * s.fan_in + static_cast<double>(geometry.outputs);  // of a tile
+  const double columns = s.columns * static_cast<double>(samples);
+
+  FormCost cost;
+  cost.flops = columns * (matrix + 2 * s.weights + kGatherFlops * rows);
+  double state = 2 * s.weights;  // integers: the solution and the one it is compared with
+  if (iterates(config.rounding)) {
+    cost.flops += iterations * (product + kStepFlops * s.weights);
+    state += static_cast<double>(kStateArrays) * s.weights + static_cast<double>(threads * kRows) * 2 * s.fan_in;
+  }
+  if (config.rounding == Rounding::gptq) {
+    cost.flops += matrix * s.fan_in / 3 + 4 * product;
+    const double at_once = s.groups <= 4 ? 1 : std::min(s.groups, static_cast<double>(threads));
+    state += at_once * 2 * s.fan_in * s.fan_in + static_cast<double>(threads * kRows) * 8 * s.fan_in + s.weights;
+  }
+  cost.flops += static_cast<double>(config.coordinate_sweeps) * 3 * product + 2 * kErrorFlops * product;
+  const double tiles = rows * static_cast<double>(tile_columns(static_cast<std::size_t>(rows)));
+  cost.bytes = static_cast<std::uint64_t>(sizeof(float) * (matrix + s.weights + std::max(state, tiles)));
+  return cost;
+}
+
+FormCost streamed_cost(const LayerGeometry& geometry, const Shape& input_shape, const FinetuneConfig& config,
+                       std::size_t threads) {
+  const Sizes s(geometry, input_shape);
+  const auto iterations = static_cast<double>(config.num_iterations);
+  const auto batch = static_cast<double>(std::max<std::size_t>(config.batch_size, 1));
+  FormCost cost;
+  // Forward and backward by weights; each output's loss and slope.
+  cost.flops = iterations *
+               (batch * (4 * s.columns * s.weights + kGatherFlops * (s.inputs + s.outputs)) + kStepFlops * s.weights);
+  const double mixed = config.drop_ratio < 1 ? 2 * s.inputs : 0;
+  const double share = std::min(1.0, static_cast<double>(threads * kRows) / static_cast<double>(geometry.outputs));
+  // Weights, their gradient and a copy in the kernels' layout; inputs and outputs likewise, for each thread.
+  const double values = static_cast<double>(kStateArrays + 4) * s.weights + batch * (s.inputs + s.outputs + mixed) +
+                        2 * (static_cast<double>(threads) * s.inputs + share * s.outputs);
+  cost.bytes = static_cast<std::uint64_t>(sizeof(float) * values);
+  return cost;
+}
+
+bool has_gram_form(bool activation_in_objective, const FinetuneConfig& config) {
+  return !activation_in_objective && config.drop_ratio >= 1;
+}
+
+}  // namespace detent::finetune

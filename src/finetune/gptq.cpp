@@ -1,0 +1,131 @@
+// GPTQ as the nearest-plane method: with A = L Lᵀ the error of Ŵ is |(Ŵ − W*) L|², and column j of that product holds
+// (Ŵ − W*)_j L_jj and terms of the columns after j only. Columns are rounded from the last to the first, each making
+// its entry smallest. This is what GPTQ does with the factor of A⁻¹, without the inverse.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "base/parallel.h"
+#include "finetune/cholesky.h"
+#include "finetune/quadratic.h"
+#include "finetune/solver.h"
+
+namespace detent::finetune {
+namespace {
+
+constexpr std::size_t kRowsTogether = 128;
+constexpr std::size_t kLargeGroups = 4;  // up to as many, threads share each group; beyond, each has its own
+
+/// One group's damped matrix, its columns in an order whose last is rounded first.
+class Group {
+ public:
+  Group(const QuantizedWeights& weights, const Quadratic& quadratic, std::size_t group, const FinetuneConfig& config,
+        const Kernels& kernels, std::size_t threads)
+      : weights_(weights),
+        quadratic_(quadratic),
+        kernels_(kernels),
+        order_(order(quadratic, group, config.activation_order)),
+        factor_(damped(quadratic, group, config.damping), weights.columns, kernels, threads) {}
+
+  /// Integers of rows of this group. `best`: for W*, the continuous weights that are best for these inputs, else for W.
+  void round(RowRange rows, bool best, Integers& integers) const {
+    const std::vector<float> targets = targets_of(rows, best);
+    const std::size_t n = order_.size();
+    std::vector<float> difference(targets.size());  // Ŵ − W*
+    std::vector<float> block(rows.count() * Cholesky::kBlock);
+    for (std::size_t last = n; last > 0;) {
+      const std::size_t first = (last - 1) / Cholesky::kBlock * Cholesky::kBlock;
+      factor_.product_below(difference.data(), rows.count(), first, last, block.data());
+      for (std::size_t r = 0; r < rows.count(); ++r) {
+        round_block(rows.first + r, first, last, targets.data() + r * n, block.data() + r * (last - first),
+                    difference.data() + r * n, integers);
+      }
+      last = first;
+    }
+  }
+
+ private:
+  static std::vector<std::size_t> order(const Quadratic& quadratic, std::size_t group, bool by_activation) {
+    std::vector<std::size_t> order(quadratic.fan_in());
+    std::iota(order.rbegin(), order.rend(), std::size_t{0});
+    if (!by_activation) return order;
+    std::vector<float> diagonal(order.size());
+    for (std::size_t j = 0; j < order.size(); ++j) diagonal[j] = quadratic.diagonal(group, j);
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return diagonal[a] < diagonal[b]; });
+    return order;
+  }
+
+  std::vector<float> damped(const Quadratic& quadratic, std::size_t group, double damping) const {
+    const std::size_t n = order_.size();
+    std::vector<float> matrix(n * n);
+    std::vector<float> sorted(n * n);
+    quadratic.matrix(group, matrix.data());
+    double trace = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      trace += matrix[i * n + i];
+      for (std::size_t j = 0; j <= i; ++j) sorted[i * n + j] = matrix[order_[i] * n + order_[j]];
+    }
+    const auto more = static_cast<float>(damping * trace / static_cast<double>(n));
+    for (std::size_t i = 0; i < n; ++i) sorted[i * n + i] += more;
+    return sorted;
+  }
+
+  /// W* = W − (W A − c) (A + λ)⁻¹, the minimum of error + λ |W* − W|², with columns in this group's order.
+  std::vector<float> targets_of(RowRange rows, bool best) const {
+    const std::size_t n = order_.size();
+    const float* values = weights_.values.data() + rows.first * n;
+    std::vector<float> residual(best ? rows.count() * n : 0);
+    if (best) quadratic_.residual(kernels_, rows, values, residual.data());
+    std::vector<float> targets(rows.count() * n);
+    for (std::size_t i = 0; i < targets.size() && best; ++i) targets[i] = -residual[i / n * n + order_[i % n]];
+    if (best) factor_.solve(targets.data(), rows.count());
+    for (std::size_t i = 0; i < targets.size(); ++i) targets[i] += values[i / n * n + order_[i % n]];
+    return targets;
+  }
+
+  /// `sums`: what columns beyond the block add to the entries of this block.
+  void round_block(std::size_t row, std::size_t first, std::size_t last, const float* targets, float* sums,
+                   float* difference, Integers& integers) const {
+    for (std::size_t j = last; j-- > first;) {
+      const float wanted = targets[j] - sums[j - first] / factor_.diagonal(j);
+      const std::int32_t q = weights_.quantize(row, wanted);
+      integers[row * order_.size() + order_[j]] = q;
+      difference[j] = weights_.dequantize(row, q) - targets[j];
+      const float* line = factor_.row(j) + first;
+      for (std::size_t c = 0; c < j - first; ++c) sums[c] += difference[j] * line[c];
+    }
+  }
+
+  const QuantizedWeights& weights_;
+  const Quadratic& quadratic_;
+  const Kernels& kernels_;
+  std::vector<std::size_t> order_;
+  Cholesky factor_;
+};
+
+}  // namespace
+
+Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
+              const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control) {
+  if (form.columns == 0) return nearest(weights, {}).integers;
+  const Quadratic quadratic(weights, form, bias, config.update_bias);
+  Integers plain(weights.values.size());
+  Integers best(plain.size());
+  const bool large = form.groups <= kLargeGroups;
+  parallel_for(form.groups, large ? 1 : control.threads, [&](std::size_t g) {
+    const std::size_t threads = large ? control.threads : 1;
+    const Group group(weights, quadratic, g, config, kernels, threads);
+    const std::size_t group_rows = quadratic.group_rows();
+    parallel_for((group_rows + kRowsTogether - 1) / kRowsTogether, threads, [&](std::size_t piece) {
+      check_stop(control);
+      const std::size_t first = g * group_rows + piece * kRowsTogether;
+      const RowRange rows{first, std::min(first + kRowsTogether, (g + 1) * group_rows)};
+      group.round(rows, false, plain);
+      group.round(rows, true, best);
+    });
+  });
+  return better_rows(weights, form, bias, config, std::move(plain), best, control.threads);
+}
+
+}  // namespace detent::finetune

@@ -1,0 +1,58 @@
+// Sums over all columns of a layer's input and target: all that the squared reconstruction error depends on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "finetune/geometry.h"
+#include "finetune/kernels.h"
+#include "finetune/patches.h"
+#include "finetune/problem.h"
+
+namespace detent::finetune {
+
+/// Accumulates a GramForm sample by sample: inputs of the quantized branch, targets of the float branch with the bias
+/// in them, as they come from the model. Memory: the form, and tiles of a few MiB. The result depends on the sequence
+/// of columns alone, neither on threads nor on how samples are batched.
+class GramAccumulator {
+ public:
+  GramAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads);
+
+  /// `input` of this shape, and the layer's output for it.
+  void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target);
+  /// The form of all that was added. The accumulator is empty afterwards and cannot be used again.
+  GramForm take();
+
+ private:
+  /// A block of a group's Gram matrix (rows and columns of G), or of its cross sums (outputs and columns of G).
+  struct Item {
+    enum class Kind { gram, cross, inputs, targets, small_groups } kind;
+    std::size_t group = 0;
+    Patches::Range rows;
+    Patches::Range columns;
+  };
+
+  void plan_items();
+  void fill(const Patches& patches, const float* input, const float* target, Patches::Range columns);
+  void flush();
+  void run(const Item& item);
+  void run_small_group(std::size_t group);
+  void sum_inputs(Patches::Range rows);
+  void sum_targets(Patches::Range rows);
+  void mirror();
+
+  LayerGeometry geometry_;
+  const Kernels& kernels_;
+  std::size_t threads_;
+  std::size_t fan_in_;
+  std::size_t group_outputs_;
+  Tile inputs_;
+  Tile targets_;
+  std::size_t used_ = 0;  // columns in the tiles
+  std::vector<Item> items_;
+  GramForm form_;
+};
+
+}  // namespace detent::finetune

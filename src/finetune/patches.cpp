@@ -1,0 +1,174 @@
+#include "finetune/patches.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace detent::finetune {
+namespace {
+
+constexpr std::size_t kTileBytes = std::size_t{8} << 20;
+
+std::size_t product_of(std::span<const std::int64_t> values) {
+  std::size_t product = 1;
+  for (const std::int64_t v : values) product *= static_cast<std::size_t>(v);
+  return product;
+}
+
+/// Calls fn(index in the model's tensor, index in the matrix) for each weight.
+template <class Fn>
+void for_each_weight(const LayerGeometry& g, WeightLayout layout, const Fn& fn) {
+  const std::size_t kernel = product_of(g.kernel);
+  const auto outputs = static_cast<std::size_t>(g.outputs);
+  const auto groups = static_cast<std::size_t>(g.groups);
+  const std::size_t inner = static_cast<std::size_t>(g.inputs) / groups;
+  const std::size_t outer = outputs / groups;
+  for (std::size_t m = 0, at = 0; m < outputs; ++m) {
+    for (std::size_t c = 0; c < inner; ++c) {
+      const std::size_t start =
+          layout == WeightLayout::outputs_first ? at : ((m / outer * inner + c) * outer + m % outer) * kernel;
+      for (std::size_t k = 0; k < kernel; ++k) fn(start + k, at++);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<float> to_matrix(const LayerGeometry& geometry, WeightLayout layout, std::span<const float> weights) {
+  std::vector<float> matrix(static_cast<std::size_t>(geometry.outputs * geometry.fan_in()));
+  if (matrix.size() != weights.size()) throw internal_error("weights do not fit the layer's geometry");
+  for_each_weight(geometry, layout, [&](std::size_t model, std::size_t at) { matrix[at] = weights[model]; });
+  return matrix;
+}
+
+std::vector<std::int32_t> from_matrix(const LayerGeometry& geometry, WeightLayout layout,
+                                      std::span<const std::int32_t> matrix) {
+  std::vector<std::int32_t> weights(static_cast<std::size_t>(geometry.outputs * geometry.fan_in()));
+  if (matrix.size() != weights.size()) throw internal_error("integers do not fit the layer's geometry");
+  for_each_weight(geometry, layout, [&](std::size_t model, std::size_t at) { weights[model] = matrix[at]; });
+  return weights;
+}
+
+Patches::Patches(const LayerGeometry& g, const Shape& input)
+    : product_(g.kind == LayerKind::product),
+      transposed_(g.kind == LayerKind::transposed),
+      channels_(static_cast<std::size_t>(g.inputs)),
+      outputs_(static_cast<std::size_t>(g.outputs)),
+      kernel_size_(product_of(g.kernel)),
+      rows_(static_cast<std::size_t>(g.groups * g.fan_in())) {
+  const Shape output = g.output_shape(input);
+  if (product_) {
+    batch_ = product_of({input.data(), input.size() - 1});
+    return;
+  }
+  if (g.kernel.empty() || g.kernel.size() > 3) throw internal_error("convolutions have one to three spatial axes");
+  batch_ = static_cast<std::size_t>(input[0]);
+  const std::size_t skip = 3 - g.kernel.size();
+  bool pointwise = true;
+  for (std::size_t a = 0; a < g.kernel.size(); ++a) {
+    axes_[skip + a] = {input[a + 2], output[a + 2], g.kernel[a], g.strides[a], g.dilations[a], g.pads_begin[a]};
+    pointwise =
+        pointwise && g.kernel[a] == 1 && g.strides[a] == 1 && input[a + 2] == output[a + 2] && g.pads_begin[a] == 0;
+  }
+  for (const Axis& axis : axes_) {
+    positions_ *= static_cast<std::size_t>(axis.out);
+    input_values_ *= static_cast<std::size_t>(axis.in);
+  }
+  if (pointwise) {  // one long line instead of many short ones
+    const auto all = static_cast<std::int64_t>(positions_);
+    axes_[0] = axes_[1] = Axis{};
+    axes_[2] = Axis{all, all};
+  }
+}
+
+/// Where on an axis of the input the value comes from that kernel element k brings to an output; -1: nowhere.
+std::int64_t Patches::source(const Axis& axis, std::int64_t out, std::int64_t k) const noexcept {
+  if (!transposed_) {
+    const std::int64_t in = out * axis.stride - axis.pad + k * axis.dilation;
+    return in < axis.in ? in : -1;
+  }
+  const std::int64_t spread = out + axis.pad - k * axis.dilation;
+  if (spread < 0 || spread % axis.stride != 0 || spread / axis.stride >= axis.in) return -1;
+  return spread / axis.stride;
+}
+
+void Patches::fill_line(const float* line, const Axis& axis, std::int64_t k, std::int64_t first, std::size_t count,
+                        float* to) const noexcept {
+  const auto n = static_cast<std::int64_t>(count);
+  if (axis.stride != 1) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::int64_t in = source(axis, first + i, k);
+      to[i] = in < 0 ? 0.0F : line[in];
+    }
+    return;
+  }
+  // Neighbours stay neighbours: zeros, a piece of the line, zeros.
+  const std::int64_t start = transposed_ ? first + axis.pad - k * axis.dilation : first - axis.pad + k * axis.dilation;
+  const std::int64_t from = std::clamp<std::int64_t>(-start, 0, n);
+  const std::int64_t until = std::clamp<std::int64_t>(axis.in - start, from, n);
+  std::fill(to, to + from, 0.0F);
+  std::copy(line + start + from, line + start + until, to + from);
+  std::fill(to + until, to + n, 0.0F);
+}
+
+void Patches::gather_row(const float* input, std::size_t row, Range columns, float* to) const noexcept {
+  const std::size_t channel = row / kernel_size_;
+  const auto element = static_cast<std::int64_t>(row % kernel_size_);
+  const std::int64_t k2 = element % axes_[2].kernel;
+  const std::int64_t k1 = element / axes_[2].kernel % axes_[1].kernel;
+  const std::int64_t k0 = element / axes_[2].kernel / axes_[1].kernel;
+  for (std::size_t at = columns.first; at < columns.last;) {
+    const std::size_t sample = at / positions_;
+    const auto position = static_cast<std::int64_t>(at % positions_);
+    const std::int64_t o2 = position % axes_[2].out;
+    const std::size_t count = std::min(static_cast<std::size_t>(axes_[2].out - o2), columns.last - at);
+    const std::int64_t i1 = source(axes_[1], position / axes_[2].out % axes_[1].out, k1);
+    const std::int64_t i0 = source(axes_[0], position / axes_[2].out / axes_[1].out, k0);
+    if (i0 < 0 || i1 < 0) {
+      std::fill(to, to + count, 0.0F);
+    } else {
+      const float* plane = input + (sample * channels_ + channel) * input_values_;
+      fill_line(plane + (i0 * axes_[1].in + i1) * axes_[2].in, axes_[2], k2, o2, count, to);
+    }
+    to += count;
+    at += count;
+  }
+}
+
+void Patches::gather(const float* input, Range rows, Range columns, Tile& tile, std::size_t at) const {
+  if (product_) {
+    for (std::size_t c = columns.first; c < columns.last; ++c) {
+      const float* from = input + c * rows_;
+      std::copy(from + rows.first, from + rows.last, tile.at(rows.first, at + c - columns.first));
+    }
+    return;
+  }
+  for (std::size_t row = rows.first; row < rows.last; ++row) gather_row(input, row, columns, tile.at(row, at));
+}
+
+void Patches::gather_outputs(const float* output, Range rows, Range columns, Tile& tile, std::size_t at) const {
+  if (product_) {
+    for (std::size_t c = columns.first; c < columns.last; ++c) {
+      const float* from = output + c * outputs_;
+      std::copy(from + rows.first, from + rows.last, tile.at(rows.first, at + c - columns.first));
+    }
+    return;
+  }
+  for (std::size_t row = rows.first; row < rows.last; ++row) {
+    float* to = tile.at(row, at);
+    for (std::size_t c = columns.first; c < columns.last;) {
+      const std::size_t count = std::min(positions_ - c % positions_, columns.last - c);
+      const float* from = output + (c / positions_ * outputs_ + row) * positions_ + c % positions_;
+      to = std::copy(from, from + count, to);
+      c += count;
+    }
+  }
+}
+
+std::size_t tile_columns(std::size_t rows) noexcept {
+  const std::size_t columns = kTileBytes / sizeof(float) / std::max<std::size_t>(rows, 1);
+  return std::clamp<std::size_t>(columns / 16 * 16, 128, 4096);
+}
+
+}  // namespace detent::finetune

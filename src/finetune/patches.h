@@ -1,0 +1,87 @@
+// A layer as a matrix product: the columns that its weights, as a matrix [outputs, fan_in], are multiplied with.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "finetune/geometry.h"
+
+namespace detent::finetune {
+
+using Shape = std::vector<std::int64_t>;
+
+/// How the model stores the weights of a layer.
+enum class WeightLayout {
+  outputs_first,  // Conv [M, C/groups, kernel…], Gemm with transB [M, K]
+  inputs_first,   // ConvTranspose [C, M/groups, kernel…], MatMul and Gemm without transB [K, M]
+};
+
+/// Weights as the matrix [outputs, fan_in]: row m holds the weights of output m, ordered by (input channel of its
+/// group, kernel element). And back.
+std::vector<float> to_matrix(const LayerGeometry& geometry, WeightLayout layout, std::span<const float> weights);
+std::vector<std::int32_t> from_matrix(const LayerGeometry& geometry, WeightLayout layout,
+                                      std::span<const std::int32_t> matrix);
+
+/// Columns in a buffer of bounded size. Products keep each column together, as they come; convolutions each row.
+struct Tile {
+  std::size_t rows = 0;
+  std::size_t capacity = 0;  // columns
+  bool column_major = false;
+  std::vector<float> values;
+
+  Tile(std::size_t row_count, std::size_t columns, bool by_column)
+      : rows(row_count), capacity(columns), column_major(by_column), values(row_count * columns) {}
+  std::size_t leading() const noexcept { return column_major ? rows : capacity; }
+  const float* row(std::size_t r) const noexcept { return values.data() + (column_major ? r : r * capacity); }
+  float* at(std::size_t row, std::size_t column) noexcept {
+    return values.data() + (column_major ? column * rows + row : row * capacity + column);
+  }
+};
+
+/// The columns of one input. A column is one position of the output (of each sample of the batch, one after the other)
+/// or one row of a product; its rows are the input values that reach this output, those of all groups one below the
+/// other. What lies outside of the input, and between its values for a transposed convolution, is 0.
+class Patches {
+ public:
+  Patches(const LayerGeometry& geometry, const Shape& input_shape);
+
+  std::size_t rows() const noexcept { return rows_; }  // groups · fan_in
+  std::size_t columns() const noexcept { return batch_ * positions_; }
+  std::size_t outputs() const noexcept { return outputs_; }
+
+  struct Range {
+    std::size_t first = 0;
+    std::size_t last = 0;
+  };
+  /// Copies patch rows of columns into the tile, beginning at its column `at`.
+  void gather(const float* input, Range rows, Range columns, Tile& tile, std::size_t at) const;
+  /// The same for the layer's outputs [batch, outputs, positions…] or [rows…, outputs].
+  void gather_outputs(const float* output, Range rows, Range columns, Tile& tile, std::size_t at) const;
+
+ private:
+  struct Axis {
+    std::int64_t in = 1, out = 1, kernel = 1, stride = 1, dilation = 1, pad = 0;
+  };
+  std::int64_t source(const Axis& axis, std::int64_t out, std::int64_t k) const noexcept;
+  void fill_line(const float* line, const Axis& axis, std::int64_t k, std::int64_t first, std::size_t count,
+                 float* to) const noexcept;
+  void gather_row(const float* input, std::size_t row, Range columns, float* to) const noexcept;
+
+  bool product_ = false;
+  bool transposed_ = false;
+  Axis axes_[3];  // outermost first
+  std::size_t channels_ = 0;
+  std::size_t outputs_ = 0;
+  std::size_t kernel_size_ = 1;
+  std::size_t rows_ = 0;
+  std::size_t batch_ = 1;
+  std::size_t positions_ = 1;     // outputs of one channel of one sample
+  std::size_t input_values_ = 1;  // of one channel of one sample
+};
+
+/// Columns for a tile of this many rows: a few MiB in all, so that it stays in the cache's reach.
+std::size_t tile_columns(std::size_t rows) noexcept;
+
+}  // namespace detent::finetune

@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "finetune/lanes.h"
+#include "finetune/quadratic.h"
+#include "finetune/streamed.h"
+
+namespace detent::finetune {
+namespace {
+
+/// Hands the outputs of a solution to `use`, a tile of columns of some rows at a time: use(item, rows, values
+/// [rows, stride], targets, first column of the targets' tile, columns). Items are row ranges; each is used by one
+/// thread at a time, in the order of columns.
+class Outputs {
+ public:
+  using Use = std::function<void(std::size_t item, std::size_t row, const float* values, const Tile& targets,
+                                 std::size_t columns)>;
+
+  Outputs(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
+          const Kernels& kernels)
+      : geometry_(geometry),
+        fan_in_(weights.columns),
+        group_rows_(weights.rows / static_cast<std::size_t>(geometry.groups)),
+        bias_(solution.bias),
+        kernels_(kernels),
+        ranges_(row_ranges(weights.rows, static_cast<std::size_t>(geometry.groups), fan_in_)),
+        values_(solution.integers.size()) {
+    for (std::size_t i = 0; i < values_.size(); ++i) values_[i] = weights.dequantize(i / fan_in_, solution.integers[i]);
+  }
+
+  std::size_t items() const noexcept { return ranges_.size(); }
+
+  void run(const SampleRef& sample, std::size_t threads, const Use& use) const {
+    const Patches patches(geometry_, sample.input_shape);
+    if (sample.target.size() != patches.columns() * patches.outputs()) {
+      throw internal_error("a sample does not fit the layer's geometry");
+    }
+    const std::size_t capacity = std::min(patches.columns(), tile_columns(patches.rows() + patches.outputs()));
+    const bool by_column = geometry_.kind == LayerKind::product;
+    Tile inputs(patches.rows(), capacity, by_column);
+    Tile targets(patches.outputs(), capacity, by_column);
+    for (std::size_t at = 0; at < patches.columns(); at += capacity) {
+      const Patches::Range columns{at, std::min(at + capacity, patches.columns())};
+      patches.gather(sample.input.data(), {0, patches.rows()}, columns, inputs, 0);
+      patches.gather_outputs(sample.target.data(), {0, patches.outputs()}, columns, targets, 0);
+      parallel_for(ranges_.size(), threads,
+                   [&](std::size_t item) { multiply(item, inputs, targets, columns.last - columns.first, use); });
+    }
+  }
+
+ private:
+  void multiply(std::size_t item, const Tile& inputs, const Tile& targets, std::size_t columns, const Use& use) const {
+    const RowRange all = ranges_[item];
+    std::vector<float> out;
+    for (std::size_t first = all.first; first < all.last;) {
+      const std::size_t group = first / group_rows_;
+      const std::size_t last = std::min(all.last, (group + 1) * group_rows_);
+      out.resize((last - first) * columns);
+      Gemm shape;
+      shape.transpose_b = inputs.column_major;
+      shape.m = static_cast<std::int64_t>(last - first);
+      shape.n = static_cast<std::int64_t>(columns);
+      shape.k = static_cast<std::int64_t>(fan_in_);
+      kernels_.gemm(shape, values_.data() + first * fan_in_, fan_in_, inputs.row(group * fan_in_), inputs.leading(),
+                    out.data(), columns);
+      for (std::size_t row = first; row < last; ++row) {
+        float* y = out.data() + (row - first) * columns;
+        for (std::size_t c = 0; c < columns && !bias_.empty(); ++c) y[c] += bias_[row];
+        use(item, row, y, targets, columns);
+      }
+      first = last;
+    }
+  }
+
+  const LayerGeometry& geometry_;
+  std::size_t fan_in_;
+  std::size_t group_rows_;
+  std::vector<float> bias_;
+  const Kernels& kernels_;
+  std::vector<RowRange> ranges_;
+  std::vector<float> values_;
+};
+
+}  // namespace
+
+double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
+                            LayerSamples& samples, const Activation& activation, const Kernels& kernels,
+                            const SolveControl& control) {
+  const Outputs outputs(weights, geometry, solution, kernels);
+  std::vector<double> sums(outputs.items());
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < samples.count(); ++i) {
+    check_stop(control);
+    const SampleRef sample = samples.get(i);
+    count += sample.target.size();
+    outputs.run(sample, control.threads,
+                [&](std::size_t item, std::size_t row, const float* values, const Tile& targets, std::size_t columns) {
+                  std::vector<float> y(values, values + columns);
+                  std::vector<float> wanted(columns);
+                  const float* from = targets.row(row);
+                  const std::size_t step = targets.column_major ? targets.rows : 1;
+                  for (std::size_t c = 0; c < columns; ++c) wanted[c] = from[c * step];
+                  sums[item] += loss_and_gradient(activation, y.data(), wanted.data(), columns, 0.0F);
+                });
+  }
+  double sum = 0;
+  for (const double part : sums) sum += part;
+  return count == 0 ? 0 : sum / static_cast<double>(count);
+}
+
+std::vector<float> streamed_bias(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                                 const Solution& solution, LayerSamples& samples, const Kernels& kernels,
+                                 const SolveControl& control) {
+  const Outputs outputs(weights, geometry, solution, kernels);
+  std::vector<double> rest(weights.rows);  // sum of target − output
+  std::uint64_t columns_in_all = 0;
+  for (std::size_t i = 0; i < samples.count(); ++i) {
+    check_stop(control);
+    const SampleRef sample = samples.get(i);
+    columns_in_all += sample.target.size() / weights.rows;
+    outputs.run(sample, control.threads,
+                [&](std::size_t, std::size_t row, const float* values, const Tile& targets, std::size_t columns) {
+                  const float* from = targets.row(row);
+                  const std::size_t step = targets.column_major ? targets.rows : 1;
+                  double sum = -sum_double(values, columns);
+                  for (std::size_t c = 0; c < columns; ++c) sum += from[c * step];
+                  rest[row] += sum;
+                });
+  }
+  std::vector<float> bias = solution.bias;
+  bias.resize(weights.rows);
+  for (std::size_t m = 0; m < weights.rows && columns_in_all > 0; ++m) {
+    bias[m] = static_cast<float>(bias[m] + rest[m] / static_cast<double>(columns_in_all));
+  }
+  return bias;
+}
+
+Kept keep_if_better(const QuantizedWeights& weights, const LayerGeometry& geometry, std::span<const float> bias,
+                    Solution candidate, LayerSamples& held_back, const Activation& activation, const Kernels& kernels,
+                    const SolveControl& control) {
+  const auto error_of = [&](const Solution& solution) {
+    return reconstruction_error(weights, geometry, solution, held_back, activation, kernels, control);
+  };
+  Kept kept;
+  kept.solution = nearest(weights, bias);
+  kept.nearest_error = kept.error = error_of(kept.solution);
+  const double error = error_of(candidate);
+  if (error < kept.nearest_error) {
+    kept.solution = std::move(candidate);
+    kept.error = error;
+    kept.tuned = true;
+  }
+  return kept;
+}
+
+}  // namespace detent::finetune

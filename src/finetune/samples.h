@@ -1,0 +1,29 @@
+// A layer's stored activations, wherever they rest.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "finetune/patches.h"
+
+namespace detent::finetune {
+
+/// One sample of a layer. The values stay as they are while `hold` is alive.
+struct SampleRef {
+  Shape input_shape;
+  std::span<const float> input;        // of the quantized branch
+  std::span<const float> float_input;  // of the float branch; needed only where config.drop_ratio is below 1
+  std::span<const float> target;  // the float branch's output, after the activation if one belongs to the objective
+  std::shared_ptr<const void> hold;
+};
+
+/// Called by one thread at a time.
+class LayerSamples {
+ public:
+  virtual ~LayerSamples() = default;
+  virtual std::size_t count() const = 0;
+  virtual SampleRef get(std::size_t i) = 0;
+};
+
+}  // namespace detent::finetune

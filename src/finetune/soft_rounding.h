@@ -1,0 +1,68 @@
+// AdaRound's variables: a number h in [0, 1] for each weight that says how far it is rounded up (Nagel et al. 2020,
+// arXiv:2004.10568, equations 21 to 25), whatever the loss is computed from.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "detent/config.h"
+#include "finetune/adam.h"
+#include "finetune/problem.h"
+#include "finetune/quadratic.h"
+
+namespace detent::finetune {
+
+/// What one optimizer step does beside following the loss.
+struct SoftStep {
+  AdamStep adam;
+  float regularizer = 0;  // weight of Σ 1 − |2h − 1|^beta; 0 while the start is warm
+  float beta = 2;
+
+  /// Of iteration `i` in [0, config.num_iterations): beta falls by half a cosine once the start is over.
+  static SoftStep at(const FinetuneConfig& config, std::size_t i);
+};
+
+/// One row's arrays, for the vector loop.
+struct SoftRow {
+  float* v;
+  float* mean;
+  float* square;
+  float* h;
+};
+
+/// The step's vector loop over `count` weights. Gradient of the loss by h: factor · slope[i] + offset[i] (offset may be
+/// null). Replaces v and h.
+void soft_step(const SoftRow& row, const float* slope, const float* offset, float factor, std::size_t count,
+               const SoftStep& step);
+
+/// How much more than config.reg_param the regularizer of a row weighs. Its paper's weight is for losses that are small
+/// beside it; where rounding errors are expected to cost more, weights would stay between up and down until the end.
+/// `input_power`: mean square of the row's inputs. Rounding a weight to nearest costs scale² / 12 · input_power.
+float certainty_weight(float scale, double input_power);
+
+/// The quantized weight is scale · (clip(base + h) − zero), base = floor(W / scale) + zero, clipped. A weight that is
+/// clipped whichever way it is rounded has h = 0 for good.
+class SoftRounding {
+ public:
+  explicit SoftRounding(const QuantizedWeights& weights);
+
+  const std::vector<std::int32_t>& base() const noexcept { return base_; }
+  /// h of all weights, [rows, columns].
+  const float* h(std::size_t row) const noexcept { return h_.data() + row * columns_; }
+  /// One step of a row; the regularizer weighs `certainty` times as much.
+  void step(std::size_t row, const float* slope, const float* offset, float factor, float certainty,
+            const SoftStep& step);
+  /// Whether no weight of these rows is between up and down any more.
+  bool decided(RowRange rows) const;
+  /// Up where h ≥ 1/2.
+  std::vector<std::int32_t> integers() const;
+
+ private:
+  std::size_t columns_;
+  std::vector<std::int32_t> base_;
+  std::vector<float> v_, mean_, square_, h_;
+};
+
+}  // namespace detent::finetune

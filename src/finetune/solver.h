@@ -1,0 +1,66 @@
+// Solvers of one layer's rounding problem in its Gram form.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <stop_token>
+#include <vector>
+
+#include "detent/config.h"
+#include "finetune/kernels.h"
+#include "finetune/problem.h"
+
+namespace detent::finetune {
+
+struct SolveControl {
+  std::size_t threads = 1;
+  /// Asked to stop, a solver throws interrupted soon after.
+  std::stop_token stop;
+  /// Iterations done, and the loss so far: the mean over columns of the sum over outputs of the squared error, before
+  /// the regularizer. Called from the thread that solves, about ten times; may be empty.
+  std::function<void(std::size_t iteration, double loss)> progress;
+};
+
+/// Integers by config.rounding, then config.coordinate_sweeps of coordinate descent, and with config.update_bias the
+/// best bias for them (and integers that are best together with it). No row's error on the form's own data is above
+/// that of nearest rounding. The same result for any number of threads. A bias is made only where there is one.
+Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
+               const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
+
+/// The solvers one by one: integers only, for the bias as given, or for the best one if update_bias is set.
+using Integers = std::vector<std::int32_t>;
+
+/// AdaRound (Nagel et al. 2020, arXiv:2004.10568) with the gradient over all data in each step.
+Integers adaround(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
+                  const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
+/// AdaQuant (Hubara et al. 2020, arXiv:2006.10518): weights as continuous variables, rounded in the loss and passed
+/// straight through in its gradient. Of each row the best integers seen at the ends of the intervals of `progress`.
+Integers adaquant(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
+                  const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
+/// GPTQ (Frantar et al. 2022, arXiv:2210.17323) from the float weights and from those that are best for the quantized
+/// branch's inputs; of each row the better of the two.
+Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
+              const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
+/// Sweeps over the weights, each taking the integer that is best with all others as they are, until none changes or
+/// config.coordinate_sweeps are done. No row's error grows.
+Integers coordinate_descent(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
+                            Integers start, const FinetuneConfig& config, const Kernels& kernels,
+                            const SolveControl& control);
+/// Of each row the candidate with the smaller error; the first where they are equal.
+Integers better_rows(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
+                     const FinetuneConfig& config, Integers first, const Integers& second, std::size_t threads);
+
+/// The bias with the smallest error for given integers: (target_sum − Ŵ input_sum) / columns.
+std::vector<float> best_bias(const QuantizedWeights& weights, const GramForm& form,
+                             std::span<const std::int32_t> integers);
+
+/// The ends of the intervals in which iterations are done, about ten, the last being num_iterations: where progress is
+/// reported and early stops are decided.
+std::vector<std::size_t> checkpoints(std::size_t num_iterations);
+
+/// Throws interrupted when it is asked for.
+void check_stop(const SolveControl& control);
+
+}  // namespace detent::finetune

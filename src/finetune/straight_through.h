@@ -1,0 +1,41 @@
+// AdaQuant's variables: weights as continuous numbers, rounded where the loss sees them; its gradient passes straight
+// through the rounding (Hubara et al. 2020, arXiv:2006.10518).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "finetune/adam.h"
+#include "finetune/problem.h"
+
+namespace detent::finetune {
+
+/// One row's arrays, for the vector loop. Weights are in steps of their scale, less the zero point.
+struct ThroughRow {
+  float* w;
+  float* mean;
+  float* square;
+  float* q;  // rounded and clipped
+};
+
+/// The step's vector loop. Gradient of the loss by the quantized weight, not in steps: factor · slope[i] + offset[i]
+/// (offset may be null); none reaches a weight that is clipped. One step is 1 / per_step in the weights' own unit.
+void through_step(const ThroughRow& row, const float* slope, const float* offset, float factor, float low, float high,
+                  float per_step, std::size_t count, const AdamStep& step);
+
+class StraightThrough {
+ public:
+  explicit StraightThrough(const QuantizedWeights& weights);
+
+  /// Integers less their zero points, as floats, of a row.
+  const float* q(std::size_t row) const noexcept { return q_.data() + row * weights_.columns; }
+  void step(std::size_t row, const float* slope, const float* offset, float factor, const AdamStep& step);
+  std::vector<std::int32_t> integers() const;
+
+ private:
+  const QuantizedWeights& weights_;
+  std::vector<float> w_, mean_, square_, q_;
+};
+
+}  // namespace detent::finetune
