@@ -26,6 +26,7 @@ struct QuantizeOptions {
   QuantConfig config;
   MethodConfig method;
   std::vector<TensorOverride> overrides;
+  FinetuneConfig finetune;
   /// Count and leave out NaN and infinite values instead of stopping at the first.
   bool allow_nonfinite = false;
   std::size_t max_samples = 0;  // 0: all
@@ -57,6 +58,17 @@ struct TensorParams {
   float range_max = 0;
 };
 
+/// What fine-tuning did to a layer. Errors are mean squares over the elements of the layer's output.
+struct LayerTuning {
+  std::string name;
+  std::string op_type;
+  bool streamed = false;    // solved in mini-batches instead of the Gram form
+  bool tuned = false;       // false: nearest rounding was better on the samples held back
+  double error_before = 0;  // nearest rounding
+  double error_after = 0;   // of what is kept
+  double seconds = 0;       // of solving
+};
+
 struct QuantizeResult {
   std::uint64_t samples = 0;
   std::uint64_t model_bytes_before = 0;
@@ -65,6 +77,8 @@ struct QuantizeResult {
   std::size_t nodes_in_float = 0;  // of the selected operator types
   /// Activations by name.
   std::map<std::string, TensorParams> activations;
+  /// Layers in the order of the model; empty without fine-tuning.
+  std::vector<LayerTuning> layers;
   /// What was done to the graph, and everything that was left out or done differently from what was asked.
   std::vector<std::string> notes;
   std::vector<StageReport> stages;

@@ -22,9 +22,22 @@ std::vector<std::string> reads_of(const onnx::Model& model, const onnx::Node& no
   return names;
 }
 
-bool is_activation(const Index& index, const std::string& name) {
-  return index.initializer(name) == kNone && (index.producer(name) != kNone || index.is_input(name));
-}
+// Nodes that compute from constants alone belong to no segment: each takes those that it needs along.
+class Flow {
+ public:
+  Flow(const onnx::Model& model, const Index& index) : index_(index), depends_(depends_on_input(model, index)) {}
+
+  bool is_constant(int node) const { return !depends_[static_cast<std::size_t>(node)]; }
+  bool is_activation(const std::string& name) const {
+    const int producer = index_.producer(name);
+    if (producer != kNone) return !is_constant(producer);
+    return index_.initializer(name) == kNone && index_.is_input(name);
+  }
+
+ private:
+  const Index& index_;
+  std::vector<bool> depends_;
+};
 
 // In which no fusion of the runtime is interested.
 bool holds_integers(onnx::DataType type) {
@@ -34,21 +47,45 @@ bool holds_integers(onnx::DataType type) {
   return kTypes.contains(type);
 }
 
-Segment make_segment(const onnx::Model& model, const Index& index, int begin, int end) {
+Segment make_segment(const onnx::Model& model, const Index& index, const Flow& flow, int begin, int end) {
   Segment segment{begin, end, {}, {}};
   std::set<std::string> seen;
   for (int n = begin; n < end; ++n) {
     const auto& node = model.graph.nodes[static_cast<std::size_t>(n)];
     for (const auto& name : reads_of(model, node)) {
-      if (is_activation(index, name) && index.producer(name) < begin && seen.insert(name).second)
+      if (flow.is_activation(name) && index.producer(name) < begin && seen.insert(name).second)
         segment.inputs.push_back(name);
     }
+    if (flow.is_constant(n)) continue;
     for (const auto& name : node.outputs()) {
       const auto readers = index.consumers(name);
       if (!name.empty() && !readers.empty() && readers.back() >= end) segment.outputs.push_back(name);
     }
   }
   return segment;
+}
+
+// The segment's own nodes and all constant ones that they need, in order.
+std::set<int> nodes_of(const onnx::Model& model, const Index& index, const Segment& segment) {
+  const Flow flow(model, index);
+  std::set<int> nodes;
+  std::vector<int> open;
+  for (int n = segment.begin; n < segment.end; ++n) {
+    const auto& outputs = model.graph.nodes[static_cast<std::size_t>(n)].outputs();
+    const bool is_output =
+        std::any_of(outputs.begin(), outputs.end(), [&](const auto& o) { return index.is_output(o); });
+    if (!flow.is_constant(n) || is_output) open.push_back(n);
+  }
+  while (!open.empty()) {
+    const int n = open.back();
+    open.pop_back();
+    if (!nodes.insert(n).second) continue;
+    for (const auto& name : reads_of(model, model.graph.nodes[static_cast<std::size_t>(n)])) {
+      const int producer = index.producer(name);
+      if (producer != kNone && flow.is_constant(producer)) open.push_back(producer);
+    }
+  }
+  return nodes;
 }
 
 int segment_of(const std::vector<Segment>& segments, int node) {
@@ -69,12 +106,13 @@ std::vector<int> reading_segments(const std::vector<Segment>& segments, const In
 
 Chain make_chain(const onnx::Model& model, const Index& index, const std::vector<int>& cuts) {
   Chain chain;
+  const Flow flow(model, index);
   int begin = 0;
   for (const int cut : cuts) {
-    chain.segments.push_back(make_segment(model, index, begin, cut));
+    chain.segments.push_back(make_segment(model, index, flow, begin, cut));
     begin = cut;
   }
-  chain.segments.push_back(make_segment(model, index, begin, static_cast<int>(model.graph.nodes.size())));
+  chain.segments.push_back(make_segment(model, index, flow, begin, static_cast<int>(model.graph.nodes.size())));
 
   std::map<std::pair<int, std::vector<int>>, std::vector<std::string>> groups;
   for (const auto& input : model.graph.inputs) {
@@ -97,7 +135,9 @@ Chain make_chain(const onnx::Model& model, const Index& index, const std::vector
 
 std::vector<int> harmless_cuts(const onnx::Model& model, const Index& index, const ValueTypes& types,
                                const std::unordered_set<std::string>& observed) {
+  const Flow flow(model, index);
   const auto may_cross = [&](const std::string& value) {
+    if (!flow.is_activation(value)) return true;
     const auto type = type_of(model, types, value);
     if (type == onnx::DataType::undefined || type == onnx::DataType::string) return false;
     return index.is_input(value) || observed.contains(value) || holds_integers(type);
@@ -132,7 +172,9 @@ onnx::Model segment_model(const onnx::Model& model, const Index& index, const Va
   if (whole) return model;
   onnx::Model part = model;
   auto& graph = part.graph;
-  graph.nodes.assign(model.graph.nodes.begin() + segment.begin, model.graph.nodes.begin() + segment.end);
+  graph.nodes.clear();
+  for (const int n : nodes_of(model, index, segment))
+    graph.nodes.push_back(model.graph.nodes[static_cast<std::size_t>(n)]);
   std::set<std::string> used, made;
   for (const auto& node : graph.nodes) {
     for (auto& name : reads_of(model, node)) used.insert(std::move(name));

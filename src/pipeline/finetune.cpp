@@ -1,0 +1,325 @@
+#include "pipeline/finetune.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/failpoint.h"
+#include "exec/sweep.h"
+#include "finetune/form_cost.h"
+#include "finetune/gram.h"
+#include "finetune/kernels.h"
+#include "finetune/solver.h"
+#include "finetune/streamed.h"
+#include "graph/index.h"
+#include "pipeline/collect.h"
+#include "pipeline/solved_layers.h"
+#include "pipeline/tuned_layer.h"
+
+namespace detent::pipeline {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::span<const float> floats(const data::Array& array) {
+  return {reinterpret_cast<const float*>(array.bytes.data()), array.bytes.size() / sizeof(float)};
+}
+
+/// Inputs and targets of one layer for some of the samples, in the spool.
+class StoredSamples : public finetune::LayerSamples {
+ public:
+  StoredSamples(store::Spool& spool, const std::string& name) : spool_(spool), lane_(spool.open(name)) {}
+  ~StoredSamples() override { spool_.close(lane_); }
+  StoredSamples(const StoredSamples&) = delete;
+  StoredSamples& operator=(const StoredSamples&) = delete;
+
+  void add(store::Record record) { spool_.put(lane_, count_++, std::move(record)); }
+  std::size_t count() const override { return count_; }
+  finetune::SampleRef get(std::size_t i) override {
+    auto record = spool_.get(lane_, i);
+    if (!record)
+      throw resource_error("a stored activation was damaged on disk", "run again, or choose another --work-dir");
+    const auto held = std::make_shared<store::Record>(std::move(*record));
+    const auto& arrays = *held;
+    return {arrays[0].shape, floats(arrays[0]), arrays.size() > 2 ? floats(arrays[2]) : std::span<const float>(),
+            floats(arrays[1]), held};
+  }
+
+ private:
+  store::Spool& spool_;
+  store::Spool::Lane lane_;
+  std::size_t count_ = 0;
+};
+
+/// A layer at work: its samples go where its form wants them.
+struct Work {
+  const TunedLayer* layer = nullptr;
+  finetune::LayerGeometry geometry;
+  bool streamed = false;
+  std::optional<finetune::GramAccumulator> gram;
+  std::unique_ptr<StoredSamples> stored;
+  std::unique_ptr<StoredSamples> held_back;
+};
+
+/// Layers that are solved from one pass: none of them is before the input of another.
+struct Step {
+  std::vector<std::size_t> layers;
+};
+
+std::vector<Step> make_steps(const std::vector<TunedLayer>& layers, const onnx::Model& quantized) {
+  const graph::Index index(quantized);
+  std::vector<Step> steps;
+  int first = 0;  // quantized node of the step's first layer
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const bool joins = !steps.empty() && index.producer(layers[i].input) < first &&
+                       layers[i].quantized_node > layers[i - 1].quantized_node;
+    if (!joins) {
+      steps.emplace_back();
+      first = layers[i].quantized_node;
+    }
+    steps.back().layers.push_back(i);
+  }
+  return steps;
+}
+
+class Tuner {
+ public:
+  Tuner(const onnx::Model& float_model, const graph::ValueTypes& float_types, onnx::Model& quantized,
+        const exec::Runtime& runtime, data::SampleSource& source, const FinetuneOptions& options,
+        std::vector<std::string>& notes)
+      : float_(float_model),
+        quantized_(quantized),
+        source_(source),
+        options_(options),
+        kernels_(finetune::cpu_kernels()),
+        layers_(find_layers(float_model, quantized, options.config, notes)),
+        steps_(make_steps(layers_, quantized)),
+        quantized_types_(exec::probe_values(runtime, quantized)),
+        solved_(options.directory, options.scratch),
+        float_branch_(runtime, float_model, float_types, float_cuts(), &options.spool, branch_options("float-")),
+        quantized_branch_(runtime, quantized, quantized_types_, quantized_cuts(), &options.spool,
+                          branch_options("quantized-")) {}
+
+  std::vector<LayerTuning> run() {
+    for (std::size_t step = 0; step < steps_.size(); ++step) run_step(step);
+    return std::move(results_);
+  }
+
+ private:
+  exec::BranchOptions branch_options(const char* name) {
+    return {.session = {exec::Tuning::lean, options_.threads, options_.stop, true, {}},
+            .taps = {},
+            .batch_invariant = false,
+            .name = name,
+            .inputs_of = [this](std::size_t sample) { return inputs_of(sample); }};
+  }
+
+  // Behind the last target of each step, and before its first layer.
+  std::vector<int> float_cuts() const {
+    std::vector<int> cuts;
+    for (const auto& step : steps_) cuts.push_back(layers_[step.layers.back()].float_node + 1);
+    if (cuts.back() == static_cast<int>(float_.graph.nodes.size())) cuts.pop_back();
+    return cuts;
+  }
+  std::vector<int> quantized_cuts() const {
+    std::vector<int> cuts;
+    for (const auto& step : steps_) cuts.push_back(layers_[step.layers.front()].quantized_node);
+    return cuts;
+  }
+
+  std::vector<data::Array> inputs_of(std::size_t wanted) {
+    source_.rewind();
+    std::optional<data::Sample> sample;
+    for (std::size_t number = 0; number <= wanted; ++number) sample = source_.next();
+    if (!sample) throw bad_input(fmt::format("calibration sample {} is not there any more", wanted + 1));
+    return std::move(sample->inputs);
+  }
+
+  bool needs_float_input() const { return options_.config.drop_ratio < 1; }
+
+  void run_step(std::size_t step) {
+    const auto known = solved_.load(step);
+    std::vector<Work> works;
+    for (const auto i : steps_[step].layers) works.emplace_back().layer = &layers_[i];
+    std::vector<std::string> targets, inputs;
+    for (const auto& work : works) {
+      targets.push_back(work.layer->target);
+      inputs.push_back(work.layer->input);
+    }
+    if (needs_float_input()) {
+      for (const auto& work : works) targets.push_back(work.layer->float_input);
+    }
+    sweep(step, works, targets, inputs, !known);
+    float_branch_.finish(step);
+    quantized_branch_.finish(step);
+    std::vector<SolvedLayer> solved = known.value_or(std::vector<SolvedLayer>());
+    if (!known) {
+      for (auto& work : works) solved.push_back(solve(work));
+      solved_.save(step, solved);
+      failpoint("finetune.solved");
+    }
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      apply(*works[i].layer, solved[i]);
+      results_.push_back(solved[i].tuning);
+    }
+  }
+
+  // All samples through the step's segment of both models.
+  void sweep(std::size_t step, std::vector<Work>& works, const std::vector<std::string>& targets,
+             const std::vector<std::string>& inputs, bool keep) {
+    auto float_stage = float_branch_.load(step, "float model", targets);
+    auto quantized_stage = quantized_branch_.load(step, "quantized model", inputs);
+    if (step == 0) {
+      source_.rewind();
+    } else {
+      float_branch_.announce(step, 0, samples_);
+    }
+    for (std::size_t s = 0; step == 0 || s < samples_; ++s) {
+      std::optional<data::Sample> sample;
+      if (step == 0 && !(sample = source_.next())) {
+        samples_ = s;
+        break;
+      }
+      const auto graph_inputs = sample ? std::span<const data::Array>(sample->inputs) : std::span<const data::Array>();
+      const std::string where = fmt::format("fine-tuning, sample {}", s + 1);
+      auto float_values = float_stage.run(s, graph_inputs, where, nullptr);
+      auto quantized_values = quantized_stage.run(s, graph_inputs, where, nullptr);
+      float_branch_.release(step, s, true);
+      quantized_branch_.release(step, s, true);
+      if (keep) {
+        for (std::size_t i = 0; i < works.size(); ++i) {
+          store::Record record{quantized_values[i], float_values[i]};
+          if (needs_float_input()) record.push_back(float_values[works.size() + i]);
+          take(works[i], s, std::move(record));
+        }
+      }
+      failpoint("finetune.sample");
+      if (options_.progress) options_.progress("finetune", done_ * 1, layers_.size());
+    }
+  }
+
+  // Every eighth sample is held back from solving, to judge the result by.
+  static bool is_held_back(std::size_t sample) { return sample % 8 == 7; }
+
+  void take(Work& work, std::size_t sample, store::Record record) {
+    if (sample == 0) begin(work, record);
+    if (is_held_back(sample)) {
+      work.held_back->add(std::move(record));
+    } else if (work.streamed) {
+      work.stored->add(std::move(record));
+    } else {
+      work.gram->add(record[0].shape, floats(record[0]), floats(record[1]));
+    }
+  }
+
+  void begin(Work& work, const store::Record& record) {
+    const auto& shape = record[0].shape;
+    const auto threads = thread_count(options_.threads);
+    work.geometry = geometry_of(float_, *work.layer, shape);
+    work.streamed = is_streamed(work, shape, threads);
+    const std::string name = fmt::format("layer-{}", work.layer - layers_.data());
+    if (work.streamed) {
+      work.stored = std::make_unique<StoredSamples>(options_.spool, name);
+    } else {
+      work.gram.emplace(work.geometry, kernels_, threads);
+    }
+    work.held_back = std::make_unique<StoredSamples>(options_.spool, name + "-held-back");
+  }
+
+  bool is_streamed(const Work& work, const std::vector<std::int64_t>& shape, std::size_t threads) const {
+    const auto& config = options_.config;
+    const bool possible = finetune::has_gram_form(false, config);
+    if (config.form == FinetuneForm::streamed) return true;
+    if (!possible && config.form == FinetuneForm::gram)
+      throw usage_error("--form gram cannot mix inputs of both models", "leave out --drop-ratio");
+    if (config.form == FinetuneForm::gram) return false;
+    if (!possible) return true;
+    if (config.rounding == Rounding::gptq) return false;
+    const std::uint64_t samples = std::max<std::uint64_t>(source_.file_count(), 1);
+    const auto gram = finetune::gram_cost(work.geometry, shape, samples, config, threads);
+    const auto streamed = finetune::streamed_cost(work.geometry, shape, config, threads);
+    return gram.bytes > options_.memory || streamed.flops < gram.flops;
+  }
+
+  SolvedLayer solve(Work& work) {
+    const auto start = Clock::now();
+    const auto& layer = *work.layer;
+    const auto weights = weights_of(float_, quantized_, layer, work.geometry);
+    const auto bias = bias_of(float_, layer);
+    const finetune::SolveControl control{thread_count(options_.threads), options_.stop, {}};
+    FinetuneConfig config = options_.config;
+    config.update_bias = config.update_bias && layer.stored_bias;
+    const finetune::Activation none;
+    finetune::Solution solution;
+    double before = 0, after = 0;
+    if (work.streamed) {
+      solution = finetune::solve_streamed(weights, work.geometry, bias, *work.stored, none, config, kernels_, control);
+      if (config.update_bias && config.rounding == Rounding::adaround)
+        solution.bias = finetune::streamed_bias(weights, work.geometry, solution, *work.stored, kernels_, control);
+    } else {
+      const auto form = work.gram->take();
+      work.gram.reset();
+      solution = finetune::solve(weights, form, bias, config, kernels_, control);
+      before = finetune::mean_squared_error(weights, form, finetune::nearest(weights, bias));
+      after = finetune::mean_squared_error(weights, form, solution);
+    }
+    SolvedLayer solved;
+    solved.tuning = {.name = layer.name, .op_type = layer.op_type, .streamed = work.streamed};
+    auto& judges = work.held_back->count() > 0 || !work.stored ? *work.held_back : *work.stored;
+    if (judges.count() > 0) {
+      auto kept =
+          finetune::keep_if_better(weights, work.geometry, bias, std::move(solution), judges, none, kernels_, control);
+      before = kept.nearest_error;
+      after = kept.error;
+      solved.tuning.tuned = kept.tuned;
+      solution = std::move(kept.solution);
+    } else {
+      solved.tuning.tuned = after < before;
+    }
+    solved.tuning.error_before = before;
+    solved.tuning.error_after = after;
+    solved.integers = stored_integers(quantized_, layer, work.geometry, solution.integers);
+    if (config.update_bias && solved.tuning.tuned) solved.bias = stored_bias(quantized_, layer, solution.bias);
+    solved.tuning.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    work.stored.reset();
+    work.held_back.reset();
+    if (options_.progress) options_.progress("finetune", ++done_, layers_.size());
+    return solved;
+  }
+
+  void apply(const TunedLayer& layer, SolvedLayer& solved) {
+    auto& tensors = quantized_.graph.initializers;
+    tensors[layer.stored_weight].data = solved_.keep(std::move(solved.integers));
+    if (!solved.bias.empty()) tensors[*layer.stored_bias].data = solved_.keep(std::move(solved.bias));
+  }
+
+  const onnx::Model& float_;
+  onnx::Model& quantized_;
+  data::SampleSource& source_;
+  const FinetuneOptions& options_;
+  const finetune::Kernels& kernels_;
+  std::vector<TunedLayer> layers_;
+  std::vector<Step> steps_;
+  graph::ValueTypes quantized_types_;
+  SolvedLayers solved_;
+  exec::Branch float_branch_;
+  exec::Branch quantized_branch_;
+  std::size_t samples_ = 0;
+  std::size_t done_ = 0;
+  std::vector<LayerTuning> results_;
+};
+
+}  // namespace
+
+std::vector<LayerTuning> finetune(const onnx::Model& float_model, const graph::ValueTypes& float_types,
+                                  onnx::Model& quantized, const exec::Runtime& runtime, data::SampleSource& source,
+                                  const FinetuneOptions& options, std::vector<std::string>& notes) {
+  return Tuner(float_model, float_types, quantized, runtime, source, options, notes).run();
+}
+
+}  // namespace detent::pipeline

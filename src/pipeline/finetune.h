@@ -1,0 +1,40 @@
+// Fine-tuning: one sweep over the float model and the quantized model side by side, in which the layers are solved one
+// after another, each with the inputs that the solved ones before it give.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "data/sample.h"
+#include "detent/config.h"
+#include "detent/progress.h"
+#include "detent/quantize.h"
+#include "exec/session.h"
+#include "graph/values.h"
+#include "onnx/model.h"
+#include "store/spool.h"
+
+namespace detent::pipeline {
+
+struct FinetuneOptions {
+  const FinetuneConfig& config;
+  int threads = 0;
+  store::Spool& spool;
+  std::uint64_t memory = 0;         // for forms and buffers of the layers that are solved together
+  std::filesystem::path directory;  // of the run: what is solved is put down there, and found again by a resumed run
+  std::filesystem::path scratch;    // for tuned weights
+  Progress progress = {};
+  std::stop_token stop = {};
+};
+
+/// Replaces the integers of `quantized`'s weights (and biases, if asked for) by better ones. A layer keeps nearest
+/// rounding where that is better on samples that were held back. `float_types` are of the float model. Throws what the
+/// runtime, the samples and the spool throw, usage for selections that match nothing.
+std::vector<LayerTuning> finetune(const onnx::Model& float_model, const graph::ValueTypes& float_types,
+                                  onnx::Model& quantized, const exec::Runtime& runtime, data::SampleSource& source,
+                                  const FinetuneOptions& options, std::vector<std::string>& notes);
+
+}  // namespace detent::pipeline

@@ -1,0 +1,100 @@
+#include "pipeline/solved_layers.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/fingerprint.h"
+
+namespace detent::pipeline {
+namespace fs = std::filesystem;
+namespace {
+
+// A file: the length of a JSON text (8 bytes), the text, then the bytes of all layers one after the other.
+using Json = nlohmann::json;
+
+Json describe(const SolvedLayer& layer) {
+  const auto& t = layer.tuning;
+  return {{"name", t.name},           {"op_type", t.op_type},
+          {"streamed", t.streamed},   {"tuned", t.tuned},
+          {"before", t.error_before}, {"after", t.error_after},
+          {"seconds", t.seconds},     {"integers", layer.integers.size()},
+          {"bias", layer.bias.size()}};
+}
+
+Fingerprint sum_of(std::span<const std::byte> bytes) {
+  Hasher hasher;
+  hasher.add(bytes);
+  return hasher.result();
+}
+
+}  // namespace
+
+fs::path SolvedLayers::file_of(std::size_t step) const { return directory_ / fmt::format("solved-{}", step); }
+
+void SolvedLayers::save(std::size_t step, const std::vector<SolvedLayer>& layers) const {
+  std::vector<std::byte> data;
+  Json json = Json::array();
+  for (const auto& layer : layers) {
+    json.push_back(describe(layer));
+    data.insert(data.end(), layer.integers.begin(), layer.integers.end());
+    data.insert(data.end(), layer.bias.begin(), layer.bias.end());
+  }
+  const std::string text = Json{{"layers", json}, {"sum", sum_of(data).text()}}.dump();
+  const std::uint64_t length = text.size();
+  AtomicFile file(file_of(step));
+  file.write(std::as_bytes(std::span(&length, 1)));
+  file.write(std::as_bytes(std::span(text)));
+  file.write(data);
+  file.commit();
+}
+
+std::optional<std::vector<SolvedLayer>> SolvedLayers::load(std::size_t step) const {
+  const fs::path path = file_of(step);
+  if (!fs::exists(path)) return std::nullopt;
+  const auto file = MappedFile::open(path, "solved layer");
+  const auto damaged = [&] { return bad_input(fmt::format("'{}' is damaged", path.string()), "run without --resume"); };
+  auto bytes = file->bytes();
+  std::uint64_t length = 0;
+  if (bytes.size() < sizeof length) throw damaged();
+  std::memcpy(&length, bytes.data(), sizeof length);
+  bytes = bytes.subspan(sizeof length);
+  if (length > bytes.size()) throw damaged();
+  const auto* text = reinterpret_cast<const char*>(bytes.data());
+  const auto json = Json::parse(text, text + length, nullptr, false);
+  bytes = bytes.subspan(length);
+  if (json.is_discarded() || json.value("sum", "") != sum_of(bytes).text()) throw damaged();
+  std::vector<SolvedLayer> layers;
+  for (const auto& entry : json.at("layers")) {
+    SolvedLayer layer;
+    layer.tuning = {entry.at("name"),   entry.at("op_type"), entry.at("streamed"), entry.at("tuned"),
+                    entry.at("before"), entry.at("after"),   entry.at("seconds")};
+    const auto cut = [&](std::size_t size) {
+      const auto part = bytes.first(size);
+      bytes = bytes.subspan(size);
+      return std::vector<std::byte>(part.begin(), part.end());
+    };
+    layer.integers = cut(entry.at("integers"));
+    layer.bias = cut(entry.at("bias"));
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+onnx::TensorData SolvedLayers::keep(std::vector<std::byte> bytes) {
+  constexpr std::size_t kKeepInMemory = 4096;
+  if (bytes.size() <= kKeepInMemory) return onnx::TensorData::owned(std::move(bytes));
+  const fs::path path = scratch_ / fmt::format("tuned-{}.bin", kept_++);
+  {
+    AtomicFile file(path);
+    file.write(bytes);
+    file.commit();
+  }
+  const auto file = MappedFile::open(path, "working file");
+  return onnx::TensorData::mapped(file, file->bytes());
+}
+
+}  // namespace detent::pipeline

@@ -1,0 +1,297 @@
+#include "pipeline/tuned_layer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "base/error.h"
+#include "graph/index.h"
+#include "quantize/name_pattern.h"
+
+namespace detent::pipeline {
+namespace {
+
+using finetune::LayerGeometry;
+using finetune::LayerKind;
+using finetune::WeightLayout;
+
+const std::set<std::string> kTypes{"Conv", "ConvTranspose", "Gemm", "MatMul"};
+
+template <class T>
+std::vector<T> values_of(const onnx::Tensor& tensor) {
+  std::vector<T> values(tensor.data.size() / sizeof(T));
+  std::size_t at = 0;
+  tensor.data.write_to([&](std::span<const std::byte> piece) {
+    std::memcpy(reinterpret_cast<std::byte*>(values.data()) + at, piece.data(), piece.size());
+    at += piece.size();
+  });
+  return values;
+}
+
+std::optional<std::size_t> initializer(const graph::Index& index, const std::string& name) {
+  const int found = index.initializer(name);
+  return found == graph::kNone ? std::nullopt : std::make_optional(static_cast<std::size_t>(found));
+}
+
+const onnx::Node* producer_of(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+  const int node = index.producer(value);
+  return node == graph::kNone ? nullptr : &model.graph.nodes[static_cast<std::size_t>(node)];
+}
+
+class Finder {
+ public:
+  Finder(const onnx::Model& float_model, const onnx::Model& quantized, const FinetuneConfig& config,
+         std::vector<std::string>& notes)
+      : float_(float_model),
+        quantized_(quantized),
+        config_(config),
+        notes_(notes),
+        float_index_(float_model),
+        quantized_index_(quantized) {}
+
+  std::vector<TunedLayer> run() {
+    check_names();
+    std::vector<TunedLayer> layers;
+    for (std::size_t n = 0; n < quantized_.graph.nodes.size(); ++n) {
+      const auto& node = quantized_.graph.nodes[n];
+      if (!node.domain().empty() || !kTypes.contains(node.op_type())) continue;
+      if (auto layer = find(static_cast<int>(n), node)) layers.push_back(std::move(*layer));
+    }
+    if (layers.empty())
+      throw usage_error("--finetune: no selected layer has quantized weights", "change --finetune-nodes or --op-types");
+    std::sort(layers.begin(), layers.end(), [](const auto& a, const auto& b) { return a.float_node < b.float_node; });
+    return layers;
+  }
+
+ private:
+  void check_names() const {
+    for (const auto& type : config_.op_types) {
+      if (!kTypes.contains(type))
+        throw usage_error(fmt::format("--finetune-op-types: '{}' cannot be tuned", type),
+                          "choose from: Conv, ConvTranspose, Gemm, MatMul");
+    }
+    for (const auto& text : config_.nodes) {
+      const quantization::NamePattern pattern(text);
+      const auto& nodes = float_.graph.nodes;
+      if (std::none_of(nodes.begin(), nodes.end(), [&](const auto& node) { return pattern.matches(node.id()); }))
+        throw usage_error(fmt::format("--finetune-nodes: no node matches '{}'", text),
+                          "names are listed by: detent inspect MODEL");
+    }
+  }
+
+  bool is_selected(const onnx::Node& node) const {
+    const auto& types = config_.op_types;
+    if (!types.empty() && std::find(types.begin(), types.end(), node.op_type()) == types.end()) return false;
+    return config_.nodes.empty() || std::any_of(config_.nodes.begin(), config_.nodes.end(), [&](const auto& text) {
+             return quantization::NamePattern(text).matches(node.id());
+           });
+  }
+
+  // The stored weight leads back to the float weight, and that to the float node.
+  std::optional<TunedLayer> find(int position, const onnx::Node& node) {
+    TunedLayer layer;
+    layer.quantized_node = position;
+    layer.op_type = node.op_type();
+    layer.input = node.inputs()[0];
+    const auto* dequantize = producer_of(quantized_, quantized_index_, node.inputs()[1]);
+    if (dequantize == nullptr || dequantize->op_type() != "DequantizeLinear") return std::nullopt;
+    const auto stored = initializer(quantized_index_, dequantize->inputs()[0]);
+    if (!stored) return std::nullopt;  // a product of two activations
+    constexpr std::string_view kSuffix = "_DequantizeLinear";
+    std::string weight = dequantize->name();
+    if (weight.ends_with(kSuffix)) weight.resize(weight.size() - kSuffix.size());
+    const auto float_weight = initializer(float_index_, weight);
+    const auto readers = float_index_.consumers(weight);
+    if (!float_weight || readers.empty()) return std::nullopt;
+    const auto& float_node = float_.graph.nodes[static_cast<std::size_t>(readers.front())];
+    if (!is_selected(float_node)) return std::nullopt;
+    const auto refuse = [&](const char* reason) {
+      notes_.push_back(fmt::format("{}: not fine-tuned: {}", float_node.label(), reason));
+      return std::nullopt;
+    };
+    if (readers.size() > 1) return refuse("its weight has several readers");
+    if (float_.graph.initializers[*float_weight].type != onnx::DataType::float32)
+      return refuse("its weight is not float32");
+    if (node.is("MatMul") && float_.graph.initializers[*float_weight].dims.size() != 2)
+      return refuse("its weight is not a matrix");
+    if (node.is("Gemm") && (node.int_or("transA", 0) != 0 || node.float_or("alpha", 1) != 1))
+      return refuse("transA or alpha is set");
+    if (node.is("ConvTranspose") && (node.attribute("output_shape") != nullptr || is_padded_automatically(node)))
+      return refuse("its padding is given by output_shape or auto_pad");
+    layer.name = float_node.id();
+    layer.float_node = readers.front();
+    layer.float_input = float_node.inputs()[0];
+    layer.target = float_node.outputs()[0];
+    layer.float_weight = *float_weight;
+    layer.stored_weight = *stored;
+    layer.stored_scale = *initializer(quantized_index_, dequantize->inputs()[1]);
+    layer.stored_zero = *initializer(quantized_index_, dequantize->inputs()[2]);
+    const bool inputs_first =
+        node.is("ConvTranspose") || node.is("MatMul") || (node.is("Gemm") && node.int_or("transB", 0) == 0);
+    layer.layout = inputs_first ? WeightLayout::inputs_first : WeightLayout::outputs_first;
+    if (!find_bias(node, float_node, layer)) return refuse("its bias is computed, or not one value for each output");
+    return layer;
+  }
+
+  static bool is_padded_automatically(const onnx::Node& node) {
+    const auto* attribute = node.attribute("auto_pad");
+    return attribute != nullptr && attribute->as_string() != "NOTSET";
+  }
+
+  bool find_bias(const onnx::Node& node, const onnx::Node& float_node, TunedLayer& layer) const {
+    if (float_node.is("MatMul") || float_node.inputs().size() < 3 || float_node.inputs()[2].empty()) return true;
+    layer.float_bias = initializer(float_index_, float_node.inputs()[2]);
+    if (!layer.float_bias) return false;
+    if (float_node.is("Gemm")) {
+      layer.bias_factor = float_node.float_or("beta", 1);
+      const auto outputs = layer.layout == WeightLayout::outputs_first ? 0U : 1U;
+      const auto& dims = float_.graph.initializers[layer.float_weight].dims;
+      if (float_.graph.initializers[*layer.float_bias].count() != dims[outputs]) return false;
+    }
+    if (quantized_index_.consumers(node.inputs()[2]).size() > 1) return true;  // shared: it stays as it is
+    const auto* dequantize = producer_of(quantized_, quantized_index_, node.inputs()[2]);
+    if (dequantize == nullptr) {
+      layer.stored_bias = initializer(quantized_index_, node.inputs()[2]);
+    } else if (dequantize->op_type() == "DequantizeLinear") {
+      layer.stored_bias = initializer(quantized_index_, dequantize->inputs()[0]);
+      layer.bias_scale = initializer(quantized_index_, dequantize->inputs()[1]);
+    }
+    return true;
+  }
+
+  const onnx::Model& float_;
+  const onnx::Model& quantized_;
+  const FinetuneConfig& config_;
+  std::vector<std::string>& notes_;
+  graph::Index float_index_;
+  graph::Index quantized_index_;
+};
+
+// Pads that keep the output at ceil(input / stride), as ONNX's SAME_UPPER and SAME_LOWER do.
+void pad_same(LayerGeometry& geometry, const std::vector<std::int64_t>& input_shape, bool upper) {
+  for (std::size_t a = 0; a < geometry.kernel.size(); ++a) {
+    const std::int64_t in = input_shape.at(a + 2);
+    const std::int64_t out = (in + geometry.strides[a] - 1) / geometry.strides[a];
+    const std::int64_t reach = (geometry.kernel[a] - 1) * geometry.dilations[a] + 1;
+    const std::int64_t all = std::max<std::int64_t>((out - 1) * geometry.strides[a] + reach - in, 0);
+    geometry.pads_begin[a] = upper ? all / 2 : all - all / 2;
+    geometry.pads_end[a] = all - geometry.pads_begin[a];
+  }
+}
+
+std::vector<std::int64_t> ints_or(const onnx::Node& node, const char* name, std::vector<std::int64_t> fallback) {
+  const auto* attribute = node.attribute(name);
+  return attribute == nullptr ? std::move(fallback) : attribute->as_ints();
+}
+
+template <class Int>
+std::vector<std::byte> narrowed(const std::vector<std::int32_t>& integers) {
+  std::vector<std::byte> bytes(integers.size() * sizeof(Int));
+  for (std::size_t i = 0; i < integers.size(); ++i) {
+    const auto value = static_cast<Int>(integers[i]);
+    std::memcpy(bytes.data() + i * sizeof(Int), &value, sizeof(Int));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<TunedLayer> find_layers(const onnx::Model& float_model, const onnx::Model& quantized,
+                                    const FinetuneConfig& config, std::vector<std::string>& notes) {
+  return Finder(float_model, quantized, config, notes).run();
+}
+
+LayerGeometry geometry_of(const onnx::Model& float_model, const TunedLayer& layer,
+                          const std::vector<std::int64_t>& input_shape) {
+  const auto& node = float_model.graph.nodes[static_cast<std::size_t>(layer.float_node)];
+  const auto& dims = float_model.graph.initializers[layer.float_weight].dims;
+  LayerGeometry geometry;
+  if (node.is("MatMul") || node.is("Gemm")) {
+    const bool outputs_first = layer.layout == WeightLayout::outputs_first;
+    geometry.outputs = dims[outputs_first ? 0 : 1];
+    geometry.inputs = dims[outputs_first ? 1 : 0];
+    return geometry;
+  }
+  const bool transposed = node.is("ConvTranspose");
+  geometry.kind = transposed ? LayerKind::transposed : LayerKind::convolution;
+  geometry.groups = node.int_or("group", 1);
+  geometry.inputs = transposed ? dims[0] : dims[1] * geometry.groups;
+  geometry.outputs = transposed ? dims[1] * geometry.groups : dims[0];
+  geometry.kernel.assign(dims.begin() + 2, dims.end());
+  const std::size_t axes = geometry.kernel.size();
+  geometry.strides = ints_or(node, "strides", std::vector<std::int64_t>(axes, 1));
+  geometry.dilations = ints_or(node, "dilations", std::vector<std::int64_t>(axes, 1));
+  const auto pads = ints_or(node, "pads", std::vector<std::int64_t>(2 * axes, 0));
+  if (geometry.strides.size() != axes || geometry.dilations.size() != axes || pads.size() != 2 * axes ||
+      input_shape.size() != axes + 2) {
+    throw bad_input(fmt::format("{}: attributes and shapes do not agree", node.label()));
+  }
+  geometry.pads_begin.assign(pads.begin(), pads.begin() + static_cast<std::ptrdiff_t>(axes));
+  geometry.pads_end.assign(pads.begin() + static_cast<std::ptrdiff_t>(axes), pads.end());
+  if (transposed) geometry.output_padding = ints_or(node, "output_padding", std::vector<std::int64_t>(axes, 0));
+  const auto* automatic = node.attribute("auto_pad");
+  const std::string mode = automatic == nullptr ? "NOTSET" : automatic->as_string();
+  if (mode == "SAME_UPPER" || mode == "SAME_LOWER") pad_same(geometry, input_shape, mode == "SAME_UPPER");
+  return geometry;
+}
+
+finetune::QuantizedWeights weights_of(const onnx::Model& float_model, const onnx::Model& quantized,
+                                      const TunedLayer& layer, const LayerGeometry& geometry) {
+  const auto& stored = quantized.graph.initializers[layer.stored_weight];
+  finetune::QuantizedWeights weights;
+  weights.rows = static_cast<std::size_t>(geometry.outputs);
+  weights.columns = static_cast<std::size_t>(geometry.fan_in());
+  weights.values =
+      to_matrix(geometry, layer.layout, values_of<float>(float_model.graph.initializers[layer.float_weight]));
+  const auto scales = values_of<float>(quantized.graph.initializers[layer.stored_scale]);
+  const auto zeros = onnx::to_int64s(quantized.graph.initializers[layer.stored_zero]);
+  // One for each output channel, of a group where a transposed convolution has several; or one for all.
+  const std::size_t repeats = std::max<std::size_t>(scales.size(), 1);
+  for (std::size_t row = 0; row < weights.rows; ++row) {
+    weights.scale.push_back(scales[row % repeats]);
+    weights.zero.push_back(static_cast<std::int32_t>(zeros[row % repeats]));
+  }
+  const bool is_signed = stored.type == onnx::DataType::int8 || stored.type == onnx::DataType::int16;
+  const int bits = onnx::bits_of(stored.type);
+  weights.lowest = is_signed ? -(1 << (bits - 1)) : 0;
+  weights.highest = is_signed ? (1 << (bits - 1)) - 1 : (1 << bits) - 1;
+  return weights;
+}
+
+std::vector<float> bias_of(const onnx::Model& float_model, const TunedLayer& layer) {
+  if (!layer.float_bias) return {};
+  auto bias = values_of<float>(float_model.graph.initializers[*layer.float_bias]);
+  for (float& b : bias) b *= layer.bias_factor;
+  return bias;
+}
+
+std::vector<std::byte> stored_integers(const onnx::Model& quantized, const TunedLayer& layer,
+                                       const LayerGeometry& geometry, const std::vector<std::int32_t>& integers) {
+  const auto ordered = from_matrix(geometry, layer.layout, integers);
+  const bool wide = onnx::bits_of(quantized.graph.initializers[layer.stored_weight].type) == 16;
+  return wide ? narrowed<std::int16_t>(ordered) : narrowed<std::int8_t>(ordered);
+}
+
+std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLayer& layer,
+                                   const std::vector<float>& bias) {
+  if (!layer.bias_scale) {
+    std::vector<float> values = bias;
+    for (float& b : values) b /= layer.bias_factor;
+    const auto bytes = std::as_bytes(std::span<const float>(values));
+    return {bytes.begin(), bytes.end()};
+  }
+  const auto scales = values_of<float>(quantized.graph.initializers[*layer.bias_scale]);
+  std::vector<std::int32_t> integers;
+  for (std::size_t i = 0; i < bias.size(); ++i) {
+    const double q = std::nearbyint(static_cast<double>(bias[i]) / static_cast<double>(scales[i % scales.size()]));
+    integers.push_back(static_cast<std::int32_t>(
+        std::clamp<double>(q, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max())));
+  }
+  return narrowed<std::int32_t>(integers);
+}
+
+}  // namespace detent::pipeline

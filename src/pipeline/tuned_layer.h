@@ -1,0 +1,61 @@
+// The layers that fine-tuning works on, found in the float model and in its quantized form.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "detent/config.h"
+#include "finetune/geometry.h"
+#include "finetune/patches.h"
+#include "finetune/problem.h"
+#include "onnx/model.h"
+
+namespace detent::pipeline {
+
+/// A linear layer whose weights are stored as integers. Nodes are positions in their model, tensors positions among its
+/// initializers.
+struct TunedLayer {
+  std::string name;  // of the node
+  std::string op_type;
+  int float_node = 0;
+  int quantized_node = 0;
+  std::string input;        // of the quantized model: the layer's first input
+  std::string float_input;  // of the float model
+  std::string target;       // of the float model: the layer's output
+  std::size_t float_weight = 0;
+  std::size_t stored_weight = 0;
+  std::size_t stored_scale = 0;
+  std::size_t stored_zero = 0;
+  float bias_factor = 1;                   // Gemm's beta, which the stored bias has in it
+  std::optional<std::size_t> float_bias;   // initializer of the float model
+  std::optional<std::size_t> stored_bias;  // int32, or the float bias itself
+  std::optional<std::size_t> bias_scale;   // of an int32 bias
+  finetune::WeightLayout layout = finetune::WeightLayout::outputs_first;
+};
+
+/// Layers that the configuration names, in the order of the float model. What cannot be tuned is noted with the reason.
+/// Throws usage for names and types that match nothing.
+std::vector<TunedLayer> find_layers(const onnx::Model& float_model, const onnx::Model& quantized,
+                                    const FinetuneConfig& config, std::vector<std::string>& notes);
+
+/// The layer's geometry for an input of this shape. Throws bad_input for attributes that contradict it.
+finetune::LayerGeometry geometry_of(const onnx::Model& float_model, const TunedLayer& layer,
+                                    const std::vector<std::int64_t>& input_shape);
+
+/// Weights, scales and zero points, as a matrix.
+finetune::QuantizedWeights weights_of(const onnx::Model& float_model, const onnx::Model& quantized,
+                                      const TunedLayer& layer, const finetune::LayerGeometry& geometry);
+/// The bias that the float layer adds; empty: none.
+std::vector<float> bias_of(const onnx::Model& float_model, const TunedLayer& layer);
+
+/// Integers in the order and type of the stored weight, as bytes.
+std::vector<std::byte> stored_integers(const onnx::Model& quantized, const TunedLayer& layer,
+                                       const finetune::LayerGeometry& geometry,
+                                       const std::vector<std::int32_t>& integers);
+/// The bias as it is stored, as bytes.
+std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLayer& layer,
+                                   const std::vector<float>& bias);
+
+}  // namespace detent::pipeline
