@@ -5,6 +5,7 @@
 
 #include "graph/index.h"
 #include "graph/liveness.h"
+#include "plan/as_executed.h"
 
 namespace detent::planning {
 namespace {
@@ -13,7 +14,7 @@ constexpr std::uint64_t kKiB = 1024;
 constexpr std::uint64_t kMiB = 1024 * kKiB;
 
 // Measured with ONNX Runtime 1.31 on x86-64: docs/decisions/008.
-constexpr std::uint64_t kProcess = 31 * kMiB;      // detent and the runtime, a model read
+constexpr std::uint64_t kProcess = 33 * kMiB;      // detent and the runtime, a model read
 constexpr std::uint64_t kSessionNode = 16 * kKiB;  // a node of a session, taps among them
 constexpr std::uint64_t kHistogram = 30 * kKiB;    // a typical summary
 constexpr std::uint64_t kScratch = 512 * kKiB;     // counting tables of a thread, as far as they are touched
@@ -52,21 +53,30 @@ std::uint64_t resident_weights(const onnx::Model& model, const graph::Index& ind
   return bytes;
 }
 
-// What the runtime's kernels allocate beside inputs and outputs: in blocked layout a copy of an input that others still
-// read; for a transposed convolution all its products before they are added up.
-graph::Workspace workspace_of(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
-                              bool blocked) {
-  return [&model, &index, &types, blocked](const onnx::Node& node, bool kept) -> std::uint64_t {
-    if (node.inputs().size() < 2) return 0;
-    const std::uint64_t input = graph::static_bytes(types, node.inputs()[0]).value_or(0);
-    if (node.is("Conv")) return blocked && kept ? input : 0;
+// What the runtime's kernels allocate beside inputs and outputs: for a transposed convolution all its products before
+// they are added up.
+graph::Workspace workspace_of(const Executed& executed, const graph::Index& index) {
+  return [&executed, &index](const onnx::Node& node, bool) -> std::uint64_t {
+    if (!node.is("ConvTranspose") || node.inputs().size() < 2) return 0;
     const int weight = index.initializer(node.inputs()[1]);
-    if (!node.is("ConvTranspose") || weight == graph::kNone) return 0;
-    const auto& tensor = model.graph.initializers[static_cast<std::size_t>(weight)];
+    if (weight == graph::kNone) return 0;
+    const std::uint64_t input = graph::static_bytes(executed.types, node.inputs()[0]).value_or(0);
+    const auto& tensor = executed.model.graph.initializers[static_cast<std::size_t>(weight)];
     const auto channels = static_cast<std::uint64_t>(std::max<std::int64_t>(tensor.dims.front(), 1));
     // Pixels of one channel, times the weights of one input channel.
     return input / channels * (static_cast<std::uint64_t>(tensor.count()) / channels);
   };
+}
+
+// Bytes of activations alive at one time, nullopt when a shape is not static.
+std::optional<std::uint64_t> alive_at_once(const onnx::Model& model, const graph::Index& index,
+                                           const graph::ValueTypes& types, const std::vector<std::string>& observed,
+                                           bool in_blocks) {
+  const Executed executed = as_executed(model, index, types, observed, in_blocks ? channel_block() : 0);
+  const graph::Index executed_index(executed.model);
+  const auto alive =
+      graph::liveness(executed.model, executed_index, executed.types, workspace_of(executed, executed_index));
+  return alive ? std::optional(alive->peak_bytes) : std::nullopt;
 }
 
 }  // namespace
@@ -86,7 +96,7 @@ std::optional<CalibrationCost> calibration_cost(const onnx::Model& model, const 
                                                 const std::vector<std::string>& observed, const Circumstances& c) {
   const graph::Index index(model);
   const bool blocked = tuning_for(model) == exec::Tuning::blocked;
-  const auto alive = graph::liveness(model, index, types, workspace_of(model, index, types, blocked));
+  const auto alive = alive_at_once(model, index, types, observed, blocked);
   if (!alive) return std::nullopt;
   CalibrationCost cost;
   for (const auto& node : model.graph.nodes) {
@@ -102,7 +112,7 @@ std::optional<CalibrationCost> calibration_cost(const onnx::Model& model, const 
       {"session", kSessionNode * (model.graph.nodes.size() + observed.size())},
       {"weights, mapped from the file", resident_weights(model, index, types)},
       {"convolution weights in blocked layout", blocked ? convolution_weights(model, index) : 0},
-      {"activations alive at once", workers * alive->peak_bytes},
+      {"activations alive at once", workers * *alive},
       {"samples", workers * c.sample_bytes},
       {"statistics", c.histograms ? workers * (kHistogram * observed.size() + c.threads * kScratch) : 0},
   };

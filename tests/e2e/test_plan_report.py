@@ -45,7 +45,7 @@ def test_the_plan_says_what_the_run_does(place: Place, tmp_path: Path) -> None:
     assert planned["macs"] > 0
     assert sum(part["bytes"] for part in planned["memory"]) == planned["peak_memory_bytes"]
     measured = next(s["peak_memory_bytes"] for s in done["stages"] if s["name"] == "Calibration")
-    assert 0.75 < planned["peak_memory_bytes"] / measured < 1.25
+    assert 0.85 < planned["peak_memory_bytes"] / measured < 1.15
     assert 0.8 < planned["output_bytes"] / done["model_bytes_after"] < 1.25
 
 
