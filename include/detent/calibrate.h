@@ -11,6 +11,7 @@
 
 #include "detent/config.h"
 #include "detent/error.h"
+#include "detent/profile.h"
 #include "detent/progress.h"
 #include "detent/stage_report.h"
 
@@ -32,6 +33,8 @@ struct CalibrateOptions {
   int threads = 0;              // of the runtime; 0: one per core
   int workers = 1;              // samples at a time
   std::optional<std::filesystem::path> profile;
+  /// Takes up the stages instead of a profile of this run's own; must outlive the run.
+  Profiler* profiler = nullptr;
   std::optional<std::filesystem::path> work_dir;
   std::optional<std::filesystem::path> runtime;
   Progress progress;

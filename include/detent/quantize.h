@@ -11,6 +11,7 @@
 
 #include "detent/config.h"
 #include "detent/error.h"
+#include "detent/profile.h"
 #include "detent/progress.h"
 #include "detent/stage_report.h"
 
@@ -36,6 +37,8 @@ struct QuantizeOptions {
   /// Also write the float model as it was calibrated, after the graph rewrites.
   std::optional<std::filesystem::path> prepared_output;
   std::optional<std::filesystem::path> profile;
+  /// Takes up the stages instead of a profile of this run's own; must outlive the run.
+  Profiler* profiler = nullptr;
   /// One HTML file that shows where time, memory and bytes went, and what each layer and tensor lost. With calibration
   /// data both models run on a few samples for it.
   std::optional<std::filesystem::path> report;

@@ -13,6 +13,7 @@
 #include "pipeline/collect.h"
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
+#include "pipeline/run_profiler.h"
 #include "profile/profiler.h"
 #include "quantize/placement.h"
 #include "shim/ranks.h"
@@ -66,7 +67,8 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
   CalibrateResult result;
   result.rank = ranks.rank();
   result.ranks = ranks.size();
-  profile::Profiler profiler(profile_of(options, ranks));
+  pipeline::RunProfiler run_profiler(options.profiler, profile_of(options, ranks));
+  profile::Profiler& profiler = run_profiler.profiler();
   const TempDir work(options.work_dir.value_or(""));
   profiler.watch_directory(work.path());
 
@@ -105,8 +107,8 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
     calibration::write_statistics(statistics, options.output);
     result.output_bytes = std::filesystem::file_size(options.output);
   }
-  profiler.finish();
-  for (const auto& stage : profiler.stages()) result.stages.push_back({stage.name, stage.seconds, stage.peak_memory});
+  run_profiler.finish();
+  result.stages = run_profiler.stage_reports();
   result.peak_memory = profiler.peak_memory();
   return result;
 }

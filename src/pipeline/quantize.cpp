@@ -16,6 +16,7 @@
 #include "pipeline/collect.h"
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
+#include "pipeline/run_profiler.h"
 #include "pipeline/run_report.h"
 #include "profile/profiler.h"
 #include "profile/trace.h"
@@ -121,7 +122,8 @@ class Run {
  public:
   explicit Run(const QuantizeOptions& options)
       : options_(options),
-        profiler_(options.profile),
+        run_profiler_(options.profiler, options.profile),
+        profiler_(run_profiler_.profiler()),
         work_(options.work_dir.value_or("")),
         runtime_(options.runtime),
         reports_(options.report || options.trace) {
@@ -134,10 +136,9 @@ class Run {
     insert_pairs(ranges);
     write();
     if (reports_) compare_models();
-    profiler_.finish();
+    run_profiler_.finish();
     if (reports_) pipeline::write_reports(report_, options_, result_, work_.path(), profiler_);
-    for (const auto& stage : profiler_.stages())
-      result_.stages.push_back({stage.name, stage.seconds, stage.peak_memory});
+    result_.stages = run_profiler_.stage_reports();
     result_.peak_memory = profiler_.peak_memory();
     return std::move(result_);
   }
@@ -232,7 +233,8 @@ class Run {
   }
 
   const QuantizeOptions& options_;
-  profile::Profiler profiler_;
+  pipeline::RunProfiler run_profiler_;
+  profile::Profiler& profiler_;
   TempDir work_;
   exec::Runtime runtime_;
   bool reports_;

@@ -107,7 +107,7 @@ std::uint64_t predicted_activations(const Model& model, const Names& observed) {
 // What the runtime's allocator had in use at one time, beside what is predicted, which counts the graph's input too.
 void expect_as_measured(const Model& model, const Names& observed) {
   const auto predicted = static_cast<double>(predicted_activations(model, observed));
-  const exec::Runtime fresh;
+  const exec::Runtime fresh(runtime_library());
   exec::Session session(fresh, exec::emit(model, tap(observed)), "the model", {tuning_for(model), 2, {}});
   Recorder recorder;
   const Array input = random_floats(image(16));
