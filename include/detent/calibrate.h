@@ -35,6 +35,10 @@ struct CalibrateOptions {
   std::optional<std::filesystem::path> profile;
   /// Takes up the stages instead of a profile of this run's own; must outlive the run.
   Profiler* profiler = nullptr;
+  /// As for quantize(), without what only a quantized model tells. Of several processes, rank 0 writes its own.
+  std::optional<std::filesystem::path> report;
+  std::optional<std::filesystem::path> trace;
+  std::vector<std::string> command;
   std::optional<std::filesystem::path> work_dir;
   std::optional<std::filesystem::path> runtime;
   Progress progress;

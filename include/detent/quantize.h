@@ -44,6 +44,8 @@ struct QuantizeOptions {
   std::optional<std::filesystem::path> report;
   /// Stages and layers in the Chrome trace format.
   std::optional<std::filesystem::path> trace;
+  /// The command line, for the report.
+  std::vector<std::string> command;
   /// Where working files go; unset: $TMPDIR or /tmp.
   std::optional<std::filesystem::path> work_dir;
   /// ONNX Runtime's library; unset: searched.
@@ -58,6 +60,9 @@ struct TensorParams {
   std::int32_t zero_point = 0;
   float range_min = 0;
   float range_max = 0;
+  /// Where the range comes from: the name of a calibration method, "given" (TensorOverride::range), or "operator", as
+  /// of Softmax.
+  std::string method;
 };
 
 struct QuantizeResult {

@@ -37,6 +37,14 @@ struct Running {
 };
 void add_running(CLI::App& command, Running into);
 
+/// What tells where time and memory went.
+struct Profiling {
+  std::optional<std::filesystem::path>& profile;
+  std::optional<std::filesystem::path>& report;
+  std::optional<std::filesystem::path>& trace;
+};
+void add_profiling(CLI::App& command, Profiling into);
+
 /// All that decides what quantize() makes of a model.
 void add_quantization(CLI::App& command, QuantizeOptions& options);
 

@@ -14,6 +14,7 @@
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
 #include "pipeline/run_profiler.h"
+#include "pipeline/run_report.h"
 #include "profile/profiler.h"
 #include "quantize/placement.h"
 #include "shim/ranks.h"
@@ -48,7 +49,9 @@ void reduce(shim::Ranks& ranks, calibration::Statistics& statistics, const std::
 
 std::vector<std::filesystem::path> written_files(const CalibrateOptions& options) {
   std::vector<std::filesystem::path> files{options.output};
-  if (options.profile) files.push_back(*options.profile);
+  for (const auto& path : {options.profile, options.report, options.trace}) {
+    if (path) files.push_back(*path);
+  }
   return files;
 }
 
@@ -58,17 +61,31 @@ std::optional<std::filesystem::path> profile_of(const CalibrateOptions& options,
   return std::filesystem::path(fmt::format("{}.rank{}", options.profile->string(), ranks.rank()));
 }
 
+pipeline::ReportRequest report_request(const CalibrateOptions& options, const CalibrateResult& result,
+                                       const TempDir& work) {
+  pipeline::ReportRequest request{options.report, options.trace, options.model,   options.command,
+                                  result.notes,   nullptr,       options.threads, work.path()};
+  if (result.ranks > 1) {
+    request.notes.push_back(
+        fmt::format("time, memory and layers are those of rank 0 of {}; the statistics are of all", result.ranks));
+  }
+  return request;
+}
+
 }  // namespace
 
 CalibrateResult calibrate(const CalibrateOptions& options) {
   check_options(options);
   pipeline::check_apart(written_files(options), options.calibration_data);
+  pipeline::check_report_paths(options.report, options.trace);
   auto ranks = shim::Ranks::join();
   CalibrateResult result;
   result.rank = ranks.rank();
   result.ranks = ranks.size();
   pipeline::RunProfiler run_profiler(options.profiler, profile_of(options, ranks));
   profile::Profiler& profiler = run_profiler.profiler();
+  const bool reports = ranks.rank() == 0 && (options.report || options.trace);
+  pipeline::RunReport report;
   const TempDir work(options.work_dir.value_or(""));
   profiler.watch_directory(work.path());
 
@@ -85,13 +102,23 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
       data::open_samples(options.calibration_data, pipeline::input_specs(prepared.model),
                          {options.max_samples, options.batch_size, static_cast<std::size_t>(ranks.rank()),
                           static_cast<std::size_t>(ranks.size())});
+  if (reports) {
+    pipeline::describe_layers(prepared, placement, runtime, *source,
+                              {placement.to_observe().size(), options.histograms,
+                               pipeline::thread_count(options.threads), static_cast<std::size_t>(options.workers), 0},
+                              report);
+    report.recording.directory = work.path();
+  }
   pre_process.reset();
   calibration::Statistics statistics;
   {
     const auto scope = profiler.scope(Step::calibration);
-    statistics = pipeline::collect(prepared, placement, runtime, *source,
-                                   {options.histograms, options.most_common, options.allow_nonfinite, options.threads,
-                                    options.workers, options.progress, options.stop});
+    report.collect_start = profiler.now();
+    statistics =
+        pipeline::collect(prepared, placement, runtime, *source,
+                          {options.histograms, options.most_common, options.allow_nonfinite, options.threads,
+                           options.workers, options.progress, options.stop, reports ? &report.recording : nullptr});
+    report.samples_run = statistics.samples;
     statistics.model = identity;
     statistics.model_name = options.model.filename().string();
     reduce(ranks, statistics, options.stop);
@@ -108,6 +135,10 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
     result.output_bytes = std::filesystem::file_size(options.output);
   }
   run_profiler.finish();
+  if (reports) {
+    report.statistics = std::move(statistics);
+    pipeline::write_reports(report, report_request(options, result, work), run_profiler);
+  }
   result.stages = run_profiler.stage_reports();
   result.peak_memory = profiler.peak_memory();
   return result;

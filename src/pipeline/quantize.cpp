@@ -19,7 +19,6 @@
 #include "pipeline/run_profiler.h"
 #include "pipeline/run_report.h"
 #include "profile/profiler.h"
-#include "profile/trace.h"
 #include "quantize/insert.h"
 #include "quantize/params.h"
 #include "quantize/placement.h"
@@ -89,12 +88,14 @@ void count_nodes(const onnx::Model& model, const quantization::Placement& placem
 }
 
 void record_activations(const quantization::Placement& placement, const quantization::Params& params,
-                        QuantizeResult& result) {
+                        const std::map<std::string, std::string>& sources, QuantizeResult& result) {
   for (const auto& mark : placement.marks) {
     const auto found = params.find(mark.value);
     if (mark.is_constant || found == params.end()) continue;
     const auto& p = found->second.channels.front();
-    result.activations[mark.value] = {p.scale, p.zero_point, found->second.range.min, found->second.range.max};
+    const auto source = sources.find(found->second.source);
+    result.activations[mark.value] = {p.scale, p.zero_point, found->second.range.min, found->second.range.max,
+                                      source == sources.end() ? "" : source->second};
   }
 }
 
@@ -137,7 +138,7 @@ class Run {
     write();
     if (reports_) compare_models();
     run_profiler_.finish();
-    if (reports_) pipeline::write_reports(report_, options_, result_, work_.path(), profiler_);
+    if (reports_) pipeline::write_reports(report_, report_request(), run_profiler_);
     result_.stages = run_profiler_.stage_reports();
     result_.peak_memory = profiler_.peak_memory();
     return std::move(result_);
@@ -179,6 +180,7 @@ class Run {
     auto statistics = options_.statistics ? saved_statistics(options_, identity_, source_.get()) : new_statistics();
     result_.samples = statistics.samples;
     if (source_) append(result_.notes, source_->notes());
+    if (!options_.statistics) report_.samples_run = statistics.samples;
     auto ranges = quantization::find_ranges(placement_, statistics, options_.config, range_options(options_));
     if (reports_) report_.statistics = std::move(statistics);
     return ranges;
@@ -204,7 +206,7 @@ class Run {
     const auto params =
         quantization::compute_all(prepared_.model, placement_, ranges, extremes_, options_.config, result_.notes);
     count_nodes(prepared_.model, placement_, params, result_);
-    record_activations(placement_, params, result_);
+    record_activations(placement_, params, quantization::range_sources(placement_, range_options(options_)), result_);
     quantization::insert(prepared_.model, placement_, params, options_.config, result_.notes);
   }
 
@@ -214,6 +216,11 @@ class Run {
     if (options_.stop.stop_requested()) throw interrupted();
     const auto written = onnx::write_model(prepared_.model, options_.output, {options_.external_data_threshold});
     result_.model_bytes_after = written.model_bytes + written.data_bytes;
+  }
+
+  pipeline::ReportRequest report_request() const {
+    return {options_.report, options_.trace, options_.model,   options_.command,
+            result_.notes,   &result_,       options_.threads, work_.path()};
   }
 
   // A few samples tell which layers lose most.
@@ -257,8 +264,7 @@ QuantizeResult quantize(const QuantizeOptions& options) {
                       "calibrate with mpirun, then quantize --statistics without it");
   }
   pipeline::check_apart(written_files(options), options.calibration_data, options.statistics);
-  if (options.trace) profile::check_trace_path(*options.trace);
-  if (options.report) pipeline::check_report_path(*options.report);
+  pipeline::check_report_paths(options.report, options.trace);
   return Run(options).run();
 }
 
