@@ -227,7 +227,7 @@ class Run {
   void compare_models() {
     if (!options_.calibration_data) return;
     constexpr std::size_t kSamples = 4;
-    const auto scope = profiler_.scope("Comparison");
+    const auto scope = profiler_.scope(pipeline::kComparisonStage);
     report_.comparison = compare({.float_model = options_.model,
                                   .quantized_model = options_.output,
                                   .calibration_data = *options_.calibration_data,

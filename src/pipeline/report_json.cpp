@@ -51,10 +51,11 @@ json stages_json(const RunReport& report, const std::vector<profile::StageTime>&
   return stages;
 }
 
-// The longest stage's verdict is the run's.
+// The longest stage's verdict is the run's; the comparison is there for the report only.
 std::string verdict_text(const json& stages) {
   const json* longest = nullptr;
   for (const auto& stage : stages) {
+    if (stage["name"] == kComparisonStage) continue;
     if (longest == nullptr || stage["seconds"] > (*longest)["seconds"]) longest = &stage;
   }
   if (longest == nullptr) return "";

@@ -30,6 +30,9 @@ struct LayerRecord {
   double seconds = 0;  // of one run; 0 when the runtime fused the node into another
 };
 
+/// The stage in which both models run for the report.
+inline constexpr const char* kComparisonStage = "Comparison";
+
 struct RunReport {
   std::vector<LayerRecord> layers;
   std::map<std::string, std::string> made_by;  // observed value -> node
