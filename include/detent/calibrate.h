@@ -11,6 +11,7 @@
 
 #include "detent/config.h"
 #include "detent/error.h"
+#include "detent/profile.h"
 #include "detent/progress.h"
 #include "detent/resources.h"
 #include "detent/stage_report.h"
@@ -33,6 +34,12 @@ struct CalibrateOptions {
   int threads = 0;              // of the runtime; 0: one per core
   int workers = 1;              // samples at a time
   std::optional<std::filesystem::path> profile;
+  /// Takes up the stages instead of a profile of this run's own; must outlive the run.
+  Profiler* profiler = nullptr;
+  /// As for quantize(), without what only a quantized model tells. Of several processes, rank 0 writes its own.
+  std::optional<std::filesystem::path> report;
+  std::optional<std::filesystem::path> trace;
+  std::vector<std::string> command;
   std::optional<std::filesystem::path> runtime;
   Resources resources;
   Progress progress;

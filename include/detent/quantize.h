@@ -11,6 +11,7 @@
 
 #include "detent/config.h"
 #include "detent/error.h"
+#include "detent/profile.h"
 #include "detent/progress.h"
 #include "detent/resources.h"
 #include "detent/stage_report.h"
@@ -38,11 +39,15 @@ struct QuantizeOptions {
   /// Also write the float model as it was calibrated, after the graph rewrites.
   std::optional<std::filesystem::path> prepared_output;
   std::optional<std::filesystem::path> profile;
+  /// Takes up the stages instead of a profile of this run's own; must outlive the run.
+  Profiler* profiler = nullptr;
   /// One HTML file that shows where time, memory and bytes went, and what each layer and tensor lost. With calibration
   /// data both models run on a few samples for it.
   std::optional<std::filesystem::path> report;
   /// Stages and layers in the Chrome trace format.
   std::optional<std::filesystem::path> trace;
+  /// The command line, for the report.
+  std::vector<std::string> command;
   /// ONNX Runtime's library; unset: searched.
   std::optional<std::filesystem::path> runtime;
   Resources resources;
@@ -56,6 +61,9 @@ struct TensorParams {
   std::int32_t zero_point = 0;
   float range_min = 0;
   float range_max = 0;
+  /// Where the range comes from: the name of a calibration method, "given" (TensorOverride::range), or "operator", as
+  /// of Softmax.
+  std::string method;
 };
 
 /// What fine-tuning did to a layer. Errors are mean squares over the elements of the layer's output.

@@ -20,4 +20,10 @@ inline bool sums_8_bit_products_exactly() noexcept {
 #endif
 }
 
+#if defined(__x86_64__)
+/// As the compiler's own check, which also asks whether the system saves these registers.
+inline bool has_avx() noexcept { return __builtin_cpu_supports("avx") != 0; }
+inline bool has_avx512() noexcept { return __builtin_cpu_supports("avx512f") != 0; }
+#endif
+
 }  // namespace detent

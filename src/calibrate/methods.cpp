@@ -29,6 +29,17 @@ Range best_mse_range(const std::string& tensor, const Summary& summary, const Me
 
 }  // namespace
 
+std::string_view method_name(CalibrationMethod method) noexcept {
+  switch (method) {
+    case CalibrationMethod::minmax: return "minmax";
+    case CalibrationMethod::percentile: return "percentile";
+    case CalibrationMethod::layerwise_percentile: return "layerwise-percentile";
+    case CalibrationMethod::mse: return "mse";
+    case CalibrationMethod::entropy: return "entropy";
+  }
+  return "";
+}
+
 Range find_range(const std::string& tensor, const Summary& summary, const MethodConfig& method,
                  const QuantConfig& format, const Quantizer& quantizer) {
   if (method.method == CalibrationMethod::minmax) return minmax_range(summary, method.average);

@@ -4,12 +4,16 @@
 
 #include <functional>
 #include <span>
+#include <string_view>
 
 #include "calibrate/density.h"
 #include "calibrate/statistics.h"
 #include "detent/config.h"
 
 namespace detent::calibration {
+
+/// As the command line spells it: "minmax", "layerwise-percentile", …
+std::string_view method_name(CalibrationMethod method) noexcept;
 
 /// The grid that a range leads to: knows the integer type, symmetry and form of the scale.
 using Quantizer = std::function<Grid(const Range&)>;

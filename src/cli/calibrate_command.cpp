@@ -45,7 +45,10 @@ void print_result(const Arguments& args, const CalibrateResult& r) {
 
 void check_arguments(const Arguments& args) {
   if (!args.merge.empty()) {
-    if (args.options.model.empty() && args.options.calibration_data.empty()) return;
+    const auto& o = args.options;
+    if (o.report || o.trace || o.profile)
+      throw Error(ErrorKind::usage, "--merge runs nothing that --profile, --report or --trace could tell of");
+    if (o.model.empty() && o.calibration_data.empty()) return;
     throw Error(ErrorKind::usage, "--merge takes statistics files only, no model and no samples");
   }
   if (args.options.model.empty())
@@ -73,11 +76,12 @@ void run(const Arguments& args, std::stop_token stop) {
 
 }  // namespace
 
-void add_calibrate(CLI::App& app, std::stop_token stop) {
+void add_calibrate(CLI::App& app, std::stop_token stop, const std::vector<std::string>& words) {
   auto* command = app.add_subcommand(
       "calibrate", "Write the statistics of a model's activations, for detent quantize --statistics with any method");
   auto args = std::make_shared<Arguments>();
   auto& options = args->options;
+  options.command = words;
   command->add_option("MODEL", options.model, "float ONNX model")->option_text(" ");
   command->add_option("-o,--output", options.output, "statistics file to write")->required()->option_text("FILE");
   command
@@ -97,9 +101,7 @@ void add_calibrate(CLI::App& app, std::stop_token stop) {
   add_selection(*command, options.config);
   add_running(*command, {options.threads, options.workers, options.runtime});
   add_resources(*command, options.resources);
-  command->add_option("--profile", options.profile, "write a profile (YAML) while running")
-      ->option_text("FILE")
-      ->group("Output");
+  add_profiling(*command, {options.profile, options.report, options.trace});
   command->add_flag("--json", args->json, "print the result as JSON")->group("Output");
   command->footer("Started by mpirun, each process takes a share of the samples; rank 0 writes.");
   command->callback([args, stop] { run(*args, stop); });

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 namespace detent::cli {
 
@@ -12,8 +13,9 @@ inline std::string not_negative(const std::string& text) {
   return text.starts_with('-') ? "must not be negative" : std::string();
 }
 
-void add_quantize(CLI::App& app, std::stop_token stop);
-void add_calibrate(CLI::App& app, std::stop_token stop);
+/// `words` is the command line, for the report.
+void add_quantize(CLI::App& app, std::stop_token stop, const std::vector<std::string>& words);
+void add_calibrate(CLI::App& app, std::stop_token stop, const std::vector<std::string>& words);
 void add_plan(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_compare(CLI::App& app, std::stop_token stop);

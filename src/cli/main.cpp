@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <new>
+#include <string>
+#include <vector>
 
 #include "cli/commands.h"
 #include "cli/signals.h"
@@ -25,8 +27,9 @@ int run(int argc, char** argv) {
       "interrupted, 1 a bug.");
 
   const detent::cli::Signals signals;
-  detent::cli::add_quantize(app, signals.token());
-  detent::cli::add_calibrate(app, signals.token());
+  const std::vector<std::string> words(argv, argv + argc);
+  detent::cli::add_quantize(app, signals.token(), words);
+  detent::cli::add_calibrate(app, signals.token(), words);
   detent::cli::add_plan(app);
   detent::cli::add_inspect(app);
   detent::cli::add_compare(app, signals.token());

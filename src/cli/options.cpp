@@ -250,6 +250,15 @@ void add_resources(CLI::App& command, Resources& resources) {
       ->group(group);
 }
 
+void add_profiling(CLI::App& command, Profiling into) {
+  const auto add = [&](const char* name, auto& value, const char* text) {
+    command.add_option(name, value, text)->option_text("FILE")->group("Output");
+  };
+  add("--profile", into.profile, "write a profile (YAML) while running");
+  add("--report", into.report, "write a report (HTML): time, memory, bottleneck, layers, histograms, errors");
+  add("--trace", into.trace, "write a trace of stages and layers, for Perfetto");
+}
+
 void add_quantization(CLI::App& command, QuantizeOptions& options) {
   command
       .add_option("--calibration-data", options.calibration_data,

@@ -39,6 +39,14 @@ void add_running(CLI::App& command, Running into);
 /// Memory, disk, and going on after an interruption.
 void add_resources(CLI::App& command, Resources& resources);
 
+/// What tells where time and memory went.
+struct Profiling {
+  std::optional<std::filesystem::path>& profile;
+  std::optional<std::filesystem::path>& report;
+  std::optional<std::filesystem::path>& trace;
+};
+void add_profiling(CLI::App& command, Profiling into);
+
 /// All that decides what quantize() makes of a model.
 void add_quantization(CLI::App& command, QuantizeOptions& options);
 

@@ -30,8 +30,11 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
   for (const auto& s : r.stages)
     out["stages"].push_back({{"name", s.name}, {"seconds", s.seconds}, {"peak_memory_bytes", s.peak_memory}});
   for (const auto& [name, p] : r.activations) {
-    out["activations"][name] = {
-        {"scale", p.scale}, {"zero_point", p.zero_point}, {"min", p.range_min}, {"max", p.range_max}};
+    out["activations"][name] = {{"scale", p.scale},
+                                {"zero_point", p.zero_point},
+                                {"min", p.range_min},
+                                {"max", p.range_max},
+                                {"method", p.method}};
   }
   return out;
 }
@@ -66,11 +69,12 @@ void run(const Arguments& args, std::stop_token stop) {
 
 }  // namespace
 
-void add_quantize(CLI::App& app, std::stop_token stop) {
+void add_quantize(CLI::App& app, std::stop_token stop, const std::vector<std::string>& words) {
   auto* command =
       app.add_subcommand("quantize", "Write a quantized model: float model and calibration samples in, Q/DQ model out");
   auto args = std::make_shared<Arguments>();
   auto& options = args->options;
+  options.command = words;
   command->add_option("MODEL", options.model, "float ONNX model")->required()->option_text(" ");
   command->add_option("-o,--output", options.output, "quantized model to write")->required()->option_text("FILE");
   add_quantization(*command, options);
@@ -82,17 +86,7 @@ void add_quantize(CLI::App& app, std::stop_token stop) {
   command->add_option("--prepared-output", options.prepared_output, "also write the float model as it was calibrated")
       ->option_text("FILE")
       ->group("Output");
-  command->add_option("--profile", options.profile, "write a profile (YAML) while running")
-      ->option_text("FILE")
-      ->group("Output");
-  command
-      ->add_option("--report", options.report,
-                   "write a report (HTML): time, memory, bottleneck, layers, histograms, errors")
-      ->option_text("FILE")
-      ->group("Output");
-  command->add_option("--trace", options.trace, "write a trace of stages and layers, for Perfetto")
-      ->option_text("FILE")
-      ->group("Output");
+  add_profiling(*command, {options.profile, options.report, options.trace});
   command->add_flag("--json", args->json, "print the result as JSON")->group("Output");
   command->callback([args, stop] { run(*args, stop); });
 }

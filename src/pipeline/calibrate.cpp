@@ -13,6 +13,8 @@
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
 #include "pipeline/run_directory.h"
+#include "pipeline/run_profiler.h"
+#include "pipeline/run_report.h"
 #include "pipeline/sweep_setup.h"
 #include "profile/profiler.h"
 #include "quantize/placement.h"
@@ -48,7 +50,9 @@ void reduce(shim::Ranks& ranks, calibration::Statistics& statistics, const std::
 
 std::vector<std::filesystem::path> written_files(const CalibrateOptions& options) {
   std::vector<std::filesystem::path> files{options.output};
-  if (options.profile) files.push_back(*options.profile);
+  for (const auto& path : {options.profile, options.report, options.trace}) {
+    if (path) files.push_back(*path);
+  }
   return files;
 }
 
@@ -74,16 +78,31 @@ nlohmann::json run_identity(const CalibrateOptions& options, const onnx::Model& 
                                  .ranks = ranks.size()});
 }
 
+pipeline::ReportRequest report_request(const CalibrateOptions& options, const CalibrateResult& result,
+                                       const pipeline::RunDirectory& work) {
+  pipeline::ReportRequest request{options.report, options.trace, options.model,   options.command,
+                                  result.notes,   nullptr,       options.threads, work.scratch()};
+  if (result.ranks > 1) {
+    request.notes.push_back(
+        fmt::format("time, memory and layers are those of rank 0 of {}; the statistics are of all", result.ranks));
+  }
+  return request;
+}
+
 }  // namespace
 
 CalibrateResult calibrate(const CalibrateOptions& options) {
   check_options(options);
   pipeline::check_apart(written_files(options), options.calibration_data);
+  pipeline::check_report_paths(options.report, options.trace);
   auto ranks = shim::Ranks::join();
   CalibrateResult result;
   result.rank = ranks.rank();
   result.ranks = ranks.size();
-  profile::Profiler profiler(profile_of(options, ranks));
+  pipeline::RunProfiler run_profiler(options.profiler, profile_of(options, ranks));
+  profile::Profiler& profiler = run_profiler.profiler();
+  const bool reports = ranks.rank() == 0 && (options.report || options.trace);
+  pipeline::RunReport report;
   auto pre_process = std::make_optional(profiler.scope(Step::pre_process));
   auto original = onnx::read_model(options.model);
   profiler.checkpoint(Step::model_loaded);
@@ -99,11 +118,19 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
       data::open_samples(options.calibration_data, pipeline::input_specs(prepared.model),
                          {options.max_samples, options.batch_size, static_cast<std::size_t>(ranks.rank()),
                           static_cast<std::size_t>(ranks.size())});
+  if (reports) {
+    pipeline::describe_layers(prepared, placement, runtime, *source,
+                              {placement.to_observe().size(), options.histograms,
+                               pipeline::thread_count(options.threads), static_cast<std::size_t>(options.workers), 0},
+                              report);
+    report.recording.directory = work.scratch();
+  }
   pre_process.reset();
   calibration::Statistics statistics;
   std::vector<std::string> sweep_notes;
   {
     const auto scope = profiler.scope(Step::calibration);
+    report.collect_start = profiler.now();
     statistics = pipeline::collect_within(options.resources, work, prepared, placement, runtime, *source,
                                           {.histograms = options.histograms,
                                            .votes = options.most_common,
@@ -112,8 +139,10 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
                                            .workers = options.workers,
                                            .weights_at_hand = [&](const auto& names) { identity.take(names); },
                                            .progress = options.progress,
-                                           .stop = options.stop},
+                                           .stop = options.stop,
+                                           .recording = reports ? &report.recording : nullptr},
                                           sweep_notes);
+    report.samples_run = statistics.samples;
     statistics.model = identity.finish();
     statistics.model_name = options.model.filename().string();
     reduce(ranks, statistics, options.stop);
@@ -130,8 +159,12 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
     result.output_bytes = std::filesystem::file_size(options.output);
   }
   work.finish();
-  profiler.finish();
-  for (const auto& stage : profiler.stages()) result.stages.push_back({stage.name, stage.seconds, stage.peak_memory});
+  run_profiler.finish();
+  if (reports) {
+    report.statistics = std::move(statistics);
+    pipeline::write_reports(report, report_request(options, result, work), run_profiler);
+  }
+  result.stages = run_profiler.stage_reports();
   result.peak_memory = profiler.peak_memory();
   return result;
 }

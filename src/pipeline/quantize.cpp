@@ -17,10 +17,10 @@
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
 #include "pipeline/run_directory.h"
+#include "pipeline/run_profiler.h"
 #include "pipeline/run_report.h"
 #include "pipeline/sweep_setup.h"
 #include "profile/profiler.h"
-#include "profile/trace.h"
 #include "quantize/insert.h"
 #include "quantize/params.h"
 #include "quantize/placement.h"
@@ -90,12 +90,14 @@ void count_nodes(const onnx::Model& model, const quantization::Placement& placem
 }
 
 void record_activations(const quantization::Placement& placement, const quantization::Params& params,
-                        QuantizeResult& result) {
+                        const std::map<std::string, std::string>& sources, QuantizeResult& result) {
   for (const auto& mark : placement.marks) {
     const auto found = params.find(mark.value);
     if (mark.is_constant || found == params.end()) continue;
     const auto& p = found->second.channels.front();
-    result.activations[mark.value] = {p.scale, p.zero_point, found->second.range.min, found->second.range.max};
+    const auto source = sources.find(found->second.source);
+    result.activations[mark.value] = {p.scale, p.zero_point, found->second.range.min, found->second.range.max,
+                                      source == sources.end() ? "" : source->second};
   }
 }
 
@@ -123,7 +125,8 @@ class Run {
  public:
   explicit Run(const QuantizeOptions& options)
       : options_(options),
-        profiler_(options.profile),
+        run_profiler_(options.profiler, options.profile),
+        profiler_(run_profiler_.profiler()),
         runtime_(options.runtime),
         reports_(options.report || options.trace) {}
 
@@ -134,10 +137,9 @@ class Run {
     write();
     if (reports_) compare_models();
     work_->finish();
-    profiler_.finish();
-    if (reports_) pipeline::write_reports(report_, options_, result_, work_->scratch(), profiler_);
-    for (const auto& stage : profiler_.stages())
-      result_.stages.push_back({stage.name, stage.seconds, stage.peak_memory});
+    run_profiler_.finish();
+    if (reports_) pipeline::write_reports(report_, report_request(), run_profiler_);
+    result_.stages = run_profiler_.stage_reports();
     result_.peak_memory = profiler_.peak_memory();
     return std::move(result_);
   }
@@ -181,6 +183,7 @@ class Run {
     auto statistics = options_.statistics ? saved_statistics(options_, identity_, source_.get()) : new_statistics();
     result_.samples = statistics.samples;
     if (source_) append(result_.notes, source_->notes());
+    if (!options_.statistics) report_.samples_run = statistics.samples;
     auto ranges = quantization::find_ranges(placement_, statistics, options_.config, range_options(options_));
     if (reports_) report_.statistics = std::move(statistics);
     return ranges;
@@ -222,7 +225,7 @@ class Run {
     const auto params =
         quantization::compute_all(prepared_.model, placement_, ranges, extremes_, options_.config, result_.notes);
     count_nodes(prepared_.model, placement_, params, result_);
-    record_activations(placement_, params, result_);
+    record_activations(placement_, params, quantization::range_sources(placement_, range_options(options_)), result_);
     quantization::insert(prepared_.model, placement_, params, options_.config, result_.notes);
   }
 
@@ -234,11 +237,16 @@ class Run {
     result_.model_bytes_after = written.model_bytes + written.data_bytes;
   }
 
+  pipeline::ReportRequest report_request() const {
+    return {options_.report, options_.trace, options_.model,   options_.command,
+            result_.notes,   &result_,       options_.threads, work_->scratch()};
+  }
+
   // A few samples tell which layers lose most.
   void compare_models() {
     if (!options_.calibration_data) return;
     constexpr std::size_t kSamples = 4;
-    const auto scope = profiler_.scope("Comparison");
+    const auto scope = profiler_.scope(pipeline::kComparisonStage);
     report_.comparison = compare({.float_model = options_.model,
                                   .quantized_model = options_.output,
                                   .calibration_data = *options_.calibration_data,
@@ -251,7 +259,8 @@ class Run {
   }
 
   const QuantizeOptions& options_;
-  profile::Profiler profiler_;
+  pipeline::RunProfiler run_profiler_;
+  profile::Profiler& profiler_;
   std::optional<pipeline::RunDirectory> work_;
   exec::Runtime runtime_;
   bool reports_;
@@ -274,8 +283,7 @@ QuantizeResult quantize(const QuantizeOptions& options) {
                       "calibrate with mpirun, then quantize --statistics without it");
   }
   pipeline::check_apart(written_files(options), options.calibration_data, options.statistics);
-  if (options.trace) profile::check_trace_path(*options.trace);
-  if (options.report) pipeline::check_report_path(*options.report);
+  pipeline::check_report_paths(options.report, options.trace);
   return Run(options).run();
 }
 

@@ -2,6 +2,7 @@
 
 #include "graph/index.h"
 #include "graph/liveness.h"
+#include "plan/as_executed.h"
 #include "plan/parts.h"
 
 namespace detent::planning {
@@ -17,6 +18,17 @@ std::uint64_t resident_weights(const onnx::Model& model, const graph::Index& ind
   std::uint64_t bytes = 0;
   for (const auto& tensor : model.graph.initializers) bytes += resident_bytes(model, index, types, tensor);
   return bytes;
+}
+
+// Bytes of activations alive at one time, nullopt when a shape is not static.
+std::optional<std::uint64_t> alive_at_once(const onnx::Model& model, const graph::Index& index,
+                                           const graph::ValueTypes& types, const std::vector<std::string>& observed,
+                                           bool in_blocks) {
+  const Executed executed = as_executed(model, index, types, observed, in_blocks ? channel_block() : 0);
+  const graph::Index executed_index(executed.model);
+  const auto alive = graph::liveness(executed.model, executed_index, executed.types,
+                                     workspace_of(executed.model, executed_index, executed.types, false));
+  return alive ? std::optional(alive->peak_bytes) : std::nullopt;
 }
 
 }  // namespace
@@ -40,7 +52,7 @@ std::optional<CalibrationCost> calibration_cost(const onnx::Model& model, const 
                                                 const std::vector<std::string>& observed, const Circumstances& c) {
   const graph::Index index(model);
   const bool blocked = tuning_for(model) == exec::Tuning::blocked;
-  const auto alive = graph::liveness(model, index, types, workspace_of(model, index, types, blocked));
+  const auto alive = alive_at_once(model, index, types, observed, blocked);
   if (!alive) return std::nullopt;
   CalibrationCost cost;
   for (const auto& node : model.graph.nodes) {
@@ -56,7 +68,7 @@ std::optional<CalibrationCost> calibration_cost(const onnx::Model& model, const 
       {"session", kSessionNode * (model.graph.nodes.size() + observed.size())},
       {"weights, mapped from the file", resident_weights(model, index, types)},
       {"convolution weights in blocked layout", blocked ? all_convolution_weights(model, index) : 0},
-      {"activations alive at once", workers * alive->peak_bytes},
+      {"activations alive at once", workers * *alive},
       {"samples", workers * c.sample_bytes},
       {"statistics", statistics_bytes(c)},
   };

@@ -1,7 +1,6 @@
 #include "profile/html_report.h"
 
-#include <algorithm>
-#include <cstddef>
+#include "base/utf8.h"
 
 namespace detent::profile {
 
@@ -11,34 +10,16 @@ extern const std::string_view report_page_tail;
 
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
-
-/// Bytes of the UTF-8 sequence at the front of `text`, 0 when it is malformed.
-std::size_t sequence_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80) return 0;
-  }
-  const bool overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
-  const bool surrogate = lead == 0xED && byte(1) > 0x9F;
-  const bool beyond = lead == 0xF4 && byte(1) > 0x8F;
-  return overlong || surrogate || beyond ? 0 : length;
-}
-
 /// `json` for the inside of a script element. In JSON these characters stand in strings only, where an escape means the
 /// same; without `<` there is neither an end tag nor a comment.
 std::string script_safe(std::string_view json) {
   std::string safe;
   safe.reserve(json.size() + json.size() / 16);
   while (!json.empty()) {
-    const std::size_t length = sequence_length(json);
-    const std::string_view character = json.substr(0, std::max<std::size_t>(length, 1));
-    if (length == 0) {
-      safe += kReplacement;
+    const CodePoint first = first_code_point(json);
+    const std::string_view character = json.substr(0, first.length);
+    if (!first.valid) {
+      safe += kReplacementCharacter;
     } else if (character == "<") {
       safe += "\\u003c";
     } else if (character == "\xE2\x80\xA8") {

@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace detent::profile {
 namespace {
@@ -46,29 +47,6 @@ constexpr std::string_view kDefinitions = R"(
 )";
 
 double mb(std::uint64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
-
-struct CodePoint {
-  char32_t value = 0xFFFD;
-  std::size_t length = 1;
-};
-
-/// The code point at the front of `text`; anything malformed counts as one byte of U+FFFD.
-CodePoint first_code_point(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return {};
-  char32_t value = lead & (0x7FU >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80) return {};
-    value = (value << 6) | (byte(i) & 0x3FU);
-  }
-  static constexpr std::array<char32_t, 5> kSmallest{0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
-  if (value < kSmallest[length] || surrogate || value > 0x10FFFF) return {};
-  return {value, length};
-}
 
 /// YAML's printable characters without its line breaks; ASCII is judged by the caller.
 bool printable(char32_t c) {
@@ -108,15 +86,15 @@ std::string yaml_quoted(std::string_view text) {
   std::string result = "\"";
   const auto out = std::back_inserter(result);
   while (!text.empty()) {
-    const auto [c, length] = first_code_point(text);
+    const auto [c, length, valid] = first_code_point(text);
     if (c == '"' || c == '\\') {
       fmt::format_to(out, "\\{}", static_cast<char>(c));
     } else if (c == '\n') {
       result += "\\n";
     } else if (c == '\t') {
       result += "\\t";
-    } else if (c == 0xFFFD) {
-      result += "\xEF\xBF\xBD";
+    } else if (!valid) {
+      result += kReplacementCharacter;
     } else if ((c >= 0x20 && c < 0x7F) || printable(c)) {
       result += text.substr(0, length);
     } else {

@@ -39,6 +39,7 @@ struct Wish {
   std::string value;
   CalibrationMethod method;
   std::optional<Range> range;
+  bool given = false;  // by the user
 };
 
 std::vector<Wish> wishes_of(const Placement& placement, const RangeOptions& options) {
@@ -47,7 +48,7 @@ std::vector<Wish> wishes_of(const Placement& placement, const RangeOptions& opti
     if (mark.is_constant || mark.shares) continue;
     const auto fixed = placement.fixed_ranges.find(mark.value);
     wishes.push_back({mark.value, options.method.method,
-                      fixed == placement.fixed_ranges.end() ? std::nullopt : std::optional(fixed->second)});
+                      fixed == placement.fixed_ranges.end() ? std::nullopt : std::optional(fixed->second), false});
   }
   for (const auto& entry : options.overrides) {
     const NamePattern pattern(entry.tensor);
@@ -60,7 +61,9 @@ std::vector<Wish> wishes_of(const Placement& placement, const RangeOptions& opti
                           "give its range with --tensor-range");
       }
       if (entry.method) wish.method = *entry.method;
-      if (entry.range) wish.range = {entry.range->first, entry.range->second};
+      if (!entry.range) continue;
+      wish.range = {entry.range->first, entry.range->second};
+      wish.given = true;
     }
     if (!any) {
       throw usage_error(fmt::format("'{}' is no activation with a range of its own", entry.tensor),
@@ -98,6 +101,16 @@ calibration::Ranges find_ranges(const Placement& placement, const calibration::S
     if (wish.range) ranges[wish.value] = *wish.range;
   }
   return ranges;
+}
+
+std::map<std::string, std::string> range_sources(const Placement& placement, const RangeOptions& options) {
+  std::map<std::string, std::string> sources;
+  for (const auto& wish : wishes_of(placement, options)) {
+    sources[wish.value] = wish.given   ? "given"
+                          : wish.range ? "operator"
+                                       : std::string(calibration::method_name(wish.method));
+  }
+  return sources;
 }
 
 void check_method(const QuantConfig& config, const RangeOptions& options) {

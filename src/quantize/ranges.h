@@ -1,6 +1,7 @@
 // From statistics to the ranges of all activations that get quantized.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ struct RangeOptions {
 /// bad_input naming the tensor when the statistics lack it or what the method needs.
 calibration::Ranges find_ranges(const Placement& placement, const calibration::Statistics& statistics,
                                 const QuantConfig& config, const RangeOptions& options);
+
+/// For each activation with a range of its own, where that comes from: the name of its method, "given" by an override,
+/// or "operator" where it follows from that. Throws as find_ranges() does for overrides.
+std::map<std::string, std::string> range_sources(const Placement& placement, const RangeOptions& options);
 
 /// Throws usage for a method and formats that do not go together, and for numbers out of range.
 void check_method(const QuantConfig& config, const RangeOptions& options);

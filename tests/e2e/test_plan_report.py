@@ -45,7 +45,7 @@ def test_the_plan_says_what_the_run_does(place: Place, tmp_path: Path) -> None:
     assert planned["macs"] > 0
     assert sum(part["bytes"] for part in planned["memory"]) == planned["peak_memory_bytes"]
     measured = next(s["peak_memory_bytes"] for s in done["stages"] if s["name"] == "Calibration")
-    assert 0.75 < planned["peak_memory_bytes"] / measured < 1.25
+    assert 0.85 < planned["peak_memory_bytes"] / measured < 1.15
     assert 0.8 < planned["output_bytes"] / done["model_bytes_after"] < 1.25
 
 
@@ -93,6 +93,10 @@ def test_report_and_trace(place: Place, tmp_path: Path) -> None:
     for tensor in data_shown["tensors"]:
         low, high = tensor["observed"]
         assert low <= tensor["range"][0] <= tensor["range"][1] <= high
+        assert tensor["method"] in ("minmax", "operator")
+    assert data_shown["command"][1:3] == ["quantize", str(model)]
+    peak = data_shown["plan"][0]
+    assert 0.8 < peak["predicted"] / peak["measured"] < 1.2
     assert data_shown["outputs"][0]["sqnr_db"] > 5
 
     events = json.loads((tmp_path / "t.json").read_text())
@@ -100,11 +104,53 @@ def test_report_and_trace(place: Place, tmp_path: Path) -> None:
     assert {"Calibration"} <= {e["name"] for e in events if e["ph"] == "X"}
 
 
+def test_each_tensor_tells_its_method(place: Place, tmp_path: Path) -> None:
+    model, data = place
+    plain = support.quantize(model, tmp_path / "plain.onnx", data)["activations"]
+    scales = [shown["scale"] for shown in plain.values()]
+    named = [n for n, shown in plain.items() if shown["method"] == "minmax" and scales.count(shown["scale"]) == 1][:2]
+    options = ["--tensor-method", f"{named[0]}=mse", "--tensor-range", f"{named[1]}=-1,1", "--report", tmp_path / "r.html"]
+    found = support.quantize(model, tmp_path / "q.onnx", data, "--method", "percentile", *options)["activations"]
+    assert (found[named[0]]["method"], found[named[1]]["method"]) == ("mse", "given")
+    assert {shown["method"] for shown in found.values()} >= {"percentile", "mse", "given"}
+    shown = {tensor["name"]: tensor["method"] for tensor in report_data(tmp_path / "r.html")["tensors"]}
+    assert shown.items() <= {name: entry["method"] for name, entry in found.items()}.items()
+
+
+def test_report_of_calibration_alone(place: Place, tmp_path: Path) -> None:
+    model, data = place
+    plain = support.calibrate(model, tmp_path / "plain.stats", data)
+    options = ["--report", tmp_path / "r.html", "--trace", tmp_path / "t.json"]
+    calibrated = support.calibrate(model, tmp_path / "c.stats", data, *options)
+    assert support.sha256(plain) == support.sha256(calibrated)
+
+    shown = report_data(tmp_path / "r.html")
+    assert shown["command"][1] == "calibrate"
+    assert shown["summary"]["samples"] == 4
+    assert "nodes_quantized" not in shown["summary"]
+    assert {s["name"] for s in shown["stages"]} >= {"Pre-process", "Calibration", "Post-process"}
+    assert next(s for s in shown["stages"] if s["name"] == "Calibration")["flops"] > 0
+    assert sum(layer["seconds"] > 0 for layer in shown["layers"]) > 3
+    assert all("histogram" in t and "range" not in t for t in shown["tensors"] if t["observed"][0] < t["observed"][1])
+    assert len(shown["timeline"]) > 1
+    assert shown["plan"][0]["measured"] > 0
+    events = json.loads((tmp_path / "t.json").read_text())
+    events = events["traceEvents"] if isinstance(events, dict) else events
+    assert {"Calibration"} <= {e["name"] for e in events if e["ph"] == "X"}
+
+
+def test_merging_has_nothing_to_report(tmp_path: Path) -> None:
+    result = support.detent("calibrate", "--merge", "a.stats", "-o", tmp_path / "b.stats", "--report", tmp_path / "r.html")
+    assert result.returncode == 2
+    assert "--report" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["quantize", "calibrate"])
 @pytest.mark.parametrize("option", ["--report", "--trace"])
-def test_a_mistyped_path_costs_nothing(place: Place, option: str, tmp_path: Path) -> None:
+def test_a_mistyped_path_costs_nothing(place: Place, option: str, command: str, tmp_path: Path) -> None:
     precious = tmp_path / "precious.onnx"
     precious.write_bytes(b"a model")
-    result = support.detent("quantize", place[0], "-o", tmp_path / "q.onnx", "--calibration-data", place[1], option, precious)
+    result = support.detent(command, place[0], "-o", tmp_path / "q.onnx", "--calibration-data", place[1], option, precious)
     assert result.returncode == 2
     assert "precious.onnx" in result.stderr
     assert precious.read_bytes() == b"a model"

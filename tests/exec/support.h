@@ -15,13 +15,16 @@ using namespace graph::test;  // NOLINT: the makers of small models
 using data::Array;
 using graph::ValueTypes;
 
+/// Where it is: the variable's choice, else beside the tests' own folder.
+inline std::optional<std::filesystem::path> runtime_library() {
+  const char* variable = std::getenv("DETENT_ONNXRUNTIME");
+  if (variable != nullptr && *variable != '\0') return std::nullopt;
+  const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  return here.parent_path() / "libonnxruntime.so";
+}
+
 inline Runtime& runtime() {
-  static Runtime loaded = [] {
-    const char* variable = std::getenv("DETENT_ONNXRUNTIME");
-    if (variable != nullptr && *variable != '\0') return Runtime();
-    const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-    return Runtime(here.parent_path() / "libonnxruntime.so");
-  }();
+  static Runtime loaded(runtime_library());
   return loaded;
 }
 

@@ -141,6 +141,18 @@ def full(layer_count=60, tensor_count=40, moments=600, bins=120, seed=7):
     }
 
 
+def calibration():
+    """What `calibrate` reports: no quantized model, so no ranges and no errors."""
+    report = full()
+    for key in ("model_bytes_before", "model_bytes_after", "nodes_quantized", "nodes_in_float"):
+        del report["summary"][key]
+    for layer in report["layers"]:
+        del layer["sqnr_db"], layer["cosine"]
+    report["tensors"] = [{k: t[k] for k in ("name", "made_by", "observed", "histogram")} for t in report["tensors"]]
+    del report["outputs"]
+    return report
+
+
 def hostile():
     """Names that try to leave their place."""
     name = "</script><img src=x onerror=alert(1)><!--<script>\u2028\"'&amp;"

@@ -148,6 +148,23 @@ def test_table_sorts_filters_and_opens(render):
     assert out["bins"] > 50 and out["ends"] == 2
 
 
+def test_statistics_alone(render):
+    script = """
+      const table = document.querySelector('#activations-and-their-ranges .table');
+      table.querySelector('.open').click();
+      return {heads: [...table.querySelectorAll('thead th')].map((th) => th.textContent),
+        first: table.querySelector('tbody td:nth-of-type(2)').textContent,
+        ends: table.querySelectorAll('.range-end').length, bins: table.querySelectorAll('.bin').length,
+        label: table.querySelector('.detail figure svg').getAttribute('aria-label'),
+        sections: [...document.querySelectorAll('h2')].map((h) => h.textContent)};"""
+    out = ask(render(samples.calibration(), script))
+    assert out["heads"] == ["Tensor", "Made by", "Observed"]
+    assert out["first"].startswith("[")
+    assert out["ends"] == 0 and out["bins"] > 50
+    assert "range" not in out["label"]
+    assert out["sections"] == [name for name in SECTIONS if name != "Float against quantized"]
+
+
 def test_charts_can_be_read_with_the_keyboard(render):
     script = """
       return [...document.querySelectorAll('figure')].map((figure) => {

@@ -36,8 +36,8 @@ function histogramChart(tensor) {
   const [low, high] = d3.extent(extent);
   const pad = (high - low) * 0.02 || 1;
   const total = d3.sum(bars, (bar) => bar.count);
-  const alt = `Histogram of ${count(total)} values of ${tensor.name}, from ${digits(low, 4)} to ${digits(high, 4)}. ` +
-    `Chosen range ${interval(tensor.range)}; ${percent(tensor.clipped_share)} of the values lie outside.`;
+  const alt = `Histogram of ${count(total)} values of ${tensor.name}, from ${digits(low, 4)} to ${digits(high, 4)}.` +
+    (Array.isArray(tensor.range) ? ` Chosen range ${interval(tensor.range)}; ${percent(tensor.clipped_share)} of the values lie outside.` : '');
   const draw = (svg, width, height) => {
     const x = d3.scaleLinear().domain([low - pad, high + pad]).range([70, width - 16]);
     const smallest = d3.min(bars, (bar) => bar.height) || 1;
@@ -78,6 +78,8 @@ function tensorTable(tensors) {
   const columns = [
     {name: 'Tensor', value: (t) => t.name},
     {name: 'Made by', value: (t) => t.made_by},
+    // Beside a chosen range there is the share of it; in a report of statistics this is all there is.
+    {name: 'Observed', value: (t) => (t.range || !t.observed ? undefined : t.observed[1] - t.observed[0]), show: (t) => interval(t.observed), numeric: true},
     {name: 'Method', value: (t) => t.method},
     {name: 'Outside', value: (t) => t.clipped_share, show: (t) => percent(t.clipped_share), numeric: true, bar: (t) => t.clipped_share / most},
     {name: 'Chosen range', value: (t) => t.range && t.range[1] - t.range[0], show: (t) => interval(t.range), numeric: true},
