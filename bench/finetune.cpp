@@ -99,6 +99,16 @@ void solver(benchmark::State& state) {
 // AdaRound: 20 iterations. GPTQ: both variants.
 BENCHMARK(solver)->ArgsProduct({{1, 2}, {1, 3}})->UseRealTime()->Unit(benchmark::kMillisecond);
 
+void errors(benchmark::State& state) {
+  const QuantizedWeights w = weights_of(kChannels, kFanIn);
+  GramAccumulator sums(layer(1), cpu_kernels(), 2);
+  sums.add({1, kChannels, 14, 14}, normal(kChannels * 196, 1), normal(kChannels * 196, 2));
+  const GramForm form = sums.take();
+  const Solution solution = nearest(w, {});
+  for (auto _ : state) benchmark::DoNotOptimize(mean_squared_error(w, form, solution));
+}
+BENCHMARK(errors)->Unit(benchmark::kMillisecond);
+
 }  // namespace
 
 BENCHMARK_MAIN();

@@ -47,7 +47,7 @@ class Problem {
         }
       }
       quadratic_.product(kernels_, rows, moved.data(), slope.data());
-      const AdamStep step(config_.learning_rate.value_or(1e-5), i + 1);
+      const AdamStep step = through_adam(config_, i);
       for (std::size_t m = rows.first; m < rows.last; ++m) {
         const auto factor = static_cast<float>(2 * weights_.scale[m] / quadratic_.columns());
         through_.step(m, slope.data() + (m - rows.first) * k, offset_.data() + m * k, factor, step);

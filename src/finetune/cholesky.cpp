@@ -11,7 +11,7 @@ namespace detent::finetune {
 namespace {
 
 constexpr std::size_t kRows = 256;    // of one piece of work
-constexpr double kLeastPivot = 1e-6;  // of the mean of the diagonal: below, floats hold nothing but rounding
+constexpr double kLeastPivot = 1e-5;  // of the mean of the diagonal: below, floats hold nothing but rounding
 
 Gemm subtract(std::size_t m, std::size_t n, std::size_t k, bool transpose_b) {
   Gemm shape;
@@ -27,10 +27,10 @@ Gemm subtract(std::size_t m, std::size_t n, std::size_t k, bool transpose_b) {
 }  // namespace
 
 Cholesky::Cholesky(std::vector<float> matrix, std::size_t n, const Kernels& kernels, std::size_t threads)
-    : factor_(std::move(matrix)), n_(n), kernels_(kernels) {
+    : factor_(std::move(matrix)), dependent_(n), n_(n), kernels_(kernels) {
   double trace = 0;
   for (std::size_t i = 0; i < n; ++i) trace += factor_[i * n + i];
-  const double least = kLeastPivot * trace / static_cast<double>(std::max<std::size_t>(n, 1));
+  const double mean = trace > 0 ? trace / static_cast<double>(n) : 1.0;
   for (std::size_t first = 0; first < n; first += kBlock) {
     const std::size_t last = std::min(first + kBlock, n);
     const std::size_t pieces = (n - first + kRows - 1) / kRows;
@@ -41,7 +41,7 @@ Cholesky::Cholesky(std::vector<float> matrix, std::size_t n, const Kernels& kern
       kernels_.gemm(subtract(rows, last - first, first, true), this->row(row), n, this->row(first), n,
                     factor_.data() + row * n + first, n);
     });
-    factor_diagonal(first, last, least > 0 ? static_cast<float>(least) : 1.0F);
+    factor_diagonal(first, last, mean);
     parallel_for(pieces, threads, [&](std::size_t piece) {
       const std::size_t row = first + piece * kRows;
       solve_rows(first, last, std::max(row, last), std::min(row + kRows, n));
@@ -49,15 +49,17 @@ Cholesky::Cholesky(std::vector<float> matrix, std::size_t n, const Kernels& kern
   }
 }
 
-void Cholesky::factor_diagonal(std::size_t first, std::size_t last, float least) {
+void Cholesky::factor_diagonal(std::size_t first, std::size_t last, double mean) {
   for (std::size_t i = first; i < last; ++i) {
     float* line = factor_.data() + i * n_;
     for (std::size_t j = first; j < i; ++j) {
       const float* other = row(j);
-      line[j] = static_cast<float>((line[j] - dot_double(line + first, other + first, j - first)) / other[j]);
+      const double rest = line[j] - dot_double(line + first, other + first, j - first);
+      line[j] = dependent_[j] != 0 ? 0.0F : static_cast<float>(rest / other[j]);
     }
     const double pivot = line[i] - dot_double(line + first, line + first, i - first);
-    line[i] = static_cast<float>(std::sqrt(std::max(pivot, static_cast<double>(least))));
+    dependent_[i] = pivot > kLeastPivot * mean ? 0 : 1;  // what is left of its other entries is rounding, too
+    line[i] = static_cast<float>(std::sqrt(dependent_[i] != 0 ? mean : pivot));
   }
 }
 
@@ -65,7 +67,8 @@ void Cholesky::solve_rows(std::size_t first, std::size_t last, std::size_t begin
   for (std::size_t i = begin; i < end; ++i) {
     float* line = factor_.data() + i * n_;
     for (std::size_t j = first; j < last; ++j) {
-      line[j] = (line[j] - dot(line + first, row(j) + first, j - first)) / diagonal(j);
+      const float rest = line[j] - dot(line + first, row(j) + first, j - first);
+      line[j] = dependent_[j] != 0 ? 0.0F : rest / diagonal(j);
     }
   }
 }

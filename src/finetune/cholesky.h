@@ -8,8 +8,8 @@
 
 namespace detent::finetune {
 
-/// A = L Lᵀ for a symmetric positive matrix. Pivots that are not positive enough are raised, so that singular matrices
-/// have a factor, too.
+/// A = L Lᵀ for a symmetric positive matrix. A column that depends on those before it, so far as floats can tell, is
+/// cut off from those after it and given the mean of the diagonal, so that singular matrices have a factor, too.
 class Cholesky {
  public:
   /// `matrix` is n × n, row-major; only its lower half matters.
@@ -26,10 +26,11 @@ class Cholesky {
   static constexpr std::size_t kBlock = 128;
 
  private:
-  void factor_diagonal(std::size_t first, std::size_t last, float least);
+  void factor_diagonal(std::size_t first, std::size_t last, double mean);
   void solve_rows(std::size_t first, std::size_t last, std::size_t row, std::size_t row_end);
 
   std::vector<float> factor_;
+  std::vector<char> dependent_;
   std::size_t n_;
   const Kernels& kernels_;
 };

@@ -20,6 +20,11 @@ double dot_double(const double* a, const float* b, std::size_t count) {
 }
 
 DETENT_VECTOR_CLONES
+double dot_double(const double* a, const double* b, std::size_t count) {
+  return lanes::sum<double>(count, [=](std::size_t i) { return a[i] * b[i]; });
+}
+
+DETENT_VECTOR_CLONES
 double sum_double(const float* a, std::size_t count) {
   return lanes::sum<double>(count, [=](std::size_t i) { return static_cast<double>(a[i]); });
 }

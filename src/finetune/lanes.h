@@ -33,6 +33,7 @@ float dot(const float* a, const float* b, std::size_t count);
 /// The products and their sum in double.
 double dot_double(const float* a, const float* b, std::size_t count);
 double dot_double(const double* a, const float* b, std::size_t count);
+double dot_double(const double* a, const double* b, std::size_t count);
 double sum_double(const float* a, std::size_t count);
 /// y += factor · x
 void add_scaled(float* y, float factor, const float* x, std::size_t count);

@@ -121,7 +121,8 @@ void Quadratic::matrix(std::size_t group, float* out) const {
 std::vector<double> Quadratic::errors(const QuantizedWeights& weights, std::span<const std::int32_t> integers,
                                       RowRange rows) const {
   std::vector<double> errors(rows.count());
-  std::vector<float> values(kErrorRows * fan_in_);
+  std::vector<double> values(kErrorRows * fan_in_);
+  std::vector<double> gram(fan_in_);  // one row, shared by those of the weights
   std::vector<double> squares(kErrorRows);
   for (std::size_t first = rows.first; first < rows.last;) {
     const std::size_t group = group_of(first);
@@ -131,14 +132,14 @@ std::vector<double> Quadratic::errors(const QuantizedWeights& weights, std::span
     }
     std::fill(squares.begin(), squares.end(), 0.0);
     for (std::size_t j = 0; j < fan_in_; ++j) {
-      const float* gram = form_.gram.data() + (group * fan_in_ + j) * fan_in_;
+      std::copy_n(form_.gram.data() + (group * fan_in_ + j) * fan_in_, fan_in_, gram.data());
       for (std::size_t r = 0; r < last - first; ++r) {
-        squares[r] += values[r * fan_in_ + j] * dot_double(values.data() + r * fan_in_, gram, fan_in_);
+        squares[r] += values[r * fan_in_ + j] * dot_double(values.data() + r * fan_in_, gram.data(), fan_in_);
       }
     }
     for (std::size_t m = first; m < last; ++m) {
-      const float* w = values.data() + (m - first) * fan_in_;
-      const double sum = dot_double(form_.input_sum.data() + group * fan_in_, w, fan_in_);
+      const double* w = values.data() + (m - first) * fan_in_;
+      const double sum = dot_double(w, form_.input_sum.data() + group * fan_in_, fan_in_);
       const double cross = dot_double(w, form_.cross.data() + m * fan_in_, fan_in_) - linear_[m] * sum;
       errors[m - rows.first] =
           squares[m - first] - (best_bias_ ? sum * sum / columns_ : 0.0) - 2 * cross + constant_[m];

@@ -11,9 +11,8 @@
 namespace detent::finetune {
 namespace {
 
-/// Hands the outputs of a solution to `use`, a tile of columns of some rows at a time: use(item, rows, values
-/// [rows, stride], targets, first column of the targets' tile, columns). Items are row ranges; each is used by one
-/// thread at a time, in the order of columns.
+/// Computes the outputs of a solution and hands them out row by row, a tile of columns at a time. The rows of one item
+/// are handed out by one thread at a time, in the order of columns.
 class Outputs {
  public:
   using Use = std::function<void(std::size_t item, std::size_t row, const float* values, const Tile& targets,

@@ -2,6 +2,11 @@
 
 namespace detent::finetune {
 
+AdamStep through_adam(const FinetuneConfig& config, std::size_t i) {
+  const double left = 1 - static_cast<double>(i) / static_cast<double>(config.num_iterations);
+  return {config.learning_rate.value_or(1e-5) * left, i + 1};
+}
+
 StraightThrough::StraightThrough(const QuantizedWeights& weights)
     : weights_(weights), w_(weights.values.size()), mean_(w_.size()), square_(w_.size()), q_(w_.size()) {
   for (std::size_t i = 0; i < w_.size(); ++i) {

@@ -6,10 +6,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "detent/config.h"
 #include "finetune/adam.h"
 #include "finetune/problem.h"
 
 namespace detent::finetune {
+
+/// The step of iteration `i` in [0, config.num_iterations). The rate falls from config.learning_rate to 0: at a
+/// constant one weights between two integers go on changing places, and the end is as good as the moment it is taken
+/// at.
+AdamStep through_adam(const FinetuneConfig& config, std::size_t i);
 
 /// One row's arrays, for the vector loop. Weights are in steps of their scale, less the zero point.
 struct ThroughRow {

@@ -171,7 +171,7 @@ class Problem {
   void update(Piece& piece, std::size_t iteration) {
     const std::size_t k = weights_.columns;
     const SoftStep soft_step = SoftStep::at(config_, iteration);
-    const AdamStep adam(config_.learning_rate.value_or(1e-5), iteration + 1);
+    const AdamStep adam = through_adam(config_, iteration);
     for (std::size_t m = piece.rows.first; m < piece.rows.last; ++m) {
       const float* slope = piece.by_weights.data() + (m - piece.rows.first) * k;
       if (soft_) {

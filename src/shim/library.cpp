@@ -58,7 +58,11 @@ Library load_onnxruntime(const std::optional<fs::path>& explicit_path) {
 
 Library load_cpu_plugin(const std::optional<fs::path>& explicit_path) {
   std::vector<std::string> candidates = chosen(explicit_path, "DETENT_CPU_PLUGIN");
-  if (candidates.empty()) candidates = installed("libdetent_cpu.so");
+  if (candidates.empty()) {
+    // Of the usual places the first where the plugin is: why that one cannot be loaded is then the reason to report.
+    candidates = installed("libdetent_cpu.so");
+    if (fs::exists(candidates.front())) candidates.resize(1);
+  }
   if (auto library = Library::open(candidates)) return *library;
   const char* reason = ::dlerror();
   throw device_error(

@@ -125,6 +125,26 @@ TEST(Gram, StaysAccurateOverManySamples) {
   EXPECT_LT(worst, 2e-6);
 }
 
+TEST(Gram, IsPutTogetherFromManyBlocks) {
+  const std::size_t k = 1100, m = 300, rows = 40;  // blocks of 256 rows, 1024 columns
+  const auto input = normal(rows * k, 1);
+  const auto target = normal(rows * m, 2);
+  GramAccumulator sums(product(k, m), kernels(), 2);
+  sums.add({rows, k}, input, target);
+  const GramForm form = sums.take();
+  const auto sum = [&](const std::vector<float>& a, std::size_t width, std::size_t i, std::size_t j) {
+    double s = 0;
+    for (std::size_t t = 0; t < rows; ++t) s += static_cast<double>(a[t * width + i]) * input[t * k + j];
+    return s;
+  };
+  for (std::size_t i = 0; i < k; i += 7)
+    for (std::size_t j = 0; j < k; j += 3)
+      ASSERT_NEAR(form.gram[i * k + j], sum(input, k, i, j), 1e-4) << i << " " << j;
+  for (std::size_t i = 0; i < m; ++i)
+    for (std::size_t j = 0; j < k; j += 3)
+      ASSERT_NEAR(form.cross[i * k + j], sum(target, m, i, j), 1e-4) << i << " " << j;
+}
+
 TEST(Gram, IsTheSameForAnyThreadsAndAnyBatching) {
   const LayerGeometry g = convolution(12, 20, 1, {3, 3});
   const auto sum = [&](std::size_t threads, bool together) {
