@@ -3,6 +3,7 @@
 //   bench_spool DIRECTORY [GIB [RECORD_MIB [ROUNDS]]]
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #ifdef DETENT_HAS_URING
 #include <liburing.h>
@@ -46,6 +47,16 @@ double seconds_of(const std::function<void()>& act) {
   const Clock::time_point begin = Clock::now();
   act();
   return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Processor time of the whole process.
+double processor_seconds() {
+  rusage use{};
+  ::getrusage(RUSAGE_SELF, &use);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(use.ru_utime) + seconds(use.ru_stime);
 }
 
 void check(bool right, const char* what) {
@@ -108,6 +119,7 @@ void plain_uring([[maybe_unused]] int fd, [[maybe_unused]] std::uint64_t size, [
 struct Rates {
   double write = 0;  // GB/s
   double read = 0;
+  double processor = 0;  // seconds for a GB written and read
 };
 
 Rates plain(const fs::path& directory, DiskAccess access, std::uint64_t size) {
@@ -123,6 +135,7 @@ Rates plain(const fs::path& directory, DiskAccess access, std::uint64_t size) {
       plain_threads(file.get(), size, write, access == DiskAccess::direct ? 4 : 1);
     }
   };
+  const double processor = processor_seconds();
   const double written = seconds_of([&] {
     if (flags != 0) ::posix_fallocate(file.get(), 0, static_cast<off_t>(size));
     move(true);
@@ -130,8 +143,8 @@ Rates plain(const fs::path& directory, DiskAccess access, std::uint64_t size) {
   });
   ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
   const double read = seconds_of([&] { move(false); });
-  const auto bytes = static_cast<double>(size);
-  return {bytes / written / 1e9, bytes / read / 1e9};
+  const double gb = static_cast<double>(size) / 1e9;
+  return {gb / written, gb / read, (processor_seconds() - processor) / gb};
 }
 
 // --- the spool -------------------------------------------------------------------------------------------------------
@@ -161,6 +174,7 @@ Rates spooled(const fs::path& directory, DiskAccess access, std::size_t record_s
   Spool spool(options_for(own.path(), access));
   const auto lane = spool.open("bench");
   const Record record = record_of(record_size);
+  const double processor = processor_seconds();
   const double written = seconds_of([&] {
     for (std::size_t i = 0; i < count; ++i) spool.put(lane, i, record);
     spool.sync();
@@ -170,8 +184,8 @@ Rates spooled(const fs::path& directory, DiskAccess access, std::size_t record_s
     spool.announce({lane}, 0, count);
     for (std::size_t i = 0; i < count; ++i) check(spool.get(lane, i).has_value(), "get");
   });
-  const auto bytes = static_cast<double>(record_size) * static_cast<double>(count);
-  return {bytes / written / 1e9, bytes / read / 1e9};
+  const double gb = static_cast<double>(record_size) * static_cast<double>(count) / 1e9;
+  return {gb / written, gb / read, (processor_seconds() - processor) / gb};
 }
 
 // --- overlap ---------------------------------------------------------------------------------------------------------
@@ -238,15 +252,19 @@ void compare(const fs::path& directory, DiskAccess access, const char* name, std
     const Rates with = spooled(directory, access, record_size, count);
     if (turn % 2 != 0) without = plain(directory, access, size);
     seen["plain write"].push_back(without.write);
+    seen["plain processor"].push_back(without.processor);
+    seen["spool processor"].push_back(with.processor);
     seen["plain read"].push_back(without.read);
     seen["spool write"].push_back(with.write);
     seen["spool read"].push_back(with.read);
     seen["write ratio"].push_back(with.write / without.write);
     seen["read ratio"].push_back(with.read / without.read);
   }
-  fmt::print("{:10} write {:.2f} GB/s, plain {:.2f}, ratio {:.2f}   read {:.2f} GB/s, plain {:.2f}, ratio {:.2f}\n",
-             name, median(seen["spool write"]), median(seen["plain write"]), median(seen["write ratio"]),
-             median(seen["spool read"]), median(seen["plain read"]), median(seen["read ratio"]));
+  const auto middle = [&](const char* what) { return median(seen[what]); };
+  fmt::print("{:10} write {:.2f} GB/s, plain {:.2f}, ratio {:.2f}   read {:.2f} GB/s, plain {:.2f}, ratio {:.2f}   ",
+             name, middle("spool write"), middle("plain write"), middle("write ratio"), middle("spool read"),
+             middle("plain read"), middle("read ratio"));
+  fmt::print("processor {:.2f} s/GB, plain {:.2f}\n", middle("spool processor"), middle("plain processor"));
 }
 
 int run(std::span<char*> arguments) {
