@@ -188,6 +188,7 @@ void LaneFile::free(const Extent& extent) noexcept {
 
 void LaneFile::sync() {
   const std::lock_guard lock(mutex_);
+  if (sync_error_ != 0) throw_write_error(sync_error_, 0);
   if (!dirty_ && !created_) return;
   int code = failpoint("spool.fsync");
   if (code == 0 && fd_.valid() && ::fdatasync(fd_.get()) != 0) code = errno;
@@ -196,7 +197,10 @@ void LaneFile::sync() {
     if (!directory.valid() || ::fsync(directory.get()) != 0) code = errno;
   }
   // Some file systems know no fsync of a directory.
-  if (code != 0 && code != EINVAL) throw_write_error(code, 0);
+  if (code != 0 && code != EINVAL) {
+    sync_error_ = code;
+    throw_write_error(code, 0);
+  }
   dirty_ = false;
   created_ = false;
 }

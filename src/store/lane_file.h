@@ -101,6 +101,7 @@ class LaneFile {
   std::uint64_t allocated_ = 0;  // at least end_
   bool can_allocate_ = true;
   bool dirty_ = false;
+  int sync_error_ = 0;    // the system tells of a failed fsync only once, but what it lost stays lost
   bool created_ = false;  // and its directory not synced since
 };
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <new>
 #include <utility>
 
@@ -13,6 +12,11 @@ namespace detent::store {
 namespace {
 
 constexpr std::uint64_t kPiece = std::uint64_t{1} << 20;
+
+Error no_memory() {
+  return resource_error("no memory for reading intermediate tensors from disk",
+                        "free some memory, or lower --memory-budget");
+}
 
 }  // namespace
 
@@ -106,11 +110,11 @@ bool Reader::begin(const std::shared_ptr<ReadJob>& job) {
     job->hash.emplace();
     return true;
   } catch (const std::bad_alloc&) {
-    job->result.set_exception(std::make_exception_ptr(resource_error(
-        "no memory for reading intermediate tensors from disk", "free some memory, or lower --memory-budget")));
-  } catch (...) {
-    job->result.set_exception(std::current_exception());
+    job->failure = no_memory();
+  } catch (const Error& error) {
+    job->failure = error;
   }
+  job->result.set_value(std::nullopt);
   return false;
 }
 
@@ -144,24 +148,25 @@ void Reader::hash_arrived(ReadJob& job) {
 }
 
 void Reader::complete(ReadJob& job) {
+  std::optional<Record> record;
   try {
     if (job.error != 0) {
-      throw bad_input(
+      job.failure = bad_input(
           fmt::format("cannot read '{}' (sample {}): {}", job.file->path().string(), job.sample, errno_text(job.error)),
           "choose a directory on another disk with --work-dir");
-    }
-    std::optional<Record> record;
-    if (!job.cut) {
+    } else if (!job.cut) {
       const auto header = read_header(job.buffer->bytes().first(job.extent.header_size), job.extent.offset);
       const bool right = header && header->sample == job.sample && header->extent.size == job.extent.size &&
                          header->payload_hash == job.hash->result();
       if (right) record = to_record(*header, job.buffer);
     }
-    job.buffer.reset();
-    job.result.set_value(std::move(record));
-  } catch (...) {
-    job.result.set_exception(std::current_exception());
+  } catch (const std::bad_alloc&) {
+    job.failure = no_memory();
+  } catch (const Error& error) {
+    job.failure = error;
   }
+  job.buffer.reset();
+  job.result.set_value(std::move(record));
 }
 
 }  // namespace detent::store

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "detent/error.h"
 #include "store/buffer_pool.h"
 #include "store/io_queue.h"
 #include "store/lane_file.h"
@@ -26,9 +27,10 @@ struct ReadJob {
   std::size_t sample = 0;
   std::shared_ptr<LaneFile> file;
   Extent extent;
-  std::promise<std::optional<Record>> result;  // nullopt: damaged
-  std::atomic<bool> dropped = false;           // nobody waits for it
-  Charge charge;                               // of what is read ahead; the spool's own
+  std::promise<std::optional<Record>> result;  // nullopt: damaged, or there is a failure
+  std::optional<Error> failure;
+  std::atomic<bool> dropped = false;  // nobody waits for it
+  Charge charge;                      // of what is read ahead; the spool's own
 
   // The reader's own.
   std::shared_ptr<const AlignedBuffer> buffer;

@@ -129,7 +129,9 @@ RecordLayout layout_of(const StoredRecord& record) {
   std::uint64_t end = 0;
   for (const StoredArray& stored : record) {
     header += sizeof(ArrayPart) + 8 * stored.array.shape.size();
-    const std::uint64_t begin = (end + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
+    // Large ones begin at a block, so that they can go to disk from where they are.
+    const std::uint64_t alignment = stored.array.bytes.size() < kLargeArray ? kArrayAlignment : kBlock;
+    const std::uint64_t begin = (end + alignment - 1) / alignment * alignment;
     layout.begins.push_back(begin);
     end = begin + stored.array.bytes.size();
   }

@@ -33,6 +33,9 @@ struct Extent {
   std::uint64_t header_size = 0;
 };
 
+/// Arrays of this size or more begin at a block of the file.
+inline constexpr std::size_t kLargeArray = std::size_t{64} << 10;
+
 /// Sizes of a record in a file. `begins` holds where in the payload each array begins.
 struct RecordLayout {
   std::uint64_t header_size = 0;

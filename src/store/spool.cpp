@@ -271,6 +271,7 @@ std::optional<Record> Spool::Impl::get(Lane lane, std::size_t sample) {
     const Wait wait(read_wait);
     std::optional<Record> record = asked.result.get();
     if (record) return record;
+    if (const auto& failure = asked.job->failure) throw Error(failure->kind(), failure->what(), failure->hint());
     // Nothing right was read: the record is damaged, unless it was released or replaced meanwhile.
     if (is_damaged({lane, sample}, *asked.job)) return std::nullopt;
   }

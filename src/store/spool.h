@@ -25,7 +25,8 @@ struct SpoolOptions {
   std::filesystem::path directory;  // private to the run; must exist. Files stay there until their lane is closed
   Residency residency = Residency::memory_then_disk;
   std::uint64_t memory_bytes = std::numeric_limits<std::uint64_t>::max();  // for records at rest
-  std::uint64_t buffer_bytes = std::uint64_t{64} << 20;                    // for records on their way to or from disk
+  /// For records on their way: half to disk, half from there. A half holds one record at least, however large it is.
+  std::uint64_t buffer_bytes = std::uint64_t{64} << 20;
   std::uint64_t disk_bytes = std::numeric_limits<std::uint64_t>::max();
   std::size_t prefetch = 2;  // samples read ahead; 0: each is read when it is asked for
   DiskAccess access = DiskAccess::automatic;
@@ -34,8 +35,8 @@ struct SpoolOptions {
 };
 
 struct SpoolUse {
-  std::uint64_t memory_peak = 0;  // records at rest and buffers
-  std::uint64_t disk_peak = 0;
+  std::uint64_t memory_peak = 0;    // records at rest and buffers; not what get() has given away
+  std::uint64_t disk_peak = 0;      // with what was allocated ahead
   std::uint64_t bytes_written = 0;  // to disk
   std::uint64_t bytes_read = 0;     // from disk
   double write_wait_seconds = 0;    // time that put() and sync() waited for the disk
@@ -58,6 +59,7 @@ class Spool {
   explicit Spool(SpoolOptions options);
   Spool(const Spool&) = delete;
   Spool& operator=(const Spool&) = delete;
+  /// Writes what waits for that; only sync() tells whether it went well.
   ~Spool();
 
   /// Names may hold letters, digits, '-' and '_'. Takes up the records of a file that an earlier process left under

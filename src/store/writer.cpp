@@ -16,7 +16,8 @@ namespace {
 // One chunk is being filled, one may wait for its header, the others are on their way.
 constexpr std::size_t kChunks = 8;
 constexpr std::uint64_t kSmallestChunk = std::uint64_t{16} << 10;
-constexpr std::uint64_t kLargestChunk = std::uint64_t{2} << 20;
+constexpr std::uint64_t kLargestChunk = std::uint64_t{1} << 20;
+constexpr std::size_t kLent = std::size_t{1} << 20;  // of a large array, at a time
 
 }  // namespace
 
@@ -127,7 +128,7 @@ void Writer::prepare() {
   queue_ = std::move(queue);
 }
 
-// Copies a record into chunks, with its hash taken on the way, while earlier chunks go to disk. Its header is the last
+// Hands a record on in chunks, with its hash taken on the way, while earlier chunks go to disk. Its header is the last
 // that is handed on: whoever finds it finds the rest.
 void Writer::write(const std::shared_ptr<WriteJob>& job) {
   prepare();
@@ -147,6 +148,7 @@ void Writer::write(const std::shared_ptr<WriteJob>& job) {
   const std::span<std::byte> header = current_->buffer.bytes().subspan(current_->filled, layout.header_size);
   std::fill(header.begin(), header.end(), std::byte{0});
   current_->filled += layout.header_size;
+  position_ = offset + layout.header_size;
   copy_payload(job, hash);
   write_header(header, job->record, layout, job->sample, offset, hash.result());
 }
@@ -154,24 +156,38 @@ void Writer::write(const std::shared_ptr<WriteJob>& job) {
 void Writer::copy_payload(const std::shared_ptr<WriteJob>& job, PayloadHash& hash) {
   const RecordLayout& layout = job->layout;
   for (std::size_t i = 0; i < job->record.size(); ++i) {
-    const std::span<const std::byte> bytes = job->record[i].array.bytes;
+    const data::Array& array = job->record[i].array;
     const std::uint64_t next = i + 1 < layout.begins.size() ? layout.begins[i + 1] : layout.payload_size;
-    copy(job, bytes, next - layout.begins[i] - bytes.size(), hash);
+    const std::size_t lent = lendable(array);
+    if (lent > 0) lend(job, array.bytes.first(lent), hash);
+    copy(job, array.bytes.subspan(lent), next - layout.begins[i] - array.bytes.size(), hash);
+  }
+}
+
+// How much of the array, from its beginning, can go to disk from where it is.
+std::size_t Writer::lendable(const data::Array& array) const {
+  if (array.bytes.size() < kLargeArray) return 0;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(array.bytes.data()) % kBlock == 0;
+  return aligned || access_ == DiskAccess::buffered ? array.bytes.size() / kBlock * kBlock : 0;
+}
+
+void Writer::lend(const std::shared_ptr<WriteJob>& job, std::span<const std::byte> bytes, PayloadHash& hash) {
+  if (current_ != nullptr) close_chunk(*job);
+  while (!bytes.empty()) {
+    const auto part = bytes.first(std::min(bytes.size(), kLent));
+    hash.add(part);
+    // Requests that write take their memory as it comes, and leave it as it is.
+    send(take_chunk(job, position_, 0), {const_cast<std::byte*>(part.data()), part.size()});
+    position_ += part.size();
+    bytes = bytes.subspan(part.size());
   }
 }
 
 void Writer::copy(const std::shared_ptr<WriteJob>& job, std::span<const std::byte> bytes, std::size_t zeros,
                   PayloadHash& hash) {
   while (!bytes.empty() || zeros > 0) {
-    if (current_->filled == current_->buffer.size()) {
-      const std::uint64_t offset = current_->offset + current_->filled;
-      if (current_->offset <= job->extent.offset && held_ == nullptr) {
-        held_ = std::exchange(current_, nullptr);  // it has the header of this record, still to be written
-      } else {
-        submit(current_);
-      }
-      open_chunk(job, offset, 0);
-    }
+    if (current_ != nullptr && current_->filled == current_->buffer.size()) close_chunk(*job);
+    if (current_ == nullptr) open_chunk(job, position_, 0);
     const auto room = current_->buffer.bytes().subspan(current_->filled);
     const std::size_t count = std::min(room.size(), bytes.empty() ? zeros : bytes.size());
     if (bytes.empty()) {
@@ -183,28 +199,46 @@ void Writer::copy(const std::shared_ptr<WriteJob>& job, std::span<const std::byt
     }
     hash.add(room.first(count));
     current_->filled += count;
+    position_ += count;
   }
 }
 
-void Writer::open_chunk(const std::shared_ptr<WriteJob>& job, std::uint64_t offset, std::size_t needed) {
+// Nothing more goes into the current chunk. The one with this record's header still has to wait for that.
+void Writer::close_chunk(const WriteJob& job) {
+  if (current_->offset <= job.extent.offset) {
+    held_ = std::exchange(current_, nullptr);
+  } else {
+    submit(current_);
+  }
+}
+
+Writer::Chunk& Writer::take_chunk(const std::shared_ptr<WriteJob>& job, std::uint64_t offset, std::size_t needed) {
   while (free_.empty()) finish_one();
-  Chunk* const chunk = free_.back();
+  Chunk& chunk = *free_.back();
   // The header of a record with very many arrays.
-  if (chunk->buffer.size() < needed) chunk->buffer = AlignedBuffer(needed);
+  if (chunk.buffer.size() < needed) chunk.buffer = AlignedBuffer(needed);
   free_.pop_back();
-  chunk->filled = 0;
-  chunk->offset = offset;
-  chunk->file = job->file;
-  chunk->jobs.assign(1, job);
+  chunk.filled = 0;
+  chunk.offset = offset;
+  chunk.file = job->file;
+  chunk.jobs.assign(1, job);
   ++job->chunks;
-  current_ = chunk;
+  return chunk;
+}
+
+void Writer::open_chunk(const std::shared_ptr<WriteJob>& job, std::uint64_t offset, std::size_t needed) {
+  current_ = &take_chunk(job, offset, needed);
 }
 
 void Writer::submit(Chunk*& chunk) {
   Chunk& ready = *std::exchange(chunk, nullptr);
-  ready.request = {ready.file->descriptor(access_), true, ready.offset, ready.buffer.bytes().first(ready.filled)};
+  send(ready, ready.buffer.bytes().first(ready.filled));
+}
+
+void Writer::send(Chunk& chunk, std::span<std::byte> data) {
+  chunk.request = {chunk.file->descriptor(access_), true, chunk.offset, data};
   ++in_flight_;
-  queue_->start(ready.request);
+  queue_->start(chunk.request);
 }
 
 void Writer::finish_one() {

@@ -61,7 +61,8 @@ class Writer {
   std::uint64_t bytes_written() const noexcept { return bytes_written_; }
 
  private:
-  // A piece of a file: what records put into it goes to disk with one request.
+  // A piece of a file that goes to disk with one request: what records put into the buffer, or a part of a large array
+  // where it is.
   struct Chunk {
     AlignedBuffer buffer;
     std::size_t filled = 0;
@@ -78,8 +79,13 @@ class Writer {
   void copy(const std::shared_ptr<WriteJob>& job, std::span<const std::byte> bytes, std::size_t zeros,
             PayloadHash& hash);
   void prepare();
+  void lend(const std::shared_ptr<WriteJob>& job, std::span<const std::byte> bytes, PayloadHash& hash);
+  std::size_t lendable(const data::Array& array) const;
+  Chunk& take_chunk(const std::shared_ptr<WriteJob>& job, std::uint64_t offset, std::size_t needed);
   void open_chunk(const std::shared_ptr<WriteJob>& job, std::uint64_t offset, std::size_t needed);
+  void close_chunk(const WriteJob& job);
   void submit(Chunk*& chunk);
+  void send(Chunk& chunk, std::span<std::byte> data);
   void finish_one();
   void complete(const std::shared_ptr<WriteJob>& job);
   void fail(std::exception_ptr failure);
@@ -104,8 +110,9 @@ class Writer {
   Charge staging_;
   std::vector<Chunk> chunks_;
   std::vector<Chunk*> free_;
-  Chunk* current_ = nullptr;  // being filled
-  Chunk* held_ = nullptr;     // full, but for the header of the record that is being copied
+  Chunk* current_ = nullptr;    // being filled
+  Chunk* held_ = nullptr;       // full, but for the header of the record that is being copied
+  std::uint64_t position_ = 0;  // in the file, of what is copied next
   std::size_t in_flight_ = 0;
   std::unique_ptr<IoQueue> queue_;
 

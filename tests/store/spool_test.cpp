@@ -103,6 +103,30 @@ TEST_F(SpoolTest, ArraysAreAlignedAndOutliveTheSpool) {
   for (const Array& array : *record) EXPECT_EQ(reinterpret_cast<std::uintptr_t>(array.bytes.data()) % 64, 0u);
 }
 
+// Large arrays that begin at a block go to disk from where they are, others by way of a copy.
+TEST_F(SpoolTest, RecordsThatWereReadCanBePutAgain) {
+  Record record;
+  for (const std::size_t size : {70'000, 10, 65'536, 4096, 65'535, 3'000'000, 131'072, 0, 1'048'576, 7}) {
+    record.push_back(bytes_of(size, size));
+  }
+  for (const DiskAccess access : all_accesses()) {
+    if (!works(access)) continue;
+    Spool spool(options(Residency::disk, access));
+    const auto lane = spool.open("a");
+    spool.put(lane, 0, record);
+    for (std::size_t i = 1; i < 12; ++i) {
+      if (i % 2 == 1) spool.sync();
+      auto got = spool.get(lane, i - 1);
+      ASSERT_TRUE(same(got, record)) << i;
+      if (i % 3 == 0) got->push_back(bytes_of(5 * i, i));
+      spool.put(lane, i, *got);
+      record = *got;
+    }
+    EXPECT_EQ(spool.damaged(), 0u);
+    spool.close(lane);
+  }
+}
+
 TEST_F(SpoolTest, MemoryKeepsArraysThatOwnTheirBytesAndCopiesOthers) {
   Spool spool(options(Residency::memory));
   const auto lane = spool.open("a");
