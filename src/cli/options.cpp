@@ -32,6 +32,13 @@ const std::map<std::string, SpoolAccess> kAccesses{{"auto", SpoolAccess::automat
                                                    {"direct", SpoolAccess::direct},
                                                    {"uring", SpoolAccess::uring}};
 
+const std::map<std::string, Rounding> kRoundings{{"nearest", Rounding::nearest},
+                                                 {"adaround", Rounding::adaround},
+                                                 {"adaquant", Rounding::adaquant},
+                                                 {"gptq", Rounding::gptq}};
+const std::map<std::string, FinetuneForm> kForms{
+    {"auto", FinetuneForm::automatic}, {"gram", FinetuneForm::gram}, {"streamed", FinetuneForm::streamed}};
+
 // One of a few words, or a usage error that lists them.
 template <class T>
 T choose(const std::string& option, const std::string& text, const std::map<std::string, T>& choices) {
@@ -207,6 +214,46 @@ void add_running(CLI::App& command, Running into) {
       ->group("Running");
 }
 
+void add_finetune(CLI::App& command, FinetuneConfig& config) {
+  const char* const group = "Fine-tuning";
+  const auto number = [&](const char* name, auto& into, const char* label, const char* help) {
+    command.add_option(name, into, help)->option_text(label)->group(group);
+  };
+  const auto names = [&](const char* name, std::vector<std::string>& into, const char* help) {
+    command.add_option(name, into, help)->delimiter(',')->allow_extra_args(false)->option_text("A,B,…")->group(group);
+  };
+  choice(command, "--finetune", config.rounding, kRoundings, group, "NAME",
+         "find better integers for weights, layer by layer: adaround, adaquant or gptq (default: nearest, none)");
+  choice(command, "--form", config.form, kForms, group, "NAME",
+         "auto (default: the cheaper), gram (sums over all samples) or streamed (mini-batches of stored activations)");
+  names("--finetune-op-types", config.op_types, "tune only layers of these types");
+  names("--finetune-nodes", config.nodes, "tune only these nodes; '^…' is a regular expression over the whole name");
+  number("--num-iterations", config.num_iterations, "N", "steps for each layer (default 1000)");
+  number("--learning-rate", config.learning_rate, "R", "default: adaround 0.1, adaquant 1e-5");
+  number("--finetune-batch-size", config.batch_size, "N", "samples in a mini-batch of the streamed form (default 1)");
+  command.add_flag("--early-stop", config.early_stop, "stop a layer when it gets no better")->group(group);
+  number("--drop-ratio", config.drop_ratio, "P",
+         "share of a layer's inputs from the quantized model, the rest from the float model (default 1)");
+  number("--reg-param", config.reg_param, "L", "adaround: weight of the regularizer (default 0.01)");
+  command
+      .add_option_function<std::vector<double>>(
+          "--beta-range",
+          [&config](const std::vector<double>& values) {
+            config.beta_range = {values.at(0), values.at(1)};
+          },
+          "adaround: exponent of the regularizer, from and to (default 20,2)")
+      ->delimiter(',')
+      ->expected(2)
+      ->option_text("FROM,TO")
+      ->group(group);
+  number("--warm-start", config.warm_start, "P", "adaround: share of steps without regularizer (default 0.2)");
+  command.add_flag("--update-bias", config.update_bias, "solve for the biases as well")->group(group);
+  number("--damping", config.damping, "D", "gptq: share of the mean diagonal added to it (default 0.01)");
+  number("--coordinate-sweeps", config.coordinate_sweeps, "N",
+         "sweeps of exact coordinate descent after any method, Gram form (default 2)");
+  number("--seed", config.seed, "N", "of the order of mini-batches (default 1705472343)");
+}
+
 void add_resources(CLI::App& command, Resources& resources) {
   const char* const group = "Memory and disk";
   const auto size = [&](const char* name, std::optional<std::uint64_t>& into, const char* help) {
@@ -274,6 +321,7 @@ void add_quantization(CLI::App& command, QuantizeOptions& options) {
   add_selection(command, options.config);
   add_running(command, {options.threads, options.workers, options.runtime});
   add_resources(command, options.resources);
+  add_finetune(command, options.finetune);
 }
 
 }  // namespace detent::cli

@@ -36,6 +36,9 @@ struct Running {
 };
 void add_running(CLI::App& command, Running into);
 
+/// Fine-tuning of weights.
+void add_finetune(CLI::App& command, FinetuneConfig& config);
+
 /// Memory, disk, and going on after an interruption.
 void add_resources(CLI::App& command, Resources& resources);
 

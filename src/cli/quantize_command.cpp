@@ -29,6 +29,15 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
                      {"peak_memory_bytes", r.peak_memory}};
   for (const auto& s : r.stages)
     out["stages"].push_back({{"name", s.name}, {"seconds", s.seconds}, {"peak_memory_bytes", s.peak_memory}});
+  for (const auto& l : r.layers) {
+    out["layers"].push_back({{"name", l.name},
+                             {"op_type", l.op_type},
+                             {"form", l.streamed ? "streamed" : "gram"},
+                             {"tuned", l.tuned},
+                             {"error_before", l.error_before},
+                             {"error_after", l.error_after},
+                             {"seconds", l.seconds}});
+  }
   for (const auto& [name, p] : r.activations) {
     out["activations"][name] = {{"scale", p.scale},
                                 {"zero_point", p.zero_point},
@@ -39,8 +48,21 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
   return out;
 }
 
+void print_layers(const std::vector<LayerTuning>& layers) {
+  if (layers.empty()) return;
+  fmt::print("{:<40} {:<13} {:<8} {:>11} {:>11} {:>7} {:>8}\n", "layer", "type", "form", "nearest", "tuned", "ratio",
+             "seconds");
+  for (const auto& l : layers) {
+    fmt::print("{:<40} {:<13} {:<8} {:>11.4g} {:>11.4g} {:>7.3f} {:>8.2f}{}\n", l.name, l.op_type,
+               l.streamed ? "streamed" : "gram", l.error_before, l.error_after,
+               l.error_before > 0 ? l.error_after / l.error_before : 1.0, l.seconds,
+               l.tuned ? "" : "  kept nearest rounding");
+  }
+}
+
 void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
   for (const auto& note : r.notes) fmt::print("note: {}\n", note);
+  print_layers(r.layers);
   for (const auto& s : r.stages)
     fmt::print("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
   fmt::print("{}: {} nodes quantized, {} left in float; {} -> {} ({:.2f}x smaller); {} samples; peak memory {}\n",

@@ -81,6 +81,7 @@ class Collector {
     source_.rewind();
     for (std::size_t segment = goes_on ? reached_.segment : 0; segment < branch_.segments(); ++segment)
       run_segment(segment, goes_on && segment == reached_.segment ? reached_.sample : 0);
+    if (options_.keep_result && options_.checkpoints != nullptr) put_down(branch_.segments(), 0);
     calibration::Statistics all = std::move(state_.statistics);
     all.samples = state_.samples;
     all.has_histograms = options_.histograms;

@@ -34,6 +34,7 @@ struct CollectOptions {
   std::vector<int> cuts = {};           // where the model is cut into segments
   store::Spool* spool = nullptr;        // needed where it is cut
   Checkpoints* checkpoints = nullptr;   // progress is put down when given
+  bool keep_result = false;             // the result itself is put down too
   const Progressed* earlier = nullptr;  // progress to go on from; its cuts must be those above
   /// Told the initializers that a segment has read, while their pages are likely still in memory.
   std::function<void(const std::vector<std::string>& names)> weights_at_hand = {};

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "exec/sweep.h"
@@ -71,17 +72,34 @@ struct Step {
   std::vector<std::size_t> layers;
 };
 
-std::vector<Step> make_steps(const std::vector<TunedLayer>& layers, const onnx::Model& quantized) {
+// Bytes of a layer's Gram matrix.
+std::uint64_t gram_bytes(const onnx::Model& float_model, const TunedLayer& layer) {
+  const auto& node = float_model.graph.nodes[static_cast<std::size_t>(layer.float_node)];
+  const auto& weight = float_model.graph.initializers[layer.float_weight];
+  const auto groups = static_cast<std::uint64_t>(std::max<std::int64_t>(node.int_or("group", 1), 1));
+  const bool outputs_first = layer.layout == finetune::WeightLayout::outputs_first;
+  const auto outputs = static_cast<std::uint64_t>(weight.dims[outputs_first ? 0 : 1]) * (outputs_first ? 1 : groups);
+  const std::uint64_t fan_in = static_cast<std::uint64_t>(weight.count()) / std::max<std::uint64_t>(outputs, 1);
+  return groups * fan_in * fan_in * sizeof(float);
+}
+
+// Which layers go together does not change what is found for them.
+std::vector<Step> make_steps(const std::vector<TunedLayer>& layers, const onnx::Model& float_model,
+                             const onnx::Model& quantized, std::uint64_t memory) {
   const graph::Index index(quantized);
   std::vector<Step> steps;
   int first = 0;  // quantized node of the step's first layer
+  std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
+    const std::uint64_t more = gram_bytes(float_model, layers[i]);
     const bool joins = !steps.empty() && index.producer(layers[i].input) < first &&
-                       layers[i].quantized_node > layers[i - 1].quantized_node;
+                       layers[i].quantized_node > layers[i - 1].quantized_node && bytes + more <= memory / 2;
     if (!joins) {
       steps.emplace_back();
       first = layers[i].quantized_node;
+      bytes = 0;
     }
+    bytes += more;
     steps.back().layers.push_back(i);
   }
   return steps;
@@ -98,7 +116,7 @@ class Tuner {
         options_(options),
         kernels_(finetune::cpu_kernels()),
         layers_(find_layers(float_model, quantized, options.config, notes)),
-        steps_(make_steps(layers_, quantized)),
+        steps_(make_steps(layers_, float_model, quantized, options.memory)),
         quantized_types_(exec::probe_values(runtime, quantized)),
         solved_(options.directory, options.scratch),
         float_branch_(runtime, float_model, float_types, float_cuts(), &options.spool, branch_options("float-")),
@@ -199,7 +217,7 @@ class Tuner {
         }
       }
       failpoint("finetune.sample");
-      if (options_.progress) options_.progress("finetune", done_ * 1, layers_.size());
+      report();
     }
   }
 
@@ -226,6 +244,7 @@ class Tuner {
     if (work.streamed) {
       work.stored = std::make_unique<StoredSamples>(options_.spool, name);
     } else {
+      check_memory(work, finetune::gram_cost(work.geometry, shape, 1, options_.config, threads).bytes);
       work.gram.emplace(work.geometry, kernels_, threads);
     }
     work.held_back = std::make_unique<StoredSamples>(options_.spool, name + "-held-back");
@@ -243,7 +262,17 @@ class Tuner {
     const std::uint64_t samples = std::max<std::uint64_t>(source_.file_count(), 1);
     const auto gram = finetune::gram_cost(work.geometry, shape, samples, config, threads);
     const auto streamed = finetune::streamed_cost(work.geometry, shape, config, threads);
-    return gram.bytes > options_.memory || streamed.flops < gram.flops;
+    // The limit is not that of the budget: the form decides about the result, and a budget must not.
+    constexpr std::uint64_t kLargestForm = std::uint64_t{512} << 20;
+    return gram.bytes > kLargestForm || streamed.flops < gram.flops;
+  }
+
+  void check_memory(const Work& work, std::uint64_t needed) const {
+    if (needed <= options_.memory) return;
+    throw resource_error(
+        fmt::format("fine-tuning {} '{}' needs {} of memory, and {} are left of the budget", work.layer->op_type,
+                    work.layer->name, format_size(needed), format_size(options_.memory)),
+        "raise --memory-budget, or give --form streamed");
   }
 
   SolvedLayer solve(Work& work) {
@@ -251,7 +280,8 @@ class Tuner {
     const auto& layer = *work.layer;
     const auto weights = weights_of(float_, quantized_, layer, work.geometry);
     const auto bias = bias_of(float_, layer);
-    const finetune::SolveControl control{thread_count(options_.threads), options_.stop, {}};
+    const finetune::SolveControl control{thread_count(options_.threads), options_.stop,
+                                         [this](std::size_t, double) { report(); }};
     FinetuneConfig config = options_.config;
     config.update_bias = config.update_bias && layer.stored_bias;
     const finetune::Activation none;
@@ -288,8 +318,13 @@ class Tuner {
     solved.tuning.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     work.stored.reset();
     work.held_back.reset();
-    if (options_.progress) options_.progress("finetune", ++done_, layers_.size());
+    ++done_;
+    report();
     return solved;
+  }
+
+  void report() const {
+    if (options_.progress) options_.progress("finetune", done_, layers_.size());
   }
 
   void apply(const TunedLayer& layer, SolvedLayer& solved) {

@@ -14,6 +14,7 @@
 #include "data/sample.h"
 #include "exec/session.h"
 #include "onnx/write.h"
+#include "pipeline/finetune.h"
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
 #include "pipeline/run_directory.h"
@@ -43,6 +44,58 @@ void check_options(const QuantizeOptions& options) {
   if (!options.calibration_data && !options.statistics)
     throw usage_error("there is nothing to calibrate with", "give --calibration-data or --statistics");
   quantization::check_method(options.config, range_options(options));
+  const auto& tuning = options.finetune;
+  if (tuning.rounding == Rounding::nearest) return;
+  if (!options.calibration_data) throw usage_error("--finetune needs samples", "give --calibration-data");
+  if (tuning.num_iterations == 0) throw usage_error("--num-iterations must be at least 1");
+  if (tuning.batch_size == 0) throw usage_error("--finetune-batch-size must be at least 1");
+}
+
+// All that the integers of a tuned layer depend on, beside model and samples.
+std::string tuning_identity(const QuantizeOptions& options) {
+  const auto& t = options.finetune;
+  if (t.rounding == Rounding::nearest) return {};
+  const auto& c = options.config;
+  const auto& m = options.method;
+  nlohmann::json overrides = nlohmann::json::array();
+  for (const auto& o : options.overrides) {
+    overrides.push_back({o.tensor, o.method ? static_cast<int>(*o.method) : -1});
+    if (o.range) overrides.push_back({o.range->first, o.range->second});
+  }
+  const nlohmann::json json{
+      {"rounding", static_cast<int>(t.rounding)},
+      {"form", static_cast<int>(t.form)},
+      {"types", t.op_types},
+      {"nodes", t.nodes},
+      {"iterations", t.num_iterations},
+      {"rate", t.learning_rate.value_or(0)},
+      {"batch", t.batch_size},
+      {"early_stop", t.early_stop},
+      {"drop", t.drop_ratio},
+      {"reg", t.reg_param},
+      {"beta", {t.beta_range.first, t.beta_range.second}},
+      {"warm", t.warm_start},
+      {"bias", t.update_bias},
+      {"damping", t.damping},
+      {"order", t.activation_order},
+      {"sweeps", t.coordinate_sweeps},
+      {"seed", t.seed},
+      {"activation", static_cast<int>(c.activation_type)},
+      {"weight", static_cast<int>(c.weight_type)},
+      {"symmetric", {c.activation_symmetric, c.weight_symmetric.value_or(false), c.weight_symmetric.has_value()}},
+      {"channel", c.per_channel},
+      {"reduce", c.reduce_range},
+      {"power", c.power_of_two_scale},
+      {"method", static_cast<int>(m.method)},
+      {"average", m.average},
+      {"percentile", m.percentile},
+      {"two_sided", m.two_sided},
+      {"candidates", m.candidates},
+      {"metric", static_cast<int>(m.metric)},
+      {"common", m.most_common},
+      {"entropy", {m.entropy_bins, m.entropy_levels}},
+      {"overrides", overrides}};
+  return json.dump();
 }
 
 // Each model may come with a data file beside it.
@@ -134,6 +187,7 @@ class Run {
     pre_process();
     const auto ranges = calibrate();
     insert_pairs(ranges);
+    if (options_.finetune.rounding != Rounding::nearest) finetune();
     write();
     if (reports_) compare_models();
     work_->finish();
@@ -195,6 +249,7 @@ class Run {
                                      .allow_nonfinite = options_.allow_nonfinite,
                                      .threads = options_.threads,
                                      .workers = options_.workers,
+                                     .keep_result = options_.finetune.rounding != Rounding::nearest,
                                      .progress = options_.progress,
                                      .stop = options_.stop};
     report_.recording.directory = work_->scratch();
@@ -216,7 +271,8 @@ class Run {
                                    .max_samples = options_.max_samples,
                                    .batch_size = options_.batch_size,
                                    .threads = options_.threads,
-                                   .spool_bfloat16 = options_.resources.spool_bfloat16});
+                                   .spool_bfloat16 = options_.resources.spool_bfloat16,
+                                   .finetune = tuning_identity(options_)});
   }
 
   void insert_pairs(const calibration::Ranges& ranges) {
@@ -226,7 +282,27 @@ class Run {
         quantization::compute_all(prepared_.model, placement_, ranges, extremes_, options_.config, result_.notes);
     count_nodes(prepared_.model, placement_, params, result_);
     record_activations(placement_, params, quantization::range_sources(placement_, range_options(options_)), result_);
+    float_model_ = prepared_.model;
     quantization::insert(prepared_.model, placement_, params, options_.config, result_.notes);
+  }
+
+  void finetune() {
+    const auto scope = profiler_.scope(Step::fast_finetune);
+    // Half of what is left goes to the layers at work, half to what waits.
+    constexpr std::uint64_t kOthers = std::uint64_t{128} << 20;
+    const std::uint64_t budget = pipeline::budget_of(options_.resources, work_->path()).memory;
+    const std::uint64_t half = (budget - std::min(budget, kOthers)) / 2;
+    const auto spool = pipeline::make_spool(options_.resources, half, work_->path());
+    result_.layers = pipeline::finetune(float_model_, prepared_.types, prepared_.model, runtime_, *source_,
+                                        {.config = options_.finetune,
+                                         .threads = options_.threads,
+                                         .spool = *spool,
+                                         .memory = half,
+                                         .directory = work_->path(),
+                                         .scratch = work_->scratch(),
+                                         .progress = options_.progress,
+                                         .stop = options_.stop},
+                                        result_.notes);
   }
 
   void write() {
@@ -269,6 +345,7 @@ class Run {
 
   Fingerprint identity_;
   pipeline::Prepared prepared_;
+  onnx::Model float_model_;  // before the pairs were inserted
   quantization::Placement placement_;
   quantization::WeightExtremes extremes_;
   std::unique_ptr<data::SampleSource> source_;

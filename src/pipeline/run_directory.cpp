@@ -91,7 +91,8 @@ nlohmann::json run_identity(const RunInputs& inputs) {
           {"--samples", inputs.max_samples},
           {"--batch-size", inputs.batch_size},
           {"--threads", inputs.threads},
-          {"--spool-bfloat16", inputs.spool_bfloat16}};
+          {"--spool-bfloat16", inputs.spool_bfloat16},
+          {"fine-tuning, format or method", inputs.finetune}};
 }
 
 RunDirectory::RunDirectory(const Resources& resources, const nlohmann::json& identity)

@@ -27,6 +27,7 @@ struct RunInputs {
   std::int64_t batch_size = 0;
   int threads = 0;
   bool spool_bfloat16 = false;
+  std::string finetune = {};  // all that fine-tuning depends on; empty: there is none
   int rank = 0;
   int ranks = 1;
 };

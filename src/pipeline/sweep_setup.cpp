@@ -32,28 +32,6 @@ std::uint64_t count_samples(data::SampleSource& source) {
   return count;
 }
 
-store::SpoolOptions spool_options(const Resources& resources, const planning::SweepPlan& plan,
-                                  const planning::Budget& budget, const fs::path& directory) {
-  static constexpr std::pair<SpoolAccess, store::DiskAccess> kAccesses[] = {
-      {SpoolAccess::automatic, store::DiskAccess::automatic},
-      {SpoolAccess::buffered, store::DiskAccess::buffered},
-      {SpoolAccess::direct, store::DiskAccess::direct},
-      {SpoolAccess::uring, store::DiskAccess::uring}};
-  store::SpoolOptions options;
-  options.directory = directory;
-  options.residency = budget.all_in_memory ? store::Residency::memory
-                      : budget.all_on_disk ? store::Residency::disk
-                                           : store::Residency::memory_then_disk;
-  options.memory_bytes = plan.spool_memory;
-  options.disk_bytes = budget.disk;
-  options.prefetch = resources.prefetch;
-  for (const auto& [ours, theirs] : kAccesses) {
-    if (ours == resources.spool_access) options.access = theirs;
-  }
-  options.half_precision = resources.spool_bfloat16;
-  return options;
-}
-
 std::vector<std::string> sweep_notes(const SweepSetup& setup, const Resources& resources) {
   std::vector<std::string> notes;
   if (!setup.spool) return notes;
@@ -73,6 +51,31 @@ std::vector<std::string> sweep_notes(const SweepSetup& setup, const Resources& r
 }
 
 }  // namespace
+
+std::unique_ptr<store::Spool> make_spool(const Resources& resources, std::uint64_t memory_bytes,
+                                         const fs::path& directory) {
+  static constexpr std::pair<SpoolAccess, store::DiskAccess> kAccesses[] = {
+      {SpoolAccess::automatic, store::DiskAccess::automatic},
+      {SpoolAccess::buffered, store::DiskAccess::buffered},
+      {SpoolAccess::direct, store::DiskAccess::direct},
+      {SpoolAccess::uring, store::DiskAccess::uring}};
+  const auto budget = budget_of(resources, directory);
+  store::SpoolOptions options;
+  options.directory = directory / "spool";
+  options.residency = budget.all_in_memory ? store::Residency::memory
+                      : budget.all_on_disk ? store::Residency::disk
+                                           : store::Residency::memory_then_disk;
+  options.memory_bytes = memory_bytes;
+  options.disk_bytes = budget.disk;
+  options.prefetch = resources.prefetch;
+  for (const auto& [ours, theirs] : kAccesses) {
+    if (ours == resources.spool_access) options.access = theirs;
+  }
+  options.half_precision = resources.spool_bfloat16;
+  fs::create_directory(options.directory);
+  fs::permissions(options.directory, fs::perms::owner_all);
+  return std::make_unique<store::Spool>(std::move(options));
+}
 
 planning::Budget budget_of(const Resources& resources, const fs::path& work_dir) {
   constexpr double kShareOfMemory = 0.8;
@@ -120,11 +123,7 @@ SweepSetup set_up_sweep(const Prepared& prepared, const quantization::Placement&
   }
   if (earlier != nullptr) setup.cuts = earlier->cuts;
   if (setup.cuts.empty()) return setup;
-  const fs::path spool = directory / "spool";
-  fs::create_directory(spool);
-  fs::permissions(spool, fs::perms::owner_all);
-  setup.spool = std::make_unique<store::Spool>(
-      spool_options(resources, setup.plan.value_or(planning::SweepPlan{}), budget, spool));
+  setup.spool = make_spool(resources, setup.plan ? setup.plan->spool_memory : 0, directory);
   return setup;
 }
 

@@ -31,6 +31,10 @@ struct FirstSample {
 };
 FirstSample first_sample(data::SampleSource& source, const std::vector<data::InputSpec>& specs);
 
+/// A spool in a directory below `directory`, of which so much may rest in memory.
+std::unique_ptr<store::Spool> make_spool(const Resources& resources, std::uint64_t memory_bytes,
+                                         const std::filesystem::path& directory);
+
 struct SweepSetup {
   std::optional<planning::SweepPlan> plan;  // unset: shapes depend on values, and no budget was asked for
   std::vector<int> cuts;
