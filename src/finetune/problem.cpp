@@ -1,8 +1,5 @@
 #include "finetune/problem.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "finetune/quadratic.h"
 
 namespace detent::finetune {

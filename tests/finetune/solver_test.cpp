@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <mutex>
 
 #include "base/error.h"
 #include "finetune/quadratic.h"

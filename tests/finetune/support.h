@@ -16,7 +16,7 @@
 
 namespace detent::finetune {
 
-inline const Kernels& kernels() { return cpu_kernels(); }
+inline const Kernels& kernels() { return cpu_kernels(CPU_PLUGIN); }
 
 inline std::size_t elements(const Shape& shape) {
   return static_cast<std::size_t>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
