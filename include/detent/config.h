@@ -85,6 +85,8 @@ struct FinetuneConfig {
   /// Operator types, node names and '^' patterns to tune; empty: every quantized Conv, ConvTranspose, Gemm, MatMul.
   std::vector<std::string> op_types;
   std::vector<std::string> nodes;
+  /// Only the layer that takes most memory, so that the peak of the whole is known early.
+  bool only_heaviest_layer = false;
   std::size_t num_iterations = 1000;
   std::optional<double> learning_rate;  // adaround 0.1, adaquant 1e-5
   std::size_t batch_size = 1;           // samples in a mini-batch of the streamed form

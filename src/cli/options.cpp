@@ -228,6 +228,10 @@ void add_finetune(CLI::App& command, FinetuneConfig& config) {
          "auto (default: the cheaper), gram (sums over all samples) or streamed (mini-batches of stored activations)");
   names("--finetune-op-types", config.op_types, "tune only layers of these types");
   names("--finetune-nodes", config.nodes, "tune only these nodes; '^…' is a regular expression over the whole name");
+  command
+      .add_flag("--only-heaviest-layer", config.only_heaviest_layer,
+                "tune only the layer that takes most memory: tells the peak of the whole early")
+      ->group(group);
   number("--num-iterations", config.num_iterations, "N", "steps for each layer (default 1000)");
   number("--learning-rate", config.learning_rate, "R", "default: adaround 0.1, adaquant 1e-5");
   number("--finetune-batch-size", config.batch_size, "N", "samples in a mini-batch of the streamed form (default 1)");

@@ -52,6 +52,12 @@ std::vector<std::string> sweep_notes(const SweepSetup& setup, const Resources& r
 
 }  // namespace
 
+graph::ValueTypes static_types(const graph::ValueTypes& types, const onnx::Model& model, const exec::Runtime& runtime,
+                               data::SampleSource& source) {
+  if (all_static(types)) return types;
+  return exec::probe_values(runtime, model, first_sample(source, input_specs(model)).shapes);
+}
+
 std::unique_ptr<store::Spool> make_spool(const Resources& resources, std::uint64_t memory_bytes,
                                          const fs::path& directory) {
   static constexpr std::pair<SpoolAccess, store::DiskAccess> kAccesses[] = {

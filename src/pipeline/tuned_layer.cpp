@@ -42,6 +42,12 @@ const onnx::Node* producer_of(const onnx::Model& model, const graph::Index& inde
   return node == graph::kNone ? nullptr : &model.graph.nodes[static_cast<std::size_t>(node)];
 }
 
+WeightLayout layout_of(const onnx::Node& node) {
+  const bool inputs_first =
+      node.is("ConvTranspose") || node.is("MatMul") || (node.is("Gemm") && node.int_or("transB", 0) == 0);
+  return inputs_first ? WeightLayout::inputs_first : WeightLayout::outputs_first;
+}
+
 class Finder {
  public:
   Finder(const onnx::Model& float_model, const onnx::Model& quantized, const FinetuneConfig& config,
@@ -83,14 +89,6 @@ class Finder {
     }
   }
 
-  bool is_selected(const onnx::Node& node) const {
-    const auto& types = config_.op_types;
-    if (!types.empty() && std::find(types.begin(), types.end(), node.op_type()) == types.end()) return false;
-    return config_.nodes.empty() || std::any_of(config_.nodes.begin(), config_.nodes.end(), [&](const auto& text) {
-             return quantization::NamePattern(text).matches(node.id());
-           });
-  }
-
   // The stored weight leads back to the float weight, and that to the float node.
   std::optional<TunedLayer> find(int position, const onnx::Node& node) {
     TunedLayer layer;
@@ -108,7 +106,7 @@ class Finder {
     const auto readers = float_index_.consumers(weight);
     if (!float_weight || readers.empty()) return std::nullopt;
     const auto& float_node = float_.graph.nodes[static_cast<std::size_t>(readers.front())];
-    if (!is_selected(float_node)) return std::nullopt;
+    if (!is_selected(float_node, config_)) return std::nullopt;
     const auto refuse = [&](const char* reason) {
       notes_.push_back(fmt::format("{}: not fine-tuned: {}", float_node.label(), reason));
       return std::nullopt;
@@ -130,9 +128,7 @@ class Finder {
     layer.stored_weight = *stored;
     layer.stored_scale = *initializer(quantized_index_, dequantize->inputs()[1]);
     layer.stored_zero = *initializer(quantized_index_, dequantize->inputs()[2]);
-    const bool inputs_first =
-        node.is("ConvTranspose") || node.is("MatMul") || (node.is("Gemm") && node.int_or("transB", 0) == 0);
-    layer.layout = inputs_first ? WeightLayout::inputs_first : WeightLayout::outputs_first;
+    layer.layout = layout_of(node);
     if (!find_bias(node, float_node, layer)) return refuse("its bias is computed, or not one value for each output");
     return layer;
   }
@@ -203,6 +199,39 @@ std::vector<std::byte> narrowed(const std::vector<std::int32_t>& integers) {
 std::vector<TunedLayer> find_layers(const onnx::Model& float_model, const onnx::Model& quantized,
                                     const FinetuneConfig& config, std::vector<std::string>& notes) {
   return Finder(float_model, quantized, config, notes).run();
+}
+
+std::vector<TunedLayer> linear_layers(const onnx::Model& float_model) {
+  const graph::Index index(float_model);
+  std::vector<TunedLayer> layers;
+  for (std::size_t n = 0; n < float_model.graph.nodes.size(); ++n) {
+    const auto& node = float_model.graph.nodes[n];
+    if (!node.domain().empty() || !kTypes.contains(node.op_type()) || node.inputs().size() < 2) continue;
+    const auto weight = initializer(index, node.inputs()[1]);
+    if (!weight) continue;
+    const auto& tensor = float_model.graph.initializers[*weight];
+    const std::size_t rank = tensor.dims.size();
+    const bool is_product = node.is("MatMul") || node.is("Gemm");
+    if (tensor.type != onnx::DataType::float32 || (is_product ? rank != 2 : rank < 3)) continue;
+    TunedLayer layer;
+    layer.name = node.id();
+    layer.op_type = node.op_type();
+    layer.float_node = static_cast<int>(n);
+    layer.float_input = node.inputs()[0];
+    layer.target = node.outputs()[0];
+    layer.float_weight = *weight;
+    layer.layout = layout_of(node);
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+bool is_selected(const onnx::Node& node, const FinetuneConfig& config) {
+  const auto& types = config.op_types;
+  if (!types.empty() && std::find(types.begin(), types.end(), node.op_type()) == types.end()) return false;
+  return config.nodes.empty() || std::any_of(config.nodes.begin(), config.nodes.end(), [&](const auto& text) {
+           return quantization::NamePattern(text).matches(node.id());
+         });
 }
 
 LayerGeometry geometry_of(const onnx::Model& float_model, const TunedLayer& layer,
