@@ -99,6 +99,7 @@ planning::Budget budget_of(const Resources& resources, const fs::path& work_dir)
 
 FirstSample first_sample(data::SampleSource& source, const std::vector<data::InputSpec>& specs) {
   FirstSample first;
+  source.rewind();
   if (const auto sample = source.next()) {
     for (std::size_t i = 0; i < specs.size(); ++i) {
       first.shapes[specs[i].name] = sample->inputs[i].shape;
