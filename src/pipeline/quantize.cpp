@@ -49,6 +49,10 @@ void check_options(const QuantizeOptions& options) {
   const auto& tuning = options.finetune;
   if (tuning.rounding == Rounding::nearest) return;
   if (!options.calibration_data) throw usage_error("--finetune needs samples", "give --calibration-data");
+  if (tuning.rounding == Rounding::gptq && (tuning.form == FinetuneForm::streamed || tuning.drop_ratio < 1))
+    throw usage_error("--finetune gptq works in the Gram form", "leave out --form streamed and --drop-ratio");
+  if (tuning.form == FinetuneForm::gram && tuning.drop_ratio < 1)
+    throw usage_error("--form gram cannot mix inputs of both models", "leave out --drop-ratio");
   if (tuning.num_iterations == 0) throw usage_error("--num-iterations must be at least 1");
   if (tuning.batch_size == 0) throw usage_error("--finetune-batch-size must be at least 1");
 }
