@@ -17,6 +17,8 @@ CONFIGS = [
     Config("int8", "int8", per_channel=False),
     Config("uint8", "uint8", per_channel=False),
     Config("int8", "int8", symmetric=True),
+    Config("uint8", "int4"),
+    Config("uint8", "uint4", per_channel=False),
 ]
 
 
