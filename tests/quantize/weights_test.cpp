@@ -136,8 +136,8 @@ TEST(Weights, EveryAxisOfEveryRankEqualsNaiveCode) {
                                  {3, 4, 5},    {8, 1, 9},     {2, 3, 4, 5}, {16, 1, 3, 3}, {1, 1, 3, 3},
                                  {7, 5, 1, 1}, {6, 70, 1, 2}, {0, 4},       {4, 0, 2}};
   for (const auto& dims : shapes) {
-    for (const auto type : {QuantType::int8, QuantType::uint8, QuantType::int16, QuantType::uint16, QuantType::int4,
-                            QuantType::uint4}) {
+    for (const auto type :
+         {QuantType::int8, QuantType::uint8, QuantType::int16, QuantType::uint16, QuantType::int4, QuantType::uint4}) {
       for (std::size_t axis = 0; axis <= dims.size(); ++axis) {
         SCOPED_TRACE(testing::Message() << testing::PrintToString(dims) << " axis " << axis);
         check(dims, axis == dims.size() ? Axis() : Axis(axis), type, seed % 2 == 0, seed);
