@@ -127,7 +127,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_a_real_model_takes_half_the_bytes(classifier: tuple[Path, Path], tmp_path: Path) -> None:
     model, data = classifier
-    stored = {}
+    stored, expected = {}, {}
     for weight in ("int8", "int4"):
         path = tmp_path / f"{weight}.onnx"
         support.quantize(model, path, data, "--weight-type", weight, "--samples", "2")
@@ -135,7 +135,8 @@ def test_a_real_model_takes_half_the_bytes(classifier: tuple[Path, Path], tmp_pa
         stored[weight] = sum(len(t.raw_data) for t in tensors if t.name.endswith("_quantized") and t.data_type != TensorProto.INT32)
         planned = support.detent("plan", model, "--json", "--weight-type", weight)
         assert planned.returncode == 0, planned.stderr
-        assert 0.8 < json.loads(planned.stdout)["output_bytes"] / path.stat().st_size < 1.2
+        expected[weight] = json.loads(planned.stdout)["output_bytes"]
+    assert expected["int8"] - expected["int4"] == pytest.approx(stored["int8"] - stored["int4"], rel=0.02)
     assert 0.5 <= stored["int4"] / stored["int8"] < 0.6, "a few constants are no weights"
 
 
@@ -143,19 +144,23 @@ def test_a_real_model_takes_half_the_bytes(classifier: tuple[Path, Path], tmp_pa
 @pytest.mark.parametrize("rounding", ["gptq", "adaround"])
 def test_tuning_wins_back_what_rounding_costs(rounding: str, weight: str, classifier: tuple[Path, Path], tmp_path: Path) -> None:
     model, data = classifier
-    options = ["--weight-type", weight, "--samples", "8"]
+    options = ["--weight-type", weight]
     support.quantize(model, tmp_path / "nearest.onnx", data, *options)
-    report = support.quantize(model, tmp_path / "tuned.onnx", data, *options, "--finetune", rounding, "--num-iterations", "200")
+    options += ["--finetune", rounding, "--json"]
+    result = support.detent("quantize", model, "-o", tmp_path / "tuned.onnx", "--calibration-data", data, *options)
+    assert result.returncode == 0, result.stderr  # which may hold lines of progress
+    report = json.loads(result.stdout)
     ratios = [layer["error_after"] / layer["error_before"] for layer in report["layers"] if layer["error_before"] > 0]
-    assert np.median(ratios) < 0.7
+    assert max(ratios) <= 1
+    assert np.exp(np.mean(np.log(ratios))) < 0.8
     nearest, tuned = (four_bit_tensors(tmp_path / f"{name}.onnx") for name in ("nearest", "tuned"))
     assert {n: (t.data_type, t.dims, len(t.raw_data)) for n, t in nearest.items()} == {
         n: (t.data_type, t.dims, len(t.raw_data)) for n, t in tuned.items()
     }
-    images = support.load_samples(data)[:8]
+    images = support.load_samples(data)
     reference = support.outputs(support.load(model), images)
     before, after = (
         support.sqnr(reference, support.outputs(support.check_model(tmp_path / f"{name}.onnx"), images))
         for name in ("nearest", "tuned")
     )
-    assert after > before + 1, f"{before:.1f} dB and {after:.1f} dB"
+    assert after > before + 3, f"{before:.1f} dB and {after:.1f} dB"
