@@ -15,8 +15,9 @@
 namespace detent::cli {
 namespace {
 
-const std::map<std::string, QuantType> kTypes{
-    {"int8", QuantType::int8}, {"uint8", QuantType::uint8}, {"int16", QuantType::int16}, {"uint16", QuantType::uint16}};
+const std::map<std::string, QuantType> kTypes{{"int8", QuantType::int8},   {"uint8", QuantType::uint8},
+                                              {"int16", QuantType::int16}, {"uint16", QuantType::uint16},
+                                              {"int4", QuantType::int4},   {"uint4", QuantType::uint4}};
 const std::map<std::string, CalibrationMethod> kMethods{
     {"minmax", CalibrationMethod::minmax},
     {"percentile", CalibrationMethod::percentile},
@@ -176,12 +177,12 @@ void add_format(CLI::App& command, QuantConfig& config) {
   choice(command, "--activation-type", config.activation_type, kTypes, "Format", "TYPE",
          "int8, uint8, int16 or uint16 (default uint8)");
   choice(command, "--weight-type", config.weight_type, kTypes, "Format", "TYPE",
-         "int8, uint8, int16 or uint16 (default int8)");
+         "int8, uint8, int16, uint16, int4 or uint4 (default int8)");
   either(command, "--activation-symmetric", "zero point in the middle of the activation type",
          "--activation-asymmetric", "zero point where the range asks for it (default)",
          [&config](bool on) { config.activation_symmetric = on; });
-  either(command, "--weight-symmetric", "zero point in the middle (default for int8 and int16)", "--weight-asymmetric",
-         "default for uint8 and uint16; per-channel weights are always symmetric",
+  either(command, "--weight-symmetric", "zero point in the middle (default for int8, int16, int4)",
+         "--weight-asymmetric", "default for uint8, uint16, uint4; per-channel weights are always symmetric",
          [&config](bool on) { config.weight_symmetric = on; });
   either(command, "--per-channel", "one scale per output channel of a weight (default)", "--per-tensor",
          "one scale per weight", [&config](bool on) { config.per_channel = on; });

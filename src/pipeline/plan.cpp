@@ -16,6 +16,7 @@
 #include "pipeline/tuning_cost.h"
 #include "plan/calibration.h"
 #include "profile/machine.h"
+#include "quantize/formats.h"
 #include "quantize/placement.h"
 #include "quantize/ranges.h"
 
@@ -34,8 +35,7 @@ std::uint64_t output_bytes(const onnx::Model& model, const quantization::Placeme
   for (const auto& mark : placement.marks) {
     if (!mark.is_constant) continue;
     const auto type = mark.is_weight ? config.weight_type : config.activation_type;
-    const bool wide = type == QuantType::int16 || type == QuantType::uint16;
-    stored[mark.value] /= wide ? 2 : 4;
+    stored[mark.value] /= 32 / static_cast<std::uint64_t>(onnx::bits_of(quantization::data_type(type)));
   }
   for (const auto& [name, size] : stored) bytes += size;
   for (const auto& node : model.graph.nodes) bytes += 64 + node.name().size();
@@ -113,6 +113,7 @@ void add_finetune(const onnx::Model& model, const graph::ValueTypes& types, cons
 
 Plan plan(const QuantizeOptions& options) {
   const quantization::RangeOptions ranges{options.method, options.overrides, 1};
+  quantization::check_format(options.config);
   quantization::check_method(options.config, ranges);
   Plan result;
   const TempDir work(options.resources.work_dir.value_or(""));

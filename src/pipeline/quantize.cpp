@@ -45,6 +45,7 @@ void check_options(const QuantizeOptions& options) {
   if (options.batch_size < 0) throw usage_error("--batch-size must not be negative");
   if (!options.calibration_data && !options.statistics)
     throw usage_error("there is nothing to calibrate with", "give --calibration-data or --statistics");
+  quantization::check_format(options.config);
   quantization::check_method(options.config, range_options(options));
   const auto& tuning = options.finetune;
   if (tuning.rounding == Rounding::nearest) return;

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "graph/index.h"
+#include "onnx/nibbles.h"
 #include "quantize/name_pattern.h"
 
 namespace detent::pipeline {
@@ -284,7 +285,8 @@ finetune::QuantizedWeights weights_of(const onnx::Model& float_model, const onnx
     weights.scale.push_back(scales[row % repeats]);
     weights.zero.push_back(static_cast<std::int32_t>(zeros[row % repeats]));
   }
-  const bool is_signed = stored.type == onnx::DataType::int8 || stored.type == onnx::DataType::int16;
+  const bool is_signed = stored.type == onnx::DataType::int8 || stored.type == onnx::DataType::int16 ||
+                         stored.type == onnx::DataType::int4;
   const int bits = onnx::bits_of(stored.type);
   weights.lowest = is_signed ? -(1 << (bits - 1)) : 0;
   weights.highest = is_signed ? (1 << (bits - 1)) - 1 : (1 << bits) - 1;
@@ -301,8 +303,9 @@ std::vector<float> bias_of(const onnx::Model& float_model, const TunedLayer& lay
 std::vector<std::byte> stored_integers(const onnx::Model& quantized, const TunedLayer& layer,
                                        const LayerGeometry& geometry, const std::vector<std::int32_t>& integers) {
   const auto ordered = from_matrix(geometry, layer.layout, integers);
-  const bool wide = onnx::bits_of(quantized.graph.initializers[layer.stored_weight].type) == 16;
-  return wide ? narrowed<std::int16_t>(ordered) : narrowed<std::int8_t>(ordered);
+  const int bits = onnx::bits_of(quantized.graph.initializers[layer.stored_weight].type);
+  if (bits == 4) return onnx::packed_nibbles<std::int32_t>(ordered);
+  return bits == 16 ? narrowed<std::int16_t>(ordered) : narrowed<std::int8_t>(ordered);
 }
 
 std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLayer& layer,
