@@ -175,7 +175,7 @@ def menagerie_samples(count: int = 4) -> list[Sample]:
     return [{"x": rng.normal(size=(1, 8, 16, 16)).astype(np.float32)} for _ in range(count)]
 
 
-def skips(size: int = 512, depth: int = 5) -> onnx.ModelProto:
+def skips(size: int = 512, depth: int = 9) -> onnx.ModelProto:
     """Convolutions whose results all wait for the end, where they are added up: much is alive at a time, little is at work."""
     b = Builder(7)
     x, waiting = "x", []
