@@ -70,7 +70,8 @@ def main() -> None:
         compute, both = (min(each["seconds"] for each in runs) for runs in (memory, disk))
         write_rate, read_rate = (float(rate) * 1e9 for rate in args.rates.split(","))
         alone = disk[0]["written"] / write_rate + disk[0]["read"] / read_rate
-        print(f"{disk[0]['segments']} segments, {disk[0]['written'] / 2**20:.0f} MiB written, {disk[0]['read'] / 2**20:.0f} MiB read")
+        moved = [disk[0][way] / 2**20 for way in ("written", "read")]
+        print(f"{disk[0]['segments']} segments, {moved[0]:.0f} MiB written, {moved[1]:.0f} MiB read")
         print(f"compute alone (level 0): {compute:.2f} s  {sorted(round(each['seconds'], 2) for each in memory)}")
         print(f"I/O alone at {args.rates} GB/s: {alone:.2f} s")
         print(f"level 2: {both:.2f} s  {sorted(round(each['seconds'], 2) for each in disk)}")

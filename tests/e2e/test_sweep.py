@@ -139,7 +139,10 @@ def test_tuned_models_are_the_same(small: Case, rounding: str, tmp_path: Path) -
 @pytest.mark.parametrize("rounding", FINETUNE)
 def test_a_tuned_trained_model_is_the_same(rounding: str, tmp_path: Path) -> None:
     case = Case(support.MODELS / "ppocr_cls.onnx", images(tmp_path / "data", 2, 3, 48, 96), tmp_path)
-    assert len({case.digest(*FINETUNE[rounding], "--memory-level", level) for level in (1, 2)}) == 1
+    ways = [["--memory-level", 1], ["--memory-level", 2]]
+    if rounding == "gptq":
+        ways.append(["--memory-budget", "145MiB"])  # so that fewer layers share a pass
+    assert len({case.digest(*FINETUNE[rounding], *way) for way in ways}) == 1
 
 
 # --- Killed and resumed -------------------------------------------------------------------------------------------------
@@ -185,9 +188,7 @@ def test_records_lost_with_the_process(small: Case, expected: dict[str, str], fa
 
 @pytest.mark.parametrize("rounding", FINETUNE)
 @pytest.mark.parametrize("failpoint", ["finetune.sample=kill@1", "finetune.sample=kill@8", "finetune.solved=kill@2"])
-def test_tuning_killed_and_resumed(
-    small: Case, expected: dict[str, str], rounding: str, failpoint: str, tmp_path: Path
-) -> None:
+def test_tuning_killed_and_resumed(small: Case, expected: dict[str, str], rounding: str, failpoint: str, tmp_path: Path) -> None:
     case, options = small.beside(tmp_path), FINETUNE[rounding]
     case.kill(failpoint, *options)
     assert case.digest(*options, *SAVED) == expected[rounding]
