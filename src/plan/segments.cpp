@@ -201,7 +201,15 @@ SweepPlan plan_sweep(const onnx::Model& model, const graph::ValueTypes& types, c
     throw resource_error(fmt::format("{}: calibration cannot keep to {} of memory", where, format_size(budget.memory)),
                          fmt::format("the smallest --memory-budget that will do is {}MiB", memory / kMiB));
   }
-  return planner.describe(refine(*walk, possible, std::move(*chosen), budget.segments), budget.memory);
+  auto plan = planner.describe(refine(*walk, possible, std::move(*chosen), budget.segments), budget.memory);
+  // Cuts that were asked for may take more than those that were chosen.
+  const bool waits_elsewhere = budget.all_in_memory && plan.spool_bytes > plan.spool_memory;
+  if (plan.memory > budget.memory || plan.disk > budget.disk || waits_elsewhere)
+    throw resource_error(fmt::format("model '{}': calibration in {} segments does not keep to {} of memory, or not "
+                                     "to the disk budget or memory level",
+                                     model.path.string(), plan.cuts.size() + 1, format_size(budget.memory)),
+                         "give fewer --segments, or a larger budget");
+  return plan;
 }
 
 }  // namespace detent::planning

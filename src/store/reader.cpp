@@ -157,7 +157,7 @@ void Reader::complete(ReadJob& job) {
   std::optional<Record> record;
   try {
     if (job.error != 0) {
-      job.failure = bad_input(
+      job.failure = resource_error(
           fmt::format("cannot read '{}' (sample {}): {}", job.file->path().string(), job.sample, errno_text(job.error)),
           "choose a directory on another disk with --work-dir");
     } else if (!job.cut) {

@@ -22,6 +22,11 @@ namespace {
 
 constexpr std::uint64_t kScan = std::uint64_t{1} << 20;
 
+[[noreturn]] void throw_read_error(const std::filesystem::path& path, int code) {
+  throw resource_error(fmt::format("cannot read '{}': {}", path.string(), errno_text(code)),
+                       "choose another place with --work-dir");
+}
+
 class Walk {
  public:
   Walk(const std::filesystem::path& path, int fd, std::uint64_t size) : path_(path), fd_(fd), size_(size) {}
@@ -62,7 +67,7 @@ class Walk {
         code = errno;
       }
     }
-    if (code != 0) throw bad_input(fmt::format("cannot read '{}': {}", path_.string(), errno_text(code)));
+    if (code != 0) throw_read_error(path_, code);
     return done;
   }
 
@@ -125,11 +130,9 @@ LaneFile::Found LaneFile::recover() {
     if (!fd_.valid()) code = errno;
   }
   if (code == ENOENT) return {};
-  if (code != 0) throw bad_input(fmt::format("cannot open '{}': {}", path_.string(), errno_text(code)));
+  if (code != 0) throw_read_error(path_, code);
   struct stat info {};
-  if (::fstat(fd_.get(), &info) != 0) {
-    throw bad_input(fmt::format("cannot read '{}': {}", path_.string(), errno_text(errno)));
-  }
+  if (::fstat(fd_.get(), &info) != 0) throw_read_error(path_, errno);
   Found found = Walk(path_, fd_.get(), static_cast<std::uint64_t>(info.st_size)).run();
   if (!found.records.empty()) end_ = found.records.back().extent.offset + found.records.back().extent.size;
   allocated_ = end_;

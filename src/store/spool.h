@@ -50,7 +50,7 @@ using Record = std::vector<data::Array>;
 
 /// Records stand in lanes: all that one segment makes and the same later segments read. All member functions may be
 /// called from several threads. They throw resource when the disk or the spool's share of it is full, naming what was
-/// needed and the option to change, bad_input for a read error and interrupted never; an error of a write in the
+/// needed and the option to change, the same for a read error, and interrupted never; an error of a write in the
 /// background comes out of the next call.
 class Spool {
  public:

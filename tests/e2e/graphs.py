@@ -173,3 +173,21 @@ def menagerie() -> onnx.ModelProto:
 def menagerie_samples(count: int = 4) -> list[Sample]:
     rng = np.random.default_rng(6)
     return [{"x": rng.normal(size=(1, 8, 16, 16)).astype(np.float32)} for _ in range(count)]
+
+
+def skips(size: int = 512, depth: int = 9) -> onnx.ModelProto:
+    """Convolutions whose results all wait for the end, where they are added up: much is alive at a time, little is at work."""
+    b = Builder(7)
+    x, waiting = "x", []
+    for i in range(depth):
+        x = b.add("Relu", b.add("Conv", x, b.weight(f"down{i}.w", 16, 16 if i else 3, 1, 1), name=f"down{i}"))
+        waiting.append(x)
+    for i, earlier in enumerate(reversed(waiting[:-1])):
+        x = b.add("Add", b.add("Conv", x, b.weight(f"up{i}.w", 16, 16, 1, 1), name=f"up{i}"), earlier)
+    x = b.add("Conv", x, b.weight("last.w", 3, 16, 1, 1), name="last")
+    return b.model({"x": (FLOAT, [1, 3, size, size])}, [x])
+
+
+def skip_samples(size: int = 512, count: int = 2) -> list[Sample]:
+    rng = np.random.default_rng(8)
+    return [{"x": rng.normal(size=(1, 3, size, size)).astype(np.float32)} for _ in range(count)]

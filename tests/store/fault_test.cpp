@@ -102,7 +102,7 @@ TEST_F(Fault, AFullDisk) {
 TEST_F(Fault, ADiskThatFails) {
   for (const char* at : {"1", "3"}) {
     expect_at(std::string("spool.write=EIO@") + at, ErrorKind::resource, {"lane.lane", "Input/output", "--work-dir"});
-    expect_at(std::string("spool.read=EIO@") + at, ErrorKind::bad_input,
+    expect_at(std::string("spool.read=EIO@") + at, ErrorKind::resource,
               {"read: ", "lane.lane", "sample", "Input/output"});
   }
   expect_at("spool.fsync=EIO", ErrorKind::resource, {"write: ", "lane.lane", "Input/output"});
@@ -110,7 +110,7 @@ TEST_F(Fault, ADiskThatFails) {
 }
 
 TEST_F(Fault, AFileThatCannotBeMade) {
-  expect_at("spool.open=EIO@1", ErrorKind::bad_input, {"lane.lane", "Input/output"});
+  expect_at("spool.open=EIO@1", ErrorKind::resource, {"lane.lane", "Input/output"});
   expect_at("spool.open=ENOSPC@2", ErrorKind::resource, {"lane.lane", "No space left", "--work-dir"});
 }
 

@@ -1,0 +1,403 @@
+"""The model in segments: the same bytes however it is cut, wherever tensors wait, and whenever the run is killed."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import graphs
+import numpy as np
+import pytest
+import support
+from failures import BAD_INPUT, INTERRUPTED, RESOURCE, USAGE, check
+from support import Path
+
+import onnx
+
+MIB = 1 << 20
+FINETUNE = {"gptq": ["--finetune", "gptq"], "adaround": ["--finetune", "adaround", "--num-iterations", 5]}
+CUT = ["--segments", 4, "--memory-level", 2]
+SAVED = ["--resume", "--checkpoint-seconds", 0]
+
+
+@dataclasses.dataclass
+class Case:
+    """A model and its samples, with places for the output and for working files."""
+
+    model: Path
+    data: Path
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.work = self.folder / "work"
+        self.work.mkdir(parents=True)
+        self.output = self.folder / "out.onnx"
+
+    def command(self, *options: object) -> list[str]:
+        common = ["quantize", self.model, "-o", self.output, "--calibration-data", self.data, "--work-dir", self.work]
+        return [str(part) for part in [*common, "--threads", 2, *options]]
+
+    def run(self, *options: object, failpoint: str = "") -> subprocess.CompletedProcess[str]:
+        return support.detent(*self.command(*options), env={**os.environ, "DETENT_FAILPOINT": failpoint})
+
+    def digest(self, *options: object) -> str:
+        """Of the output of a run that must succeed and leave nothing else."""
+        result = self.run(*options)
+        assert (result.returncode, result.stderr) == (0, ""), result.stderr
+        assert not list(self.work.iterdir())
+        return support.sha256(self.output)
+
+    def refused(self, code: int, says: str, *options: object, failpoint: str = "") -> str:
+        """The line of a run that must fail and touch no output."""
+        before = self.outputs()
+        result = self.run(*options, failpoint=failpoint)
+        assert self.outputs() == before
+        return check(code, says, result.returncode, result.stderr, result.stdout)
+
+    def outputs(self) -> dict[str, str]:
+        return {path.name: support.sha256(path) for path in self.folder.iterdir() if path.is_file()}
+
+    def kill(self, failpoint: str, *options: object) -> None:
+        assert self.run(*options, *SAVED, failpoint=failpoint).returncode == -signal.SIGKILL, f"{failpoint} was not reached"
+
+    def beside(self, folder: Path) -> "Case":
+        """The same model and samples, and another place for the rest."""
+        return Case(self.model, self.data, folder)
+
+
+def images(folder: Path, count: int, *shape: int) -> Path:
+    rng = np.random.default_rng(1)
+    return support.save_samples(folder, [{"x": rng.normal(size=(1, *shape)).astype(np.float32)} for _ in range(count)])
+
+
+# --- The same bytes -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Trained:
+    case: Case
+    expected: str  # statistics of a plain run
+
+
+def statistics(case: Case, output: Path, *options: object) -> str:
+    support.calibrate(case.model, output, case.data, "--threads", 2, "--work-dir", case.work, *options)
+    assert not list(case.work.iterdir())
+    return support.sha256(output)
+
+
+@pytest.fixture(scope="module", params=["ppocr_cls", "ppocr_det"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder = tmp_path_factory.mktemp(request.param)
+    shape = (3, 48, 192) if request.param == "ppocr_cls" else (3, 64, 96)
+    case = Case(support.MODELS / f"{request.param}.onnx", images(folder / "data", 4, *shape), folder)
+    return Trained(case, statistics(case, folder / "plain.stats"))
+
+
+WAYS = [
+    *(f"--segments {n}" for n in (1, 2, 7, 40)),
+    *(f"--segments 3 --memory-level {level}" for level in (0, 1, 2)),
+    *(f"--segments 3 --memory-level 2 --prefetch {n}" for n in (0, 1, 8)),
+    *(f"--segments 3 --memory-level 2 --spool-access {access}" for access in ("buffered", "direct", "uring")),
+    "--segments 3 --memory-level 2 --workers 3",
+    "--segments 40 --memory-level 2 --prefetch 8 --workers 3",
+    "--memory-budget 4GiB",
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_statistics_are_the_same(trained: Trained, way: str, tmp_path: Path) -> None:
+    case = trained.case.beside(tmp_path)
+    assert statistics(case, tmp_path / "s.stats", *way.split()) == trained.expected
+
+
+def smallest_budget(line: str) -> int:
+    """In MiB."""
+    return int(re.search(r"--memory-budget that will do is (\d+)MiB", line).group(1))
+
+
+def test_statistics_under_the_smallest_budget_are_the_same(trained: Trained, tmp_path: Path) -> None:
+    case = trained.case.beside(tmp_path)
+    options = ["-o", tmp_path / "s.stats", "--calibration-data", case.data, "--threads", 2, "--memory-budget", "8MiB"]
+    result = support.detent("calibrate", case.model, *options)
+    line = check(RESOURCE, r"cannot keep to 8\.0 MiB", result.returncode, result.stderr)
+    assert statistics(case, tmp_path / "s.stats", "--memory-budget", f"{smallest_budget(line)}MiB") == trained.expected
+
+
+@pytest.mark.parametrize("rounding", FINETUNE)
+def test_tuned_models_are_the_same(small: Case, rounding: str, tmp_path: Path) -> None:
+    case, options = small.beside(tmp_path), FINETUNE[rounding]
+    ways = ["", "--memory-level 0", "--memory-level 2", "--memory-level 2 --prefetch 0", "--memory-level 2 --prefetch 8"]
+    ways += ["--segments 3", "--memory-budget 300MiB"]
+    assert len({case.digest(*options, *way.split()) for way in ways}) == 1
+
+
+@pytest.mark.parametrize("rounding", FINETUNE)
+def test_a_tuned_trained_model_is_the_same(rounding: str, tmp_path: Path) -> None:
+    case = Case(support.MODELS / "ppocr_cls.onnx", images(tmp_path / "data", 2, 3, 48, 96), tmp_path)
+    ways = [["--memory-level", 1], ["--memory-level", 2]]
+    if rounding == "gptq":
+        ways.append(["--memory-budget", "145MiB"])  # so that fewer layers share a pass
+    assert len({case.digest(*FINETUNE[rounding], *way) for way in ways}) == 1
+
+
+# --- Killed and resumed -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    folder = tmp_path_factory.mktemp("small")
+    onnx.save(graphs.small_cnn(), folder / "model.onnx")
+    return Case(folder / "model.onnx", support.save_samples(folder / "data", graphs.cnn_samples(6)), folder)
+
+
+@pytest.fixture(scope="module")
+def expected(small: Case, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of runs that nothing disturbs, by the way of rounding."""
+    case = small.beside(tmp_path_factory.mktemp("undisturbed"))
+    return {name: case.digest(*options) for name, options in {"nearest": [], **FINETUNE}.items()}
+
+
+KILLS = [
+    *(f"calibrate.sample=kill@{n}" for n in (1, 6, 7, 20)),
+    *(f"calibrate.segment=kill@{n}" for n in (1, 2, 4)),
+    *(f"checkpoint.{place}=kill@{n}" for place in ("begin", "statistics", "saved") for n in (1, 2, 9)),
+    *(f"file.{place}=kill@{n}" for place in ("commit", "committed") for n in (1, 4, 11)),
+    *(f"spool.write=kill@{n}" for n in (1, 8)),
+    *(f"spool.{place}=kill@1" for place in ("read", "fsync", "open", "punch")),
+]
+
+
+@pytest.mark.parametrize("failpoint", KILLS)
+def test_killed_and_resumed(small: Case, expected: dict[str, str], failpoint: str, tmp_path: Path) -> None:
+    case = small.beside(tmp_path)
+    case.kill(failpoint, *CUT)
+    assert case.digest(*CUT, *SAVED) == expected["nearest"]
+
+
+@pytest.mark.parametrize("failpoint", ["calibrate.sample=kill@8", "calibrate.segment=kill@2", "checkpoint.saved=kill@9"])
+def test_records_lost_with_the_process(small: Case, expected: dict[str, str], failpoint: str, tmp_path: Path) -> None:
+    case, options = small.beside(tmp_path), ["--segments", 4, "--memory-level", 1]
+    case.kill(failpoint, *options)
+    assert case.digest(*options, *SAVED) == expected["nearest"]
+
+
+@pytest.mark.parametrize("rounding", FINETUNE)
+@pytest.mark.parametrize("failpoint", ["finetune.sample=kill@1", "finetune.sample=kill@8", "finetune.solved=kill@2"])
+def test_tuning_killed_and_resumed(small: Case, expected: dict[str, str], rounding: str, failpoint: str, tmp_path: Path) -> None:
+    case, options = small.beside(tmp_path), FINETUNE[rounding]
+    case.kill(failpoint, *options)
+    assert case.digest(*options, *SAVED) == expected[rounding]
+
+
+def test_killed_time_and_again(small: Case, expected: dict[str, str], tmp_path: Path) -> None:
+    case, options = small.beside(tmp_path), [*FINETUNE["gptq"], *CUT]
+    for failpoint in ("calibrate.sample=kill@9", "checkpoint.saved=kill@2", "finetune.sample=kill@7", "finetune.solved=kill"):
+        case.kill(failpoint, *options)
+    assert case.digest(*options, *SAVED) == expected["gptq"]
+
+
+def test_resumed_with_other_resources(small: Case, expected: dict[str, str], tmp_path: Path) -> None:
+    """They do not change the result, so they may change in between."""
+    case = small.beside(tmp_path)
+    case.kill("calibrate.sample=kill@9", *CUT)
+    assert case.digest("--memory-level", 0, "--workers", 2, *SAVED) == expected["nearest"]
+
+
+# --- What must not change in between ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Case:
+    """With a model and samples of its own, killed in calibration."""
+    onnx.save(graphs.small_cnn(), tmp_path / "model.onnx")
+    case = Case(tmp_path / "model.onnx", support.save_samples(tmp_path / "data", graphs.cnn_samples(6)), tmp_path / "run")
+    case.kill("calibrate.sample=kill@9", *CUT)
+    return case
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--samples", 3], "--samples"),
+        (["--op-types", "Conv"], "operator types"),
+        (["--batch-size", 2], "--batch-size"),
+        (FINETUNE["gptq"], "fine-tuning"),
+        (["--method", "entropy"], "histograms"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_changed_option_is_refused(killed: Case, options: list, named: str) -> None:
+    killed.refused(USAGE, f"cannot resume .* its {re.escape(named)}", *CUT, *SAVED, *options)
+    assert list(killed.work.iterdir()), "the run can still be resumed as it was"
+
+
+def test_a_changed_number_of_iterations_is_refused(small: Case, tmp_path: Path) -> None:
+    case, options = small.beside(tmp_path), FINETUNE["adaround"]
+    case.kill("finetune.sample=kill@2", *options)
+    case.refused(USAGE, "cannot resume .* its fine-tuning", *options[:2], "--num-iterations", 6, *SAVED)
+
+
+def test_a_changed_model_is_refused(killed: Case) -> None:
+    onnx.save(graphs.small_cnn(batch=1), killed.model)
+    killed.refused(USAGE, "cannot resume .* its model", *CUT, *SAVED)
+
+
+def test_another_sample_directory_is_refused(killed: Case) -> None:
+    killed.data = killed.data.rename(killed.data.with_name("other"))
+    killed.refused(USAGE, "cannot resume .* its calibration data", *CUT, *SAVED)
+
+
+def test_changed_samples_are_refused(killed: Case) -> None:
+    np.savez(killed.data / "002.npz", x=np.zeros((1, 3, 16, 16), np.float32))
+    killed.refused(BAD_INPUT, "calibration data are not those of the interrupted run", *CUT, *SAVED)
+
+
+def test_an_interrupted_run_is_told_of(killed: Case) -> None:
+    result = killed.run(*CUT)
+    assert result.returncode == 0
+    assert "an interrupted run for this output lies in" in result.stdout
+    assert len(list(killed.work.iterdir())) == 1
+
+
+# --- Signals, and two at once -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Case:
+    """Put down after every sample, it takes long enough to be met at work."""
+    onnx.save(graphs.small_cnn(), tmp_path / "model.onnx")
+    np.save(tmp_path / "data.npy", graphs.cnn_samples(1, rows=400)[0]["x"])
+    return Case(tmp_path / "model.onnx", tmp_path / "data.npy", tmp_path / "run")
+
+
+def wait_for(condition: object) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def start(case: Case, pattern: str, *options: object) -> subprocess.Popen:
+    """Returns when a file of this pattern is in the work dir."""
+    command = [str(support.DETENT), *case.command("--batch-size", 1, *CUT, *options)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: list(case.work.glob(pattern)))
+    return process
+
+
+def test_interrupted_without_resume_leaves_nothing(slow: Case) -> None:
+    process = start(slow, "detent-*/spool/*")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED
+    assert not list(slow.work.iterdir())
+    assert not slow.output.exists()
+
+
+def test_interrupted_with_resume_goes_on_later(slow: Case, tmp_path: Path) -> None:
+    process = start(slow, "detent-*/progress.json", *SAVED)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED
+    assert len(list(slow.work.iterdir())) == 1
+    result = slow.run("--batch-size", 1, *CUT, "--resume")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "resumed in segment" in result.stdout
+    assert not list(slow.work.iterdir())
+    assert support.sha256(slow.output) == slow.beside(tmp_path / "again").digest("--batch-size", 1)
+
+
+def test_two_at_once(slow: Case) -> None:
+    process = start(slow, "detent-*/progress.json", *SAVED)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        slow.refused(USAGE, "still goes on", "--batch-size", 1, *CUT, *SAVED)
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+# --- Budgets ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Its activations are larger than all else, and most of them wait."""
+    folder = tmp_path_factory.mktemp("wide")
+    onnx.save(graphs.skips(), folder / "model.onnx")
+    return Case(folder / "model.onnx", support.save_samples(folder / "data", graphs.skip_samples()), folder)
+
+
+def peak(case: Case, *options: object) -> int:
+    figures = case.folder / "figures.json"
+    command = [sys.executable, pathlib.Path(__file__).with_name("measured.py"), figures, support.DETENT]
+    subprocess.run([*command, *case.command(*options)], check=True, capture_output=True)
+    return json.loads(figures.read_text())["peak_bytes"]
+
+
+def test_the_smallest_memory_budget_is_named_and_kept(wide: Case, tmp_path: Path) -> None:
+    case = wide.beside(tmp_path)
+    plain = peak(case)
+    digest = support.sha256(case.output)
+    line = case.refused(RESOURCE, r"cannot keep to 20\.0 MiB", "--memory-budget", "20MiB")
+    smallest = smallest_budget(line)
+    assert smallest * MIB < plain * 0.8, "cuts help"
+    assert peak(case, "--memory-budget", f"{smallest}MiB") <= 1.05 * smallest * MIB
+    assert support.sha256(case.output) == digest
+    case.refused(RESOURCE, "cannot keep to", "--memory-budget", f"{smallest - 1}MiB")
+
+
+def test_the_smallest_disk_budget_is_named_and_kept(wide: Case, tmp_path: Path) -> None:
+    case = wide.beside(tmp_path)
+    smallest = smallest_budget(case.refused(RESOURCE, "", "--memory-budget", "20MiB"))
+    memory = ["--memory-budget", f"{smallest}MiB"]
+    line = case.refused(RESOURCE, r"of disk, and 1\.0 MiB are allowed", *memory, "--disk-budget", "1MiB")
+    disk = re.search(r"--disk-budget (\d+)MiB", line).group(1)
+    case.digest(*memory, "--disk-budget", f"{disk}MiB")
+
+
+def test_all_in_memory_needs_memory(wide: Case, tmp_path: Path) -> None:
+    case = wide.beside(tmp_path)
+    smallest = smallest_budget(case.refused(RESOURCE, "", "--memory-budget", "20MiB"))
+    case.refused(RESOURCE, "cannot keep to", "--memory-budget", f"{smallest}MiB", "--memory-level", 0)
+
+
+# --- Failing reads, writes and allocations ------------------------------------------------------------------------------
+
+
+ERRORS = [(place, error) for place in ("write", "open", "fsync") for error in ("ENOSPC", "EIO", "ENOMEM")]
+ERRORS += [("read", "EIO"), ("read", "ENOMEM"), ("allocate", "ENOMEM")]
+UNPROBED = ["--spool-access", "buffered"]  # whose errors would only choose another way
+
+
+@pytest.mark.parametrize(("place", "error"), ERRORS)
+def test_an_error_of_the_spool(small: Case, place: str, error: str, tmp_path: Path) -> None:
+    case = small.beside(tmp_path)
+    case.output.write_text("an earlier output")
+    case.refused(RESOURCE, "lane|memory", *CUT, *UNPROBED, "--checkpoint-seconds", 0, failpoint=f"spool.{place}={error}")
+    assert not list(case.work.iterdir())
+
+
+@pytest.mark.parametrize("place", ["write", "open", "read", "allocate"])
+def test_an_error_of_the_spool_in_tuning(small: Case, place: str, tmp_path: Path) -> None:
+    case, options = small.beside(tmp_path), [*FINETUNE["gptq"], "--memory-level", 2, *UNPROBED]
+    case.output.write_text("an earlier output")
+    case.refused(RESOURCE, "lane|memory", *options, failpoint=f"spool.{place}=EIO")
+    assert not list(case.work.iterdir())
+
+
+# --- By default ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_default_run_is_not_cut(small: Case, tmp_path: Path) -> None:
+    case = small.beside(tmp_path)
+    result = case.run()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "segment" not in result.stdout
+    assert not list(case.work.iterdir())
