@@ -295,8 +295,10 @@ class Tuner {
       const auto form = work.gram->take();
       work.gram.reset();
       solution = finetune::solve(weights, form, bias, config, kernels_, control);
-      before = finetune::mean_squared_error(weights, form, finetune::nearest(weights, bias));
-      after = finetune::mean_squared_error(weights, form, solution);
+      if (work.held_back->count() == 0) {
+        before = finetune::mean_squared_error(weights, form, finetune::nearest(weights, bias));
+        after = finetune::mean_squared_error(weights, form, solution);
+      }
     }
     SolvedLayer solved;
     solved.tuning = {.name = layer.name, .op_type = layer.op_type, .streamed = work.streamed};
