@@ -16,6 +16,7 @@ import sys
 import time
 
 import numpy as np
+
 import onnx
 from onnx import TensorProto, helper
 
@@ -112,8 +113,20 @@ def main() -> int:
         with open(file, "rb") as f:
             os.fsync(f.fileno())
             os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    command = [a.detent, "calibrate", str(model), "-o", str(a.dir / "statistics"), "--calibration-data", str(a.dir / "samples"),
-               "--memory-budget", a.budget, "--samples", str(a.samples), *a.more]
+    command = [
+        a.detent,
+        "calibrate",
+        str(model),
+        "-o",
+        str(a.dir / "statistics"),
+        "--calibration-data",
+        str(a.dir / "samples"),
+        "--memory-budget",
+        a.budget,
+        "--samples",
+        str(a.samples),
+        *a.more,
+    ]
     start = time.monotonic()
     join = (lambda: (group / "cgroup.procs").write_text(str(os.getpid()))) if group else None
     child = subprocess.Popen(command, preexec_fn=join, stdout=subprocess.PIPE, text=True)
@@ -129,8 +142,10 @@ def main() -> int:
     mib = 2**20
     print(f"exit {child.returncode}, {seconds:.1f} s, cgroup limit {a.limit if group else 'could not be set'}")
     print(f"peak: anonymous {anonymous / mib:.0f} MiB, resident {resident / mib:.0f} MiB (budget {a.budget})")
-    print(f"read from disk {last.get('read_bytes', 0) / mib:.0f} MiB, weights {weights / mib:.0f} MiB: "
-          f"{last.get('read_bytes', 0) / weights:.2f} times; written {last.get('write_bytes', 0) / mib:.0f} MiB")
+    print(
+        f"read from disk {last.get('read_bytes', 0) / mib:.0f} MiB, weights {weights / mib:.0f} MiB: "
+        f"{last.get('read_bytes', 0) / weights:.2f} times; written {last.get('write_bytes', 0) / mib:.0f} MiB"
+    )
     if group:
         group.rmdir()
     return child.returncode

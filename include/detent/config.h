@@ -10,8 +10,8 @@
 
 namespace detent {
 
-/// Integer types of quantized tensors.
-enum class QuantType { int8, uint8, int16, uint16 };
+/// Integer types of quantized tensors; those of 4 bits are for weights only.
+enum class QuantType { int8, uint8, int16, uint16, int4, uint4 };
 
 /// How tensors are quantized. The defaults are the target `ort-cpu`.
 struct QuantConfig {
@@ -23,7 +23,8 @@ struct QuantConfig {
   std::optional<bool> weight_symmetric;
   /// One scale for each output channel of a weight instead of one for the tensor.
   bool per_channel = true;
-  /// Weights use 7 of 8 bits; for CPUs whose 8-bit products saturate at 16 bits (x86 before VNNI).
+  /// Weights use 7 of 8 bits (not with 4-bit types); for CPUs whose 8-bit products saturate at 16 bits (x86 before
+  /// VNNI).
   bool reduce_range = false;
   /// Scales are powers of two: the smallest that covers the range.
   bool power_of_two_scale = false;
@@ -85,6 +86,8 @@ struct FinetuneConfig {
   /// Operator types, node names and '^' patterns to tune; empty: every quantized Conv, ConvTranspose, Gemm, MatMul.
   std::vector<std::string> op_types;
   std::vector<std::string> nodes;
+  /// Only the layer that takes most memory, so that the peak of the whole is known early.
+  bool only_heaviest_layer = false;
   std::size_t num_iterations = 1000;
   std::optional<double> learning_rate;  // adaround 0.1, adaquant 1e-5
   std::size_t batch_size = 1;           // samples in a mini-batch of the streamed form

@@ -35,6 +35,9 @@ struct LayerReport {
   /// Multiply-accumulates, and arithmetic operations in all (2 per MAC), of one run; unset when a shape is not known.
   std::optional<std::uint64_t> macs, flops;
   std::string output_shape;  // of the first output
+  /// Memory to fine-tune the layer (adaround with its defaults), beside what waits of its samples; unset for layers
+  /// that cannot be tuned.
+  std::optional<std::uint64_t> finetune_bytes;
 };
 
 struct Inspection {

@@ -15,6 +15,21 @@ struct PlannedMemory {
   std::uint64_t bytes = 0;
 };
 
+/// A part of the model that runs by itself, over all samples.
+struct PlannedSegment {
+  std::string first, last;  // nodes
+  std::size_t nodes = 0;
+};
+
+/// What fine-tuning will take; unset figures are 0.
+struct PlannedFinetune {
+  std::size_t layers = 0;
+  std::size_t streamed = 0;  // of them, in mini-batches
+  std::string heaviest;      // the layer that takes most memory
+  std::uint64_t heaviest_bytes = 0;
+  double seconds = 0;  // of solving, roughly
+};
+
 struct Plan {
   std::size_t files = 0;                                    // of calibration data: at least so many samples
   std::vector<std::pair<std::string, std::string>> inputs;  // name, shape in the first sample
@@ -28,7 +43,13 @@ struct Plan {
   std::uint64_t peak_memory = 0;        // bytes resident, from the shapes of the first sample
   std::uint64_t work_bytes = 0;         // files in the working directory
   std::uint64_t output_bytes = 0;       // the quantized model, roughly
-  double calibration_seconds = 0;       // roughly, from this machine's measured arithmetic rate; for `files` samples
+  std::uint64_t memory_budget = 0;
+  std::uint64_t disk_budget = 0;
+  std::vector<PlannedSegment> segments;  // one: plain inference
+  std::uint64_t waiting_bytes = 0;       // what waits between segments at the most
+  std::uint64_t waiting_on_disk = 0;     // of it, on disk
+  PlannedFinetune finetune;
+  double calibration_seconds = 0;  // roughly, from this machine's measured arithmetic rate; for `files` samples
   std::vector<std::string> notes;
 };
 

@@ -69,7 +69,8 @@ nlohmann::json to_json(const Inspection& r) {
                              {"activation_bytes", to_json(l.activation_bytes)},
                              {"macs", to_json(l.macs)},
                              {"flops", to_json(l.flops)},
-                             {"output_shape", l.output_shape}});
+                             {"output_shape", l.output_shape},
+                             {"finetune_bytes", to_json(l.finetune_bytes)}});
   }
   return out;
 }
@@ -85,12 +86,13 @@ void print_layers(const Inspection& r, std::size_t limit) {
   };
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return weight(a) > weight(b); });
   if (limit != 0 && order.size() > limit) order.resize(limit);
-  fmt::print("\n{:>12} {:>10} {:>9} {:>12}  {:<18} {:<20} {}\n", "parameters", "bytes", "MACs", "activations",
-             "operator", "output", "layer (heaviest first)");
+  fmt::print("\n{:>12} {:>10} {:>9} {:>12} {:>11}  {:<18} {:<20} {}\n", "parameters", "bytes", "MACs", "activations",
+             "fine-tuning", "operator", "output", "layer (heaviest first)");
   for (const auto i : order) {
     const auto& l = r.layers[i];
-    fmt::print("{:>12} {:>10} {:>9} {:>12}  {:<18} {:<20} {}\n", l.parameters, format_size(l.parameter_bytes),
-               count_or_unknown(l.macs), size_or_unknown(l.activation_bytes), l.op_type, l.output_shape, l.name);
+    fmt::print("{:>12} {:>10} {:>9} {:>12} {:>11}  {:<18} {:<20} {}\n", l.parameters, format_size(l.parameter_bytes),
+               count_or_unknown(l.macs), size_or_unknown(l.activation_bytes),
+               l.finetune_bytes ? format_size(*l.finetune_bytes) : "-", l.op_type, l.output_shape, l.name);
   }
   if (order.size() < r.layers.size())
     fmt::print("… and {} more (--layers 0 lists all)\n", r.layers.size() - order.size());

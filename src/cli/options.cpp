@@ -15,8 +15,9 @@
 namespace detent::cli {
 namespace {
 
-const std::map<std::string, QuantType> kTypes{
-    {"int8", QuantType::int8}, {"uint8", QuantType::uint8}, {"int16", QuantType::int16}, {"uint16", QuantType::uint16}};
+const std::map<std::string, QuantType> kTypes{{"int8", QuantType::int8},   {"uint8", QuantType::uint8},
+                                              {"int16", QuantType::int16}, {"uint16", QuantType::uint16},
+                                              {"int4", QuantType::int4},   {"uint4", QuantType::uint4}};
 const std::map<std::string, CalibrationMethod> kMethods{
     {"minmax", CalibrationMethod::minmax},
     {"percentile", CalibrationMethod::percentile},
@@ -176,12 +177,12 @@ void add_format(CLI::App& command, QuantConfig& config) {
   choice(command, "--activation-type", config.activation_type, kTypes, "Format", "TYPE",
          "int8, uint8, int16 or uint16 (default uint8)");
   choice(command, "--weight-type", config.weight_type, kTypes, "Format", "TYPE",
-         "int8, uint8, int16 or uint16 (default int8)");
+         "int8, uint8, int16, uint16, int4 or uint4 (default int8)");
   either(command, "--activation-symmetric", "zero point in the middle of the activation type",
          "--activation-asymmetric", "zero point where the range asks for it (default)",
          [&config](bool on) { config.activation_symmetric = on; });
-  either(command, "--weight-symmetric", "zero point in the middle (default for int8 and int16)", "--weight-asymmetric",
-         "default for uint8 and uint16; per-channel weights are always symmetric",
+  either(command, "--weight-symmetric", "zero point in the middle (default for int8, int16, int4)",
+         "--weight-asymmetric", "default for uint8, uint16, uint4; per-channel weights are always symmetric",
          [&config](bool on) { config.weight_symmetric = on; });
   either(command, "--per-channel", "one scale per output channel of a weight (default)", "--per-tensor",
          "one scale per weight", [&config](bool on) { config.per_channel = on; });
@@ -228,6 +229,10 @@ void add_finetune(CLI::App& command, FinetuneConfig& config) {
          "auto (default: the cheaper), gram (sums over all samples) or streamed (mini-batches of stored activations)");
   names("--finetune-op-types", config.op_types, "tune only layers of these types");
   names("--finetune-nodes", config.nodes, "tune only these nodes; '^…' is a regular expression over the whole name");
+  command
+      .add_flag("--only-heaviest-layer", config.only_heaviest_layer,
+                "tune only the layer that takes most memory: tells the peak of the whole early")
+      ->group(group);
   number("--num-iterations", config.num_iterations, "N", "steps for each layer (default 1000)");
   number("--learning-rate", config.learning_rate, "R", "default: adaround 0.1, adaquant 1e-5");
   number("--finetune-batch-size", config.batch_size, "N", "samples in a mini-batch of the streamed form (default 1)");

@@ -29,9 +29,29 @@ nlohmann::json to_json(const Plan& p) {
                      {"output_bytes", p.output_bytes},
                      {"calibration_seconds", p.calibration_seconds},
                      {"notes", p.notes}};
+  out["memory_budget_bytes"] = p.memory_budget;
+  out["disk_budget_bytes"] = p.disk_budget;
+  out["waiting_bytes"] = p.waiting_bytes;
+  out["waiting_on_disk_bytes"] = p.waiting_on_disk;
+  for (const auto& s : p.segments)
+    out["segments"].push_back({{"first", s.first}, {"last", s.last}, {"nodes", s.nodes}});
+  if (p.finetune.layers > 0) {
+    out["finetune"] = {{"layers", p.finetune.layers},
+                       {"streamed", p.finetune.streamed},
+                       {"heaviest", p.finetune.heaviest},
+                       {"heaviest_bytes", p.finetune.heaviest_bytes},
+                       {"seconds", p.finetune.seconds}};
+  }
   for (const auto& [name, shape] : p.inputs) out["inputs"].push_back({{"name", name}, {"shape", shape}});
   for (const auto& m : p.memory) out["memory"].push_back({{"what", m.what}, {"bytes", m.bytes}});
   return out;
+}
+
+void print_segments(const Plan& p) {
+  if (p.segments.size() < 2) return;
+  fmt::print("{} segments; {} wait between them at the most, {} of it on disk\n", p.segments.size(),
+             format_size(p.waiting_bytes), format_size(p.waiting_on_disk));
+  for (const auto& s : p.segments) fmt::print("  {:>5} nodes  {} … {}\n", s.nodes, s.first, s.last);
 }
 
 void print_plan(const Plan& p) {
@@ -43,8 +63,14 @@ void print_plan(const Plan& p) {
   if (p.peak_memory > 0) {
     fmt::print("one sample: {} MACs, {} operations, {} observed values\n", format_count(p.macs), format_count(p.flops),
                format_count(p.observed_elements));
-    fmt::print("peak memory {:>12}\n", format_size(p.peak_memory));
+    fmt::print("peak memory {:>12}  (budget {})\n", format_size(p.peak_memory), format_size(p.memory_budget));
     for (const auto& m : p.memory) fmt::print("  {:>22}  {}\n", format_size(m.bytes), m.what);
+  }
+  print_segments(p);
+  if (p.finetune.layers > 0) {
+    fmt::print("fine-tune {} layers, {} of them streamed, in roughly {:.0f} s; the heaviest, '{}', takes {}\n",
+               p.finetune.layers, p.finetune.streamed, p.finetune.seconds, p.finetune.heaviest,
+               format_size(p.finetune.heaviest_bytes));
   }
   fmt::print("working files {:>10}\noutput      {:>12} (about)\n", format_size(p.work_bytes),
              format_size(p.output_bytes));

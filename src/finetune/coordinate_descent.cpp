@@ -20,7 +20,7 @@ class Descent {
   Descent(const QuantizedWeights& weights, const Quadratic& quadratic, const Kernels& kernels, Integers& integers)
       : weights_(weights), quadratic_(quadratic), kernels_(kernels), integers_(integers) {}
 
-  /// One sweep over rows of one group; whether any integer changed.
+  /// One sweep over rows; whether any integer changed.
   bool sweep(RowRange rows) {
     const std::size_t k = weights_.columns;
     std::vector<float> values(rows.count() * k);
@@ -29,13 +29,27 @@ class Descent {
     }
     std::vector<float> residual(values.size());  // anew in each sweep: it does not drift
     quadratic_.residual(kernels_, rows, values.data(), residual.data());
+    bool changed = false;
+    for (std::size_t first = rows.first; first < rows.last;) {
+      const std::size_t group_end = (quadratic_.group_of(first) + 1) * quadratic_.group_rows();
+      const RowRange some{first, std::min({first + kRowsTogether, group_end, rows.last})};
+      changed = descend(some, residual.data() + (first - rows.first) * k) || changed;
+      first = some.last;
+    }
+    return changed;
+  }
+
+ private:
+  // Rows of one group.
+  bool descend(RowRange rows, float* residual) {
+    const std::size_t k = weights_.columns;
     const std::size_t group = quadratic_.group_of(rows.first);
     bool changed = false;
     for (std::size_t j = 0; j < k; ++j) {
       const float diagonal = quadratic_.diagonal(group, j);
       if (!(diagonal > 0)) continue;
       for (std::size_t m = rows.first; m < rows.last; ++m) {
-        float* row = residual.data() + (m - rows.first) * k;
+        float* row = residual + (m - rows.first) * k;
         const std::int32_t change = best_change(m, j, row[j] / diagonal);
         if (change == 0) continue;
         changed = true;
@@ -46,7 +60,6 @@ class Descent {
     return changed;
   }
 
- private:
   std::int32_t best_change(std::size_t m, std::size_t j, float step) const {
     const float scale = weights_.scale[m];
     const std::int32_t now = integers_[m * weights_.columns + j];
@@ -74,17 +87,12 @@ Integers coordinate_descent(const QuantizedWeights& weights, const GramForm& for
   Descent descent(weights, quadratic, kernels, integers);
   const auto ranges = row_ranges(weights.rows, form.groups, weights.columns);
   parallel_for(ranges.size(), control.threads, [&](std::size_t i) {
-    for (std::size_t first = ranges[i].first; first < ranges[i].last;) {
-      const std::size_t group_end = (quadratic.group_of(first) + 1) * quadratic.group_rows();
-      const RowRange rows{first, std::min({first + kRowsTogether, group_end, ranges[i].last})};
-      for (std::size_t sweep = 0; sweep < config.coordinate_sweeps; ++sweep) {
-        check_stop(control);
-        if (!descent.sweep(rows)) break;
-      }
-      first = rows.last;
+    for (std::size_t sweep = 0; sweep < config.coordinate_sweeps; ++sweep) {
+      check_stop(control);
+      if (!descent.sweep(ranges[i])) break;
     }
   });
-  return better_rows(weights, form, bias, config, std::move(start), integers, control.threads);
+  return better_rows(weights, form, bias, config, std::move(start), integers, kernels, control.threads);
 }
 
 }  // namespace detent::finetune

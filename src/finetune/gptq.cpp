@@ -125,7 +125,7 @@ Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<c
       group.round(rows, true, best);
     });
   });
-  return better_rows(weights, form, bias, config, std::move(plain), best, control.threads);
+  return better_rows(weights, form, bias, config, std::move(plain), best, kernels, control.threads);
 }
 
 }  // namespace detent::finetune

@@ -50,7 +50,8 @@ Integers coordinate_descent(const QuantizedWeights& weights, const GramForm& for
                             const SolveControl& control);
 /// Of each row the candidate with the smaller error; the first where they are equal.
 Integers better_rows(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
-                     const FinetuneConfig& config, Integers first, const Integers& second, std::size_t threads);
+                     const FinetuneConfig& config, Integers first, const Integers& second, const Kernels& kernels,
+                     std::size_t threads);
 
 /// The bias with the smallest error for given integers: (target_sum − Ŵ input_sum) / columns.
 std::vector<float> best_bias(const QuantizedWeights& weights, const GramForm& form,

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "onnx/nibbles.h"
 #include "onnx/tensor.h"
 
 namespace detent::onnx {
@@ -24,6 +25,13 @@ std::vector<To> convert(const Tensor& tensor) {
     std::memcpy(&value, bytes.data() + i * sizeof(From), sizeof(From));
     out[i] = static_cast<To>(value);
   }
+  return out;
+}
+
+std::vector<std::int64_t> unpacked_nibbles(const Tensor& tensor) {
+  std::vector<std::int64_t> out(static_cast<std::size_t>(tensor.count()));
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = nibble_at(tensor.data.bytes(), i, tensor.type == DataType::int4);
   return out;
 }
 
@@ -117,6 +125,8 @@ std::vector<std::int64_t> to_int64s(const Tensor& tensor) {
     case DataType::uint16: return convert<std::uint16_t, std::int64_t>(tensor);
     case DataType::uint8: return convert<std::uint8_t, std::int64_t>(tensor);
     case DataType::boolean: return convert<std::uint8_t, std::int64_t>(tensor);
+    case DataType::int4:
+    case DataType::uint4: return unpacked_nibbles(tensor);
     default: throw bad_input("tensor '" + tensor.name + "' was expected to hold integers");
   }
 }

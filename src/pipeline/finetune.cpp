@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "exec/sweep.h"
-#include "finetune/form_cost.h"
 #include "finetune/gram.h"
 #include "finetune/kernels.h"
 #include "finetune/solver.h"
@@ -21,6 +20,7 @@
 #include "pipeline/collect.h"
 #include "pipeline/solved_layers.h"
 #include "pipeline/tuned_layer.h"
+#include "pipeline/tuning_cost.h"
 
 namespace detent::pipeline {
 namespace {
@@ -184,6 +184,7 @@ class Tuner {
     for (std::size_t i = 0; i < works.size(); ++i) {
       apply(*works[i].layer, solved[i]);
       results_.push_back(solved[i].tuning);
+      if (options_.solved) options_.solved(solved[i].tuning);
     }
   }
 
@@ -239,7 +240,8 @@ class Tuner {
     const auto& shape = record[0].shape;
     const auto threads = thread_count(options_.threads);
     work.geometry = geometry_of(float_, *work.layer, shape);
-    work.streamed = is_streamed(work, shape, threads);
+    work.streamed =
+        is_streamed(work.geometry, shape, std::max<std::uint64_t>(source_.file_count(), 1), options_.config, threads);
     const std::string name = fmt::format("layer-{}", work.layer - layers_.data());
     if (work.streamed) {
       work.stored = std::make_unique<StoredSamples>(options_.spool, name);
@@ -248,23 +250,6 @@ class Tuner {
       work.gram.emplace(work.geometry, kernels_, threads);
     }
     work.held_back = std::make_unique<StoredSamples>(options_.spool, name + "-held-back");
-  }
-
-  bool is_streamed(const Work& work, const std::vector<std::int64_t>& shape, std::size_t threads) const {
-    const auto& config = options_.config;
-    const bool possible = finetune::has_gram_form(false, config);
-    if (config.form == FinetuneForm::streamed) return true;
-    if (!possible && config.form == FinetuneForm::gram)
-      throw usage_error("--form gram cannot mix inputs of both models", "leave out --drop-ratio");
-    if (config.form == FinetuneForm::gram) return false;
-    if (!possible) return true;
-    if (config.rounding == Rounding::gptq) return false;
-    const std::uint64_t samples = std::max<std::uint64_t>(source_.file_count(), 1);
-    const auto gram = finetune::gram_cost(work.geometry, shape, samples, config, threads);
-    const auto streamed = finetune::streamed_cost(work.geometry, shape, config, threads);
-    // The limit is not that of the budget: the form decides about the result, and a budget must not.
-    constexpr std::uint64_t kLargestForm = std::uint64_t{512} << 20;
-    return gram.bytes > kLargestForm || streamed.flops < gram.flops;
   }
 
   void check_memory(const Work& work, std::uint64_t needed) const {

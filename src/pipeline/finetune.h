@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct FinetuneOptions {
   std::filesystem::path directory;  // of the run: what is solved is put down there, and found again by a resumed run
   std::filesystem::path scratch;    // for tuned weights
   Progress progress = {};
+  std::function<void(const LayerTuning&)> solved = {};  // told of each layer
   std::stop_token stop = {};
 };
 

@@ -12,6 +12,8 @@
 #include "graph/rewrite.h"
 #include "graph/work.h"
 #include "onnx/model.h"
+#include "pipeline/collect.h"
+#include "pipeline/tuning_cost.h"
 
 namespace detent {
 namespace {
@@ -41,7 +43,10 @@ std::vector<ValueReport> describe(const std::vector<onnx::ValueInfo>& values, co
 
 LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, const graph::Index& index,
                            const graph::ValueTypes& types) {
-  LayerReport layer{node.id(), node.op_type(), 0, 0, std::uint64_t{0}, {}, {}, ""};
+  LayerReport layer;
+  layer.name = node.id();
+  layer.op_type = node.op_type();
+  layer.activation_bytes = 0;
   for (const auto& name : node.inputs()) {
     const int i = index.initializer(name);
     if (i == graph::kNone) continue;
@@ -117,6 +122,11 @@ Inspection inspect(const InspectOptions& options) {
     heaviest = weight;
     report.heaviest = report.layers.size() - 1;
   }
+  FinetuneConfig adaround;
+  adaround.rounding = Rounding::adaround;
+  constexpr std::uint64_t kSamples = 32;  // of which the memory hardly depends
+  for (const auto& cost : pipeline::tuning_costs(model, types, adaround, kSamples, pipeline::thread_count(0)))
+    report.layers[cost.node].finetune_bytes = cost.bytes;
   if (const auto alive = graph::liveness(model, index, types)) {
     report.peak_activation_bytes = alive->peak_bytes;
     report.peak_at = alive->at_node;

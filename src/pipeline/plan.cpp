@@ -12,8 +12,11 @@
 #include "onnx/model.h"
 #include "pipeline/collect.h"
 #include "pipeline/prepare.h"
+#include "pipeline/sweep_setup.h"
+#include "pipeline/tuning_cost.h"
 #include "plan/calibration.h"
 #include "profile/machine.h"
+#include "quantize/formats.h"
 #include "quantize/placement.h"
 #include "quantize/ranges.h"
 
@@ -21,21 +24,6 @@ namespace detent {
 namespace {
 
 std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("{}", fmt::join(shape, "x")); }
-
-// Shapes of the inputs in the first sample, by input name.
-std::map<std::string, std::vector<std::int64_t>> first_shapes(data::SampleSource& source,
-                                                              const std::vector<data::InputSpec>& specs,
-                                                              std::uint64_t& bytes) {
-  std::map<std::string, std::vector<std::int64_t>> shapes;
-  const auto sample = source.next();
-  if (!sample) return shapes;
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    shapes[specs[i].name] = sample->inputs[i].shape;
-    bytes += sample->inputs[i].bytes.size();
-  }
-  source.rewind();
-  return shapes;
-}
 
 // Integers of the constants that get quantized, the others as they are, and the graph with its pairs.
 std::uint64_t output_bytes(const onnx::Model& model, const quantization::Placement& placement,
@@ -47,8 +35,7 @@ std::uint64_t output_bytes(const onnx::Model& model, const quantization::Placeme
   for (const auto& mark : placement.marks) {
     if (!mark.is_constant) continue;
     const auto type = mark.is_weight ? config.weight_type : config.activation_type;
-    const bool wide = type == QuantType::int16 || type == QuantType::uint16;
-    stored[mark.value] /= wide ? 2 : 4;
+    stored[mark.value] /= 32 / static_cast<std::uint64_t>(onnx::bits_of(quantization::data_type(type)));
   }
   for (const auto& [name, size] : stored) bytes += size;
   for (const auto& node : model.graph.nodes) bytes += 64 + node.name().size();
@@ -61,8 +48,9 @@ void count_nodes(const quantization::Placement& placement, Plan& plan) {
 
 // A guess: the share of the machine's peak that convolutions and products of middling size reach, and a nanosecond for
 // each observed element and thread.
+constexpr double kReached = 0.45;
+
 double seconds_for(const Plan& plan, const profile::MachinePeaks& machine) {
-  constexpr double kReached = 0.45;
   constexpr double kObserved = 1e-9;
   const double run = static_cast<double>(plan.flops) / (kReached * machine.flops_per_second) +
                      kObserved * static_cast<double>(plan.observed_elements) / machine.threads;
@@ -79,10 +67,53 @@ void add_cost(const planning::CalibrationCost& cost, Plan& plan) {
   plan.peak_memory = cost.peak_memory();
 }
 
+// How the model will be cut to keep to the budget.
+void add_sweep(const pipeline::Prepared& prepared, const quantization::Placement& placement,
+               const graph::ValueTypes& types, const planning::Circumstances& circumstances,
+               const planning::Budget& budget, Plan& plan) {
+  plan.memory_budget = budget.memory;
+  plan.disk_budget = budget.disk;
+  const auto& model = prepared.model;
+  const auto sweep = planning::plan_sweep(model, types, placement.to_observe(), circumstances,
+                                          std::max<std::size_t>(plan.files, 1), budget);
+  std::vector<int> ends = sweep.cuts;
+  ends.push_back(static_cast<int>(model.graph.nodes.size()));
+  int begin = 0;
+  for (const int end : ends) {
+    plan.segments.push_back({model.graph.nodes[static_cast<std::size_t>(begin)].id(),
+                             model.graph.nodes[static_cast<std::size_t>(end - 1)].id(),
+                             static_cast<std::size_t>(end - begin)});
+    begin = end;
+  }
+  if (sweep.cuts.empty()) return;
+  plan.waiting_bytes = sweep.spool_bytes;
+  plan.waiting_on_disk = sweep.disk;
+  plan.work_bytes += sweep.disk;
+  plan.peak_memory = sweep.memory;
+  plan.memory = {{"largest segment", sweep.memory - std::min({sweep.memory, sweep.spool_bytes, sweep.spool_memory})},
+                 {"what waits between segments", std::min(sweep.spool_bytes, sweep.spool_memory)}};
+}
+
+void add_finetune(const onnx::Model& model, const graph::ValueTypes& types, const FinetuneConfig& config,
+                  std::size_t threads, double rate, Plan& plan) {
+  const auto costs = pipeline::tuning_costs(model, types, config, std::max<std::size_t>(plan.files, 1), threads);
+  double flops = 0;
+  for (const auto& cost : costs) {
+    flops += cost.flops;
+    plan.finetune.streamed += cost.streamed ? 1 : 0;
+  }
+  const auto& heaviest = pipeline::heaviest(costs);
+  plan.finetune.layers = costs.size();
+  plan.finetune.heaviest = heaviest.name;
+  plan.finetune.heaviest_bytes = heaviest.bytes;
+  if (rate > 0) plan.finetune.seconds = flops / rate;
+}
+
 }  // namespace
 
 Plan plan(const QuantizeOptions& options) {
   const quantization::RangeOptions ranges{options.method, options.overrides, 1};
+  quantization::check_format(options.config);
   quantization::check_method(options.config, ranges);
   Plan result;
   const TempDir work(options.resources.work_dir.value_or(""));
@@ -99,7 +130,7 @@ Plan plan(const QuantizeOptions& options) {
   result.notes = prepared.notes;
 
   const auto specs = pipeline::input_specs(prepared.model);
-  std::map<std::string, std::vector<std::int64_t>> shapes;
+  pipeline::FirstSample first;
   planning::Circumstances circumstances{result.tensors_observed, quantization::needs_histograms(ranges),
                                         pipeline::thread_count(options.threads),
                                         static_cast<std::size_t>(options.workers), 0};
@@ -107,8 +138,10 @@ Plan plan(const QuantizeOptions& options) {
     const auto source = data::open_samples(*options.calibration_data, specs, {options.max_samples, options.batch_size});
     result.files = source->file_count();
     if (options.max_samples > 0) result.files = std::min<std::size_t>(result.files, options.max_samples);
-    shapes = first_shapes(*source, specs, circumstances.sample_bytes);
+    first = pipeline::first_sample(*source, specs);
+    circumstances.sample_bytes = first.bytes;
   }
+  const auto& shapes = first.shapes;
   for (const auto& [name, shape] : shapes) result.inputs.emplace_back(name, shape_text(shape));
   const auto types = shapes.empty() ? prepared.types : exec::probe_values(runtime, prepared.model, shapes);
   const auto cost = planning::calibration_cost(prepared.model, types, placement.to_observe(), circumstances);
@@ -119,7 +152,12 @@ Plan plan(const QuantizeOptions& options) {
     return result;
   }
   add_cost(*cost, result);
+  add_sweep(prepared, placement, types, circumstances, pipeline::budget_of(options.resources, work.path()), result);
   const auto machine = profile::measure_machine(static_cast<int>(circumstances.threads), work.path());
+  if (options.finetune.rounding != Rounding::nearest) {
+    add_finetune(prepared.model, types, options.finetune, circumstances.threads, kReached * machine.flops_per_second,
+                 result);
+  }
   if (machine.flops_per_second > 0) result.calibration_seconds = seconds_for(result, machine);
   return result;
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/bytes.h"
 #include "base/cpu.h"
 #include "base/error.h"
 #include "calibrate/statistics_file.h"
@@ -21,6 +22,7 @@
 #include "pipeline/run_profiler.h"
 #include "pipeline/run_report.h"
 #include "pipeline/sweep_setup.h"
+#include "pipeline/tuning_cost.h"
 #include "profile/profiler.h"
 #include "quantize/insert.h"
 #include "quantize/params.h"
@@ -43,10 +45,15 @@ void check_options(const QuantizeOptions& options) {
   if (options.batch_size < 0) throw usage_error("--batch-size must not be negative");
   if (!options.calibration_data && !options.statistics)
     throw usage_error("there is nothing to calibrate with", "give --calibration-data or --statistics");
+  quantization::check_format(options.config);
   quantization::check_method(options.config, range_options(options));
   const auto& tuning = options.finetune;
   if (tuning.rounding == Rounding::nearest) return;
   if (!options.calibration_data) throw usage_error("--finetune needs samples", "give --calibration-data");
+  if (tuning.rounding == Rounding::gptq && (tuning.form == FinetuneForm::streamed || tuning.drop_ratio < 1))
+    throw usage_error("--finetune gptq works in the Gram form", "leave out --form streamed and --drop-ratio");
+  if (tuning.form == FinetuneForm::gram && tuning.drop_ratio < 1)
+    throw usage_error("--form gram cannot mix inputs of both models", "leave out --drop-ratio");
   if (tuning.num_iterations == 0) throw usage_error("--num-iterations must be at least 1");
   if (tuning.batch_size == 0) throw usage_error("--finetune-batch-size must be at least 1");
 }
@@ -79,6 +86,7 @@ std::string tuning_identity(const QuantizeOptions& options) {
       {"damping", t.damping},
       {"order", t.activation_order},
       {"sweeps", t.coordinate_sweeps},
+      {"heaviest", t.only_heaviest_layer},
       {"seed", t.seed},
       {"activation", static_cast<int>(c.activation_type)},
       {"weight", static_cast<int>(c.weight_type)},
@@ -293,16 +301,35 @@ class Run {
     const std::uint64_t budget = pipeline::budget_of(options_.resources, work_->path()).memory;
     const std::uint64_t half = (budget - std::min(budget, kOthers)) / 2;
     const auto spool = pipeline::make_spool(options_.resources, half, work_->path());
+    FinetuneConfig config = options_.finetune;
+    if (config.only_heaviest_layer) config.nodes = {heaviest_layer()};
     result_.layers = pipeline::finetune(float_model_, prepared_.types, prepared_.model, runtime_, *source_,
-                                        {.config = options_.finetune,
+                                        {.config = config,
                                          .threads = options_.threads,
                                          .spool = *spool,
                                          .memory = half,
                                          .directory = work_->path(),
                                          .scratch = work_->scratch(),
                                          .progress = options_.progress,
+                                         .solved = [this](const auto& layer) { put_down(layer); },
                                          .stop = options_.stop},
                                         result_.notes);
+  }
+
+  void put_down(const LayerTuning& layer) {
+    profiler_.checkpoint(fmt::format("{}: {} {:.4g} -> {:.4g}", profile::step_name(Step::fast_finetune), layer.name,
+                                     layer.error_before, layer.error_after));
+  }
+
+  std::string heaviest_layer() {
+    const auto types = pipeline::static_types(prepared_.types, float_model_, runtime_, *source_);
+    const auto costs = pipeline::tuning_costs(float_model_, types, options_.finetune, source_->file_count(),
+                                              pipeline::thread_count(options_.threads));
+    const auto& cost = pipeline::heaviest(costs);
+    result_.notes.push_back(
+        fmt::format("only the heaviest layer was tuned: '{}', which takes about {} beside its samples", cost.name,
+                    format_size(cost.bytes)));
+    return cost.name;
   }
 
   void write() {

@@ -221,6 +221,17 @@ std::string report_json(const RunReport& report, const ReportRequest& request, c
     for (const auto& o : report.comparison->outputs)
       out["outputs"].push_back({{"name", o.name}, {"sqnr_db", number(o.sqnr_db)}, {"cosine", number(o.cosine)}});
   }
+  if (request.quantized != nullptr) {
+    for (const auto& l : request.quantized->layers) {
+      out["tuned"].push_back({{"name", l.name},
+                              {"op_type", l.op_type},
+                              {"form", l.streamed ? "mini-batches" : "Gram"},
+                              {"kept", l.tuned},
+                              {"before", number(l.error_before)},
+                              {"after", number(l.error_after)},
+                              {"seconds", l.seconds}});
+    }
+  }
   return out.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

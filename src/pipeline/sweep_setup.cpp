@@ -52,6 +52,12 @@ std::vector<std::string> sweep_notes(const SweepSetup& setup, const Resources& r
 
 }  // namespace
 
+graph::ValueTypes static_types(const graph::ValueTypes& types, const onnx::Model& model, const exec::Runtime& runtime,
+                               data::SampleSource& source) {
+  if (all_static(types)) return types;
+  return exec::probe_values(runtime, model, first_sample(source, input_specs(model)).shapes);
+}
+
 std::unique_ptr<store::Spool> make_spool(const Resources& resources, std::uint64_t memory_bytes,
                                          const fs::path& directory) {
   static constexpr std::pair<SpoolAccess, store::DiskAccess> kAccesses[] = {
@@ -93,6 +99,7 @@ planning::Budget budget_of(const Resources& resources, const fs::path& work_dir)
 
 FirstSample first_sample(data::SampleSource& source, const std::vector<data::InputSpec>& specs) {
   FirstSample first;
+  source.rewind();
   if (const auto sample = source.next()) {
     for (std::size_t i = 0; i < specs.size(); ++i) {
       first.shapes[specs[i].name] = sample->inputs[i].shape;

@@ -31,6 +31,10 @@ struct FirstSample {
 };
 FirstSample first_sample(data::SampleSource& source, const std::vector<data::InputSpec>& specs);
 
+/// Types with the shapes that the first sample gives; `types` themselves where they are static already.
+graph::ValueTypes static_types(const graph::ValueTypes& types, const onnx::Model& model, const exec::Runtime& runtime,
+                               data::SampleSource& source);
+
 /// A spool in a directory below `directory`, of which so much may rest in memory.
 std::unique_ptr<store::Spool> make_spool(const Resources& resources, std::uint64_t memory_bytes,
                                          const std::filesystem::path& directory);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "graph/index.h"
+#include "onnx/nibbles.h"
 #include "quantize/name_pattern.h"
 
 namespace detent::pipeline {
@@ -40,6 +41,12 @@ std::optional<std::size_t> initializer(const graph::Index& index, const std::str
 const onnx::Node* producer_of(const onnx::Model& model, const graph::Index& index, const std::string& value) {
   const int node = index.producer(value);
   return node == graph::kNone ? nullptr : &model.graph.nodes[static_cast<std::size_t>(node)];
+}
+
+WeightLayout layout_of(const onnx::Node& node) {
+  const bool inputs_first =
+      node.is("ConvTranspose") || node.is("MatMul") || (node.is("Gemm") && node.int_or("transB", 0) == 0);
+  return inputs_first ? WeightLayout::inputs_first : WeightLayout::outputs_first;
 }
 
 class Finder {
@@ -83,14 +90,6 @@ class Finder {
     }
   }
 
-  bool is_selected(const onnx::Node& node) const {
-    const auto& types = config_.op_types;
-    if (!types.empty() && std::find(types.begin(), types.end(), node.op_type()) == types.end()) return false;
-    return config_.nodes.empty() || std::any_of(config_.nodes.begin(), config_.nodes.end(), [&](const auto& text) {
-             return quantization::NamePattern(text).matches(node.id());
-           });
-  }
-
   // The stored weight leads back to the float weight, and that to the float node.
   std::optional<TunedLayer> find(int position, const onnx::Node& node) {
     TunedLayer layer;
@@ -108,7 +107,7 @@ class Finder {
     const auto readers = float_index_.consumers(weight);
     if (!float_weight || readers.empty()) return std::nullopt;
     const auto& float_node = float_.graph.nodes[static_cast<std::size_t>(readers.front())];
-    if (!is_selected(float_node)) return std::nullopt;
+    if (!is_selected(float_node, config_)) return std::nullopt;
     const auto refuse = [&](const char* reason) {
       notes_.push_back(fmt::format("{}: not fine-tuned: {}", float_node.label(), reason));
       return std::nullopt;
@@ -130,9 +129,7 @@ class Finder {
     layer.stored_weight = *stored;
     layer.stored_scale = *initializer(quantized_index_, dequantize->inputs()[1]);
     layer.stored_zero = *initializer(quantized_index_, dequantize->inputs()[2]);
-    const bool inputs_first =
-        node.is("ConvTranspose") || node.is("MatMul") || (node.is("Gemm") && node.int_or("transB", 0) == 0);
-    layer.layout = inputs_first ? WeightLayout::inputs_first : WeightLayout::outputs_first;
+    layer.layout = layout_of(node);
     if (!find_bias(node, float_node, layer)) return refuse("its bias is computed, or not one value for each output");
     return layer;
   }
@@ -205,6 +202,39 @@ std::vector<TunedLayer> find_layers(const onnx::Model& float_model, const onnx::
   return Finder(float_model, quantized, config, notes).run();
 }
 
+std::vector<TunedLayer> linear_layers(const onnx::Model& float_model) {
+  const graph::Index index(float_model);
+  std::vector<TunedLayer> layers;
+  for (std::size_t n = 0; n < float_model.graph.nodes.size(); ++n) {
+    const auto& node = float_model.graph.nodes[n];
+    if (!node.domain().empty() || !kTypes.contains(node.op_type()) || node.inputs().size() < 2) continue;
+    const auto weight = initializer(index, node.inputs()[1]);
+    if (!weight) continue;
+    const auto& tensor = float_model.graph.initializers[*weight];
+    const std::size_t rank = tensor.dims.size();
+    const bool is_product = node.is("MatMul") || node.is("Gemm");
+    if (tensor.type != onnx::DataType::float32 || (is_product ? rank != 2 : rank < 3)) continue;
+    TunedLayer layer;
+    layer.name = node.id();
+    layer.op_type = node.op_type();
+    layer.float_node = static_cast<int>(n);
+    layer.float_input = node.inputs()[0];
+    layer.target = node.outputs()[0];
+    layer.float_weight = *weight;
+    layer.layout = layout_of(node);
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+bool is_selected(const onnx::Node& node, const FinetuneConfig& config) {
+  const auto& types = config.op_types;
+  if (!types.empty() && std::find(types.begin(), types.end(), node.op_type()) == types.end()) return false;
+  return config.nodes.empty() || std::any_of(config.nodes.begin(), config.nodes.end(), [&](const auto& text) {
+           return quantization::NamePattern(text).matches(node.id());
+         });
+}
+
 LayerGeometry geometry_of(const onnx::Model& float_model, const TunedLayer& layer,
                           const std::vector<std::int64_t>& input_shape) {
   const auto& node = float_model.graph.nodes[static_cast<std::size_t>(layer.float_node)];
@@ -255,7 +285,8 @@ finetune::QuantizedWeights weights_of(const onnx::Model& float_model, const onnx
     weights.scale.push_back(scales[row % repeats]);
     weights.zero.push_back(static_cast<std::int32_t>(zeros[row % repeats]));
   }
-  const bool is_signed = stored.type == onnx::DataType::int8 || stored.type == onnx::DataType::int16;
+  const bool is_signed = stored.type == onnx::DataType::int8 || stored.type == onnx::DataType::int16 ||
+                         stored.type == onnx::DataType::int4;
   const int bits = onnx::bits_of(stored.type);
   weights.lowest = is_signed ? -(1 << (bits - 1)) : 0;
   weights.highest = is_signed ? (1 << (bits - 1)) - 1 : (1 << bits) - 1;
@@ -272,8 +303,9 @@ std::vector<float> bias_of(const onnx::Model& float_model, const TunedLayer& lay
 std::vector<std::byte> stored_integers(const onnx::Model& quantized, const TunedLayer& layer,
                                        const LayerGeometry& geometry, const std::vector<std::int32_t>& integers) {
   const auto ordered = from_matrix(geometry, layer.layout, integers);
-  const bool wide = onnx::bits_of(quantized.graph.initializers[layer.stored_weight].type) == 16;
-  return wide ? narrowed<std::int16_t>(ordered) : narrowed<std::int8_t>(ordered);
+  const int bits = onnx::bits_of(quantized.graph.initializers[layer.stored_weight].type);
+  if (bits == 4) return onnx::packed_nibbles<std::int32_t>(ordered);
+  return bits == 16 ? narrowed<std::int16_t>(ordered) : narrowed<std::int8_t>(ordered);
 }
 
 std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLayer& layer,

@@ -40,6 +40,13 @@ struct TunedLayer {
 std::vector<TunedLayer> find_layers(const onnx::Model& float_model, const onnx::Model& quantized,
                                     const FinetuneConfig& config, std::vector<std::string>& notes);
 
+/// All layers of a float model that could be tuned if their weights were quantized; only what concerns the float model
+/// is filled in.
+std::vector<TunedLayer> linear_layers(const onnx::Model& float_model);
+
+/// Whether the configuration names the node.
+bool is_selected(const onnx::Node& node, const FinetuneConfig& config);
+
 /// The layer's geometry for an input of this shape. Throws bad_input for attributes that contradict it.
 finetune::LayerGeometry geometry_of(const onnx::Model& float_model, const TunedLayer& layer,
                                     const std::vector<std::int64_t>& input_shape);

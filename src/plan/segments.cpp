@@ -168,7 +168,7 @@ std::uint64_t smallest_memory(Planner& planner, std::uint64_t too_small) {
     high *= 2;
   } while (!planner.solve(high));
   std::uint64_t low = std::max<std::uint64_t>(too_small, high / 2);
-  while (high - low > kMiB) {
+  while (high - low > kMiB / 16) {
     const std::uint64_t middle = low + (high - low) / 2;
     (planner.solve(middle) ? high : low) = middle;
   }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/error.h"
+
 namespace detent::quantization {
 
 onnx::DataType data_type(QuantType type) noexcept {
@@ -12,22 +14,35 @@ onnx::DataType data_type(QuantType type) noexcept {
     case QuantType::uint8: return onnx::DataType::uint8;
     case QuantType::int16: return onnx::DataType::int16;
     case QuantType::uint16: return onnx::DataType::uint16;
+    case QuantType::int4: return onnx::DataType::int4;
+    case QuantType::uint4: return onnx::DataType::uint4;
   }
   return onnx::DataType::undefined;
 }
 
-bool is_signed(QuantType type) noexcept { return type == QuantType::int8 || type == QuantType::int16; }
+bool is_signed(QuantType type) noexcept {
+  return type == QuantType::int8 || type == QuantType::int16 || type == QuantType::int4;
+}
 bool is_16_bit(QuantType type) noexcept { return type == QuantType::int16 || type == QuantType::uint16; }
+bool is_4_bit(QuantType type) noexcept { return type == QuantType::int4 || type == QuantType::uint4; }
+bool needs_opset_21(QuantType type) noexcept { return is_16_bit(type) || is_4_bit(type); }
+
+void check_format(const QuantConfig& config) {
+  if (is_4_bit(config.activation_type))
+    throw usage_error("--activation-type: 4-bit types are for weights only", "choose from: int8, int16, uint8, uint16");
+  if (config.reduce_range && is_4_bit(config.weight_type))
+    throw usage_error("--reduce-range does not go with 4-bit weights", "leave it out: it is for 8-bit products");
+}
 
 IntRange full_range(QuantType type) noexcept {
-  const std::int32_t span = is_16_bit(type) ? 65536 : 256;
+  const std::int32_t span = std::int32_t{1} << onnx::bits_of(data_type(type));
   return is_signed(type) ? IntRange{-span / 2, span / 2 - 1} : IntRange{0, span - 1};
 }
 
 IntRange mapped_range(QuantType type, bool symmetric, bool reduce_range) noexcept {
   const IntRange full = full_range(type);
   if (reduce_range) return is_signed(type) ? IntRange{full.min / 2, -(full.min / 2)} : IntRange{0, full.max / 2};
-  if (symmetric && is_signed(type)) return {full.min + 1, full.max};
+  if (symmetric && is_signed(type) && !is_4_bit(type)) return {full.min + 1, full.max};
   return full;
 }
 

@@ -18,11 +18,17 @@ struct IntRange {
 onnx::DataType data_type(QuantType type) noexcept;
 bool is_signed(QuantType type) noexcept;
 bool is_16_bit(QuantType type) noexcept;
+bool is_4_bit(QuantType type) noexcept;
+/// Types that ONNX gave to Q/DQ with opset 21 only: those of 4 and of 16 bits.
+bool needs_opset_21(QuantType type) noexcept;
+
+/// Throws usage for formats that do not exist: activations of 4 bits, or 4-bit weights of reduced range.
+void check_format(const QuantConfig& config);
 
 /// All values of the type: what stored integers are clipped to.
 IntRange full_range(QuantType type) noexcept;
-/// The integers that a real range is mapped onto: symmetric signed types leave out the lowest value, `reduce_range`
-/// gives up one bit.
+/// The integers that a real range is mapped onto: symmetric signed types leave out the lowest value (int4 keeps
+/// it, as in ONNX Runtime), `reduce_range` gives up one bit.
 IntRange mapped_range(QuantType type, bool symmetric, bool reduce_range) noexcept;
 
 /// real = scale * (stored - zero_point)

@@ -11,6 +11,7 @@
 
 #include "graph/index.h"
 #include "graph/rewrite.h"
+#include "onnx/nibbles.h"
 
 namespace detent::quantization {
 namespace {
@@ -19,7 +20,8 @@ using onnx::DataType;
 using onnx::Node;
 
 constexpr const char* kMicrosoftDomain = "com.microsoft";
-constexpr std::int64_t kOpsetFor16Bit = 21;
+constexpr std::int64_t kOpsetForAllTypes = 21;
+constexpr std::int64_t kIrVersionFor4Bit = 10;
 
 // Names of the initializers that hold a value's scale and zero point.
 struct ParamNames {
@@ -31,8 +33,8 @@ class Inserter {
   Inserter(onnx::Model& model, const Placement& placement, const Params& params, const QuantConfig& config,
            std::vector<std::string>& notes)
       : model_(model), placement_(placement), params_(params), config_(config), notes_(notes), index_(model) {
-    const bool wide = is_16_bit(config.activation_type) || is_16_bit(config.weight_type);
-    if (wide && model.opset() < kOpsetFor16Bit) domain_ = kMicrosoftDomain;
+    const bool late = needs_opset_21(config.activation_type) || needs_opset_21(config.weight_type);
+    if (late && model.opset() < kOpsetForAllTypes) domain_ = kMicrosoftDomain;
   }
 
   void run() {
@@ -100,6 +102,16 @@ void Inserter::fuse(const FusedActivation& fused) {
   made_as_[fused.output] = fused.input;
 }
 
+onnx::TensorData zero_points(const ValueParams& params) {
+  std::vector<std::int16_t> wide;
+  for (const auto& p : params.channels) wide.push_back(static_cast<std::int16_t>(p.zero_point));
+  if (is_16_bit(params.type)) return onnx::TensorData::of<std::int16_t>(wide);
+  if (is_4_bit(params.type)) return onnx::TensorData::owned(onnx::packed_nibbles<std::int16_t>(wide));
+  std::vector<std::int8_t> narrow;
+  for (const auto zero : wide) narrow.push_back(static_cast<std::int8_t>(zero));
+  return onnx::TensorData::of<std::int8_t>(narrow);
+}
+
 const ParamNames& Inserter::param_names(const std::string& value) {
   const auto& params = params_.at(value);
   const auto [it, added] = names_.try_emplace(params.source);
@@ -110,17 +122,9 @@ const ParamNames& Inserter::param_names(const std::string& value) {
       params.axis ? std::vector<std::int64_t>{static_cast<std::int64_t>(params.channels.size())}
                   : std::vector<std::int64_t>{};
   std::vector<float> scales;
-  std::vector<std::int16_t> wide;
-  std::vector<std::int8_t> narrow;
-  for (const auto& p : params.channels) {
-    scales.push_back(p.scale);
-    wide.push_back(static_cast<std::int16_t>(p.zero_point));
-    narrow.push_back(static_cast<std::int8_t>(p.zero_point));
-  }
-  const DataType type = data_type(params.type);
+  for (const auto& p : params.channels) scales.push_back(p.scale);
   add_initializer(onnx::make_tensor<float>(names.scale, DataType::float32, dims, scales));
-  add_initializer(is_16_bit(params.type) ? onnx::make_tensor<std::int16_t>(names.zero_point, type, dims, wide)
-                                         : onnx::make_tensor<std::int8_t>(names.zero_point, type, dims, narrow));
+  add_initializer({names.zero_point, data_type(params.type), dims, zero_points(params), {}, false});
   return names;
 }
 
@@ -264,6 +268,9 @@ void Inserter::assemble() {
   const graph::Index now(model_);
   std::erase_if(model_.graph.value_infos, [&](const auto& info) { return !now.knows(info.name); });
   if (domain_ == kMicrosoftDomain) model_.set_opset(kMicrosoftDomain, 1);
+  const bool has_4_bit =
+      std::any_of(params_.begin(), params_.end(), [](const auto& entry) { return is_4_bit(entry.second.type); });
+  if (has_4_bit && model_.ir_version < kIrVersionFor4Bit) model_.set_ir_version(kIrVersionFor4Bit);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/vector_clones.h"
+#include "onnx/nibbles.h"
 
 namespace detent::quantization {
 namespace {
@@ -121,11 +122,18 @@ struct Columns {
   }
 };
 
-template <class Int>
-std::span<const std::byte> narrowed(const std::vector<std::int16_t>& wide, std::vector<Int>& out) {
-  out.resize(wide.size());
-  std::transform(wide.begin(), wide.end(), out.begin(), [](std::int16_t v) { return static_cast<Int>(v); });
-  return std::as_bytes(std::span<const Int>(out));
+// The integers as they are stored, in `bytes` where they are narrower.
+std::span<const std::byte> narrowed(const std::vector<std::int16_t>& integers, QuantType type,
+                                    std::vector<std::byte>& bytes) {
+  if (is_16_bit(type)) return std::as_bytes(std::span<const std::int16_t>(integers));
+  if (is_4_bit(type)) {
+    bytes.clear();
+    onnx::append_nibbles(std::span<const std::int16_t>(integers), bytes);
+    return bytes;
+  }
+  bytes.resize(integers.size());
+  std::transform(integers.begin(), integers.end(), bytes.begin(), [](std::int16_t v) { return std::byte(v & 0xff); });
+  return bytes;
 }
 
 }  // namespace
@@ -157,13 +165,13 @@ onnx::Tensor quantized_weight(const onnx::Tensor& weight, std::string name, cons
   const auto size = onnx::byte_count(type, weight.count()).value_or(0);
   const Layout layout = layout_of(weight, format.axis);
   const IntRange clip = full_range(format.type);
-  const bool wide = is_16_bit(format.type);
-  auto produce = [data = weight.data, layout, clip, wide, params](const onnx::Sink& sink) {
+  auto produce = [data = weight.data, layout, clip, stored = format.type, params](const onnx::Sink& sink) {
     const Columns columns(params);
     const auto min = static_cast<float>(clip.min);
     const auto max = static_cast<float>(clip.max);
     std::vector<std::int16_t> integers;
-    std::vector<std::int8_t> bytes;
+    std::vector<std::byte> bytes;
+    // Pieces have even sizes but for the last, so 4-bit integers never share a byte across two.
     onnx::for_each_float(data, [&](std::span<const float> values, std::int64_t first) {
       integers.resize(values.size());
       std::int16_t* out = integers.data();
@@ -180,7 +188,7 @@ onnx::Tensor quantized_weight(const onnx::Tensor& weight, std::string name, cons
           out += run.size();
         });
       }
-      sink(wide ? std::as_bytes(std::span<const std::int16_t>(integers)) : narrowed(integers, bytes));
+      sink(narrowed(integers, stored, bytes));
     });
   };
   return {std::move(name), type, weight.dims, onnx::TensorData::produced(size, std::move(produce)), {}, false};

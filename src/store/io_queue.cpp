@@ -89,8 +89,7 @@ int injected_error(const IoRequest& request) noexcept {
 
 std::unique_ptr<IoQueue> make_io_queue(DiskAccess access) {
   if (access != DiskAccess::uring) {
-    // The page cache reads ahead by itself, and more threads would only confuse it.
-    return std::make_unique<ThreadQueue>(access == DiskAccess::direct ? 4 : 1);
+    return std::make_unique<ThreadQueue>(access == DiskAccess::direct ? 4 : 2);
   }
   std::string refusal;
   auto queue = make_uring_queue(refusal);

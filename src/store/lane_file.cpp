@@ -18,8 +18,9 @@
 namespace detent::store {
 namespace {
 
-constexpr std::uint64_t kSmallestStep = std::uint64_t{4} << 20;
-constexpr std::uint64_t kLargestStep = std::uint64_t{64} << 20;
+// Each step waits for the writes under way, so they are few.
+constexpr std::uint64_t kSmallestStep = std::uint64_t{16} << 20;
+constexpr std::uint64_t kLargestStep = std::uint64_t{256} << 20;
 
 }  // namespace
 

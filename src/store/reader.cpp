@@ -1,5 +1,6 @@
 #include "store/reader.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -104,7 +105,12 @@ bool Reader::begin(const std::shared_ptr<ReadJob>& job) {
       access_ = access_choice_();
       queue_ = make_io_queue(access_);
     }
-    job->file->descriptor(access_);
+    const int fd = job->file->descriptor(access_);
+    if (access_ == DiskAccess::buffered) {
+      // All of it may come at once; by itself the system reads ahead in small steps.
+      ::posix_fadvise(fd, static_cast<off_t>(job->extent.offset), static_cast<off_t>(job->extent.size),
+                      POSIX_FADV_WILLNEED);
+    }
     job->buffer = buffers_.take(job->extent.size);
     job->arrived.resize((job->extent.size + kPiece - 1) / kPiece);
     job->hash.emplace();

@@ -18,7 +18,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DETENT = pathlib.Path(os.environ.get("DETENT", ROOT / "build" / "detent"))
 MODELS = pathlib.Path(os.environ.get("DETENT_MODELS", ROOT / "build" / "models"))
 TASKS = ROOT / "examples" / "demo" / "tasks.py"
-TYPES = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "int16": QuantType.QInt16, "uint16": QuantType.QUInt16}
+TYPES = {
+    "int8": QuantType.QInt8,
+    "uint8": QuantType.QUInt8,
+    "int16": QuantType.QInt16,
+    "uint16": QuantType.QUInt16,
+    "int4": QuantType.QInt4,
+    "uint4": QuantType.QUInt4,
+}
 
 Sample = dict[str, np.ndarray]
 Path = pathlib.Path

@@ -1,5 +1,6 @@
 // Every way in which a TensorProto may hold its elements, and every way in which it may lie about them.
 #include "onnx/external_data.h"
+#include "onnx/nibbles.h"
 #include "onnx/support.h"
 
 namespace detent::onnx::test {
@@ -60,6 +61,32 @@ TEST_F(TensorTest, ReadsHalvesAndPackedNibbles) {
             (std::vector<std::uint8_t>{0xff, 0x0f}));
   EXPECT_EQ(read_initializer(tensor_head("q", DataType::uint4, {3}).text(9, "ab")).data.size(), 2U);
   EXPECT_EQ(read_initializer(tensor_head("q", DataType::uint2, {5}).text(9, "ab")).data.size(), 2U);
+}
+
+TEST_F(TensorTest, NibblesBecomeIntegers) {
+  const auto packed = [&](DataType type, std::int64_t count) {
+    return ints(tensor_head("q", type, {count}).packed(5, {0x21, 0x8f, 0x0f}));
+  };
+  EXPECT_EQ(packed(DataType::int4, 5), (Ints{1, 2, -1, -8, -1}));
+  EXPECT_EQ(packed(DataType::int4, 6), (Ints{1, 2, -1, -8, -1, 0}));
+  EXPECT_EQ(packed(DataType::uint4, 5), (Ints{1, 2, 15, 8, 15}));
+  EXPECT_EQ(ints(tensor_head("q", DataType::int4, {0})), Ints{});
+  EXPECT_EQ(ints(tensor_head("q", DataType::int4, {}).packed(5, {0x0d})), Ints{-3});
+}
+
+TEST_F(TensorTest, NibblesArePackedFromTheLowEnd) {
+  EXPECT_EQ(packed_nibbles<int>(std::vector<int>{}).size(), 0U);
+  std::vector<int> values;
+  for (int count = 1; count <= 33; ++count) {
+    values.push_back(count % 16 - 8);
+    const auto bytes = packed_nibbles<int>(values);
+    ASSERT_EQ(bytes.size(), (values.size() + 1) / 2);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      EXPECT_EQ(nibble_at(bytes, i, true), values[i]);
+      EXPECT_EQ(nibble_at(bytes, i, false), (values[i] + 16) % 16);
+    }
+    if (count % 2 == 1) EXPECT_EQ(static_cast<int>(bytes.back()) >> 4, 0);
+  }
 }
 
 TEST_F(TensorTest, ReadsEmptyAndScalarShapes) {

@@ -4,11 +4,14 @@
 
 #include <limits>
 
+#include "detent/error.h"
+
 namespace detent::quantization {
 namespace {
 
 constexpr float kTiny = std::numeric_limits<float>::min();
 constexpr auto int8 = QuantType::int8, uint8 = QuantType::uint8, int16 = QuantType::int16, uint16 = QuantType::uint16;
+constexpr auto int4 = QuantType::int4, uint4 = QuantType::uint4;
 
 struct Case {
   float min, max;
@@ -39,7 +42,7 @@ TEST(ComputeParams, RoundsHalfToEvenForTheZeroPoint) {
 }
 
 TEST(ComputeParams, ScalesBelowTheSmallestNormalBecomeOne) {
-  for (const auto type : {int8, uint8, int16, uint16}) {
+  for (const auto type : {int8, uint8, int16, uint16, int4, uint4}) {
     for (const bool symmetric : {false, true}) {
       for (const float max : {0.0F, -0.0F, std::numeric_limits<float>::denorm_min(), kTiny}) {
         const auto p = compute_params(-max, max, {type, symmetric, false});
@@ -54,7 +57,7 @@ TEST(ComputeParams, ScalesBelowTheSmallestNormalBecomeOne) {
 }
 
 TEST(ComputeParams, ZeroIsExactAndTheZeroPointIsStorable) {
-  for (const auto type : {int8, uint8, int16, uint16}) {
+  for (const auto type : {int8, uint8, int16, uint16, int4, uint4}) {
     for (const bool symmetric : {false, true}) {
       for (const bool reduce : {false, true}) {
         for (float lo = -7.0F; lo < 9.0F; lo += 0.37F) {
@@ -76,11 +79,37 @@ TEST(Ranges, OfEachType) {
   EXPECT_TRUE(equal(full_range(uint8), 0, 255));
   EXPECT_TRUE(equal(full_range(int16), -32768, 32767));
   EXPECT_TRUE(equal(full_range(uint16), 0, 65535));
+  EXPECT_TRUE(equal(full_range(int4), -8, 7));
+  EXPECT_TRUE(equal(full_range(uint4), 0, 15));
+  for (const bool symmetric : {false, true}) {  // ONNX Runtime knows no symmetric range of int4
+    EXPECT_TRUE(equal(mapped_range(int4, symmetric, false), -8, 7));
+    EXPECT_TRUE(equal(mapped_range(uint4, symmetric, false), 0, 15));
+  }
   EXPECT_TRUE(equal(mapped_range(int8, true, false), -127, 127));
   EXPECT_TRUE(equal(mapped_range(uint8, true, false), 0, 255));
   EXPECT_TRUE(equal(mapped_range(int8, false, true), -64, 64));
   EXPECT_TRUE(equal(mapped_range(uint8, false, true), 0, 127));
   EXPECT_TRUE(equal(mapped_range(uint16, false, true), 0, 32767));
+}
+
+TEST(Formats, PowersOfTwoCoverTheRangeOfFourBits) {
+  const auto p = compute_params(-3.0F, 2.0F, {int4, true, false, true});
+  EXPECT_EQ(p.scale, 0.5F);  // 6 / 15 is 0.4
+  EXPECT_EQ(p.zero_point, 0);
+}
+
+TEST(Formats, FourBitsAreForWeightsOfFullRange) {
+  QuantConfig config;
+  for (const auto type : {int4, uint4}) {
+    config.weight_type = type;
+    EXPECT_NO_THROW(check_format(config));
+    config.reduce_range = true;
+    EXPECT_THROW(check_format(config), Error);
+    config.reduce_range = false;
+    config.activation_type = type;
+    EXPECT_THROW(check_format(config), Error);
+    config.activation_type = uint8;
+  }
 }
 
 }  // namespace

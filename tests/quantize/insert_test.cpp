@@ -263,6 +263,27 @@ TEST(Insert, SixteenBitsTakeTheMicrosoftDomainBeforeOpset21) {
   EXPECT_EQ(maker(inserted(b, options).model, "x_QuantizeLinear_Output").domain(), "");
 }
 
+TEST(Insert, FourBitWeightsTakeTheMicrosoftDomainBeforeOpset21) {
+  for (const auto type : {QuantType::int4, QuantType::uint4}) {
+    const auto options = config([&](auto& c) { c.weight_type = type; });
+    auto b = conv_with_bias();
+    const auto old = inserted(b, options).model;
+    EXPECT_EQ(maker(old, "x_QuantizeLinear_Output").domain(), "com.microsoft");
+    EXPECT_EQ(maker(old, "w_DequantizeLinear_Output").domain(), "com.microsoft");
+    EXPECT_EQ(old.opset("com.microsoft"), 1);
+    EXPECT_EQ(old.ir_version, 10);
+    const auto& zero = tensor(old, "w_zero_point");
+    EXPECT_EQ(tensor(old, "w_quantized").type, data_type(type));
+    EXPECT_EQ(zero.type, data_type(type));
+    EXPECT_EQ(zero.data.size(), onnx::byte_count(zero.type, zero.count()));
+    const std::int64_t middle = type == QuantType::int4 ? 0 : 8;
+    EXPECT_EQ(onnx::to_int64s(zero), std::vector<std::int64_t>(static_cast<std::size_t>(zero.count()), middle));
+    EXPECT_EQ(tensor(old, "x_zero_point").type, onnx::DataType::uint8);
+    b.model.set_opset("", 21);
+    EXPECT_EQ(maker(inserted(b, options).model, "x_QuantizeLinear_Output").domain(), "");
+  }
+}
+
 TEST(Insert, ABiasWhoseScaleWouldUnderflowStaysInFloat) {
   Builder b;
   b.input("x")

@@ -45,10 +45,31 @@ std::vector<std::size_t> channels_of(const Dims& dims, Axis axis) {
   return channels;
 }
 
+// Four bits at a time from the low end, counted in bits instead of by halves of bytes.
+std::vector<int> nibbles(const std::vector<std::byte>& bytes, std::size_t count, bool is_signed) {
+  std::vector<int> out;
+  for (std::size_t bit = 0; bit < 4 * count; bit += 4) {
+    int value = 0;
+    for (std::size_t b = 0; b < 4; ++b) {
+      const bool set = ((static_cast<unsigned>(bytes.at((bit + b) / 8)) >> ((bit + b) % 8)) & 1U) != 0;
+      const int weight = is_signed && b == 3 ? -8 : 1 << b;
+      value += set ? weight : 0;
+    }
+    out.push_back(value);
+  }
+  return out;
+}
+
 std::vector<int> integers(const onnx::Tensor& quantized, QuantType type) {
   std::vector<std::byte> bytes;
   quantized.data.write_to([&](std::span<const std::byte> b) { bytes.insert(bytes.end(), b.begin(), b.end()); });
   EXPECT_EQ(bytes.size(), quantized.data.size());
+  if (is_4_bit(type)) {
+    const auto count = size_of(quantized.dims);
+    EXPECT_EQ(bytes.size(), (count + 1) / 2);
+    if (count % 2 == 1) EXPECT_EQ(static_cast<int>(bytes.back()) >> 4, 0) << "padding";
+    return nibbles(bytes, count, is_signed(type));
+  }
   std::vector<int> out;
   const std::size_t width = is_16_bit(type) ? 2 : 1;
   for (std::size_t i = 0; i < bytes.size(); i += width) {
@@ -115,7 +136,8 @@ TEST(Weights, EveryAxisOfEveryRankEqualsNaiveCode) {
                                  {3, 4, 5},    {8, 1, 9},     {2, 3, 4, 5}, {16, 1, 3, 3}, {1, 1, 3, 3},
                                  {7, 5, 1, 1}, {6, 70, 1, 2}, {0, 4},       {4, 0, 2}};
   for (const auto& dims : shapes) {
-    for (const auto type : {QuantType::int8, QuantType::uint8, QuantType::int16, QuantType::uint16}) {
+    for (const auto type :
+         {QuantType::int8, QuantType::uint8, QuantType::int16, QuantType::uint16, QuantType::int4, QuantType::uint4}) {
       for (std::size_t axis = 0; axis <= dims.size(); ++axis) {
         SCOPED_TRACE(testing::Message() << testing::PrintToString(dims) << " axis " << axis);
         check(dims, axis == dims.size() ? Axis() : Axis(axis), type, seed % 2 == 0, seed);
@@ -135,7 +157,8 @@ TEST(Weights, SizesAroundTheBordersOfPieces) {
   for (const auto& dims : shapes) {
     for (std::size_t axis = 0; axis <= dims.size(); ++axis) {
       SCOPED_TRACE(testing::Message() << testing::PrintToString(dims) << " axis " << axis);
-      check(dims, axis == dims.size() ? Axis() : Axis(axis), axis == 1 ? QuantType::uint8 : QuantType::int8, false, 99);
+      for (const auto type : {axis == 1 ? QuantType::uint8 : QuantType::int8, QuantType::int4})
+        check(dims, axis == dims.size() ? Axis() : Axis(axis), type, false, 99);
       if (HasFatalFailure()) return;
     }
   }
@@ -169,6 +192,21 @@ TEST(Weights, SaturatesAtTheFullRangeOfTheType) {
   EXPECT_EQ(quantize({-huge, -1.0F, 65534.5F, 65535.5F, huge}, QuantType::uint16, {1.0F, 0}),
             (std::vector<int>{0, 0, 65534, 65535, 65535}));
   EXPECT_EQ(quantize({-huge, 40000.0F, huge}, QuantType::uint16, {1.0F, 65535}), (std::vector<int>{0, 65535, 65535}));
+}
+
+TEST(Weights, FourBitsFillEachByteFromTheLowEnd) {
+  const auto bytes_of = [](const std::vector<float>& values, QuantType type) {
+    const Dims dims{static_cast<std::int64_t>(values.size())};
+    const auto quantized = quantized_weight(tensor(dims, values), "q", {{type, true}, {}}, {{1.0F, 0}});
+    std::vector<int> bytes;
+    quantized.data.write_to([&](std::span<const std::byte> b) {
+      for (const auto byte : b) bytes.push_back(static_cast<int>(byte));
+    });
+    return bytes;
+  };
+  EXPECT_EQ(bytes_of({1, -2, -8, 7, -1}, QuantType::int4), (std::vector<int>{0xe1, 0x78, 0x0f}));
+  EXPECT_EQ(bytes_of({1, 14, 15, 0, 9}, QuantType::uint4), (std::vector<int>{0xe1, 0x0f, 0x09}));
+  EXPECT_EQ(bytes_of({-100, 100, -7.5F, 7.5F}, QuantType::int4), (std::vector<int>{0x78, 0x78}));
 }
 
 TEST(Weights, DividesInsteadOfMultiplyingByTheInverse) {

@@ -94,6 +94,24 @@ function errorSection({layers, outputs}) {
     finite.length > 1 ? errorChart(judged, alt) : null, judged.length ? errorTable('Layers, worst first', 'Layer', judged) : null);
 }
 
+function tuningSection({tuned}) {
+  if (!tuned.length) return null;
+  const ratio = (l) => (l.before > 0 ? l.after / l.before : undefined);
+  const exponent = (x) => (isNumber(x) ? x.toExponential(2) : '');
+  const columns = [
+    {name: 'Layer', value: (l) => l.name},
+    {name: 'Operator', value: (l) => l.op_type},
+    {name: 'Form', value: (l) => l.form},
+    {name: 'Nearest', value: (l) => l.before, show: (l) => exponent(l.before), numeric: true},
+    {name: 'Tuned', value: (l) => l.after, show: (l) => (l.kept ? exponent(l.after) : 'no better'), numeric: true},
+    {name: 'Of nearest', value: ratio, show: (l) => percent(ratio(l)), numeric: true, bar: (l) => ratio(l) || 0},
+    {name: 'Time', value: (l) => l.seconds, show: (l) => seconds(l.seconds), numeric: true},
+  ];
+  const kept = tuned.filter((l) => l.kept).length;
+  return section('Fine-tuning', el('p', {class: 'hint'}, `Mean squared error of each layer's output on samples held back. ${kept} of ${tuned.length} layers keep the tuned weights, the others nearest rounding.`),
+    new DataTable({caption: 'Layers in the order of the model', columns, rows: tuned}).node);
+}
+
 function tensorSection({tensors}) {
   return tensors.length ? section('Activations and their ranges', el('p', {class: 'hint no-print'}, 'Open a tensor to see its histogram.'), tensorTable(tensors)) : null;
 }
@@ -142,10 +160,10 @@ function attempt(make, data) {
 
 function report(raw) {
   const data = {...raw, machine: record(raw.machine)};
-  for (const key of ['stages', 'timeline', 'layers', 'tensors', 'plan', 'notes', 'outputs']) data[key] = list(raw[key]);
+  for (const key of ['stages', 'timeline', 'layers', 'tensors', 'plan', 'notes', 'outputs', 'tuned']) data[key] = list(raw[key]);
   data.stages = data.stages.map((stage, i) => ({...stage, number: i + 1}));
   if (data.title) document.title = data.title;
-  const makers = [summarySection, timeSection, rooflineSection, layerSection, errorSection, tensorSection, planSection, notesSection];
+  const makers = [summarySection, timeSection, rooflineSection, layerSection, errorSection, tuningSection, tensorSection, planSection, notesSection];
   const sections = makers.map((make) => attempt(make, data)).filter(Boolean);
   const empty = sections.length ? null : el('p', {}, 'This report holds no figures.');
   document.getElementById('report').replaceChildren(...[header(data), contents(sections), ...sections, empty].filter(Boolean));

@@ -1,0 +1,46 @@
+#include "pipeline/tuning_cost.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "pipeline/tuned_layer.h"
+
+namespace detent::pipeline {
+
+bool is_streamed(const finetune::LayerGeometry& geometry, const finetune::Shape& input_shape, std::uint64_t samples,
+                 const FinetuneConfig& config, std::size_t threads) {
+  if (config.form == FinetuneForm::streamed) return true;
+  const bool possible = finetune::has_gram_form(false, config);
+  if (!possible && config.form == FinetuneForm::gram)
+    throw usage_error("--form gram cannot mix inputs of both models", "leave out --drop-ratio");
+  if (!possible || config.form == FinetuneForm::gram || config.rounding == Rounding::gptq) return !possible;
+  constexpr std::uint64_t kLargestForm = std::uint64_t{512} << 20;
+  const auto gram = finetune::gram_cost(geometry, input_shape, samples, config, threads);
+  return gram.bytes > kLargestForm ||
+         finetune::streamed_cost(geometry, input_shape, config, threads).flops < gram.flops;
+}
+
+std::vector<TuningCost> tuning_costs(const onnx::Model& model, const graph::ValueTypes& types,
+                                     const FinetuneConfig& config, std::uint64_t samples, std::size_t threads) {
+  std::vector<TuningCost> costs;
+  for (const auto& layer : linear_layers(model)) {
+    const auto node = static_cast<std::size_t>(layer.float_node);
+    if (!is_selected(model.graph.nodes[node], config) || !graph::static_bytes(types, layer.float_input)) continue;
+    finetune::Shape shape;
+    for (const auto& dim : *types.at(layer.float_input).shape) shape.push_back(dim.value);
+    const auto geometry = geometry_of(model, layer, shape);
+    const bool streamed = is_streamed(geometry, shape, samples, config, threads);
+    const auto cost = streamed ? finetune::streamed_cost(geometry, shape, config, threads)
+                               : finetune::gram_cost(geometry, shape, samples, config, threads);
+    costs.push_back({node, layer.name, streamed, cost.bytes, cost.flops});
+  }
+  return costs;
+}
+
+const TuningCost& heaviest(const std::vector<TuningCost>& costs) {
+  if (costs.empty())
+    throw usage_error("no layer of known shape can be fine-tuned", "change --finetune-nodes or --finetune-op-types");
+  return *std::max_element(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+}
+
+}  // namespace detent::pipeline

@@ -1,0 +1,37 @@
+// What fine-tuning a layer takes, and in which form it is done.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "detent/config.h"
+#include "finetune/form_cost.h"
+#include "finetune/geometry.h"
+#include "graph/values.h"
+#include "onnx/model.h"
+
+namespace detent::pipeline {
+
+/// Whether a layer is solved in mini-batches: as asked, or by the number of operations. A memory budget has no say,
+/// since the form decides about the result.
+bool is_streamed(const finetune::LayerGeometry& geometry, const finetune::Shape& input_shape, std::uint64_t samples,
+                 const FinetuneConfig& config, std::size_t threads);
+
+struct TuningCost {
+  std::size_t node = 0;  // of the model
+  std::string name;
+  bool streamed = false;
+  std::uint64_t bytes = 0;  // peak, beside what waits of its samples
+  double flops = 0;
+};
+
+/// All layers that the configuration selects and whose input shapes are static in `types`.
+std::vector<TuningCost> tuning_costs(const onnx::Model& model, const graph::ValueTypes& types,
+                                     const FinetuneConfig& config, std::uint64_t samples, std::size_t threads);
+
+/// The one that takes most memory; there must be one.
+const TuningCost& heaviest(const std::vector<TuningCost>& costs);
+
+}  // namespace detent::pipeline
