@@ -4,7 +4,7 @@
   finetune_scores.py [COLUMN ...] [--weight-types int8 int4] [--num-iterations 1000] [--json FILE]
 
 Columns, models, samples and scoring are those of scores.py: uint8 activations, weights per channel, Q/DQ computed in float. Ranges
-are by --method, the same in all rows, and fine-tuning sees the calibration samples alone. The share in brackets is how much of nearest
+are by --method, the same in all rows, and fine-tuning sees the calibration samples alone. In brackets: how much of nearest
 rounding's loss against float a row gets back; it says nothing where nearest loses less than the noise, about a point."""
 
 import argparse
