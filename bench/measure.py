@@ -18,6 +18,7 @@ from typing import Any
 HERE = os.path.dirname(os.path.abspath(__file__))
 MADE = {
     "resnet50": ["resnet50"],
+    "resnet18": ["resnet18"],
     "resnet50_bn": ["resnet50", "--bn"],
     "rrdb": ["rrdb"],
     "rrdb_128": ["rrdb", "--size", "128"],

@@ -132,9 +132,11 @@ std::vector<double> Quadratic::errors(const QuantizedWeights& weights, std::span
     }
     std::fill(squares.begin(), squares.end(), 0.0);
     for (std::size_t j = 0; j < fan_in_; ++j) {
-      std::copy_n(form_.gram.data() + (group * fan_in_ + j) * fan_in_, fan_in_, gram.data());
+      // Half of a symmetric matrix says it all.
+      std::copy_n(form_.gram.data() + (group * fan_in_ + j) * fan_in_, j + 1, gram.data());
       for (std::size_t r = 0; r < last - first; ++r) {
-        squares[r] += values[r * fan_in_ + j] * dot_double(values.data() + r * fan_in_, gram.data(), fan_in_);
+        const double* w = values.data() + r * fan_in_;
+        squares[r] += w[j] * (2 * dot_double(w, gram.data(), j) + gram[j] * w[j]);
       }
     }
     for (std::size_t m = first; m < last; ++m) {
