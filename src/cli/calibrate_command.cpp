@@ -66,6 +66,7 @@ void run(const Arguments& args, std::stop_token stop) {
   options.stop = std::move(stop);
   options.histograms = !args.no_histogram;
   ProgressLine progress;
+  progress.set_memory_budget(options.resources.memory_budget.value_or(0));
   options.progress = [&](const std::string& stage, std::uint64_t done, std::uint64_t total) {
     progress.update(stage, done, total);
   };

@@ -28,9 +28,11 @@ std::string time_text(double time) {
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-std::string memory_text() {
+std::string memory_text(std::uint64_t budget) {
   const std::uint64_t now = profile::memory_now().resident;
-  return fmt::format("memory {}, peak {}", format_size(now), format_size(std::max(now, profile::peak_resident())));
+  const auto text =
+      fmt::format("memory {}, peak {}", format_size(now), format_size(std::max(now, profile::peak_resident())));
+  return budget == 0 ? text : fmt::format("{} of {}", text, format_size(budget));
 }
 
 /// Without what would move the cursor, and short enough that the line is not broken in two.
@@ -108,7 +110,7 @@ std::string ProgressLine::text(Clock::time_point now) const {
   if (rate > 0) line += fmt::format("  {:.{}f}/s", rate, rate < 10 ? 2 : 1);
   if (total_ > done_ && rate > 0)
     line += fmt::format("  {} left", time_text(static_cast<double>(total_ - done_) / rate));
-  return line + "  " + memory_text();
+  return line + "  " + memory_text(memory_budget_);
 }
 
 }  // namespace detent::cli

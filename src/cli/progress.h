@@ -24,6 +24,9 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
   ~ProgressLine() { finish(); }
 
+  /// What the memory is told beside; 0: nothing.
+  void set_memory_budget(std::uint64_t bytes) { memory_budget_ = bytes; }
+
   /// `total` 0: not known. Files may hold several samples, so it is a lower bound of the work.
   void update(const std::string& stage, std::uint64_t done, std::uint64_t total, Clock::time_point now = Clock::now());
   /// Clears the line, or writes the last plain one. Nothing more comes after it until the next update.
@@ -35,6 +38,7 @@ class ProgressLine {
 
   std::FILE* out_;
   bool terminal_;
+  std::uint64_t memory_budget_ = 0;
   Clock::time_point started_;
   bool shown_ = false;      // a line on the terminal to clear, or a plain line before
   bool pending_ = false;    // what is below has not been shown

@@ -77,6 +77,7 @@ void run(const Arguments& args, std::stop_token stop) {
   options.stop = std::move(stop);
   if (!args.external_threshold.empty()) options.external_data_threshold = parse_size(args.external_threshold);
   ProgressLine progress;
+  progress.set_memory_budget(options.resources.memory_budget.value_or(0));
   options.progress = [&](const std::string& stage, std::uint64_t done, std::uint64_t total) {
     progress.update(stage, done, total);
   };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <utility>
 
 #include "base/parallel.h"
 #include "finetune/quadratic.h"
@@ -83,7 +84,7 @@ Integers coordinate_descent(const QuantizedWeights& weights, const GramForm& for
                             const SolveControl& control) {
   if (config.coordinate_sweeps == 0 || form.columns == 0) return start;
   const Quadratic quadratic(weights, form, bias, config.update_bias);
-  Integers integers = start;
+  Integers integers = std::move(start);
   Descent descent(weights, quadratic, kernels, integers);
   const auto ranges = row_ranges(weights.rows, form.groups, weights.columns);
   parallel_for(ranges.size(), control.threads, [&](std::size_t i) {
@@ -92,7 +93,7 @@ Integers coordinate_descent(const QuantizedWeights& weights, const GramForm& for
       if (!descent.sweep(ranges[i])) break;
     }
   });
-  return better_rows(weights, form, bias, config, std::move(start), integers, kernels, control.threads);
+  return integers;
 }
 
 }  // namespace detent::finetune
