@@ -97,7 +97,11 @@ Profiler::Reading Profiler::mark(std::string step) {
 
 /// Merges a reading into the timeline and the peaks of the run and of every open stage. The caller holds the mutex.
 void Profiler::note(const Reading& reading) {
-  const Memory& memory = reading.memory;
+  Memory memory = reading.memory;
+  // Where the kernel's high-water mark rose since the last reading, that was the peak in between.
+  const std::uint64_t high_water = peak_resident();
+  if (high_water > high_water_) memory.resident = std::max(memory.resident, high_water);
+  high_water_ = std::max(high_water_, high_water);
   peak_.resident = std::max(peak_.resident, memory.resident);
   peak_.anonymous = std::max(peak_.anonymous, memory.anonymous);
   for (Stage& stage : stages_) {

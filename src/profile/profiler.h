@@ -123,6 +123,7 @@ class Profiler {
   std::optional<ReportFile> file_;
   std::vector<Stage> stages_;
   Memory peak_;
+  std::uint64_t high_water_ = peak_resident();  // of this process, at the last reading
   std::uint64_t peak_directories_ = 0;
   std::vector<std::filesystem::path> directories_;
   Timeline timeline_;

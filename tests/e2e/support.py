@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -52,10 +53,17 @@ class Config:
         return "-".join(parts + ["symmetric"] * self.symmetric + ["reduced"] * self.reduce_range)
 
 
+def without_progress(stderr: str) -> str:
+    """What was said beside the lines that runs of more than ten seconds write, as any may on a busy machine."""
+    return re.sub(r"^(calibrate|compare|finetune): \d+.*\n", "", stderr, flags=re.MULTILINE)
+
+
 def detent(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
     """Runs the binary; options go to subprocess.run."""
     command = [str(DETENT), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
+    result.stderr = without_progress(result.stderr)
+    return result
 
 
 def quantize(model: Path, output: Path, data: Path, *options: object, **run_options: object) -> dict:
