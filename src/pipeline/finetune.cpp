@@ -118,7 +118,7 @@ class Tuner {
         layers_(find_layers(float_model, quantized, options.config, notes)),
         steps_(make_steps(layers_, float_model, quantized, options.memory)),
         quantized_types_(exec::probe_values(runtime, quantized)),
-        solved_(options.directory, options.scratch),
+        solved_(options.directory),
         float_branch_(runtime, float_model, float_types, float_cuts(), &options.spool, branch_options("float-")),
         quantized_branch_(runtime, quantized, quantized_types_, quantized_cuts(), &options.spool,
                           branch_options("quantized-")) {}
@@ -161,7 +161,7 @@ class Tuner {
   bool needs_float_input() const { return options_.config.drop_ratio < 1; }
 
   void run_step(std::size_t step) {
-    const auto known = solved_.load(step);
+    auto stored = solved_.load(step);
     std::vector<Work> works;
     for (const auto i : steps_[step].layers) works.emplace_back().layer = &layers_[i];
     std::vector<std::string> targets, inputs;
@@ -172,19 +172,21 @@ class Tuner {
     if (needs_float_input()) {
       for (const auto& work : works) targets.push_back(work.layer->float_input);
     }
-    sweep(step, works, targets, inputs, !known);
+    sweep(step, works, targets, inputs, !stored);
     float_branch_.finish(step);
     quantized_branch_.finish(step);
-    std::vector<SolvedLayer> solved = known.value_or(std::vector<SolvedLayer>());
-    if (!known) {
+    if (!stored) {
+      std::vector<SolvedLayer> solved;
       for (auto& work : works) solved.push_back(solve(work));
       solved_.save(step, solved);
       failpoint("finetune.solved");
+      stored = solved_.load(step);
     }
     for (std::size_t i = 0; i < works.size(); ++i) {
-      apply(*works[i].layer, solved[i]);
-      results_.push_back(solved[i].tuning);
-      if (options_.solved) options_.solved(solved[i].tuning);
+      const auto& layer = stored->at(i);
+      apply(*works[i].layer, layer);
+      results_.push_back(layer.tuning);
+      if (options_.solved) options_.solved(layer.tuning);
     }
   }
 
@@ -314,10 +316,10 @@ class Tuner {
     if (options_.progress) options_.progress("finetune", done_, layers_.size());
   }
 
-  void apply(const TunedLayer& layer, SolvedLayer& solved) {
+  void apply(const TunedLayer& layer, const StoredLayer& solved) {
     auto& tensors = quantized_.graph.initializers;
-    tensors[layer.stored_weight].data = solved_.keep(std::move(solved.integers));
-    if (!solved.bias.empty()) tensors[*layer.stored_bias].data = solved_.keep(std::move(solved.bias));
+    tensors[layer.stored_weight].data = solved.integers;
+    if (solved.bias.size() > 0) tensors[*layer.stored_bias].data = solved.bias;
   }
 
   const onnx::Model& float_;

@@ -26,7 +26,6 @@ struct FinetuneOptions {
   store::Spool& spool;
   std::uint64_t memory = 0;         // for forms and buffers of the layers that are solved together
   std::filesystem::path directory;  // of the run: what is solved is put down there, and found again by a resumed run
-  std::filesystem::path scratch;    // for tuned weights
   Progress progress = {};
   std::function<void(const LayerTuning&)> solved = {};  // told of each layer
   std::stop_token stop = {};

@@ -309,7 +309,6 @@ class Run {
                                          .spool = *spool,
                                          .memory = half,
                                          .directory = work_->path(),
-                                         .scratch = work_->scratch(),
                                          .progress = options_.progress,
                                          .solved = [this](const auto& layer) { put_down(layer); },
                                          .stop = options_.stop},

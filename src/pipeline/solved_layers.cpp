@@ -13,8 +13,17 @@ namespace detent::pipeline {
 namespace fs = std::filesystem;
 namespace {
 
-// A file: the length of a JSON text (8 bytes), the text, then the bytes of all layers one after the other.
+// A file: the length of a JSON text (8 bytes), the text, then the elements of all layers one after the other. Each
+// part begins at a multiple of kAlignment, so that the runtime can map it.
 using Json = nlohmann::json;
+constexpr std::size_t kAlignment = 64;
+
+std::size_t padded(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
+
+void append(std::vector<std::byte>& data, const std::vector<std::byte>& more) {
+  data.insert(data.end(), more.begin(), more.end());
+  data.resize(padded(data.size()));
+}
 
 Json describe(const SolvedLayer& layer) {
   const auto& t = layer.tuning;
@@ -40,10 +49,11 @@ void SolvedLayers::save(std::size_t step, const std::vector<SolvedLayer>& layers
   Json json = Json::array();
   for (const auto& layer : layers) {
     json.push_back(describe(layer));
-    data.insert(data.end(), layer.integers.begin(), layer.integers.end());
-    data.insert(data.end(), layer.bias.begin(), layer.bias.end());
+    append(data, layer.integers);
+    append(data, layer.bias);
   }
-  const std::string text = Json{{"layers", json}, {"sum", sum_of(data).text()}}.dump();
+  std::string text = Json{{"layers", json}, {"sum", sum_of(data).text()}}.dump();
+  text.resize(padded(sizeof(std::uint64_t) + text.size()) - sizeof(std::uint64_t), ' ');
   const std::uint64_t length = text.size();
   AtomicFile file(file_of(step));
   file.write(std::as_bytes(std::span(&length, 1)));
@@ -52,7 +62,7 @@ void SolvedLayers::save(std::size_t step, const std::vector<SolvedLayer>& layers
   file.commit();
 }
 
-std::optional<std::vector<SolvedLayer>> SolvedLayers::load(std::size_t step) const {
+std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t step) const {
   const fs::path path = file_of(step);
   if (!fs::exists(path)) return std::nullopt;
   const auto file = MappedFile::open(path, "solved layer");
@@ -67,34 +77,22 @@ std::optional<std::vector<SolvedLayer>> SolvedLayers::load(std::size_t step) con
   const auto json = Json::parse(text, text + length, nullptr, false);
   bytes = bytes.subspan(length);
   if (json.is_discarded() || json.value("sum", "") != sum_of(bytes).text()) throw damaged();
-  std::vector<SolvedLayer> layers;
+  std::vector<StoredLayer> layers;
   for (const auto& entry : json.at("layers")) {
-    SolvedLayer layer;
+    StoredLayer layer;
     layer.tuning = {entry.at("name"),   entry.at("op_type"), entry.at("streamed"), entry.at("tuned"),
                     entry.at("before"), entry.at("after"),   entry.at("seconds")};
     const auto cut = [&](std::size_t size) {
+      if (padded(size) > bytes.size()) throw damaged();
       const auto part = bytes.first(size);
-      bytes = bytes.subspan(size);
-      return std::vector<std::byte>(part.begin(), part.end());
+      bytes = bytes.subspan(padded(size));
+      return onnx::TensorData::mapped(file, part);
     };
     layer.integers = cut(entry.at("integers"));
     layer.bias = cut(entry.at("bias"));
     layers.push_back(std::move(layer));
   }
   return layers;
-}
-
-onnx::TensorData SolvedLayers::keep(std::vector<std::byte> bytes) {
-  constexpr std::size_t kKeepInMemory = 4096;
-  if (bytes.size() <= kKeepInMemory) return onnx::TensorData::owned(std::move(bytes));
-  const fs::path path = scratch_ / fmt::format("tuned-{}.bin", kept_++);
-  {
-    AtomicFile file(path);
-    file.write(bytes);
-    file.commit();
-  }
-  const auto file = MappedFile::open(path, "working file");
-  return onnx::TensorData::mapped(file, file->bytes());
 }
 
 }  // namespace detent::pipeline

@@ -17,25 +17,25 @@ struct SolvedLayer {
   std::vector<std::byte> bias;      // as stored; empty: stays as it was
 };
 
+/// The same, as it lies in the file.
+struct StoredLayer {
+  LayerTuning tuning;
+  onnx::TensorData integers;
+  onnx::TensorData bias;
+};
+
 class SolvedLayers {
  public:
-  /// Solutions are put down in `directory`; tensors that are kept go to files in `scratch`.
-  SolvedLayers(std::filesystem::path directory, std::filesystem::path scratch)
-      : directory_(std::move(directory)), scratch_(std::move(scratch)) {}
+  explicit SolvedLayers(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  /// What an earlier process found for this step. Throws bad_input when it is damaged.
-  std::optional<std::vector<SolvedLayer>> load(std::size_t step) const;
+  /// What this or an earlier process found for this step. Throws bad_input when it is damaged.
+  std::optional<std::vector<StoredLayer>> load(std::size_t step) const;
   void save(std::size_t step, const std::vector<SolvedLayer>& layers) const;
-
-  /// Moves elements to a file, so that they are mapped and not held.
-  onnx::TensorData keep(std::vector<std::byte> bytes);
 
  private:
   std::filesystem::path file_of(std::size_t step) const;
 
   std::filesystem::path directory_;
-  std::filesystem::path scratch_;
-  std::size_t kept_ = 0;
 };
 
 }  // namespace detent::pipeline
