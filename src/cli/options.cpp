@@ -218,7 +218,7 @@ void add_running(CLI::App& command, Running into) {
 void add_finetune(CLI::App& command, FinetuneConfig& config) {
   const char* const group = "Fine-tuning";
   const auto number = [&](const char* name, auto& into, const char* label, const char* help) {
-    command.add_option(name, into, help)->option_text(label)->group(group);
+    command.add_option(name, into, help)->check(not_negative)->option_text(label)->group(group);
   };
   const auto names = [&](const char* name, std::vector<std::string>& into, const char* help) {
     command.add_option(name, into, help)->delimiter(',')->allow_extra_args(false)->option_text("A,B,…")->group(group);
@@ -297,7 +297,7 @@ void add_resources(CLI::App& command, Resources& resources) {
   command
       .add_option("--checkpoint-seconds", resources.checkpoint_seconds,
                   "how often progress is put down (default 10; 0: at every sample)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative)
       ->option_text("S")
       ->group(group);
 }

@@ -13,6 +13,7 @@
 #include "pipeline/collect.h"
 #include "pipeline/prepare.h"
 #include "pipeline/sweep_setup.h"
+#include "pipeline/tuned_layer.h"
 #include "pipeline/tuning_cost.h"
 #include "plan/calibration.h"
 #include "profile/machine.h"
@@ -115,6 +116,7 @@ Plan plan(const QuantizeOptions& options) {
   const quantization::RangeOptions ranges{options.method, options.overrides, 1};
   quantization::check_format(options.config);
   quantization::check_method(options.config, ranges);
+  pipeline::check_finetune(options.finetune);
   Plan result;
   const TempDir work(options.resources.work_dir.value_or(""));
   profile::Profiler silent;

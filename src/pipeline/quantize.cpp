@@ -22,6 +22,7 @@
 #include "pipeline/run_profiler.h"
 #include "pipeline/run_report.h"
 #include "pipeline/sweep_setup.h"
+#include "pipeline/tuned_layer.h"
 #include "pipeline/tuning_cost.h"
 #include "profile/profiler.h"
 #include "quantize/insert.h"
@@ -47,15 +48,9 @@ void check_options(const QuantizeOptions& options) {
     throw usage_error("there is nothing to calibrate with", "give --calibration-data or --statistics");
   quantization::check_format(options.config);
   quantization::check_method(options.config, range_options(options));
-  const auto& tuning = options.finetune;
-  if (tuning.rounding == Rounding::nearest) return;
-  if (!options.calibration_data) throw usage_error("--finetune needs samples", "give --calibration-data");
-  if (tuning.rounding == Rounding::gptq && (tuning.form == FinetuneForm::streamed || tuning.drop_ratio < 1))
-    throw usage_error("--finetune gptq works in the Gram form", "leave out --form streamed and --drop-ratio");
-  if (tuning.form == FinetuneForm::gram && tuning.drop_ratio < 1)
-    throw usage_error("--form gram cannot mix inputs of both models", "leave out --drop-ratio");
-  if (tuning.num_iterations == 0) throw usage_error("--num-iterations must be at least 1");
-  if (tuning.batch_size == 0) throw usage_error("--finetune-batch-size must be at least 1");
+  pipeline::check_finetune(options.finetune);
+  if (options.finetune.rounding != Rounding::nearest && !options.calibration_data)
+    throw usage_error("--finetune needs samples", "give --calibration-data");
 }
 
 // All that the integers of a tuned layer depend on, beside model and samples.

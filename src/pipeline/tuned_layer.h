@@ -35,6 +35,9 @@ struct TunedLayer {
   finetune::WeightLayout layout = finetune::WeightLayout::outputs_first;
 };
 
+/// Throws usage for numbers that make no sense and options that do not go together.
+void check_finetune(const FinetuneConfig& config);
+
 /// Layers that the configuration names, in the order of the float model. What cannot be tuned is noted with the reason.
 /// Throws usage for names and types that match nothing.
 std::vector<TunedLayer> find_layers(const onnx::Model& float_model, const onnx::Model& quantized,

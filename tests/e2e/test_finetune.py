@@ -177,7 +177,11 @@ def test_trained_transformer_and_task(tmp_path: Path) -> None:
         (["--finetune", "sgd"], "sgd"),
         (["--finetune", "adaround", "--num-iterations", "0"], "--num-iterations"),
         (["--finetune", "adaround", "--form", "gram", "--drop-ratio", "0.5"], "--drop-ratio"),
-        (["--finetune", "gptq", "--drop-ratio", "0.5"], ""),
+        (["--finetune", "gptq", "--drop-ratio", "0.5"], "--drop-ratio"),
+        (["--finetune", "adaround", "--drop-ratio", "7"], "--drop-ratio"),
+        (["--finetune", "adaround", "--finetune-batch-size", "-1"], "--finetune-batch-size"),
+        (["--finetune", "adaround", "--learning-rate", "0"], "--learning-rate"),
+        (["--finetune", "adaround", "--beta-range", "20,0"], "--beta-range"),
     ],
 )
 def test_refusals(layers: tuple[Path, Path, list[Sample]], options: list[str], words: str, tmp_path: Path) -> None:
