@@ -12,12 +12,6 @@
 namespace detent::exec {
 namespace {
 
-// Taps stand in the graph of a run that is only repeated for its values, so that it computes the same bits.
-class Deaf : public TapReceiver {
- public:
-  void receive(std::size_t, const TensorView&, const ParallelFor&) override {}
-};
-
 std::vector<std::string> names_of_inputs(const onnx::Model& model, const graph::Index& index) {
   std::vector<std::string> names;
   for (const auto& input : model.graph.inputs) {
@@ -217,12 +211,11 @@ store::Record Branch::recompute(std::size_t lane, std::size_t sample) {
     if (!values.contains(name)) wanted.push_back(name);
   }
   if (!wanted.empty()) {
-    Deaf deaf;
+    DeafReceiver deaf;
     prefix.outputs = wanted;
     auto results = make_session(prefix, taps_of(prefix), wanted, where)->run(inputs, where, &deaf);
     for (std::size_t i = 0; i < wanted.size(); ++i) values[wanted[i]] = std::move(results[i]);
   }
-  ++recomputed_;
   store::Record record;
   for (const auto& name : plan.values) record.push_back(find(values, name));
   return record;

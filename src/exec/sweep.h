@@ -2,7 +2,6 @@
 // the next. A single segment is plain inference.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -34,6 +33,12 @@ struct BranchOptions {
 };
 
 class Branch;
+
+/// For a sample that only passes. Taps must stand in its graph all the same, so that it computes the same bits.
+class DeafReceiver : public TapReceiver {
+ public:
+  void receive(std::size_t, const TensorView&, const ParallelFor&) override {}
+};
 
 /// A segment that is loaded and ready to run.
 class Stage {
@@ -70,7 +75,7 @@ class Branch {
   Branch(const Runtime& runtime, const onnx::Model& model, const graph::ValueTypes& types, const std::vector<int>& cuts,
          store::Spool* spool, BranchOptions options);
 
-  const graph::Chain& chain() const noexcept { return chain_; }
+  const graph::Index& index() const noexcept { return index_; }
   std::size_t segments() const noexcept { return chain_.segments.size(); }
 
   /// `extra_outputs` are values of the segment that run() shall return as well.
@@ -91,8 +96,6 @@ class Branch {
   void release(std::size_t segment, std::size_t sample, bool durable);
   /// All samples are through the segment.
   void finish(std::size_t segment);
-  /// Records that were lost and made again.
-  std::uint64_t recomputed() const noexcept { return recomputed_; }
 
  private:
   friend class Stage;
@@ -117,7 +120,6 @@ class Branch {
   std::vector<std::string> graph_inputs_;
   std::vector<store::Spool::Lane> lanes_;
   std::mutex recompute_mutex_;
-  std::atomic<std::uint64_t> recomputed_ = 0;
 };
 
 }  // namespace detent::exec

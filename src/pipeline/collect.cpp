@@ -17,6 +17,7 @@
 #include "exec/sweep.h"
 #include "graph/index.h"
 #include "pipeline/identity.h"
+#include "pipeline/sample_inputs.h"
 #include "pipeline/sample_queue.h"
 #include "plan/calibration.h"
 
@@ -27,8 +28,8 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-std::vector<calibration::Observed> observed_values(const onnx::Model& model, const std::vector<std::string>& values) {
-  const graph::Index index(model);
+std::vector<calibration::Observed> observed_values(const onnx::Model& model, const graph::Index& index,
+                                                   const std::vector<std::string>& values) {
   std::vector<calibration::Observed> observed;
   for (const auto& value : values) {
     const int producer = index.producer(value);
@@ -38,12 +39,6 @@ std::vector<calibration::Observed> observed_values(const onnx::Model& model, con
   }
   return observed;
 }
-
-// A sample that only passes: it was observed before.
-class Unobserved : public exec::TapReceiver {
- public:
-  void receive(std::size_t, const exec::TensorView&, const exec::ParallelFor&) override {}
-};
 
 struct Item {
   std::size_t number = 0;
@@ -89,8 +84,6 @@ class Collector {
     return all;
   }
 
-  std::uint64_t recomputed() const { return branch_.recomputed(); }
-
  private:
   struct Worker {
     calibration::Observers observers;
@@ -130,11 +123,7 @@ class Collector {
 
   std::vector<data::Array> inputs_of(std::size_t wanted) {
     const std::lock_guard lock(source_mutex_);
-    source_.rewind();
-    std::optional<data::Sample> sample;
-    for (std::size_t number = 0; number <= wanted; ++number) sample = source_.next();
-    if (!sample) throw bad_input(fmt::format("calibration sample {} is not there any more", wanted + 1));
-    return std::move(sample->inputs);
+    return sample_inputs(source_, wanted);
   }
 
   std::optional<Item> next_item(std::size_t segment) {
@@ -154,7 +143,7 @@ class Collector {
   void run_segment(std::size_t segment, std::size_t from) {
     const double session_start = seconds_since(started_);
     auto stage = branch_.load(segment, where_);
-    const auto observed = observed_values(model_, stage.taps());
+    const auto observed = observed_values(model_, branch_.index(), stage.taps());
     const calibration::ObserverOptions observing{options_.histograms, options_.votes, options_.allow_nonfinite,
                                                  thread_count(options_.threads)};
     std::vector<Worker> workers;
@@ -233,8 +222,8 @@ class Collector {
 
   void run_sample(std::size_t segment, exec::Stage& stage, const Item& item, Worker& worker) {
     const bool observed = Position{segment, item.number} >= reached_;
-    Unobserved unobserved;
-    exec::TapReceiver* receiver = &unobserved;
+    exec::DeafReceiver deaf;  // it was observed before
+    exec::TapReceiver* receiver = &deaf;
     if (observed) {
       worker.observers.begin_sample(item.origin);
       receiver = &worker.observers;

@@ -18,6 +18,7 @@
 #include "finetune/streamed.h"
 #include "graph/index.h"
 #include "pipeline/collect.h"
+#include "pipeline/sample_inputs.h"
 #include "pipeline/solved_layers.h"
 #include "pipeline/tuned_layer.h"
 #include "pipeline/tuning_cost.h"
@@ -134,7 +135,7 @@ class Tuner {
             .taps = {},
             .batch_invariant = false,
             .name = name,
-            .inputs_of = [this](std::size_t sample) { return inputs_of(sample); }};
+            .inputs_of = [this](std::size_t sample) { return sample_inputs(source_, sample); }};
   }
 
   // Behind the last target of each step, and before its first layer.
@@ -148,14 +149,6 @@ class Tuner {
     std::vector<int> cuts;
     for (const auto& step : steps_) cuts.push_back(layers_[step.layers.front()].quantized_node);
     return cuts;
-  }
-
-  std::vector<data::Array> inputs_of(std::size_t wanted) {
-    source_.rewind();
-    std::optional<data::Sample> sample;
-    for (std::size_t number = 0; number <= wanted; ++number) sample = source_.next();
-    if (!sample) throw bad_input(fmt::format("calibration sample {} is not there any more", wanted + 1));
-    return std::move(sample->inputs);
   }
 
   bool needs_float_input() const { return options_.config.drop_ratio < 1; }

@@ -11,8 +11,6 @@ bool is_streamed(const finetune::LayerGeometry& geometry, const finetune::Shape&
                  const FinetuneConfig& config, std::size_t threads) {
   if (config.form == FinetuneForm::streamed) return true;
   const bool possible = finetune::has_gram_form(false, config);
-  if (!possible && config.form == FinetuneForm::gram)
-    throw usage_error("--form gram cannot mix inputs of both models", "leave out --drop-ratio");
   if (!possible || config.form == FinetuneForm::gram || config.rounding == Rounding::gptq) return !possible;
   constexpr std::uint64_t kLargestForm = std::uint64_t{512} << 20;
   const auto gram = finetune::gram_cost(geometry, input_shape, samples, config, threads);
