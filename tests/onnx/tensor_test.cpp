@@ -85,7 +85,9 @@ TEST_F(TensorTest, NibblesArePackedFromTheLowEnd) {
       EXPECT_EQ(nibble_at(bytes, i, true), values[i]);
       EXPECT_EQ(nibble_at(bytes, i, false), (values[i] + 16) % 16);
     }
-    if (count % 2 == 1) EXPECT_EQ(static_cast<int>(bytes.back()) >> 4, 0);
+    if (count % 2 == 1) {
+      EXPECT_EQ(static_cast<int>(bytes.back()) >> 4, 0);
+    }
   }
 }
 

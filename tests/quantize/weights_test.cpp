@@ -67,7 +67,9 @@ std::vector<int> integers(const onnx::Tensor& quantized, QuantType type) {
   if (is_4_bit(type)) {
     const auto count = size_of(quantized.dims);
     EXPECT_EQ(bytes.size(), (count + 1) / 2);
-    if (count % 2 == 1) EXPECT_EQ(static_cast<int>(bytes.back()) >> 4, 0) << "padding";
+    if (count % 2 == 1) {
+      EXPECT_EQ(static_cast<int>(bytes.back()) >> 4, 0) << "padding";
+    }
     return nibbles(bytes, count, is_signed(type));
   }
   std::vector<int> out;
