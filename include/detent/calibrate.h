@@ -23,7 +23,7 @@ struct CalibrateOptions {
   std::filesystem::path output;  // the statistics file
   std::filesystem::path calibration_data;
   /// Says which activations are observed: the same selection as for quantize().
-  QuantConfig config;
+  QuantConfig config = preset_config(Preset::balanced);
   /// Without histograms only the method minmax works later.
   bool histograms = true;
   /// Also find for each sample which power-of-two scale is best (MethodConfig::most_common).

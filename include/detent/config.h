@@ -13,8 +13,14 @@ namespace detent {
 /// Integer types of quantized tensors; those of 4 bits are for weights only.
 enum class QuantType { int8, uint8, int16, uint16, int4, uint4 };
 
+/// What is quantized when the user names nothing. `plain`: all that ONNX Runtime's quantize_static does, bit for bit.
+/// `balanced`: products and convolutions, and the operators that hand integers from one of them to the next, as far as
+/// the statistics show that 8 bits do; the rest stays in float.
+enum class Preset { balanced, plain };
+
 /// How tensors are quantized. The defaults are the target `ort-cpu`.
 struct QuantConfig {
+  Preset preset = Preset::plain;
   QuantType activation_type = QuantType::uint8;
   QuantType weight_type = QuantType::int8;
   /// Zero point in the middle of the integer range, scale from the larger of |min| and |max|.
@@ -43,6 +49,17 @@ struct QuantConfig {
   std::vector<std::string> passthrough_op_types;
 };
 
+/// The format that a preset starts from. `balanced` takes uint8 weights around 128: the same values as symmetric int8,
+/// and exact on every CPU (ONNX Runtime's products with int8 weights saturate on x86 before VNNI).
+inline QuantConfig preset_config(Preset preset) {
+  QuantConfig config;
+  config.preset = preset;
+  if (preset == Preset::plain) return config;
+  config.weight_type = QuantType::uint8;
+  config.weight_symmetric = true;
+  return config;
+}
+
 /// How the range of an activation follows from its statistics.
 enum class CalibrationMethod { minmax, percentile, layerwise_percentile, mse, entropy };
 enum class ErrorMetric { mae, mse };
@@ -64,6 +81,12 @@ struct MethodConfig {
   std::size_t entropy_bins = 2048;
   std::size_t entropy_levels = 128;
 };
+
+inline MethodConfig preset_method(Preset preset) {
+  MethodConfig method;
+  if (preset == Preset::balanced) method.method = CalibrationMethod::mse;
+  return method;
+}
 
 /// What is done differently for one tensor.
 struct TensorOverride {

@@ -24,8 +24,8 @@ struct QuantizeOptions {
   /// Samples, or statistics taken from them before, or both: the statistics are then checked to be of these samples.
   std::optional<std::filesystem::path> calibration_data;
   std::optional<std::filesystem::path> statistics;
-  QuantConfig config;
-  MethodConfig method;
+  QuantConfig config = preset_config(Preset::balanced);
+  MethodConfig method = preset_method(Preset::balanced);
   std::vector<TensorOverride> overrides;
   FinetuneConfig finetune;
   /// Count and leave out NaN and infinite values instead of stopping at the first.

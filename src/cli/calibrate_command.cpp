@@ -99,6 +99,7 @@ void add_calibrate(CLI::App& app, std::stop_token stop, const std::vector<std::s
       ->add_flag("--most-common", options.most_common,
                  "also find each sample's best power-of-two scale, for quantize --method mse --most-common")
       ->group("Calibration");
+  add_preset(*command, options.config);
   add_selection(*command, options.config);
   add_running(*command, {options.threads, options.workers, options.runtime});
   add_resources(*command, options.resources);

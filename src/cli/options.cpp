@@ -15,6 +15,7 @@
 namespace detent::cli {
 namespace {
 
+const std::map<std::string, Preset> kPresets{{"balanced", Preset::balanced}, {"plain", Preset::plain}};
 const std::map<std::string, QuantType> kTypes{{"int8", QuantType::int8},   {"uint8", QuantType::uint8},
                                               {"int16", QuantType::int16}, {"uint16", QuantType::uint16},
                                               {"int4", QuantType::int4},   {"uint4", QuantType::uint4}};
@@ -129,9 +130,26 @@ void add_sampling(CLI::App& command, Sampling into) {
       ->group("Calibration");
 }
 
+void add_preset(CLI::App& command, QuantConfig& config, MethodConfig* method) {
+  choice(command, "--preset", config.preset, kPresets, "Format", "NAME",
+         "balanced (default): float where 8 bits do harm, mse ranges, uint8 weights; plain: as quantize_static, to the bit");
+  command.parse_complete_callback([&command, &config, method] {
+    const auto given = [&](const char* name) {
+      const auto* option = command.get_option_no_throw(name);
+      return option != nullptr && option->count() > 0;
+    };
+    const auto wanted = preset_config(config.preset);
+    if (!given("--weight-type") && !given("--reduce-range")) {
+      config.weight_type = wanted.weight_type;
+      if (!config.weight_symmetric) config.weight_symmetric = wanted.weight_symmetric;
+    }
+    if (method != nullptr && !given("--method")) method->method = preset_method(config.preset).method;
+  });
+}
+
 void add_method(CLI::App& command, MethodConfig& method, std::vector<TensorOverride>& overrides) {
   choice(command, "--method", method.method, kMethods, "Method", "NAME",
-         "calibration method: minmax (default), percentile, layerwise-percentile, mse, entropy");
+         "calibration method: minmax, percentile, layerwise-percentile, mse (default; plain: minmax), entropy");
   command.add_flag("--average", method.average, "minmax: mean over samples of each sample's minimum and maximum")
       ->group("Method");
   command.add_option("--percentile", method.percentile, "percentile: percent of the values to keep (default 99.999)")
@@ -177,7 +195,7 @@ void add_format(CLI::App& command, QuantConfig& config) {
   choice(command, "--activation-type", config.activation_type, kTypes, "Format", "TYPE",
          "int8, uint8, int16 or uint16 (default uint8)");
   choice(command, "--weight-type", config.weight_type, kTypes, "Format", "TYPE",
-         "int8, uint8, int16, uint16, int4 or uint4 (default int8)");
+         "int8, uint8 (default; plain: int8), int16, uint16, int4 or uint4");
   either(command, "--activation-symmetric", "zero point in the middle of the activation type",
          "--activation-asymmetric", "zero point where the range asks for it (default)",
          [&config](bool on) { config.activation_symmetric = on; });
@@ -320,6 +338,9 @@ void add_quantization(CLI::App& command, QuantizeOptions& options) {
       .add_option("--statistics", options.statistics,
                   "take these statistics (detent calibrate) instead of running the model")
       ->option_text("FILE");
+  options.config = {};
+  options.config.preset = Preset::balanced;
+  add_preset(command, options.config, &options.method);
   add_sampling(command, {options.max_samples, options.batch_size, options.allow_nonfinite});
   add_method(command, options.method, options.overrides);
   add_format(command, options.config);

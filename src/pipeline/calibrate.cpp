@@ -113,7 +113,7 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
   const exec::Runtime runtime(options.runtime);
   const auto prepared = pipeline::prepare(std::move(original), quantization::needed_opset(options.config), runtime,
                                           work.scratch(), profiler);
-  const auto placement = quantization::place(prepared.model, prepared.types, options.config);
+  const auto placement = pipeline::place(prepared, options.config);
   const auto source =
       data::open_samples(options.calibration_data, pipeline::input_specs(prepared.model),
                          {options.max_samples, options.batch_size, static_cast<std::size_t>(ranks.rank()),

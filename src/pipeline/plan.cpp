@@ -124,7 +124,7 @@ Plan plan(const QuantizeOptions& options) {
   const exec::Runtime runtime(options.runtime);
   const auto prepared =
       pipeline::prepare(std::move(original), quantization::needed_opset(options.config), runtime, work.path(), silent);
-  const auto placement = quantization::place(prepared.model, prepared.types, options.config);
+  const auto placement = pipeline::place(prepared, options.config);
   count_nodes(placement, result);
   result.tensors_observed = placement.to_observe().size();
   result.work_bytes = profile::directory_size(work.path());

@@ -8,11 +8,13 @@
 #include <cerrno>
 #include <set>
 
+#include "accuracy/integer_chains.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "graph/bodies.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
+#include "quantize/selection.h"
 
 namespace detent::pipeline {
 namespace fs = std::filesystem;
@@ -92,6 +94,16 @@ Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Ru
 
   if (upgrade || !constants.empty()) types = exec::probe_values(runtime, model);
   return prepared;
+}
+
+quantization::Placement place(const Prepared& prepared, const QuantConfig& config) {
+  const auto& model = prepared.model;
+  if (config.preset == Preset::plain) return quantization::place(model, prepared.types, config);
+  quantization::FloatParts floats;
+  floats.bypass = true;
+  if (config.op_types.empty() && config.nodes.empty())
+    floats = accuracy::integer_chains(model, graph::Index(model), quantization::select_nodes(model, config));
+  return quantization::place(model, prepared.types, config, floats);
 }
 
 std::vector<data::InputSpec> input_specs(const onnx::Model& model) {

@@ -10,6 +10,7 @@
 #include "graph/values.h"
 #include "onnx/model.h"
 #include "profile/profiler.h"
+#include "quantize/placement.h"
 
 namespace detent::pipeline {
 
@@ -23,6 +24,9 @@ struct Prepared {
 /// in `work_dir`. Throws what the rewrites and the runtime throw.
 Prepared prepare(onnx::Model model, std::int64_t needed_opset, const exec::Runtime& runtime,
                  const std::filesystem::path& work_dir, profile::Profiler& profiler);
+
+/// Where Q/DQ pairs go under the preset. Operator types and nodes that the user named are taken as they are.
+quantization::Placement place(const Prepared& prepared, const QuantConfig& config);
 
 /// The inputs that a caller has to feed.
 std::vector<data::InputSpec> input_specs(const onnx::Model& model);

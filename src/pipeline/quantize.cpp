@@ -214,7 +214,7 @@ class Run {
     append(result_.notes, work_->notes());
     prepared_ = pipeline::prepare(std::move(original), quantization::needed_opset(options_.config), runtime_,
                                   work_->scratch(), profiler_);
-    placement_ = quantization::place(prepared_.model, prepared_.types, options_.config);
+    placement_ = pipeline::place(prepared_, options_.config);
     extremes_ = quantization::scan_weights(prepared_.model, placement_, options_.allow_nonfinite);
     append(result_.notes, prepared_.notes);
     append(result_.notes, placement_.notes);

@@ -79,6 +79,7 @@ nlohmann::json run_identity(const RunInputs& inputs) {
           {"model", stamp(inputs.model.path)},
           {"external data", external},
           {"calibration data", inputs.calibration_data ? fs::absolute(*inputs.calibration_data).string() : ""},
+          {"preset", static_cast<int>(config.preset)},
           {"activation type", static_cast<int>(config.activation_type)},
           {"operator types", config.op_types},
           {"excluded operator types", config.exclude_op_types},

@@ -44,7 +44,7 @@ class Inserter {
       if (mark.is_constant) {
         add_constant(mark);
       } else {
-        add_pair(mark.value);
+        add_pair(mark);
       }
     }
     for (const auto& bias : placement_.biases) add_bias(bias);
@@ -56,7 +56,7 @@ class Inserter {
   bool saturates_alike(const FusedActivation& fused) const;
   const ParamNames& param_names(const std::string& value);
   void add_constant(const Mark& mark);
-  void add_pair(const std::string& value);
+  void add_pair(const Mark& mark);
   void add_bias(const BiasMark& mark);
   std::string bias_tensor_name(const BiasMark& mark);
   void add_initializer(onnx::Tensor tensor) { initializers_.push_back(std::move(tensor)); }
@@ -77,6 +77,7 @@ class Inserter {
   std::vector<onnx::Tensor> initializers_;
   std::unordered_set<std::size_t> removed_;
   std::unordered_map<std::string, std::string> new_input_;   // what readers of a value read instead
+  std::unordered_set<std::string> bypassed_;                 // only quantized nodes read something else
   std::unordered_map<std::string, std::string> new_output_;  // what a value's producer makes instead
   std::unordered_map<std::string, std::string> made_as_;  // output of a removed activation -> what its producer makes
   std::unordered_map<std::size_t, std::string> bias_input_;  // node -> its bias where it was copied
@@ -154,13 +155,17 @@ void Inserter::add_constant(const Mark& mark) {
   new_input_[mark.value] = output;
 }
 
-void Inserter::add_pair(const std::string& value) {
+void Inserter::add_pair(const Mark& mark) {
+  const std::string& value = mark.value;
   const ParamNames names = param_names(value);
   std::string from = value;
   std::string to = index_.fresh_name(value + "_DequantizeLinear_Output");
   auto& place = after_producer(value);
-  if (index_.is_output(
-          value)) {  // the graph's output keeps its name: readers and the outside see the dequantized value
+  if (mark.bypassed) {
+    bypassed_.insert(value);
+    new_input_[value] = to;
+  } else if (index_.is_output(value)) {
+    // The graph's output keeps its name: readers and the outside see the dequantized value.
     from = index_.fresh_name(value + "_QuantizeLinear_Input");
     to = value;
     new_output_[value] = from;
@@ -249,7 +254,8 @@ void Inserter::assemble() {
     if (!removed_.contains(n)) {
       for (std::size_t i = 0; i < node.inputs().size(); ++i) {
         const auto found = new_input_.find(node.inputs()[i]);
-        if (found != new_input_.end()) node.set_input(i, found->second);
+        if (found == new_input_.end()) continue;
+        if (placement_.selected[n] || !bypassed_.contains(found->first)) node.set_input(i, found->second);
       }
       if (const auto copy = bias_input_.find(n); copy != bias_input_.end()) node.set_input(2, copy->second);
       for (std::size_t o = 0; o < node.outputs().size(); ++o) {

@@ -44,6 +44,27 @@ std::string nothing_hint(const onnx::Model& model, const graph::ValueTypes& type
   return fmt::format("its operator types are {}; select with --op-types or --nodes", op_types_of(model));
 }
 
+// Takes out the values, and what would share their scale.
+void drop(std::set<std::string> values, std::vector<Mark>& marks) {
+  std::size_t before = 0;
+  do {
+    before = marks.size();
+    std::erase_if(marks, [&](const Mark& mark) {
+      const bool gone = values.contains(mark.value) || (mark.shares && values.contains(*mark.shares));
+      if (gone) values.insert(mark.value);
+      return gone;
+    });
+  } while (marks.size() != before);
+}
+
+void mark_bypassed(const graph::Index& index, Placement& placement) {
+  const auto selected = [&](int node) { return placement.selected[static_cast<std::size_t>(node)]; };
+  for (auto& mark : placement.marks) {
+    const int producer = index.producer(mark.value);
+    if (!mark.is_constant) mark.bypassed = producer == graph::kNone || !selected(producer);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> Placement::to_observe() const {
@@ -77,7 +98,7 @@ bool Marks::contains(const std::string& value) const { return position_.contains
 Mark& Marks::put(const std::string& value) {
   const auto [it, added] = position_.try_emplace(value, order_.size());
   if (added) order_.emplace_back();
-  order_[it->second] = Mark{value, index_.initializer(value) != graph::kNone, false, {}, {}};
+  order_[it->second] = Mark{value, index_.initializer(value) != graph::kNone, false, {}, {}, false};
   return *order_[it->second];
 }
 
@@ -114,17 +135,21 @@ std::vector<Mark> Marks::in_order() const {
 
 std::int64_t needed_opset(const QuantConfig& config) noexcept { return config.per_channel ? 13 : 10; }
 
-Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config) {
+Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
+                const FloatParts& floats) {
   refuse_quantized(model);
   const graph::Index index(model);
   Placement placement;
   placement.selected = select_nodes(model, config);
+  for (std::size_t n = 0; n < floats.nodes.size(); ++n) placement.selected[n] = placement.selected[n] && !floats.nodes[n];
   Marks marks(model, types, index);
   RuleContext context{model, index, types, config, marks, placement};
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     if (placement.selected[n]) apply_rule(context, n);
   }
   placement.marks = marks.in_order();
+  drop(floats.values, placement.marks);
+  if (floats.bypass) mark_bypassed(index, placement);
   const auto passthrough = passthrough_types(model, config);
   for (const auto& mark : placement.marks) {
     if (mark.is_constant || mark.shares) continue;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct Mark {
   bool is_weight = false;             // a constant of the weight type; others have the activation type
   std::optional<std::size_t> axis;    // per-channel constants
   std::optional<std::string> shares;  // takes scale and zero point from this value
+  bool bypassed = false;              // nodes in float read the value as it was made, not its integers
 };
 
 /// A bias that becomes int32 with scale = input scale * weight scale.
@@ -58,11 +60,20 @@ struct Placement {
   std::vector<std::string> to_observe() const;
 };
 
+/// What stays in float although its operator could be quantized.
+struct FloatParts {
+  std::vector<bool> nodes;        // one flag for each node, or empty
+  std::set<std::string> values;   // these and what shares their scale
+  /// What a node in float made is read as it is by other nodes in float, and as integers by quantized nodes only.
+  bool bypass = false;
+};
+
 /// Q/DQ came with opset 10, their per-axis form with 13.
 std::int64_t needed_opset(const QuantConfig& config) noexcept;
 
 /// Throws usage for selections that match nothing, bad_input when the model is quantized already or holds nothing to
 /// quantize.
-Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config);
+Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
+                const FloatParts& floats = {});
 
 }  // namespace detent::quantization

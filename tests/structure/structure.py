@@ -14,6 +14,7 @@ ROOMS = [
     "exec",
     "calibrate",
     "quantize",
+    "accuracy",
     "finetune",
     "plan",
     "pipeline",

@@ -1,0 +1,92 @@
+#include "accuracy/integer_chains.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+namespace detent::accuracy {
+namespace {
+
+// Runs on integers as on floats, or has a kernel of ONNX Runtime that does, and adds no error that matters.
+bool is_carrier(const onnx::Node& node) {
+  static const std::set<std::string> kTypes{
+      "Add",    "AveragePool", "Clip",     "Concat",  "DepthToSpace", "Flatten",   "Gather",
+      "GlobalAveragePool",     "GatherElements", "LeakyRelu", "MaxPool", "Pad", "Relu", "Reshape",
+      "Resize", "Slice",       "SpaceToDepth", "Split", "Squeeze",    "Transpose", "Unsqueeze"};
+  return kTypes.contains(node.op_type());
+}
+
+// Its kernel makes integers only where it is asked to; convolutions have no kernel from integers to float.
+bool makes_float(const onnx::Node& node) { return node.op_type() == "MatMul" || node.op_type() == "Gemm"; }
+
+class Chains {
+ public:
+  Chains(const onnx::Model& model, const graph::Index& index, const std::vector<bool>& selected)
+      : model_(model), index_(index), kept_(model.graph.nodes.size()), feeds_(kept_.size()) {
+    const auto& nodes = model.graph.nodes;
+    for (std::size_t n = 0; n < nodes.size(); ++n) {
+      kept_[n] = selected[n] && (is_product(nodes[n]) || (is_carrier(nodes[n]) && reads_integers(nodes[n])));
+    }
+    for (std::size_t n = nodes.size(); n-- > 0;) {
+      feeds_[n] = std::any_of(nodes[n].outputs().begin(), nodes[n].outputs().end(),
+                              [&](const auto& value) { return feeds_product(value); });
+      if (kept_[n] && !is_product(nodes[n]) && !feeds_[n] && !fuses_with_convolution(nodes[n])) kept_[n] = false;
+    }
+  }
+
+  quantization::FloatParts floats() const {
+    quantization::FloatParts floats;
+    floats.bypass = true;
+    for (std::size_t n = 0; n < kept_.size(); ++n) {
+      floats.nodes.push_back(!kept_[n]);
+      const auto& node = model_.graph.nodes[n];
+      if (kept_[n] && makes_float(node) && !feeds_[n]) floats.values.insert(node.outputs().front());
+    }
+    return floats;
+  }
+
+ private:
+  // The first input carries the data; those of Add and Concat all do.
+  bool reads_integers(const onnx::Node& node) const {
+    const bool all = node.op_type() == "Add" || node.op_type() == "Concat";
+    const std::size_t count = all ? node.inputs().size() : 1;
+    return std::all_of(node.inputs().begin(), node.inputs().begin() + static_cast<std::ptrdiff_t>(count),
+                       [&](const auto& value) {
+                         const int producer = index_.producer(value);
+                         return producer != graph::kNone && kept_[static_cast<std::size_t>(producer)];
+                       });
+  }
+
+  bool feeds_product(const std::string& value) const {
+    const auto readers = index_.consumers(value);
+    return std::any_of(readers.begin(), readers.end(), [&](int reader) {
+      const auto n = static_cast<std::size_t>(reader);
+      return kept_[n] && (is_product(model_.graph.nodes[n]) || feeds_[n]);
+    });
+  }
+
+  bool fuses_with_convolution(const onnx::Node& node) const {
+    if (node.op_type() != "Relu" && node.op_type() != "Clip") return false;
+    const auto& maker = model_.graph.nodes[static_cast<std::size_t>(index_.producer(node.inputs().front()))];
+    return is_product(maker) && !makes_float(maker) && index_.consumers(node.inputs().front()).size() == 1;
+  }
+
+  const onnx::Model& model_;
+  const graph::Index& index_;
+  std::vector<bool> kept_;   // nodes that compute on integers
+  std::vector<bool> feeds_;  // nodes whose results reach a product through such nodes
+};
+
+}  // namespace
+
+bool is_product(const onnx::Node& node) {
+  static const std::set<std::string> kTypes{"Conv", "ConvTranspose", "Gemm", "MatMul"};
+  return kTypes.contains(node.op_type());
+}
+
+quantization::FloatParts integer_chains(const onnx::Model& model, const graph::Index& index,
+                                        const std::vector<bool>& selected) {
+  return Chains(model, index, selected).floats();
+}
+
+}  // namespace detent::accuracy
