@@ -24,6 +24,21 @@ std::optional<onnx::Placement> place(const onnx::Tensor& tensor) {
                          file->offset_of(tensor.data.bytes())};
 }
 
+// An initializer keeps its name; the nodes that read it read the tap.
+void tap_initializer(onnx::Model& model, graph::Index& index, const std::string& name, onnx::Node tap,
+                     std::vector<onnx::Node>& taps) {
+  const std::string tapped = index.fresh_name(name + "@tapped");
+  tap.set_input(0, name);
+  tap.set_output(0, tapped);
+  for (const int reader : index.consumers(name)) {
+    auto& node = model.graph.nodes[static_cast<std::size_t>(reader)];
+    for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+      if (node.inputs()[i] == name) node.set_input(i, tapped);
+    }
+  }
+  taps.push_back(std::move(tap));
+}
+
 // Renames each tapped value X at its source to a new name and puts a tap between that name and X, so that everything
 // that reads X stays as it is.
 void insert_taps(onnx::Model& model, const std::vector<std::string>& taps) {
@@ -34,6 +49,10 @@ void insert_taps(onnx::Model& model, const std::vector<std::string>& taps) {
     const std::string raw = index.fresh_name(taps[t] + "@raw");
     onnx::Node tap(kTapOperator, index.fresh_name(taps[t] + "@tap"), {raw}, {taps[t]},
                    {onnx::Attribute::of_int("index", static_cast<std::int64_t>(t))}, kTapDomain);
+    if (index.initializer(taps[t]) != graph::kNone) {
+      tap_initializer(model, index, taps[t], std::move(tap), first);
+      continue;
+    }
     const int producer = index.producer(taps[t]);
     if (producer == graph::kNone) {
       for (auto& input : model.graph.inputs) {

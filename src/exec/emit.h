@@ -10,7 +10,8 @@
 namespace detent::exec {
 
 struct EmitOptions {
-  /// Values that get a tap, in this order; graph inputs and node outputs.
+  /// Values that get a tap, in this order: graph inputs, node outputs, and initializers (for the
+  /// nodes of the main graph that read them).
   std::vector<std::string> taps;
   /// Replaces the model's outputs when not empty; types are left for the runtime to infer.
   std::vector<std::string> outputs;

@@ -44,10 +44,13 @@ Branch::Branch(const Runtime& runtime, const onnx::Model& model, const graph::Va
 
 std::vector<std::string> Branch::taps_of(const graph::Segment& segment) const {
   std::vector<std::string> taps;
+  const auto inside = [&](int node) { return node >= segment.begin && node < segment.end; };
   for (const auto& value : options_.taps) {
     const int producer = index_.producer(value);
-    const bool here =
-        producer == graph::kNone ? segment.begin == 0 : producer >= segment.begin && producer < segment.end;
+    const auto readers = index_.consumers(value);
+    const bool here = producer != graph::kNone                    ? inside(producer)
+                      : index_.initializer(value) != graph::kNone ? std::any_of(readers.begin(), readers.end(), inside)
+                                                                  : segment.begin == 0;
     if (here) taps.push_back(value);
   }
   return taps;
@@ -201,7 +204,8 @@ store::Record Branch::recompute(std::size_t lane, std::size_t sample) {
   const std::lock_guard lock(recompute_mutex_);
   const auto& plan = chain_.lanes[lane];
   const std::string where = fmt::format("a lost record of sample {}", sample + 1);
-  if (!options_.inputs_of) throw internal_error(where + " cannot be made again");
+  if (!options_.inputs_of)
+    throw resource_error(where + " was damaged on disk", "run again, or choose another --work-dir");
   const auto inputs = options_.inputs_of(sample);
   Values values;
   for (std::size_t i = 0; i < inputs.size(); ++i) values[graph_inputs_[i]] = inputs[i];

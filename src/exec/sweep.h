@@ -28,7 +28,8 @@ struct BranchOptions {
   bool batch_invariant = false;
   /// Stands before the names of the branch's lanes, so that several branches can share a spool.
   std::string name;
-  /// The inputs of the graph for a sample, for records that were lost. May be called from several threads.
+  /// The inputs of the graph for a sample, for records that were lost; without it, such a loss ends the run. May be
+  /// called from several threads.
   std::function<std::vector<data::Array>(std::size_t sample)> inputs_of;
 };
 

@@ -16,6 +16,8 @@ struct TensorView {
   onnx::DataType type = onnx::DataType::undefined;
   std::span<const std::int64_t> shape;
   std::span<const std::byte> bytes;
+  /// The same bytes, as the nodes that read the value will get them: a receiver may change them.
+  std::span<std::byte> passed_on = {};
 };
 
 /// Runs fn(0) … fn(parts-1) on the runtime's own threads and waits for all of them.

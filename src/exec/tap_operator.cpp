@@ -74,7 +74,7 @@ OrtStatusPtr TapKernel::ComputeV2(OrtKernelContext* raw_context) {
       ParallelCall call{&fn};
       context.ParallelFor(ParallelCall::invoke, parts, 0, &call);
     };
-    run->receiver_->receive(index_, {type, shape, {in, size}}, parallel);
+    run->receiver_->receive(index_, {type, shape, {out, size}, {out, size}}, parallel);
     return nullptr;
   } catch (...) {
     run->error_ = std::current_exception();

@@ -96,14 +96,21 @@ Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Ru
   return prepared;
 }
 
-quantization::Placement place(const Prepared& prepared, const QuantConfig& config) {
+quantization::Placement place(const Prepared& prepared, const QuantConfig& config,
+                              const std::vector<std::size_t>& floats) {
   const auto& model = prepared.model;
   if (config.preset == Preset::plain) return quantization::place(model, prepared.types, config);
-  quantization::FloatParts floats;
-  floats.bypass = true;
-  if (config.op_types.empty() && config.nodes.empty())
-    floats = accuracy::integer_chains(model, graph::Index(model), quantization::select_nodes(model, config));
-  return quantization::place(model, prepared.types, config, floats);
+  auto selected = quantization::select_nodes(model, config);
+  for (const auto node : floats) selected[node] = false;
+  quantization::FloatParts parts;
+  if (config.op_types.empty() && config.nodes.empty()) {
+    parts = accuracy::integer_chains(model, graph::Index(model), selected);
+  } else {
+    selected.flip();
+    parts.nodes = std::move(selected);
+  }
+  parts.bypass = true;
+  return quantization::place(model, prepared.types, config, parts);
 }
 
 std::vector<data::InputSpec> input_specs(const onnx::Model& model) {

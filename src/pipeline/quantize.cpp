@@ -18,6 +18,7 @@
 #include "pipeline/finetune.h"
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
+#include "pipeline/refine.h"
 #include "pipeline/run_directory.h"
 #include "pipeline/run_profiler.h"
 #include "pipeline/run_report.h"
@@ -189,6 +190,7 @@ class Run {
   QuantizeResult run() {
     pre_process();
     const auto ranges = calibrate();
+    if (options_.config.preset == Preset::balanced && source_) refine(ranges);
     insert_pairs(ranges);
     if (options_.finetune.rounding != Rounding::nearest) finetune();
     write();
@@ -259,6 +261,23 @@ class Run {
     if (reports_) collect.recording = &report_.recording;
     return pipeline::collect_within(options_.resources, *work_, prepared_, placement_, runtime_, *source_, collect,
                                     result_.notes);
+  }
+
+  void refine(const calibration::Ranges& ranges) {
+    const auto scope = profiler_.scope(pipeline::kSensitivityStage);
+    std::vector<std::string> ignored;  // said again when the pairs are inserted
+    const auto params =
+        quantization::compute_all(prepared_.model, placement_, ranges, extremes_, options_.config, ignored);
+    auto refined = pipeline::refine(prepared_, placement_, params, runtime_, *source_,
+                                    {.config = options_.config,
+                                     .resources = options_.resources,
+                                     .directory = work_->path(),
+                                     .samples = result_.samples,
+                                     .threads = options_.threads,
+                                     .progress = options_.progress,
+                                     .stop = options_.stop});
+    placement_ = std::move(refined.placement);
+    append(result_.notes, refined.notes);
   }
 
   bool needs_histograms() const { return reports_ || quantization::needs_histograms(range_options(options_)); }

@@ -32,6 +32,7 @@ struct LayerRecord {
 
 /// The stage in which both models run for the report.
 inline constexpr const char* kComparisonStage = "Comparison";
+inline constexpr const char* kSensitivityStage = "Sensitivity";
 
 struct RunReport {
   std::vector<LayerRecord> layers;

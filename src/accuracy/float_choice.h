@@ -1,0 +1,45 @@
+// Which products stay in float: those that make most of the error for the fewest multiplications.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "quantize/placement.h"
+
+namespace detent::accuracy {
+
+/// What each mark alone adds to the error of the results, as a share of their energy. To first order the errors of
+/// marks are independent of each other and add up.
+using MarkErrors = std::unordered_map<std::string, double>;
+
+/// Sum over the marks of a placement; marks that were not measured count as exact.
+double predicted_error(const quantization::Placement& placement, const MarkErrors& errors);
+
+struct Candidate {
+  std::size_t node = 0;
+  double macs = 0;  // share of the model's
+};
+
+struct FloatChoice {
+  std::size_t node = 0;
+  double macs = 0;     // share of the model's
+  double removed = 0;  // share of the error of the whole that goes with it
+};
+
+struct ChoiceLimits {
+  double macs = 0.1;          // share of the multiplications that may stay in float
+  double worth_removing = 0;  // a choice must take away this share of the error of the whole
+  double error = 0;           // enough: no further choice below this error
+};
+
+/// Places the pairs when these nodes stay in float beside those that do so anyway.
+using Place = std::function<quantization::Placement(const std::vector<std::size_t>& floats)>;
+
+/// Greedy: each time the candidate that takes away most error for each multiplication, as long as the limits allow.
+std::vector<FloatChoice> choose_floats(std::vector<Candidate> candidates, const MarkErrors& errors, const Place& place,
+                                       const ChoiceLimits& limits);
+
+}  // namespace detent::accuracy

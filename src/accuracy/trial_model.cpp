@@ -1,0 +1,81 @@
+#include "accuracy/trial_model.h"
+
+#include <algorithm>
+#include <set>
+
+#include "graph/index.h"
+
+namespace detent::accuracy {
+namespace {
+
+using onnx::Node;
+
+// Operators that hand on what they read, perhaps in another order.
+bool only_moves(const Node& node) {
+  static const std::set<std::string> kTypes{"Concat",  "Reshape",   "Transpose", "Squeeze",
+                                            "Flatten", "Unsqueeze", "Identity"};
+  return kTypes.contains(node.op_type());
+}
+
+void add_points(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                const std::string& value, std::vector<std::string>& points) {
+  if (graph::type_of(model, types, value) != onnx::DataType::float32) return;
+  const int producer = index.producer(value);
+  if (producer == graph::kNone || std::find(points.begin(), points.end(), value) != points.end()) return;
+  const Node& node = model.graph.nodes[static_cast<std::size_t>(producer)];
+  if (!only_moves(node)) {
+    points.push_back(value);
+    return;
+  }
+  const std::size_t parts = node.op_type() == "Concat" ? node.inputs().size() : 1;
+  for (std::size_t i = 0; i < parts; ++i) add_points(model, index, types, node.inputs()[i], points);
+}
+
+}  // namespace
+
+std::vector<int> TrialModel::map_cuts(const std::vector<int>& cuts) const {
+  std::vector<int> mapped;
+  for (const int cut : cuts) mapped.push_back(position.at(static_cast<std::size_t>(cut)));
+  return mapped;
+}
+
+TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& types,
+                            const quantization::Placement& placement, const quantization::Params& params) {
+  TrialModel trial{model, types, {}, {}, {}, {}};
+  graph::Index index(model);
+  std::unordered_map<int, std::vector<Node>> after;  // by producer; kNone: graph inputs
+  std::unordered_map<std::string, std::string> reads_instead;
+  for (const auto& mark : placement.marks) {
+    if (!params.contains(mark.value)) continue;
+    trial.taps.push_back(mark.value);
+    if (!mark.bypassed) {
+      trial.mark_of[mark.value] = mark.value;
+      continue;
+    }
+    const std::string copy = index.fresh_name(mark.value + "@integers");
+    after[index.producer(mark.value)].emplace_back("Identity", index.fresh_name(mark.value + "@copy"),
+                                                   std::vector{mark.value}, std::vector{copy},
+                                                   std::vector<onnx::Attribute>{}, "");
+    reads_instead[mark.value] = copy;
+    if (const auto found = types.find(mark.value); found != types.end()) trial.types[copy] = found->second;
+    trial.taps.push_back(copy);
+    trial.mark_of[copy] = mark.value;
+  }
+  std::vector<Node> nodes = std::move(after[graph::kNone]);
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    trial.position.push_back(static_cast<int>(nodes.size()));
+    Node node = model.graph.nodes[n];
+    for (std::size_t i = 0; placement.selected[n] && i < node.inputs().size(); ++i) {
+      const auto found = reads_instead.find(node.inputs()[i]);
+      if (found != reads_instead.end()) node.set_input(i, found->second);
+    }
+    nodes.push_back(std::move(node));
+    for (auto& copy : after[static_cast<int>(n)]) nodes.push_back(std::move(copy));
+  }
+  trial.position.push_back(static_cast<int>(nodes.size()));
+  trial.model.graph.nodes = std::move(nodes);
+  for (const auto& output : model.graph.outputs) add_points(model, index, types, output.name, trial.points);
+  return trial;
+}
+
+}  // namespace detent::accuracy

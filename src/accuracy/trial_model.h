@@ -1,0 +1,36 @@
+// The float model with a place for each quantized value at which it can be rounded, and the places where the effect on
+// the model's results is measured.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/values.h"
+#include "onnx/model.h"
+#include "quantize/params.h"
+#include "quantize/placement.h"
+
+namespace detent::accuracy {
+
+struct TrialModel {
+  onnx::Model model;
+  graph::ValueTypes types;
+  /// Values to tap, weights among them.
+  std::vector<std::string> taps;
+  /// By tapped value, the mark whose parameters round it; taps that only pass are not in it.
+  std::unordered_map<std::string, std::string> mark_of;
+  /// Float values that stand for the results: the outputs of the graph, and where a Concat made one, its parts, so that
+  /// one part of large numbers does not hide the error of the others.
+  std::vector<std::string> points;
+  /// Positions in the original graph become positions in this one.
+  std::vector<int> map_cuts(const std::vector<int>& cuts) const;
+
+  std::vector<int> position;  // of each original node
+};
+
+/// `model` as prepared, with the marks of `placement` that have parameters.
+TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& types,
+                            const quantization::Placement& placement, const quantization::Params& params);
+
+}  // namespace detent::accuracy

@@ -1,0 +1,150 @@
+#include "pipeline/trials.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "accuracy/fake_quantizer.h"
+#include "exec/sweep.h"
+
+namespace detent::pipeline {
+namespace {
+
+std::span<const float> floats(const data::Array& array) {
+  return {reinterpret_cast<const float*>(array.bytes.data()), array.bytes.size() / sizeof(float)};
+}
+
+void add(std::span<const float> reference, std::span<const float> values, PointError& sum) {
+  for (std::size_t i = 0; i < std::min(reference.size(), values.size()); ++i) {
+    const double x = reference[i], y = values[i];
+    sum.error += (x - y) * (x - y);
+    sum.signal += x * x;
+    sum.other += y * y;
+    sum.product += x * y;
+  }
+}
+
+// Each pair of a sample and a trial goes through the sweep like a sample of its own; the float model's run, trial 0,
+// comes before those that are compared with it.
+class Trials {
+ public:
+  Trials(const accuracy::TrialModel& model, const quantization::Params& params,
+         std::span<const std::vector<std::string>> trials, const exec::Runtime& runtime, data::SampleSource& source,
+         const TrialOptions& options)
+      : model_(model),
+        trials_(trials),
+        source_(source),
+        options_(options),
+        quantizer_(params),
+        branch_(runtime, model.model, model.types, options.cuts, options.spool,
+                {.session = {exec::Tuning::lean, options.threads, options.stop, false, {}},
+                 .taps = model.taps,
+                 .batch_invariant = false,
+                 .name = "trial-",
+                 .inputs_of = {}}),
+        results_(trials.size(), TrialResult(model.points.size())) {}
+
+  std::vector<TrialResult> run() {
+    for (std::size_t segment = 0; segment < branch_.segments(); ++segment) {
+      run_segment(segment);
+      if (segment + 1 < branch_.segments()) branch_.finish(segment);
+    }
+    return std::move(results_);
+  }
+
+ private:
+  std::size_t runs_per_sample() const { return trials_.size() + 1; }
+
+  void run_segment(std::size_t segment) {
+    const auto points = points_of(segment);
+    std::vector<std::string> names;
+    for (const auto point : points) names.push_back(model_.points[point]);
+    auto stage = branch_.load(segment, "trial", names);
+    std::vector<std::string> marks;
+    for (const auto& tap : stage.taps()) {
+      const auto found = model_.mark_of.find(tap);
+      marks.push_back(found == model_.mark_of.end() ? "" : found->second);
+    }
+    quantizer_.expect(std::move(marks));
+    if (segment == 0) {
+      source_.rewind();
+    } else {
+      branch_.announce(segment, 0, samples_ * runs_per_sample());
+    }
+    for (std::size_t s = 0; s < (segment == 0 ? options_.samples : samples_); ++s) {
+      std::optional<data::Sample> sample;
+      if (segment == 0) {
+        sample = source_.next();
+        if (!sample) break;
+        samples_ = s + 1;
+      }
+      run_sample(segment, s, sample ? std::span<const data::Array>(sample->inputs) : std::span<const data::Array>(),
+                 stage, points);
+    }
+  }
+
+  void run_sample(std::size_t segment, std::size_t s, std::span<const data::Array> inputs, exec::Stage& stage,
+                  const std::vector<std::size_t>& points) {
+    std::vector<data::Array> reference;
+    for (std::size_t t = 0; t < runs_per_sample(); ++t) {
+      static const std::vector<std::string> kNone;
+      quantizer_.switch_on(t == 0 ? kNone : trials_[t - 1]);
+      const std::size_t run = s * runs_per_sample() + t;
+      auto values = stage.run(run, inputs, fmt::format("trial {} on sample {}", t, s + 1), &quantizer_);
+      if (options_.spool != nullptr) branch_.release(segment, run, true);
+      if (t == 0) {
+        reference = std::move(values);
+      } else {
+        for (std::size_t i = 0; i < points.size(); ++i)
+          add(floats(reference[i]), floats(values[i]), results_[t - 1][points[i]]);
+      }
+      ++done_;
+      if (options_.progress)
+        options_.progress("accuracy", done_, options_.samples * runs_per_sample() * branch_.segments());
+    }
+  }
+
+  // Points that are made in the segment.
+  std::vector<std::size_t> points_of(std::size_t segment) const {
+    const int begin = segment == 0 ? 0 : options_.cuts[segment - 1];
+    const int end =
+        segment + 1 == branch_.segments() ? static_cast<int>(model_.model.graph.nodes.size()) : options_.cuts[segment];
+    std::vector<std::size_t> points;
+    for (std::size_t i = 0; i < model_.points.size(); ++i) {
+      const int producer = branch_.index().producer(model_.points[i]);
+      if (producer >= begin && producer < end) points.push_back(i);
+    }
+    return points;
+  }
+
+  const accuracy::TrialModel& model_;
+  std::span<const std::vector<std::string>> trials_;
+  data::SampleSource& source_;
+  const TrialOptions& options_;
+  accuracy::FakeQuantizer quantizer_;
+  exec::Branch branch_;
+  std::vector<TrialResult> results_;
+  std::size_t samples_ = 0;
+  std::uint64_t done_ = 0;
+};
+
+}  // namespace
+
+std::vector<TrialResult> run_trials(const accuracy::TrialModel& model, const quantization::Params& params,
+                                    std::span<const std::vector<std::string>> trials, const exec::Runtime& runtime,
+                                    data::SampleSource& source, const TrialOptions& options) {
+  return Trials(model, params, trials, runtime, source, options).run();
+}
+
+double noise_of(const TrialResult& result) {
+  double sum = 0;
+  std::size_t count = 0;
+  for (const auto& point : result) {
+    if (point.signal <= 0) continue;
+    sum += point.error / point.signal;
+    ++count;
+  }
+  return count > 0 ? sum / static_cast<double>(count) : 0;
+}
+
+}  // namespace detent::pipeline

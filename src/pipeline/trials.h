@@ -1,0 +1,49 @@
+// Runs a float model with some of its values rounded as their integers would, and measures what that does to its
+// results.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "accuracy/trial_model.h"
+#include "data/sample.h"
+#include "detent/progress.h"
+#include "exec/session.h"
+#include "store/spool.h"
+
+namespace detent::pipeline {
+
+struct TrialOptions {
+  std::size_t samples = 1;  // the first so many of the source
+  int threads = 0;
+  std::vector<int> cuts = {};     // of the trial model
+  store::Spool* spool = nullptr;  // needed where it is cut
+  Progress progress = {};
+  std::stop_token stop = {};
+};
+
+/// How far one point of the model is from the float model, over all samples.
+struct PointError {
+  double error = 0;    // sum of (x - y)^2
+  double signal = 0;   // sum of x^2
+  double other = 0;    // sum of y^2
+  double product = 0;  // sum of x y
+};
+
+/// One entry for each point of the trial model.
+using TrialResult = std::vector<PointError>;
+
+/// Runs every trial, a list of marks that are rounded, on the first samples. One sweep serves all of them: each segment
+/// is loaded once. Results depend neither on cuts nor on the order of trials.
+std::vector<TrialResult> run_trials(const accuracy::TrialModel& model, const quantization::Params& params,
+                                    std::span<const std::vector<std::string>> trials, const exec::Runtime& runtime,
+                                    data::SampleSource& source, const TrialOptions& options);
+
+/// Mean over the points of error / signal; points without signal are left out.
+double noise_of(const TrialResult& result);
+
+}  // namespace detent::pipeline
