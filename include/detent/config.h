@@ -95,6 +95,27 @@ struct TensorOverride {
   std::optional<std::pair<float, float>> range;  // min, max
 };
 
+/// Whether the preset `balanced` runs the model with each quantized value rounded alone, to see what that does to the
+/// results. `automatic` then leaves in float what makes most of the error, up to a tenth of the multiplications;
+/// `report` only tells; `off` measures nothing.
+enum class SensitivityMode { automatic, off, report };
+
+/// How near the results are to the float model's: the cosine of each output over all samples, its signal to
+/// quantization noise ratio in dB, or what a command says. Of several outputs the worst counts.
+enum class AccuracyMetric { cosine, sqnr, command };
+
+/// What is to be done about accuracy, under the preset `balanced`.
+struct AccuracyConfig {
+  SensitivityMode sensitivity = SensitivityMode::automatic;
+  /// As much stays in float as reaches this value of the metric, and no more; of a command: this share of what it says
+  /// of the float model.
+  std::optional<double> target;
+  AccuracyMetric metric = AccuracyMetric::cosine;
+  /// Run by the shell with a model's path as its last argument; the last number that it prints is the score, the
+  /// larger the better.
+  std::string command;
+};
+
 /// How the integers of weights are found.
 enum class Rounding { nearest, adaround, adaquant, gptq };
 

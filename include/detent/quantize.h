@@ -27,6 +27,7 @@ struct QuantizeOptions {
   QuantConfig config = preset_config(Preset::balanced);
   MethodConfig method = preset_method(Preset::balanced);
   std::vector<TensorOverride> overrides;
+  AccuracyConfig accuracy;
   FinetuneConfig finetune;
   /// Count and leave out NaN and infinite values instead of stopping at the first.
   bool allow_nonfinite = false;
@@ -77,6 +78,33 @@ struct LayerTuning {
   double seconds = 0;       // of solving
 };
 
+/// What one quantized value does to the results when it alone is rounded.
+struct Sensitivity {
+  std::string value;
+  std::string node;  // that makes it; of a weight: that reads it
+  bool is_weight = false;
+  double error = 0;  // mean over the outputs of the sum of squared differences over the sum of squares
+};
+
+/// A convolution or matrix product that was left in float for accuracy.
+struct FloatNode {
+  std::string node;
+  double error_share = 0;  // of the error with everything in integers
+  double macs_share = 0;   // of the model's multiplications
+};
+
+/// How near the results are to the float model's, measured on some of the samples.
+struct AccuracyResult {
+  std::size_t samples = 0;
+  double sqnr_all_db = 0;       // of the worst output, with every product in integers
+  double sqnr_db = 0;           // as chosen
+  double cosine = 0;            // as chosen; of the worst output
+  std::optional<double> score;  // of AccuracyConfig::command, as a share of the float model's
+  double integer_macs = 0;      // share of the multiplications that are made on integers
+  std::vector<FloatNode> float_nodes;
+  std::vector<Sensitivity> sensitivities;  // worst first
+};
+
 struct QuantizeResult {
   std::uint64_t samples = 0;
   std::uint64_t model_bytes_before = 0;
@@ -85,6 +113,8 @@ struct QuantizeResult {
   std::size_t nodes_in_float = 0;  // of the selected operator types
   /// Activations by name.
   std::map<std::string, TensorParams> activations;
+  /// Unless nothing was measured.
+  std::optional<AccuracyResult> accuracy;
   /// Layers in the order of the model; empty without fine-tuning.
   std::vector<LayerTuning> layers;
   /// What was done to the graph, and everything that was left out or done differently from what was asked.

@@ -29,7 +29,7 @@ std::vector<FloatChoice> choose_floats(std::vector<Candidate> candidates, const 
       floats.push_back(candidates[i].node);
       const double error = predicted_error(place(floats), errors);
       floats.pop_back();
-      if (now - error < limits.worth_removing * whole) continue;
+      if (now - error < std::max(limits.worth_removing, limits.ratio * candidates[i].macs) * whole) continue;
       const double gain = (now - error) / std::max(candidates[i].macs, kLeastMacs);
       if (gain <= best_gain) continue;
       best = i;

@@ -32,6 +32,7 @@ struct FloatChoice {
 struct ChoiceLimits {
   double macs = 0.1;          // share of the multiplications that may stay in float
   double worth_removing = 0;  // a choice must take away this share of the error of the whole
+  double ratio = 0;           // and so many times its share of the multiplications
   double error = 0;           // enough: no further choice below this error
 };
 

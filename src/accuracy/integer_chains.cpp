@@ -10,9 +10,10 @@ namespace {
 // Runs on integers as on floats, or has a kernel of ONNX Runtime that does, and adds no error that matters.
 bool is_carrier(const onnx::Node& node) {
   static const std::set<std::string> kTypes{
-      "Add",    "AveragePool", "Clip",     "Concat",  "DepthToSpace", "Flatten",   "Gather",
-      "GlobalAveragePool",     "GatherElements", "LeakyRelu", "MaxPool", "Pad", "Relu", "Reshape",
-      "Resize", "Slice",       "SpaceToDepth", "Split", "Squeeze",    "Transpose", "Unsqueeze"};
+      "Add",     "AveragePool",       "Clip",           "Concat",    "DepthToSpace", "Flatten",
+      "Gather",  "GlobalAveragePool", "GatherElements", "LeakyRelu", "MaxPool",      "Pad",
+      "Relu",    "Reshape",           "Resize",         "Slice",     "SpaceToDepth", "Split",
+      "Squeeze", "Transpose",         "Unsqueeze"};
   return kTypes.contains(node.op_type());
 }
 

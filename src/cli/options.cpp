@@ -41,6 +41,11 @@ const std::map<std::string, Rounding> kRoundings{{"nearest", Rounding::nearest},
 const std::map<std::string, FinetuneForm> kForms{
     {"auto", FinetuneForm::automatic}, {"gram", FinetuneForm::gram}, {"streamed", FinetuneForm::streamed}};
 
+const std::map<std::string, SensitivityMode> kSensitivities{
+    {"auto", SensitivityMode::automatic}, {"off", SensitivityMode::off}, {"report", SensitivityMode::report}};
+const std::map<std::string, AccuracyMetric> kAccuracyMetrics{
+    {"cosine", AccuracyMetric::cosine}, {"sqnr", AccuracyMetric::sqnr}, {"command", AccuracyMetric::command}};
+
 // One of a few words, or a usage error that lists them.
 template <class T>
 T choose(const std::string& option, const std::string& text, const std::map<std::string, T>& choices) {
@@ -132,7 +137,8 @@ void add_sampling(CLI::App& command, Sampling into) {
 
 void add_preset(CLI::App& command, QuantConfig& config, MethodConfig* method) {
   choice(command, "--preset", config.preset, kPresets, "Format", "NAME",
-         "balanced (default): float where 8 bits do harm, mse ranges, uint8 weights; plain: as quantize_static, to the bit");
+         "balanced (default): float where 8 bits do harm, mse ranges, uint8 weights; plain: as quantize_static, to the "
+         "bit");
   command.parse_complete_callback([&command, &config, method] {
     const auto given = [&](const char* name) {
       const auto* option = command.get_option_no_throw(name);
@@ -217,6 +223,25 @@ void add_selection(CLI::App& command, QuantConfig& config) {
   list(command, "--exclude-nodes", config.exclude_nodes, "leave these nodes in float; '^…' is a regular expression");
   list(command, "--passthrough-op-types", config.passthrough_op_types,
        "outputs of these types take their input's statistics, as those of Reshape, Transpose and the like always do");
+}
+
+void add_accuracy(CLI::App& command, AccuracyConfig& config) {
+  const char* const group = "Accuracy";
+  choice(command, "--sensitivity", config.sensitivity, kSensitivities, group, "auto|off|report",
+         "run with each quantized value rounded alone; auto (default): then leave in float what makes most of the "
+         "error, up to a tenth of the multiplications; report: only tell");
+  command
+      .add_option("--accuracy-target", config.target,
+                  "leave as much in float as reaches this value of the metric, and no more")
+      ->option_text("X")
+      ->group(group);
+  choice(command, "--accuracy-metric", config.metric, kAccuracyMetrics, group, "NAME",
+         "cosine (default) or sqnr (dB) of the worst output, or command: share of the float model's score");
+  command
+      .add_option("--accuracy-command", config.command,
+                  "a program that is given a model's path and prints its score, the larger the better")
+      ->option_text("CMD")
+      ->group(group);
 }
 
 void add_running(CLI::App& command, Running into) {
@@ -347,6 +372,7 @@ void add_quantization(CLI::App& command, QuantizeOptions& options) {
   add_selection(command, options.config);
   add_running(command, {options.threads, options.workers, options.runtime});
   add_resources(command, options.resources);
+  add_accuracy(command, options.accuracy);
   add_finetune(command, options.finetune);
 }
 

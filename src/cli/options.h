@@ -33,6 +33,9 @@ void add_format(CLI::App& command, QuantConfig& config);
 /// What is quantized, and so observed.
 void add_selection(CLI::App& command, QuantConfig& config);
 
+/// What is measured of accuracy, and what for.
+void add_accuracy(CLI::App& command, AccuracyConfig& config);
+
 struct Running {
   int& threads;
   int& workers;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -17,6 +18,49 @@ struct Arguments {
   std::string external_threshold;
   bool json = false;
 };
+
+// JSON has no infinities: equal results give null.
+nlohmann::json number(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); }
+
+nlohmann::json accuracy_json(const AccuracyResult& a) {
+  nlohmann::json out{{"samples", a.samples},
+                     {"sqnr_all_db", number(a.sqnr_all_db)},
+                     {"sqnr_db", number(a.sqnr_db)},
+                     {"cosine", a.cosine},
+                     {"integer_macs", a.integer_macs},
+                     {"float_nodes", nlohmann::json::array()},
+                     {"sensitivities", nlohmann::json::array()}};
+  if (a.score) out["score"] = *a.score;
+  for (const auto& f : a.float_nodes)
+    out["float_nodes"].push_back({{"node", f.node}, {"error_share", f.error_share}, {"macs_share", f.macs_share}});
+  for (const auto& s : a.sensitivities) {
+    out["sensitivities"].push_back({{"value", s.value},
+                                    {"node", s.node},
+                                    {"kind", s.is_weight ? "weight" : "activation"},
+                                    {"error", s.error},
+                                    {"sqnr_db", number(-10 * std::log10(s.error))}});
+  }
+  return out;
+}
+
+void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a) {
+  if (options.accuracy.sensitivity == SensitivityMode::report) {
+    fmt::print("{:<8} {:<10} {:<44} {}\n", "SQNR dB", "rounded", "value", "node");
+    for (const auto& s : a.sensitivities) {
+      fmt::print("{:>7.1f}  {:<10} {:<44} {}\n", -10 * std::log10(s.error), s.is_weight ? "weight" : "activation",
+                 s.value, s.node);
+    }
+  }
+  for (const auto& f : a.float_nodes) {
+    fmt::print("in float: {}, {:.1f} % of the error and {:.1f} % of the multiplications\n", f.node, 100 * f.error_share,
+               100 * f.macs_share);
+  }
+  fmt::print(
+      "accuracy on {} samples, worst output: SQNR {:.1f} dB (all in integers: {:.1f}), cosine {:.5f}{}; {:.1f} % of "
+      "the multiplications in integers\n",
+      a.samples, a.sqnr_db, a.sqnr_all_db, a.cosine, a.score ? fmt::format(", score {:.4f} of float", *a.score) : "",
+      100 * a.integer_macs);
+}
 
 nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) {
   nlohmann::json out{{"output", options.output.string()},
@@ -38,6 +82,7 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
                              {"error_after", l.error_after},
                              {"seconds", l.seconds}});
   }
+  if (r.accuracy) out["accuracy"] = accuracy_json(*r.accuracy);
   for (const auto& [name, p] : r.activations) {
     out["activations"][name] = {{"scale", p.scale},
                                 {"zero_point", p.zero_point},
@@ -62,6 +107,7 @@ void print_layers(const std::vector<LayerTuning>& layers) {
 
 void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
   for (const auto& note : r.notes) fmt::print("note: {}\n", note);
+  if (r.accuracy) print_accuracy(options, *r.accuracy);
   print_layers(r.layers);
   for (const auto& s : r.stages)
     fmt::print("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));

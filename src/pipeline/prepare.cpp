@@ -110,6 +110,7 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
     parts.nodes = std::move(selected);
   }
   parts.bypass = true;
+  parts.may_be_all = !floats.empty();
   return quantization::place(model, prepared.types, config, parts);
 }
 

@@ -41,6 +41,22 @@ quantization::RangeOptions range_options(const QuantizeOptions& options) {
   return {options.method, options.overrides, pipeline::thread_count(options.threads)};
 }
 
+void check_accuracy(const QuantizeOptions& options) {
+  const auto& a = options.accuracy;
+  const bool measures = a.target || a.sensitivity == SensitivityMode::report;
+  if (measures && options.config.preset == Preset::plain)
+    throw usage_error(
+        "--accuracy-target and --sensitivity report choose what stays in float, and --preset plain says so already",
+        "give --preset balanced");
+  if (measures && !options.calibration_data)
+    throw usage_error("measuring accuracy needs samples", "give --calibration-data beside --statistics");
+  if ((a.metric == AccuracyMetric::command) != !a.command.empty())
+    throw usage_error("--accuracy-metric command and --accuracy-command go together");
+  if (a.target && a.metric != AccuracyMetric::sqnr && !(*a.target > 0 && *a.target <= 1))
+    throw usage_error(fmt::format("--accuracy-target: {} is not above 0 and at most 1", *a.target),
+                      "a cosine, or a share of the float model's score; for decibels give --accuracy-metric sqnr");
+}
+
 void check_options(const QuantizeOptions& options) {
   if (options.threads < 0) throw usage_error("--threads must not be negative");
   if (options.workers < 1) throw usage_error("--workers must be at least 1");
@@ -50,6 +66,7 @@ void check_options(const QuantizeOptions& options) {
   quantization::check_format(options.config);
   quantization::check_method(options.config, range_options(options));
   pipeline::check_finetune(options.finetune);
+  check_accuracy(options);
   if (options.finetune.rounding != Rounding::nearest && !options.calibration_data)
     throw usage_error("--finetune needs samples", "give --calibration-data");
 }
@@ -86,6 +103,9 @@ std::string tuning_identity(const QuantizeOptions& options) {
       {"seed", t.seed},
       {"activation", static_cast<int>(c.activation_type)},
       {"weight", static_cast<int>(c.weight_type)},
+      {"accuracy",
+       {static_cast<int>(options.accuracy.sensitivity), options.accuracy.target.value_or(0),
+        static_cast<int>(options.accuracy.metric), options.accuracy.command}},
       {"symmetric", {c.activation_symmetric, c.weight_symmetric.value_or(false), c.weight_symmetric.has_value()}},
       {"channel", c.per_channel},
       {"reduce", c.reduce_range},
@@ -189,8 +209,8 @@ class Run {
 
   QuantizeResult run() {
     pre_process();
-    const auto ranges = calibrate();
-    if (options_.config.preset == Preset::balanced && source_) refine(ranges);
+    auto ranges = calibrate();
+    if (measures_accuracy()) refine(ranges);
     insert_pairs(ranges);
     if (options_.finetune.rounding != Rounding::nearest) finetune();
     write();
@@ -263,21 +283,53 @@ class Run {
                                     result_.notes);
   }
 
-  void refine(const calibration::Ranges& ranges) {
+  bool measures_accuracy() const {
+    return options_.config.preset == Preset::balanced && source_ &&
+           (options_.accuracy.sensitivity != SensitivityMode::off || options_.accuracy.target);
+  }
+
+  // Ranges of values that a smaller placement marks anew: those of the values whose scale they shared before.
+  void complete(calibration::Ranges& ranges) const {
+    const auto find = [&](const std::string& value) {
+      const auto mark = std::find_if(placement_.marks.begin(), placement_.marks.end(),
+                                     [&](const auto& m) { return m.value == value; });
+      return mark == placement_.marks.end() ? nullptr : &*mark;
+    };
+    for (const auto& mark : placement_.marks) {
+      if (mark.is_constant || ranges.contains(mark.value)) continue;
+      const auto* source = &mark;
+      while (source != nullptr && source->shares) source = find(*source->shares);
+      if (source != nullptr && ranges.contains(source->value)) ranges[mark.value] = ranges.at(source->value);
+    }
+  }
+
+  void refine(calibration::Ranges& ranges) {
     const auto scope = profiler_.scope(pipeline::kSensitivityStage);
-    std::vector<std::string> ignored;  // said again when the pairs are inserted
-    const auto params =
-        quantization::compute_all(prepared_.model, placement_, ranges, extremes_, options_.config, ignored);
-    auto refined = pipeline::refine(prepared_, placement_, params, runtime_, *source_,
+    complete(ranges);
+    const auto params_of = [&](const quantization::Placement& placement) {
+      std::vector<std::string> said_later;
+      return quantization::compute_all(prepared_.model, placement, ranges, extremes_, options_.config, said_later);
+    };
+    const auto write = [&](const quantization::Placement& placement, const std::filesystem::path& path) {
+      onnx::Model model = prepared_.model;
+      std::vector<std::string> said_later;
+      quantization::insert(model, placement, params_of(placement), options_.config, said_later);
+      onnx::write_model(model, path, {options_.external_data_threshold});
+    };
+    auto refined = pipeline::refine(prepared_, placement_, runtime_, *source_,
                                     {.config = options_.config,
+                                     .accuracy = options_.accuracy,
                                      .resources = options_.resources,
                                      .directory = work_->path(),
+                                     .model = options_.model,
                                      .samples = result_.samples,
                                      .threads = options_.threads,
+                                     .params_of = params_of,
+                                     .write = write,
                                      .progress = options_.progress,
                                      .stop = options_.stop});
     placement_ = std::move(refined.placement);
-    append(result_.notes, refined.notes);
+    result_.accuracy = std::move(refined.result);
   }
 
   bool needs_histograms() const { return reports_ || quantization::needs_histograms(range_options(options_)); }

@@ -4,32 +4,61 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "accuracy/float_choice.h"
 #include "accuracy/integer_chains.h"
 #include "accuracy/trial_model.h"
+#include "base/error.h"
 #include "graph/index.h"
 #include "graph/work.h"
 #include "pipeline/collect.h"
+#include "pipeline/score_command.h"
 #include "pipeline/sweep_setup.h"
 #include "pipeline/trials.h"
-#include "quantize/selection.h"
 
 namespace detent::pipeline {
 namespace {
 
-// Inferences that measuring may take, for each calibration sample, and samples that each trial is run on at the most.
+using accuracy::FloatChoice;
+
+// Inferences that measuring single marks may take for each calibration sample, and how many samples they run on.
 constexpr std::size_t kRunsPerSample = 4;
 constexpr std::size_t kMostSamples = 4;
-constexpr accuracy::ChoiceLimits kLimits{.macs = 0.1, .worth_removing = 0.01, .error = 1e-4};
+// The same for whole assignments. Each takes a run of the float model beside its own.
+constexpr std::size_t kJudgingRunsPerSample = 6;
+constexpr std::size_t kMostAssignments = 15;
+constexpr std::size_t kMostRemovals = 7;
+// Without a target: up to a tenth of the multiplications, for choices that take away at least 1 % of the error and
+// three times their share of the multiplications, until the error is below 0.1 % (30 dB).
+constexpr accuracy::ChoiceLimits kAutomatic{.macs = 0.1, .worth_removing = 0.01, .ratio = 3, .error = 1e-3};
+constexpr accuracy::ChoiceLimits kNone{.macs = 1 + 1e-9, .worth_removing = 0, .ratio = 0, .error = 0};
+
+double decibels(double ratio) { return ratio > 0 ? 10 * std::log10(ratio) : std::numeric_limits<double>::infinity(); }
+
+double worst_sqnr(const TrialResult& points) {
+  double worst = std::numeric_limits<double>::infinity();
+  for (const auto& point : points) {
+    if (point.error > 0) worst = std::min(worst, decibels(point.signal / point.error));
+  }
+  return worst;
+}
+
+double worst_cosine(const TrialResult& points) {
+  double worst = 1;
+  for (const auto& point : points) {
+    const double norms = std::sqrt(point.signal) * std::sqrt(point.other);
+    if (point.error > 0) worst = std::min(worst, norms > 0 ? point.product / norms : 0.0);
+  }
+  return worst;
+}
 
 class Refiner {
  public:
-  Refiner(const Prepared& prepared, const quantization::Placement& placement, const quantization::Params& params,
-          const exec::Runtime& runtime, data::SampleSource& source, const RefineOptions& options)
+  Refiner(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
+          data::SampleSource& source, const RefineOptions& options)
       : prepared_(prepared),
         placement_(placement),
-        params_(params),
         runtime_(runtime),
         source_(source),
         options_(options),
@@ -37,34 +66,33 @@ class Refiner {
 
   Refinement run() {
     measure();
-    Refinement result;
-    result.error_all = error_all_;
-    for (const auto& mark : placement_.marks) {
-      if (!errors_.contains(mark.value)) continue;
-      result.sensitivities.push_back(
-          {mark.value, node_of(mark), mark.is_weight ? "weight" : "activation", errors_.at(mark.value)});
+    list_sensitivities();
+    auto candidates = weigh();
+    std::vector<FloatChoice> choices;
+    if (options_.accuracy.target) {
+      choices = reach(choose(std::move(candidates), kNone));
+    } else if (options_.accuracy.sensitivity == SensitivityMode::automatic) {
+      auto limits = kAutomatic;
+      limits.macs -= other_macs_;
+      choices = choose(std::move(candidates), limits);
     }
-    std::stable_sort(result.sensitivities.begin(), result.sensitivities.end(),
-                     [](const auto& a, const auto& b) { return a.error > b.error; });
-    const auto choices = accuracy::choose_floats(
-        candidates(), errors_, [this](const auto& floats) { return place_with(floats); }, kLimits);
-    std::vector<std::size_t> floats;
-    for (const auto& choice : choices) {
-      floats.push_back(choice.node);
-      result.notes.push_back(
-          fmt::format("{} stays in float: it makes {:.0f} % of the error and {:.1f} % of the products",
-                      prepared_.model.graph.nodes[choice.node].label(), 100 * choice.removed, 100 * choice.macs));
+    auto refined = place_with(choices);
+    if (refined.marks.empty()) {
+      throw bad_input(fmt::format("--accuracy-target: only the float model reaches {}; the worst is {}",
+                                  *options_.accuracy.target, result_.sensitivities.front().node),
+                      "lower the target, or give --activation-type uint16; --sensitivity report tells more");
     }
-    result.placement = place_with(floats);
-    return result;
+    describe(choices, refined);
+    return {std::move(refined), std::move(result_)};
   }
 
  private:
   // Marks are measured one at a time where the inferences allow it, else in groups of neighbours that share the result.
   void measure() {
+    const auto params = options_.params_of(placement_);
     std::vector<std::string> all;
     for (const auto& mark : placement_.marks) {
-      if (params_.contains(mark.value)) all.push_back(mark.value);
+      if (params.contains(mark.value)) all.push_back(mark.value);
     }
     const std::size_t allowed = std::max<std::size_t>(kRunsPerSample * options_.samples, 8);
     const std::size_t group = (all.size() + allowed - 1) / allowed;
@@ -74,75 +102,165 @@ class Refiner {
       trials.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(at), end);
     }
     const std::size_t samples = std::clamp<std::size_t>(allowed / trials.size(), 1, kMostSamples);
-    const auto results = run(trials, samples);
-    error_all_ = noise_of(results.front());
+    const auto results = run_trials(placement_, params, trials, samples);
     for (std::size_t t = 1; t < trials.size(); ++t) {
       for (const auto& mark : trials[t]) errors_[mark] = noise_of(results[t]) / static_cast<double>(trials[t].size());
     }
   }
 
-  std::vector<TrialResult> run(const std::vector<std::vector<std::string>>& trials, std::size_t samples) {
-    const auto model = accuracy::make_trial_model(prepared_.model, prepared_.types, placement_, params_);
-    const planning::Circumstances circumstances{placement_.to_observe().size(), false, thread_count(options_.threads),
-                                                1, 0};
+  std::vector<TrialResult> run_trials(const quantization::Placement& placement, const quantization::Params& params,
+                                      const std::vector<std::vector<std::string>>& trials, std::size_t samples) {
+    const auto model = accuracy::make_trial_model(prepared_.model, prepared_.types, placement, params);
+    const planning::Circumstances circumstances{placement.to_observe().size(), false, thread_count(options_.threads), 1,
+                                                0};
     const auto directory = options_.directory / "trials";
     std::filesystem::create_directory(directory);
     const auto setup =
         set_up_sweep(prepared_, placement_, runtime_, source_, circumstances, options_.resources, directory, nullptr);
-    auto results = run_trials(model, params_, trials, runtime_, source_,
-                              {.samples = samples,
-                               .threads = options_.threads,
-                               .cuts = model.map_cuts(setup.cuts),
-                               .spool = setup.spool.get(),
-                               .progress = options_.progress,
-                               .stop = options_.stop});
+    auto results = pipeline::run_trials(model, params, trials, runtime_, source_,
+                                        {.samples = samples,
+                                         .threads = options_.threads,
+                                         .cuts = model.map_cuts(setup.cuts),
+                                         .spool = setup.spool.get(),
+                                         .progress = options_.progress,
+                                         .stop = options_.stop});
     std::filesystem::remove_all(directory);
     return results;
   }
 
-  std::vector<accuracy::Candidate> candidates() {
+  void list_sensitivities() {
+    for (const auto& mark : placement_.marks) {
+      const auto found = errors_.find(mark.value);
+      if (found == errors_.end()) continue;
+      const int producer = index_.producer(mark.value);
+      const auto readers = index_.consumers(mark.value);
+      const int node = producer != graph::kNone ? producer : readers.empty() ? graph::kNone : readers.front();
+      result_.sensitivities.push_back({mark.value, node == graph::kNone ? "" : label(static_cast<std::size_t>(node)),
+                                       mark.is_weight, found->second});
+    }
+    std::stable_sort(result_.sensitivities.begin(), result_.sensitivities.end(),
+                     [](const auto& a, const auto& b) { return a.error > b.error; });
+  }
+
+  // The products in integers, each with its share of the multiplications.
+  std::vector<accuracy::Candidate> weigh() {
     const auto types = static_types(prepared_.types, prepared_.model, runtime_, source_);
-    std::vector<accuracy::Candidate> found;
-    double all = 0;
+    std::vector<accuracy::Candidate> candidates;
+    double all = 0, others = 0;
     const auto& nodes = prepared_.model.graph.nodes;
     for (std::size_t n = 0; n < nodes.size(); ++n) {
       const auto work = graph::work_of(prepared_.model, index_, types, nodes[n]);
       const double macs = work ? static_cast<double>(work->macs) : 0;
       all += macs;
-      if (placement_.selected[n] && accuracy::is_product(nodes[n]) && work) found.push_back({n, macs});
+      if (placement_.selected[n] && accuracy::is_product(nodes[n])) {
+        candidates.push_back({n, macs});
+      } else {
+        others += macs;
+      }
     }
-    for (auto& candidate : found) candidate.macs = all > 0 ? candidate.macs / all : 0;
-    return found;
+    for (auto& candidate : candidates) candidate.macs = all > 0 ? candidate.macs / all : 0;
+    other_macs_ = all > 0 ? others / all : 0;
+    return candidates;
   }
 
-  quantization::Placement place_with(const std::vector<std::size_t>& floats) const {
+  std::vector<FloatChoice> choose(std::vector<accuracy::Candidate> candidates, const accuracy::ChoiceLimits& limits) {
+    return accuracy::choose_floats(
+        std::move(candidates), errors_,
+        [this](const auto& floats) { return place(prepared_, options_.config, floats); }, limits);
+  }
+
+  quantization::Placement place_with(const std::vector<FloatChoice>& choices) const {
+    std::vector<std::size_t> floats;
+    for (const auto& choice : choices) floats.push_back(choice.node);
     return place(prepared_, options_.config, floats);
   }
 
-  std::string node_of(const quantization::Mark& mark) const {
-    const int producer = index_.producer(mark.value);
-    const auto readers = index_.consumers(mark.value);
-    const int node = producer != graph::kNone ? producer : readers.empty() ? graph::kNone : readers.front();
-    return node == graph::kNone ? "" : prepared_.model.graph.nodes[static_cast<std::size_t>(node)].label();
+  // The fewest of the choices, taken from the front, that reach the target; of those, the ones that are not needed
+  // after all go again, the most expensive first.
+  std::vector<FloatChoice> reach(const std::vector<FloatChoice>& order) {
+    if (is_reached({})) return {};
+    std::size_t low = 0, high = order.size();  // not enough, enough
+    while (high - low > 1) {
+      const std::size_t middle = (low + high) / 2;
+      (is_reached({order.begin(), order.begin() + static_cast<std::ptrdiff_t>(middle)}) ? high : low) = middle;
+    }
+    std::vector<FloatChoice> chosen(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(high));
+    std::vector<FloatChoice> by_cost = chosen;
+    std::stable_sort(by_cost.begin(), by_cost.end(), [](const auto& a, const auto& b) { return a.macs > b.macs; });
+    for (std::size_t i = 0; i < std::min(by_cost.size(), kMostRemovals); ++i) {
+      auto fewer = chosen;
+      std::erase_if(fewer, [&](const auto& choice) { return choice.node == by_cost[i].node; });
+      if (is_reached(fewer)) chosen = std::move(fewer);
+    }
+    return chosen;
   }
+
+  bool is_reached(const std::vector<FloatChoice>& choices) {
+    const auto placement = place_with(choices);
+    if (placement.marks.empty()) return true;
+    const auto metric = options_.accuracy.metric;
+    if (metric == AccuracyMetric::command) return score(placement) >= *options_.accuracy.target;
+    const auto points = judge(placement);
+    return (metric == AccuracyMetric::cosine ? worst_cosine(points) : worst_sqnr(points)) >= *options_.accuracy.target;
+  }
+
+  std::size_t judging_samples() const {
+    return std::clamp<std::size_t>(kJudgingRunsPerSample * options_.samples / (2 * kMostAssignments), 1,
+                                   options_.samples);
+  }
+
+  TrialResult judge(const quantization::Placement& placement) {
+    const auto params = options_.params_of(placement);
+    std::vector<std::string> all;
+    for (const auto& mark : placement.marks) all.push_back(mark.value);
+    return run_trials(placement, params, {all}, judging_samples()).front();
+  }
+
+  // Relative to the float model's.
+  double score(const quantization::Placement& placement) {
+    const auto& command = options_.accuracy.command;
+    if (!float_score_) float_score_ = score_by_command(command, options_.model);
+    const auto path = options_.directory / "candidate.onnx";
+    options_.write(placement, path);
+    const double found = score_by_command(command, path);
+    std::filesystem::remove(path);
+    return found / *float_score_;
+  }
+
+  void describe(const std::vector<FloatChoice>& choices, const quantization::Placement& refined) {
+    result_.samples = judging_samples();
+    const auto all = judge(placement_);
+    const auto chosen = choices.empty() ? all : judge(refined);
+    result_.sqnr_all_db = worst_sqnr(all);
+    result_.sqnr_db = worst_sqnr(chosen);
+    result_.cosine = worst_cosine(chosen);
+    if (options_.accuracy.metric == AccuracyMetric::command && options_.accuracy.target) result_.score = score(refined);
+    result_.integer_macs = 1 - other_macs_;
+    for (const auto& choice : choices) {
+      result_.float_nodes.push_back({label(choice.node), choice.removed, choice.macs});
+      result_.integer_macs -= choice.macs;
+    }
+  }
+
+  std::string label(std::size_t node) const { return prepared_.model.graph.nodes[node].label(); }
 
   const Prepared& prepared_;
   const quantization::Placement& placement_;
-  const quantization::Params& params_;
   const exec::Runtime& runtime_;
   data::SampleSource& source_;
   const RefineOptions& options_;
   graph::Index index_;
   accuracy::MarkErrors errors_;
-  double error_all_ = 0;
+  double other_macs_ = 0;  // share of the multiplications that are in float anyway
+  std::optional<double> float_score_;
+  AccuracyResult result_;
 };
 
 }  // namespace
 
-Refinement refine(const Prepared& prepared, const quantization::Placement& placement,
-                  const quantization::Params& params, const exec::Runtime& runtime, data::SampleSource& source,
-                  const RefineOptions& options) {
-  return Refiner(prepared, placement, params, runtime, source, options).run();
+Refinement refine(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
+                  data::SampleSource& source, const RefineOptions& options) {
+  return Refiner(prepared, placement, runtime, source, options).run();
 }
 
 }  // namespace detent::pipeline

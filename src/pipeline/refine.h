@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
-#include "calibrate/statistics.h"
 #include "detent/progress.h"
+#include "detent/quantize.h"
 #include "detent/resources.h"
 #include "pipeline/prepare.h"
 #include "quantize/params.h"
@@ -15,33 +18,30 @@ namespace detent::pipeline {
 
 struct RefineOptions {
   QuantConfig config;
+  AccuracyConfig accuracy;
   Resources resources;
   std::filesystem::path directory;  // for working files
+  std::filesystem::path model;      // the float model, for the command
   std::uint64_t samples = 0;        // of the source
   int threads = 0;
+  /// Scales and zero points of a placement.
+  std::function<quantization::Params(const quantization::Placement&)> params_of;
+  /// Writes the model with the pairs of a placement.
+  std::function<void(const quantization::Placement&, const std::filesystem::path&)> write;
   Progress progress = {};
   std::stop_token stop = {};
 };
 
-/// What one quantized value does to the results of the model.
-struct Sensitivity {
-  std::string value;
-  std::string node;  // that makes it, or reads it as a weight
-  std::string kind;  // "weight", "activation"
-  double error = 0;  // relative: mean over the outputs of the sum of squared differences over that of squares
-};
-
 struct Refinement {
   quantization::Placement placement;
-  std::vector<Sensitivity> sensitivities;  // worst first
-  double error_all = 0;                    // measured with every mark rounded, as the placement was given
-  std::vector<std::string> notes;
+  AccuracyResult result;
 };
 
-/// Measures each mark of `placement` alone, and leaves in float the products that make most of the error, up to a tenth
-/// of the multiplications. Takes at most four times the inferences of the samples.
-Refinement refine(const Prepared& prepared, const quantization::Placement& placement,
-                  const quantization::Params& params, const exec::Runtime& runtime, data::SampleSource& source,
-                  const RefineOptions& options);
+/// Measures each mark of `placement` alone, and decides what stays in float: what reaches the target, or without one
+/// what makes most of the error, up to a tenth of the multiplications. Takes at most ten times the inferences of the
+/// samples, without a target five times; a command runs on up to 15 models. Throws bad_input when the command fails or
+/// prints no number.
+Refinement refine(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
+                  data::SampleSource& source, const RefineOptions& options);
 
 }  // namespace detent::pipeline

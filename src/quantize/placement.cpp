@@ -156,7 +156,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
     std::string source = statistics_source(model, index, types, passthrough, mark.value);
     if (source != mark.value) placement.inherits[mark.value] = std::move(source);
   }
-  if (placement.marks.empty()) {
+  if (placement.marks.empty() && !floats.may_be_all) {
     throw bad_input(fmt::format("model '{}' holds nothing to quantize: no selected node reads or makes float32 tensors",
                                 model.path.string()),
                     nothing_hint(model, types));

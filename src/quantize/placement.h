@@ -66,13 +66,15 @@ struct FloatParts {
   std::set<std::string> values;   // these and what shares their scale
   /// What a node in float made is read as it is by other nodes in float, and as integers by quantized nodes only.
   bool bypass = false;
+  /// It is no error when nothing is left to quantize.
+  bool may_be_all = false;
 };
 
 /// Q/DQ came with opset 10, their per-axis form with 13.
 std::int64_t needed_opset(const QuantConfig& config) noexcept;
 
-/// Throws usage for selections that match nothing, bad_input when the model is quantized already or holds nothing to
-/// quantize.
+/// Throws usage for selections that match nothing, bad_input when the model is quantized already or, unless that
+/// may be, holds nothing to quantize.
 Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
                 const FloatParts& floats = {});
 
