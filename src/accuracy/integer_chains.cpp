@@ -26,12 +26,15 @@ class Chains {
       : model_(model), index_(index), kept_(model.graph.nodes.size()), feeds_(kept_.size()) {
     const auto& nodes = model.graph.nodes;
     for (std::size_t n = 0; n < nodes.size(); ++n) {
-      kept_[n] = selected[n] && (is_product(nodes[n]) || (is_carrier(nodes[n]) && reads_integers(nodes[n])));
+      const bool starts = is_product(nodes[n]) || is_table(nodes[n], index);
+      kept_[n] = selected[n] && (starts || (is_carrier(nodes[n]) && reads_integers(nodes[n])));
     }
     for (std::size_t n = nodes.size(); n-- > 0;) {
       feeds_[n] = std::any_of(nodes[n].outputs().begin(), nodes[n].outputs().end(),
                               [&](const auto& value) { return feeds_product(value); });
-      if (kept_[n] && !is_product(nodes[n]) && !feeds_[n] && !fuses_with_convolution(nodes[n])) kept_[n] = false;
+      if (kept_[n] && !is_product(nodes[n]) && !is_table(nodes[n], index) && !feeds_[n] &&
+          !fuses_with_convolution(nodes[n]))
+        kept_[n] = false;
     }
   }
 
@@ -83,6 +86,10 @@ class Chains {
 bool is_product(const onnx::Node& node) {
   static const std::set<std::string> kTypes{"Conv", "ConvTranspose", "Gemm", "MatMul"};
   return kTypes.contains(node.op_type());
+}
+
+bool is_table(const onnx::Node& node, const graph::Index& index) {
+  return node.op_type() == "Gather" && index.initializer(node.inputs().front()) != graph::kNone;
 }
 
 quantization::FloatParts integer_chains(const onnx::Model& model, const graph::Index& index,

@@ -46,7 +46,8 @@ TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& t
   std::unordered_map<int, std::vector<Node>> after;  // by producer; kNone: graph inputs
   std::unordered_map<std::string, std::string> reads_instead;
   for (const auto& mark : placement.marks) {
-    if (!params.contains(mark.value)) continue;
+    // A table is rounded where its rows come out.
+    if (!params.contains(mark.value) || (mark.is_constant && !mark.is_weight)) continue;
     trial.taps.push_back(mark.value);
     if (!mark.bypassed) {
       trial.mark_of[mark.value] = mark.value;

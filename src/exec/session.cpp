@@ -92,6 +92,8 @@ data::Array to_array(Ort::Value&& value) {
 }  // namespace
 
 struct Session::Impl {
+  explicit Impl(bool edits) : tap(edits) {}
+
   std::shared_ptr<Runtime::Impl> runtime;
   std::stop_token stop;
   TapOperator tap;
@@ -112,7 +114,7 @@ struct Session::Impl {
 
 Session::Session(const Runtime& runtime, const std::string& model, const std::string& where,
                  const SessionOptions& options)
-    : impl_(std::make_unique<Impl>()) {
+    : impl_(std::make_unique<Impl>(options.edits)) {
   impl_->runtime = runtime.impl();
   impl_->stop = options.stop;
   try {

@@ -49,6 +49,8 @@ struct SessionOptions {
   bool shares_cores = false;
   /// Times of nodes are recorded, in a file whose path starts so, until Session::end_recording().
   std::filesystem::path record = {};
+  /// Receivers change what they are handed, see TensorView::passed_on.
+  bool edits = false;
 };
 
 /// An input or output of a session. Dynamic dimensions are -1.

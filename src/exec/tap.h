@@ -16,7 +16,8 @@ struct TensorView {
   onnx::DataType type = onnx::DataType::undefined;
   std::span<const std::int64_t> shape;
   std::span<const std::byte> bytes;
-  /// The same bytes, as the nodes that read the value will get them: a receiver may change them.
+  /// The same bytes, as the nodes that read the value will get them: a receiver may change them in a session of
+  /// SessionOptions::edits.
   std::span<std::byte> passed_on = {};
 };
 

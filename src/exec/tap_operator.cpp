@@ -21,9 +21,9 @@ struct ParallelCall {
 
 }  // namespace
 
-TapOperator::TapOperator() {
-  OrtCustomOp::GetAliasMap = alias_map;
-  OrtCustomOp::ReleaseAliasMap = release_alias_map;
+TapOperator::TapOperator(bool edits) {
+  (edits ? OrtCustomOp::GetMayInplace : OrtCustomOp::GetAliasMap) = alias_map;
+  (edits ? OrtCustomOp::ReleaseMayInplace : OrtCustomOp::ReleaseAliasMap) = release_alias_map;
 }
 
 OrtStatusPtr TapOperator::CreateKernelV2(const OrtApi& api, const OrtKernelInfo* info, void** kernel) const {

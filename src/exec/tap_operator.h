@@ -22,7 +22,8 @@ struct TapKernel {
   std::size_t index_;
 };
 
-/// One per session. Input and output have the same type and share their memory (alias map {0} -> {0}). There is no
+/// One per session. Input and output have the same type and share their memory (alias map {0} -> {0}); where receivers
+/// change what they get, only as far as nothing else reads the input (in-place map). There is no
 /// shape inference function: the runtime takes the shape from what the kernel gives. The runtime calls the kernels of a
 /// run in the thread that started it, which is how they find its receiver.
 class TapOperator : public Ort::CustomOpBase<TapOperator, TapKernel, true> {
@@ -44,7 +45,7 @@ class TapOperator : public Ort::CustomOpBase<TapOperator, TapKernel, true> {
     std::exception_ptr error_;  // exceptions must not pass through the runtime
   };
 
-  TapOperator();
+  explicit TapOperator(bool edits);
 
   const char* GetName() const { return kTapOperator; }
   std::size_t GetInputTypeCount() const { return 1; }

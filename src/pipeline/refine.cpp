@@ -30,9 +30,13 @@ constexpr std::size_t kJudgingRunsPerSample = 6;
 constexpr std::size_t kMostAssignments = 15;
 constexpr std::size_t kMostRemovals = 7;
 // Without a target: up to a tenth of the multiplications, for choices that take away at least 1 % of the error and
-// three times their share of the multiplications, until the error is below 0.1 % (30 dB).
-constexpr accuracy::ChoiceLimits kAutomatic{.macs = 0.1, .worth_removing = 0.01, .ratio = 3, .error = 1e-3};
-constexpr accuracy::ChoiceLimits kNone{.macs = 1 + 1e-9, .worth_removing = 0, .ratio = 0, .error = 0};
+// three times their share of the multiplications, until the error is below 0.01 % (40 dB).
+constexpr accuracy::ChoiceLimits kAutomatic{.macs = 0.1, .worth_removing = 0.01, .ratio = 3, .error = 1e-4};
+constexpr accuracy::ChoiceLimits kNone{
+    .macs = std::numeric_limits<double>::infinity(), .worth_removing = 0, .ratio = 0, .error = 0};
+
+// The cost of a table, as a share of the multiplications: dear, since it is the size of the model that grows.
+constexpr double kTable = 1;
 
 double decibels(double ratio) { return ratio > 0 ? 10 * std::log10(ratio) : std::numeric_limits<double>::infinity(); }
 
@@ -152,13 +156,17 @@ class Refiner {
       const auto work = graph::work_of(prepared_.model, index_, types, nodes[n]);
       const double macs = work ? static_cast<double>(work->macs) : 0;
       all += macs;
-      if (placement_.selected[n] && accuracy::is_product(nodes[n])) {
+      if (placement_.selected[n] && accuracy::is_table(nodes[n], index_)) {
+        candidates.push_back({n, kTable});
+      } else if (placement_.selected[n] && accuracy::is_product(nodes[n])) {
         candidates.push_back({n, macs});
       } else {
         others += macs;
       }
     }
-    for (auto& candidate : candidates) candidate.macs = all > 0 ? candidate.macs / all : 0;
+    for (auto& candidate : candidates) {
+      if (candidate.macs != kTable) candidate.macs = all > 0 ? candidate.macs / all : 0;
+    }
     other_macs_ = all > 0 ? others / all : 0;
     return candidates;
   }

@@ -36,12 +36,13 @@ class Trials {
         source_(source),
         options_(options),
         quantizer_(params),
-        branch_(runtime, model.model, model.types, options.cuts, options.spool,
-                {.session = {exec::Tuning::lean, options.threads, options.stop, false, {}},
-                 .taps = model.taps,
-                 .batch_invariant = false,
-                 .name = "trial-",
-                 .inputs_of = {}}),
+        branch_(
+            runtime, model.model, model.types, options.cuts, options.spool,
+            {.session = {.tuning = exec::Tuning::lean, .threads = options.threads, .stop = options.stop, .edits = true},
+             .taps = model.taps,
+             .batch_invariant = false,
+             .name = "trial-",
+             .inputs_of = {}}),
         results_(trials.size(), TrialResult(model.points.size())) {}
 
   std::vector<TrialResult> run() {

@@ -59,8 +59,11 @@ def without_progress(stderr: str) -> str:
 
 
 def detent(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    """Runs the binary; options go to subprocess.run."""
+    """Runs the binary; options go to subprocess.run. What quantizes does so as quantize_static, if no preset is named."""
     command = [str(DETENT), *map(str, arguments)]
+    quantizes = command[1:2] in (["quantize"], ["plan"], ["calibrate"]) and "--merge" not in command
+    if quantizes and "--preset" not in command:
+        command += ["--preset", "plain"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
     result.stderr = without_progress(result.stderr)
     return result
