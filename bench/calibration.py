@@ -49,10 +49,10 @@ def detent_tools(a: argparse.Namespace, model: str, data: str, work: str) -> lis
     """The samples run once for all methods; then each method takes its ranges from the statistics."""
     stats, out = work + "/statistics", work + "/detent.onnx"
     shared = ["--json", "--threads", str(a.threads), *a.detent_options.split()]
-    calibrate = [a.detent, "calibrate", model, "-o", stats, "--calibration-data", data + "/npz", *shared]
+    calibrate = [a.detent, "calibrate", model, "--preset", "plain", "-o", stats, "--calibration-data", data + "/npz", *shared]
     tools = [Tool("detent", "calibrate", calibrate, detent_stage, stats)]
     for method in a.methods:
-        command = [a.detent, "quantize", model, "-o", out, "--statistics", stats, "--method", method, *shared]
+        command = [a.detent, "quantize", model, "--preset", "plain", "-o", out, "--statistics", stats, "--method", method, *shared]
         tools.append(Tool("detent", method, command, detent_stage, out))
     return tools
 

@@ -77,7 +77,20 @@ def tools_of(a: argparse.Namespace, model: str, data: str, work: str) -> list[To
     tools = []
     for name in a.detent_settings:
         out = f"{work}/detent-{name.replace(' ', '-')}.onnx"
-        command = [a.detent, "quantize", model, "-o", out, "--calibration-data", data + "/npz", "--json", "--threads", threads]
+        command = [
+            a.detent,
+            "quantize",
+            model,
+            "--preset",
+            "plain",
+            "-o",
+            out,
+            "--calibration-data",
+            data + "/npz",
+            "--json",
+            "--threads",
+            threads,
+        ]
         command += ["--weight-type", a.weight_type, *DETENT[name]]
         if name != "nearest":
             command += ["--num-iterations", iterations, "--finetune-batch-size", batch]

@@ -15,9 +15,9 @@ def method_tools(a: argparse.Namespace, model: str, data: str, work: str) -> lis
     """A whole quantize for each method, and calibrate, which gathers for all methods and so needs the most."""
     given = ["--calibration-data", data + "/npz", "--threads", str(a.threads), *a.detent_options.split()]
     out, stats = work + "/detent.onnx", work + "/statistics"
-    tools = [Tool("detent", "calibrate", [a.detent, "calibrate", model, "-o", stats, *given], output=stats)]
+    tools = [Tool("detent", "calibrate", [a.detent, "calibrate", model, "--preset", "plain", "-o", stats, *given], output=stats)]
     for method in a.methods:
-        command = [a.detent, "quantize", model, "-o", out, *given, "--method", method]
+        command = [a.detent, "quantize", model, "--preset", "plain", "-o", out, *given, "--method", method]
         tools.append(Tool("detent", f"quantize {method}", command, output=out))
     return tools
 

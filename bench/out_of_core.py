@@ -116,6 +116,8 @@ def main() -> int:
     command = [
         a.detent,
         "calibrate",
+        "--preset",
+        "plain",
         str(model),
         "-o",
         str(a.dir / "statistics"),

@@ -26,7 +26,19 @@ def parse_size(text: str) -> float:
 def run(args: argparse.Namespace, folder: pathlib.Path, *options: str) -> dict:
     """Wall time of calibration, peak memory, bytes written and read, hash of the statistics."""
     output = folder / "overlap.stats"
-    command = [args.detent, "calibrate", args.model, "-o", output, "--calibration-data", args.samples, "--work-dir", folder]
+    command = [
+        args.detent,
+        "calibrate",
+        args.model,
+        "--preset",
+        "plain",
+        "-o",
+        output,
+        "--calibration-data",
+        args.samples,
+        "--work-dir",
+        folder,
+    ]
     start = time.monotonic()
     result = subprocess.run([*map(str, command), *options], capture_output=True, text=True, check=True)
     whole = time.monotonic() - start

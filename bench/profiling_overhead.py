@@ -50,7 +50,18 @@ def main():
     a = p.parse_args()
     runs = {"plain": [], "profile": []}
     with tempfile.TemporaryDirectory() as folder:
-        plain = [a.detent, "calibrate", a.model, "-o", f"{folder}/out.stats", "--calibration-data", a.data, *a.options]
+        plain = [
+            a.detent,
+            "calibrate",
+            a.model,
+            "--preset",
+            "plain",
+            "-o",
+            f"{folder}/out.stats",
+            "--calibration-data",
+            a.data,
+            *a.options,
+        ]
         commands = {"plain": plain, "profile": [*plain, "--profile", f"{folder}/profile.yaml"]}
         run(plain)  # brings the files into the page cache
         for round_number in range(a.rounds):

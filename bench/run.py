@@ -54,6 +54,8 @@ def commands(a, model, data, threads, work):
             tools["detent " + method] = [
                 a.detent,
                 "quantize",
+                "--preset",
+                "plain",
                 model,
                 "-o",
                 f"{work}/detent.onnx",

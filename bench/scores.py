@@ -85,9 +85,11 @@ class Job:
         finally:
             shutil.rmtree(scratch)
 
-    def run_detent(self, verb: str, *options: Any) -> None:
+    def run_detent(self, verb: str, *options: Any, preset: str = "plain") -> None:
         selection = ["--op-types", ",".join(self.column.op_types)] if self.column.op_types else []
-        self.run([self.detent, verb, self.folder / "model.onnx", "--threads", self.threads, *selection, *options])
+        self.run(
+            [self.detent, verb, self.folder / "model.onnx", "--preset", preset, "--threads", self.threads, *selection, *options]
+        )
 
     def calibrate(self) -> None:
         """The samples are run once for all methods; the model for the peers is made on the way."""
@@ -97,6 +99,9 @@ class Job:
     def quantize_detent(self, method: str, *options: Any) -> None:
         statistics = ["--statistics", self.folder / "statistics"]
         self.run_detent("quantize", "-o", self.out, *statistics, "--method", *method.split(), *options)
+
+    def quantize_default(self) -> None:
+        self.run_detent("quantize", "-o", self.out, "--calibration-data", self.folder / "calibration", preset="balanced")
 
     def quantize_peer(self, python: str, script: str, method: str, *options: str) -> None:
         files = [self.folder / "prepared.onnx", self.out, self.folder / "calibration"]
@@ -135,7 +140,8 @@ class Row:
 
 
 def rows_of(quark: str | None) -> list[Row]:
-    rows = [Row("detent", method, lambda job, m=method: job.quantize_detent(m)) for method in DETENT_METHODS]
+    rows = [Row("detent", "default", lambda job: job.quantize_default())]
+    rows += [Row("detent, plain", method, lambda job, m=method: job.quantize_detent(m)) for method in DETENT_METHODS]
     ort = lambda method: lambda job: job.quantize_peer(sys.executable, "ort_quantize.py", method)
     rows += [Row("quantize_static", method, ort(method)) for method in ORT_METHODS]
     amd = lambda method: lambda job: job.quantize_peer(quark, "quark_quantize.py", method, "as-detent")

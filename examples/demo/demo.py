@@ -8,7 +8,6 @@ purpose (no numpy here): Linux counts a parent's memory at the moment of the for
 
 import os
 import pathlib
-import platform
 import shutil
 import subprocess
 import sys
@@ -40,15 +39,6 @@ def python(script, *arguments):
     return measured([sys.executable, HERE / script, *arguments])
 
 
-def overflows():
-    """Whether ONNX Runtime's 8-bit products can overflow here: on x86 they do without VNNI, unless weights keep to 7 bits."""
-    try:
-        flags = pathlib.Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-    return platform.machine() == "x86_64" and "avx512_vnni" not in flags and "avx_vnni" not in flags
-
-
 def megabytes(count):
     return f"{count / 1e6:.2f} MB" if count < 1e6 else f"{count / 1e6:.1f} MB"
 
@@ -74,8 +64,6 @@ def demo(task, work):
         "--profile",
         profile,
     ]
-    if overflows():
-        command += ["--weight-type", "uint8"]
     _, seconds, peak = measured(command)
     if (work / "train.npy").is_file():
         python("score.py", work / "model.onnx", work / "train.npy", work / "features.npy")
@@ -97,8 +85,6 @@ def main(tasks):
     for task in tasks:
         with tempfile.TemporaryDirectory(dir=BUILD / "demo") as work:
             demo(task, pathlib.Path(work))
-    if overflows():
-        print("\nThis CPU has no VNNI, so weights are uint8: the runtime's sums of uint8 x int8 products would overflow on it.")
     print("\nPeak memory of inference includes Python with NumPy and ONNX Runtime itself.")
 
 

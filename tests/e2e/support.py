@@ -28,6 +28,8 @@ TYPES = {
     "uint4": QuantType.QUInt4,
 }
 
+PLAIN = ["--preset", "plain"]
+
 Sample = dict[str, np.ndarray]
 Path = pathlib.Path
 
@@ -55,7 +57,7 @@ class Config:
 
 def without_progress(stderr: str) -> str:
     """What was said beside the lines that runs of more than ten seconds write, as any may on a busy machine."""
-    return re.sub(r"^(calibrate|compare|finetune): \d+.*\n", "", stderr, flags=re.MULTILINE)
+    return re.sub(r"^(calibrate|compare|finetune|accuracy): \d+.*\n", "", stderr, flags=re.MULTILINE)
 
 
 def detent(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
@@ -63,7 +65,7 @@ def detent(*arguments: object, **options: object) -> subprocess.CompletedProcess
     command = [str(DETENT), *map(str, arguments)]
     quantizes = command[1:2] in (["quantize"], ["plan"], ["calibrate"]) and "--merge" not in command
     if quantizes and "--preset" not in command:
-        command += ["--preset", "plain"]
+        command += PLAIN
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
     result.stderr = without_progress(result.stderr)
     return result

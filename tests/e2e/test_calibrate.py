@@ -153,6 +153,7 @@ def test_same_statistics_with_mpi(setup: Setup, ranks: int, tmp_path: Path) -> N
     }
     output = tmp_path / "ranks.stats"
     command = [launcher, "-n", ranks, DETENT, "calibrate", setup.model, "-o", output, "--calibration-data", setup.data]
+    command += support.PLAIN
     result = subprocess.run(
         list(map(str, [*command, "--most-common", "--json"])),
         env={**os.environ, **settings},
@@ -237,7 +238,7 @@ def peak_megabytes(model: Path, data: Path, folder: Path) -> float:
         "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    command = [DETENT, "calibrate", model, "-o", folder / "s.stats", "--calibration-data", data, "--threads", "1"]
+    command = [DETENT, "calibrate", model, "-o", folder / "s.stats", "--calibration-data", data, "--threads", "1", *support.PLAIN]
     result = subprocess.run([sys.executable, "-c", program, *map(str, command)], capture_output=True, text=True, check=True)
     return int(result.stdout) / 1024
 

@@ -111,7 +111,8 @@ def test_stopped_by_the_user(number: signal.Signals, delay: float, place: Place)
     np.save(data / "0.npy", sample)
     for i in range(1, 200):
         os.link(data / "0.npy", data / f"{i}.npy")
-    command = [DETENT, "quantize", support.MODELS / "ppocr_det.onnx", "-o", place.output, "--calibration-data", data]
+    model = support.MODELS / "ppocr_det.onnx"
+    command = [DETENT, "quantize", model, "-o", place.output, "--calibration-data", data, *support.PLAIN]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=place.environment)
     time.sleep(delay)
     process.send_signal(number)

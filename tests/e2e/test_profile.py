@@ -87,7 +87,7 @@ def evict(path: Path) -> None:
 def test_disk_traffic_is_that_of_the_kernel(ocr: tuple[Path, Path], tmp_path: Path, off_disk: Path) -> None:
     def run(name: str) -> tuple[dict, Path]:
         profile = off_disk / f"{name}.yaml"
-        options = ["--calibration-data", ocr[1], "--profile", profile, "--work-dir", off_disk, "--samples", 2]
+        options = ["--calibration-data", ocr[1], "--profile", profile, "--work-dir", off_disk, "--samples", 2, *support.PLAIN]
         return run_measured(off_disk / "counts", "quantize", ocr[0], "-o", tmp_path / f"{name}.onnx", *options), profile
 
     run("warm")  # the program's own pages are read before anything is measured
@@ -108,7 +108,7 @@ def on_memory(path: Path) -> bool:
 def test_a_killed_run_leaves_a_readable_file(ocr: tuple[Path, Path], tmp_path: Path) -> None:
     """Killed in the middle of calibration: the checkpoints so far are there whole, the summary is not."""
     profile = tmp_path / "p.yaml"
-    options = ["--calibration-data", ocr[1], "--profile", profile, "--threads", 1]
+    options = ["--calibration-data", ocr[1], "--profile", profile, "--threads", 1, *support.PLAIN]
     command = [str(word) for word in (support.DETENT, "calibrate", ocr[0], "-o", tmp_path / "s.stats", *options)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         while run.poll() is None and not (profile.exists() and "Calibration Start" in profile.read_text()):

@@ -40,7 +40,8 @@ class Case:
 
     def command(self, *options: object) -> list[str]:
         common = ["quantize", self.model, "-o", self.output, "--calibration-data", self.data, "--work-dir", self.work]
-        return [str(part) for part in [*common, "--threads", 2, *options]]
+        preset = [] if "--preset" in options else support.PLAIN
+        return [str(part) for part in [*common, "--threads", 2, *preset, *options]]
 
     def run(self, *options: object, failpoint: str = "") -> subprocess.CompletedProcess[str]:
         return support.detent(*self.command(*options), env={**os.environ, "DETENT_FAILPOINT": failpoint})

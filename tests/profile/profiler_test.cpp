@@ -177,12 +177,12 @@ TEST(Profiler, WatchesTheSumOfDirectories) {
   const TempDir one, two;
   const TempDir out;
   const fs::path path = out.path() / "profile.yaml";
+  std::ofstream(one.path() / "a") << std::string(3 * kMiB, 'a');
+  std::ofstream(two.path() / "b") << std::string(2 * kMiB, 'b');
   Profiler profiler(path);
   profiler.watch_directory(one.path());
   profiler.watch_directory(two.path());
   profiler.watch_directory(out.path() / "never there");
-  std::ofstream(one.path() / "a") << std::string(3 * kMiB, 'a');
-  std::ofstream(two.path() / "b") << std::string(2 * kMiB, 'b');
   std::this_thread::sleep_for(1200ms);  // past one scan
   fs::remove(one.path() / "a");
   profiler.finish();

@@ -1,0 +1,115 @@
+#include "accuracy/integer_chains.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "quantize/selection.h"
+#include "quantize/support.h"
+
+namespace detent::accuracy {
+namespace {
+
+using quantization::testing::Builder;
+using quantization::testing::find;
+
+quantization::FloatParts chains(const Builder& b) {
+  return integer_chains(b.model, graph::Index(b.model), quantization::select_nodes(b.model, {}));
+}
+
+// Names of the nodes that compute on integers.
+std::set<std::string> kept(const Builder& b) {
+  const auto floats = chains(b);
+  std::set<std::string> names;
+  for (std::size_t n = 0; n < floats.nodes.size(); ++n) {
+    if (!floats.nodes[n]) names.insert(b.model.graph.nodes[n].name());
+  }
+  return names;
+}
+
+Builder& conv(Builder& b, const std::string& in, const std::string& out) {
+  return b.constant("w_" + out, {4, 4, 1, 1}).node("Conv", {in, "w_" + out}, {out});
+}
+
+TEST(IntegerChains, AResidualBlockStaysInIntegers) {
+  Builder b;
+  b.input("x");
+  conv(b, "x", "a");
+  b.node("Relu", {"a"}, {"r"});
+  conv(b, "r", "c");
+  b.node("Add", {"c", "r"}, {"s"}).node("MaxPool", {"s"}, {"m"});
+  conv(b, "m", "y").output("y");
+  EXPECT_EQ(kept(b), (std::set<std::string>{"n_a", "n_r", "n_c", "n_s", "n_m", "n_y"}));
+}
+
+TEST(IntegerChains, GatesSoftmaxAndArithmeticWithConstantsStayInFloat) {
+  Builder b;
+  b.input("x").constant("k", {1});
+  conv(b, "x", "a");
+  b.node("Sigmoid", {"a"}, {"g"}).node("Mul", {"a", "g"}, {"silu"});
+  conv(b, "silu", "c");
+  b.node("Add", {"c", "k"}, {"shifted"});
+  conv(b, "shifted", "d");
+  b.node("Softmax", {"d"}, {"y"}).output("y");
+  EXPECT_EQ(kept(b), (std::set<std::string>{"n_a", "n_c", "n_d"}));
+}
+
+TEST(IntegerChains, WhatNoProductReadsStaysInFloatButForTheActivationOfAConvolution) {
+  Builder b;
+  b.input("x");
+  conv(b, "x", "a");
+  b.node("Relu", {"a"}, {"r"}).node("Concat", {"r", "a"}, {"both"}).node("Sigmoid", {"both"}, {"y"}).output("y");
+  EXPECT_EQ(kept(b), (std::set<std::string>{"n_a"})) << "the Relu is not the only reader";
+  Builder alone;
+  alone.input("x");
+  conv(alone, "x", "a");
+  alone.node("Relu", {"a"}, {"r"}).node("Sigmoid", {"r"}, {"y"}).output("y");
+  EXPECT_EQ(kept(alone), (std::set<std::string>{"n_a", "n_r"}));
+}
+
+TEST(IntegerChains, ResultsOfMatrixProductsAreIntegersOnlyForProducts) {
+  Builder b;
+  b.input("x").constant("w", {4, 4}).constant("v", {4, 4}).constant("u", {4, 4});
+  b.node("MatMul", {"x", "w"}, {"a"}).node("Transpose", {"a"}, {"t"}).node("MatMul", {"t", "v"}, {"c"});
+  b.node("Erf", {"c"}, {"e"}).node("MatMul", {"e", "u"}, {"y"}).output("y");
+  const auto floats = chains(b);
+  EXPECT_EQ(floats.values, (std::set<std::string>{"c", "y"}));
+  const auto placement = quantization::place(b.model, b.types, {}, floats);
+  EXPECT_NE(find(placement, "a"), nullptr);
+  EXPECT_NE(find(placement, "t"), nullptr);
+  EXPECT_EQ(find(placement, "c"), nullptr);
+  EXPECT_EQ(find(placement, "y"), nullptr);
+}
+
+TEST(IntegerChains, WhatAFloatNodeMadeIsReadAsItIsByFloatNodes) {
+  Builder b;
+  b.input("x").constant("w", {4, 4});
+  b.node("Erf", {"x"}, {"e"}).node("MatMul", {"e", "w"}, {"m"}).node("Add", {"m", "e"}, {"y"}).output("y");
+  const auto placement = quantization::place(b.model, b.types, {}, chains(b));
+  ASSERT_NE(find(placement, "e"), nullptr);
+  EXPECT_TRUE(find(placement, "e")->bypassed);
+  quantization::Params params;
+  for (const auto& mark : placement.marks)
+    params[mark.value] = {QuantType::uint8, {{1.0F, 128}}, {}, mark.value, {0, 255}};
+  auto model = b.model;
+  std::vector<std::string> notes;
+  quantization::insert(model, placement, params, {}, notes);
+  for (const auto& node : model.graph.nodes) {
+    if (node.op_type() == "Add") {
+      EXPECT_EQ(node.inputs()[1], "e");
+    }
+    if (node.op_type() == "MatMul") {
+      EXPECT_EQ(node.inputs()[0], "e_DequantizeLinear_Output");
+    }
+  }
+}
+
+TEST(IntegerChains, TablesAreKept) {
+  Builder b;
+  b.input("i").type("i", onnx::DataType::int64).constant("table", {10, 4}).constant("w", {4, 4});
+  b.node("Gather", {"table", "i"}, {"rows"}).node("Erf", {"rows"}, {"e"}).node("MatMul", {"e", "w"}, {"y"}).output("y");
+  EXPECT_EQ(kept(b), (std::set<std::string>{"n_rows", "n_y"}));
+}
+
+}  // namespace
+}  // namespace detent::accuracy

@@ -1,0 +1,239 @@
+"""The preset `balanced`: what stays in float, what is measured, and targets of accuracy."""
+
+import itertools
+import json
+import pathlib
+import sys
+
+import graphs
+import numpy as np
+import pytest
+import support
+from support import Path, Sample
+
+import onnx
+from onnx import TensorProto, numpy_helper
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+BALANCED = ["--preset", "balanced"]
+BY_COMMAND = ["--accuracy-target", 1, "--accuracy-metric", "command", "--accuracy-command"]
+USAGE, BAD_INPUT = 2, 3
+
+
+def chain(layers: int = 5) -> onnx.ModelProto:
+    """Products of unlike sizes, one of which has an input of a few large values."""
+    b = graphs.Builder(5)
+    x, width = "x", 16
+    for i, out in enumerate([32, 8, 48, 24, 10][:layers]):
+        x = b.add("Tanh" if i != 2 else "Exp", b.add("MatMul", x, b.weight(f"w{i}", width, out, scale=0.35), name=f"product{i}"))
+        width = out
+    return b.model({"x": (FLOAT, ["N", 16])}, [x])
+
+
+def chain_samples(count: int = 16) -> list[Sample]:
+    rng = np.random.default_rng(6)
+    return [{"x": rng.normal(size=(4, 16)).astype(np.float32)} for _ in range(count)]
+
+
+def attention() -> onnx.ModelProto:
+    """One head whose mask adds -3.4e38 where nothing shall be looked at."""
+    b = graphs.Builder(7)
+    q, k, v = (b.add("MatMul", "x", b.weight(n, 16, 16, scale=0.4), name=n + "_product") for n in "qkv")
+    scores = b.add("MatMul", q, b.add("Transpose", k, perm=[0, 2, 1]), name="scores")
+    off = b.add("Mul", b.add("Sub", b.constant("one", 1), "mask"), b.constant("lowest", -3.4028235e38))
+    out = b.add("MatMul", b.add("Softmax", b.add("Add", scores, off), axis=-1), v, name="context")
+    return b.model({"x": (FLOAT, [1, 8, 16]), "mask": (FLOAT, [1, 1, 8])}, [out])
+
+
+def attention_samples(count: int = 8) -> list[Sample]:
+    rng = np.random.default_rng(8)
+    mask = lambda: (np.arange(8) < rng.integers(4, 9)).astype(np.float32)[None, None]
+    return [{"x": rng.normal(size=(1, 8, 16)).astype(np.float32), "mask": mask()} for _ in range(count)]
+
+
+def detector() -> onnx.ModelProto:
+    """Boxes of up to 320 and scores of up to 1 in one output."""
+    b = graphs.Builder(9)
+    x = b.add("Relu", b.add("Conv", "x", b.weight("w", 8, 3, 3, 3), name="body"))
+    boxes = b.add("Mul", b.add("Sigmoid", b.add("Conv", x, b.weight("wb", 4, 8, 1, 1), name="boxes")), b.constant("size", 320))
+    scores = b.add("Sigmoid", b.add("Conv", x, b.weight("ws", 6, 8, 1, 1), name="scores"))
+    return b.model({"x": (FLOAT, [1, 3, 12, 12])}, [b.add("Concat", boxes, scores, axis=1)])
+
+
+def detector_samples(count: int = 8) -> list[Sample]:
+    rng = np.random.default_rng(10)
+    return [{"x": rng.normal(size=(1, 3, 12, 12)).astype(np.float32)} for _ in range(count)]
+
+
+def saved(folder: Path, model: onnx.ModelProto, samples: list[Sample]) -> tuple[Path, Path]:
+    onnx.save(model, folder / "model.onnx")
+    return folder / "model.onnx", support.save_samples(folder / "data", samples)
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    a, b = a.ravel().astype(np.float64), b.ravel().astype(np.float64)
+    return float(a @ b / np.sqrt((a @ a) * (b @ b)))
+
+
+def results(model: Path, samples: list[Sample]) -> np.ndarray:
+    return np.concatenate([out[0] for out in support.outputs(support.check_model(model), samples)])
+
+
+def integer_products(model: Path) -> set[str]:
+    """Products whose data input comes out of a DequantizeLinear."""
+    graph = onnx.load(model).graph
+    made = {name: node.op_type for node in graph.node for name in node.output}
+    products = [n for n in graph.node if n.op_type in ("Conv", "MatMul", "Gemm")]
+    return {n.name for n in products if made.get(n.input[0]) == made.get(n.input[1]) == "DequantizeLinear"}
+
+
+def test_a_mask_ruins_no_range(tmp_path: Path) -> None:
+    samples = attention_samples()
+    model, data = saved(tmp_path, attention(), samples)
+    found = {}
+    for preset in ("plain", "balanced"):
+        support.quantize(model, tmp_path / f"{preset}.onnx", data, "--preset", preset)
+        found[preset] = cosine(results(model, samples), results(tmp_path / f"{preset}.onnx", samples))
+    assert found["balanced"] > 0.999 > 0.99 > found["plain"], found
+    assert integer_products(tmp_path / "balanced.onnx") == {"q_product", "k_product", "v_product", "scores", "context"}
+
+
+def test_small_parts_of_an_output_keep_their_values(tmp_path: Path) -> None:
+    samples = detector_samples()
+    model, data = saved(tmp_path, detector(), samples)
+    found = {}
+    for preset in ("plain", "balanced"):
+        support.quantize(model, tmp_path / f"{preset}.onnx", data, "--preset", preset, "--weight-type", "uint8")
+        scores = [results(path, samples)[:, 4:] for path in (model, tmp_path / f"{preset}.onnx")]
+        found[preset] = np.abs(scores[0] - scores[1]).max()
+    assert found["balanced"] < 0.03 < 0.3 < found["plain"], found
+
+
+def test_each_sensitivity_is_that_of_the_value_alone(tmp_path: Path) -> None:
+    """A weight's: of a float model with that weight replaced by what its integers stand for."""
+    samples = chain_samples(16)[:1]  # one sample only, so that the same ones are measured
+    model, data = saved(tmp_path, chain(3), samples)  # few enough values for one trial each
+    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--sensitivity", "report")
+    told = {s["value"]: s for s in report["accuracy"]["sensitivities"] if s["kind"] == "weight"}
+    integers = onnx.load(tmp_path / "q.onnx").graph
+    tensors = {t.name: numpy_helper.to_array(t) for t in integers.initializer}
+    reference = results(model, samples).astype(np.float64)
+    assert len(told) == 3
+    for name in told:
+        changed = onnx.load(model)
+        for tensor in changed.graph.initializer:
+            if tensor.name == name:
+                q, scale, zero = (tensors[name + part] for part in ("_quantized", "_scale", "_zero_point"))
+                tensor.CopyFrom(numpy_helper.from_array(((q.astype(np.float32) - zero) * scale).astype(np.float32), name))
+        onnx.save(changed, tmp_path / "changed.onnx")
+        error = np.square(results(tmp_path / "changed.onnx", samples) - reference).sum() / np.square(reference).sum()
+        assert told[name]["error"] == pytest.approx(error, rel=1e-3), name
+
+
+@pytest.fixture(scope="module")
+def products(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return saved(tmp_path_factory.mktemp("chain"), chain(), chain_samples())
+
+
+def macs(model: Path, floats: set[str]) -> int:
+    """Multiplications, times the bits that they are made with."""
+    graph = onnx.load(model).graph
+    shapes = {t.name: t.dims for t in graph.initializer}
+    cost = {n.name: int(np.prod(shapes[n.input[1]])) for n in graph.node if n.op_type == "MatMul"}
+    return sum(count * (32 if name in floats else 8) for name, count in cost.items())
+
+
+def test_a_target_is_reached_at_nearly_the_least_cost(products: tuple[Path, Path], tmp_path: Path) -> None:
+    """Beside all 32 assignments, each written by detent and measured by ONNX Runtime on the samples that detent judges by."""
+    model, data = products
+    names = [n.name for n in onnx.load(model).graph.node if n.op_type == "MatMul"]
+    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--sensitivity", "off")
+    assert "accuracy" not in report
+    target = 42.0
+    options = [*BALANCED, "--accuracy-target", target, "--accuracy-metric", "sqnr"]
+    report = support.quantize(model, tmp_path / "q.onnx", data, *options)
+    assert report["accuracy"]["sqnr_db"] >= target
+    samples = support.load_samples(data)[: report["accuracy"]["samples"]]
+    reference = [[results(model, samples)]]
+    chosen = macs(model, set(names) - integer_products(tmp_path / "q.onnx"))
+    costs = []
+    for count in range(len(names)):
+        for floats in itertools.combinations(names, count):
+            left = ["--exclude-nodes", ",".join(floats)] if floats else []
+            out = tmp_path / "try.onnx"
+            support.quantize(model, out, data, *BALANCED, "--sensitivity", "off", *left)
+            if support.sqnr(reference, [[results(out, samples)]]) >= target:
+                costs.append(macs(model, set(floats)))
+    assert chosen <= 1.1 * min(costs), (chosen, sorted(costs)[:5])
+    assert chosen > macs(model, set()), "the target asks for something"
+
+
+def test_a_target_that_integers_reach_leaves_all_of_them(products: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = products
+    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--accuracy-target", 0.9)
+    assert report["accuracy"]["float_nodes"] == []
+    assert report["accuracy"]["integer_macs"] == pytest.approx(1)
+    assert report["accuracy"]["cosine"] >= 0.9
+
+
+def test_a_command_scores(products: tuple[Path, Path], tmp_path: Path) -> None:
+    """The score: 1 minus the share of products in integers, so that only fewer of them raise it."""
+    model, data = products
+    script = tmp_path / "it's a score.py"
+    script.write_text(
+        "import sys, onnx\n"
+        "nodes = onnx.load(sys.argv[1]).graph.node\n"
+        "made = {name: n.op_type for n in nodes for name in n.output}\n"
+        "products = [n for n in nodes if n.op_type == 'MatMul']\n"
+        "print('score:', sum(made.get(n.input[1]) != 'DequantizeLinear' for n in products) / len(products))\n"
+    )
+    command = f'{sys.executable} "{script}"'
+    options = [*BALANCED, "--accuracy-target", 0.4, "--accuracy-metric", "command", "--accuracy-command", command]
+    report = support.quantize(model, tmp_path / "q.onnx", data, *options)
+    assert report["accuracy"]["score"] == pytest.approx(0.4)
+    assert len(report["accuracy"]["float_nodes"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "says", "options"),
+    [
+        (USAGE, "--preset plain says so already", ["--preset", "plain", "--accuracy-target", 0.9]),
+        (USAGE, "5 is not above 0 and at most 1", ["--accuracy-target", 5]),
+        (USAGE, "go together", ["--accuracy-metric", "command", "--accuracy-target", 1]),
+        (BAD_INPUT, "ended with status 7", [*BY_COMMAND, "exit 7;"]),
+        (BAD_INPUT, "printed no number", [*BY_COMMAND, "true"]),
+        (BAD_INPUT, "only the float model reaches", ["--accuracy-metric", "sqnr", "--accuracy-target", 200]),
+    ],
+)
+def test_errors(products: tuple[Path, Path], tmp_path: Path, code: int, says: str, options: list[object]) -> None:
+    preset = [] if "--preset" in options else BALANCED
+    common = ["quantize", products[0], "-o", tmp_path / "q.onnx", "--calibration-data", products[1]]
+    result = support.detent(*common, *preset, *options)
+    assert result.returncode == code, result.stderr
+    assert says in result.stderr
+    assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = support.prepare_task("ppocr_cls", tmp_path_factory.mktemp("task") / "ppocr_cls")
+    return folder / "model.onnx", folder / "calibration"
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--segments", 3], ["--segments", 4, "--memory-level", 2, "--prefetch", 0], ["--workers", 2]], ids=str
+)
+def test_budgets_change_nothing(trained: tuple[Path, Path], tmp_path: Path, options: list[object]) -> None:
+    common = [*BALANCED, "--samples", 4, "--threads", 2, "--accuracy-target", 50, "--accuracy-metric", "sqnr"]
+    support.quantize(trained[0], tmp_path / "plain.onnx", trained[1], *common)
+    support.quantize(trained[0], tmp_path / "other.onnx", trained[1], *common, *options)
+    assert support.sha256(tmp_path / "plain.onnx") == support.sha256(tmp_path / "other.onnx")
+
+
+def test_without_samples_nothing_is_measured(products: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = products
+    statistics = support.calibrate(model, tmp_path / "s", data, *BALANCED)
+    result = support.detent("quantize", model, "-o", tmp_path / "q.onnx", "--statistics", statistics, *BALANCED, "--json")
+    assert result.returncode == 0, result.stderr
+    assert "accuracy" not in json.loads(result.stdout)
+    assert pathlib.Path(tmp_path / "q.onnx").exists()
