@@ -189,6 +189,7 @@ def parse() -> argparse.Namespace:
     p.add_argument("--detent", default="build/detent")
     p.add_argument("--runtime", help="ONNX Runtime library for detent")
     p.add_argument("--memory-limit-mb", type=float, help="of a child's own memory (default: 60 %% of what is available)")
+    p.add_argument("--rows", help="only rows of these tools or methods, as in 'default,quantize_static'")
     p.add_argument("--time-limit", type=float, default=3600, help="seconds for one run of one tool")
     p.add_argument("--json", help="write the scores to this file")
     a = p.parse_args()
@@ -206,6 +207,8 @@ def main() -> None:
     a = parse()
     env = environment(a.runtime)
     rows = rows_of(find_quark(a.quark_python, env))
+    if a.rows:
+        rows = [row for row in rows if {row.tool, row.method} & set(a.rows.split(","))]
     scores = []
     for name in a.columns:
         with tempfile.TemporaryDirectory(prefix="detent-scores-") as folder:

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/config_file.h"
 #include "cli/signals.h"
 #include "detent/error.h"
 
@@ -27,14 +28,15 @@ int run(int argc, char** argv) {
       "interrupted, 1 a bug.");
 
   const detent::cli::Signals signals;
-  const std::vector<std::string> words(argv, argv + argc);
+  const auto words = detent::cli::with_config_file({argv, argv + argc});
   detent::cli::add_quantize(app, signals.token(), words);
   detent::cli::add_calibrate(app, signals.token(), words);
   detent::cli::add_plan(app);
   detent::cli::add_inspect(app);
   detent::cli::add_compare(app, signals.token());
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> reversed(words.rbegin(), words.rend() - 1);  // as CLI11 takes them, without the program
+    app.parse(std::move(reversed));
   } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {

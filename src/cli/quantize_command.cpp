@@ -146,6 +146,7 @@ void add_quantize(CLI::App& app, std::stop_token stop, const std::vector<std::st
   options.command = words;
   command->add_option("MODEL", options.model, "float ONNX model")->required()->option_text(" ");
   command->add_option("-o,--output", options.output, "quantized model to write")->required()->option_text("FILE");
+  command->footer("--config FILE takes options from a YAML file, spelled as here without the dashes; those given here count.");
   add_quantization(*command, options);
   command
       ->add_option("--external-data-threshold", args->external_threshold,
