@@ -10,8 +10,7 @@
 namespace detent::finetune {
 namespace {
 
-constexpr std::size_t kRows = 256;    // of one piece of work
-constexpr double kLeastPivot = 1e-5;  // of the mean of the diagonal: below, floats hold nothing but rounding
+constexpr std::size_t kRows = 256;  // of one piece of work
 
 Gemm subtract(std::size_t m, std::size_t n, std::size_t k, bool transpose_b) {
   Gemm shape;
@@ -26,7 +25,8 @@ Gemm subtract(std::size_t m, std::size_t n, std::size_t k, bool transpose_b) {
 
 }  // namespace
 
-Cholesky::Cholesky(std::vector<float> matrix, std::size_t n, const Kernels& kernels, std::size_t threads)
+Cholesky::Cholesky(std::vector<float> matrix, std::size_t n, const Kernels& kernels, std::size_t threads,
+                   double least_pivot)
     : factor_(std::move(matrix)), dependent_(n), n_(n), kernels_(kernels) {
   double trace = 0;
   for (std::size_t i = 0; i < n; ++i) trace += factor_[i * n + i];
@@ -41,7 +41,7 @@ Cholesky::Cholesky(std::vector<float> matrix, std::size_t n, const Kernels& kern
       kernels_.gemm(subtract(rows, last - first, first, true), this->row(row), n, this->row(first), n,
                     factor_.data() + row * n + first, n);
     });
-    factor_diagonal(first, last, mean);
+    factor_diagonal(first, last, mean, least_pivot);
     parallel_for(pieces, threads, [&](std::size_t piece) {
       const std::size_t row = first + piece * kRows;
       solve_rows(first, last, std::max(row, last), std::min(row + kRows, n));
@@ -49,7 +49,7 @@ Cholesky::Cholesky(std::vector<float> matrix, std::size_t n, const Kernels& kern
   }
 }
 
-void Cholesky::factor_diagonal(std::size_t first, std::size_t last, double mean) {
+void Cholesky::factor_diagonal(std::size_t first, std::size_t last, double mean, double least_pivot) {
   for (std::size_t i = first; i < last; ++i) {
     float* line = factor_.data() + i * n_;
     for (std::size_t j = first; j < i; ++j) {
@@ -58,7 +58,7 @@ void Cholesky::factor_diagonal(std::size_t first, std::size_t last, double mean)
       line[j] = dependent_[j] != 0 ? 0.0F : static_cast<float>(rest / other[j]);
     }
     const double pivot = line[i] - dot_double(line + first, line + first, i - first);
-    dependent_[i] = pivot > kLeastPivot * mean ? 0 : 1;  // what is left of its other entries is rounding, too
+    dependent_[i] = pivot > least_pivot * mean ? 0 : 1;  // what is left of its other entries is rounding, too
     line[i] = static_cast<float>(std::sqrt(dependent_[i] != 0 ? mean : pivot));
   }
 }
@@ -73,8 +73,8 @@ void Cholesky::solve_rows(std::size_t first, std::size_t last, std::size_t begin
   }
 }
 
-void Cholesky::solve(float* values, std::size_t rows) const {
-  for (std::size_t first = 0; first < n_; first += kBlock) {  // Z Lᵀ = B
+void Cholesky::solve_half(float* values, std::size_t rows) const {
+  for (std::size_t first = 0; first < n_; first += kBlock) {
     const std::size_t last = std::min(first + kBlock, n_);
     if (first > 0) {
       kernels_.gemm(subtract(rows, last - first, first, true), values, n_, row(first), n_, values + first, n_);
@@ -85,6 +85,10 @@ void Cholesky::solve(float* values, std::size_t rows) const {
         x[j] = (x[j] - dot(x + first, row(j) + first, j - first)) / diagonal(j);
     }
   }
+}
+
+void Cholesky::solve(float* values, std::size_t rows) const {
+  solve_half(values, rows);
   for (std::size_t last = n_; last > 0;) {  // X L = Z
     const std::size_t first = (last - 1) / kBlock * kBlock;
     if (last < n_) {

@@ -4,6 +4,9 @@
 #include <functional>
 #include <numeric>
 
+#include "finetune/cholesky.h"
+#include "finetune/column_form.h"
+
 namespace detent::finetune {
 namespace {
 
@@ -44,6 +47,14 @@ FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std:
   if (iterates(config.rounding)) {
     cost.flops += iterations * (product + kStepFlops * s.weights);
     state += static_cast<double>(kStateArrays) * s.weights + static_cast<double>(threads * kRows) * 2 * s.fan_in;
+  }
+  const auto most = static_cast<double>(most_columns(geometry, config));
+  if (config.rounding == Rounding::gptq && columns <= most) {  // N × N matrices, see column_gptq.cpp
+    cost.flops = columns * columns * (6 * s.fan_in + columns * s.fan_in / (3 * Cholesky::kBlock)) +
+                 (12 + 2 * static_cast<double>(config.coordinate_sweeps)) * 2 * s.weights * columns;
+    cost.bytes = static_cast<std::uint64_t>(sizeof(float) *
+                                            (3 * s.fan_in * columns + 2 * s.fan_in * Cholesky::kBlock + 3 * s.weights));
+    return cost;
   }
   if (config.rounding == Rounding::gptq) {
     cost.flops += matrix * s.fan_in / 3 + 4 * product;

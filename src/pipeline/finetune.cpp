@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "exec/sweep.h"
-#include "finetune/gram.h"
+#include "finetune/column_form.h"
 #include "finetune/kernels.h"
 #include "finetune/solver.h"
 #include "finetune/streamed.h"
@@ -63,7 +63,7 @@ struct Work {
   const TunedLayer* layer = nullptr;
   finetune::LayerGeometry geometry;
   bool streamed = false;
-  std::optional<finetune::GramAccumulator> gram;
+  std::optional<finetune::FormAccumulator> sums;
   std::unique_ptr<StoredSamples> stored;
   std::unique_ptr<StoredSamples> held_back;
 };
@@ -227,7 +227,7 @@ class Tuner {
     } else if (work.streamed) {
       work.stored->add(std::move(record));
     } else {
-      work.gram->add(record[0].shape, floats(record[0]), floats(record[1]));
+      work.sums->add(record[0].shape, floats(record[0]), floats(record[1]));
     }
   }
 
@@ -242,7 +242,7 @@ class Tuner {
       work.stored = std::make_unique<StoredSamples>(options_.spool, name);
     } else {
       check_memory(work, finetune::gram_cost(work.geometry, shape, 1, options_.config, threads).bytes);
-      work.gram.emplace(work.geometry, kernels_, threads);
+      work.sums.emplace(work.geometry, kernels_, threads, options_.config);
     }
     work.held_back = std::make_unique<StoredSamples>(options_.spool, name + "-held-back");
   }
@@ -272,12 +272,12 @@ class Tuner {
       if (config.update_bias && config.rounding == Rounding::adaround)
         solution.bias = finetune::streamed_bias(weights, work.geometry, solution, *work.stored, kernels_, control);
     } else {
-      const auto form = work.gram->take();
-      work.gram.reset();
+      const finetune::AnyForm form = work.sums->take();
+      work.sums.reset();
       solution = finetune::solve(weights, form, bias, config, kernels_, control);
       if (work.held_back->count() == 0) {
-        before = finetune::mean_squared_error(weights, form, finetune::nearest(weights, bias));
-        after = finetune::mean_squared_error(weights, form, solution);
+        before = finetune::mean_squared_error(weights, form, finetune::nearest(weights, bias), kernels_);
+        after = finetune::mean_squared_error(weights, form, solution, kernels_);
       }
     }
     SolvedLayer solved;
