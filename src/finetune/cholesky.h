@@ -31,9 +31,13 @@ class Cholesky {
 
  private:
   void factor_diagonal(std::size_t first, std::size_t last, double mean, double least_pivot);
+  void invert_diagonal(std::size_t first, std::size_t last);
   void solve_rows(std::size_t first, std::size_t last, std::size_t row, std::size_t row_end);
+  /// block · inverse of the diagonal block's factor (or of its transpose), in place: products are faster than solving.
+  void apply_inverse(std::size_t first, std::size_t last, bool transpose, float* block, std::size_t rows) const;
 
   std::vector<float> factor_;
+  std::vector<float> inverse_;  // of the diagonal blocks, n × kBlock
   std::vector<char> dependent_;
   std::size_t n_;
   const Kernels& kernels_;
