@@ -50,7 +50,7 @@ class Problem {
       const AdamStep step = through_adam(config_, i);
       for (std::size_t m = rows.first; m < rows.last; ++m) {
         const auto factor = static_cast<float>(2 * weights_.scale[m] / quadratic_.columns());
-        through_.step(m, slope.data() + (m - rows.first) * k, offset_.data() + m * k, factor, step);
+        through_.step(m, {0, k}, slope.data() + (m - rows.first) * k, offset_.data() + m * k, factor, step);
       }
     }
   }

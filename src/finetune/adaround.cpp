@@ -49,7 +49,8 @@ class Problem {
       quadratic_.product(kernels_, rows, soft_.h(rows.first), slope.data());
       const SoftStep step = SoftStep::at(config_, i);
       for (std::size_t m = rows.first; m < rows.last; ++m) {
-        soft_.step(m, slope.data() + (m - rows.first) * weights_.columns, offset(m), factor(m), certainty_[m], step);
+        soft_.step(m, {0, weights_.columns}, slope.data() + (m - rows.first) * weights_.columns, offset(m), factor(m),
+                   certainty_[m], step);
       }
     }
     if (!loss) return 0;
