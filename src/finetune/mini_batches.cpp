@@ -44,7 +44,23 @@ std::vector<MiniBatch> MiniBatches::load(std::size_t first, std::size_t end) {
     MiniBatch& batch = batches.emplace_back();
     for (std::size_t b = 0; b < size; ++b) batch.push_back(draw(static_cast<std::uint64_t>(i) * size + b));
   }
+  announce(static_cast<std::uint64_t>(first + batches.size()) * size);
   return batches;
+}
+
+// As many samples as there are workers, from this position on and without those that are at hand.
+void MiniBatches::announce(std::uint64_t position) {
+  const std::uint64_t end =
+      static_cast<std::uint64_t>(config_.num_iterations) * std::max<std::size_t>(config_.batch_size, 1);
+  const bool stay = gather_ && bytes_ <= kBatchBytes && config_.drop_ratio >= 1;
+  std::vector<std::size_t> coming;
+  for (std::uint64_t p = position; p < std::min(end, position + order_.size()); ++p) {
+    if (coming.size() == config_.num_workers) break;
+    const std::size_t index = sample_at(p);
+    const bool known = std::find(coming.begin(), coming.end(), index) != coming.end();
+    if (!known && !(stay && drawn_.contains(index))) coming.push_back(index);
+  }
+  if (!coming.empty()) samples_.announce(coming);
 }
 
 std::size_t MiniBatches::sample_at(std::uint64_t position) {

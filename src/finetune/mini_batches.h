@@ -41,6 +41,7 @@ class MiniBatches {
   std::vector<MiniBatch> load(std::size_t first, std::size_t end);
 
  private:
+  void announce(std::uint64_t position);
   std::size_t sample_at(std::uint64_t position);
   void shuffle(std::uint64_t round);
   std::shared_ptr<const Drawn> draw(std::uint64_t position);

@@ -29,11 +29,20 @@ class RoundingVariables {
   const float* bias() const noexcept { return bias_.empty() ? nullptr : bias_.data(); }
   bool trains_bias() const noexcept { return config_.update_bias && !bias_.empty() && through_.has_value(); }
 
-  /// The optimizer's step of an iteration. `slope`: gradient by the quantized weights, of columns of rows. `next`: where
-  /// the values of these columns go afterwards, or null.
+  /// The optimizer's step of an iteration. `slope`: gradient by the quantized weights, of columns of rows. `next`:
+  /// where the values of these columns go afterwards, or null.
   void step(RowRange rows, Patches::Range columns, const float* slope, std::size_t iteration, float* next);
   void step_bias(RowRange rows, const float* slope, std::size_t iteration);
 
+  /// All that steps change.
+  template <class Archive>
+  void visit_state(Archive& archive) {
+    if (soft_) soft_->visit_state(archive);
+    if (through_) through_->visit_state(archive);
+    archive(bias_);
+    archive(bias_mean_);
+    archive(bias_square_);
+  }
   /// Whether nothing is between up and down any more; never of AdaQuant.
   bool decided() const { return soft_ && soft_->decided({0, weights_.rows}); }
   Solution solution() const { return {soft_ ? soft_->integers() : through_->integers(), bias_}; }

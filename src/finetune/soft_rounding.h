@@ -60,6 +60,14 @@ class SoftRounding {
   void prefetch(std::size_t row, Patches::Range columns) const noexcept;
   /// Whether no weight of these rows is between up and down any more.
   bool decided(RowRange rows) const;
+  /// All that step() changes.
+  template <class Archive>
+  void visit_state(Archive& archive) {
+    archive(v_);
+    archive(mean_);
+    archive(square_);
+    archive(h_);
+  }
   /// Up where h ≥ 1/2.
   std::vector<std::int32_t> integers() const;
 

@@ -41,6 +41,14 @@ class StraightThrough {
   void step(std::size_t row, Patches::Range columns, const float* slope, const float* offset, float factor,
             const AdamStep& step);
   std::vector<std::int32_t> integers() const;
+  /// All that step() changes.
+  template <class Archive>
+  void visit_state(Archive& archive) {
+    archive(w_);
+    archive(mean_);
+    archive(square_);
+    archive(q_);
+  }
 
  private:
   const QuantizedWeights& weights_;

@@ -96,7 +96,7 @@ class Problem {
     return sum / static_cast<double>(end - first);
   }
 
-  const RoundingVariables& variables() const noexcept { return variables_; }
+  RoundingVariables& variables() noexcept { return variables_; }
 
  private:
   double run(const std::vector<MiniBatch>& batches, std::size_t first) {
@@ -138,13 +138,21 @@ Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& ge
   Problem problem(weights, geometry, bias, samples, activation, config, kernels, control);
   double last_loss = 0;
   std::size_t begin = 0;
+  const auto state = [&](auto& archive) {
+    archive(begin);
+    archive(last_loss);
+    problem.variables().visit_state(archive);
+  };
+  take_up(control.state, state);
   for (const std::size_t end : checkpoints(config.num_iterations)) {
+    if (end <= begin) continue;
     const double loss = problem.iterate(begin, end);
     if (control.progress) control.progress(end, loss);
     const bool no_better = begin > 0 && config.rounding == Rounding::adaquant && !(loss < last_loss);
     if (config.early_stop && (no_better || problem.variables().decided())) break;
     last_loss = loss;
     begin = end;
+    put_down(control.state, state);
   }
   Solution solution = problem.variables().solution();
   if (config.rounding == Rounding::adaround && config.update_bias && !bias.empty() &&

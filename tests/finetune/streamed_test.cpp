@@ -300,6 +300,64 @@ TEST(Streamed, StopsWhenAskedAndRefusesGptq) {
   }
 }
 
+/// A state in memory. After `stop_after` times it asks the solver to stop.
+class KeptState final : public SolverState {
+ public:
+  Stored load() override { return {nullptr, bytes}; }
+  bool is_due() const override { return true; }
+  void save(std::span<const std::span<const std::byte>> parts) override {
+    bytes.clear();
+    for (const auto part : parts) bytes.insert(bytes.end(), part.begin(), part.end());
+    if (++saved == stop_after) stop.request_stop();
+  }
+
+  std::vector<std::byte> bytes;
+  std::size_t saved = 0;
+  std::size_t stop_after = 0;
+  std::stop_source stop;
+};
+
+// Stopped after each of its intervals, a solver that goes on from its state finds what it finds otherwise.
+TEST(SolverState, GoesOnToTheSameEnd) {
+  const Layer layer = make_layer(product(40, 12), {20, 40}, 4, 4, 7);
+  InMemory samples(layer);
+  const GramForm form = layer.gram();
+  for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+    for (const bool in_batches : {false, true}) {
+      FinetuneConfig config = config_of(rounding, 50);
+      config.update_bias = true;
+      config.learning_rate = rounding == Rounding::adaround ? 0.1 : 1e-3;
+      const auto solve_with = [&](SolverState* state, std::stop_token stop, std::size_t& intervals) {
+        SolveControl control;
+        control.state = state;
+        control.stop = std::move(stop);
+        control.progress = [&](std::size_t, double) { ++intervals; };
+        return in_batches
+                   ? solve_streamed(layer.weights, layer.geometry, layer.bias, samples, {}, config, kernels(), control)
+                   : solve(layer.weights, form, layer.bias, config, kernels(), control);
+      };
+      std::size_t all = 0;
+      const Solution whole = solve_with(nullptr, {}, all);
+      EXPECT_EQ(all, 10U);
+      KeptState state;
+      for (std::size_t part = 1; part < 10; part += 4) {
+        KeptState next;
+        next.bytes = state.bytes;
+        next.stop_after = 1;
+        std::size_t done = 0;
+        EXPECT_THROW((void)solve_with(&next, next.stop.get_token(), done), Error);
+        EXPECT_EQ(done, 1U);
+        state.bytes = next.bytes;
+      }
+      std::size_t rest = 0;
+      const Solution resumed = solve_with(&state, {}, rest);
+      EXPECT_EQ(rest, 7U);
+      EXPECT_EQ(resumed.integers, whole.integers);
+      EXPECT_EQ(resumed.bias, whole.bias);
+    }
+  }
+}
+
 TEST(KeepIfBetter, NeverKeepsWhatIsWorseThanNearest) {
   const Layer layer = make_layer(product(16, 8), {32, 16}, 4, 4, 7);
   InMemory samples(layer);
