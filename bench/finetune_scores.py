@@ -24,6 +24,8 @@ ROWS: dict[str, list[str]] = {
     "gptq, bias": ["--finetune", "gptq", "--update-bias"],
     "adaround": ["--finetune", "adaround"],
     "adaround, bias": ["--finetune", "adaround", "--update-bias"],
+    "adaround, streamed": ["--finetune", "adaround", "--form", "streamed"],
+    "adaround, streamed, activation": ["--finetune", "adaround", "--form", "streamed", "--finetune-activation"],
 }
 
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "finetune/gram.h"
+#include "finetune/column_form.h"
 #include "finetune/kernels.h"
 #include "finetune/samples.h"
 #include "finetune/solver.h"
@@ -92,7 +92,7 @@ Solution solve_with(Problem& p, const std::string& rounding, bool gram, const de
   if (rounding == "nearest") return nearest(p.weights, p.bias);
   if (!gram)
     return solve_streamed(p.weights, p.geometry, p.bias, p.samples, Activation(), config, cpu_kernels(), control);
-  GramAccumulator sums(p.geometry, cpu_kernels(), control.threads);
+  FormAccumulator sums(p.geometry, cpu_kernels(), control.threads, config);
   for (std::size_t i = 0; i < p.samples.count(); ++i)
     sums.add(p.samples.shape, p.samples.inputs[i], p.samples.targets[i]);
   return solve(p.weights, sums.take(), p.bias, config, cpu_kernels(), control);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <stop_token>
@@ -17,6 +18,8 @@
 #include "detent/stage_report.h"
 
 namespace detent {
+
+struct LayerTuning;
 
 struct QuantizeOptions {
   std::filesystem::path model;
@@ -53,6 +56,8 @@ struct QuantizeOptions {
   std::optional<std::filesystem::path> runtime;
   Resources resources;
   Progress progress;
+  /// Told of each layer as soon as fine-tuning has solved it.
+  std::function<void(const LayerTuning&)> layer_tuned;
   std::stop_token stop;
 };
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace detent {
 
@@ -14,6 +15,9 @@ std::uint64_t parse_size(std::string_view text);
 
 /// Formats with binary units and at most one decimal: "1.5 GiB", "640 KiB", "12 B".
 std::string format_size(std::uint64_t bytes);
+
+/// Two different sizes so that they read as different, in bytes where format_size() would round them to the same text.
+std::pair<std::string, std::string> format_sizes(std::uint64_t a, std::uint64_t b);
 
 /// A count with a decimal prefix: "812", "4.1 M", "118 G".
 std::string format_count(std::uint64_t count);

@@ -110,6 +110,7 @@ std::string ProgressLine::text(Clock::time_point now) const {
   if (rate > 0) line += fmt::format("  {:.{}f}/s", rate, rate < 10 ? 2 : 1);
   if (total_ > done_ && rate > 0)
     line += fmt::format("  {} left", time_text(static_cast<double>(total_ - done_) / rate));
+  if (!detail_.empty()) line += "  " + detail_;
   return line + "  " + memory_text(memory_budget_);
 }
 

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 namespace detent::cli {
 
 /// On a terminal one line that is rewritten in place at most every 100 ms and cleared at the end. Elsewhere plain lines
 /// for runs that take long: none in the first 10 s, then one at most every 10 s and one at the end. A line tells the
-/// stage, the work done, its rate, the time left, and the process's memory now and at its peak.
+/// stage, the work done, its rate, the time left, a detail if one was given, and the process's memory now and at its
+/// peak.
 ///
 /// Calls come from one thread at a time.
 class ProgressLine {
@@ -26,6 +28,9 @@ class ProgressLine {
 
   /// What the memory is told beside; 0: nothing.
   void set_memory_budget(std::uint64_t bytes) { memory_budget_ = bytes; }
+
+  /// Something to tell in the lines of the stage that comes, or is under way.
+  void set_detail(std::string text) { detail_ = std::move(text); }
 
   /// `total` 0: not known. Files may hold several samples, so it is a lower bound of the work.
   void update(const std::string& stage, std::uint64_t done, std::uint64_t total, Clock::time_point now = Clock::now());
@@ -45,6 +50,7 @@ class ProgressLine {
   Clock::time_point last_;  // when a line was shown
 
   std::string stage_;
+  std::string detail_;
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
   Clock::time_point stage_started_;  // with its first update, which came when `stage_done_` was done

@@ -127,6 +127,9 @@ void run(const Arguments& args, std::stop_token stop) {
   options.progress = [&](const std::string& stage, std::uint64_t done, std::uint64_t total) {
     progress.update(stage, done, total);
   };
+  options.layer_tuned = [&](const LayerTuning& layer) {
+    progress.set_detail(fmt::format("{}: error {:.3g} -> {:.3g}", layer.name, layer.error_before, layer.error_after));
+  };
   const auto result = quantize(options);
   progress.finish();
   if (args.json) {

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <map>
 #include <new>
 #include <regex>
@@ -89,6 +91,17 @@ data::Array to_array(Ort::Value&& value) {
   return array;
 }
 
+// An output that is an input stands where that stands, and lives as long: the runtime's value does not own it.
+void share_owner(data::Array& output, std::span<const data::Array> inputs) {
+  const auto within = [&](const data::Array& input) {
+    const std::less<> less;
+    const std::byte* const end = input.bytes.data() + input.bytes.size();
+    return !less(output.bytes.data(), input.bytes.data()) && less(output.bytes.data(), end);
+  };
+  const auto found = std::find_if(inputs.begin(), inputs.end(), within);
+  if (found != inputs.end()) output.owner = found->owner;
+}
+
 }  // namespace
 
 struct Session::Impl {
@@ -165,7 +178,7 @@ std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const
     auto results = impl.session.Run(run_options, input_names.data(), values.data(), values.size(), output_names.data(),
                                     output_names.size());
     std::vector<data::Array> out;
-    for (auto& value : results) out.push_back(to_array(std::move(value)));
+    for (auto& value : results) share_owner(out.emplace_back(to_array(std::move(value))), inputs);
     return out;
   } catch (const Ort::Exception& e) {
     tap_run.rethrow();

@@ -83,12 +83,31 @@ Stage Branch::load(std::size_t segment, const std::string& where, const std::vec
   stage.inputs_ = segment == 0 ? graph_inputs_ : part.inputs;
   stage.outputs_ = part.outputs;
   for (const auto& name : extra_outputs) {
-    if (std::find(stage.outputs_.begin(), stage.outputs_.end(), name) == stage.outputs_.end())
+    if (const auto lane = lane_passing(segment, name)) {
+      stage.passing_.push_back(*lane);
+    } else if (std::find(stage.outputs_.begin(), stage.outputs_.end(), name) == stage.outputs_.end()) {
       stage.outputs_.push_back(name);
+    }
   }
   stage.extra_outputs_ = extra_outputs;
   stage.session_ = make_session(part, stage.taps_, stage.outputs_, where);
   return stage;
+}
+
+// The lane in which a value goes past a segment that neither makes nor reads it.
+std::optional<std::size_t> Branch::lane_passing(std::size_t segment, const std::string& name) const {
+  const auto& part = chain_.segments[segment];
+  const int producer = index_.producer(name);
+  const bool made_here = producer != graph::kNone && producer >= part.begin;
+  if (segment == 0 || made_here || std::find(part.inputs.begin(), part.inputs.end(), name) != part.inputs.end())
+    return std::nullopt;
+  for (std::size_t lane = 0; lane < chain_.lanes.size(); ++lane) {
+    const auto& plan = chain_.lanes[lane];
+    const bool holds = std::find(plan.values.begin(), plan.values.end(), name) != plan.values.end();
+    if (holds && plan.producer < static_cast<int>(segment) && plan.readers.back() > static_cast<int>(segment))
+      return lane;
+  }
+  return std::nullopt;
 }
 
 std::vector<data::Array> Stage::run(std::size_t sample, std::span<const data::Array> graph_inputs,
@@ -103,11 +122,16 @@ std::vector<data::Array> Stage::run(std::size_t sample, std::span<const data::Ar
       for (std::size_t i = 0; i < names.size(); ++i) values[names[i]] = std::move(record[i]);
     }
   }
+  for (const auto lane : passing_) {
+    auto record = branch_->record(lane, sample);
+    const auto& names = branch_->chain_.lanes[lane].values;
+    for (std::size_t i = 0; i < names.size(); ++i) values.emplace(names[i], std::move(record[i]));
+  }
   std::vector<data::Array> inputs;
   for (const auto& name : inputs_) inputs.push_back(find(values, name));
   auto results = session_->run(inputs, where, receiver);
   inputs.clear();
-  if (outputs_.empty()) return {};
+  if (outputs_.empty() && extra_outputs_.empty()) return {};
   for (std::size_t i = 0; i < outputs_.size(); ++i) values[outputs_[i]] = std::move(results[i]);
   results.clear();
   branch_->hand_on(segment_, sample, values);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -65,6 +66,7 @@ class Stage {
   std::vector<std::string> inputs_;   // of the session
   std::vector<std::string> outputs_;  // of the session
   std::vector<std::string> extra_outputs_;
+  std::vector<std::size_t> passing_;  // lanes with extra outputs that go past this segment
   std::vector<std::string> taps_;
   std::unique_ptr<Session> session_;
 };
@@ -79,7 +81,7 @@ class Branch {
   const graph::Index& index() const noexcept { return index_; }
   std::size_t segments() const noexcept { return chain_.segments.size(); }
 
-  /// `extra_outputs` are values of the segment that run() shall return as well.
+  /// `extra_outputs` are values that run() shall return as well: of the segment, or on their way past it to later ones.
   Stage load(std::size_t segment, const std::string& where, const std::vector<std::string>& extra_outputs = {});
 
   /// Initializers that the segment reads.
@@ -103,6 +105,7 @@ class Branch {
   using Values = std::unordered_map<std::string, data::Array>;
 
   std::vector<std::size_t> lanes_read_by(std::size_t segment) const;
+  std::optional<std::size_t> lane_passing(std::size_t segment, const std::string& name) const;
   bool is_last_reader(std::size_t lane, std::size_t segment) const;
   std::vector<std::string> taps_of(const graph::Segment& segment) const;
   std::unique_ptr<Session> make_session(const graph::Segment& segment, const std::vector<std::string>& taps,

@@ -50,13 +50,14 @@ class Problem {
       const AdamStep step = through_adam(config_, i);
       for (std::size_t m = rows.first; m < rows.last; ++m) {
         const auto factor = static_cast<float>(2 * weights_.scale[m] / quadratic_.columns());
-        through_.step(m, slope.data() + (m - rows.first) * k, offset_.data() + m * k, factor, step);
+        through_.step(m, {0, k}, slope.data() + (m - rows.first) * k, offset_.data() + m * k, factor, step);
       }
     }
   }
 
   const Integers& start() const noexcept { return start_; }
   Integers now() const { return through_.integers(); }
+  StraightThrough& through() noexcept { return through_; }
 
  private:
   const QuantizedWeights& weights_;
@@ -89,7 +90,15 @@ Integers adaquant(const QuantizedWeights& weights, const GramForm& form, std::sp
   errors_into(best, best_errors);
 
   std::size_t begin = 0;
+  const auto state = [&](auto& archive) {
+    archive(begin);
+    archive(best);
+    archive(best_errors);
+    problem.through().visit_state(archive);
+  };
+  take_up(control.state, state);
   for (const std::size_t end : checkpoints(config.num_iterations)) {
+    if (end <= begin) continue;
     parallel_for(ranges.size(), control.threads, [&](std::size_t r) { problem.iterate(ranges[r], begin, end); });
     begin = end;
     const Integers now = problem.now();
@@ -107,6 +116,7 @@ Integers adaquant(const QuantizedWeights& weights, const GramForm& form, std::sp
       control.progress(end, std::accumulate(errors.begin(), errors.end(), 0.0) / quadratic.columns());
     }
     if (config.early_stop && !better) break;
+    put_down(control.state, state);
   }
   return best;
 }

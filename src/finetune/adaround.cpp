@@ -49,7 +49,8 @@ class Problem {
       quadratic_.product(kernels_, rows, soft_.h(rows.first), slope.data());
       const SoftStep step = SoftStep::at(config_, i);
       for (std::size_t m = rows.first; m < rows.last; ++m) {
-        soft_.step(m, slope.data() + (m - rows.first) * weights_.columns, offset(m), factor(m), certainty_[m], step);
+        soft_.step(m, {0, weights_.columns}, slope.data() + (m - rows.first) * weights_.columns, offset(m), factor(m),
+                   certainty_[m], step);
       }
     }
     if (!loss) return 0;
@@ -62,7 +63,7 @@ class Problem {
     return std::accumulate(errors.begin(), errors.end(), 0.0) / quadratic_.columns();
   }
 
-  const SoftRounding& soft() const noexcept { return soft_; }
+  SoftRounding& soft() noexcept { return soft_; }
 
  private:
   const float* offset(std::size_t row) const { return offset_.data() + row * weights_.columns; }
@@ -111,12 +112,19 @@ Integers adaround(const QuantizedWeights& weights, const GramForm& form, std::sp
 
   // Rows are independent, so each piece goes through a whole interval by itself.
   std::size_t begin = 0;
+  const auto state = [&](auto& archive) {
+    archive(begin);
+    problem.soft().visit_state(archive);
+  };
+  take_up(control.state, state);
   for (const std::size_t end : checkpoints(config.num_iterations)) {
+    if (end <= begin) continue;
     parallel_for(ranges.size(), control.threads,
                  [&](std::size_t r) { losses[r] = problem.iterate(ranges[r], begin, end, report); });
     begin = end;
     if (report) control.progress(end, base_loss + std::accumulate(losses.begin(), losses.end(), 0.0));
     if (config.early_stop && problem.soft().decided({0, weights.rows})) break;
+    put_down(control.state, state);
   }
   return problem.soft().integers();
 }

@@ -29,46 +29,8 @@ BatchGradient::BatchGradient(const LayerGeometry& geometry, RowRange rows, const
   first_channel_ = rows.first / group_rows * static_cast<std::size_t>(group_inputs);
 }
 
-double BatchGradient::add(const Shape& input_shape, const float* input, const float* target, const float* weights,
+double BatchGradient::add(const Shape& shape, const float* input, const float* target, const float* weights,
                           const float* bias, float factor, float* by_weights, float* by_bias) {
-  return geometry_.kind == LayerKind::product
-             ? add_product(input_shape, input, target, weights, bias, factor, by_weights, by_bias)
-             : add_convolution(input_shape, input, target, weights, bias, factor, by_weights, by_bias);
-}
-
-double BatchGradient::add_product(const Shape& shape, const float* input, const float* target, const float* weights,
-                                  const float* bias, float factor, float* by_weights, float* by_bias) {
-  const auto fan_in = static_cast<std::size_t>(geometry_.inputs);
-  const auto outputs = static_cast<std::size_t>(geometry_.outputs);
-  const std::size_t rows = rows_.count();
-  const auto columns =
-      static_cast<std::size_t>(std::accumulate(shape.begin(), shape.end() - 1, std::int64_t{1}, std::multiplies<>()));
-  output_.resize(columns * rows);
-  Gemm forward;
-  forward.transpose_b = true;
-  forward.m = static_cast<std::int64_t>(columns);
-  forward.n = static_cast<std::int64_t>(rows);
-  forward.k = geometry_.inputs;
-  kernels_.gemm(forward, input, fan_in, weights, fan_in, output_.data(), rows);
-  double sum = 0;
-  for (std::size_t c = 0; c < columns; ++c) {
-    float* y = output_.data() + c * rows;
-    if (bias != nullptr) add_scaled(y, 1.0F, bias, rows);
-    sum += loss_and_gradient(activation_, y, target + c * outputs + rows_.first, rows, factor);
-    if (by_bias != nullptr) add_scaled(by_bias, 1.0F, y, rows);
-  }
-  Gemm backward;
-  backward.transpose_a = true;
-  backward.m = static_cast<std::int64_t>(rows);
-  backward.n = geometry_.inputs;
-  backward.k = static_cast<std::int64_t>(columns);
-  backward.beta = 1;
-  kernels_.gemm(backward, output_.data(), rows, input, fan_in, by_weights, fan_in);
-  return sum;
-}
-
-double BatchGradient::add_convolution(const Shape& shape, const float* input, const float* target, const float* weights,
-                                      const float* bias, float factor, float* by_weights, float* by_bias) {
   const Shape output_shape = geometry_.output_shape(shape);
   const std::size_t in = positions_of(shape);
   const std::size_t out = positions_of(output_shape);

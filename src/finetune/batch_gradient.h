@@ -1,4 +1,4 @@
-// The loss of some of a layer's outputs for one sample, and its gradient by their weights.
+// The loss of some of a layer's outputs for one sample, and its gradient by their weights, by convolutions.
 #pragma once
 
 #include <cstddef>
@@ -22,14 +22,10 @@ class BatchGradient {
   /// Adds the gradient of factor · sum of |a(w x + b) − target|² by w and b to `by_weights` [rows, fan_in] and
   /// `by_bias` [rows]; returns the sum. Input and target are the whole layer's; weights and bias (may be null) those of
   /// the rows.
-  double add(const Shape& input_shape, const float* input, const float* target, const float* weights, const float* bias,
+  double add(const Shape& shape, const float* input, const float* target, const float* weights, const float* bias,
              float factor, float* by_weights, float* by_bias);
 
  private:
-  double add_product(const Shape& shape, const float* input, const float* target, const float* weights,
-                     const float* bias, float factor, float* by_weights, float* by_bias);
-  double add_convolution(const Shape& shape, const float* input, const float* target, const float* weights,
-                         const float* bias, float factor, float* by_weights, float* by_bias);
   Convolution& convolution_for(const Shape& shape);
 
   const LayerGeometry& geometry_;

@@ -10,8 +10,7 @@
 namespace detent::finetune {
 namespace {
 
-constexpr std::size_t kRows = 256;    // of one piece of work
-constexpr double kLeastPivot = 1e-5;  // of the mean of the diagonal: below, floats hold nothing but rounding
+constexpr std::size_t kRows = 256;  // of one piece of work
 
 Gemm subtract(std::size_t m, std::size_t n, std::size_t k, bool transpose_b) {
   Gemm shape;
@@ -26,8 +25,9 @@ Gemm subtract(std::size_t m, std::size_t n, std::size_t k, bool transpose_b) {
 
 }  // namespace
 
-Cholesky::Cholesky(std::vector<float> matrix, std::size_t n, const Kernels& kernels, std::size_t threads)
-    : factor_(std::move(matrix)), dependent_(n), n_(n), kernels_(kernels) {
+Cholesky::Cholesky(std::vector<float> matrix, std::size_t n, const Kernels& kernels, std::size_t threads,
+                   double least_pivot)
+    : factor_(std::move(matrix)), inverse_(n * kBlock), dependent_(n), n_(n), kernels_(kernels) {
   double trace = 0;
   for (std::size_t i = 0; i < n; ++i) trace += factor_[i * n + i];
   const double mean = trace > 0 ? trace / static_cast<double>(n) : 1.0;
@@ -41,7 +41,8 @@ Cholesky::Cholesky(std::vector<float> matrix, std::size_t n, const Kernels& kern
       kernels_.gemm(subtract(rows, last - first, first, true), this->row(row), n, this->row(first), n,
                     factor_.data() + row * n + first, n);
     });
-    factor_diagonal(first, last, mean);
+    factor_diagonal(first, last, mean, least_pivot);
+    invert_diagonal(first, last);
     parallel_for(pieces, threads, [&](std::size_t piece) {
       const std::size_t row = first + piece * kRows;
       solve_rows(first, last, std::max(row, last), std::min(row + kRows, n));
@@ -49,7 +50,7 @@ Cholesky::Cholesky(std::vector<float> matrix, std::size_t n, const Kernels& kern
   }
 }
 
-void Cholesky::factor_diagonal(std::size_t first, std::size_t last, double mean) {
+void Cholesky::factor_diagonal(std::size_t first, std::size_t last, double mean, double least_pivot) {
   for (std::size_t i = first; i < last; ++i) {
     float* line = factor_.data() + i * n_;
     for (std::size_t j = first; j < i; ++j) {
@@ -58,46 +59,67 @@ void Cholesky::factor_diagonal(std::size_t first, std::size_t last, double mean)
       line[j] = dependent_[j] != 0 ? 0.0F : static_cast<float>(rest / other[j]);
     }
     const double pivot = line[i] - dot_double(line + first, line + first, i - first);
-    dependent_[i] = pivot > kLeastPivot * mean ? 0 : 1;  // what is left of its other entries is rounding, too
+    dependent_[i] = pivot > least_pivot * mean ? 0 : 1;  // what is left of its other entries is rounding, too
     line[i] = static_cast<float>(std::sqrt(dependent_[i] != 0 ? mean : pivot));
   }
 }
 
-void Cholesky::solve_rows(std::size_t first, std::size_t last, std::size_t begin, std::size_t end) {
-  for (std::size_t i = begin; i < end; ++i) {
-    float* line = factor_.data() + i * n_;
-    for (std::size_t j = first; j < last; ++j) {
-      const float rest = line[j] - dot(line + first, row(j) + first, j - first);
-      line[j] = dependent_[j] != 0 ? 0.0F : rest / diagonal(j);
+// Row by row: row i of the inverse is (e_i − sum over j < i of L_ij · row j) / L_ii.
+void Cholesky::invert_diagonal(std::size_t first, std::size_t last) {
+  for (std::size_t i = first; i < last; ++i) {
+    float* line = inverse_.data() + i * kBlock;
+    for (std::size_t j = first; j < i; ++j) {
+      add_scaled(line, -row(i)[j], inverse_.data() + j * kBlock, j - first + 1);
     }
+    line[i - first] = 1;
+    for (std::size_t c = 0; c <= i - first; ++c) line[c] /= diagonal(i);
   }
 }
 
-void Cholesky::solve(float* values, std::size_t rows) const {
-  for (std::size_t first = 0; first < n_; first += kBlock) {  // Z Lᵀ = B
+void Cholesky::apply_inverse(std::size_t first, std::size_t last, bool transpose, float* block,
+                             std::size_t rows) const {
+  Gemm shape;
+  shape.transpose_b = transpose;
+  shape.n = shape.k = static_cast<std::int64_t>(last - first);
+  std::vector<float> before(std::min(rows, kRows) * (last - first));
+  for (std::size_t at = 0; at < rows; at += kRows) {
+    const std::size_t count = std::min(kRows, rows - at);
+    float* values = block + at * n_;
+    for (std::size_t r = 0; r < count; ++r) {
+      std::copy_n(values + r * n_, last - first, before.data() + r * (last - first));
+    }
+    shape.m = static_cast<std::int64_t>(count);
+    kernels_.gemm(shape, before.data(), shape.k, inverse_.data() + first * kBlock, kBlock, values, n_);
+  }
+}
+
+void Cholesky::solve_rows(std::size_t first, std::size_t last, std::size_t begin, std::size_t end) {
+  if (begin >= end) return;
+  apply_inverse(first, last, true, factor_.data() + begin * n_ + first, end - begin);
+  for (std::size_t j = first; j < last; ++j) {
+    for (std::size_t i = begin; dependent_[j] != 0 && i < end; ++i) factor_[i * n_ + j] = 0;
+  }
+}
+
+void Cholesky::solve_half(float* values, std::size_t rows) const {
+  for (std::size_t first = 0; first < n_; first += kBlock) {
     const std::size_t last = std::min(first + kBlock, n_);
     if (first > 0) {
       kernels_.gemm(subtract(rows, last - first, first, true), values, n_, row(first), n_, values + first, n_);
     }
-    for (std::size_t r = 0; r < rows; ++r) {
-      float* x = values + r * n_;
-      for (std::size_t j = first; j < last; ++j)
-        x[j] = (x[j] - dot(x + first, row(j) + first, j - first)) / diagonal(j);
-    }
+    apply_inverse(first, last, true, values + first, rows);
   }
+}
+
+void Cholesky::solve(float* values, std::size_t rows) const {
+  solve_half(values, rows);
   for (std::size_t last = n_; last > 0;) {  // X L = Z
     const std::size_t first = (last - 1) / kBlock * kBlock;
     if (last < n_) {
       kernels_.gemm(subtract(rows, last - first, n_ - last, false), values + last, n_, row(last) + first, n_,
                     values + first, n_);
     }
-    for (std::size_t r = 0; r < rows; ++r) {
-      float* x = values + r * n_;
-      for (std::size_t j = last; j-- > first;) {
-        x[j] /= diagonal(j);
-        add_scaled(x + first, -x[j], row(j) + first, j - first);
-      }
-    }
+    apply_inverse(first, last, false, values + first, rows);
     last = first;
   }
 }

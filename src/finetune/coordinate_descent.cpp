@@ -1,7 +1,6 @@
 // Exact coordinate descent over the integers: with r = Ŵ A − c, the best value of weight j with all others fixed is
 // Ŵ_j − r_j / A_jj, rounded to the grid.
 #include <algorithm>
-#include <cmath>
 #include <span>
 #include <utility>
 
@@ -13,8 +12,6 @@ namespace detent::finetune {
 namespace {
 
 constexpr std::size_t kRowsTogether = 16;  // share each reading of a row of the Gram matrix
-// A change has to be worth more than what the float residual may be wrong by, or ties would flip for ever.
-constexpr float kHalf = 0.5001F;
 
 class Descent {
  public:
@@ -51,7 +48,7 @@ class Descent {
       if (!(diagonal > 0)) continue;
       for (std::size_t m = rows.first; m < rows.last; ++m) {
         float* row = residual + (m - rows.first) * k;
-        const std::int32_t change = best_change(m, j, row[j] / diagonal);
+        const std::int32_t change = weights_.best_change(m, integers_[m * k + j], row[j] / diagonal);
         if (change == 0) continue;
         changed = true;
         integers_[m * k + j] += change;
@@ -59,16 +56,6 @@ class Descent {
       }
     }
     return changed;
-  }
-
-  std::int32_t best_change(std::size_t m, std::size_t j, float step) const {
-    const float scale = weights_.scale[m];
-    const std::int32_t now = integers_[m * weights_.columns + j];
-    const float exact = -step / scale;
-    if (!(std::abs(exact) > kHalf)) return 0;  // also where the scale is 0
-    const float low = static_cast<float>(weights_.lowest - now);
-    const float high = static_cast<float>(weights_.highest - now);
-    return scale == 0 ? 0 : static_cast<std::int32_t>(std::nearbyint(std::clamp(exact, low, high)));
   }
 
   const QuantizedWeights& weights_;

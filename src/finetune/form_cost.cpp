@@ -4,10 +4,14 @@
 #include <functional>
 #include <numeric>
 
+#include "finetune/cholesky.h"
+#include "finetune/column_form.h"
+#include "finetune/mini_batches.h"
+
 namespace detent::finetune {
 namespace {
 
-constexpr double kStepFlops = 250;       // an optimizer's step on one weight, in the time of products
+constexpr double kStepFlops = 160;       // an optimizer's step on one weight, in the time of products
 constexpr double kGatherFlops = 60;      // copying one element of a patch
 constexpr double kErrorFlops = 8;        // a product in double, on a path that reads the whole matrix
 constexpr std::size_t kRows = 64;        // that one thread works on
@@ -45,6 +49,14 @@ FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std:
     cost.flops += iterations * (product + kStepFlops * s.weights);
     state += static_cast<double>(kStateArrays) * s.weights + static_cast<double>(threads * kRows) * 2 * s.fan_in;
   }
+  const auto most = static_cast<double>(most_columns(geometry, config));
+  if (config.rounding == Rounding::gptq && columns <= most) {  // N × N matrices, see column_gptq.cpp
+    cost.flops = columns * columns * (6 * s.fan_in + columns * s.fan_in / (3 * Cholesky::kBlock)) +
+                 (12 + 2 * static_cast<double>(config.coordinate_sweeps)) * 2 * s.weights * columns;
+    cost.bytes = static_cast<std::uint64_t>(sizeof(float) *
+                                            (3 * s.fan_in * columns + 2 * s.fan_in * Cholesky::kBlock + 3 * s.weights));
+    return cost;
+  }
   if (config.rounding == Rounding::gptq) {
     cost.flops += matrix * s.fan_in / 3 + 4 * product;
     const double at_once = s.groups <= 4 ? 1 : std::min(s.groups, static_cast<double>(threads));
@@ -67,9 +79,16 @@ FormCost streamed_cost(const LayerGeometry& geometry, const Shape& input_shape, 
                (batch * (4 * s.columns * s.weights + kGatherFlops * (s.inputs + s.outputs)) + kStepFlops * s.weights);
   const double mixed = config.drop_ratio < 1 ? 2 * s.inputs : 0;
   const double share = std::min(1.0, static_cast<double>(threads * kRows) / static_cast<double>(geometry.outputs));
-  // Weights, their gradient and a copy in the kernels' layout; inputs and outputs likewise, for each thread.
-  const double values = static_cast<double>(kStateArrays + 4) * s.weights + batch * (s.inputs + s.outputs + mixed) +
-                        2 * (static_cast<double>(threads) * s.inputs + share * s.outputs);
+  double values = static_cast<double>(kStateArrays + 1) * s.weights + batch * (s.inputs + s.outputs + mixed);
+  if (has_columns(geometry, input_shape, config.batch_size)) {
+    // Mini-batches that are kept ready, and one more; for each thread outputs now and next, values and slopes.
+    const double gathered = batch * (s.columns * s.fan_in * s.groups + s.outputs);
+    const auto rows = static_cast<double>(threads * kRows);
+    values += static_cast<double>(kBatchBytes / sizeof(float)) + gathered + rows * (2 * batch * s.columns + 512);
+  } else {
+    // Weights, their gradient and a copy in the kernels' layout; inputs and outputs likewise, for each thread.
+    values += 3 * s.weights + 2 * (static_cast<double>(threads) * s.inputs + share * s.outputs);
+  }
   cost.bytes = static_cast<std::uint64_t>(sizeof(float) * values);
   return cost;
 }

@@ -22,6 +22,16 @@ struct QuantizedWeights {
   std::int32_t highest = 127;
 
   float dequantize(std::size_t row, std::int32_t q) const { return scale[row] * static_cast<float>(q - zero[row]); }
+  /// By how many steps the integer `now` should change so that its weight follows −step best. A change has to be worth
+  /// more than what float sums may be wrong by, or ties would flip for ever.
+  std::int32_t best_change(std::size_t row, std::int32_t now, float step) const {
+    constexpr float kHalf = 0.5001F;
+    const float exact = -step / scale[row];
+    if (scale[row] == 0 || !(std::abs(exact) > kHalf)) return 0;
+    const float low = static_cast<float>(lowest - now);
+    const float high = static_cast<float>(highest - now);
+    return static_cast<std::int32_t>(std::nearbyint(std::clamp(exact, low, high)));
+  }
   /// Half to even, clipped. A row whose scale is 0 has but one value, which all its integers stand for.
   std::int32_t quantize(std::size_t row, float value) const {
     if (scale[row] == 0) return std::clamp(zero[row], lowest, highest);

@@ -97,10 +97,11 @@ void Quadratic::residual(const Kernels& kernels, RowRange rows, const float* val
 }
 
 void Quadratic::add_row(std::size_t group, std::size_t j, float factor, float* out) const {
-  add_scaled(out, factor, form_.gram.data() + (group * fan_in_ + j) * fan_in_, fan_in_);
+  const std::size_t rest = fan_in_ - j;
+  add_scaled(out + j, factor, form_.gram.data() + (group * fan_in_ + j) * fan_in_ + j, rest);
   if (!best_bias_) return;
   const float* sums = input_sum_.data() + group * fan_in_;
-  add_scaled(out, static_cast<float>(-factor * (sums[j] / columns_)), sums, fan_in_);
+  add_scaled(out + j, static_cast<float>(-factor * (sums[j] / columns_)), sums + j, rest);
 }
 
 float Quadratic::diagonal(std::size_t group, std::size_t j) const {

@@ -39,7 +39,7 @@ class Quadratic {
   void product(const Kernels& kernels, RowRange rows, const float* values, float* out) const;
   /// out = values · A − c: half the gradient of the error.
   void residual(const Kernels& kernels, RowRange rows, const float* values, float* out) const;
-  /// out += factor · (row j of A).
+  /// out += factor · (row j of A), from column j on: what a sweep in order of the columns still looks at.
   void add_row(std::size_t group, std::size_t j, float factor, float* out) const;
   float diagonal(std::size_t group, std::size_t j) const;
   /// Mean square of the inputs of a group, about their mean where the bias is the best one.

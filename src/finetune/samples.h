@@ -24,6 +24,8 @@ class LayerSamples {
   virtual ~LayerSamples() = default;
   virtual std::size_t count() const = 0;
   virtual SampleRef get(std::size_t i) = 0;
+  /// Tells which samples get() will be called for next, so that they can be read ahead.
+  virtual void announce(std::span<const std::size_t>) {}
 };
 
 }  // namespace detent::finetune

@@ -55,13 +55,24 @@ float certainty_weight(float scale, double input_power) {
   return static_cast<float>(std::max(1.0, kShare * scale * scale / 12 * input_power));
 }
 
-void SoftRounding::step(std::size_t row, const float* slope, const float* offset, float factor, float certainty,
-                        const SoftStep& given) {
+void SoftRounding::step(std::size_t row, Patches::Range columns, const float* slope, const float* offset, float factor,
+                        float certainty, const SoftStep& given) {
   SoftStep step = given;
   step.regularizer *= certainty;
-  const std::size_t at = row * columns_;
-  soft_step({v_.data() + at, mean_.data() + at, square_.data() + at, h_.data() + at}, slope, offset, factor, columns_,
-            step);
+  const std::size_t at = row * columns_ + columns.first;
+  soft_step({v_.data() + at, mean_.data() + at, square_.data() + at, h_.data() + at}, slope, offset, factor,
+            columns.last - columns.first, step);
+}
+
+void SoftRounding::prefetch(std::size_t row, Patches::Range columns) const noexcept {
+  constexpr std::size_t kLine = 64 / sizeof(float);
+  for (std::size_t at = row * columns_ + columns.first; at < row * columns_ + columns.last; at += kLine) {
+    __builtin_prefetch(v_.data() + at, 1);
+    __builtin_prefetch(mean_.data() + at, 1);
+    __builtin_prefetch(square_.data() + at, 1);
+    __builtin_prefetch(h_.data() + at, 1);
+    __builtin_prefetch(base_.data() + at);
+  }
 }
 
 bool SoftRounding::decided(RowRange rows) const {

@@ -9,6 +9,7 @@
 
 #include "detent/config.h"
 #include "finetune/adam.h"
+#include "finetune/patches.h"
 #include "finetune/problem.h"
 #include "finetune/quadratic.h"
 
@@ -51,11 +52,22 @@ class SoftRounding {
   const std::vector<std::int32_t>& base() const noexcept { return base_; }
   /// h of all weights, [rows, columns].
   const float* h(std::size_t row) const noexcept { return h_.data() + row * columns_; }
-  /// One step of a row; the regularizer weighs `certainty` times as much.
-  void step(std::size_t row, const float* slope, const float* offset, float factor, float certainty,
-            const SoftStep& step);
+  /// One step of columns of a row, whose slopes (and offsets, if any) are given; the regularizer weighs `certainty`
+  /// times as much.
+  void step(std::size_t row, Patches::Range columns, const float* slope, const float* offset, float factor,
+            float certainty, const SoftStep& step);
+  /// Has the processor fetch what step() of these columns works on. Parts of rows are too short for it to guess.
+  void prefetch(std::size_t row, Patches::Range columns) const noexcept;
   /// Whether no weight of these rows is between up and down any more.
   bool decided(RowRange rows) const;
+  /// All that step() changes.
+  template <class Archive>
+  void visit_state(Archive& archive) {
+    archive(v_);
+    archive(mean_);
+    archive(square_);
+    archive(h_);
+  }
   /// Up where h ≥ 1/2.
   std::vector<std::int32_t> integers() const;
 

@@ -11,6 +11,7 @@
 #include "detent/config.h"
 #include "finetune/kernels.h"
 #include "finetune/problem.h"
+#include "finetune/solver_state.h"
 
 namespace detent::finetune {
 
@@ -20,7 +21,9 @@ struct SolveControl {
   std::stop_token stop;
   /// Iterations done, and the loss so far: the mean over columns of the sum over outputs of the squared error, before
   /// the regularizer. Called from the thread that solves, about ten times; may be empty.
-  std::function<void(std::size_t iteration, double loss)> progress;
+  std::function<void(std::size_t iteration, double loss)> progress = {};
+  /// Where AdaRound and AdaQuant put their state down at the ends of the intervals of `progress`; may be null.
+  SolverState* state = nullptr;
 };
 
 /// Integers by config.rounding, then config.coordinate_sweeps of coordinate descent, and with config.update_bias the

@@ -16,14 +16,14 @@ StraightThrough::StraightThrough(const QuantizedWeights& weights)
   }
 }
 
-void StraightThrough::step(std::size_t row, const float* slope, const float* offset, float factor,
-                           const AdamStep& step) {
+void StraightThrough::step(std::size_t row, Patches::Range columns, const float* slope, const float* offset,
+                           float factor, const AdamStep& step) {
   if (weights_.scale[row] == 0) return;
-  const std::size_t at = row * weights_.columns;
+  const std::size_t at = row * weights_.columns + columns.first;
   through_step({w_.data() + at, mean_.data() + at, square_.data() + at, q_.data() + at}, slope, offset, factor,
                static_cast<float>(weights_.lowest - weights_.zero[row]),
-               static_cast<float>(weights_.highest - weights_.zero[row]), 1 / weights_.scale[row], weights_.columns,
-               step);
+               static_cast<float>(weights_.highest - weights_.zero[row]), 1 / weights_.scale[row],
+               columns.last - columns.first, step);
 }
 
 std::vector<std::int32_t> StraightThrough::integers() const {

@@ -8,6 +8,7 @@
 
 #include "detent/config.h"
 #include "finetune/adam.h"
+#include "finetune/patches.h"
 #include "finetune/problem.h"
 
 namespace detent::finetune {
@@ -36,8 +37,18 @@ class StraightThrough {
 
   /// Integers less their zero points, as floats, of a row.
   const float* q(std::size_t row) const noexcept { return q_.data() + row * weights_.columns; }
-  void step(std::size_t row, const float* slope, const float* offset, float factor, const AdamStep& step);
+  /// One step of columns of a row, whose slopes (and offsets, if any) are given.
+  void step(std::size_t row, Patches::Range columns, const float* slope, const float* offset, float factor,
+            const AdamStep& step);
   std::vector<std::int32_t> integers() const;
+  /// All that step() changes.
+  template <class Archive>
+  void visit_state(Archive& archive) {
+    archive(w_);
+    archive(mean_);
+    archive(square_);
+    archive(q_);
+  }
 
  private:
   const QuantizedWeights& weights_;

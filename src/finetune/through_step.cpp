@@ -6,26 +6,25 @@ namespace detent::finetune {
 namespace {
 
 template <bool has_offset>
-[[gnu::always_inline]] inline void run(const ThroughRow& row, const float* slope, const float* offset, float factor,
-                                       float low, float high, float per_step, std::size_t count, const AdamStep& step) {
+[[gnu::always_inline]] inline void run(const ThroughRow& row, const float* __restrict slope,
+                                       const float* __restrict offset, float factor, float low, float high,
+                                       float per_step, std::size_t count, const AdamStep& step) {
   constexpr float kRound = 12582912.0F;  // 1.5 · 2^23: rounds half to even
   float* __restrict w = row.w;
   float* __restrict mean = row.mean;
   float* __restrict square = row.square;
   float* __restrict q = row.q;
   const AdamStep adam = step;
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) {  // the arrays never overlap
+  for (std::size_t i = 0; i < count; ++i) {
     float gradient = factor * slope[i];
     if constexpr (has_offset) gradient += offset[i];
     const float rounded = (w[i] + kRound) - kRound;
     gradient = rounded < low ? 0.0F : gradient;
     gradient = rounded > high ? 0.0F : gradient;
-    float m = mean[i];
-    float s = square[i];
-    const float moved = w[i] + adam.change(gradient, m, s) * per_step;
-    mean[i] = m;
-    square[i] = s;
+    adam.add(gradient, mean[i], square[i]);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const float moved = w[i] + adam.change(mean[i], square[i]) * per_step;
     w[i] = moved;
     float next = (moved + kRound) - kRound;
     next = next < low ? low : next;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -12,12 +14,13 @@
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "exec/sweep.h"
-#include "finetune/gram.h"
+#include "finetune/column_form.h"
 #include "finetune/kernels.h"
 #include "finetune/solver.h"
 #include "finetune/streamed.h"
 #include "graph/index.h"
 #include "pipeline/collect.h"
+#include "pipeline/layer_state.h"
 #include "pipeline/sample_inputs.h"
 #include "pipeline/solved_layers.h"
 #include "pipeline/tuned_layer.h"
@@ -36,14 +39,17 @@ std::span<const float> floats(const data::Array& array) {
 class StoredSamples : public finetune::LayerSamples {
  public:
   StoredSamples(store::Spool& spool, const std::string& name) : spool_(spool), lane_(spool.open(name)) {}
-  ~StoredSamples() override { spool_.close(lane_); }
+  ~StoredSamples() override {
+    ahead_.clear();  // which waits for them
+    spool_.close(lane_);
+  }
   StoredSamples(const StoredSamples&) = delete;
   StoredSamples& operator=(const StoredSamples&) = delete;
 
   void add(store::Record record) { spool_.put(lane_, count_++, std::move(record)); }
   std::size_t count() const override { return count_; }
   finetune::SampleRef get(std::size_t i) override {
-    auto record = spool_.get(lane_, i);
+    auto record = take(i);
     if (!record)
       throw resource_error("a stored activation was damaged on disk", "run again, or choose another --work-dir");
     const auto held = std::make_shared<store::Record>(std::move(*record));
@@ -52,10 +58,27 @@ class StoredSamples : public finetune::LayerSamples {
             floats(arrays[1]), held};
   }
 
+  /// Those that are not read yet are now, each by a thread of its own.
+  void announce(std::span<const std::size_t> coming) override {
+    for (const std::size_t i : coming) {
+      if (ahead_.size() >= coming.size() || ahead_.contains(i)) continue;
+      ahead_.emplace(i, std::async(std::launch::async, [this, i] { return spool_.get(lane_, i); }));
+    }
+  }
+
  private:
+  std::optional<store::Record> take(std::size_t i) {
+    const auto found = ahead_.find(i);
+    if (found == ahead_.end()) return spool_.get(lane_, i);
+    auto reading = std::move(found->second);
+    ahead_.erase(found);
+    return reading.get();
+  }
+
   store::Spool& spool_;
   store::Spool::Lane lane_;
   std::size_t count_ = 0;
+  std::map<std::size_t, std::future<std::optional<store::Record>>> ahead_;
 };
 
 /// A layer at work: its samples go where its form wants them.
@@ -63,7 +86,7 @@ struct Work {
   const TunedLayer* layer = nullptr;
   finetune::LayerGeometry geometry;
   bool streamed = false;
-  std::optional<finetune::GramAccumulator> gram;
+  std::optional<finetune::FormAccumulator> sums;
   std::unique_ptr<StoredSamples> stored;
   std::unique_ptr<StoredSamples> held_back;
 };
@@ -174,6 +197,7 @@ class Tuner {
       solved_.save(step, solved);
       failpoint("finetune.solved");
       stored = solved_.load(step);
+      for (const auto& work : works) std::filesystem::remove(state_file(work));
     }
     for (std::size_t i = 0; i < works.size(); ++i) {
       const auto& layer = stored->at(i);
@@ -181,6 +205,8 @@ class Tuner {
       results_.push_back(layer.tuning);
       if (options_.solved) options_.solved(layer.tuning);
     }
+    done_ += works.size();
+    report();
   }
 
   // All samples through the step's segment of both models.
@@ -222,37 +248,57 @@ class Tuner {
 
   void take(Work& work, std::size_t sample, store::Record record) {
     if (sample == 0) begin(work, record);
+    activate(work, record);
     if (is_held_back(sample)) {
       work.held_back->add(std::move(record));
     } else if (work.streamed) {
       work.stored->add(std::move(record));
     } else {
-      work.gram->add(record[0].shape, floats(record[0]), floats(record[1]));
+      work.sums->add(record[0].shape, floats(record[0]), floats(record[1]));
     }
+  }
+
+  finetune::Activation activation_of(const Work& work) const {
+    return options_.config.activation_in_objective ? work.layer->activation : finetune::Activation();
+  }
+
+  // The target is what the float model's activation gives.
+  void activate(const Work& work, store::Record& record) const {
+    const auto activation = activation_of(work);
+    if (activation.kind == finetune::ActivationKind::none) return;
+    const auto values = floats(record[1]);
+    const auto target = std::make_shared<std::vector<float>>(values.begin(), values.end());
+    finetune::apply(activation, target->data(), target->size());
+    record[1].bytes = std::as_bytes(std::span<const float>(*target));
+    record[1].owner = target;
+  }
+
+  std::filesystem::path state_file(const Work& work) const {
+    return options_.directory / fmt::format("solving-{}", work.layer - layers_.data());
   }
 
   void begin(Work& work, const store::Record& record) {
     const auto& shape = record[0].shape;
     const auto threads = thread_count(options_.threads);
     work.geometry = geometry_of(float_, *work.layer, shape);
-    work.streamed =
-        is_streamed(work.geometry, shape, std::max<std::uint64_t>(source_.file_count(), 1), options_.config, threads);
+    work.streamed = is_streamed(*work.layer, work.geometry, shape, std::max<std::uint64_t>(source_.file_count(), 1),
+                                options_.config, threads);
     const std::string name = fmt::format("layer-{}", work.layer - layers_.data());
     if (work.streamed) {
       work.stored = std::make_unique<StoredSamples>(options_.spool, name);
     } else {
       check_memory(work, finetune::gram_cost(work.geometry, shape, 1, options_.config, threads).bytes);
-      work.gram.emplace(work.geometry, kernels_, threads);
+      work.sums.emplace(work.geometry, kernels_, threads, options_.config);
     }
     work.held_back = std::make_unique<StoredSamples>(options_.spool, name + "-held-back");
   }
 
   void check_memory(const Work& work, std::uint64_t needed) const {
     if (needed <= options_.memory) return;
-    throw resource_error(
-        fmt::format("fine-tuning {} '{}' needs {} of memory, and {} are left of the budget", work.layer->op_type,
-                    work.layer->name, format_size(needed), format_size(options_.memory)),
-        "raise --memory-budget, or give --form streamed");
+    const auto [need, left] = format_sizes(needed, options_.memory);
+    throw resource_error(fmt::format("fine-tuning {} '{}' needs {} of memory, and {} are left of the budget",
+                                     work.layer->op_type, work.layer->name, need, left),
+                         "raise --memory-budget, or give --form streamed");
   }
 
   SolvedLayer solve(Work& work) {
@@ -260,32 +306,33 @@ class Tuner {
     const auto& layer = *work.layer;
     const auto weights = weights_of(float_, quantized_, layer, work.geometry);
     const auto bias = bias_of(float_, layer);
+    std::optional<LayerState> state;
+    if (options_.state_seconds) state.emplace(state_file(work), *options_.state_seconds);
     const finetune::SolveControl control{thread_count(options_.threads), options_.stop,
-                                         [this](std::size_t, double) { report(); }};
+                                         [this](std::size_t, double) { report(); }, state ? &*state : nullptr};
     FinetuneConfig config = options_.config;
     config.update_bias = config.update_bias && layer.stored_bias;
-    const finetune::Activation none;
+    const finetune::Activation activation = activation_of(work);
     finetune::Solution solution;
     double before = 0, after = 0;
     if (work.streamed) {
-      solution = finetune::solve_streamed(weights, work.geometry, bias, *work.stored, none, config, kernels_, control);
-      if (config.update_bias && config.rounding == Rounding::adaround)
-        solution.bias = finetune::streamed_bias(weights, work.geometry, solution, *work.stored, kernels_, control);
+      solution =
+          finetune::solve_streamed(weights, work.geometry, bias, *work.stored, activation, config, kernels_, control);
     } else {
-      const auto form = work.gram->take();
-      work.gram.reset();
+      const finetune::AnyForm form = work.sums->take();
+      work.sums.reset();
       solution = finetune::solve(weights, form, bias, config, kernels_, control);
       if (work.held_back->count() == 0) {
-        before = finetune::mean_squared_error(weights, form, finetune::nearest(weights, bias));
-        after = finetune::mean_squared_error(weights, form, solution);
+        before = finetune::mean_squared_error(weights, form, finetune::nearest(weights, bias), kernels_);
+        after = finetune::mean_squared_error(weights, form, solution, kernels_);
       }
     }
     SolvedLayer solved;
     solved.tuning = {.name = layer.name, .op_type = layer.op_type, .streamed = work.streamed};
     auto& judges = work.held_back->count() > 0 || !work.stored ? *work.held_back : *work.stored;
     if (judges.count() > 0) {
-      auto kept =
-          finetune::keep_if_better(weights, work.geometry, bias, std::move(solution), judges, none, kernels_, control);
+      auto kept = finetune::keep_if_better(weights, work.geometry, bias, std::move(solution), judges, activation,
+                                           kernels_, control);
       before = kept.nearest_error;
       after = kept.error;
       solved.tuning.tuned = kept.tuned;
@@ -300,8 +347,6 @@ class Tuner {
     solved.tuning.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     work.stored.reset();
     work.held_back.reset();
-    ++done_;
-    report();
     return solved;
   }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -24,7 +25,8 @@ struct FinetuneOptions {
   const FinetuneConfig& config;
   int threads = 0;
   store::Spool& spool;
-  std::uint64_t memory = 0;         // for forms and buffers of the layers that are solved together
+  std::optional<double> state_seconds = {};  // how often an unsolved layer's state is put down; unset: never
+  std::uint64_t memory = 0;                  // for forms and buffers of the layers that are solved together
   std::filesystem::path directory;  // of the run: what is solved is put down there, and found again by a resumed run
   Progress progress = {};
   std::function<void(const LayerTuning&)> solved = {};  // told of each layer

@@ -100,6 +100,7 @@ std::string tuning_identity(const QuantizeOptions& options) {
       {"order", t.activation_order},
       {"sweeps", t.coordinate_sweeps},
       {"heaviest", t.only_heaviest_layer},
+      {"activation", t.activation_in_objective},
       {"seed", t.seed},
       {"activation", static_cast<int>(c.activation_type)},
       {"weight", static_cast<int>(c.weight_type)},
@@ -373,6 +374,7 @@ class Run {
                                         {.config = config,
                                          .threads = options_.threads,
                                          .spool = *spool,
+                                         .state_seconds = state_seconds(),
                                          .memory = half,
                                          .directory = work_->path(),
                                          .progress = options_.progress,
@@ -381,9 +383,15 @@ class Run {
                                         result_.notes);
   }
 
+  std::optional<double> state_seconds() const {
+    const auto& resources = options_.resources;
+    return resources.resume ? std::make_optional(resources.checkpoint_seconds) : std::nullopt;
+  }
+
   void put_down(const LayerTuning& layer) {
     profiler_.checkpoint(fmt::format("{}: {} {:.4g} -> {:.4g}", profile::step_name(Step::fast_finetune), layer.name,
                                      layer.error_before, layer.error_after));
+    if (options_.layer_tuned) options_.layer_tuned(layer);
   }
 
   std::string heaviest_layer() {

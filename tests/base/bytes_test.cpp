@@ -40,6 +40,10 @@ TEST(FormatSize, KeepsAtMostOneDecimal) {
   EXPECT_EQ(format_size(12), "12 B");
   EXPECT_EQ(format_size(1023), "1023 B");
   EXPECT_EQ(format_size(1024), "1.0 KiB");
+  using Texts = std::pair<std::string, std::string>;
+  EXPECT_EQ(format_sizes(1024, 2048), Texts("1.0 KiB", "2.0 KiB"));
+  EXPECT_EQ(format_sizes(5242881, 5242880), Texts("5242881 B", "5242880 B"));
+  EXPECT_EQ(format_sizes(1024, 1024), Texts("1.0 KiB", "1.0 KiB"));
   EXPECT_EQ(format_size(640u << 10), "640 KiB");
   EXPECT_EQ(format_size(3ull << 29), "1.5 GiB");
 }

@@ -114,6 +114,14 @@ TEST(Progress, RateIsThatOfTheStage) {
   EXPECT_NE(out.text().find("one: 1000  memory"), std::string::npos);
 }
 
+TEST(Progress, DetailStandsBeforeTheMemory) {
+  Output out;
+  ProgressLine line(out.file(), true, kStart);
+  line.set_detail("Conv_3: error 0.5 -> 0.2");
+  line.update("finetune", 1, 3, kStart + 1s);
+  EXPECT_NE(out.text().find("finetune: 1 of 3  Conv_3: error 0.5 -> 0.2  memory"), std::string::npos) << out.text();
+}
+
 TEST(Progress, MoreThanExpectedIsShownWithoutTheTotal) {
   Output out;
   ProgressLine line(out.file(), true, kStart);

@@ -146,6 +146,32 @@ def test_selection_and_heaviest(layers: tuple[Path, Path, list[Sample]], tmp_pat
     assert any("heaviest" in note and heaviest["layers"][0]["name"] in note for note in heaviest["notes"])
 
 
+def test_input_from_far_before_the_layer(tmp_path: Path) -> None:
+    """As a projection beside the three convolutions of a ResNet's first block: its input goes past the segments between."""
+    rng = np.random.default_rng(2)
+    tensors = [numpy_helper.from_array((rng.standard_normal((6, 6, 1, 1)) * 0.4).astype(np.float32), f"w{i}") for i in range(5)]
+    nodes = [helper.make_node("Conv", ["x", "w0"], ["stem"], name="stem"), helper.make_node("Relu", ["stem"], ["start"])]
+    value = "start"
+    for i in (1, 2, 3):
+        nodes += [
+            helper.make_node("Conv", [value, f"w{i}"], [f"c{i}"], name=f"c{i}"),
+            helper.make_node("Relu", [f"c{i}"], [f"r{i}"]),
+        ]
+        value = f"r{i}"
+    nodes.append(helper.make_node("Conv", ["start", "w4"], ["beside"], name="beside"))
+    nodes.append(helper.make_node("Add", [value, "beside"], ["y"]))
+    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 6, 8, 8])
+    graph = helper.make_graph(nodes, "block", [image], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", [{"x": correlated(rng, (1, 6, 8, 8))} for _ in range(9)])
+    for level in (0, 1, 2):
+        report = support.quantize(
+            tmp_path / "m.onnx", tmp_path / f"{level}.onnx", data, "--finetune", "gptq", "--memory-level", level
+        )
+        assert {layer["name"] for layer in report["layers"]} == {"stem", "c1", "c2", "c3", "beside"}
+        assert support.sha256(tmp_path / f"{level}.onnx") == support.sha256(tmp_path / "0.onnx")
+
+
 def test_shared_weights_are_left_and_noted(tmp_path: Path) -> None:
     model = layers_model()
     extra = helper.make_node("MatMul", ["gemm_plain", "w6"], ["z"], name="z")
@@ -182,6 +208,9 @@ def test_trained_transformer_and_task(tmp_path: Path) -> None:
         (["--finetune", "adaround", "--finetune-batch-size", "-1"], "--finetune-batch-size"),
         (["--finetune", "adaround", "--learning-rate", "0"], "--learning-rate"),
         (["--finetune", "adaround", "--beta-range", "20,0"], "--beta-range"),
+        (["--finetune", "gptq", "--finetune-activation"], "--finetune-activation"),
+        (["--finetune", "adaround", "--form", "gram", "--finetune-activation"], "--finetune-activation"),
+        (["--finetune", "adaround", "--pin-memory"], "--pin-memory"),
     ],
 )
 def test_refusals(layers: tuple[Path, Path, list[Sample]], options: list[str], words: str, tmp_path: Path) -> None:

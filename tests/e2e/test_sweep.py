@@ -137,6 +137,14 @@ def test_tuned_models_are_the_same(small: Case, rounding: str, tmp_path: Path) -
     assert len({case.digest(*options, *way.split()) for way in ways}) == 1
 
 
+def test_samples_read_ahead_change_nothing(small: Case, tmp_path: Path) -> None:
+    case = small.beside(tmp_path)
+    for extra in ([], ["--drop-ratio", 0.5, "--finetune-batch-size", 3]):
+        options = ["--finetune", "adaround", "--form", "streamed", "--num-iterations", 9, "--finetune-activation", *extra]
+        ways = ["", "--num-workers 1", "--memory-level 2 --num-workers 3", "--memory-level 2 --num-workers 100"]
+        assert len({case.digest(*options, *way.split()) for way in ways}) == 1
+
+
 @pytest.mark.parametrize("rounding", FINETUNE)
 def test_a_tuned_trained_model_is_the_same(rounding: str, tmp_path: Path) -> None:
     case = Case(support.MODELS / "ppocr_cls.onnx", images(tmp_path / "data", 2, 3, 48, 96), tmp_path)
@@ -193,6 +201,25 @@ def test_tuning_killed_and_resumed(small: Case, expected: dict[str, str], roundi
     case, options = small.beside(tmp_path), FINETUNE[rounding]
     case.kill(failpoint, *options)
     assert case.digest(*options, *SAVED) == expected[rounding]
+
+
+SOLVING = {
+    "adaround": ["--finetune", "adaround", "--num-iterations", 20, "--form", "gram"],
+    "adaround-streamed": ["--finetune", "adaround", "--num-iterations", 20, "--form", "streamed"],
+    "adaquant": ["--finetune", "adaquant", "--num-iterations", 20, "--form", "gram", "--update-bias"],
+    "adaquant-streamed": ["--finetune", "adaquant", "--num-iterations", 20, "--form", "streamed", "--update-bias"],
+}
+
+
+@pytest.mark.parametrize("rounding", SOLVING)
+def test_killed_within_a_layer(small: Case, rounding: str, tmp_path: Path) -> None:
+    """A layer's state is put down ten times; the run goes on from there, more than once."""
+    case, options = small.beside(tmp_path), SOLVING[rounding]
+    expected = case.digest(*options)
+    for failpoint in ("finetune.state=kill@1", "finetune.state=kill@7", "finetune.state=kill@14"):
+        case.kill(failpoint, *options)
+        assert list(case.work.glob("*/solving-*"))
+    assert case.digest(*options, *SAVED) == expected
 
 
 def test_killed_time_and_again(small: Case, expected: dict[str, str], tmp_path: Path) -> None:

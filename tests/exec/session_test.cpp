@@ -25,6 +25,16 @@ TEST_F(SessionTest, WeightsStayInTheirFiles) {
   }
 }
 
+TEST_F(SessionTest, OutputsThatAreInputsLiveAsLong) {
+  const Model model =
+      make_model({{"Relu", "", {"x"}, {"y"}}}, {}, 13, {value("x", {4})}, {value("x", {4}), value("y", {4})});
+  const auto input = random_floats({4});
+  const auto outputs = run(model, {input});
+  EXPECT_EQ(outputs[0].bytes.data(), input.bytes.data());
+  EXPECT_EQ(outputs[0].owner, input.owner);
+  EXPECT_NE(outputs[1].owner, input.owner);
+}
+
 TEST_F(SessionTest, RefusesModelsAndInputsThatDoNotFit) {
   expect_error([&] { Session(runtime(), "garbage", "model 'a'"); }, "model 'a': ONNX Runtime");
   expect_error(

@@ -19,6 +19,14 @@ TEST(VectorMath, IsCloseToTheLibrary) {
   }
   EXPECT_EQ(exp2_fast(-1e30F), exp2_fast(-120.0F));
   EXPECT_LT(log2_fast(0.0F), -100.0F);
+  for (float x = 1e-35F; x < 1e35F; x *= 1.0173F) {
+    EXPECT_NEAR(inverse_root_fast(x) * std::sqrt(static_cast<double>(x)), 1.0, 1e-5) << x;
+    EXPECT_NEAR(log2_coarse(x), std::log2(static_cast<double>(x)), 5e-5 + 1e-6 * std::abs(std::log2(x))) << x;
+  }
+  for (float x = -80; x < 80; x += 0.0371F) {
+    EXPECT_NEAR(exp2_coarse(x) / std::exp2(static_cast<double>(x)), 1.0, 1e-4) << x;
+  }
+  EXPECT_LT(log2_coarse(0.0F), -100.0F);
 }
 
 TEST(Quadratic, ResidualIsHalfTheGradientOfTheError) {
@@ -84,7 +92,7 @@ TEST(SoftRounding, StepsAsThePaperSays) {
     if (t > 10) step.regularizer = 0.03F;
     step.beta = 9.5F;
     const auto slope = normal(n, 100 + static_cast<unsigned>(t));
-    soft.step(0, slope.data(), nullptr, 0.25F, 2.0F, step);
+    soft.step(0, {0, n}, slope.data(), nullptr, 0.25F, 2.0F, step);
     for (std::size_t i = 0; i < n; ++i) {
       reference[i].step(0.25 * slope[i], t > 10 ? 0.06 : 0, 9.5, 0.1, t);
       if (w.values[i] / w.scale[0] >= static_cast<float>(w.highest)) {
@@ -103,7 +111,7 @@ TEST(SoftRounding, KeepsWeightsInTheRangeOfIntegers) {
   SoftRounding soft(w);
   EXPECT_EQ(soft.base(), (std::vector<std::int32_t>{-8, 7, 7, 2}));
   const std::vector<float> up(4, -1.0F);
-  for (std::size_t t = 0; t < 100; ++t) soft.step(0, up.data(), nullptr, 1.0F, 1.0F, {AdamStep(0.1, t + 1)});
+  for (std::size_t t = 0; t < 100; ++t) soft.step(0, {0, 4}, up.data(), nullptr, 1.0F, 1.0F, {AdamStep(0.1, t + 1)});
   EXPECT_EQ(soft.integers(), (std::vector<std::int32_t>{-8, 7, 7, 3}));
   EXPECT_TRUE(soft.decided({0, 1}));
 }
@@ -125,7 +133,7 @@ TEST(StraightThrough, FollowsTheGradientOfAdamAndStopsAtTheRange) {
   EXPECT_EQ(through.integers(), (std::vector<std::int32_t>{0, 7, -1}));
   const std::vector<float> slope{-1, -1, 1};
   // Adam's first steps are as long as the rate: 0.1 each, 0.2 of a step of the scale.
-  for (std::size_t t = 1; t <= 4; ++t) through.step(0, slope.data(), nullptr, 1.0F, AdamStep(0.1, t));
+  for (std::size_t t = 1; t <= 4; ++t) through.step(0, {0, 3}, slope.data(), nullptr, 1.0F, AdamStep(0.1, t));
   EXPECT_EQ(through.integers(), (std::vector<std::int32_t>{1, 7, -1}));
 }
 

@@ -4,7 +4,10 @@
 
 #include "base/error.h"
 #include "finetune/batch_gradient.h"
+#include "finetune/column_steps.h"
 #include "finetune/form_cost.h"
+#include "finetune/mini_batches.h"
+#include "finetune/rounding_variables.h"
 #include "finetune/support.h"
 
 namespace detent::finetune {
@@ -74,6 +77,7 @@ TEST(Activation, GradientIsThatOfTheLoss) {
 // Central differences of the loss of a few weights and biases, for every kind of layer and in every piece of it.
 TEST(Streamed, GradientIsThatOfTheLoss) {
   for (const Case& c : all_kinds()) {
+    if (c.geometry.kind == LayerKind::product) continue;  // not by convolutions
     SCOPED_TRACE(c.name);
     const Layer layer = make_layer(c.geometry, c.input, 1, 4, 7);
     const Activation activation{ActivationKind::tanh};
@@ -108,6 +112,88 @@ TEST(Streamed, GradientIsThatOfTheLoss) {
       for (std::size_t i = 0; i < b.size(); ++i) check(b[i], by_bias[i]);
     }
   }
+}
+
+/// Samples that are asked for one at a time, and counted.
+class Counted final : public LayerSamples {
+ public:
+  explicit Counted(LayerSamples& samples) : samples_(samples) {}
+  std::size_t count() const override { return samples_.count(); }
+  SampleRef get(std::size_t i) override {
+    ++asked;
+    return samples_.get(i);
+  }
+  std::size_t asked = 0;
+
+ private:
+  LayerSamples& samples_;
+};
+
+// The same steps by products with columns and by convolutions: which one is taken is a matter of time alone.
+TEST(Streamed, StepsOnColumnsAreThoseOfConvolutions) {
+  LayerGeometry g = convolution(20, 70, 1, {3, 4});  // 240 weights for each output, and several pieces of rows
+  g.pads_begin = {1, 2};
+  g.pads_end = {1, 1};
+  const Layer layer = make_layer(g, {2, 20, 6, 5}, 3, 4, 7);
+  const Activation activation{ActivationKind::relu};
+  for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+    FinetuneConfig config = config_of(rounding, 6);
+    config.batch_size = 2;
+    config.update_bias = true;
+    config.learning_rate = 1e-3;
+    InMemory samples(layer);
+    MiniBatches gathered(samples, g, config, 1, true), plain(samples, g, config, 1, false);
+    RoundingVariables by_columns(layer.weights, layer.bias, config, 1.0), by_convolutions = by_columns;
+    const auto batches = gathered.load(0, 6);
+    ASSERT_EQ(batches.size(), 6U);
+    for (const RowRange rows : {RowRange{0, 64}, RowRange{64, 70}}) {
+      std::vector<double> losses(6);
+      ColumnSteps(rows, g, activation, kernels()).run(by_columns, batches, 0, losses, [] {});
+      BatchGradient gradient(g, rows, activation, kernels());
+      for (std::size_t i = 0; i < 6; ++i) {
+        const MiniBatch batch = plain.load(i, 6)[0];
+        std::vector<float> w(rows.count() * 240), by_weights(w.size()), by_bias(rows.count());
+        by_convolutions.values(rows, {0, 240}, w.data());
+        for (std::size_t k = 0; k < w.size(); ++k) w[k] *= layer.weights.scale[rows.first + k / 240];
+        double loss = 0;
+        const float factor = 1.0F / static_cast<float>(batch[0]->columns + batch[1]->columns);
+        for (const auto& drawn : batch) {
+          loss += gradient.add(drawn->sample.input_shape, drawn->input(), drawn->sample.target.data(), w.data(),
+                               by_convolutions.bias() + rows.first, factor, by_weights.data(), by_bias.data());
+        }
+        EXPECT_NEAR(losses[i], loss, 1e-4 * loss);
+        by_convolutions.step(rows, {0, 240}, by_weights.data(), i, nullptr);
+        if (by_convolutions.trains_bias()) by_convolutions.step_bias(rows, by_bias.data(), i);
+      }
+    }
+    const Solution one = by_columns.solution(), other = by_convolutions.solution();
+    for (std::size_t m = 0; m < 70; ++m) EXPECT_NEAR(one.bias[m], other.bias[m], 1e-4);
+    EXPECT_EQ(one.integers, other.integers);
+  }
+}
+
+// Samples come again and again from what is kept of them, and are read anew where they are too large for that.
+TEST(Streamed, KeepsFewSamplesAtHand) {
+  const Layer layer = make_layer(product(16, 8), {32, 16}, 4, 4, 7);
+  InMemory samples(layer);
+  Counted counted(samples);
+  const FinetuneConfig config = config_of(Rounding::adaround, 100);
+  MiniBatches batches(counted, layer.geometry, config, 1, true);
+  EXPECT_EQ(batches.load(0, 40).size(), 40U);
+  EXPECT_EQ(batches.load(40, 100).size(), 60U);
+  EXPECT_EQ(counted.asked, 4U);
+  MiniBatches single(counted, layer.geometry, config, 1, false);
+  EXPECT_EQ(single.load(0, 40).size(), 1U);
+  const LayerGeometry wide = product(1 << 20, 1);
+  Layer large;
+  large.geometry = wide;
+  large.shape = {3, 1 << 20};
+  large.inputs = large.float_inputs = {3, std::vector<float>(3 << 20)};
+  large.targets = {3, std::vector<float>(3)};
+  InMemory large_samples(large);
+  MiniBatches few(large_samples, wide, config, 1, true);
+  EXPECT_EQ(few.load(0, 10).size(), 2U);  // 12 MiB each
+  EXPECT_EQ(few.load(2, 10).size(), 2U);
 }
 
 TEST(Streamed, ErrorIsThatOfTheGramForm) {
@@ -211,6 +297,64 @@ TEST(Streamed, StopsWhenAskedAndRefusesGptq) {
     EXPECT_THROW(solve_streamed(layer.weights, layer.geometry, layer.bias, samples, {}, config_of(rounding, 10),
                                 kernels(), control),
                  Error);
+  }
+}
+
+/// A state in memory. After `stop_after` times it asks the solver to stop.
+class KeptState final : public SolverState {
+ public:
+  Stored load() override { return {nullptr, bytes}; }
+  bool is_due() const override { return true; }
+  void save(std::span<const std::span<const std::byte>> parts) override {
+    bytes.clear();
+    for (const auto part : parts) bytes.insert(bytes.end(), part.begin(), part.end());
+    if (++saved == stop_after) stop.request_stop();
+  }
+
+  std::vector<std::byte> bytes;
+  std::size_t saved = 0;
+  std::size_t stop_after = 0;
+  std::stop_source stop;
+};
+
+// Stopped after each of its intervals, a solver that goes on from its state finds what it finds otherwise.
+TEST(SolverState, GoesOnToTheSameEnd) {
+  const Layer layer = make_layer(product(40, 12), {20, 40}, 4, 4, 7);
+  InMemory samples(layer);
+  const GramForm form = layer.gram();
+  for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+    for (const bool in_batches : {false, true}) {
+      FinetuneConfig config = config_of(rounding, 50);
+      config.update_bias = true;
+      config.learning_rate = rounding == Rounding::adaround ? 0.1 : 1e-3;
+      const auto solve_with = [&](SolverState* state, std::stop_token stop, std::size_t& intervals) {
+        SolveControl control;
+        control.state = state;
+        control.stop = std::move(stop);
+        control.progress = [&](std::size_t, double) { ++intervals; };
+        return in_batches
+                   ? solve_streamed(layer.weights, layer.geometry, layer.bias, samples, {}, config, kernels(), control)
+                   : solve(layer.weights, form, layer.bias, config, kernels(), control);
+      };
+      std::size_t all = 0;
+      const Solution whole = solve_with(nullptr, {}, all);
+      EXPECT_EQ(all, 10U);
+      KeptState state;
+      for (std::size_t part = 1; part < 10; part += 4) {
+        KeptState next;
+        next.bytes = state.bytes;
+        next.stop_after = 1;
+        std::size_t done = 0;
+        EXPECT_THROW((void)solve_with(&next, next.stop.get_token(), done), Error);
+        EXPECT_EQ(done, 1U);
+        state.bytes = next.bytes;
+      }
+      std::size_t rest = 0;
+      const Solution resumed = solve_with(&state, {}, rest);
+      EXPECT_EQ(rest, 7U);
+      EXPECT_EQ(resumed.integers, whole.integers);
+      EXPECT_EQ(resumed.bias, whole.bias);
+    }
   }
 }
 

@@ -1,0 +1,68 @@
+// The columns of a layer themselves, for layers that have few of them.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "detent/config.h"
+#include "finetune/gram.h"
+#include "finetune/problem.h"
+#include "finetune/solver.h"
+
+namespace detent::finetune {
+
+/// What a Gram form is the sum of. The Gram matrix of N columns has rank N: where N is far below fan_in, products with
+/// the columns and matrices of N × N say the same as those of fan_in × fan_in.
+struct ColumnForm {
+  std::size_t columns = 0;
+  std::vector<float> inputs;   // columns × fan_in: each column together
+  std::vector<float> targets;  // outputs × columns
+};
+
+using AnyForm = std::variant<GramForm, ColumnForm>;
+
+/// As many columns as are kept; with more, or where it is 0, the Gram matrix takes their place. By arithmetic from the
+/// geometry: kept columns and what is made of them take less memory and time than the matrix.
+std::size_t most_columns(const LayerGeometry& geometry, const FinetuneConfig& config);
+
+/// Takes samples as GramAccumulator does, and makes the form that is cheaper for as many columns as came.
+class FormAccumulator {
+ public:
+  FormAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads,
+                  const FinetuneConfig& config);
+
+  void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target);
+  /// The form of all that was added. The accumulator cannot be used again.
+  AnyForm take();
+
+ private:
+  struct Sample {
+    Shape shape;
+    std::vector<float> input, target;
+  };
+
+  void begin_gram();
+
+  LayerGeometry geometry_;
+  const Kernels& kernels_;
+  std::size_t threads_;
+  std::size_t most_;
+  std::size_t columns_ = 0;
+  std::vector<Sample> samples_;  // as long as they are few
+  std::optional<GramAccumulator> gram_;
+};
+
+/// solve() of solver.h in this form; for GPTQ only.
+Solution solve(const QuantizedWeights& weights, const ColumnForm& form, std::span<const float> bias,
+               const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
+
+/// Both in whichever form it is; the error is the mean over all output elements.
+Solution solve(const QuantizedWeights& weights, const AnyForm& form, std::span<const float> bias,
+               const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
+double mean_squared_error(const QuantizedWeights& weights, const AnyForm& form, const Solution& solution,
+                          const Kernels& kernels);
+
+}  // namespace detent::finetune

@@ -1,0 +1,316 @@
+// GPTQ and coordinate descent on the columns themselves. With A = X Xᵀ + λ and X of fan_in × N, all that the nearest-
+// plane method of gptq.cpp takes from the factor of A follows from matrices of N × N: rounding a block B of weights
+// while the later ones U stay continuous costs, up to the factor λ,
+//   d (1 + X_B S⁻¹ X_Bᵀ) dᵀ + 2 r S⁻¹ X_Bᵀ dᵀ        S = λ + X_Uᵀ X_U
+// where r = sum of d x over the weights rounded before: a row of N values that stands for all of them.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "base/parallel.h"
+#include "finetune/cholesky.h"
+#include "finetune/column_form.h"
+#include "finetune/lanes.h"
+#include "finetune/quadratic.h"
+
+namespace detent::finetune {
+namespace {
+
+constexpr std::size_t kBlock = Cholesky::kBlock;
+constexpr std::size_t kRowsTogether = 64;
+constexpr double kLeastPivot = 1e-7;  // λ keeps the matrices regular
+
+Gemm gemm_of(std::size_t m, std::size_t n, std::size_t k, bool transpose_a, bool transpose_b, float beta = 0) {
+  Gemm shape;
+  shape.transpose_a = transpose_a;
+  shape.transpose_b = transpose_b;
+  shape.m = static_cast<std::int64_t>(m);
+  shape.n = static_cast<std::int64_t>(n);
+  shape.k = static_cast<std::int64_t>(k);
+  shape.beta = beta;
+  return shape;
+}
+
+/// Weights and columns in the order of rounding, the last first; the bias is taken out of the targets.
+struct Problem {
+  QuantizedWeights weights;
+  std::size_t n = 0;  // columns
+  std::vector<std::size_t> order;
+  std::vector<float> inputs;      // n × fan_in
+  std::vector<float> targets;     // rows × n
+  std::vector<float> input_mean;  // where the bias is the best one, else empty
+  std::vector<float> target_mean;
+  double damping = 0;
+
+  Problem(const QuantizedWeights& given, const ColumnForm& form, std::span<const float> bias,
+          const FinetuneConfig& config)
+      : weights(given), n(form.columns), order(given.columns), inputs(form.inputs), targets(form.targets) {
+    if (config.update_bias) {
+      center();
+    } else {
+      for (std::size_t i = 0; i < targets.size() && !bias.empty(); ++i) targets[i] -= bias[i / n];
+    }
+    sort(config.activation_order, config.damping);
+  }
+
+  std::size_t fan_in() const noexcept { return weights.columns; }
+
+ private:
+  void center() {
+    std::vector<double> sums(fan_in());
+    for (std::size_t c = 0; c < n; ++c) add_scaled(sums.data(), 1.0, inputs.data() + c * fan_in(), fan_in());
+    for (const double sum : sums) input_mean.push_back(static_cast<float>(sum / static_cast<double>(n)));
+    for (std::size_t c = 0; c < n; ++c) add_scaled(inputs.data() + c * fan_in(), -1.0F, input_mean.data(), fan_in());
+    for (std::size_t m = 0; m < weights.rows; ++m) {
+      float* row = targets.data() + m * n;
+      target_mean.push_back(static_cast<float>(sum_double(row, n) / static_cast<double>(n)));
+      for (std::size_t c = 0; c < n; ++c) row[c] -= target_mean[m];
+    }
+  }
+
+  void sort(bool by_activation, double damping_share) {
+    std::vector<double> power(fan_in());
+    for (std::size_t c = 0; c < n; ++c) {
+      for (std::size_t j = 0; j < fan_in(); ++j) {
+        const double x = inputs[c * fan_in() + j];
+        power[j] += x * x;
+      }
+    }
+    const double mean = std::accumulate(power.begin(), power.end(), 0.0) / static_cast<double>(fan_in());
+    damping = mean > 0 ? damping_share * mean : 1;
+    std::iota(order.rbegin(), order.rend(), std::size_t{0});
+    if (by_activation) {
+      std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return power[a] < power[b]; });
+    }
+    std::vector<float> line(fan_in());
+    const auto sort_rows = [&](std::vector<float>& values) {
+      for (std::size_t at = 0; at < values.size(); at += fan_in()) {
+        for (std::size_t j = 0; j < fan_in(); ++j) line[j] = values[at + order[j]];
+        std::copy(line.begin(), line.end(), values.begin() + static_cast<std::ptrdiff_t>(at));
+      }
+    };
+    sort_rows(inputs);
+    sort_rows(weights.values);
+    if (!input_mean.empty()) sort_rows(input_mean);
+  }
+};
+
+/// What rounding a block of weights takes: T = X_B S⁻¹, the factor of 1 + T X_Bᵀ, and X_B X_Bᵀ for the descent.
+struct Block {
+  std::size_t first, last;
+  std::vector<float> through;  // T, size() × n
+  Cholesky factor;
+  std::vector<float> gram;
+
+  std::size_t size() const noexcept { return last - first; }
+};
+
+class Solver {
+ public:
+  Solver(const Problem& problem, const Kernels& kernels, const SolveControl& control)
+      : p_(problem), weights_(problem.weights), n_(problem.n), k_(problem.fan_in()), kernels_(kernels) {
+    std::vector<float> sums(n_ * n_);  // S
+    for (std::size_t i = 0; i < n_; ++i) sums[i * n_ + i] = static_cast<float>(p_.damping);
+    for (std::size_t first = 0; first < k_; first += kBlock) {
+      check_stop(control);
+      const std::size_t last = std::min(first + kBlock, k_);
+      blocks_.push_back(make_block(first, last, sums, control.threads));
+      pieces(n_, control.threads, [&](RowRange r) {
+        kernels_.gemm(gemm_of(r.count(), n_, last - first, false, true, 1), x(first) + r.first * k_, k_, x(first), k_,
+                      sums.data() + r.first * n_, n_);
+      });
+    }
+    whole_.emplace(std::move(sums), n_, kernels_, control.threads, kLeastPivot);
+  }
+
+  /// Integers of rows: the best of nearest rounding and the two ways of GPTQ, and sweeps from there.
+  void solve(RowRange rows, std::size_t sweeps, Integers& integers) const {
+    const float* values = weights_.values.data() + rows.first * k_;
+    const std::size_t count = rows.count();
+    std::vector<float> miss(count * n_);  // W X − Y
+    for (std::size_t i = 0; i < miss.size(); ++i) miss[i] = -p_.targets[rows.first * n_ + i];
+    kernels_.gemm(gemm_of(count, n_, k_, false, true, 1), values, k_, x(0), k_, miss.data(), n_);
+
+    std::vector<float> wanted(values, values + count * k_);
+    Integers best(count * k_);
+    for (std::size_t i = 0; i < best.size(); ++i) best[i] = weights_.quantize(rows.first + i / k_, values[i]);
+    std::vector<float> rest = rest_of(rows, best, miss);
+    keep_better(rows, round(rows, wanted), miss, best, rest);
+    std::vector<float> part = miss;
+    whole_->solve(part.data(), count);
+    Gemm correct = gemm_of(count, k_, n_, false, false, 1);
+    correct.alpha = -1;
+    kernels_.gemm(correct, part.data(), n_, x(0), k_, wanted.data(), k_);
+    keep_better(rows, round(rows, wanted), miss, best, rest);
+    for (std::size_t sweep = 0; sweep < sweeps; ++sweep) {
+      if (sweep > 0) rest = rest_of(rows, best, miss);  // anew: it does not drift
+      if (!descend(rows, best, rest)) break;
+    }
+    std::copy(best.begin(), best.end(), integers.begin() + static_cast<std::ptrdiff_t>(rows.first * k_));
+  }
+
+ private:
+  const float* x(std::size_t j) const noexcept { return p_.inputs.data() + j; }
+
+  template <class Fn>
+  static void pieces(std::size_t rows, std::size_t threads, const Fn& fn) {
+    parallel_for((rows + kRowsTogether - 1) / kRowsTogether, threads, [&](std::size_t piece) {
+      fn(RowRange{piece * kRowsTogether, std::min((piece + 1) * kRowsTogether, rows)});
+    });
+  }
+
+  Block make_block(std::size_t first, std::size_t last, const std::vector<float>& sums, std::size_t threads) const {
+    const std::size_t size = last - first;
+    const Cholesky factor(sums, n_, kernels_, threads, kLeastPivot);
+    std::vector<float> through(size * n_);
+    std::vector<float> cost(size * size), gram(size * size);
+    pieces(size, threads, [&](RowRange r) {
+      float* part = through.data() + r.first * n_;
+      for (std::size_t c = 0; c < n_; ++c) {
+        for (std::size_t j = r.first; j < r.last; ++j) through[j * n_ + c] = x(first)[c * k_ + j];
+      }
+      const Gemm product = gemm_of(r.count(), size, n_, false, false);
+      kernels_.gemm(product, part, n_, x(first), k_, gram.data() + r.first * size, size);
+      factor.solve(part, r.count());
+      kernels_.gemm(product, part, n_, x(first), k_, cost.data() + r.first * size, size);
+    });
+    for (std::size_t i = 0; i < size; ++i) cost[i * size + i] += 1;
+    return {first, last, std::move(through), Cholesky(std::move(cost), size, kernels_, 1, kLeastPivot),
+            std::move(gram)};
+  }
+
+  /// (Ŵ − W) X + miss.
+  std::vector<float> rest_of(RowRange rows, const Integers& integers, const std::vector<float>& miss) const {
+    std::vector<float> change(integers.size());
+    for (std::size_t i = 0; i < change.size(); ++i) {
+      change[i] = weights_.dequantize(rows.first + i / k_, integers[i]) - weights_.values[rows.first * k_ + i];
+    }
+    std::vector<float> rest = miss;
+    kernels_.gemm(gemm_of(rows.count(), n_, k_, false, true, 1), change.data(), k_, x(0), k_, rest.data(), n_);
+    return rest;
+  }
+
+  void keep_better(RowRange rows, const Integers& found, const std::vector<float>& miss, Integers& best,
+                   std::vector<float>& rest) const {
+    const std::vector<float> other = rest_of(rows, found, miss);
+    for (std::size_t r = 0; r < rows.count(); ++r) {
+      const float* mine = rest.data() + r * n_;
+      const float* theirs = other.data() + r * n_;
+      if (!(dot_double(theirs, theirs, n_) < dot_double(mine, mine, n_))) continue;
+      std::copy_n(theirs, n_, rest.data() + r * n_);
+      std::copy_n(found.begin() + static_cast<std::ptrdiff_t>(r * k_), k_,
+                  best.begin() + static_cast<std::ptrdiff_t>(r * k_));
+    }
+  }
+
+  Integers round(RowRange rows, const std::vector<float>& wanted) const {
+    Integers integers(wanted.size());
+    std::vector<float> moved(rows.count() * n_);  // r
+    std::vector<float> sums(rows.count() * kBlock), difference(sums.size());
+    for (std::size_t b = blocks_.size(); b-- > 0;) {
+      const Block& block = blocks_[b];
+      const std::size_t size = block.size();
+      kernels_.gemm(gemm_of(rows.count(), size, n_, false, true), moved.data(), n_, block.through.data(), n_,
+                    sums.data(), size);
+      block.factor.solve_half(sums.data(), rows.count());
+      for (std::size_t r = 0; r < rows.count(); ++r) {
+        round_row(rows.first + r, block, wanted.data() + r * k_ + block.first, sums.data() + r * size,
+                  difference.data() + r * size, integers.data() + r * k_ + block.first);
+      }
+      kernels_.gemm(gemm_of(rows.count(), n_, size, false, true, 1), difference.data(), size, x(block.first), k_,
+                    moved.data(), n_);
+    }
+    return integers;
+  }
+
+  void round_row(std::size_t row, const Block& block, const float* wanted, float* sums, float* difference,
+                 std::int32_t* integers) const {
+    for (std::size_t j = block.size(); j-- > 0;) {
+      const std::int32_t q = weights_.quantize(row, wanted[j] - sums[j] / block.factor.diagonal(j));
+      integers[j] = q;
+      difference[j] = weights_.dequantize(row, q) - wanted[j];
+      add_scaled(sums, difference[j], block.factor.row(j), j);
+    }
+  }
+
+  /// One sweep; whether any integer changed. The slopes of a block follow from `rest`, and within it from its own part
+  /// of the Gram matrix.
+  bool descend(RowRange rows, Integers& integers, std::vector<float>& rest) const {
+    std::vector<float> slopes(rows.count() * kBlock), difference(slopes.size());
+    bool changed = false;
+    for (std::size_t b = blocks_.size(); b-- > 0;) {
+      const Block& block = blocks_[b];
+      const std::size_t size = block.size();
+      kernels_.gemm(gemm_of(rows.count(), size, n_, false, false), rest.data(), n_, x(block.first), k_, slopes.data(),
+                    size);
+      std::fill(difference.begin(), difference.end(), 0.0F);
+      bool moved = false;
+      for (std::size_t r = 0; r < rows.count(); ++r) {
+        moved = descend_row(rows.first + r, block, slopes.data() + r * size, difference.data() + r * size,
+                            integers.data() + r * k_ + block.first) ||
+                moved;
+      }
+      if (!moved) continue;
+      changed = true;
+      kernels_.gemm(gemm_of(rows.count(), n_, size, false, true, 1), difference.data(), size, x(block.first), k_,
+                    rest.data(), n_);
+    }
+    return changed;
+  }
+
+  bool descend_row(std::size_t row, const Block& block, float* slopes, float* difference,
+                   std::int32_t* integers) const {
+    bool changed = false;
+    for (std::size_t j = block.size(); j-- > 0;) {
+      const float* line = block.gram.data() + j * block.size();
+      if (!(line[j] > 0)) continue;
+      const std::int32_t steps = weights_.best_change(row, integers[j], slopes[j] / line[j]);
+      if (steps == 0) continue;
+      changed = true;
+      integers[j] += steps;
+      const float change = weights_.scale[row] * static_cast<float>(steps);
+      difference[j] += change;
+      add_scaled(slopes, change, line, block.size());
+    }
+    return changed;
+  }
+
+  const Problem& p_;
+  const QuantizedWeights& weights_;
+  std::size_t n_, k_;
+  const Kernels& kernels_;
+  std::vector<Block> blocks_;
+  std::optional<Cholesky> whole_;  // of S with all weights
+};
+
+}  // namespace
+
+Solution solve(const QuantizedWeights& weights, const ColumnForm& form, std::span<const float> bias,
+               const FinetuneConfig& given, const Kernels& kernels, const SolveControl& control) {
+  Solution solution = nearest(weights, bias);
+  if (form.columns == 0) return solution;
+  FinetuneConfig config = given;
+  config.update_bias = given.update_bias && !bias.empty();
+  const Problem problem(weights, form, bias, config);
+  const Solver solver(problem, kernels, control);
+  Integers sorted(weights.values.size());
+  parallel_for((weights.rows + kRowsTogether - 1) / kRowsTogether, control.threads, [&](std::size_t piece) {
+    check_stop(control);
+    const std::size_t first = piece * kRowsTogether;
+    solver.solve({first, std::min(first + kRowsTogether, weights.rows)}, config.coordinate_sweeps, sorted);
+  });
+  const std::size_t k = weights.columns;
+  for (std::size_t m = 0; m < weights.rows; ++m) {
+    double bias_of_row = config.update_bias ? problem.target_mean[m] : 0;
+    for (std::size_t j = 0; j < k; ++j) {
+      const std::int32_t q = sorted[m * k + j];
+      solution.integers[m * k + problem.order[j]] = q;
+      if (config.update_bias) bias_of_row -= static_cast<double>(weights.dequantize(m, q)) * problem.input_mean[j];
+    }
+    if (config.update_bias) solution.bias[m] = static_cast<float>(bias_of_row);
+  }
+  return solution;
+}
+
+}  // namespace detent::finetune

@@ -1,0 +1,156 @@
+#include "finetune/column_form.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "finetune/quadratic.h"
+#include "finetune/support.h"
+
+namespace detent::finetune {
+namespace {
+
+FinetuneConfig gptq_config(std::size_t sweeps = 2) {
+  FinetuneConfig config;
+  config.rounding = Rounding::gptq;
+  config.coordinate_sweeps = sweeps;
+  return config;
+}
+
+/// Layers with fewer columns than a quarter of what one output sums over; the last of each kind is no multiple of
+/// any block.
+std::vector<Layer> layers_of_few_columns(int bits) {
+  std::vector<Layer> layers;
+  layers.push_back(make_layer(product(300, 70), {3, 6, 300}, 4, bits, 1));
+  layers.push_back(make_layer(convolution(37, 20, 1, {3, 3}), {1, 37, 5, 4}, 3, bits, 2));
+  LayerGeometry transposed = convolution(64, 9, 1, {2, 2});
+  transposed.kind = LayerKind::transposed;
+  transposed.output_padding = {0, 0};
+  layers.push_back(make_layer(transposed, {1, 64, 3, 3}, 2, bits, 3));
+  return layers;
+}
+
+AnyForm form_of(const Layer& layer, const FinetuneConfig& config, std::size_t repeats = 1) {
+  FormAccumulator sums(layer.geometry, kernels(), 1, config);
+  for (std::size_t r = 0; r < repeats; ++r) {
+    for (std::size_t i = 0; i < layer.inputs.size(); ++i) sums.add(layer.shape, layer.inputs[i], layer.targets[i]);
+  }
+  return sums.take();
+}
+
+Solution solved(const Layer& layer, const AnyForm& form, const FinetuneConfig& config, std::size_t threads = 1) {
+  SolveControl control;
+  control.threads = threads;
+  return solve(layer.weights, form, layer.bias, config, kernels(), control);
+}
+
+// The two forms are the same method, and differ only where floats round differently.
+TEST(ColumnForm, FindsWhatTheGramFormFinds) {
+  for (const bool best_bias : {false, true}) {
+    for (const bool ordered : {false, true}) {
+      for (const Layer& layer : layers_of_few_columns(4)) {
+        SCOPED_TRACE(testing::Message() << best_bias << ordered << layer.weights.columns);
+        FinetuneConfig config = gptq_config();
+        config.update_bias = best_bias;
+        config.activation_order = ordered;
+        const AnyForm form = form_of(layer, config);
+        ASSERT_TRUE(std::holds_alternative<ColumnForm>(form));
+        const Solution by_columns = solved(layer, form, config);
+        const Solution by_sums = solved(layer, layer.gram(), config);
+        const double nearest_error = naive_mean(layer, nearest(layer.weights, layer.bias));
+        const double error = naive_mean(layer, by_columns);
+        EXPECT_NEAR(error, naive_mean(layer, by_sums), 0.03 * nearest_error);
+        EXPECT_LT(error, 0.3 * nearest_error);
+        EXPECT_NEAR(mean_squared_error(layer.weights, form, by_columns, kernels()), error, 1e-3 * error);
+      }
+    }
+  }
+}
+
+// Without sweeps. A tie that is rounded the other way changes all that follows in its row, so errors are compared.
+TEST(ColumnForm, RoundsAsTheGramFormDoes) {
+  for (const Layer& layer : layers_of_few_columns(8)) {
+    const FinetuneConfig config = gptq_config(0);
+    const Solution by_columns = solved(layer, form_of(layer, config), config);
+    const Solution by_sums = solved(layer, layer.gram(), config);
+    EXPECT_LT(naive_mean(layer, by_columns), 1.1 * naive_mean(layer, by_sums));
+    std::size_t same = 0;
+    for (std::size_t i = 0; i < by_sums.integers.size(); ++i) {
+      same += by_columns.integers[i] == by_sums.integers[i] ? 1 : 0;
+    }
+    EXPECT_GT(same, by_sums.integers.size() * 4 / 5);
+  }
+}
+
+TEST(ColumnForm, NoRowIsWorseThanNearestRounding) {
+  for (const Layer& layer : layers_of_few_columns(4)) {
+    const Solution solution = solved(layer, form_of(layer, gptq_config()), gptq_config());
+    const GramForm form = layer.gram();
+    const Quadratic quadratic(layer.weights, form, layer.bias, false);
+    const RowRange all{0, layer.weights.rows};
+    const auto errors = quadratic.errors(layer.weights, solution.integers, all);
+    const auto plain = quadratic.errors(layer.weights, nearest(layer.weights, {}).integers, all);
+    for (std::size_t m = 0; m < errors.size(); ++m) EXPECT_LE(errors[m], plain[m] * (1 + 1e-3));
+  }
+}
+
+TEST(ColumnForm, GivesTheSameForAnyThreads) {
+  for (const Layer& layer : layers_of_few_columns(4)) {
+    const AnyForm form = form_of(layer, gptq_config());
+    const Solution one = solved(layer, form, gptq_config());
+    const Solution three = solved(layer, form, gptq_config(), 3);
+    EXPECT_EQ(one.integers, three.integers);
+    EXPECT_EQ(one.bias, three.bias);
+  }
+}
+
+// Columns that turn out to be many become the sums that they would have been from the start.
+TEST(ColumnForm, TurnsIntoSumsWhenColumnsAreMany) {
+  const Layer layer = layers_of_few_columns(4)[0];  // 72 columns a time, 75 are kept
+  const AnyForm form = form_of(layer, gptq_config(), 2);
+  const auto* sums = std::get_if<GramForm>(&form);
+  ASSERT_NE(sums, nullptr);
+  GramAccumulator plain(layer.geometry, kernels(), 1);
+  for (int r = 0; r < 2; ++r) {
+    for (std::size_t i = 0; i < layer.inputs.size(); ++i) plain.add(layer.shape, layer.inputs[i], layer.targets[i]);
+  }
+  const GramForm expected = plain.take();
+  EXPECT_EQ(sums->gram, expected.gram);
+  EXPECT_EQ(sums->cross, expected.cross);
+  EXPECT_EQ(sums->columns, expected.columns);
+}
+
+TEST(ColumnForm, IsForGptqOnWideLayersWithoutGroups) {
+  FinetuneConfig config = gptq_config();
+  EXPECT_EQ(most_columns(product(1000, 3), config), 250U);
+  EXPECT_EQ(most_columns(product(200, 3), config), 0U);
+  EXPECT_EQ(most_columns(convolution(1024, 4, 2, {3}), config), 0U);
+  config.damping = 0;
+  EXPECT_EQ(most_columns(product(1000, 3), config), 0U);
+  config = gptq_config();
+  config.rounding = Rounding::adaround;
+  EXPECT_EQ(most_columns(product(1000, 3), config), 0U);
+}
+
+TEST(ColumnForm, BearsInputsOfZerosAndRowsWithoutScale) {
+  Layer layer = layers_of_few_columns(4)[0];
+  for (auto& input : layer.inputs) std::fill(input.begin(), input.end(), 0.0F);
+  layer.weights.scale[2] = 0;
+  const Solution solution = solved(layer, form_of(layer, gptq_config()), gptq_config());
+  for (const auto q : solution.integers) {
+    EXPECT_GE(q, layer.weights.lowest);
+    EXPECT_LE(q, layer.weights.highest);
+  }
+}
+
+TEST(ColumnForm, StopsWhenAsked) {
+  const Layer layer = layers_of_few_columns(4)[0];
+  std::stop_source source;
+  source.request_stop();
+  SolveControl control;
+  control.stop = source.get_token();
+  EXPECT_THROW((void)solve(layer.weights, form_of(layer, gptq_config()), layer.bias, gptq_config(), kernels(), control),
+               Error);
+}
+
+}  // namespace
+}  // namespace detent::finetune
