@@ -40,17 +40,24 @@ quantization::RangeOptions range_options(const QuantizeOptions& options) {
   return {options.method, options.overrides, pipeline::thread_count(options.threads)};
 }
 
+bool has_samples(const QuantizeOptions& options) { return options.calibration_data || options.samples != nullptr; }
+
 void check_options(const QuantizeOptions& options) {
   if (options.threads < 0) throw usage_error("--threads must not be negative");
   if (options.workers < 1) throw usage_error("--workers must be at least 1");
   if (options.batch_size < 0) throw usage_error("--batch-size must not be negative");
-  if (!options.calibration_data && !options.statistics)
+  if (!has_samples(options) && !options.statistics)
     throw usage_error("there is nothing to calibrate with", "give --calibration-data or --statistics");
   quantization::check_format(options.config);
   quantization::check_method(options.config, range_options(options));
   pipeline::check_finetune(options.finetune);
-  if (options.finetune.rounding != Rounding::nearest && !options.calibration_data)
-    throw usage_error("--finetune needs samples", "give --calibration-data");
+  const bool tunes = options.finetune.rounding != Rounding::nearest;
+  if (tunes && !has_samples(options)) throw usage_error("--finetune needs samples", "give --calibration-data");
+  if (options.samples != nullptr && !options.samples->can_rewind() && (tunes || options.report || options.trace)) {
+    throw usage_error(
+        fmt::format("the samples can be read only once, and {} reads them twice", tunes ? "fine-tuning" : "a report"),
+        "give something that can be iterated again, such as a list or files");
+  }
 }
 
 // All that the integers of a tuned layer depend on, beside model and samples.
@@ -126,7 +133,8 @@ calibration::Statistics saved_statistics(const QuantizeOptions& options, const F
   }
   if (source != nullptr && pipeline::fingerprint_of(*source) != statistics.data) {
     throw bad_input(
-        fmt::format("{} were taken from other samples than '{}'", where, options.calibration_data->string()),
+        fmt::format("{} were taken from other samples than {}", where,
+                    options.calibration_data ? "'" + options.calibration_data->string() + "'" : "those given"),
         "calibrate again; --samples and --batch-size count as well");
   }
   return statistics;
@@ -218,9 +226,10 @@ class Run {
     extremes_ = quantization::scan_weights(prepared_.model, placement_, options_.allow_nonfinite);
     append(result_.notes, prepared_.notes);
     append(result_.notes, placement_.notes);
-    if (options_.calibration_data) {
-      source_ = data::open_samples(*options_.calibration_data, pipeline::input_specs(prepared_.model),
-                                   {options_.max_samples, options_.batch_size});
+    if (has_samples(options_)) {
+      source_ =
+          pipeline::open_samples(options_.calibration_data.value_or(""), options_.samples,
+                                 pipeline::input_specs(prepared_.model), {options_.max_samples, options_.batch_size});
     }
     if (options_.prepared_output) {
       pipeline::check_output(*options_.prepared_output, prepared_.model);
@@ -341,12 +350,14 @@ class Run {
 
   // A few samples tell which layers lose most.
   void compare_models() {
-    if (!options_.calibration_data) return;
+    if (!has_samples(options_)) return;
+    if (options_.samples != nullptr) options_.samples->rewind();
     constexpr std::size_t kSamples = 4;
     const auto scope = profiler_.scope(pipeline::kComparisonStage);
     report_.comparison = compare({.float_model = options_.model,
                                   .quantized_model = options_.output,
-                                  .calibration_data = *options_.calibration_data,
+                                  .calibration_data = options_.calibration_data.value_or(""),
+                                  .samples = options_.samples,
                                   .max_samples = kSamples,
                                   .batch_size = options_.batch_size,
                                   .threads = options_.threads,
