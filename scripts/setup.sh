@@ -12,6 +12,8 @@ PACKAGES=(g++ cmake ninja-build ccache python3 python3-venv ca-certificates debi
 # shellcheck source=/dev/null
 if [ "$(. /etc/os-release; echo "${ID:-}")" = debian ]; then PACKAGES+=(chromium-headless-shell); fi
 
+# `scripts/setup.sh wheel` stops at what `pip install .` needs: system packages and headers, no Python environment.
+only=${1:-all}
 stamp=build/.setup-$(cat scripts/setup.sh scripts/requirements.txt | sha256sum | cut -c1-16)
 [ -e "$stamp" ] && [ -e build/libonnxruntime.so ] && exit 0
 mkdir -p build/deps build/tmp
@@ -90,6 +92,7 @@ python_environment() {
 
 install_packages "${PACKAGES[@]}"
 runtime_headers
+[ "$only" = all ] || exit 0
 python_environment
 rm -f build/.setup-*
 touch "$stamp"
