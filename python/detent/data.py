@@ -58,8 +58,15 @@ class Images:
         return np.ascontiguousarray(pixels[None])
 
 
+def _images_in(folder: pathlib.Path) -> list[pathlib.Path]:
+    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
+    if not paths:
+        raise BadInput(f"'{folder}' holds no images" if folder.is_dir() else f"'{folder}' is no folder", "give a folder of images")
+    return paths
+
+
 def images(
-    folder: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     size: int | tuple[int, int],
     mean: float | Sequence[float] = 0.0,
     std: float | Sequence[float] = 1.0,
@@ -70,6 +77,7 @@ def images(
 ) -> Images:
     """The images below a folder as samples, in the order of their paths; read one at a time, again for each pass.
 
+    folder: or a sequence of image files, in an order of one's own.
     size: width and height that each image is resized to, or one number for both.
     mean, std: of each channel, for pixels from 0 to 1: (pixel / 255 - mean) / std.
     channels: "L" is one channel of brightness.
@@ -87,10 +95,7 @@ def images(
         raise UsageError(f"layout: '{layout}' is not one of its values", "choose from: nchw, nhwc")
     if channels not in ("RGB", "BGR", "L"):
         raise UsageError(f"channels: '{channels}' is not one of its values", "choose from: RGB, BGR, L")
-    root = pathlib.Path(folder)
-    paths = sorted(p for p in root.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
-    if not paths:
-        raise BadInput(f"'{root}' holds no images" if root.is_dir() else f"'{root}' is no folder", "give a folder of images")
+    paths = _images_in(pathlib.Path(folder)) if isinstance(folder, str | os.PathLike) else [pathlib.Path(p) for p in folder]
 
     def per_channel(value: Any, what: str) -> NDArray[np.float32]:
         array = np.asarray(value, dtype=np.float32)
