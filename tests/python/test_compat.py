@@ -218,3 +218,9 @@ def test_samples_of_onnx_runtimes_reader_are_read_once(model, samples, tmp_path)
     compat.quantize_static(model, tmp_path / "out.onnx", reader)
     assert reader.get_next() is None
     assert np.isfinite(samples[0]["x"]).all()
+
+
+def test_the_guide_names_every_option():
+    guide = (pathlib.Path(__file__).parents[2] / "docs" / "migration.md").read_text()
+    named = {*compat.onnxruntime.EXTRA_OPTIONS, *quark.EXTRA_OPTIONS, *quark.AdaRoundConfig._takers, *quark.GPTQConfig._takers}
+    assert [name for name in named if f"`{name}`" not in guide] == []
