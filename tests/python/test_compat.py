@@ -109,6 +109,7 @@ def test_external_data_and_protobuf_models(model, samples, tmp_path):
         ({"extra_options": {"CalibTensorRangeSymmetric": True}}, "CalibTensorRangeSymmetric=True with MinMax"),
         ({"extra_options": {"TensorQuantOverrides": {"x": [{"scale": 1.0, "zero_point": 0}]}}}, "scale, zero_point"),
         ({"extra_options": {"ActivationSymetric": True}}, "no option 'ActivationSymetric'"),
+        ({"extra_options": {"CalibMovingAverage": True, "CalibStridedMinMax": 2}}, "CalibMovingAverage with"),
         ({"extra_options": {"UseQDQContribOps": True}}, "UseQDQContribOps=True with 8-bit types"),
     ],
 )

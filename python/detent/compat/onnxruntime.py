@@ -112,8 +112,8 @@ EXTRA_OPTIONS: dict[str, Taker] = {
         "CalibMovingAverageConstant", 0.01, hint="CalibMovingAverage gives the plain mean over samples"
     ),
     "CalibPercentile": into("_percentile"),
-    "CalibStridedMinMax": not_needed,
-    "CalibMaxIntermediateOutputs": not_needed,
+    "CalibStridedMinMax": into("_strided"),
+    "CalibMaxIntermediateOutputs": into("_strided"),
     "DefaultTensorType": not_needed,
     "UseQDQContribOps": _contrib_operators,
     "ActivationRestrictedAsymmetric": default_only("ActivationRestrictedAsymmetric", False),
@@ -141,10 +141,12 @@ EXTRA_OPTIONS: dict[str, Taker] = {
 def _method(value: Any, chosen: Chosen) -> Method:
     name = name_of(value)
     symmetric = chosen.pop("_symmetric_range", None)
-    average = bool(chosen.pop("_average", False))
+    average, strided = bool(chosen.pop("_average", False)), chosen.pop("_strided", None)
     percentile = chosen.pop("_percentile", None)
     if average and name != "MinMax":
         raise UsageError(f"CalibMovingAverage does not go with CalibrationMethod.{name}", "leave it out")
+    if average and strided is not None:  # then ONNX Runtime weighs later samples less; without, neither changes a result
+        raise refuse("CalibMovingAverage with CalibStridedMinMax or CalibMaxIntermediateOutputs", "leave those out")
     if percentile is not None and name != "Percentile":
         raise UsageError(f"CalibPercentile does not go with CalibrationMethod.{name}", "leave it out")
     if name == "MinMax":

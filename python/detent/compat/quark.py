@@ -204,7 +204,7 @@ class AdaQuantConfig(AlgoConfig):
     _defaults = {"num_iterations": 3000, "learning_rate": 1e-5}
     _takers = {
         **_tuning_takers("AdaQuant"),
-        # Parameters of AdaRound that Quark's AdaQuant takes and does not use.
+        # Of a regularizer that AdaQuant does not have; Quark's class takes them as well.
         "reg_param": not_needed,
         "beta_range": not_needed,
         "warm_start": not_needed,
