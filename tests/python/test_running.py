@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import detent
 import graphs
@@ -167,3 +168,40 @@ def test_the_command_comes_with_it(model, folder, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "DETENT_ONNXRUNTIME"}
     subprocess.run(command, check=True, env=environment, capture_output=True)
     assert bytes(detent.quantize(model, data=folder)) == (tmp_path / "out.onnx").read_bytes()
+
+
+def test_a_notebook_has_one_output_that_changes(model, samples, monkeypatch):
+    shown = []
+
+    class Handle:
+        def update(self, data, raw):
+            shown.append(data["text/plain"])
+
+    def display(data, raw, display_id):
+        shown.append(data["text/plain"])
+        return Handle()
+
+    class ZMQInteractiveShell:
+        pass
+
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=ZMQInteractiveShell))
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    detent.quantize(model, data=samples)
+    assert shown[0].startswith("calibrate: ")
+    assert shown[-2:] == ["calibrate: 9 of 9", ""]
+
+
+def test_ctrl_c_stops_fine_tuning(model, samples, tmp_path):
+    """A signal that comes while the native library computes, and no code of the caller's runs."""
+
+    def interrupt():
+        time.sleep(1.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    config = {"finetune": detent.AdaRound(num_iterations=5_000_000, early_stop=False)}
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        detent.quantize(model, tmp_path / "out.onnx", samples, config)
+    assert time.monotonic() - begun < 20
+    assert not (tmp_path / "out.onnx").exists()
