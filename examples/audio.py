@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Quantizes a detector of speech (Silero VAD) with a recording of two people who talk.
 
-    scripts/fetch_models.py silero speech
     pip install .
+    python scripts/fetch_models.py silero speech
     python examples/audio.py
 
 The model hears 32 ms at a time and hands its state on, so each sample needs what the float model made of those before it:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Quantizes a sentence encoder (all-MiniLM-L6-v2) with paragraphs of text.
 
-    scripts/fetch_models.py minilm text
-    pip install .
+    pip install . onnx                                  # onnx only puts the encoder's graph together
+    python scripts/fetch_models.py minilm text
     python examples/text.py
 
 Half of the paragraphs calibrate. For each of the others the most similar one is looked up with either model: how often do

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Quantizes an image classifier (Yahoo's open_nsfw, a thin ResNet-50) with a folder of photos.
 
-    scripts/fetch_models.py opennsfw photos
     pip install '.[images]'
+    python scripts/fetch_models.py opennsfw photos
     python examples/vision.py
 
 Ten photos calibrate, the others tell how far the quantized model is from the float one."""

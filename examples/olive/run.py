@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """An Olive workflow with detent as its quantizer: Yahoo's open_nsfw, calibrated with photos.
 
-    scripts/fetch_models.py opennsfw photos
     pip install '.[images]' olive-ai
+    python scripts/fetch_models.py opennsfw photos
     python examples/olive/run.py
 
 The quantized model lies in build/models/olive afterwards."""
