@@ -9,7 +9,9 @@
 Nothing heavy is imported: numpy and ONNX Runtime are taken up when a run needs them.
 """
 
-from . import _core, data, errors
+from typing import TYPE_CHECKING, Any
+
+from . import _core, errors
 from ._api import calibrate, compare, inspect, merge_statistics, plan, quantize
 from ._config import (
     AdaQuant,
@@ -26,6 +28,9 @@ from ._config import (
 )
 from ._results import CalibrateResult, Comparison, Inspection, ModelBytes, Plan, QuantizeResult
 from .errors import BadInput, DeviceError, Error, InternalError, Interrupted, ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from . import data
 
 __version__ = _core.__version__
 
@@ -63,3 +68,12 @@ __all__ = [
     "plan",
     "quantize",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`detent.data` is imported when it is first used."""
+    if name == "data":
+        import importlib
+
+        return importlib.import_module("detent.data")
+    raise AttributeError(f"module 'detent' has no attribute '{name}'")

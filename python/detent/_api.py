@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -24,7 +23,7 @@ _Native = Callable[[dict[str, Any], object, Any], dict[str, Any]]
 class _Run:
     """What every call has in common: options, models as files, data, progress."""
 
-    folder: pathlib.Path
+    folder: str
     options: dict[str, Any]
 
     def give(self, **options: Any) -> None:
@@ -119,7 +118,7 @@ def quantize(
     progress: None shows it in terminals and notebooks; True, False, or a function of (stage, done, total).
     """
     with _run("quantize", config, runtime) as run:
-        target = run.folder / "output.onnx" if output is None else output
+        target = os.path.join(run.folder, "output.onnx") if output is None else output
         run.give_model("model", model)
         run.give(
             output=target,
@@ -134,13 +133,14 @@ def quantize(
         if output is None and external_data_threshold is not None:
             raise UsageError("external_data_threshold puts tensors beside the output", "give output a path")
         result = QuantizeResult.of(run.call(_core.quantize, data, progress), output="" if output is None else str(output))
-        return result if output is not None else _read_back(run.folder / "output.onnx", result)
+        return result if output is not None else _read_back(os.path.join(run.folder, "output.onnx"), result)
 
 
-def _read_back(path: pathlib.Path, result: QuantizeResult) -> ModelBytes:
-    if path.with_name(path.name + ".data").exists():
+def _read_back(path: str, result: QuantizeResult) -> ModelBytes:
+    if os.path.exists(path + ".data"):
         raise ResourceError("the quantized model passes 2 GiB, which bytes cannot hold", "give output a path")
-    model = ModelBytes(path.read_bytes())
+    with open(path, "rb") as file:
+        model = ModelBytes(file.read())
     model.result = result
     return model
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
-import tempfile
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
@@ -24,28 +22,32 @@ Model = str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto
 
 
 @contextlib.contextmanager
-def folder(work_dir: str | os.PathLike[str] | None) -> Iterator[pathlib.Path]:
+def folder(work_dir: str | os.PathLike[str] | None) -> Iterator[str]:
     """A private folder that goes when it is no longer used."""
+    import tempfile  # here, since it would take a good part of the time in which detent is imported
+
     try:
         temporary = tempfile.TemporaryDirectory(prefix="detent-python-", dir=work_dir)
     except OSError as error:
         raise UsageError(f"cannot use '{work_dir}': {error.strerror}", "choose another work_dir") from None
     with temporary as name:
-        yield pathlib.Path(name)
+        yield name
 
 
-def path_of(model: Model, inside: pathlib.Path, name: str = "model.onnx") -> str:
+def path_of(model: Model, inside: str, name: str) -> str:
     """The path of the model, written into the folder where it is not a file yet."""
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)
-    path = inside / name
     if isinstance(model, bytes | bytearray | memoryview):
-        path.write_bytes(model)
+        content: bytes | bytearray | memoryview = model
     elif isinstance(model, ModelProto):
-        path.write_bytes(_serialized(model))
+        content = _serialized(model)
     else:
         raise UsageError(f"the model is a {type(model).__name__}, not a path, the bytes of a model or an onnx.ModelProto")
-    return str(path)
+    path = os.path.join(inside, name)
+    with open(path, "xb") as file:
+        file.write(content)
+    return path
 
 
 def _serialized(model: ModelProto) -> bytes:

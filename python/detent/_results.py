@@ -1,16 +1,15 @@
-"""What runs give back: small objects that print themselves."""
+"""What runs give back: small objects that print themselves. Rows are named tuples, which import quickly."""
 
 from __future__ import annotations
 
 import dataclasses
 import html
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ._tables import Column, Table, count, number, size
 
 
-@dataclasses.dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """What a stage of a run took."""
 
     name: str
@@ -18,8 +17,7 @@ class Stage:
     peak_memory: int  #: bytes
 
 
-@dataclasses.dataclass(frozen=True)
-class Activation:
+class Activation(NamedTuple):
     """Scale and zero point given to a tensor, and where its range comes from."""
 
     name: str
@@ -30,8 +28,7 @@ class Activation:
     method: str
 
 
-@dataclasses.dataclass(frozen=True)
-class TunedLayer:
+class TunedLayer(NamedTuple):
     """What fine-tuning did to a layer; errors are mean squares over its output."""
 
     name: str
@@ -43,8 +40,7 @@ class TunedLayer:
     seconds: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Fidelity:
+class Fidelity(NamedTuple):
     """Distance of a quantized value from the float one over all samples."""
 
     name: str
@@ -54,15 +50,13 @@ class Fidelity:
     max_abs: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     name: str
     type: str
     shape: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """A node of a model. None: not known, since a shape is not."""
 
     name: str
@@ -76,21 +70,18 @@ class Layer:
     finetune_bytes: int | None  #: None also for what cannot be tuned
 
 
-@dataclasses.dataclass(frozen=True)
-class PlannedMemory:
+class PlannedMemory(NamedTuple):
     what: str
     bytes: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     first: str
     last: str
     nodes: int
 
 
-@dataclasses.dataclass(frozen=True)
-class PlannedFinetune:
+class PlannedFinetune(NamedTuple):
     layers: int
     streamed: int
     heaviest: str
@@ -184,7 +175,7 @@ class _Result:
         return f"<p><b>{html.escape(self._heading())}</b></p>{f'<ul>{notes}</ul>' if notes else ''}{tables}"
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class QuantizeResult(_Result):
     """What quantize() did."""
 
@@ -223,7 +214,7 @@ class ModelBytes(bytes):
         return self.result._repr_html_()
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class CalibrateResult(_Result):
     """What calibrate() or merge_statistics() wrote."""
 
@@ -242,7 +233,7 @@ class CalibrateResult(_Result):
         return [self.stages]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Comparison(_Result):
     """How far a quantized model is from its original; layers stand worst first."""
 
@@ -258,7 +249,7 @@ class Comparison(_Result):
         return [self.outputs, self.layers]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Inspection(_Result):
     """What a model consists of. None: not known without input_shapes."""
 
@@ -288,7 +279,7 @@ class Inspection(_Result):
         return [self.inputs, self.outputs, self.layers]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Plan(_Result):
     """What a run would do and take."""
 

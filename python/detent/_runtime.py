@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import os
-import pathlib
 import re
 
 
@@ -14,9 +13,11 @@ def installed() -> str | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     for location in spec.submodule_search_locations:
-        found = list((pathlib.Path(location) / "capi").glob("libonnxruntime.so*"))
+        capi = os.path.join(location, "capi")
+        names = os.listdir(capi) if os.path.isdir(capi) else []
+        found = [name for name in names if name.startswith("libonnxruntime.so")]
         if found:
-            return str(max(found, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)]))
+            return os.path.join(capi, max(found, key=lambda name: [int(n) for n in re.findall(r"\d+", name)]))
     return None
 
 

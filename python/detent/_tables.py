@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from . import _core
 
-Row = TypeVar("Row")
+Row = TypeVar("Row", bound=NamedTuple)
 _SHOWN = 20
 
 
@@ -25,8 +24,7 @@ def count(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column: its title, the attribute that it shows, and how."""
 
     title: str
@@ -42,7 +40,7 @@ class Column:
 
 
 class Table(Sequence[Row], Generic[Row]):
-    """Rows in their order, each an object with attributes; printing shows the first of them."""
+    """Rows in their order, each a named tuple; printing shows the first of them."""
 
     def __init__(self, rows: Iterable[Row], columns: Sequence[Column]) -> None:
         self._rows = tuple(rows)
@@ -60,7 +58,7 @@ class Table(Sequence[Row], Generic[Row]):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """For pandas.DataFrame(...) and the like."""
-        return [dataclasses.asdict(row) for row in self._rows]  # type: ignore[call-overload]
+        return [row._asdict() for row in self._rows]
 
     def __str__(self) -> str:
         return self.to_text()

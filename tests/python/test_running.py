@@ -158,7 +158,7 @@ begun = time.perf_counter()
 import detent
 print(time.perf_counter() - begun, "numpy" in sys.modules, "onnxruntime" in sys.modules)
 """
-    runs = [python(code).stdout.split() for _ in range(5)]
+    runs = [python(code).stdout.split() for _ in range(10)]  # the best: others may use the machine
     assert min(float(run[0]) for run in runs) <= 0.15
     assert runs[0][1:] == ["False", "False"]
 
