@@ -52,7 +52,9 @@ def _run(kind: str, config: Config | Mapping[str, Any] | None, runtime: Path | N
     if library is not None:
         options["runtime"] = library
     resources = chosen.resources
-    work_dir = make(Resources, resources, "resources").work_dir if isinstance(resources, Mapping) else resources.work_dir
+    if isinstance(resources, Mapping):
+        resources = make(Resources, resources, "resources")
+    work_dir = resources.work_dir if resources is not None else None
     with _models.folder(work_dir) as folder:
         yield _Run(folder, options)
 

@@ -1,7 +1,7 @@
 """How a model is quantized: options with the names and defaults of include/detent/config.h.
 
-Every class turns into a plain dict of what was set; the native library knows the names and refuses others. A field whose
-default is None is left to the native library."""
+Every class turns into a plain dict; the native library knows the names and refuses others. A field that is None is left to
+the native library, whose default stands beside it."""
 
 from __future__ import annotations
 
@@ -171,32 +171,35 @@ Finetune = AdaRound | AdaQuant | Gptq
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(_Options):
-    """Everything that decides what becomes of a model. Methods and roundings may be given by name for their defaults."""
+    """Everything that decides what becomes of a model. What is not set is as the command line has it.
 
-    activation_type: QuantType = "uint8"
-    weight_type: QuantType = "int8"
-    activation_symmetric: bool = False
-    weight_symmetric: bool | None = None  #: None: for signed weight types
-    per_channel: bool = True
-    reduce_range: bool = False  #: weights use 7 of 8 bits
-    power_of_two_scale: bool = False
+    Methods and roundings may be given by name, with their defaults.
+    """
 
-    op_types: Sequence[str] = ()  #: empty: all that detent knows how to place
-    exclude_op_types: Sequence[str] = ()
-    nodes: Sequence[str] = ()  #: names, or patterns that start with '^'; empty: all
-    exclude_nodes: Sequence[str] = ()
-    passthrough_op_types: Sequence[str] = ()
+    activation_type: QuantType | None = None  #: uint8
+    weight_type: QuantType | None = None  #: int8
+    activation_symmetric: bool | None = None  #: False
+    weight_symmetric: bool | None = None  #: for signed weight types
+    per_channel: bool | None = None  #: True
+    reduce_range: bool | None = None  #: weights use 7 of 8 bits: False
+    power_of_two_scale: bool | None = None  #: False
 
-    method: Method | MethodName = "minmax"
-    overrides: Sequence[TensorOverride] = ()
-    finetune: Finetune | RoundingName | None = None
+    op_types: Sequence[str] | None = None  #: all that detent knows how to place
+    exclude_op_types: Sequence[str] | None = None
+    nodes: Sequence[str] | None = None  #: names, or patterns that start with '^': all
+    exclude_nodes: Sequence[str] | None = None
+    passthrough_op_types: Sequence[str] | None = None
 
-    allow_nonfinite: bool = False
-    max_samples: int = 0  #: 0: all
-    batch_size: int = 0  #: rows per run; 0: as the samples have them
-    threads: int = 0  #: of the runtime; 0: one per core
-    workers: int = 1  #: samples at a time
-    resources: Resources = Resources()
+    method: Method | MethodName | None = None  #: MinMax()
+    overrides: Sequence[TensorOverride] | None = None
+    finetune: Finetune | RoundingName | None = None  #: nearest
+
+    allow_nonfinite: bool | None = None  #: False
+    max_samples: int | None = None  #: all
+    batch_size: int | None = None  #: rows per run: as the samples have them
+    threads: int | None = None  #: of the runtime: one per core
+    workers: int | None = None  #: samples at a time: 1
+    resources: Resources | None = None
 
     @classmethod
     def of(cls, config: Config | Mapping[str, Any] | None) -> Self | Config:
@@ -215,9 +218,9 @@ class Config(_Options):
             options["finetune"] = {"rounding": self.finetune}
         if isinstance(self.resources, Mapping):
             options["resources"] = make(Resources, self.resources, "resources").to_dict()
-        options["overrides"] = [
-            (o if isinstance(o, TensorOverride) else make(TensorOverride, o, "overrides")).to_dict() for o in self.overrides
-        ]
+        if self.overrides is not None:
+            overrides = [o if isinstance(o, TensorOverride) else make(TensorOverride, o, "overrides") for o in self.overrides]
+            options["overrides"] = [override.to_dict() for override in overrides]
         return options
 
 
