@@ -48,8 +48,8 @@ class SampleStream {
   virtual std::optional<std::vector<NamedArray>> next() = 0;
   /// Begins anew: the same samples in the same order.
   virtual void rewind() = 0;
-  /// Whether rewind() works. Without it nothing can be done that reads the samples twice: fine-tuning, reports,
-  /// several segments.
+  /// Whether rewind() works. Without it nothing can be done that reads all samples twice: fine-tuning, several
+  /// segments. A few samples are kept where a few are read again.
   virtual bool can_rewind() const { return true; }
   /// How many samples there are; 0: not known. Only progress and predictions depend on it.
   virtual std::size_t size() const { return 0; }

@@ -12,6 +12,7 @@
 #include "base/cpu.h"
 #include "base/error.h"
 #include "calibrate/statistics_file.h"
+#include "data/replay.h"
 #include "data/sample.h"
 #include "exec/session.h"
 #include "onnx/write.h"
@@ -36,6 +37,8 @@ namespace {
 
 using profile::Step;
 
+constexpr std::size_t kCompared = 4;  // samples that both models run on for a report
+
 quantization::RangeOptions range_options(const QuantizeOptions& options) {
   return {options.method, options.overrides, pipeline::thread_count(options.threads)};
 }
@@ -53,10 +56,9 @@ void check_options(const QuantizeOptions& options) {
   pipeline::check_finetune(options.finetune);
   const bool tunes = options.finetune.rounding != Rounding::nearest;
   if (tunes && !has_samples(options)) throw usage_error("--finetune needs samples", "give --calibration-data");
-  if (options.samples != nullptr && !options.samples->can_rewind() && (tunes || options.report || options.trace)) {
-    throw usage_error(
-        fmt::format("the samples can be read only once, and {} reads them twice", tunes ? "fine-tuning" : "a report"),
-        "give something that can be iterated again, such as a list or files");
+  if (tunes && options.samples != nullptr && !options.samples->can_rewind()) {
+    throw usage_error("the samples can be read only once, and fine-tuning reads them twice",
+                      "give something that can be iterated again, such as a list or files");
   }
 }
 
@@ -228,7 +230,7 @@ class Run {
     append(result_.notes, placement_.notes);
     if (has_samples(options_)) {
       source_ =
-          pipeline::open_samples(options_.calibration_data.value_or(""), options_.samples,
+          pipeline::open_samples(options_.calibration_data.value_or(""), samples(),
                                  pipeline::input_specs(prepared_.model), {options_.max_samples, options_.batch_size});
     }
     if (options_.prepared_output) {
@@ -241,6 +243,17 @@ class Run {
                                                   static_cast<std::size_t>(options_.workers), 0};
       pipeline::describe_layers(prepared_, placement_, runtime_, *source_, circumstances, report_);
     }
+  }
+
+  // Of a stream that passes once, as many samples are kept as are read again.
+  SampleStream* samples() {
+    if (options_.samples == nullptr || options_.samples->can_rewind() || !reports_) return options_.samples;
+    if (replay_) return &*replay_;
+    std::int64_t rows = 1;  // that may have to be joined for one run of the model
+    for (const auto& input : pipeline::input_specs(prepared_.model)) {
+      if (input.shape && !input.shape->empty()) rows = std::max(rows, input.shape->front());
+    }
+    return &replay_.emplace(*options_.samples, kCompared * static_cast<std::size_t>(rows), work_->scratch());
   }
 
   calibration::Ranges calibrate() {
@@ -351,14 +364,13 @@ class Run {
   // A few samples tell which layers lose most.
   void compare_models() {
     if (!has_samples(options_)) return;
-    if (options_.samples != nullptr) options_.samples->rewind();
-    constexpr std::size_t kSamples = 4;
+    if (samples() != nullptr) samples()->rewind();
     const auto scope = profiler_.scope(pipeline::kComparisonStage);
     report_.comparison = compare({.float_model = options_.model,
                                   .quantized_model = options_.output,
                                   .calibration_data = options_.calibration_data.value_or(""),
-                                  .samples = options_.samples,
-                                  .max_samples = kSamples,
+                                  .samples = samples(),
+                                  .max_samples = kCompared,
                                   .batch_size = options_.batch_size,
                                   .threads = options_.threads,
                                   .runtime = options_.runtime,
@@ -380,6 +392,7 @@ class Run {
   onnx::Model float_model_;  // before the pairs were inserted
   quantization::Placement placement_;
   quantization::WeightExtremes extremes_;
+  std::optional<data::ReplayStream> replay_;
   std::unique_ptr<data::SampleSource> source_;
 };
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "data/replay.h"
 #include "data/sample.h"
 #include "detent/samples.h"
 #include "support.h"
@@ -116,6 +117,39 @@ TEST(Stream, RefusesWhatDoesNotFit) {
   auto cut = array("x", {1, 2});
   cut.bytes = cut.bytes.first(4);
   expect_bad({cut}, {input("x", {-1, 2})}, {"4 bytes"});
+}
+
+TEST(Stream, TheBeginningOfOneThatPassesOnceIsKept) {
+  const TempDir folder;
+  std::vector<Arrays> samples{{array("x", {1, 2}), array("y", {0})}};
+  for (const auto& sample : rows(4)) samples.push_back({sample[0], array("y", {3}, 7)});
+  const std::vector<InputSpec> inputs{input("x", {-1, 2}), input("y", {-1})};
+  Given stream(samples, false);
+  ReplayStream replay(stream, 3, folder.path());
+  const auto source = open_samples(replay, inputs);
+  EXPECT_EQ(all(*source).size(), 5U);
+  for (int pass = 0; pass < 2; ++pass) {
+    source->rewind();
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto again = source->next();
+      const auto& original = samples[i][1];
+      EXPECT_EQ(again->inputs[1].shape, original.shape);
+      EXPECT_TRUE(std::equal(original.bytes.begin(), original.bytes.end(), again->inputs[1].bytes.begin()));
+      EXPECT_EQ(values(again->inputs[0]).front(), i == 0 ? 0 : 10 * (static_cast<float>(i) - 1));
+    }
+  }
+  expect_error([&] { source->next(); }, {"only once", "list"}, ErrorKind::usage);
+  EXPECT_EQ(stream.rewound, 0);
+}
+
+TEST(Stream, OneThatIsKeptWholeBeginsAnew) {
+  const TempDir folder;
+  Given stream(rows(2), false);
+  ReplayStream replay(stream, 3, folder.path());
+  const auto source = open_samples(replay, {input("x", {-1, 2})});
+  EXPECT_EQ(all(*source).size(), 2U);
+  source->rewind();
+  EXPECT_EQ(all(*source).size(), 2U);
 }
 
 TEST(Stream, WithoutSamplesIsAnError) {

@@ -86,9 +86,7 @@ def test_an_exception_of_the_callers_comes_through(model, samples, tmp_path):
     assert not (tmp_path / "out.onnx").exists()
 
 
-@pytest.mark.parametrize(
-    "option", [{"config": {"finetune": "gptq"}}, {"config": {"resources": {"segments": 3}}}, {"report": "r.html"}]
-)
+@pytest.mark.parametrize("option", [{"config": {"finetune": "gptq"}}, {"config": {"resources": {"segments": 3}}}])
 def test_samples_that_pass_once_are_refused_where_they_are_needed_twice(model, samples, tmp_path, monkeypatch, option):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(detent.UsageError) as caught:

@@ -76,6 +76,9 @@ def test_reports_work_with_samples_in_memory(model, samples, tmp_path):
     detent.quantize(model, tmp_path / "out.onnx", samples, report=tmp_path / "r.html", trace=tmp_path / "t.json")
     assert (tmp_path / "r.html").read_text().lower().startswith("<!doctype html>")
     assert (tmp_path / "t.json").stat().st_size > 0
+    once = (sample for sample in samples)  # of which the first few are kept, for the comparison in the report
+    detent.quantize(model, tmp_path / "again.onnx", once, report=tmp_path / "again.html")
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out.onnx").read_bytes()
 
 
 def test_tables_are_cut_short_in_print_only():
