@@ -139,8 +139,8 @@ def test_beside_onnx_runtime_in_one_process(model, samples, tmp_path):
 def test_progress_is_told(model, samples):
     told = []
     detent.quantize(model, data=samples, progress=lambda *what: told.append(what))
-    assert told[-1] == ("calibrate", 9, 9)
-    assert all(total == 9 for _, _, total in told)
+    assert ("calibrate", 9, 9) in told
+    assert all(total == 9 for stage, _, total in told if stage == "calibrate")
 
 
 def test_nothing_is_printed_where_nobody_looks(model, folder):
@@ -188,7 +188,8 @@ def test_a_notebook_has_one_output_that_changes(model, samples, monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
     detent.quantize(model, data=samples)
     assert shown[0].startswith("calibrate: ")
-    assert shown[-2:] == ["calibrate: 9 of 9", ""]
+    assert "calibrate: 9 of 9" in shown
+    assert shown[-1] == ""
 
 
 def test_ctrl_c_stops_fine_tuning(model, samples, tmp_path):

@@ -26,15 +26,20 @@ OPTIONS = {
 }
 
 
+def command_line(model, output, folder, *flags):
+    result = support.detent("quantize", model, "-o", output, "--calibration-data", folder, *flags)
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.fixture
 def reference(model, folder, tmp_path):
-    support.quantize(model, tmp_path / "reference.onnx", folder)
+    command_line(model, tmp_path / "reference.onnx", folder)
     return (tmp_path / "reference.onnx").read_bytes()
 
 
 @pytest.mark.parametrize("flags", OPTIONS, ids=" ".join)
 def test_every_option_means_the_same(model, folder, samples, tmp_path, flags):
-    support.quantize(model, tmp_path / "cli.onnx", folder, *flags)
+    command_line(model, tmp_path / "cli.onnx", folder, *flags)
     expected = support.sha256(tmp_path / "cli.onnx")
     detent.quantize(model, tmp_path / "path.onnx", folder, OPTIONS[flags])
     assert support.sha256(tmp_path / "path.onnx") == expected
