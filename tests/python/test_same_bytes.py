@@ -1,6 +1,7 @@
 """The package gives the bytes of the command line, for every form of model and data."""
 
 import hashlib
+import subprocess
 
 import detent
 import numpy as np
@@ -26,9 +27,13 @@ OPTIONS = {
 }
 
 
-def command_line(model, output, folder, *flags):
-    result = support.detent("quantize", model, "-o", output, "--calibration-data", folder, *flags)
+def run(*arguments):
+    result = subprocess.run([support.DETENT, *arguments], capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def command_line(model, output, folder, *flags):
+    run("quantize", model, "-o", output, "--calibration-data", folder, *flags)
 
 
 @pytest.fixture
@@ -112,7 +117,7 @@ def test_batches_join_and_split(model, samples, reference):
 def test_statistics_serve_several_methods(model, samples, folder, tmp_path):
     told = detent.calibrate(model, tmp_path / "python.stats", samples)
     assert (told.samples, told.output) == (9, str(tmp_path / "python.stats"))
-    support.calibrate(model, tmp_path / "cli.stats", folder)
+    run("calibrate", model, "-o", tmp_path / "cli.stats", "--calibration-data", folder)
     assert support.sha256(tmp_path / "python.stats") == support.sha256(tmp_path / "cli.stats")
     for method in ("minmax", "entropy"):
         direct = detent.quantize(model, data=samples, config={"method": method})
