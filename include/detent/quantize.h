@@ -15,6 +15,7 @@
 #include "detent/profile.h"
 #include "detent/progress.h"
 #include "detent/resources.h"
+#include "detent/samples.h"
 #include "detent/stage_report.h"
 
 namespace detent {
@@ -26,6 +27,8 @@ struct QuantizeOptions {
   std::filesystem::path output;
   /// Samples, or statistics taken from them before, or both: the statistics are then checked to be of these samples.
   std::optional<std::filesystem::path> calibration_data;
+  /// Samples in memory instead of calibration_data; must outlive the run.
+  SampleStream* samples = nullptr;
   std::optional<std::filesystem::path> statistics;
   QuantConfig config = preset_config(Preset::balanced);
   MethodConfig method = preset_method(Preset::balanced);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "detent/samples.h"
 #include "onnx/types.h"
 
 namespace detent::data {
@@ -43,7 +44,8 @@ class SampleSource {
   /// The next sample, or nullopt after the last.
   virtual std::optional<Sample> next() = 0;
   virtual void rewind() = 0;
-  /// Files (or test_data_set folders) behind the source: the work known beforehand, for progress.
+  /// Files (or test_data_set folders, or samples of a stream) behind the source, of which max_samples are used at the
+  /// most: the work known beforehand, for progress. A stream may not know it (0) before it has been read once.
   virtual std::size_t file_count() const = 0;
   /// Lines for the report about data that was left unused, as in "2 rows of 'x.npy' do not fill the model's batch of
   /// 4".
@@ -66,6 +68,11 @@ struct SourceOptions {
 ///   a single .npy or .npz file, or a single test_data_set folder
 /// Throws bad_input when nothing is there, the layout is mixed, or it cannot feed the inputs.
 std::unique_ptr<SampleSource> open_samples(const std::filesystem::path& path, std::vector<InputSpec> inputs,
+                                           const SourceOptions& options = {});
+
+/// Samples as the stream hands them over, named "sample 1" and so on in messages. rewind() after no more than one
+/// sample asks nothing of the stream; after more it throws usage when the stream cannot begin anew.
+std::unique_ptr<SampleSource> open_samples(SampleStream& stream, std::vector<InputSpec> inputs,
                                            const SourceOptions& options = {});
 
 }  // namespace detent::data

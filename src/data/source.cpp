@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -8,15 +9,36 @@
 #include "data/load.h"
 #include "data/sample.h"
 #include "data/text.h"
+#include "data/units.h"
 
 namespace detent::data {
 namespace {
 
-class FileSource final : public SampleSource {
+class FileUnits final : public Units {
  public:
-  FileSource(const std::filesystem::path& path, std::vector<InputSpec> inputs, const SourceOptions& options)
-      : path_(path),
-        files_(find_files(path, inputs)),
+  FileUnits(std::filesystem::path path, std::vector<InputSpec> inputs)
+      : path_(std::move(path)), files_(find_files(path_, inputs)), inputs_(std::move(inputs)) {}
+
+  std::optional<LoadedFile> next() override {
+    if (next_ == files_.names.size()) return std::nullopt;
+    const std::size_t index = next_++;
+    return load_file(files_, index, inputs_);
+  }
+  void rewind() override { next_ = 0; }
+  std::size_t count() const override { return files_.names.size(); }
+  std::string where() const override { return "calibration data " + quoted(path_); }
+
+ private:
+  std::filesystem::path path_;
+  FileSet files_;
+  std::vector<InputSpec> inputs_;
+  std::size_t next_ = 0;
+};
+
+class BatchedSource final : public SampleSource {
+ public:
+  BatchedSource(std::unique_ptr<Units> units, std::vector<InputSpec> inputs, const SourceOptions& options)
+      : units_(std::move(units)),
         inputs_(std::move(inputs)),
         options_(options),
         batcher_(inputs_, options.batch_size) {}
@@ -28,21 +50,24 @@ class FileSource final : public SampleSource {
         if (seen_++ % options_.shares == options_.share) return sample;
         continue;
       }
-      if (next_file_ == files_.names.size()) {
+      auto unit = units_->next();
+      if (!unit) {
         finish();
         return std::nullopt;
       }
-      const std::size_t index = next_file_++;
-      batcher_.put(load_file(files_, index, inputs_));
+      batcher_.put(std::move(*unit));
     }
   }
 
   void rewind() override {
+    units_->rewind();
     batcher_.reset();
-    next_file_ = 0;
     seen_ = 0;
   }
-  std::size_t file_count() const override { return files_.names.size(); }
+  std::size_t file_count() const override {
+    const std::size_t count = units_->count();
+    return options_.max_samples == 0 ? count : std::min(count, options_.max_samples);
+  }
   std::vector<std::string> notes() const override { return batcher_.notes(); }
 
  private:
@@ -50,17 +75,15 @@ class FileSource final : public SampleSource {
     batcher_.finish();
     if (seen_ > 0) return;
     const std::vector<std::string> notes = batcher_.notes();
-    throw bad_input(fmt::format("calibration data {} gives no sample: {}", quoted(path_),
-                                notes.empty() ? "no file holds a row" : notes.front()),
-                    "add data; " + describe_inputs(inputs_));
+    throw bad_input(
+        fmt::format("{} gives no sample: {}", units_->where(), notes.empty() ? "it holds no row" : notes.front()),
+        "add data; " + describe_inputs(inputs_));
   }
 
-  std::filesystem::path path_;
-  FileSet files_;
+  std::unique_ptr<Units> units_;
   std::vector<InputSpec> inputs_;
   SourceOptions options_;
   Batcher batcher_;
-  std::size_t next_file_ = 0;
   std::size_t seen_ = 0;
 };
 
@@ -68,7 +91,14 @@ class FileSource final : public SampleSource {
 
 std::unique_ptr<SampleSource> open_samples(const std::filesystem::path& path, std::vector<InputSpec> inputs,
                                            const SourceOptions& options) {
-  return std::make_unique<FileSource>(path, std::move(inputs), options);
+  auto units = std::make_unique<FileUnits>(path, inputs);
+  return std::make_unique<BatchedSource>(std::move(units), std::move(inputs), options);
+}
+
+std::unique_ptr<SampleSource> open_samples(SampleStream& stream, std::vector<InputSpec> inputs,
+                                           const SourceOptions& options) {
+  auto units = stream_units(stream, inputs);
+  return std::make_unique<BatchedSource>(std::move(units), std::move(inputs), options);
 }
 
 }  // namespace detent::data

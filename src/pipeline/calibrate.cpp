@@ -48,6 +48,11 @@ void reduce(shim::Ranks& ranks, calibration::Statistics& statistics, const std::
       stop);
 }
 
+std::optional<std::filesystem::path> data_path(const CalibrateOptions& options) {
+  if (options.calibration_data.empty()) return std::nullopt;
+  return options.calibration_data;
+}
+
 std::vector<std::filesystem::path> written_files(const CalibrateOptions& options) {
   std::vector<std::filesystem::path> files{options.output};
   for (const auto& path : {options.profile, options.report, options.trace}) {
@@ -65,7 +70,7 @@ std::optional<std::filesystem::path> profile_of(const CalibrateOptions& options,
 nlohmann::json run_identity(const CalibrateOptions& options, const onnx::Model& model, const shim::Ranks& ranks) {
   return pipeline::run_identity({.model = model,
                                  .output = options.output,
-                                 .calibration_data = options.calibration_data,
+                                 .calibration_data = data_path(options),
                                  .config = options.config,
                                  .histograms = options.histograms,
                                  .votes = options.most_common,
@@ -93,7 +98,7 @@ pipeline::ReportRequest report_request(const CalibrateOptions& options, const Ca
 
 CalibrateResult calibrate(const CalibrateOptions& options) {
   check_options(options);
-  pipeline::check_apart(written_files(options), options.calibration_data);
+  pipeline::check_apart(written_files(options), data_path(options));
   pipeline::check_report_paths(options.report, options.trace);
   auto ranks = shim::Ranks::join();
   CalibrateResult result;
@@ -115,9 +120,9 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
                                           work.scratch(), profiler);
   const auto placement = pipeline::place(prepared, options.config);
   const auto source =
-      data::open_samples(options.calibration_data, pipeline::input_specs(prepared.model),
-                         {options.max_samples, options.batch_size, static_cast<std::size_t>(ranks.rank()),
-                          static_cast<std::size_t>(ranks.size())});
+      pipeline::open_samples(options.calibration_data, options.samples, pipeline::input_specs(prepared.model),
+                             {options.max_samples, options.batch_size, static_cast<std::size_t>(ranks.rank()),
+                              static_cast<std::size_t>(ranks.size())});
   if (reports) {
     pipeline::describe_layers(prepared, placement, runtime, *source,
                               {placement.to_observe().size(), options.histograms,

@@ -148,8 +148,9 @@ Comparison compare(const CompareOptions& options) {
   const auto output_names = names_of(original.model.graph.outputs);
   require_same(names_of(original.model.graph.inputs), names_of(quantized.model.graph.inputs), "inputs");
   require_same(output_names, names_of(quantized.model.graph.outputs), "outputs");
-  const auto source = data::open_samples(options.calibration_data, pipeline::input_specs(original.model),
-                                         {options.max_samples, options.batch_size});
+  const auto source =
+      pipeline::open_samples(options.calibration_data, options.samples, pipeline::input_specs(original.model),
+                             {options.max_samples, options.batch_size});
 
   const CommonValues common = options.outputs_only ? CommonValues() : common_values(original, quantized);
   LayerRun layers(original, quantized, runtime, options, common);
@@ -165,7 +166,7 @@ Comparison compare(const CompareOptions& options) {
     ++comparison.samples;
     if (options.progress) options.progress("compare", comparison.samples, source->file_count());
   }
-  if (comparison.samples == 0) throw bad_input(fmt::format("'{}' holds no samples", options.calibration_data.string()));
+  if (comparison.samples == 0) throw bad_input("there are no samples to compare with");
 
   const graph::Index index(original.model);
   for (std::size_t i = 0; i < output_names.size(); ++i) {

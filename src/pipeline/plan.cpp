@@ -136,10 +136,10 @@ Plan plan(const QuantizeOptions& options) {
   planning::Circumstances circumstances{result.tensors_observed, quantization::needs_histograms(ranges),
                                         pipeline::thread_count(options.threads),
                                         static_cast<std::size_t>(options.workers), 0};
-  if (options.calibration_data) {
-    const auto source = data::open_samples(*options.calibration_data, specs, {options.max_samples, options.batch_size});
+  if (options.calibration_data || options.samples != nullptr) {
+    const auto source = pipeline::open_samples(options.calibration_data.value_or(""), options.samples, specs,
+                                               {options.max_samples, options.batch_size});
     result.files = source->file_count();
-    if (options.max_samples > 0) result.files = std::min<std::size_t>(result.files, options.max_samples);
     first = pipeline::first_sample(*source, specs);
     circumstances.sample_bytes = first.bytes;
   }

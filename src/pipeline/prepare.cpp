@@ -133,6 +133,16 @@ std::vector<data::InputSpec> input_specs(const onnx::Model& model) {
   return specs;
 }
 
+std::unique_ptr<data::SampleSource> open_samples(const fs::path& path, SampleStream* stream,
+                                                 std::vector<data::InputSpec> inputs,
+                                                 const data::SourceOptions& options) {
+  if (path.empty() == (stream == nullptr))
+    throw usage_error(stream == nullptr ? "there is no calibration data" : "samples are given twice",
+                      "give a path or a stream of samples");
+  return stream != nullptr ? data::open_samples(*stream, std::move(inputs), options)
+                           : data::open_samples(path, std::move(inputs), options);
+}
+
 void check_output(const fs::path& output, const onnx::Model& model) {
   const fs::path parent = output.has_parent_path() ? output.parent_path() : fs::path(".");
   if (output.filename().empty() || fs::is_directory(output)) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "data/sample.h"
 #include "exec/session.h"
 #include "graph/values.h"
 #include "onnx/model.h"
@@ -32,6 +34,11 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
 
 /// The inputs that a caller has to feed.
 std::vector<data::InputSpec> input_specs(const onnx::Model& model);
+
+/// Samples from the path or the stream, whichever is given. Throws usage unless it is exactly one.
+std::unique_ptr<data::SampleSource> open_samples(const std::filesystem::path& path, SampleStream* stream,
+                                                 std::vector<data::InputSpec> inputs,
+                                                 const data::SourceOptions& options);
 
 /// Throws usage when writing `output` (or the data file beside it) would overwrite a file that the model is read from,
 /// or when its directory cannot be written.

@@ -12,6 +12,7 @@
 #include "base/cpu.h"
 #include "base/error.h"
 #include "calibrate/statistics_file.h"
+#include "data/replay.h"
 #include "data/sample.h"
 #include "exec/session.h"
 #include "onnx/write.h"
@@ -37,9 +38,15 @@ namespace {
 
 using profile::Step;
 
+constexpr std::size_t kCompared = 4;  // samples that both models run on for a report
+
 quantization::RangeOptions range_options(const QuantizeOptions& options) {
   return {options.method, options.overrides, pipeline::thread_count(options.threads)};
 }
+
+bool has_samples(const QuantizeOptions& options) { return options.calibration_data || options.samples != nullptr; }
+
+bool reads_twice(const QuantizeOptions& options) { return options.samples == nullptr || options.samples->can_rewind(); }
 
 void check_accuracy(const QuantizeOptions& options) {
   const auto& a = options.accuracy;
@@ -48,8 +55,12 @@ void check_accuracy(const QuantizeOptions& options) {
     throw usage_error(
         "--accuracy-target and --sensitivity report choose what stays in float, and --preset plain says so already",
         "give --preset balanced");
-  if (measures && !options.calibration_data)
+  if (measures && !has_samples(options))
     throw usage_error("measuring accuracy needs samples", "give --calibration-data beside --statistics");
+  if (measures && !reads_twice(options)) {
+    throw usage_error("the samples can be read only once, and measuring accuracy reads them again",
+                      "give something that can be iterated again, such as a list or files");
+  }
   if ((a.metric == AccuracyMetric::command) != !a.command.empty())
     throw usage_error("--accuracy-metric command and --accuracy-command go together");
   if (a.target && a.metric != AccuracyMetric::sqnr && !(*a.target > 0 && *a.target <= 1))
@@ -61,14 +72,18 @@ void check_options(const QuantizeOptions& options) {
   if (options.threads < 0) throw usage_error("--threads must not be negative");
   if (options.workers < 1) throw usage_error("--workers must be at least 1");
   if (options.batch_size < 0) throw usage_error("--batch-size must not be negative");
-  if (!options.calibration_data && !options.statistics)
+  if (!has_samples(options) && !options.statistics)
     throw usage_error("there is nothing to calibrate with", "give --calibration-data or --statistics");
   quantization::check_format(options.config);
   quantization::check_method(options.config, range_options(options));
   pipeline::check_finetune(options.finetune);
   check_accuracy(options);
-  if (options.finetune.rounding != Rounding::nearest && !options.calibration_data)
-    throw usage_error("--finetune needs samples", "give --calibration-data");
+  const bool tunes = options.finetune.rounding != Rounding::nearest;
+  if (tunes && !has_samples(options)) throw usage_error("--finetune needs samples", "give --calibration-data");
+  if (tunes && !reads_twice(options)) {
+    throw usage_error("the samples can be read only once, and fine-tuning reads them twice",
+                      "give something that can be iterated again, such as a list or files");
+  }
 }
 
 // All that the integers of a tuned layer depend on, beside model and samples.
@@ -148,7 +163,8 @@ calibration::Statistics saved_statistics(const QuantizeOptions& options, const F
   }
   if (source != nullptr && pipeline::fingerprint_of(*source) != statistics.data) {
     throw bad_input(
-        fmt::format("{} were taken from other samples than '{}'", where, options.calibration_data->string()),
+        fmt::format("{} were taken from other samples than {}", where,
+                    options.calibration_data ? "'" + options.calibration_data->string() + "'" : "those given"),
         "calibrate again; --samples and --batch-size count as well");
   }
   return statistics;
@@ -241,9 +257,10 @@ class Run {
     extremes_ = quantization::scan_weights(prepared_.model, placement_, options_.allow_nonfinite);
     append(result_.notes, prepared_.notes);
     append(result_.notes, placement_.notes);
-    if (options_.calibration_data) {
-      source_ = data::open_samples(*options_.calibration_data, pipeline::input_specs(prepared_.model),
-                                   {options_.max_samples, options_.batch_size});
+    if (has_samples(options_)) {
+      source_ =
+          pipeline::open_samples(options_.calibration_data.value_or(""), samples(),
+                                 pipeline::input_specs(prepared_.model), {options_.max_samples, options_.batch_size});
     }
     if (options_.prepared_output) {
       pipeline::check_output(*options_.prepared_output, prepared_.model);
@@ -255,6 +272,17 @@ class Run {
                                                   static_cast<std::size_t>(options_.workers), 0};
       pipeline::describe_layers(prepared_, placement_, runtime_, *source_, circumstances, report_);
     }
+  }
+
+  // Of a stream that passes once, as many samples are kept as are read again.
+  SampleStream* samples() {
+    if (options_.samples == nullptr || options_.samples->can_rewind() || !reports_) return options_.samples;
+    if (replay_) return &*replay_;
+    std::int64_t rows = 1;  // that may have to be joined for one run of the model
+    for (const auto& input : pipeline::input_specs(prepared_.model)) {
+      if (input.shape && !input.shape->empty()) rows = std::max(rows, input.shape->front());
+    }
+    return &replay_.emplace(*options_.samples, kCompared * static_cast<std::size_t>(rows), work_->scratch());
   }
 
   calibration::Ranges calibrate() {
@@ -284,9 +312,14 @@ class Run {
                                     result_.notes);
   }
 
-  bool measures_accuracy() const {
-    return options_.config.preset == Preset::balanced && source_ &&
-           (options_.accuracy.sensitivity != SensitivityMode::off || options_.accuracy.target);
+  bool measures_accuracy() {
+    const bool wanted = options_.accuracy.sensitivity != SensitivityMode::off || options_.accuracy.target;
+    if (options_.config.preset != Preset::balanced || !wanted) return false;
+    if (source_ && reads_twice(options_)) return true;
+    result_.notes.emplace_back(
+        source_ ? "what rounding does to the results was not measured: the samples can be read only once"
+                : "what rounding does to the results was not measured: there are only statistics");
+    return false;
   }
 
   // Ranges of values that a smaller placement marks anew: those of the values whose scale they shared before.
@@ -420,13 +453,14 @@ class Run {
 
   // A few samples tell which layers lose most.
   void compare_models() {
-    if (!options_.calibration_data) return;
-    constexpr std::size_t kSamples = 4;
+    if (!has_samples(options_)) return;
+    if (samples() != nullptr) samples()->rewind();
     const auto scope = profiler_.scope(pipeline::kComparisonStage);
     report_.comparison = compare({.float_model = options_.model,
                                   .quantized_model = options_.output,
-                                  .calibration_data = *options_.calibration_data,
-                                  .max_samples = kSamples,
+                                  .calibration_data = options_.calibration_data.value_or(""),
+                                  .samples = samples(),
+                                  .max_samples = kCompared,
                                   .batch_size = options_.batch_size,
                                   .threads = options_.threads,
                                   .runtime = options_.runtime,
@@ -448,6 +482,7 @@ class Run {
   onnx::Model float_model_;  // before the pairs were inserted
   quantization::Placement placement_;
   quantization::WeightExtremes extremes_;
+  std::optional<data::ReplayStream> replay_;
   std::unique_ptr<data::SampleSource> source_;
 };
 

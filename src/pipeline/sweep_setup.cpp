@@ -122,7 +122,8 @@ SweepSetup set_up_sweep(const Prepared& prepared, const quantization::Placement&
   const auto budget = budget_of(resources, directory);
   const graph::Index index(model);
   if (graph::liveness(model, index, types) || asks_for_cuts(resources)) {
-    setup.plan = planning::plan_sweep(model, types, observed, circumstances, source.file_count(), budget);
+    setup.plan = planning::plan_sweep(model, types, observed, circumstances,
+                                      std::max<std::size_t>(source.file_count(), 1), budget);
     // Files may hold several samples; how many there are only matters where samples wait.
     if (!setup.plan->cuts.empty())
       setup.plan = planning::plan_sweep(model, types, observed, circumstances, count_samples(source), budget);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -19,10 +20,21 @@ std::vector<std::string> chosen(const std::optional<fs::path>& explicit_path, co
   return {};
 }
 
+/// The folder of the file that this code was loaded from: the executable, or a library inside another program.
+fs::path own_folder() {
+  std::error_code ignored;
+  Dl_info info{};
+  static const char anchor = 0;
+  // Of an executable the name may be what it was called by; the kernel knows better.
+  const bool known = ::dladdr(&anchor, &info) != 0 && info.dli_fname != nullptr;
+  if (known && std::string_view(info.dli_fname).find(".so") != std::string_view::npos)
+    return fs::weakly_canonical(info.dli_fname, ignored).parent_path();
+  return fs::read_symlink("/proc/self/exe", ignored).parent_path();
+}
+
 /// Where a library of this name is when detent is installed or was built.
 std::vector<std::string> installed(const char* name) {
-  std::error_code ignored;
-  const fs::path here = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  const fs::path here = own_folder();
   return {(here / name).string(), (here.parent_path() / "lib" / name).string()};
 }
 

@@ -124,7 +124,7 @@ TEST_F(Batching, NotOneFullBatch) {
   put("a.npy", counting({1, 2}));
   expect_bad({input("x", {4, 2})}, {"gives no sample", "1 row of 'a.npy' does not fill the model's batch of 4"});
   put("a.npy", counting({0, 2}));
-  expect_bad({input("x", {-1, 2})}, {"gives no sample", "no file holds a row"}, {0, 2});
+  expect_bad({input("x", {-1, 2})}, {"gives no sample", "it holds no row"}, {0, 2});
 }
 
 TEST_F(Batching, InputsThatFixDifferentRowsMatchExactlyOrNotAtAll) {

@@ -1,0 +1,150 @@
+// The native half of the Python package: what detent's headers offer, over dicts. The package around it gives the
+// dicts their types.
+#include <nanobind/nanobind.h>
+
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/bytes.h"
+#include "host.h"
+#include "options.h"
+#include "results.h"
+#include "stream.h"
+
+namespace detent::python {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Python hears of progress a few times a second, and of each stage's end.
+Progress progress_to(Host& host, nb::handle told) {
+  if (told.is_none()) return {};
+  struct State {
+    std::mutex mutex;
+    Clock::time_point last;
+  };
+  static constexpr std::chrono::milliseconds kPeriod{100};
+  return [&host, told, state = std::make_shared<State>()](const std::string& stage, std::uint64_t done,
+                                                          std::uint64_t total) {
+    {
+      const std::lock_guard lock(state->mutex);
+      const auto now = Clock::now();
+      if (done != total && now - state->last < kPeriod) return;
+      state->last = now;
+    }
+    host.call([&] { told(stage, done, total); });
+  };
+}
+
+// One call of the library with the caller's samples and progress.
+template <class Options, class Call>
+nb::object run(const nb::dict& given, nb::handle samples, nb::handle progress, Call call) {
+  Host host;
+  auto options = read_options<Options>(given);
+  std::optional<PythonStream> stream;
+  if (!samples.is_none()) options.samples = &stream.emplace(host, samples);
+  options.progress = progress_to(host, progress);
+  decltype(call(options)) result;
+  host.run([&](std::stop_token stop) {
+    options.stop = std::move(stop);
+    result = call(options);
+  });
+  return write(result);
+}
+
+nb::object run_inspect(const nb::dict& given) {
+  const auto options = read_options<InspectOptions>(given);
+  Inspection result;
+  Host host;
+  host.run([&](const std::stop_token&) { result = inspect(options); });
+  return write(result);
+}
+
+nb::object run_merge(const std::vector<std::filesystem::path>& inputs, const std::filesystem::path& output) {
+  CalibrateResult result;
+  Host host;
+  host.run([&](const std::stop_token&) { result = merge_statistics(inputs, output); });
+  return write(result);
+}
+
+constexpr const char* name_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::usage: return "usage";
+    case ErrorKind::bad_input: return "bad_input";
+    case ErrorKind::resource: return "resource";
+    case ErrorKind::device: return "device";
+    case ErrorKind::interrupted: return "interrupted";
+    case ErrorKind::internal: return "internal";
+  }
+  return "internal";
+}
+
+// detent's errors become those of detent.errors, which has a class for each kind.
+void raise(const char* kind, const std::string& message, const std::string& hint) {
+  const nb::object error = nb::module_::import_("detent.errors").attr("make")(kind, message, hint);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+}
+
+void translate(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& e) {
+    raise(name_of(e.kind()), e.what(), e.hint());
+  } catch (const std::bad_alloc&) {
+    raise("resource", "out of memory", "give smaller samples, or batch_size");
+  }
+}
+
+}  // namespace
+}  // namespace detent::python
+
+NB_MODULE(_core, m) {
+  namespace nb = nanobind;
+  namespace dp = detent::python;
+  nb::register_exception_translator(dp::translate);
+  m.attr("__version__") = DETENT_VERSION;
+  m.def(
+      "quantize",
+      [](const nb::dict& options, nb::handle samples, nb::handle progress) {
+        return dp::run<detent::QuantizeOptions>(options, samples, progress,
+                                                [](auto& o) { return detent::quantize(o); });
+      },
+      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
+  m.def(
+      "calibrate",
+      [](const nb::dict& options, nb::handle samples, nb::handle progress) {
+        return dp::run<detent::CalibrateOptions>(options, samples, progress,
+                                                 [](auto& o) { return detent::calibrate(o); });
+      },
+      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
+  m.def(
+      "plan",
+      [](const nb::dict& options, nb::handle samples, nb::handle progress) {
+        return dp::run<detent::QuantizeOptions>(options, samples, progress, [](auto& o) { return detent::plan(o); });
+      },
+      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
+  m.def(
+      "compare",
+      [](const nb::dict& options, nb::handle samples, nb::handle progress) {
+        return dp::run<detent::CompareOptions>(options, samples, progress, [](auto& o) { return detent::compare(o); });
+      },
+      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
+  m.def("inspect", &dp::run_inspect, nb::arg("options"));
+  m.def("merge", &dp::run_merge, nb::arg("inputs"), nb::arg("output"));
+  m.def(
+      "parse_size", [](const std::string& text) { return detent::parse_size(text); }, nb::arg("text"));
+  m.def("format_size", &detent::format_size, nb::arg("bytes"));
+  m.def("option_names", [] {
+    nb::dict names;
+    names["quantize"] = dp::option_names<detent::QuantizeOptions>();
+    names["calibrate"] = dp::option_names<detent::CalibrateOptions>();
+    names["compare"] = dp::option_names<detent::CompareOptions>();
+    names["inspect"] = dp::option_names<detent::InspectOptions>();
+    names["method"] = dp::option_names<detent::MethodConfig>();
+    names["finetune"] = dp::option_names<detent::FinetuneConfig>();
+    names["resources"] = dp::option_names<detent::Resources>();
+    return names;
+  });
+}

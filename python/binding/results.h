@@ -1,0 +1,146 @@
+// Results by their names in Python, as dicts for the classes of _results.py.
+#pragma once
+
+#include "detent/calibrate.h"
+#include "detent/compare.h"
+#include "detent/inspect.h"
+#include "detent/plan.h"
+#include "detent/quantize.h"
+#include "fields.h"
+
+namespace detent::python {
+
+template <>
+struct Fields<StageReport> {
+  using S = StageReport;
+  static constexpr Field<S> all[] = {shown<&S::name>("name"), shown<&S::seconds>("seconds"),
+                                     shown<&S::peak_memory>("peak_memory")};
+};
+template <>
+struct Fields<TensorParams> {
+  using S = TensorParams;
+  static constexpr Field<S> all[] = {shown<&S::scale>("scale"), shown<&S::zero_point>("zero_point"),
+                                     shown<&S::range_min>("range_min"), shown<&S::range_max>("range_max"),
+                                     shown<&S::method>("method")};
+};
+template <>
+struct Fields<LayerTuning> {
+  using S = LayerTuning;
+  static constexpr Field<S> all[] = {
+      shown<&S::name>("name"),      shown<&S::op_type>("op_type"),           shown<&S::streamed>("streamed"),
+      shown<&S::tuned>("tuned"),    shown<&S::error_before>("error_before"), shown<&S::error_after>("error_after"),
+      shown<&S::seconds>("seconds")};
+};
+template <>
+struct Fields<QuantizeResult> {
+  using S = QuantizeResult;
+  static constexpr Field<S> all[] = {shown<&S::samples>("samples"),
+                                     shown<&S::model_bytes_before>("model_bytes_before"),
+                                     shown<&S::model_bytes_after>("model_bytes_after"),
+                                     shown<&S::nodes_quantized>("nodes_quantized"),
+                                     shown<&S::nodes_in_float>("nodes_in_float"),
+                                     shown<&S::activations>("activations"),
+                                     shown<&S::layers>("layers"),
+                                     shown<&S::notes>("notes"),
+                                     shown<&S::stages>("stages"),
+                                     shown<&S::peak_memory>("peak_memory")};
+};
+template <>
+struct Fields<CalibrateResult> {
+  using S = CalibrateResult;
+  static constexpr Field<S> all[] = {
+      shown<&S::samples>("samples"), shown<&S::tensors>("tensors"), shown<&S::output_bytes>("output_bytes"),
+      shown<&S::notes>("notes"),     shown<&S::stages>("stages"),   shown<&S::peak_memory>("peak_memory")};
+};
+template <>
+struct Fields<Fidelity> {
+  using S = Fidelity;
+  static constexpr Field<S> all[] = {shown<&S::name>("name"), shown<&S::made_by>("made_by"),
+                                     shown<&S::sqnr_db>("sqnr_db"), shown<&S::cosine>("cosine"),
+                                     shown<&S::max_abs>("max_abs")};
+};
+template <>
+struct Fields<Comparison> {
+  using S = Comparison;
+  static constexpr Field<S> all[] = {shown<&S::samples>("samples"), shown<&S::outputs>("outputs"),
+                                     shown<&S::layers>("layers"), shown<&S::notes>("notes")};
+};
+template <>
+struct Fields<ValueReport> {
+  using S = ValueReport;
+  static constexpr Field<S> all[] = {shown<&S::name>("name"), shown<&S::type>("type"), shown<&S::shape>("shape")};
+};
+template <>
+struct Fields<LayerReport> {
+  using S = LayerReport;
+  static constexpr Field<S> all[] = {shown<&S::name>("name"),
+                                     shown<&S::op_type>("op_type"),
+                                     shown<&S::parameters>("parameters"),
+                                     shown<&S::parameter_bytes>("parameter_bytes"),
+                                     shown<&S::activation_bytes>("activation_bytes"),
+                                     shown<&S::macs>("macs"),
+                                     shown<&S::flops>("flops"),
+                                     shown<&S::output_shape>("output_shape"),
+                                     shown<&S::finetune_bytes>("finetune_bytes")};
+};
+template <>
+struct Fields<Inspection> {
+  using S = Inspection;
+  static constexpr Field<S> all[] = {shown<&S::ir_version>("ir_version"),
+                                     shown<&S::opsets>("opsets"),
+                                     shown<&S::inputs>("inputs"),
+                                     shown<&S::outputs>("outputs"),
+                                     shown<&S::op_types>("op_types"),
+                                     shown<&S::layers>("layers"),
+                                     shown<&S::heaviest>("heaviest"),
+                                     shown<&S::parameters>("parameters"),
+                                     shown<&S::parameter_bytes>("parameter_bytes"),
+                                     shown<&S::activation_bytes>("activation_bytes"),
+                                     shown<&S::macs>("macs"),
+                                     shown<&S::peak_activation_bytes>("peak_activation_bytes"),
+                                     shown<&S::peak_at>("peak_at"),
+                                     shown<&S::notes>("notes")};
+};
+template <>
+struct Fields<PlannedMemory> {
+  using S = PlannedMemory;
+  static constexpr Field<S> all[] = {shown<&S::what>("what"), shown<&S::bytes>("bytes")};
+};
+template <>
+struct Fields<PlannedSegment> {
+  using S = PlannedSegment;
+  static constexpr Field<S> all[] = {shown<&S::first>("first"), shown<&S::last>("last"), shown<&S::nodes>("nodes")};
+};
+template <>
+struct Fields<PlannedFinetune> {
+  using S = PlannedFinetune;
+  static constexpr Field<S> all[] = {shown<&S::layers>("layers"), shown<&S::streamed>("streamed"),
+                                     shown<&S::heaviest>("heaviest"), shown<&S::heaviest_bytes>("heaviest_bytes"),
+                                     shown<&S::seconds>("seconds")};
+};
+template <>
+struct Fields<Plan> {
+  using S = Plan;
+  static constexpr Field<S> all[] = {shown<&S::files>("samples"),
+                                     shown<&S::inputs>("inputs"),
+                                     shown<&S::nodes_quantized>("nodes_quantized"),
+                                     shown<&S::nodes_in_float>("nodes_in_float"),
+                                     shown<&S::tensors_observed>("tensors_observed"),
+                                     shown<&S::macs>("macs"),
+                                     shown<&S::flops>("flops"),
+                                     shown<&S::observed_elements>("observed_elements"),
+                                     shown<&S::memory>("memory"),
+                                     shown<&S::peak_memory>("peak_memory"),
+                                     shown<&S::work_bytes>("work_bytes"),
+                                     shown<&S::output_bytes>("output_bytes"),
+                                     shown<&S::memory_budget>("memory_budget"),
+                                     shown<&S::disk_budget>("disk_budget"),
+                                     shown<&S::segments>("segments"),
+                                     shown<&S::waiting_bytes>("waiting_bytes"),
+                                     shown<&S::waiting_on_disk>("waiting_on_disk"),
+                                     shown<&S::finetune>("finetune"),
+                                     shown<&S::calibration_seconds>("calibration_seconds"),
+                                     shown<&S::notes>("notes")};
+};
+
+}  // namespace detent::python

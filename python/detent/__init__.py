@@ -1,0 +1,79 @@
+"""detent quantizes ONNX models after training, at the memory cost of plain inference.
+
+    import detent
+
+    detent.quantize("model.onnx", "model.int8.onnx", data="samples/")
+    detent.quantize("model.onnx", "model.int8.onnx", data=({"x": array} for array in arrays),
+                    config=detent.Config(method=detent.Percentile(percentile=99.99)))
+
+Nothing heavy is imported: numpy and ONNX Runtime are taken up when a run needs them.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from . import _core, errors
+from ._api import calibrate, compare, inspect, merge_statistics, plan, quantize
+from ._config import (
+    AdaQuant,
+    AdaRound,
+    Config,
+    Entropy,
+    Gptq,
+    LayerwisePercentile,
+    MinMax,
+    Mse,
+    Percentile,
+    Resources,
+    TensorOverride,
+)
+from ._results import CalibrateResult, Comparison, Inspection, ModelBytes, Plan, QuantizeResult
+from .errors import BadInput, DeviceError, Error, InternalError, Interrupted, ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from . import data
+
+__version__ = _core.__version__
+
+__all__ = [
+    "AdaQuant",
+    "AdaRound",
+    "BadInput",
+    "CalibrateResult",
+    "Comparison",
+    "Config",
+    "DeviceError",
+    "Entropy",
+    "Error",
+    "Gptq",
+    "Inspection",
+    "InternalError",
+    "Interrupted",
+    "LayerwisePercentile",
+    "MinMax",
+    "ModelBytes",
+    "Mse",
+    "Percentile",
+    "Plan",
+    "QuantizeResult",
+    "ResourceError",
+    "Resources",
+    "TensorOverride",
+    "UsageError",
+    "calibrate",
+    "compare",
+    "data",
+    "errors",
+    "inspect",
+    "merge_statistics",
+    "plan",
+    "quantize",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """`detent.data` is imported when it is first used."""
+    if name == "data":
+        import importlib
+
+        return importlib.import_module("detent.data")
+    raise AttributeError(f"module 'detent' has no attribute '{name}'")

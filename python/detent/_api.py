@@ -1,0 +1,228 @@
+"""The calls: quantize, calibrate, merge_statistics, inspect, plan, compare."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+from . import _core, _models, _progress, _runtime
+from ._config import Config, Path, Resources, Size, _size, make
+from ._models import Model
+from ._progress import Progress
+from ._results import CalibrateResult, Comparison, Inspection, ModelBytes, Plan, PlannedFinetune, QuantizeResult
+from ._samples import Data, stream_of
+from .errors import ResourceError, UsageError
+
+_Native = Callable[[dict[str, Any], object, Any], dict[str, Any]]
+
+
+@dataclasses.dataclass
+class _Run:
+    """What every call has in common: options, models as files, data, progress."""
+
+    folder: str
+    options: dict[str, Any]
+
+    def give(self, **options: Any) -> None:
+        self.options.update((name, value) for name, value in options.items() if value is not None)
+
+    def give_model(self, name: str, model: Model) -> None:
+        self.options[name] = _models.path_of(model, self.folder, f"{name}.onnx")
+
+    def call(self, native: _Native, data: Data | None, progress: Progress) -> dict[str, Any]:
+        samples = None
+        if isinstance(data, str | os.PathLike):
+            self.options["calibration_data"] = data
+        elif data is not None:
+            samples = stream_of(data)
+        with contextlib.closing(_progress.shown(progress)) as display:
+            return native(self.options, samples, display if display.shows else None)
+
+
+@contextlib.contextmanager
+def _run(kind: str, config: Config | Mapping[str, Any] | None, runtime: Path | None) -> Iterator[_Run]:
+    """A run with what of the configuration concerns this kind of call."""
+    chosen = Config.of(config)
+    names = _core.option_names()[kind]
+    options = {name: value for name, value in chosen.to_dict().items() if name in names}
+    library = runtime or _runtime.library()
+    if library is not None:
+        options["runtime"] = library
+    resources = chosen.resources
+    if isinstance(resources, Mapping):
+        resources = make(Resources, resources, "resources")
+    work_dir = resources.work_dir if resources is not None else None
+    with _models.folder(work_dir) as folder:
+        yield _Run(folder, options)
+
+
+@overload
+def quantize(
+    model: Model,
+    output: None = None,
+    data: Data | None = None,
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    statistics: Path | None = None,
+    external_data_threshold: Size | None = None,
+    prepared_output: Path | None = None,
+    profile: Path | None = None,
+    report: Path | None = None,
+    trace: Path | None = None,
+    runtime: Path | None = None,
+    progress: Progress = None,
+) -> ModelBytes: ...
+@overload
+def quantize(
+    model: Model,
+    output: Path,
+    data: Data | None = None,
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    statistics: Path | None = None,
+    external_data_threshold: Size | None = None,
+    prepared_output: Path | None = None,
+    profile: Path | None = None,
+    report: Path | None = None,
+    trace: Path | None = None,
+    runtime: Path | None = None,
+    progress: Progress = None,
+) -> QuantizeResult: ...
+def quantize(
+    model: Model,
+    output: Path | None = None,
+    data: Data | None = None,
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    statistics: Path | None = None,
+    external_data_threshold: Size | None = None,
+    prepared_output: Path | None = None,
+    profile: Path | None = None,
+    report: Path | None = None,
+    trace: Path | None = None,
+    runtime: Path | None = None,
+    progress: Progress = None,
+) -> ModelBytes | QuantizeResult:
+    """Quantize a float model with calibration samples, or with statistics that were taken before.
+
+    model: a path, the bytes of a model or an onnx.ModelProto; it is not changed.
+    output: the file to write, whole or not at all; None: the model comes back as bytes, with a `result`.
+    data: a folder of samples or one file of them; dicts of arrays in any iterable; a reader with get_next().
+    config: a Config, or a mapping of its fields.
+    statistics: a file of calibrate(), instead of data or beside them.
+    external_data_threshold: tensors of this size and more go to a file beside the output.
+    prepared_output: also write the float model as it was calibrated.
+    profile, report, trace: files to write about the run: YAML, HTML, Chrome's trace format.
+    runtime: ONNX Runtime's library; None: that of the installed package.
+    progress: None shows it in terminals and notebooks; True, False, or a function of (stage, done, total).
+    """
+    with _run("quantize", config, runtime) as run:
+        target = os.path.join(run.folder, "output.onnx") if output is None else output
+        run.give_model("model", model)
+        run.give(
+            output=target,
+            statistics=statistics,
+            external_data_threshold=_size(external_data_threshold),
+            prepared_output=prepared_output,
+            profile=profile,
+            report=report,
+            trace=trace,
+            command=["detent.quantize"],
+        )
+        if output is None and external_data_threshold is not None:
+            raise UsageError("external_data_threshold puts tensors beside the output", "give output a path")
+        result = QuantizeResult.of(run.call(_core.quantize, data, progress), output="" if output is None else str(output))
+        return result if output is not None else _read_back(os.path.join(run.folder, "output.onnx"), result)
+
+
+def _read_back(path: str, result: QuantizeResult) -> ModelBytes:
+    if os.path.exists(path + ".data"):
+        raise ResourceError("the quantized model passes 2 GiB, which bytes cannot hold", "give output a path")
+    with open(path, "rb") as file:
+        model = ModelBytes(file.read())
+    model.result = result
+    return model
+
+
+def calibrate(
+    model: Model,
+    output: Path,
+    data: Data,
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    histograms: bool = True,
+    most_common: bool = False,
+    profile: Path | None = None,
+    report: Path | None = None,
+    trace: Path | None = None,
+    runtime: Path | None = None,
+    progress: Progress = None,
+) -> CalibrateResult:
+    """Write the statistics of a model's activations, for quantize(statistics=...) with any method.
+
+    Of the configuration counts what says which activations are observed and how the model is run. Without histograms only
+    the method minmax works later; most_common also finds what Mse(most_common=True) needs.
+    """
+    with _run("calibrate", config, runtime) as run:
+        run.give_model("model", model)
+        run.give(
+            output=output,
+            histograms=histograms,
+            most_common=most_common,
+            profile=profile,
+            report=report,
+            trace=trace,
+            command=["detent.calibrate"],
+        )
+        return CalibrateResult.of(run.call(_core.calibrate, data, progress), output=str(output))
+
+
+def merge_statistics(inputs: Sequence[Path], output: Path) -> CalibrateResult:
+    """Write the sum of several statistics files of one model, as if all their samples had been calibrated at once."""
+    return CalibrateResult.of(_core.merge(list(inputs), output), output=str(output))
+
+
+def inspect(model: Model, input_shapes: Mapping[str, Sequence[int]] | None = None, *, runtime: Path | None = None) -> Inspection:
+    """Tell what a model consists of; nothing is run. input_shapes: static shapes for inputs with dynamic axes."""
+    with _run("inspect", None, runtime) as run:
+        run.give_model("model", model)
+        if input_shapes:
+            run.give(input_shapes={name: list(shape) for name, shape in input_shapes.items()})
+        return Inspection.of(_core.inspect(run.options))
+
+
+def plan(
+    model: Model,
+    data: Data | None = None,
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    runtime: Path | None = None,
+) -> Plan:
+    """Tell what quantize() would do and take, without running the model. Data give the shapes of dynamic axes."""
+    with _run("quantize", config, runtime) as run:
+        run.give_model("model", model)
+        told = run.call(_core.plan, data, False)
+        return Plan.of(told, finetune=PlannedFinetune(**told["finetune"]))
+
+
+def compare(
+    float_model: Model,
+    quantized_model: Model,
+    data: Data,
+    *,
+    max_samples: int = 0,
+    batch_size: int = 0,
+    threads: int = 0,
+    outputs_only: bool = False,
+    runtime: Path | None = None,
+    progress: Progress = None,
+) -> Comparison:
+    """Run both models on the samples: SQNR and cosine per output and, unless outputs_only, per inner value."""
+    with _run("compare", None, runtime) as run:
+        run.give_model("float_model", float_model)
+        run.give_model("quantized_model", quantized_model)
+        run.give(max_samples=max_samples, batch_size=batch_size, threads=threads, outputs_only=outputs_only)
+        return Comparison.of(run.call(_core.compare, data, progress))

@@ -1,0 +1,60 @@
+"""Models as paths: the native library maps files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+from .errors import BadInput, UsageError
+
+
+@runtime_checkable
+class ModelProto(Protocol):
+    """onnx.ModelProto, which is never changed; onnx itself is not needed."""
+
+    def SerializeToString(self) -> bytes: ...
+
+
+#: A path, the bytes of a model, or an onnx.ModelProto. Models of 2 GiB and more go by path.
+Model = str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto
+
+
+@contextlib.contextmanager
+def folder(work_dir: str | os.PathLike[str] | None) -> Iterator[str]:
+    """A private folder that goes when it is no longer used."""
+    import tempfile  # here, since it would take a good part of the time in which detent is imported
+
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="detent-python-", dir=work_dir)
+    except OSError as error:
+        raise UsageError(f"cannot use '{work_dir}': {error.strerror}", "choose another work_dir") from None
+    with temporary as name:
+        yield name
+
+
+def path_of(model: Model, inside: str, name: str) -> str:
+    """The path of the model, written into the folder where it is not a file yet."""
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    if isinstance(model, bytes | bytearray | memoryview):
+        content: bytes | bytearray | memoryview = model
+    elif isinstance(model, ModelProto):
+        content = _serialized(model)
+    else:
+        raise UsageError(f"the model is a {type(model).__name__}, not a path, the bytes of a model or an onnx.ModelProto")
+    path = os.path.join(inside, name)
+    with open(path, "xb") as file:
+        file.write(content)
+    return path
+
+
+def _serialized(model: ModelProto) -> bytes:
+    try:
+        return model.SerializeToString()
+    except Exception as error:  # protobuf's own classes differ by version and implementation
+        raise BadInput(
+            f"the onnx.ModelProto cannot be written: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+            "models of 2 GiB and more go by path: onnx.save(model, path, save_as_external_data=True)",
+        ) from error

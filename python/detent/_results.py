@@ -1,0 +1,315 @@
+"""What runs give back: small objects that print themselves. Rows are named tuples, which import quickly."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from typing import Any, NamedTuple, Self
+
+from ._tables import Column, Table, count, number, size
+
+
+class Stage(NamedTuple):
+    """What a stage of a run took."""
+
+    name: str
+    seconds: float
+    peak_memory: int  #: bytes
+
+
+class Activation(NamedTuple):
+    """Scale and zero point given to a tensor, and where its range comes from."""
+
+    name: str
+    scale: float
+    zero_point: int
+    range_min: float
+    range_max: float
+    method: str
+
+
+class TunedLayer(NamedTuple):
+    """What fine-tuning did to a layer; errors are mean squares over its output."""
+
+    name: str
+    op_type: str
+    streamed: bool  #: solved in mini-batches
+    tuned: bool  #: False: nearest rounding was better on the samples held back
+    error_before: float
+    error_after: float
+    seconds: float
+
+
+class Fidelity(NamedTuple):
+    """Distance of a quantized value from the float one over all samples."""
+
+    name: str
+    made_by: str
+    sqnr_db: float
+    cosine: float
+    max_abs: float
+
+
+class Value(NamedTuple):
+    name: str
+    type: str
+    shape: str
+
+
+class Layer(NamedTuple):
+    """A node of a model. None: not known, since a shape is not."""
+
+    name: str
+    op_type: str
+    parameters: int
+    parameter_bytes: int
+    activation_bytes: int | None
+    macs: int | None
+    flops: int | None
+    output_shape: str
+    finetune_bytes: int | None  #: None also for what cannot be tuned
+
+
+class PlannedMemory(NamedTuple):
+    what: str
+    bytes: int
+
+
+class Segment(NamedTuple):
+    first: str
+    last: str
+    nodes: int
+
+
+class PlannedFinetune(NamedTuple):
+    layers: int
+    streamed: int
+    heaviest: str
+    heaviest_bytes: int
+    seconds: float
+
+
+_STAGES = (Column("stage", "name"), Column("seconds", "seconds", lambda s: f"{s:.2f}"), Column("peak", "peak_memory", size))
+_ACTIVATIONS = (
+    Column("activation", "name"),
+    Column("scale", "scale", number),
+    Column("zero point", "zero_point", count),
+    Column("min", "range_min", number),
+    Column("max", "range_max", number),
+    Column("method", "method"),
+)
+_TUNED = (
+    Column("layer", "name"),
+    Column("type", "op_type"),
+    Column("nearest", "error_before", number),
+    Column("tuned", "error_after", number),
+    Column("seconds", "seconds", lambda s: f"{s:.2f}"),
+)
+_FIDELITY = (
+    Column("value", "name"),
+    Column("made by", "made_by"),
+    Column("SQNR dB", "sqnr_db", lambda db: f"{db:.2f}"),
+    Column("cosine", "cosine", lambda c: f"{c:.6f}"),
+    Column("max |diff|", "max_abs", number),
+)
+_VALUES = (Column("name", "name"), Column("type", "type"), Column("shape", "shape"))
+_LAYERS = (
+    Column("layer", "name"),
+    Column("type", "op_type"),
+    Column("parameters", "parameters", count),
+    Column("bytes", "parameter_bytes", size),
+    Column("MACs", "macs", count),
+    Column("activations", "activation_bytes", size),
+    Column("output", "output_shape"),
+)
+_MEMORY = (Column("memory", "what"), Column("bytes", "bytes", size))
+_SEGMENTS = (Column("first", "first"), Column("last", "last"), Column("nodes", "nodes", count))
+
+# How entries of a result become rows: the class of a row and the columns that show it.
+_TABLES: dict[str, tuple[type, tuple[Column, ...]]] = {
+    "Stage": (Stage, _STAGES),
+    "Activation": (Activation, _ACTIVATIONS),
+    "TunedLayer": (TunedLayer, _TUNED),
+    "Fidelity": (Fidelity, _FIDELITY),
+    "Value": (Value, _VALUES),
+    "Layer": (Layer, _LAYERS),
+    "PlannedMemory": (PlannedMemory, _MEMORY),
+    "Segment": (Segment, _SEGMENTS),
+}
+
+
+class _Result:
+    """A dataclass made from what the native library tells; prints as a heading, its notes and its tables."""
+
+    @classmethod
+    def of(cls, told: dict[str, Any], **more: Any) -> Self:
+        values: dict[str, Any] = {**told, **more}
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+            row = str(field.type).removeprefix("Table[").removesuffix("]")
+            if str(field.type).startswith("Table[") and field.name in values:
+                kind, columns = _TABLES[row]
+                given = values[field.name]
+                if isinstance(given, dict):
+                    given = [{"name": name, **entry} for name, entry in given.items()]
+                values[field.name] = Table([kind(**entry) for entry in given], columns)
+        return cls(**values)
+
+    def _heading(self) -> str:
+        raise NotImplementedError
+
+    def _shown(self) -> list[Table[Any]]:
+        """The tables that printing shows."""
+        return []
+
+    def __str__(self) -> str:
+        notes = [f"note: {note}" for note in getattr(self, "notes", ())]
+        tables = [str(table) for table in self._shown() if len(table) > 0]
+        return "\n".join([self._heading(), *notes, *tables])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in getattr(self, "notes", ()))
+        tables = "".join(table._repr_html_() for table in self._shown() if len(table) > 0)
+        return f"<p><b>{html.escape(self._heading())}</b></p>{f'<ul>{notes}</ul>' if notes else ''}{tables}"
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class QuantizeResult(_Result):
+    """What quantize() did."""
+
+    output: str  #: path; "" where the model came back as bytes
+    samples: int
+    model_bytes_before: int
+    model_bytes_after: int
+    nodes_quantized: int
+    nodes_in_float: int
+    activations: Table[Activation]
+    layers: Table[TunedLayer]  #: empty without fine-tuning
+    notes: list[str]  #: what was done to the graph, and everything left out or done differently
+    stages: Table[Stage]
+    peak_memory: int  #: bytes, the high-water mark of the whole process
+
+    def _heading(self) -> str:
+        return (
+            f"{self.output or 'model'}: {self.nodes_quantized} nodes quantized, {self.nodes_in_float} left in float; "
+            f"{size(self.model_bytes_before)} -> {size(self.model_bytes_after)}; {self.samples} samples; "
+            f"peak memory {size(self.peak_memory)}"
+        )
+
+    def _shown(self) -> list[Table[Any]]:
+        return [self.layers, self.stages]
+
+
+class ModelBytes(bytes):
+    """A quantized model, and under `result` how it came about."""
+
+    result: QuantizeResult
+
+    def __repr__(self) -> str:
+        return f"<ONNX model of {len(self)} bytes: {self.result._heading()}>"
+
+    def _repr_html_(self) -> str:
+        return self.result._repr_html_()
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class CalibrateResult(_Result):
+    """What calibrate() or merge_statistics() wrote."""
+
+    output: str
+    samples: int
+    tensors: int
+    output_bytes: int
+    notes: list[str]
+    stages: Table[Stage]
+    peak_memory: int
+
+    def _heading(self) -> str:
+        return f"{self.output}: statistics of {self.tensors} tensors over {self.samples} samples, {size(self.output_bytes)}"
+
+    def _shown(self) -> list[Table[Any]]:
+        return [self.stages]
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Comparison(_Result):
+    """How far a quantized model is from its original; layers stand worst first."""
+
+    samples: int
+    outputs: Table[Fidelity]  #: as deployed
+    layers: Table[Fidelity]
+    notes: list[str]
+
+    def _heading(self) -> str:
+        return f"{len(self.outputs)} outputs and {len(self.layers)} inner values over {self.samples} samples"
+
+    def _shown(self) -> list[Table[Any]]:
+        return [self.outputs, self.layers]
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Inspection(_Result):
+    """What a model consists of. None: not known without input_shapes."""
+
+    ir_version: int
+    opsets: dict[str, int]
+    inputs: Table[Value]
+    outputs: Table[Value]
+    op_types: dict[str, int]
+    layers: Table[Layer]
+    heaviest: int | None  #: position in layers
+    parameters: int
+    parameter_bytes: int
+    activation_bytes: int | None
+    macs: int | None
+    peak_activation_bytes: int | None
+    peak_at: int | None  #: position in layers
+    notes: list[str]
+
+    def _heading(self) -> str:
+        opsets = ", ".join(f"{domain or 'onnx'} {version}" for domain, version in self.opsets.items())
+        return (
+            f"IR version {self.ir_version}, opsets: {opsets}; {len(self.layers)} layers, {count(self.parameters)} parameters "
+            f"({size(self.parameter_bytes)}), {count(self.macs)} MACs, activations {size(self.activation_bytes)}"
+        )
+
+    def _shown(self) -> list[Table[Any]]:
+        return [self.inputs, self.outputs, self.layers]
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Plan(_Result):
+    """What a run would do and take."""
+
+    samples: int  #: at least; 0: not known
+    inputs: list[tuple[str, str]]
+    nodes_quantized: int
+    nodes_in_float: int
+    tensors_observed: int
+    macs: int
+    flops: int
+    observed_elements: int
+    memory: Table[PlannedMemory]
+    peak_memory: int
+    work_bytes: int
+    output_bytes: int
+    memory_budget: int
+    disk_budget: int
+    segments: Table[Segment]
+    waiting_bytes: int
+    waiting_on_disk: int
+    finetune: PlannedFinetune
+    calibration_seconds: float
+    notes: list[str]
+
+    def _heading(self) -> str:
+        return (
+            f"{self.nodes_quantized} nodes quantized, {self.nodes_in_float} left in float, {self.tensors_observed} tensors "
+            f"observed; predicted peak {size(self.peak_memory)} of a budget of {size(self.memory_budget)}, output "
+            f"{size(self.output_bytes)}, about {self.calibration_seconds:.1f} s of calibration"
+        )
+
+    def _shown(self) -> list[Table[Any]]:
+        return [self.memory, self.segments]

@@ -1,0 +1,66 @@
+"""Options of other tools, each taken, found to be at its default, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .._config import TensorOverride
+from ..errors import UsageError
+
+#: The options of detent.Config that a run will have, by name.
+Chosen = dict[str, Any]
+#: Puts the value of one foreign option where it belongs.
+Taker = Callable[[Chosen, Any], None]
+
+
+def refuse(what: str, hint: str = "") -> UsageError:
+    return UsageError(f"{what} is nothing that detent does", hint)
+
+
+def into(name: str) -> Taker:
+    """The option has a counterpart with the same meaning."""
+
+    def take(chosen: Chosen, value: Any) -> None:
+        chosen[name] = value
+
+    return take
+
+
+def default_only(option: str, *defaults: Any, hint: str = "") -> Taker:
+    """detent does what these values ask for, and nothing else."""
+
+    def take(chosen: Chosen, value: Any) -> None:
+        if not any(value == default for default in defaults):
+            raise refuse(f"{option}={value!r}", hint or f"leave it out, or give {defaults[0]!r}")
+
+    return take
+
+
+def not_needed(chosen: Chosen, value: Any) -> None:
+    """About memory, speed or printing alone: detent's result is that of any value."""
+
+
+def take_all(where: str, given: Mapping[str, Any], takers: Mapping[str, Taker], chosen: Chosen) -> None:
+    """Every option through its taker; one that has none is refused."""
+    for name, value in given.items():
+        if name not in takers:
+            raise UsageError(f"{where} has no option '{name}' that detent knows", "leave it out; docs/migration.md lists them")
+        takers[name](chosen, value)
+
+
+def take_overrides(chosen: Chosen, value: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:
+    """TensorQuantOverrides, as far as they set ranges of single tensors."""
+    overrides = []
+    for tensor, entries in value.items():
+        entry = [dict(e) for e in entries]
+        if len(entry) != 1 or set(entry[0]) != {"rmin", "rmax"}:
+            names = ", ".join(sorted({name for e in entry for name in e}))
+            raise refuse(f"TensorQuantOverrides['{tensor}'] with {names or 'no entries'}", "give rmin and rmax, and only them")
+        overrides.append(TensorOverride(tensor=tensor, range=(float(entry[0]["rmin"]), float(entry[0]["rmax"]))))
+    chosen["overrides"] = overrides
+
+
+def name_of(value: Any) -> str:
+    """The name of an enumeration's member, ours or the other tool's own."""
+    return str(getattr(value, "name", value))

@@ -1,0 +1,485 @@
+"""AMD Quark's ModelQuantizer for ONNX, done by detent. docs/migration.md says what differs."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .. import _api
+from .._config import AdaQuant, AdaRound, Config, Entropy, Finetune, Gptq, LayerwisePercentile, Method, MinMax, Mse, Percentile
+from .._models import Model
+from ..errors import UsageError
+from ._options import Chosen, Taker, default_only, into, name_of, not_needed, refuse, take_all, take_overrides
+
+
+class CalibMethod(enum.Enum):
+    MinMax = 0
+    MinMSE = 1
+    Percentile = 2
+    Entropy = 3
+    LayerwisePercentile = 4
+    Distribution = 5
+
+
+class ScaleType(enum.Enum):
+    Float32 = 0
+    PowerOf2 = 1
+    Int16 = 2
+
+
+class QuantGranularity(enum.Enum):
+    Tensor = 0
+    Channel = 1
+    Group = 2
+
+
+@dataclasses.dataclass
+class QTensorConfig:
+    """How tensors of a kind are quantized."""
+
+    symmetric: bool
+    scale_type: Any
+    calibration_method: Any
+    quant_granularity: Any
+    data_type: Any
+
+    def set_symmetric(self, symmetric: bool) -> None:
+        self.symmetric = symmetric
+
+    def set_scale_type(self, scale_type: ScaleType) -> None:
+        self.scale_type = scale_type
+
+    def set_calibration_method(self, calibration_method: CalibMethod) -> None:
+        self.calibration_method = calibration_method
+
+    def set_quant_granularity(self, quant_granularity: QuantGranularity) -> None:
+        self.quant_granularity = quant_granularity
+
+    def set_data_type(self, data_type: Any) -> None:
+        self.data_type = data_type
+
+
+class _Spec(QTensorConfig):
+    _symmetric, _scale_type, _calibration_method, _data_type = True, ScaleType.Float32, CalibMethod.Percentile, ""
+
+    def __init__(
+        self,
+        symmetric: bool | None = None,
+        scale_type: ScaleType | None = None,
+        calibration_method: CalibMethod | None = None,
+        quant_granularity: QuantGranularity = QuantGranularity.Tensor,
+        data_type: Any = None,
+    ) -> None:
+        super().__init__(
+            self._symmetric if symmetric is None else symmetric,
+            scale_type or self._scale_type,
+            calibration_method or self._calibration_method,
+            quant_granularity,
+            data_type or self._data_type,
+        )
+
+
+class Int8Spec(_Spec):
+    _data_type = "Int8"
+
+
+class UInt8Spec(_Spec):
+    _symmetric, _data_type = False, "UInt8"
+
+
+class Int16Spec(_Spec):
+    _data_type = "Int16"
+
+
+class UInt16Spec(_Spec):
+    _symmetric, _data_type = False, "UInt16"
+
+
+class XInt8Spec(Int8Spec):
+    """int8 with power-of-two scales. As the weight's spec it needs calibration_method=CalibMethod.MinMax."""
+
+    _scale_type, _calibration_method = ScaleType.PowerOf2, CalibMethod.MinMSE
+
+
+class Int32Spec(_Spec):
+    """For a bias, which is int32 anyway."""
+
+    _data_type = "Int32"
+
+
+@dataclasses.dataclass(eq=False)
+class QLayerConfig:
+    """How layers are quantized. `activation` is the older name of `input_tensors`."""
+
+    input_tensors: QTensorConfig | None = None
+    activation: QTensorConfig | None = None
+    weight: QTensorConfig | None = None
+    bias: QTensorConfig | None = None
+    output_tensors: QTensorConfig | None = None
+
+
+class AlgoConfig:
+    """An algorithm and its parameters, under Quark's names."""
+
+    _name = ""
+    _defaults: Mapping[str, Any] = {}
+    _takers: Mapping[str, Taker] = {}
+
+    def __init__(self, **parameters: Any) -> None:
+        self.parameters = {**self._defaults, **parameters}
+
+    def chosen(self) -> Chosen:
+        found: Chosen = {}
+        take_all(type(self).__name__, self.parameters, self._takers, found)
+        return found
+
+    def finetune(self, chosen: Chosen) -> Finetune:
+        raise NotImplementedError
+
+
+_TUNED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+def _target_op_type(chosen: Chosen, value: Sequence[str]) -> None:
+    # Quark's default names two kinds of layers more, which have no weights to round.
+    chosen["op_types"] = [op for op in value if op not in ("InstanceNormalization", "LayerNormalization")]
+
+
+def _tuning_takers(name: str) -> dict[str, Taker]:
+    def only(option: str, *defaults: Any, hint: str = "") -> Taker:
+        return default_only(f"{name}Config({option})", *defaults, hint=hint)
+
+    return {
+        "fixed_seed": into("seed"),
+        "batch_size": into("batch_size"),
+        "num_iterations": into("num_iterations"),
+        "learning_rate": into("learning_rate"),
+        "early_stop": into("early_stop"),
+        "target_op_type": _target_op_type,
+        "update_bias": into("update_bias"),
+        "drop_ratio": into("drop_ratio"),
+        "select_max_mem_layer": into("only_heaviest_layer"),
+        "data_size": into("_data_size"),
+        "mem_opt_level": into("_memory_level"),
+        "cache_dir": into("_work_dir"),
+        "log_period": not_needed,
+        "num_workers": not_needed,
+        "pin_memory": not_needed,
+        "optim_device": only("optim_device", "cpu"),
+        "infer_device": only("infer_device", "cpu"),
+        "num_batches": only("num_batches", 1, hint="batch_size is what one step takes"),
+        "output_index": only("output_index", 0),
+        "lr_adjust": only("lr_adjust", None),
+        "selective_update": only("selective_update", False, hint="detent keeps nearest rounding where tuning does not help"),
+        "output_qdq": only("output_qdq", False),
+        "ref_model_path": only("ref_model_path", None),
+        "dynamic_batch": only("dynamic_batch", False),
+        "parallel": only("parallel", False),
+        "use_gds": only("use_gds", False),
+    }
+
+
+class AdaRoundConfig(AlgoConfig):
+    """reg_param, beta_range, warm_start, num_iterations, learning_rate, … as Quark names them."""
+
+    _defaults = {"num_iterations": 1000, "learning_rate": 0.1}
+    _takers = {
+        **_tuning_takers("AdaRound"),
+        "reg_param": into("reg_param"),
+        "beta_range": into("beta_range"),
+        "warm_start": into("warm_start"),
+    }
+
+    def finetune(self, chosen: Chosen) -> Finetune:
+        return AdaRound(**chosen)
+
+
+class AdaQuantConfig(AlgoConfig):
+    """num_iterations, learning_rate, … as Quark names them."""
+
+    _defaults = {"num_iterations": 3000, "learning_rate": 1e-5}
+    _takers = {
+        **_tuning_takers("AdaQuant"),
+        # Of a regularizer that AdaQuant does not have; Quark's class takes them as well.
+        "reg_param": not_needed,
+        "beta_range": not_needed,
+        "warm_start": not_needed,
+    }
+
+    def finetune(self, chosen: Chosen) -> Finetune:
+        return AdaQuant(**chosen)
+
+
+class GPTQConfig(AlgoConfig):
+    """bits, perc_damp, act_order, … as Quark names them."""
+
+    _defaults = {"bits": 8, "act_order": False}
+    _takers = {
+        "bits": into("_bits"),
+        "block_size": not_needed,
+        "group_size": default_only("GPTQConfig(group_size)", -1),
+        "perc_damp": into("damping"),
+        "act_order": into("activation_order"),
+        "per_channel": into("_per_channel"),
+        "mse": default_only("GPTQConfig(mse)", False),
+        "weight_symmetric": into("_weight_symmetric"),
+    }
+
+    def finetune(self, chosen: Chosen) -> Finetune:
+        return Gptq(**chosen)
+
+
+class QConfig:
+    """Quark's configuration: specs of tensors, exclusions, algorithms and extra options."""
+
+    def __init__(
+        self,
+        global_config: QLayerConfig,
+        specific_layer_config: Mapping[Any, Any] | None = None,
+        layer_type_config: Mapping[Any, Sequence[str]] | None = None,
+        exclude: Sequence[Any] | None = None,
+        algo_config: Sequence[AlgoConfig] | None = None,
+        use_external_data_format: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self.global_config = global_config
+        self.specific_layer_config = specific_layer_config or {}
+        self.layer_type_config = layer_type_config or {}
+        self.exclude = list(exclude or [])
+        self.algo_config = list(algo_config or [])
+        self.use_external_data_format = use_external_data_format
+        self.extra_options: dict[str, Any] = {**kwargs.pop("extra_options", {}), **kwargs}
+
+    @staticmethod
+    def get_default_config(config_name: str) -> QConfig:
+        raise refuse(
+            f"the preset '{config_name}'", "build a QConfig from specs: QConfig(QLayerConfig(UInt8Spec(), weight=Int8Spec()))"
+        )
+
+    def to_detent(self, samples: int = 0) -> Config:
+        """The same as a detent.Config; UsageError names what has no counterpart. samples: how many there will be."""
+        chosen: Chosen = {}
+        _take_specs(self.global_config, chosen)
+        _take_exclusions(self, chosen)
+        take_all("extra_options", self.extra_options, EXTRA_OPTIONS, chosen)
+        _take_algorithms(self.algo_config, chosen, samples)
+        chosen["method"] = _method(chosen)
+        return Config.of(chosen)
+
+
+_TYPES = {"Int8": "int8", "UInt8": "uint8", "Int16": "int16", "UInt16": "uint16"}
+
+
+def _data_type(spec: QTensorConfig, what: str) -> str:
+    data_type = spec.data_type
+    name = data_type if isinstance(data_type, str) else getattr(data_type, "__name__", type(data_type).__name__)
+    if name not in _TYPES:
+        raise refuse(f"{name} for {what}", "choose from: " + ", ".join(_TYPES))
+    return _TYPES[name]
+
+
+def _take_specs(layer: QLayerConfig, chosen: Chosen) -> None:
+    if layer.input_tensors is not None and layer.activation is not None:
+        raise UsageError("QLayerConfig has both input_tensors and activation", "give input_tensors")
+    activation, weight = layer.input_tensors or layer.activation, layer.weight
+    if activation is None or weight is None:
+        raise UsageError("QLayerConfig needs input_tensors and weight")
+    if layer.output_tensors is not None and layer.output_tensors != activation:
+        raise refuse("output_tensors that differ from input_tensors", "leave them out")
+    if layer.bias is not None and name_of(layer.bias.data_type) != "Int32":
+        raise refuse(f"a bias of {name_of(layer.bias.data_type)}", "leave it out: a bias is int32")
+    if name_of(activation.quant_granularity) != "Tensor":
+        raise refuse("granularity of activations other than Tensor")
+    if name_of(weight.quant_granularity) == "Group":
+        raise refuse("QuantGranularity.Group", "choose from: Tensor, Channel")
+    scales = {name_of(activation.scale_type), name_of(weight.scale_type)}
+    if "Int16" in scales:
+        raise refuse("ScaleType.Int16", "choose from: Float32, PowerOf2")
+    if len(scales) > 1:
+        raise refuse("another scale type for weights than for activations", "give both the same")
+    if name_of(weight.calibration_method) == "MinMSE":
+        raise refuse("CalibMethod.MinMSE for weights", "give the weight's spec calibration_method=CalibMethod.MinMax")
+    chosen.update(
+        activation_type=_data_type(activation, "activations"),
+        weight_type=_data_type(weight, "weights"),
+        activation_symmetric=activation.symmetric,
+        weight_symmetric=weight.symmetric,
+        per_channel=name_of(weight.quant_granularity) == "Channel",
+        power_of_two_scale=scales == {"PowerOf2"},
+        _method=name_of(activation.calibration_method),
+    )
+
+
+def _take_exclusions(config: QConfig, chosen: Chosen) -> None:
+    if config.specific_layer_config:
+        raise refuse("specific_layer_config", "exclude keeps layers in float")
+    for layer, op_types in config.layer_type_config.items():
+        if layer is not None:
+            raise refuse("layer_type_config with another config", "None as its key keeps types in float")
+        chosen["exclude_op_types"] = list(op_types)
+    for entry in config.exclude:
+        if not isinstance(entry, str):
+            raise refuse("the exclusion of a sub-graph", "name its nodes, or give a pattern that starts with '^'")
+    chosen["exclude_nodes"] = config.exclude
+
+
+def _take_algorithms(algorithms: Sequence[AlgoConfig], chosen: Chosen, samples: int) -> None:
+    if len(algorithms) > 1:
+        names = ", ".join(type(algorithm).__name__ for algorithm in algorithms)
+        raise refuse(f"several algorithms at once ({names})", "give one")
+    for algorithm in algorithms:
+        if not isinstance(algorithm, AlgoConfig):
+            raise refuse(type(algorithm).__name__, "choose from: AdaRoundConfig, AdaQuantConfig, GPTQConfig")
+        found = algorithm.chosen()
+        data_size = found.pop("_data_size", None)
+        if data_size is not None and not 0 < samples <= data_size:
+            raise refuse(
+                f"{type(algorithm).__name__}(data_size={data_size}) with {samples or 'an unknown number of'} samples",
+                "fine-tuning takes all samples: leave it out, and give as many samples as it shall take",
+            )
+        bits = found.pop("_bits", None)
+        if bits is not None and not chosen["weight_type"].endswith(f"int{bits}"):
+            raise UsageError(f"GPTQConfig(bits={bits}) does not go with weights of {chosen['weight_type']}")
+        for name in ("per_channel", "weight_symmetric"):
+            if found.pop(f"_{name}", chosen[name]) != chosen[name]:
+                raise UsageError(f"GPTQConfig({name}) contradicts the weight's spec", "leave it out")
+        resources = chosen.setdefault("resources", {})
+        for name in ("memory_level", "work_dir"):
+            value = found.pop(f"_{name}", None)
+            if value is not None:
+                resources[name] = value
+        chosen["finetune"] = algorithm.finetune(found)
+
+
+def _method(chosen: Chosen) -> Method:
+    name = chosen.pop("_method")
+    percentile, metric = chosen.pop("_percentile", 99.999), chosen.pop("_metric", "mae")
+    candidates, levels = chosen.pop("_candidates", (99.99, 99.999, 99.99999)), chosen.pop("_entropy_levels", 128)
+    average, most_common = bool(chosen.pop("_average", False)), chosen.pop("_most_common", False)
+    if name == "MinMax":
+        return MinMax(average=average)
+    if name == "MinMSE":
+        return Mse(most_common=most_common)
+    if name == "Percentile":
+        return Percentile(percentile=float(percentile))
+    if name == "LayerwisePercentile":
+        return LayerwisePercentile(candidates=candidates, metric=metric)
+    if name == "Entropy":
+        return Entropy(entropy_levels=levels)
+    raise refuse(f"CalibMethod.{name}", "choose from: MinMax, MinMSE, Percentile, LayerwisePercentile, Entropy")
+
+
+def _work_dir(chosen: Chosen, value: Any) -> None:
+    chosen.setdefault("resources", {})["work_dir"] = value
+
+
+def _most_common(chosen: Chosen, value: Any) -> None:
+    if value not in ("All", "MostCommon"):
+        raise refuse(f"MinMSEModePof2Scale='{value}'", "choose from: All, MostCommon")
+    chosen["_most_common"] = value == "MostCommon"
+
+
+def _only(option: str, *defaults: Any, hint: str = "") -> tuple[str, Taker]:
+    return option, default_only(option, *defaults, hint=hint)
+
+
+EXTRA_OPTIONS: dict[str, Taker] = {
+    "ActivationSymmetric": into("activation_symmetric"),
+    "WeightSymmetric": into("weight_symmetric"),
+    "OpTypesToQuantize": into("op_types"),
+    "NodesToQuantize": into("nodes"),
+    "CalibDataSize": into("max_samples"),
+    "CalibMovingAverage": into("_average"),
+    "CalibPassthroughOpTypes": into("passthrough_op_types"),
+    "Percentile": into("_percentile"),
+    "PercentileCandidates": into("_candidates"),
+    "LWPMetric": into("_metric"),
+    "NumQuantizedBins": into("_entropy_levels"),
+    "MinMSEModePof2Scale": _most_common,
+    "TensorQuantOverrides": take_overrides,
+    "TmpDir": _work_dir,
+    **{
+        option: not_needed
+        for option in (
+            "CalibOptimizeMem CalibOptimizeDisk CalibWorkerNum LWPUseHistogram PrintSummary IgnoreWarnings DebugMode "
+            "OptimizeModel SimplifyModel".split()
+        )
+    },
+    **dict(
+        (
+            _only("AddQDQPairToWeight", False),
+            _only("AlignConcat", False),
+            _only("AlignSlice", False),
+            _only("BiasCorrection", False, hint="update_bias of an algorithm solves for the bias"),
+            _only("DedicatedQDQPair", False),
+            _only("EnableNPUCnn", False),
+            _only("EnableSubgraph", False),
+            _only("FoldBatchNorm", True),
+            _only("FoldRelu", False),
+            _only("ForceQuantizeNoInputCheck", False),
+            _only("Int16Bias", False),
+            _only("Int32Bias", True),
+            _only("MatMulConstBOnly", False),
+            _only("QuantizeBias", True),
+            _only("RemoveInputInit", True),
+            _only("SkipPreprocess", False),
+            _only("UseRandomData", False, hint="give samples"),
+            _only("WeightsOnly", False),
+        )
+    ),
+}
+
+# Names of Quark that stand for what detent does not do: an import of one says so.
+_ABSENT = frozenset(
+    "AutoMixprecisionConfig AutoSearch BFP16Spec BFloat16Spec BiasCorrectionConfig CLEConfig Config Float16Spec MX4Spec MX6Spec "
+    "MX9Spec MXFP4E2M1Spec MXFP6E2M3Spec MXFP6E3M2Spec MXFP8E4M3Spec MXFP8E5M2Spec MXInt8Spec QuantizationConfig QuarotConfig "
+    "SmoothQuantConfig UInt32Spec".split()
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ABSENT:
+        raise refuse(f"quark.onnx's {name}", "see docs/migration.md")
+    raise AttributeError(name)
+
+
+class ModelQuantizer:
+    """quantize_model() with Quark's arguments."""
+
+    def __init__(self, config: QConfig) -> None:
+        if not isinstance(config, QConfig):
+            raise refuse(f"a configuration of type {type(config).__name__}", "give a detent.compat.quark.QConfig")
+        self.config = config
+
+    def quantize_model(
+        self,
+        model_input: Model,
+        model_output: str | os.PathLike[str] | None = None,
+        calibration_data_reader: Any = None,
+        calibration_data_path: str | None = None,
+        algorithms: Sequence[AlgoConfig] | None = None,
+    ) -> Any:
+        """Quantize; the model comes back as an onnx.ModelProto where there is no model_output, else it is written there."""
+        if algorithms:
+            raise refuse("quantize_model(algorithms)", "give QConfig(algo_config)")
+        data = calibration_data_path if calibration_data_reader is None else calibration_data_reader
+        if data is None:
+            raise UsageError("there is no calibration_data_reader", "give one with get_next()")
+        try:
+            samples = len(data) if not isinstance(data, str) else 0
+        except (TypeError, NotImplementedError):
+            samples = 0
+        config = self.config.to_detent(samples)
+        if model_output is not None:
+            threshold = 1024 if self.config.use_external_data_format else None
+            _api.quantize(model_input, model_output, data, config, external_data_threshold=threshold)
+            return None
+        if importlib.util.find_spec("onnx") is None:
+            raise UsageError("an onnx.ModelProto is asked for, and onnx is not installed", "give model_output a path")
+        import onnx
+
+        return onnx.load_from_string(_api.quantize(model_input, None, data, config))

@@ -1,0 +1,227 @@
+"""Scripts for other quantizers, with another import."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import detent
+import detent.compat as compat
+import detent.compat.quark as quark
+import graphs
+import numpy as np
+import onnxruntime.quantization as ort_quantization
+import pytest
+import support
+
+import onnx
+
+EXAMPLE = pathlib.Path(__file__).parent / "onnxruntime_example"
+IMPORT = "from onnxruntime.quantization import "
+
+
+class Reader(compat.CalibrationDataReader):
+    def __init__(self, samples):
+        self.samples = iter(samples)
+
+    def get_next(self):
+        return next(self.samples, None)
+
+
+def image_model():
+    b = graphs.Builder(3)
+    x = b.add("Relu", b.add("Conv", "data", b.weight("w1", 8, 3, 7, 7), b.weight("b1", 8), name="stem", strides=[4, 4]))
+    x = b.add("Flatten", b.add("GlobalAveragePool", b.add("Conv", x, b.weight("w2", 16, 8, 3, 3), name="body")))
+    return b.model({"data": (graphs.FLOAT, [1, 3, 224, 224])}, [b.add("Gemm", x, b.weight("w3", 16, 10), name="head")])
+
+
+def test_onnx_runtimes_own_example_runs(tmp_path):
+    onnx.save(image_model(), tmp_path / "model.onnx")
+    for path in EXAMPLE.glob("*.py"):
+        (tmp_path / path.name).write_text(path.read_text().replace(IMPORT, "from detent.compat import "))
+    assert IMPORT not in (tmp_path / "run.py").read_text()
+    command = [sys.executable, "run.py", "--input_model", "model.onnx", "--output_model", "int8.onnx"]
+    command += ["--calibrate_dataset", str(support.MODELS / "photos")]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert "Calibrated and quantized model saved." in result.stdout
+    made = onnx.load(tmp_path / "int8.onnx")
+    assert made.producer_name == "detent"
+    assert any(node.op_type == "QuantizeLinear" for node in made.graph.node)
+
+
+@pytest.mark.parametrize(
+    ("options", "config"),
+    [
+        ({}, {"activation_type": "int8", "per_channel": False}),
+        (
+            {"activation_type": compat.QuantType.QUInt8, "weight_type": ort_quantization.QuantType.QUInt8, "per_channel": True},
+            {"activation_type": "uint8", "weight_type": "uint8"},
+        ),
+        (
+            {"calibrate_method": compat.CalibrationMethod.Percentile, "extra_options": {"CalibPercentile": 99.9}},
+            {"activation_type": "int8", "per_channel": False, "method": detent.Percentile(percentile=99.9)},
+        ),
+        (
+            {"calibrate_method": ort_quantization.CalibrationMethod.Entropy, "nodes_to_exclude": ["head"]},
+            {"activation_type": "int8", "per_channel": False, "method": "entropy", "exclude_nodes": ["head"]},
+        ),
+        (
+            {"extra_options": {"ActivationSymmetric": True, "CalibMovingAverage": True, "SmoothQuant": False}},
+            {
+                "activation_type": "int8",
+                "per_channel": False,
+                "activation_symmetric": True,
+                "method": detent.MinMax(average=True),
+            },
+        ),
+        (
+            {"op_types_to_quantize": ["Conv"], "extra_options": {"TensorQuantOverrides": {"x": [{"rmin": -1.0, "rmax": 1.0}]}}},
+            {
+                "activation_type": "int8",
+                "per_channel": False,
+                "op_types": ["Conv"],
+                "overrides": [detent.TensorOverride(tensor="x", range=(-1, 1))],
+            },
+        ),
+    ],
+)
+def test_arguments_of_onnx_runtime_mean_the_same(model, samples, tmp_path, options, config):
+    assert compat.quantize_static(model, tmp_path / "out.onnx", Reader(samples), **options) is None
+    assert (tmp_path / "out.onnx").read_bytes() == detent.quantize(model, data=samples, config=config)
+
+
+def test_external_data_and_protobuf_models(model, samples, tmp_path):
+    compat.quantize_static(onnx.load(model), tmp_path / "out.onnx", Reader(samples), use_external_data_format=True)
+    assert (tmp_path / "out.onnx.data").exists()
+    support.check_model(tmp_path / "out.onnx")
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"quant_format": compat.QuantFormat.QOperator}, "quant_format=QOperator"),
+        ({"calibrate_method": compat.CalibrationMethod.Distribution}, "calibrate_method=Distribution"),
+        ({"activation_type": compat.QuantType.QFLOAT8E4M3FN}, "activation_type=QFLOAT8E4M3FN"),
+        ({"calibration_providers": ["CUDAExecutionProvider"]}, "CUDAExecutionProvider"),
+        ({"calibration_cache_path": "cache.json"}, "calibration_cache_path"),
+        ({"extra_options": {"SmoothQuant": True}}, "SmoothQuant=True"),
+        ({"extra_options": {"CalibTensorRangeSymmetric": True}}, "CalibTensorRangeSymmetric=True with MinMax"),
+        ({"extra_options": {"TensorQuantOverrides": {"x": [{"scale": 1.0, "zero_point": 0}]}}}, "scale, zero_point"),
+        ({"extra_options": {"ActivationSymetric": True}}, "no option 'ActivationSymetric'"),
+        ({"extra_options": {"CalibMovingAverage": True, "CalibStridedMinMax": 2}}, "CalibMovingAverage with"),
+        ({"extra_options": {"UseQDQContribOps": True}}, "UseQDQContribOps=True with 8-bit types"),
+    ],
+)
+def test_what_is_not_done_is_refused_by_name(model, samples, tmp_path, options, part):
+    with pytest.raises(detent.UsageError, match=part):
+        compat.quantize_static(model, tmp_path / "out.onnx", Reader(samples), **options)
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_dynamic_quantization_is_refused(model, tmp_path):
+    with pytest.raises(detent.UsageError, match="quantize_dynamic is nothing that detent does"):
+        compat.quantize_dynamic(model, tmp_path / "out.onnx")
+
+
+def test_every_extra_option_of_onnx_runtime_is_known():
+    """Those that its documentation and code name."""
+    source = pathlib.Path(ort_quantization.__file__).parent / "quantize.py"
+    documented = {
+        line.split("=")[0].strip()
+        for line in source.read_text().split("def quantize_static(")[1].split('"""')[1].splitlines()
+        if line.startswith(" " * 16) and not line.startswith(" " * 17) and " = " in line
+    }
+    assert len(documented) > 15
+    assert documented <= set(compat.onnxruntime.EXTRA_OPTIONS)
+
+
+QUARK = quark.QLayerConfig(input_tensors=quark.UInt8Spec(), weight=quark.Int8Spec())
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            quark.QConfig(QUARK),
+            {"activation_type": "uint8", "per_channel": False, "method": "percentile"},
+        ),
+        (
+            quark.QConfig(
+                quark.QLayerConfig(
+                    activation=quark.Int16Spec(calibration_method=quark.CalibMethod.MinMSE),
+                    weight=quark.Int8Spec(quant_granularity=quark.QuantGranularity.Channel),
+                ),
+                exclude=["head"],
+                layer_type_config={None: ["MaxPool"]},
+                algo_config=[quark.AdaRoundConfig(num_iterations=20, data_size=1000, optim_device="cpu", drop_ratio=0.5)],
+            ),
+            {
+                "activation_type": "int16",
+                "activation_symmetric": True,
+                "method": "mse",
+                "exclude_nodes": ["head"],
+                "exclude_op_types": ["MaxPool"],
+                "finetune": detent.AdaRound(num_iterations=20, drop_ratio=0.5, learning_rate=0.1),
+            },
+        ),
+        (
+            quark.QConfig(QUARK, algo_config=[quark.GPTQConfig(perc_damp=0.02)], extra_options={"Percentile": 99.9}),
+            {
+                "per_channel": False,
+                "method": detent.Percentile(percentile=99.9),
+                "finetune": detent.Gptq(damping=0.02, activation_order=False),
+            },
+        ),
+    ],
+)
+def test_quarks_configuration_means_the_same(model, samples, config, expected):
+    found = quark.ModelQuantizer(config).quantize_model(str(model), None, samples)
+    assert found.SerializeToString(deterministic=True) == onnx.load_from_string(
+        detent.quantize(model, data=samples, config=expected)
+    ).SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "part"),
+    [
+        (lambda: quark.QConfig(QUARK, specific_layer_config={QUARK: ["head"]}), "specific_layer_config"),
+        (lambda: quark.QConfig(QUARK, exclude=[(["a"], ["b"])]), "sub-graph"),
+        (lambda: quark.QConfig(QUARK, AlignConcat=True), "AlignConcat=True"),
+        (lambda: quark.QConfig(QUARK, extra_options={"Nonsense": 1}), "no option 'Nonsense'"),
+        (lambda: quark.QConfig(QUARK, algo_config=[quark.AdaRoundConfig(optim_device="cuda:0")]), "optim_device"),
+        (lambda: quark.QConfig(QUARK, algo_config=[quark.AdaQuantConfig(data_size=3)]), "data_size=3"),
+        (lambda: quark.QConfig(QUARK, algo_config=[quark.GPTQConfig(bits=4)]), "bits=4"),
+        (lambda: quark.QConfig(quark.QLayerConfig(quark.XInt8Spec(), weight=quark.XInt8Spec())), "MinMSE for weights"),
+        (lambda: quark.QConfig.get_default_config("XINT8"), "preset 'XINT8'"),
+    ],
+)
+def test_what_quark_does_beyond_is_refused_by_name(model, samples, make, part):
+    with pytest.raises(detent.UsageError, match=part):
+        quark.ModelQuantizer(make()).quantize_model(model, None, samples)
+
+
+def test_absent_names_say_so():
+    with pytest.raises(detent.UsageError, match="CLEConfig is nothing that detent does"):
+        from detent.compat.quark import CLEConfig  # noqa: F401
+    with pytest.raises(ImportError):
+        from detent.compat.quark import Nonsense  # noqa: F401
+
+
+def test_compat_does_not_import_onnx():
+    code = "import detent.compat, sys; print('onnx' in sys.modules, 'numpy' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ).stdout
+    assert out == "False False\n"
+
+
+def test_samples_of_onnx_runtimes_reader_are_read_once(model, samples, tmp_path):
+    reader = Reader(samples)
+    compat.quantize_static(model, tmp_path / "out.onnx", reader)
+    assert reader.get_next() is None
+    assert np.isfinite(samples[0]["x"]).all()
+
+
+def test_the_guide_names_every_option():
+    guide = (pathlib.Path(__file__).parents[2] / "docs" / "migration.md").read_text()
+    named = {*compat.onnxruntime.EXTRA_OPTIONS, *quark.EXTRA_OPTIONS, *quark.AdaRoundConfig._takers, *quark.GPTQConfig._takers}
+    assert [name for name in named if f"`{name}`" not in guide] == []

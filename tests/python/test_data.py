@@ -1,0 +1,42 @@
+"""Images as calibration data."""
+
+import detent
+import numpy as np
+import pytest
+import support
+from PIL import Image
+
+PHOTOS = support.MODELS / "photos"
+
+
+def test_images_are_samples(tmp_path):
+    images = detent.data.images(PHOTOS, (48, 32), mean=(0.5, 0.4, 0.3), std=0.25, name="x")
+    assert len(images) == len([p for p in PHOTOS.iterdir() if p.suffix in (".png", ".jpg")])
+    first = next(iter(images))["x"]
+    assert (first.shape, first.dtype) == ((1, 3, 32, 48), np.float32)
+    path = sorted(PHOTOS.glob("*.[pj][np]g"))[0]
+    pixels = np.asarray(Image.open(path).convert("RGB").resize((48, 32), Image.Resampling.BILINEAR), np.float32)
+    expected = (pixels / 255 - np.array([0.5, 0.4, 0.3], np.float32)) / np.float32(0.25)
+    np.testing.assert_allclose(first[0], expected.transpose(2, 0, 1), atol=1e-6)
+    nhwc = next(iter(detent.data.images(PHOTOS, 16, layout="nhwc", channels="BGR")))[""]
+    rgb = next(iter(detent.data.images(PHOTOS, 16)))[""]
+    np.testing.assert_array_equal(nhwc[0, ..., 0], rgb[0, 2])
+    assert next(iter(detent.data.images(PHOTOS, 16, channels="L")))[""].shape == (1, 1, 16, 16)
+
+
+def test_images_calibrate_a_model_twice_over(model):
+    images = detent.data.images(PHOTOS, 16)
+    quantized = detent.quantize(model, data=images, config={"finetune": "gptq"})
+    assert quantized.result.samples == len(images)
+
+
+def test_what_is_no_image_is_named(tmp_path, model):
+    with pytest.raises(detent.BadInput, match="holds no images"):
+        detent.data.images(tmp_path, 16)
+    (tmp_path / "broken.png").write_bytes(b"not an image")
+    with pytest.raises(detent.BadInput, match=r"broken\.png' cannot be read"):
+        detent.quantize(model, data=detent.data.images(tmp_path, 16))
+    with pytest.raises(detent.UsageError, match="layout: 'chw'"):
+        detent.data.images(PHOTOS, 16, layout="chw")
+    with pytest.raises(detent.UsageError, match="mean has 2 values"):
+        detent.data.images(PHOTOS, 16, mean=(1, 2))

@@ -1,0 +1,109 @@
+"""Failures become exceptions of their kind, with one line that says what and what to change."""
+
+import pickle
+import subprocess
+import sys
+
+import detent
+import numpy as np
+import pytest
+
+
+def one_line(error: BaseException, *parts: str) -> None:
+    assert "\n" not in str(error)
+    for part in parts:
+        assert part in str(error), f"'{part}' is not in: {error}"
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "parts"),
+    [
+        ([{"y": np.zeros((1, 3, 16, 16), np.float32)}], detent.BadInput, ["sample 1", "'y' is not an input", "'x' float32"]),
+        ([{"x": np.zeros((1, 4, 16, 16), np.float32)}], detent.BadInput, ["expects float32 [?, 3, 16, 16]", "[1, 4, 16, 16]"]),
+        ([{"x": np.zeros((1, 3, 16, 16))}], detent.BadInput, ["expects float32", "float64", "astype('float32')"]),
+        ([{"x": np.full((1, 3, 16, 16), np.nan, np.float32)}], detent.BadInput, ["sample 1"]),
+        ([{"x": "text"}], detent.BadInput, ["input 'x'", "no array"]),
+        ([([1], [2])], detent.BadInput, ["a tuple, not a dict"]),
+        ([], detent.BadInput, ["gives no sample"]),
+        ({"x": np.zeros(3)}, detent.UsageError, ["one dict", "list of dicts"]),
+        (7, detent.UsageError, ["data is a int"]),
+        ("missing", detent.BadInput, ["missing"]),
+        (None, detent.UsageError, ["nothing to calibrate with", "give data or statistics"]),
+    ],
+)
+def test_wrong_data(model, data, kind, parts):
+    with pytest.raises(kind) as caught:
+        detent.quantize(model, data=data)
+    one_line(caught.value, *parts)
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        ({"per_chanel": True}, ["no option 'per_chanel'", "per_channel"]),
+        ({"activation_type": "int9"}, ["activation_type: 'int9'", "choose from: int8"]),
+        ({"threads": -1}, ["threads must not be negative"]),
+        ({"threads": "four"}, ["threads: 'four' is not a whole number"]),
+        ({"per_channel": 1}, ["per_channel: 1 is not True or False"]),
+        ({"max_samples": -2}, ["max_samples: -2 is not a whole number of 0 or more"]),
+        ({"op_types": "Conv"}, ["op_types: 'Conv' is not a list"]),
+        ({"resources": {"memory": 1}}, ["resources has no option 'memory'", "memory_budget"]),
+        ({"resources": detent.Resources(memory_budget="much")}, ["much"]),
+        ({"method": "best"}, ["method: 'best'", "percentile"]),
+        ({"exclude_nodes": ["nowhere"]}, ["nowhere"]),
+    ],
+)
+def test_wrong_options(model, samples, config, parts):
+    with pytest.raises(detent.Error) as caught:
+        detent.quantize(model, data=samples, config=config)
+    one_line(caught.value, *parts)
+
+
+def test_kinds_are_pythons_own_as_well(model, samples, tmp_path):
+    with pytest.raises(ValueError, match="cannot|No such") as caught:
+        detent.quantize(tmp_path / "none.onnx", data=samples)
+    assert isinstance(caught.value, detent.BadInput | detent.UsageError)
+    assert caught.value.kind in ("bad_input", "usage")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.hint) == (str(caught.value), caught.value.hint)
+    with pytest.raises(detent.DeviceError, match="ONNX Runtime"):
+        detent.quantize(model, data=samples, runtime=tmp_path / "no.so")
+    with pytest.raises(detent.ResourceError, match="budget"):
+        detent.quantize(model, data=samples, config={"resources": {"memory_budget": "1KiB"}})
+    with pytest.raises(detent.UsageError, match="a list, not a path"):
+        detent.quantize([], data=samples)
+
+
+def test_an_exception_of_the_callers_comes_through(model, samples, tmp_path):
+    def broken():
+        yield samples[0]
+        raise RuntimeError("the disk is on fire")
+
+    with pytest.raises(RuntimeError, match="the disk is on fire"):
+        detent.quantize(model, tmp_path / "out.onnx", broken())
+    with pytest.raises(KeyError, match="progress"):
+        detent.quantize(model, tmp_path / "out.onnx", samples, progress=lambda *_: {}["progress"])
+    assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize("option", [{"config": {"finetune": "gptq"}}, {"config": {"resources": {"segments": 3}}}])
+def test_samples_that_pass_once_are_refused_where_they_are_needed_twice(model, samples, tmp_path, monkeypatch, option):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(detent.UsageError) as caught:
+        detent.quantize(model, data=(s for s in samples), **option)
+    one_line(caught.value, "only once", "list")
+
+
+def test_nothing_is_left_behind(model, samples, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "work"))
+    (tmp_path / "work").mkdir()
+    code = """
+import sys
+import detent, numpy as np
+try:
+    detent.quantize(open(sys.argv[1], "rb").read(), data=[{"x": np.zeros(3)}])
+except detent.BadInput:
+    pass
+"""
+    subprocess.run([sys.executable, "-c", code, model], check=True)
+    assert list((tmp_path / "work").iterdir()) == []

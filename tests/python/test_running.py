@@ -1,0 +1,208 @@
+"""How runs behave inside a Python process: memory, threads, Ctrl-C, progress."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+
+import detent
+import graphs
+import numpy as np
+import pytest
+import support
+
+import onnx
+
+# Prints the process's peak memory after quantizing with a generator of so many samples of 4.8 MB each.
+GENERATE = """
+import json, pathlib, sys
+import numpy as np, detent
+def samples():
+    for i in range(int(sys.argv[2])):
+        yield {"x": np.full((400, 3, 32, 32), i % 7, np.float32)}
+result = detent.quantize(sys.argv[1], sys.argv[1] + ".out", samples(), {"threads": 1})
+status = pathlib.Path("/proc/self/status").read_text()
+print(json.dumps({"peak": int(status.split("VmHWM:")[1].split()[0]) * 1024, "samples": result.samples}))
+"""
+
+
+def python(code: str, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, **options)
+
+
+@pytest.fixture
+def thin_model(tmp_path):
+    """Reads much and computes little."""
+    b = graphs.Builder()
+    x = b.add("GlobalAveragePool", b.add("MaxPool", "x", kernel_shape=[8, 8], strides=[8, 8]))
+    x = b.add("Gemm", b.add("Flatten", x), b.weight("w", 3, 4), b.weight("b", 4))
+    onnx.save(b.model({"x": (graphs.FLOAT, ["N", 3, 32, 32])}, [x]), tmp_path / "thin.onnx")
+    return tmp_path / "thin.onnx"
+
+
+def test_a_thousand_samples_take_the_memory_of_eight(thin_model):
+    told = {}
+    for count in (8, 1000):
+        result = python(GENERATE, thin_model, count)
+        assert result.returncode == 0, result.stderr
+        told[count] = json.loads(result.stdout)
+        assert told[count]["samples"] == count
+    assert told[1000]["peak"] <= 1.05 * told[8]["peak"] + (4 << 20)
+
+
+def test_ctrl_c_stops_at_once_and_leaves_nothing(model, tmp_path):
+    code = """
+import sys, detent, graphs
+def samples():
+    print("started", flush=True)
+    while True:
+        yield from graphs.cnn_samples(8)
+try:
+    detent.quantize(sys.argv[1], sys.argv[1] + ".out", samples())
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    work = tmp_path / "work"
+    work.mkdir()
+    environment = {**os.environ, "TMPDIR": str(work)}
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, model], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    assert child.stdout.readline() == "started\n"
+    time.sleep(0.5)
+    begun = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=30)
+    assert (out, err, child.returncode) == ("interrupted\n", "", 0)
+    assert time.monotonic() - begun < 5
+    assert list(work.iterdir()) == []
+    assert not (tmp_path / "model.onnx.out").exists()
+
+
+def test_other_threads_go_on(model):
+    """While samples run, a thread counts at a good part of the rate at which it counts alone."""
+    big = [{"x": np.random.default_rng(i).normal(size=(256, 3, 16, 16)).astype(np.float32)} for i in range(24)]
+    counts = {"total": 0}
+    ended = threading.Event()
+
+    def count():
+        while not ended.is_set():
+            counts["total"] += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    begun, before = time.monotonic(), counts["total"]
+    detent.quantize(model, data=big, config={"threads": 1})
+    rate = (counts["total"] - before) / (time.monotonic() - begun)
+    ended.set()
+    thread.join()
+    assert rate > 200, f"the other thread came to its turn {rate:.0f} times a second"
+
+
+def test_the_callers_code_runs_in_the_callers_thread(model, samples):
+    threads = set()
+
+    def generate():
+        for sample in samples:
+            threads.add(threading.get_ident())
+            yield sample
+
+    detent.quantize(model, data=generate(), progress=lambda *_: threads.add(threading.get_ident()))
+    assert threads == {threading.get_ident()}
+
+
+def test_runs_in_several_threads(model, samples):
+    expected = bytes(detent.quantize(model, data=samples))
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(detent.quantize(model, data=samples))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 3
+
+
+def test_beside_onnx_runtime_in_one_process(model, samples, tmp_path):
+    session = support.load(model)
+    before = session.run(None, samples[0])
+    detent.quantize(model, tmp_path / "out.onnx", samples)
+    support.check_model(tmp_path / "out.onnx").run(None, samples[0])
+    np.testing.assert_array_equal(session.run(None, samples[0])[0], before[0])
+
+
+def test_progress_is_told(model, samples):
+    told = []
+    detent.quantize(model, data=samples, progress=lambda *what: told.append(what))
+    assert ("calibrate", 9, 9) in told
+    assert all(total == 9 for stage, _, total in told if stage == "calibrate")
+
+
+def test_nothing_is_printed_where_nobody_looks(model, folder):
+    code = "import detent, sys; detent.quantize(sys.argv[1], data=sys.argv[2])"
+    result = python(code, model, folder)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    shown = python(code.replace("argv[2])", "argv[2], progress=True)"), model, folder)
+    assert "calibrate: 9 of 9" in shown.stderr
+
+
+def test_import_is_quick_and_light():
+    code = """
+import sys, time
+begun = time.perf_counter()
+import detent
+print(time.perf_counter() - begun, "numpy" in sys.modules, "onnxruntime" in sys.modules)
+"""
+    runs = [python(code).stdout.split() for _ in range(10)]  # the best: others may use the machine
+    assert min(float(run[0]) for run in runs) <= 0.15
+    assert runs[0][1:] == ["False", "False"]
+
+
+def test_the_command_comes_with_it(model, folder, tmp_path):
+    command = [sys.executable, "-m", "detent", "quantize", model, "-o", tmp_path / "out.onnx", "--calibration-data", folder]
+    environment = {name: value for name, value in os.environ.items() if name != "DETENT_ONNXRUNTIME"}
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+    assert bytes(detent.quantize(model, data=folder)) == (tmp_path / "out.onnx").read_bytes()
+
+
+def test_a_notebook_has_one_output_that_changes(model, samples, monkeypatch):
+    shown = []
+
+    class Handle:
+        def update(self, data, raw):
+            shown.append(data["text/plain"])
+
+    def display(data, raw, display_id):
+        shown.append(data["text/plain"])
+        return Handle()
+
+    class ZMQInteractiveShell:
+        pass
+
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=ZMQInteractiveShell))
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    detent.quantize(model, data=samples)
+    assert shown[0].startswith("calibrate: ")
+    assert "calibrate: 9 of 9" in shown
+    assert shown[-1] == ""
+
+
+def test_ctrl_c_stops_fine_tuning(model, samples, tmp_path):
+    """A signal that comes while the native library computes, and no code of the caller's runs."""
+
+    def interrupt():
+        time.sleep(1.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    config = {"finetune": detent.AdaRound(num_iterations=5_000_000, early_stop=False)}
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        detent.quantize(model, tmp_path / "out.onnx", samples, config)
+    assert time.monotonic() - begun < 20
+    assert not (tmp_path / "out.onnx").exists()
