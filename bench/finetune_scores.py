@@ -25,7 +25,6 @@ ROWS: dict[str, list[str]] = {
     "adaround": ["--finetune", "adaround"],
     "adaround, bias": ["--finetune", "adaround", "--update-bias"],
     "adaround, streamed": ["--finetune", "adaround", "--form", "streamed"],
-    "adaround, streamed, activation": ["--finetune", "adaround", "--form", "streamed", "--finetune-activation"],
 }
 
 

@@ -148,8 +148,6 @@ struct FinetuneConfig {
   /// Sweeps of exact coordinate descent over all integers after any of the methods.
   std::size_t coordinate_sweeps = 2;
   std::uint64_t seed = 1705472343;
-  /// An activation that alone follows a layer belongs to its objective: the streamed form then.
-  bool activation_in_objective = false;
   /// Samples that are read ahead while a mini-batch is worked on, each by a thread of its own; the result is the same
   /// for any number.
   std::size_t num_workers = 0;

@@ -299,10 +299,6 @@ void add_finetune(CLI::App& command, FinetuneConfig& config) {
   number("--damping", config.damping, "D", "gptq: share of the mean diagonal added to it (default 0.01)");
   number("--coordinate-sweeps", config.coordinate_sweeps, "N",
          "sweeps of exact coordinate descent after any method, Gram form (default 2)");
-  command
-      .add_flag("--finetune-activation", config.activation_in_objective,
-                "adaround, adaquant: compare outputs behind a Relu, Clip or LeakyRelu that alone follows the layer")
-      ->group(group);
   number("--num-workers", config.num_workers, "N",
          "samples read ahead from the spool while a mini-batch is worked on (default 0)");
   command

@@ -52,35 +52,25 @@ Point hard_swish(float x) {
   return {x * (x / 6 + 0.5F), x / 3 + 0.5F};
 }
 
-/// Calls use(function) with a function from a value to its activation and the slope there.
-template <class Use>
-auto with_function(const Activation& activation, const Use& use) {
+}  // namespace
+
+double loss_and_gradient(const Activation& activation, float* y, const float* target, std::size_t count, float factor) {
+  const auto with = [&](const auto& function) { return run(y, target, count, factor, function); };
   const float low = activation.low, high = activation.high, slope = activation.slope;
   switch (activation.kind) {
     case ActivationKind::none: break;
-    case ActivationKind::relu: return use([](float x) { return x > 0 ? Point{x, 1} : Point{0, 0}; });
+    case ActivationKind::relu: return with([](float x) { return x > 0 ? Point{x, 1} : Point{0, 0}; });
     case ActivationKind::clip:
-      return use([=](float x) { return x < low ? Point{low, 0} : x > high ? Point{high, 0} : Point{x, 1}; });
-    case ActivationKind::leaky_relu: return use([=](float x) { return x > 0 ? Point{x, 1} : Point{slope * x, slope}; });
-    case ActivationKind::sigmoid: return use(sigmoid);
-    case ActivationKind::tanh: return use(hyperbolic_tangent);
-    case ActivationKind::gelu: return use(gelu);
-    case ActivationKind::gelu_tanh: return use(gelu_tanh);
-    case ActivationKind::hard_swish: return use(hard_swish);
+      return with([=](float x) { return x < low ? Point{low, 0} : x > high ? Point{high, 0} : Point{x, 1}; });
+    case ActivationKind::leaky_relu:
+      return with([=](float x) { return x > 0 ? Point{x, 1} : Point{slope * x, slope}; });
+    case ActivationKind::sigmoid: return with(sigmoid);
+    case ActivationKind::tanh: return with(hyperbolic_tangent);
+    case ActivationKind::gelu: return with(gelu);
+    case ActivationKind::gelu_tanh: return with(gelu_tanh);
+    case ActivationKind::hard_swish: return with(hard_swish);
   }
-  return use([](float x) { return Point{x, 1}; });
-}
-
-}  // namespace
-
-void apply(const Activation& activation, float* y, std::size_t count) {
-  with_function(activation, [&](const auto& function) {
-    for (std::size_t i = 0; i < count; ++i) y[i] = function(y[i]).value;
-  });
-}
-
-double loss_and_gradient(const Activation& activation, float* y, const float* target, std::size_t count, float factor) {
-  return with_function(activation, [&](const auto& function) { return run(y, target, count, factor, function); });
+  return with([](float x) { return Point{x, 1}; });
 }
 
 }  // namespace detent::finetune

@@ -15,9 +15,6 @@ struct Activation {
   float slope = 0.01F;  // leaky_relu, below 0
 };
 
-/// y = a(y).
-void apply(const Activation& activation, float* y, std::size_t count);
-
 /// Sum of |a(y) − target|². Replaces y by factor · 2 (a(y) − target) a'(y), its gradient by y.
 double loss_and_gradient(const Activation& activation, float* y, const float* target, std::size_t count, float factor);
 

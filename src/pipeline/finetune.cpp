@@ -248,7 +248,6 @@ class Tuner {
 
   void take(Work& work, std::size_t sample, store::Record record) {
     if (sample == 0) begin(work, record);
-    activate(work, record);
     if (is_held_back(sample)) {
       work.held_back->add(std::move(record));
     } else if (work.streamed) {
@@ -256,21 +255,6 @@ class Tuner {
     } else {
       work.sums->add(record[0].shape, floats(record[0]), floats(record[1]));
     }
-  }
-
-  finetune::Activation activation_of(const Work& work) const {
-    return options_.config.activation_in_objective ? work.layer->activation : finetune::Activation();
-  }
-
-  // The target is what the float model's activation gives.
-  void activate(const Work& work, store::Record& record) const {
-    const auto activation = activation_of(work);
-    if (activation.kind == finetune::ActivationKind::none) return;
-    const auto values = floats(record[1]);
-    const auto target = std::make_shared<std::vector<float>>(values.begin(), values.end());
-    finetune::apply(activation, target->data(), target->size());
-    record[1].bytes = std::as_bytes(std::span<const float>(*target));
-    record[1].owner = target;
   }
 
   std::filesystem::path state_file(const Work& work) const {
@@ -281,8 +265,8 @@ class Tuner {
     const auto& shape = record[0].shape;
     const auto threads = thread_count(options_.threads);
     work.geometry = geometry_of(float_, *work.layer, shape);
-    work.streamed = is_streamed(*work.layer, work.geometry, shape, std::max<std::uint64_t>(source_.file_count(), 1),
-                                options_.config, threads);
+    work.streamed =
+        is_streamed(work.geometry, shape, std::max<std::uint64_t>(source_.file_count(), 1), options_.config, threads);
     const std::string name = fmt::format("layer-{}", work.layer - layers_.data());
     if (work.streamed) {
       work.stored = std::make_unique<StoredSamples>(options_.spool, name);
@@ -312,12 +296,11 @@ class Tuner {
                                          [this](std::size_t, double) { report(); }, state ? &*state : nullptr};
     FinetuneConfig config = options_.config;
     config.update_bias = config.update_bias && layer.stored_bias;
-    const finetune::Activation activation = activation_of(work);
+    const finetune::Activation none;
     finetune::Solution solution;
     double before = 0, after = 0;
     if (work.streamed) {
-      solution =
-          finetune::solve_streamed(weights, work.geometry, bias, *work.stored, activation, config, kernels_, control);
+      solution = finetune::solve_streamed(weights, work.geometry, bias, *work.stored, none, config, kernels_, control);
     } else {
       const finetune::AnyForm form = work.sums->take();
       work.sums.reset();
@@ -331,8 +314,8 @@ class Tuner {
     solved.tuning = {.name = layer.name, .op_type = layer.op_type, .streamed = work.streamed};
     auto& judges = work.held_back->count() > 0 || !work.stored ? *work.held_back : *work.stored;
     if (judges.count() > 0) {
-      auto kept = finetune::keep_if_better(weights, work.geometry, bias, std::move(solution), judges, activation,
-                                           kernels_, control);
+      auto kept =
+          finetune::keep_if_better(weights, work.geometry, bias, std::move(solution), judges, none, kernels_, control);
       before = kept.nearest_error;
       after = kept.error;
       solved.tuning.tuned = kept.tuned;

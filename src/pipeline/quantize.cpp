@@ -115,7 +115,6 @@ std::string tuning_identity(const QuantizeOptions& options) {
       {"order", t.activation_order},
       {"sweeps", t.coordinate_sweeps},
       {"heaviest", t.only_heaviest_layer},
-      {"activation", t.activation_in_objective},
       {"seed", t.seed},
       {"activation", static_cast<int>(c.activation_type)},
       {"weight", static_cast<int>(c.weight_type)},

@@ -49,34 +49,6 @@ WeightLayout layout_of(const onnx::Node& node) {
   return inputs_first ? WeightLayout::inputs_first : WeightLayout::outputs_first;
 }
 
-// A bound of Clip: an input of the operator, or an attribute before opset 11. False when it is computed.
-bool read_bound(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, std::size_t input,
-                const char* attribute, float& bound) {
-  bound = node.float_or(attribute, bound);
-  if (node.inputs().size() <= input || node.inputs()[input].empty()) return true;
-  const auto tensor = initializer(index, node.inputs()[input]);
-  if (!tensor || model.graph.initializers[*tensor].type != onnx::DataType::float32) return false;
-  bound = values_of<float>(model.graph.initializers[*tensor]).at(0);
-  return true;
-}
-
-finetune::Activation activation_after(const onnx::Model& model, const graph::Index& index, const std::string& value) {
-  using finetune::ActivationKind;
-  const auto readers = index.consumers(value);
-  if (readers.size() != 1 || index.is_output(value)) return {};
-  const auto& node = model.graph.nodes[static_cast<std::size_t>(readers.front())];
-  if (node.is("Relu")) return {ActivationKind::relu};
-  if (node.is("LeakyRelu")) return {ActivationKind::leaky_relu, 0, 0, node.float_or("alpha", 0.01F)};
-  if (node.is("Clip")) {
-    finetune::Activation clip{ActivationKind::clip, std::numeric_limits<float>::lowest(),
-                              std::numeric_limits<float>::max()};
-    const bool known =
-        read_bound(model, index, node, 1, "min", clip.low) && read_bound(model, index, node, 2, "max", clip.high);
-    return known ? clip : finetune::Activation();
-  }
-  return {};
-}
-
 class Finder {
  public:
   Finder(const onnx::Model& float_model, const onnx::Model& quantized, const FinetuneConfig& config,
@@ -158,7 +130,6 @@ class Finder {
     layer.stored_scale = *initializer(quantized_index_, dequantize->inputs()[1]);
     layer.stored_zero = *initializer(quantized_index_, dequantize->inputs()[2]);
     layer.layout = layout_of(node);
-    layer.activation = activation_after(float_, float_index_, layer.target);
     if (!find_bias(node, float_node, layer)) return refuse("its bias is computed, or not one value for each output");
     return layer;
   }
@@ -232,9 +203,6 @@ void check_finetune(const FinetuneConfig& config) {
     throw usage_error("--finetune gptq works in the Gram form", "leave out --form streamed and --drop-ratio");
   if (config.form == FinetuneForm::gram && config.drop_ratio < 1)
     throw usage_error("--form gram cannot mix inputs of both models", "leave out --drop-ratio");
-  if (config.activation_in_objective && (config.rounding == Rounding::gptq || config.form == FinetuneForm::gram))
-    throw usage_error("--finetune-activation needs the streamed form",
-                      "leave it out, or --form gram or --finetune gptq");
   if (config.pin_memory)
     throw usage_error("--pin-memory speeds up copies to a GPU, and fine-tuning runs on the CPU",
                       "leave it out: the result is the same");
@@ -277,7 +245,6 @@ std::vector<TunedLayer> linear_layers(const onnx::Model& float_model) {
     layer.target = node.outputs()[0];
     layer.float_weight = *weight;
     layer.layout = layout_of(node);
-    layer.activation = activation_after(float_model, index, layer.target);
     layers.push_back(std::move(layer));
   }
   return layers;

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "detent/config.h"
-#include "finetune/activation.h"
 #include "finetune/geometry.h"
 #include "finetune/patches.h"
 #include "finetune/problem.h"
@@ -34,7 +33,6 @@ struct TunedLayer {
   std::optional<std::size_t> stored_bias;  // int32, or the float bias itself
   std::optional<std::size_t> bias_scale;   // of an int32 bias
   finetune::WeightLayout layout = finetune::WeightLayout::outputs_first;
-  finetune::Activation activation;  // of the float model, if it is all that follows the layer
 };
 
 /// Throws usage for numbers that make no sense and options that do not go together.

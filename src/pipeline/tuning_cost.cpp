@@ -3,14 +3,14 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "pipeline/tuned_layer.h"
 
 namespace detent::pipeline {
 
-bool is_streamed(const TunedLayer& layer, const finetune::LayerGeometry& geometry, const finetune::Shape& input_shape,
-                 std::uint64_t samples, const FinetuneConfig& config, std::size_t threads) {
+bool is_streamed(const finetune::LayerGeometry& geometry, const finetune::Shape& input_shape, std::uint64_t samples,
+                 const FinetuneConfig& config, std::size_t threads) {
   if (config.form == FinetuneForm::streamed) return true;
-  const bool possible = finetune::has_gram_form(
-      config.activation_in_objective && layer.activation.kind != finetune::ActivationKind::none, config);
+  const bool possible = finetune::has_gram_form(false, config);
   if (!possible || config.form == FinetuneForm::gram || config.rounding == Rounding::gptq) return !possible;
   constexpr std::uint64_t kLargestForm = std::uint64_t{512} << 20;
   const auto gram = finetune::gram_cost(geometry, input_shape, samples, config, threads);
@@ -27,7 +27,7 @@ std::vector<TuningCost> tuning_costs(const onnx::Model& model, const graph::Valu
     finetune::Shape shape;
     for (const auto& dim : *types.at(layer.float_input).shape) shape.push_back(dim.value);
     const auto geometry = geometry_of(model, layer, shape);
-    const bool streamed = is_streamed(layer, geometry, shape, samples, config, threads);
+    const bool streamed = is_streamed(geometry, shape, samples, config, threads);
     const auto cost = streamed ? finetune::streamed_cost(geometry, shape, config, threads)
                                : finetune::gram_cost(geometry, shape, samples, config, threads);
     costs.push_back({node, layer.name, streamed, cost.bytes, cost.flops});

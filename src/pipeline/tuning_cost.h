@@ -11,14 +11,13 @@
 #include "finetune/geometry.h"
 #include "graph/values.h"
 #include "onnx/model.h"
-#include "pipeline/tuned_layer.h"
 
 namespace detent::pipeline {
 
 /// Whether a layer is solved in mini-batches, for a configuration that passed check_finetune(): as asked, or by the
 /// number of operations. A memory budget has no say, since the form decides about the result.
-bool is_streamed(const TunedLayer& layer, const finetune::LayerGeometry& geometry, const finetune::Shape& input_shape,
-                 std::uint64_t samples, const FinetuneConfig& config, std::size_t threads);
+bool is_streamed(const finetune::LayerGeometry& geometry, const finetune::Shape& input_shape, std::uint64_t samples,
+                 const FinetuneConfig& config, std::size_t threads);
 
 struct TuningCost {
   std::size_t node = 0;  // of the model

@@ -140,7 +140,7 @@ def test_tuned_models_are_the_same(small: Case, rounding: str, tmp_path: Path) -
 def test_samples_read_ahead_change_nothing(small: Case, tmp_path: Path) -> None:
     case = small.beside(tmp_path)
     for extra in ([], ["--drop-ratio", 0.5, "--finetune-batch-size", 3]):
-        options = ["--finetune", "adaround", "--form", "streamed", "--num-iterations", 9, "--finetune-activation", *extra]
+        options = ["--finetune", "adaround", "--form", "streamed", "--num-iterations", 9, *extra]
         ways = ["", "--num-workers 1", "--memory-level 2 --num-workers 3", "--memory-level 2 --num-workers 100"]
         assert len({case.digest(*options, *way.split()) for way in ways}) == 1
 
