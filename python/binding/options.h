@@ -19,6 +19,20 @@ struct Words<QuantType> {
                                             {"int4", QuantType::int4},   {"uint4", QuantType::uint4}};
 };
 template <>
+struct Words<Preset> {
+  static constexpr Word<Preset> all[] = {{"balanced", Preset::balanced}, {"plain", Preset::plain}};
+};
+template <>
+struct Words<SensitivityMode> {
+  static constexpr Word<SensitivityMode> all[] = {
+      {"auto", SensitivityMode::automatic}, {"off", SensitivityMode::off}, {"report", SensitivityMode::report}};
+};
+template <>
+struct Words<AccuracyMetric> {
+  static constexpr Word<AccuracyMetric> all[] = {
+      {"cosine", AccuracyMetric::cosine}, {"sqnr", AccuracyMetric::sqnr}, {"command", AccuracyMetric::command}};
+};
+template <>
 struct Words<CalibrationMethod> {
   static constexpr Word<CalibrationMethod> all[] = {{"minmax", CalibrationMethod::minmax},
                                                     {"percentile", CalibrationMethod::percentile},
@@ -58,7 +72,8 @@ struct Words<SpoolAccess> {
 template <>
 struct Fields<QuantConfig> {
   using S = QuantConfig;
-  static constexpr Field<S> all[] = {field<&S::activation_type>("activation_type"),
+  static constexpr Field<S> all[] = {field<&S::preset>("preset"),
+                                     field<&S::activation_type>("activation_type"),
                                      field<&S::weight_type>("weight_type"),
                                      field<&S::activation_symmetric>("activation_symmetric"),
                                      field<&S::weight_symmetric>("weight_symmetric"),
@@ -91,6 +106,13 @@ struct Fields<TensorOverride> {
   using S = TensorOverride;
   static constexpr Field<S> all[] = {field<&S::tensor>("tensor"), field<&S::method>("method"),
                                      field<&S::range>("range")};
+};
+
+template <>
+struct Fields<AccuracyConfig> {
+  using S = AccuracyConfig;
+  static constexpr Field<S> all[] = {field<&S::sensitivity>("sensitivity"), field<&S::target>("target"),
+                                     field<&S::metric>("metric"), field<&S::command>("command")};
 };
 
 template <>
@@ -141,6 +163,7 @@ struct Fields<QuantizeOptions> {
                                      field<&S::statistics>("statistics"),
                                      field<&S::method>("method"),
                                      field<&S::overrides>("overrides"),
+                                     field<&S::accuracy>("accuracy"),
                                      field<&S::finetune>("finetune"),
                                      field<&S::allow_nonfinite>("allow_nonfinite"),
                                      field<&S::max_samples>("max_samples"),
@@ -203,6 +226,15 @@ struct Fields<InspectOptions> {
 template <class Options>
 Options read_options(const nb::dict& given) {
   Options options;
+  // A preset is what the other options start from; its weights give way together, as on the command line.
+  if constexpr (requires { options.config; }) {
+    Preset preset = options.config.preset;
+    if (given.contains("preset")) read(given["preset"], preset, "preset");
+    const bool own_weights = given.contains("weight_type") || given.contains("reduce_range");
+    options.config = preset_config(own_weights ? Preset::plain : preset);
+    options.config.preset = preset;
+    if constexpr (requires { options.method; }) options.method = preset_method(preset);
+  }
   for (const auto& [key, value] : given) {
     const auto name = nb::cast<std::string>(key);
     bool known = set_field(options, name, value);

@@ -32,6 +32,30 @@ struct Fields<LayerTuning> {
       shown<&S::seconds>("seconds")};
 };
 template <>
+struct Fields<Sensitivity> {
+  using S = Sensitivity;
+  static constexpr Field<S> all[] = {shown<&S::value>("value"), shown<&S::node>("node"),
+                                     shown<&S::is_weight>("is_weight"), shown<&S::error>("error")};
+};
+template <>
+struct Fields<FloatNode> {
+  using S = FloatNode;
+  static constexpr Field<S> all[] = {shown<&S::node>("node"), shown<&S::error_share>("error_share"),
+                                     shown<&S::macs_share>("macs_share")};
+};
+template <>
+struct Fields<AccuracyResult> {
+  using S = AccuracyResult;
+  static constexpr Field<S> all[] = {shown<&S::samples>("samples"),
+                                     shown<&S::sqnr_all_db>("sqnr_all_db"),
+                                     shown<&S::sqnr_db>("sqnr_db"),
+                                     shown<&S::cosine>("cosine"),
+                                     shown<&S::score>("score"),
+                                     shown<&S::integer_macs>("integer_macs"),
+                                     shown<&S::float_nodes>("float_nodes"),
+                                     shown<&S::sensitivities>("sensitivities")};
+};
+template <>
 struct Fields<QuantizeResult> {
   using S = QuantizeResult;
   static constexpr Field<S> all[] = {shown<&S::samples>("samples"),
@@ -40,6 +64,7 @@ struct Fields<QuantizeResult> {
                                      shown<&S::nodes_quantized>("nodes_quantized"),
                                      shown<&S::nodes_in_float>("nodes_in_float"),
                                      shown<&S::activations>("activations"),
+                                     shown<&S::accuracy>("accuracy"),
                                      shown<&S::layers>("layers"),
                                      shown<&S::notes>("notes"),
                                      shown<&S::stages>("stages"),

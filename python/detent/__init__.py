@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from . import _core, errors
 from ._api import calibrate, compare, inspect, merge_statistics, plan, quantize
 from ._config import (
+    Accuracy,
     AdaQuant,
     AdaRound,
     Config,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __version__ = _core.__version__
 
 __all__ = [
+    "Accuracy",
     "AdaQuant",
     "AdaRound",
     "BadInput",

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 from . import _core
 from .errors import UsageError
 
+PresetName = Literal["balanced", "plain"]
 QuantType = Literal["int8", "uint8", "int16", "uint16", "int4", "uint4"]
 MethodName = Literal["minmax", "percentile", "layerwise-percentile", "mse", "entropy"]
 RoundingName = Literal["nearest", "adaround", "adaquant", "gptq"]
@@ -143,6 +144,18 @@ class TensorOverride(_Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Accuracy(_Options):
+    """What is to be done about accuracy, under the preset balanced."""
+
+    #: auto leaves in float what makes most of the error, report only tells, off measures nothing
+    sensitivity: Literal["auto", "off", "report"] | None = None
+    #: as much stays in float as reaches this value of the metric; of a command: this share of what it says of the float model
+    target: float | None = None
+    metric: Literal["cosine", "sqnr", "command"] | None = None  #: cosine
+    command: str | None = None  #: prints the score of the model whose path is its last argument
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Resources(_Options):
     """What a run may take. None of it changes the result, but for spool_bfloat16."""
 
@@ -176,22 +189,24 @@ class Config(_Options):
     Methods and roundings may be given by name, with their defaults.
     """
 
+    preset: PresetName | None = None  #: balanced; what the other fields start from
     activation_type: QuantType | None = None  #: uint8
-    weight_type: QuantType | None = None  #: int8
+    weight_type: QuantType | None = None  #: uint8 around 128; plain: int8
     activation_symmetric: bool | None = None  #: False
-    weight_symmetric: bool | None = None  #: for signed weight types
+    weight_symmetric: bool | None = None  #: True; plain: for signed weight types
     per_channel: bool | None = None  #: True
     reduce_range: bool | None = None  #: weights use 7 of 8 bits: False
     power_of_two_scale: bool | None = None  #: False
 
-    op_types: Sequence[str] | None = None  #: all that detent knows how to place
+    op_types: Sequence[str] | None = None  #: as the preset says; plain: all that detent knows how to place
     exclude_op_types: Sequence[str] | None = None
     nodes: Sequence[str] | None = None  #: names, or patterns that start with '^': all
     exclude_nodes: Sequence[str] | None = None
     passthrough_op_types: Sequence[str] | None = None
 
-    method: Method | MethodName | None = None  #: MinMax()
+    method: Method | MethodName | None = None  #: Mse(); plain: MinMax()
     overrides: Sequence[TensorOverride] | None = None
+    accuracy: Accuracy | None = None
     finetune: Finetune | RoundingName | None = None  #: nearest
 
     allow_nonfinite: bool | None = None  #: False
@@ -216,6 +231,8 @@ class Config(_Options):
             options["method"] = {"method": self.method}
         if isinstance(self.finetune, str):
             options["finetune"] = {"rounding": self.finetune}
+        if isinstance(self.accuracy, Mapping):
+            options["accuracy"] = make(Accuracy, self.accuracy, "accuracy").to_dict()
         if isinstance(self.resources, Mapping):
             options["resources"] = make(Resources, self.resources, "resources").to_dict()
         if self.overrides is not None:

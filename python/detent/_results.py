@@ -40,6 +40,23 @@ class TunedLayer(NamedTuple):
     seconds: float
 
 
+class FloatNode(NamedTuple):
+    """A convolution or matrix product that was left in float for accuracy."""
+
+    node: str
+    error_share: float  #: of the error with everything in integers
+    macs_share: float  #: of the model's multiplications
+
+
+class Sensitivity(NamedTuple):
+    """What one quantized value does to the results when it alone is rounded."""
+
+    value: str
+    node: str
+    is_weight: bool
+    error: float
+
+
 class Fidelity(NamedTuple):
     """Distance of a quantized value from the float one over all samples."""
 
@@ -105,6 +122,12 @@ _TUNED = (
     Column("tuned", "error_after", number),
     Column("seconds", "seconds", lambda s: f"{s:.2f}"),
 )
+_FLOAT_NODES = (
+    Column("left in float", "node"),
+    Column("of the error", "error_share", lambda share: f"{share:.1%}"),
+    Column("of the MACs", "macs_share", lambda share: f"{share:.1%}"),
+)
+_SENSITIVITIES = (Column("value", "value"), Column("node", "node"), Column("error", "error", number))
 _FIDELITY = (
     Column("value", "name"),
     Column("made by", "made_by"),
@@ -130,6 +153,8 @@ _TABLES: dict[str, tuple[type, tuple[Column, ...]]] = {
     "Stage": (Stage, _STAGES),
     "Activation": (Activation, _ACTIVATIONS),
     "TunedLayer": (TunedLayer, _TUNED),
+    "FloatNode": (FloatNode, _FLOAT_NODES),
+    "Sensitivity": (Sensitivity, _SENSITIVITIES),
     "Fidelity": (Fidelity, _FIDELITY),
     "Value": (Value, _VALUES),
     "Layer": (Layer, _LAYERS),
@@ -144,6 +169,8 @@ class _Result:
     @classmethod
     def of(cls, told: dict[str, Any], **more: Any) -> Self:
         values: dict[str, Any] = {**told, **more}
+        if values.get("accuracy"):
+            values["accuracy"] = AccuracyResult.of(values["accuracy"])
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]
             row = str(field.type).removeprefix("Table[").removesuffix("]")
             if str(field.type).startswith("Table[") and field.name in values:
@@ -176,6 +203,26 @@ class _Result:
 
 
 @dataclasses.dataclass(eq=False, repr=False)
+class AccuracyResult(_Result):
+    """How near the results are to the float model's, measured on some of the samples."""
+
+    samples: int
+    sqnr_all_db: float  #: with every product in integers
+    sqnr_db: float  #: as chosen
+    cosine: float
+    score: float | None  #: of the command, as a share of the float model's
+    integer_macs: float  #: share of the multiplications that are made on integers
+    float_nodes: Table[FloatNode]
+    sensitivities: Table[Sensitivity]  #: worst first
+
+    def _heading(self) -> str:
+        return f"SQNR {self.sqnr_db:.1f} dB, cosine {self.cosine:.6f}, {self.integer_macs:.0%} of the MACs on integers"
+
+    def _shown(self) -> list[Table[Any]]:
+        return [self.float_nodes, self.sensitivities]
+
+
+@dataclasses.dataclass(eq=False, repr=False)
 class QuantizeResult(_Result):
     """What quantize() did."""
 
@@ -186,6 +233,7 @@ class QuantizeResult(_Result):
     nodes_quantized: int
     nodes_in_float: int
     activations: Table[Activation]
+    accuracy: AccuracyResult | None  #: where it was measured
     layers: Table[TunedLayer]  #: empty without fine-tuning
     notes: list[str]  #: what was done to the graph, and everything left out or done differently
     stages: Table[Stage]

@@ -38,7 +38,7 @@ namespace {
 
 using profile::Step;
 
-constexpr std::size_t kCompared = 4;  // samples that both models run on for a report
+constexpr std::size_t kCompared = 4;  // samples that both models run on for a report, and that measuring may read again
 
 quantization::RangeOptions range_options(const QuantizeOptions& options) {
   return {options.method, options.overrides, pipeline::thread_count(options.threads)};
@@ -57,8 +57,8 @@ void check_accuracy(const QuantizeOptions& options) {
         "give --preset balanced");
   if (measures && !has_samples(options))
     throw usage_error("measuring accuracy needs samples", "give --calibration-data beside --statistics");
-  if (measures && !reads_twice(options)) {
-    throw usage_error("the samples can be read only once, and measuring accuracy reads them again",
+  if (a.target && !reads_twice(options)) {
+    throw usage_error("the samples can be read only once, and --accuracy-target reads them again",
                       "give something that can be iterated again, such as a list or files");
   }
   if ((a.metric == AccuracyMetric::command) != !a.command.empty())
@@ -314,11 +314,9 @@ class Run {
   bool measures_accuracy() {
     const bool wanted = options_.accuracy.sensitivity != SensitivityMode::off || options_.accuracy.target;
     if (options_.config.preset != Preset::balanced || !wanted) return false;
-    if (source_ && reads_twice(options_)) return true;
-    result_.notes.emplace_back(
-        source_ ? "what rounding does to the results was not measured: the samples can be read only once"
-                : "what rounding does to the results was not measured: there are only statistics");
-    return false;
+    if (!source_)
+      result_.notes.emplace_back("what rounding does to the results was not measured: there are no samples");
+    return source_ != nullptr;
   }
 
   // Ranges of values that a smaller placement marks anew: those of the values whose scale they shared before.
@@ -356,6 +354,7 @@ class Run {
                                      .directory = work_->path(),
                                      .model = options_.model,
                                      .samples = result_.samples,
+                                     .readable = replay_ ? kCompared : 0,
                                      .threads = options_.threads,
                                      .params_of = params_of,
                                      .write = write,

@@ -213,8 +213,9 @@ class Refiner {
   }
 
   std::size_t judging_samples() const {
-    return std::clamp<std::size_t>(kJudgingRunsPerSample * options_.samples / (2 * kMostAssignments), 1,
-                                   options_.samples);
+    const std::size_t most =
+        options_.readable == 0 ? options_.samples : std::min<std::size_t>(options_.readable, options_.samples);
+    return std::clamp<std::size_t>(kJudgingRunsPerSample * options_.samples / (2 * kMostAssignments), 1, most);
   }
 
   TrialResult judge(const quantization::Placement& placement) {

@@ -23,6 +23,7 @@ struct RefineOptions {
   std::filesystem::path directory;  // for working files
   std::filesystem::path model;      // the float model, for the command
   std::uint64_t samples = 0;        // of the source
+  std::size_t readable = 0;         // of them, those that can be read again, at the beginning; 0: all
   int threads = 0;
   /// Scales and zero points of a placement.
   std::function<quantization::Params(const quantization::Placement&)> params_of;

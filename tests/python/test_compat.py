@@ -88,7 +88,7 @@ def test_onnx_runtimes_own_example_runs(tmp_path):
 )
 def test_arguments_of_onnx_runtime_mean_the_same(model, samples, tmp_path, options, config):
     assert compat.quantize_static(model, tmp_path / "out.onnx", Reader(samples), **options) is None
-    assert (tmp_path / "out.onnx").read_bytes() == detent.quantize(model, data=samples, config=config)
+    assert (tmp_path / "out.onnx").read_bytes() == detent.quantize(model, data=samples, config={"preset": "plain", **config})
 
 
 def test_external_data_and_protobuf_models(model, samples, tmp_path):
@@ -178,7 +178,7 @@ QUARK = quark.QLayerConfig(input_tensors=quark.UInt8Spec(), weight=quark.Int8Spe
 def test_quarks_configuration_means_the_same(model, samples, config, expected):
     found = quark.ModelQuantizer(config).quantize_model(str(model), None, samples)
     assert found.SerializeToString(deterministic=True) == onnx.load_from_string(
-        detent.quantize(model, data=samples, config=expected)
+        detent.quantize(model, data=samples, config={"preset": "plain", **expected})
     ).SerializeToString(deterministic=True)
 
 

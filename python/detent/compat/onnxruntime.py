@@ -188,6 +188,7 @@ def quantize_static(
     if calibration_providers not in (None, [], ["CPUExecutionProvider"]):
         raise refuse(f"calibration_providers={calibration_providers}", "detent calibrates on the CPU")
     chosen: Chosen = {
+        "preset": "plain",
         "op_types": op_types_to_quantize or (),
         "per_channel": per_channel,
         "reduce_range": reduce_range,

@@ -262,7 +262,7 @@ class QConfig:
 
     def to_detent(self, samples: int = 0) -> Config:
         """The same as a detent.Config; UsageError names what has no counterpart. samples: how many there will be."""
-        chosen: Chosen = {}
+        chosen: Chosen = {"preset": "plain"}
         _take_specs(self.global_config, chosen)
         _take_exclusions(self, chosen)
         take_all("extra_options", self.extra_options, EXTRA_OPTIONS, chosen)
