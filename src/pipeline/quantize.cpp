@@ -275,7 +275,8 @@ class Run {
 
   // Of a stream that passes once, as many samples are kept as are read again.
   SampleStream* samples() {
-    if (options_.samples == nullptr || options_.samples->can_rewind() || !reports_) return options_.samples;
+    const bool again = reports_ || may_measure_accuracy();
+    if (options_.samples == nullptr || options_.samples->can_rewind() || !again) return options_.samples;
     if (replay_) return &*replay_;
     std::int64_t rows = 1;  // that may have to be joined for one run of the model
     for (const auto& input : pipeline::input_specs(prepared_.model)) {
@@ -311,9 +312,13 @@ class Run {
                                     result_.notes);
   }
 
+  bool may_measure_accuracy() const {
+    const auto& wanted = options_.accuracy;
+    return options_.config.preset == Preset::balanced && (wanted.sensitivity != SensitivityMode::off || wanted.target);
+  }
+
   bool measures_accuracy() {
-    const bool wanted = options_.accuracy.sensitivity != SensitivityMode::off || options_.accuracy.target;
-    if (options_.config.preset != Preset::balanced || !wanted) return false;
+    if (!may_measure_accuracy()) return false;
     if (!source_)
       result_.notes.emplace_back("what rounding does to the results was not measured: there are no samples");
     return source_ != nullptr;

@@ -137,3 +137,12 @@ def test_statistics_serve_several_methods(model, samples, folder, tmp_path):
 
 def test_workers_do_not_change_bytes(model, samples, reference):
     assert detent.quantize(model, data=iter(samples), config={"workers": 3}) == reference
+
+
+def test_samples_are_not_changed(model, samples):
+    """Measuring rounds values in place: not those that it was handed."""
+    before = [s["x"].copy() for s in samples]
+    told = detent.quantize(model, data=samples, config={"accuracy": {"sensitivity": "report"}})
+    assert len(told) > 0
+    for sample, array in zip(samples, before, strict=True):
+        np.testing.assert_array_equal(sample["x"], array)
