@@ -39,6 +39,9 @@ struct Fidelity {
   double sqnr_db = 0;   // 10 log10(sum x^2 / sum (x-y)^2); infinite when equal
   double cosine = 0;    // of all elements as one vector; 1 when both are all zero
   double max_abs = 0;   // largest |x - y|
+  /// Of inner values: why, in words, and the option that helps; empty where nothing stands out.
+  std::string reason = {};
+  std::string cure = {};
 };
 
 struct Comparison {

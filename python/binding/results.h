@@ -80,9 +80,10 @@ struct Fields<CalibrateResult> {
 template <>
 struct Fields<Fidelity> {
   using S = Fidelity;
-  static constexpr Field<S> all[] = {shown<&S::name>("name"), shown<&S::made_by>("made_by"),
+  static constexpr Field<S> all[] = {shown<&S::name>("name"),       shown<&S::made_by>("made_by"),
                                      shown<&S::sqnr_db>("sqnr_db"), shown<&S::cosine>("cosine"),
-                                     shown<&S::max_abs>("max_abs")};
+                                     shown<&S::max_abs>("max_abs"), shown<&S::reason>("reason"),
+                                     shown<&S::cure>("cure")};
 };
 template <>
 struct Fields<Comparison> {

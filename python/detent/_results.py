@@ -65,6 +65,8 @@ class Fidelity(NamedTuple):
     sqnr_db: float
     cosine: float
     max_abs: float
+    reason: str  #: of inner values: why, in words; empty where nothing stands out
+    cure: str  #: the option that helps
 
 
 class Value(NamedTuple):
@@ -134,6 +136,7 @@ _FIDELITY = (
     Column("SQNR dB", "sqnr_db", lambda db: f"{db:.2f}"),
     Column("cosine", "cosine", lambda c: f"{c:.6f}"),
     Column("max |diff|", "max_abs", number),
+    Column("reason", "reason"),
 )
 _VALUES = (Column("name", "name"), Column("type", "type"), Column("shape", "shape"))
 _LAYERS = (

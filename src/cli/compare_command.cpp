@@ -25,6 +25,8 @@ nlohmann::json to_json(const std::vector<Fidelity>& all) {
                     {"cosine", f.cosine},
                     {"max_abs", f.max_abs},
                     {"sqnr_db", std::isfinite(f.sqnr_db) ? nlohmann::json(f.sqnr_db) : nlohmann::json(nullptr)}});
+    if (!f.reason.empty()) list.back()["reason"] = f.reason;
+    if (!f.cure.empty()) list.back()["cure"] = f.cure;
   }
   return list;
 }
@@ -36,6 +38,7 @@ void print_table(const std::vector<Fidelity>& all, std::size_t limit, const char
     const auto& f = all[i];
     fmt::print("{:>8.2f} {:>10.6f} {:>11.4g}  {}{}{}\n", f.sqnr_db, f.cosine, f.max_abs, f.name,
                f.made_by.empty() ? "" : "  ", f.made_by);
+    if (!f.reason.empty()) fmt::print("{:>33}{}{}{}\n", "", f.reason, f.cure.empty() ? "" : ": ", f.cure);
   }
   if (shown < all.size()) fmt::print("… and {} more (--layers 0 lists all)\n", all.size() - shown);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <thread>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "data/sample.h"
@@ -19,6 +20,7 @@ namespace detent {
 namespace {
 
 using pipeline::PairSums;
+using pipeline::ValueTraits;
 
 struct Side {
   onnx::Model model;
@@ -77,7 +79,7 @@ std::span<const float> floats(const data::Array& array) {
 }
 
 Fidelity fidelity(const std::string& name, const std::string& made_by, const PairSums& sums) {
-  return {name, made_by, sums.sqnr_db(), sums.cosine(), sums.max_abs};
+  return {name, made_by, sums.sqnr_db(), sums.cosine(), sums.max_abs, {}, {}};
 }
 
 // Both models with taps, one in a thread of its own; the float outputs come back.
@@ -87,7 +89,8 @@ class LayerRun {
            const CommonValues& common)
       : pairing_(options.pending_limit),
         offering_(pairing_),
-        taking_(pairing_, common.in_float),
+        traits_(traits_of(quantized, common)),
+        taking_(pairing_, common.in_float, traits_),
         float_session_(runtime, exec::emit(original.model, {common.in_float, {}, {}}), original.where,
                        {exec::Tuning::lean, options.threads, options.stop, true}),
         quantized_session_(runtime, exec::emit(quantized.model, {common.in_quantized, {}, {}}), quantized.where,
@@ -117,10 +120,20 @@ class LayerRun {
     return outputs;
   }
   const std::vector<PairSums>& sums() const { return taking_.sums(); }
+  const std::vector<ValueTraits>& traits() const { return traits_; }
 
  private:
+  static std::vector<ValueTraits> traits_of(const Side& quantized, const CommonValues& common) {
+    const graph::Index index(quantized.model);
+    std::vector<ValueTraits> traits;
+    for (const auto& value : common.in_quantized)
+      traits.emplace_back(pipeline::stored_range(quantized.model, index, value));
+    return traits;
+  }
+
   pipeline::Pairing pairing_;
   pipeline::OfferingReceiver offering_;
+  std::vector<ValueTraits> traits_;
   pipeline::TakingReceiver taking_;
   exec::Session float_session_;
   exec::Session quantized_session_;
@@ -137,6 +150,24 @@ void add_outputs(const std::vector<std::string>& names, const std::vector<data::
 bool worse(const Fidelity& a, const Fidelity& b) {
   if (std::isnan(a.sqnr_db) != std::isnan(b.sqnr_db)) return std::isnan(a.sqnr_db);
   return a.sqnr_db < b.sqnr_db;
+}
+
+// Inner values, worst first.
+std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& index, const CommonValues& common,
+                                   const LayerRun& run) {
+  std::vector<Fidelity> layers;
+  std::unordered_map<std::string, pipeline::Judged> judged;
+  for (std::size_t i = 0; i < common.in_float.size(); ++i) {
+    layers.push_back(fidelity(common.in_float[i], common.made_by[i], run.sums()[i]));
+    judged[common.in_float[i]] = {&run.traits()[i], layers.back().sqnr_db};
+  }
+  for (auto& layer : layers) {
+    auto explained = pipeline::explain(original.model, index, layer.name, judged);
+    layer.reason = std::move(explained.reason);
+    layer.cure = std::move(explained.cure);
+  }
+  std::stable_sort(layers.begin(), layers.end(), worse);
+  return layers;
 }
 
 }  // namespace
@@ -175,9 +206,7 @@ Comparison compare(const CompareOptions& options) {
         producer == graph::kNone ? "" : original.model.graph.nodes[static_cast<std::size_t>(producer)].label();
     comparison.outputs.push_back(fidelity(output_names[i], made_by, output_sums[i]));
   }
-  for (std::size_t i = 0; i < common.in_float.size(); ++i)
-    comparison.layers.push_back(fidelity(common.in_float[i], common.made_by[i], layers.sums()[i]));
-  std::stable_sort(comparison.layers.begin(), comparison.layers.end(), worse);
+  comparison.layers = judge_layers(original, index, common, layers);
   comparison.notes = source->notes();
   return comparison;
 }

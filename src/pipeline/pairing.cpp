@@ -101,6 +101,7 @@ void Pairing::reset() {
 void TakingReceiver::receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor&) {
   const auto bytes = pairing_.take(tap);
   sums_.at(tap).add(as_floats(bytes), as_floats(tensor.bytes), names_[tap]);
+  traits_.at(tap).add(as_floats(bytes), tensor.shape);
 }
 
 }  // namespace detent::pipeline

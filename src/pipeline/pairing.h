@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "exec/tap.h"
+#include "pipeline/explain.h"
 
 namespace detent::pipeline {
 
@@ -71,8 +72,9 @@ class OfferingReceiver : public exec::TapReceiver {
 
 class TakingReceiver : public exec::TapReceiver {
  public:
-  TakingReceiver(Pairing& pairing, std::vector<std::string> names)
-      : pairing_(pairing), names_(std::move(names)), sums_(names_.size()) {}
+  /// `traits` has one entry for each value, and takes in the float ones.
+  TakingReceiver(Pairing& pairing, std::vector<std::string> names, std::vector<ValueTraits>& traits)
+      : pairing_(pairing), names_(std::move(names)), sums_(names_.size()), traits_(traits) {}
   void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor&) override;
   const std::vector<PairSums>& sums() const { return sums_; }
 
@@ -80,6 +82,7 @@ class TakingReceiver : public exec::TapReceiver {
   Pairing& pairing_;
   std::vector<std::string> names_;
   std::vector<PairSums> sums_;
+  std::vector<ValueTraits>& traits_;
 };
 
 }  // namespace detent::pipeline
