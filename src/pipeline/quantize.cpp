@@ -19,6 +19,7 @@
 #include "pipeline/finetune.h"
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
+#include "pipeline/quantize_options.h"
 #include "pipeline/refine.h"
 #include "pipeline/run_directory.h"
 #include "pipeline/run_profiler.h"
@@ -39,103 +40,6 @@ namespace {
 using profile::Step;
 
 constexpr std::size_t kCompared = 4;  // samples that both models run on for a report, and that measuring may read again
-
-quantization::RangeOptions range_options(const QuantizeOptions& options) {
-  return {options.method, options.overrides, pipeline::thread_count(options.threads)};
-}
-
-bool has_samples(const QuantizeOptions& options) { return options.calibration_data || options.samples != nullptr; }
-
-bool reads_twice(const QuantizeOptions& options) { return options.samples == nullptr || options.samples->can_rewind(); }
-
-void check_accuracy(const QuantizeOptions& options) {
-  const auto& a = options.accuracy;
-  const bool measures = a.target || a.sensitivity == SensitivityMode::report;
-  if (measures && options.config.preset == Preset::plain)
-    throw usage_error(
-        "--accuracy-target and --sensitivity report choose what stays in float, and --preset plain says so already",
-        "give --preset balanced");
-  if (measures && !has_samples(options))
-    throw usage_error("measuring accuracy needs samples", "give --calibration-data beside --statistics");
-  if (a.target && !reads_twice(options)) {
-    throw usage_error("the samples can be read only once, and --accuracy-target reads them again",
-                      "give something that can be iterated again, such as a list or files");
-  }
-  if ((a.metric == AccuracyMetric::command) != !a.command.empty())
-    throw usage_error("--accuracy-metric command and --accuracy-command go together");
-  if (a.target && a.metric != AccuracyMetric::sqnr && !(*a.target > 0 && *a.target <= 1))
-    throw usage_error(fmt::format("--accuracy-target: {} is not above 0 and at most 1", *a.target),
-                      "a cosine, or a share of the float model's score; for decibels give --accuracy-metric sqnr");
-}
-
-void check_options(const QuantizeOptions& options) {
-  if (options.threads < 0) throw usage_error("--threads must not be negative");
-  if (options.workers < 1) throw usage_error("--workers must be at least 1");
-  if (options.batch_size < 0) throw usage_error("--batch-size must not be negative");
-  if (!has_samples(options) && !options.statistics)
-    throw usage_error("there is nothing to calibrate with", "give --calibration-data or --statistics");
-  quantization::check_format(options.config);
-  quantization::check_method(options.config, range_options(options));
-  pipeline::check_finetune(options.finetune);
-  check_accuracy(options);
-  const bool tunes = options.finetune.rounding != Rounding::nearest;
-  if (tunes && !has_samples(options)) throw usage_error("--finetune needs samples", "give --calibration-data");
-  if (tunes && !reads_twice(options)) {
-    throw usage_error("the samples can be read only once, and fine-tuning reads them twice",
-                      "give something that can be iterated again, such as a list or files");
-  }
-}
-
-// All that the integers of a tuned layer depend on, beside model and samples.
-std::string tuning_identity(const QuantizeOptions& options) {
-  const auto& t = options.finetune;
-  if (t.rounding == Rounding::nearest) return {};
-  const auto& c = options.config;
-  const auto& m = options.method;
-  nlohmann::json overrides = nlohmann::json::array();
-  for (const auto& o : options.overrides) {
-    overrides.push_back({o.tensor, o.method ? static_cast<int>(*o.method) : -1});
-    if (o.range) overrides.push_back({o.range->first, o.range->second});
-  }
-  const nlohmann::json json{
-      {"rounding", static_cast<int>(t.rounding)},
-      {"form", static_cast<int>(t.form)},
-      {"types", t.op_types},
-      {"nodes", t.nodes},
-      {"iterations", t.num_iterations},
-      {"rate", t.learning_rate.value_or(0)},
-      {"batch", t.batch_size},
-      {"early_stop", t.early_stop},
-      {"drop", t.drop_ratio},
-      {"reg", t.reg_param},
-      {"beta", {t.beta_range.first, t.beta_range.second}},
-      {"warm", t.warm_start},
-      {"bias", t.update_bias},
-      {"damping", t.damping},
-      {"order", t.activation_order},
-      {"sweeps", t.coordinate_sweeps},
-      {"heaviest", t.only_heaviest_layer},
-      {"seed", t.seed},
-      {"activation", static_cast<int>(c.activation_type)},
-      {"weight", static_cast<int>(c.weight_type)},
-      {"accuracy",
-       {static_cast<int>(options.accuracy.sensitivity), options.accuracy.target.value_or(0),
-        static_cast<int>(options.accuracy.metric), options.accuracy.command}},
-      {"symmetric", {c.activation_symmetric, c.weight_symmetric.value_or(false), c.weight_symmetric.has_value()}},
-      {"channel", c.per_channel},
-      {"reduce", c.reduce_range},
-      {"power", c.power_of_two_scale},
-      {"method", static_cast<int>(m.method)},
-      {"average", m.average},
-      {"percentile", m.percentile},
-      {"two_sided", m.two_sided},
-      {"candidates", m.candidates},
-      {"metric", static_cast<int>(m.metric)},
-      {"common", m.most_common},
-      {"entropy", {m.entropy_bins, m.entropy_levels}},
-      {"overrides", overrides}};
-  return json.dump();
-}
 
 // Each model may come with a data file beside it.
 std::vector<std::filesystem::path> written_files(const QuantizeOptions& options) {
@@ -256,7 +160,7 @@ class Run {
     extremes_ = quantization::scan_weights(prepared_.model, placement_, options_.allow_nonfinite);
     append(result_.notes, prepared_.notes);
     append(result_.notes, placement_.notes);
-    if (has_samples(options_)) {
+    if (pipeline::has_samples(options_)) {
       source_ =
           pipeline::open_samples(options_.calibration_data.value_or(""), samples(),
                                  pipeline::input_specs(prepared_.model), {options_.max_samples, options_.batch_size});
@@ -292,20 +196,21 @@ class Run {
     result_.samples = statistics.samples;
     if (source_) append(result_.notes, source_->notes());
     if (!options_.statistics) report_.samples_run = statistics.samples;
-    auto ranges = quantization::find_ranges(placement_, statistics, options_.config, range_options(options_));
+    auto ranges = quantization::find_ranges(placement_, statistics, options_.config, pipeline::range_options(options_));
     if (reports_) report_.statistics = std::move(statistics);
     return ranges;
   }
 
   calibration::Statistics new_statistics() {
-    pipeline::CollectOptions collect{.histograms = needs_histograms(),
-                                     .votes = quantization::needs_votes(options_.config, range_options(options_)),
-                                     .allow_nonfinite = options_.allow_nonfinite,
-                                     .threads = options_.threads,
-                                     .workers = options_.workers,
-                                     .keep_result = options_.finetune.rounding != Rounding::nearest,
-                                     .progress = options_.progress,
-                                     .stop = options_.stop};
+    pipeline::CollectOptions collect{
+        .histograms = needs_histograms(),
+        .votes = quantization::needs_votes(options_.config, pipeline::range_options(options_)),
+        .allow_nonfinite = options_.allow_nonfinite,
+        .threads = options_.threads,
+        .workers = options_.workers,
+        .keep_result = options_.finetune.rounding != Rounding::nearest,
+        .progress = options_.progress,
+        .stop = options_.stop};
     report_.recording.directory = work_->scratch();
     if (reports_) collect.recording = &report_.recording;
     return pipeline::collect_within(options_.resources, *work_, prepared_, placement_, runtime_, *source_, collect,
@@ -369,21 +274,24 @@ class Run {
     result_.accuracy = std::move(refined.result);
   }
 
-  bool needs_histograms() const { return reports_ || quantization::needs_histograms(range_options(options_)); }
+  bool needs_histograms() const {
+    return reports_ || quantization::needs_histograms(pipeline::range_options(options_));
+  }
 
   nlohmann::json run_identity(const onnx::Model& model) const {
-    return pipeline::run_identity({.model = model,
-                                   .output = options_.output,
-                                   .calibration_data = options_.calibration_data,
-                                   .config = options_.config,
-                                   .histograms = needs_histograms(),
-                                   .votes = quantization::needs_votes(options_.config, range_options(options_)),
-                                   .allow_nonfinite = options_.allow_nonfinite,
-                                   .max_samples = options_.max_samples,
-                                   .batch_size = options_.batch_size,
-                                   .threads = options_.threads,
-                                   .spool_bfloat16 = options_.resources.spool_bfloat16,
-                                   .finetune = tuning_identity(options_)});
+    return pipeline::run_identity(
+        {.model = model,
+         .output = options_.output,
+         .calibration_data = options_.calibration_data,
+         .config = options_.config,
+         .histograms = needs_histograms(),
+         .votes = quantization::needs_votes(options_.config, pipeline::range_options(options_)),
+         .allow_nonfinite = options_.allow_nonfinite,
+         .max_samples = options_.max_samples,
+         .batch_size = options_.batch_size,
+         .threads = options_.threads,
+         .spool_bfloat16 = options_.resources.spool_bfloat16,
+         .finetune = pipeline::tuning_identity(options_)});
   }
 
   void insert_pairs(const calibration::Ranges& ranges) {
@@ -392,7 +300,8 @@ class Run {
     const auto params =
         quantization::compute_all(prepared_.model, placement_, ranges, extremes_, options_.config, result_.notes);
     count_nodes(prepared_.model, placement_, params, result_);
-    record_activations(placement_, params, quantization::range_sources(placement_, range_options(options_)), result_);
+    record_activations(placement_, params, quantization::range_sources(placement_, pipeline::range_options(options_)),
+                       result_);
     float_model_ = prepared_.model;
     quantization::insert(prepared_.model, placement_, params, options_.config, result_.notes);
   }
@@ -456,7 +365,7 @@ class Run {
 
   // A few samples tell which layers lose most.
   void compare_models() {
-    if (!has_samples(options_)) return;
+    if (!pipeline::has_samples(options_)) return;
     if (samples() != nullptr) samples()->rewind();
     const auto scope = profiler_.scope(pipeline::kComparisonStage);
     report_.comparison = compare({.float_model = options_.model,
@@ -492,7 +401,7 @@ class Run {
 }  // namespace
 
 QuantizeResult quantize(const QuantizeOptions& options) {
-  check_options(options);
+  pipeline::check_options(options);
   if (shim::Ranks::join().size() > 1) {
     throw usage_error("quantize is the work of one process, and MPI started several",
                       "calibrate with mpirun, then quantize --statistics without it");

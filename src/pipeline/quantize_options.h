@@ -1,0 +1,22 @@
+// What QuantizeOptions say, checked and told apart.
+#pragma once
+
+#include <string>
+
+#include "detent/quantize.h"
+#include "quantize/ranges.h"
+
+namespace detent::pipeline {
+
+/// Throws usage for options that make no sense or contradict each other, before anything is read.
+void check_options(const QuantizeOptions& options);
+
+/// Samples in files or from a stream.
+bool has_samples(const QuantizeOptions& options);
+
+quantization::RangeOptions range_options(const QuantizeOptions& options);
+
+/// All that the integers of a tuned layer depend on, beside model and samples; empty without fine-tuning.
+std::string tuning_identity(const QuantizeOptions& options);
+
+}  // namespace detent::pipeline
