@@ -26,6 +26,8 @@ std::vector<TuningCost> tuning_costs(const onnx::Model& model, const graph::Valu
     if (!is_selected(model.graph.nodes[node], config) || !graph::static_bytes(types, layer.float_input)) continue;
     finetune::Shape shape;
     for (const auto& dim : *types.at(layer.float_input).shape) shape.push_back(dim.value);
+    // Where the runtime does not know the rank either, it tells of no axes.
+    if (shape.empty()) continue;
     const auto geometry = geometry_of(model, layer, shape);
     const bool streamed = is_streamed(geometry, shape, samples, config, threads);
     const auto cost = streamed ? finetune::streamed_cost(geometry, shape, config, threads)

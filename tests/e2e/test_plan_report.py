@@ -155,3 +155,17 @@ def test_a_mistyped_path_costs_nothing(place: Place, option: str, command: str, 
     assert "precious.onnx" in result.stderr
     assert precious.read_bytes() == b"a model"
     assert not (tmp_path / "q.onnx").exists()
+
+
+def test_a_convolution_of_unknown_rank_is_listed(tmp_path: Path) -> None:
+    """Behind an If, whose branches may give anything, no shape is known."""
+    b = graphs.Builder(11)
+    branch = lambda name: onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", ["x"], [name])], name, [], [onnx.helper.make_tensor_value_info(name, graphs.FLOAT, None)]
+    )
+    some = b.add("If", "which", then_branch=branch("a"), else_branch=branch("b"))
+    out = b.add("Conv", some, b.weight("w", 4, 3, 1, 1), name="behind")
+    model = b.model({"x": (graphs.FLOAT, None), "which": (onnx.TensorProto.BOOL, [])}, [out])
+    onnx.save(model, tmp_path / "model.onnx")
+    result = support.detent("inspect", tmp_path / "model.onnx")
+    assert (result.returncode, "behind" in result.stdout) == (0, True), result.stderr
