@@ -118,6 +118,7 @@ class Refiner {
     const planning::Circumstances circumstances{placement.to_observe().size(), false, thread_count(options_.threads), 1,
                                                 0};
     const auto directory = options_.directory / "trials";
+    std::filesystem::remove_all(directory);  // an interrupted run's, whose trials may have been others
     std::filesystem::create_directory(directory);
     const auto setup =
         set_up_sweep(prepared_, placement_, runtime_, source_, circumstances, options_.resources, directory, nullptr);
@@ -269,7 +270,13 @@ class Refiner {
 
 Refinement refine(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                   data::SampleSource& source, const RefineOptions& options) {
-  return Refiner(prepared, placement, runtime, source, options).run();
+  try {
+    return Refiner(prepared, placement, runtime, source, options).run();
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::resource || options.accuracy.target) throw;
+    throw resource_error(fmt::format("measuring what rounding does to the results: {}", e.what()),
+                         fmt::format("{}{}or give --sensitivity off", e.hint(), e.hint().empty() ? "" : "; "));
+  }
 }
 
 }  // namespace detent::pipeline

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "accuracy/fake_quantizer.h"
+#include "base/failpoint.h"
 #include "exec/sweep.h"
 
 namespace detent::pipeline {
@@ -99,6 +100,7 @@ class Trials {
         for (std::size_t i = 0; i < points.size(); ++i)
           add(floats(reference[i]), floats(values[i]), results_[t - 1][points[i]]);
       }
+      failpoint("accuracy.trial");
       ++done_;
       if (options_.progress)
         options_.progress("accuracy", done_, options_.samples * runs_per_sample() * branch_.segments());
