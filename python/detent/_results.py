@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import html
 from typing import Any, NamedTuple, Self
@@ -166,7 +167,7 @@ _TABLES: dict[str, tuple[type, tuple[Column, ...]]] = {
 }
 
 
-class _Result:
+class _Result(abc.ABC):
     """A dataclass made from what the native library tells; prints as a heading, its notes and its tables."""
 
     @classmethod
@@ -184,8 +185,8 @@ class _Result:
                 values[field.name] = Table([kind(**entry) for entry in given], columns)
         return cls(**values)
 
-    def _heading(self) -> str:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _heading(self) -> str: ...
 
     def _shown(self) -> list[Table[Any]]:
         """The tables that printing shows."""

@@ -49,7 +49,7 @@ def stream_of(data: Data) -> Stream:
         return _reader_stream(data)
     if isinstance(data, Iterable):
         once = iter(data) is data if isinstance(data, Iterator) else False
-        return Stream(lambda: iter(data), not once, _length(data))
+        return Stream(lambda: iter(data), not once, length(data))
     if callable(data):
         return Stream(lambda: iter(data()), True, 0)
     raise UsageError(
@@ -69,10 +69,11 @@ def _reader_stream(reader: DataReader) -> Stream:
         started = True
         return iter(reader.get_next, None)
 
-    return Stream(restart, callable(rewind), _length(reader))
+    return Stream(restart, callable(rewind), length(reader))
 
 
-def _length(data: Any) -> int:
+def length(data: Any) -> int:
+    """Of the data, where they know it; else 0."""
     try:
         return len(data)
     except (TypeError, NotImplementedError):

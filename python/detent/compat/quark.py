@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import enum
 import importlib.util
@@ -9,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import _api
+from .. import _api, _samples
 from .._config import AdaQuant, AdaRound, Config, Entropy, Finetune, Gptq, LayerwisePercentile, Method, MinMax, Mse, Percentile
 from .._models import Model
 from ..errors import UsageError
@@ -122,7 +123,7 @@ class QLayerConfig:
     output_tensors: QTensorConfig | None = None
 
 
-class AlgoConfig:
+class AlgoConfig(abc.ABC):
     """An algorithm and its parameters, under Quark's names."""
 
     _name = ""
@@ -137,8 +138,8 @@ class AlgoConfig:
         take_all(type(self).__name__, self.parameters, self._takers, found)
         return found
 
-    def finetune(self, chosen: Chosen) -> Finetune:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def finetune(self, chosen: Chosen) -> Finetune: ...
 
 
 _TUNED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -469,11 +470,7 @@ class ModelQuantizer:
         data = calibration_data_path if calibration_data_reader is None else calibration_data_reader
         if data is None:
             raise UsageError("there is no calibration_data_reader", "give one with get_next()")
-        try:
-            samples = len(data) if not isinstance(data, str) else 0
-        except (TypeError, NotImplementedError):
-            samples = 0
-        config = self.config.to_detent(samples)
+        config = self.config.to_detent(0 if isinstance(data, str) else _samples.length(data))
         if model_output is not None:
             threshold = 1024 if self.config.use_external_data_format else None
             _api.quantize(model_input, model_output, data, config, external_data_threshold=threshold)
