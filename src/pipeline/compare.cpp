@@ -13,12 +13,14 @@
 #include "exec/session.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
+#include "pipeline/floats.h"
 #include "pipeline/pairing.h"
 #include "pipeline/prepare.h"
 
 namespace detent {
 namespace {
 
+using pipeline::floats;
 using pipeline::PairSums;
 using pipeline::ValueTraits;
 
@@ -72,10 +74,6 @@ CommonValues common_values(const Side& original, const Side& quantized) {
     }
   }
   return common;
-}
-
-std::span<const float> floats(const data::Array& array) {
-  return {reinterpret_cast<const float*>(array.bytes.data()), array.bytes.size() / sizeof(float)};
 }
 
 Fidelity fidelity(const std::string& name, const std::string& made_by, const PairSums& sums) {

@@ -20,6 +20,7 @@
 #include "finetune/streamed.h"
 #include "graph/index.h"
 #include "pipeline/collect.h"
+#include "pipeline/floats.h"
 #include "pipeline/layer_state.h"
 #include "pipeline/sample_inputs.h"
 #include "pipeline/solved_layers.h"
@@ -30,10 +31,6 @@ namespace detent::pipeline {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::span<const float> floats(const data::Array& array) {
-  return {reinterpret_cast<const float*>(array.bytes.data()), array.bytes.size() / sizeof(float)};
-}
 
 /// Inputs and targets of one layer for some of the samples, in the spool.
 class StoredSamples : public finetune::LayerSamples {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "accuracy/float_choice.h"
 #include "accuracy/integer_chains.h"
@@ -38,12 +39,10 @@ constexpr accuracy::ChoiceLimits kNone{
 // The cost of a table, as a share of the multiplications: dear, since it is the size of the model that grows.
 constexpr double kTable = 1;
 
-double decibels(double ratio) { return ratio > 0 ? 10 * std::log10(ratio) : std::numeric_limits<double>::infinity(); }
-
 double worst_sqnr(const TrialResult& points) {
   double worst = std::numeric_limits<double>::infinity();
   for (const auto& point : points) {
-    if (point.error > 0) worst = std::min(worst, decibels(point.signal / point.error));
+    if (point.signal > 0) worst = std::min(worst, point.sqnr_db());
   }
   return worst;
 }
@@ -51,8 +50,7 @@ double worst_sqnr(const TrialResult& points) {
 double worst_cosine(const TrialResult& points) {
   double worst = 1;
   for (const auto& point : points) {
-    const double norms = std::sqrt(point.signal) * std::sqrt(point.other);
-    if (point.error > 0) worst = std::min(worst, norms > 0 ? point.product / norms : 0.0);
+    if (point.noise > 0) worst = std::min(worst, point.cosine());
   }
   return worst;
 }
@@ -100,14 +98,15 @@ class Refiner {
     }
     const std::size_t allowed = std::max<std::size_t>(kRunsPerSample * options_.samples, 8);
     const std::size_t group = (all.size() + allowed - 1) / allowed;
-    std::vector<std::vector<std::string>> trials{all};
+    std::vector<std::vector<std::string>> trials;
     for (std::size_t at = 0; at < all.size(); at += group) {
       const auto end = all.begin() + static_cast<std::ptrdiff_t>(std::min(at + group, all.size()));
       trials.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(at), end);
     }
-    const std::size_t samples = std::clamp<std::size_t>(allowed / trials.size(), 1, kMostSamples);
+    // Beside the trials, the float model runs on each sample.
+    const std::size_t samples = std::clamp<std::size_t>(allowed / (trials.size() + 1), 1, kMostSamples);
     const auto results = run_trials(placement_, params, trials, samples);
-    for (std::size_t t = 1; t < trials.size(); ++t) {
+    for (std::size_t t = 0; t < trials.size(); ++t) {
       for (const auto& mark : trials[t]) errors_[mark] = noise_of(results[t]) / static_cast<double>(trials[t].size());
     }
   }
@@ -115,22 +114,32 @@ class Refiner {
   std::vector<TrialResult> run_trials(const quantization::Placement& placement, const quantization::Params& params,
                                       const std::vector<std::vector<std::string>>& trials, std::size_t samples) {
     const auto model = accuracy::make_trial_model(prepared_.model, prepared_.types, placement, params);
-    const planning::Circumstances circumstances{placement.to_observe().size(), false, thread_count(options_.threads), 1,
-                                                0};
     const auto directory = options_.directory / "trials";
     std::filesystem::remove_all(directory);  // an interrupted run's, whose trials may have been others
     std::filesystem::create_directory(directory);
-    const auto setup =
-        set_up_sweep(prepared_, placement_, runtime_, source_, circumstances, options_.resources, directory, nullptr);
+    plan_sweep(directory);
     auto results = pipeline::run_trials(model, params, trials, runtime_, source_,
                                         {.samples = samples,
                                          .threads = options_.threads,
-                                         .cuts = model.map_cuts(setup.cuts),
-                                         .spool = setup.spool.get(),
+                                         .cuts = model.map_cuts(sweep_->cuts),
+                                         .spool = sweep_->spool.get(),
                                          .progress = options_.progress,
                                          .stop = options_.stop});
+    sweep_->spool.reset();
     std::filesystem::remove_all(directory);
     return results;
+  }
+
+  // The cuts serve all trials; each lot of them has a spool of its own.
+  void plan_sweep(const std::filesystem::path& directory) {
+    if (!sweep_) {
+      const planning::Circumstances circumstances{placement_.to_observe().size(), false, thread_count(options_.threads),
+                                                  1, 0};
+      sweep_ =
+          set_up_sweep(prepared_, placement_, runtime_, source_, circumstances, options_.resources, directory, nullptr);
+    } else if (!sweep_->cuts.empty()) {
+      sweep_->spool = make_spool(options_.resources, sweep_->plan ? sweep_->plan->spool_memory : 0, directory);
+    }
   }
 
   void list_sensitivities() {
@@ -157,7 +166,7 @@ class Refiner {
       const auto work = graph::work_of(prepared_.model, index_, types, nodes[n]);
       const double macs = work ? static_cast<double>(work->macs) : 0;
       all += macs;
-      if (placement_.selected[n] && accuracy::is_table(nodes[n], index_)) {
+      if (placement_.selected[n] && is_table(n)) {
         candidates.push_back({n, kTable});
       } else if (placement_.selected[n] && accuracy::is_product(nodes[n])) {
         candidates.push_back({n, macs});
@@ -166,7 +175,9 @@ class Refiner {
       }
     }
     for (auto& candidate : candidates) {
-      if (candidate.macs != kTable) candidate.macs = all > 0 ? candidate.macs / all : 0;
+      if (is_table(candidate.node)) continue;
+      // Where no shape is known, all count alike.
+      candidate.macs = all > 0 ? candidate.macs / all : 1 / static_cast<double>(candidates.size());
     }
     other_macs_ = all > 0 ? others / all : 0;
     return candidates;
@@ -247,11 +258,13 @@ class Refiner {
     if (options_.accuracy.metric == AccuracyMetric::command && options_.accuracy.target) result_.score = score(refined);
     result_.integer_macs = 1 - other_macs_;
     for (const auto& choice : choices) {
-      result_.float_nodes.push_back({label(choice.node), choice.removed, choice.macs});
-      result_.integer_macs -= choice.macs;
+      const double macs = is_table(choice.node) ? 0 : choice.macs;
+      result_.float_nodes.push_back({label(choice.node), choice.removed, macs});
+      result_.integer_macs -= macs;
     }
   }
 
+  bool is_table(std::size_t node) const { return accuracy::is_table(prepared_.model.graph.nodes[node], index_); }
   std::string label(std::size_t node) const { return prepared_.model.graph.nodes[node].label(); }
 
   const Prepared& prepared_;
@@ -260,6 +273,7 @@ class Refiner {
   data::SampleSource& source_;
   const RefineOptions& options_;
   graph::Index index_;
+  std::optional<SweepSetup> sweep_;
   accuracy::MarkErrors errors_;
   double other_macs_ = 0;  // share of the multiplications that are in float anyway
   std::optional<double> float_score_;

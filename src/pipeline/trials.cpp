@@ -7,23 +7,10 @@
 #include "accuracy/fake_quantizer.h"
 #include "base/failpoint.h"
 #include "exec/sweep.h"
+#include "pipeline/floats.h"
 
 namespace detent::pipeline {
 namespace {
-
-std::span<const float> floats(const data::Array& array) {
-  return {reinterpret_cast<const float*>(array.bytes.data()), array.bytes.size() / sizeof(float)};
-}
-
-void add(std::span<const float> reference, std::span<const float> values, PointError& sum) {
-  for (std::size_t i = 0; i < std::min(reference.size(), values.size()); ++i) {
-    const double x = reference[i], y = values[i];
-    sum.error += (x - y) * (x - y);
-    sum.signal += x * x;
-    sum.other += y * y;
-    sum.product += x * y;
-  }
-}
 
 // Each pair of a sample and a trial goes through the sweep like a sample of its own; the float model's run, trial 0,
 // comes before those that are compared with it.
@@ -98,7 +85,7 @@ class Trials {
         reference = std::move(values);
       } else {
         for (std::size_t i = 0; i < points.size(); ++i)
-          add(floats(reference[i]), floats(values[i]), results_[t - 1][points[i]]);
+          results_[t - 1][points[i]].add(floats(reference[i]), floats(values[i]), model_.points[points[i]]);
       }
       failpoint("accuracy.trial");
       ++done_;
@@ -144,7 +131,7 @@ double noise_of(const TrialResult& result) {
   std::size_t count = 0;
   for (const auto& point : result) {
     if (point.signal <= 0) continue;
-    sum += point.error / point.signal;
+    sum += point.noise / point.signal;
     ++count;
   }
   return count > 0 ? sum / static_cast<double>(count) : 0;

@@ -13,6 +13,7 @@
 #include "data/sample.h"
 #include "detent/progress.h"
 #include "exec/session.h"
+#include "pipeline/pairing.h"
 #include "store/spool.h"
 
 namespace detent::pipeline {
@@ -26,16 +27,8 @@ struct TrialOptions {
   std::stop_token stop = {};
 };
 
-/// How far one point of the model is from the float model, over all samples.
-struct PointError {
-  double error = 0;    // sum of (x - y)^2
-  double signal = 0;   // sum of x^2
-  double other = 0;    // sum of y^2
-  double product = 0;  // sum of x y
-};
-
-/// One entry for each point of the trial model.
-using TrialResult = std::vector<PointError>;
+/// One entry for each point of the trial model, over all samples.
+using TrialResult = std::vector<PairSums>;
 
 /// Runs every trial, a list of marks that are rounded, on the first samples. One sweep serves all of them: each segment
 /// is loaded once. Results depend neither on cuts nor on the order of trials.
@@ -43,7 +36,7 @@ std::vector<TrialResult> run_trials(const accuracy::TrialModel& model, const qua
                                     std::span<const std::vector<std::string>> trials, const exec::Runtime& runtime,
                                     data::SampleSource& source, const TrialOptions& options);
 
-/// Mean over the points of error / signal; points without signal are left out.
+/// Mean over the points of noise / signal; points without signal are left out.
 double noise_of(const TrialResult& result);
 
 }  // namespace detent::pipeline

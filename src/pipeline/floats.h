@@ -1,0 +1,14 @@
+// The elements of a float32 array.
+#pragma once
+
+#include <span>
+
+#include "data/sample.h"
+
+namespace detent::pipeline {
+
+inline std::span<const float> floats(const data::Array& array) {
+  return {reinterpret_cast<const float*>(array.bytes.data()), array.bytes.size() / sizeof(float)};
+}
+
+}  // namespace detent::pipeline
