@@ -100,6 +100,11 @@ struct TensorOverride {
 /// `report` only tells; `off` measures nothing.
 enum class SensitivityMode { automatic, off, report };
 
+/// Whether values whose channels differ by much get them made alike before they are quantized, where that is measured
+/// to take away half of their error or more: each channel is divided by a factor, and the weights that read it
+/// multiplied.
+enum class EqualizeMode { automatic, off };
+
 /// How near the results are to the float model's: the cosine of each output over all samples, its signal to
 /// quantization noise ratio in dB, or what a command says. Of several outputs the worst counts.
 enum class AccuracyMetric { cosine, sqnr, command };
@@ -107,6 +112,9 @@ enum class AccuracyMetric { cosine, sqnr, command };
 /// What is to be done about accuracy, under the preset `balanced`.
 struct AccuracyConfig {
   SensitivityMode sensitivity = SensitivityMode::automatic;
+  EqualizeMode equalize = EqualizeMode::automatic;
+  /// Methods that are tried beside MethodConfig::method for the values that do most harm.
+  std::vector<CalibrationMethod> other_methods{CalibrationMethod::minmax, CalibrationMethod::percentile};
   /// As much stays in float as reaches this value of the metric, and no more; of a command: this share of what it says
   /// of the float model.
   std::optional<double> target;

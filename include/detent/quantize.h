@@ -94,6 +94,21 @@ struct Sensitivity {
   double error = 0;  // mean over the outputs of the sum of squared differences over the sum of squares
 };
 
+/// A value whose channels were made alike. Errors as of Sensitivity, of the value and the weights that read it.
+struct EqualizedValue {
+  std::string value;
+  double error_before = 0;
+  double error_after = 0;
+};
+
+/// A value whose range comes from another method than that of the others. Errors as of Sensitivity.
+struct MethodChoice {
+  std::string value;
+  std::string method;
+  double error_before = 0;
+  double error_after = 0;
+};
+
 /// A convolution or matrix product that was left in float for accuracy.
 struct FloatNode {
   std::string node;
@@ -109,6 +124,8 @@ struct AccuracyResult {
   double cosine = 0;            // as chosen; of the worst output
   std::optional<double> score;  // of AccuracyConfig::command, as a share of the float model's
   double integer_macs = 0;      // share of the multiplications that are made on integers
+  std::vector<EqualizedValue> equalized;
+  std::vector<MethodChoice> methods;
   std::vector<FloatNode> float_nodes;
   std::vector<Sensitivity> sensitivities;  // worst first
 };

@@ -28,6 +28,10 @@ struct Words<SensitivityMode> {
       {"auto", SensitivityMode::automatic}, {"off", SensitivityMode::off}, {"report", SensitivityMode::report}};
 };
 template <>
+struct Words<EqualizeMode> {
+  static constexpr Word<EqualizeMode> all[] = {{"auto", EqualizeMode::automatic}, {"off", EqualizeMode::off}};
+};
+template <>
 struct Words<AccuracyMetric> {
   static constexpr Word<AccuracyMetric> all[] = {
       {"cosine", AccuracyMetric::cosine}, {"sqnr", AccuracyMetric::sqnr}, {"command", AccuracyMetric::command}};
@@ -111,8 +115,9 @@ struct Fields<TensorOverride> {
 template <>
 struct Fields<AccuracyConfig> {
   using S = AccuracyConfig;
-  static constexpr Field<S> all[] = {field<&S::sensitivity>("sensitivity"), field<&S::target>("target"),
-                                     field<&S::metric>("metric"), field<&S::command>("command")};
+  static constexpr Field<S> all[] = {field<&S::sensitivity>("sensitivity"), field<&S::equalize>("equalize"),
+                                     field<&S::target>("target"), field<&S::metric>("metric"),
+                                     field<&S::command>("command")};
 };
 
 template <>
@@ -234,6 +239,9 @@ Options read_options(const nb::dict& given) {
     options.config = preset_config(own_weights ? Preset::plain : preset);
     options.config.preset = preset;
     if constexpr (requires { options.method; }) options.method = preset_method(preset);
+    if constexpr (requires { options.accuracy; }) {
+      if (given.contains("method")) options.accuracy.other_methods.clear();
+    }
   }
   for (const auto& [key, value] : given) {
     const auto name = nb::cast<std::string>(key);

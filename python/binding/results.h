@@ -38,6 +38,18 @@ struct Fields<Sensitivity> {
                                      shown<&S::is_weight>("is_weight"), shown<&S::error>("error")};
 };
 template <>
+struct Fields<EqualizedValue> {
+  using S = EqualizedValue;
+  static constexpr Field<S> all[] = {shown<&S::value>("value"), shown<&S::error_before>("error_before"),
+                                     shown<&S::error_after>("error_after")};
+};
+template <>
+struct Fields<MethodChoice> {
+  using S = MethodChoice;
+  static constexpr Field<S> all[] = {shown<&S::value>("value"), shown<&S::method>("method"),
+                                     shown<&S::error_before>("error_before"), shown<&S::error_after>("error_after")};
+};
+template <>
 struct Fields<FloatNode> {
   using S = FloatNode;
   static constexpr Field<S> all[] = {shown<&S::node>("node"), shown<&S::error_share>("error_share"),
@@ -52,6 +64,8 @@ struct Fields<AccuracyResult> {
                                      shown<&S::cosine>("cosine"),
                                      shown<&S::score>("score"),
                                      shown<&S::integer_macs>("integer_macs"),
+                                     shown<&S::equalized>("equalized"),
+                                     shown<&S::methods>("methods"),
                                      shown<&S::float_nodes>("float_nodes"),
                                      shown<&S::sensitivities>("sensitivities")};
 };

@@ -149,6 +149,8 @@ class Accuracy(_Options):
 
     #: auto leaves in float what makes most of the error, report only tells, off measures nothing
     sensitivity: Literal["auto", "off", "report"] | None = None
+    #: auto makes the channels of a value alike where that is measured to halve its error
+    equalize: Literal["auto", "off"] | None = None
     #: as much stays in float as reaches this value of the metric; of a command: this share of what it says of the float model
     target: float | None = None
     metric: Literal["cosine", "sqnr", "command"] | None = None  #: cosine

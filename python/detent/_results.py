@@ -49,6 +49,23 @@ class FloatNode(NamedTuple):
     macs_share: float  #: of the model's multiplications
 
 
+class EqualizedValue(NamedTuple):
+    """A value whose channels were made alike."""
+
+    value: str
+    error_before: float
+    error_after: float
+
+
+class MethodChoice(NamedTuple):
+    """A value whose range comes from another method than that of the others."""
+
+    value: str
+    method: str
+    error_before: float
+    error_after: float
+
+
 class Sensitivity(NamedTuple):
     """What one quantized value does to the results when it alone is rounded."""
 
@@ -130,6 +147,17 @@ _FLOAT_NODES = (
     Column("of the error", "error_share", lambda share: f"{share:.1%}"),
     Column("of the MACs", "macs_share", lambda share: f"{share:.1%}"),
 )
+_EQUALIZED = (
+    Column("channels made alike", "value"),
+    Column("error before", "error_before", number),
+    Column("after", "error_after", number),
+)
+_METHODS = (
+    Column("value", "value"),
+    Column("range by", "method"),
+    Column("error before", "error_before", number),
+    Column("after", "error_after", number),
+)
 _SENSITIVITIES = (Column("value", "value"), Column("node", "node"), Column("error", "error", number))
 _FIDELITY = (
     Column("value", "name"),
@@ -157,6 +185,8 @@ _TABLES: dict[str, tuple[type, tuple[Column, ...]]] = {
     "Stage": (Stage, _STAGES),
     "Activation": (Activation, _ACTIVATIONS),
     "TunedLayer": (TunedLayer, _TUNED),
+    "EqualizedValue": (EqualizedValue, _EQUALIZED),
+    "MethodChoice": (MethodChoice, _METHODS),
     "FloatNode": (FloatNode, _FLOAT_NODES),
     "Sensitivity": (Sensitivity, _SENSITIVITIES),
     "Fidelity": (Fidelity, _FIDELITY),
@@ -216,6 +246,8 @@ class AccuracyResult(_Result):
     cosine: float
     score: float | None  #: of the command, as a share of the float model's
     integer_macs: float  #: share of the multiplications that are made on integers
+    equalized: Table[EqualizedValue]
+    methods: Table[MethodChoice]
     float_nodes: Table[FloatNode]
     sensitivities: Table[Sensitivity]  #: worst first
 
@@ -223,7 +255,7 @@ class AccuracyResult(_Result):
         return f"SQNR {self.sqnr_db:.1f} dB, cosine {self.cosine:.6f}, {self.integer_macs:.0%} of the MACs on integers"
 
     def _shown(self) -> list[Table[Any]]:
-        return [self.float_nodes, self.sensitivities]
+        return [self.equalized, self.methods, self.float_nodes, self.sensitivities]
 
 
 @dataclasses.dataclass(eq=False, repr=False)

@@ -23,6 +23,28 @@ void round_run(std::span<float> values, const quantization::ScaleZeroPoint& p, q
                 static_cast<float>(bounds.max));
 }
 
+std::size_t elements_behind(std::span<const std::int64_t> shape, std::size_t axis) {
+  std::size_t count = 1;
+  for (std::size_t d = axis + 1; d < shape.size(); ++d) count *= static_cast<std::size_t>(shape[d]);
+  return count;
+}
+
+void multiply_channels(std::span<float> values, std::span<const std::int64_t> shape, std::size_t axis,
+                       std::span<const float> factors) {
+  const std::size_t run = elements_behind(shape, axis);
+  for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % factors.size()) {
+    for (float& value : values.subspan(at, run)) value *= factors[c];
+  }
+}
+
+void divide_channels(std::span<float> values, std::span<const std::int64_t> shape, std::size_t axis,
+                     std::span<const float> factors) {
+  const std::size_t run = elements_behind(shape, axis);
+  for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % factors.size()) {
+    for (float& value : values.subspan(at, run)) value /= factors[c];
+  }
+}
+
 }  // namespace
 
 void fake_quantize(std::span<float> values, std::span<const std::int64_t> shape,
@@ -32,29 +54,34 @@ void fake_quantize(std::span<float> values, std::span<const std::int64_t> shape,
     round_run(values, params.channels.front(), bounds);
     return;
   }
-  std::size_t run = 1;  // elements that follow each other in one channel
-  for (std::size_t d = *params.axis + 1; d < shape.size(); ++d) run *= static_cast<std::size_t>(shape[d]);
+  const std::size_t run = elements_behind(shape, *params.axis);
   const std::size_t channels = params.channels.size();
   for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % channels)
     round_run(values.subspan(at, run), params.channels[c], bounds);
 }
 
-void FakeQuantizer::switch_on(const std::vector<std::string>& marks) {
-  on_.clear();
-  for (const auto& mark : marks) {
-    const auto found = params_.find(mark);
-    if (found != params_.end()) on_[mark] = &found->second;
-  }
+Roundings roundings_of(const quantization::Params& params) {
+  Roundings roundings;
+  for (const auto& [mark, p] : params) roundings[mark] = {p};
+  return roundings;
 }
 
 void FakeQuantizer::receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor& parallel) {
-  if (tensor.type != onnx::DataType::float32) return;
-  const auto found = on_.find(marks_.at(tap));
-  if (found == on_.end()) return;
-  const auto& params = *found->second;
+  if (tensor.type != onnx::DataType::float32 || trial_ == nullptr) return;
+  const auto found = trial_->find(marks_.at(tap));
+  if (found == trial_->end()) return;
+  const auto& [params, factors, axis] = *found->second;
   const std::span<float> values(reinterpret_cast<float*>(tensor.passed_on.data()),
                                 tensor.passed_on.size() / sizeof(float));
   constexpr std::size_t kPiece = std::size_t{1} << 16;
+  if (!factors.empty()) {
+    const auto rank = static_cast<std::ptrdiff_t>(tensor.shape.size());
+    const auto along = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
+    multiply_channels(values, tensor.shape, along, factors);
+    fake_quantize(values, tensor.shape, params);
+    divide_channels(values, tensor.shape, along, factors);
+    return;
+  }
   if (params.axis || values.size() <= kPiece) {
     fake_quantize(values, tensor.shape, params);
     return;

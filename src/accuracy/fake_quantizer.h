@@ -2,6 +2,7 @@
 // DequantizeLinear in that place would do to them, switched on and off from run to run.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -17,24 +18,35 @@ namespace detent::accuracy {
 void fake_quantize(std::span<float> values, std::span<const std::int64_t> shape,
                    const quantization::ValueParams& params);
 
+/// How a value is rounded.
+struct Rounding {
+  quantization::ValueParams params;
+  /// What its channels are multiplied by before they are rounded, and divided by afterwards; empty: nothing.
+  std::vector<float> factors = {};
+  std::ptrdiff_t factor_axis = -1;  // the axis of the channels; negative ones count from the end
+};
+using Roundings = std::unordered_map<std::string, Rounding>;
+
+/// As the parameters say, nothing multiplied.
+Roundings roundings_of(const quantization::Params& params);
+
+/// Marks that are rounded in a run, and how. What it points to must outlive it.
+using Trial = std::unordered_map<std::string, const Rounding*>;
+
 /// A receiver that rounds the tapped values that are switched on.
 class FakeQuantizer : public exec::TapReceiver {
  public:
-  /// `params` of the values to come; it must outlive the receiver.
-  explicit FakeQuantizer(const quantization::Params& params) : params_(params) {}
-
-  /// What the next runs tap, in the order in which they count taps: for each tap the mark whose parameters it takes, or
-  /// an empty string for a value that only passes.
+  /// What the next runs tap, in the order in which they count taps: for each tap the mark that says how it is rounded,
+  /// or an empty string for a value that only passes.
   void expect(std::vector<std::string> marks) { marks_ = std::move(marks); }
-  /// Marks that are rounded from now on.
-  void switch_on(const std::vector<std::string>& marks);
+  /// What is rounded from now on; must outlive that. Null: nothing.
+  void switch_on(const Trial* trial) { trial_ = trial; }
 
   void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor& parallel) override;
 
  private:
-  const quantization::Params& params_;
   std::vector<std::string> marks_;
-  std::unordered_map<std::string, const quantization::ValueParams*> on_;
+  const Trial* trial_ = nullptr;
 };
 
 }  // namespace detent::accuracy

@@ -43,6 +43,7 @@ const std::map<std::string, FinetuneForm> kForms{
 
 const std::map<std::string, SensitivityMode> kSensitivities{
     {"auto", SensitivityMode::automatic}, {"off", SensitivityMode::off}, {"report", SensitivityMode::report}};
+const std::map<std::string, EqualizeMode> kEqualizes{{"auto", EqualizeMode::automatic}, {"off", EqualizeMode::off}};
 const std::map<std::string, AccuracyMetric> kAccuracyMetrics{
     {"cosine", AccuracyMetric::cosine}, {"sqnr", AccuracyMetric::sqnr}, {"command", AccuracyMetric::command}};
 
@@ -135,11 +136,11 @@ void add_sampling(CLI::App& command, Sampling into) {
       ->group("Calibration");
 }
 
-void add_preset(CLI::App& command, QuantConfig& config, MethodConfig* method) {
+void add_preset(CLI::App& command, QuantConfig& config, MethodConfig* method, AccuracyConfig* accuracy) {
   choice(command, "--preset", config.preset, kPresets, "Format", "NAME",
          "balanced (default): float where 8 bits do harm, mse ranges, uint8 weights; plain: as quantize_static, to the "
          "bit");
-  command.parse_complete_callback([&command, &config, method] {
+  command.parse_complete_callback([&command, &config, method, accuracy] {
     const auto given = [&](const char* name) {
       const auto* option = command.get_option_no_throw(name);
       return option != nullptr && option->count() > 0;
@@ -150,12 +151,14 @@ void add_preset(CLI::App& command, QuantConfig& config, MethodConfig* method) {
       if (!config.weight_symmetric) config.weight_symmetric = wanted.weight_symmetric;
     }
     if (method != nullptr && !given("--method")) method->method = preset_method(config.preset).method;
+    if (accuracy != nullptr && given("--method")) accuracy->other_methods.clear();
   });
 }
 
 void add_method(CLI::App& command, MethodConfig& method, std::vector<TensorOverride>& overrides) {
   choice(command, "--method", method.method, kMethods, "Method", "NAME",
-         "calibration method: minmax, percentile, layerwise-percentile, mse (default; plain: minmax), entropy");
+         "calibration method: minmax, percentile, layerwise-percentile, mse, entropy (default: mse, and minmax or "
+         "percentile where that is measured to be better; plain: minmax)");
   command.add_flag("--average", method.average, "minmax: mean over samples of each sample's minimum and maximum")
       ->group("Method");
   command.add_option("--percentile", method.percentile, "percentile: percent of the values to keep (default 99.999)")
@@ -230,6 +233,8 @@ void add_accuracy(CLI::App& command, AccuracyConfig& config) {
   choice(command, "--sensitivity", config.sensitivity, kSensitivities, group, "auto|off|report",
          "run with each quantized value rounded alone; auto (default): then leave in float what makes most of the "
          "error, up to a tenth of the multiplications; report: only tell");
+  choice(command, "--equalize", config.equalize, kEqualizes, group, "auto|off",
+         "auto (default): make the channels of a value alike where that is measured to halve its error");
   command
       .add_option("--accuracy-target", config.target,
                   "leave as much in float as reaches this value of the metric, and no more")
@@ -371,7 +376,7 @@ void add_quantization(CLI::App& command, QuantizeOptions& options) {
       ->option_text("FILE");
   options.config = {};
   options.config.preset = Preset::balanced;
-  add_preset(command, options.config, &options.method);
+  add_preset(command, options.config, &options.method, &options.accuracy);
   add_sampling(command, {options.max_samples, options.batch_size, options.allow_nonfinite});
   add_method(command, options.method, options.overrides);
   add_format(command, options.config);

@@ -22,7 +22,8 @@ void add_sampling(CLI::App& command, Sampling into);
 
 /// Adds --preset. What the preset asks for is set once the command line has been read, where no option says otherwise:
 /// the format and the method are those of `config` and, where the command has them, `method`.
-void add_preset(CLI::App& command, QuantConfig& config, MethodConfig* method = nullptr);
+void add_preset(CLI::App& command, QuantConfig& config, MethodConfig* method = nullptr,
+                AccuracyConfig* accuracy = nullptr);
 
 /// How the range of an activation follows from its statistics.
 void add_method(CLI::App& command, MethodConfig& method, std::vector<TensorOverride>& overrides);

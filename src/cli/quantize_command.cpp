@@ -22,15 +22,26 @@ struct Arguments {
 // JSON has no infinities: equal results give null.
 nlohmann::json number(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); }
 
+double in_db(double error) { return -10 * std::log10(error); }
+
 nlohmann::json accuracy_json(const AccuracyResult& a) {
   nlohmann::json out{{"samples", a.samples},
                      {"sqnr_all_db", number(a.sqnr_all_db)},
                      {"sqnr_db", number(a.sqnr_db)},
                      {"cosine", a.cosine},
                      {"integer_macs", a.integer_macs},
+                     {"equalized", nlohmann::json::array()},
+                     {"methods", nlohmann::json::array()},
                      {"float_nodes", nlohmann::json::array()},
                      {"sensitivities", nlohmann::json::array()}};
   if (a.score) out["score"] = *a.score;
+  for (const auto& e : a.equalized) {
+    out["equalized"].push_back({{"value", e.value}, {"error_before", e.error_before}, {"error_after", e.error_after}});
+  }
+  for (const auto& m : a.methods) {
+    out["methods"].push_back(
+        {{"value", m.value}, {"method", m.method}, {"error_before", m.error_before}, {"error_after", m.error_after}});
+  }
   for (const auto& f : a.float_nodes)
     out["float_nodes"].push_back({{"node", f.node}, {"error_share", f.error_share}, {"macs_share", f.macs_share}});
   for (const auto& s : a.sensitivities) {
@@ -38,7 +49,7 @@ nlohmann::json accuracy_json(const AccuracyResult& a) {
                                     {"node", s.node},
                                     {"kind", s.is_weight ? "weight" : "activation"},
                                     {"error", s.error},
-                                    {"sqnr_db", number(-10 * std::log10(s.error))}});
+                                    {"sqnr_db", number(in_db(s.error))}});
   }
   return out;
 }
@@ -47,9 +58,17 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a) {
   if (options.accuracy.sensitivity == SensitivityMode::report) {
     fmt::print("{:<8} {:<10} {:<44} {}\n", "SQNR dB", "rounded", "value", "node");
     for (const auto& s : a.sensitivities) {
-      fmt::print("{:>7.1f}  {:<10} {:<44} {}\n", -10 * std::log10(s.error), s.is_weight ? "weight" : "activation",
-                 s.value, s.node);
+      fmt::print("{:>7.1f}  {:<10} {:<44} {}\n", in_db(s.error), s.is_weight ? "weight" : "activation", s.value,
+                 s.node);
     }
+  }
+  for (const auto& e : a.equalized) {
+    fmt::print("channels made alike: '{}', error {:.1f} -> {:.1f} dB\n", e.value, in_db(e.error_before),
+               in_db(e.error_after));
+  }
+  for (const auto& m : a.methods) {
+    fmt::print("range by {}: '{}', error {:.1f} -> {:.1f} dB\n", m.method, m.value, in_db(m.error_before),
+               in_db(m.error_after));
   }
   for (const auto& f : a.float_nodes) {
     fmt::print("in float: {}, {:.1f} % of the error and {:.1f} % of the multiplications\n", f.node, 100 * f.error_share,
@@ -149,7 +168,8 @@ void add_quantize(CLI::App& app, std::stop_token stop, const std::vector<std::st
   options.command = words;
   command->add_option("MODEL", options.model, "float ONNX model")->required()->option_text(" ");
   command->add_option("-o,--output", options.output, "quantized model to write")->required()->option_text("FILE");
-  command->footer("--config FILE takes options from a YAML file, spelled as here without the dashes; those given here count.");
+  command->footer(
+      "--config FILE takes options from a YAML file, spelled as here without the dashes; those given here count.");
   add_quantization(*command, options);
   command
       ->add_option("--external-data-threshold", args->external_threshold,

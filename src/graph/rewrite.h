@@ -45,6 +45,27 @@ Notes upgrade_opset(onnx::Model& model, const ValueTypes& types);
 inline constexpr std::int64_t kOldestOpset = 7;
 inline constexpr std::int64_t kUpgradedOpset = 13;
 
+/// A value whose channels are divided by factors, and the products that make up for it in their weights.
+struct ChannelScaling {
+  struct Reader {
+    int node = 0;
+    std::string weight;    // float32; no other node reads it
+    std::size_t axis = 0;  // of the weight, along the channels of the value
+  };
+  std::string value;
+  bool last_axis = true;  // channels along the last axis of the value; else along the second of a convolution's input
+  std::vector<float> factors;
+  std::vector<Reader> readers;
+};
+
+/// The readers take value / factors, and their weights are multiplied by them. The division becomes part of a
+/// LayerNormalization's own constants where the value has no other readers, else a Mul before them.
+/// Gives back the name of each scaled value.
+std::vector<std::string> scale_channels(onnx::Model& model, ValueTypes& types,
+                                        const std::vector<ChannelScaling>& scalings, const Store& store);
+/// A weight's elements times the factor of their index along an axis.
+std::vector<float> scaled_along(const onnx::Tensor& weight, std::size_t axis, const std::vector<float>& factors);
+
 /// Removes initializers that nothing reads.
 void drop_unused_initializers(onnx::Model& model);
 

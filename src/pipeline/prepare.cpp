@@ -13,7 +13,6 @@
 #include "base/file.h"
 #include "graph/bodies.h"
 #include "graph/index.h"
-#include "graph/rewrite.h"
 #include "quantize/selection.h"
 
 namespace detent::pipeline {
@@ -22,22 +21,6 @@ namespace {
 
 void append(std::vector<std::string>& all, graph::Notes more) {
   for (auto& line : more) all.push_back(std::move(line));
-}
-
-// Rewritten weights go to files, so that they are as cheap to hold as those of the model: mapped, not resident.
-graph::Store file_store(const fs::path& work_dir) {
-  return [work_dir, count = 0](std::vector<std::byte> bytes) mutable {
-    constexpr std::size_t kKeepInMemory = 4096;
-    if (bytes.size() <= kKeepInMemory) return onnx::TensorData::owned(std::move(bytes));
-    const fs::path path = work_dir / fmt::format("weight-{}.bin", count++);
-    const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!fd.valid())
-      throw resource_error(fmt::format("cannot create '{}': {}", path.string(), errno_text(errno)),
-                           "choose another --work-dir");
-    write_all(fd.get(), bytes, path);
-    const auto file = MappedFile::open(path, "working file");
-    return onnx::TensorData::mapped(file, file->bytes());
-  };
 }
 
 void note_carried_parts(const onnx::Model& model, std::vector<std::string>& notes) {
@@ -72,6 +55,22 @@ bool is_same_file(const fs::path& a, const fs::path& b) {
 
 }  // namespace
 
+// Files are as cheap to hold as the model's own weights: mapped, not resident.
+graph::Store file_store(const fs::path& directory, std::string name) {
+  return [directory, name = std::move(name), count = 0](std::vector<std::byte> bytes) mutable {
+    constexpr std::size_t kKeepInMemory = 4096;
+    if (bytes.size() <= kKeepInMemory) return onnx::TensorData::owned(std::move(bytes));
+    const fs::path path = directory / fmt::format("{}-{}.bin", name, count++);
+    const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!fd.valid())
+      throw resource_error(fmt::format("cannot create '{}': {}", path.string(), errno_text(errno)),
+                           "choose another --work-dir");
+    write_all(fd.get(), bytes, path);
+    const auto file = MappedFile::open(path, "working file");
+    return onnx::TensorData::mapped(file, file->bytes());
+  };
+}
+
 Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Runtime& runtime,
                  const fs::path& work_dir, profile::Profiler& profiler) {
   Prepared prepared{std::move(original), {}, {}};
@@ -89,7 +88,7 @@ Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Ru
   append(notes, graph::remove_identities(model));
   const auto constants = graph::constant_nodes(model, types);
   append(notes, graph::replace_by_constants(model, constants, exec::compute_constants(runtime, model, constants)));
-  append(notes, graph::fold_batch_norm(model, file_store(work_dir)));
+  append(notes, graph::fold_batch_norm(model, file_store(work_dir, "weight")));
   graph::drop_unused_initializers(model);
 
   if (upgrade || !constants.empty()) types = exec::probe_values(runtime, model);

@@ -9,6 +9,7 @@
 
 #include "data/sample.h"
 #include "exec/session.h"
+#include "graph/rewrite.h"
 #include "graph/values.h"
 #include "onnx/model.h"
 #include "profile/profiler.h"
@@ -21,6 +22,10 @@ struct Prepared {
   graph::ValueTypes types;
   std::vector<std::string> notes;
 };
+
+/// Where rewritten weights go: small ones stay in memory, others into files of that name in a directory, whose owner
+/// removes them.
+graph::Store file_store(const std::filesystem::path& directory, std::string name);
 
 /// Applies the graph rewrites; `needed_opset` is what the quantized form asks for. Rewritten weights are kept as files
 /// in `work_dir`. Throws what the rewrites and the runtime throw.

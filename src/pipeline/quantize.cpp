@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,11 +12,13 @@
 #include "base/bytes.h"
 #include "base/cpu.h"
 #include "base/error.h"
+#include "calibrate/methods.h"
 #include "calibrate/statistics_file.h"
 #include "data/replay.h"
 #include "data/sample.h"
 #include "exec/session.h"
 #include "onnx/write.h"
+#include "pipeline/equalize.h"
 #include "pipeline/finetune.h"
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
@@ -125,12 +128,16 @@ class Run {
         run_profiler_(options.profiler, options.profile),
         profiler_(run_profiler_.profiler()),
         runtime_(options.runtime),
-        reports_(options.report || options.trace) {}
+        reports_(options.report || options.trace),
+        range_options_(pipeline::range_options(options)) {}
 
   QuantizeResult run() {
     pre_process();
     auto ranges = calibrate();
-    if (measures_accuracy()) refine(ranges);
+    if (measures_accuracy()) {
+      equalize(ranges);
+      refine(ranges);
+    }
     insert_pairs(ranges);
     if (options_.finetune.rounding != Rounding::nearest) finetune();
     write();
@@ -196,21 +203,28 @@ class Run {
     result_.samples = statistics.samples;
     if (source_) append(result_.notes, source_->notes());
     if (!options_.statistics) report_.samples_run = statistics.samples;
-    auto ranges = quantization::find_ranges(placement_, statistics, options_.config, pipeline::range_options(options_));
+    auto ranges = quantization::find_ranges(placement_, statistics, options_.config, range_options_);
+    if (may_measure_accuracy() && options_.accuracy.sensitivity == SensitivityMode::automatic && source_) {
+      for (const auto method : pipeline::other_methods(options_, statistics)) {
+        auto other = range_options_;
+        other.method.method = method;
+        other_ranges_.emplace_back(method, quantization::find_ranges(placement_, statistics, options_.config, other));
+      }
+    }
+    range_sources_ = quantization::range_sources(placement_, range_options_);
     if (reports_) report_.statistics = std::move(statistics);
     return ranges;
   }
 
   calibration::Statistics new_statistics() {
-    pipeline::CollectOptions collect{
-        .histograms = needs_histograms(),
-        .votes = quantization::needs_votes(options_.config, pipeline::range_options(options_)),
-        .allow_nonfinite = options_.allow_nonfinite,
-        .threads = options_.threads,
-        .workers = options_.workers,
-        .keep_result = options_.finetune.rounding != Rounding::nearest,
-        .progress = options_.progress,
-        .stop = options_.stop};
+    pipeline::CollectOptions collect{.histograms = needs_histograms(),
+                                     .votes = quantization::needs_votes(options_.config, range_options_),
+                                     .allow_nonfinite = options_.allow_nonfinite,
+                                     .threads = options_.threads,
+                                     .workers = options_.workers,
+                                     .keep_result = options_.finetune.rounding != Rounding::nearest,
+                                     .progress = options_.progress,
+                                     .stop = options_.stop};
     report_.recording.directory = work_->scratch();
     if (reports_) collect.recording = &report_.recording;
     return pipeline::collect_within(options_.resources, *work_, prepared_, placement_, runtime_, *source_, collect,
@@ -229,69 +243,97 @@ class Run {
     return source_ != nullptr;
   }
 
-  // Ranges of values that a smaller placement marks anew: those of the values whose scale they shared before.
-  void complete(calibration::Ranges& ranges) const {
-    const auto find = [&](const std::string& value) {
-      const auto mark = std::find_if(placement_.marks.begin(), placement_.marks.end(),
-                                     [&](const auto& m) { return m.value == value; });
-      return mark == placement_.marks.end() ? nullptr : &*mark;
-    };
-    for (const auto& mark : placement_.marks) {
-      if (mark.is_constant || ranges.contains(mark.value)) continue;
-      const auto* source = &mark;
-      while (source != nullptr && source->shares) source = find(*source->shares);
-      if (source != nullptr && ranges.contains(source->value)) ranges[mark.value] = ranges.at(source->value);
+  bool may_equalize() const {
+    const auto& wanted = options_.accuracy;
+    const bool acts = wanted.target || wanted.sensitivity == SensitivityMode::automatic;
+    return acts && wanted.equalize == EqualizeMode::automatic;
+  }
+
+  quantization::Params params_of(const quantization::Placement& placement, const calibration::Ranges& ranges) const {
+    std::vector<std::string> said_later;
+    return quantization::compute_all(prepared_.model, placement, ranges, extremes_, options_.config, said_later);
+  }
+
+  void equalize(calibration::Ranges& ranges) {
+    if (!may_equalize()) return;
+    const auto scope = profiler_.scope(pipeline::kSensitivityStage);
+    std::vector<calibration::Ranges> all{ranges};
+    for (const auto& [method, other] : other_ranges_) all.push_back(other);
+    auto done = pipeline::equalize(
+        prepared_, placement_, runtime_, *source_,
+        {.config = options_.config,
+         .resources = options_.resources,
+         .directory = work_->path(),
+         .weights = work_->scratch(),
+         .samples = replay_ ? kCompared : static_cast<std::size_t>(result_.samples),
+         .threads = options_.threads,
+         .ranges = std::move(all),
+         .params_of = [this](const auto& placement, const auto& of) { return params_of(placement, of); },
+         .progress = options_.progress,
+         .stop = options_.stop});
+    if (done.values.empty()) return;
+    placement_ = pipeline::place(prepared_, options_.config);
+    extremes_ = quantization::scan_weights(prepared_.model, placement_, options_.allow_nonfinite);
+    for (const auto& [value, range] : done.ranges) {
+      ranges[value] = range;
+      range_sources_[value] = calibration::method_name(CalibrationMethod::minmax);
+      for (auto& [method, other] : other_ranges_) other.erase(value);
+      report_.statistics.tensors.erase(value);  // of the value as it was
     }
+    equalized_ = std::move(done.values);
   }
 
   void refine(calibration::Ranges& ranges) {
     const auto scope = profiler_.scope(pipeline::kSensitivityStage);
-    complete(ranges);
-    const auto params_of = [&](const quantization::Placement& placement) {
-      std::vector<std::string> said_later;
-      return quantization::compute_all(prepared_.model, placement, ranges, extremes_, options_.config, said_later);
-    };
-    const auto write = [&](const quantization::Placement& placement, const std::filesystem::path& path) {
+    const auto write = [&](const quantization::Placement& placement, const quantization::Params& params,
+                           const std::filesystem::path& path) {
       onnx::Model model = prepared_.model;
       std::vector<std::string> said_later;
-      quantization::insert(model, placement, params_of(placement), options_.config, said_later);
+      quantization::insert(model, placement, params, options_.config, said_later);
       onnx::write_model(model, path, {options_.external_data_threshold});
     };
-    auto refined = pipeline::refine(prepared_, placement_, runtime_, *source_,
-                                    {.config = options_.config,
-                                     .accuracy = options_.accuracy,
-                                     .resources = options_.resources,
-                                     .directory = work_->path(),
-                                     .model = options_.model,
-                                     .samples = result_.samples,
-                                     .readable = replay_ ? kCompared : 0,
-                                     .threads = options_.threads,
-                                     .params_of = params_of,
-                                     .write = write,
-                                     .progress = options_.progress,
-                                     .stop = options_.stop});
+    auto refined = pipeline::refine(
+        prepared_, placement_, runtime_, *source_,
+        {.config = options_.config,
+         .accuracy = options_.accuracy,
+         .resources = options_.resources,
+         .directory = work_->path(),
+         .model = options_.model,
+         .samples = result_.samples,
+         .readable = replay_ ? kCompared : 0,
+         .threads = options_.threads,
+         .ranges = std::move(ranges),
+         .other_ranges = std::move(other_ranges_),
+         .params_of = [this](const auto& placement, const auto& of) { return params_of(placement, of); },
+         .write = write,
+         .progress = options_.progress,
+         .stop = options_.stop});
     placement_ = std::move(refined.placement);
+    ranges = std::move(refined.ranges);
+    for (const auto& mark : placement_.marks) {
+      if (!mark.is_constant && !mark.shares)
+        range_sources_.try_emplace(mark.value, calibration::method_name(range_options_.method.method));
+    }
+    for (const auto& choice : refined.result.methods) range_sources_[choice.value] = choice.method;
     result_.accuracy = std::move(refined.result);
+    result_.accuracy->equalized = std::move(equalized_);
   }
 
-  bool needs_histograms() const {
-    return reports_ || quantization::needs_histograms(pipeline::range_options(options_));
-  }
+  bool needs_histograms() const { return reports_ || quantization::needs_histograms(range_options_); }
 
   nlohmann::json run_identity(const onnx::Model& model) const {
-    return pipeline::run_identity(
-        {.model = model,
-         .output = options_.output,
-         .calibration_data = options_.calibration_data,
-         .config = options_.config,
-         .histograms = needs_histograms(),
-         .votes = quantization::needs_votes(options_.config, pipeline::range_options(options_)),
-         .allow_nonfinite = options_.allow_nonfinite,
-         .max_samples = options_.max_samples,
-         .batch_size = options_.batch_size,
-         .threads = options_.threads,
-         .spool_bfloat16 = options_.resources.spool_bfloat16,
-         .finetune = pipeline::tuning_identity(options_)});
+    return pipeline::run_identity({.model = model,
+                                   .output = options_.output,
+                                   .calibration_data = options_.calibration_data,
+                                   .config = options_.config,
+                                   .histograms = needs_histograms(),
+                                   .votes = quantization::needs_votes(options_.config, range_options_),
+                                   .allow_nonfinite = options_.allow_nonfinite,
+                                   .max_samples = options_.max_samples,
+                                   .batch_size = options_.batch_size,
+                                   .threads = options_.threads,
+                                   .spool_bfloat16 = options_.resources.spool_bfloat16,
+                                   .finetune = pipeline::tuning_identity(options_)});
   }
 
   void insert_pairs(const calibration::Ranges& ranges) {
@@ -300,8 +342,7 @@ class Run {
     const auto params =
         quantization::compute_all(prepared_.model, placement_, ranges, extremes_, options_.config, result_.notes);
     count_nodes(prepared_.model, placement_, params, result_);
-    record_activations(placement_, params, quantization::range_sources(placement_, pipeline::range_options(options_)),
-                       result_);
+    record_activations(placement_, params, range_sources_, result_);
     float_model_ = prepared_.model;
     quantization::insert(prepared_.model, placement_, params, options_.config, result_.notes);
   }
@@ -386,6 +427,7 @@ class Run {
   std::optional<pipeline::RunDirectory> work_;
   exec::Runtime runtime_;
   bool reports_;
+  quantization::RangeOptions range_options_;
   QuantizeResult result_;
   pipeline::RunReport report_;
 
@@ -394,6 +436,9 @@ class Run {
   onnx::Model float_model_;  // before the pairs were inserted
   quantization::Placement placement_;
   quantization::WeightExtremes extremes_;
+  std::map<std::string, std::string> range_sources_;
+  std::vector<EqualizedValue> equalized_;
+  std::vector<std::pair<CalibrationMethod, calibration::Ranges>> other_ranges_;
   std::optional<data::ReplayStream> replay_;
   std::unique_ptr<data::SampleSource> source_;
 };

@@ -43,6 +43,15 @@ quantization::RangeOptions range_options(const QuantizeOptions& options) {
   return {options.method, options.overrides, thread_count(options.threads)};
 }
 
+std::vector<CalibrationMethod> other_methods(const QuantizeOptions& options,
+                                             const calibration::Statistics& statistics) {
+  std::vector<CalibrationMethod> methods = options.accuracy.other_methods;
+  std::erase_if(methods, [&](CalibrationMethod method) {
+    return method == options.method.method || (method != CalibrationMethod::minmax && !statistics.has_histograms);
+  });
+  return methods;
+}
+
 void check_options(const QuantizeOptions& options) {
   if (options.threads < 0) throw usage_error("--threads must not be negative");
   if (options.workers < 1) throw usage_error("--workers must be at least 1");
@@ -93,8 +102,9 @@ std::string tuning_identity(const QuantizeOptions& options) {
       {"activation", static_cast<int>(c.activation_type)},
       {"weight", static_cast<int>(c.weight_type)},
       {"accuracy",
-       {static_cast<int>(options.accuracy.sensitivity), options.accuracy.target.value_or(0),
-        static_cast<int>(options.accuracy.metric), options.accuracy.command}},
+       {static_cast<int>(options.accuracy.sensitivity), static_cast<int>(options.accuracy.equalize),
+        options.accuracy.other_methods, options.accuracy.target.value_or(0), static_cast<int>(options.accuracy.metric),
+        options.accuracy.command}},
       {"symmetric", {c.activation_symmetric, c.weight_symmetric.value_or(false), c.weight_symmetric.has_value()}},
       {"channel", c.per_channel},
       {"reduce", c.reduce_range},

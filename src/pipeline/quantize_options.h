@@ -2,7 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "calibrate/statistics.h"
 #include "detent/quantize.h"
 #include "quantize/ranges.h"
 
@@ -15,6 +17,9 @@ void check_options(const QuantizeOptions& options);
 bool has_samples(const QuantizeOptions& options);
 
 quantization::RangeOptions range_options(const QuantizeOptions& options);
+
+/// AccuracyConfig::other_methods that these statistics suffice for.
+std::vector<CalibrationMethod> other_methods(const QuantizeOptions& options, const calibration::Statistics& statistics);
 
 /// All that the integers of a tuned layer depend on, beside model and samples; empty without fine-tuning.
 std::string tuning_identity(const QuantizeOptions& options);

@@ -4,19 +4,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "accuracy/float_choice.h"
 #include "accuracy/integer_chains.h"
-#include "accuracy/trial_model.h"
 #include "base/error.h"
+#include "calibrate/methods.h"
 #include "graph/index.h"
 #include "graph/work.h"
-#include "pipeline/collect.h"
 #include "pipeline/score_command.h"
 #include "pipeline/sweep_setup.h"
-#include "pipeline/trials.h"
+#include "pipeline/trial_runner.h"
 
 namespace detent::pipeline {
 namespace {
@@ -24,10 +25,13 @@ namespace {
 using accuracy::FloatChoice;
 
 // Inferences that measuring single marks may take for each calibration sample, and how many samples they run on.
-constexpr std::size_t kRunsPerSample = 4;
+constexpr std::size_t kRunsPerSample = 2;
 constexpr std::size_t kMostSamples = 4;
+// The same for trying other methods, of which one is taken that leaves at most this share of a value's error.
+constexpr std::size_t kMethodRunsPerSample = 1;
+constexpr double kBetterMethod = 0.9;
 // The same for whole assignments. Each takes a run of the float model beside its own.
-constexpr std::size_t kJudgingRunsPerSample = 6;
+constexpr std::size_t kJudgingRunsPerSample = 3;
 constexpr std::size_t kMostAssignments = 15;
 constexpr std::size_t kMostRemovals = 7;
 // Without a target: up to a tenth of the multiplications, for choices that take away at least 1 % of the error and
@@ -64,10 +68,15 @@ class Refiner {
         runtime_(runtime),
         source_(source),
         options_(options),
-        index_(prepared.model) {}
+        index_(prepared.model),
+        ranges_(options.ranges),
+        runner_options_{options.resources, options.directory, options.threads, options.progress, options.stop},
+        runner_(prepared, runtime, source, runner_options_) {}
 
   Refinement run() {
+    complete_ranges();
     measure();
+    if (options_.accuracy.sensitivity == SensitivityMode::automatic) try_methods();
     list_sensitivities();
     auto candidates = weigh();
     std::vector<FloatChoice> choices;
@@ -85,75 +94,168 @@ class Refiner {
                       "lower the target, or give --activation-type uint16; --sensitivity report tells more");
     }
     describe(choices, refined);
-    return {std::move(refined), std::move(result_)};
+    return {std::move(refined), std::move(ranges_), std::move(result_)};
   }
 
  private:
+  // Ranges of values that a smaller placement marks anew are those of the values whose scale they shared before.
+  void complete_ranges() {
+    for (const auto& mark : placement_.marks) {
+      const auto found = ranges_.find(root_of(mark).value);
+      if (!mark.is_constant && found != ranges_.end()) ranges_.try_emplace(mark.value, found->second);
+    }
+  }
+
+  const quantization::Mark& root_of(const quantization::Mark& mark) const {
+    const auto* root = &mark;
+    while (root->shares) {
+      const auto next = std::find_if(placement_.marks.begin(), placement_.marks.end(),
+                                     [&](const auto& m) { return m.value == *root->shares; });
+      if (next == placement_.marks.end()) break;
+      root = &*next;
+    }
+    return *root;
+  }
+
+  quantization::Params params_of(const quantization::Placement& placement) const {
+    return options_.params_of(placement, ranges_);
+  }
+
   // Marks are measured one at a time where the inferences allow it, else in groups of neighbours that share the result.
   void measure() {
-    const auto params = options_.params_of(placement_);
+    const auto params = params_of(placement_);
+    const auto roundings = accuracy::roundings_of(params);
     std::vector<std::string> all;
     for (const auto& mark : placement_.marks) {
       if (params.contains(mark.value)) all.push_back(mark.value);
     }
     const std::size_t allowed = std::max<std::size_t>(kRunsPerSample * options_.samples, 8);
     const std::size_t group = (all.size() + allowed - 1) / allowed;
-    std::vector<std::vector<std::string>> trials;
-    for (std::size_t at = 0; at < all.size(); at += group) {
-      const auto end = all.begin() + static_cast<std::ptrdiff_t>(std::min(at + group, all.size()));
-      trials.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(at), end);
+    std::vector<accuracy::Trial> trials;
+    for (std::size_t at = 0; at < all.size(); ++at) {
+      if (at % group == 0) trials.emplace_back();
+      trials.back()[all[at]] = &roundings.at(all[at]);
     }
     // Beside the trials, the float model runs on each sample.
-    const std::size_t samples = std::clamp<std::size_t>(allowed / (trials.size() + 1), 1, kMostSamples);
-    const auto results = run_trials(placement_, params, trials, samples);
+    measuring_samples_ = std::clamp<std::size_t>(allowed / (trials.size() + 1), 1, kMostSamples);
+    const auto results = runner_.run(placement_, params, trials, measuring_samples_);
     for (std::size_t t = 0; t < trials.size(); ++t) {
-      for (const auto& mark : trials[t]) errors_[mark] = noise_of(results[t]) / static_cast<double>(trials[t].size());
+      for (const auto& [mark, rounding] : trials[t])
+        errors_[mark] = noise_of(results[t]) / static_cast<double>(trials[t].size());
+    }
+    is_each_measured_ = group == 1;
+  }
+
+  /// A range that a value could have instead.
+  struct Alternative {
+    const quantization::Mark* mark = nullptr;
+    std::optional<CalibrationMethod> method;  // unset: the range that it has
+    calibration::Range range;
+    accuracy::Rounding rounding;
+  };
+
+  // Of the values that do most harm, each takes the range that does least, unless that is no better for all of them.
+  void try_methods() {
+    const auto params = params_of(placement_);
+    const auto alternatives = list_alternatives(params);
+    std::vector<accuracy::Trial> trials;
+    for (const auto& alternative : alternatives) trials.push_back({{alternative.mark->value, &alternative.rounding}});
+    if (trials.empty()) return;
+    const auto results = runner_.run(placement_, params, trials, measuring_samples_);
+    const auto ranges_before = ranges_;
+    const auto errors_before = errors_;
+    for (std::size_t i = 0; i < alternatives.size();) {
+      const auto& value = alternatives[i].mark->value;
+      const Alternative* best = nullptr;
+      double least = errors_.at(value), before = least;
+      for (; i < alternatives.size() && alternatives[i].mark->value == value; ++i) {
+        const double error = noise_of(results[i]);
+        if (!alternatives[i].method) before = least = error;
+        if (error >= least) continue;
+        least = error;
+        best = &alternatives[i];
+      }
+      if (best == nullptr || least > kBetterMethod * before) continue;
+      adopt(*best);
+      result_.methods.push_back({value, std::string(calibration::method_name(*best->method)), before, least});
+      errors_[value] = least;
+    }
+    if (result_.methods.empty()) return;
+    if (is_better_than(ranges_before)) return;
+    ranges_ = ranges_before;
+    errors_ = errors_before;
+    result_.methods.clear();
+  }
+
+  // With everything rounded: what is good for each value alone may not be so for all of them.
+  bool is_better_than(const calibration::Ranges& before) {
+    const auto params = params_of(placement_);
+    const auto now = accuracy::roundings_of(params);
+    const auto then = accuracy::roundings_of(options_.params_of(placement_, before));
+    const std::vector<accuracy::Trial> trials{whole(now), whole(then)};
+    const auto results = runner_.run(placement_, params, trials, judging_samples());
+    return noise_of(results[0]) < noise_of(results[1]);
+  }
+
+  static accuracy::Trial whole(const accuracy::Roundings& roundings) {
+    accuracy::Trial trial;
+    for (const auto& [mark, rounding] : roundings) trial[mark] = &rounding;
+    return trial;
+  }
+
+  // As many as the inferences allow, those of one value together.
+  std::vector<Alternative> list_alternatives(const quantization::Params& params) const {
+    const std::size_t most = kMethodRunsPerSample * options_.samples / measuring_samples_;
+    std::vector<Alternative> all;
+    for (const auto& [value, error] : by_error()) {
+      const auto mark = std::find_if(placement_.marks.begin(), placement_.marks.end(),
+                                     [&, v = value](const auto& m) { return m.value == v; });
+      const auto own = ranges_.find(value);
+      if (mark->is_constant || mark->shares || own == ranges_.end()) continue;
+      std::vector<Alternative> of_value;
+      if (!is_each_measured_) of_value.push_back({&*mark, {}, own->second, {params.at(value)}});
+      for (const auto& [method, ranges] : options_.other_ranges) {
+        const auto other = ranges.find(value);
+        if (other == ranges.end() || (other->second.min == own->second.min && other->second.max == own->second.max))
+          continue;
+        of_value.push_back({&*mark, method, other->second, {params.at(value)}});
+        auto changed = ranges_;
+        changed[value] = other->second;
+        of_value.back().rounding.params = options_.params_of(placement_, changed).at(value);
+      }
+      if (of_value.empty() || !of_value.back().method) continue;
+      if (all.size() + of_value.size() + 1 > most) break;
+      std::move(of_value.begin(), of_value.end(), std::back_inserter(all));
+    }
+    return all;
+  }
+
+  // For all marks that have the value's range now.
+  void adopt(const Alternative& chosen) {
+    const auto& source = placement_.source_of(chosen.mark->value);
+    for (const auto& mark : placement_.marks) {
+      if (!mark.is_constant && placement_.source_of(root_of(mark).value) == source) ranges_[mark.value] = chosen.range;
     }
   }
 
-  std::vector<TrialResult> run_trials(const quantization::Placement& placement, const quantization::Params& params,
-                                      const std::vector<std::vector<std::string>>& trials, std::size_t samples) {
-    const auto model = accuracy::make_trial_model(prepared_.model, prepared_.types, placement, params);
-    const auto directory = options_.directory / "trials";
-    std::filesystem::remove_all(directory);  // an interrupted run's, whose trials may have been others
-    std::filesystem::create_directory(directory);
-    plan_sweep(directory);
-    auto results = pipeline::run_trials(model, params, trials, runtime_, source_,
-                                        {.samples = samples,
-                                         .threads = options_.threads,
-                                         .cuts = model.map_cuts(sweep_->cuts),
-                                         .spool = sweep_->spool.get(),
-                                         .progress = options_.progress,
-                                         .stop = options_.stop});
-    sweep_->spool.reset();
-    std::filesystem::remove_all(directory);
-    return results;
-  }
-
-  // The cuts serve all trials; each lot of them has a spool of its own.
-  void plan_sweep(const std::filesystem::path& directory) {
-    if (!sweep_) {
-      const planning::Circumstances circumstances{placement_.to_observe().size(), false, thread_count(options_.threads),
-                                                  1, 0};
-      sweep_ =
-          set_up_sweep(prepared_, placement_, runtime_, source_, circumstances, options_.resources, directory, nullptr);
-    } else if (!sweep_->cuts.empty()) {
-      sweep_->spool = make_spool(options_.resources, sweep_->plan ? sweep_->plan->spool_memory : 0, directory);
+  std::vector<std::pair<std::string, double>> by_error() const {
+    std::vector<std::pair<std::string, double>> sorted;
+    for (const auto& mark : placement_.marks) {
+      const auto found = errors_.find(mark.value);
+      if (found != errors_.end()) sorted.emplace_back(mark.value, found->second);
     }
+    std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    return sorted;
   }
 
   void list_sensitivities() {
-    for (const auto& mark : placement_.marks) {
-      const auto found = errors_.find(mark.value);
-      if (found == errors_.end()) continue;
-      const int producer = index_.producer(mark.value);
-      const auto readers = index_.consumers(mark.value);
+    for (const auto& [value, error] : by_error()) {
+      const int producer = index_.producer(value);
+      const auto readers = index_.consumers(value);
       const int node = producer != graph::kNone ? producer : readers.empty() ? graph::kNone : readers.front();
-      result_.sensitivities.push_back({mark.value, node == graph::kNone ? "" : label(static_cast<std::size_t>(node)),
-                                       mark.is_weight, found->second});
+      result_.sensitivities.push_back({value, node == graph::kNone ? "" : label(static_cast<std::size_t>(node)),
+                                       index_.initializer(value) != graph::kNone, error});
     }
-    std::stable_sort(result_.sensitivities.begin(), result_.sensitivities.end(),
-                     [](const auto& a, const auto& b) { return a.error > b.error; });
   }
 
   // The products in integers, each with its share of the multiplications.
@@ -231,10 +333,10 @@ class Refiner {
   }
 
   TrialResult judge(const quantization::Placement& placement) {
-    const auto params = options_.params_of(placement);
-    std::vector<std::string> all;
-    for (const auto& mark : placement.marks) all.push_back(mark.value);
-    return run_trials(placement, params, {all}, judging_samples()).front();
+    const auto params = params_of(placement);
+    const auto roundings = accuracy::roundings_of(params);
+    const accuracy::Trial all = whole(roundings);
+    return runner_.run(placement, params, {&all, 1}, judging_samples()).front();
   }
 
   // Relative to the float model's.
@@ -242,7 +344,7 @@ class Refiner {
     const auto& command = options_.accuracy.command;
     if (!float_score_) float_score_ = score_by_command(command, options_.model);
     const auto path = options_.directory / "candidate.onnx";
-    options_.write(placement, path);
+    options_.write(placement, params_of(placement), path);
     const double found = score_by_command(command, path);
     std::filesystem::remove(path);
     return found / *float_score_;
@@ -273,7 +375,11 @@ class Refiner {
   data::SampleSource& source_;
   const RefineOptions& options_;
   graph::Index index_;
-  std::optional<SweepSetup> sweep_;
+  calibration::Ranges ranges_;
+  TrialRunnerOptions runner_options_;
+  TrialRunner runner_;
+  std::size_t measuring_samples_ = 1;
+  bool is_each_measured_ = true;
   accuracy::MarkErrors errors_;
   double other_macs_ = 0;  // share of the multiplications that are in float anyway
   std::optional<double> float_score_;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "detent/progress.h"
@@ -25,23 +26,27 @@ struct RefineOptions {
   std::uint64_t samples = 0;        // of the source
   std::size_t readable = 0;         // of them, those that can be read again, at the beginning; 0: all
   int threads = 0;
+  calibration::Ranges ranges;  // of the activations
+  /// Ranges by AccuracyConfig::other_methods.
+  std::vector<std::pair<CalibrationMethod, calibration::Ranges>> other_ranges;
   /// Scales and zero points of a placement.
-  std::function<quantization::Params(const quantization::Placement&)> params_of;
+  std::function<quantization::Params(const quantization::Placement&, const calibration::Ranges&)> params_of;
   /// Writes the model with the pairs of a placement.
-  std::function<void(const quantization::Placement&, const std::filesystem::path&)> write;
+  std::function<void(const quantization::Placement&, const quantization::Params&, const std::filesystem::path&)> write;
   Progress progress = {};
   std::stop_token stop = {};
 };
 
 struct Refinement {
   quantization::Placement placement;
+  calibration::Ranges ranges;
   AccuracyResult result;
 };
 
-/// Measures each mark of `placement` alone, and decides what stays in float: what reaches the target, or without one
-/// what makes most of the error, up to a tenth of the multiplications. Takes at most ten times the inferences of the
-/// samples, without a target five times; a command runs on up to 15 models. Throws bad_input when the command fails or
-/// prints no number.
+/// Measures each mark of `placement` alone, tries other methods for the values that do most harm, and decides what
+/// stays in float: what reaches the target, or without one what makes most of the error, up to a tenth of the
+/// multiplications. Takes about seven inferences for each sample, without a target four; a command runs on up to 15
+/// models. Throws bad_input when the command fails or prints no number.
 Refinement refine(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                   data::SampleSource& source, const RefineOptions& options);
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "accuracy/fake_quantizer.h"
 #include "base/failpoint.h"
 #include "exec/sweep.h"
 #include "pipeline/floats.h"
@@ -12,18 +11,31 @@
 namespace detent::pipeline {
 namespace {
 
+// Shows values to those who asked, by their marks.
+class Watcher : public exec::TapReceiver {
+ public:
+  Watcher() = default;
+  Watcher(decltype(TrialOptions::watch) watch, std::vector<std::string> marks)
+      : watch_(std::move(watch)), marks_(std::move(marks)) {}
+  void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor&) override {
+    if (!marks_.at(tap).empty()) watch_(marks_[tap], tensor);
+  }
+
+ private:
+  decltype(TrialOptions::watch) watch_;
+  std::vector<std::string> marks_;
+};
+
 // Each pair of a sample and a trial goes through the sweep like a sample of its own; the float model's run, trial 0,
 // comes before those that are compared with it.
 class Trials {
  public:
-  Trials(const accuracy::TrialModel& model, const quantization::Params& params,
-         std::span<const std::vector<std::string>> trials, const exec::Runtime& runtime, data::SampleSource& source,
-         const TrialOptions& options)
+  Trials(const accuracy::TrialModel& model, std::span<const accuracy::Trial> trials, const exec::Runtime& runtime,
+         data::SampleSource& source, const TrialOptions& options)
       : model_(model),
         trials_(trials),
         source_(source),
         options_(options),
-        quantizer_(params),
         branch_(
             runtime, model.model, model.types, options.cuts, options.spool,
             {.session = {.tuning = exec::Tuning::lean, .threads = options.threads, .stop = options.stop, .edits = true},
@@ -54,7 +66,8 @@ class Trials {
       const auto found = model_.mark_of.find(tap);
       marks.push_back(found == model_.mark_of.end() ? "" : found->second);
     }
-    quantizer_.expect(std::move(marks));
+    quantizer_.expect(marks);
+    watcher_ = Watcher(options_.watch, std::move(marks));
     if (segment == 0) {
       source_.rewind();
     } else {
@@ -76,10 +89,11 @@ class Trials {
                   const std::vector<std::size_t>& points) {
     std::vector<data::Array> reference;
     for (std::size_t t = 0; t < runs_per_sample(); ++t) {
-      static const std::vector<std::string> kNone;
-      quantizer_.switch_on(t == 0 ? kNone : trials_[t - 1]);
+      quantizer_.switch_on(t == 0 ? nullptr : &trials_[t - 1]);
+      exec::TapReceiver* receiver = &quantizer_;
+      if (t == 0 && options_.watch) receiver = &watcher_;
       const std::size_t run = s * runs_per_sample() + t;
-      auto values = stage.run(run, inputs, fmt::format("trial {} on sample {}", t, s + 1), &quantizer_);
+      auto values = stage.run(run, inputs, fmt::format("trial {} on sample {}", t, s + 1), receiver);
       if (options_.spool != nullptr) branch_.release(segment, run, true);
       if (t == 0) {
         reference = std::move(values);
@@ -108,10 +122,11 @@ class Trials {
   }
 
   const accuracy::TrialModel& model_;
-  std::span<const std::vector<std::string>> trials_;
+  std::span<const accuracy::Trial> trials_;
   data::SampleSource& source_;
   const TrialOptions& options_;
   accuracy::FakeQuantizer quantizer_;
+  Watcher watcher_;
   exec::Branch branch_;
   std::vector<TrialResult> results_;
   std::size_t samples_ = 0;
@@ -120,10 +135,10 @@ class Trials {
 
 }  // namespace
 
-std::vector<TrialResult> run_trials(const accuracy::TrialModel& model, const quantization::Params& params,
-                                    std::span<const std::vector<std::string>> trials, const exec::Runtime& runtime,
-                                    data::SampleSource& source, const TrialOptions& options) {
-  return Trials(model, params, trials, runtime, source, options).run();
+std::vector<TrialResult> run_trials(const accuracy::TrialModel& model, std::span<const accuracy::Trial> trials,
+                                    const exec::Runtime& runtime, data::SampleSource& source,
+                                    const TrialOptions& options) {
+  return Trials(model, trials, runtime, source, options).run();
 }
 
 double noise_of(const TrialResult& result) {

@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <stop_token>
 #include <string>
 #include <vector>
 
+#include "accuracy/fake_quantizer.h"
 #include "accuracy/trial_model.h"
 #include "data/sample.h"
 #include "detent/progress.h"
@@ -23,6 +25,8 @@ struct TrialOptions {
   int threads = 0;
   std::vector<int> cuts = {};     // of the trial model
   store::Spool* spool = nullptr;  // needed where it is cut
+  /// Is shown the marked values of the float model's runs, by their marks; may be empty.
+  std::function<void(const std::string& mark, const exec::TensorView& value)> watch = {};
   Progress progress = {};
   std::stop_token stop = {};
 };
@@ -30,11 +34,11 @@ struct TrialOptions {
 /// One entry for each point of the trial model, over all samples.
 using TrialResult = std::vector<PairSums>;
 
-/// Runs every trial, a list of marks that are rounded, on the first samples. One sweep serves all of them: each segment
-/// is loaded once. Results depend neither on cuts nor on the order of trials.
-std::vector<TrialResult> run_trials(const accuracy::TrialModel& model, const quantization::Params& params,
-                                    std::span<const std::vector<std::string>> trials, const exec::Runtime& runtime,
-                                    data::SampleSource& source, const TrialOptions& options);
+/// Runs every trial on the first samples. One sweep serves all of them: each segment is loaded once. Results depend
+/// neither on cuts nor on the order of trials.
+std::vector<TrialResult> run_trials(const accuracy::TrialModel& model, std::span<const accuracy::Trial> trials,
+                                    const exec::Runtime& runtime, data::SampleSource& source,
+                                    const TrialOptions& options);
 
 /// Mean over the points of noise / signal; points without signal are left out.
 double noise_of(const TrialResult& result);

@@ -28,27 +28,52 @@ TEST(FakeQuantize, EachChannelHasItsScale) {
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_FLOAT_EQ(values[i], expected[i]) << i;
 }
 
+float passed(FakeQuantizer& quantizer, std::size_t tap, std::size_t count) {
+  std::vector<float> values(count, 0.7F);
+  const std::vector<std::int64_t> shape{static_cast<std::int64_t>(count)};
+  const auto bytes = std::as_writable_bytes(std::span(values));
+  quantizer.receive(tap, {onnx::DataType::float32, shape, bytes, bytes}, kSerial);
+  for (const float v : values) EXPECT_EQ(v, values.front());
+  return values.front();
+}
+
 TEST(FakeQuantizer, RoundsOnlyWhatIsSwitchedOn) {
-  const quantization::Params params{{"a", {QuantType::uint8, {{1.0F, 0}}, {}, "a", {}}},
-                                    {"b", {QuantType::uint8, {{1.0F, 0}}, {}, "b", {}}}};
-  FakeQuantizer quantizer(params);
+  const auto roundings = roundings_of(
+      {{"a", {QuantType::uint8, {{1.0F, 0}}, {}, "a", {}}}, {"b", {QuantType::uint8, {{1.0F, 0}}, {}, "b", {}}}});
+  FakeQuantizer quantizer;
   quantizer.expect({"a", "", "b"});
-  const auto passed = [&](std::size_t tap, std::size_t count) {
-    std::vector<float> values(count, 0.7F);
-    const std::vector<std::int64_t> shape{static_cast<std::int64_t>(count)};
+  EXPECT_EQ(passed(quantizer, 0, 5), 0.7F);
+  const Trial first{{"a", &roundings.at("a")}, {"unknown", &roundings.at("b")}};
+  quantizer.switch_on(&first);
+  EXPECT_EQ(passed(quantizer, 0, 5), 1.0F);
+  EXPECT_EQ(passed(quantizer, 0, 200'001), 1.0F) << "in several pieces";
+  EXPECT_EQ(passed(quantizer, 1, 5), 0.7F);
+  EXPECT_EQ(passed(quantizer, 2, 5), 0.7F);
+  const Trial second{{"b", &roundings.at("b")}};
+  quantizer.switch_on(&second);
+  EXPECT_EQ(passed(quantizer, 0, 5), 0.7F);
+  EXPECT_EQ(passed(quantizer, 2, 5), 1.0F);
+  quantizer.switch_on(nullptr);
+  EXPECT_EQ(passed(quantizer, 2, 5), 0.7F);
+}
+
+TEST(FakeQuantizer, MultipliesChannelsBeforeTheyAreRounded) {
+  Rounding rounding{{QuantType::uint8, {{1.0F, 128}}, {}, "a", {}}, {1, 0.5F, 4}, 1};
+  FakeQuantizer quantizer;
+  quantizer.expect({"a"});
+  const Trial trial{{"a", &rounding}};
+  quantizer.switch_on(&trial);
+  const std::vector<float> given{1.2F, -3.4F, 5, 7, 0.3F, 0.1F};
+  const auto rounded = [&](std::vector<std::int64_t> shape) {
+    std::vector<float> values = given;
     const auto bytes = std::as_writable_bytes(std::span(values));
-    quantizer.receive(tap, {onnx::DataType::float32, shape, bytes, bytes}, kSerial);
-    for (const float v : values) EXPECT_EQ(v, values.front());
-    return values.front();
+    quantizer.receive(0, {onnx::DataType::float32, shape, bytes, bytes}, kSerial);
+    return values;
   };
-  quantizer.switch_on({"a", "unknown"});
-  EXPECT_EQ(passed(0, 5), 1.0F);
-  EXPECT_EQ(passed(0, 200'001), 1.0F) << "in several pieces";
-  EXPECT_EQ(passed(1, 5), 0.7F);
-  EXPECT_EQ(passed(2, 5), 0.7F);
-  quantizer.switch_on({"b"});
-  EXPECT_EQ(passed(0, 5), 0.7F);
-  EXPECT_EQ(passed(2, 5), 1.0F);
+  // By hand: channels of two elements, x · f rounded, over f.
+  EXPECT_EQ(rounded({1, 3, 2}), (std::vector<float>{1, -3, 4, 8, 0.25F, 0}));
+  rounding.factor_axis = -1;
+  EXPECT_EQ(rounded({2, 3}), (std::vector<float>{1, -4, 5, 7, 0, 0}));
 }
 
 }  // namespace

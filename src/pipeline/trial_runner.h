@@ -1,0 +1,52 @@
+// Trials within what the user allows: how the model is cut for them, and where what waits between the cuts rests.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "detent/progress.h"
+#include "detent/resources.h"
+#include "pipeline/prepare.h"
+#include "pipeline/sweep_setup.h"
+#include "pipeline/trials.h"
+
+namespace detent::pipeline {
+
+struct TrialRunnerOptions {
+  Resources resources;
+  std::filesystem::path directory;  // for working files
+  int threads = 0;
+  Progress progress = {};
+  std::stop_token stop = {};
+};
+
+/// Runs trials of one model. The cuts are planned once and serve all of them; each call has a spool of its own.
+class TrialRunner {
+ public:
+  /// Everything must outlive the runner.
+  TrialRunner(const Prepared& prepared, const exec::Runtime& runtime, data::SampleSource& source,
+              const TrialRunnerOptions& options)
+      : prepared_(prepared), runtime_(runtime), source_(source), options_(options) {}
+
+  /// run_trials() on the marks of `placement` that have parameters. Throws resource when the budget cannot be met.
+  std::vector<TrialResult> run(const quantization::Placement& placement, const quantization::Params& params,
+                               std::span<const accuracy::Trial> trials, std::size_t samples,
+                               decltype(TrialOptions::watch) watch = {});
+
+ private:
+  void plan_sweep(const quantization::Placement& placement, const std::filesystem::path& directory);
+
+  const Prepared& prepared_;
+  const exec::Runtime& runtime_;
+  data::SampleSource& source_;
+  const TrialRunnerOptions& options_;
+  std::optional<SweepSetup> sweep_;
+};
+
+}  // namespace detent::pipeline
