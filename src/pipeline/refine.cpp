@@ -24,8 +24,10 @@ namespace {
 
 using accuracy::FloatChoice;
 
-// Inferences that measuring single marks may take for each calibration sample, and how many samples they run on.
-constexpr std::size_t kRunsPerSample = 2;
+// Inferences that measuring single marks may take for each calibration sample, with a target and without, and how many
+// samples they run on.
+constexpr std::size_t kRunsPerSampleForTarget = 2;
+constexpr std::size_t kRunsPerSample = 3;
 constexpr std::size_t kMostSamples = 4;
 // The same for trying other methods, of which one is taken that leaves at most this share of a value's error.
 constexpr std::size_t kMethodRunsPerSample = 1;
@@ -129,7 +131,8 @@ class Refiner {
     for (const auto& mark : placement_.marks) {
       if (params.contains(mark.value)) all.push_back(mark.value);
     }
-    const std::size_t allowed = std::max<std::size_t>(kRunsPerSample * options_.samples, 8);
+    const std::size_t runs = options_.accuracy.target ? kRunsPerSampleForTarget : kRunsPerSample;
+    const std::size_t allowed = std::max<std::size_t>(runs * options_.samples, 8);
     const std::size_t group = (all.size() + allowed - 1) / allowed;
     std::vector<accuracy::Trial> trials;
     for (std::size_t at = 0; at < all.size(); ++at) {
