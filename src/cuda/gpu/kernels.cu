@@ -1,7 +1,7 @@
 // All kernels, for the GPU.
 #include <cuda_runtime.h>
 
-#include "cuda/bfloat16.h"
+#include "cuda/kernel_list.h"
 #include "cuda/launch.h"
 
 namespace detent::cuda {
@@ -41,6 +41,8 @@ void launch(const Stream& stream, const Kernel& kernel, unsigned blocks, std::si
   check_launch(__PRETTY_FUNCTION__);
 }
 
-template void launch(const Stream&, const ToBfloat16&, unsigned, std::size_t);
+#define DETENT_KERNEL(name) template void launch(const Stream&, const name&, unsigned, std::size_t);
+DETENT_KERNELS
+#undef DETENT_KERNEL
 
 }  // namespace detent::cuda
