@@ -133,7 +133,11 @@ class Run {
     auto ranges = calibrate();
     if (measures_accuracy()) refine(ranges);
     insert_pairs(ranges);
-    if (options_.finetune.rounding != Rounding::nearest) finetune();
+    if (options_.finetune.rounding != Rounding::nearest) {
+      finetune();
+    } else if (!options_.device.is_cpu()) {
+      result_.notes.emplace_back("nothing ran on the device: it is for fine-tuning (--finetune)");
+    }
     write();
     if (reports_) compare_models();
     work_->finish();
