@@ -73,7 +73,7 @@ void CudaSolver::check_memory(const std::string& layer, const LayerGeometry& geo
   const auto ranges = share_rows(rows, groups, devices_.size());
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     Device& device = devices_[i]->current();
-    const std::uint64_t scratch = device.matmuls ? 0 : kMatmulScratch;
+    const std::uint64_t scratch = device.libraries().matmuls ? 0 : kMatmulScratch;
     if (i == 0 && !streamed)
       device.memory().require(scratch + GramSumsOnDevice::bytes_for(geometry, input_shape), layer);
     if (streamed) {

@@ -31,8 +31,8 @@ using finetune::LayerKind;
 using Dims = std::vector<int>;
 
 ConvolutionContext& context_of(Device& device) {
-  if (!device.convolutions) device.convolutions = std::make_shared<ConvolutionContext>(device);
-  return *device.convolutions;
+  if (!device.libraries().convolutions) device.libraries().convolutions = std::make_shared<ConvolutionContext>(device);
+  return *device.libraries().convolutions;
 }
 
 int narrow(std::int64_t value) {
