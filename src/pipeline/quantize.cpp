@@ -35,6 +35,7 @@
 #include "quantize/params.h"
 #include "quantize/placement.h"
 #include "quantize/ranges.h"
+#include "shim/cuda_driver.h"
 #include "shim/ranks.h"
 
 namespace detent {
@@ -139,7 +140,11 @@ class Run {
       refine(ranges);
     }
     insert_pairs(ranges);
-    if (options_.finetune.rounding != Rounding::nearest) finetune();
+    if (options_.finetune.rounding != Rounding::nearest) {
+      finetune();
+    } else if (!options_.device.is_cpu()) {
+      result_.notes.emplace_back("nothing ran on the device: it is for fine-tuning (--finetune)");
+    }
     write();
     if (reports_) compare_models();
     work_->finish();
@@ -358,6 +363,7 @@ class Run {
     if (config.only_heaviest_layer) config.nodes = {heaviest_layer()};
     result_.layers = pipeline::finetune(float_model_, prepared_.types, prepared_.model, runtime_, *source_,
                                         {.config = config,
+                                         .device = options_.device,
                                          .threads = options_.threads,
                                          .spool = *spool,
                                          .state_seconds = state_seconds(),
@@ -453,6 +459,7 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   }
   pipeline::check_apart(written_files(options), options.calibration_data, options.statistics);
   pipeline::check_report_paths(options.report, options.trace);
+  shim::require_cuda(options.device.cuda);
   return Run(options).run();
 }
 

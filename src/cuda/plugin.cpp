@@ -1,0 +1,23 @@
+// The plugin's entries: one for each room that uses GPUs, each of that room's own version.
+#include "cuda/device.h"
+#include "cuda/solver.h"
+#include "shim/cuda_driver.h"
+
+namespace detent::cuda {
+namespace {
+
+void require(int device) { facts_of(device); }
+
+}  // namespace
+}  // namespace detent::cuda
+
+extern "C" __attribute__((visibility("default"))) const detent::shim::CudaProbe* detent_cuda_probe(int version) {
+  static const detent::shim::CudaProbe probe{&detent::cuda::require};
+  return version == detent::shim::kCudaProbeVersion ? &probe : nullptr;
+}
+
+extern "C" __attribute__((visibility("default"))) detent::finetune::LayerSolver* detent_cuda_solver(
+    int version, const detent::DeviceConfig& config, const detent::finetune::Kernels& kernels) {
+  if (version != detent::finetune::kCudaSolverVersion) return nullptr;
+  return detent::cuda::make_solver(config, kernels).release();
+}

@@ -1,0 +1,103 @@
+"""--device: what is refused where there is no GPU, and that the plain binary knows nothing of CUDA."""
+
+import os
+import pathlib
+import subprocess
+
+import pytest
+import support
+from failures import DEVICE, RESOURCE, USAGE, Place
+from support import Path
+
+ADAROUND = ["--finetune", "adaround", "--num-iterations", 10]
+
+
+@pytest.fixture
+def no_driver() -> None:
+    if pathlib.Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a GPU")
+
+
+def test_the_binary_is_free_of_cuda() -> None:
+    needed = subprocess.run(["ldd", support.DETENT], capture_output=True, text=True, check=True).stdout
+    assert not [line for line in needed.splitlines() if any(word in line.lower() for word in ("cuda", "cublas", "cudnn", "nvidia"))]
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda", "cuda:1,cuda:0"])
+@pytest.mark.parametrize("rest", [[], ADAROUND])
+def test_without_a_driver(device: str, rest: list, place: Place, model: Path, data: Path, no_driver: None) -> None:
+    line = place.refused(DEVICE, "no CUDA driver|CUDA driver does not start|sees no device", model, data, "--device", device, *rest)
+    assert "--device cpu" in line
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:-1", "cuda:0,", "cuda:0,cuda:0", ""])
+def test_what_is_no_device(device: str, place: Place, model: Path, data: Path) -> None:
+    place.refused(USAGE, "device", model, data, f"--device={device}")
+
+
+@pytest.mark.parametrize(
+    "option", [("--device-memory-budget", "1GiB"), ("--device-precision", "tf32"), ("--device-layout", "nhwc"), ("--pin-memory",)]
+)
+def test_options_of_gpus_need_one(option: tuple, place: Place, model: Path, data: Path) -> None:
+    place.refused(USAGE, "--device cuda:0|runs on the CPU", model, data, "--finetune", "adaround", *option)
+
+
+def test_cpu_is_the_default(place: Place, model: Path, data: Path) -> None:
+    plain, named = place.out / "a.onnx", place.out / "b.onnx"
+    support.quantize(model, plain, data, *ADAROUND)
+    support.quantize(model, named, data, "--device", "cpu", *ADAROUND)
+    assert support.sha256(plain) == support.sha256(named)
+
+
+# From here on a device that is the host: the plugin with its kernels run by the CPU, and a driver that says it has two.
+
+
+@pytest.fixture
+def on_host() -> dict:
+    plugin = os.environ.get("CUDA_ON_HOST", "")
+    if not pathlib.Path(plugin).exists():
+        pytest.skip("no plugin for the host was built (no oneDNN)")
+    return {**os.environ, "DETENT_CUDA_PLUGIN": plugin, "LD_LIBRARY_PATH": os.environ["CUDA_DRIVER"]}
+
+
+@pytest.mark.parametrize("form", ["gram", "streamed"])
+@pytest.mark.parametrize("rounding", ["adaround", "adaquant"])
+def test_finds_what_the_cpu_finds(form: str, rounding: str, place: Place, model: Path, data: Path, on_host: dict) -> None:
+    options = ["--finetune", rounding, "--form", form, "--num-iterations", 40]
+    options += ["--learning-rate", 0.1 if rounding == "adaround" else 1e-3]
+    cpu = support.quantize(model, place.out / "cpu.onnx", data, *options)
+    one = support.quantize(model, place.out / "one.onnx", data, *options, "--device", "cuda:0", env=on_host)
+    two = support.quantize(model, place.out / "two.onnx", data, *options, "--device", "cuda:0,cuda:1", env=on_host)
+    support.check_model(place.out / "one.onnx")
+    assert support.sha256(place.out / "one.onnx") == support.sha256(place.out / "two.onnx")
+    for ours, theirs in zip(one["layers"], cpu["layers"], strict=True):
+        assert ours["name"] == theirs["name"]
+        assert ours["error_after"] == pytest.approx(theirs["error_after"], rel=0.1, abs=0.02 * theirs["error_before"])
+    assert any("cuda:0" in note for note in one["notes"])
+    assert any("cuda:1" in note for note in two["notes"])
+
+
+def test_gptq_says_what_the_cpu_did(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    result = support.quantize(model, place.output, data, "--finetune", "gptq", "--device", "cuda", env=on_host)
+    assert any("GPTQ itself was solved by the CPU" in note for note in result["notes"])
+
+
+def test_says_when_there_is_nothing_for_a_device(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    result = support.quantize(model, place.output, data, "--device", "cuda", env=on_host)
+    assert any("--finetune" in note for note in result["notes"])
+
+
+def test_memory_budget_of_a_device(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    place.environment = {**place.environment, **on_host, "TMPDIR": str(place.temporary)}
+    line = place.refused(RESOURCE, "cuda:0", model, data, *ADAROUND, "--device", "cuda:0", "--device-memory-budget", "64KiB")
+    assert "--device-memory-budget" in line
+
+
+def test_a_device_that_the_driver_does_not_have(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    place.environment = {**place.environment, **on_host, "TMPDIR": str(place.temporary)}
+    place.refused(DEVICE, "cuda:2: the CUDA driver sees 2 devices", model, data, "--device", "cuda:2")
+
+
+def test_a_driver_without_a_plugin(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    place.environment = {**place.environment, **on_host, "TMPDIR": str(place.temporary), "DETENT_CUDA_PLUGIN": "/nonexistent/p.so"}
+    place.refused(DEVICE, "/nonexistent/p.so", model, data, "--device", "cuda:0")
