@@ -22,6 +22,9 @@ class GramAccumulator {
 
   /// `input` of this shape, and the layer's output for it.
   void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target);
+  /// The same for some of its columns.
+  void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
+           std::span<const std::size_t> columns);
   /// The form of all that was added. The accumulator is empty afterwards and cannot be used again.
   GramForm take();
 
@@ -35,7 +38,9 @@ class GramAccumulator {
   };
 
   void plan_items();
+  Patches checked(const Shape& input_shape, std::size_t inputs, std::size_t targets) const;
   void fill(const Patches& patches, const float* input, const float* target, Patches::Range columns);
+  void fill(const Patches& patches, const float* input, const float* target, std::span<const std::size_t> columns);
   void flush();
   void run(const Item& item);
   void run_small_group(std::size_t group);

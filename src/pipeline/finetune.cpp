@@ -262,14 +262,14 @@ class Tuner {
     const auto& shape = record[0].shape;
     const auto threads = thread_count(options_.threads);
     work.geometry = geometry_of(float_, *work.layer, shape);
-    work.streamed =
-        is_streamed(work.geometry, shape, std::max<std::uint64_t>(source_.file_count(), 1), options_.config, threads);
+    const std::uint64_t samples = std::max<std::uint64_t>(source_.file_count(), 1);
+    work.streamed = is_streamed(work.geometry, shape, samples, options_.config, threads);
     const std::string name = fmt::format("layer-{}", work.layer - layers_.data());
     if (work.streamed) {
       work.stored = std::make_unique<StoredSamples>(options_.spool, name);
     } else {
       check_memory(work, finetune::gram_cost(work.geometry, shape, 1, options_.config, threads).bytes);
-      work.sums.emplace(work.geometry, kernels_, threads, options_.config);
+      work.sums.emplace(work.geometry, kernels_, threads, options_.config, samples);
     }
     work.held_back = std::make_unique<StoredSamples>(options_.spool, name + "-held-back");
   }
