@@ -14,6 +14,10 @@ constexpr std::size_t kTogether = 256;  // columns of weights that get their ste
 
 void ColumnSteps::run(RoundingVariables& variables, std::span<const MiniBatch> batches, std::size_t first,
                       std::span<double> losses, const std::function<void()>& check) {
+  if (variables.settled(rows_)) {
+    for (std::size_t i = 0; i < batches.size(); ++i) losses[i] += last_loss_ * static_cast<double>(batches[i].columns);
+    return;
+  }
   values_.resize(rows_.count() * std::min(kTogether, fan_in_));
   slope_.resize(values_.size());
   const auto outputs_for = [&](const MiniBatch& batch) { return Outputs(rows_.count() * batch.columns); };
@@ -28,7 +32,9 @@ void ColumnSteps::run(RoundingVariables& variables, std::span<const MiniBatch> b
   std::vector<float> by_bias;
   for (std::size_t i = 0; i < batches.size(); ++i) {
     check();
-    losses[i] += loss_and_slopes(variables, batches[i], now, by_bias);
+    const double loss = loss_and_slopes(variables, batches[i], now, by_bias);
+    losses[i] += loss;
+    if (batches[i].columns > 0) last_loss_ = loss / static_cast<double>(batches[i].columns);
     const bool goes_on = i + 1 < batches.size();
     Outputs next = goes_on ? outputs_for(batches[i + 1]) : Outputs();
     for_each_part([&](Patches::Range part) {

@@ -27,7 +27,8 @@ class ColumnSteps {
         kernels_(kernels) {}
 
   /// The iterations from `first` on, one for each mini-batch; adds the loss of each, the sum over its columns, to
-  /// `losses`. Which iterations are run together does not change the result. `check` may throw, to stop.
+  /// `losses`. Which iterations are run together does not change the result. Rows that are settled are left alone, and
+  /// their last loss stands for those that are not computed. `check` may throw, to stop.
   void run(RoundingVariables& variables, std::span<const MiniBatch> batches, std::size_t first,
            std::span<double> losses, const std::function<void()>& check);
 
@@ -46,6 +47,7 @@ class ColumnSteps {
   Activation activation_;
   const Kernels& kernels_;
   std::vector<float> values_, slope_;  // of a piece of columns
+  double last_loss_ = 0;               // of one column
 };
 
 }  // namespace detent::finetune

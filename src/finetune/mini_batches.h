@@ -23,8 +23,8 @@ struct MiniBatch {
 };
 
 /// Columns that a step draws for each of its config.batch_size samples, or all where a sample has no more. The columns
-/// of one sample say much the same: with twice or four times as many a step is dearer and no better.
-inline constexpr std::size_t kColumnsOfSample = 32;
+/// of one sample say much the same: with two to eight times as many a step is dearer and the end hardly better.
+inline constexpr std::size_t kColumnsOfSample = 16;
 
 /// Bytes that mini-batches are made ready in, unless a single one takes more; and of samples that stay at hand.
 inline constexpr std::size_t kBatchBytes = std::size_t{16} << 20;

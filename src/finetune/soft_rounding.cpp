@@ -75,6 +75,16 @@ void SoftRounding::prefetch(std::size_t row, Patches::Range columns) const noexc
   }
 }
 
+bool SoftRounding::settled(RowRange rows, Patches::Range columns) const {
+  for (std::size_t m = rows.first; m < rows.last; ++m) {
+    const float* row = h(m);
+    if (!std::all_of(row + columns.first, row + columns.last, [](float h) { return h <= 0.0F || h >= 1.0F; })) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool SoftRounding::decided(RowRange rows) const {
   return std::all_of(h_.begin() + static_cast<std::ptrdiff_t>(rows.first * columns_),
                      h_.begin() + static_cast<std::ptrdiff_t>(rows.last * columns_),

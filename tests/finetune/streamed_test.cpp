@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "finetune/column_descent.h"
@@ -201,6 +202,27 @@ TEST(Streamed, StepsFollowTheSlopesOfTheLoss) {
   }
 }
 
+// Steps that are left out would have changed nothing, whatever the slopes.
+TEST(SoftRounding, StaysAsItIsOnceSettled) {
+  const Layer layer = make_layer(product(40, 12), {20, 40}, 1, 4, 7);
+  SoftRounding soft(layer.weights);
+  const FinetuneConfig config = config_of(Rounding::adaround, 1000);
+  const auto step = [&](std::size_t iteration, unsigned seed) {
+    for (std::size_t m = 0; m < 12; ++m) {
+      soft.step(m, {0, 40}, normal(40, seed + static_cast<unsigned>(m)).data(), nullptr, 1.0F, 1.0F,
+                SoftStep::at(config, iteration));
+    }
+  };
+  EXPECT_FALSE(soft.settled({0, 12}, {0, 40}));
+  std::size_t iteration = 0;
+  while (!soft.settled({0, 12}, {0, 40}) && iteration < 500) step(iteration++, 1);
+  ASSERT_LT(iteration, 500U);
+  EXPECT_TRUE(soft.settled({3, 4}, {10, 20}));
+  const std::vector<float> h(soft.h(0), soft.h(0) + 480);
+  for (; iteration < 1000; ++iteration) step(iteration, static_cast<unsigned>(100 * iteration));
+  EXPECT_EQ(std::vector<float>(soft.h(0), soft.h(0) + 480), h);
+}
+
 // Each mini-batch holds a little of every sample of its set, and comes the same wherever the loading begins.
 TEST(Streamed, DealsColumnsOfAllSamplesOut) {
   LayerGeometry g = convolution(2, 3, 1, {1, 1});
@@ -316,6 +338,34 @@ TEST(Streamed, BeatsNearestRoundingOnHeldBackData) {
   std::printf("of nearest: AdaRound %.2f, AdaQuant %.2f\n", ada, ada_quant);
   EXPECT_LT(ada, 0.45);
   EXPECT_LT(ada_quant, 0.9);
+}
+
+// All 2^10 ways to round one output of ten weights, for twenty layers.
+TEST(Streamed, ComesCloseToTheBestRounding) {
+  double stepped = 0, swept = 0;
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    const Layer layer = make_layer(product(10, 1), {40, 10}, 2, 4, 1000 + 10 * seed);
+    Solution down = nearest(layer.weights, layer.bias);
+    for (std::size_t k = 0; k < 10; ++k) {
+      down.integers[k] =
+          std::clamp(static_cast<std::int32_t>(std::floor(layer.weights.values[k] / layer.weights.scale[0])),
+                     layer.weights.lowest, layer.weights.highest - 1);
+    }
+    double best = std::numeric_limits<double>::infinity();
+    for (unsigned choice = 0; choice < 1024; ++choice) {
+      Solution some = down;
+      for (unsigned k = 0; k < 10; ++k) some.integers[k] += static_cast<std::int32_t>(choice >> k & 1U);
+      best = std::min(best, error_of(layer, some));
+    }
+    FinetuneConfig config = config_of(Rounding::adaround, 1000);
+    swept += (error_of(layer, streamed(layer, config)) / best - 1) / 20;
+    config.coordinate_sweeps = 0;
+    stepped += (error_of(layer, streamed(layer, config)) / best - 1) / 20;
+  }
+  std::printf("above the best rounding: AdaRound in mini-batches %.1f %%, and sweeps %.1f %%\n", 100 * stepped,
+              100 * swept);
+  EXPECT_LT(stepped, 0.8);
+  EXPECT_LT(swept, 0.3);
 }
 
 TEST(Streamed, TunesConvolutionsUnderEachActivation) {
