@@ -42,9 +42,7 @@ void RoundingVariables::step(RowRange rows, Patches::Range columns, const float*
     if (soft_) {
       if (m + 1 < rows.last) soft_->prefetch(m + 1, columns);
       const float scale = weights_.scale[m];
-      if (!soft_->settled({m, m + 1}, columns)) {
-        soft_->step(m, columns, slope, nullptr, scale, certainty_weight(scale, input_power_), soft_step);
-      }
+      soft_->step(m, columns, slope, nullptr, scale, certainty_weight(scale, input_power_), soft_step);
     } else {
       through_->step(m, columns, slope, nullptr, 1.0F, adam);
     }

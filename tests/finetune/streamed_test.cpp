@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -204,23 +205,43 @@ TEST(Streamed, StepsFollowTheSlopesOfTheLoss) {
 
 // Steps that are left out would have changed nothing, whatever the slopes.
 TEST(SoftRounding, StaysAsItIsOnceSettled) {
-  const Layer layer = make_layer(product(40, 12), {20, 40}, 1, 4, 7);
-  SoftRounding soft(layer.weights);
+  constexpr std::size_t kCount = 200;
+  std::vector<float> v = normal(kCount, 1), mean(kCount), square(kCount), h(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) h[i] = std::clamp(1.2F / (1 + std::exp(-v[i])) - 0.1F, 0.0F, 1.0F);
   const FinetuneConfig config = config_of(Rounding::adaround, 1000);
   const auto step = [&](std::size_t iteration, unsigned seed) {
-    for (std::size_t m = 0; m < 12; ++m) {
-      soft.step(m, {0, 40}, normal(40, seed + static_cast<unsigned>(m)).data(), nullptr, 1.0F, 1.0F,
-                SoftStep::at(config, iteration));
-    }
+    soft_step({v.data(), mean.data(), square.data(), h.data()}, normal(kCount, seed).data(), nullptr, 1.0F, kCount,
+              SoftStep::at(config, iteration));
   };
-  EXPECT_FALSE(soft.settled({0, 12}, {0, 40}));
+  const auto settled = [&] { return std::all_of(h.begin(), h.end(), [](float x) { return x == 0 || x == 1; }); };
   std::size_t iteration = 0;
-  while (!soft.settled({0, 12}, {0, 40}) && iteration < 500) step(iteration++, 1);
+  while (!settled() && iteration < 500) step(iteration++, 1);
+  ASSERT_GT(iteration, 5U);
   ASSERT_LT(iteration, 500U);
-  EXPECT_TRUE(soft.settled({3, 4}, {10, 20}));
-  const std::vector<float> h(soft.h(0), soft.h(0) + 480);
-  for (; iteration < 1000; ++iteration) step(iteration, static_cast<unsigned>(100 * iteration));
-  EXPECT_EQ(std::vector<float>(soft.h(0), soft.h(0) + 480), h);
+  const std::vector<float> once = h;
+  for (; iteration < 1000; ++iteration) step(iteration, static_cast<unsigned>(iteration));
+  EXPECT_EQ(h, once);
+}
+
+// Of a row, parts that are settled among others that are not.
+TEST(SoftRounding, StepsWhatIsNotSettled) {
+  const Layer layer = make_layer(product(200, 1), {20, 200}, 1, 4, 7);
+  const FinetuneConfig config = config_of(Rounding::adaround, 100);
+  SoftRounding soft(layer.weights);
+  std::vector<float> slope(200);
+  for (std::size_t k = 64; k < 128; ++k) slope[k] = 1;  // down
+  for (std::size_t i = 0; i < 60; ++i)
+    soft.step(0, {0, 200}, slope.data(), nullptr, 1.0F, 0.0F, SoftStep::at(config, i));
+  EXPECT_TRUE(soft.settled({0, 1}, {64, 128}));
+  const std::vector<float> before(soft.h(0), soft.h(0) + 200);
+  const std::vector<float> offset(200, -1.0F);
+  slope.assign(200, 0.0F);
+  soft.step(0, {0, 200}, slope.data(), offset.data(), 1.0F, 0.0F, SoftStep::at(config, 60));
+  for (std::size_t k = 0; k < 200; ++k) {
+    const bool moves = before[k] > 0 && before[k] < 1;
+    EXPECT_EQ(soft.h(0)[k] > before[k], moves) << k;
+    EXPECT_EQ(moves, k < 64 || k >= 128) << k;
+  }
 }
 
 // Each mini-batch holds a little of every sample of its set, and comes the same wherever the loading begins.
