@@ -29,6 +29,7 @@ Gemm gemm_of(std::size_t m, std::size_t n, std::size_t k, bool transpose_b, floa
 
 ColumnDescent::ColumnDescent(const QuantizedWeights& weights, const ColumnsView& columns, const Kernels& kernels)
     : weights_(weights), columns_(columns), kernels_(kernels) {
+  double power = 0;
   for (std::size_t first = 0; first < weights.columns; first += kBlock) {
     const std::size_t size = std::min(kBlock, weights.columns - first);
     const float* x = columns.inputs + first;
@@ -36,7 +37,11 @@ ColumnDescent::ColumnDescent(const QuantizedWeights& weights, const ColumnsView&
     shape.transpose_a = true;
     grams_.emplace_back(size * size);
     kernels.gemm(shape, x, columns.leading, x, columns.leading, grams_.back().data(), size);
+    for (std::size_t j = 0; j < size; ++j) power += grams_.back()[j * size + j];
   }
+  // Directions that fewer columns than weights leave open are expected to carry as much power as the others.
+  const double open = 1 - static_cast<double>(columns.count) / static_cast<double>(weights.columns);
+  ridge_ = static_cast<float>(std::max(open, 0.0) * power / static_cast<double>(weights.columns));
 }
 
 std::vector<float> ColumnDescent::rest(RowRange rows, const Integers& integers) const {
@@ -80,8 +85,8 @@ bool ColumnDescent::sweep(RowRange rows, Integers& integers, std::vector<float>&
     std::fill(difference.begin(), difference.end(), 0.0F);
     bool moved = false;
     for (std::size_t r = 0; r < rows.count(); ++r) {
-      moved = sweep_row(rows.first + r, grams_[b].data(), size, slopes.data() + r * size, difference.data() + r * size,
-                        integers.data() + r * k + first) ||
+      moved = sweep_row(rows.first + r, first, grams_[b].data(), size, slopes.data() + r * size,
+                        difference.data() + r * size, integers.data() + r * k + first) ||
               moved;
     }
     if (!moved) continue;
@@ -92,13 +97,15 @@ bool ColumnDescent::sweep(RowRange rows, Integers& integers, std::vector<float>&
   return changed;
 }
 
-bool ColumnDescent::sweep_row(std::size_t row, const float* gram, std::size_t size, float* slopes, float* difference,
-                              std::int32_t* integers) const {
+bool ColumnDescent::sweep_row(std::size_t row, std::size_t first, const float* gram, std::size_t size, float* slopes,
+                              float* difference, std::int32_t* integers) const {
+  const float* values = weights_.values.data() + row * weights_.columns + first;
   bool changed = false;
   for (std::size_t j = size; j-- > 0;) {
     const float* line = gram + j * size;
     if (!(line[j] > 0)) continue;
-    const std::int32_t steps = weights_.best_change(row, integers[j], slopes[j] / line[j]);
+    const float off = weights_.dequantize(row, integers[j]) - values[j];
+    const std::int32_t steps = weights_.best_change(row, integers[j], (slopes[j] + ridge_ * off) / (line[j] + ridge_));
     if (steps == 0) continue;
     changed = true;
     integers[j] += steps;

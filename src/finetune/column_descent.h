@@ -24,7 +24,9 @@ struct ColumnsView {
   const float* targets = nullptr;
 };
 
-/// Sweeps over rows of one group. Each weight takes the integer that is best with all others as they are.
+/// Sweeps over rows of one group. Each weight takes the integer that is best with all others as they are. Where columns
+/// are fewer than weights, they do not say all: integers are then held near the float weights, the more the fewer they
+/// are.
 class ColumnDescent {
  public:
   /// Both must outlive this.
@@ -39,12 +41,13 @@ class ColumnDescent {
 
  private:
   bool sweep(RowRange rows, Integers& integers, std::vector<float>& rest) const;
-  bool sweep_row(std::size_t row, const float* gram, std::size_t size, float* slopes, float* difference,
-                 std::int32_t* integers) const;
+  bool sweep_row(std::size_t row, std::size_t first, const float* gram, std::size_t size, float* slopes,
+                 float* difference, std::int32_t* integers) const;
 
   const QuantizedWeights& weights_;
   const ColumnsView& columns_;
   const Kernels& kernels_;
+  float ridge_ = 0;                        // weight of the squared change of a weight from its float value
   std::vector<std::vector<float>> grams_;  // of each block of weights
 };
 
