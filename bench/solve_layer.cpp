@@ -92,7 +92,7 @@ Solution solve_with(Problem& p, const std::string& rounding, bool gram, const de
   if (rounding == "nearest") return nearest(p.weights, p.bias);
   if (!gram)
     return solve_streamed(p.weights, p.geometry, p.bias, p.samples, Activation(), config, cpu_kernels(), control);
-  FormAccumulator sums(p.geometry, cpu_kernels(), control.threads, config);
+  FormAccumulator sums(p.geometry, cpu_kernels(), control.threads, config, p.samples.count());
   for (std::size_t i = 0; i < p.samples.count(); ++i)
     sums.add(p.samples.shape, p.samples.inputs[i], p.samples.targets[i]);
   return solve(p.weights, sums.take(), p.bias, config, cpu_kernels(), control);

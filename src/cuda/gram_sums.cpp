@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <numeric>
 
 #include "base/error.h"
@@ -101,41 +102,66 @@ std::uint64_t GramSumsOnDevice::bytes_for(const LayerGeometry& g, const Shape& i
   const auto fan_in = static_cast<std::uint64_t>(g.fan_in()), groups = static_cast<std::uint64_t>(g.groups);
   const auto outputs = static_cast<std::uint64_t>(g.outputs);
   const std::uint64_t rows = groups * fan_in + outputs;
-  const std::uint64_t sample = elements(input_shape) + elements(g.output_shape(input_shape));
+  const std::uint64_t targets = elements(g.output_shape(input_shape));
+  const std::uint64_t sample = elements(input_shape) + targets + targets / outputs;  // and the columns' numbers
   return sizeof(float) * (rows * tile_capacity(rows) + groups * fan_in * fan_in + outputs * fan_in + 2 * sample) +
          sizeof(double) * (groups * fan_in + 2 * outputs) + 9 * kMemoryUnit;
 }
 
-void GramSumsOnDevice::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
-  device_.current();
-  const Patches patches(geometry_, input_shape);
-  if (input.size() != elements(input_shape) || target.size() != patches.columns() * outputs_) {
+std::size_t GramSumsOnDevice::checked(const Shape& shape, std::size_t inputs, std::size_t targets) const {
+  const Patches patches(geometry_, shape);
+  if (inputs != elements(shape) || targets != patches.columns() * outputs_)
     throw internal_error("a sample does not fit the layer's geometry");
-  }
-  const float* const at = staging_.put(std::array{input, target});
-  fill(input_shape, at, at + input.size(), patches.columns());
-  columns_ += patches.columns();
+  return patches.columns();
 }
 
-void GramSumsOnDevice::fill(const Shape& shape, const float* input, const float* target, std::size_t columns) {
+void GramSumsOnDevice::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
+  device_.current();
+  const std::size_t columns = checked(input_shape, input.size(), target.size());
+  const float* const at = staging_.put(std::array{input, target});
+  fill(input_shape, at, at + input.size(), nullptr, columns);
+}
+
+void GramSumsOnDevice::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
+                           std::span<const std::size_t> columns) {
+  device_.current();
+  checked(input_shape, input.size(), target.size());
+  // Numbers travel beside the sample, as bits.
+  std::vector<float> drawn(columns.size());
+  std::transform(columns.begin(), columns.end(), drawn.begin(),
+                 [](std::size_t c) { return std::bit_cast<float>(static_cast<std::uint32_t>(c)); });
+  const float* const at = staging_.put(std::array{input, target, std::span<const float>(drawn)});
+  fill(input_shape, at, at + input.size(), reinterpret_cast<const std::uint32_t*>(at + input.size() + target.size()),
+       columns.size());
+}
+
+void GramSumsOnDevice::fill(const Shape& shape, const float* input, const float* target, const std::uint32_t* drawn,
+                            std::size_t columns) {
   const Stream& stream = device_.stream();
   const PatchShape patch = by_column_ ? PatchShape{} : patch_shape(geometry_, shape);
   const std::size_t rows = groups_ * fan_in_;
   for (std::size_t first = 0; first < columns;) {
     const std::size_t count = std::min(capacity_ - used_, columns - first);
-    if (by_column_) {
+    if (by_column_ && drawn != nullptr) {
+      launch(stream, PickKernel{input, inputs_.data() + used_ * rows, rows, count, drawn + first},
+             blocks_for(rows * count));
+      launch(stream, PickKernel{target, targets_.data() + used_ * outputs_, outputs_, count, drawn + first},
+             blocks_for(outputs_ * count));
+    } else if (by_column_) {
       stream.copy(inputs_.data() + used_ * rows, input + first * rows, count * rows * sizeof(float));
       stream.copy(targets_.data() + used_ * outputs_, target + first * outputs_, count * outputs_ * sizeof(float));
     } else {
-      launch(stream, GatherKernel{patch, input, inputs_.data(), 0, rows, first, count, capacity_, used_},
+      launch(stream, GatherKernel{patch, input, inputs_.data(), 0, rows, first, count, capacity_, used_, drawn},
              blocks_for(rows * count));
-      launch(stream, GatherOutputsKernel{patch, target, targets_.data(), 0, outputs_, first, count, capacity_, used_},
+      launch(stream,
+             GatherOutputsKernel{patch, target, targets_.data(), 0, outputs_, first, count, capacity_, used_, drawn},
              blocks_for(outputs_ * count));
     }
     first += count;
     used_ += count;
     if (used_ == capacity_) flush();
   }
+  columns_ += columns;
 }
 
 GramSumsOnDevice::Products& GramSumsOnDevice::products(std::size_t columns) {

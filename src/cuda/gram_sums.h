@@ -17,6 +17,8 @@ class GramSumsOnDevice final : public finetune::GramSums {
   ~GramSumsOnDevice() override;
 
   void add(const finetune::Shape& input_shape, std::span<const float> input, std::span<const float> target) override;
+  void add(const finetune::Shape& input_shape, std::span<const float> input, std::span<const float> target,
+           std::span<const std::size_t> columns) override;
   finetune::GramForm take() override;
 
   /// For inputs of this shape.
@@ -25,7 +27,11 @@ class GramSumsOnDevice final : public finetune::GramSums {
  private:
   struct Products;
 
-  void fill(const finetune::Shape& shape, const float* input, const float* target, std::size_t columns);
+  /// All columns of a sample that has so many.
+  std::size_t checked(const finetune::Shape& shape, std::size_t inputs, std::size_t targets) const;
+  /// `columns` of a sample: the first, or those drawn.
+  void fill(const finetune::Shape& shape, const float* input, const float* target, const std::uint32_t* drawn,
+            std::size_t columns);
   void flush();
   Products& products(std::size_t columns);
 

@@ -46,18 +46,21 @@ DETENT_DEVICE float patch_value(const PatchShape& s, const float* input, std::si
   return input[(sample * s.channels + channel) * s.input_values + (i0 * a1.in + i1) * a2.in + i2];
 }
 
-/// tile[row · leading + at + c] = row first_row + row of column first + c, for rows of patches.
+/// tile[row · leading + at + c] = row first_row + row of column first + c, for rows of patches. With `drawn`, that is
+/// of column drawn[first + c].
 struct GatherKernel {
   PatchShape shape;
   const float* input;
   float* tile;
   std::size_t first_row, rows, first, count, leading, at;
+  const std::uint32_t* drawn = nullptr;
 
   template <class Block>
   DETENT_DEVICE void operator()(Block& block) const {
     for_all(block, rows * count, [&](std::size_t i) {
       const std::size_t row = i / count, c = i % count;
-      tile[row * leading + at + c] = patch_value(shape, input, first_row + row, first + c);
+      const std::size_t column = drawn == nullptr ? first + c : drawn[first + c];
+      tile[row * leading + at + c] = patch_value(shape, input, first_row + row, column);
     });
   }
 };
@@ -68,14 +71,29 @@ struct GatherOutputsKernel {
   const float* output;
   float* tile;
   std::size_t first_row, rows, first, count, leading, at;
+  const std::uint32_t* drawn = nullptr;
 
   template <class Block>
   DETENT_DEVICE void operator()(Block& block) const {
     for_all(block, rows * count, [&](std::size_t i) {
-      const std::size_t row = i / count, c = i % count, column = first + c;
+      const std::size_t row = i / count, c = i % count;
+      const std::size_t column = drawn == nullptr ? first + c : drawn[first + c];
       const std::size_t sample = column / shape.positions, position = column % shape.positions;
       tile[row * leading + at + c] = output[(sample * shape.outputs + first_row + row) * shape.positions + position];
     });
+  }
+};
+
+/// tile[c · rows + row] = row `row` of column drawn[c], where columns lie together in both.
+struct PickKernel {
+  const float* from;
+  float* tile;
+  std::size_t rows, count;
+  const std::uint32_t* drawn;
+
+  template <class Block>
+  DETENT_DEVICE void operator()(Block& block) const {
+    for_all(block, rows * count, [&](std::size_t i) { tile[i] = from[drawn[i / rows] * rows + i % rows]; });
   }
 };
 

@@ -93,7 +93,8 @@ Solution CudaSolver::solve_streamed(const QuantizedWeights& weights, const Layer
                                     std::span<const float> bias, LayerSamples& samples, const Activation& activation,
                                     const FinetuneConfig& config, const SolveControl& control) {
   streamed_ = true;
-  return cuda::solve_streamed(devices_, config_, {weights, geometry, samples, activation}, bias, config, control);
+  return cuda::solve_streamed(devices_, config_, {weights, geometry, samples, activation}, bias, config, kernels_,
+                              control);
 }
 
 double CudaSolver::reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry,
@@ -109,6 +110,7 @@ std::vector<std::string> CudaSolver::notes() const {
                                 device->facts().name, format_size(device->memory().peak())));
   }
   if (gptq_) notes.emplace_back("the GPU summed the samples of layers; GPTQ itself was solved by the CPU");
+  if (streamed_) notes.emplace_back("the GPU went through mini-batches; coordinate descent after them ran on the CPU");
   if (streamed_ && config_.precision == DevicePrecision::bfloat16) {
     notes.emplace_back(
         "the GPU made the products of mini-batches in TF32, as --device-precision bfloat16 is of the Gram form");

@@ -4,16 +4,15 @@
 #include <utility>
 
 #include "base/error.h"
+#include "cuda/sample_batches.h"
 #include "cuda/tuned_rows.h"
+#include "finetune/column_descent.h"
 #include "finetune/iterations.h"
-#include "finetune/mini_batches.h"
 #include "finetune/streamed.h"
 
 namespace detent::cuda {
 namespace {
 
-using finetune::Drawn;
-using finetune::MiniBatches;
 using finetune::RoundingVariables;
 using finetune::SampleRef;
 using finetune::Solution;
@@ -37,16 +36,14 @@ class OnDevices final : public finetune::StreamedIterations {
         power_(finetune::input_power(layer.samples)),
         variables_(layer.weights, bias, config, power_),
         steps_(step_numbers(config)),
-        batches_(layer.samples, layer.geometry, config, control.threads, false) {}
+        batches_(layer.samples, layer.geometry, config, control.threads) {}
 
   double iterate(std::size_t first, std::size_t end) override {
     make_ready(first);
     on_device_ = true;
-    for (std::size_t at = first; at < end;) {
+    for (std::size_t at = first; at < end; ++at) {
       finetune::check_stop(control_);
-      const auto loaded = batches_.load(at, end);
-      for (const auto& batch : loaded) run(batch);
-      at += loaded.size();
+      run(batches_.load(at));
     }
     double sum = 0;
     for (auto& part : parts_) {
@@ -104,12 +101,12 @@ class OnDevices final : public finetune::StreamedIterations {
     return best;
   }
 
-  void run(const finetune::MiniBatch& batch) {
+  void run(const SampleBatch& batch) {
     std::vector<HostSample> samples;
     std::size_t columns = 0;
     for (const auto& drawn : batch) {
-      samples.push_back({&drawn->sample.input_shape, {drawn->input(), drawn->sample.input.size()}, drawn->sample.target});
-      columns += drawn->columns;
+      samples.push_back({&drawn.sample.input_shape, {drawn.input(), drawn.sample.input.size()}, drawn.sample.target});
+      columns += drawn.columns;
     }
     if (columns == 0) {  // nothing to learn from
       for (auto& part : parts_) part->skip();
@@ -130,7 +127,7 @@ class OnDevices final : public finetune::StreamedIterations {
   double power_;
   RoundingVariables variables_;
   StepNumbers steps_;
-  MiniBatches batches_;
+  SampleBatches batches_;
   std::uint64_t choice_ = static_cast<std::uint64_t>(Way::undecided);
   std::vector<std::unique_ptr<TunedRows>> parts_;
   bool on_device_ = false;  // where the latest variables are
@@ -144,8 +141,8 @@ struct Evaluation {
   std::vector<double> row_sums;
 };
 
-Evaluation evaluate(Devices& devices, const StreamedLayer& layer, const Solution& solution, float factor,
-                    bool row_sums, const SolveControl& control) {
+Evaluation evaluate(Devices& devices, const StreamedLayer& layer, const Solution& solution, float factor, bool row_sums,
+                    const SolveControl& control) {
   const auto ranges = shares(layer, devices.size());
   struct Part {
     std::unique_ptr<PassRows> pass;
@@ -219,11 +216,16 @@ std::vector<float> best_bias(Devices& devices, const StreamedLayer& layer, const
 }  // namespace
 
 Solution solve_streamed(Devices& devices, const DeviceConfig& on, const StreamedLayer& layer,
-                        std::span<const float> bias, const FinetuneConfig& config, const SolveControl& control) {
+                        std::span<const float> bias, const FinetuneConfig& config, const finetune::Kernels& kernels,
+                        const SolveControl& control) {
   if (config.rounding == Rounding::gptq) throw usage_error("GPTQ has no streamed form", "let the form be chosen");
   if (config.rounding == Rounding::nearest || layer.samples.count() == 0) return finetune::nearest(layer.weights, bias);
   OnDevices problem(devices, on, layer, bias, config, control);
   Solution solution = finetune::run(problem, config, control);
+  if (finetune::descends(layer.activation, config)) {
+    solution.integers =
+        finetune::descend_on_samples(layer.weights, layer.geometry, solution, layer.samples, config, kernels, control);
+  }
   if (config.rounding == Rounding::adaround && config.update_bias && !bias.empty() &&
       layer.activation.kind == finetune::ActivationKind::none) {
     solution.bias = best_bias(devices, layer, solution, control);

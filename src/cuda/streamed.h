@@ -18,10 +18,11 @@ struct StreamedLayer {
   const finetune::Activation& activation;
 };
 
-/// As finetune::solve_streamed.
+/// As finetune::solve_streamed, but that mini-batches are of whole samples. `kernels` of the CPU are for coordinate
+/// descent afterwards.
 finetune::Solution solve_streamed(Devices& devices, const DeviceConfig& on, const StreamedLayer& layer,
                                   std::span<const float> bias, const FinetuneConfig& config,
-                                  const finetune::SolveControl& control);
+                                  const finetune::Kernels& kernels, const finetune::SolveControl& control);
 
 /// As finetune::reconstruction_error; in float32 whatever the precision of steps.
 double reconstruction_error(Devices& devices, const StreamedLayer& layer, const finetune::Solution& solution,

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "finetune/lanes.h"
+#include "finetune/mini_batches.h"
 
 namespace detent::finetune {
 namespace {
@@ -12,22 +13,6 @@ namespace {
 constexpr std::size_t kLeastFanIn = 256;  // below, the Gram matrix costs next to nothing
 constexpr std::size_t kColumnsShare = 4;  // the columns' own matrix is factored anew for each block of weights
 constexpr double kLeastDamping = 1e-4;    // that matrix is regular by it alone
-
-// Products keep columns together as they come; those of convolutions are turned.
-void append_inputs(const Patches& patches, bool product, std::span<const float> input, float* to) {
-  if (product) {
-    std::copy(input.begin(), input.end(), to);
-    return;
-  }
-  Tile tile(patches.rows(), tile_columns(patches.rows()), false);
-  for (std::size_t at = 0; at < patches.columns(); at += tile.capacity) {
-    const std::size_t last = std::min(at + tile.capacity, patches.columns());
-    patches.gather(input.data(), {0, patches.rows()}, {at, last}, tile, 0);
-    for (std::size_t c = at; c < last; ++c) {
-      for (std::size_t r = 0; r < tile.rows; ++r) to[c * tile.rows + r] = tile.row(r)[c - at];
-    }
-  }
-}
 
 double mean_squared_error(const QuantizedWeights& weights, const ColumnForm& form, const Solution& solution,
                           const Kernels& kernels) {
@@ -57,24 +42,39 @@ std::size_t most_columns(const LayerGeometry& geometry, const FinetuneConfig& co
   return fits ? fan_in / kColumnsShare : 0;
 }
 
-FormAccumulator::FormAccumulator(const LayerGeometry& geometry, const FinetuneConfig& config, MakeSums make_sums)
-    : geometry_(geometry), make_sums_(std::move(make_sums)), most_(most_columns(geometry, config)) {
+std::size_t gram_columns(const LayerGeometry& geometry) {
+  constexpr std::size_t kTimesFanIn = 8, kLeast = 4096;
+  return std::max(kTimesFanIn * static_cast<std::size_t>(geometry.fan_in()), kLeast);
+}
+
+FormAccumulator::FormAccumulator(const LayerGeometry& geometry, const FinetuneConfig& config, std::uint64_t samples,
+                                 MakeSums make_sums)
+    : geometry_(geometry),
+      make_sums_(std::move(make_sums)),
+      most_(most_columns(geometry, config)),
+      most_of_sample_(gram_columns(geometry) / std::max<std::uint64_t>(samples, 1) + 1),
+      seed_(config.seed) {
   if (most_ == 0) begin_gram();
 }
 
 FormAccumulator::FormAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads,
-                                 const FinetuneConfig& config)
-    : FormAccumulator(geometry, config, [geometry, &kernels, threads] {
+                                 const FinetuneConfig& config, std::uint64_t samples)
+    : FormAccumulator(geometry, config, samples, [geometry, &kernels, threads] {
         return std::make_unique<GramAccumulator>(geometry, kernels, threads);
       }) {}
 
 void FormAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
-  columns_ += Patches(geometry_, input_shape).columns();
+  const std::size_t all = Patches(geometry_, input_shape).columns();
+  auto columns = draw_columns(all, most_of_sample_, seed_, count_++);
+  std::sort(columns.begin(), columns.end());  // what lies together is read together
+  columns_ += columns.size();
   if (!gram_ && columns_ > most_) begin_gram();
-  if (gram_) {
+  if (!gram_) {
+    samples_.push_back({input_shape, {input.begin(), input.end()}, {target.begin(), target.end()}, std::move(columns)});
+  } else if (columns.size() == all) {
     gram_->add(input_shape, input, target);
   } else {
-    samples_.push_back({input_shape, {input.begin(), input.end()}, {target.begin(), target.end()}});
+    gram_->add(input_shape, input, target, columns);
   }
 }
 
@@ -82,7 +82,7 @@ void FormAccumulator::add(const Shape& input_shape, std::span<const float> input
 void FormAccumulator::begin_gram() {
   gram_ = make_sums_();
   for (auto& sample : samples_) {
-    gram_->add(sample.shape, sample.input, sample.target);
+    gram_->add(sample.shape, sample.input, sample.target, sample.columns);
     sample = {};
   }
   samples_.clear();
@@ -93,27 +93,24 @@ AnyForm FormAccumulator::take() {
   ColumnForm form;
   form.columns = columns_;
   const auto fan_in = static_cast<std::size_t>(geometry_.fan_in());
+  const auto outputs = static_cast<std::size_t>(geometry_.outputs);
   form.inputs.resize(columns_ * fan_in);
-  Tile targets(static_cast<std::size_t>(geometry_.outputs), columns_, false);
+  form.targets.resize(outputs * columns_);
   std::size_t at = 0;
   for (auto& sample : samples_) {
     const Patches patches(geometry_, sample.shape);
-    const bool product = geometry_.kind == LayerKind::product;
-    if (sample.target.size() != patches.columns() * targets.rows) {
+    if (sample.target.size() != patches.columns() * outputs) {
       throw internal_error("a sample does not fit the layer's geometry");
     }
-    append_inputs(patches, product, sample.input, form.inputs.data() + at * fan_in);
-    if (product) {
-      for (std::size_t i = 0; i < sample.target.size(); ++i) {
-        *targets.at(i % targets.rows, at + i / targets.rows) = sample.target[i];
-      }
-    } else {
-      patches.gather_outputs(sample.target.data(), {0, targets.rows}, {0, patches.columns()}, targets, at);
+    std::vector<Patches::Place> inputs, targets;
+    for (std::size_t i = 0; i < sample.columns.size(); ++i, ++at) {
+      inputs.push_back({form.inputs.data() + at * fan_in, 1});
+      targets.push_back({form.targets.data() + at, columns_});
     }
-    at += patches.columns();
+    patches.gather(sample.input.data(), {0, fan_in}, sample.columns, inputs);
+    patches.gather_outputs(sample.target.data(), sample.columns, targets);
     sample = {};
   }
-  form.targets = std::move(targets.values);
   return form;
 }
 

@@ -29,15 +29,22 @@ using AnyForm = std::variant<GramForm, ColumnForm>;
 /// geometry: kept columns and what is made of them take less memory and time than the matrix.
 std::size_t most_columns(const LayerGeometry& geometry, const FinetuneConfig& config);
 
-/// Takes samples as GramAccumulator does, and makes the form that is cheaper for as many columns as came.
+/// Columns of all samples together that a Gram matrix is made of at most: columns of one sample say much the same, and
+/// beyond a multiple of fan_in more of them move its sums by less than other samples would.
+std::size_t gram_columns(const LayerGeometry& geometry);
+
+/// Takes samples as GramAccumulator does, and makes the form that is cheaper for as many columns as came. Where
+/// `samples` of them have more columns than gram_columns(), it takes as many of each, spread over its positions; which,
+/// follows from config.seed.
 class FormAccumulator {
  public:
   /// `make_sums` is called once where a Gram form is needed.
   using MakeSums = std::function<std::unique_ptr<GramSums>()>;
-  FormAccumulator(const LayerGeometry& geometry, const FinetuneConfig& config, MakeSums make_sums);
+  FormAccumulator(const LayerGeometry& geometry, const FinetuneConfig& config, std::uint64_t samples,
+                  MakeSums make_sums);
   /// Sums on the CPU.
   FormAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads,
-                  const FinetuneConfig& config);
+                  const FinetuneConfig& config, std::uint64_t samples);
 
   void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target);
   /// The form of all that was added. The accumulator cannot be used again.
@@ -47,6 +54,7 @@ class FormAccumulator {
   struct Sample {
     Shape shape;
     std::vector<float> input, target;
+    std::vector<std::size_t> columns;  // that are taken of it
   };
 
   void begin_gram();
@@ -54,6 +62,9 @@ class FormAccumulator {
   LayerGeometry geometry_;
   MakeSums make_sums_;
   std::size_t most_;
+  std::size_t most_of_sample_;
+  std::uint64_t seed_;
+  std::size_t count_ = 0;  // of samples
   std::size_t columns_ = 0;
   std::vector<Sample> samples_;  // as long as they are few
   std::unique_ptr<GramSums> gram_;

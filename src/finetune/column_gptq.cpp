@@ -10,6 +10,7 @@
 
 #include "base/parallel.h"
 #include "finetune/cholesky.h"
+#include "finetune/column_descent.h"
 #include "finetune/column_form.h"
 #include "finetune/lanes.h"
 #include "finetune/quadratic.h"
@@ -96,12 +97,11 @@ struct Problem {
   }
 };
 
-/// What rounding a block of weights takes: T = X_B S⁻¹, the factor of 1 + T X_Bᵀ, and X_B X_Bᵀ for the descent.
+/// What rounding a block of weights takes: T = X_B S⁻¹, and the factor of 1 + T X_Bᵀ.
 struct Block {
   std::size_t first, last;
   std::vector<float> through;  // T, size() × n
   Cholesky factor;
-  std::vector<float> gram;
 
   std::size_t size() const noexcept { return last - first; }
 };
@@ -109,7 +109,13 @@ struct Block {
 class Solver {
  public:
   Solver(const Problem& problem, const Kernels& kernels, const SolveControl& control)
-      : p_(problem), weights_(problem.weights), n_(problem.n), k_(problem.fan_in()), kernels_(kernels) {
+      : p_(problem),
+        weights_(problem.weights),
+        n_(problem.n),
+        k_(problem.fan_in()),
+        kernels_(kernels),
+        columns_{problem.inputs.data(), k_, n_, problem.targets.data()},
+        descent_(weights_, columns_, kernels) {
     std::vector<float> sums(n_ * n_);  // S
     for (std::size_t i = 0; i < n_; ++i) sums[i * n_ + i] = static_cast<float>(p_.damping);
     for (std::size_t first = 0; first < k_; first += kBlock) {
@@ -135,18 +141,14 @@ class Solver {
     std::vector<float> wanted(values, values + count * k_);
     Integers best(count * k_);
     for (std::size_t i = 0; i < best.size(); ++i) best[i] = weights_.quantize(rows.first + i / k_, values[i]);
-    std::vector<float> rest = rest_of(rows, best, miss);
-    keep_better(rows, round(rows, wanted), miss, best, rest);
-    std::vector<float> part = miss;
-    whole_->solve(part.data(), count);
+    std::vector<float> rest = descent_.rest(rows, best);
+    descent_.keep_better(rows, best, rest, round(rows, wanted));
+    whole_->solve(miss.data(), count);
     Gemm correct = gemm_of(count, k_, n_, false, false, 1);
     correct.alpha = -1;
-    kernels_.gemm(correct, part.data(), n_, x(0), k_, wanted.data(), k_);
-    keep_better(rows, round(rows, wanted), miss, best, rest);
-    for (std::size_t sweep = 0; sweep < sweeps; ++sweep) {
-      if (sweep > 0) rest = rest_of(rows, best, miss);  // anew: it does not drift
-      if (!descend(rows, best, rest)) break;
-    }
+    kernels_.gemm(correct, miss.data(), n_, x(0), k_, wanted.data(), k_);
+    descent_.keep_better(rows, best, rest, round(rows, wanted));
+    descent_.run(rows, sweeps, best, std::move(rest));
     std::copy(best.begin(), best.end(), integers.begin() + static_cast<std::ptrdiff_t>(rows.first * k_));
   }
 
@@ -164,44 +166,18 @@ class Solver {
     const std::size_t size = last - first;
     const Cholesky factor(sums, n_, kernels_, threads, kLeastPivot);
     std::vector<float> through(size * n_);
-    std::vector<float> cost(size * size), gram(size * size);
+    std::vector<float> cost(size * size);
     pieces(size, threads, [&](RowRange r) {
       float* part = through.data() + r.first * n_;
       for (std::size_t c = 0; c < n_; ++c) {
         for (std::size_t j = r.first; j < r.last; ++j) through[j * n_ + c] = x(first)[c * k_ + j];
       }
-      const Gemm product = gemm_of(r.count(), size, n_, false, false);
-      kernels_.gemm(product, part, n_, x(first), k_, gram.data() + r.first * size, size);
       factor.solve(part, r.count());
-      kernels_.gemm(product, part, n_, x(first), k_, cost.data() + r.first * size, size);
+      kernels_.gemm(gemm_of(r.count(), size, n_, false, false), part, n_, x(first), k_, cost.data() + r.first * size,
+                    size);
     });
     for (std::size_t i = 0; i < size; ++i) cost[i * size + i] += 1;
-    return {first, last, std::move(through), Cholesky(std::move(cost), size, kernels_, 1, kLeastPivot),
-            std::move(gram)};
-  }
-
-  /// (Ŵ − W) X + miss.
-  std::vector<float> rest_of(RowRange rows, const Integers& integers, const std::vector<float>& miss) const {
-    std::vector<float> change(integers.size());
-    for (std::size_t i = 0; i < change.size(); ++i) {
-      change[i] = weights_.dequantize(rows.first + i / k_, integers[i]) - weights_.values[rows.first * k_ + i];
-    }
-    std::vector<float> rest = miss;
-    kernels_.gemm(gemm_of(rows.count(), n_, k_, false, true, 1), change.data(), k_, x(0), k_, rest.data(), n_);
-    return rest;
-  }
-
-  void keep_better(RowRange rows, const Integers& found, const std::vector<float>& miss, Integers& best,
-                   std::vector<float>& rest) const {
-    const std::vector<float> other = rest_of(rows, found, miss);
-    for (std::size_t r = 0; r < rows.count(); ++r) {
-      const float* mine = rest.data() + r * n_;
-      const float* theirs = other.data() + r * n_;
-      if (!(dot_double(theirs, theirs, n_) < dot_double(mine, mine, n_))) continue;
-      std::copy_n(theirs, n_, rest.data() + r * n_);
-      std::copy_n(found.begin() + static_cast<std::ptrdiff_t>(r * k_), k_,
-                  best.begin() + static_cast<std::ptrdiff_t>(r * k_));
-    }
+    return {first, last, std::move(through), Cholesky(std::move(cost), size, kernels_, 1, kLeastPivot)};
   }
 
   Integers round(RowRange rows, const std::vector<float>& wanted) const {
@@ -234,52 +210,12 @@ class Solver {
     }
   }
 
-  /// One sweep; whether any integer changed. The slopes of a block follow from `rest`, and within it from its own part
-  /// of the Gram matrix.
-  bool descend(RowRange rows, Integers& integers, std::vector<float>& rest) const {
-    std::vector<float> slopes(rows.count() * kBlock), difference(slopes.size());
-    bool changed = false;
-    for (std::size_t b = blocks_.size(); b-- > 0;) {
-      const Block& block = blocks_[b];
-      const std::size_t size = block.size();
-      kernels_.gemm(gemm_of(rows.count(), size, n_, false, false), rest.data(), n_, x(block.first), k_, slopes.data(),
-                    size);
-      std::fill(difference.begin(), difference.end(), 0.0F);
-      bool moved = false;
-      for (std::size_t r = 0; r < rows.count(); ++r) {
-        moved = descend_row(rows.first + r, block, slopes.data() + r * size, difference.data() + r * size,
-                            integers.data() + r * k_ + block.first) ||
-                moved;
-      }
-      if (!moved) continue;
-      changed = true;
-      kernels_.gemm(gemm_of(rows.count(), n_, size, false, true, 1), difference.data(), size, x(block.first), k_,
-                    rest.data(), n_);
-    }
-    return changed;
-  }
-
-  bool descend_row(std::size_t row, const Block& block, float* slopes, float* difference,
-                   std::int32_t* integers) const {
-    bool changed = false;
-    for (std::size_t j = block.size(); j-- > 0;) {
-      const float* line = block.gram.data() + j * block.size();
-      if (!(line[j] > 0)) continue;
-      const std::int32_t steps = weights_.best_change(row, integers[j], slopes[j] / line[j]);
-      if (steps == 0) continue;
-      changed = true;
-      integers[j] += steps;
-      const float change = weights_.scale[row] * static_cast<float>(steps);
-      difference[j] += change;
-      add_scaled(slopes, change, line, block.size());
-    }
-    return changed;
-  }
-
   const Problem& p_;
   const QuantizedWeights& weights_;
   std::size_t n_, k_;
   const Kernels& kernels_;
+  ColumnsView columns_;
+  ColumnDescent descent_;
   std::vector<Block> blocks_;
   std::optional<Cholesky> whole_;  // of S with all weights
 };

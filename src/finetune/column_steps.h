@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "finetune/activation.h"
@@ -13,32 +14,40 @@
 
 namespace detent::finetune {
 
-/// Rows need nothing of each other, so a piece of them goes through many iterations by itself: its variables stay in
-/// the cache. A piece of columns at a time gets its gradient, its step, and at once its share of the next iteration's
-/// outputs; neither weights nor gradients are ever stored as a whole. One thread at a time.
+/// Rows of one group need nothing of each other, so a piece of them goes through many iterations by itself: its
+/// variables stay in the cache. A piece of columns at a time gets its gradient, its step, and at once its share of the
+/// next iteration's outputs; neither weights nor gradients are ever stored as a whole. One thread at a time.
 class ColumnSteps {
  public:
   ColumnSteps(RowRange rows, const LayerGeometry& geometry, const Activation& activation, const Kernels& kernels)
-      : rows_(rows), fan_in_(static_cast<std::size_t>(geometry.fan_in())), activation_(activation), kernels_(kernels) {}
+      : rows_(rows),
+        fan_in_(static_cast<std::size_t>(geometry.fan_in())),
+        first_input_(rows.first / static_cast<std::size_t>(geometry.outputs / geometry.groups) * fan_in_),
+        activation_(activation),
+        kernels_(kernels) {}
 
   /// The iterations from `first` on, one for each mini-batch; adds the loss of each, the sum over its columns, to
-  /// `losses`. Which iterations are run together does not change the result. `check` may throw, to stop.
+  /// `losses`. Which iterations are run together does not change the result. Rows that are settled are left alone, and
+  /// their last loss stands for those that are not computed. `check` may throw, to stop.
   void run(RoundingVariables& variables, std::span<const MiniBatch> batches, std::size_t first,
            std::span<double> losses, const std::function<void()>& check);
 
  private:
-  using Outputs = std::vector<std::vector<float>>;  // of each sample: rows × columns, in steps
+  using Outputs = std::vector<float>;  // rows × columns of the mini-batch, in steps
 
-  void add_outputs(const MiniBatch& batch, Patches::Range columns, Outputs& outputs) const;
+  void add_outputs(const MiniBatch& batch, Patches::Range weights, Outputs& outputs) const;
   double loss_and_slopes(const RoundingVariables& variables, const MiniBatch& batch, Outputs& outputs,
                          std::vector<float>& by_bias) const;
-  void slopes_by_weights(const MiniBatch& batch, const Outputs& slopes, Patches::Range columns);
+  void slopes_by_weights(const MiniBatch& batch, const Outputs& slopes, Patches::Range weights);
+  std::pair<const float*, std::int64_t> inputs_of(const MiniBatch& batch, std::size_t first) const;
 
   RowRange rows_;
   std::size_t fan_in_;
+  std::size_t first_input_;  // of the rows' group
   Activation activation_;
   const Kernels& kernels_;
   std::vector<float> values_, slope_;  // of a piece of columns
+  double last_loss_ = 0;               // of one column
 };
 
 }  // namespace detent::finetune

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "finetune/cholesky.h"
+#include "finetune/column_descent.h"
 #include "finetune/column_form.h"
 #include "finetune/mini_batches.h"
 
@@ -40,7 +41,8 @@ FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std:
   const double product = 2 * s.weights * s.fan_in;  // weights · G
   const auto iterations = static_cast<double>(config.num_iterations);
   const double rows = s.groups * s.fan_in + static_cast<double>(geometry.outputs);  // of a tile
-  const double columns = s.columns * static_cast<double>(samples);
+  const double columns =
+      std::min(s.columns * static_cast<double>(samples), static_cast<double>(gram_columns(geometry)));
 
   FormCost cost;
   cost.flops = columns * (matrix + 2 * s.weights + kGatherFlops * rows);
@@ -68,28 +70,31 @@ FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std:
   return cost;
 }
 
-FormCost streamed_cost(const LayerGeometry& geometry, const Shape& input_shape, const FinetuneConfig& config,
-                       std::size_t threads) {
+FormCost streamed_cost(const LayerGeometry& geometry, const Shape& input_shape, std::uint64_t samples,
+                       const FinetuneConfig& config, std::size_t threads) {
   const Sizes s(geometry, input_shape);
   const auto iterations = static_cast<double>(config.num_iterations);
   const auto batch = static_cast<double>(std::max<std::size_t>(config.batch_size, 1));
+  const double columns = batch * std::min(s.columns, static_cast<double>(kColumnsOfSample));  // of a step
+  const double rows = s.groups * s.fan_in + static_cast<double>(geometry.outputs);            // of a column
   FormCost cost;
-  // Forward and backward by weights; each output's loss and slope.
-  cost.flops = iterations *
-               (batch * (4 * s.columns * s.weights + kGatherFlops * (s.inputs + s.outputs)) + kStepFlops * s.weights);
+  // Forward and backward by weights; copying columns, and each output's loss and slope.
+  cost.flops = iterations * (columns * (4 * s.weights + kGatherFlops * rows) + kStepFlops * s.weights);
+  // Two products to compare with nearest rounding, and two for each sweep.
+  const auto sweeps = static_cast<double>(config.drop_ratio < 1 ? 0 : config.coordinate_sweeps);
+  const double kept =
+      sweeps > 0 ? std::min(s.columns * static_cast<double>(samples), static_cast<double>(descent_columns(geometry)))
+                 : 0;
+  cost.flops += kept * (2 * s.weights * (2 + 2 * sweeps) + kGatherFlops * rows);
   const double mixed = config.drop_ratio < 1 ? 2 * s.inputs : 0;
-  const double share = std::min(1.0, static_cast<double>(threads * kRows) / static_cast<double>(geometry.outputs));
-  double values = static_cast<double>(kStateArrays + 1) * s.weights + batch * (s.inputs + s.outputs + mixed);
-  if (has_columns(geometry, input_shape, config.batch_size)) {
-    // Mini-batches that are kept ready, and one more; for each thread outputs now and next, values and slopes.
-    const double gathered = batch * (s.columns * s.fan_in * s.groups + s.outputs);
-    const auto rows = static_cast<double>(threads * kRows);
-    values += static_cast<double>(kBatchBytes / sizeof(float)) + gathered + rows * (2 * batch * s.columns + 512);
-  } else {
-    // Weights, their gradient and a copy in the kernels' layout; inputs and outputs likewise, for each thread.
-    values += 3 * s.weights + 2 * (static_cast<double>(threads) * s.inputs + share * s.outputs);
-  }
-  cost.bytes = static_cast<std::uint64_t>(sizeof(float) * values);
+  // Samples at hand and one more, mini-batches; for each thread outputs now and next, values and slopes.
+  const double steps = static_cast<double>(kStateArrays + 1) * s.weights + s.inputs + s.outputs + mixed +
+                       2 * static_cast<double>(kBatchBytes / sizeof(float)) + columns * rows +
+                       static_cast<double>(threads * kRows) * (2 * columns + 512);
+  // Columns and targets twice; integers; for each thread the rest, values and slopes.
+  const double descent = kept * (s.groups * s.fan_in + 2 * static_cast<double>(geometry.outputs)) + 3 * s.weights +
+                         s.inputs + s.outputs + static_cast<double>(threads * kRows) * (2 * kept + 3 * s.fan_in);
+  cost.bytes = static_cast<std::uint64_t>(sizeof(float) * std::max(steps, descent));
   return cost;
 }
 

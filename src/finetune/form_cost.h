@@ -21,9 +21,9 @@ struct FormCost {
 FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std::uint64_t samples,
                    const FinetuneConfig& config, std::size_t threads);
 
-/// Solving in mini-batches. The number of samples does not matter: each step takes config.batch_size.
-FormCost streamed_cost(const LayerGeometry& geometry, const Shape& input_shape, const FinetuneConfig& config,
-                       std::size_t threads);
+/// Solving in mini-batches of config.batch_size samples, and descent on columns of all samples.
+FormCost streamed_cost(const LayerGeometry& geometry, const Shape& input_shape, std::uint64_t samples,
+                       const FinetuneConfig& config, std::size_t threads);
 
 /// Whether the layer can be solved from sums over its samples: the objective has to be a quadratic in the weights.
 bool has_gram_form(bool activation_in_objective, const FinetuneConfig& config);

@@ -14,6 +14,7 @@ constexpr std::size_t kSmallFanIn = 32;         // below, a matrix product's ove
 constexpr std::size_t kSmallItem = 64;          // groups of that kind in one item
 constexpr std::size_t kSpan = 1024;             // columns of one block, at most
 constexpr std::size_t kRowsToFill = 64;         // patch rows that one thread copies at a time
+constexpr std::size_t kRowsToDraw = 512;        // the same where columns are listed
 constexpr std::size_t kWorthThreads = 1 << 16;  // values below which starting threads takes longer than copying
 
 /// Rows of one block: large for the kernels, but enough blocks for many threads.
@@ -78,21 +79,39 @@ void GramAccumulator::plan_items() {
   });
 }
 
-void GramAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
-  const Patches patches(geometry_, input_shape);
+Patches GramAccumulator::checked(const Shape& input_shape, std::size_t inputs, std::size_t targets) const {
+  Patches patches(geometry_, input_shape);
   std::size_t values = 1;
   for (const std::int64_t d : input_shape) values *= static_cast<std::size_t>(d);
-  if (input.size() != values || target.size() != patches.columns() * patches.outputs()) {
+  if (inputs != values || targets != patches.columns() * patches.outputs()) {
     throw internal_error("a sample does not fit the layer's geometry");
   }
+  return patches;
+}
+
+void GramAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
+  const Patches patches = checked(input_shape, input.size(), target.size());
   for (std::size_t at = 0; at < patches.columns();) {
     const std::size_t count = std::min(inputs_.capacity - used_, patches.columns() - at);
-    fill(patches, input.data(), target.data(), {at, at + count});
+    fill(patches, input.data(), target.data(), Patches::Range{at, at + count});
     at += count;
     used_ += count;
     if (used_ == inputs_.capacity) flush();
   }
   form_.columns += patches.columns();
+}
+
+void GramAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
+                          std::span<const std::size_t> columns) {
+  const Patches patches = checked(input_shape, input.size(), target.size());
+  for (std::size_t at = 0; at < columns.size();) {
+    const std::size_t count = std::min(inputs_.capacity - used_, columns.size() - at);
+    fill(patches, input.data(), target.data(), columns.subspan(at, count));
+    at += count;
+    used_ += count;
+    if (used_ == inputs_.capacity) flush();
+  }
+  form_.columns += columns.size();
 }
 
 void GramAccumulator::fill(const Patches& patches, const float* input, const float* target, Patches::Range columns) {
@@ -108,6 +127,20 @@ void GramAccumulator::fill(const Patches& patches, const float* input, const flo
       patches.gather_outputs(target, {first, std::min(first + kRowsToFill, targets_.rows)}, columns, targets_, used_);
     }
   });
+}
+
+void GramAccumulator::fill(const Patches& patches, const float* input, const float* target,
+                           std::span<const std::size_t> columns) {
+  std::vector<Patches::Place> inputs, targets;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    inputs.push_back({inputs_.at(0, used_ + i), inputs_.column_major ? 1 : inputs_.capacity});
+    targets.push_back({targets_.at(0, used_ + i), targets_.column_major ? 1 : targets_.capacity});
+  }
+  parallel_for((inputs_.rows + kRowsToDraw - 1) / kRowsToDraw, threads_, [&](std::size_t piece) {
+    const std::size_t first = piece * kRowsToDraw;
+    patches.gather(input, {first, std::min(first + kRowsToDraw, inputs_.rows)}, columns, inputs);
+  });
+  patches.gather_outputs(target, columns, targets);
 }
 
 void GramAccumulator::flush() {

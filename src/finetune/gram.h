@@ -21,6 +21,9 @@ class GramSums {
   virtual ~GramSums() = default;
   /// `input` of this shape, and the layer's output for it.
   virtual void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) = 0;
+  /// The same for some of its columns.
+  virtual void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
+                   std::span<const std::size_t> columns) = 0;
   /// The form of all that was added. It is empty afterwards and cannot be used again.
   virtual GramForm take() = 0;
 };
@@ -31,6 +34,8 @@ class GramAccumulator final : public GramSums {
   GramAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads);
 
   void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) override;
+  void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
+           std::span<const std::size_t> columns) override;
   GramForm take() override;
 
  private:
@@ -43,7 +48,9 @@ class GramAccumulator final : public GramSums {
   };
 
   void plan_items();
+  Patches checked(const Shape& input_shape, std::size_t inputs, std::size_t targets) const;
   void fill(const Patches& patches, const float* input, const float* target, Patches::Range columns);
+  void fill(const Patches& patches, const float* input, const float* target, std::span<const std::size_t> columns);
   void flush();
   void run(const Item& item);
   void run_small_group(std::size_t group);

@@ -11,54 +11,124 @@
 namespace detent::finetune {
 namespace {
 
-constexpr std::uint64_t kMixSeed = 0x6d69786572ULL;  // keeps the mix apart from the order
-constexpr std::size_t kMixPiece = 1 << 14;           // elements that one thread mixes at a time
-constexpr std::size_t kRowsToGather = 64;            // patch rows that one thread copies at a time
+constexpr std::uint64_t kMixSeed = 0x6d69786572ULL;       // keeps the mix apart from the order,
+constexpr std::uint64_t kColumnSeed = 0x636f6c756d6eULL;  // and the columns from both
+constexpr std::size_t kMixPiece = 1 << 14;                // elements that one thread mixes at a time
+constexpr std::size_t kRowsToGather = 512;                // patch rows that one thread copies at a time
+
+std::size_t batch_size(const FinetuneConfig& config) { return std::max<std::size_t>(config.batch_size, 1); }
 
 }  // namespace
 
-bool has_columns(const LayerGeometry& geometry, const Shape& input_shape, std::size_t batch_size) {
-  if (geometry.kind == LayerKind::product) return true;
-  if (geometry.groups > 1) return false;
+std::vector<std::size_t> draw_columns(std::size_t columns, std::size_t most, std::uint64_t seed, std::uint64_t turn) {
+  const std::size_t count = std::min(columns, most);
+  std::vector<std::size_t> drawn(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t first = i * columns / count;
+    const std::size_t size = (i + 1) * columns / count - first;
+    drawn[i] = first + below(size, random_at(seed ^ kColumnSeed, turn, i)[0]);
+  }
+  for (std::size_t i = count; i > 1; --i) {
+    std::swap(drawn[i - 1], drawn[below(i, random_at(seed ^ kColumnSeed, turn, i - 1)[1])]);
+  }
+  return drawn;
+}
+
+std::size_t batches_together(const LayerGeometry& geometry, const Shape& input_shape, std::size_t samples,
+                             const FinetuneConfig& config) {
   const Patches patches(geometry, input_shape);
-  return patches.rows() * patches.columns() * std::max<std::size_t>(batch_size, 1) * sizeof(float) <= kBatchBytes;
+  const std::size_t columns = batch_size(config) * std::min(patches.columns(), kColumnsOfSample);
+  const std::size_t bytes = sizeof(float) * columns * (patches.rows() + patches.outputs());
+  const std::size_t all = (samples + batch_size(config) - 1) / batch_size(config);
+  const std::size_t most = std::max<std::size_t>(std::min<std::size_t>(all, config.num_iterations), 1);
+  return std::clamp<std::size_t>(kBatchBytes / std::max<std::size_t>(bytes, 1), 1, most);
 }
 
 MiniBatches::MiniBatches(LayerSamples& samples, const LayerGeometry& geometry, const FinetuneConfig& config,
-                         std::size_t threads, bool gather)
+                         std::size_t threads)
     : samples_(samples),
       geometry_(geometry),
       config_(config),
       threads_(threads),
-      gather_(gather),
-      order_(samples.count()) {}
+      size_(batch_size(config)),
+      together_(batches_together(geometry, samples.get(0).input_shape, samples.count(), config)),
+      order_(samples.count()),
+      columns_(samples.count()) {}
 
-std::vector<MiniBatch> MiniBatches::load(std::size_t first, std::size_t end) {
-  const std::size_t size = std::max<std::size_t>(config_.batch_size, 1);
-  if (!gather_ || bytes_ > kBatchBytes || config_.drop_ratio < 1) {
-    drawn_.clear();
-    bytes_ = 0;
+std::span<const MiniBatch> MiniBatches::load(std::size_t first, std::size_t end) {
+  const std::size_t set = first / together_;
+  if (set != set_) make(set);
+  const std::size_t begin = set * together_;
+  return std::span(batches_).subspan(first - begin, std::min(end, begin + together_) - first);
+}
+
+void MiniBatches::make(std::size_t set) {
+  set_ = set;
+  const std::uint64_t begin = static_cast<std::uint64_t>(set) * together_ * size_;
+  const std::uint64_t end = begin + together_ * size_;
+  std::vector<Turn> turns;
+  std::vector<std::size_t> sizes(together_);
+  std::size_t dealt = 0;
+  for (std::uint64_t p = begin; p < end; ++p) {
+    turns.push_back(turn(p, columns_of(sample_at(p)), dealt));
+    for (const std::size_t batch : turns.back().batches) ++sizes[batch];
   }
-  std::vector<MiniBatch> batches;
-  for (std::size_t i = first; i < end && (batches.empty() || (gather_ && bytes_ <= kBatchBytes)); ++i) {
-    MiniBatch& batch = batches.emplace_back();
-    for (std::size_t b = 0; b < size; ++b) batch.push_back(draw(static_cast<std::uint64_t>(i) * size + b));
+  batches_.resize(together_);
+  for (std::size_t b = 0; b < together_; ++b) {
+    batches_[b].columns = sizes[b];
+    batches_[b].by_column = geometry_.kind == LayerKind::product;
+    batches_[b].inputs.resize(sizes[b] * static_cast<std::size_t>(geometry_.groups * geometry_.fan_in()));
+    batches_[b].targets.resize(sizes[b] * static_cast<std::size_t>(geometry_.outputs));
   }
-  announce(static_cast<std::uint64_t>(first + batches.size()) * size);
-  return batches;
+  std::vector<std::size_t> used(together_);
+  for (const Turn& t : turns) {
+    SampleRef from = sample(sample_at(t.position));
+    const std::vector<float> mix = config_.drop_ratio < 1 ? mixed(from, t.position) : std::vector<float>();
+    if (!mix.empty()) from.input = mix;
+    fill(from, t, used);
+  }
+  announce(end);
+}
+
+// Columns go in turns to each mini-batch.
+MiniBatches::Turn MiniBatches::turn(std::uint64_t position, std::size_t columns, std::size_t& dealt) const {
+  Turn turn{position, draw_columns(columns, kColumnsOfSample, config_.seed, position), {}};
+  for (std::size_t i = 0; i < turn.columns.size(); ++i) turn.batches.push_back(dealt++ % together_);
+  return turn;
+}
+
+void MiniBatches::fill(const SampleRef& from, const Turn& turn, std::vector<std::size_t>& used) {
+  const Patches patches(geometry_, from.input_shape);
+  if (from.target.size() != patches.columns() * patches.outputs()) {
+    throw internal_error("a sample does not fit the layer's geometry");
+  }
+  std::vector<Patches::Place> inputs, targets;
+  for (const std::size_t b : turn.batches) {
+    MiniBatch& batch = batches_[b];
+    const std::size_t at = used[b]++;
+    if (batch.by_column) {
+      inputs.push_back({batch.inputs.data() + at * patches.rows(), 1});
+    } else {
+      inputs.push_back({batch.inputs.data() + at, batch.columns});
+    }
+    targets.push_back({batch.targets.data() + at, batch.columns});
+  }
+  parallel_for((patches.rows() + kRowsToGather - 1) / kRowsToGather, threads_, [&](std::size_t piece) {
+    const std::size_t first = piece * kRowsToGather;
+    patches.gather(from.input.data(), {first, std::min(first + kRowsToGather, patches.rows())}, turn.columns, inputs);
+  });
+  patches.gather_outputs(from.target.data(), turn.columns, targets);
 }
 
 // As many samples as there are workers, from this position on and without those that are at hand.
 void MiniBatches::announce(std::uint64_t position) {
-  const std::uint64_t end =
-      static_cast<std::uint64_t>(config_.num_iterations) * std::max<std::size_t>(config_.batch_size, 1);
-  const bool stay = gather_ && bytes_ <= kBatchBytes && config_.drop_ratio >= 1;
+  const std::uint64_t end = static_cast<std::uint64_t>(config_.num_iterations) * size_;
   std::vector<std::size_t> coming;
   for (std::uint64_t p = position; p < std::min(end, position + order_.size()); ++p) {
     if (coming.size() == config_.num_workers) break;
     const std::size_t index = sample_at(p);
     const bool known = std::find(coming.begin(), coming.end(), index) != coming.end();
-    if (!known && !(stay && drawn_.contains(index))) coming.push_back(index);
+    if (!known && !held_.contains(index)) coming.push_back(index);
   }
   if (!coming.empty()) samples_.announce(coming);
 }
@@ -77,58 +147,39 @@ void MiniBatches::shuffle(std::uint64_t round) {
   round_ = round;
 }
 
-std::shared_ptr<const Drawn> MiniBatches::draw(std::uint64_t position) {
-  const std::size_t index = sample_at(position);
-  const bool mixes = config_.drop_ratio < 1;
-  auto& kept = drawn_[mixes ? position : index];
-  if (kept) return kept;
-  auto drawn = std::make_shared<Drawn>();
-  drawn->sample = samples_.get(index);
-  drawn->columns = drawn->sample.target.size() / static_cast<std::size_t>(geometry_.outputs);
-  if (mixes) mix(*drawn, position);
-  if (gather_) gather(*drawn);
-  bytes_ += sizeof(float) * (drawn->sample.input.size() + drawn->sample.target.size() + drawn->mixed.size() +
-                             drawn->gathered.size() + drawn->targets.size());
-  return kept = std::move(drawn);
+const SampleRef& MiniBatches::sample(std::size_t index) {
+  if (const auto found = held_.find(index); found != held_.end()) return found->second;
+  if (bytes_ > kBatchBytes) {
+    held_.clear();
+    bytes_ = 0;
+  }
+  SampleRef read = samples_.get(index);
+  bytes_ += sizeof(float) * (read.input.size() + read.float_input.size() + read.target.size());
+  return held_[index] = std::move(read);
 }
 
-void MiniBatches::mix(Drawn& drawn, std::uint64_t position) const {
-  const auto& quantized = drawn.sample.input;
-  const auto& exact = drawn.sample.float_input;
+std::size_t MiniBatches::columns_of(std::size_t index) {
+  auto& columns = columns_[index];
+  if (!columns) columns = Patches(geometry_, sample(index).input_shape).columns();
+  return *columns;
+}
+
+std::vector<float> MiniBatches::mixed(const SampleRef& from, std::uint64_t position) const {
+  const auto& quantized = from.input;
+  const auto& exact = from.float_input;
   if (exact.size() != quantized.size()) throw internal_error("a mix of inputs needs those of the float model");
   const auto limit = static_cast<std::uint64_t>(std::max(config_.drop_ratio, 0.0) * 0x1p32);
-  drawn.mixed.resize(quantized.size());
+  std::vector<float> values(quantized.size());
   parallel_for((quantized.size() + kMixPiece - 1) / kMixPiece, threads_, [&](std::size_t piece) {
     const std::size_t end = std::min((piece + 1) * kMixPiece, quantized.size());
     for (std::size_t i = piece * kMixPiece; i < end; i += 4) {
       const auto random = random_at(config_.seed ^ kMixSeed, position, i / 4);
       for (std::size_t k = 0; k < 4 && i + k < end; ++k) {
-        drawn.mixed[i + k] = random[k] < limit ? quantized[i + k] : exact[i + k];
+        values[i + k] = random[k] < limit ? quantized[i + k] : exact[i + k];
       }
     }
   });
-}
-
-void MiniBatches::gather(Drawn& drawn) const {
-  const Patches patches(geometry_, drawn.sample.input_shape);
-  const Patches::Range all{0, patches.columns()};
-  const std::size_t outputs = patches.outputs();
-  if (drawn.columns != patches.columns()) throw internal_error("a sample does not fit the layer's geometry");
-  Tile targets(outputs, drawn.columns, false);
-  if (geometry_.kind == LayerKind::product) {
-    for (std::size_t c = 0; c < drawn.columns; ++c) {
-      for (std::size_t m = 0; m < outputs; ++m) *targets.at(m, c) = drawn.sample.target[c * outputs + m];
-    }
-  } else {
-    patches.gather_outputs(drawn.sample.target.data(), {0, outputs}, all, targets, 0);
-    Tile inputs(patches.rows(), drawn.columns, false);
-    parallel_for((inputs.rows + kRowsToGather - 1) / kRowsToGather, threads_, [&](std::size_t piece) {
-      const std::size_t first = piece * kRowsToGather;
-      patches.gather(drawn.input(), {first, std::min(first + kRowsToGather, inputs.rows)}, all, inputs, 0);
-    });
-    drawn.gathered = std::move(inputs.values);
-  }
-  drawn.targets = std::move(targets.values);
+  return values;
 }
 
 }  // namespace detent::finetune

@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "detent/config.h"
@@ -13,57 +14,71 @@
 
 namespace detent::finetune {
 
-/// One sample of a mini-batch, its input mixed of both branches if that is asked for.
-struct Drawn {
-  SampleRef sample;
-  std::vector<float> mixed;
+/// What one step looks at: columns of several samples.
+struct MiniBatch {
   std::size_t columns = 0;
-
-  /// Where they were asked for: the columns of the input, [fan_in, columns], or as they come, [columns, fan_in], of a
-  /// product; and the targets [outputs, columns].
-  std::vector<float> gathered;
-  std::vector<float> targets;
-
-  const float* input() const { return mixed.empty() ? sample.input.data() : mixed.data(); }
+  bool by_column = false;      // as products have them
+  std::vector<float> inputs;   // [groups · fan_in, columns], or by column: [columns, fan_in]
+  std::vector<float> targets;  // [outputs, columns]
 };
 
-using MiniBatch = std::vector<std::shared_ptr<const Drawn>>;
+/// Columns that a step draws for each of its config.batch_size samples, or all where a sample has no more. The columns
+/// of one sample say much the same: with two to eight times as many a step is dearer and the end hardly better.
+inline constexpr std::size_t kColumnsOfSample = 16;
 
-/// Which sample comes when: all of them in a random order, then all in another. Both the order and the mix follow from
-/// config.seed.
+/// Bytes that mini-batches are made ready in, unless a single one takes more; and of samples that stay at hand.
+inline constexpr std::size_t kBatchBytes = std::size_t{16} << 20;
+
+/// One column of each of min(most, columns) equal parts, in a random order that follows from seed and `turn`.
+std::vector<std::size_t> draw_columns(std::size_t columns, std::size_t most, std::uint64_t seed, std::uint64_t turn);
+
+/// How many mini-batches of samples of this shape are made ready together.
+std::size_t batches_together(const LayerGeometry& geometry, const Shape& input_shape, std::size_t samples,
+                             const FinetuneConfig& config);
+
+/// Which columns come when. Samples come all in a random order, then all in another; each time a sample comes, columns
+/// are drawn from it, spread over its positions. What is drawn from as many samples as fit together is dealt out to as
+/// many mini-batches, so that each holds a little of all of them. Order, columns and the mix of both branches' inputs
+/// follow from config.seed and the iteration's number.
 class MiniBatches {
  public:
-  /// `gather`: columns are made ready.
-  MiniBatches(LayerSamples& samples, const LayerGeometry& geometry, const FinetuneConfig& config, std::size_t threads,
-              bool gather);
+  /// All must outlive this.
+  MiniBatches(LayerSamples& samples, const LayerGeometry& geometry, const FinetuneConfig& config, std::size_t threads);
 
-  /// The mini-batches of iteration `first` and of some after it, but not of `end`: as many as a few MiB hold.
-  std::vector<MiniBatch> load(std::size_t first, std::size_t end);
+  /// The mini-batches of iteration `first` and of some after it, but not of `end`. They stay until the next call.
+  std::span<const MiniBatch> load(std::size_t first, std::size_t end);
 
  private:
+  /// A sample at one of its turns: columns, and the mini-batch that each goes to.
+  struct Turn {
+    std::uint64_t position = 0;  // in the sequence of all turns
+    std::vector<std::size_t> columns;
+    std::vector<std::size_t> batches;
+  };
+
+  void make(std::size_t set);
+  Turn turn(std::uint64_t position, std::size_t columns, std::size_t& dealt) const;
+  void fill(const SampleRef& sample, const Turn& turn, std::vector<std::size_t>& used);
   void announce(std::uint64_t position);
   std::size_t sample_at(std::uint64_t position);
   void shuffle(std::uint64_t round);
-  std::shared_ptr<const Drawn> draw(std::uint64_t position);
-  void mix(Drawn& drawn, std::uint64_t position) const;
-  void gather(Drawn& drawn) const;
+  const SampleRef& sample(std::size_t index);
+  std::size_t columns_of(std::size_t index);
+  std::vector<float> mixed(const SampleRef& sample, std::uint64_t position) const;
 
   LayerSamples& samples_;
   const LayerGeometry& geometry_;
   const FinetuneConfig& config_;
   std::size_t threads_;
-  bool gather_;
+  std::size_t size_;      // samples of a mini-batch
+  std::size_t together_;  // mini-batches of a set
+  std::size_t set_ = ~std::size_t{0};
+  std::vector<MiniBatch> batches_;  // of that set
   std::uint64_t round_ = ~std::uint64_t{0};
   std::vector<std::size_t> order_;
-  std::map<std::uint64_t, std::shared_ptr<const Drawn>> drawn_;  // by sample, or by position where inputs are mixed
-  std::size_t bytes_ = 0;                                        // of these
+  std::vector<std::optional<std::size_t>> columns_;  // of each sample, as soon as it has been seen
+  std::map<std::size_t, SampleRef> held_;
+  std::size_t bytes_ = 0;  // of these
 };
-
-/// Bytes that mini-batches are kept ready in, unless a single one takes more.
-inline constexpr std::size_t kBatchBytes = std::size_t{16} << 20;
-
-/// Whether the columns of a mini-batch of such inputs are worth to be made ready: products with them are faster than
-/// convolutions, as long as they stay in reach of the cache.
-bool has_columns(const LayerGeometry& geometry, const Shape& input_shape, std::size_t batch_size);
 
 }  // namespace detent::finetune

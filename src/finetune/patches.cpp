@@ -166,6 +166,52 @@ void Patches::gather_outputs(const float* output, Range rows, Range columns, Til
   }
 }
 
+/// Where in an input, from its first channel on, the value comes from that a kernel element brings to a column.
+std::int64_t Patches::source(std::size_t column, std::size_t element) const noexcept {
+  const auto position = static_cast<std::int64_t>(column % positions_);
+  const auto e = static_cast<std::int64_t>(element);
+  const Axis &a0 = axes_[0], &a1 = axes_[1], &a2 = axes_[2];
+  const std::int64_t i0 = source(a0, position / a2.out / a1.out, e / a2.kernel / a1.kernel);
+  const std::int64_t i1 = source(a1, position / a2.out % a1.out, e / a2.kernel % a1.kernel);
+  const std::int64_t i2 = source(a2, position % a2.out, e % a2.kernel);
+  if (i0 < 0 || i1 < 0 || i2 < 0) return -1;
+  const auto sample = static_cast<std::int64_t>(column / positions_ * channels_ * input_values_);
+  return sample + (i0 * a1.in + i1) * a2.in + i2;
+}
+
+void Patches::gather(const float* input, Range rows, std::span<const std::size_t> columns,
+                     std::span<const Place> places) const {
+  if (product_) {
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      const float* from = input + columns[i] * rows_;
+      for (std::size_t r = rows.first; r < rows.last; ++r) places[i].to[r * places[i].step] = from[r];
+    }
+    return;
+  }
+  std::vector<std::int64_t> sources(kernel_size_ * columns.size());
+  for (std::size_t e = 0, at = 0; e < kernel_size_; ++e) {
+    for (const std::size_t column : columns) sources[at++] = source(column, e);
+  }
+  for (std::size_t row = rows.first; row < rows.last; ++row) {
+    const float* plane = input + row / kernel_size_ * input_values_;
+    const std::int64_t* from = sources.data() + row % kernel_size_ * columns.size();
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      places[i].to[row * places[i].step] = from[i] < 0 ? 0.0F : plane[from[i]];
+    }
+  }
+}
+
+void Patches::gather_outputs(const float* output, std::span<const std::size_t> columns,
+                             std::span<const Place> places) const {
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    const std::size_t column = columns[i];
+    const float* from = product_ ? output + column * outputs_
+                                 : output + column / positions_ * outputs_ * positions_ + column % positions_;
+    const std::size_t step = product_ ? 1 : positions_;
+    for (std::size_t m = 0; m < outputs_; ++m) places[i].to[m * places[i].step] = from[m * step];
+  }
+}
+
 std::size_t tile_columns(std::size_t rows) noexcept {
   const std::size_t columns = kTileBytes / sizeof(float) / std::max<std::size_t>(rows, 1);
   return std::clamp<std::size_t>(columns / 16 * 16, 128, 4096);

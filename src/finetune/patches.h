@@ -60,6 +60,16 @@ class Patches {
   /// The same for the layer's outputs [batch, outputs, positions…] or [rows…, outputs].
   void gather_outputs(const float* output, Range rows, Range columns, Tile& tile, std::size_t at) const;
 
+  /// Where a column goes: its row r to to[r · step].
+  struct Place {
+    float* to = nullptr;
+    std::size_t step = 1;
+  };
+  /// Copies rows of the columns with these numbers each to its place. And the layer's outputs there, all of them.
+  void gather(const float* input, Range rows, std::span<const std::size_t> columns,
+              std::span<const Place> places) const;
+  void gather_outputs(const float* output, std::span<const std::size_t> columns, std::span<const Place> places) const;
+
  private:
   struct Axis {
     std::int64_t in = 1, out = 1, kernel = 1, stride = 1, dilation = 1, pad = 0;
@@ -67,6 +77,7 @@ class Patches {
   std::int64_t source(const Axis& axis, std::int64_t out, std::int64_t k) const noexcept;
   void fill_line(const float* line, const Axis& axis, std::int64_t k, std::int64_t first, std::size_t count,
                  float* to) const noexcept;
+  std::int64_t source(std::size_t column, std::size_t element) const noexcept;
   void gather_row(const float* input, std::size_t row, Range columns, float* to) const noexcept;
 
   bool product_ = false;

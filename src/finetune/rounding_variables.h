@@ -32,6 +32,8 @@ class RoundingVariables {
   /// The optimizer's step of an iteration. `slope`: gradient by the quantized weights, of columns of rows. `next`:
   /// where the values of these columns go afterwards, or null.
   void step(RowRange rows, Patches::Range columns, const float* slope, std::size_t iteration, float* next);
+  /// Whether step() changes nothing of these rows any more.
+  bool settled(RowRange rows) const { return soft_ && soft_->settled(rows, {0, weights_.columns}); }
   void step_bias(RowRange rows, const float* slope, std::size_t iteration);
 
   /// All that steps change.

@@ -11,6 +11,7 @@ constexpr double kZeta = 1.1;
 constexpr double kGamma = -0.1;
 constexpr float kNeverUp = -100.0F;  // v of a weight without choice
 constexpr float kDecided = 0.01F;
+constexpr std::size_t kSettledTogether = 64;  // weights whose step is left out if it would change none of them
 
 }  // namespace
 
@@ -59,9 +60,19 @@ void SoftRounding::step(std::size_t row, Patches::Range columns, const float* sl
                         float certainty, const SoftStep& given) {
   SoftStep step = given;
   step.regularizer *= certainty;
-  const std::size_t at = row * columns_ + columns.first;
-  soft_step({v_.data() + at, mean_.data() + at, square_.data() + at, h_.data() + at}, slope, offset, factor,
-            columns.last - columns.first, step);
+  const auto is_settled = [&](std::size_t at) {
+    return settled({row, row + 1}, {at, std::min(at + kSettledTogether, columns.last)});
+  };
+  for (std::size_t first = columns.first; first < columns.last;) {  // runs of parts that are not settled
+    std::size_t last = first;
+    while (last < columns.last && !is_settled(last)) last = std::min(last + kSettledTogether, columns.last);
+    const std::size_t at = row * columns_ + first, done = first - columns.first;
+    if (last > first) {
+      soft_step({v_.data() + at, mean_.data() + at, square_.data() + at, h_.data() + at}, slope + done,
+                offset == nullptr ? nullptr : offset + done, factor, last - first, step);
+    }
+    first = std::min(last + kSettledTogether, columns.last);
+  }
 }
 
 void SoftRounding::prefetch(std::size_t row, Patches::Range columns) const noexcept {
@@ -73,6 +84,16 @@ void SoftRounding::prefetch(std::size_t row, Patches::Range columns) const noexc
     __builtin_prefetch(h_.data() + at, 1);
     __builtin_prefetch(base_.data() + at);
   }
+}
+
+bool SoftRounding::settled(RowRange rows, Patches::Range columns) const {
+  for (std::size_t m = rows.first; m < rows.last; ++m) {
+    const float* row = h(m);
+    if (!std::all_of(row + columns.first, row + columns.last, [](float h) { return h <= 0.0F || h >= 1.0F; })) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool SoftRounding::decided(RowRange rows) const {

@@ -58,6 +58,9 @@ class SoftRounding {
             float certainty, const SoftStep& step);
   /// Has the processor fetch what step() of these columns works on. Parts of rows are too short for it to guess.
   void prefetch(std::size_t row, Patches::Range columns) const noexcept;
+  /// Whether steps change nothing of these rows any more: where h is 0 or 1 the loss has no slope, and what is left of
+  /// earlier ones goes on in the direction that it came from.
+  bool settled(RowRange rows, Patches::Range columns) const;
   /// Whether no weight of these rows is between up and down any more.
   bool decided(RowRange rows) const;
   bool decided() const { return h_.empty() || decided({0, h_.size() / columns_}); }

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "finetune/batch_gradient.h"
+#include "finetune/column_descent.h"
 #include "finetune/column_steps.h"
 #include "finetune/iterations.h"
 #include "finetune/lanes.h"
@@ -32,43 +32,19 @@ double input_power(LayerSamples& samples) {
 
 namespace {
 
-/// Rows that go their way by convolutions: weights and gradients as a whole, one iteration at a time.
-class ConvolutionSteps {
- public:
-  ConvolutionSteps(RowRange rows, const LayerGeometry& geometry, const Activation& activation, const Kernels& kernels)
-      : rows_(rows),
-        fan_in_(static_cast<std::size_t>(geometry.fan_in())),
-        gradient_(geometry, rows, activation, kernels),
-        weights_(rows.count() * fan_in_),
-        by_weights_(weights_.size()),
-        by_bias_(rows.count()) {}
-
-  double run(RoundingVariables& variables, const MiniBatch& batch, std::size_t iteration) {
-    variables.values(rows_, {0, fan_in_}, weights_.data());
-    for (std::size_t i = 0; i < weights_.size(); ++i) weights_[i] *= variables.scale(rows_.first + i / fan_in_);
-    std::fill(by_weights_.begin(), by_weights_.end(), 0.0F);
-    std::fill(by_bias_.begin(), by_bias_.end(), 0.0F);
-    std::size_t columns = 0;
-    for (const auto& drawn : batch) columns += drawn->columns;
-    if (columns == 0) return 0;
-    const float* bias = variables.bias() == nullptr ? nullptr : variables.bias() + rows_.first;
-    float* by_bias = variables.trains_bias() ? by_bias_.data() : nullptr;
-    double loss = 0;
-    for (const auto& drawn : batch) {
-      loss += gradient_.add(drawn->sample.input_shape, drawn->input(), drawn->sample.target.data(), weights_.data(),
-                            bias, 1 / static_cast<float>(columns), by_weights_.data(), by_bias);
+/// Rows that go their way by themselves: pieces of row_ranges(), each within one group.
+std::vector<RowRange> pieces_of(const QuantizedWeights& weights, std::size_t groups) {
+  std::vector<RowRange> pieces;
+  const std::size_t group_rows = weights.rows / groups;
+  for (const RowRange rows : row_ranges(weights.rows, groups, weights.columns)) {
+    for (std::size_t first = rows.first; first < rows.last;) {
+      const std::size_t last = std::min(rows.last, (first / group_rows + 1) * group_rows);
+      pieces.push_back({first, last});
+      first = last;
     }
-    variables.step(rows_, {0, fan_in_}, by_weights_.data(), iteration, nullptr);
-    if (by_bias != nullptr) variables.step_bias(rows_, by_bias, iteration);
-    return loss;
   }
-
- private:
-  RowRange rows_;
-  std::size_t fan_in_;
-  BatchGradient gradient_;
-  std::vector<float> weights_, by_weights_, by_bias_;
-};
+  return pieces;
+}
 
 class Problem final : public StreamedIterations {
  public:
@@ -77,15 +53,9 @@ class Problem final : public StreamedIterations {
           const SolveControl& control)
       : control_(control),
         variables_(weights, bias, config, input_power(samples)),
-        by_columns_(has_columns(geometry, samples.get(0).input_shape, config.batch_size)),
-        batches_(samples, geometry, config, control.threads, by_columns_) {
-    const auto groups = static_cast<std::size_t>(geometry.groups);
-    for (const RowRange rows : row_ranges(weights.rows, groups, weights.columns)) {
-      if (by_columns_) {
-        column_steps_.emplace_back(rows, geometry, activation, kernels);
-      } else {
-        convolution_steps_.emplace_back(rows, geometry, activation, kernels);
-      }
+        batches_(samples, geometry, config, control.threads) {
+    for (const RowRange rows : pieces_of(weights, static_cast<std::size_t>(geometry.groups))) {
+      steps_.emplace_back(rows, geometry, activation, kernels);
     }
   }
 
@@ -93,7 +63,7 @@ class Problem final : public StreamedIterations {
     double sum = 0;
     for (std::size_t at = first; at < end;) {
       check_stop(control_);
-      const std::vector<MiniBatch> batches = batches_.load(at, end);
+      const std::span<const MiniBatch> batches = batches_.load(at, end);
       sum += run(batches, at);
       at += batches.size();
     }
@@ -105,23 +75,16 @@ class Problem final : public StreamedIterations {
   void changed() override {}
 
  private:
-  double run(const std::vector<MiniBatch>& batches, std::size_t first) {
-    const std::size_t pieces = column_steps_.size() + convolution_steps_.size();
-    std::vector<std::vector<double>> losses(pieces, std::vector<double>(batches.size()));
-    parallel_for(pieces, control_.threads, [&](std::size_t i) {
-      if (by_columns_) {
-        column_steps_[i].run(variables_, batches, first, losses[i], [&] { check_stop(control_); });
-      } else {
-        losses[i][0] = convolution_steps_[i].run(variables_, batches[0], first);
-      }
+  double run(std::span<const MiniBatch> batches, std::size_t first) {
+    std::vector<std::vector<double>> losses(steps_.size(), std::vector<double>(batches.size()));
+    parallel_for(steps_.size(), control_.threads, [&](std::size_t i) {
+      steps_[i].run(variables_, batches, first, losses[i], [&] { check_stop(control_); });
     });
     double sum = 0;
     for (std::size_t b = 0; b < batches.size(); ++b) {
       double loss = 0;
-      std::size_t columns = 0;
       for (const auto& piece : losses) loss += piece[b];
-      for (const auto& drawn : batches[b]) columns += drawn->columns;
-      sum += columns > 0 ? loss / static_cast<double>(columns) : 0;
+      sum += batches[b].columns > 0 ? loss / static_cast<double>(batches[b].columns) : 0;
     }
     return sum;
   }
@@ -129,10 +92,8 @@ class Problem final : public StreamedIterations {
   const SolveControl& control_;
   RoundingVariables variables_;
   std::uint64_t choice_ = 0;  // by arithmetic alone
-  bool by_columns_;
   MiniBatches batches_;
-  std::vector<ColumnSteps> column_steps_;
-  std::vector<ConvolutionSteps> convolution_steps_;
+  std::vector<ColumnSteps> steps_;
 };
 
 }  // namespace
@@ -144,6 +105,8 @@ Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& ge
   if (config.rounding == Rounding::nearest || samples.count() == 0) return nearest(weights, bias);
   Problem problem(weights, geometry, bias, samples, activation, config, kernels, control);
   Solution solution = run(problem, config, control);
+  if (descends(activation, config))
+    solution.integers = descend_on_samples(weights, geometry, solution, samples, config, kernels, control);
   if (config.rounding == Rounding::adaround && config.update_bias && !bias.empty() &&
       activation.kind == ActivationKind::none) {
     solution.bias = streamed_bias(weights, geometry, solution, samples, kernels, control);

@@ -273,8 +273,8 @@ class Tuner {
     const auto& shape = record[0].shape;
     const auto threads = thread_count(options_.threads);
     work.geometry = geometry_of(float_, *work.layer, shape);
-    work.streamed =
-        is_streamed(work.geometry, shape, std::max<std::uint64_t>(source_.file_count(), 1), options_.config, threads);
+    const std::uint64_t samples = std::max<std::uint64_t>(source_.file_count(), 1);
+    work.streamed = is_streamed(work.geometry, shape, samples, options_.config, threads);
     solver_->check_memory(fmt::format("fine-tuning {} '{}'", work.layer->op_type, work.layer->name), work.geometry,
                           shape, work.streamed, options_.config);
     const std::string name = fmt::format("layer-{}", work.layer - layers_.data());
@@ -282,9 +282,9 @@ class Tuner {
       work.stored = std::make_unique<StoredSamples>(options_.spool, name);
     } else {
       check_memory(work, finetune::gram_cost(work.geometry, shape, 1, options_.config, threads).bytes);
-      work.sums.emplace(work.geometry, options_.config, [&solver = *solver_, geometry = work.geometry, threads] {
-        return solver.sums(geometry, threads);
-      });
+      work.sums.emplace(
+          work.geometry, options_.config, samples,
+          [&solver = *solver_, geometry = work.geometry, threads] { return solver.sums(geometry, threads); });
     }
     work.held_back = std::make_unique<StoredSamples>(options_.spool, name + "-held-back");
   }

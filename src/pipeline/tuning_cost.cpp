@@ -13,9 +13,10 @@ bool is_streamed(const finetune::LayerGeometry& geometry, const finetune::Shape&
   const bool possible = finetune::has_gram_form(false, config);
   if (!possible || config.form == FinetuneForm::gram || config.rounding == Rounding::gptq) return !possible;
   constexpr std::uint64_t kLargestForm = std::uint64_t{512} << 20;
+  constexpr double kGramIsBetter = 2;  // by several percent of the error: worth as many times the work
   const auto gram = finetune::gram_cost(geometry, input_shape, samples, config, threads);
-  return gram.bytes > kLargestForm ||
-         finetune::streamed_cost(geometry, input_shape, config, threads).flops < gram.flops;
+  const auto streamed = finetune::streamed_cost(geometry, input_shape, samples, config, threads);
+  return gram.bytes > kLargestForm || kGramIsBetter * streamed.flops < gram.flops;
 }
 
 std::vector<TuningCost> tuning_costs(const onnx::Model& model, const graph::ValueTypes& types,
@@ -30,7 +31,7 @@ std::vector<TuningCost> tuning_costs(const onnx::Model& model, const graph::Valu
     if (shape.empty()) continue;
     const auto geometry = geometry_of(model, layer, shape);
     const bool streamed = is_streamed(geometry, shape, samples, config, threads);
-    const auto cost = streamed ? finetune::streamed_cost(geometry, shape, config, threads)
+    const auto cost = streamed ? finetune::streamed_cost(geometry, shape, samples, config, threads)
                                : finetune::gram_cost(geometry, shape, samples, config, threads);
     costs.push_back({node, layer.name, streamed, cost.bytes, cost.flops});
   }

@@ -45,6 +45,28 @@ TEST(GramSums, AreThoseOfTheCpuForAllKinds) {
   }
 }
 
+TEST(GramSums, OfSomeColumnsAreThoseOfTheCpu) {
+  for (const Case& c : all_kinds()) {
+    SCOPED_TRACE(c.name);
+    const Layer layer = make_layer(c.geometry, c.input, 3, 4, 7);
+    const Devices all = devices();
+    GramSumsOnDevice sums(*all[0], layer.geometry);
+    finetune::GramAccumulator on_cpu(layer.geometry, kernels(), 1);
+    const std::size_t columns = finetune::Patches(layer.geometry, layer.shape).columns();
+    std::vector<std::size_t> drawn;
+    for (std::size_t i = 1; i < columns; i += 3) drawn.push_back(columns - i);
+    for (std::size_t i = 0; i < layer.inputs.size(); ++i) {
+      sums.add(layer.shape, layer.inputs[i], layer.targets[i], drawn);
+      on_cpu.add(layer.shape, layer.inputs[i], layer.targets[i], drawn);
+    }
+    const GramForm ours = sums.take(), theirs = on_cpu.take();
+    EXPECT_EQ(ours.columns, theirs.columns);
+    expect_near(ours.gram, theirs.gram, 1e-5, "gram");
+    expect_near(ours.cross, theirs.cross, 1e-5, "cross");
+    expect_near(ours.target_norm, theirs.target_norm, 1e-6, "target norm");
+  }
+}
+
 // Several tiles, samples across their borders, and blocks of a large matrix.
 TEST(GramSums, GoOverBordersOfTilesAndBlocks) {
   const Layer wide = make_layer(finetune::product(2060, 3), {40, 2060}, 1, 4, 7);

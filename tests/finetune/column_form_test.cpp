@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "finetune/mini_batches.h"
 #include "finetune/quadratic.h"
 #include "finetune/support.h"
 
@@ -30,7 +31,7 @@ std::vector<Layer> layers_of_few_columns(int bits) {
 }
 
 AnyForm form_of(const Layer& layer, const FinetuneConfig& config, std::size_t repeats = 1) {
-  FormAccumulator sums(layer.geometry, kernels(), 1, config);
+  FormAccumulator sums(layer.geometry, kernels(), 1, config, layer.inputs.size());
   for (std::size_t r = 0; r < repeats; ++r) {
     for (std::size_t i = 0; i < layer.inputs.size(); ++i) sums.add(layer.shape, layer.inputs[i], layer.targets[i]);
   }
@@ -43,13 +44,14 @@ Solution solved(const Layer& layer, const AnyForm& form, const FinetuneConfig& c
   return solve(layer.weights, form, layer.bias, config, kernels(), control);
 }
 
-// The two forms are the same method, and differ only where floats round differently.
+// The two forms are the same method, and differ only where floats round differently. Sweeps are not: those on columns
+// hold integers near the float weights.
 TEST(ColumnForm, FindsWhatTheGramFormFinds) {
   for (const bool best_bias : {false, true}) {
     for (const bool ordered : {false, true}) {
       for (const Layer& layer : layers_of_few_columns(4)) {
         SCOPED_TRACE(testing::Message() << best_bias << ordered << layer.weights.columns);
-        FinetuneConfig config = gptq_config();
+        FinetuneConfig config = gptq_config(0);
         config.update_bias = best_bias;
         config.activation_order = ordered;
         const AnyForm form = form_of(layer, config);
@@ -150,6 +152,55 @@ TEST(ColumnForm, StopsWhenAsked) {
   control.stop = source.get_token();
   EXPECT_THROW((void)solve(layer.weights, form_of(layer, gptq_config()), layer.bias, gptq_config(), kernels(), control),
                Error);
+}
+
+// Of more columns than it takes, those of drawn positions: the sums of the same columns handed over as a product's
+// rows.
+TEST(FormAccumulator, DrawsColumnsWhereThereAreMany) {
+  LayerGeometry g = convolution(3, 5, 1, {3, 3});
+  g.pads_begin = g.pads_end = {1, 1};
+  const Layer layer = make_layer(g, {1, 3, 60, 50}, 4, 8, 7);  // 12000 columns
+  const FinetuneConfig config = gptq_config();
+  const AnyForm any = form_of(layer, config);
+  const auto& form = std::get<GramForm>(any);
+  EXPECT_GE(form.columns, gram_columns(g));
+  EXPECT_LE(form.columns, gram_columns(g) + 4);
+  const Patches patches(g, layer.shape);
+  GramAccumulator expected(product(27, 5), kernels(), 1);
+  for (std::size_t i = 0; i < layer.inputs.size(); ++i) {
+    auto columns = draw_columns(3000, gram_columns(g) / 4 + 1, config.seed, i);
+    std::vector<float> x(columns.size() * 27), y(columns.size() * 5);
+    std::vector<Patches::Place> inputs, targets;
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      inputs.push_back({x.data() + c * 27, 1});
+      targets.push_back({y.data() + c * 5, 1});
+    }
+    patches.gather(layer.inputs[i].data(), {0, 27}, columns, inputs);
+    patches.gather_outputs(layer.targets[i].data(), columns, targets);
+    expected.add({static_cast<std::int64_t>(columns.size()), 27}, x, y);
+  }
+  const GramForm other = expected.take();
+  ASSERT_EQ(form.columns, other.columns);
+  const auto scale = static_cast<double>(form.columns);
+  for (std::size_t i = 0; i < form.gram.size(); ++i) EXPECT_NEAR(form.gram[i], other.gram[i], 1e-4 * scale);
+  for (std::size_t i = 0; i < form.cross.size(); ++i) EXPECT_NEAR(form.cross[i], other.cross[i], 1e-4 * scale);
+}
+
+// Kept columns become the same sums when more samples come than were expected.
+TEST(FormAccumulator, GoesOverToSumsWithTheColumnsThatItDrew) {
+  const Layer layer = make_layer(product(512, 3), {100, 512}, 4, 8, 7);
+  FinetuneConfig config = gptq_config();
+  FormAccumulator few(layer.geometry, kernels(), 1, config, 4096 / 20);  // 20 or 21 of each
+  FormAccumulator all(layer.geometry, kernels(), 1, config, 4);
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    for (std::size_t i = 0; i < 4; ++i) {
+      few.add(layer.shape, layer.inputs[i], layer.targets[i]);
+      all.add(layer.shape, layer.inputs[i], layer.targets[i]);
+    }
+  }
+  const AnyForm drawn = few.take(), whole = all.take();
+  EXPECT_EQ(std::get<GramForm>(drawn).columns, 12U * 21);
+  EXPECT_EQ(std::get<GramForm>(whole).columns, 1200U);
 }
 
 }  // namespace

@@ -25,30 +25,5 @@ TEST(Kernels, MultiplyAnyPartsOfMatrices) {
   }
 }
 
-TEST(Kernels, ConvolveForwardAndBackward) {
-  for (const Case& c : all_kinds()) {
-    if (c.geometry.kind == LayerKind::product) continue;
-    SCOPED_TRACE(c.name);
-    const auto input = normal(elements(c.input), 1);
-    const auto weights = normal(static_cast<std::size_t>(c.geometry.outputs * c.geometry.fan_in()), 2);
-    const auto made = kernels().convolution(c.geometry, c.input);
-    const auto expected = naive_forward(c.geometry, c.input, input, weights);
-    std::vector<float> output(expected.size(), 99.0F);
-    made->forward(input.data(), weights.data(), output.data());
-    for (std::size_t i = 0; i < output.size(); ++i) ASSERT_NEAR(output[i], expected[i], 1e-4) << i;
-
-    // The gradient of sum(output · d) by one weight is what the layer gives for that weight alone, times d.
-    const auto d = normal(output.size(), 3);
-    std::vector<float> gradient(weights.size(), 99.0F);
-    made->backward_weights(input.data(), d.data(), gradient.data());
-    for (std::size_t w = 0; w < weights.size(); ++w) {
-      std::vector<float> pick(weights.size(), 0.0F);
-      pick[w] = 1;
-      const auto y = naive_forward(c.geometry, c.input, input, pick);
-      ASSERT_NEAR(gradient[w], std::inner_product(y.begin(), y.end(), d.begin(), 0.0), 1e-4) << w;
-    }
-  }
-}
-
 }  // namespace
 }  // namespace detent::finetune

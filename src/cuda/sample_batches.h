@@ -1,0 +1,50 @@
+// A layer's samples as mini-batches of whole samples, which convolutions take as they are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "detent/config.h"
+#include "finetune/geometry.h"
+#include "finetune/samples.h"
+
+namespace detent::cuda {
+
+/// One sample of a mini-batch, its input mixed of both branches if that is asked for.
+struct Drawn {
+  finetune::SampleRef sample;
+  std::vector<float> mixed;
+  std::size_t columns = 0;
+
+  const float* input() const { return mixed.empty() ? sample.input.data() : mixed.data(); }
+};
+
+using SampleBatch = std::vector<Drawn>;
+
+/// Which sample comes when: all of them in a random order, then all in another. Both the order and the mix follow from
+/// config.seed.
+class SampleBatches {
+ public:
+  /// All must outlive this.
+  SampleBatches(finetune::LayerSamples& samples, const finetune::LayerGeometry& geometry, const FinetuneConfig& config,
+                std::size_t threads);
+
+  SampleBatch load(std::size_t iteration);
+
+ private:
+  void announce(std::uint64_t position);
+  std::size_t sample_at(std::uint64_t position);
+  void shuffle(std::uint64_t round);
+  Drawn draw(std::uint64_t position);
+  void mix(Drawn& drawn, std::uint64_t position) const;
+
+  finetune::LayerSamples& samples_;
+  const finetune::LayerGeometry& geometry_;
+  const FinetuneConfig& config_;
+  std::size_t threads_;
+  std::uint64_t round_ = ~std::uint64_t{0};
+  std::vector<std::size_t> order_;
+};
+
+}  // namespace detent::cuda

@@ -1,0 +1,202 @@
+#include "finetune/column_descent.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "finetune/cholesky.h"
+#include "finetune/lanes.h"
+#include "finetune/mini_batches.h"
+
+namespace detent::finetune {
+namespace {
+
+constexpr std::size_t kBlock = Cholesky::kBlock;  // weights whose slopes are computed together
+constexpr std::size_t kRowsTogether = 64;
+
+Gemm gemm_of(std::size_t m, std::size_t n, std::size_t k, bool transpose_b, float beta) {
+  Gemm shape;
+  shape.transpose_b = transpose_b;
+  shape.m = static_cast<std::int64_t>(m);
+  shape.n = static_cast<std::int64_t>(n);
+  shape.k = static_cast<std::int64_t>(k);
+  shape.beta = beta;
+  return shape;
+}
+
+}  // namespace
+
+ColumnDescent::ColumnDescent(const QuantizedWeights& weights, const ColumnsView& columns, const Kernels& kernels)
+    : weights_(weights), columns_(columns), kernels_(kernels) {
+  double power = 0;
+  for (std::size_t first = 0; first < weights.columns; first += kBlock) {
+    const std::size_t size = std::min(kBlock, weights.columns - first);
+    const float* x = columns.inputs + first;
+    Gemm shape = gemm_of(size, size, columns.count, false, 0);
+    shape.transpose_a = true;
+    grams_.emplace_back(size * size);
+    kernels.gemm(shape, x, columns.leading, x, columns.leading, grams_.back().data(), size);
+    for (std::size_t j = 0; j < size; ++j) power += grams_.back()[j * size + j];
+  }
+  // Directions that fewer columns than weights leave open are expected to carry as much power as the others.
+  const double open = 1 - static_cast<double>(columns.count) / static_cast<double>(weights.columns);
+  ridge_ = static_cast<float>(std::max(open, 0.0) * power / static_cast<double>(weights.columns));
+}
+
+std::vector<float> ColumnDescent::rest(RowRange rows, const Integers& integers) const {
+  const std::size_t k = weights_.columns, n = columns_.count;
+  std::vector<float> values(integers.size());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = weights_.dequantize(rows.first + i / k, integers[i]);
+  std::vector<float> rest(rows.count() * n);
+  for (std::size_t i = 0; i < rest.size(); ++i) rest[i] = -columns_.targets[rows.first * n + i];
+  kernels_.gemm(gemm_of(rows.count(), n, k, true, 1), values.data(), k, columns_.inputs, columns_.leading, rest.data(),
+                n);
+  return rest;
+}
+
+void ColumnDescent::keep_better(RowRange rows, Integers& best, std::vector<float>& best_rest,
+                                const Integers& other) const {
+  const std::size_t k = weights_.columns, n = columns_.count;
+  const std::vector<float> other_rest = rest(rows, other);
+  for (std::size_t r = 0; r < rows.count(); ++r) {
+    float* mine = best_rest.data() + r * n;
+    const float* theirs = other_rest.data() + r * n;
+    if (!(dot_double(theirs, theirs, n) < dot_double(mine, mine, n))) continue;
+    std::copy_n(theirs, n, mine);
+    std::copy_n(other.data() + r * k, k, best.data() + r * k);
+  }
+}
+
+void ColumnDescent::run(RowRange rows, std::size_t sweeps, Integers& integers, std::vector<float> rest) const {
+  while (sweeps-- > 0 && sweep(rows, integers, rest)) {
+  }
+}
+
+// The slopes of a block follow from `rest`, and within it from its own part of the Gram matrix.
+bool ColumnDescent::sweep(RowRange rows, Integers& integers, std::vector<float>& rest) const {
+  const std::size_t k = weights_.columns, n = columns_.count;
+  std::vector<float> slopes(rows.count() * std::min(kBlock, k)), difference(slopes.size());
+  bool changed = false;
+  for (std::size_t b = grams_.size(); b-- > 0;) {
+    const std::size_t first = b * kBlock, size = std::min(kBlock, k - first);
+    const float* x = columns_.inputs + first;
+    kernels_.gemm(gemm_of(rows.count(), size, n, false, 0), rest.data(), n, x, columns_.leading, slopes.data(), size);
+    std::fill(difference.begin(), difference.end(), 0.0F);
+    bool moved = false;
+    for (std::size_t r = 0; r < rows.count(); ++r) {
+      moved = sweep_row(rows.first + r, first, grams_[b].data(), size, slopes.data() + r * size,
+                        difference.data() + r * size, integers.data() + r * k + first) ||
+              moved;
+    }
+    if (!moved) continue;
+    changed = true;
+    kernels_.gemm(gemm_of(rows.count(), n, size, true, 1), difference.data(), size, x, columns_.leading, rest.data(),
+                  n);
+  }
+  return changed;
+}
+
+bool ColumnDescent::sweep_row(std::size_t row, std::size_t first, const float* gram, std::size_t size, float* slopes,
+                              float* difference, std::int32_t* integers) const {
+  const float* values = weights_.values.data() + row * weights_.columns + first;
+  bool changed = false;
+  for (std::size_t j = size; j-- > 0;) {
+    const float* line = gram + j * size;
+    if (!(line[j] > 0)) continue;
+    const float off = weights_.dequantize(row, integers[j]) - values[j];
+    const std::int32_t steps = weights_.best_change(row, integers[j], (slopes[j] + ridge_ * off) / (line[j] + ridge_));
+    if (steps == 0) continue;
+    changed = true;
+    integers[j] += steps;
+    const float change = weights_.scale[row] * static_cast<float>(steps);
+    difference[j] += change;
+    add_scaled(slopes, change, line, size);
+  }
+  return changed;
+}
+
+std::size_t descent_columns(const LayerGeometry& geometry) {
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  constexpr std::size_t kTimesFanIn = 2, kLeast = 4096;  // with fewer the integers fit just these
+  const auto fan_in = static_cast<std::size_t>(geometry.fan_in());
+  const std::size_t rows = static_cast<std::size_t>(geometry.groups) * fan_in;
+  const std::size_t fit = kBytes / sizeof(float) / (rows + static_cast<std::size_t>(geometry.outputs));
+  return std::max<std::size_t>(std::min(fit, std::max(kTimesFanIn * fan_in, kLeast)), 1);
+}
+
+namespace {
+
+/// Columns of all samples, spread over their positions, in one place.
+struct Gathered {
+  std::size_t count = 0;
+  std::vector<float> inputs;   // count × (groups · fan_in)
+  std::vector<float> targets;  // outputs × count, without the bias
+};
+
+Gathered gather(const LayerGeometry& geometry, LayerSamples& samples, std::span<const float> bias,
+                const FinetuneConfig& config, const SolveControl& control) {
+  Gathered all;
+  const std::size_t rows = static_cast<std::size_t>(geometry.groups * geometry.fan_in());
+  const auto outputs = static_cast<std::size_t>(geometry.outputs);
+  const std::size_t most = std::max<std::size_t>(descent_columns(geometry) / samples.count(), 1);
+  std::vector<float> by_column;  // targets
+  for (std::size_t s = 0; s < samples.count(); ++s) {
+    check_stop(control);
+    const SampleRef sample = samples.get(s);
+    const Patches patches(geometry, sample.input_shape);
+    const auto columns = draw_columns(patches.columns(), most, config.seed, s);
+    const std::size_t first = std::exchange(all.count, all.count + columns.size());
+    all.inputs.resize(all.count * rows);
+    by_column.resize(all.count * outputs);
+    std::vector<Patches::Place> inputs, targets;
+    for (std::size_t i = first; i < all.count; ++i) {
+      inputs.push_back({all.inputs.data() + i * rows, 1});
+      targets.push_back({by_column.data() + i * outputs, 1});
+    }
+    patches.gather(sample.input.data(), {0, rows}, columns, inputs);
+    patches.gather_outputs(sample.target.data(), columns, targets);
+  }
+  all.targets.resize(by_column.size());
+  for (std::size_t m = 0; m < outputs; ++m) {
+    const float b = bias.empty() ? 0.0F : bias[m];
+    for (std::size_t c = 0; c < all.count; ++c) all.targets[m * all.count + c] = by_column[c * outputs + m] - b;
+  }
+  return all;
+}
+
+}  // namespace
+
+bool descends(const Activation& activation, const FinetuneConfig& config) {
+  return activation.kind == ActivationKind::none && config.drop_ratio >= 1 && config.coordinate_sweeps > 0;
+}
+
+Integers descend_on_samples(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
+                            LayerSamples& samples, const FinetuneConfig& config, const Kernels& kernels,
+                            const SolveControl& control) {
+  Integers result = solution.integers;
+  const Gathered all = gather(geometry, samples, solution.bias, config, control);
+  if (all.count == 0) return result;
+  const Integers plain = nearest(weights, {}).integers;
+  const auto groups = static_cast<std::size_t>(geometry.groups);
+  const std::size_t group_rows = weights.rows / groups, k = weights.columns;
+  const std::size_t pieces = (group_rows + kRowsTogether - 1) / kRowsTogether;
+  for (std::size_t g = 0; g < groups; ++g) {
+    const ColumnsView columns{all.inputs.data() + g * k, groups * k, all.count, all.targets.data()};
+    const ColumnDescent descent(weights, columns, kernels);
+    parallel_for(pieces, control.threads, [&](std::size_t piece) {
+      check_stop(control);
+      const std::size_t first = g * group_rows + piece * kRowsTogether;
+      const RowRange rows{first, std::min(first + kRowsTogether, (g + 1) * group_rows)};
+      const auto begin = static_cast<std::ptrdiff_t>(rows.first * k), end = static_cast<std::ptrdiff_t>(rows.last * k);
+      Integers mine(result.begin() + begin, result.begin() + end);
+      std::vector<float> rest = descent.rest(rows, mine);
+      descent.keep_better(rows, mine, rest, {plain.begin() + begin, plain.begin() + end});
+      descent.run(rows, config.coordinate_sweeps, mine, std::move(rest));
+      std::copy(mine.begin(), mine.end(), result.begin() + begin);
+    });
+  }
+  return result;
+}
+
+}  // namespace detent::finetune
