@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "detent/config.h"
+#include "detent/device.h"
 #include "detent/error.h"
 #include "detent/profile.h"
 #include "detent/progress.h"
@@ -35,6 +36,8 @@ struct QuantizeOptions {
   std::vector<TensorOverride> overrides;
   AccuracyConfig accuracy;
   FinetuneConfig finetune;
+  /// Where fine-tuning computes.
+  DeviceConfig device;
   /// Count and leave out NaN and infinite values instead of stopping at the first.
   bool allow_nonfinite = false;
   std::size_t max_samples = 0;  // 0: all

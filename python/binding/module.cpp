@@ -135,6 +135,8 @@ NB_MODULE(_core, m) {
   m.def("merge", &dp::run_merge, nb::arg("inputs"), nb::arg("output"));
   m.def(
       "parse_size", [](const std::string& text) { return detent::parse_size(text); }, nb::arg("text"));
+  m.def(
+      "parse_devices", [](const std::string& text) { return detent::parse_devices(text); }, nb::arg("text"));
   m.def("format_size", &detent::format_size, nb::arg("bytes"));
   m.def("option_names", [] {
     nb::dict names;
@@ -145,6 +147,7 @@ NB_MODULE(_core, m) {
     names["method"] = dp::option_names<detent::MethodConfig>();
     names["finetune"] = dp::option_names<detent::FinetuneConfig>();
     names["resources"] = dp::option_names<detent::Resources>();
+    names["device"] = dp::option_names<detent::DeviceConfig>();
     return names;
   });
 }

@@ -57,6 +57,16 @@ struct Words<FinetuneForm> {
       {"auto", FinetuneForm::automatic}, {"gram", FinetuneForm::gram}, {"streamed", FinetuneForm::streamed}};
 };
 template <>
+struct Words<DevicePrecision> {
+  static constexpr Word<DevicePrecision> all[] = {
+      {"float32", DevicePrecision::float32}, {"tf32", DevicePrecision::tf32}, {"bfloat16", DevicePrecision::bfloat16}};
+};
+template <>
+struct Words<DeviceLayout> {
+  static constexpr Word<DeviceLayout> all[] = {
+      {"auto", DeviceLayout::automatic}, {"nchw", DeviceLayout::nchw}, {"nhwc", DeviceLayout::nhwc}};
+};
+template <>
 struct Words<MemoryLevel> {
   static constexpr Word<MemoryLevel> all[] = {
       {"0", MemoryLevel::memory}, {"1", MemoryLevel::budget}, {"2", MemoryLevel::disk}};
@@ -139,6 +149,13 @@ struct Fields<FinetuneConfig> {
 };
 
 template <>
+struct Fields<DeviceConfig> {
+  using S = DeviceConfig;
+  static constexpr Field<S> all[] = {field<&S::cuda>("cuda"), field<&S::memory_budget>("memory_budget"),
+                                     field<&S::precision>("precision"), field<&S::layout>("layout")};
+};
+
+template <>
 struct Fields<Resources> {
   using S = Resources;
   static constexpr Field<S> all[] = {field<&S::memory_budget>("memory_budget"),
@@ -165,6 +182,7 @@ struct Fields<QuantizeOptions> {
                                      field<&S::overrides>("overrides"),
                                      field<&S::accuracy>("accuracy"),
                                      field<&S::finetune>("finetune"),
+                                     field<&S::device>("device"),
                                      field<&S::allow_nonfinite>("allow_nonfinite"),
                                      field<&S::max_samples>("max_samples"),
                                      field<&S::batch_size>("batch_size"),

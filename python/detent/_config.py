@@ -178,6 +178,27 @@ class Resources(_Options):
         return options
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Device(_Options):
+    """GPUs that fine-tuning computes on; everything else stays on the CPU."""
+
+    cuda: Sequence[int] = (0,)  #: their numbers
+    memory_budget: Size | None = None  #: on each of them; None: 90 % of what is free
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  #: what they multiply in
+    layout: Literal["auto", "nchw", "nhwc"] = "auto"  #: of convolutions; auto: timed for each shape
+
+    @classmethod
+    def named(cls, text: str) -> Device:
+        """Devices as the command line names them: "cpu", "cuda:0", "cuda:0,cuda:1"."""
+        return cls(cuda=tuple(_core.parse_devices(text)))
+
+    def to_dict(self) -> dict[str, Any]:
+        options = super().to_dict()
+        if "memory_budget" in options:
+            options["memory_budget"] = _size(options["memory_budget"])
+        return options
+
+
 Method = MinMax | Percentile | LayerwisePercentile | Mse | Entropy
 Finetune = AdaRound | AdaQuant | Gptq
 
@@ -215,6 +236,7 @@ class Config(_Options):
     threads: int | None = None  #: of the runtime: one per core
     workers: int | None = None  #: samples at a time: 1
     resources: Resources | None = None
+    device: Device | str | None = None  #: "cpu"; where fine-tuning computes
 
     @classmethod
     def of(cls, config: Config | Mapping[str, Any] | None) -> Self | Config:
@@ -235,6 +257,10 @@ class Config(_Options):
             options["accuracy"] = make(Accuracy, self.accuracy, "accuracy").to_dict()
         if isinstance(self.resources, Mapping):
             options["resources"] = make(Resources, self.resources, "resources").to_dict()
+        if isinstance(self.device, str):
+            options["device"] = Device.named(self.device).to_dict()
+        elif isinstance(self.device, Mapping):
+            options["device"] = make(Device, self.device, "device").to_dict()
         if self.overrides is not None:
             overrides = [o if isinstance(o, TensorOverride) else make(TensorOverride, o, "overrides") for o in self.overrides]
             options["overrides"] = [override.to_dict() for override in overrides]

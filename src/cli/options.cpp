@@ -41,6 +41,11 @@ const std::map<std::string, Rounding> kRoundings{{"nearest", Rounding::nearest},
 const std::map<std::string, FinetuneForm> kForms{
     {"auto", FinetuneForm::automatic}, {"gram", FinetuneForm::gram}, {"streamed", FinetuneForm::streamed}};
 
+const std::map<std::string, DevicePrecision> kPrecisions{
+    {"float32", DevicePrecision::float32}, {"tf32", DevicePrecision::tf32}, {"bfloat16", DevicePrecision::bfloat16}};
+const std::map<std::string, DeviceLayout> kLayouts{
+    {"auto", DeviceLayout::automatic}, {"nchw", DeviceLayout::nchw}, {"nhwc", DeviceLayout::nhwc}};
+
 const std::map<std::string, SensitivityMode> kSensitivities{
     {"auto", SensitivityMode::automatic}, {"off", SensitivityMode::off}, {"report", SensitivityMode::report}};
 const std::map<std::string, AccuracyMetric> kAccuracyMetrics{
@@ -301,11 +306,29 @@ void add_finetune(CLI::App& command, FinetuneConfig& config) {
          "sweeps of exact coordinate descent after any method, Gram form (default 2)");
   number("--num-workers", config.num_workers, "N",
          "samples read ahead from the spool while a mini-batch is worked on (default 0)");
-  command
-      .add_flag("--pin-memory", config.pin_memory,
-                "of use for copies to a GPU only; refused, since fine-tuning runs on the CPU")
+  command.add_flag("--pin-memory", config.pin_memory, "for copies to a GPU, which always do so; refused on the CPU")
       ->group(group);
   number("--seed", config.seed, "N", "of the order of mini-batches (default 1705472343)");
+}
+
+void add_device(CLI::App& command, DeviceConfig& device) {
+  const char* const group = "Devices";
+  command
+      .add_option_function<std::string>(
+          "--device", [&device](const std::string& text) { device.cuda = parse_devices(text); },
+          "where fine-tuning computes: cpu (default), cuda:N, or several as in cuda:0,cuda:1")
+      ->option_text("DEVICE")
+      ->group(group);
+  command
+      .add_option_function<std::string>(
+          "--device-memory-budget", [&device](const std::string& text) { device.memory_budget = parse_size(text); },
+          "memory that may be taken on each device (default: 90 % of what is free)")
+      ->option_text("SIZE")
+      ->group(group);
+  choice(command, "--device-precision", device.precision, kPrecisions, group, "NAME",
+         "what a device multiplies in: float32 (default), tf32 or bfloat16");
+  choice(command, "--device-layout", device.layout, kLayouts, group, "NAME",
+         "of a device's convolutions: auto (default: timed for each shape), nchw or nhwc");
 }
 
 void add_resources(CLI::App& command, Resources& resources) {
@@ -380,6 +403,7 @@ void add_quantization(CLI::App& command, QuantizeOptions& options) {
   add_resources(command, options.resources);
   add_accuracy(command, options.accuracy);
   add_finetune(command, options.finetune);
+  add_device(command, options.device);
 }
 
 }  // namespace detent::cli

@@ -46,6 +46,9 @@ void add_running(CLI::App& command, Running into);
 /// Fine-tuning of weights.
 void add_finetune(CLI::App& command, FinetuneConfig& config);
 
+/// GPUs.
+void add_device(CLI::App& command, DeviceConfig& device);
+
 /// Memory, disk, and going on after an interruption.
 void add_resources(CLI::App& command, Resources& resources);
 

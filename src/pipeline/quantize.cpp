@@ -32,6 +32,7 @@
 #include "quantize/params.h"
 #include "quantize/placement.h"
 #include "quantize/ranges.h"
+#include "shim/cuda_driver.h"
 #include "shim/ranks.h"
 
 namespace detent {
@@ -408,6 +409,7 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   }
   pipeline::check_apart(written_files(options), options.calibration_data, options.statistics);
   pipeline::check_report_paths(options.report, options.trace);
+  shim::require_cuda(options.device.cuda);
   return Run(options).run();
 }
 

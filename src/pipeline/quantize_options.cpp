@@ -37,6 +37,18 @@ void check_accuracy(const QuantizeOptions& options) {
                       "a cosine, or a share of the float model's score; for decibels give --accuracy-metric sqnr");
 }
 
+void check_device(const QuantizeOptions& options) {
+  const auto& d = options.device;
+  const bool has_details =
+      d.memory_budget || d.precision != DevicePrecision::float32 || d.layout != DeviceLayout::automatic;
+  if (d.is_cpu() && has_details)
+    throw usage_error("--device-memory-budget, --device-precision and --device-layout are of GPUs",
+                      "give --device cuda:0, or leave them out");
+  if (d.is_cpu() && options.finetune.pin_memory)
+    throw usage_error("--pin-memory speeds up copies to a GPU, and fine-tuning runs on the CPU",
+                      "leave it out: the result is the same");
+}
+
 }  // namespace
 
 quantization::RangeOptions range_options(const QuantizeOptions& options) {
@@ -53,6 +65,7 @@ void check_options(const QuantizeOptions& options) {
   quantization::check_method(options.config, range_options(options));
   check_finetune(options.finetune);
   check_accuracy(options);
+  check_device(options);
   const bool tunes = options.finetune.rounding != Rounding::nearest;
   if (tunes && !has_samples(options)) throw usage_error("--finetune needs samples", "give --calibration-data");
   if (tunes && !reads_twice(options)) {
@@ -90,6 +103,10 @@ std::string tuning_identity(const QuantizeOptions& options) {
       {"sweeps", t.coordinate_sweeps},
       {"heaviest", t.only_heaviest_layer},
       {"seed", t.seed},
+      // Another number of devices, or another layout, adds in another order.
+      {"device",
+       {options.device.cuda.size(), static_cast<int>(options.device.precision),
+        static_cast<int>(options.device.layout)}},
       {"activation", static_cast<int>(c.activation_type)},
       {"weight", static_cast<int>(c.weight_type)},
       {"accuracy",

@@ -203,9 +203,6 @@ void check_finetune(const FinetuneConfig& config) {
     throw usage_error("--finetune gptq works in the Gram form", "leave out --form streamed and --drop-ratio");
   if (config.form == FinetuneForm::gram && config.drop_ratio < 1)
     throw usage_error("--form gram cannot mix inputs of both models", "leave out --drop-ratio");
-  if (config.pin_memory)
-    throw usage_error("--pin-memory speeds up copies to a GPU, and fine-tuning runs on the CPU",
-                      "leave it out: the result is the same");
   if (config.num_iterations == 0) throw usage_error("--num-iterations must be at least 1");
   if (config.batch_size == 0) throw usage_error("--finetune-batch-size must be at least 1");
   const auto check_share = [](const char* option, double value) {

@@ -38,6 +38,19 @@ std::vector<std::string> installed(const char* name) {
   return {(here / name).string(), (here.parent_path() / "lib" / name).string()};
 }
 
+Library load_plugin(const std::optional<fs::path>& explicit_path, const char* variable, const char* name,
+                    const char* what, const char* hint) {
+  std::vector<std::string> candidates = chosen(explicit_path, variable);
+  if (candidates.empty()) {
+    // Of the usual places the first where the plugin is: why that one cannot be loaded is then the reason to report.
+    candidates = installed(name);
+    if (fs::exists(candidates.front())) candidates.resize(1);
+  }
+  if (auto library = Library::open(candidates)) return *library;
+  const char* reason = ::dlerror();
+  throw device_error(fmt::format("cannot load {}: {}", what, reason == nullptr ? "not found" : reason), hint);
+}
+
 }  // namespace
 
 std::optional<Library> Library::open(const std::vector<std::string>& candidates) {
@@ -69,18 +82,15 @@ Library load_onnxruntime(const std::optional<fs::path>& explicit_path) {
 }
 
 Library load_cpu_plugin(const std::optional<fs::path>& explicit_path) {
-  std::vector<std::string> candidates = chosen(explicit_path, "DETENT_CPU_PLUGIN");
-  if (candidates.empty()) {
-    // Of the usual places the first where the plugin is: why that one cannot be loaded is then the reason to report.
-    candidates = installed("libdetent_cpu.so");
-    if (fs::exists(candidates.front())) candidates.resize(1);
-  }
-  if (auto library = Library::open(candidates)) return *library;
-  const char* reason = ::dlerror();
-  throw device_error(
-      fmt::format("cannot load the kernels of fine-tuning: {}", reason == nullptr ? "not found" : reason),
-      "they need oneDNN: build detent where its development files are (libdnnl-dev), or set DETENT_CPU_PLUGIN to the "
-      "path of libdetent_cpu.so");
+  return load_plugin(explicit_path, "DETENT_CPU_PLUGIN", "libdetent_cpu.so", "the kernels of fine-tuning",
+                     "they need oneDNN: build detent where its development files are (libdnnl-dev), or set "
+                     "DETENT_CPU_PLUGIN to the path of libdetent_cpu.so");
+}
+
+Library load_cuda_plugin(const std::optional<fs::path>& explicit_path) {
+  return load_plugin(explicit_path, "DETENT_CUDA_PLUGIN", "libdetent_cuda.so", "what runs on GPUs",
+                     "it needs cuBLAS 13 and cuDNN 9 where the system finds them (LD_LIBRARY_PATH), and detent built "
+                     "where nvcc is; or set DETENT_CUDA_PLUGIN to the path of libdetent_cuda.so");
 }
 
 }  // namespace detent::shim

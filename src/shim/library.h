@@ -34,4 +34,8 @@ Library load_onnxruntime(const std::optional<std::filesystem::path>& explicit_pa
 /// executable (or in ../lib). Throws device.
 Library load_cpu_plugin(const std::optional<std::filesystem::path>& explicit_path);
 
+/// What runs on GPUs: `explicit_path` if given, else $DETENT_CUDA_PLUGIN, else libdetent_cuda.so beside the executable
+/// (or in ../lib). It has an entry symbol for each room that uses it. Throws device.
+Library load_cuda_plugin(const std::optional<std::filesystem::path>& explicit_path);
+
 }  // namespace detent::shim

@@ -23,6 +23,7 @@ def test_python_and_the_library_have_the_same_options():
     tunings = (_config.AdaRound, _config.AdaQuant, _config.Gptq)
     assert set(names["finetune"]) == {"rounding"}.union(*(fields[cls] for cls in tunings))
     assert set(names["resources"]) == fields[_config.Resources]
+    assert set(names["device"]) == fields[_config.Device]
 
 
 def test_defaults_are_those_of_the_headers():
@@ -91,7 +92,7 @@ def test_tables_are_cut_short_in_print_only():
     assert "and 10 more" in table._repr_html_()
 
 
-@pytest.mark.parametrize("cls", [detent.AdaRound, detent.Config, detent.Resources])
+@pytest.mark.parametrize("cls", [detent.AdaRound, detent.Config, detent.Device, detent.Resources])
 def test_configurations_are_values(cls):
     assert cls() == cls()
     with pytest.raises(TypeError):

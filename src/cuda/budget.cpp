@@ -1,0 +1,24 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "cuda/memory.h"
+
+namespace detent::cuda {
+
+void MemoryBudget::require(std::uint64_t bytes, const std::string& what) const {
+  if (bytes <= limit_ - used_) return;
+  const auto [need, left] = format_sizes(bytes, limit_ - used_);
+  throw resource_error(fmt::format("{} needs {} on cuda:{}, and {} are left of its budget", what, need, device_, left),
+                       "raise --device-memory-budget, or give --device cpu");
+}
+
+void MemoryBudget::take(std::uint64_t bytes, const std::string& what) {
+  require(bytes, what);
+  used_ += bytes;
+  peak_ = std::max(peak_, used_);
+}
+
+}  // namespace detent::cuda

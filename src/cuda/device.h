@@ -1,0 +1,50 @@
+// One GPU of a run: its budget and its queues.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cuda/memory.h"
+#include "cuda/stream.h"
+
+namespace detent::cuda {
+
+struct DeviceFacts {
+  std::string name;
+  int multiprocessors = 0;
+  std::uint64_t free_bytes = 0;
+};
+
+/// Throws device where there is none of this number, or it is too old for this library.
+DeviceFacts facts_of(int number);
+/// Makes it the calling thread's device.
+void make_current(int number);
+
+/// Used by one thread at a time, which calls make_current() first.
+class Device {
+ public:
+  /// `budget`: bytes to take at the most; unset: 90 % of what is free now.
+  Device(int number, std::optional<std::uint64_t> budget)
+      : number_(number),
+        facts_(facts_of(number)),
+        budget_(number, budget ? *budget : facts_.free_bytes / 10 * 9),
+        stream_(std::make_unique<Stream>()),
+        copies_(std::make_unique<Stream>()) {}
+
+  int number() const noexcept { return number_; }
+  const DeviceFacts& facts() const noexcept { return facts_; }
+  MemoryBudget& memory() noexcept { return budget_; }
+  const Stream& stream() const noexcept { return *stream_; }  // where work is queued
+  const Stream& copies() const noexcept { return *copies_; }  // where the next samples come by meanwhile
+
+ private:
+  int number_;
+  DeviceFacts facts_;  // made before the queues: looking makes the device current
+  MemoryBudget budget_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Stream> copies_;
+};
+
+}  // namespace detent::cuda

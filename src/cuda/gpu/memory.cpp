@@ -1,0 +1,49 @@
+#include "cuda/memory.h"
+
+#include "base/bytes.h"
+#include "cuda/gpu/check.h"
+
+namespace detent::cuda {
+
+DeviceMemory::DeviceMemory(MemoryBudget& budget, std::size_t bytes, const char* what) {
+  if (bytes == 0) return;
+  const std::size_t counted = counted_bytes(bytes);
+  budget.take(counted, what);
+  const cudaError_t status = cudaMalloc(&address_, bytes);
+  if (status != cudaSuccess) {
+    address_ = nullptr;
+    budget.give_back(counted);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      throw resource_error(
+          fmt::format("the GPU has no {} left for {}", format_size(bytes), what),
+          "end other programs on it, or lower --device-memory-budget to be told before the work begins");
+    }
+    check(status, "allocate memory");
+  }
+  budget_ = &budget;
+  bytes_ = counted;
+}
+
+DeviceMemory::~DeviceMemory() {
+  if (address_ == nullptr) return;
+  cudaFree(address_);  // waits for what still uses it
+  budget_->give_back(bytes_);
+}
+
+PinnedMemory::PinnedMemory(std::size_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  const cudaError_t status = cudaMallocHost(&address_, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw resource_error(fmt::format("{} of memory cannot be pinned for copies to the GPU", format_size(bytes)),
+                         "see the limit of locked memory (ulimit -l)");
+  }
+  check(status, "pin memory");
+}
+
+PinnedMemory::~PinnedMemory() {
+  if (address_ != nullptr) cudaFreeHost(address_);
+}
+
+}  // namespace detent::cuda

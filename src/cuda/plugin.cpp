@@ -1,0 +1,16 @@
+// The plugin's entries: one for each room that uses GPUs, each of that room's own version.
+#include "cuda/device.h"
+#include "shim/cuda_driver.h"
+
+namespace detent::cuda {
+namespace {
+
+void require(int device) { facts_of(device); }
+
+}  // namespace
+}  // namespace detent::cuda
+
+extern "C" __attribute__((visibility("default"))) const detent::shim::CudaProbe* detent_cuda_probe(int version) {
+  static const detent::shim::CudaProbe probe{&detent::cuda::require};
+  return version == detent::shim::kCudaProbeVersion ? &probe : nullptr;
+}
