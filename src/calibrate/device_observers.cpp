@@ -24,13 +24,15 @@ KeyRange extremes_of(const RunCell& cell) noexcept {
   return {key_of(~cell.inverted_min), key_of(cell.max)};
 }
 
+std::size_t DeviceObservers::cells_for(std::size_t taps) noexcept { return std::max(kCellsPerTap * taps, kLeastCells); }
+
 DeviceObservers::DeviceObservers(std::vector<Observed> values, const ObserverOptions& options,
                                  CalibrationDevice& device)
     : values_(std::move(values)),
       options_(options),
       summaries_(values_.size()),
       in_table_(values_.size()),
-      cells_(std::max(kCellsPerTap * values_.size(), kLeastCells)),
+      cells_(cells_for(values_.size())),
       table_(options.histogram ? Histogram::kTable : 0),
       tables_(device.tables(values_.size(), cells_.size(), options.histogram)) {
   pending_.reserve(cells_.size());

@@ -51,6 +51,9 @@ class DeviceObservers : public Observation {
   /// `device` must outlive this.
   DeviceObservers(std::vector<Observed> values, const ObserverOptions& options, CalibrationDevice& device);
 
+  /// Cells that are asked of the device for so many taps.
+  static std::size_t cells_for(std::size_t taps) noexcept;
+
   void begin_sample(const std::string& origin) override { sample_ = origin; }
   /// Observes nothing: tensors in the host's memory do not come here. Throws internal.
   void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor& parallel) override;

@@ -1,4 +1,5 @@
 // The plugin's entries: one for each room that uses GPUs, each of that room's own version.
+#include "cuda/calibration.h"
 #include "cuda/device.h"
 #include "shim/cuda_driver.h"
 
@@ -13,4 +14,9 @@ void require(int device) { facts_of(device); }
 extern "C" __attribute__((visibility("default"))) const detent::shim::CudaProbe* detent_cuda_probe(int version) {
   static const detent::shim::CudaProbe probe{&detent::cuda::require};
   return version == detent::shim::kCudaProbeVersion ? &probe : nullptr;
+}
+
+extern "C" __attribute__((visibility("default"))) const detent::calibration::CalibrationCalls* detent_cuda_calibration(
+    int version) {
+  return version == detent::calibration::kCalibrationVersion ? &detent::cuda::calibration_calls() : nullptr;
 }

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "exec/message.h"
+
 namespace detent::exec {
 namespace {
 
@@ -57,10 +59,9 @@ void append_provider(Ort::SessionOptions& options, const Device& device, const s
   try {
     options.AppendExecutionProvider_CUDA_V2(*cuda_options(device));
   } catch (const Ort::Exception& e) {
-    std::string text = e.what();
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    throw device_error(fmt::format("ONNX Runtime ('{}') cannot load {}: {}", library, device.provider, text),
-                       "install the CUDA and cuDNN libraries that this onnxruntime-gpu was built for");
+    throw device_error(
+        fmt::format("ONNX Runtime ('{}') cannot load {}: {}", library, device.provider, one_line(e.what())),
+        "install the CUDA and cuDNN libraries that this onnxruntime-gpu was built for");
   }
   // Sums by atomic additions come in another order each time.
   options.SetDeterministicCompute(true);

@@ -8,11 +8,11 @@
 #include <functional>
 #include <map>
 #include <new>
-#include <regex>
 #include <set>
 
 #include "base/error.h"
 #include "exec/emit.h"
+#include "exec/message.h"
 #include "exec/provider.h"
 #include "exec/runtime_impl.h"
 #include "exec/tap_operator.h"
@@ -53,15 +53,6 @@ graph::ValueType value_type(const Ort::TypeInfo& info) {
   std::vector<onnx::Dim> dims;
   for (const auto d : tensor.GetShape()) dims.push_back({d < 0 ? -1 : d, ""});
   return {static_cast<onnx::DataType>(tensor.GetElementType()), std::move(dims)};
-}
-
-// The runtime's messages carry source paths and line breaks; users need one line.
-std::string one_line(const std::string& text) {
-  static const std::regex kNoise(R"((/[^\s:]*\.(cc|h|cpp):\d+\s+[^\n]*?\)\s?)|[\r\n]+)");
-  std::string line = std::regex_replace(text, kNoise, " ");
-  constexpr std::size_t kLongest = 400;
-  if (line.size() > kLongest) line = line.substr(0, kLongest) + "…";
-  return line;
 }
 
 bool is_out_of_memory(const std::string& text) {

@@ -43,7 +43,10 @@ std::vector<calibration::Observed> observed_values(const onnx::Model& model, con
 
 exec::SessionOptions session_options(const onnx::Model& model, const CollectOptions& options) {
   exec::SessionOptions session{options.device == nullptr ? planning::tuning_for(model) : exec::Tuning::lean,
-                               options.threads, options.stop, options.workers > 1, {}};
+                               options.threads,
+                               options.stop,
+                               options.workers > 1,
+                               {}};
   if (options.device != nullptr) session.device = &options.device->place();
   if (options.recording != nullptr) {
     session.record = options.recording->directory / "runtime";

@@ -16,6 +16,7 @@
 #include "data/sample.h"
 #include "exec/session.h"
 #include "onnx/write.h"
+#include "pipeline/calibration_device.h"
 #include "pipeline/finetune.h"
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
@@ -214,8 +215,13 @@ class Run {
         .stop = options_.stop};
     report_.recording.directory = work_->scratch();
     if (reports_) collect.recording = &report_.recording;
-    return pipeline::collect_within(options_.resources, *work_, prepared_, placement_, runtime_, *source_, collect,
-                                    result_.notes);
+    pipeline::DeviceCalibration device(options_.device, placement_.to_observe().size(), collect.histograms,
+                                       work_->scratch());
+    device.lend(collect);
+    auto statistics = pipeline::collect_within(options_.resources, *work_, prepared_, placement_, runtime_, *source_,
+                                               collect, result_.notes);
+    append(result_.notes, device.notes());
+    return statistics;
   }
 
   bool may_measure_accuracy() const {
@@ -247,6 +253,8 @@ class Run {
 
   void refine(calibration::Ranges& ranges) {
     const auto scope = profiler_.scope(pipeline::kSensitivityStage);
+    if (!options_.device.is_cpu())
+      result_.notes.emplace_back("what rounding does to the results was measured on the CPU");
     complete(ranges);
     const auto params_of = [&](const quantization::Placement& placement) {
       std::vector<std::string> said_later;
@@ -292,6 +300,7 @@ class Run {
          .batch_size = options_.batch_size,
          .threads = options_.threads,
          .spool_bfloat16 = options_.resources.spool_bfloat16,
+         .device = options_.statistics ? DeviceConfig() : options_.device,
          .finetune = pipeline::tuning_identity(options_)});
   }
 

@@ -225,8 +225,8 @@ TEST(DeviceObservers, RefuseTensorsOfTheHost) {
 
 TEST(ObserveKernel, TakesAsManyBlocksAsThereIsWorkFor) {
   EXPECT_EQ(cuda::observe_blocks(1, 132), 1U);
-  EXPECT_EQ(cuda::observe_blocks(16 * cuda::kObserveThreads, 132), 1U);
-  EXPECT_EQ(cuda::observe_blocks(16 * cuda::kObserveThreads + 1, 132), 2U);
+  EXPECT_EQ(cuda::observe_blocks(32 * cuda::kThreads, 132), 1U);
+  EXPECT_EQ(cuda::observe_blocks(32 * cuda::kThreads + 1, 132), 2U);
   EXPECT_EQ(cuda::observe_blocks(std::size_t{1} << 30, 132), 3 * 132U);
 }
 

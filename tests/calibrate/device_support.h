@@ -16,28 +16,35 @@ struct Grid {
   bool backwards = false;
 };
 
-inline void observe_on_host(const cuda::ObserveArguments& of, const Grid& grid) {
-  cuda::ObservedExtremes extremes;
-  cuda::ObservedRows all_rows;
-  cuda::ObservedRows* const rows = of.table == nullptr ? nullptr : &all_rows;
-  const auto each_thread = [&](unsigned block, const auto& phase) {
-    for (unsigned t = 0; t < grid.threads; ++t) {
-      const unsigned thread = grid.backwards ? grid.threads - 1 - t : t;
-      phase(cuda::ThreadPlace{grid.backwards ? grid.blocks - 1 - block : block, grid.blocks, thread, grid.threads});
-    }
-  };
-  for (unsigned block = 0; block < grid.blocks; ++block) {
-    std::memset(&extremes, 0xee, sizeof extremes);  // shared memory holds anything at first
-    std::memset(&all_rows, 0xee, sizeof all_rows);
-    each_thread(block, [&](const auto& at) { cuda::observe_begin(at, extremes, rows); });
-    each_thread(block, [&](const auto& at) {
-      if (rows != nullptr) {
-        cuda::observe_scan<true>(of, at, extremes, rows);
-      } else {
-        cuda::observe_scan<false>(of, at, extremes, rows);
-      }
-    });
-    each_thread(block, [&](const auto& at) { cuda::observe_end(of, at, extremes, rows); });
+/// A block of a grid, whose threads run one after another.
+class SerialBlock {
+ public:
+  SerialBlock(const Grid& grid, unsigned index, std::size_t shared_bytes)
+      : grid_(grid), index_(index), shared_(shared_bytes / sizeof(std::uint64_t) + 1, 0xeeeeeeeeeeeeeeee) {}
+
+  unsigned index() const { return index_; }
+  unsigned count() const { return grid_.blocks; }
+  unsigned threads() const { return grid_.threads; }
+  template <class T>
+  T* shared() {
+    return reinterpret_cast<T*>(shared_.data());
+  }
+  template <class Fn>
+  void each(const Fn& fn) const {
+    for (unsigned t = 0; t < grid_.threads; ++t) fn(grid_.backwards ? grid_.threads - 1 - t : t);
+  }
+
+ private:
+  Grid grid_;
+  unsigned index_;
+  std::vector<std::uint64_t> shared_;  // holds anything at first
+};
+
+template <class Kernel>
+void run_on_host(const Kernel& kernel, const Grid& grid, std::size_t shared_bytes) {
+  for (unsigned b = 0; b < grid.blocks; ++b) {
+    SerialBlock block(grid, grid.backwards ? grid.blocks - 1 - b : b, shared_bytes);
+    kernel(block);
   }
 }
 
@@ -47,7 +54,12 @@ class HostTables : public DeviceTables {
       : cells_(cells), tables_(with_tables ? taps : 0, std::vector<std::uint32_t>(Histogram::kTable)), grid_(grid) {}
 
   void reduce(const float* values, std::size_t count, std::size_t tap, std::size_t cell) override {
-    observe_on_host({values, count, &cells_.at(cell), tables_.empty() ? nullptr : tables_.at(tap).data()}, grid_);
+    RunCell* const into = &cells_.at(cell);
+    if (tables_.empty()) {
+      run_on_host(cuda::Observe<false>{values, count, into, nullptr}, grid_, cuda::kObserveBytes<false>);
+    } else {
+      run_on_host(cuda::Observe<true>{values, count, into, tables_.at(tap).data()}, grid_, cuda::kObserveBytes<true>);
+    }
   }
   void take_cells(std::span<RunCell> cells) override {
     std::copy_n(cells_.begin(), cells.size(), cells.begin());

@@ -98,6 +98,7 @@ TEST(DeviceSession, RefusesReceiversOfTheHost) {
 }
 
 TEST(DeviceSession, NeedsARuntimeWithItsProvider) {
+  runtime();  // which brings the functions
   const auto available = Ort::GetAvailableProviders();
   if (std::find(available.begin(), available.end(), "CUDAExecutionProvider") != available.end())
     GTEST_SKIP() << "this ONNX Runtime has CUDA's provider";

@@ -3,6 +3,7 @@
 
 #include "cuda/bfloat16.h"
 #include "cuda/launch.h"
+#include "cuda/observe_kernel.h"
 
 namespace detent::cuda {
 
@@ -42,5 +43,7 @@ void launch(const Stream& stream, const Kernel& kernel, unsigned blocks, std::si
 }
 
 template void launch(const Stream&, const ToBfloat16&, unsigned, std::size_t);
+template void launch(const Stream&, const Observe<true>&, unsigned, std::size_t);
+template void launch(const Stream&, const Observe<false>&, unsigned, std::size_t);
 
 }  // namespace detent::cuda
