@@ -1,6 +1,7 @@
 // The plugin's entries: one for each room that uses GPUs, each of that room's own version.
 #include "cuda/calibration.h"
 #include "cuda/device.h"
+#include "cuda/storage.h"
 #include "shim/cuda_driver.h"
 
 namespace detent::cuda {
@@ -19,4 +20,8 @@ extern "C" __attribute__((visibility("default"))) const detent::shim::CudaProbe*
 extern "C" __attribute__((visibility("default"))) const detent::calibration::CalibrationCalls* detent_cuda_calibration(
     int version) {
   return version == detent::calibration::kCalibrationVersion ? &detent::cuda::calibration_calls() : nullptr;
+}
+
+extern "C" __attribute__((visibility("default"))) const detent::store::StorageCalls* detent_cuda_storage(int version) {
+  return version == detent::store::kStorageVersion ? &detent::cuda::storage_calls() : nullptr;
 }
