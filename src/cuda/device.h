@@ -11,6 +11,9 @@
 
 namespace detent::cuda {
 
+struct MatmulContext;
+struct ConvolutionContext;
+
 struct DeviceFacts {
   std::string name;
   int multiprocessors = 0;
@@ -22,7 +25,7 @@ DeviceFacts facts_of(int number);
 /// Makes it the calling thread's device.
 void make_current(int number);
 
-/// Used by one thread at a time, which calls make_current() first.
+/// Used by one thread at a time, which calls current() before it begins.
 class Device {
  public:
   /// `budget`: bytes to take at the most; unset: 90 % of what is free now.
@@ -34,6 +37,11 @@ class Device {
         copies_(std::make_unique<Stream>()) {}
 
   int number() const noexcept { return number_; }
+  /// Itself, made the calling thread's device.
+  Device& current() {
+    make_current(number_);
+    return *this;
+  }
   const DeviceFacts& facts() const noexcept { return facts_; }
   MemoryBudget& memory() noexcept { return budget_; }
   const Stream& stream() const noexcept { return *stream_; }  // where work is queued
@@ -45,6 +53,12 @@ class Device {
   MemoryBudget budget_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Stream> copies_;
+
+ public:
+  // Last, so that they go first: their memory is counted by the budget.
+  /// What the libraries need on this device; made, and known, by matmul.h and convolution.h.
+  std::shared_ptr<MatmulContext> matmuls;
+  std::shared_ptr<ConvolutionContext> convolutions;
 };
 
 }  // namespace detent::cuda

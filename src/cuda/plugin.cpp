@@ -1,6 +1,7 @@
 // The plugin's entries: one for each room that uses GPUs, each of that room's own version.
 #include "cuda/calibration.h"
 #include "cuda/device.h"
+#include "cuda/solver.h"
 #include "cuda/storage.h"
 #include "shim/cuda_driver.h"
 
@@ -24,4 +25,10 @@ extern "C" __attribute__((visibility("default"))) const detent::calibration::Cal
 
 extern "C" __attribute__((visibility("default"))) const detent::store::StorageCalls* detent_cuda_storage(int version) {
   return version == detent::store::kStorageVersion ? &detent::cuda::storage_calls() : nullptr;
+}
+
+extern "C" __attribute__((visibility("default"))) detent::finetune::LayerSolver* detent_cuda_solver(
+    int version, const detent::DeviceConfig& config, const detent::finetune::Kernels& kernels) {
+  if (version != detent::finetune::kCudaSolverVersion) return nullptr;
+  return detent::cuda::make_solver(config, kernels).release();
 }

@@ -1,17 +1,15 @@
 // AdaQuant in Gram form. The gradient by the quantized weights is 2 (Ŵ A − c) / columns; with Ŵ = Ŵ₀ + scale · d, where
 // d are small integers, it is a product d A and what Ŵ₀ gives, computed once.
 #include <algorithm>
-#include <numeric>
 
 #include "base/parallel.h"
+#include "finetune/iterations.h"
 #include "finetune/quadratic.h"
-#include "finetune/solver.h"
-#include "finetune/straight_through.h"
 
 namespace detent::finetune {
 namespace {
 
-class Problem {
+class Problem final : public ThroughIterations {
  public:
   Problem(const QuantizedWeights& weights, const Quadratic& quadratic, const FinetuneConfig& config,
           const Kernels& kernels, const SolveControl& control)
@@ -22,8 +20,29 @@ class Problem {
         control_(control),
         start_(nearest(weights, {}).integers),
         through_(weights),
-        offset_(weights.values.size()) {}
+        offset_(weights.values.size()),
+        ranges_(row_ranges(weights.rows, weights.rows / quadratic.group_rows(), weights.columns)) {
+    parallel_for(ranges_.size(), control.threads, [&](std::size_t r) { begin(ranges_[r]); });
+  }
 
+  void iterate(std::size_t first, std::size_t last) override {
+    parallel_for(ranges_.size(), control_.threads, [&](std::size_t r) { iterate(ranges_[r], first, last); });
+  }
+  std::vector<double> errors() override {
+    const Integers now = through_.integers();
+    std::vector<double> errors(weights_.rows);
+    parallel_for(ranges_.size(), control_.threads, [&](std::size_t r) {
+      const auto part = quadratic_.errors(weights_, now, ranges_[r]);
+      std::copy(part.begin(), part.end(), errors.begin() + static_cast<std::ptrdiff_t>(ranges_[r].first));
+    });
+    return errors;
+  }
+  double constant() const override { return 0; }
+  double divisor() const override { return quadratic_.columns(); }
+  StraightThrough& variables() override { return through_; }
+  void changed() override {}
+
+ private:
   void begin(RowRange rows) {
     const std::size_t k = weights_.columns;
     std::vector<float> values(rows.count() * k);
@@ -55,11 +74,6 @@ class Problem {
     }
   }
 
-  const Integers& start() const noexcept { return start_; }
-  Integers now() const { return through_.integers(); }
-  StraightThrough& through() noexcept { return through_; }
-
- private:
   const QuantizedWeights& weights_;
   const Quadratic& quadratic_;
   const FinetuneConfig& config_;
@@ -68,6 +82,7 @@ class Problem {
   Integers start_;
   StraightThrough through_;
   std::vector<float> offset_;
+  std::vector<RowRange> ranges_;
 };
 
 }  // namespace
@@ -77,48 +92,7 @@ Integers adaquant(const QuantizedWeights& weights, const GramForm& form, std::sp
   const Quadratic quadratic(weights, form, bias, config.update_bias);
   if (form.columns == 0) return nearest(weights, {}).integers;
   Problem problem(weights, quadratic, config, kernels, control);
-  const auto ranges = row_ranges(weights.rows, form.groups, weights.columns);
-  Integers best = problem.start();
-  std::vector<double> best_errors(weights.rows);
-  const auto errors_into = [&](const Integers& integers, std::vector<double>& errors) {
-    parallel_for(ranges.size(), control.threads, [&](std::size_t r) {
-      const auto part = quadratic.errors(weights, integers, ranges[r]);
-      std::copy(part.begin(), part.end(), errors.begin() + static_cast<std::ptrdiff_t>(ranges[r].first));
-    });
-  };
-  parallel_for(ranges.size(), control.threads, [&](std::size_t r) { problem.begin(ranges[r]); });
-  errors_into(best, best_errors);
-
-  std::size_t begin = 0;
-  const auto state = [&](auto& archive) {
-    archive(begin);
-    archive(best);
-    archive(best_errors);
-    problem.through().visit_state(archive);
-  };
-  take_up(control.state, state);
-  for (const std::size_t end : checkpoints(config.num_iterations)) {
-    if (end <= begin) continue;
-    parallel_for(ranges.size(), control.threads, [&](std::size_t r) { problem.iterate(ranges[r], begin, end); });
-    begin = end;
-    const Integers now = problem.now();
-    std::vector<double> errors(weights.rows);
-    errors_into(now, errors);
-    bool better = false;
-    for (std::size_t m = 0; m < weights.rows; ++m) {
-      if (!(errors[m] < best_errors[m])) continue;
-      better = true;
-      best_errors[m] = errors[m];
-      const auto at = static_cast<std::ptrdiff_t>(m * weights.columns);
-      std::copy_n(now.begin() + at, weights.columns, best.begin() + at);
-    }
-    if (control.progress) {
-      control.progress(end, std::accumulate(errors.begin(), errors.end(), 0.0) / quadratic.columns());
-    }
-    if (config.early_stop && !better) break;
-    put_down(control.state, state);
-  }
-  return best;
+  return run(problem, config, control);
 }
 
 }  // namespace detent::finetune

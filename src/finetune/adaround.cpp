@@ -4,14 +4,14 @@
 #include <numeric>
 
 #include "base/parallel.h"
+#include "finetune/iterations.h"
 #include "finetune/quadratic.h"
-#include "finetune/soft_rounding.h"
-#include "finetune/solver.h"
 
 namespace detent::finetune {
 namespace {
 
-class Problem {
+/// Rows are independent, so each piece goes through a whole interval by itself.
+class Problem final : public SoftIterations {
  public:
   Problem(const QuantizedWeights& weights, const Quadratic& quadratic, const FinetuneConfig& config,
           const Kernels& kernels, const SolveControl& control)
@@ -22,8 +22,26 @@ class Problem {
         control_(control),
         soft_(weights),
         offset_(weights.values.size()),
-        certainty_(weights.rows) {}
+        certainty_(weights.rows),
+        ranges_(row_ranges(weights.rows, weights.rows / quadratic.group_rows(), weights.columns)),
+        losses_(ranges_.size()) {
+    const bool report = static_cast<bool>(control.progress);
+    parallel_for(ranges_.size(), control.threads, [&](std::size_t r) {
+      begin(ranges_[r]);
+      if (report) losses_[r] = loss_of_base(ranges_[r]);
+    });
+    base_loss_ = std::accumulate(losses_.begin(), losses_.end(), 0.0);
+  }
 
+  double iterate(std::size_t first, std::size_t last, bool loss) override {
+    parallel_for(ranges_.size(), control_.threads,
+                 [&](std::size_t r) { losses_[r] = iterate(ranges_[r], first, last, loss); });
+    return base_loss_ + std::accumulate(losses_.begin(), losses_.end(), 0.0);
+  }
+  SoftRounding& variables() override { return soft_; }
+  void changed() override {}
+
+ private:
   /// E, with the factor of the gradient in it.
   void begin(RowRange rows) {
     const std::size_t k = weights_.columns;
@@ -63,9 +81,6 @@ class Problem {
     return std::accumulate(errors.begin(), errors.end(), 0.0) / quadratic_.columns();
   }
 
-  SoftRounding& soft() noexcept { return soft_; }
-
- private:
   const float* offset(std::size_t row) const { return offset_.data() + row * weights_.columns; }
   float factor(std::size_t row) const {
     const double scale = weights_.scale[row];
@@ -92,6 +107,9 @@ class Problem {
   SoftRounding soft_;
   std::vector<float> offset_;
   std::vector<float> certainty_;
+  std::vector<RowRange> ranges_;
+  std::vector<double> losses_;
+  double base_loss_ = 0;
 };
 
 }  // namespace
@@ -101,32 +119,7 @@ Integers adaround(const QuantizedWeights& weights, const GramForm& form, std::sp
   const Quadratic quadratic(weights, form, bias, config.update_bias);
   if (form.columns == 0) return nearest(weights, {}).integers;
   Problem problem(weights, quadratic, config, kernels, control);
-  const auto ranges = row_ranges(weights.rows, form.groups, weights.columns);
-  const bool report = static_cast<bool>(control.progress);
-  std::vector<double> losses(ranges.size());
-  parallel_for(ranges.size(), control.threads, [&](std::size_t r) {
-    problem.begin(ranges[r]);
-    if (report) losses[r] = problem.loss_of_base(ranges[r]);
-  });
-  const double base_loss = std::accumulate(losses.begin(), losses.end(), 0.0);
-
-  // Rows are independent, so each piece goes through a whole interval by itself.
-  std::size_t begin = 0;
-  const auto state = [&](auto& archive) {
-    archive(begin);
-    problem.soft().visit_state(archive);
-  };
-  take_up(control.state, state);
-  for (const std::size_t end : checkpoints(config.num_iterations)) {
-    if (end <= begin) continue;
-    parallel_for(ranges.size(), control.threads,
-                 [&](std::size_t r) { losses[r] = problem.iterate(ranges[r], begin, end, report); });
-    begin = end;
-    if (report) control.progress(end, base_loss + std::accumulate(losses.begin(), losses.end(), 0.0));
-    if (config.early_stop && problem.soft().decided({0, weights.rows})) break;
-    put_down(control.state, state);
-  }
-  return problem.soft().integers();
+  return run(problem, config, control);
 }
 
 }  // namespace detent::finetune

@@ -57,11 +57,16 @@ std::size_t most_columns(const LayerGeometry& geometry, const FinetuneConfig& co
   return fits ? fan_in / kColumnsShare : 0;
 }
 
-FormAccumulator::FormAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads,
-                                 const FinetuneConfig& config)
-    : geometry_(geometry), kernels_(kernels), threads_(threads), most_(most_columns(geometry, config)) {
+FormAccumulator::FormAccumulator(const LayerGeometry& geometry, const FinetuneConfig& config, MakeSums make_sums)
+    : geometry_(geometry), make_sums_(std::move(make_sums)), most_(most_columns(geometry, config)) {
   if (most_ == 0) begin_gram();
 }
+
+FormAccumulator::FormAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads,
+                                 const FinetuneConfig& config)
+    : FormAccumulator(geometry, config, [geometry, &kernels, threads] {
+        return std::make_unique<GramAccumulator>(geometry, kernels, threads);
+      }) {}
 
 void FormAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
   columns_ += Patches(geometry_, input_shape).columns();
@@ -75,7 +80,7 @@ void FormAccumulator::add(const Shape& input_shape, std::span<const float> input
 
 // The sequence of columns is the same as if there had been no other form, and so are its sums.
 void FormAccumulator::begin_gram() {
-  gram_.emplace(geometry_, kernels_, threads_);
+  gram_ = make_sums_();
   for (auto& sample : samples_) {
     gram_->add(sample.shape, sample.input, sample.target);
     sample = {};

@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
+#include <functional>
+#include <memory>
 #include <span>
 #include <variant>
 #include <vector>
@@ -31,6 +32,10 @@ std::size_t most_columns(const LayerGeometry& geometry, const FinetuneConfig& co
 /// Takes samples as GramAccumulator does, and makes the form that is cheaper for as many columns as came.
 class FormAccumulator {
  public:
+  /// `make_sums` is called once where a Gram form is needed.
+  using MakeSums = std::function<std::unique_ptr<GramSums>()>;
+  FormAccumulator(const LayerGeometry& geometry, const FinetuneConfig& config, MakeSums make_sums);
+  /// Sums on the CPU.
   FormAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads,
                   const FinetuneConfig& config);
 
@@ -47,12 +52,11 @@ class FormAccumulator {
   void begin_gram();
 
   LayerGeometry geometry_;
-  const Kernels& kernels_;
-  std::size_t threads_;
+  MakeSums make_sums_;
   std::size_t most_;
   std::size_t columns_ = 0;
   std::vector<Sample> samples_;  // as long as they are few
-  std::optional<GramAccumulator> gram_;
+  std::unique_ptr<GramSums> gram_;
 };
 
 /// solve() of solver.h in this form; for GPTQ only.

@@ -14,16 +14,24 @@
 namespace detent::finetune {
 
 /// Accumulates a GramForm sample by sample: inputs of the quantized branch, targets of the float branch with the bias
-/// in them, as they come from the model. Memory: the form, and tiles of a few MiB. The result depends on the sequence
-/// of columns alone, neither on threads nor on how samples are batched.
-class GramAccumulator {
+/// in them, as they come from the model. The result depends on the sequence of columns alone, not on how samples are
+/// batched.
+class GramSums {
+ public:
+  virtual ~GramSums() = default;
+  /// `input` of this shape, and the layer's output for it.
+  virtual void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) = 0;
+  /// The form of all that was added. It is empty afterwards and cannot be used again.
+  virtual GramForm take() = 0;
+};
+
+/// On the CPU. Memory: the form, and tiles of a few MiB. Threads do not change the result.
+class GramAccumulator final : public GramSums {
  public:
   GramAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads);
 
-  /// `input` of this shape, and the layer's output for it.
-  void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target);
-  /// The form of all that was added. The accumulator is empty afterwards and cannot be used again.
-  GramForm take();
+  void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) override;
+  GramForm take() override;
 
  private:
   /// A block of a group's Gram matrix (rows and columns of G), or of its cross sums (outputs and columns of G).

@@ -119,6 +119,13 @@ void Quadratic::matrix(std::size_t group, float* out) const {
   }
 }
 
+void Quadratic::linear(RowRange rows, float* out) const {
+  for (std::size_t row = rows.first; row < rows.last; ++row, out += fan_in_) {
+    std::copy_n(form_.cross.data() + row * fan_in_, fan_in_, out);
+    add_scaled(out, static_cast<float>(-linear_[row]), input_sum_.data() + group_of(row) * fan_in_, fan_in_);
+  }
+}
+
 std::vector<double> Quadratic::errors(const QuantizedWeights& weights, std::span<const std::int32_t> integers,
                                       RowRange rows) const {
   std::vector<double> errors(rows.count());

@@ -44,6 +44,9 @@ class Quadratic {
   float diagonal(std::size_t group, std::size_t j) const;
   /// Mean square of the inputs of a group, about their mean where the bias is the best one.
   double input_power(std::size_t group) const noexcept { return input_power_[group]; }
+  /// out = c of rows.
+  void linear(RowRange rows, float* out) const;
+  double constant(std::size_t row) const noexcept { return constant_[row]; }
   /// The whole of A of a group, at out[i * fan_in + j].
   void matrix(std::size_t group, float* out) const;
 

@@ -137,12 +137,8 @@ std::vector<float> streamed_bias(const QuantizedWeights& weights, const LayerGeo
   return bias;
 }
 
-Kept keep_if_better(const QuantizedWeights& weights, const LayerGeometry& geometry, std::span<const float> bias,
-                    Solution candidate, LayerSamples& held_back, const Activation& activation, const Kernels& kernels,
-                    const SolveControl& control) {
-  const auto error_of = [&](const Solution& solution) {
-    return reconstruction_error(weights, geometry, solution, held_back, activation, kernels, control);
-  };
+Kept keep_if_better(const QuantizedWeights& weights, std::span<const float> bias, Solution candidate,
+                    const std::function<double(const Solution&)>& error_of) {
   Kept kept;
   kept.solution = nearest(weights, bias);
   kept.nearest_error = kept.error = error_of(kept.solution);

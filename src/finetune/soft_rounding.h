@@ -60,6 +60,7 @@ class SoftRounding {
   void prefetch(std::size_t row, Patches::Range columns) const noexcept;
   /// Whether no weight of these rows is between up and down any more.
   bool decided(RowRange rows) const;
+  bool decided() const { return h_.empty() || decided({0, h_.size() / columns_}); }
   /// All that step() changes.
   template <class Archive>
   void visit_state(Archive& archive) {

@@ -11,30 +11,54 @@
 namespace detent::finetune {
 namespace {
 
-Integers first_integers(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
-                        const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control) {
-  switch (config.rounding) {
-    case Rounding::nearest: break;
-    case Rounding::adaround: return adaround(weights, form, bias, config, kernels, control);
-    case Rounding::adaquant: return adaquant(weights, form, bias, config, kernels, control);
-    case Rounding::gptq: return gptq(weights, form, bias, config, kernels, control);
+class OnCpu final : public GramMethods {
+ public:
+  OnCpu(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias, const Kernels& kernels,
+        const SolveControl& control)
+      : weights_(weights), form_(form), bias_(bias), kernels_(kernels), control_(control) {}
+
+  Integers integers(const FinetuneConfig& config) override {
+    switch (config.rounding) {
+      case Rounding::nearest: break;
+      case Rounding::adaround: return adaround(weights_, form_, bias_, config, kernels_, control_);
+      case Rounding::adaquant: return adaquant(weights_, form_, bias_, config, kernels_, control_);
+      case Rounding::gptq: return gptq(weights_, form_, bias_, config, kernels_, control_);
+    }
+    return nearest(weights_, {}).integers;
   }
-  return nearest(weights, {}).integers;
-}
+  Integers better_rows(const FinetuneConfig& config, Integers first, const Integers& second) override {
+    return finetune::better_rows(weights_, form_, bias_, config, std::move(first), second, kernels_, control_.threads);
+  }
+  Integers coordinate_descent(const FinetuneConfig& config, Integers start) override {
+    return finetune::coordinate_descent(weights_, form_, bias_, std::move(start), config, kernels_, control_);
+  }
+
+ private:
+  const QuantizedWeights& weights_;
+  const GramForm& form_;
+  std::span<const float> bias_;
+  const Kernels& kernels_;
+  const SolveControl& control_;
+};
 
 }  // namespace
 
 Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
-               const FinetuneConfig& given, const Kernels& kernels, const SolveControl& control) {
+               const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control) {
+  OnCpu methods(weights, form, bias, kernels, control);
+  return solve(weights, form, bias, config, methods);
+}
+
+Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
+               const FinetuneConfig& given, GramMethods& methods) {
   FinetuneConfig config = given;
   config.update_bias = given.update_bias && !bias.empty() && form.columns > 0;
   Solution solution = nearest(weights, bias);
   if (config.rounding != Rounding::nearest) {
-    Integers found = first_integers(weights, form, bias, config, kernels, control);
-    solution.integers =
-        better_rows(weights, form, bias, config, std::move(solution.integers), found, kernels, control.threads);
+    const Integers found = methods.integers(config);
+    solution.integers = methods.better_rows(config, std::move(solution.integers), found);
   }
-  solution.integers = coordinate_descent(weights, form, bias, std::move(solution.integers), config, kernels, control);
+  solution.integers = methods.coordinate_descent(config, std::move(solution.integers));
   if (config.update_bias) solution.bias = best_bias(weights, form, solution.integers);
   return solution;
 }

@@ -35,6 +35,18 @@ Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<
 /// The solvers one by one: integers only, for the bias as given, or for the best one if update_bias is set.
 using Integers = std::vector<std::int32_t>;
 
+/// What takes the time of solve(), wherever it is computed. The contracts are those of the functions below.
+class GramMethods {
+ public:
+  virtual ~GramMethods() = default;
+  /// By config.rounding, which is not nearest.
+  virtual Integers integers(const FinetuneConfig& config) = 0;
+  virtual Integers better_rows(const FinetuneConfig& config, Integers first, const Integers& second) = 0;
+  virtual Integers coordinate_descent(const FinetuneConfig& config, Integers start) = 0;
+};
+Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
+               const FinetuneConfig& config, GramMethods& methods);
+
 /// AdaRound (Nagel et al. 2020, arXiv:2004.10568) with the gradient over all data in each step.
 Integers adaround(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
                   const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);

@@ -7,6 +7,7 @@
 #include "base/parallel.h"
 #include "finetune/batch_gradient.h"
 #include "finetune/column_steps.h"
+#include "finetune/iterations.h"
 #include "finetune/lanes.h"
 #include "finetune/mini_batches.h"
 #include "finetune/rounding_variables.h"
@@ -16,7 +17,9 @@ namespace {
 
 constexpr std::size_t kPowerSamples = 8;  // that the inputs' mean square is taken from
 
-double mean_square(LayerSamples& samples) {
+}  // namespace
+
+double input_power(LayerSamples& samples) {
   double sum = 0;
   double count = 0;
   for (std::size_t i = 0; i < std::min(samples.count(), kPowerSamples); ++i) {
@@ -26,6 +29,8 @@ double mean_square(LayerSamples& samples) {
   }
   return count > 0 ? sum / count : 0;
 }
+
+namespace {
 
 /// Rows that go their way by convolutions: weights and gradients as a whole, one iteration at a time.
 class ConvolutionSteps {
@@ -65,13 +70,13 @@ class ConvolutionSteps {
   std::vector<float> weights_, by_weights_, by_bias_;
 };
 
-class Problem {
+class Problem final : public StreamedIterations {
  public:
   Problem(const QuantizedWeights& weights, const LayerGeometry& geometry, std::span<const float> bias,
           LayerSamples& samples, const Activation& activation, const FinetuneConfig& config, const Kernels& kernels,
           const SolveControl& control)
       : control_(control),
-        variables_(weights, bias, config, mean_square(samples)),
+        variables_(weights, bias, config, input_power(samples)),
         by_columns_(has_columns(geometry, samples.get(0).input_shape, config.batch_size)),
         batches_(samples, geometry, config, control.threads, by_columns_) {
     const auto groups = static_cast<std::size_t>(geometry.groups);
@@ -84,8 +89,7 @@ class Problem {
     }
   }
 
-  /// Iterations [first, end); the mean of their losses.
-  double iterate(std::size_t first, std::size_t end) {
+  double iterate(std::size_t first, std::size_t end) override {
     double sum = 0;
     for (std::size_t at = first; at < end;) {
       check_stop(control_);
@@ -96,7 +100,9 @@ class Problem {
     return sum / static_cast<double>(end - first);
   }
 
-  RoundingVariables& variables() noexcept { return variables_; }
+  RoundingVariables& variables() override { return variables_; }
+  std::uint64_t& choice() override { return choice_; }
+  void changed() override {}
 
  private:
   double run(const std::vector<MiniBatch>& batches, std::size_t first) {
@@ -122,6 +128,7 @@ class Problem {
 
   const SolveControl& control_;
   RoundingVariables variables_;
+  std::uint64_t choice_ = 0;  // by arithmetic alone
   bool by_columns_;
   MiniBatches batches_;
   std::vector<ColumnSteps> column_steps_;
@@ -136,25 +143,7 @@ Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& ge
   if (config.rounding == Rounding::gptq) throw usage_error("GPTQ has no streamed form", "let the form be chosen");
   if (config.rounding == Rounding::nearest || samples.count() == 0) return nearest(weights, bias);
   Problem problem(weights, geometry, bias, samples, activation, config, kernels, control);
-  double last_loss = 0;
-  std::size_t begin = 0;
-  const auto state = [&](auto& archive) {
-    archive(begin);
-    archive(last_loss);
-    problem.variables().visit_state(archive);
-  };
-  take_up(control.state, state);
-  for (const std::size_t end : checkpoints(config.num_iterations)) {
-    if (end <= begin) continue;
-    const double loss = problem.iterate(begin, end);
-    if (control.progress) control.progress(end, loss);
-    const bool no_better = begin > 0 && config.rounding == Rounding::adaquant && !(loss < last_loss);
-    if (config.early_stop && (no_better || problem.variables().decided())) break;
-    last_loss = loss;
-    begin = end;
-    put_down(control.state, state);
-  }
-  Solution solution = problem.variables().solution();
+  Solution solution = run(problem, config, control);
   if (config.rounding == Rounding::adaround && config.update_bias && !bias.empty() &&
       activation.kind == ActivationKind::none) {
     solution.bias = streamed_bias(weights, geometry, solution, samples, kernels, control);

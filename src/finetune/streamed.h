@@ -2,6 +2,7 @@
 // for objectives that are no quadratic.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "detent/config.h"
@@ -42,9 +43,11 @@ struct Kept {
   bool tuned = false;        // whether it is the candidate
 };
 
-/// The candidate if it is better than nearest rounding there, else that.
-Kept keep_if_better(const QuantizedWeights& weights, const LayerGeometry& geometry, std::span<const float> bias,
-                    Solution candidate, LayerSamples& held_back, const Activation& activation, const Kernels& kernels,
-                    const SolveControl& control);
+/// The candidate if it is better than nearest rounding there, else that. `error_of` is asked for both.
+Kept keep_if_better(const QuantizedWeights& weights, std::span<const float> bias, Solution candidate,
+                    const std::function<double(const Solution&)>& error_of);
+
+/// Mean square of the inputs, of a few samples.
+double input_power(LayerSamples& samples);
 
 }  // namespace detent::finetune

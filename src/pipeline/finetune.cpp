@@ -16,6 +16,7 @@
 #include "exec/sweep.h"
 #include "finetune/column_form.h"
 #include "finetune/kernels.h"
+#include "finetune/layer_solver.h"
 #include "finetune/solver.h"
 #include "finetune/streamed.h"
 #include "graph/index.h"
@@ -106,9 +107,9 @@ std::uint64_t gram_bytes(const onnx::Model& float_model, const TunedLayer& layer
   return groups * fan_in * fan_in * sizeof(float);
 }
 
-// Which layers go together does not change what is found for them.
+// Which layers go together does not change what is found for them. `together`: bytes of their Gram matrices.
 std::vector<Step> make_steps(const std::vector<TunedLayer>& layers, const onnx::Model& float_model,
-                             const onnx::Model& quantized, std::uint64_t memory) {
+                             const onnx::Model& quantized, std::uint64_t together) {
   const graph::Index index(quantized);
   std::vector<Step> steps;
   int first = 0;  // quantized node of the step's first layer
@@ -116,7 +117,7 @@ std::vector<Step> make_steps(const std::vector<TunedLayer>& layers, const onnx::
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const std::uint64_t more = gram_bytes(float_model, layers[i]);
     const bool joins = !steps.empty() && index.producer(layers[i].input) < first &&
-                       layers[i].quantized_node > layers[i - 1].quantized_node && bytes + more <= memory / 2;
+                       layers[i].quantized_node > layers[i - 1].quantized_node && bytes + more <= together;
     if (!joins) {
       steps.emplace_back();
       first = layers[i].quantized_node;
@@ -137,9 +138,12 @@ class Tuner {
         quantized_(quantized),
         source_(source),
         options_(options),
+        notes_(notes),
         kernels_(finetune::cpu_kernels()),
+        solver_(options.device.is_cpu() ? finetune::cpu_solver(kernels_)
+                                        : finetune::cuda_solver(options.device, kernels_)),
         layers_(find_layers(float_model, quantized, options.config, notes)),
-        steps_(make_steps(layers_, float_model, quantized, options.memory)),
+        steps_(make_steps(layers_, float_model, quantized, std::min(options.memory / 2, solver_->sums_budget()))),
         quantized_types_(exec::probe_values(runtime, quantized)),
         solved_(options.directory),
         float_branch_(runtime, float_model, float_types, float_cuts(), &options.spool, branch_options("float-")),
@@ -148,6 +152,7 @@ class Tuner {
 
   std::vector<LayerTuning> run() {
     for (std::size_t step = 0; step < steps_.size(); ++step) run_step(step);
+    for (auto& note : solver_->notes()) notes_.push_back(std::move(note));
     return std::move(results_);
   }
 
@@ -266,12 +271,16 @@ class Tuner {
     work.geometry = geometry_of(float_, *work.layer, shape);
     work.streamed =
         is_streamed(work.geometry, shape, std::max<std::uint64_t>(source_.file_count(), 1), options_.config, threads);
+    solver_->check_memory(fmt::format("fine-tuning {} '{}'", work.layer->op_type, work.layer->name), work.geometry,
+                          shape, work.streamed, options_.config);
     const std::string name = fmt::format("layer-{}", work.layer - layers_.data());
     if (work.streamed) {
       work.stored = std::make_unique<StoredSamples>(options_.spool, name);
     } else {
       check_memory(work, finetune::gram_cost(work.geometry, shape, 1, options_.config, threads).bytes);
-      work.sums.emplace(work.geometry, kernels_, threads, options_.config);
+      work.sums.emplace(work.geometry, options_.config, [&solver = *solver_, geometry = work.geometry, threads] {
+        return solver.sums(geometry, threads);
+      });
     }
     work.held_back = std::make_unique<StoredSamples>(options_.spool, name + "-held-back");
   }
@@ -299,11 +308,11 @@ class Tuner {
     finetune::Solution solution;
     double before = 0, after = 0;
     if (work.streamed) {
-      solution = finetune::solve_streamed(weights, work.geometry, bias, *work.stored, none, config, kernels_, control);
+      solution = solver_->solve_streamed(weights, work.geometry, bias, *work.stored, none, config, control);
     } else {
       const finetune::AnyForm form = work.sums->take();
       work.sums.reset();
-      solution = finetune::solve(weights, form, bias, config, kernels_, control);
+      solution = solver_->solve(weights, form, bias, config, control);
       if (work.held_back->count() == 0) {
         before = finetune::mean_squared_error(weights, form, finetune::nearest(weights, bias), kernels_);
         after = finetune::mean_squared_error(weights, form, solution, kernels_);
@@ -313,8 +322,9 @@ class Tuner {
     solved.tuning = {.name = layer.name, .op_type = layer.op_type, .streamed = work.streamed};
     auto& judges = work.held_back->count() > 0 || !work.stored ? *work.held_back : *work.stored;
     if (judges.count() > 0) {
-      auto kept =
-          finetune::keep_if_better(weights, work.geometry, bias, std::move(solution), judges, none, kernels_, control);
+      auto kept = finetune::keep_if_better(weights, bias, std::move(solution), [&](const auto& candidate) {
+        return solver_->reconstruction_error(weights, work.geometry, candidate, judges, none, control);
+      });
       before = kept.nearest_error;
       after = kept.error;
       solved.tuning.tuned = kept.tuned;
@@ -346,7 +356,9 @@ class Tuner {
   onnx::Model& quantized_;
   data::SampleSource& source_;
   const FinetuneOptions& options_;
+  std::vector<std::string>& notes_;
   const finetune::Kernels& kernels_;
+  std::unique_ptr<finetune::LayerSolver> solver_;
   std::vector<TunedLayer> layers_;
   std::vector<Step> steps_;
   graph::ValueTypes quantized_types_;

@@ -12,6 +12,7 @@
 
 #include "data/sample.h"
 #include "detent/config.h"
+#include "detent/device.h"
 #include "detent/progress.h"
 #include "detent/quantize.h"
 #include "exec/session.h"
@@ -23,6 +24,7 @@ namespace detent::pipeline {
 
 struct FinetuneOptions {
   const FinetuneConfig& config;
+  const DeviceConfig& device;
   int threads = 0;
   store::Spool& spool;
   std::optional<double> state_seconds = {};  // how often an unsolved layer's state is put down; unset: never

@@ -327,6 +327,7 @@ class Run {
     if (config.only_heaviest_layer) config.nodes = {heaviest_layer()};
     result_.layers = pipeline::finetune(float_model_, prepared_.types, prepared_.model, runtime_, *source_,
                                         {.config = config,
+                                         .device = options_.device,
                                          .threads = options_.threads,
                                          .spool = *spool,
                                          .state_seconds = state_seconds(),

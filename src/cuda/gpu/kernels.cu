@@ -1,9 +1,8 @@
 // All kernels, for the GPU.
 #include <cuda_runtime.h>
 
-#include "cuda/bfloat16.h"
+#include "cuda/kernel_list.h"
 #include "cuda/launch.h"
-#include "cuda/observe_kernel.h"
 
 namespace detent::cuda {
 
@@ -42,8 +41,8 @@ void launch(const Stream& stream, const Kernel& kernel, unsigned blocks, std::si
   check_launch(__PRETTY_FUNCTION__);
 }
 
-template void launch(const Stream&, const ToBfloat16&, unsigned, std::size_t);
-template void launch(const Stream&, const Observe<true>&, unsigned, std::size_t);
-template void launch(const Stream&, const Observe<false>&, unsigned, std::size_t);
+#define DETENT_KERNEL(name) template void launch(const Stream&, const name&, unsigned, std::size_t);
+DETENT_KERNELS
+#undef DETENT_KERNEL
 
 }  // namespace detent::cuda

@@ -1,0 +1,104 @@
+#include "cuda/gram_methods.h"
+
+#include <algorithm>
+
+#include "cuda/launch.h"
+#include "cuda/row_kernels.h"
+
+namespace detent::cuda {
+
+using finetune::Integers;
+
+void GramMethodsOnDevices::prepare(const FinetuneConfig& config) {
+  if (quadratic_) return;
+  quadratic_.emplace(weights_, form_, bias_, config.update_bias);
+  const auto ranges = share_rows(weights_.rows, form_.groups, devices_.size());
+  rows_.resize(ranges.size());
+  for_each_device(ranges.size(), [&](std::size_t i) {
+    rows_[i] = std::make_unique<GramRows>(*devices_[i], weights_, *quadratic_, ranges[i], precision_);
+  });
+}
+
+Integers GramMethodsOnDevices::integers(const FinetuneConfig& config) {
+  if (form_.columns == 0) return finetune::nearest(weights_, {}).integers;
+  if (config.rounding == Rounding::gptq) {
+    return finetune::gptq(weights_, form_, bias_, config, kernels_, control_);
+  }
+  prepare(config);
+  const bool soft = config.rounding == Rounding::adaround;
+  return soft ? adaround(rows_, weights_, *quadratic_, config, control_)
+              : adaquant(rows_, weights_, *quadratic_, config, control_);
+}
+
+// As finetune::better_rows: with d = Ŵ₂ − Ŵ₁ the error changes by d A dᵀ + 2 d (Ŵ₁ A − c)ᵀ.
+Integers GramMethodsOnDevices::better_rows(const FinetuneConfig& config, Integers first, const Integers& second) {
+  if (form_.columns == 0) return first;
+  prepare(config);
+  const std::size_t k = weights_.columns;
+  std::vector<double> more(weights_.rows);
+  for_each_device(rows_.size(), [&](std::size_t i) {
+    GramRows& rows = *rows_[i];
+    const Stream& stream = rows.device().current().stream();
+    std::vector<float> change(rows.values());
+    const std::size_t begin = rows.range().first * k;
+    for (std::size_t at = 0; at < change.size(); ++at) {
+      change[at] =
+          weights_.scale[rows.range().first + at / k] * static_cast<float>(second[begin + at] - first[begin + at]);
+    }
+    const auto integers = rows.uploaded<std::int32_t>(first, k);
+    const auto d = rows.array<float>(rows.values());
+    upload<float>(stream, d, change);
+    const std::vector<float> ones(rows.count(), 1.0F), twos(rows.count(), 2.0F);
+    const auto one = rows.array<float>(rows.count()), two = rows.array<float>(rows.count());
+    upload<float>(stream, one, ones);
+    upload<float>(stream, two, twos);
+    const auto slope = rows.array<float>(rows.values()), product = rows.array<float>(rows.values());
+    rows.residual(integers.data(), two.data(), slope.data());
+    rows.product(d.data(), product.data());
+    const auto sums = rows.array<double>(rows.count());
+    launch(stream,
+           RowDotKernel{d.data(), product.data(), slope.data(), one.data(), one.data(), sums.data(), rows.columns()},
+           static_cast<unsigned>(rows.count()), kSumBytes);
+    download<double>(stream, std::span(more).subspan(rows.range().first, rows.count()), sums);
+    stream.wait();
+  });
+  for (std::size_t m = 0; m < weights_.rows; ++m) {
+    if (!(more[m] < 0)) continue;
+    const auto at = static_cast<std::ptrdiff_t>(m * k);
+    std::copy_n(second.begin() + at, k, first.begin() + at);
+  }
+  return first;
+}
+
+Integers GramMethodsOnDevices::coordinate_descent(const FinetuneConfig& config, Integers start) {
+  if (config.coordinate_sweeps == 0 || form_.columns == 0) return start;
+  prepare(config);
+  Integers result(start.size());
+  for_each_device(rows_.size(), [&](std::size_t i) {
+    GramRows& rows = *rows_[i];
+    const Stream& stream = rows.device().current().stream();
+    const std::size_t k = rows.columns();
+    auto integers = rows.uploaded<std::int32_t>(start, k);
+    auto next = rows.array<std::int32_t>(rows.values());
+    const auto scale = rows.uploaded<float>(weights_.scale, 1);
+    const std::vector<float> ones(rows.count(), 1.0F);
+    const auto one = rows.array<float>(rows.count());
+    upload<float>(stream, one, ones);
+    const auto residual = rows.array<float>(rows.values());
+    for (std::size_t sweep = 0; sweep < config.coordinate_sweeps; ++sweep) {
+      finetune::check_stop(control_);
+      rows.residual(integers.data(), one.data(), residual.data());  // anew in each sweep: it does not drift
+      launch(stream,
+             DescentKernel{integers.data(), next.data(), residual.data(), rows.gram(), scale.data(), weights_.lowest,
+                           weights_.highest, rows.group_rows(), k},
+             static_cast<unsigned>(rows.count()));
+      std::swap(integers, next);
+      stream.wait();
+    }
+    download<std::int32_t>(stream, std::span(result).subspan(rows.range().first * k, rows.values()), integers);
+    stream.wait();
+  });
+  return result;
+}
+
+}  // namespace detent::cuda

@@ -1,0 +1,116 @@
+#include "cuda/gram_rows.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "cuda/launch.h"
+#include "cuda/row_kernels.h"
+
+namespace detent::cuda {
+namespace {
+
+using finetune::Quadratic;
+using finetune::QuantizedWeights;
+using finetune::RowRange;
+
+/// Rows of 16 bytes, without which products of bfloat16 have no fast way: the others stay in float32.
+bool goes_narrow(DevicePrecision precision, std::size_t columns) {
+  return precision == DevicePrecision::bfloat16 && columns % 8 == 0;
+}
+
+Product product_of(std::size_t rows, std::size_t group_rows, std::size_t columns) {
+  const std::size_t groups = std::max<std::size_t>(rows / group_rows, 1);
+  const auto k = static_cast<std::int64_t>(columns);
+  Product p;
+  p.m = static_cast<std::int64_t>(rows / groups);
+  p.n = p.k = p.lda = p.ldb = p.ldc = k;
+  p.batch = static_cast<std::int64_t>(groups);
+  p.stride_a = p.stride_c = p.m * k;
+  p.stride_b = k * k;
+  return p;
+}
+
+}  // namespace
+
+GramRows::GramRows(Device& device, const QuantizedWeights& weights, const Quadratic& quadratic, RowRange rows,
+                   DevicePrecision precision)
+    : device_(device.current()),
+      rows_(rows),
+      columns_(weights.columns),
+      group_rows_(quadratic.group_rows()),
+      exact_(device, product_of(rows.count(), group_rows_, columns_), DevicePrecision::float32) {
+  const Stream& stream = device.stream();
+  const std::size_t first_group = quadratic.group_of(rows.first), last_group = quadratic.group_of(rows.last - 1) + 1;
+  const std::size_t size = columns_ * columns_;
+  gram_ = array<float>((last_group - first_group) * size);
+  std::vector<float> matrix(size);
+  for (std::size_t g = first_group; g < last_group; ++g) {
+    quadratic.matrix(g, matrix.data());
+    upload<float>(stream, gram_, matrix, (g - first_group) * size);
+    stream.wait();  // before the next one takes its place
+  }
+  if (goes_narrow(precision, columns_)) {
+    narrow_gram_ = array<Bfloat16>(gram_.size());
+    launch(stream, ToBfloat16{gram_.data(), narrow_gram_.data(), gram_.size()}, blocks_for(gram_.size()));
+    fast_.emplace(device, product_of(count(), group_rows_, columns_), DevicePrecision::bfloat16);
+  } else if (precision == DevicePrecision::tf32) {
+    fast_.emplace(device, product_of(count(), group_rows_, columns_), DevicePrecision::tf32);
+  }
+  scale_ = uploaded<float>(weights.scale, 1);
+  zero_ = uploaded<std::int32_t>(weights.zero, 1);
+  std::vector<float> linear(values());
+  quadratic.linear(rows, linear.data());
+  linear_ = array<float>(values());
+  upload<float>(stream, linear_, linear);
+  dequantized_ = array<float>(values());
+  stream.wait();  // what was copied from goes away
+}
+
+void GramRows::step_product(const float* values, const Bfloat16* narrow_values, float* out) const {
+  if (narrow()) {
+    fast_->run(narrow_values, narrow_gram_.data(), out);
+  } else {
+    (fast_ ? *fast_ : exact_).run(values, gram_.data(), out);
+  }
+}
+
+void GramRows::residual(const std::int32_t* integers, const float* factor, float* to) const {
+  const Stream& stream = device_.stream();
+  launch(stream, DequantizeKernel{integers, scale_.data(), zero_.data(), dequantized_.data(), count(), columns_},
+         blocks_for(values()));
+  product(dequantized_.data(), to);
+  launch(stream, ResidualKernel{to, linear_.data(), factor, to, count(), columns_}, blocks_for(values()));
+}
+
+double GramRows::error_sum(const std::int32_t* integers) const {
+  const Stream& stream = device_.stream();
+  const auto factor = array<float>(count()), rest = array<float>(values());
+  const auto dots = array<double>(count());
+  std::vector<float> numbers(count(), 1.0F);
+  upload<float>(stream, factor, numbers);
+  residual(integers, factor.data(), rest.data());  // w A − c; then the sum of w ((w A − c) − c)
+  stream.wait();
+  std::fill(numbers.begin(), numbers.end(), -1.0F);
+  upload<float>(stream, factor, numbers);
+  launch(stream,
+         RowDotKernel{dequantized_.data(), rest.data(), linear_.data(), factor.data(), factor.data(), dots.data(),
+                      columns_},
+         static_cast<unsigned>(count()), kSumBytes);
+  std::vector<double> sums(count());
+  download<double>(stream, sums, dots);
+  stream.wait();
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+std::uint64_t gram_rows_bytes(std::size_t rows, std::size_t groups, std::size_t columns, std::size_t iterations,
+                              DevicePrecision precision) {
+  const std::uint64_t matrix = groups * columns * columns, values = rows * columns;
+  const bool narrow = goes_narrow(precision, columns);
+  // Here linear part and dequantized values; of a method at the most variable, moments, rounded value, what moved,
+  // start, slope, offset and integers.
+  constexpr std::uint64_t kArrays = 2 + 9;
+  return sizeof(float) * (matrix + kArrays * values + 8 * rows) + (narrow ? sizeof(Bfloat16) * (matrix + values) : 0) +
+         iterations * 16 + 24 * kMemoryUnit;
+}
+
+}  // namespace detent::cuda

@@ -1,0 +1,71 @@
+// Some rows of a layer's problem in Gram form, on one device.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cuda/matmul.h"
+#include "cuda/rows.h"
+#include "finetune/problem.h"
+#include "finetune/quadratic.h"
+
+namespace detent::cuda {
+
+/// The matrix A of the quadratic (see finetune/quadratic.h) and products with it. All other matrices are [rows,
+/// columns] of these rows. One thread at a time, whose device is this one.
+class GramRows {
+ public:
+  GramRows(Device& device, const finetune::QuantizedWeights& weights, const finetune::Quadratic& quadratic,
+           finetune::RowRange rows, DevicePrecision precision);
+
+  Device& device() noexcept { return device_; }
+  finetune::RowRange range() const noexcept { return rows_; }
+  std::size_t count() const noexcept { return rows_.count(); }
+  std::size_t columns() const noexcept { return columns_; }
+  std::size_t values() const noexcept { return count() * columns_; }
+  const float* gram() const noexcept { return gram_.data(); }
+  std::size_t group_rows() const noexcept { return group_rows_; }
+
+  /// out = values · A in float32.
+  void product(const float* values, float* out) const { exact_.run(values, gram_.data(), out); }
+  /// Whether steps take values as bfloat16.
+  bool narrow() const noexcept { return narrow_gram_.size() > 0; }
+  /// out = values · A in the precision of steps; `narrow` are the same values, where narrow() is.
+  void step_product(const float* values, const Bfloat16* narrow, float* out) const;
+  /// to = (Ŵ A − c) · factor[row] for integers [rows, columns]. `integers`, `to` and `factor` are on the device.
+  void residual(const std::int32_t* integers, const float* factor, float* to) const;
+
+  /// Sum over these rows of w A wᵀ − 2 w cᵀ for integers of the device.
+  double error_sum(const std::int32_t* integers) const;
+
+  template <class T>
+  DeviceArray<T> array(std::size_t count) const {
+    return {device_.memory(), count, "fine-tuning a layer"};
+  }
+  /// Of rows of a host's array with so many entries for each.
+  template <class T>
+  DeviceArray<T> uploaded(std::span<const T> all, std::size_t each) const {
+    auto made = array<T>(count() * each);
+    upload<T>(device_.stream(), made, all.subspan(rows_.first * each, count() * each));
+    return made;
+  }
+
+ private:
+  Device& device_;
+  finetune::RowRange rows_;
+  std::size_t columns_, group_rows_;
+  DeviceArray<float> gram_;
+  DeviceArray<Bfloat16> narrow_gram_;
+  DeviceArray<float> scale_, linear_;
+  DeviceArray<std::int32_t> zero_;
+  mutable DeviceArray<float> dequantized_;
+  Matmul exact_;
+  std::optional<Matmul> fast_;
+};
+
+/// Bytes that fine-tuning in Gram form takes on a device with `rows` of `groups` groups, A and its scratch included.
+std::uint64_t gram_rows_bytes(std::size_t rows, std::size_t groups, std::size_t columns, std::size_t iterations,
+                              DevicePrecision precision);
+
+}  // namespace detent::cuda

@@ -1,0 +1,193 @@
+#include "cuda/gram_sums.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "base/error.h"
+#include "cuda/launch.h"
+#include "cuda/patch_shape.h"
+
+namespace detent::cuda {
+namespace {
+
+using finetune::GramForm;
+using finetune::LayerGeometry;
+using finetune::LayerKind;
+using finetune::Patches;
+using finetune::Shape;
+
+constexpr std::size_t kTileBytes = std::size_t{64} << 20;
+constexpr std::size_t kMostColumns = 4096;  // that one product sums: float sums of more would lose more
+constexpr std::size_t kBlockRows = 2048;    // of a large matrix, of which half is enough
+
+std::size_t tile_capacity(std::size_t rows) {
+  return std::clamp<std::size_t>(kTileBytes / sizeof(float) / rows / 16 * 16, 128, kMostColumns);
+}
+
+std::size_t elements(const Shape& shape) {
+  return static_cast<std::size_t>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
+}
+
+}  // namespace
+
+/// What adds a tile of so many columns: X Xᵀ, for a single large group in blocks of rows up to the diagonal, and Y Xᵀ.
+struct GramSumsOnDevice::Products {
+  struct Block {
+    std::size_t first;
+    Matmul product;
+  };
+  std::vector<Block> gram;
+  Matmul cross;
+
+  Products(Device& device, const GramSumsOnDevice& s, std::size_t columns)
+      : cross(device, shape(s, s.outputs_ / s.groups_, s.fan_in_, columns, s.outputs_), DevicePrecision::float32) {
+    const std::size_t step = s.groups_ > 1 ? s.fan_in_ : kBlockRows;
+    for (std::size_t first = 0; first < s.fan_in_; first += step) {
+      const std::size_t last = std::min(first + step, s.fan_in_);
+      gram.push_back({first, Matmul(device, shape(s, last - first, last, columns, s.groups_ * s.fan_in_),
+                                    DevicePrecision::float32)});
+    }
+  }
+
+  /// `left_rows`: of the tile that the left factor's m rows (of each group) are from.
+  static Product shape(const GramSumsOnDevice& s, std::size_t m, std::size_t n, std::size_t columns,
+                       std::size_t left_rows) {
+    Product p;
+    p.transpose_a = s.by_column_;
+    p.transpose_b = !s.by_column_;
+    p.m = static_cast<std::int64_t>(m);
+    p.n = static_cast<std::int64_t>(n);
+    p.k = static_cast<std::int64_t>(columns);
+    p.lda = static_cast<std::int64_t>(s.by_column_ ? left_rows : s.capacity_);
+    p.ldb = static_cast<std::int64_t>(s.by_column_ ? s.groups_ * s.fan_in_ : s.capacity_);
+    p.ldc = static_cast<std::int64_t>(s.fan_in_);
+    p.batch = static_cast<std::int64_t>(s.groups_);
+    p.stride_a = static_cast<std::int64_t>(left_rows / s.groups_ * (s.by_column_ ? 1 : s.capacity_));
+    p.stride_b = static_cast<std::int64_t>(s.fan_in_ * (s.by_column_ ? 1 : s.capacity_));
+    p.stride_c = static_cast<std::int64_t>(left_rows / s.groups_ * s.fan_in_);
+    return p;
+  }
+};
+
+GramSumsOnDevice::GramSumsOnDevice(Device& device, const LayerGeometry& g)
+    : device_(device.current()),
+      geometry_(g),
+      by_column_(g.kind == LayerKind::product),
+      groups_(static_cast<std::size_t>(g.groups)),
+      fan_in_(static_cast<std::size_t>(g.fan_in())),
+      outputs_(static_cast<std::size_t>(g.outputs)),
+      capacity_(tile_capacity(groups_ * fan_in_ + outputs_)),
+      staging_(device) {
+  auto& memory = device.memory();
+  const char* const what = "summing a layer's samples";
+  inputs_ = {memory, groups_ * fan_in_ * capacity_, what};
+  targets_ = {memory, outputs_ * capacity_, what};
+  gram_ = {memory, groups_ * fan_in_ * fan_in_, what};
+  cross_ = {memory, outputs_ * fan_in_, what};
+  input_sum_ = {memory, groups_ * fan_in_, what};
+  target_sum_ = {memory, outputs_, what};
+  target_norm_ = {memory, outputs_, what};
+  clear(device.stream(), gram_);
+  clear(device.stream(), cross_);
+  clear(device.stream(), input_sum_);
+  clear(device.stream(), target_sum_);
+  clear(device.stream(), target_norm_);
+}
+
+GramSumsOnDevice::~GramSumsOnDevice() = default;
+
+std::uint64_t GramSumsOnDevice::bytes_for(const LayerGeometry& g, const Shape& input_shape) {
+  const auto fan_in = static_cast<std::uint64_t>(g.fan_in()), groups = static_cast<std::uint64_t>(g.groups);
+  const auto outputs = static_cast<std::uint64_t>(g.outputs);
+  const std::uint64_t rows = groups * fan_in + outputs;
+  const std::uint64_t sample = elements(input_shape) + elements(g.output_shape(input_shape));
+  return sizeof(float) * (rows * tile_capacity(rows) + groups * fan_in * fan_in + outputs * fan_in + 2 * sample) +
+         sizeof(double) * (groups * fan_in + 2 * outputs) + 9 * kMemoryUnit;
+}
+
+void GramSumsOnDevice::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
+  device_.current();
+  const Patches patches(geometry_, input_shape);
+  if (input.size() != elements(input_shape) || target.size() != patches.columns() * outputs_) {
+    throw internal_error("a sample does not fit the layer's geometry");
+  }
+  const float* const at = staging_.put(std::array{input, target});
+  fill(input_shape, at, at + input.size(), patches.columns());
+  columns_ += patches.columns();
+}
+
+void GramSumsOnDevice::fill(const Shape& shape, const float* input, const float* target, std::size_t columns) {
+  const Stream& stream = device_.stream();
+  const PatchShape patch = by_column_ ? PatchShape{} : patch_shape(geometry_, shape);
+  const std::size_t rows = groups_ * fan_in_;
+  for (std::size_t first = 0; first < columns;) {
+    const std::size_t count = std::min(capacity_ - used_, columns - first);
+    if (by_column_) {
+      stream.copy(inputs_.data() + used_ * rows, input + first * rows, count * rows * sizeof(float));
+      stream.copy(targets_.data() + used_ * outputs_, target + first * outputs_, count * outputs_ * sizeof(float));
+    } else {
+      launch(stream, GatherKernel{patch, input, inputs_.data(), 0, rows, first, count, capacity_, used_},
+             blocks_for(rows * count));
+      launch(stream, GatherOutputsKernel{patch, target, targets_.data(), 0, outputs_, first, count, capacity_, used_},
+             blocks_for(outputs_ * count));
+    }
+    first += count;
+    used_ += count;
+    if (used_ == capacity_) flush();
+  }
+}
+
+GramSumsOnDevice::Products& GramSumsOnDevice::products(std::size_t columns) {
+  auto& made = products_[columns];
+  if (!made) made = std::make_unique<Products>(device_, *this, columns);
+  return *made;
+}
+
+void GramSumsOnDevice::flush() {
+  if (used_ == 0) return;
+  const Stream& stream = device_.stream();
+  const Products& p = products(used_);
+  for (const auto& block : p.gram) {
+    const std::size_t left = block.first * (by_column_ ? 1 : capacity_);
+    block.product.run(inputs_.data() + left, inputs_.data(), gram_.data() + block.first * fan_in_, 1, 1);
+  }
+  p.cross.run(targets_.data(), inputs_.data(), cross_.data(), 1, 1);
+  const std::size_t rows = groups_ * fan_in_;
+  if (by_column_) {
+    launch(stream, ColumnSumsKernel{inputs_.data(), input_sum_.data(), nullptr, rows, used_, rows}, blocks_for(rows));
+    launch(stream,
+           ColumnSumsKernel{targets_.data(), target_sum_.data(), target_norm_.data(), outputs_, used_, outputs_},
+           blocks_for(outputs_));
+  } else {
+    launch(stream, RowSumsKernel{inputs_.data(), input_sum_.data(), nullptr, used_, capacity_},
+           static_cast<unsigned>(rows), kSumBytes);
+    launch(stream, RowSumsKernel{targets_.data(), target_sum_.data(), target_norm_.data(), used_, capacity_},
+           static_cast<unsigned>(outputs_), kSumBytes);
+  }
+  used_ = 0;
+}
+
+GramForm GramSumsOnDevice::take() {
+  device_.current();
+  flush();
+  const Stream& stream = device_.stream();
+  launch(stream, MirrorKernel{gram_.data(), groups_, fan_in_}, blocks_for(gram_.size()));
+  GramForm form;
+  form.groups = groups_;
+  form.columns = columns_;
+  form.gram.resize(gram_.size());
+  form.cross.resize(cross_.size());
+  form.input_sum.resize(input_sum_.size());
+  form.target_sum.resize(target_sum_.size());
+  form.target_norm.resize(target_norm_.size());
+  download<float>(stream, form.gram, gram_);
+  download<float>(stream, form.cross, cross_);
+  download<double>(stream, form.input_sum, input_sum_);
+  download<double>(stream, form.target_sum, target_sum_);
+  download<double>(stream, form.target_norm, target_norm_);
+  stream.wait();
+  return form;
+}
+
+}  // namespace detent::cuda

@@ -1,0 +1,17 @@
+// All kernels, for the files that define launch() for each: gpu/kernels.cu, and the tests' one for the host.
+#pragma once
+
+#include "cuda/bfloat16.h"
+#include "cuda/observe_kernel.h"
+#include "cuda/patch_kernels.h"
+#include "cuda/row_kernels.h"
+#include "cuda/step_kernels.h"
+
+// clang-format off
+#define DETENT_KERNELS \
+  DETENT_KERNEL(ToBfloat16) DETENT_KERNEL(Observe<true>) DETENT_KERNEL(Observe<false>) \
+  DETENT_KERNEL(SoftStepKernel) DETENT_KERNEL(ThroughStepKernel) DETENT_KERNEL(MovedKernel) DETENT_KERNEL(AdvanceKernel) \
+  DETENT_KERNEL(DequantizeKernel) DETENT_KERNEL(ResidualKernel) DETENT_KERNEL(RowDotKernel) DETENT_KERNEL(DescentKernel) \
+  DETENT_KERNEL(GatherKernel) DETENT_KERNEL(GatherOutputsKernel) DETENT_KERNEL(RowSumsKernel) \
+  DETENT_KERNEL(ColumnSumsKernel) DETENT_KERNEL(MirrorKernel)
+// clang-format on

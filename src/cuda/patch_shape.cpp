@@ -1,0 +1,42 @@
+#include "cuda/patch_shape.h"
+
+#include <limits>
+
+#include "base/error.h"
+
+namespace detent::cuda {
+namespace {
+
+std::int32_t narrow(std::int64_t value) {
+  if (value < 0 || value > std::numeric_limits<std::int32_t>::max())
+    throw resource_error("a layer's shape is beyond what the GPU's kernels count", "give --device cpu");
+  return static_cast<std::int32_t>(value);
+}
+
+}  // namespace
+
+PatchShape patch_shape(const finetune::LayerGeometry& g, const std::vector<std::int64_t>& input) {
+  const auto output = g.output_shape(input);
+  const std::size_t axes = g.kernel.size();
+  if (axes == 0 || axes > 3) throw internal_error("convolutions have one to three spatial axes");
+  PatchShape shape{};
+  for (PatchAxis& axis : shape.axes) axis = {1, 1, 1, 1, 1, 0};
+  std::int64_t positions = 1, values = 1, kernel = 1;
+  for (std::size_t a = 0; a < axes; ++a) {
+    shape.axes[3 - axes + a] = {narrow(input[a + 2]),   narrow(output[a + 2]),
+                                narrow(g.kernel[a]),    narrow(g.strides[a]),
+                                narrow(g.dilations[a]), static_cast<std::int32_t>(g.pads_begin[a])};
+    positions = narrow(positions * output[a + 2]);
+    values = narrow(values * input[a + 2]);
+    kernel = narrow(kernel * g.kernel[a]);
+  }
+  shape.transposed = g.kind == finetune::LayerKind::transposed ? 1 : 0;
+  shape.channels = narrow(g.inputs);
+  shape.outputs = narrow(g.outputs);
+  shape.kernel_size = narrow(kernel);
+  shape.positions = narrow(positions);
+  shape.input_values = narrow(values);
+  return shape;
+}
+
+}  // namespace detent::cuda

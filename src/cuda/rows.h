@@ -1,0 +1,23 @@
+// Rows of weights shared out to devices. They are independent problems, so nothing passes between devices.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "cuda/device.h"
+#include "finetune/quadratic.h"
+
+namespace detent::cuda {
+
+using Devices = std::vector<std::unique_ptr<Device>>;
+
+/// A piece for each device, or for fewer where there are fewer rows: of a layer with groups whole groups. It depends on
+/// the number of devices alone.
+std::vector<finetune::RowRange> share_rows(std::size_t rows, std::size_t groups, std::size_t devices);
+
+/// Calls fn(i) for i in [0, count), each on a thread of its own. An exception comes out, that of the smallest i, once
+/// all have ended.
+void for_each_device(std::size_t count, const std::function<void(std::size_t)>& fn);
+
+}  // namespace detent::cuda

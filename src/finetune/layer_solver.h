@@ -1,0 +1,60 @@
+// Who solves layers: the CPU, or GPUs by a plugin.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "detent/config.h"
+#include "detent/device.h"
+#include "finetune/activation.h"
+#include "finetune/column_form.h"
+#include "finetune/kernels.h"
+#include "finetune/problem.h"
+#include "finetune/samples.h"
+#include "finetune/solver.h"
+
+namespace detent::finetune {
+
+/// One layer at a time, one thread at a time. What the functions give and throw is told in solver.h, streamed.h and
+/// column_form.h, where they have the same names.
+class LayerSolver {
+ public:
+  virtual ~LayerSolver() = default;
+  /// How many bytes of Gram matrices may be summed up side by side, beside what the host's own budget says.
+  virtual std::uint64_t sums_budget() const = 0;
+  /// Before anything of a layer is begun: throws resource when it would not fit where it is solved, beside what the
+  /// host's own budget says. `layer` names it; its inputs
+  /// have this shape.
+  virtual void check_memory(const std::string& layer, const LayerGeometry& geometry, const Shape& input_shape,
+                            bool streamed, const FinetuneConfig& config) = 0;
+  /// `threads` of the host.
+  virtual std::unique_ptr<GramSums> sums(const LayerGeometry& geometry, std::size_t threads) = 0;
+  virtual Solution solve(const QuantizedWeights& weights, const AnyForm& form, std::span<const float> bias,
+                         const FinetuneConfig& config, const SolveControl& control) = 0;
+  virtual Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                                  std::span<const float> bias, LayerSamples& samples, const Activation& activation,
+                                  const FinetuneConfig& config, const SolveControl& control) = 0;
+  virtual double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                                      const Solution& solution, LayerSamples& samples, const Activation& activation,
+                                      const SolveControl& control) = 0;
+  /// What the user should know of how layers were solved: asked for when all are.
+  virtual std::vector<std::string> notes() const { return {}; }
+};
+
+std::unique_ptr<LayerSolver> cpu_solver(const Kernels& kernels);
+
+/// GPUs, by the plugin for them (see shim::load_cuda_plugin). `kernels` of the CPU take what does not go to a device,
+/// and must outlive the solver. Throws device; resource for a budget that a device does not have.
+std::unique_ptr<LayerSolver> cuda_solver(const DeviceConfig& config, const Kernels& kernels);
+
+/// The plugin's entry for that. Null: it is of another version.
+using CudaSolverEntry = LayerSolver*(int version, const DeviceConfig& config, const Kernels& kernels);
+inline constexpr const char* kCudaSolverEntryName = "detent_cuda_solver";
+/// Raised when anything that crosses the border changes. Plugin and binary come from the same compiler.
+inline constexpr int kCudaSolverVersion = 1;
+
+}  // namespace detent::finetune

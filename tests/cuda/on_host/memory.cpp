@@ -1,0 +1,29 @@
+// Memory of a device that is the host.
+#include "cuda/memory.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace detent::cuda {
+
+DeviceMemory::DeviceMemory(MemoryBudget& budget, std::size_t bytes, const char* what) {
+  if (bytes == 0) return;
+  budget.take(counted_bytes(bytes), what);
+  bytes_ = counted_bytes(bytes);
+  budget_ = &budget;
+  // Exactly as long as was asked for, so that a sanitizer sees what goes beyond; and no zeros, which a device does not
+  // promise either.
+  address_ = std::malloc((bytes + 15) / 16 * 16);
+  std::memset(address_, 0xa5, bytes);
+}
+
+DeviceMemory::~DeviceMemory() {
+  if (address_ == nullptr) return;
+  std::free(address_);
+  budget_->give_back(bytes_);
+}
+
+PinnedMemory::PinnedMemory(std::size_t bytes) : address_(std::malloc(bytes == 0 ? 1 : bytes)), bytes_(bytes) {}
+PinnedMemory::~PinnedMemory() { std::free(address_); }
+
+}  // namespace detent::cuda

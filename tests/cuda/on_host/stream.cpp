@@ -1,0 +1,47 @@
+// Queues whose work is done at once, devices that count to eight, and graphs that remember what to call.
+#include "cuda/stream.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "cuda/device.h"
+
+namespace detent::cuda {
+
+Stream::Stream() = default;
+Stream::~Stream() = default;
+void Stream::wait() const {}
+void Stream::upload(void* to, const void* from, std::size_t bytes) const { copy(to, from, bytes); }
+void Stream::download(void* to, const void* from, std::size_t bytes) const { copy(to, from, bytes); }
+void Stream::copy(void* to, const void* from, std::size_t bytes) const {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+void Stream::clear(void* at, std::size_t bytes) const {
+  if (bytes > 0) std::memset(at, 0, bytes);
+}
+
+Event::Event(bool) {}
+Event::~Event() = default;
+void Event::record(const Stream&) {}
+void Event::hold(const Stream&) const {}
+void Event::wait() const {}
+double Event::milliseconds_since(const Event&) const { return 1; }
+
+struct Graph::Recorded {
+  std::function<void()> work;
+};
+Graph::Graph(const Stream&, const std::function<void()>& work) : recorded_(std::make_unique<Recorded>(work)) {}
+Graph::Graph(Graph&&) noexcept = default;
+Graph& Graph::operator=(Graph&&) noexcept = default;
+Graph::~Graph() = default;
+void Graph::launch(const Stream&) const { recorded_->work(); }
+
+DeviceFacts facts_of(int number) {
+  make_current(number);
+  return {"host", 4, std::uint64_t{2} << 30};
+}
+void make_current(int number) {
+  if (number >= 8) throw device_error("the GPU failed to be used: there are eight");
+}
+
+}  // namespace detent::cuda
