@@ -50,6 +50,7 @@ void DeviceObservers::receive_on_device(std::size_t tap, const exec::DeviceTenso
   const std::uint64_t count = tensor.size / sizeof(float);
   const std::size_t cell = pending_.size();
   pending_.push_back({tap, count});
+  work_.bytes += tensor.size;
   for (std::uint64_t done = 0; done < count;) {
     std::uint64_t piece = count - done;
     if (options_.histogram) {
@@ -70,6 +71,7 @@ void DeviceObservers::read_cells() {
   if (pending_.empty()) return;
   const std::span<RunCell> cells(cells_.data(), pending_.size());
   tables_->take_cells(cells);
+  work_.bytes_to_host += cells.size_bytes();
   for (std::size_t i = 0; i < cells.size(); ++i) {
     const auto [tap, count] = pending_[i];
     Summary run = run_summary(count, extremes_of(cells[i]), cells[i].nan_count, cells[i].inf_count);
@@ -88,8 +90,15 @@ void DeviceObservers::read_table(std::size_t tap, Histogram& into) {
   if (in_table_[tap] == 0) return;
   const std::span<std::uint32_t, Histogram::kTable> counts(table_);
   tables_->take_table(tap, counts);
+  work_.bytes_to_host += counts.size_bytes();
   into.add_table(counts);
   in_table_[tap] = 0;
+}
+
+DeviceWork DeviceObservers::device_work() const {
+  DeviceWork work = work_;
+  work.kernel_seconds = tables_->kernel_seconds();
+  return work;
 }
 
 Statistics DeviceObservers::statistics() {

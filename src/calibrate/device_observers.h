@@ -30,6 +30,8 @@ class DeviceTables {
   virtual void take_cells(std::span<RunCell> cells) = 0;
   /// The same for the table of `tap`.
   virtual void take_table(std::size_t tap, std::span<std::uint32_t, Histogram::kTable> counts) = 0;
+  /// Seconds by the device's clock that reduce() has taken there, up to the last take_cells(). For figures only.
+  virtual double kernel_seconds() const { return 0; }
 };
 
 /// A device that can calibrate.
@@ -61,6 +63,7 @@ class DeviceObservers : public Observation {
   /// Throws bad_input naming the first tensor of the run with a NaN or infinity, unless they are allowed.
   void end_sample() override;
   Statistics statistics() override;
+  DeviceWork device_work() const override;
 
  private:
   /// A tensor whose cell has not been read yet; cells stand in the same order.
@@ -80,6 +83,7 @@ class DeviceObservers : public Observation {
   std::vector<RunCell> cells_;
   std::vector<std::uint32_t> table_;
   std::string sample_;
+  DeviceWork work_;
   std::unique_ptr<DeviceTables> tables_;
 };
 

@@ -27,6 +27,20 @@ struct ObserverOptions {
   std::size_t threads = 1;
 };
 
+/// What observing took of a device; nothing on the host.
+struct DeviceWork {
+  double kernel_seconds = 0;  // by the device's clock
+  std::uint64_t bytes = 0;    // of tensors that were read there
+  std::uint64_t bytes_to_host = 0;
+
+  DeviceWork& operator+=(const DeviceWork& other) noexcept {
+    kernel_seconds += other.kernel_seconds;
+    bytes += other.bytes;
+    bytes_to_host += other.bytes_to_host;
+    return *this;
+  }
+};
+
 /// Observers of all values: what they have found, whichever memory the tensors are in. After an exception only good
 /// for being destroyed.
 class Observation : public exec::TapReceiver {
@@ -37,6 +51,8 @@ class Observation : public exec::TapReceiver {
   virtual void end_sample() {}
   /// Summaries by value name; the other members are left to the caller.
   virtual Statistics statistics() = 0;
+  /// So far, as far as it was waited for.
+  virtual DeviceWork device_work() const { return {}; }
 };
 
 /// The summary of one run but for its histogram. `extremes` are those of the finite values among the `count`.

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
+#include <vector>
 
 #include "cuda/device.h"
 #include "cuda/launch.h"
@@ -36,15 +38,21 @@ class Tables : public calibration::DeviceTables {
     if (count == 0) return;
     RunCell* const into = cells_.data() + cell;
     const unsigned blocks = observe_blocks(count, device_.facts().multiprocessors);
+    Timing& timing = next_timing();
+    timing.begin.record(device_.stream());
     if (counters_.size() == 0) {
       launch(device_.stream(), Observe<false>{values, count, into, nullptr}, blocks, kObserveBytes<false>);
     } else {
       launch(device_.stream(), Observe<true>{values, count, into, table(tap)}, blocks, kObserveBytes<true>);
     }
+    timing.end.record(device_.stream());
   }
 
   void take_cells(std::span<RunCell> cells) override {
     take(cells, cells_.data());
+    for (std::size_t i = 0; i < timed_; ++i)
+      kernel_seconds_ += 1e-3 * timings_[i]->end.milliseconds_since(timings_[i]->begin);
+    timed_ = 0;
     device_.stream().clear(cells_.data(), cells.size_bytes());
   }
 
@@ -53,7 +61,19 @@ class Tables : public calibration::DeviceTables {
     device_.stream().clear(table(tap), counts.size_bytes());
   }
 
+  double kernel_seconds() const override { return kernel_seconds_; }
+
  private:
+  struct Timing {
+    Event begin{true};
+    Event end{true};
+  };
+  // As many as there are kernels between two readings; made once.
+  Timing& next_timing() {
+    if (timed_ == timings_.size()) timings_.push_back(std::make_unique<Timing>());
+    return *timings_[timed_++];
+  }
+
   std::uint32_t* table(std::size_t tap) const { return counters_.data() + tap * Histogram::kTable; }
 
   template <class T>
@@ -68,6 +88,9 @@ class Tables : public calibration::DeviceTables {
   DeviceArray<RunCell> cells_;
   DeviceArray<std::uint32_t> counters_;
   PinnedMemory taken_;
+  std::vector<std::unique_ptr<Timing>> timings_;
+  std::size_t timed_ = 0;
+  double kernel_seconds_ = 0;
 };
 
 class Calibration : public calibration::CalibrationDevice {

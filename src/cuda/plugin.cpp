@@ -1,6 +1,7 @@
 // The plugin's entries: one for each room that uses GPUs, each of that room's own version.
 #include "cuda/calibration.h"
 #include "cuda/device.h"
+#include "cuda/peaks.h"
 #include "cuda/solver.h"
 #include "cuda/storage.h"
 #include "shim/cuda_driver.h"
@@ -31,4 +32,8 @@ extern "C" __attribute__((visibility("default"))) detent::finetune::LayerSolver*
     int version, const detent::DeviceConfig& config, const detent::finetune::Kernels& kernels) {
   if (version != detent::finetune::kCudaSolverVersion) return nullptr;
   return detent::cuda::make_solver(config, kernels).release();
+}
+
+extern "C" __attribute__((visibility("default"))) const detent::profile::PeaksCalls* detent_cuda_peaks(int version) {
+  return version == detent::profile::kPeaksVersion ? &detent::cuda::peaks_calls() : nullptr;
 }

@@ -156,6 +156,7 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
     statistics =
         pipeline::collect_within(options.resources, work, prepared, placement, runtime, *source, collect, sweep_notes);
     for (auto& note : device.notes()) sweep_notes.push_back(std::move(note));
+    if (device.use() != nullptr) report.device = {options.device, *device.use(), {}};
     report.samples_run = statistics.samples;
     statistics.model = identity.finish();
     statistics.model_name = options.model.filename().string();

@@ -21,7 +21,7 @@ void check_calibration_device(const DeviceConfig& device, int workers) {
 
 DeviceCalibration::DeviceCalibration(const DeviceConfig& config, std::size_t taps, bool histograms,
                                      std::filesystem::path directory)
-    : config_(config), left_{std::move(directory), {}, 0} {
+    : config_(config), use_{.directory = std::move(directory), .nodes = {}} {
   if (config.is_cpu()) return;
   device_ = calibration::open_cuda({.number = config.cuda.front(),
                                     .memory_budget = config.memory_budget,
@@ -32,31 +32,31 @@ DeviceCalibration::DeviceCalibration(const DeviceConfig& config, std::size_t tap
 
 void DeviceCalibration::lend(CollectOptions& options) {
   options.device = device_.get();
-  options.left_on_host = &left_;
+  options.on_device = &use_;
 }
 
 std::vector<std::string> DeviceCalibration::notes() const {
-  return device_ ? device_notes(config_, *device_, left_) : std::vector<std::string>();
+  return device_ ? device_notes(config_, *device_, use_) : std::vector<std::string>();
 }
 
 std::vector<std::string> device_notes(const DeviceConfig& config, const calibration::CalibrationDevice& device,
-                                      const LeftOnHost& left) {
+                                      const OnDevice& use) {
   std::vector<std::string> notes;
   std::string line = "calibration ran on " + device.name();
   if (config.cuda.size() > 1) line += ", the first of the devices";
   if (config.precision == DevicePrecision::bfloat16) line += ", in float32";
   notes.push_back(std::move(line));
-  if (left.nodes.empty()) return notes;
+  if (use.nodes.empty()) return notes;
   std::string types;
   std::size_t count = 0;
-  for (const auto& [type, nodes] : left.nodes) {
+  for (const auto& [type, nodes] : use.nodes) {
     count += nodes;
     types += fmt::format("{}{} {}", types.empty() ? "" : ", ", nodes, type);
   }
   notes.push_back(
       fmt::format("ONNX Runtime ran {} node{} on the CPU all the same ({}), with {} {} between it and the "
                   "device in each run",
-                  count, count == 1 ? "" : "s", types, left.copies, left.copies == 1 ? "copy" : "copies"));
+                  count, count == 1 ? "" : "s", types, use.copies, use.copies == 1 ? "copy" : "copies"));
   return notes;
 }
 

@@ -27,15 +27,17 @@ class DeviceCalibration {
   void lend(CollectOptions& options);
   /// What ran where, one sentence each.
   std::vector<std::string> notes() const;
+  /// Null for the CPU.
+  const OnDevice* use() const { return device_ ? &use_ : nullptr; }
 
  private:
   const DeviceConfig& config_;
   std::unique_ptr<calibration::CalibrationDevice> device_;
-  LeftOnHost left_;
+  OnDevice use_;
 };
 
 /// The notes of a calibration on `device`.
 std::vector<std::string> device_notes(const DeviceConfig& config, const calibration::CalibrationDevice& device,
-                                      const LeftOnHost& left);
+                                      const OnDevice& use);
 
 }  // namespace detent::pipeline

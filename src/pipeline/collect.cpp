@@ -51,7 +51,7 @@ exec::SessionOptions session_options(const onnx::Model& model, const CollectOpti
   if (options.recording != nullptr) {
     session.record = options.recording->directory / "runtime";
   } else if (options.device != nullptr) {
-    session.record = options.left_on_host->directory / "runtime";
+    session.record = options.on_device->directory / "runtime";
   }
   return session;
 }
@@ -64,12 +64,12 @@ std::unique_ptr<calibration::Observation> make_observers(const std::vector<calib
   return std::make_unique<calibration::DeviceObservers>(observed, observing, *options.device);
 }
 
-void add_left_on_host(const std::vector<exec::NodeTime>& nodes, const std::string& provider, LeftOnHost& left) {
+void add_left_on_host(const std::vector<exec::NodeTime>& nodes, const std::string& provider, OnDevice& on_device) {
   for (const auto& node : nodes) {
     if (node.op_type.starts_with("Memcpy")) {
-      ++left.copies;
+      ++on_device.copies;
     } else if (node.provider != provider) {
-      ++left.nodes[node.op_type];
+      ++on_device.nodes[node.op_type];
     }
   }
 }
@@ -199,6 +199,9 @@ class Collector {
       if (!all) put_down(segment, next_);
     }
     if (segment == 0) state_.samples = next_;
+    for (const auto& worker : workers) {
+      if (options_.device != nullptr) options_.on_device->observing += worker.observers->device_work();
+    }
     if (options_.weights_at_hand) options_.weights_at_hand(branch_.weights_of(segment));
     failpoint("calibrate.segment");
     if (segment + 1 == branch_.segments()) return;
@@ -214,8 +217,9 @@ class Collector {
     for (int run = 0; run < 2; ++run) step(segment, stage, queue, worker);
     queue.finish();
     auto nodes = stage.end_recording();
-    if (options_.device != nullptr) add_left_on_host(nodes, options_.device->place().provider, *options_.left_on_host);
-    if (options_.recording == nullptr) return;
+    if (options_.device != nullptr) add_left_on_host(nodes, options_.device->place().provider, *options_.on_device);
+    // Of nodes on a device the runtime's profile has the time of starting them only.
+    if (options_.recording == nullptr || options_.device != nullptr) return;
     Recording& recording = *options_.recording;
     if (segment == 0) recording.session_seconds = session_start;
     for (auto& node : nodes) {
@@ -266,6 +270,9 @@ class Collector {
         item.sample ? std::span<const data::Array>(item.sample->inputs) : std::span<const data::Array>();
     stage.run(item.number, inputs, fmt::format("{}, sample '{}'", where_, item.origin), receiver);
     if (observed) worker.observers->end_sample();
+    if (options_.device != nullptr) {
+      for (const auto& input : inputs) options_.on_device->input_bytes += input.bytes.size();
+    }
     if (observed && item.sample) worker.data += fingerprint_of(*item.sample);
     if (options_.spool != nullptr) branch_.release(segment, item.number, options_.checkpoints == nullptr);
   }

@@ -27,11 +27,13 @@ struct Recording {
   double session_seconds = 0;  // from the start of collect() to that of the first session's clock
 };
 
-/// What did not run on the device, by the first run of each segment.
-struct LeftOnHost {
+/// What a calibration did on a device, and what not.
+struct OnDevice {
   std::filesystem::path directory;           // for a working file
-  std::map<std::string, std::size_t> nodes;  // how many of each operator type
+  std::map<std::string, std::size_t> nodes;  // left on the CPU, by operator type; of the first run of each segment
   std::size_t copies = 0;                    // between host and device, for them
+  calibration::DeviceWork observing = {};
+  std::uint64_t input_bytes = 0;  // of samples, which went there
 };
 
 struct CollectOptions {
@@ -50,9 +52,9 @@ struct CollectOptions {
   Progress progress = {};
   std::stop_token stop = {};
   Recording* recording = nullptr;  // filled when given
-  /// The model runs and is observed there; one worker, and `left_on_host` is given. Must outlive the call.
+  /// The model runs and is observed there; one worker, and `on_device` is given, and filled.
   calibration::CalibrationDevice* device = nullptr;
-  LeftOnHost* left_on_host = nullptr;
+  OnDevice* on_device = nullptr;
 };
 
 /// Statistics of all that the placement needs. They do not depend on workers, cuts, the order of samples, or on where

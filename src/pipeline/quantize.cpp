@@ -221,6 +221,7 @@ class Run {
     auto statistics = pipeline::collect_within(options_.resources, *work_, prepared_, placement_, runtime_, *source_,
                                                collect, result_.notes);
     append(result_.notes, device.notes());
+    if (device.use() != nullptr) report_.device = {options_.device, *device.use(), {}};
     return statistics;
   }
 

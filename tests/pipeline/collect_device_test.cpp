@@ -53,8 +53,8 @@ class CollectOnADevice : public testing::Test {
 TEST_F(CollectOnADevice, GivesTheStatisticsOfTheHost) {
   const std::string expected = collected({});
   calibration::test::HostDevice device;
-  LeftOnHost left{folder_.path(), {}, 0};
-  EXPECT_EQ(collected({.device = &device, .left_on_host = &left}), expected);
+  OnDevice left{.directory = folder_.path(), .nodes = {}};
+  EXPECT_EQ(collected({.device = &device, .on_device = &left}), expected);
   EXPECT_TRUE(left.nodes.empty()) << "all ran on the device";
 }
 
@@ -62,25 +62,25 @@ TEST_F(CollectOnADevice, GoesThroughSegments) {
   const std::string expected = collected({});
   store::Spool spool({.directory = folder_.path()});
   calibration::test::HostDevice device;
-  LeftOnHost left{folder_.path(), {}, 0};
-  EXPECT_EQ(collected({.cuts = {1, 2}, .spool = &spool, .device = &device, .left_on_host = &left}), expected);
+  OnDevice left{.directory = folder_.path(), .nodes = {}};
+  EXPECT_EQ(collected({.cuts = {1, 2}, .spool = &spool, .device = &device, .on_device = &left}), expected);
 }
 
 TEST_F(CollectOnADevice, CountsVotesRunByRun) {
   const std::string expected = collected({.votes = true});
   calibration::test::HostDevice device;
-  LeftOnHost left{folder_.path(), {}, 0};
-  EXPECT_EQ(collected({.votes = true, .device = &device, .left_on_host = &left}), expected);
+  OnDevice left{.directory = folder_.path(), .nodes = {}};
+  EXPECT_EQ(collected({.votes = true, .device = &device, .on_device = &left}), expected);
 }
 
 TEST(DeviceNotes, SayWhatRanWhere) {
   const calibration::test::HostDevice device;
   DeviceConfig config{{0}, {}, {}, {}};
-  EXPECT_EQ(device_notes(config, device, {{}, {}, 2}),
+  EXPECT_EQ(device_notes(config, device, {.directory = {}, .nodes = {}, .copies = 2}),
             std::vector<std::string>{"calibration ran on host:0 (threads one by one)"});
   config.cuda = {1, 0};
   config.precision = DevicePrecision::bfloat16;
-  const auto notes = device_notes(config, device, {{}, {{"Gather", 2}, {"Shape", 1}}, 1});
+  const auto notes = device_notes(config, device, {.directory = {}, .nodes = {{"Gather", 2}, {"Shape", 1}}, .copies = 1});
   ASSERT_EQ(notes.size(), 2U);
   EXPECT_EQ(notes[0], "calibration ran on host:0 (threads one by one), the first of the devices, in float32");
   EXPECT_EQ(
