@@ -36,6 +36,7 @@ class Tables : public calibration::DeviceTables {
 
   void reduce(const float* values, std::size_t count, std::size_t tap, std::size_t cell) override {
     if (count == 0) return;
+    device_.current();
     RunCell* const into = cells_.data() + cell;
     const unsigned blocks = observe_blocks(count, device_.facts().multiprocessors);
     Timing& timing = next_timing();
@@ -110,7 +111,7 @@ class Calibration : public calibration::CalibrationDevice {
   std::string name() const override { return fmt::format("cuda:{} ({})", device_.number(), device_.facts().name); }
   const exec::Device& place() const override { return place_; }
   std::unique_ptr<calibration::DeviceTables> tables(std::size_t taps, std::size_t cells, bool with_tables) override {
-    return std::make_unique<Tables>(device_, taps, cells, with_tables);
+    return std::make_unique<Tables>(device_.current(), taps, cells, with_tables);
   }
 
  private:

@@ -3,6 +3,7 @@
 
 #include "cuda/bfloat16.h"
 #include "cuda/observe_kernel.h"
+#include "cuda/pass_kernels.h"
 #include "cuda/patch_kernels.h"
 #include "cuda/row_kernels.h"
 #include "cuda/step_kernels.h"
@@ -13,5 +14,7 @@
   DETENT_KERNEL(SoftStepKernel) DETENT_KERNEL(ThroughStepKernel) DETENT_KERNEL(MovedKernel) DETENT_KERNEL(AdvanceKernel) \
   DETENT_KERNEL(DequantizeKernel) DETENT_KERNEL(ResidualKernel) DETENT_KERNEL(RowDotKernel) DETENT_KERNEL(DescentKernel) \
   DETENT_KERNEL(GatherKernel) DETENT_KERNEL(GatherOutputsKernel) DETENT_KERNEL(RowSumsKernel) \
-  DETENT_KERNEL(ColumnSumsKernel) DETENT_KERNEL(MirrorKernel)
+  DETENT_KERNEL(ColumnSumsKernel) DETENT_KERNEL(MirrorKernel) \
+  DETENT_KERNEL(FilterKernel) DETENT_KERNEL(UnfilterKernel) DETENT_KERNEL(LossKernel) DETENT_KERNEL(OutputSumsKernel) \
+  DETENT_KERNEL(BiasStepKernel) DETENT_KERNEL(ChannelsLastKernel)
 // clang-format on

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <optional>
+#include <future>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -17,29 +18,42 @@ namespace {
 
 constexpr std::uint64_t kBudgetOfProbe = std::uint64_t{64} << 20;
 
-/// Past the host, a few MiB at a time: what the library takes in one go is up to it.
+/// Past the host. One read of the library does not keep a fast disk busy, so large payloads are read in parts by
+/// several threads.
 class StorageReader : public store::DeviceReader {
  public:
-  explicit StorageReader(const shim::CuFile& library) : library_(library) {}
+  StorageReader(Device& device, const shim::CuFile& library) : device_(device), library_(library) {}
 
   void read(const store::RestingRecord& record, void* to) override {
-    if (record.size == 0) return;
     use(record.file);
-    std::uint64_t done = 0;
-    while (done < record.size) {
-      const auto piece = static_cast<std::size_t>(std::min(kMost, record.size - done));
-      const auto n = known_->read(static_cast<std::byte*>(to) + done, piece, record.offset + done);
-      if (n <= 0) {
-        throw resource_error(fmt::format("cannot read '{}' past the host: {}", record.file.string(),
-                                         n == 0 ? "the file ends too soon" : shim::CuFile::reason(n)),
-                             "give --gds off, or choose a directory on another disk with --work-dir");
-      }
-      done += static_cast<std::uint64_t>(n);
+    const std::uint64_t parts = std::clamp<std::uint64_t>(record.size / kPart, 1, kMostParts);
+    const std::uint64_t length = store::whole_blocks((record.size + parts - 1) / parts);
+    std::vector<std::future<void>> others;
+    for (std::uint64_t begin = length; begin < record.size; begin += length) {
+      others.push_back(std::async(std::launch::async, [=, this, &record] {
+        device_.current();
+        read_part(record, begin, std::min(begin + length, record.size), to);
+      }));
     }
+    read_part(record, 0, std::min(length, record.size), to);
+    for (auto& other : others) other.get();
   }
 
  private:
-  static constexpr std::uint64_t kMost = std::uint64_t{64} << 20;
+  static constexpr std::uint64_t kPart = std::uint64_t{4} << 20;
+  static constexpr std::uint64_t kMostParts = 8;
+
+  void read_part(const store::RestingRecord& record, std::uint64_t begin, std::uint64_t end, void* to) const {
+    while (begin < end) {
+      const auto n = known_->read(static_cast<std::byte*>(to) + begin, end - begin, record.offset + begin);
+      if (n <= 0) {
+        throw resource_error(fmt::format("cannot read '{}' past the host: {}", record.file.string(),
+                                         n == 0 ? "the file ends too soon" : shim::CuFile::reason(n)),
+                             "choose a directory on another disk with --work-dir");
+      }
+      begin += static_cast<std::uint64_t>(n);
+    }
+  }
 
   // The records of a layer are in one file.
   void use(const std::filesystem::path& path) {
@@ -52,10 +66,11 @@ class StorageReader : public store::DeviceReader {
     } else {
       known_ = library_.file(file_.get(), refusal);
     }
-    if (!known_) throw resource_error(fmt::format("cannot open '{}': {}", path.string(), refusal), "give --gds off");
+    if (!known_) throw resource_error(fmt::format("cannot open '{}': {}", path.string(), refusal));
     path_ = path;
   }
 
+  Device& device_;
   const shim::CuFile& library_;
   std::filesystem::path path_;
   UniqueFd file_;
@@ -119,7 +134,9 @@ RecordReader::RecordReader(Device& device, GdsMode mode, const std::filesystem::
 
 RecordReader::~RecordReader() = default;
 
-void RecordReader::read(const store::RestingRecord& record, void* to) { reader_->read(record, to); }
+void RecordReader::read(const store::RestingRecord& record, void* to) {
+  if (record.size > 0) reader_->read(record, to);
+}
 
 std::string RecordReader::note() const {
   return fmt::format("cuda:{} read stored samples by {}: {}", device_.number(), route_.name(), route_.reason);
@@ -133,7 +150,7 @@ std::string RecordReader::refusal(const std::filesystem::path& directory) {
   try {
     const store::ProbePayload payload(directory);
     const DeviceMemory to(device_.memory(), store::ProbePayload::kBytes, "a test of GPUDirect Storage");
-    StorageReader(*cufile_).read(payload.record(), to.address());
+    StorageReader(device_, *cufile_).read(payload.record(), to.address());
     return {};
   } catch (const Error& e) {
     return e.what();
@@ -147,7 +164,7 @@ double RecordReader::rate(const store::DeviceRoute& route, const std::filesystem
 }
 
 std::unique_ptr<store::DeviceReader> RecordReader::open(const store::DeviceRoute& route) {
-  if (route.direct_storage) return std::make_unique<StorageReader>(*cufile_);
+  if (route.direct_storage) return std::make_unique<StorageReader>(device_, *cufile_);
   return std::make_unique<PinnedReader<Buffers>>(device_, route.access);
 }
 

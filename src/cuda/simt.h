@@ -38,16 +38,12 @@ DETENT_DEVICE void for_all(Block& block, std::size_t count, const Fn& fn) {
   });
 }
 
-/// The sum over i in [0, count) of term(i) by one block, in double, always in the same order; `use(sum)` is called by
-/// one thread. The block needs shared memory of kThreads doubles.
-template <class Block, class Term, class Use>
-DETENT_DEVICE void block_sum(Block& block, std::size_t count, const Term& term, const Use& use) {
+/// Adds what each thread of a block has, in double and always in the same order; `use(sum)` is called by one thread.
+/// The block needs shared memory of kThreads doubles.
+template <class Block, class Part, class Use>
+DETENT_DEVICE void sum_of_threads(Block& block, const Part& part, const Use& use) {
   double* const parts = block.template shared<double>();
-  block.each([&](unsigned thread) {
-    double sum = 0;
-    for (std::size_t i = thread; i < count; i += block.threads()) sum += term(i);
-    parts[thread] = sum;
-  });
+  block.each([&](unsigned thread) { parts[thread] = part(thread); });
   for (unsigned half = kThreads / 2; half > 0; half /= 2) {
     block.each([&](unsigned thread) {
       if (thread < half) parts[thread] += parts[thread + half];
@@ -56,6 +52,34 @@ DETENT_DEVICE void block_sum(Block& block, std::size_t count, const Term& term, 
   block.each([&](unsigned thread) {
     if (thread == 0) use(parts[0]);
   });
+}
+
+/// The sum over i in [0, count) of term(i) by one block.
+template <class Block, class Term, class Use>
+DETENT_DEVICE void block_sum(Block& block, std::size_t count, const Term& term, const Use& use) {
+  sum_of_threads(
+      block,
+      [&](unsigned thread) {
+        double sum = 0;
+        for (std::size_t i = thread; i < count; i += block.threads()) sum += term(i);
+        return sum;
+      },
+      use);
+}
+
+/// The same by all blocks: each calls use() for the terms that are its own.
+template <class Block, class Term, class Use>
+DETENT_DEVICE void grid_sum(Block& block, std::size_t count, const Term& term, const Use& use) {
+  sum_of_threads(
+      block,
+      [&](unsigned thread) {
+        double sum = 0;
+        const std::size_t step = static_cast<std::size_t>(block.count()) * block.threads();
+        std::size_t i = static_cast<std::size_t>(block.index()) * block.threads() + thread;
+        for (; i < count; i += step) sum += term(i);
+        return sum;
+      },
+      use);
 }
 inline constexpr std::size_t kSumBytes = kThreads * sizeof(double);
 

@@ -8,7 +8,8 @@
 #include "base/error.h"
 #include "cuda/gram_methods.h"
 #include "cuda/gram_sums.h"
-#include "finetune/streamed.h"
+#include "cuda/pass_rows.h"
+#include "cuda/streamed.h"
 
 namespace detent::cuda {
 namespace {
@@ -61,7 +62,8 @@ class CudaSolver final : public finetune::LayerSolver {
   DeviceConfig config_;
   const finetune::Kernels& kernels_;
   Devices devices_;
-  bool gptq_ = false;  // whether a layer was solved by the CPU
+  bool gptq_ = false;      // whether a layer was solved by the CPU
+  bool streamed_ = false;  // whether one was solved in mini-batches
 };
 
 void CudaSolver::check_memory(const std::string& layer, const LayerGeometry& geometry, const Shape& input_shape,
@@ -74,7 +76,11 @@ void CudaSolver::check_memory(const std::string& layer, const LayerGeometry& geo
     const std::uint64_t scratch = device.matmuls ? 0 : kMatmulScratch;
     if (i == 0 && !streamed)
       device.memory().require(scratch + GramSumsOnDevice::bytes_for(geometry, input_shape), layer);
-    if (streamed) continue;
+    if (streamed) {
+      const auto bytes = pass_rows_bytes(geometry, input_shape, ranges[i].count(), config.num_iterations);
+      if (bytes > device.memory().limit()) device.memory().require(bytes, layer);
+      continue;
+    }
     const std::size_t own_groups = groups > 1 ? ranges[i].count() / (rows / groups) : 1;
     // Sums of other layers are gone by then.
     const std::uint64_t solving = kMatmulScratch + gram_rows_bytes(ranges[i].count(), own_groups, columns,
@@ -83,15 +89,17 @@ void CudaSolver::check_memory(const std::string& layer, const LayerGeometry& geo
   }
 }
 
-Solution CudaSolver::solve_streamed(const QuantizedWeights&, const LayerGeometry&, std::span<const float>,
-                                    LayerSamples&, const Activation&, const FinetuneConfig&, const SolveControl&) {
-  throw usage_error("the streamed form does not run on GPUs", "give --form gram, or --device cpu");
+Solution CudaSolver::solve_streamed(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                                    std::span<const float> bias, LayerSamples& samples, const Activation& activation,
+                                    const FinetuneConfig& config, const SolveControl& control) {
+  streamed_ = true;
+  return cuda::solve_streamed(devices_, config_, {weights, geometry, samples, activation}, bias, config, control);
 }
 
 double CudaSolver::reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry,
                                         const Solution& solution, LayerSamples& samples, const Activation& activation,
                                         const SolveControl& control) {
-  return finetune::reconstruction_error(weights, geometry, solution, samples, activation, kernels_, control);
+  return cuda::reconstruction_error(devices_, {weights, geometry, samples, activation}, solution, control);
 }
 
 std::vector<std::string> CudaSolver::notes() const {
@@ -101,6 +109,9 @@ std::vector<std::string> CudaSolver::notes() const {
                                 device->facts().name, format_size(device->memory().peak())));
   }
   if (gptq_) notes.emplace_back("the GPU summed the samples of layers; GPTQ itself was solved by the CPU");
+  if (streamed_ && config_.precision == DevicePrecision::bfloat16) {
+    notes.emplace_back("the GPU made the products of mini-batches in TF32, as --device-precision bfloat16 is of the Gram form");
+  }
   return notes;
 }
 

@@ -194,6 +194,8 @@ class Run {
   calibration::Ranges calibrate() {
     const auto scope = profiler_.scope(Step::calibration);
     report_.collect_start = profiler_.now();
+    if (!options_.device.is_cpu() && options_.statistics && options_.finetune.rounding == Rounding::nearest)
+      result_.notes.emplace_back("--device had nothing to do: the statistics were there, and nothing is fine-tuned");
     auto statistics = options_.statistics ? saved_statistics(options_, identity_, source_.get()) : new_statistics();
     result_.samples = statistics.samples;
     if (source_) append(result_.notes, source_->notes());

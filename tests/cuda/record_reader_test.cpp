@@ -23,7 +23,7 @@ class RecordReaderTest : public testing::Test {
     std::ofstream(places_.modules) << "nvidia_fs 323584 0 - Live 0x0\n";
     const auto lane = spool_.open("lane");
     for (std::size_t i = 0; i < 3; ++i) {
-      expected_.push_back(record_of((std::size_t{3} << 20) + 1000 * i, i));
+      expected_.push_back(record_of((std::size_t{3 + 20 * i} << 20) + 1000 * i, i));
       spool_.put(lane, i, expected_.back());
     }
     spool_.sync();

@@ -1,0 +1,201 @@
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "cuda/launch.h"
+#include "cuda/layer_pass.h"
+#include "cuda/patch_shape.h"
+
+namespace detent::cuda {
+namespace {
+
+using finetune::LayerGeometry;
+using finetune::LayerKind;
+using finetune::Patches;
+using finetune::RowRange;
+using finetune::Shape;
+
+constexpr std::size_t kPieceBytes = std::size_t{128} << 20;  // of columns
+
+/// Columns of one piece: a number that depends on the layer alone.
+std::size_t piece_columns(const LayerGeometry& g) {
+  const auto rows = static_cast<std::size_t>(g.groups * g.fan_in());
+  return std::max<std::size_t>(kPieceBytes / sizeof(float) / std::max<std::size_t>(rows, 1) / 16 * 16, 256);
+}
+
+/// Products want no columns gathered: inputs are [columns, fan_in] as they come, outputs [columns, rows]. Those of
+/// convolutions are gathered into [groups · fan_in, columns], outputs are [rows, columns].
+class ColumnPass final : public LayerPass {
+ public:
+  ColumnPass(Device& device, const LayerGeometry& geometry, RowRange rows, DevicePrecision precision)
+      : device_(device.current()),
+        geometry_(geometry),
+        rows_(rows),
+        // Of rows that are rounded to bfloat16 none comes here: see DevicePrecision's use in streamed.cpp.
+        precision_(precision == DevicePrecision::float32 ? precision : DevicePrecision::tf32),
+        product_(geometry.kind == LayerKind::product),
+        fan_in_(static_cast<std::size_t>(geometry.fan_in())),
+        group_rows_(static_cast<std::size_t>(geometry.outputs / geometry.groups)),
+        groups_(std::max<std::size_t>(rows.count() / group_rows_, 1)),
+        capacity_(piece_columns(geometry)) {}
+
+  std::size_t pieces(const Shape& shape) const override {
+    const std::size_t columns = Patches(geometry_, shape).columns();
+    return product_ ? 1 : (columns + capacity_ - 1) / capacity_;
+  }
+
+  void begin(const Shape& shape, const float* input, const float* target, std::size_t piece) override {
+    const std::size_t all = Patches(geometry_, shape).columns();
+    const std::size_t first = product_ ? 0 : piece * capacity_;
+    columns_ = product_ ? all : std::min(capacity_, all - first);
+    reserve(y_, rows_.count() * columns_);
+    if (product_) {
+      input_ = input;
+      place_ = {y_.data(), target + rows_.first, 1, rows_.count(), columns_, 0, 1, rows_.count(), 0, 1,
+                static_cast<std::size_t>(geometry_.outputs)};
+      return;
+    }
+    const PatchShape patch = patch_shape(geometry_, shape);
+    const std::size_t patch_rows = groups_ * fan_in_;
+    reserve(tile_, patch_rows * columns_);
+    reserve(targets_, rows_.count() * columns_);
+    const std::size_t first_row = rows_.first / group_rows_ * fan_in_;
+    launch(device_.stream(),
+           GatherKernel{patch, input, tile_.data(), first_row, patch_rows, first, columns_, columns_, 0},
+           blocks_for(patch_rows * columns_));
+    launch(device_.stream(),
+           GatherOutputsKernel{patch, target, targets_.data(), rows_.first, rows_.count(), first, columns_, columns_, 0},
+           blocks_for(rows_.count() * columns_));
+    input_ = tile_.data();
+    place_ = {y_.data(), targets_.data(), 1, rows_.count(), columns_, 0, columns_, 1, 0, columns_, 1};
+  }
+
+  void forward(const float* filter) override {
+    auto& p = products();
+    if (product_) {
+      p.forward.run(input_, filter, y_.data());
+    } else {
+      p.forward.run(filter, input_, y_.data());
+    }
+  }
+
+  const OutputPlace& outputs() const override { return place_; }
+
+  void backward(float* filter_gradient, bool add) override {
+    products().backward.run(y_.data(), input_, filter_gradient, 1, add ? 1.0F : 0.0F);
+  }
+
+  FilterOrder order() const override { return {group_rows_, 1, group_rows_ * fan_in_, fan_in_, 1, 1}; }
+  bool is_matrix() const override { return true; }
+
+ private:
+  struct Products {
+    Matmul forward, backward;
+  };
+
+  template <class T>
+  void reserve(DeviceArray<T>& array, std::size_t count) {
+    if (array.size() >= count) return;
+    array = {};
+    array = {device_.memory(), count, "fine-tuning a layer in mini-batches"};
+  }
+
+  // Of as many columns as the piece has: whole pieces are alike, and so are ends of samples of the same shape.
+  Products& products() {
+    auto found = products_.find(columns_);
+    if (found != products_.end()) return found->second;
+    constexpr std::size_t kShapes = 64;
+    if (products_.size() == kShapes) products_.clear();
+    return products_.emplace(columns_, Products{Matmul(device_, forward_shape(), precision_),
+                                                Matmul(device_, backward_shape(), precision_)}).first->second;
+  }
+
+  Product forward_shape() const {
+    const auto rows = static_cast<std::int64_t>(rows_.count() / groups_), k = static_cast<std::int64_t>(fan_in_);
+    const auto columns = static_cast<std::int64_t>(columns_);
+    Product p;
+    p.k = k;
+    p.batch = static_cast<std::int64_t>(groups_);
+    if (product_) {  // [columns, k] · [rows, k]ᵀ
+      p.transpose_b = true;
+      p.m = columns;
+      p.n = p.ldc = rows;
+      p.lda = p.ldb = k;
+    } else {  // [rows, k] · [k, columns]
+      p.m = rows;
+      p.n = p.ldb = p.ldc = columns;
+      p.lda = k;
+    }
+    set_strides(p, product_ ? 0 : rows * k, product_ ? 0 : k * columns, product_ ? 0 : rows * columns);
+    return p;
+  }
+
+  Product backward_shape() const {
+    const auto rows = static_cast<std::int64_t>(rows_.count() / groups_), k = static_cast<std::int64_t>(fan_in_);
+    const auto columns = static_cast<std::int64_t>(columns_);
+    Product p;
+    p.m = rows;
+    p.n = p.ldc = k;
+    p.k = columns;
+    p.batch = static_cast<std::int64_t>(groups_);
+    if (product_) {  // [columns, rows]ᵀ · [columns, k]
+      p.transpose_a = true;
+      p.lda = rows;
+      p.ldb = k;
+    } else {  // [rows, columns] · [k, columns]ᵀ
+      p.transpose_b = true;
+      p.lda = p.ldb = columns;
+    }
+    set_strides(p, product_ ? 0 : rows * columns, product_ ? 0 : k * columns, product_ ? 0 : rows * k);
+    return p;
+  }
+
+  static void set_strides(Product& p, std::int64_t a, std::int64_t b, std::int64_t c) {
+    p.stride_a = a;
+    p.stride_b = b;
+    p.stride_c = c;
+  }
+
+  Device& device_;
+  LayerGeometry geometry_;
+  RowRange rows_;
+  DevicePrecision precision_;
+  bool product_;
+  std::size_t fan_in_, group_rows_, groups_, capacity_;
+  std::size_t columns_ = 0;  // of the piece
+  const float* input_ = nullptr;
+  DeviceArray<float> tile_, targets_, y_;
+  OutputPlace place_{};
+  std::map<std::size_t, Products> products_;
+};
+
+}  // namespace
+
+std::unique_ptr<LayerPass> column_pass(Device& device, const LayerGeometry& geometry, RowRange rows,
+                                       DevicePrecision precision) {
+  return std::make_unique<ColumnPass>(device, geometry, rows, precision);
+}
+
+std::uint64_t pass_bytes(const LayerGeometry& g, const Shape& input_shape) {
+  const std::uint64_t columns = Patches(g, input_shape).columns();
+  const auto outputs = static_cast<std::uint64_t>(g.outputs);
+  const std::uint64_t inputs = static_cast<std::uint64_t>(
+      std::accumulate(input_shape.begin(), input_shape.end(), std::int64_t{1}, std::multiplies<>()));
+  if (g.kind == LayerKind::product) return sizeof(float) * columns * outputs + kMemoryUnit;
+  const std::uint64_t piece = std::min<std::uint64_t>(columns, piece_columns(g));
+  const std::uint64_t gathered = piece * (static_cast<std::uint64_t>(g.groups * g.fan_in()) + 2 * outputs);
+  // Of convolutions: outputs, inputs with channels last, a filter and its gradient in another order.
+  return sizeof(float) * std::max(gathered, columns * outputs + inputs) + 4 * kMemoryUnit;
+}
+
+PartOfLayer part_of(const LayerGeometry& geometry, RowRange rows) {
+  const auto group_rows = static_cast<std::size_t>(geometry.outputs / geometry.groups);
+  const std::int64_t group_inputs = geometry.inputs / geometry.groups;
+  PartOfLayer part{geometry, rows.first / group_rows * static_cast<std::size_t>(group_inputs)};
+  part.geometry.groups = static_cast<std::int64_t>(std::max<std::size_t>(rows.count() / group_rows, 1));
+  part.geometry.outputs = static_cast<std::int64_t>(rows.count());
+  part.geometry.inputs = part.geometry.groups * group_inputs;
+  return part;
+}
+
+}  // namespace detent::cuda

@@ -1,0 +1,131 @@
+#include "cuda/pass_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "cuda/launch.h"
+
+namespace detent::cuda {
+namespace {
+
+using finetune::LayerGeometry;
+using finetune::QuantizedWeights;
+using finetune::RowRange;
+using finetune::Shape;
+
+constexpr unsigned kLossBlocks = 1024;
+
+}  // namespace
+
+PassRows::PassRows(Device& device, const QuantizedWeights& weights, const LayerGeometry& geometry, RowRange rows,
+                   Way way, DevicePrecision precision)
+    : device_(device.current()),
+      geometry_(geometry),
+      rows_(rows),
+      columns_(weights.columns),
+      by_columns_(column_pass(device, geometry, rows, precision)),
+      staging_(device),
+      scale_(array<float>(rows.count())),
+      filter_(array<float>(values())),
+      filter_gradient_(array<float>(values())),
+      losses_(array<double>(kLossBlocks)) {
+  if (way == Way::nchw || way == Way::nhwc) {
+    const auto layout = way == Way::nchw ? DeviceLayout::nchw : DeviceLayout::nhwc;
+    by_convolutions_ = convolution_pass(device, geometry, rows, layout, precision);
+  }
+  upload<float>(device.stream(), scale_, std::span(weights.scale).subspan(rows.first, rows.count()));
+  clear(device.stream(), losses_);
+  device.stream().wait();
+}
+
+LayerPass& PassRows::pass_for(std::span<const HostSample> samples) {
+  const bool all = by_convolutions_ && std::all_of(samples.begin(), samples.end(), [&](const HostSample& s) {
+                     return Convolution::can(geometry_, *s.shape);
+                   });
+  return all ? *by_convolutions_ : *by_columns_;
+}
+
+void PassRows::fill_filter(const LayerPass& pass, const float* base, const float* soft) {
+  launch(device_.stream(), FilterKernel{base, soft, scale_.data(), filter_.data(), pass.order(), count(), columns_},
+         blocks_for(values()));
+  fresh_ = true;
+}
+
+const float* PassRows::stage(const HostSample& sample) {
+  return staging_.put(std::array{sample.input, sample.target});
+}
+
+void PassRows::run(LayerPass& pass, const HostSample& sample, const Task& task) {
+  const float* const at = stage(sample);
+  const Stream& stream = device_.stream();
+  for (std::size_t piece = 0; piece < pass.pieces(*sample.shape); ++piece) {
+    pass.begin(*sample.shape, at, at + sample.input.size(), piece);
+    const OutputPlace& place = pass.outputs();
+    const std::size_t outputs = place.samples * place.rows * place.positions;
+    if (outputs == 0) continue;
+    pass.forward(filter_.data());
+    launch(stream, LossKernel{place, task.bias, losses_.data(), task.activation, task.factor, task.weight},
+           blocks_for(outputs, kLossBlocks), kSumBytes);
+    if (task.row_sums != nullptr) {
+      launch(stream, OutputSumsKernel{place, task.row_sums}, static_cast<unsigned>(place.rows), kSumBytes);
+    }
+    if (!task.backward) continue;
+    pass.backward(filter_gradient_.data(), !fresh_);
+    fresh_ = false;
+  }
+}
+
+const float* PassRows::gradient(const LayerPass& pass) {
+  if (fresh_) clear(device_.stream(), filter_gradient_);  // samples without outputs
+  if (pass.is_matrix()) return filter_gradient_.data();
+  if (slope_.size() == 0) slope_ = array<float>(values());
+  launch(device_.stream(), UnfilterKernel{filter_gradient_.data(), slope_.data(), pass.order(), count(), columns_},
+         blocks_for(values()));
+  return slope_.data();
+}
+
+double PassRows::take_losses() {
+  std::vector<double> losses(losses_.size());
+  download<double>(device_.stream(), losses, losses_);
+  clear(device_.stream(), losses_);
+  device_.stream().wait();
+  return std::accumulate(losses.begin(), losses.end(), 0.0);
+}
+
+double PassRows::time(LayerPass& pass, const HostSample& sample) {
+  constexpr int kTimes = 5;
+  const float* const at = stage(sample);
+  const Stream& stream = device_.stream();
+  stream.clear(filter_.data(), values() * sizeof(float));
+  const auto once = [&] {
+    pass.begin(*sample.shape, at, at + sample.input.size(), 0);
+    pass.forward(filter_.data());
+    pass.backward(filter_gradient_.data(), false);
+  };
+  once();  // the first loads code and allocates
+  stream.wait();
+  Event begin(true), end(true);
+  begin.record(stream);
+  for (int i = 0; i < kTimes; ++i) once();
+  end.record(stream);
+  end.wait();
+  fresh_ = true;
+  return end.milliseconds_since(begin) / kTimes;
+}
+
+std::uint64_t pass_rows_bytes(const LayerGeometry& g, const Shape& input_shape, std::size_t rows,
+                              std::size_t iterations) {
+  const auto elements = [](const Shape& shape) {
+    return static_cast<std::uint64_t>(
+        std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
+  };
+  const std::uint64_t values = rows * static_cast<std::uint64_t>(g.fan_in());
+  const std::uint64_t sample = elements(input_shape) + elements(g.output_shape(input_shape));
+  constexpr std::uint64_t kArrays = 3 + 5;  // filter, gradient, slope; variable, moments, rounded value, base
+  return kMatmulScratch + kConvolutionScratch + pass_bytes(g, input_shape) +
+         sizeof(float) * (kArrays * values + 16 * rows + 2 * sample + 4 * iterations) + sizeof(double) * kLossBlocks +
+         32 * kMemoryUnit;
+}
+
+}  // namespace detent::cuda

@@ -1,0 +1,83 @@
+// Some rows of a layer on one device, and samples that go through them.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "cuda/layer_pass.h"
+#include "cuda/rows.h"
+#include "cuda/staging.h"
+#include "finetune/activation.h"
+#include "finetune/problem.h"
+
+namespace detent::cuda {
+
+/// How a layer's outputs are computed. The numbers stand in states of interrupted layers.
+enum class Way : std::uint64_t { undecided = 0, columns = 1, nchw = 2, nhwc = 3 };
+
+/// One sample of the whole layer, on the host.
+struct HostSample {
+  const finetune::Shape* shape;
+  std::span<const float> input, target;
+};
+
+/// Filters, outputs and losses of the rows. One thread at a time, which makes the device its own.
+class PassRows {
+ public:
+  /// The geometry must outlive it.
+  PassRows(Device& device, const finetune::QuantizedWeights& weights, const finetune::LayerGeometry& geometry,
+           finetune::RowRange rows, Way way, DevicePrecision precision);
+
+  Device& device() noexcept { return device_; }
+  finetune::RowRange range() const noexcept { return rows_; }
+  std::size_t count() const noexcept { return rows_.count(); }
+  std::size_t columns() const noexcept { return columns_; }
+  std::size_t values() const noexcept { return count() * columns_; }
+
+  /// The pass for all of these samples: of the way that was chosen if it can, else by columns. Those of one mini-batch
+  /// share it, and with it the order of weights.
+  LayerPass& pass_for(std::span<const HostSample> samples);
+
+  /// filter = scale · (base + soft); base may be null.
+  void fill_filter(const LayerPass& pass, const float* base, const float* soft);
+  struct Task {
+    const float* bias = nullptr;  // of these rows, on the device
+    finetune::Activation activation;
+    float factor = 0;            // of the slope
+    double weight = 1;           // of the loss
+    double* row_sums = nullptr;  // where the slopes' sums over all columns are added for each row
+    bool backward = false;       // adds the gradient; the first sample after fill_filter() replaces what was there
+  };
+  /// Queues one sample, whose bytes may change as soon as this returns.
+  void run(LayerPass& pass, const HostSample& sample, const Task& task);
+  /// The gradient by weights in the matrix's order.
+  const float* gradient(const LayerPass& pass);
+  /// What losses have added up to since the last call. Waits.
+  double take_losses();
+  /// Milliseconds that a sample takes, forward and backward, with whatever weights.
+  double time(LayerPass& pass, const HostSample& sample);
+
+  template <class T>
+  DeviceArray<T> array(std::size_t count) const {
+    return {device_.memory(), count, "fine-tuning a layer in mini-batches"};
+  }
+
+ private:
+  const float* stage(const HostSample& sample);
+
+  Device& device_;
+  const finetune::LayerGeometry& geometry_;
+  finetune::RowRange rows_;
+  std::size_t columns_;
+  std::unique_ptr<LayerPass> by_columns_, by_convolutions_;
+  Staging staging_;
+  DeviceArray<float> scale_, filter_, filter_gradient_, slope_;
+  DeviceArray<double> losses_;
+  bool fresh_ = true;  // nothing is in the gradient yet
+};
+
+/// Bytes on a device of tuning so many rows in mini-batches, scratch of the libraries included. An upper bound.
+std::uint64_t pass_rows_bytes(const finetune::LayerGeometry& geometry, const finetune::Shape& input_shape,
+                              std::size_t rows, std::size_t iterations);
+
+}  // namespace detent::cuda

@@ -1,0 +1,240 @@
+#include "cuda/streamed.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "cuda/tuned_rows.h"
+#include "finetune/iterations.h"
+#include "finetune/mini_batches.h"
+#include "finetune/streamed.h"
+
+namespace detent::cuda {
+namespace {
+
+using finetune::Drawn;
+using finetune::MiniBatches;
+using finetune::RoundingVariables;
+using finetune::SampleRef;
+using finetune::Solution;
+using finetune::SolveControl;
+
+std::vector<finetune::RowRange> shares(const StreamedLayer& layer, std::size_t devices) {
+  return share_rows(layer.weights.rows, static_cast<std::size_t>(layer.geometry.groups), devices);
+}
+
+HostSample host_sample(const SampleRef& sample) { return {&sample.input_shape, sample.input, sample.target}; }
+
+class OnDevices final : public finetune::StreamedIterations {
+ public:
+  OnDevices(Devices& devices, const DeviceConfig& on, const StreamedLayer& layer, std::span<const float> bias,
+            const FinetuneConfig& config, const SolveControl& control)
+      : devices_(devices),
+        on_(on),
+        layer_(layer),
+        config_(config),
+        control_(control),
+        power_(finetune::input_power(layer.samples)),
+        variables_(layer.weights, bias, config, power_),
+        steps_(step_numbers(config)),
+        batches_(layer.samples, layer.geometry, config, control.threads, false) {}
+
+  double iterate(std::size_t first, std::size_t end) override {
+    make_ready(first);
+    on_device_ = true;
+    for (std::size_t at = first; at < end;) {
+      finetune::check_stop(control_);
+      const auto loaded = batches_.load(at, end);
+      for (const auto& batch : loaded) run(batch);
+      at += loaded.size();
+    }
+    double sum = 0;
+    for (auto& part : parts_) {
+      part->pass().device().current();
+      sum += part->pass().take_losses();
+    }
+    return sum / static_cast<double>(end - first);
+  }
+
+  RoundingVariables& variables() override {
+    if (std::exchange(on_device_, false)) {
+      for (auto& part : parts_) part->get(variables_);
+    }
+    return variables_;
+  }
+  std::uint64_t& choice() override { return choice_; }
+  void changed() override {
+    on_device_ = false;
+    parts_.clear();  // made anew in the way that an earlier process chose
+  }
+
+ private:
+  void make_ready(std::size_t iteration) {
+    if (!parts_.empty()) return;
+    if (static_cast<Way>(choice_) == Way::undecided) choice_ = static_cast<std::uint64_t>(choose());
+    const auto ranges = shares(layer_, devices_.size());
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+      parts_.push_back(std::make_unique<TunedRows>(*devices_[i], layer_.weights, layer_.geometry, ranges[i],
+                                                   static_cast<Way>(choice_), on_.precision, config_, power_, steps_));
+      parts_.back()->put(variables_, iteration);
+    }
+  }
+
+  /// By the first sample, on the first device.
+  Way choose() {
+    const SampleRef sample = layer_.samples.get(0);
+    if (!Convolution::can(layer_.geometry, sample.input_shape)) return Way::columns;
+    if (on_.layout != DeviceLayout::automatic) return on_.layout == DeviceLayout::nchw ? Way::nchw : Way::nhwc;
+    const HostSample host = host_sample(sample);
+    const auto rows = shares(layer_, devices_.size()).front();
+    Way best = Way::columns;  // where the library has neither
+    double least = 0;
+    for (const Way way : {Way::nchw, Way::nhwc}) {
+      try {
+        PassRows pass(*devices_[0], layer_.weights, layer_.geometry, rows, way, on_.precision);
+        const double time = pass.time(pass.pass_for({&host, 1}), host);
+        if (best == Way::columns || time < least) {
+          best = way;
+          least = time;
+        }
+      } catch (const Error& e) {
+        if (e.kind() != ErrorKind::device) throw;
+      }
+    }
+    return best;
+  }
+
+  void run(const finetune::MiniBatch& batch) {
+    std::vector<HostSample> samples;
+    std::size_t columns = 0;
+    for (const auto& drawn : batch) {
+      samples.push_back({&drawn->sample.input_shape, {drawn->input(), drawn->sample.input.size()}, drawn->sample.target});
+      columns += drawn->columns;
+    }
+    if (columns == 0) {  // nothing to learn from
+      for (auto& part : parts_) part->skip();
+      return;
+    }
+    for (auto& part : parts_) part->begin(samples);
+    for (const auto& sample : samples) {
+      for (auto& part : parts_) part->add(sample, layer_.activation, columns);
+    }
+    for (auto& part : parts_) part->end();
+  }
+
+  Devices& devices_;
+  const DeviceConfig& on_;
+  StreamedLayer layer_;
+  const FinetuneConfig& config_;
+  const SolveControl& control_;
+  double power_;
+  RoundingVariables variables_;
+  StepNumbers steps_;
+  MiniBatches batches_;
+  std::uint64_t choice_ = static_cast<std::uint64_t>(Way::undecided);
+  std::vector<std::unique_ptr<TunedRows>> parts_;
+  bool on_device_ = false;  // where the latest variables are
+};
+
+/// All samples through a solution, by columns and in float32. For each device's rows: losses, and sums of
+/// factor · 2 (a(y) − target) a' for each row if they are asked for.
+struct Evaluation {
+  double loss = 0;
+  std::uint64_t outputs = 0;
+  std::vector<double> row_sums;
+};
+
+Evaluation evaluate(Devices& devices, const StreamedLayer& layer, const Solution& solution, float factor,
+                    bool row_sums, const SolveControl& control) {
+  const auto ranges = shares(layer, devices.size());
+  struct Part {
+    std::unique_ptr<PassRows> pass;
+    DeviceArray<float> bias, steps;
+    DeviceArray<double> sums;
+  };
+  std::vector<Part> parts(ranges.size());
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    Part& p = parts[i];
+    const auto rows = ranges[i];
+    p.pass = std::make_unique<PassRows>(*devices[i], layer.weights, layer.geometry, rows, Way::columns,
+                                        DevicePrecision::float32);
+    const Stream& stream = devices[i]->stream();
+    std::vector<float> steps(p.pass->values());
+    for (std::size_t at = 0; at < steps.size(); ++at) {
+      const std::size_t m = rows.first + at / layer.weights.columns;
+      steps[at] =
+          static_cast<float>(solution.integers[rows.first * layer.weights.columns + at] - layer.weights.zero[m]);
+    }
+    p.steps = p.pass->array<float>(steps.size());
+    upload<float>(stream, p.steps, steps);
+    if (!solution.bias.empty()) {
+      p.bias = p.pass->array<float>(rows.count());
+      upload<float>(stream, p.bias, std::span(solution.bias).subspan(rows.first, rows.count()));
+    }
+    p.sums = p.pass->array<double>(row_sums ? rows.count() : 0);
+    clear(stream, p.sums);
+    p.pass->fill_filter(p.pass->pass_for({}), nullptr, p.steps.data());
+    stream.wait();
+  }
+  Evaluation result;
+  for (std::size_t s = 0; s < layer.samples.count(); ++s) {
+    finetune::check_stop(control);
+    const SampleRef sample = layer.samples.get(s);
+    result.outputs += sample.target.size();
+    const HostSample host = host_sample(sample);
+    for (Part& p : parts) {
+      p.pass->device().current();
+      PassRows::Task task;
+      task.bias = p.bias.size() > 0 ? p.bias.data() : nullptr;
+      task.activation = layer.activation;
+      task.factor = factor;
+      task.row_sums = row_sums ? p.sums.data() : nullptr;
+      p.pass->run(p.pass->pass_for({}), host, task);
+    }
+  }
+  for (Part& p : parts) {
+    p.pass->device().current();
+    result.loss += p.pass->take_losses();
+    std::vector<double> sums(p.sums.size());
+    download<double>(p.pass->device().stream(), sums, p.sums);
+    p.pass->device().stream().wait();
+    result.row_sums.insert(result.row_sums.end(), sums.begin(), sums.end());
+  }
+  return result;
+}
+
+/// The best bias for given integers: as it was, and the mean of what is left.
+std::vector<float> best_bias(Devices& devices, const StreamedLayer& layer, const Solution& solution,
+                             const SolveControl& control) {
+  // With this factor the slope is target − output.
+  const Evaluation found = evaluate(devices, layer, solution, -0.5F, true, control);
+  const double columns = static_cast<double>(found.outputs) / static_cast<double>(layer.weights.rows);
+  std::vector<float> bias = solution.bias;
+  for (std::size_t m = 0; m < bias.size() && columns > 0; ++m) {
+    bias[m] = static_cast<float>(bias[m] + found.row_sums[m] / columns);
+  }
+  return bias;
+}
+
+}  // namespace
+
+Solution solve_streamed(Devices& devices, const DeviceConfig& on, const StreamedLayer& layer,
+                        std::span<const float> bias, const FinetuneConfig& config, const SolveControl& control) {
+  if (config.rounding == Rounding::gptq) throw usage_error("GPTQ has no streamed form", "let the form be chosen");
+  if (config.rounding == Rounding::nearest || layer.samples.count() == 0) return finetune::nearest(layer.weights, bias);
+  OnDevices problem(devices, on, layer, bias, config, control);
+  Solution solution = finetune::run(problem, config, control);
+  if (config.rounding == Rounding::adaround && config.update_bias && !bias.empty() &&
+      layer.activation.kind == finetune::ActivationKind::none) {
+    solution.bias = best_bias(devices, layer, solution, control);
+  }
+  return solution;
+}
+
+double reconstruction_error(Devices& devices, const StreamedLayer& layer, const Solution& solution,
+                            const SolveControl& control) {
+  const Evaluation found = evaluate(devices, layer, solution, 0.0F, false, control);
+  return found.outputs == 0 ? 0 : found.loss / static_cast<double>(found.outputs);
+}
+
+}  // namespace detent::cuda

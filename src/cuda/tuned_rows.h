@@ -1,0 +1,58 @@
+// The variables of some rows in mini-batches, on one device.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "cuda/pass_rows.h"
+#include "cuda/step_kernels.h"
+#include "detent/config.h"
+#include "finetune/rounding_variables.h"
+
+namespace detent::cuda {
+
+/// The numbers of all iterations, as finetune/soft_rounding.h and straight_through.h have them.
+struct StepNumbers {
+  std::vector<SoftNumbers> soft;        // AdaRound
+  std::vector<ThroughNumbers> through;  // AdaQuant, and biases
+};
+StepNumbers step_numbers(const FinetuneConfig& config);
+
+class TunedRows {
+ public:
+  /// The weights must outlive it.
+  TunedRows(Device& device, const finetune::QuantizedWeights& weights, const finetune::LayerGeometry& geometry,
+            finetune::RowRange rows, Way way, DevicePrecision precision, const FinetuneConfig& config,
+            double input_power, const StepNumbers& steps);
+
+  PassRows& pass() noexcept { return pass_; }
+  /// Between the host's variables, of all rows, and those here. Both wait.
+  void put(finetune::RoundingVariables& variables, std::size_t iteration);
+  void get(finetune::RoundingVariables& variables);
+
+  /// An iteration: begin(), add() for each sample, end(). All only queue. `columns` of all its samples.
+  void begin(std::span<const HostSample> batch);
+  void add(const HostSample& sample, const finetune::Activation& activation, std::size_t columns);
+  void end();
+  /// An iteration without samples.
+  void skip();
+
+ private:
+  template <class Copy>
+  void each(finetune::RoundingVariables& variables, const Copy& copy);
+
+  const finetune::QuantizedWeights& weights_;
+  bool soft_, trains_bias_ = false;
+  PassRows pass_;
+  LayerPass* chosen_ = nullptr;  // for the mini-batch
+  DeviceArray<float> variable_, mean_, square_, rounded_, base_;
+  DeviceArray<float> bias_, bias_mean_, bias_square_;
+  DeviceArray<double> by_bias_;
+  DeviceArray<SoftRowNumbers> soft_numbers_;
+  DeviceArray<ThroughRowNumbers> through_numbers_;
+  DeviceArray<SoftNumbers> soft_steps_;
+  DeviceArray<ThroughNumbers> through_steps_;
+  DeviceArray<unsigned> iteration_;
+};
+
+}  // namespace detent::cuda

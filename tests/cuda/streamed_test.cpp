@@ -1,0 +1,313 @@
+// Mini-batches on a device that is the host, against the CPU's.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "cuda/layer_pass.h"
+#include "cuda/loss_element.h"
+#include "cuda/pass_rows.h"
+#include "cuda/streamed.h"
+#include "cuda/support.h"
+#include "finetune/streamed.h"
+
+namespace detent::cuda {
+namespace {
+
+using finetune::Activation;
+using finetune::ActivationKind;
+using finetune::RowRange;
+using finetune::Solution;
+using finetune::SolveControl;
+
+const std::vector<Activation> kActivations{
+    {},
+    {ActivationKind::relu},
+    {ActivationKind::clip, -0.5F, 1.5F},
+    {ActivationKind::leaky_relu, 0, 0, 0.2F},
+    {ActivationKind::sigmoid},
+    {ActivationKind::tanh},
+    {ActivationKind::gelu},
+    {ActivationKind::gelu_tanh},
+    {ActivationKind::hard_swish},
+};
+
+TEST(LossElement, IsTheActivationOfTheCpu) {
+  for (const Activation& activation : kActivations) {
+    for (const float y : finetune::normal(300, 1, 3)) {
+      // With target 0 and this factor the CPU gives a a'; the sum is a².
+      float slope = y;
+      const float target = 0;
+      const double sum = finetune::loss_and_gradient(activation, &slope, &target, 1, 0.5F);
+      const ActivationPoint ours = activate(activation, y);
+      EXPECT_NEAR(ours.value * ours.value, sum, 1e-5 * (1 + sum)) << static_cast<int>(activation.kind) << ' ' << y;
+      EXPECT_NEAR(ours.value * ours.slope, slope, 1e-5F * (1 + std::abs(slope))) << static_cast<int>(activation.kind);
+    }
+  }
+}
+
+class InMemory final : public finetune::LayerSamples {
+ public:
+  explicit InMemory(const Layer& layer) : layer_(layer) {}
+  std::size_t count() const override { return layer_.inputs.size(); }
+  finetune::SampleRef get(std::size_t i) override {
+    return {layer_.shape, layer_.inputs[i], layer_.float_inputs[i], layer_.targets[i], nullptr};
+  }
+
+ private:
+  const Layer& layer_;
+};
+
+std::vector<Way> ways(const Case& c) {
+  if (!Convolution::can(c.geometry, c.input)) return {Way::columns};
+  return {Way::columns, Way::nchw, Way::nhwc};
+}
+
+TEST(Convolution, TakesWhatPadsBothEndsAlike) {
+  std::size_t made = 0;
+  for (const Case& c : all_kinds()) made += Convolution::can(c.geometry, c.input) ? 1 : 0;
+  EXPECT_GE(made, 3U);
+  EXPECT_LT(made, all_kinds().size() - 1);
+  auto same = finetune::convolution(3, 4, 1, {3});
+  same.pads_begin = {0};
+  same.pads_end = {1};
+  EXPECT_FALSE(Convolution::can(same, {1, 3, 7}));
+  same.strides = {2};
+  EXPECT_TRUE(Convolution::can(same, {1, 3, 7}));  // the last element is not reached
+  EXPECT_FALSE(Convolution::can(same, {1, 3, 8}));
+}
+
+/// Loss and gradient by the quantized weights and biases of some rows for one sample.
+struct Found {
+  double loss;
+  std::vector<float> gradient;
+  std::vector<double> by_bias;
+};
+
+Found pass_once(const Layer& layer, RowRange rows, Way way, const std::vector<float>& weights,
+                const std::vector<float>& bias, const Activation& activation) {
+  const Devices all = devices();
+  Device& device = *all[0];
+  finetune::QuantizedWeights plain = layer.weights;  // so that filters are the weights themselves
+  plain.scale.assign(plain.rows, 1.0F);
+  PassRows pass(device, plain, layer.geometry, rows, way, DevicePrecision::float32);
+  const HostSample sample{&layer.shape, layer.inputs[0], layer.targets[0]};
+  LayerPass& chosen = pass.pass_for({&sample, 1});
+  const auto soft = pass.array<float>(pass.values()), biases = pass.array<float>(rows.count());
+  const auto sums = pass.array<double>(rows.count());
+  upload<float>(device.stream(), soft, weights);
+  upload<float>(device.stream(), biases, bias);
+  clear(device.stream(), sums);
+  pass.fill_filter(chosen, nullptr, soft.data());
+  PassRows::Task task;
+  task.bias = biases.data();
+  task.activation = activation;
+  task.factor = 1;
+  task.row_sums = sums.data();
+  task.backward = true;
+  pass.run(chosen, sample, task);
+  Found found{0, std::vector<float>(pass.values()), std::vector<double>(rows.count())};
+  std::copy_n(pass.gradient(chosen), pass.values(), found.gradient.begin());
+  download<double>(device.stream(), found.by_bias, sums);
+  found.loss = pass.take_losses();
+  return found;
+}
+
+TEST(LayerPass, GradientIsThatOfTheLossInEveryWay) {
+  for (const Case& c : all_kinds()) {
+    const Layer layer = make_layer(c.geometry, c.input, 1, 4, 7);
+    const auto groups = static_cast<std::size_t>(c.geometry.groups);
+    for (const RowRange rows : share_rows(layer.weights.rows, groups, 2)) {
+      const auto fan_in = static_cast<std::ptrdiff_t>(layer.weights.columns);
+      std::vector<float> w(layer.weights.values.begin() + static_cast<std::ptrdiff_t>(rows.first) * fan_in,
+                           layer.weights.values.begin() + static_cast<std::ptrdiff_t>(rows.last) * fan_in);
+      for (float& v : w) v *= 0.1F;
+      std::vector<float> b(rows.count(), 0.1F);
+      for (const Way way : ways(c)) {
+        SCOPED_TRACE(std::string(c.name) + ", way " + std::to_string(static_cast<int>(way)));
+        const auto loss = [&] { return pass_once(layer, rows, way, w, b, {ActivationKind::tanh}); };
+        const Found found = loss();
+        const auto check = [&](float& value, double slope) {
+          const float kept = value;
+          value = kept + 0.01F;
+          const double above = loss().loss;
+          value = kept - 0.01F;
+          const double below = loss().loss;
+          value = kept;
+          EXPECT_NEAR(slope, (above - below) / 0.02, 0.02 * (1 + std::abs(slope)));
+        };
+        for (std::size_t i = 0; i < w.size(); i += 5) check(w[i], found.gradient[i]);
+        for (std::size_t i = 0; i < b.size(); ++i) check(b[i], found.by_bias[i]);
+      }
+    }
+  }
+}
+
+FinetuneConfig config_of(Rounding rounding) {
+  FinetuneConfig config;
+  config.rounding = rounding;
+  config.num_iterations = 60;
+  config.batch_size = 2;
+  config.learning_rate = rounding == Rounding::adaquant ? 1e-3 : 0.1;
+  return config;
+}
+
+Solution on_device(const Layer& layer, const FinetuneConfig& config, std::size_t count = 1, DeviceConfig on = {},
+                   const SolveControl& control = {}, const Activation& activation = {}) {
+  Devices all = devices(count);
+  InMemory samples(layer);
+  return solve_streamed(all, on, {layer.weights, layer.geometry, samples, activation}, layer.bias, config, control);
+}
+
+double error_on_device(const Layer& layer, const Solution& solution, std::size_t count = 1,
+                       const Activation& activation = {}) {
+  Devices all = devices(count);
+  InMemory samples(layer);
+  return reconstruction_error(all, {layer.weights, layer.geometry, samples, activation}, solution, {});
+}
+
+TEST(Reconstruction, ErrorIsThatOfTheCpu) {
+  for (const Case& c : all_kinds()) {
+    SCOPED_TRACE(c.name);
+    const Layer layer = make_layer(c.geometry, c.input, 3, 4, 7);
+    const Solution solution = finetune::nearest(layer.weights, layer.bias);
+    EXPECT_NEAR(error_on_device(layer, solution), finetune::naive_mean(layer, solution),
+                1e-5 * finetune::naive_mean(layer, solution));
+    EXPECT_NEAR(error_on_device(layer, solution, 3), error_on_device(layer, solution), 1e-9);
+    InMemory samples(layer);
+    const Activation relu{ActivationKind::relu};
+    const double theirs =
+        finetune::reconstruction_error(layer.weights, layer.geometry, solution, samples, relu, kernels(), {});
+    EXPECT_NEAR(error_on_device(layer, solution, 2, relu), theirs, 1e-5 * theirs);
+  }
+}
+
+std::size_t differences(const Solution& a, const Solution& b) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < a.integers.size(); ++i) count += a.integers[i] != b.integers[i] ? 1 : 0;
+  return count;
+}
+
+TEST(StreamedOnDevice, FindsWhatTheCpuFinds) {
+  for (const Case& c : all_kinds()) {
+    for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+      SCOPED_TRACE(c.name);
+      const Layer layer = make_layer(c.geometry, c.input, 5, 4, 7);
+      FinetuneConfig config = config_of(rounding);
+      config.update_bias = true;
+      config.drop_ratio = 0.7;
+      InMemory samples(layer);
+      const auto theirs = finetune::solve_streamed(layer.weights, layer.geometry, layer.bias, samples, {}, config,
+                                                   kernels(), {});
+      for (const auto layout : {DeviceLayout::nchw, DeviceLayout::nhwc}) {
+        DeviceConfig on;
+        on.layout = layout;
+        const auto ours = on_device(layer, config, 1, on);
+        EXPECT_LE(differences(ours, theirs), 1 + theirs.integers.size() / 20);
+        ASSERT_EQ(ours.bias.size(), theirs.bias.size());
+        for (std::size_t i = 0; i < ours.bias.size() && differences(ours, theirs) == 0; ++i) {
+          EXPECT_NEAR(ours.bias[i], theirs.bias[i], 1e-3);
+        }
+      }
+    }
+  }
+}
+
+TEST(StreamedOnDevice, SharesRowsAmongDevices) {
+  for (const Case& c : all_kinds()) {
+    SCOPED_TRACE(c.name);
+    const Layer layer = make_layer(c.geometry, c.input, 4, 4, 7);
+    const FinetuneConfig config = config_of(Rounding::adaround);
+    const auto one = on_device(layer, config);
+    for (const std::size_t count : {2U, 5U}) EXPECT_EQ(on_device(layer, config, count).integers, one.integers);
+  }
+}
+
+TEST(StreamedOnDevice, GoesOnWhereItWasInTheWayItChose) {
+  class KeptState final : public finetune::SolverState {
+   public:
+    Stored load() override { return {nullptr, first}; }
+    bool is_due() const override { return true; }
+    void save(std::span<const std::span<const std::byte>> parts) override {
+      if (++saves != 3) return;
+      for (const auto part : parts) kept.insert(kept.end(), part.begin(), part.end());
+    }
+    std::vector<std::byte> first, kept;
+    int saves = 0;
+  };
+  const Layer layer = make_layer(finetune::convolution(4, 6, 1, {3, 3}), {2, 4, 7, 7}, 5, 4, 7);
+  for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+    FinetuneConfig config = config_of(rounding);
+    config.update_bias = true;
+    const auto straight = on_device(layer, config, 2);
+    KeptState state;
+    SolveControl control;
+    control.state = &state;
+    EXPECT_EQ(on_device(layer, config, 2, {}, control).integers, straight.integers);
+    KeptState resumed;
+    resumed.first = state.kept;
+    control.state = &resumed;
+    const auto again = on_device(layer, config, 2, {}, control);
+    EXPECT_EQ(again.integers, straight.integers);
+    EXPECT_EQ(again.bias, straight.bias);
+  }
+}
+
+TEST(StreamedOnDevice, LearnsBehindAnActivation) {
+  Layer layer = make_layer(finetune::convolution(6, 8, 1, {3, 3}), {2, 6, 8, 8}, 5, 4, 7);
+  for (auto& target : layer.targets) {
+    for (float& y : target) y = std::max(y, 0.0F);
+  }
+  const Activation relu{ActivationKind::relu};
+  FinetuneConfig config = config_of(Rounding::adaround);
+  config.num_iterations = 300;
+  const double nearest = error_on_device(layer, finetune::nearest(layer.weights, layer.bias), 1, relu);
+  EXPECT_LT(error_on_device(layer, on_device(layer, config, 1, {}, {}, relu), 1, relu), 0.8 * nearest);
+}
+
+TEST(StreamedOnDevice, TakesNoMoreThanWasPredicted) {
+  for (const Case& c : all_kinds()) {
+    for (const auto layout : {DeviceLayout::nchw, DeviceLayout::nhwc}) {
+      SCOPED_TRACE(c.name);
+      const Layer layer = make_layer(c.geometry, c.input, 4, 4, 7);
+      FinetuneConfig config = config_of(Rounding::adaquant);
+      config.update_bias = true;
+      Devices all = devices();
+      InMemory samples(layer);
+      DeviceConfig on;
+      on.layout = layout;
+      solve_streamed(all, on, {layer.weights, layer.geometry, samples, {}}, layer.bias, config, {});
+      const auto predicted = pass_rows_bytes(c.geometry, c.input, layer.weights.rows, config.num_iterations);
+      // On the host the libraries take no scratch.
+      EXPECT_LE(all[0]->memory().peak() + kMatmulScratch + kConvolutionScratch, predicted);
+    }
+  }
+}
+
+TEST(Staging, HandsOutTwoPlacesInTurn) {
+  const Devices all = devices();
+  Staging staging(*all[0]);
+  const std::vector<float> a{1, 2}, b{3}, longer(1000, 7.0F);
+  const auto put = [&](std::span<const float> x, std::span<const float> y) { return staging.put(std::array{x, y}); };
+  const float* const first = put(a, b);
+  EXPECT_EQ(std::vector<float>(first, first + 3), std::vector<float>({1, 2, 3}));
+  const float* const second = put(b, a);
+  EXPECT_EQ(std::vector<float>(second, second + 3), std::vector<float>({3, 1, 2}));
+  EXPECT_EQ(std::vector<float>(first, first + 3), std::vector<float>({1, 2, 3}));
+  const float* const third = put(longer, {});
+  EXPECT_EQ(third[999], 7);
+  EXPECT_EQ(std::vector<float>(second, second + 3), std::vector<float>({3, 1, 2}));
+}
+
+TEST(ShareRows, GivesWholeGroups) {
+  const auto pieces = [](std::size_t rows, std::size_t groups, std::size_t devices) {
+    std::vector<std::size_t> ends;
+    for (const auto r : share_rows(rows, groups, devices)) ends.push_back(r.last);
+    return ends;
+  };
+  EXPECT_EQ(pieces(10, 1, 3), std::vector<std::size_t>({3, 6, 10}));
+  EXPECT_EQ(pieces(12, 3, 2), std::vector<std::size_t>({4, 12}));
+  EXPECT_EQ(pieces(12, 3, 8), std::vector<std::size_t>({4, 8, 12}));
+  EXPECT_EQ(pieces(2, 1, 4), std::vector<std::size_t>({1, 2}));
+}
+
+}  // namespace
+}  // namespace detent::cuda
