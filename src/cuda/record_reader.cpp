@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "store/aligned_buffer.h"
 #include "store/bounce.h"
 
 namespace detent::cuda {

@@ -55,7 +55,7 @@ std::string on_host(const ObserverOptions& options) {
 }
 
 TEST(CalibrationOnADevice, CountsAsTheHostDoes) {
-  const auto device = open({.number = 2});
+  const auto device = open({.number = 2, .memory_budget = {}});
   EXPECT_EQ(device->name(), "cuda:2 (host)");
   EXPECT_EQ(device->place().ordinal, 2);
   for (const bool histogram : {true, false}) {

@@ -50,7 +50,7 @@ TEST_F(RealDevice, ObserversAgreeWithTheHosts) {
   const auto storage = store::open_cuda_storage(0, GdsMode::off, folder.path());
   for (const bool histogram : {true, false}) {
     const ObserverOptions options{histogram, histogram, true, 1};
-    const auto device = open_cuda({.number = 0, .taps = 1, .tables = histogram});
+    const auto device = open_cuda({.number = 0, .memory_budget = {}, .taps = 1, .tables = histogram});
     DeviceObservers there({{"x", "graph input"}}, options, *device);
     Observers here({{"x", "graph input"}}, options);
     const auto serial = [](std::size_t parts, const auto& fn) {
@@ -94,7 +94,7 @@ TEST_F(RealDevice, PastTheHostComeTheSameBytes) {
   void* const at = storage->memory(resting.size);
   storage->read(resting, at);
   // What stands there is told by its statistics.
-  const auto device = open_cuda({.number = 0, .taps = 1, .tables = true});
+  const auto device = open_cuda({.number = 0, .memory_budget = {}, .taps = 1, .tables = true});
   const ObserverOptions options{true, false, true, 1};
   DeviceObservers there({{"x", "graph input"}}, options, *device);
   there.receive_on_device(0, {onnx::DataType::float32, {}, at, bytes.size()});
