@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := all
-.PHONY: all setup configure build models test demo bench format lint clean distclean help
+.PHONY: all cuda setup configure build models test demo bench format lint clean distclean help
 
 all: build  ## build/detent, with all it needs installed first
 
@@ -23,6 +23,11 @@ configure: setup
 	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \
 	cmake --preset release -DDETENT_WERROR=$(WERROR) --log-level=WARNING >build/configure.log 2>&1 \
 	  || { cat build/configure.log >&2; exit 1; }
+
+cuda: setup  ## build/libdetent_cuda.so, the plugin for GPUs, with the toolkit that it needs
+	@scripts/setup.sh cuda
+	@$(MAKE) --no-print-directory configure
+	@cmake --build build --target detent detent_cuda
 
 models: setup  ## trained models and data for tests and demo, into build/models
 	@$(PYTHON) scripts/fetch_models.py $(MODELS)

@@ -13,10 +13,17 @@ PACKAGES=(g++ cmake ninja-build ccache python3 python3-dev python3-venv ca-certi
 if [ "$(. /etc/os-release; echo "${ID:-}")" = debian ]; then PACKAGES+=(chromium-headless-shell); fi
 
 # `scripts/setup.sh wheel` stops at what `pip install .` needs: system packages and headers, no Python environment.
+# `scripts/setup.sh cuda` also fetches a CUDA toolkit into build/deps/cuda, where none is installed: what the plugin for GPUs
+# is built with and runs on, 0.9 GB to fetch and 1.6 GB on disk. These versions go together.
+CUDA_WHEELS=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96
+  nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56)
 only=${1:-all}
-[ "$only" = all ] || [ "$only" = wheel ] || { echo "setup: '$only' is not 'wheel'" >&2; exit 2; }
+[ "$only" = all ] || [ "$only" = wheel ] || [ "$only" = cuda ] || { echo "setup: '$only' is neither 'wheel' nor 'cuda'" >&2; exit 2; }
 stamp=build/.setup-$(cat scripts/setup.sh scripts/requirements.txt | sha256sum | cut -c1-16)
-[ -e "$stamp" ] && [ -e build/libonnxruntime.so ] && exit 0
+if [ -e "$stamp" ] && [ -e build/libonnxruntime.so ]; then
+  [ "$only" = cuda ] || exit 0
+  ready=yes
+fi
 mkdir -p build/deps build/tmp
 export TMPDIR=$PWD/build/tmp
 
@@ -91,9 +98,33 @@ python_environment() {
   ln -sfn "${library#build/}" build/libonnxruntime.so
 }
 
+# The wheels lay their files out as a toolkit has them, but for cuDNN's, which have a folder of their own.
+cuda_toolkit() {
+  local target=build/deps/cuda
+  if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+    say "a CUDA toolkit is installed"
+    return 0
+  fi
+  [ ! -x "$target/bin/nvcc" ] || return 0
+  say "fetching a CUDA toolkit (0.9 GB)"
+  local work=$PWD/build/deps/cuda-wheels
+  rm -rf "$work" "$target"
+  build/venv/bin/python -m pip install -q --no-cache-dir --disable-pip-version-check --no-deps --target "$work" \
+    "${CUDA_WHEELS[@]}" || fail "pip could not fetch the CUDA toolkit: is the package index within reach?"
+  cp -al "$work"/nvidia/cudnn/include/. "$work/nvidia/cu13/include/"
+  cp -al "$work"/nvidia/cudnn/lib/. "$work/nvidia/cu13/lib/"
+  mv "$work/nvidia/cu13" "$target"
+  rm -rf "$work"
+}
+
+if [ -n "${ready:-}" ]; then
+  cuda_toolkit
+  exit 0
+fi
 install_packages "${PACKAGES[@]}"
 runtime_headers
-[ "$only" = all ] || exit 0
+[ "$only" != wheel ] || exit 0
 python_environment
 rm -f build/.setup-*
 touch "$stamp"
+[ "$only" != cuda ] || cuda_toolkit

@@ -97,6 +97,8 @@ class Tables : public calibration::DeviceTables {
 class Calibration : public calibration::CalibrationDevice {
  public:
   explicit Calibration(const calibration::DeviceRequest& request) : device_(request.number, request.memory_budget) {
+    place_.provider = device_.facts().provider;
+    place_.memory = device_.facts().memory;
     place_.ordinal = request.number;
     place_.stream = device_.stream().handle();
     place_.tf32 = request.tf32;

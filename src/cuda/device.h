@@ -14,10 +14,19 @@ namespace detent::cuda {
 struct MatmulContext;
 struct ConvolutionContext;
 
+/// What the libraries need on a device; made, and known, by matmul.h and convolution.h when they are first used.
+struct Libraries {
+  std::shared_ptr<MatmulContext> matmuls;
+  std::shared_ptr<ConvolutionContext> convolutions;
+};
+
 struct DeviceFacts {
   std::string name;
   int multiprocessors = 0;
   std::uint64_t free_bytes = 0;
+  /// What ONNX Runtime calls those who compute there, and its memory.
+  const char* provider = "CUDAExecutionProvider";
+  const char* memory = "Cuda";
 };
 
 /// Throws device where there is none of this number, or it is too old for this library.
@@ -46,6 +55,7 @@ class Device {
   MemoryBudget& memory() noexcept { return budget_; }
   const Stream& stream() const noexcept { return *stream_; }  // where work is queued
   const Stream& copies() const noexcept { return *copies_; }  // where the next samples come by meanwhile
+  Libraries& libraries() noexcept { return libraries_; }
 
  private:
   int number_;
@@ -53,12 +63,7 @@ class Device {
   MemoryBudget budget_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Stream> copies_;
-
- public:
-  // Last, so that they go first: their memory is counted by the budget.
-  /// What the libraries need on this device; made, and known, by matmul.h and convolution.h.
-  std::shared_ptr<MatmulContext> matmuls;
-  std::shared_ptr<ConvolutionContext> convolutions;
+  Libraries libraries_;  // last, so that it goes first: its memory is counted by the budget
 };
 
 }  // namespace detent::cuda

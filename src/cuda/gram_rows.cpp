@@ -39,6 +39,7 @@ GramRows::GramRows(Device& device, const QuantizedWeights& weights, const Quadra
       columns_(weights.columns),
       group_rows_(quadratic.group_rows()),
       exact_(device, product_of(rows.count(), group_rows_, columns_), DevicePrecision::float32) {
+  check_size(count(), columns_);
   const Stream& stream = device.stream();
   const std::size_t first_group = quadratic.group_of(rows.first), last_group = quadratic.group_of(rows.last - 1) + 1;
   const std::size_t size = columns_ * columns_;

@@ -24,7 +24,7 @@ DETENT_DEVICE void store(float* at, const Pack<n>& pack) {
 /// made of whole ones, else of one. `fn` is called as fn.template operator()<n>(row, at).
 template <class Block, class Fn>
 DETENT_DEVICE void for_all_packs(Block& block, std::size_t rows, std::size_t columns, const Fn& fn) {
-  // Matrices of weights have fewer than 2^32 elements (checked where they are made), and short divisions are faster.
+  // Matrices of weights have fewer than 2^32 elements (see check_size), and short divisions are faster.
   const auto width = static_cast<std::uint32_t>(columns);
   if (columns % 4 == 0) {
     for_all(block, rows * columns / 4,

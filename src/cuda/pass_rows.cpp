@@ -30,6 +30,7 @@ PassRows::PassRows(Device& device, const QuantizedWeights& weights, const LayerG
       filter_(array<float>(values())),
       filter_gradient_(array<float>(values())),
       losses_(array<double>(kLossBlocks)) {
+  check_size(count(), columns_);
   if (way == Way::nchw || way == Way::nhwc) {
     const auto layout = way == Way::nchw ? DeviceLayout::nchw : DeviceLayout::nhwc;
     by_convolutions_ = convolution_pass(device, geometry, rows, layout, precision);
@@ -52,9 +53,7 @@ void PassRows::fill_filter(const LayerPass& pass, const float* base, const float
   fresh_ = true;
 }
 
-const float* PassRows::stage(const HostSample& sample) {
-  return staging_.put(std::array{sample.input, sample.target});
-}
+const float* PassRows::stage(const HostSample& sample) { return staging_.put(std::array{sample.input, sample.target}); }
 
 void PassRows::run(LayerPass& pass, const HostSample& sample, const Task& task) {
   const float* const at = stage(sample);

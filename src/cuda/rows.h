@@ -16,6 +16,9 @@ using Devices = std::vector<std::unique_ptr<Device>>;
 /// the number of devices alone.
 std::vector<finetune::RowRange> share_rows(std::size_t rows, std::size_t groups, std::size_t devices);
 
+/// Throws resource for a matrix of more elements than kernels count.
+void check_size(std::size_t rows, std::size_t columns);
+
 /// Calls fn(i) for i in [0, count), each on a thread of its own. An exception comes out, that of the smallest i, once
 /// all have ended.
 void for_each_device(std::size_t count, const std::function<void(std::size_t)>& fn);

@@ -73,7 +73,7 @@ void CudaSolver::check_memory(const std::string& layer, const LayerGeometry& geo
   const auto ranges = share_rows(rows, groups, devices_.size());
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     Device& device = devices_[i]->current();
-    const std::uint64_t scratch = device.matmuls ? 0 : kMatmulScratch;
+    const std::uint64_t scratch = device.libraries().matmuls ? 0 : kMatmulScratch;
     if (i == 0 && !streamed)
       device.memory().require(scratch + GramSumsOnDevice::bytes_for(geometry, input_shape), layer);
     if (streamed) {
@@ -82,7 +82,7 @@ void CudaSolver::check_memory(const std::string& layer, const LayerGeometry& geo
       continue;
     }
     const std::size_t own_groups = groups > 1 ? ranges[i].count() / (rows / groups) : 1;
-    // Sums of other layers are gone by then.
+    // All sums are on the host by then.
     const std::uint64_t solving = kMatmulScratch + gram_rows_bytes(ranges[i].count(), own_groups, columns,
                                                                    config.num_iterations, config_.precision);
     if (solving > device.memory().limit()) device.memory().require(solving, layer);
@@ -110,7 +110,8 @@ std::vector<std::string> CudaSolver::notes() const {
   }
   if (gptq_) notes.emplace_back("the GPU summed the samples of layers; GPTQ itself was solved by the CPU");
   if (streamed_ && config_.precision == DevicePrecision::bfloat16) {
-    notes.emplace_back("the GPU made the products of mini-batches in TF32, as --device-precision bfloat16 is of the Gram form");
+    notes.emplace_back(
+        "the GPU made the products of mini-batches in TF32, as --device-precision bfloat16 is of the Gram form");
   }
   return notes;
 }

@@ -87,6 +87,7 @@ struct Work {
   finetune::LayerGeometry geometry;
   bool streamed = false;
   std::optional<finetune::FormAccumulator> sums;
+  std::optional<finetune::AnyForm> form;  // what they come to
   std::unique_ptr<StoredSamples> stored;
   std::unique_ptr<StoredSamples> held_back;
 };
@@ -196,6 +197,11 @@ class Tuner {
     float_branch_.finish(step);
     quantized_branch_.finish(step);
     if (!stored) {
+      // All of them first: sums on a device have to make room for what solves the first layer.
+      for (auto& work : works) {
+        if (work.sums) work.form = work.sums->take();
+        work.sums.reset();
+      }
       std::vector<SolvedLayer> solved;
       for (auto& work : works) solved.push_back(solve(work));
       solved_.save(step, solved);
@@ -310,8 +316,7 @@ class Tuner {
     if (work.streamed) {
       solution = solver_->solve_streamed(weights, work.geometry, bias, *work.stored, none, config, control);
     } else {
-      const finetune::AnyForm form = work.sums->take();
-      work.sums.reset();
+      const finetune::AnyForm form = *std::exchange(work.form, std::nullopt);
       solution = solver_->solve(weights, form, bias, config, control);
       if (work.held_back->count() == 0) {
         before = finetune::mean_squared_error(weights, form, finetune::nearest(weights, bias), kernels_);

@@ -159,6 +159,9 @@ Plan plan(const QuantizeOptions& options) {
   if (options.finetune.rounding != Rounding::nearest) {
     add_finetune(prepared.model, types, options.finetune, circumstances.threads, kReached * machine.flops_per_second,
                  result);
+    if (!options.device.is_cpu()) {
+      result.notes.emplace_back("the plan is of the CPU: whether a layer fits on a device is checked when it is begun");
+    }
   }
   if (machine.flops_per_second > 0) result.calibration_seconds = seconds_for(result, machine);
   return result;

@@ -134,7 +134,11 @@ class Run {
     auto ranges = calibrate();
     if (measures_accuracy()) refine(ranges);
     insert_pairs(ranges);
-    if (options_.finetune.rounding != Rounding::nearest) finetune();
+    if (options_.finetune.rounding != Rounding::nearest) {
+      finetune();
+    } else if (!options_.device.is_cpu() && options_.statistics) {
+      result_.notes.emplace_back("nothing ran on the device: the statistics were there, and nothing is fine-tuned");
+    }
     write();
     if (reports_) compare_models();
     work_->finish();
@@ -194,8 +198,6 @@ class Run {
   calibration::Ranges calibrate() {
     const auto scope = profiler_.scope(Step::calibration);
     report_.collect_start = profiler_.now();
-    if (!options_.device.is_cpu() && options_.statistics && options_.finetune.rounding == Rounding::nearest)
-      result_.notes.emplace_back("--device had nothing to do: the statistics were there, and nothing is fine-tuned");
     auto statistics = options_.statistics ? saved_statistics(options_, identity_, source_.get()) : new_statistics();
     result_.samples = statistics.samples;
     if (source_) append(result_.notes, source_->notes());

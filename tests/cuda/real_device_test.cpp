@@ -22,9 +22,12 @@ class RealDevice : public testing::Test {
  protected:
   void SetUp() override {
     const auto driver = shim::find_cuda_driver();
-    if (driver.devices == 0) GTEST_SKIP() << driver.reason;
-    if (std::string_view(CUDA_PLUGIN).empty()) GTEST_SKIP() << "the plugin was not built";
+    if (driver.devices == 0) GTEST_SKIP() << "skipped: " << driver.reason;
+#ifdef CUDA_PLUGIN
     ::setenv("DETENT_CUDA_PLUGIN", CUDA_PLUGIN, 1);
+#else
+    GTEST_SKIP() << "the plugin was not built";
+#endif
   }
   void TearDown() override { ::unsetenv("DETENT_CUDA_PLUGIN"); }
 };
@@ -79,7 +82,7 @@ TEST_F(RealDevice, PastTheHostComeTheSameBytes) {
   try {
     storage = store::open_cuda_storage(0, GdsMode::on, folder.path());
   } catch (const Error& e) {
-    GTEST_SKIP() << e.what();
+    GTEST_SKIP() << "skipped: " << e.what();
   }
   store::SpoolOptions spool_options;
   spool_options.directory = folder.path();

@@ -104,11 +104,8 @@ Found pass_once(const Layer& layer, RowRange rows, Way way, const std::vector<fl
   task.row_sums = sums.data();
   task.backward = true;
   pass.run(chosen, sample, task);
-  Found found{0, std::vector<float>(pass.values()), std::vector<double>(rows.count())};
-  std::copy_n(pass.gradient(chosen), pass.values(), found.gradient.begin());
-  download<double>(device.stream(), found.by_bias, sums);
-  found.loss = pass.take_losses();
-  return found;
+  const std::vector<float> gradient = on_host(device, pass.gradient(chosen), pass.values());
+  return {pass.take_losses(), gradient, on_host(device, sums.data(), rows.count())};
 }
 
 TEST(LayerPass, GradientIsThatOfTheLossInEveryWay) {
@@ -195,8 +192,8 @@ TEST(StreamedOnDevice, FindsWhatTheCpuFinds) {
       config.update_bias = true;
       config.drop_ratio = 0.7;
       InMemory samples(layer);
-      const auto theirs = finetune::solve_streamed(layer.weights, layer.geometry, layer.bias, samples, {}, config,
-                                                   kernels(), {});
+      const auto theirs =
+          finetune::solve_streamed(layer.weights, layer.geometry, layer.bias, samples, {}, config, kernels(), {});
       for (const auto layout : {DeviceLayout::nchw, DeviceLayout::nhwc}) {
         DeviceConfig on;
         on.layout = layout;
@@ -287,14 +284,15 @@ TEST(Staging, HandsOutTwoPlacesInTurn) {
   Staging staging(*all[0]);
   const std::vector<float> a{1, 2}, b{3}, longer(1000, 7.0F);
   const auto put = [&](std::span<const float> x, std::span<const float> y) { return staging.put(std::array{x, y}); };
+  const auto seen = [&](const float* from, std::size_t count) { return on_host(*all[0], from, count); };
   const float* const first = put(a, b);
-  EXPECT_EQ(std::vector<float>(first, first + 3), std::vector<float>({1, 2, 3}));
+  EXPECT_EQ(seen(first, 3), std::vector<float>({1, 2, 3}));
   const float* const second = put(b, a);
-  EXPECT_EQ(std::vector<float>(second, second + 3), std::vector<float>({3, 1, 2}));
-  EXPECT_EQ(std::vector<float>(first, first + 3), std::vector<float>({1, 2, 3}));
+  EXPECT_EQ(seen(second, 3), std::vector<float>({3, 1, 2}));
+  EXPECT_EQ(seen(first, 3), std::vector<float>({1, 2, 3}));
   const float* const third = put(longer, {});
-  EXPECT_EQ(third[999], 7);
-  EXPECT_EQ(std::vector<float>(second, second + 3), std::vector<float>({3, 1, 2}));
+  EXPECT_EQ(seen(third, 1000), longer);
+  EXPECT_EQ(seen(second, 3), std::vector<float>({3, 1, 2}));
 }
 
 TEST(ShareRows, GivesWholeGroups) {

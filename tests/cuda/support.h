@@ -1,4 +1,4 @@
-// Devices for the tests: on the host there are eight, each of which is the host.
+// Devices for the tests: the host as eight of them, or GPUs, of which there may be fewer than are asked for.
 #pragma once
 
 #include "cuda/rows.h"
@@ -12,10 +12,22 @@ using finetune::kernels;
 using finetune::Layer;
 using finetune::make_layer;
 
+/// Defined by what the tests run on.
+int device_count();
+
 inline Devices devices(std::size_t count = 1, std::uint64_t budget = std::uint64_t{1} << 30) {
   Devices made;
-  for (std::size_t i = 0; i < count; ++i) made.push_back(std::make_unique<Device>(static_cast<int>(i), budget));
+  for (std::size_t i = 0; i < count; ++i)
+    made.push_back(std::make_unique<Device>(static_cast<int>(i) % device_count(), budget));
   return made;
+}
+
+template <class T>
+std::vector<T> on_host(const Device& device, const T* from, std::size_t count) {
+  std::vector<T> values(count);
+  device.stream().download(values.data(), from, count * sizeof(T));
+  device.stream().wait();
+  return values;
 }
 
 }  // namespace detent::cuda

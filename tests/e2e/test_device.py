@@ -1,5 +1,6 @@
 """--device: what is refused where there is no GPU, and that the plain binary knows nothing of CUDA."""
 
+import os
 import pathlib
 import subprocess
 
@@ -7,7 +8,7 @@ import onnx
 import onnx.numpy_helper
 import pytest
 import support
-from failures import DEVICE, USAGE, Place
+from failures import DEVICE, RESOURCE, USAGE, Place
 from support import Path
 
 ADAROUND = ["--finetune", "adaround", "--num-iterations", 10]
@@ -36,9 +37,11 @@ def test_what_is_no_device(device: str, place: Place, model: Path, data: Path) -
     place.refused(USAGE, "device", model, data, f"--device={device}")
 
 
-@pytest.mark.parametrize("option", [("--device-memory-budget", "1GiB"), ("--device-precision", "tf32"), ("--device-layout", "nhwc")])
+@pytest.mark.parametrize(
+    "option", [("--device-memory-budget", "1GiB"), ("--device-precision", "tf32"), ("--device-layout", "nhwc"), ("--pin-memory",)]
+)
 def test_options_of_gpus_need_one(option: tuple, place: Place, model: Path, data: Path) -> None:
-    place.refused(USAGE, "--device cuda:0", model, data, *option)
+    place.refused(USAGE, "--device cuda:0|runs on the CPU", model, data, "--finetune", "adaround", *option)
 
 
 def test_cpu_is_the_default(place: Place, model: Path, data: Path) -> None:
@@ -54,7 +57,8 @@ def calibrate_refused(place: Place, code: int, says: str, model: Path, data: Pat
 
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1,cuda:0"])
 def test_calibration_without_a_driver(device: str, place: Place, model: Path, data: Path, no_driver: None) -> None:
-    line = calibrate_refused(place, DEVICE, "no CUDA driver|CUDA driver does not start|sees no device", model, data, "--device", device)
+    why = "no CUDA driver|CUDA driver does not start|sees no device"
+    line = calibrate_refused(place, DEVICE, why, model, data, "--device", device)
     assert "--device cpu" in line
 
 
@@ -80,3 +84,72 @@ def test_calibration_on_a_gpu_agrees_with_the_cpus(place: Place, model: Path, da
     assert scales["cpu"].keys() == scales["cuda:0"].keys()
     for name, scale in scales["cpu"].items():
         assert scales["cuda:0"][name] == pytest.approx(scale, rel=1e-4), name
+
+
+# From here on a device that is the host: the plugin with its kernels run by the CPU, and a driver that says it has two.
+
+
+@pytest.fixture
+def on_host() -> dict:
+    plugin = os.environ.get("CUDA_ON_HOST", "")
+    if not pathlib.Path(plugin).exists():
+        pytest.skip("no plugin for the host was built (no oneDNN)")
+    return {**os.environ, "DETENT_CUDA_PLUGIN": plugin, "LD_LIBRARY_PATH": os.environ["CUDA_DRIVER"]}
+
+
+@pytest.mark.parametrize("form", ["gram", "streamed"])
+@pytest.mark.parametrize("rounding", ["adaround", "adaquant"])
+def test_finds_what_the_cpu_finds(form: str, rounding: str, place: Place, model: Path, data: Path, on_host: dict) -> None:
+    options = ["--finetune", rounding, "--form", form, "--num-iterations", 40]
+    options += ["--learning-rate", 0.1 if rounding == "adaround" else 1e-3]
+    cpu = support.quantize(model, place.out / "cpu.onnx", data, *options)
+    one = support.quantize(model, place.out / "one.onnx", data, *options, "--device", "cuda:0", env=on_host)
+    two = support.quantize(model, place.out / "two.onnx", data, *options, "--device", "cuda:0,cuda:1", env=on_host)
+    support.check_model(place.out / "one.onnx")
+    assert support.sha256(place.out / "one.onnx") == support.sha256(place.out / "two.onnx")
+    for ours, theirs in zip(one["layers"], cpu["layers"], strict=True):
+        assert ours["name"] == theirs["name"]
+        assert ours["error_after"] == pytest.approx(theirs["error_after"], rel=0.1, abs=0.02 * theirs["error_before"])
+    assert any("cuda:0" in note for note in one["notes"])
+    assert any("cuda:1" in note for note in two["notes"])
+
+
+def test_gptq_says_what_the_cpu_did(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    result = support.quantize(model, place.output, data, "--finetune", "gptq", "--device", "cuda", env=on_host)
+    assert any("GPTQ itself was solved by the CPU" in note for note in result["notes"])
+
+
+@pytest.mark.parametrize("options", [[], ["--method", "minmax"], ["--segments", 3]])
+def test_calibrates_as_the_cpu_does(options: list, place: Place, model: Path, data: Path, on_host: dict) -> None:
+    cpu = support.calibrate(model, place.out / "cpu.stats", data, "--preset", "plain")
+    device = support.calibrate(model, place.out / "device.stats", data, "--preset", "plain", "--device", "cuda:0", env=on_host)
+    plain = ["--preset", "plain", *options]
+    from_cpu = support.quantize(model, place.out / "cpu.onnx", data, *plain, "--statistics", cpu)
+    from_device = support.quantize(model, place.out / "device.onnx", data, *plain, "--statistics", device)
+    here = support.quantize(model, place.out / "here.onnx", data, *plain, "--device", "cuda:0", env=on_host)
+    assert any("calibration ran on cuda:0 (host)" in note for note in here["notes"])
+    for name, activation in from_cpu["activations"].items():
+        assert from_device["activations"][name]["scale"] == pytest.approx(activation["scale"], rel=1e-4), name
+        assert here["activations"][name]["scale"] == pytest.approx(activation["scale"], rel=1e-4), name
+
+
+def test_says_when_there_is_nothing_for_a_device(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    statistics = support.calibrate(model, place.out / "s.stats", data)
+    result = support.quantize(model, place.output, data, "--statistics", statistics, "--device", "cuda", env=on_host)
+    assert any("nothing ran on the device" in note for note in result["notes"])
+
+
+def test_memory_budget_of_a_device(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    place.environment = {**place.environment, **on_host, "TMPDIR": str(place.temporary)}
+    line = place.refused(RESOURCE, "cuda:0", model, data, *ADAROUND, "--device", "cuda:0", "--device-memory-budget", "64KiB")
+    assert "--device-memory-budget" in line
+
+
+def test_a_device_that_the_driver_does_not_have(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    place.environment = {**place.environment, **on_host, "TMPDIR": str(place.temporary)}
+    place.refused(DEVICE, "cuda:2: the CUDA driver sees 2 devices", model, data, "--device", "cuda:2")
+
+
+def test_a_driver_without_a_plugin(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    place.environment = {**place.environment, **on_host, "TMPDIR": str(place.temporary), "DETENT_CUDA_PLUGIN": "/nonexistent/p.so"}
+    place.refused(DEVICE, "/nonexistent/p.so", model, data, "--device", "cuda:0")

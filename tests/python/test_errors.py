@@ -51,6 +51,10 @@ def test_wrong_data(model, data, kind, parts):
         ({"resources": detent.Resources(memory_budget="much")}, ["much"]),
         ({"method": "best"}, ["method: 'best'", "percentile"]),
         ({"exclude_nodes": ["nowhere"]}, ["nowhere"]),
+        ({"device": "gpu"}, ["'gpu' is not a device", "cuda:0"]),
+        ({"device": {"cuda": [0], "memory": 1}}, ["device has no option 'memory'", "memory_budget"]),
+        ({"device": detent.Device(precision="int8")}, ["precision: 'int8'", "bfloat16"]),
+        ({"device": detent.Device(cuda=[], memory_budget="1GiB")}, ["--device cuda:0"]),
     ],
 )
 def test_wrong_options(model, samples, config, parts):
@@ -68,6 +72,8 @@ def test_kinds_are_pythons_own_as_well(model, samples, tmp_path):
     assert (str(again), again.hint) == (str(caught.value), caught.value.hint)
     with pytest.raises(detent.DeviceError, match="ONNX Runtime"):
         detent.quantize(model, data=samples, runtime=tmp_path / "no.so")
+    with pytest.raises(detent.DeviceError, match="CUDA driver"):
+        detent.quantize(model, data=samples, config={"device": "cuda:63"})
     with pytest.raises(detent.ResourceError, match="budget"):
         detent.quantize(model, data=samples, config={"resources": {"memory_budget": "1KiB"}})
     with pytest.raises(detent.UsageError, match="a list, not a path"):

@@ -170,7 +170,7 @@ def _tuning_takers(name: str) -> dict[str, Taker]:
         "log_period": not_needed,
         "num_workers": not_needed,
         "pin_memory": not_needed,
-        "optim_device": only("optim_device", "cpu"),
+        "optim_device": into("_device"),
         "infer_device": only("infer_device", "cpu"),
         "num_batches": only("num_batches", 1, hint="batch_size is what one step takes"),
         "output_index": only("output_index", 0),
@@ -348,6 +348,9 @@ def _take_algorithms(algorithms: Sequence[AlgoConfig], chosen: Chosen, samples: 
         for name in ("per_channel", "weight_symmetric"):
             if found.pop(f"_{name}", chosen[name]) != chosen[name]:
                 raise UsageError(f"GPTQConfig({name}) contradicts the weight's spec", "leave it out")
+        device = found.pop("_device", "cpu")
+        if device != "cpu":
+            chosen["device"] = device
         resources = chosen.setdefault("resources", {})
         for name in ("memory_level", "work_dir"):
             value = found.pop(f"_{name}", None)

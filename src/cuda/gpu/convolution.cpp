@@ -31,8 +31,8 @@ using finetune::LayerKind;
 using Dims = std::vector<int>;
 
 ConvolutionContext& context_of(Device& device) {
-  if (!device.convolutions) device.convolutions = std::make_shared<ConvolutionContext>(device);
-  return *device.convolutions;
+  if (!device.libraries().convolutions) device.libraries().convolutions = std::make_shared<ConvolutionContext>(device);
+  return *device.libraries().convolutions;
 }
 
 int narrow(std::int64_t value) {
@@ -63,8 +63,7 @@ class Tensor {
     }
     strides[1] = last ? 1 : positions;
     strides[0] = narrow(static_cast<std::int64_t>(positions) * (last ? dims[1] : channels));
-    const cudnnStatus_t status =
-        cudnnSetTensorNdDescriptor(handle_, CUDNN_DATA_FLOAT, n, dims.data(), strides.data());
+    const cudnnStatus_t status = cudnnSetTensorNdDescriptor(handle_, CUDNN_DATA_FLOAT, n, dims.data(), strides.data());
     if (status != CUDNN_STATUS_SUCCESS) cudnnDestroyTensorDescriptor(handle_);  // no destructor runs after a throw
     check(status, "describe a tensor");
   }
@@ -102,9 +101,9 @@ class Operation {
     const Dims pads = with_axes(g.pads_begin, 0, 0), strides = with_axes(g.strides, 0, 1);
     const Dims dilations = with_axes(g.dilations, 0, 1);
     check(cudnnCreateConvolutionDescriptor(&handle_), "describe a convolution");
-    cudnnStatus_t status = cudnnSetConvolutionNdDescriptor(handle_, static_cast<int>(pads.size()), pads.data(),
-                                                           strides.data(), dilations.data(), CUDNN_CROSS_CORRELATION,
-                                                           CUDNN_DATA_FLOAT);
+    cudnnStatus_t status =
+        cudnnSetConvolutionNdDescriptor(handle_, static_cast<int>(pads.size()), pads.data(), strides.data(),
+                                        dilations.data(), CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT);
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetConvolutionGroupCount(handle_, narrow(g.groups));
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetConvolutionMathType(handle_, math);
     if (status != CUDNN_STATUS_SUCCESS) cudnnDestroyConvolutionDescriptor(handle_);
@@ -125,7 +124,9 @@ template <class Found, class SizeOf>
 auto pick(const std::vector<Found>& found, cudnnMathType_t math, const char* doing, const SizeOf& size_of) {
   for (const Found& one : found) {
     if (one.status != CUDNN_STATUS_SUCCESS || one.determinism != CUDNN_DETERMINISTIC) continue;
-    const bool coarser = one.mathType != CUDNN_FMA_MATH && math == CUDNN_FMA_MATH;
+    // Others run in what the descriptor says; these only in coarser numbers.
+    const bool coarser = math == CUDNN_FMA_MATH && (one.mathType == CUDNN_TENSOR_OP_MATH ||
+                                                    one.mathType == CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
     std::size_t bytes = 0;
     if (coarser || size_of(one.algo, &bytes) != CUDNN_STATUS_SUCCESS || bytes > kConvolutionScratch) continue;
     return one.algo;
@@ -234,10 +235,10 @@ void Convolution::forward(const float* input, const float* filter, float* output
           "run a transposed convolution");
     return;
   }
-  check(cudnnConvolutionForward(c.handle, &one, p.spread.handle(), input, p.filter.handle(), filter,
-                                p.operation.handle(), p.forward, c.scratch.data(), c.scratch.size(), &zero,
-                                p.steps.handle(), output),
-        "run a convolution");
+  check(
+      cudnnConvolutionForward(c.handle, &one, p.spread.handle(), input, p.filter.handle(), filter, p.operation.handle(),
+                              p.forward, c.scratch.data(), c.scratch.size(), &zero, p.steps.handle(), output),
+      "run a convolution");
 }
 
 void Convolution::backward_filter(const float* input, const float* output_gradient, float* filter_gradient,

@@ -24,8 +24,8 @@ struct MatmulContext {
 namespace {
 
 MatmulContext& context_of(Device& device) {
-  if (!device.matmuls) device.matmuls = std::make_shared<MatmulContext>(device);
-  return *device.matmuls;
+  if (!device.libraries().matmuls) device.libraries().matmuls = std::make_shared<MatmulContext>(device);
+  return *device.libraries().matmuls;
 }
 
 /// A matrix in memory as the library sees it: `rows` of so many elements lie one after the other.

@@ -46,7 +46,7 @@ struct Matmul::Plan {
 
 Matmul::Matmul(Device& device, const Product& product, DevicePrecision precision)
     : plan_(std::make_unique<Plan>(Plan{product, precision})) {
-  if (!device.matmuls) device.matmuls = std::make_shared<MatmulContext>();
+  if (!device.libraries().matmuls) device.libraries().matmuls = std::make_shared<MatmulContext>();
 }
 Matmul::Matmul(Matmul&&) noexcept = default;
 Matmul& Matmul::operator=(Matmul&&) noexcept = default;

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Fine-tuning on a GPU beside the CPU: time, memory of the device, and each layer's error, on the same samples.
+
+  cuda_finetune.py MODEL DATA [--device cuda:0] [--finetune adaround ...] [--form gram ...] [--precision float32 tf32 bfloat16]
+                   [--num-iterations 1000] [--no-cpu] [--json FILE] [-- OPTIONS of detent quantize]
+
+Exit status 1 when a layer's error on the GPU is above the CPU's by more than --bound (0.05); 5 when there is no GPU."""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+DETENT = pathlib.Path(__file__).resolve().parents[1] / "build" / "detent"
+
+
+def quantize(args: argparse.Namespace, folder: str, options: list[str]) -> dict:
+    command = [DETENT, "quantize", args.model, "-o", f"{folder}/out.onnx", "--calibration-data", args.data, "--preset", "plain"]
+    command += ["--num-iterations", args.num_iterations, "--json", *options, *args.rest]
+    start = time.monotonic()
+    run = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        sys.stderr.write(run.stderr)
+        sys.exit(run.returncode)
+    result = json.loads(run.stdout)
+    result["wall"] = time.monotonic() - start
+    return result
+
+
+def row(name: str, result: dict, reference: dict | None) -> tuple[str, float]:
+    """A line of the table, and by how much the worst layer's error is above the reference's."""
+    solving = sum(layer["seconds"] for layer in result["layers"])
+    ratios = [layer["error_after"] / layer["error_before"] for layer in result["layers"] if layer["error_before"] > 0]
+    worst = 0.0
+    if reference is not None:
+        pairs = zip(result["layers"], reference["layers"], strict=True)
+        above = (ours["error_after"] / theirs["error_after"] - 1 for ours, theirs in pairs if theirs["error_after"] > 0)
+        worst = max(above, default=0.0)
+    took = next((note.rsplit("took ", 1)[1].split(" at")[0] for note in result["notes"] if "at the most" in note), "-")
+    mean = sum(ratios) / max(len(ratios), 1)
+    return f"| {name} | {result['wall']:.1f} | {solving:.1f} | {took} | {mean:.3f} | {100 * worst:+.1f} % |", worst
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("model")
+    p.add_argument("data")
+    p.add_argument("--device", default="cuda:0")
+    p.add_argument("--finetune", nargs="+", default=["adaround"])
+    p.add_argument("--form", nargs="+", default=["gram", "streamed"])
+    p.add_argument("--precision", nargs="+", default=["float32", "tf32", "bfloat16"])
+    p.add_argument("--num-iterations", type=int, default=1000)
+    p.add_argument("--no-cpu", action="store_true", help="no run of the CPU to compare with")
+    p.add_argument("--bound", type=float, default=0.05)
+    p.add_argument("--json")
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    args = p.parse_args(words[:cut])
+    args.rest = words[cut + 1 :]
+    print("| setting | wall s | solving s | device memory | error ÷ nearest, mean | worst layer beside the CPU |")
+    print("|---|---|---|---|---|---|")
+    results, failed = {}, False
+    with tempfile.TemporaryDirectory() as folder:
+        for rounding in args.finetune:
+            for form in args.form:
+                options = ["--finetune", rounding, "--form", form]
+                reference = None
+                if not args.no_cpu:
+                    reference = results[f"{rounding} {form} cpu"] = quantize(args, folder, options)
+                    print(row(f"{rounding} {form} cpu", reference, None)[0], flush=True)
+                for precision in args.precision:
+                    name = f"{rounding} {form} {args.device} {precision}"
+                    on = ["--device", args.device, "--device-precision", precision]
+                    found = results[name] = quantize(args, folder, options + on)
+                    text, worst = row(name, found, reference)
+                    print(text, flush=True)
+                    failed = failed or worst > args.bound
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps(results, indent=1))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
