@@ -36,7 +36,13 @@ Status cuFileHandleRegister(void** handle, Description* description) {
   return {is("refuses") || description->type != 1 ? 5027 : 0, 0};
 }
 void cuFileHandleDeregister(void* handle) { delete static_cast<int*>(handle); }
+// The descriptor may be one that only takes aligned memory.
 ssize_t cuFileRead(void* handle, void* to, std::size_t size, off_t offset, off_t in_memory) {
-  return ::pread(*static_cast<int*>(handle), static_cast<char*>(to) + in_memory, size, offset);
+  void* aligned = nullptr;
+  if (::posix_memalign(&aligned, 4096, size + 1) != 0) return -1;
+  const ssize_t n = ::pread(*static_cast<int*>(handle), aligned, size, offset);
+  if (n > 0) std::memcpy(static_cast<char*>(to) + in_memory, aligned, static_cast<std::size_t>(n));
+  std::free(aligned);
+  return n;
 }
 }
