@@ -14,7 +14,7 @@ if [ "$(. /etc/os-release; echo "${ID:-}")" = debian ]; then PACKAGES+=(chromium
 
 # `scripts/setup.sh wheel` stops at what `pip install .` needs: system packages and headers, no Python environment.
 # `scripts/setup.sh cuda` also fetches a CUDA toolkit into build/deps/cuda, where none is installed: what the plugin for GPUs
-# is built with and runs on, 0.9 GB to fetch and 1.6 GB on disk. These versions go together.
+# is built with and runs on, 0.9 GB to fetch and 1.3 GB on disk. These versions go together.
 CUDA_WHEELS=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96
   nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56)
 only=${1:-all}

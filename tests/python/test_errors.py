@@ -54,7 +54,7 @@ def test_wrong_data(model, data, kind, parts):
         ({"device": "gpu"}, ["'gpu' is not a device", "cuda:0"]),
         ({"device": {"cuda": [0], "memory": 1}}, ["device has no option 'memory'", "memory_budget"]),
         ({"device": detent.Device(precision="int8")}, ["precision: 'int8'", "bfloat16"]),
-        ({"device": detent.Device(cuda=[], memory_budget="1GiB")}, ["--device cuda:0"]),
+        ({"device": detent.Device(cuda=[], memory_budget="1GiB")}, ["give device cuda:0"]),
     ],
 )
 def test_wrong_options(model, samples, config, parts):
