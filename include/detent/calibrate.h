@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "detent/config.h"
+#include "detent/device.h"
 #include "detent/error.h"
 #include "detent/profile.h"
 #include "detent/progress.h"
@@ -36,6 +37,8 @@ struct CalibrateOptions {
   std::int64_t batch_size = 0;  // rows per run; 0: as the files have them
   int threads = 0;              // of the runtime; 0: one per core
   int workers = 1;              // samples at a time
+  /// Where the model runs and is observed: the CPU, or the first of these.
+  DeviceConfig device;
   std::optional<std::filesystem::path> profile;
   /// Takes up the stages instead of a profile of this run's own; must outlive the run.
   Profiler* profiler = nullptr;

@@ -15,6 +15,10 @@ enum class DevicePrecision { float32, tf32, bfloat16 };
 /// run to run, and with it the last bits of the sums.
 enum class DeviceLayout { automatic, nchw, nhwc };
 
+/// Whether a GPU reads stored samples past the host's memory (GPUDirect Storage). `automatic` measures; `on` is an error
+/// where it does not work; `off` goes through pinned buffers of the host. The bytes are the same.
+enum class GdsMode { automatic, on, off };
+
 struct DeviceConfig {
   /// CUDA devices by their numbers, none twice; empty: the CPU.
   std::vector<int> cuda;

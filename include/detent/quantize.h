@@ -36,7 +36,7 @@ struct QuantizeOptions {
   std::vector<TensorOverride> overrides;
   AccuracyConfig accuracy;
   FinetuneConfig finetune;
-  /// Where fine-tuning computes.
+  /// Where calibration (on the first of them) and fine-tuning compute.
   DeviceConfig device;
   /// Count and leave out NaN and infinite values instead of stopping at the first.
   bool allow_nonfinite = false;

@@ -216,6 +216,7 @@ struct Fields<CalibrateOptions> {
                                      field<&S::batch_size>("batch_size"),
                                      field<&S::threads>("threads"),
                                      field<&S::workers>("workers"),
+                                     field<&S::device>("device"),
                                      field<&S::profile>("profile"),
                                      field<&S::report>("report"),
                                      field<&S::trace>("trace"),

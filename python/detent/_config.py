@@ -182,7 +182,7 @@ class Resources(_Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Device(_Options):
-    """GPUs that fine-tuning computes on; everything else stays on the CPU."""
+    """GPUs that calibration (on the first) and fine-tuning compute on; everything else stays on the CPU."""
 
     cuda: Sequence[int] = (0,)  #: their numbers
     memory_budget: Size | None = None  #: on each of them; None: 90 % of what is free
@@ -238,7 +238,7 @@ class Config(_Options):
     threads: int | None = None  #: of the runtime: one per core
     workers: int | None = None  #: samples at a time: 1
     resources: Resources | None = None
-    device: Device | str | None = None  #: "cpu"; where fine-tuning computes
+    device: Device | str | None = None  #: "cpu"; where calibration and fine-tuning compute
 
     @classmethod
     def of(cls, config: Config | Mapping[str, Any] | None) -> Self | Config:

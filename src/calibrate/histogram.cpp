@@ -100,6 +100,16 @@ void Histogram::add_row(bool negative, int exponent, std::span<const std::uint32
   add_fine(into.data(), into.size(), counts.data());
 }
 
+void Histogram::add_table(std::span<std::uint32_t, kTable> table) {
+  // As HistogramScratch::drain() does.
+  table[0] += std::exchange(table[kNegative * kFine], 0);
+  for (std::size_t r = kTable / kFine; r-- > 0;) {
+    const auto counts = table.subspan(r * kFine).first<kFine>();
+    const bool any = std::any_of(counts.begin(), counts.end(), [](std::uint32_t count) { return count != 0; });
+    if (any) add_row(r >= kNegative, static_cast<int>(r % kNegative), counts);
+  }
+}
+
 void Histogram::merge(const Histogram& other) {
   for (std::size_t side = 0; side < sides_.size(); ++side) {
     // From the top down, so that no row is ever finer than what is added to it.

@@ -28,6 +28,8 @@ class Histogram {
   static constexpr int kFineBits = 8;
   static constexpr std::size_t kFineBins = std::size_t{1} << kFineBits;
   static constexpr int kExponents = 255;  // biased; the last one would be infinity and NaN
+  /// Counters of all values, by the leading 17 bits of the float: 256 rows of either sign.
+  static constexpr std::size_t kTable = std::size_t{512} * kFineBins;
   /// Mantissa bits of a row that lies so many octaves below the top one of its sign.
   static constexpr int bits_below(int octaves) { return octaves < 6 ? kFineBits : octaves < 12 ? 6 : 4; }
 
@@ -41,6 +43,8 @@ class Histogram {
 
   /// Adds the counts of all fine bins of a sign and biased exponent; at least one is not 0.
   void add_row(bool negative, int exponent, std::span<const std::uint32_t, kFineBins> counts);
+  /// Adds all counters of such a table, of finite values; their sum is below 2^32. -0 counts as 0.
+  void add_table(std::span<std::uint32_t, kTable> table);
   void merge(const Histogram& other);
 
   bool empty() const { return sides_[0].empty() && sides_[1].empty(); }

@@ -1,12 +1,9 @@
 #include "calibrate/observers.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
-#include "calibrate/methods.h"
 
 namespace detent::calibration {
 namespace {
@@ -48,22 +45,6 @@ void Observers::reduce(std::span<const float> values, Part& part) const {
   if (options_.histogram) part.scratch.count(finite);
 }
 
-// The parts' findings but for the histogram, which goes where it is to stay.
-Summary Observers::collect(std::size_t count, std::span<Part> parts) const {
-  Summary run;
-  run.count = count;
-  for (const auto& part : parts) {
-    run.extremes.merge(part.extremes);
-    run.nan_count += part.nan_count;
-    run.inf_count += part.inf_count;
-  }
-  if (!run.has_values()) return run;
-  run.runs = 1;
-  run.sum_of_minima.add(run.extremes.lowest());
-  run.sum_of_maxima.add(run.extremes.highest());
-  return run;
-}
-
 void Observers::receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor& parallel) {
   if (tensor.type != onnx::DataType::float32)
     throw internal_error("an observer was given a tensor that is not float32");
@@ -79,24 +60,24 @@ void Observers::receive(std::size_t tap, const exec::TensorView& tensor, const e
       reduce(values.subspan(begin, std::min(length, values.size() - begin)), parts[p]);
     });
   }
-  Summary run = collect(values.size(), parts);
-  if (!options_.allow_nonfinite && run.nan_count + run.inf_count > 0) {
-    throw bad_input(fmt::format("tensor '{}' ({}) holds {} NaN and {} infinite values for sample '{}'",
-                                values_[tap].value, values_[tap].made_by, run.nan_count, run.inf_count, sample_),
-                    "correct the sample or the model, or leave such values out with --allow-nonfinite");
+  KeyRange extremes;
+  std::uint64_t nan_count = 0, inf_count = 0;
+  for (const auto& part : parts) {
+    extremes.merge(part.extremes);
+    nan_count += part.nan_count;
+    inf_count += part.inf_count;
   }
+  Summary run = run_summary(values.size(), extremes, nan_count, inf_count);
+  check_finite(run, values_[tap], sample_, options_);
   Summary& summary = summaries_.at(tap);
   // Votes need the histogram of this run alone.
   Histogram& histogram = options_.votes ? run.histogram : summary.histogram;
   for (auto& part : parts) part.scratch.drain(histogram);
-  if (options_.votes && run.has_values() && !run.all_zero()) {
-    run.votes_8_bit[best_power_of_two(run, 8)] = 1;
-    run.votes_16_bit[best_power_of_two(run, 16)] = 1;
-  }
+  if (options_.votes) vote(run);
   summary.merge(run);
 }
 
-Statistics Observers::statistics() const {
+Statistics Observers::statistics() {
   Statistics statistics;
   for (std::size_t i = 0; i < values_.size(); ++i) statistics.tensors[values_[i].value] = summaries_[i];
   return statistics;

@@ -103,6 +103,7 @@ void add_calibrate(CLI::App& app, std::stop_token stop, const std::vector<std::s
   add_selection(*command, options.config);
   add_running(*command, {options.threads, options.workers, options.runtime});
   add_resources(*command, options.resources);
+  add_device(*command, options.device);
   add_profiling(*command, {options.profile, options.report, options.trace});
   command->add_flag("--json", args->json, "print the result as JSON")->group("Output");
   command->footer("Started by mpirun, each process takes a share of the samples; rank 0 writes.");

@@ -321,7 +321,7 @@ void add_device(CLI::App& command, DeviceConfig& device) {
   command
       .add_option_function<std::string>(
           "--device", [&device](const std::string& text) { device.cuda = parse_devices(text); },
-          "where fine-tuning computes: cpu (default), cuda:N, or several as in cuda:0,cuda:1")
+          "where calibration and fine-tuning compute: cpu (default), cuda:N, or several as in cuda:0,cuda:1")
       ->option_text("DEVICE")
       ->group(group);
   command

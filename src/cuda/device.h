@@ -24,6 +24,9 @@ struct DeviceFacts {
   std::string name;
   int multiprocessors = 0;
   std::uint64_t free_bytes = 0;
+  /// What ONNX Runtime calls those who compute there, and its memory.
+  const char* provider = "CUDAExecutionProvider";
+  const char* memory = "Cuda";
 };
 
 /// Throws device where there is none of this number, or it is too old for this library.

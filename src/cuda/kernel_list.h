@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/bfloat16.h"
+#include "cuda/observe_kernel.h"
 #include "cuda/pass_kernels.h"
 #include "cuda/patch_kernels.h"
 #include "cuda/row_kernels.h"
@@ -9,7 +10,7 @@
 
 // clang-format off
 #define DETENT_KERNELS \
-  DETENT_KERNEL(ToBfloat16) \
+  DETENT_KERNEL(ToBfloat16) DETENT_KERNEL(Observe<true>) DETENT_KERNEL(Observe<false>) \
   DETENT_KERNEL(SoftStepKernel) DETENT_KERNEL(ThroughStepKernel) DETENT_KERNEL(MovedKernel) DETENT_KERNEL(AdvanceKernel) \
   DETENT_KERNEL(DequantizeKernel) DETENT_KERNEL(ResidualKernel) DETENT_KERNEL(RowDotKernel) DETENT_KERNEL(DescentKernel) \
   DETENT_KERNEL(GatherKernel) DETENT_KERNEL(GatherOutputsKernel) DETENT_KERNEL(PickKernel) DETENT_KERNEL(RowSumsKernel) \

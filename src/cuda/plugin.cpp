@@ -1,6 +1,9 @@
 // The plugin's entries: one for each room that uses GPUs, each of that room's own version.
+#include "cuda/calibration.h"
 #include "cuda/device.h"
+#include "cuda/peaks.h"
 #include "cuda/solver.h"
+#include "cuda/storage.h"
 #include "shim/cuda_driver.h"
 
 namespace detent::cuda {
@@ -16,8 +19,21 @@ extern "C" __attribute__((visibility("default"))) const detent::shim::CudaProbe*
   return version == detent::shim::kCudaProbeVersion ? &probe : nullptr;
 }
 
+extern "C" __attribute__((visibility("default"))) const detent::calibration::CalibrationCalls* detent_cuda_calibration(
+    int version) {
+  return version == detent::calibration::kCalibrationVersion ? &detent::cuda::calibration_calls() : nullptr;
+}
+
+extern "C" __attribute__((visibility("default"))) const detent::store::StorageCalls* detent_cuda_storage(int version) {
+  return version == detent::store::kStorageVersion ? &detent::cuda::storage_calls() : nullptr;
+}
+
 extern "C" __attribute__((visibility("default"))) detent::finetune::LayerSolver* detent_cuda_solver(
     int version, const detent::DeviceConfig& config, const detent::finetune::Kernels& kernels) {
   if (version != detent::finetune::kCudaSolverVersion) return nullptr;
   return detent::cuda::make_solver(config, kernels).release();
+}
+
+extern "C" __attribute__((visibility("default"))) const detent::profile::PeaksCalls* detent_cuda_peaks(int version) {
+  return version == detent::profile::kPeaksVersion ? &detent::cuda::peaks_calls() : nullptr;
 }

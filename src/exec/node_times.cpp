@@ -23,7 +23,7 @@ std::vector<NodeTime> read_node_times(const std::filesystem::path& path) {
     name.resize(name.size() - kSuffix.size());
     const auto args = event.value("args", nlohmann::json::object());
     NodeTime time{name, args.value("op_name", ""), kMicrosecond * event.value("ts", 0.0),
-                  kMicrosecond * event.value("dur", 0.0)};
+                  kMicrosecond * event.value("dur", 0.0), args.value("provider", "")};
     const auto [it, added] = position.try_emplace(std::move(name), times.size());
     if (added) {
       times.push_back(std::move(time));

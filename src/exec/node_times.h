@@ -11,8 +11,9 @@ namespace detent::exec {
 struct NodeTime {
   std::string name;
   std::string op_type;
-  double start = 0;    // seconds since the session was made
-  double seconds = 0;  // in the last run on record
+  double start = 0;           // seconds since the session was made
+  double seconds = 0;         // in the last run on record
+  std::string provider = {};  // that ran it, as in Device::provider
 };
 
 /// In the order of the last run. Lines that are not understood are passed over.

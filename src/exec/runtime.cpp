@@ -25,7 +25,8 @@ const OrtMemoryInfo* cache_info(const OrtAllocator* self) {
 
 }  // namespace
 
-Runtime::Impl::Impl(std::string runtime_version) : version(std::move(runtime_version)) {
+Runtime::Impl::Impl(std::string runtime_version, std::string runtime_library)
+    : version(std::move(runtime_version)), library(std::move(runtime_library)) {
   // Errors come back as exceptions with the same text, so nothing is lost by not printing the log.
   env = Ort::Env(ORT_LOGGING_LEVEL_FATAL, "detent", ignore_log, nullptr);
   env.DisableTelemetryEvents();
@@ -53,7 +54,7 @@ Runtime::Runtime(const std::optional<std::filesystem::path>& library) {
                        "install a newer one (pip install --upgrade onnxruntime)");
   }
   Ort::InitApi(api);
-  impl_ = std::make_shared<Impl>(version);
+  impl_ = std::make_shared<Impl>(version, loaded.name());
 }
 
 const std::string& Runtime::version() const { return impl_->version; }

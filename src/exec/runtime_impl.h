@@ -10,10 +10,11 @@
 namespace detent::exec {
 
 struct Runtime::Impl {
-  explicit Impl(std::string runtime_version);
+  Impl(std::string runtime_version, std::string runtime_library);
   ~Impl();
 
   std::string version;
+  std::string library;  // its path, for messages
   BlockCache cache;
 
   // The runtime's view of the cache; registered with the environment so that all lean sessions use it.

@@ -8,11 +8,12 @@
 #include <functional>
 #include <map>
 #include <new>
-#include <regex>
 #include <set>
 
 #include "base/error.h"
 #include "exec/emit.h"
+#include "exec/message.h"
+#include "exec/provider.h"
 #include "exec/runtime_impl.h"
 #include "exec/tap_operator.h"
 #include "graph/index.h"
@@ -54,15 +55,6 @@ graph::ValueType value_type(const Ort::TypeInfo& info) {
   return {static_cast<onnx::DataType>(tensor.GetElementType()), std::move(dims)};
 }
 
-// The runtime's messages carry source paths and line breaks; users need one line.
-std::string one_line(const std::string& text) {
-  static const std::regex kNoise(R"((/[^\s:]*\.(cc|h|cpp):\d+\s+[^\n]*?\)\s?)|[\r\n]+)");
-  std::string line = std::regex_replace(text, kNoise, " ");
-  constexpr std::size_t kLongest = 400;
-  if (line.size() > kLongest) line = line.substr(0, kLongest) + "…";
-  return line;
-}
-
 bool is_out_of_memory(const std::string& text) {
   return text.find("bad_alloc") != std::string::npos || text.find("Failed to allocate memory") != std::string::npos;
 }
@@ -72,6 +64,7 @@ Error runtime_error(const std::string& where, const Ort::Exception& e) {
     return resource_error(fmt::format("{}: out of memory ({})", where, one_line(e.what())),
                           "give smaller samples or a smaller batch");
   }
+  if (is_device_failure(e.what())) return device_error(fmt::format("{}: ONNX Runtime: {}", where, one_line(e.what())));
   const bool too_new = std::string_view(e.what()).find("version") != std::string_view::npos;
   return bad_input(fmt::format("{}: ONNX Runtime: {}", where, one_line(e.what())),
                    too_new ? "use a newer ONNX Runtime, or save the model with an older IR or opset version" : "");
@@ -105,14 +98,37 @@ void share_owner(data::Array& output, std::span<const data::Array> inputs) {
 }  // namespace
 
 struct Session::Impl {
-  explicit Impl(bool edits) : tap(edits) {}
+  explicit Impl(const SessionOptions& given) : options(given), tap(given.edits, given.device) {}
 
+  const SessionOptions options;
   std::shared_ptr<Runtime::Impl> runtime;
-  std::stop_token stop;
   TapOperator tap;
   Ort::CustomOpDomain domain{nullptr};
   Ort::Session session{nullptr};
   std::vector<Port> inputs, outputs;
+
+  std::vector<Ort::Value> run(Ort::RunOptions& run_options, const std::vector<Ort::Value>& values) {
+    std::vector<const char*> input_names, output_names;
+    for (const auto& port : inputs) input_names.push_back(port.name.c_str());
+    for (const auto& port : outputs) output_names.push_back(port.name.c_str());
+    return session.Run(run_options, input_names.data(), values.data(), values.size(), output_names.data(),
+                       output_names.size());
+  }
+
+  // A plain run brings each output to the host.
+  void run_for_taps(Ort::RunOptions& run_options, const std::vector<Ort::Value>& values) {
+    if (options.device == nullptr) {
+      run(run_options, values);
+      return;
+    }
+    const Ort::MemoryInfo there(options.device->memory.c_str(), OrtDeviceAllocator, options.device->ordinal,
+                                OrtMemTypeDefault);
+    Ort::IoBinding binding(session);
+    for (std::size_t i = 0; i < inputs.size(); ++i) binding.BindInput(inputs[i].name.c_str(), values[i]);
+    for (const auto& port : outputs) binding.BindOutput(port.name.c_str(), there);
+    binding.SynchronizeInputs();
+    session.Run(run_options, binding);
+  }
 
   void read_ports() {
     const Ort::AllocatorWithDefaultOptions allocator;
@@ -127,14 +143,14 @@ struct Session::Impl {
 
 Session::Session(const Runtime& runtime, const std::string& model, const std::string& where,
                  const SessionOptions& options)
-    : impl_(std::make_unique<Impl>(options.edits)) {
+    : impl_(std::make_unique<Impl>(options)) {
   impl_->runtime = runtime.impl();
-  impl_->stop = options.stop;
   try {
     auto so = session_options(options);
     impl_->domain = Ort::CustomOpDomain(kTapDomain);
     impl_->domain.Add(&impl_->tap);
     so.Add(impl_->domain);
+    if (options.device != nullptr) append_provider(so, *options.device, impl_->runtime->library);
     impl_->session = Ort::Session(impl_->runtime->env, model.data(), model.size(), so);
     impl_->read_ports();
   } catch (const Ort::Exception& e) {
@@ -155,16 +171,14 @@ const std::vector<Port>& Session::outputs() const { return impl_->outputs; }
 std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const std::string& where,
                                       TapReceiver* receiver) {
   Impl& impl = *impl_;
-  if (impl.stop.stop_requested()) throw interrupted();
+  const auto& stop = impl.options.stop;
+  if (stop.stop_requested()) throw interrupted();
   Ort::RunOptions run_options;
-  const std::stop_callback terminate(impl.stop, [&] { run_options.SetTerminate(); });
-  std::vector<const char*> input_names, output_names;
-  for (const auto& port : impl.inputs) input_names.push_back(port.name.c_str());
-  for (const auto& port : impl.outputs) output_names.push_back(port.name.c_str());
+  const std::stop_callback terminate(stop, [&] { run_options.SetTerminate(); });
   const auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
-  if (inputs.size() != input_names.size()) {
+  if (inputs.size() != impl.inputs.size()) {
     throw bad_input(
-        fmt::format("{}: {} inputs were given, the model has {}", where, inputs.size(), input_names.size()));
+        fmt::format("{}: {} inputs were given, the model has {}", where, inputs.size(), impl.inputs.size()));
   }
   const TapOperator::Run tap_run(impl.tap, receiver);
   try {
@@ -175,14 +189,16 @@ std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const
                                                 array.shape.data(), array.shape.size(),
                                                 static_cast<ONNXTensorElementDataType>(array.type)));
     }
-    auto results = impl.session.Run(run_options, input_names.data(), values.data(), values.size(), output_names.data(),
-                                    output_names.size());
+    if (!impl.options.keep_results) {
+      impl.run_for_taps(run_options, values);
+      return {};
+    }
     std::vector<data::Array> out;
-    for (auto& value : results) share_owner(out.emplace_back(to_array(std::move(value))), inputs);
+    for (auto& value : impl.run(run_options, values)) share_owner(out.emplace_back(to_array(std::move(value))), inputs);
     return out;
   } catch (const Ort::Exception& e) {
     tap_run.rethrow();
-    if (impl.stop.stop_requested()) throw interrupted();
+    if (stop.stop_requested()) throw interrupted();
     throw runtime_error(where, e);
   }
 }

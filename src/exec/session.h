@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "data/sample.h"
+#include "exec/device.h"
 #include "exec/node_times.h"
 #include "exec/tap.h"
 #include "graph/values.h"
@@ -51,6 +52,11 @@ struct SessionOptions {
   std::filesystem::path record = {};
   /// Receivers change what they are handed, see TensorView::passed_on.
   bool edits = false;
+  /// Nodes run there as far as the runtime has them for it, and all taps do; inputs are copied to it. Must outlive the
+  /// session, which runs one sample at a time.
+  const Device* device = nullptr;
+  /// Without it run() returns nothing, and results never leave the device.
+  bool keep_results = true;
 };
 
 /// An input or output of a session. Dynamic dimensions are -1.
@@ -62,7 +68,7 @@ struct Port {
 class Session {
  public:
   /// `model` is a serialized model, see emit(); `where` names it in messages. Throws bad_input when the runtime refuses
-  /// the model.
+  /// the model, device when it cannot run on the device.
   Session(const Runtime& runtime, const std::string& model, const std::string& where,
           const SessionOptions& options = {});
   Session(Session&&) noexcept;
@@ -74,7 +80,8 @@ class Session {
   /// Runs once with one array for each input, in order. The results own their memory. `where` names the sample in
   /// messages; `receiver` gets the taps of this run, which must be given when the model has any. Several threads may
   /// run one session at a time: they share its weights and threads, and each result is what it would be alone. Throws
-  /// what a receiver threw, interrupted when the stop token was set, bad_input or resource when the runtime fails.
+  /// what a receiver threw, interrupted when the stop token was set, bad_input, resource or device when the runtime
+  /// fails.
   std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where,
                                TapReceiver* receiver = nullptr);
 

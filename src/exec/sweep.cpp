@@ -71,7 +71,9 @@ std::unique_ptr<Session> Branch::make_session(const graph::Segment& segment, con
     if (segment.begin == 0) part.graph.inputs = model_.graph.inputs;
   }
   if (options_.batch_invariant) make_batch_invariant(part, types_);
-  return std::make_unique<Session>(runtime_, emit(part, {taps, all, {}}), where, options_.session);
+  SessionOptions session = options_.session;
+  session.keep_results = !outputs.empty();
+  return std::make_unique<Session>(runtime_, emit(part, {taps, all, {}}), where, session);
 }
 
 Stage Branch::load(std::size_t segment, const std::string& where, const std::vector<std::string>& extra_outputs) {

@@ -40,6 +40,7 @@ class Branch;
 class DeafReceiver : public TapReceiver {
  public:
   void receive(std::size_t, const TensorView&, const ParallelFor&) override {}
+  void receive_on_device(std::size_t, const DeviceTensorView&) override {}
 };
 
 /// A segment that is loaded and ready to run.

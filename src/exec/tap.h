@@ -21,6 +21,15 @@ struct TensorView {
   std::span<std::byte> passed_on = {};
 };
 
+/// A tensor in the memory of the device that the session computes on. It is there once what the device's stream holds
+/// is done, so what reads it goes to that stream too; valid for what is put there during the call.
+struct DeviceTensorView {
+  onnx::DataType type = onnx::DataType::undefined;
+  std::span<const std::int64_t> shape;
+  const void* address = nullptr;  // not to be read by the host
+  std::size_t size = 0;           // bytes
+};
+
 /// Runs fn(0) … fn(parts-1) on the runtime's own threads and waits for all of them.
 using ParallelFor = std::function<void(std::size_t parts, const std::function<void(std::size_t)>& fn)>;
 
@@ -30,6 +39,8 @@ class TapReceiver {
   /// `tap` is the position of the value in the list of tapped values. Calls for one run come one at a time, in the
   /// thread that called Session::run(). An exception ends the run and comes out of Session::run().
   virtual void receive(std::size_t tap, const TensorView& tensor, const ParallelFor& parallel) = 0;
+  /// The same in sessions of SessionOptions::device, whose receivers must have it.
+  virtual void receive_on_device(std::size_t tap, const DeviceTensorView& tensor);
 };
 
 /// Domain and operator name of the tap in graphs handed to the runtime; `index` is its one attribute.

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <new>
 
+#include "base/error.h"
+
 namespace detent::exec {
 namespace {
 
@@ -14,6 +16,26 @@ std::size_t alias_map(int** inputs, int** outputs) {
 }
 void release_alias_map(int*, int*) {}
 
+// A tap's tensor, and where its output is to stand: there as a rule.
+struct Passed {
+  onnx::DataType type;
+  std::vector<std::int64_t> shape;
+  std::size_t size;
+  const std::byte* in;
+  std::byte* out;
+};
+
+Passed pass(const Ort::KernelContext& context) {
+  const auto input = context.GetInput(0);
+  const auto info = input.GetTensorTypeAndShapeInfo();
+  Passed passed{static_cast<onnx::DataType>(info.GetElementType()), info.GetShape(), 0, nullptr, nullptr};
+  passed.size = onnx::byte_count(passed.type, static_cast<std::int64_t>(info.GetElementCount())).value_or(0);
+  passed.in = static_cast<const std::byte*>(input.GetTensorRawData());
+  auto output = context.GetOutput(0, passed.shape.data(), passed.shape.size());
+  passed.out = static_cast<std::byte*>(output.GetTensorMutableRawData());
+  return passed;
+}
+
 struct ParallelCall {
   const std::function<void(std::size_t)>* fn;
   static void invoke(void* self, std::size_t part) { (*static_cast<ParallelCall*>(self)->fn)(part); }
@@ -21,7 +43,7 @@ struct ParallelCall {
 
 }  // namespace
 
-TapOperator::TapOperator(bool edits) {
+TapOperator::TapOperator(bool edits, const Device* device) : device_(device) {
   (edits ? OrtCustomOp::GetMayInplace : OrtCustomOp::GetAliasMap) = alias_map;
   (edits ? OrtCustomOp::ReleaseMayInplace : OrtCustomOp::ReleaseAliasMap) = release_alias_map;
 }
@@ -59,27 +81,41 @@ OrtStatusPtr TapKernel::ComputeV2(OrtKernelContext* raw_context) {
     return Ort::GetApi().CreateStatus(ORT_FAIL, "a tap was reached by a run without a receiver");
   try {
     const Ort::KernelContext context(raw_context);
-    const auto input = context.GetInput(0);
-    const auto info = input.GetTensorTypeAndShapeInfo();
-    const auto shape = info.GetShape();
-    const auto type = static_cast<onnx::DataType>(info.GetElementType());
-    const auto count = static_cast<std::int64_t>(info.GetElementCount());
-    const std::size_t size = onnx::byte_count(type, count).value_or(0);
-    const auto* in = static_cast<const std::byte*>(input.GetTensorRawData());
-    auto output = context.GetOutput(0, shape.data(), shape.size());
-    auto* out = static_cast<std::byte*>(output.GetTensorMutableRawData());
-    // The runtime keeps them apart where the input is still needed elsewhere, as at the borders of bodies.
-    if (out != in && size > 0) std::memcpy(out, in, size);
-    const ParallelFor parallel = [&](std::size_t parts, const std::function<void(std::size_t)>& fn) {
-      ParallelCall call{&fn};
-      context.ParallelFor(ParallelCall::invoke, parts, 0, &call);
-    };
-    run->receiver_->receive(index_, {type, shape, {out, size}, {out, size}}, parallel);
+    if (const Device* device = owner_.device()) {
+      hand_over_on_device(context, *run->receiver_, *device);
+    } else {
+      hand_over(context, *run->receiver_);
+    }
     return nullptr;
   } catch (...) {
     run->error_ = std::current_exception();
     return Ort::GetApi().CreateStatus(ORT_FAIL, "a tap's receiver stopped the run");
   }
+}
+
+void TapKernel::hand_over(const Ort::KernelContext& context, TapReceiver& receiver) const {
+  const auto [type, shape, size, in, out] = pass(context);
+  // The runtime keeps them apart where the input is still needed elsewhere, as at the borders of bodies.
+  if (out != in && size > 0) std::memcpy(out, in, size);
+  const ParallelFor parallel = [&](std::size_t parts, const std::function<void(std::size_t)>& fn) {
+    ParallelCall call{&fn};
+    context.ParallelFor(ParallelCall::invoke, parts, 0, &call);
+  };
+  receiver.receive(index_, {type, shape, {out, size}, {out, size}}, parallel);
+}
+
+void TapKernel::hand_over_on_device(const Ort::KernelContext& context, TapReceiver& receiver,
+                                    const Device& device) const {
+  // What the receiver puts on the device's stream would else not wait for the tensor.
+  if (context.GetGPUComputeStream() != device.stream)
+    throw internal_error("ONNX Runtime computes on another stream than it was given");
+  const auto [type, shape, size, in, out] = pass(context);
+  if (out != in && size > 0) device.copy(out, in, size);
+  receiver.receive_on_device(index_, {type, shape, out, size});
+}
+
+void TapReceiver::receive_on_device(std::size_t, const DeviceTensorView&) {
+  throw internal_error("a receiver of host tensors was given one on a device");
 }
 
 }  // namespace detent::exec

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "exec/device.h"
 #include "exec/ort.h"
 #include "exec/tap.h"
 
@@ -18,6 +19,9 @@ struct TapKernel {
   OrtStatusPtr ComputeV2(OrtKernelContext* context);
 
  private:
+  void hand_over(const Ort::KernelContext& context, TapReceiver& receiver) const;
+  void hand_over_on_device(const Ort::KernelContext& context, TapReceiver& receiver, const Device& device) const;
+
   const TapOperator& owner_;
   std::size_t index_;
 };
@@ -25,7 +29,8 @@ struct TapKernel {
 /// One per session. Input and output have the same type and share their memory (alias map {0} -> {0}); where receivers
 /// change what they get, only as far as nothing else reads the input (in-place map). There is no
 /// shape inference function: the runtime takes the shape from what the kernel gives. The runtime calls the kernels of a
-/// run in the thread that started it, which is how they find its receiver.
+/// run in the thread that started it, which is how they find its receiver. On a device, which must outlive the
+/// operator, tensors stay there.
 class TapOperator : public Ort::CustomOpBase<TapOperator, TapKernel, true> {
  public:
   /// The run of this thread: names its receiver for as long as it lives.
@@ -45,19 +50,22 @@ class TapOperator : public Ort::CustomOpBase<TapOperator, TapKernel, true> {
     std::exception_ptr error_;  // exceptions must not pass through the runtime
   };
 
-  explicit TapOperator(bool edits);
+  explicit TapOperator(bool edits, const Device* device = nullptr);
 
   const char* GetName() const { return kTapOperator; }
   std::size_t GetInputTypeCount() const { return 1; }
   std::size_t GetOutputTypeCount() const { return 1; }
   ONNXTensorElementDataType GetInputType(std::size_t) const { return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED; }
   ONNXTensorElementDataType GetOutputType(std::size_t) const { return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED; }
+  const char* GetExecutionProviderType() const { return device_ == nullptr ? nullptr : device_->provider.c_str(); }
   OrtStatusPtr CreateKernelV2(const OrtApi& api, const OrtKernelInfo* info, void** kernel) const;
 
   /// The run that the calling thread is in; nullptr outside of runs.
   Run* current() const;
+  const Device* device() const { return device_; }
 
  private:
+  const Device* device_;
   mutable std::mutex mutex_;
   std::map<std::thread::id, Run*> runs_;
 };

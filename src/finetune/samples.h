@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "finetune/patches.h"
+#include "store/resting.h"
 
 namespace detent::finetune {
 
@@ -24,6 +26,9 @@ class LayerSamples {
   virtual ~LayerSamples() = default;
   virtual std::size_t count() const = 0;
   virtual SampleRef get(std::size_t i) = 0;
+  /// Where the sample rests on disk: input, target and, if there is one, the float branch's input, in this order; nullopt
+  /// when it does not, and only get() has it. A device can then read it past the host's memory (store::DeviceReader).
+  virtual std::optional<store::RestingRecord> resting(std::size_t) const { return std::nullopt; }
   /// Tells which samples get() will be called for next, so that they can be read ahead.
   virtual void announce(std::span<const std::size_t>) {}
 };

@@ -10,6 +10,7 @@
 #include "calibrate/statistics_file.h"
 #include "data/sample.h"
 #include "onnx/model.h"
+#include "pipeline/calibration_device.h"
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
 #include "pipeline/run_directory.h"
@@ -18,6 +19,7 @@
 #include "pipeline/sweep_setup.h"
 #include "profile/profiler.h"
 #include "quantize/placement.h"
+#include "shim/cuda_driver.h"
 #include "shim/ranks.h"
 
 namespace detent {
@@ -31,6 +33,7 @@ void check_options(const CalibrateOptions& options) {
   if (options.batch_size < 0) throw usage_error("--batch-size must not be negative");
   if (options.most_common && !options.histograms)
     throw usage_error("--most-common needs histograms", "leave out --no-histogram");
+  pipeline::check_calibration_device(options.device, options.workers);
 }
 
 // Rank 0 ends with the statistics of all ranks.
@@ -79,6 +82,7 @@ nlohmann::json run_identity(const CalibrateOptions& options, const onnx::Model& 
                                  .batch_size = options.batch_size,
                                  .threads = options.threads,
                                  .spool_bfloat16 = options.resources.spool_bfloat16,
+                                 .device = options.device,
                                  .rank = ranks.rank(),
                                  .ranks = ranks.size()});
 }
@@ -100,6 +104,7 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
   check_options(options);
   pipeline::check_apart(written_files(options), data_path(options));
   pipeline::check_report_paths(options.report, options.trace);
+  shim::require_cuda(options.device.cuda);
   auto ranks = shim::Ranks::join();
   CalibrateResult result;
   result.rank = ranks.rank();
@@ -136,17 +141,22 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
   {
     const auto scope = profiler.scope(Step::calibration);
     report.collect_start = profiler.now();
-    statistics = pipeline::collect_within(options.resources, work, prepared, placement, runtime, *source,
-                                          {.histograms = options.histograms,
-                                           .votes = options.most_common,
-                                           .allow_nonfinite = options.allow_nonfinite,
-                                           .threads = options.threads,
-                                           .workers = options.workers,
-                                           .weights_at_hand = [&](const auto& names) { identity.take(names); },
-                                           .progress = options.progress,
-                                           .stop = options.stop,
-                                           .recording = reports ? &report.recording : nullptr},
-                                          sweep_notes);
+    pipeline::CollectOptions collect{.histograms = options.histograms,
+                                     .votes = options.most_common,
+                                     .allow_nonfinite = options.allow_nonfinite,
+                                     .threads = options.threads,
+                                     .workers = options.workers,
+                                     .weights_at_hand = [&](const auto& names) { identity.take(names); },
+                                     .progress = options.progress,
+                                     .stop = options.stop,
+                                     .recording = reports ? &report.recording : nullptr};
+    pipeline::DeviceCalibration device(options.device, placement.to_observe().size(), options.histograms,
+                                       work.scratch());
+    device.lend(collect);
+    statistics =
+        pipeline::collect_within(options.resources, work, prepared, placement, runtime, *source, collect, sweep_notes);
+    for (auto& note : device.notes()) sweep_notes.push_back(std::move(note));
+    if (device.use() != nullptr) report.device = {options.device, *device.use(), {}};
     report.samples_run = statistics.samples;
     statistics.model = identity.finish();
     statistics.model_name = options.model.filename().string();

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <compare>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -40,6 +41,39 @@ std::vector<calibration::Observed> observed_values(const onnx::Model& model, con
   return observed;
 }
 
+exec::SessionOptions session_options(const onnx::Model& model, const CollectOptions& options) {
+  exec::SessionOptions session{options.device == nullptr ? planning::tuning_for(model) : exec::Tuning::lean,
+                               options.threads,
+                               options.stop,
+                               options.workers > 1,
+                               {}};
+  if (options.device != nullptr) session.device = &options.device->place();
+  if (options.recording != nullptr) {
+    session.record = options.recording->directory / "runtime";
+  } else if (options.device != nullptr) {
+    session.record = options.on_device->directory / "runtime";
+  }
+  return session;
+}
+
+std::unique_ptr<calibration::Observation> make_observers(const std::vector<calibration::Observed>& observed,
+                                                         const CollectOptions& options) {
+  const calibration::ObserverOptions observing{options.histograms, options.votes, options.allow_nonfinite,
+                                               thread_count(options.threads)};
+  if (options.device == nullptr) return std::make_unique<calibration::Observers>(observed, observing);
+  return std::make_unique<calibration::DeviceObservers>(observed, observing, *options.device);
+}
+
+void add_left_on_host(const std::vector<exec::NodeTime>& nodes, const std::string& provider, OnDevice& on_device) {
+  for (const auto& node : nodes) {
+    if (node.op_type.starts_with("Memcpy")) {
+      ++on_device.copies;
+    } else if (node.provider != provider) {
+      ++on_device.nodes[node.op_type];
+    }
+  }
+}
+
 struct Item {
   std::size_t number = 0;
   std::string origin;
@@ -57,10 +91,9 @@ class Collector {
         where_(fmt::format("model '{}'", prepared.model.path.string())),
         started_(Clock::now()),
         branch_(runtime, prepared.model, prepared.types, options.cuts, options.spool,
-                {.session = {planning::tuning_for(prepared.model), options.threads, options.stop, options.workers > 1,
-                             options.recording != nullptr ? options.recording->directory / "runtime" : ""},
+                {.session = session_options(prepared.model, options),
                  .taps = placement.to_observe(),
-                 .batch_invariant = true,
+                 .batch_invariant = options.device == nullptr,
                  .name = "",
                  .inputs_of = [this](std::size_t sample) { return inputs_of(sample); }}) {}
 
@@ -86,7 +119,7 @@ class Collector {
 
  private:
   struct Worker {
-    calibration::Observers observers;
+    std::unique_ptr<calibration::Observation> observers;
     Fingerprint data;
   };
   struct Position {
@@ -144,11 +177,8 @@ class Collector {
     const double session_start = seconds_since(started_);
     auto stage = branch_.load(segment, where_);
     const auto observed = observed_values(model_, branch_.index(), stage.taps());
-    const calibration::ObserverOptions observing{options_.histograms, options_.votes, options_.allow_nonfinite,
-                                                 thread_count(options_.threads)};
     std::vector<Worker> workers;
-    for (int w = 0; w < std::max(options_.workers, 1); ++w)
-      workers.push_back({calibration::Observers(observed, observing), {}});
+    for (int w = 0; w < std::max(options_.workers, 1); ++w) workers.push_back({make_observers(observed, options_), {}});
     if (segment == 0) {
       for (std::size_t skipped = 0; skipped < from; ++skipped) source_.next();
     } else {
@@ -156,18 +186,22 @@ class Collector {
     }
     next_ = released_ = from;
     const calibration::Statistics before = state_.statistics;
-    if (options_.recording != nullptr) record(segment, stage, workers.front(), session_start);
+    if (options_.recording != nullptr || options_.device != nullptr)
+      record(segment, stage, workers.front(), session_start);
     for (bool all = false; !all;) {
       all = run_round(segment, stage, workers);
       state_.statistics = before;
       for (const auto& worker : workers) {
-        auto part = worker.observers.statistics();
+        auto part = worker.observers->statistics();
         part.data = worker.data;
         state_.statistics.merge(part);
       }
       if (!all) put_down(segment, next_);
     }
     if (segment == 0) state_.samples = next_;
+    for (const auto& worker : workers) {
+      if (options_.device != nullptr) options_.on_device->observing += worker.observers->device_work();
+    }
     if (options_.weights_at_hand) options_.weights_at_hand(branch_.weights_of(segment));
     failpoint("calibrate.segment");
     if (segment + 1 == branch_.segments()) return;
@@ -182,9 +216,13 @@ class Collector {
     SampleQueue<Item> queue([&] { return next_item(segment); }, std::nullopt);
     for (int run = 0; run < 2; ++run) step(segment, stage, queue, worker);
     queue.finish();
+    auto nodes = stage.end_recording();
+    if (options_.device != nullptr) add_left_on_host(nodes, options_.device->place().provider, *options_.on_device);
+    // Of nodes on a device the runtime's profile has the time of starting them only.
+    if (options_.recording == nullptr || options_.device != nullptr) return;
     Recording& recording = *options_.recording;
     if (segment == 0) recording.session_seconds = session_start;
-    for (auto& node : stage.end_recording()) {
+    for (auto& node : nodes) {
       node.start += session_start - recording.session_seconds;
       recording.nodes.push_back(std::move(node));
     }
@@ -225,12 +263,16 @@ class Collector {
     exec::DeafReceiver deaf;  // it was observed before
     exec::TapReceiver* receiver = &deaf;
     if (observed) {
-      worker.observers.begin_sample(item.origin);
-      receiver = &worker.observers;
+      worker.observers->begin_sample(item.origin);
+      receiver = worker.observers.get();
     }
     const auto inputs =
         item.sample ? std::span<const data::Array>(item.sample->inputs) : std::span<const data::Array>();
     stage.run(item.number, inputs, fmt::format("{}, sample '{}'", where_, item.origin), receiver);
+    if (observed) worker.observers->end_sample();
+    if (options_.device != nullptr) {
+      for (const auto& input : inputs) options_.on_device->input_bytes += input.bytes.size();
+    }
     if (observed && item.sample) worker.data += fingerprint_of(*item.sample);
     if (options_.spool != nullptr) branch_.release(segment, item.number, options_.checkpoints == nullptr);
   }

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "calibrate/device_observers.h"
 #include "calibrate/statistics.h"
 #include "data/sample.h"
 #include "detent/progress.h"
@@ -25,6 +27,15 @@ struct Recording {
   double session_seconds = 0;  // from the start of collect() to that of the first session's clock
 };
 
+/// What a calibration did on a device, and what not.
+struct OnDevice {
+  std::filesystem::path directory;           // for a working file
+  std::map<std::string, std::size_t> nodes;  // left on the CPU, by operator type; of the first run of each segment
+  std::size_t copies = 0;                    // between host and device, for them
+  calibration::DeviceWork observing = {};
+  std::uint64_t input_bytes = 0;  // of samples, which went there
+};
+
 struct CollectOptions {
   bool histograms = false;
   bool votes = false;
@@ -41,11 +52,15 @@ struct CollectOptions {
   Progress progress = {};
   std::stop_token stop = {};
   Recording* recording = nullptr;  // filled when given
+  /// The model runs and is observed there; one worker, and `on_device` is given, and filled.
+  calibration::CalibrationDevice* device = nullptr;
+  OnDevice* on_device = nullptr;
 };
 
 /// Statistics of all that the placement needs. They do not depend on workers, cuts, the order of samples, or on where
-/// an earlier process stopped. Throws what reading and running the samples throw; of several, the error of the earliest
-/// sample; bad_input when the samples are not those of the earlier process.
+/// an earlier process stopped; a device's arithmetic rounds otherwise than the CPU's, and so gives others. Throws what
+/// reading and running the samples throw; of several, the error of the earliest sample; bad_input when the samples are
+/// not those of the earlier process.
 calibration::Statistics collect(const Prepared& prepared, const quantization::Placement& placement,
                                 const exec::Runtime& runtime, data::SampleSource& source,
                                 const CollectOptions& options);

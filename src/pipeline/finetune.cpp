@@ -56,6 +56,8 @@ class StoredSamples : public finetune::LayerSamples {
             floats(arrays[1]), held};
   }
 
+  std::optional<store::RestingRecord> resting(std::size_t i) const override { return spool_.resting(lane_, i); }
+
   /// Those that are not read yet are now, each by a thread of its own.
   void announce(std::span<const std::size_t> coming) override {
     for (const std::size_t i : coming) {

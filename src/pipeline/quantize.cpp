@@ -18,6 +18,7 @@
 #include "data/sample.h"
 #include "exec/session.h"
 #include "onnx/write.h"
+#include "pipeline/calibration_device.h"
 #include "pipeline/equalize.h"
 #include "pipeline/finetune.h"
 #include "pipeline/identity.h"
@@ -142,8 +143,8 @@ class Run {
     insert_pairs(ranges);
     if (options_.finetune.rounding != Rounding::nearest) {
       finetune();
-    } else if (!options_.device.is_cpu()) {
-      result_.notes.emplace_back("nothing ran on the device: it is for fine-tuning (--finetune)");
+    } else if (!options_.device.is_cpu() && options_.statistics) {
+      result_.notes.emplace_back("nothing ran on the device: the statistics were there, and nothing is fine-tuned");
     }
     write();
     if (reports_) compare_models();
@@ -232,8 +233,14 @@ class Run {
                                      .stop = options_.stop};
     report_.recording.directory = work_->scratch();
     if (reports_) collect.recording = &report_.recording;
-    return pipeline::collect_within(options_.resources, *work_, prepared_, placement_, runtime_, *source_, collect,
-                                    result_.notes);
+    pipeline::DeviceCalibration device(options_.device, placement_.to_observe().size(), collect.histograms,
+                                       work_->scratch());
+    device.lend(collect);
+    auto statistics = pipeline::collect_within(options_.resources, *work_, prepared_, placement_, runtime_, *source_,
+                                               collect, result_.notes);
+    append(result_.notes, device.notes());
+    if (device.use() != nullptr) report_.device = {options_.device, *device.use(), {}};
+    return statistics;
   }
 
   bool may_measure_accuracy() const {
@@ -290,6 +297,8 @@ class Run {
 
   void refine(calibration::Ranges& ranges) {
     const auto scope = profiler_.scope(pipeline::kSensitivityStage);
+    if (!options_.device.is_cpu())
+      result_.notes.emplace_back("what rounding does to the results was measured on the CPU");
     const auto write = [&](const quantization::Placement& placement, const quantization::Params& params,
                            const std::filesystem::path& path) {
       onnx::Model model = prepared_.model;
@@ -338,6 +347,7 @@ class Run {
                                    .batch_size = options_.batch_size,
                                    .threads = options_.threads,
                                    .spool_bfloat16 = options_.resources.spool_bfloat16,
+                                   .device = options_.statistics ? DeviceConfig() : options_.device,
                                    .finetune = pipeline::tuning_identity(options_)});
   }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "pipeline/calibration_device.h"
 #include "pipeline/collect.h"
 #include "pipeline/tuned_layer.h"
 #include "quantize/formats.h"
@@ -38,13 +39,9 @@ void check_accuracy(const QuantizeOptions& options) {
 }
 
 void check_device(const QuantizeOptions& options) {
-  const auto& d = options.device;
-  const bool has_details =
-      d.memory_budget || d.precision != DevicePrecision::float32 || d.layout != DeviceLayout::automatic;
-  if (d.is_cpu() && has_details)
-    throw usage_error("--device-memory-budget, --device-precision and --device-layout are of GPUs",
-                      "give --device cuda:0, or leave them out");
-  if (d.is_cpu() && options.finetune.pin_memory)
+  const bool calibrates = !options.statistics;
+  check_calibration_device(options.device, calibrates ? options.workers : 1);
+  if (options.device.is_cpu() && options.finetune.pin_memory)
     throw usage_error("--pin-memory speeds up copies to a GPU, and fine-tuning runs on the CPU",
                       "leave it out: the result is the same");
 }

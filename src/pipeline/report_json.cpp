@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "base/bytes.h"
 #include "calibrate/density.h"
 #include "pipeline/run_report.h"
 #include "profile/roofline.h"
@@ -31,20 +32,69 @@ profile::Work work_of(const profile::StageTime& stage, const RunReport& report) 
   const auto samples = static_cast<double>(report.samples_run);
   work.flops = samples * static_cast<double>(report.cost->work.flops);
   work.memory_bytes = samples * static_cast<double>(report.cost->work.bytes);
+  if (report.device) {
+    const auto& use = report.device->use;
+    work.memory_bytes += static_cast<double>(use.observing.bytes);
+    work.bus_bytes = static_cast<double>(use.input_bytes + use.observing.bytes_to_host);
+    work.cpu_seconds = 0;  // the host mostly waits, busily
+  }
   return work;
+}
+
+bool is_on_device(const profile::StageTime& stage, const RunReport& report) {
+  return report.device && stage.name == profile::step_name(profile::Step::calibration);
+}
+
+// The device's peaks in place of the host's.
+profile::MachinePeaks device_peaks(const RunReport& report) {
+  profile::MachinePeaks peaks = report.machine;
+  peaks.flops_per_second = report.device->peaks.flops_per_second;
+  peaks.memory_bytes_per_second = report.device->peaks.memory_bytes_per_second;
+  peaks.bus_bytes_per_second = report.device->peaks.bus_bytes_per_second;
+  return peaks;
+}
+
+double observers_rate(const calibration::DeviceWork& observing) {
+  return observing.kernel_seconds > 0 ? static_cast<double>(observing.bytes) / observing.kernel_seconds : 0;
+}
+
+std::string device_text(const RunReport::Device& device) {
+  const auto& observing = device.use.observing;
+  const double rate = observers_rate(observing), peak = device.peaks.memory_bytes_per_second;
+  const std::string share =
+      peak > 0 ? fmt::format(" ({:.0f} % of a copy's {:.0f})", 100 * rate / peak, peak / 1e9) : "";
+  return fmt::format("the observers read {} on the GPU at {:.0f} GB/s{}, and {} of their counts came to the host",
+                     format_size(observing.bytes), rate / 1e9, share, format_size(observing.bytes_to_host));
+}
+
+json device_json(const RunReport::Device& device) {
+  const auto& observing = device.use.observing;
+  return {{"number", device.config.cuda.front()},
+          {"flops_per_second", number(device.peaks.flops_per_second)},
+          {"memory_bytes_per_second", number(device.peaks.memory_bytes_per_second)},
+          {"bus_bytes_per_second", number(device.peaks.bus_bytes_per_second)},
+          {"observers_seconds", number(observing.kernel_seconds)},
+          {"observed_bytes", observing.bytes},
+          {"observers_bytes_per_second", number(observers_rate(observing))},
+          {"bytes_to_device", device.use.input_bytes},
+          {"bytes_to_host", observing.bytes_to_host},
+          {"nodes_on_host", device.use.nodes}};
 }
 
 json stages_json(const RunReport& report, const std::vector<profile::StageTime>& times) {
   json stages = json::array();
   for (const auto& stage : times) {
     const auto work = work_of(stage, report);
-    json entry = verdict_of(work, report.machine, stage.name);
+    const bool there = is_on_device(stage, report);
+    json entry = there ? verdict_of(work, device_peaks(report), profile::kCalibrationOnGpu)
+                       : verdict_of(work, report.machine, stage.name);
     entry.update({{"name", stage.name},
                   {"start", stage.start},
                   {"seconds", stage.seconds},
                   {"peak_memory_bytes", stage.peak_memory},
-                  {"flops", work.flops},
-                  {"memory_bytes", work.memory_bytes},
+                  // The roof that is drawn is the host's.
+                  {"flops", there ? 0 : work.flops},
+                  {"memory_bytes", there ? 0 : work.memory_bytes},
                   {"disk_bytes", work.disk_bytes}});
     stages.push_back(std::move(entry));
   }
@@ -73,7 +123,8 @@ json timeline_json(const profile::Profiler& profiler) {
                       {"anonymous", p.anonymous},
                       {"disk_read", p.disk_read},
                       {"disk_written", p.disk_written},
-                      {"gpu", p.gpu_memory}});
+                      {"gpu", p.gpu_memory},
+                      {"gpu_busy", p.gpu_busy}});
   }
   return points;
 }
@@ -217,6 +268,10 @@ std::string report_json(const RunReport& report, const ReportRequest& request, c
            {"tensors", tensors_json(report, request.quantized)},
            {"plan", plan_json(report, times)},
            {"notes", request.notes}};
+  if (report.device) {
+    out["device"] = device_json(*report.device);
+    out["notes"].push_back(device_text(*report.device));
+  }
   if (report.comparison) {
     for (const auto& o : report.comparison->outputs)
       out["outputs"].push_back({{"name", o.name}, {"sqnr_db", number(o.sqnr_db)}, {"cosine", number(o.cosine)}});

@@ -62,6 +62,12 @@ void remove_all_but_progress(const fs::path& directory) {
   }
 }
 
+// As far as the statistics depend on it.
+std::string device_text(const DeviceConfig& device) {
+  if (device.is_cpu()) return "cpu";
+  return device.precision == DevicePrecision::tf32 ? "cuda, tf32" : "cuda";
+}
+
 }  // namespace
 
 nlohmann::json run_identity(const RunInputs& inputs) {
@@ -93,6 +99,7 @@ nlohmann::json run_identity(const RunInputs& inputs) {
           {"--batch-size", inputs.batch_size},
           {"--threads", inputs.threads},
           {"--spool-bfloat16", inputs.spool_bfloat16},
+          {"device", device_text(inputs.device)},
           {"fine-tuning, format or method", inputs.finetune}};
 }
 

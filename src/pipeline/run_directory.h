@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "detent/config.h"
+#include "detent/device.h"
 #include "detent/resources.h"
 #include "onnx/model.h"
 
@@ -27,6 +28,7 @@ struct RunInputs {
   std::int64_t batch_size = 0;
   int threads = 0;
   bool spool_bfloat16 = false;
+  DeviceConfig device = {};   // of calibration
   std::string finetune = {};  // all that fine-tuning depends on; empty: there is none
   int rank = 0;
   int ranks = 1;

@@ -94,6 +94,8 @@ void check_report_paths(const std::optional<std::filesystem::path>& html,
 
 void write_reports(RunReport& report, const ReportRequest& request, RunProfiler& profiler) {
   report.machine = profile::measure_machine(static_cast<int>(thread_count(request.threads)), request.work_dir);
+  if (report.device)
+    report.device->peaks = profile::measure_cuda(report.device->config.cuda.front(), report.device->config.precision);
   assign_times(report);
   if (request.html) {
     AtomicFile file(*request.html);

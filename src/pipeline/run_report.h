@@ -14,6 +14,7 @@
 #include "pipeline/prepare.h"
 #include "pipeline/run_profiler.h"
 #include "plan/calibration.h"
+#include "profile/device_peaks.h"
 #include "profile/machine.h"
 #include "profile/profiler.h"
 #include "quantize/placement.h"
@@ -44,6 +45,14 @@ struct RunReport {
   double collect_start = 0;  // by the profiler's clock
   std::optional<Comparison> comparison;
   profile::MachinePeaks machine;
+
+  /// Of a calibration on a GPU.
+  struct Device {
+    DeviceConfig config;
+    OnDevice use;
+    profile::DevicePeaks peaks;
+  };
+  std::optional<Device> device;
 };
 
 /// What is to be written, and what the page tells beside what was gathered.

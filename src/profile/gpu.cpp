@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,10 @@ enum Status : int { kSuccess = 0, kInsufficientSize = 7 };
 
 struct MemoryInfo {
   unsigned long long total, free, used;
+};
+
+struct Utilization {
+  unsigned gpu, memory;  // percent
 };
 
 struct ProcessInfo {
@@ -53,6 +58,7 @@ struct GpuMeter::Nvml {
   int (*device_at)(unsigned, Device*) = nullptr;
   int (*memory)(Device, MemoryInfo*) = nullptr;
   int (*processes)(Device, unsigned*, ProcessInfo*) = nullptr;  // may be missing
+  int (*utilization)(Device, Utilization*) = nullptr;           // may be missing
   std::vector<Device> devices;
   std::vector<ProcessInfo> buffer;
   bool sees_own_pid = false;
@@ -71,6 +77,10 @@ struct GpuMeter::Nvml {
       } catch (const Error&) {  // a driver before 2020, or one that has dropped it
       }
     }
+    try {
+      take(library, utilization, "nvmlDeviceGetUtilizationRates");
+    } catch (const Error&) {
+    }
     if (init() != kSuccess) init = nullptr;
   }
   Nvml(const Nvml&) = delete;
@@ -87,6 +97,16 @@ struct GpuMeter::Nvml {
       if (device_at(i, &device) == kSuccess) devices.push_back(device);
     }
     return !devices.empty();
+  }
+
+  unsigned busy_percent() const {
+    unsigned busiest = 0;
+    for (const Device device : devices) {
+      Utilization found{};
+      if (utilization != nullptr && utilization(device, &found) == kSuccess)
+        busiest = std::max(busiest, std::min(found.gpu, 100U));
+    }
+    return busiest;
   }
 
   /// What this process uses on `device`; nullopt when it is not listed there or the driver does not tell.
@@ -154,13 +174,14 @@ GpuMemory GpuMeter::now() {
     every_device_told = every_device_told && told;
   }
   // Not listed means not used, but only where the process would be listed under the number it knows itself by.
-  if (own > 0 || (every_device_told && nvml_->sees_own_pid)) return {own, true};
+  const unsigned busy = nvml_->busy_percent();
+  if (own > 0 || (every_device_told && nvml_->sees_own_pid)) return {own, true, busy};
   std::uint64_t used = 0;
   for (const Device device : nvml_->devices) {
     MemoryInfo info{};
     if (nvml_->memory(device, &info) == kSuccess) used += info.used;
   }
-  return {used, false};
+  return {used, false, busy};
 }
 
 }  // namespace detent::profile

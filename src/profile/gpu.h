@@ -14,6 +14,9 @@ struct GpuMemory {
   /// False: used by all programs on all devices that this machine or container shows. That is the answer where the
   /// driver does not tell which process uses what, and in a container where it tells by numbers of the host.
   bool of_this_process = false;
+  /// Percent of the last moments (up to a second) in which a kernel ran on the busiest device, whoever's it was; 0
+  /// where the driver does not tell.
+  unsigned busy_percent = 0;
 };
 
 /// Reads the GPU memory of this process, or of the devices, again and again. Move-only; calls come from one thread at

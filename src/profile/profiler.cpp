@@ -114,7 +114,8 @@ void Profiler::note(const Reading& reading) {
                  .anonymous = memory.anonymous,
                  .disk_read = reading.disk.read,
                  .disk_written = reading.disk.written,
-                 .gpu_memory = gpu_memory_to_note_});
+                 .gpu_memory = gpu_memory_to_note_,
+                 .gpu_busy = gpu_busy_});
   gpu_memory_to_note_ = gpu_memory_.value_or(0);
 }
 
@@ -217,6 +218,7 @@ void Profiler::read_gpu() {
     gpu_memory_to_note_ = 0;
   }
   gpu_memory_ = memory.bytes;
+  gpu_busy_ = memory.busy_percent;
   gpu_memory_to_note_ = std::max(gpu_memory_to_note_, memory.bytes);
   peak_gpu_memory_ = std::max(peak_gpu_memory_.value_or(0), memory.bytes);
 }

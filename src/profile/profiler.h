@@ -130,6 +130,7 @@ class Profiler {
   std::vector<TraceSpan> spans_;
   std::optional<std::uint64_t> gpu_memory_;
   std::uint64_t gpu_memory_to_note_ = 0;  // the largest since the last point of the timeline
+  unsigned gpu_busy_ = 0;                 // at the last reading
   std::optional<std::uint64_t> peak_gpu_memory_;
   bool gpu_memory_is_own_ = false;
   std::optional<Summary> final_;

@@ -15,10 +15,11 @@ double share_of(double amount, double peak, double seconds) {
 }
 
 /// Stages in which the same options help.
-enum class Kind { samples, reading, writing, model, other };
+enum class Kind { samples, device, reading, writing, model, other };
 
 Kind kind_of(std::string_view stage) {
   if (stage == "Calibration") return Kind::samples;
+  if (stage == kCalibrationOnGpu) return Kind::device;
   if (stage == "Pre-process" || stage == "Float Model Validation" || stage == "Model Loaded") return Kind::reading;
   if (stage == "Post-process" || stage == "Model Caching") return Kind::writing;
   if (stage.starts_with("Quantization")) return Kind::model;
@@ -45,6 +46,23 @@ std::string_view advice_on_samples(Bound bound, bool busy) {
     case Bound::waiting:
       return "Nothing is used to the full, threads wait for one another: more --workers run samples side by side, and "
              "a larger --batch-size gives each run of the model more to do.";
+  }
+  return {};
+}
+
+std::string_view advice_on_device(Bound bound) {
+  switch (bound) {
+    case Bound::compute:
+      return "The GPU's arithmetic sets the pace: --device-precision tf32 multiplies faster, --samples takes fewer "
+             "samples.";
+    case Bound::memory:
+      return "The GPU's memory sets the pace: a larger --batch-size reads the weights once for more rows.";
+    case Bound::disk:
+      return "The disk sets the pace: put the samples and --work-dir on a faster one, or take fewer with --samples.";
+    case Bound::transfer:
+      return "Copies between host and device set the pace: a larger --batch-size makes fewer and larger ones.";
+    case Bound::waiting:
+      return "The GPU waits for the host: a larger --batch-size gives each run of the model more to do.";
   }
   return {};
 }
@@ -82,6 +100,7 @@ std::string_view advice_on_other(Bound bound) {
 std::string_view advice_for(Bound bound, std::string_view stage, bool busy, bool idle) {
   switch (kind_of(stage)) {
     case Kind::samples: return advice_on_samples(bound, busy);
+    case Kind::device: return advice_on_device(bound);
     case Kind::reading: return bound == Bound::waiting && !idle ? kModelAlone : advice_on_reading(bound);
     case Kind::writing: return bound == Bound::waiting && !idle ? kModelAlone : advice_on_writing(bound);
     case Kind::model: return kModelAlone;

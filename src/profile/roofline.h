@@ -36,6 +36,9 @@ constexpr double kLeastShare = 0.25;
 /// With this share of the threads' time spent on the processor nobody waits, whatever the work is.
 constexpr double kBusyShare = 0.7;
 
+/// The name by which judge() knows the stage "Calibration" of a run on a GPU.
+inline constexpr std::string_view kCalibrationOnGpu = "Calibration on a GPU";
+
 /// Each resource needs at least its amount divided by its peak; the one that needs the largest part of the stage's time
 /// is the bound. When none needs a quarter of it, the bound is compute if the processor was busy all the same (with
 /// other work than arithmetic on float32), else waiting. `stage` is a name as in the profile; it only chooses the

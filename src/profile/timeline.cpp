@@ -13,6 +13,7 @@ void merge(TimelinePoint& into, const TimelinePoint& later) {
   into.disk_read = later.disk_read;
   into.disk_written = later.disk_written;
   into.gpu_memory = std::max(into.gpu_memory, later.gpu_memory);
+  into.gpu_busy = std::max(into.gpu_busy, later.gpu_busy);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ struct TimelinePoint {
   std::uint64_t disk_read = 0;
   std::uint64_t disk_written = 0;
   std::uint64_t gpu_memory = 0;  // 0 where no GPU is measured
+  unsigned gpu_busy = 0;         // percent, see GpuMemory; the largest in between
 };
 
 /// Points evenly spread over the time: at most one for each step, and the step doubles whenever there are too many.

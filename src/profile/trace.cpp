@@ -104,6 +104,8 @@ class Trace {
       if (gpu) {
         add(point.time, R"({{"ph":"C","pid":1,"ts":{:.3f},"name":"{}","args":{{"used":{:.3f}}}}})",
             microseconds(point.time), "GPU memory (MB)", mb(point.gpu_memory));
+        add(point.time, R"({{"ph":"C","pid":1,"ts":{:.3f},"name":"{}","args":{{"busy":{}}}}})",
+            microseconds(point.time), "GPU (%)", point.gpu_busy);
       }
       // A rate is drawn from its event on, so it goes with the point where the time it is for begins.
       const TimelinePoint& next = points[std::min(i + 1, points.size() - 1)];

@@ -1,11 +1,14 @@
 #include "store/record_format.h"
 
+#include <fcntl.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "base/file.h"
 #include "store/bfloat16.h"
 
 namespace detent::store {
@@ -189,6 +192,24 @@ std::optional<RecordHeader> read_header(std::span<const std::byte> bytes, std::u
     header.arrays.push_back(std::move(*stored));
   }
   return header;
+}
+
+std::optional<RestingRecord> read_resting(const std::filesystem::path& path, std::size_t sample, const Extent& extent) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::vector<std::byte> bytes(extent.header_size);
+  const auto size = static_cast<ssize_t>(bytes.size());
+  if (!file.valid() || ::pread(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(extent.offset)) != size)
+    return std::nullopt;
+  const auto header = read_header(bytes, extent.offset);
+  if (!header || header->sample != sample || header->extent.size != extent.size) return std::nullopt;
+  RestingRecord resting{
+      path, extent.offset + extent.header_size, extent.size - extent.header_size, header->payload_hash, {}};
+  for (std::size_t i = 0; i < header->arrays.size(); ++i) {
+    const auto& stored = header->arrays[i];
+    resting.parts.push_back(
+        {stored.array.type, stored.array.shape, header->begins[i], header->sizes[i], stored.narrowed});
+  }
+  return resting;
 }
 
 Record to_record(const RecordHeader& header, const std::shared_ptr<const AlignedBuffer>& buffer) {

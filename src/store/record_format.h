@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,6 +11,7 @@
 
 #include "data/sample.h"
 #include "store/aligned_buffer.h"
+#include "store/resting.h"
 #include "store/spool.h"
 
 namespace detent::store {
@@ -64,6 +66,9 @@ std::optional<std::uint64_t> header_size(std::span<const std::byte> block) noexc
 
 /// The header that is all of `bytes` and stands at `offset` of its file; nullopt when it is damaged.
 std::optional<RecordHeader> read_header(std::span<const std::byte> bytes, std::uint64_t offset);
+
+/// Where the arrays of a record stand in its file; nullopt when its header cannot be read or is not this record's.
+std::optional<RestingRecord> read_resting(const std::filesystem::path& file, std::size_t sample, const Extent& extent);
 
 /// The arrays of a record that was read whole into `buffer`, which they keep alive.
 Record to_record(const RecordHeader& header, const std::shared_ptr<const AlignedBuffer>& buffer);

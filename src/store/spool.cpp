@@ -352,6 +352,19 @@ void Spool::put(Lane lane, std::size_t sample, Record record) { impl_->put(lane,
 
 std::optional<Record> Spool::get(Lane lane, std::size_t sample) { return impl_->get(lane, sample); }
 
+std::optional<RestingRecord> Spool::resting(Lane lane, std::size_t sample) const {
+  std::shared_ptr<LaneFile> file;
+  Extent extent;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    const Entry* const entry = impl_->find(lane, sample);
+    if (entry == nullptr || !entry->on_disk()) return std::nullopt;
+    file = impl_->lanes[lane].file;
+    extent = entry->extent;
+  }
+  return read_resting(file->path(), sample, extent);
+}
+
 void Spool::announce(std::vector<Lane> lanes, std::size_t first, std::size_t end) {
   const std::lock_guard lock(impl_->mutex);
   impl_->announcement = Announcement(std::move(lanes), first, end);

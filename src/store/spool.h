@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "data/sample.h"
+#include "store/resting.h"
 
 namespace detent::store {
 
@@ -75,6 +76,9 @@ class Spool {
   /// The record, with its checksum verified; nullopt when it is not there or damaged (damaged ones are forgotten, and
   /// counted in `damaged`).
   std::optional<Record> get(Lane lane, std::size_t sample);
+
+  /// Where the record rests on disk, with its header verified; nullopt when it is not there, damaged, or on its way.
+  std::optional<RestingRecord> resting(Lane lane, std::size_t sample) const;
 
   /// Tells that get() will be called for samples `first`, `first`+1, … `end`-1 of these lanes in this order, so that up
   /// to SpoolOptions::prefetch samples are read ahead of the latest get(). Replaces what was announced before.

@@ -4,6 +4,8 @@ import os
 import pathlib
 import subprocess
 
+import onnx
+import onnx.numpy_helper
 import pytest
 import support
 from failures import DEVICE, RESOURCE, USAGE, Place
@@ -49,6 +51,41 @@ def test_cpu_is_the_default(place: Place, model: Path, data: Path) -> None:
     assert support.sha256(plain) == support.sha256(named)
 
 
+def calibrate_refused(place: Place, code: int, says: str, model: Path, data: Path, *options: object) -> str:
+    return place.refuses(code, says, "calibrate", model, "-o", place.out / "s.stats", "--calibration-data", data, *options)
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:1,cuda:0"])
+def test_calibration_without_a_driver(device: str, place: Place, model: Path, data: Path, no_driver: None) -> None:
+    why = "no CUDA driver|CUDA driver does not start|sees no device"
+    line = calibrate_refused(place, DEVICE, why, model, data, "--device", device)
+    assert "--device cpu" in line
+
+
+def test_calibration_on_a_device_takes_one_sample_at_a_time(place: Place, model: Path, data: Path) -> None:
+    calibrate_refused(place, USAGE, "one sample at a time", model, data, "--device", "cuda:0", "--workers", 2)
+    place.refused(USAGE, "one sample at a time", model, data, "--device", "cuda:0", "--workers", 2)
+
+
+def test_calibration_with_options_of_gpus_needs_one(place: Place, model: Path, data: Path) -> None:
+    calibrate_refused(place, USAGE, "--device cuda:0", model, data, "--device-memory-budget", "1GiB")
+
+
+def test_calibration_on_a_gpu_agrees_with_the_cpus(place: Place, model: Path, data: Path) -> None:
+    """Ranges within the rounding of another order of additions. Needs an ONNX Runtime with CUDA in DETENT_ONNXRUNTIME."""
+    if not pathlib.Path("/dev/nvidiactl").exists():
+        pytest.skip("no CUDA driver (/dev/nvidiactl)")
+    scales = {}
+    for device in ("cpu", "cuda:0"):
+        output = place.out / f"{device[:3]}.onnx"
+        support.quantize(model, output, data, "--preset", "plain", "--device", device)
+        found = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(output).graph.initializer}
+        scales[device] = {name: float(scale) for name, scale in found.items() if name.endswith("_scale") and scale.ndim == 0}
+    assert scales["cpu"].keys() == scales["cuda:0"].keys()
+    for name, scale in scales["cpu"].items():
+        assert scales["cuda:0"][name] == pytest.approx(scale, rel=1e-4), name
+
+
 # From here on a device that is the host: the plugin with its kernels run by the CPU, and a driver that says it has two.
 
 
@@ -65,6 +102,8 @@ def on_host() -> dict:
 def test_finds_what_the_cpu_finds(form: str, rounding: str, place: Place, model: Path, data: Path, on_host: dict) -> None:
     options = ["--finetune", rounding, "--form", form, "--num-iterations", 40]
     options += ["--learning-rate", 0.1 if rounding == "adaround" else 1e-3]
+    # Calibration apart: on a device it rounds otherwise, and gives another problem to solve.
+    options += ["--statistics", support.calibrate(model, place.out / "s.stats", data)]
     cpu = support.quantize(model, place.out / "cpu.onnx", data, *options)
     one = support.quantize(model, place.out / "one.onnx", data, *options, "--device", "cuda:0", env=on_host)
     two = support.quantize(model, place.out / "two.onnx", data, *options, "--device", "cuda:0,cuda:1", env=on_host)
@@ -82,9 +121,24 @@ def test_gptq_says_what_the_cpu_did(place: Place, model: Path, data: Path, on_ho
     assert any("GPTQ itself was solved by the CPU" in note for note in result["notes"])
 
 
+@pytest.mark.parametrize("options", [[], ["--method", "minmax"], ["--segments", 3]])
+def test_calibrates_as_the_cpu_does(options: list, place: Place, model: Path, data: Path, on_host: dict) -> None:
+    cpu = support.calibrate(model, place.out / "cpu.stats", data, "--preset", "plain")
+    device = support.calibrate(model, place.out / "device.stats", data, "--preset", "plain", "--device", "cuda:0", env=on_host)
+    plain = ["--preset", "plain", *options]
+    from_cpu = support.quantize(model, place.out / "cpu.onnx", data, *plain, "--statistics", cpu)
+    from_device = support.quantize(model, place.out / "device.onnx", data, *plain, "--statistics", device)
+    here = support.quantize(model, place.out / "here.onnx", data, *plain, "--device", "cuda:0", env=on_host)
+    assert any("calibration ran on cuda:0 (host)" in note for note in here["notes"])
+    for name, activation in from_cpu["activations"].items():
+        assert from_device["activations"][name]["scale"] == pytest.approx(activation["scale"], rel=1e-4), name
+        assert here["activations"][name]["scale"] == pytest.approx(activation["scale"], rel=1e-4), name
+
+
 def test_says_when_there_is_nothing_for_a_device(place: Place, model: Path, data: Path, on_host: dict) -> None:
-    result = support.quantize(model, place.output, data, "--device", "cuda", env=on_host)
-    assert any("--finetune" in note for note in result["notes"])
+    statistics = support.calibrate(model, place.out / "s.stats", data)
+    result = support.quantize(model, place.output, data, "--statistics", statistics, "--device", "cuda", env=on_host)
+    assert any("nothing ran on the device" in note for note in result["notes"])
 
 
 def test_memory_budget_of_a_device(place: Place, model: Path, data: Path, on_host: dict) -> None:

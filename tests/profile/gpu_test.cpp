@@ -26,8 +26,8 @@ class Gpu : public ::testing::Test {
  protected:
   static void set(const char* name, const char* value) { ::setenv(name, value, 1); }
   void TearDown() override {
-    for (const char* name :
-         {"FAKE_NVML_INIT", "FAKE_NVML_DEVICES", "FAKE_NVML_SELF", "FAKE_NVML_OTHERS", "FAKE_NVML_STATUS"}) {
+    for (const char* name : {"FAKE_NVML_INIT", "FAKE_NVML_DEVICES", "FAKE_NVML_SELF", "FAKE_NVML_OTHERS",
+                             "FAKE_NVML_STATUS", "FAKE_NVML_BUSY"}) {
       ::unsetenv(name);
     }
   }
@@ -47,6 +47,18 @@ class Gpu : public ::testing::Test {
 TEST_F(Gpu, NoLibraryNoMeter) {
   EXPECT_FALSE(GpuMeter::open({.library = "libnot-there.so.1", .sees_own_pid = {}}));
   EXPECT_FALSE(GpuMeter::open({.library = "libc.so.6", .sees_own_pid = {}}));  // some other library
+}
+
+TEST_F(Gpu, TheBusiestDeviceCounts) {
+  set("FAKE_NVML_DEVICES", "3");
+  EXPECT_EQ(reading().busy_percent, 0U);
+  set("FAKE_NVML_BUSY", "90");
+  EXPECT_EQ(reading().busy_percent, 90U);
+  Profiler profiler({.yaml = {}, .sample = false, .gpu = fake()});
+  profiler.checkpoint("x");
+  unsigned busy = 0;
+  for (const TimelinePoint& point : profiler.timeline()) busy = std::max(busy, point.gpu_busy);
+  EXPECT_EQ(busy, 90U);
 }
 
 TEST_F(Gpu, NoDeviceNoMeter) {

@@ -16,7 +16,11 @@ DeviceFacts facts_of(int number) {
   }
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "tell its memory");
-  return {properties.name, properties.multiProcessorCount, free};
+  DeviceFacts facts;
+  facts.name = properties.name;
+  facts.multiprocessors = properties.multiProcessorCount;
+  facts.free_bytes = free;
+  return facts;
 }
 
 void make_current(int number) { check(cudaSetDevice(number), "be used"); }

@@ -40,7 +40,7 @@ int device_count();  // for the tests
 
 DeviceFacts facts_of(int number) {
   make_current(number);
-  return {"host", 4, std::uint64_t{2} << 30};
+  return {"host", 4, std::uint64_t{2} << 30, "CPUExecutionProvider", "Cpu"};
 }
 int device_count() { return 8; }
 

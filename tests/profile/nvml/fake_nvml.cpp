@@ -3,6 +3,7 @@
 //   FAKE_NVML_DEVICES  number of devices (default 1); device i has (i + 1) * 1000 MiB in use
 //   FAKE_NVML_SELF     MiB that this process uses on each device; "na": listed without a figure; unset: not listed
 //   FAKE_NVML_OTHERS   number of other processes that come first in the list
+//   FAKE_NVML_BUSY     percent that device 0 is busy; each further one is half as busy (default 0)
 //   FAKE_NVML_STATUS   what the list of processes returns (default 0)
 // fake_nvml_use(n) takes the place of FAKE_NVML_SELF while other threads ask, until fake_nvml_use(-1).
 #include <unistd.h>
@@ -65,6 +66,14 @@ int nvmlDeviceGetMemoryInfo(void* device, MemoryInfo* info) {
   info->total = 100000 * kMiB;
   info->used = reinterpret_cast<std::uintptr_t>(device) * 1000 * kMiB;
   info->free = info->total - info->used;
+  return 0;
+}
+
+struct Utilization {
+  unsigned gpu, memory;
+};
+int nvmlDeviceGetUtilizationRates(void* device, Utilization* rates) {
+  *rates = {setting("FAKE_NVML_BUSY", 0) / static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(device)), 1};
   return 0;
 }
 

@@ -1,0 +1,125 @@
+// How fast records of the spool come into a GPU's memory, by each way, beside the disk alone.
+//   bench_device_reads DIRECTORY [DEVICE] [RECORD_MIB] [RECORDS]
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "shim/cuda_driver.h"
+#include "store/aligned_buffer.h"
+#include "store/bounce.h"
+#include "store/open_device.h"
+#include "store/spool.h"
+
+namespace {
+
+using namespace detent;
+using Clock = std::chrono::steady_clock;
+using Records = std::vector<store::RestingRecord>;
+
+/// Takes what is read and copies it nowhere.
+class NoDevice : public store::BounceBuffers {
+ public:
+  std::span<std::byte> slot(std::size_t number) override { return memory_.bytes().subspan(number * kPiece, kPiece); }
+  void upload(std::size_t, std::size_t, void*) override {}
+  void wait(std::size_t) override {}
+
+ private:
+  store::AlignedBuffer memory_{kPiece * kSlots};
+};
+
+Records write_records(store::Spool& spool, std::size_t size, std::size_t count) {
+  const auto lane = spool.open("bench");
+  std::mt19937_64 random(1);
+  for (std::size_t i = 0; i < count; ++i) {
+    auto words = std::make_shared<std::vector<std::uint64_t>>(size / sizeof(std::uint64_t));
+    for (auto& word : *words) word = random();
+    spool.put(lane, i,
+              {{onnx::DataType::uint8, {static_cast<std::int64_t>(size)}, std::as_bytes(std::span(*words)), words}});
+  }
+  spool.sync();
+  Records records;
+  for (std::size_t i = 0; i < count; ++i) records.push_back(spool.resting(lane, i).value());
+  return records;
+}
+
+/// Gigabytes a second, the median of three turns.
+double rate_of(const Records& records, const std::function<void(const store::RestingRecord&)>& read) {
+  std::vector<double> rates;
+  for (int turn = 0; turn < 3; ++turn) {
+    const UniqueFd file(::open(records.front().file.c_str(), O_RDONLY | O_CLOEXEC));
+    ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+    double bytes = 0;
+    const auto begin = Clock::now();
+    for (const auto& record : records) {
+      read(record);
+      bytes += static_cast<double>(record.size);
+    }
+    rates.push_back(bytes / std::chrono::duration<double>(Clock::now() - begin).count() / 1e9);
+  }
+  std::nth_element(rates.begin(), rates.begin() + 1, rates.end());
+  return rates[1];
+}
+
+void measure_host(const Records& records) {
+  NoDevice nowhere;
+  for (const auto access : {store::DiskAccess::uring, store::DiskAccess::direct, store::DiskAccess::buffered}) {
+    try {
+      store::BounceReader reader(access, nowhere);
+      const double rate = rate_of(records, [&](const auto& record) { reader.read(record, nullptr); });
+      fmt::print("host alone, {:<40} {:6.2f} GB/s\n", store::name_of(access), rate);
+    } catch (const Error& e) {
+      fmt::print("host alone, {:<40} {}\n", store::name_of(access), e.what());
+    }
+  }
+}
+
+void measure_device(const Records& records, int device, const std::filesystem::path& directory) {
+  for (const auto& [mode, name] : {std::pair{GdsMode::off, "off"}, {GdsMode::on, "on"}, {GdsMode::automatic, "auto"}}) {
+    try {
+      const auto storage = store::open_cuda_storage(device, mode, directory);
+      void* const to = storage->memory(records.front().size);
+      const double rate = rate_of(records, [&](const auto& record) { storage->read(record, to); });
+      fmt::print("gds {:<4} {:<43} {:6.2f} GB/s   ({})\n", name, storage->route().name(), rate,
+                 storage->route().reason);
+    } catch (const Error& e) {
+      fmt::print("gds {:<4} {}\n", name, e.what());
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    fmt::print(stderr, "usage: bench_device_reads DIRECTORY [DEVICE] [RECORD_MIB] [RECORDS]\n");
+    return 2;
+  }
+  const auto number = [&](int position, long otherwise) {
+    return argc > position ? std::atol(argv[position]) : otherwise;
+  };
+  try {
+    const TempDir folder(argv[1]);
+    store::SpoolOptions options;
+    options.directory = folder.path();
+    options.residency = store::Residency::disk;
+    store::Spool spool(options);
+    const auto records =
+        write_records(spool, static_cast<std::size_t>(number(3, 64)) << 20, static_cast<std::size_t>(number(4, 64)));
+    measure_host(records);
+    const int device = static_cast<int>(number(2, 0));
+    shim::require_cuda({device});
+    measure_device(records, device, folder.path());
+  } catch (const Error& e) {
+    fmt::print(stderr, "{}; {}\n", e.what(), e.hint());
+    return 1;
+  }
+}

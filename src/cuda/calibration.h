@@ -1,0 +1,10 @@
+// What the plugin offers to calibrate/.
+#pragma once
+
+#include "calibrate/open_device.h"
+
+namespace detent::cuda {
+
+const calibration::CalibrationCalls& calibration_calls();
+
+}  // namespace detent::cuda

@@ -1,0 +1,98 @@
+#include "shim/cufile.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+
+#include "base/file.h"
+
+namespace detent::shim {
+namespace {
+
+class CuFileTest : public testing::Test {
+ protected:
+  CuFileTest() {
+    places_.library = FAKE_CUFILE_LIBRARY;
+    places_.driver = FAKE_CUDA;
+    places_.modules = folder_.path() / "modules";
+    places_.patience = std::chrono::milliseconds(100);
+    std::ofstream(places_.modules) << "nvidia 1 0 - Live 0x0\nnvidia_fs 323584 0 - Live 0x0\n";
+  }
+  ~CuFileTest() override {
+    for (const char* variable : {"FAKE_CUFILE", "FAKE_CUDA_DEVICES", "CUFILE_FORCE_COMPAT_MODE"}) ::unsetenv(variable);
+  }
+  std::string refusal() {
+    std::string why;
+    const auto library = CuFile::open(why, places_);
+    EXPECT_EQ(library == nullptr, !why.empty()) << why;
+    return why;
+  }
+
+  TempDir folder_;
+  CuFilePlaces places_;
+};
+
+TEST_F(CuFileTest, NeedsADevice) {
+  places_.driver = "libdetent_no_such_driver.so.1";
+  EXPECT_NE(refusal().find("no CUDA driver"), std::string::npos) << refusal();
+  places_.driver = FAKE_CUDA;
+  ::setenv("FAKE_CUDA_DEVICES", "0", 1);
+  EXPECT_EQ(refusal(), "the CUDA driver sees no device");
+}
+
+TEST_F(CuFileTest, NeedsItsKernelModule) {
+  std::ofstream(places_.modules) << "nvidia 1 0 - Live 0x0\nnot_nvidia_fs 1 0 - Live 0x0\n";
+  EXPECT_EQ(refusal(), "the kernel module nvidia-fs is not loaded");
+  places_.modules = folder_.path() / "none";
+  EXPECT_NE(refusal().find("cannot be read"), std::string::npos) << refusal();
+}
+
+TEST_F(CuFileTest, NeedsTheLibrary) {
+  places_.library = "libdetent_no_such_cufile.so.0";
+  EXPECT_NE(refusal().find("cuFile cannot be loaded (libdetent_no_such_cufile.so.0"), std::string::npos) << refusal();
+  places_.library = "libc.so.6";
+  EXPECT_NE(refusal().find("is too old, or no cuFile"), std::string::npos) << refusal();
+}
+
+TEST_F(CuFileTest, MustReadPastTheHost) {
+  ::setenv("CUFILE_FORCE_COMPAT_MODE", "true", 1);
+  EXPECT_NE(refusal().find("CUFILE_FORCE_COMPAT_MODE"), std::string::npos) << refusal();
+  ::unsetenv("CUFILE_FORCE_COMPAT_MODE");
+  ::setenv("FAKE_CUFILE", "compat", 1);
+  EXPECT_EQ(refusal(), "cuFile cannot be kept from reading through the host's memory");
+}
+
+TEST_F(CuFileTest, MustOpenInTime) {
+  ::setenv("FAKE_CUFILE", "fails", 1);
+  EXPECT_EQ(refusal(), "cuFile's driver does not open (error 5001, CUDA 0)");
+  ::setenv("FAKE_CUFILE", "sleeps", 1);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(refusal(), "cuFile's driver did not open within 0.1 s");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST_F(CuFileTest, ReadsPartsOfFiles) {
+  std::ofstream(folder_.path() / "data") << "0123456789";
+  const UniqueFd file(::open((folder_.path() / "data").c_str(), O_RDONLY | O_CLOEXEC));
+  std::string why;
+  const auto library = CuFile::open(why, places_);
+  ASSERT_NE(library, nullptr) << why;
+  const auto known = library->file(file.get(), why);
+  ASSERT_NE(known, nullptr) << why;
+  std::array<char, 4> to{};
+  EXPECT_EQ(known->read(to.data(), to.size(), 3), 4);
+  EXPECT_EQ(std::string(to.data(), to.size()), "3456");
+  EXPECT_EQ(known->read(to.data(), to.size(), 8), 2) << "the file ends there";
+  EXPECT_EQ(CuFile::reason(-EIO), "Input/output error");
+  EXPECT_EQ(CuFile::reason(-5030), "cuFile's error 5030");
+  ::setenv("FAKE_CUFILE", "refuses", 1);
+  EXPECT_EQ(library->file(file.get(), why), nullptr);
+  EXPECT_EQ(why, "cuFile does not take files of this file system (error 5027)");
+}
+
+}  // namespace
+}  // namespace detent::shim
