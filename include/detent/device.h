@@ -15,8 +15,8 @@ enum class DevicePrecision { float32, tf32, bfloat16 };
 /// run to run, and with it the last bits of the sums.
 enum class DeviceLayout { automatic, nchw, nhwc };
 
-/// Whether a GPU reads stored samples past the host's memory (GPUDirect Storage). `automatic` measures; `on` is an error
-/// where it does not work; `off` goes through pinned buffers of the host. The bytes are the same.
+/// Whether a GPU reads stored samples past the host's memory (GPUDirect Storage). `automatic` measures; `on` is an
+/// error where it does not work; `off` goes through pinned buffers of the host. The bytes are the same.
 enum class GdsMode { automatic, on, off };
 
 struct DeviceConfig {
@@ -26,6 +26,7 @@ struct DeviceConfig {
   std::optional<std::uint64_t> memory_budget;
   DevicePrecision precision = DevicePrecision::float32;
   DeviceLayout layout = DeviceLayout::automatic;
+  GdsMode gds = GdsMode::automatic;
 
   bool is_cpu() const noexcept { return cuda.empty(); }
 };

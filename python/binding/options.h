@@ -66,6 +66,10 @@ struct Words<DevicePrecision> {
       {"float32", DevicePrecision::float32}, {"tf32", DevicePrecision::tf32}, {"bfloat16", DevicePrecision::bfloat16}};
 };
 template <>
+struct Words<GdsMode> {
+  static constexpr Word<GdsMode> all[] = {{"auto", GdsMode::automatic}, {"on", GdsMode::on}, {"off", GdsMode::off}};
+};
+template <>
 struct Words<DeviceLayout> {
   static constexpr Word<DeviceLayout> all[] = {
       {"auto", DeviceLayout::automatic}, {"nchw", DeviceLayout::nchw}, {"nhwc", DeviceLayout::nhwc}};
@@ -157,7 +161,8 @@ template <>
 struct Fields<DeviceConfig> {
   using S = DeviceConfig;
   static constexpr Field<S> all[] = {field<&S::cuda>("cuda"), field<&S::memory_budget>("memory_budget"),
-                                     field<&S::precision>("precision"), field<&S::layout>("layout")};
+                                     field<&S::precision>("precision"), field<&S::layout>("layout"),
+                                     field<&S::gds>("gds")};
 };
 
 template <>

@@ -188,6 +188,7 @@ class Device(_Options):
     memory_budget: Size | None = None  #: on each of them; None: 90 % of what is free
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"  #: what they multiply in
     layout: Literal["auto", "nchw", "nhwc"] = "auto"  #: of convolutions; auto: timed for each shape
+    gds: Literal["auto", "on", "off"] = "auto"  #: read stored samples past the host; auto: where that is faster
 
     @classmethod
     def named(cls, text: str) -> Device:

@@ -43,6 +43,8 @@ const std::map<std::string, FinetuneForm> kForms{
 
 const std::map<std::string, DevicePrecision> kPrecisions{
     {"float32", DevicePrecision::float32}, {"tf32", DevicePrecision::tf32}, {"bfloat16", DevicePrecision::bfloat16}};
+const std::map<std::string, GdsMode> kGdsModes{
+    {"auto", GdsMode::automatic}, {"on", GdsMode::on}, {"off", GdsMode::off}};
 const std::map<std::string, DeviceLayout> kLayouts{
     {"auto", DeviceLayout::automatic}, {"nchw", DeviceLayout::nchw}, {"nhwc", DeviceLayout::nhwc}};
 
@@ -334,6 +336,10 @@ void add_device(CLI::App& command, DeviceConfig& device) {
          "what a device multiplies in: float32 (default), tf32 or bfloat16");
   choice(command, "--device-layout", device.layout, kLayouts, group, "NAME",
          "of a device's convolutions: auto (default: timed for each shape), nchw or nhwc");
+  choice(
+      command, "--gds", device.gds, kGdsModes, group, "auto|on|off",
+      "read stored samples past the host (GPUDirect Storage): auto (default) where that is measured to be faster, on "
+      "or an error, off");
 }
 
 void add_resources(CLI::App& command, Resources& resources) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "cuda/launch.h"
+#include "store/aligned_buffer.h"
 
 namespace detent::cuda {
 namespace {
@@ -40,8 +41,8 @@ PassRows::PassRows(Device& device, const QuantizedWeights& weights, const LayerG
   device.stream().wait();
 }
 
-LayerPass& PassRows::pass_for(std::span<const HostSample> samples) {
-  const bool all = by_convolutions_ && std::all_of(samples.begin(), samples.end(), [&](const HostSample& s) {
+LayerPass& PassRows::pass_for(std::span<const LayerSample> samples) {
+  const bool all = by_convolutions_ && std::all_of(samples.begin(), samples.end(), [&](const LayerSample& s) {
                      return Convolution::can(geometry_, *s.shape);
                    });
   return all ? *by_convolutions_ : *by_columns_;
@@ -53,13 +54,21 @@ void PassRows::fill_filter(const LayerPass& pass, const float* base, const float
   fresh_ = true;
 }
 
-const float* PassRows::stage(const HostSample& sample) { return staging_.put(std::array{sample.input, sample.target}); }
+PassRows::Staged PassRows::stage(const LayerSample& sample) {
+  if (sample.resting == nullptr) {
+    const float* const at = staging_.put(std::array{sample.input, sample.target});
+    return {at, at + sample.input.size()};
+  }
+  const std::byte* const at = staging_.read(*reader_, *sample.resting);
+  const auto part = [&](std::size_t i) { return reinterpret_cast<const float*>(at + sample.resting->parts[i].begin); };
+  return {part(0), part(1)};
+}
 
-void PassRows::run(LayerPass& pass, const HostSample& sample, const Task& task) {
-  const float* const at = stage(sample);
+void PassRows::run(LayerPass& pass, const LayerSample& sample, const Task& task) {
+  const auto [input, target] = stage(sample);
   const Stream& stream = device_.stream();
   for (std::size_t piece = 0; piece < pass.pieces(*sample.shape); ++piece) {
-    pass.begin(*sample.shape, at, at + sample.input.size(), piece);
+    pass.begin(*sample.shape, input, target, piece);
     const OutputPlace& place = pass.outputs();
     const std::size_t outputs = place.samples * place.rows * place.positions;
     if (outputs == 0) continue;
@@ -92,13 +101,13 @@ double PassRows::take_losses() {
   return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
-double PassRows::time(LayerPass& pass, const HostSample& sample) {
+double PassRows::time(LayerPass& pass, const LayerSample& sample) {
   constexpr int kTimes = 5;
-  const float* const at = stage(sample);
+  const Staged staged = stage(sample);
   const Stream& stream = device_.stream();
   stream.clear(filter_.data(), values() * sizeof(float));
   const auto once = [&] {
-    pass.begin(*sample.shape, at, at + sample.input.size(), 0);
+    pass.begin(*sample.shape, staged.input, staged.target, 0);
     pass.forward(filter_.data());
     pass.backward(filter_gradient_.data(), false);
   };
@@ -123,8 +132,8 @@ std::uint64_t pass_rows_bytes(const LayerGeometry& g, const Shape& input_shape, 
   const std::uint64_t sample = elements(input_shape) + elements(g.output_shape(input_shape));
   constexpr std::uint64_t kArrays = 3 + 5;  // filter, gradient, slope; variable, moments, rounded value, base
   return kMatmulScratch + kConvolutionScratch + pass_bytes(g, input_shape) +
-         sizeof(float) * (kArrays * values + 16 * rows + 2 * sample + 4 * iterations) + sizeof(double) * kLossBlocks +
-         32 * kMemoryUnit;
+         sizeof(float) * (kArrays * values + 16 * rows + 2 * sample + 4 * iterations) + 6 * store::kBlock +
+         sizeof(double) * kLossBlocks + 32 * kMemoryUnit;
 }
 
 }  // namespace detent::cuda

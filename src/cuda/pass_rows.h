@@ -9,16 +9,19 @@
 #include "cuda/staging.h"
 #include "finetune/activation.h"
 #include "finetune/problem.h"
+#include "store/device_route.h"
 
 namespace detent::cuda {
 
 /// How a layer's outputs are computed. The numbers stand in states of interrupted layers.
 enum class Way : std::uint64_t { undecided = 0, columns = 1, nchw = 2, nhwc = 3 };
 
-/// One sample of the whole layer, on the host.
-struct HostSample {
-  const finetune::Shape* shape;
-  std::span<const float> input, target;
+/// One sample of the whole layer: on the host, or at rest on disk.
+struct LayerSample {
+  const finetune::Shape* shape = nullptr;
+  std::span<const float> input = {}, target = {};
+  /// Its first two parts are input and target, as float32; null: it is on the host.
+  const store::RestingRecord* resting = nullptr;
 };
 
 /// Filters, outputs and losses of the rows. One thread at a time, which makes the device its own.
@@ -36,7 +39,7 @@ class PassRows {
 
   /// The pass for all of these samples: of the way that was chosen if it can, else by columns. Those of one mini-batch
   /// share it, and with it the order of weights.
-  LayerPass& pass_for(std::span<const HostSample> samples);
+  LayerPass& pass_for(std::span<const LayerSample> samples);
 
   /// filter = scale · (base + soft); base may be null.
   void fill_filter(const LayerPass& pass, const float* base, const float* soft);
@@ -48,14 +51,16 @@ class PassRows {
     double* row_sums = nullptr;  // where the slopes' sums over all columns are added for each row
     bool backward = false;       // adds the gradient; the first sample after fill_filter() replaces what was there
   };
+  /// What brings samples that rest on disk; it must outlive this. Without one there may be none.
+  void read_by(store::DeviceReader& reader) noexcept { reader_ = &reader; }
   /// Queues one sample, whose bytes may change as soon as this returns.
-  void run(LayerPass& pass, const HostSample& sample, const Task& task);
+  void run(LayerPass& pass, const LayerSample& sample, const Task& task);
   /// The gradient by weights in the matrix's order.
   const float* gradient(const LayerPass& pass);
   /// What losses have added up to since the last call. Waits.
   double take_losses();
   /// Milliseconds that a sample takes, forward and backward, with whatever weights.
-  double time(LayerPass& pass, const HostSample& sample);
+  double time(LayerPass& pass, const LayerSample& sample);
 
   template <class T>
   DeviceArray<T> array(std::size_t count) const {
@@ -63,7 +68,10 @@ class PassRows {
   }
 
  private:
-  const float* stage(const HostSample& sample);
+  struct Staged {
+    const float *input, *target;
+  };
+  Staged stage(const LayerSample& sample);
 
   Device& device_;
   const finetune::LayerGeometry& geometry_;
@@ -71,6 +79,7 @@ class PassRows {
   std::size_t columns_;
   std::unique_ptr<LayerPass> by_columns_, by_convolutions_;
   Staging staging_;
+  store::DeviceReader* reader_ = nullptr;
   DeviceArray<float> scale_, filter_, filter_gradient_, slope_;
   DeviceArray<double> losses_;
   bool fresh_ = true;  // nothing is in the gradient yet

@@ -17,8 +17,13 @@ constexpr std::size_t kMixPiece = 1 << 14;           // elements that one thread
 }  // namespace
 
 SampleBatches::SampleBatches(finetune::LayerSamples& samples, const finetune::LayerGeometry& geometry,
-                             const FinetuneConfig& config, std::size_t threads)
-    : samples_(samples), geometry_(geometry), config_(config), threads_(threads), order_(samples.count()) {}
+                             const FinetuneConfig& config, std::size_t threads, bool from_disk)
+    : samples_(samples),
+      geometry_(geometry),
+      config_(config),
+      threads_(threads),
+      from_disk_(from_disk && config.drop_ratio >= 1),
+      order_(samples.count()) {}
 
 SampleBatch SampleBatches::load(std::size_t iteration) {
   const std::size_t size = std::max<std::size_t>(config_.batch_size, 1);
@@ -37,7 +42,7 @@ void SampleBatches::announce(std::uint64_t position) {
     if (coming.size() == config_.num_workers) break;
     const std::size_t index = sample_at(p);
     const bool known = std::find(coming.begin(), coming.end(), index) != coming.end();
-    if (!known) coming.push_back(index);
+    if (!known && !(from_disk_ && samples_.resting(index))) coming.push_back(index);
   }
   if (!coming.empty()) samples_.announce(coming);
 }
@@ -58,7 +63,15 @@ void SampleBatches::shuffle(std::uint64_t round) {
 
 Drawn SampleBatches::draw(std::uint64_t position) {
   Drawn drawn;
-  drawn.sample = samples_.get(sample_at(position));
+  const std::size_t index = sample_at(position);
+  if (from_disk_) drawn.resting = samples_.resting(index);
+  if (drawn.resting && std::none_of(drawn.resting->parts.begin(), drawn.resting->parts.begin() + 2,
+                                    [](const auto& part) { return part.narrowed; })) {
+    drawn.columns = drawn.resting->parts[1].size / sizeof(float) / static_cast<std::size_t>(geometry_.outputs);
+    return drawn;
+  }
+  drawn.resting.reset();
+  drawn.sample = samples_.get(index);
   drawn.columns = drawn.sample.target.size() / static_cast<std::size_t>(geometry_.outputs);
   if (config_.drop_ratio < 1) mix(drawn, position);
   return drawn;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "detent/config.h"
@@ -13,10 +14,12 @@ namespace detent::cuda {
 
 /// One sample of a mini-batch, its input mixed of both branches if that is asked for.
 struct Drawn {
+  std::optional<store::RestingRecord> resting;  // where it is at rest; else `sample` has it
   finetune::SampleRef sample;
   std::vector<float> mixed;
   std::size_t columns = 0;
 
+  const finetune::Shape& shape() const { return resting ? resting->parts[0].shape : sample.input_shape; }
   const float* input() const { return mixed.empty() ? sample.input.data() : mixed.data(); }
 };
 
@@ -27,8 +30,9 @@ using SampleBatch = std::vector<Drawn>;
 class SampleBatches {
  public:
   /// All must outlive this.
+  /// `from_disk`: samples that rest on disk as they were put are left there.
   SampleBatches(finetune::LayerSamples& samples, const finetune::LayerGeometry& geometry, const FinetuneConfig& config,
-                std::size_t threads);
+                std::size_t threads, bool from_disk);
 
   SampleBatch load(std::size_t iteration);
 
@@ -43,6 +47,7 @@ class SampleBatches {
   const finetune::LayerGeometry& geometry_;
   const FinetuneConfig& config_;
   std::size_t threads_;
+  bool from_disk_;
   std::uint64_t round_ = ~std::uint64_t{0};
   std::vector<std::size_t> order_;
 };

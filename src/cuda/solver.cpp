@@ -28,6 +28,7 @@ class CudaSolver final : public finetune::LayerSolver {
  public:
   CudaSolver(const DeviceConfig& config, const finetune::Kernels& kernels) : config_(config), kernels_(kernels) {
     for (const int number : config.cuda) devices_.push_back(std::make_unique<Device>(number, config.memory_budget));
+    readers_ = std::make_unique<RecordReaders>(devices_, config.gds);
   }
 
   std::uint64_t sums_budget() const override { return devices_[0]->memory().limit() / 2; }
@@ -62,6 +63,7 @@ class CudaSolver final : public finetune::LayerSolver {
   DeviceConfig config_;
   const finetune::Kernels& kernels_;
   Devices devices_;
+  std::unique_ptr<RecordReaders> readers_;
   bool gptq_ = false;      // whether a layer was solved by the CPU
   bool streamed_ = false;  // whether one was solved in mini-batches
 };
@@ -93,8 +95,8 @@ Solution CudaSolver::solve_streamed(const QuantizedWeights& weights, const Layer
                                     std::span<const float> bias, LayerSamples& samples, const Activation& activation,
                                     const FinetuneConfig& config, const SolveControl& control) {
   streamed_ = true;
-  return cuda::solve_streamed(devices_, config_, {weights, geometry, samples, activation}, bias, config, kernels_,
-                              control);
+  return cuda::solve_streamed(devices_, config_, {weights, geometry, samples, activation, &*readers_}, bias, config,
+                              kernels_, control);
 }
 
 double CudaSolver::reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry,
@@ -109,6 +111,10 @@ std::vector<std::string> CudaSolver::notes() const {
     notes.push_back(fmt::format("fine-tuning ran on cuda:{} ({}), where it took {} at the most", device->number(),
                                 device->facts().name, format_size(device->memory().peak())));
   }
+  const auto reads = readers_->notes();
+  notes.insert(notes.end(), reads.begin(), reads.end());
+  if (streamed_ && reads.empty() && config_.gds == GdsMode::on)
+    notes.emplace_back("no stored sample was read by GPUDirect Storage: all were in the host's memory");
   if (gptq_) notes.emplace_back("the GPU summed the samples of layers; GPTQ itself was solved by the CPU");
   if (streamed_) notes.emplace_back("the GPU went through mini-batches; coordinate descent after them ran on the CPU");
   if (streamed_ && config_.precision == DevicePrecision::bfloat16) {

@@ -2,24 +2,37 @@
 
 #include <algorithm>
 
+#include "store/aligned_buffer.h"
+
 namespace detent::cuda {
 
-const float* Staging::put(std::span<const std::span<const float>> pieces) {
+Staging::Slot& Staging::take_turn() {
   // Work on the piece before this one has all been queued by now: its end is the moment when its place is free.
   slots_[1 - next_].used.record(device_.stream());
   Slot& slot = slots_[next_];
   next_ = 1 - next_;
+  if (slot.busy) slot.copied.wait();  // before the host writes there again
+  return slot;
+}
+
+void Staging::make_room(Slot& slot, std::size_t floats) {
+  if (slot.busy) slot.used.wait();
+  slot.device = {};  // both at once could pass the budget
+  slot.device = {device_.memory(), floats, "samples on their way"};
+}
+
+const float* Staging::put(std::span<const std::span<const float>> pieces) {
+  Slot& slot = take_turn();
   std::size_t count = 0;
   for (const auto piece : pieces) count += piece.size();
-  if (slot.busy) slot.copied.wait();  // before the host writes there again
   if (slot.device.size() < count) {
-    if (slot.busy) slot.used.wait();
-    slot.device = {};  // both at once could pass the budget
-    slot.device = {device_.memory(), count, "samples on their way"};
-    slot.host = {};
-    slot.host = PinnedMemory(count * sizeof(float));
+    make_room(slot, count);
   } else if (slot.busy) {
     slot.used.hold(device_.copies());
+  }
+  if (slot.host.size() < count * sizeof(float)) {
+    slot.host = {};
+    slot.host = PinnedMemory(count * sizeof(float));
   }
   float* to = slot.host.as<float>().data();
   for (const auto piece : pieces) to = std::copy(piece.begin(), piece.end(), to);
@@ -28,6 +41,22 @@ const float* Staging::put(std::span<const std::span<const float>> pieces) {
   slot.copied.hold(device_.stream());
   slot.busy = true;
   return slot.device.data();
+}
+
+const std::byte* Staging::read(store::DeviceReader& reader, const store::RestingRecord& record) {
+  Slot& slot = take_turn();
+  const std::size_t floats = (record.size + store::kBlock) / sizeof(float);
+  if (slot.device.size() < floats) {
+    make_room(slot, floats);
+  } else if (slot.busy) {
+    slot.used.wait();
+  }
+  auto* at = reinterpret_cast<std::byte*>(slot.device.data());
+  at += (store::kBlock - reinterpret_cast<std::uintptr_t>(at) % store::kBlock) % store::kBlock;
+  reader.read(record, at);
+  slot.copied.record(device_.copies());
+  slot.busy = true;
+  return at;
 }
 
 }  // namespace detent::cuda

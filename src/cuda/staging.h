@@ -7,6 +7,7 @@
 #include <span>
 
 #include "cuda/device.h"
+#include "store/device_route.h"
 
 namespace detent::cuda {
 
@@ -20,6 +21,9 @@ class Staging {
   /// its first one from now on wait for it. Returns where they will be: until the call after the next, whose copy waits
   /// for the work queued before that call. The pieces may change as soon as this returns.
   const float* put(std::span<const std::span<const float>> pieces);
+  /// Has a record that rests on disk read there instead, and waits for that; work that is queued goes on meanwhile. The
+  /// address begins at a block.
+  const std::byte* read(store::DeviceReader& reader, const store::RestingRecord& record);
 
  private:
   struct Slot {
@@ -29,6 +33,9 @@ class Staging {
     Event used;
     bool busy = false;
   };
+
+  Slot& take_turn();
+  void make_room(Slot& slot, std::size_t floats);
 
   Device& device_;
   std::array<Slot, 2> slots_;

@@ -22,7 +22,7 @@ std::vector<finetune::RowRange> shares(const StreamedLayer& layer, std::size_t d
   return share_rows(layer.weights.rows, static_cast<std::size_t>(layer.geometry.groups), devices);
 }
 
-HostSample host_sample(const SampleRef& sample) { return {&sample.input_shape, sample.input, sample.target}; }
+LayerSample host_sample(const SampleRef& sample) { return {&sample.input_shape, sample.input, sample.target}; }
 
 class OnDevices final : public finetune::StreamedIterations {
  public:
@@ -36,7 +36,7 @@ class OnDevices final : public finetune::StreamedIterations {
         power_(finetune::input_power(layer.samples)),
         variables_(layer.weights, bias, config, power_),
         steps_(step_numbers(config)),
-        batches_(layer.samples, layer.geometry, config, control.threads) {}
+        batches_(layer.samples, layer.geometry, config, control.threads, layer.readers != nullptr) {}
 
   double iterate(std::size_t first, std::size_t end) override {
     make_ready(first);
@@ -82,7 +82,7 @@ class OnDevices final : public finetune::StreamedIterations {
     const SampleRef sample = layer_.samples.get(0);
     if (!Convolution::can(layer_.geometry, sample.input_shape)) return Way::columns;
     if (on_.layout != DeviceLayout::automatic) return on_.layout == DeviceLayout::nchw ? Way::nchw : Way::nhwc;
-    const HostSample host = host_sample(sample);
+    const LayerSample host = host_sample(sample);
     const auto rows = shares(layer_, devices_.size()).front();
     Way best = Way::columns;  // where the library has neither
     double least = 0;
@@ -102,11 +102,16 @@ class OnDevices final : public finetune::StreamedIterations {
   }
 
   void run(const SampleBatch& batch) {
-    std::vector<HostSample> samples;
+    std::vector<LayerSample> samples;
     std::size_t columns = 0;
     for (const auto& drawn : batch) {
-      samples.push_back({&drawn.sample.input_shape, {drawn.input(), drawn.sample.input.size()}, drawn.sample.target});
       columns += drawn.columns;
+      if (drawn.resting) {
+        read_from(drawn.resting->file.parent_path());
+        samples.push_back({.shape = &drawn.shape(), .resting = &*drawn.resting});
+      } else {
+        samples.push_back({&drawn.shape(), {drawn.input(), drawn.sample.input.size()}, drawn.sample.target});
+      }
     }
     if (columns == 0) {  // nothing to learn from
       for (auto& part : parts_) part->skip();
@@ -117,6 +122,10 @@ class OnDevices final : public finetune::StreamedIterations {
       for (auto& part : parts_) part->add(sample, layer_.activation, columns);
     }
     for (auto& part : parts_) part->end();
+  }
+
+  void read_from(const std::filesystem::path& directory) {
+    for (std::size_t i = 0; i < parts_.size(); ++i) parts_[i]->pass().read_by(layer_.readers->of(i, directory));
   }
 
   Devices& devices_;
@@ -178,7 +187,7 @@ Evaluation evaluate(Devices& devices, const StreamedLayer& layer, const Solution
     finetune::check_stop(control);
     const SampleRef sample = layer.samples.get(s);
     result.outputs += sample.target.size();
-    const HostSample host = host_sample(sample);
+    const LayerSample host = host_sample(sample);
     for (Part& p : parts) {
       p.pass->device().current();
       PassRows::Task task;

@@ -1,6 +1,7 @@
 // Layers solved in mini-batches on devices, and errors measured there.
 #pragma once
 
+#include "cuda/record_readers.h"
 #include "cuda/rows.h"
 #include "detent/device.h"
 #include "finetune/activation.h"
@@ -16,6 +17,7 @@ struct StreamedLayer {
   const finetune::LayerGeometry& geometry;
   finetune::LayerSamples& samples;
   const finetune::Activation& activation;
+  RecordReaders* readers = nullptr;  // what reads samples that rest on disk; null: they come through the host
 };
 
 /// As finetune::solve_streamed, but that mini-batches are of whole samples. `kernels` of the CPU are for coordinate

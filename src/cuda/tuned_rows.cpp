@@ -69,7 +69,7 @@ TunedRows::TunedRows(Device& device, const QuantizedWeights& weights, const Laye
 // In the order of RoundingVariables::visit_state(): four arrays of weights, then three of biases.
 template <class Copy>
 void TunedRows::each(RoundingVariables& variables, const Copy& copy) {
-  const DeviceArray<float>* const arrays[] = {&variable_, &mean_,      &square_,    &rounded_,
+  const DeviceArray<float>* const arrays[] = {&variable_, &mean_,      &square_,     &rounded_,
                                               &bias_,     &bias_mean_, &bias_square_};
   const RowRange rows = pass_.range();
   std::size_t i = 0;
@@ -96,18 +96,19 @@ void TunedRows::put(RoundingVariables& variables, std::size_t iteration) {
 
 void TunedRows::get(RoundingVariables& variables) {
   const Stream& stream = pass_.device().current().stream();
-  each(variables, [&](std::span<float> host, const DeviceArray<float>& array) { download<float>(stream, host, array); });
+  each(variables,
+       [&](std::span<float> host, const DeviceArray<float>& array) { download<float>(stream, host, array); });
   stream.wait();
 }
 
-void TunedRows::begin(std::span<const HostSample> batch) {
+void TunedRows::begin(std::span<const LayerSample> batch) {
   pass_.device().current();
   chosen_ = &pass_.pass_for(batch);
   pass_.fill_filter(*chosen_, soft_ ? base_.data() : nullptr, rounded_.data());
   if (trains_bias_) clear(pass_.device().stream(), by_bias_);
 }
 
-void TunedRows::add(const HostSample& sample, const finetune::Activation& activation, std::size_t columns) {
+void TunedRows::add(const LayerSample& sample, const finetune::Activation& activation, std::size_t columns) {
   pass_.device().current();
   PassRows::Task task;
   task.bias = bias_.size() > 0 ? bias_.data() : nullptr;

@@ -31,8 +31,8 @@ class TunedRows {
   void get(finetune::RoundingVariables& variables);
 
   /// An iteration: begin(), add() for each sample, end(). All only queue. `columns` of all its samples.
-  void begin(std::span<const HostSample> batch);
-  void add(const HostSample& sample, const finetune::Activation& activation, std::size_t columns);
+  void begin(std::span<const LayerSample> batch);
+  void add(const LayerSample& sample, const finetune::Activation& activation, std::size_t columns);
   void end();
   /// An iteration without samples.
   void skip();

@@ -10,10 +10,10 @@
 namespace detent::pipeline {
 
 void check_calibration_device(const DeviceConfig& device, int workers) {
-  const bool has_details =
-      device.memory_budget || device.precision != DevicePrecision::float32 || device.layout != DeviceLayout::automatic;
+  const bool has_details = device.memory_budget || device.precision != DevicePrecision::float32 ||
+                           device.layout != DeviceLayout::automatic || device.gds != GdsMode::automatic;
   if (device.is_cpu() && has_details)
-    throw usage_error("--device-memory-budget, --device-precision and --device-layout are of GPUs",
+    throw usage_error("--device-memory-budget, --device-precision, --device-layout and --gds are of GPUs",
                       "give --device cuda:0, or leave them out");
   if (!device.is_cpu() && workers > 1)
     throw usage_error("--workers is for the CPU; a GPU calibrates one sample at a time", "leave out --workers");

@@ -38,6 +38,7 @@
 #include "quantize/ranges.h"
 #include "shim/cuda_driver.h"
 #include "shim/ranks.h"
+#include "store/open_device.h"
 
 namespace detent {
 namespace {
@@ -166,6 +167,9 @@ class Run {
     if (options_.statistics) identity_ = pipeline::fingerprint_of(original);
     work_.emplace(options_.resources, run_identity(original));
     profiler_.watch_directory(work_->path());
+    // What cannot be is better known before hours of work than after them.
+    if (options_.device.gds == GdsMode::on && options_.finetune.rounding != Rounding::nearest)
+      store::open_cuda_storage(options_.device.cuda.front(), GdsMode::on, work_->path());
     append(result_.notes, work_->notes());
     prepared_ = pipeline::prepare(std::move(original), quantization::needed_opset(options_.config), runtime_,
                                   work_->scratch(), profiler_);

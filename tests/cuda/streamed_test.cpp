@@ -9,6 +9,8 @@
 #include "cuda/streamed.h"
 #include "cuda/support.h"
 #include "finetune/streamed.h"
+#include "store/spool.h"
+#include "store/support.h"
 
 namespace detent::cuda {
 namespace {
@@ -90,7 +92,7 @@ Found pass_once(const Layer& layer, RowRange rows, Way way, const std::vector<fl
   finetune::QuantizedWeights plain = layer.weights;  // so that filters are the weights themselves
   plain.scale.assign(plain.rows, 1.0F);
   PassRows pass(device, plain, layer.geometry, rows, way, DevicePrecision::float32);
-  const HostSample sample{&layer.shape, layer.inputs[0], layer.targets[0]};
+  const LayerSample sample{&layer.shape, layer.inputs[0], layer.targets[0]};
   LayerPass& chosen = pass.pass_for({&sample, 1});
   const auto soft = pass.array<float>(pass.values()), biases = pass.array<float>(rows.count());
   const auto sums = pass.array<double>(rows.count());
@@ -209,7 +211,7 @@ TEST(SampleBatches, BringEachSampleOnceInARound) {
   InMemory samples(layer);
   FinetuneConfig config = config_of(Rounding::adaround);
   config.batch_size = 5;
-  SampleBatches batches(samples, layer.geometry, config, 1);
+  SampleBatches batches(samples, layer.geometry, config, 1, true);
   std::vector<std::vector<const float*>> rounds;
   for (std::size_t i = 0; i < 6; ++i) {
     auto& round = rounds.emplace_back();
@@ -229,7 +231,7 @@ TEST(SampleBatches, MixBothBranches) {
   FinetuneConfig config = config_of(Rounding::adaround);
   config.batch_size = 1;
   config.drop_ratio = 0.7;
-  SampleBatches batches(samples, layer.geometry, config, 2);
+  SampleBatches batches(samples, layer.geometry, config, 2, true);
   const auto batch = batches.load(0);
   const auto& sample = batch.front().sample;
   std::size_t quantized = 0;
@@ -310,6 +312,83 @@ TEST(StreamedOnDevice, TakesNoMoreThanWasPredicted) {
       EXPECT_LE(all[0]->memory().peak() + kMatmulScratch + kConvolutionScratch, predicted);
     }
   }
+}
+
+// The same samples, in the spool's files.
+class OnDisk final : public finetune::LayerSamples {
+ public:
+  explicit OnDisk(const Layer& layer, bool narrow = false) : spool_(options(narrow)), lane_(spool_.open("layer")) {
+    for (std::size_t i = 0; i < layer.inputs.size(); ++i) {
+      const auto array = [](const std::vector<float>& values, const finetune::Shape& shape) {
+        const auto bytes = std::as_bytes(std::span(values));
+        const auto kept = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+        return data::Array{onnx::DataType::float32, shape, *kept, kept};
+      };
+      spool_.put(
+          lane_, i,
+          {array(layer.inputs[i], layer.shape), array(layer.targets[i], layer.geometry.output_shape(layer.shape))});
+    }
+    spool_.sync();
+    count_ = layer.inputs.size();
+  }
+  std::size_t count() const override { return count_; }
+  finetune::SampleRef get(std::size_t i) override {
+    ++through_host;
+    const auto held = std::make_shared<store::Record>(spool_.get(lane_, i).value());
+    const auto values = [&](std::size_t part) {
+      const auto& bytes = (*held)[part].bytes;
+      return std::span(reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float));
+    };
+    return {(*held)[0].shape, values(0), {}, values(1), held};
+  }
+  std::optional<store::RestingRecord> resting(std::size_t i) const override { return spool_.resting(lane_, i); }
+  const std::filesystem::path& directory() const { return folder_.path(); }
+
+  std::size_t through_host = 0;
+
+ private:
+  store::SpoolOptions options(bool narrow) const {
+    store::SpoolOptions options;
+    options.directory = folder_.path();
+    options.residency = store::Residency::disk;
+    options.half_precision = narrow;
+    return options;
+  }
+
+  TempDir folder_{std::filesystem::current_path()};
+  store::Spool spool_;
+  store::Spool::Lane lane_;
+  std::size_t count_ = 0;
+};
+
+TEST(StreamedOnDevice, TakesSamplesFromDiskPastTheSolver) {
+  for (const Case& c : all_kinds()) {
+    SCOPED_TRACE(c.name);
+    const Layer layer = make_layer(c.geometry, c.input, 5, 4, 7);
+    const FinetuneConfig config = config_of(Rounding::adaround);
+    OnDisk samples(layer);
+    for (const std::size_t count : {1U, 2U}) {
+      Devices all = devices(count);
+      RecordReaders readers(all, GdsMode::off);
+      const auto found = solve_streamed(all, {}, {layer.weights, layer.geometry, samples, {}, &readers}, layer.bias,
+                                        config, kernels(), {});
+      EXPECT_EQ(found.integers, on_device(layer, config, count).integers);
+      EXPECT_EQ(readers.notes().size(), std::min(count, share_rows(layer.weights.rows, 1, count).size()));
+    }
+    // Not for steps: for the inputs' power, the choice of a layout, and the descent afterwards.
+    EXPECT_LT(samples.through_host, 2 * (2 * 5 + 1 + 5) + 1);
+  }
+}
+
+TEST(StreamedOnDevice, NarrowedSamplesComeThroughTheHost) {
+  const Layer layer = make_layer(finetune::convolution(4, 6, 1, {3, 3}), {1, 4, 7, 7}, 5, 4, 7);
+  OnDisk samples(layer, true);
+  Devices all = devices();
+  RecordReaders readers(all, GdsMode::off);
+  solve_streamed(all, {}, {layer.weights, layer.geometry, samples, {}, &readers}, layer.bias,
+                 config_of(Rounding::adaround), kernels(), {});
+  EXPECT_TRUE(readers.notes().empty());
+  EXPECT_GE(samples.through_host, 60U);
 }
 
 TEST(Staging, HandsOutTwoPlacesInTurn) {

@@ -4,12 +4,13 @@ import os
 import pathlib
 import subprocess
 
-import onnx
 import onnx.numpy_helper
 import pytest
 import support
 from failures import DEVICE, RESOURCE, USAGE, Place
 from support import Path
+
+import onnx
 
 ADAROUND = ["--finetune", "adaround", "--num-iterations", 10]
 
@@ -38,7 +39,14 @@ def test_what_is_no_device(device: str, place: Place, model: Path, data: Path) -
 
 
 @pytest.mark.parametrize(
-    "option", [("--device-memory-budget", "1GiB"), ("--device-precision", "tf32"), ("--device-layout", "nhwc"), ("--pin-memory",)]
+    "option",
+    [
+        ("--device-memory-budget", "1GiB"),
+        ("--device-precision", "tf32"),
+        ("--device-layout", "nhwc"),
+        ("--gds", "on"),
+        ("--pin-memory",),
+    ],
 )
 def test_options_of_gpus_need_one(option: tuple, place: Place, model: Path, data: Path) -> None:
     place.refused(USAGE, "--device cuda:0|runs on the CPU", model, data, "--finetune", "adaround", *option)
@@ -118,6 +126,23 @@ def test_finds_what_the_cpu_finds(form: str, rounding: str, place: Place, model:
             assert ours["error_after"] <= 1.4 * theirs["error_after"]
     assert any("cuda:0" in note for note in one["notes"])
     assert any("cuda:1" in note for note in two["notes"])
+
+
+def test_stored_samples_come_by_the_way_asked_for(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    options = ["--finetune", "adaround", "--form", "streamed", "--num-iterations", 20, "--device", "cuda:0"]
+    options += ["--statistics", support.calibrate(model, place.out / "s.stats", data)]
+    support.quantize(model, place.out / "memory.onnx", data, *options, env=on_host)
+    from_disk = support.quantize(model, place.out / "disk.onnx", data, *options, "--memory-level", 2, "--gds", "off", env=on_host)
+    assert support.sha256(place.out / "memory.onnx") == support.sha256(place.out / "disk.onnx")
+    assert any("read stored samples by pinned buffers" in note for note in from_disk["notes"]), from_disk["notes"]
+
+
+def test_gpudirect_storage_that_cannot_be_is_refused_at_once(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    options = [*ADAROUND, "--device", "cuda:0", "--gds", "on"]
+    result = support.detent("quantize", model, "-o", place.output, "--calibration-data", data, *options, env=on_host)
+    assert result.returncode == DEVICE, result.stderr
+    assert "GPUDirect Storage" in result.stderr
+    assert not place.output.exists()
 
 
 def test_gptq_says_what_the_cpu_did(place: Place, model: Path, data: Path, on_host: dict) -> None:
