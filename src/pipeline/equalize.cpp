@@ -14,11 +14,12 @@ namespace {
 using accuracy::ChannelExtremes;
 using graph::ChannelScaling;
 
-constexpr std::size_t kMostJudging = 4;   // samples
+constexpr std::size_t kMostJudging = 4;  // samples
 constexpr std::size_t kRunsPerSample = 2;
 constexpr double kUneven = 2;         // below, there is nothing to gain
 constexpr double kWorthDoing = 0.01;  // share of the error of all candidates
 constexpr double kImprovement = 0.5;
+constexpr double kNoHarm = 1e-6;  // errors of 60 dB and less tell nothing about other samples
 
 struct Candidate {
   ChannelScaling scaling;
@@ -142,7 +143,8 @@ class Equalizer {
     }
     std::vector<Candidate> kept;
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      if (errors[i].error_before < kWorthDoing * all || errors[i].error_after > kImprovement * errors[i].error_before)
+      if (errors[i].error_before < std::max(kNoHarm, kWorthDoing * all) ||
+          errors[i].error_after > kImprovement * errors[i].error_before)
         continue;
       done_.values.push_back(errors[i]);
       kept.push_back(std::move(candidates_[i]));

@@ -32,6 +32,7 @@ constexpr std::size_t kMostSamples = 4;
 // The same for trying other methods, of which one is taken that leaves at most this share of a value's error.
 constexpr std::size_t kMethodRunsPerSample = 1;
 constexpr double kBetterMethod = 0.9;
+constexpr double kNoHarm = 1e-6;  // errors of 60 dB and less tell nothing about other samples
 // The same for whole assignments. Each takes a run of the float model beside its own.
 constexpr std::size_t kJudgingRunsPerSample = 3;
 constexpr std::size_t kMostAssignments = 15;
@@ -211,6 +212,7 @@ class Refiner {
     const std::size_t most = kMethodRunsPerSample * options_.samples / measuring_samples_;
     std::vector<Alternative> all;
     for (const auto& [value, error] : by_error()) {
+      if (error < kNoHarm) break;
       const auto mark = std::find_if(placement_.marks.begin(), placement_.marks.end(),
                                      [&, v = value](const auto& m) { return m.value == v; });
       const auto own = ranges_.find(value);
