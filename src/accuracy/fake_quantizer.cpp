@@ -29,20 +29,12 @@ std::size_t elements_behind(std::span<const std::int64_t> shape, std::size_t axi
   return count;
 }
 
-void multiply_channels(std::span<float> values, std::span<const std::int64_t> shape, std::size_t axis,
-                       std::span<const float> factors) {
+// fn(values, channel) for all elements that follow each other in one channel.
+template <class Fn>
+void for_each_run(std::span<float> values, std::span<const std::int64_t> shape, std::size_t axis, const Fn& fn) {
+  const auto channels = static_cast<std::size_t>(shape[axis]);
   const std::size_t run = elements_behind(shape, axis);
-  for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % factors.size()) {
-    for (float& value : values.subspan(at, run)) value *= factors[c];
-  }
-}
-
-void divide_channels(std::span<float> values, std::span<const std::int64_t> shape, std::size_t axis,
-                     std::span<const float> factors) {
-  const std::size_t run = elements_behind(shape, axis);
-  for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % factors.size()) {
-    for (float& value : values.subspan(at, run)) value /= factors[c];
-  }
+  for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % channels) fn(values.subspan(at, run), c);
 }
 
 }  // namespace
@@ -54,10 +46,14 @@ void fake_quantize(std::span<float> values, std::span<const std::int64_t> shape,
     round_run(values, params.channels.front(), bounds);
     return;
   }
-  const std::size_t run = elements_behind(shape, *params.axis);
-  const std::size_t channels = params.channels.size();
-  for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % channels)
-    round_run(values.subspan(at, run), params.channels[c], bounds);
+  for_each_run(values, shape, *params.axis,
+               [&](std::span<float> of_channel, std::size_t c) { round_run(of_channel, params.channels[c], bounds); });
+}
+
+Trial trial_of(const Roundings& roundings) {
+  Trial trial;
+  for (const auto& [mark, rounding] : roundings) trial[mark] = &rounding;
+  return trial;
 }
 
 Roundings roundings_of(const quantization::Params& params) {
@@ -77,9 +73,13 @@ void FakeQuantizer::receive(std::size_t tap, const exec::TensorView& tensor, con
   if (!factors.empty()) {
     const auto rank = static_cast<std::ptrdiff_t>(tensor.shape.size());
     const auto along = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
-    multiply_channels(values, tensor.shape, along, factors);
+    for_each_run(values, tensor.shape, along, [&, &f = factors](std::span<float> of_channel, std::size_t c) {
+      for (float& value : of_channel) value *= f[c];
+    });
     fake_quantize(values, tensor.shape, params);
-    divide_channels(values, tensor.shape, along, factors);
+    for_each_run(values, tensor.shape, along, [&, &f = factors](std::span<float> of_channel, std::size_t c) {
+      for (float& value : of_channel) value /= f[c];
+    });
     return;
   }
   if (params.axis || values.size() <= kPiece) {

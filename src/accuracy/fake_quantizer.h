@@ -32,6 +32,8 @@ Roundings roundings_of(const quantization::Params& params);
 
 /// Marks that are rounded in a run, and how. What it points to must outlive it.
 using Trial = std::unordered_map<std::string, const Rounding*>;
+/// All of them.
+Trial trial_of(const Roundings& roundings);
 
 /// A receiver that rounds the tapped values that are switched on.
 class FakeQuantizer : public exec::TapReceiver {

@@ -8,6 +8,7 @@
 
 #include "detent/config.h"
 #include "finetune/geometry.h"
+#include "finetune/sample_order.h"
 #include "finetune/samples.h"
 
 namespace detent::cuda {
@@ -38,18 +39,14 @@ class SampleBatches {
 
  private:
   void announce(std::uint64_t position);
-  std::size_t sample_at(std::uint64_t position);
-  void shuffle(std::uint64_t round);
   Drawn draw(std::uint64_t position);
-  void mix(Drawn& drawn, std::uint64_t position) const;
 
   finetune::LayerSamples& samples_;
   const finetune::LayerGeometry& geometry_;
   const FinetuneConfig& config_;
   std::size_t threads_;
   bool from_disk_;
-  std::uint64_t round_ = ~std::uint64_t{0};
-  std::vector<std::size_t> order_;
+  finetune::SampleOrder order_;
 };
 
 }  // namespace detent::cuda

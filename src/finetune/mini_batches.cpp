@@ -1,7 +1,6 @@
 #include "finetune/mini_batches.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -11,9 +10,7 @@
 namespace detent::finetune {
 namespace {
 
-constexpr std::uint64_t kMixSeed = 0x6d69786572ULL;       // keeps the mix apart from the order,
-constexpr std::uint64_t kColumnSeed = 0x636f6c756d6eULL;  // and the columns from both
-constexpr std::size_t kMixPiece = 1 << 14;                // elements that one thread mixes at a time
+constexpr std::uint64_t kColumnSeed = 0x636f6c756d6eULL;  // keeps the columns apart from order and mix
 constexpr std::size_t kRowsToGather = 512;                // patch rows that one thread copies at a time
 
 std::size_t batch_size(const FinetuneConfig& config) { return std::max<std::size_t>(config.batch_size, 1); }
@@ -52,7 +49,7 @@ MiniBatches::MiniBatches(LayerSamples& samples, const LayerGeometry& geometry, c
       threads_(threads),
       size_(batch_size(config)),
       together_(batches_together(geometry, samples.get(0).input_shape, samples.count(), config)),
-      order_(samples.count()),
+      order_(samples.count(), config.seed),
       columns_(samples.count()) {}
 
 std::span<const MiniBatch> MiniBatches::load(std::size_t first, std::size_t end) {
@@ -70,7 +67,7 @@ void MiniBatches::make(std::size_t set) {
   std::vector<std::size_t> sizes(together_);
   std::size_t dealt = 0;
   for (std::uint64_t p = begin; p < end; ++p) {
-    turns.push_back(turn(p, columns_of(sample_at(p)), dealt));
+    turns.push_back(turn(p, columns_of(order_.at(p)), dealt));
     for (const std::size_t batch : turns.back().batches) ++sizes[batch];
   }
   batches_.resize(together_);
@@ -82,8 +79,9 @@ void MiniBatches::make(std::size_t set) {
   }
   std::vector<std::size_t> used(together_);
   for (const Turn& t : turns) {
-    SampleRef from = sample(sample_at(t.position));
-    const std::vector<float> mix = config_.drop_ratio < 1 ? mixed(from, t.position) : std::vector<float>();
+    SampleRef from = sample(order_.at(t.position));
+    const std::vector<float> mix =
+        config_.drop_ratio < 1 ? mixed_inputs(from, config_, t.position, threads_) : std::vector<float>();
     if (!mix.empty()) from.input = mix;
     fill(from, t, used);
   }
@@ -123,28 +121,9 @@ void MiniBatches::fill(const SampleRef& from, const Turn& turn, std::vector<std:
 // As many samples as there are workers, from this position on and without those that are at hand.
 void MiniBatches::announce(std::uint64_t position) {
   const std::uint64_t end = static_cast<std::uint64_t>(config_.num_iterations) * size_;
-  std::vector<std::size_t> coming;
-  for (std::uint64_t p = position; p < std::min(end, position + order_.size()); ++p) {
-    if (coming.size() == config_.num_workers) break;
-    const std::size_t index = sample_at(p);
-    const bool known = std::find(coming.begin(), coming.end(), index) != coming.end();
-    if (!known && !held_.contains(index)) coming.push_back(index);
-  }
+  const auto coming =
+      order_.coming(position, end, config_.num_workers, [&](std::size_t index) { return held_.contains(index); });
   if (!coming.empty()) samples_.announce(coming);
-}
-
-std::size_t MiniBatches::sample_at(std::uint64_t position) {
-  const std::uint64_t round = position / order_.size();
-  if (round != round_) shuffle(round);
-  return order_[position % order_.size()];
-}
-
-void MiniBatches::shuffle(std::uint64_t round) {
-  std::iota(order_.begin(), order_.end(), std::size_t{0});
-  for (std::size_t i = order_.size(); i > 1; --i) {
-    std::swap(order_[i - 1], order_[below(i, random_at(config_.seed, round, i)[0])]);
-  }
-  round_ = round;
 }
 
 const SampleRef& MiniBatches::sample(std::size_t index) {
@@ -162,24 +141,6 @@ std::size_t MiniBatches::columns_of(std::size_t index) {
   auto& columns = columns_[index];
   if (!columns) columns = Patches(geometry_, sample(index).input_shape).columns();
   return *columns;
-}
-
-std::vector<float> MiniBatches::mixed(const SampleRef& from, std::uint64_t position) const {
-  const auto& quantized = from.input;
-  const auto& exact = from.float_input;
-  if (exact.size() != quantized.size()) throw internal_error("a mix of inputs needs those of the float model");
-  const auto limit = static_cast<std::uint64_t>(std::max(config_.drop_ratio, 0.0) * 0x1p32);
-  std::vector<float> values(quantized.size());
-  parallel_for((quantized.size() + kMixPiece - 1) / kMixPiece, threads_, [&](std::size_t piece) {
-    const std::size_t end = std::min((piece + 1) * kMixPiece, quantized.size());
-    for (std::size_t i = piece * kMixPiece; i < end; i += 4) {
-      const auto random = random_at(config_.seed ^ kMixSeed, position, i / 4);
-      for (std::size_t k = 0; k < 4 && i + k < end; ++k) {
-        values[i + k] = random[k] < limit ? quantized[i + k] : exact[i + k];
-      }
-    }
-  });
-  return values;
 }
 
 }  // namespace detent::finetune

@@ -10,6 +10,7 @@
 
 #include "detent/config.h"
 #include "finetune/geometry.h"
+#include "finetune/sample_order.h"
 #include "finetune/samples.h"
 
 namespace detent::finetune {
@@ -60,11 +61,8 @@ class MiniBatches {
   Turn turn(std::uint64_t position, std::size_t columns, std::size_t& dealt) const;
   void fill(const SampleRef& sample, const Turn& turn, std::vector<std::size_t>& used);
   void announce(std::uint64_t position);
-  std::size_t sample_at(std::uint64_t position);
-  void shuffle(std::uint64_t round);
   const SampleRef& sample(std::size_t index);
   std::size_t columns_of(std::size_t index);
-  std::vector<float> mixed(const SampleRef& sample, std::uint64_t position) const;
 
   LayerSamples& samples_;
   const LayerGeometry& geometry_;
@@ -74,8 +72,7 @@ class MiniBatches {
   std::size_t together_;  // mini-batches of a set
   std::size_t set_ = ~std::size_t{0};
   std::vector<MiniBatch> batches_;  // of that set
-  std::uint64_t round_ = ~std::uint64_t{0};
-  std::vector<std::size_t> order_;
+  SampleOrder order_;
   std::vector<std::optional<std::size_t>> columns_;  // of each sample, as soon as it has been seen
   std::map<std::size_t, SampleRef> held_;
   std::size_t bytes_ = 0;  // of these

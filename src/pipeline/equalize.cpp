@@ -19,7 +19,6 @@ constexpr std::size_t kRunsPerSample = 2;
 constexpr double kUneven = 2;         // below, there is nothing to gain
 constexpr double kWorthDoing = 0.01;  // share of the error of all candidates
 constexpr double kImprovement = 0.5;
-constexpr double kNoHarm = 1e-6;  // errors of 60 dB and less tell nothing about other samples
 
 struct Candidate {
   ChannelScaling scaling;
@@ -29,12 +28,6 @@ struct Candidate {
   accuracy::Roundings scaled;
   const accuracy::Roundings* best_plain = nullptr;
 };
-
-accuracy::Trial trial_of(const accuracy::Roundings& roundings) {
-  accuracy::Trial trial;
-  for (const auto& [mark, rounding] : roundings) trial[mark] = &rounding;
-  return trial;
-}
 
 class Equalizer {
  public:
@@ -124,8 +117,8 @@ class Equalizer {
   void measure() {
     std::vector<accuracy::Trial> trials;
     for (const auto& candidate : candidates_) {
-      for (const auto& plain : candidate.plain) trials.push_back(trial_of(plain));
-      trials.push_back(trial_of(candidate.scaled));
+      for (const auto& plain : candidate.plain) trials.push_back(accuracy::trial_of(plain));
+      trials.push_back(accuracy::trial_of(candidate.scaled));
     }
     const auto results = run(trials, kRunsPerSample * options_.samples / (trials.size() + 1));
     std::vector<EqualizedValue> errors;
@@ -156,8 +149,8 @@ class Equalizer {
   bool is_better_together() {
     std::vector<accuracy::Trial> trials(2);
     for (const auto& candidate : candidates_) {
-      trials[0].merge(trial_of(*candidate.best_plain));
-      trials[1].merge(trial_of(candidate.scaled));
+      trials[0].merge(accuracy::trial_of(*candidate.best_plain));
+      trials[1].merge(accuracy::trial_of(candidate.scaled));
     }
     const auto results = run(trials, options_.samples / 8);
     return results[1] < kImprovement * results[0];

@@ -32,7 +32,6 @@ constexpr std::size_t kMostSamples = 4;
 // The same for trying other methods, of which one is taken that leaves at most this share of a value's error.
 constexpr std::size_t kMethodRunsPerSample = 1;
 constexpr double kBetterMethod = 0.9;
-constexpr double kNoHarm = 1e-6;  // errors of 60 dB and less tell nothing about other samples
 // The same for whole assignments. Each takes a run of the float model beside its own.
 constexpr std::size_t kJudgingRunsPerSample = 3;
 constexpr std::size_t kMostAssignments = 15;
@@ -196,15 +195,9 @@ class Refiner {
     const auto params = params_of(placement_);
     const auto now = accuracy::roundings_of(params);
     const auto then = accuracy::roundings_of(options_.params_of(placement_, before));
-    const std::vector<accuracy::Trial> trials{whole(now), whole(then)};
+    const std::vector<accuracy::Trial> trials{accuracy::trial_of(now), accuracy::trial_of(then)};
     const auto results = runner_.run(placement_, params, trials, judging_samples());
     return noise_of(results[0]) < noise_of(results[1]);
-  }
-
-  static accuracy::Trial whole(const accuracy::Roundings& roundings) {
-    accuracy::Trial trial;
-    for (const auto& [mark, rounding] : roundings) trial[mark] = &rounding;
-    return trial;
   }
 
   // As many as the inferences allow, those of one value together.
@@ -340,7 +333,7 @@ class Refiner {
   TrialResult judge(const quantization::Placement& placement) {
     const auto params = params_of(placement);
     const auto roundings = accuracy::roundings_of(params);
-    const accuracy::Trial all = whole(roundings);
+    const accuracy::Trial all = accuracy::trial_of(roundings);
     return runner_.run(placement, params, {&all, 1}, judging_samples()).front();
   }
 

@@ -40,6 +40,9 @@ std::vector<TrialResult> run_trials(const accuracy::TrialModel& model, std::span
                                     const exec::Runtime& runtime, data::SampleSource& source,
                                     const TrialOptions& options);
 
+/// Errors (see noise_of) of 60 dB and less tell nothing about other samples: no choice is made for them.
+inline constexpr double kNoHarm = 1e-6;
+
 /// Mean over the points of noise / signal; points without signal are left out.
 double noise_of(const TrialResult& result);
 
