@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -106,8 +108,12 @@ enum class SensitivityMode { automatic, off, report };
 enum class EqualizeMode { automatic, off };
 
 /// How near the results are to the float model's: the cosine of each output over all samples, its signal to
-/// quantization noise ratio in dB, or what a command says. Of several outputs the worst counts.
+/// quantization noise ratio in dB, or what the user's command or function says. Of several outputs the worst counts.
 enum class AccuracyMetric { cosine, sqnr, command };
+
+/// What becomes of products that 8 bits do not serve: they stay in float, or their activations get 16 bits, with the
+/// sign of QuantConfig::activation_type, while their weights stay as they are.
+enum class AccuracyFallback { float32, int16 };
 
 /// What is to be done about accuracy, under the preset `balanced`.
 struct AccuracyConfig {
@@ -115,13 +121,16 @@ struct AccuracyConfig {
   EqualizeMode equalize = EqualizeMode::automatic;
   /// Methods that are tried beside MethodConfig::method for the values that do most harm.
   std::vector<CalibrationMethod> other_methods{CalibrationMethod::minmax, CalibrationMethod::percentile};
-  /// As much stays in float as reaches this value of the metric, and no more; of a command: this share of what it says
-  /// of the float model.
+  AccuracyFallback fallback = AccuracyFallback::float32;
+  /// As many products fall back as it takes to reach this value of the metric, and no more; of a command or a function:
+  /// this share of what it says of the float model.
   std::optional<double> target;
   AccuracyMetric metric = AccuracyMetric::cosine;
   /// Run by the shell with a model's path as its last argument; the last number that it prints is the score, the
   /// larger the better.
   std::string command;
+  /// Instead of the command: a function of a model's path.
+  std::function<double(const std::filesystem::path&)> score = {};
 };
 
 /// How the integers of weights are found.

@@ -112,8 +112,8 @@ struct MethodChoice {
   double error_after = 0;
 };
 
-/// A convolution or matrix product that was left in float for accuracy.
-struct FloatNode {
+/// A convolution or matrix product that 8 bits do not serve: left in float, or given activations of 16 bits.
+struct FallbackNode {
   std::string node;
   double error_share = 0;  // of the error with everything in integers
   double macs_share = 0;   // of the model's multiplications
@@ -126,10 +126,12 @@ struct AccuracyResult {
   double sqnr_db = 0;           // as chosen
   double cosine = 0;            // as chosen; of the worst output
   std::optional<double> score;  // of AccuracyConfig::command, as a share of the float model's
-  double integer_macs = 0;      // share of the multiplications that are made on integers
+  double integer_macs = 0;      // share of the multiplications that are made on integers,
+  double wide_macs = 0;         // and of all, of those with an activation of 16 bits
   std::vector<EqualizedValue> equalized;
   std::vector<MethodChoice> methods;
-  std::vector<FloatNode> float_nodes;
+  std::vector<FallbackNode> float_nodes;
+  std::vector<FallbackNode> wide_nodes;    // with activations of 16 bits
   std::vector<Sensitivity> sensitivities;  // worst first
 };
 

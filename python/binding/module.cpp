@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -38,6 +39,17 @@ Progress progress_to(Host& host, nb::handle told) {
   };
 }
 
+// The caller's function runs where his other code does.
+void give_score(Host& host, AccuracyConfig& accuracy) {
+  if (!accuracy.score) return;
+  const auto given = std::make_shared<decltype(accuracy.score)>(std::move(accuracy.score));
+  accuracy.score = [&host, given](const std::filesystem::path& model) {
+    double score = 0;
+    host.call([&] { score = (*given)(model); });
+    return score;
+  };
+}
+
 // One call of the library with the caller's samples and progress.
 template <class Options, class Call>
 nb::object run(const nb::dict& given, nb::handle samples, nb::handle progress, Call call) {
@@ -46,6 +58,7 @@ nb::object run(const nb::dict& given, nb::handle samples, nb::handle progress, C
   std::optional<PythonStream> stream;
   if (!samples.is_none()) options.samples = &stream.emplace(host, samples);
   options.progress = progress_to(host, progress);
+  if constexpr (requires { options.accuracy; }) give_score(host, options.accuracy);
   decltype(call(options)) result;
   host.run([&](std::stop_token stop) {
     options.stop = std::move(stop);

@@ -32,6 +32,11 @@ struct Words<EqualizeMode> {
   static constexpr Word<EqualizeMode> all[] = {{"auto", EqualizeMode::automatic}, {"off", EqualizeMode::off}};
 };
 template <>
+struct Words<AccuracyFallback> {
+  static constexpr Word<AccuracyFallback> all[] = {{"float32", AccuracyFallback::float32},
+                                                   {"int16", AccuracyFallback::int16}};
+};
+template <>
 struct Words<AccuracyMetric> {
   static constexpr Word<AccuracyMetric> all[] = {
       {"cosine", AccuracyMetric::cosine}, {"sqnr", AccuracyMetric::sqnr}, {"command", AccuracyMetric::command}};
@@ -129,9 +134,13 @@ struct Fields<TensorOverride> {
 template <>
 struct Fields<AccuracyConfig> {
   using S = AccuracyConfig;
-  static constexpr Field<S> all[] = {field<&S::sensitivity>("sensitivity"), field<&S::equalize>("equalize"),
-                                     field<&S::target>("target"), field<&S::metric>("metric"),
-                                     field<&S::command>("command")};
+  static constexpr Field<S> all[] = {field<&S::sensitivity>("sensitivity"),
+                                     field<&S::equalize>("equalize"),
+                                     field<&S::fallback>("fallback"),
+                                     field<&S::target>("target"),
+                                     field<&S::metric>("metric"),
+                                     field<&S::command>("command"),
+                                     field<&S::score>("score")};
 };
 
 template <>

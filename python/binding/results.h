@@ -50,24 +50,20 @@ struct Fields<MethodChoice> {
                                      shown<&S::error_before>("error_before"), shown<&S::error_after>("error_after")};
 };
 template <>
-struct Fields<FloatNode> {
-  using S = FloatNode;
+struct Fields<FallbackNode> {
+  using S = FallbackNode;
   static constexpr Field<S> all[] = {shown<&S::node>("node"), shown<&S::error_share>("error_share"),
                                      shown<&S::macs_share>("macs_share")};
 };
 template <>
 struct Fields<AccuracyResult> {
   using S = AccuracyResult;
-  static constexpr Field<S> all[] = {shown<&S::samples>("samples"),
-                                     shown<&S::sqnr_all_db>("sqnr_all_db"),
-                                     shown<&S::sqnr_db>("sqnr_db"),
-                                     shown<&S::cosine>("cosine"),
-                                     shown<&S::score>("score"),
-                                     shown<&S::integer_macs>("integer_macs"),
-                                     shown<&S::equalized>("equalized"),
-                                     shown<&S::methods>("methods"),
-                                     shown<&S::float_nodes>("float_nodes"),
-                                     shown<&S::sensitivities>("sensitivities")};
+  static constexpr Field<S> all[] = {shown<&S::samples>("samples"),       shown<&S::sqnr_all_db>("sqnr_all_db"),
+                                     shown<&S::sqnr_db>("sqnr_db"),       shown<&S::cosine>("cosine"),
+                                     shown<&S::score>("score"),           shown<&S::integer_macs>("integer_macs"),
+                                     shown<&S::wide_macs>("wide_macs"),   shown<&S::equalized>("equalized"),
+                                     shown<&S::methods>("methods"),       shown<&S::float_nodes>("float_nodes"),
+                                     shown<&S::wide_nodes>("wide_nodes"), shown<&S::sensitivities>("sensitivities")};
 };
 template <>
 struct Fields<QuantizeResult> {

@@ -6,7 +6,7 @@ the native library, whose default stands beside it."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -151,10 +151,22 @@ class Accuracy(_Options):
     sensitivity: Literal["auto", "off", "report"] | None = None
     #: auto makes the channels of a value alike where that is measured to halve its error
     equalize: Literal["auto", "off"] | None = None
-    #: as much stays in float as reaches this value of the metric; of a command: this share of what it says of the float model
+    #: what becomes of products that 8 bits do not serve: float32, or int16 for activations of 16 bits
+    fallback: Literal["float32", "int16"] | None = None
+    #: as many products fall back as it takes to reach this value of the metric; of a command or a function: this share of
+    #: what it says of the float model
     target: float | None = None
-    metric: Literal["cosine", "sqnr", "command"] | None = None  #: cosine
+    #: cosine; or a function of a model's path, as in lambda path: accuracy_of(onnxruntime.InferenceSession(path))
+    metric: Literal["cosine", "sqnr", "command"] | Callable[[str], float] | None = None
     command: str | None = None  #: prints the score of the model whose path is its last argument
+
+    def to_dict(self) -> dict[str, Any]:
+        options = super().to_dict()
+        metric = self.metric
+        if callable(metric):
+            options["metric"] = "command"
+            options["score"] = lambda path: float(metric(str(path)))
+        return options
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

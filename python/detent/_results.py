@@ -41,8 +41,8 @@ class TunedLayer(NamedTuple):
     seconds: float
 
 
-class FloatNode(NamedTuple):
-    """A convolution or matrix product that was left in float for accuracy."""
+class FallbackNode(NamedTuple):
+    """A convolution or matrix product that 8 bits do not serve."""
 
     node: str
     error_share: float  #: of the error with everything in integers
@@ -142,8 +142,8 @@ _TUNED = (
     Column("tuned", "error_after", number),
     Column("seconds", "seconds", lambda s: f"{s:.2f}"),
 )
-_FLOAT_NODES = (
-    Column("left in float", "node"),
+_FALLBACK_NODES = (
+    Column("fell back", "node"),
     Column("of the error", "error_share", lambda share: f"{share:.1%}"),
     Column("of the MACs", "macs_share", lambda share: f"{share:.1%}"),
 )
@@ -187,7 +187,7 @@ _TABLES: dict[str, tuple[type, tuple[Column, ...]]] = {
     "TunedLayer": (TunedLayer, _TUNED),
     "EqualizedValue": (EqualizedValue, _EQUALIZED),
     "MethodChoice": (MethodChoice, _METHODS),
-    "FloatNode": (FloatNode, _FLOAT_NODES),
+    "FallbackNode": (FallbackNode, _FALLBACK_NODES),
     "Sensitivity": (Sensitivity, _SENSITIVITIES),
     "Fidelity": (Fidelity, _FIDELITY),
     "Value": (Value, _VALUES),
@@ -245,17 +245,19 @@ class AccuracyResult(_Result):
     sqnr_db: float  #: as chosen
     cosine: float
     score: float | None  #: of the command, as a share of the float model's
-    integer_macs: float  #: share of the multiplications that are made on integers
+    integer_macs: float  #: share of the multiplications that are made on integers,
+    wide_macs: float  #: and of all, of those with an activation of 16 bits
     equalized: Table[EqualizedValue]
     methods: Table[MethodChoice]
-    float_nodes: Table[FloatNode]
+    float_nodes: Table[FallbackNode]
+    wide_nodes: Table[FallbackNode]  #: with activations of 16 bits
     sensitivities: Table[Sensitivity]  #: worst first
 
     def _heading(self) -> str:
         return f"SQNR {self.sqnr_db:.1f} dB, cosine {self.cosine:.6f}, {self.integer_macs:.0%} of the MACs on integers"
 
     def _shown(self) -> list[Table[Any]]:
-        return [self.equalized, self.methods, self.float_nodes, self.sensitivities]
+        return [self.equalized, self.methods, self.float_nodes, self.wide_nodes, self.sensitivities]
 
 
 @dataclasses.dataclass(eq=False, repr=False)

@@ -131,4 +131,14 @@ double mean_error(const Density& density, const Grid& grid, Power power) {
   return power == Power::one ? mean<Power::one>(density, grid) : mean<Power::two>(density, grid);
 }
 
+double rounding_error(std::span<const Interval> intervals, double step) {
+  double sum = sum_within_two(intervals.data(), intervals.size(), step);
+  for (const auto& interval : intervals) {
+    if (interval.per_width != 0) continue;
+    const double middle = 0.5 * (interval.low + interval.high) / step;
+    sum += interval.count * raised<Power::two>(middle - round_even(middle));
+  }
+  return step * step * sum;
+}
+
 }  // namespace detent::calibration

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "calibrate/statistics.h"
@@ -38,5 +39,7 @@ enum class Power { one, two };
 /// Mean over all values of |x - Q(x)| or of its square, Q rounding to the nearest grid point and clipping: integrated
 /// over each interval, not taken at its centre.
 double mean_error(const Density& density, const Grid& grid, Power power);
+/// Sum of (x - Q(x))^2 over the values of intervals that lie within the grid, 0 being one of its points.
+double rounding_error(std::span<const Interval> intervals, double step);
 
 }  // namespace detent::calibration

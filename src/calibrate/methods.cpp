@@ -14,8 +14,8 @@ void need_histogram(const std::string& tensor, const Summary& summary) {
 }
 
 Range best_mse_range(const std::string& tensor, const Summary& summary, const MethodConfig& method,
-                     const QuantConfig& format, const Quantizer& quantizer) {
-  if (!format.power_of_two_scale) return mse_range(summary, quantizer);
+                     const QuantConfig& format, const Quantizer& quantizer, const Response* response) {
+  if (!format.power_of_two_scale) return mse_range(summary, quantizer, response);
   if (!method.most_common) return mse_power_of_two_range(summary, quantizer);
   const bool wide = format.activation_type == QuantType::int16 || format.activation_type == QuantType::uint16;
   const Votes& votes = wide ? summary.votes_16_bit : summary.votes_8_bit;
@@ -41,14 +41,14 @@ std::string_view method_name(CalibrationMethod method) noexcept {
 }
 
 Range find_range(const std::string& tensor, const Summary& summary, const MethodConfig& method,
-                 const QuantConfig& format, const Quantizer& quantizer) {
+                 const QuantConfig& format, const Quantizer& quantizer, const Response* response) {
   if (method.method == CalibrationMethod::minmax) return minmax_range(summary, method.average);
   need_histogram(tensor, summary);
   switch (method.method) {
     case CalibrationMethod::percentile: return percentile_range(summary, method.percentile, method.two_sided);
     case CalibrationMethod::layerwise_percentile:
       return layerwise_percentile_range(summary, method.candidates, method.two_sided, method.metric, quantizer);
-    case CalibrationMethod::mse: return best_mse_range(tensor, summary, method, format, quantizer);
+    case CalibrationMethod::mse: return best_mse_range(tensor, summary, method, format, quantizer, response);
     case CalibrationMethod::entropy: return entropy_range(summary, method.entropy_bins, method.entropy_levels);
     case CalibrationMethod::minmax: break;
   }

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "calibrate/density.h"
+#include "calibrate/response.h"
 #include "calibrate/statistics.h"
 #include "detent/config.h"
 
@@ -31,8 +32,9 @@ Range percentile_range(const Summary& summary, double percentile, bool two_sided
 Range layerwise_percentile_range(const Summary& summary, std::span<const double> candidates, bool two_sided,
                                  ErrorMetric metric, const Quantizer& quantizer);
 
-/// The range with the least mean squared error after quantizing and dequantizing.
-Range mse_range(const Summary& summary, const Quantizer& quantizer);
+/// The range with the least mean squared error after quantizing and dequantizing; with a response, of what it makes of
+/// the values.
+Range mse_range(const Summary& summary, const Quantizer& quantizer, const Response* response = nullptr);
 
 /// The same for a quantizer whose scales are powers of two: the range of the extremes, halved as often as is best.
 Range mse_power_of_two_range(const Summary& summary, const Quantizer& quantizer);
@@ -51,9 +53,9 @@ Range most_common_power_of_two_range(const Votes& votes, int bits);
 /// the widest of equals.
 Range entropy_range(const Summary& summary, std::size_t bins, std::size_t levels);
 
-/// The range of one tensor by the configured method. `tensor` is for messages. Throws bad_input when the summary lacks
-/// what the method needs.
+/// The range of one tensor by the configured method. `tensor` is for messages. The response, which may be null, is
+/// heeded by mse with scales of any size. Throws bad_input when the summary lacks what the method needs.
 Range find_range(const std::string& tensor, const Summary& summary, const MethodConfig& method,
-                 const QuantConfig& format, const Quantizer& quantizer);
+                 const QuantConfig& format, const Quantizer& quantizer, const Response* response = nullptr);
 
 }  // namespace detent::calibration

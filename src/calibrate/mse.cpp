@@ -110,19 +110,14 @@ int best_halving(const Error& error_after) {
 
 Range to_range(double low, double high) { return {static_cast<float>(low), static_cast<float>(high)}; }
 
-}  // namespace
-
 // Coarse to fine: whole octaves of candidates by the estimate, first both bounds together and then each in turn, then
-// ever finer steps around the best by the exact error.
-Range mse_range(const Summary& summary, const Quantizer& quantizer) {
-  const Density density = density_of(summary);
+// ever finer steps around the best by the exact error. Both are functions of a grid.
+template <class Estimated, class Exact>
+Range search_range(const Density& density, const Quantizer& quantizer, const Estimated& estimate, const Exact& error) {
   const double min = std::min(density.min, 0.0);
   const double max = std::max(density.max, 0.0);
-  const Estimate estimate(density);
   const auto estimated = [&](double low, double high) { return estimate(quantizer(to_range(low, high))); };
-  const auto exact = [&](double low, double high) {
-    return mean_error(density, quantizer(to_range(low, high)), Power::two);
-  };
+  const auto exact = [&](double low, double high) { return error(quantizer(to_range(low, high))); };
   std::vector<Bounds> bounds{Bounds::both_alike};
   if (min < 0 && max > 0) bounds = {Bounds::both_alike, Bounds::low, Bounds::high};
 
@@ -145,6 +140,20 @@ Range mse_range(const Summary& summary, const Quantizer& quantizer) {
     for (const Bounds which : bounds) scan(fine, which, factors, min, max, exact);
   }
   return to_range(fine.low, fine.high);
+}
+
+}  // namespace
+
+Range mse_range(const Summary& summary, const Quantizer& quantizer, const Response* response) {
+  const Density density = density_of(summary);
+  if (response == nullptr) {
+    return search_range(density, quantizer, Estimate(density),
+                        [&](const Grid& grid) { return mean_error(density, grid, Power::two); });
+  }
+  const SeenDensity seen(density, *response);
+  return search_range(
+      density, quantizer, [&](const Grid& grid) { return seen.estimate(grid); },
+      [&](const Grid& grid) { return seen.mean_error(grid); });
 }
 
 Range mse_power_of_two_range(const Summary& summary, const Quantizer& quantizer) {

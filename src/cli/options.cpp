@@ -51,6 +51,8 @@ const std::map<std::string, DeviceLayout> kLayouts{
 const std::map<std::string, SensitivityMode> kSensitivities{
     {"auto", SensitivityMode::automatic}, {"off", SensitivityMode::off}, {"report", SensitivityMode::report}};
 const std::map<std::string, EqualizeMode> kEqualizes{{"auto", EqualizeMode::automatic}, {"off", EqualizeMode::off}};
+const std::map<std::string, AccuracyFallback> kFallbacks{{"float32", AccuracyFallback::float32},
+                                                         {"int16", AccuracyFallback::int16}};
 const std::map<std::string, AccuracyMetric> kAccuracyMetrics{
     {"cosine", AccuracyMetric::cosine}, {"sqnr", AccuracyMetric::sqnr}, {"command", AccuracyMetric::command}};
 
@@ -242,9 +244,11 @@ void add_accuracy(CLI::App& command, AccuracyConfig& config) {
          "error, up to a tenth of the multiplications; report: only tell");
   choice(command, "--equalize", config.equalize, kEqualizes, group, "auto|off",
          "auto (default): make the channels of a value alike where that is measured to halve its error");
+  choice(command, "--accuracy-fallback", config.fallback, kFallbacks, group, "float32|int16",
+         "what becomes of products that 8 bits do not serve: float (default), or activations of 16 bits, for NPUs");
   command
       .add_option("--accuracy-target", config.target,
-                  "leave as much in float as reaches this value of the metric, and no more")
+                  "let as many products fall back as it takes to reach this value of the metric, and no more")
       ->option_text("X")
       ->group(group);
   choice(command, "--accuracy-metric", config.metric, kAccuracyMetrics, group, "NAME",

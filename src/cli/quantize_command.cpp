@@ -32,7 +32,9 @@ nlohmann::json accuracy_json(const AccuracyResult& a) {
                      {"integer_macs", a.integer_macs},
                      {"equalized", nlohmann::json::array()},
                      {"methods", nlohmann::json::array()},
+                     {"wide_macs", a.wide_macs},
                      {"float_nodes", nlohmann::json::array()},
+                     {"wide_nodes", nlohmann::json::array()},
                      {"sensitivities", nlohmann::json::array()}};
   if (a.score) out["score"] = *a.score;
   for (const auto& e : a.equalized) {
@@ -42,8 +44,12 @@ nlohmann::json accuracy_json(const AccuracyResult& a) {
     out["methods"].push_back(
         {{"value", m.value}, {"method", m.method}, {"error_before", m.error_before}, {"error_after", m.error_after}});
   }
-  for (const auto& f : a.float_nodes)
-    out["float_nodes"].push_back({{"node", f.node}, {"error_share", f.error_share}, {"macs_share", f.macs_share}});
+  const auto list_nodes = [&](const char* name, const std::vector<FallbackNode>& nodes) {
+    for (const auto& n : nodes)
+      out[name].push_back({{"node", n.node}, {"error_share", n.error_share}, {"macs_share", n.macs_share}});
+  };
+  list_nodes("float_nodes", a.float_nodes);
+  list_nodes("wide_nodes", a.wide_nodes);
   for (const auto& s : a.sensitivities) {
     out["sensitivities"].push_back({{"value", s.value},
                                     {"node", s.node},
@@ -52,6 +58,13 @@ nlohmann::json accuracy_json(const AccuracyResult& a) {
                                     {"sqnr_db", number(in_db(s.error))}});
   }
   return out;
+}
+
+void print_fallbacks(const char* what, const std::vector<FallbackNode>& nodes) {
+  for (const auto& n : nodes) {
+    fmt::print("{}: {}, {:.1f} % of the error and {:.1f} % of the multiplications\n", what, n.node, 100 * n.error_share,
+               100 * n.macs_share);
+  }
 }
 
 void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a) {
@@ -70,15 +83,13 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a) {
     fmt::print("range by {}: '{}', error {:.1f} -> {:.1f} dB\n", m.method, m.value, in_db(m.error_before),
                in_db(m.error_after));
   }
-  for (const auto& f : a.float_nodes) {
-    fmt::print("in float: {}, {:.1f} % of the error and {:.1f} % of the multiplications\n", f.node, 100 * f.error_share,
-               100 * f.macs_share);
-  }
+  print_fallbacks("in float", a.float_nodes);
+  print_fallbacks("with activations of 16 bits", a.wide_nodes);
   fmt::print(
       "accuracy on {} samples, worst output: SQNR {:.1f} dB (all in integers: {:.1f}), cosine {:.5f}{}; {:.1f} % of "
-      "the multiplications in integers\n",
+      "the multiplications in integers{}\n",
       a.samples, a.sqnr_db, a.sqnr_all_db, a.cosine, a.score ? fmt::format(", score {:.4f} of float", *a.score) : "",
-      100 * a.integer_macs);
+      100 * a.integer_macs, a.wide_macs > 0 ? fmt::format(", {:.1f} % of 16 bits", 100 * a.wide_macs) : "");
 }
 
 nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) {

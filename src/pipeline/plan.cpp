@@ -18,6 +18,7 @@
 #include "plan/calibration.h"
 #include "profile/machine.h"
 #include "quantize/formats.h"
+#include "quantize/params.h"
 #include "quantize/placement.h"
 #include "quantize/ranges.h"
 
@@ -35,7 +36,7 @@ std::uint64_t output_bytes(const onnx::Model& model, const quantization::Placeme
   for (const auto& tensor : model.graph.initializers) stored[tensor.name] = tensor.data.size();
   for (const auto& mark : placement.marks) {
     if (!mark.is_constant) continue;
-    const auto type = mark.is_weight ? config.weight_type : config.activation_type;
+    const auto type = quantization::type_of(mark, config);
     stored[mark.value] /= 32 / static_cast<std::uint64_t>(onnx::bits_of(quantization::data_type(type)));
   }
   for (const auto& [name, size] : stored) bytes += size;

@@ -95,12 +95,12 @@ Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Ru
   return prepared;
 }
 
-quantization::Placement place(const Prepared& prepared, const QuantConfig& config,
-                              const std::vector<std::size_t>& floats) {
+quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks) {
   const auto& model = prepared.model;
   if (config.preset == Preset::plain) return quantization::place(model, prepared.types, config);
   auto selected = quantization::select_nodes(model, config);
-  for (const auto node : floats) selected[node] = false;
+  const bool in_float = fallbacks.to == AccuracyFallback::float32;
+  for (const auto node : fallbacks.nodes) selected[node] = !in_float;
   quantization::FloatParts parts;
   if (config.op_types.empty() && config.nodes.empty()) {
     parts = accuracy::integer_chains(model, graph::Index(model), selected);
@@ -109,7 +109,11 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
     parts.nodes = std::move(selected);
   }
   parts.bypass = true;
-  parts.may_be_all = !floats.empty();
+  parts.may_be_all = in_float && !fallbacks.nodes.empty();
+  if (!in_float) {
+    parts.wide_nodes.resize(model.graph.nodes.size());
+    for (const auto node : fallbacks.nodes) parts.wide_nodes[node] = true;
+  }
   return quantization::place(model, prepared.types, config, parts);
 }
 

@@ -32,10 +32,14 @@ graph::Store file_store(const std::filesystem::path& directory, std::string name
 Prepared prepare(onnx::Model model, std::int64_t needed_opset, const exec::Runtime& runtime,
                  const std::filesystem::path& work_dir, profile::Profiler& profiler);
 
-/// Where Q/DQ pairs go under the preset, with `floats` (nodes) kept in float. Operator types and nodes that the user
-/// named are taken as they are.
-quantization::Placement place(const Prepared& prepared, const QuantConfig& config,
-                              const std::vector<std::size_t>& floats = {});
+/// Nodes that 8 bits do not serve, and what becomes of them.
+struct Fallbacks {
+  AccuracyFallback to = AccuracyFallback::float32;
+  std::vector<std::size_t> nodes = {};
+};
+
+/// Where Q/DQ pairs go under the preset. Operator types and nodes that the user named are taken as they are.
+quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks = {});
 
 /// The inputs that a caller has to feed.
 std::vector<data::InputSpec> input_specs(const onnx::Model& model);

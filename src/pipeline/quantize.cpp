@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "accuracy/responses.h"
 #include "base/bytes.h"
 #include "base/cpu.h"
 #include "base/error.h"
@@ -32,6 +33,7 @@
 #include "pipeline/tuned_layer.h"
 #include "pipeline/tuning_cost.h"
 #include "profile/profiler.h"
+#include "quantize/formats.h"
 #include "quantize/insert.h"
 #include "quantize/params.h"
 #include "quantize/placement.h"
@@ -213,6 +215,8 @@ class Run {
     result_.samples = statistics.samples;
     if (source_) append(result_.notes, source_->notes());
     if (!options_.statistics) report_.samples_run = statistics.samples;
+    if (options_.config.preset == Preset::balanced)
+      range_options_.responses = accuracy::responses(prepared_.model, prepared_.types, placement_, runtime_);
     auto ranges = quantization::find_ranges(placement_, statistics, options_.config, range_options_);
     if (may_measure_accuracy() && options_.accuracy.sensitivity == SensitivityMode::automatic && source_) {
       for (const auto method : pipeline::other_methods(options_, statistics)) {
@@ -220,6 +224,11 @@ class Run {
         other.method.method = method;
         other_ranges_.emplace_back(method, quantization::find_ranges(placement_, statistics, options_.config, other));
       }
+    }
+    if (options_.accuracy.fallback == AccuracyFallback::int16) {
+      QuantConfig wide = options_.config;
+      wide.activation_type = quantization::widened(wide.activation_type);
+      wide_ranges_ = quantization::find_ranges(placement_, statistics, wide, range_options_);
     }
     range_sources_ = quantization::range_sources(placement_, range_options_);
     if (reports_) report_.statistics = std::move(statistics);
@@ -294,6 +303,7 @@ class Run {
       ranges[value] = range;
       range_sources_[value] = calibration::method_name(CalibrationMethod::minmax);
       for (auto& [method, other] : other_ranges_) other.erase(value);
+      wide_ranges_.erase(value);
       report_.statistics.tensors.erase(value);  // of the value as it was
     }
     equalized_ = std::move(done.values);
@@ -322,6 +332,7 @@ class Run {
          .threads = options_.threads,
          .ranges = std::move(ranges),
          .other_ranges = std::move(other_ranges_),
+         .wide_ranges = std::move(wide_ranges_),
          .params_of = [this](const auto& placement, const auto& of) { return params_of(placement, of); },
          .write = write,
          .progress = options_.progress,
@@ -459,6 +470,7 @@ class Run {
   std::map<std::string, std::string> range_sources_;
   std::vector<EqualizedValue> equalized_;
   std::vector<std::pair<CalibrationMethod, calibration::Ranges>> other_ranges_;
+  calibration::Ranges wide_ranges_;
   std::optional<data::ReplayStream> replay_;
   std::unique_ptr<data::SampleSource> source_;
 };

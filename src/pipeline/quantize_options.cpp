@@ -31,7 +31,10 @@ void check_accuracy(const QuantizeOptions& options) {
     throw usage_error("the samples can be read only once, and --accuracy-target reads them again",
                       "give something that can be iterated again, such as a list or files");
   }
-  if ((a.metric == AccuracyMetric::command) != !a.command.empty())
+  if (a.fallback != AccuracyFallback::float32 && options.config.preset == Preset::plain)
+    throw usage_error("--accuracy-fallback is about what measuring finds, and --preset plain does not measure",
+                      "give --preset balanced");
+  if ((a.metric == AccuracyMetric::command) != (!a.command.empty() || a.score))
     throw usage_error("--accuracy-metric command and --accuracy-command go together");
   if (a.target && a.metric != AccuracyMetric::sqnr && !(*a.target > 0 && *a.target <= 1))
     throw usage_error(fmt::format("--accuracy-target: {} is not above 0 and at most 1", *a.target),
@@ -117,8 +120,8 @@ std::string tuning_identity(const QuantizeOptions& options) {
       {"weight", static_cast<int>(c.weight_type)},
       {"accuracy",
        {static_cast<int>(options.accuracy.sensitivity), static_cast<int>(options.accuracy.equalize),
-        options.accuracy.other_methods, options.accuracy.target.value_or(0), static_cast<int>(options.accuracy.metric),
-        options.accuracy.command}},
+        static_cast<int>(options.accuracy.fallback), options.accuracy.other_methods,
+        options.accuracy.target.value_or(0), static_cast<int>(options.accuracy.metric), options.accuracy.command}},
       {"symmetric", {c.activation_symmetric, c.weight_symmetric.value_or(false), c.weight_symmetric.has_value()}},
       {"channel", c.per_channel},
       {"reduce", c.reduce_range},

@@ -7,9 +7,10 @@
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <set>
 #include <utility>
 
-#include "accuracy/float_choice.h"
+#include "accuracy/fallback_choice.h"
 #include "accuracy/integer_chains.h"
 #include "base/error.h"
 #include "calibrate/methods.h"
@@ -22,7 +23,7 @@
 namespace detent::pipeline {
 namespace {
 
-using accuracy::FloatChoice;
+using accuracy::FallbackChoice;
 
 // Inferences that measuring single marks may take for each calibration sample, with a target and without, and how many
 // samples they run on.
@@ -72,6 +73,7 @@ class Refiner {
         options_(options),
         index_(prepared.model),
         ranges_(options.ranges),
+        wide_ranges_(options.wide_ranges),
         runner_options_{options.resources, options.directory, options.threads, options.progress, options.stop},
         runner_(prepared, runtime, source, runner_options_) {}
 
@@ -81,7 +83,7 @@ class Refiner {
     if (options_.accuracy.sensitivity == SensitivityMode::automatic) try_methods();
     list_sensitivities();
     auto candidates = weigh();
-    std::vector<FloatChoice> choices;
+    std::vector<FallbackChoice> choices;
     if (options_.accuracy.target) {
       choices = reach(choose(std::move(candidates), kNone));
     } else if (options_.accuracy.sensitivity == SensitivityMode::automatic) {
@@ -90,21 +92,29 @@ class Refiner {
       choices = choose(std::move(candidates), limits);
     }
     auto refined = place_with(choices);
-    if (refined.marks.empty()) {
-      throw bad_input(fmt::format("--accuracy-target: only the float model reaches {}; the worst is {}",
-                                  *options_.accuracy.target, result_.sensitivities.front().node),
-                      "lower the target, or give --activation-type uint16; --sensitivity report tells more");
+    if (refined.marks.empty()) throw out_of_reach("only the float model reaches", "or give --activation-type uint16");
+    const auto all = judge(placement_);
+    auto chosen = choices.empty() ? all : judge(refined);
+    // What is good for each product alone may not be so for all of them on other samples.
+    if (!options_.accuracy.target && noise_of(chosen) >= noise_of(all)) {
+      choices.clear();
+      refined = placement_;
+      chosen = all;
     }
-    describe(choices, refined);
-    return {std::move(refined), std::move(ranges_), std::move(result_)};
+    describe(choices, refined, all, chosen);
+    if (options_.accuracy.metric == AccuracyMetric::command && options_.accuracy.target) result_.score = score(refined);
+    auto ranges = ranges_of(refined);
+    return {std::move(refined), std::move(ranges), std::move(result_)};
   }
 
  private:
   // Ranges of values that a smaller placement marks anew are those of the values whose scale they shared before.
   void complete_ranges() {
-    for (const auto& mark : placement_.marks) {
-      const auto found = ranges_.find(root_of(mark).value);
-      if (!mark.is_constant && found != ranges_.end()) ranges_.try_emplace(mark.value, found->second);
+    for (auto* ranges : {&ranges_, &wide_ranges_}) {
+      for (const auto& mark : placement_.marks) {
+        const auto found = ranges->find(root_of(mark).value);
+        if (!mark.is_constant && found != ranges->end()) ranges->try_emplace(mark.value, found->second);
+      }
     }
   }
 
@@ -120,7 +130,22 @@ class Refiner {
   }
 
   quantization::Params params_of(const quantization::Placement& placement) const {
-    return options_.params_of(placement, ranges_);
+    return options_.params_of(placement, ranges_of(placement));
+  }
+
+  calibration::Ranges ranges_of(const quantization::Placement& placement) const {
+    auto ranges = ranges_;
+    for (const auto& mark : placement.marks) {
+      const auto found = wide_ranges_.find(mark.value);
+      if (mark.wide && found != wide_ranges_.end()) ranges[mark.value] = found->second;
+    }
+    return ranges;
+  }
+
+  Error out_of_reach(const char* what, const char* cure) const {
+    return bad_input(fmt::format("--accuracy-target: {} {}; the worst is {}", what, *options_.accuracy.target,
+                                 result_.sensitivities.front().node),
+                     fmt::format("lower the target, {}; --sensitivity report tells more", cure));
   }
 
   // Marks are measured one at a time where the inferences allow it, else in groups of neighbours that share the result.
@@ -280,32 +305,40 @@ class Refiner {
       candidate.macs = all > 0 ? candidate.macs / all : 1 / static_cast<double>(candidates.size());
     }
     other_macs_ = all > 0 ? others / all : 0;
+    products_ = candidates;
     return candidates;
   }
 
-  std::vector<FloatChoice> choose(std::vector<accuracy::Candidate> candidates, const accuracy::ChoiceLimits& limits) {
-    return accuracy::choose_floats(
-        std::move(candidates), errors_,
-        [this](const auto& floats) { return place(prepared_, options_.config, floats); }, limits);
+  std::vector<FallbackChoice> choose(std::vector<accuracy::Candidate> candidates,
+                                     const accuracy::ChoiceLimits& limits) {
+    return accuracy::choose_fallbacks(
+        std::move(candidates), errors_, [this](const auto& nodes) { return place_with(nodes); }, limits);
   }
 
-  quantization::Placement place_with(const std::vector<FloatChoice>& choices) const {
-    std::vector<std::size_t> floats;
-    for (const auto& choice : choices) floats.push_back(choice.node);
-    return place(prepared_, options_.config, floats);
+  quantization::Placement place_with(const std::vector<FallbackChoice>& choices) const {
+    std::vector<std::size_t> nodes;
+    for (const auto& choice : choices) nodes.push_back(choice.node);
+    return place_with(nodes);
+  }
+
+  quantization::Placement place_with(const std::vector<std::size_t>& nodes) const {
+    return place(prepared_, options_.config, {options_.accuracy.fallback, nodes});
   }
 
   // The fewest of the choices, taken from the front, that reach the target; of those, the ones that are not needed
   // after all go again, the most expensive first.
-  std::vector<FloatChoice> reach(const std::vector<FloatChoice>& order) {
+  std::vector<FallbackChoice> reach(const std::vector<FallbackChoice>& order) {
     if (is_reached({})) return {};
+    // In float, all of them are the float model.
+    if (options_.accuracy.fallback != AccuracyFallback::float32 && !is_reached(order))
+      throw out_of_reach("activations of 16 bits do not reach", "or give --accuracy-fallback float32");
     std::size_t low = 0, high = order.size();  // not enough, enough
     while (high - low > 1) {
       const std::size_t middle = (low + high) / 2;
       (is_reached({order.begin(), order.begin() + static_cast<std::ptrdiff_t>(middle)}) ? high : low) = middle;
     }
-    std::vector<FloatChoice> chosen(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(high));
-    std::vector<FloatChoice> by_cost = chosen;
+    std::vector<FallbackChoice> chosen(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(high));
+    std::vector<FallbackChoice> by_cost = chosen;
     std::stable_sort(by_cost.begin(), by_cost.end(), [](const auto& a, const auto& b) { return a.macs > b.macs; });
     for (std::size_t i = 0; i < std::min(by_cost.size(), kMostRemovals); ++i) {
       auto fewer = chosen;
@@ -315,7 +348,7 @@ class Refiner {
     return chosen;
   }
 
-  bool is_reached(const std::vector<FloatChoice>& choices) {
+  bool is_reached(const std::vector<FallbackChoice>& choices) {
     const auto placement = place_with(choices);
     if (placement.marks.empty()) return true;
     const auto metric = options_.accuracy.metric;
@@ -339,29 +372,51 @@ class Refiner {
 
   // Relative to the float model's.
   double score(const quantization::Placement& placement) {
-    const auto& command = options_.accuracy.command;
-    if (!float_score_) float_score_ = score_by_command(command, options_.model);
+    const auto& accuracy = options_.accuracy;
+    const auto score_of = [&](const std::filesystem::path& model) {
+      return accuracy.score ? accuracy.score(model) : score_by_command(accuracy.command, model);
+    };
+    if (!float_score_) float_score_ = score_of(options_.model);
     const auto path = options_.directory / "candidate.onnx";
     options_.write(placement, params_of(placement), path);
-    const double found = score_by_command(command, path);
+    const double found = score_of(path);
     std::filesystem::remove(path);
     return found / *float_score_;
   }
 
-  void describe(const std::vector<FloatChoice>& choices, const quantization::Placement& refined) {
+  void describe(const std::vector<FallbackChoice>& choices, const quantization::Placement& refined,
+                const TrialResult& all, const TrialResult& chosen) {
     result_.samples = judging_samples();
-    const auto all = judge(placement_);
-    const auto chosen = choices.empty() ? all : judge(refined);
     result_.sqnr_all_db = worst_sqnr(all);
     result_.sqnr_db = worst_sqnr(chosen);
     result_.cosine = worst_cosine(chosen);
-    if (options_.accuracy.metric == AccuracyMetric::command && options_.accuracy.target) result_.score = score(refined);
     result_.integer_macs = 1 - other_macs_;
+    const bool in_float = options_.accuracy.fallback == AccuracyFallback::float32;
     for (const auto& choice : choices) {
       const double macs = is_table(choice.node) ? 0 : choice.macs;
-      result_.float_nodes.push_back({label(choice.node), choice.removed, macs});
-      result_.integer_macs -= macs;
+      (in_float ? result_.float_nodes : result_.wide_nodes).push_back({label(choice.node), choice.removed, macs});
+      if (in_float) result_.integer_macs -= macs;
     }
+    result_.wide_macs = wide_macs(refined);
+  }
+
+  double wide_macs(const quantization::Placement& placement) const {
+    std::set<std::string> wide;
+    for (const auto& mark : placement.marks) {
+      if (mark.wide) wide.insert(mark.value);
+    }
+    for (const auto& fused : placement.fused) {
+      if (wide.contains(fused.output)) wide.insert(fused.input);
+    }
+    const auto is_wide = [&](const auto& value) { return wide.contains(value); };
+    double sum = 0;
+    for (const auto& product : products_) {
+      const auto& node = prepared_.model.graph.nodes[product.node];
+      const bool any = std::any_of(node.inputs().begin(), node.inputs().end(), is_wide) ||
+                       std::any_of(node.outputs().begin(), node.outputs().end(), is_wide);
+      if (any && !is_table(product.node)) sum += product.macs;
+    }
+    return sum;
   }
 
   bool is_table(std::size_t node) const { return accuracy::is_table(prepared_.model.graph.nodes[node], index_); }
@@ -373,12 +428,13 @@ class Refiner {
   data::SampleSource& source_;
   const RefineOptions& options_;
   graph::Index index_;
-  calibration::Ranges ranges_;
+  calibration::Ranges ranges_, wide_ranges_;
   TrialRunnerOptions runner_options_;
   TrialRunner runner_;
   std::size_t measuring_samples_ = 1;
   bool is_each_measured_ = true;
   accuracy::MarkErrors errors_;
+  std::vector<accuracy::Candidate> products_;
   double other_macs_ = 0;  // share of the multiplications that are in float anyway
   std::optional<double> float_score_;
   AccuracyResult result_;

@@ -1,4 +1,4 @@
-// The measured part of the preset `balanced`: what does most harm stays in float.
+// The measured part of the preset `balanced`: what does most harm falls back to float, or to 16 bits.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,8 @@ struct RefineOptions {
   calibration::Ranges ranges;  // of the activations
   /// Ranges by AccuracyConfig::other_methods.
   std::vector<std::pair<CalibrationMethod, calibration::Ranges>> other_ranges;
+  /// Ranges for values of 16 bits, where AccuracyConfig::fallback asks for these.
+  calibration::Ranges wide_ranges;
   /// Scales and zero points of a placement.
   std::function<quantization::Params(const quantization::Placement&, const calibration::Ranges&)> params_of;
   /// Writes the model with the pairs of a placement.
@@ -44,9 +46,9 @@ struct Refinement {
 };
 
 /// Measures each mark of `placement` alone, tries other methods for the values that do most harm, and decides what
-/// stays in float: what reaches the target, or without one what makes most of the error, up to a tenth of the
+/// falls back: what reaches the target, or without one what makes most of the error, up to a tenth of the
 /// multiplications. Takes about seven inferences for each sample, without a target five; a command runs on up to 15
-/// models. Throws bad_input when the command fails or prints no number.
+/// models. Throws bad_input when the command fails or prints no number, and for a target out of reach.
 Refinement refine(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                   data::SampleSource& source, const RefineOptions& options);
 

@@ -24,6 +24,8 @@ bool is_signed(QuantType type) noexcept {
   return type == QuantType::int8 || type == QuantType::int16 || type == QuantType::int4;
 }
 bool is_16_bit(QuantType type) noexcept { return type == QuantType::int16 || type == QuantType::uint16; }
+QuantType widened(QuantType type) noexcept { return is_signed(type) ? QuantType::int16 : QuantType::uint16; }
+
 bool is_4_bit(QuantType type) noexcept { return type == QuantType::int4 || type == QuantType::uint4; }
 bool needs_opset_21(QuantType type) noexcept { return is_16_bit(type) || is_4_bit(type); }
 

@@ -18,6 +18,8 @@ struct IntRange {
 onnx::DataType data_type(QuantType type) noexcept;
 bool is_signed(QuantType type) noexcept;
 bool is_16_bit(QuantType type) noexcept;
+/// The type of 16 bits with the same sign.
+QuantType widened(QuantType type) noexcept;
 bool is_4_bit(QuantType type) noexcept;
 /// Types that ONNX gave to Q/DQ with opset 21 only: those of 4 and of 16 bits.
 bool needs_opset_21(QuantType type) noexcept;

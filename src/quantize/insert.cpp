@@ -33,7 +33,8 @@ class Inserter {
   Inserter(onnx::Model& model, const Placement& placement, const Params& params, const QuantConfig& config,
            std::vector<std::string>& notes)
       : model_(model), placement_(placement), params_(params), config_(config), notes_(notes), index_(model) {
-    const bool late = needs_opset_21(config.activation_type) || needs_opset_21(config.weight_type);
+    const bool late =
+        std::any_of(params.begin(), params.end(), [](const auto& p) { return needs_opset_21(p.second.type); });
     if (late && model.opset() < kOpsetForAllTypes) domain_ = kMicrosoftDomain;
   }
 

@@ -72,8 +72,13 @@ void share(const Placement& placement, Params& params, std::vector<std::string>&
 
 }  // namespace
 
+QuantType type_of(const Mark& mark, const QuantConfig& config) {
+  if (mark.is_weight) return config.weight_type;
+  return mark.wide ? widened(config.activation_type) : config.activation_type;
+}
+
 WeightFormat constant_format(const Mark& mark, const QuantConfig& config) {
-  const QuantType type = mark.is_weight ? config.weight_type : config.activation_type;
+  const QuantType type = type_of(mark, config);
   const bool symmetric =
       mark.is_weight ? config.weight_symmetric.value_or(is_signed(type)) : config.activation_symmetric;
   // The runtime's integer kernels want one zero point for all channels, so per-channel constants are always symmetric.
@@ -122,7 +127,7 @@ Params compute_all(const onnx::Model& model, const Placement& placement, const c
       continue;
     }
     const auto& range = seen->second;
-    const IntFormat format{config.activation_type, config.activation_symmetric, false, config.power_of_two_scale};
+    const IntFormat format{type_of(mark, config), config.activation_symmetric, false, config.power_of_two_scale};
     params[mark.value] = {format.type, {compute_params(range.min, range.max, format)}, std::nullopt, mark.value, range};
   }
   share(placement, params, notes);

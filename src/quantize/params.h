@@ -37,6 +37,9 @@ using Params = std::unordered_map<std::string, ValueParams>;
 Params compute_all(const onnx::Model& model, const Placement& placement, const calibration::Ranges& ranges,
                    const WeightExtremes& extremes, const QuantConfig& config, std::vector<std::string>& notes);
 
+/// The type of a marked value.
+QuantType type_of(const Mark& mark, const QuantConfig& config);
+
 /// The format that a marked constant gets.
 WeightFormat constant_format(const Mark& mark, const QuantConfig& config);
 

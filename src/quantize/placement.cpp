@@ -65,6 +65,30 @@ void mark_bypassed(const graph::Index& index, Placement& placement) {
   }
 }
 
+void mark_wide(const onnx::Model& model, const std::vector<bool>& nodes, Placement& placement) {
+  std::set<std::string> wide;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (!nodes[n] || !placement.selected[n]) continue;
+    const auto& node = model.graph.nodes[n];
+    wide.insert(node.inputs().begin(), node.inputs().end());
+    wide.insert(node.outputs().begin(), node.outputs().end());
+  }
+  for (const auto& fused : placement.fused) {
+    if (wide.contains(fused.input)) wide.insert(fused.output);
+  }
+  std::size_t before = 0;
+  do {
+    before = wide.size();
+    for (auto& mark : placement.marks) {
+      if (mark.is_weight) continue;
+      mark.wide = wide.contains(mark.value) || (mark.shares && wide.contains(*mark.shares));
+      if (!mark.wide) continue;
+      wide.insert(mark.value);
+      if (mark.shares) wide.insert(*mark.shares);
+    }
+  } while (wide.size() != before);
+}
+
 }  // namespace
 
 std::vector<std::string> Placement::to_observe() const {
@@ -98,7 +122,7 @@ bool Marks::contains(const std::string& value) const { return position_.contains
 Mark& Marks::put(const std::string& value) {
   const auto [it, added] = position_.try_emplace(value, order_.size());
   if (added) order_.emplace_back();
-  order_[it->second] = Mark{value, index_.initializer(value) != graph::kNone, false, {}, {}, false};
+  order_[it->second] = Mark{value, index_.initializer(value) != graph::kNone, false, {}, {}, false, false};
   return *order_[it->second];
 }
 
@@ -141,7 +165,8 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   const graph::Index index(model);
   Placement placement;
   placement.selected = select_nodes(model, config);
-  for (std::size_t n = 0; n < floats.nodes.size(); ++n) placement.selected[n] = placement.selected[n] && !floats.nodes[n];
+  for (std::size_t n = 0; n < floats.nodes.size(); ++n)
+    placement.selected[n] = placement.selected[n] && !floats.nodes[n];
   Marks marks(model, types, index);
   RuleContext context{model, index, types, config, marks, placement};
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
@@ -150,6 +175,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   placement.marks = marks.in_order();
   drop(floats.values, placement.marks);
   if (floats.bypass) mark_bypassed(index, placement);
+  mark_wide(model, floats.wide_nodes, placement);
   const auto passthrough = passthrough_types(model, config);
   for (const auto& mark : placement.marks) {
     if (mark.is_constant || mark.shares) continue;

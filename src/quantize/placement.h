@@ -24,6 +24,7 @@ struct Mark {
   std::optional<std::size_t> axis;    // per-channel constants
   std::optional<std::string> shares;  // takes scale and zero point from this value
   bool bypassed = false;              // nodes in float read the value as it was made, not its integers
+  bool wide = false;                  // 16 bits, whatever QuantConfig::activation_type says; never of weights
 };
 
 /// A bias that becomes int32 with scale = input scale * weight scale.
@@ -62,10 +63,13 @@ struct Placement {
 
 /// What stays in float although its operator could be quantized.
 struct FloatParts {
-  std::vector<bool> nodes;        // one flag for each node, or empty
-  std::set<std::string> values;   // these and what shares their scale
+  std::vector<bool> nodes;       // one flag for each node, or empty
+  std::set<std::string> values;  // these and what shares their scale
   /// What a node in float made is read as it is by other nodes in float, and as integers by quantized nodes only.
   bool bypass = false;
+  /// Of each node, or empty: what it reads and makes, but for its weights, gets 16 bits, and so does all that shares a
+  /// scale with that.
+  std::vector<bool> wide_nodes;
   /// It is no error when nothing is left to quantize.
   bool may_be_all = false;
 };

@@ -94,7 +94,10 @@ calibration::Ranges find_ranges(const Placement& placement, const calibration::S
     const auto& summary = summary_of(statistics, placement.source_of(wish.value));
     MethodConfig method = options.method;
     method.method = wish.method;
-    if (summary.has_values()) wish.range = find_range(wish.value, summary, method, config, quantizer);
+    if (!summary.has_values()) return;
+    const auto response = options.responses.find(wish.value);
+    wish.range = find_range(wish.value, summary, method, config, quantizer,
+                            response == options.responses.end() ? nullptr : &response->second);
   });
   calibration::Ranges ranges;
   for (const auto& wish : wishes) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "calibrate/response.h"
 #include "calibrate/statistics.h"
 #include "detent/config.h"
 #include "quantize/placement.h"
@@ -15,6 +16,8 @@ struct RangeOptions {
   MethodConfig method;
   std::vector<TensorOverride> overrides;
   std::size_t threads = 1;
+  /// What the readers of an activation make of it, where that is known.
+  std::map<std::string, calibration::Response> responses = {};
 };
 
 /// Ranges by value: what the user gave, what follows from the operator, or what the method finds. Values of which

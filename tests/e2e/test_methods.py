@@ -90,9 +90,7 @@ def test_percentile(network: Network, two_sided: bool) -> None:
 
 def test_mse_with_power_of_two_scales(network: Network) -> None:
     ranges = network.ranges("--method", "mse", "--power-of-two-scale", *INT8.options())
-    wrong = [
-        name for name, found in ranges.items() if found["scale"] != 2.0 ** network.values[name].best_exponent(INT8)
-    ]
+    wrong = [name for name, found in ranges.items() if found["scale"] != 2.0 ** network.values[name].best_exponent(INT8)]
     assert len(wrong) <= 0.01 * len(ranges), wrong
 
 

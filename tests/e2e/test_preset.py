@@ -19,6 +19,7 @@ from onnx import TensorProto, numpy_helper
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 BALANCED = ["--preset", "balanced"]
 BY_COMMAND = ["--accuracy-target", 1, "--accuracy-metric", "command", "--accuracy-command"]
+WIDE = ["--accuracy-fallback", "int16"]
 USAGE, BAD_INPUT = 2, 3
 
 
@@ -196,9 +197,44 @@ def test_a_command_scores(products: tuple[Path, Path], tmp_path: Path) -> None:
     assert len(report["accuracy"]["float_nodes"]) == 2
 
 
+def quantized_in(model: Path, bits: int) -> set[str]:
+    """Activations that are quantized to integers of so many bits."""
+    graph = onnx.load(model).graph
+    types = {t.name: t.data_type for t in graph.initializer}
+    wanted = {8: TensorProto.UINT8, 16: TensorProto.UINT16}[bits]
+    return {n.input[0] for n in graph.node if n.op_type == "QuantizeLinear" and types[n.input[2]] == wanted}
+
+
+def test_products_fall_back_to_16_bits(products: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = products
+    samples, reference = chain_samples(), [[results(model, chain_samples())]]
+    q = tmp_path / "q.onnx"
+    found = {}
+    for target in (45, 52):
+        report = support.quantize(
+            model, q, data, *BALANCED, *WIDE, "--weight-type", "int16", "--accuracy-metric", "sqnr", "--accuracy-target", target
+        )
+        assert report["accuracy"]["float_nodes"] == []
+        assert report["accuracy"]["integer_macs"] == pytest.approx(1)
+        assert len(integer_products(q)) == 5
+        assert report["accuracy"]["sqnr_db"] >= target
+        assert support.sqnr(reference, [[results(q, samples)]]) > target - 5, "over more samples than were measured"
+        found[target] = (report["accuracy"]["wide_macs"], len(quantized_in(q, 16)), len(quantized_in(q, 8)))
+    assert 0 < found[45][0] < found[52][0] <= 1
+    assert 0 < found[45][1] < found[52][1]
+    assert found[45][2] > 0, "where 8 bits do, they stay"
+    support.check_model(q)
+
+
 @pytest.mark.parametrize(
     ("code", "says", "options"),
     [
+        (USAGE, "--preset plain does not measure", ["--preset", "plain", *WIDE]),
+        (
+            BAD_INPUT,
+            "activations of 16 bits do not reach",
+            [*WIDE, "--accuracy-metric", "sqnr", "--accuracy-target", 90],
+        ),
         (USAGE, "--preset plain says so already", ["--preset", "plain", "--accuracy-target", 0.9]),
         (USAGE, "5 is not above 0 and at most 1", ["--accuracy-target", 5]),
         (USAGE, "go together", ["--accuracy-metric", "command", "--accuracy-target", 1]),

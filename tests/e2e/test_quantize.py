@@ -96,9 +96,7 @@ def test_external_input(cnn: tuple[Path, Path], tmp_path: Path) -> None:
 def test_inputs_are_never_written(cnn: tuple[Path, Path], tmp_path: Path) -> None:
     files = [cnn[0], *cnn[1].iterdir()]
     before = [(support.sha256(path), path.stat().st_mtime_ns) for path in files]
-    support.quantize(
-        cnn[0], tmp_path / "out.onnx", cnn[1], "--batch-size", 1, "--prepared-output", tmp_path / "p.onnx"
-    )
+    support.quantize(cnn[0], tmp_path / "out.onnx", cnn[1], "--batch-size", 1, "--prepared-output", tmp_path / "p.onnx")
     assert before == [(support.sha256(path), path.stat().st_mtime_ns) for path in files]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "model.onnx", "out.onnx", "p.onnx"]
 

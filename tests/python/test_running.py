@@ -117,6 +117,32 @@ def test_the_callers_code_runs_in_the_callers_thread(model, samples):
     assert threads == {threading.get_ident()}
 
 
+def test_a_function_scores_in_the_callers_thread(model, samples, tmp_path):
+    """The score: a share of the products in float, so that only fewer integers raise it."""
+    seen = []
+
+    def score(path: str) -> float:
+        seen.append(threading.get_ident())
+        nodes = onnx.load(path).graph.node
+        makers = {name: node.op_type for node in nodes for name in node.output}
+        products = [node for node in nodes if node.op_type in ("Conv", "Gemm", "MatMul")]
+        return sum(makers.get(node.input[1]) != "DequantizeLinear" for node in products) / len(products)
+
+    accuracy = detent.Accuracy(metric=score, target=0.3)
+    result = detent.quantize(model, tmp_path / "q.onnx", samples, detent.Config(accuracy=accuracy))
+    assert result.accuracy.score == score(tmp_path / "q.onnx") >= 0.3
+    assert set(seen) == {threading.get_ident()}
+    assert len(result.accuracy.float_nodes) > 0
+
+
+@pytest.mark.parametrize(("score", "error"), [(lambda path: "no number", ValueError), (lambda path: 1 / 0, ZeroDivisionError)])
+def test_what_a_score_raises_comes_through(model, samples, tmp_path, score, error):
+    accuracy = detent.Accuracy(metric=score, target=0.9)
+    with pytest.raises(error):
+        detent.quantize(model, tmp_path / "q.onnx", samples, {"accuracy": accuracy})
+    assert not (tmp_path / "q.onnx").exists()
+
+
 def test_runs_in_several_threads(model, samples):
     expected = bytes(detent.quantize(model, data=samples))
     found = []

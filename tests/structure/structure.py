@@ -22,8 +22,16 @@ ROOMS = [
     "cuda",  # a plugin as well: last, so that nothing uses it
 ]
 # Headers that only some rooms may know.
-GUARDED = {"onnxruntime": {"shim", "exec"}, "protozero": {"onnx", "graph", "calibrate"}, "mpi.h": {"mpi"}, "mpi/": {"mpi", "shim"},
-           "dnnl": {"finetune"}, "cuda_runtime": {"cuda"}, "cublas": {"cuda"}, "cudnn": {"cuda"}}
+GUARDED = {
+    "onnxruntime": {"shim", "exec"},
+    "protozero": {"onnx", "graph", "calibrate"},
+    "mpi.h": {"mpi"},
+    "mpi/": {"mpi", "shim"},
+    "dnnl": {"finetune"},
+    "cuda_runtime": {"cuda"},
+    "cublas": {"cuda"},
+    "cudnn": {"cuda"},
+}
 MAX_LINES = 600
 SOURCE = {".h", ".hpp", ".cpp", ".cu", ".cuh", ".py", ".sh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')

@@ -1,4 +1,5 @@
-// Which products stay in float: those that make most of the error for the fewest multiplications.
+// Which products fall back to float or to activations of 16 bits: those that make most of the error for the fewest
+// multiplications.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ namespace detent::accuracy {
 /// marks are independent of each other and add up.
 using MarkErrors = std::unordered_map<std::string, double>;
 
-/// Sum over the marks of a placement; marks that were not measured count as exact.
+/// Sum over the marks of a placement; marks that were not measured, and those of 16 bits, count as exact.
 double predicted_error(const quantization::Placement& placement, const MarkErrors& errors);
 
 struct Candidate {
@@ -23,24 +24,24 @@ struct Candidate {
   double macs = 0;  // share of the model's
 };
 
-struct FloatChoice {
+struct FallbackChoice {
   std::size_t node = 0;
   double macs = 0;     // share of the model's
   double removed = 0;  // share of the error of the whole that goes with it
 };
 
 struct ChoiceLimits {
-  double macs = 0.1;          // share of the multiplications that may stay in float
+  double macs = 0.1;          // share of the multiplications that may fall back
   double worth_removing = 0;  // a choice must take away this share of the error of the whole
   double ratio = 0;           // and so many times its share of the multiplications
   double error = 0;           // enough: no further choice below this error
 };
 
-/// Places the pairs when these nodes stay in float beside those that do so anyway.
-using Place = std::function<quantization::Placement(const std::vector<std::size_t>& floats)>;
+/// Places the pairs when these nodes fall back.
+using Place = std::function<quantization::Placement(const std::vector<std::size_t>& nodes)>;
 
 /// Greedy: each time the candidate that takes away most error for each multiplication, as long as the limits allow.
-std::vector<FloatChoice> choose_floats(std::vector<Candidate> candidates, const MarkErrors& errors, const Place& place,
-                                       const ChoiceLimits& limits);
+std::vector<FallbackChoice> choose_fallbacks(std::vector<Candidate> candidates, const MarkErrors& errors,
+                                             const Place& place, const ChoiceLimits& limits);
 
 }  // namespace detent::accuracy

@@ -1,4 +1,4 @@
-#include "accuracy/float_choice.h"
+#include "accuracy/fallback_choice.h"
 
 #include <gtest/gtest.h>
 
@@ -35,13 +35,13 @@ struct Case {
     }
   }
 
-  std::vector<FloatChoice> choose(const ChoiceLimits& limits) const {
-    return choose_floats(
+  std::vector<FallbackChoice> choose(const ChoiceLimits& limits) const {
+    return choose_fallbacks(
         candidates, errors, [this](const auto& floats) { return without(candidates.size(), floats); }, limits);
   }
 };
 
-TEST(FloatChoice, TakesMostErrorForFewestMultiplicationsFirst) {
+TEST(FallbackChoice, TakesMostErrorForFewestMultiplicationsFirst) {
   const Case c({{0.1, 0.5}, {0.4, 0.1}, {0.3, 0.3}, {0.2, 0.1}});
   const auto choices = c.choose({.macs = kAll});
   ASSERT_EQ(choices.size(), 4u);
@@ -52,7 +52,7 @@ TEST(FloatChoice, TakesMostErrorForFewestMultiplicationsFirst) {
   EXPECT_EQ(choices[0].macs, 0.1);
 }
 
-TEST(FloatChoice, KeepsToItsLimits) {
+TEST(FallbackChoice, KeepsToItsLimits) {
   const Case c({{0.1, 0.05}, {0.4, 0.04}, {0.3, 0.3}, {0.2, 0.04}});
   EXPECT_EQ(c.choose({.macs = 0.1}).size(), 2u) << "a third would pass the tenth of the multiplications";
   EXPECT_EQ(c.choose({.macs = kAll, .worth_removing = 0.25}).size(), 2u);
@@ -61,7 +61,7 @@ TEST(FloatChoice, KeepsToItsLimits) {
   EXPECT_TRUE(c.choose({.macs = 0}).empty());
 }
 
-TEST(FloatChoice, AValueThatTwoProductsReadGoesWithTheSecond) {
+TEST(FallbackChoice, AValueThatTwoProductsReadGoesWithTheSecond) {
   const std::vector<Candidate> candidates{{0, 0.1}, {1, 0.1}};
   const MarkErrors errors{{"shared", 0.8}, {"w0", 0.1}, {"w1", 0.1}};
   const auto place = [](const std::vector<std::size_t>& floats) {
@@ -73,7 +73,7 @@ TEST(FloatChoice, AValueThatTwoProductsReadGoesWithTheSecond) {
     if (floats.size() < 2) placement.marks.push_back({.value = "shared", .axis = {}, .shares = {}});
     return placement;
   };
-  const auto choices = choose_floats(candidates, errors, place, {.macs = kAll});
+  const auto choices = choose_fallbacks(candidates, errors, place, {.macs = kAll});
   ASSERT_EQ(choices.size(), 2u);
   EXPECT_NEAR(choices[0].removed, 0.1, 1e-12);
   EXPECT_NEAR(choices[1].removed, 0.9, 1e-12);
@@ -94,7 +94,7 @@ double cheapest(const Case& c, double error) {
   return best;
 }
 
-TEST(FloatChoice, IsWithinOneCandidateOfTheBestSet) {
+TEST(FallbackChoice, IsWithinOneCandidateOfTheBestSet) {
   std::mt19937 random(3);
   std::uniform_real_distribution<double> uniform(0.01, 1);
   for (int round = 0; round < 50; ++round) {

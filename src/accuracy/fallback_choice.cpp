@@ -1,4 +1,4 @@
-#include "accuracy/float_choice.h"
+#include "accuracy/fallback_choice.h"
 
 #include <algorithm>
 
@@ -8,16 +8,16 @@ double predicted_error(const quantization::Placement& placement, const MarkError
   double sum = 0;
   for (const auto& mark : placement.marks) {
     const auto found = errors.find(mark.value);
-    if (found != errors.end()) sum += found->second;
+    if (found != errors.end() && !mark.wide) sum += found->second;
   }
   return sum;
 }
 
-std::vector<FloatChoice> choose_floats(std::vector<Candidate> candidates, const MarkErrors& errors, const Place& place,
-                                       const ChoiceLimits& limits) {
+std::vector<FallbackChoice> choose_fallbacks(std::vector<Candidate> candidates, const MarkErrors& errors,
+                                             const Place& place, const ChoiceLimits& limits) {
   // A product without multiplications to count still costs something.
   constexpr double kLeastMacs = 1e-4;
-  std::vector<FloatChoice> choices;
+  std::vector<FallbackChoice> choices;
   std::vector<std::size_t> floats;
   const double whole = predicted_error(place({}), errors);
   double now = whole, macs = 0;
