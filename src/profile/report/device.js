@@ -16,7 +16,8 @@ function deviceFacts(device, work, total) {
     if (isNumber(d.memory_peak_bytes)) facts.push(fact(name, bytes(d.memory_peak_bytes), d.memory_budget_bytes > 0 && `of a budget of ${bytes(d.memory_budget_bytes)}`));
   }
   const kernels = sum('compute', 'seconds');
-  if (kernels > 0) facts.push(fact('Time of its work', seconds(kernels), total > 0 && `${percent(kernels / total)} of the run`));
+  const number = Math.max(list(device.devices).length, 1);
+  if (kernels > 0) facts.push(fact('Time of their work', seconds(kernels), total > 0 && `${percent(kernels / total / number)} of the run${number > 1 ? ', on each' : ''}`));
   for (const [lane, name] of [['copy', 'Over the bus'], ['read', 'From storage']]) {
     const moved = sum(lane, 'bytes');
     const time = sum(lane, 'seconds');
