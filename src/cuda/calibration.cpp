@@ -88,6 +88,10 @@ class Calibration : public calibration::CalibrationDevice {
     place_.stream = device_.stream().handle();
     place_.tf32 = request.tf32;
     place_.copy = [this](void* to, const void* from, std::size_t bytes) { device_.stream().copy(to, from, bytes); };
+    if (request.activity != nullptr) {
+      const auto cells = calibration::DeviceObservers::cells_for(request.taps);
+      request.activity->foretell_memory(request.number, counter_bytes(request.taps, cells, request.tables));
+    }
     if (!request.memory_budget) return;
     const std::uint64_t counters =
         counter_bytes(request.taps, calibration::DeviceObservers::cells_for(request.taps), request.tables);

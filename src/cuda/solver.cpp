@@ -76,6 +76,10 @@ class CudaSolver final : public finetune::LayerSolver {
                               [](const auto& a, const auto& b) { return a->memory().used() < b->memory().used(); });
   }
 
+  static void foretell(Device& device, std::uint64_t bytes) {
+    if (device.clock().log() != nullptr) device.clock().log()->foretell_memory(device.number(), bytes);
+  }
+
   DeviceConfig config_;
   const finetune::Kernels& kernels_;
   Devices devices_;
@@ -91,11 +95,13 @@ void CudaSolver::check_memory(const std::string& layer, const LayerGeometry& geo
     Device& device = device_for_sums();
     const std::uint64_t there = device.libraries().matmuls ? finetune::kMatmulScratch : 0;
     device.memory().require(need.sums - there, layer);
+    foretell(device, device.memory().used() + need.sums - there);
   }
   for (std::size_t i = 0; i < need.solving.size(); ++i) {
     // All sums are on the host by then.
     MemoryBudget& memory = devices_[i]->memory();
     if (need.solving[i] > memory.limit()) memory.require(need.solving[i], layer);
+    foretell(*devices_[i], need.solving[i]);
   }
 }
 

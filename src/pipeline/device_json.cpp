@@ -63,6 +63,7 @@ json devices_json(const profile::DeviceActivity& activity) {
     all.push_back({{"number", use.number},
                    {"name", use.name},
                    {"memory_budget_bytes", use.memory_budget},
+                   {"memory_foretold_bytes", use.memory_foretold},
                    {"memory_peak_bytes", use.memory_peak}});
     if (!use.storage.empty()) all.back()["storage"] = use.storage;
   }

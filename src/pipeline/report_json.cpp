@@ -183,8 +183,16 @@ json tensors_json(const RunReport& report, const QuantizeResult* quantized) {
 }
 
 // The prediction is that of calibration; comparing the models for this report takes more.
-json plan_json(const RunReport& report, const std::vector<profile::StageTime>& stages) {
+json plan_json(const RunReport& report, const std::vector<profile::StageTime>& stages,
+               const profile::DeviceActivity& activity) {
   json plan = json::array();
+  for (const auto& use : activity.devices()) {
+    if (use.memory_foretold == 0) continue;
+    plan.push_back({{"what", fmt::format("memory of cuda:{}, scratch of libraries included", use.number)},
+                    {"unit", "bytes"},
+                    {"predicted", use.memory_foretold},
+                    {"measured", use.memory_peak}});
+  }
   if (!report.cost) return plan;
   for (const auto& stage : stages) {
     if (stage.name != profile::step_name(profile::Step::calibration)) continue;
@@ -231,7 +239,7 @@ std::string report_json(const RunReport& report, const ReportRequest& request, c
            {"timeline", timeline_json(profiler.profiler())},
            {"layers", layers_json(report)},
            {"tensors", tensors_json(report, request.quantized)},
-           {"plan", plan_json(report, times)},
+           {"plan", plan_json(report, times, profiler.profiler().device())},
            {"notes", request.notes}};
   if (report.device) {
     const auto& activity = profiler.profiler().device();

@@ -21,6 +21,12 @@ double DeviceActivity::seconds_at(Clock::time_point moment) const noexcept {
   return std::chrono::duration<double>(moment - start_).count();
 }
 
+void DeviceActivity::begin_run() {
+  const std::lock_guard lock(mutex_);
+  totals_.clear();
+  for (auto& [number, use] : devices_) use.use = {.number = number, .name = "", .storage = ""};
+}
+
 void DeviceActivity::begin(std::string work, std::size_t most) {
   const std::lock_guard lock(mutex_);
   work_ = std::move(work);
@@ -61,6 +67,12 @@ void DeviceActivity::add_device(int number, std::string name, std::uint64_t memo
   use.use.memory_budget = std::max(use.use.memory_budget, memory_budget);
 }
 
+void DeviceActivity::foretell_memory(int number, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  DeviceUse& use = use_of(number).use;
+  use.memory_foretold = std::max(use.memory_foretold, bytes);
+}
+
 void DeviceActivity::set_memory(int number, std::uint64_t used) {
   const std::lock_guard lock(mutex_);
   Use& use = use_of(number);
@@ -99,8 +111,10 @@ std::vector<DeviceTotal> DeviceActivity::totals() const {
 
 std::vector<DeviceUse> DeviceActivity::devices() const {
   const std::lock_guard lock(mutex_);
-  std::vector<DeviceUse> uses;
-  for (const auto& [number, use] : devices_) uses.push_back(use.use);
+  std::vector<DeviceUse> uses;  // those that this run has opened
+  for (const auto& [number, use] : devices_) {
+    if (!use.use.name.empty()) uses.push_back(use.use);
+  }
   return uses;
 }
 

@@ -41,8 +41,9 @@ struct DeviceUse {
   int number = 0;
   std::string name;
   std::uint64_t memory_budget = 0;
-  std::uint64_t memory_peak = 0;  // counted by detent: without the driver's own
-  std::string storage;            // how stored samples were read, and why; empty: none were
+  std::uint64_t memory_foretold = 0;  // what was to be taken at the most; 0: nothing was said
+  std::uint64_t memory_peak = 0;      // counted by detent: without the driver's own
+  std::string storage;                // how stored samples were read, and why; empty: none were
 };
 
 /// Totals of everything, and single spans of the first work of each kind, so that a long run stays a small trace.
@@ -58,6 +59,10 @@ class DeviceActivity {
 
   double seconds_at(Clock::time_point moment) const noexcept;
 
+  /// Totals and devices are those of a run that begins now; spans and counters go on. Runs that share a profile and use
+  /// devices come one after the other.
+  void begin_run();
+
   /// Spans from now on are of this work (a layer, say), and are kept in full again for a while: up to `most` on each
   /// lane, and ever fewer when the trace gets long.
   void begin(std::string work, std::size_t most = kMostOfOne);
@@ -65,6 +70,8 @@ class DeviceActivity {
   void add(int device, DeviceLane lane, std::string_view what, double start, double seconds, DeviceAmount amount);
 
   void add_device(int number, std::string name, std::uint64_t memory_budget);
+  /// The largest of all that are foretold is what counts.
+  void foretell_memory(int number, std::uint64_t bytes);
   void set_memory(int number, std::uint64_t used);
   void set_storage(int number, std::string how);
 

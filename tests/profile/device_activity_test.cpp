@@ -78,13 +78,35 @@ TEST(DeviceActivity, MemoryIsThatOfAllDevices) {
   EXPECT_EQ(now.memory, 150U);
   EXPECT_EQ(now.memory_peak, 150U);  // since the reading before
   activity.set_storage(1, "a way: its reason");
+  activity.foretell_memory(1, 320);
+  activity.foretell_memory(1, 200);
   const auto devices = activity.devices();
   ASSERT_EQ(devices.size(), 2U);
   EXPECT_EQ(devices[0].name, "zero");
   EXPECT_EQ(devices[0].memory_peak, 100U);
   EXPECT_EQ(devices[1].memory_peak, 300U);
   EXPECT_EQ(devices[1].memory_budget, 1000U);
+  EXPECT_EQ(devices[1].memory_foretold, 320U);
   EXPECT_EQ(devices[1].storage, "a way: its reason");
+}
+
+TEST(DeviceActivity, RunsThatShareAProfileHaveTheirOwnTotals) {
+  DeviceActivity activity(Clock::now());
+  activity.add_device(0, "zero", 500);
+  activity.add(0, DeviceLane::copy, "sample", 0, 1, {30, 0});
+  activity.set_memory(0, 100);
+  activity.set_memory(0, 0);
+  activity.begin_run();
+  EXPECT_TRUE(activity.totals().empty());
+  EXPECT_TRUE(activity.devices().empty());
+  EXPECT_EQ(activity.spans().size(), 1U);
+  activity.add_device(0, "zero", 200);
+  activity.add(0, DeviceLane::copy, "sample", 2, 1, {12, 0});
+  activity.set_memory(0, 40);
+  EXPECT_EQ(activity.totals().at(0).amount.bytes, 12U);
+  EXPECT_EQ(activity.devices().at(0).memory_budget, 200U);
+  EXPECT_EQ(activity.devices().at(0).memory_peak, 40U);
+  EXPECT_EQ(activity.counters().bus_bytes, 42U);
 }
 
 TEST(DeviceActivity, HasTracksAndCurvesOfItsOwn) {
