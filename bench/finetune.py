@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What fine-tuning costs and what it gains: detent beside AMD Quark on the same samples, threads and iterations, interleaved.
 
-  finetune.py [MODEL ...] [--samples 32] [--num-iterations 100] [--rounds 1] [--quark-python PYTHON] [--json FILE]
+  finetune.py [MODEL ...] [--samples 32] [--num-iterations 100] [--rounds 1] [--device cuda:0] [--quark-python PYTHON] [--json FILE]
 
 MODEL as in run.py; default resnet18. What each column means: README.md. Exit status 1 when a bound is missed."""
 
@@ -31,6 +31,7 @@ DETENT = {
 QUARK = ["adaround 1", "adaround 2", "adaquant 1"]  # algorithm and memory level
 BASE = "Quark adaround 1"  # whose errors detent's are compared with
 WALL, WALL_GPTQ, PEAK, DISK, LAYERS = 1 / 15, 1 / 100, 1 / 4, 1 / 10, 0.9
+ON_DEVICE = 1 / 10  # of the peer's tuning time, on the same GPU and for the same layers
 HEADER = (
     "| tool | setting | wall s | CPU s | tuning s | peak MB | written MB | temp peak MB | mean MSE | ÷ nearest | layers ≤ peer |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|"
@@ -94,12 +95,14 @@ def tools_of(a: argparse.Namespace, model: str, data: str, work: str) -> list[To
         command += ["--weight-type", a.weight_type, *DETENT[name]]
         if name != "nearest":
             command += ["--num-iterations", iterations, "--finetune-batch-size", batch]
+            if a.device != "cpu":
+                command += ["--device", a.device]
         tools.append(Tool("detent", name, command, tuning_stage, out))
     for name in a.quark_settings if a.quark_python else []:
         algorithm, level = name.split()
         out = f"{work}/quark-{algorithm}-{level}.onnx"
         child = [a.quark_python, HERE + "/quark_finetune.py", model, out, data + "/npz", threads]
-        command = [*child, algorithm, iterations, batch, level, a.weight_type]
+        command = [*child, algorithm, iterations, batch, level, a.weight_type, a.device]
         tools.append(Tool("Quark", name, command, lambda stdout: {"stage_s": peer_stage(stdout)}, out))
     return tools
 
@@ -162,10 +165,14 @@ def summarize(turns: Turns, tools: list[Tool], errors: dict[str, Any]) -> list[d
     return rows
 
 
-def bounds(rows: list[dict[str, Any]]) -> dict[str, bool]:
+def bounds(rows: list[dict[str, Any]], device: str) -> dict[str, bool]:
     """What is promised against each memory level of the peer's AdaRound, with the figures."""
     good = {row["key"]: row for row in rows if "failed" not in row}
     found = {}
+    if device != "cpu" and BASE in good:
+        for key in (key for key in good if key.startswith("detent adaround")):
+            ratio = good[key]["stage_s"] / max(good[BASE]["stage_s"], 1e-9)
+            found[f"{key} ÷ {BASE} on {device}, tuning of a layer: 1/{1 / max(ratio, 1e-9):.1f}, bound 1/10"] = ratio <= ON_DEVICE
     for peer_key, peer in good.items():
         if not peer_key.startswith("Quark adaround"):
             continue
@@ -204,7 +211,7 @@ def compare(a: argparse.Namespace, env: dict[str, str], work: str, limits: Limit
         turns = take_turns(a, tools, env, work + "/scratch", limits)
         errors = judge(model, held_back, tools, env)
         rows = summarize(turns, tools, errors)
-        verdicts = bounds(rows)
+        verdicts = bounds(rows, a.device)
         title = f"{name}, {a.samples} samples, {a.num_iterations} iterations, batch {a.batch_size}, {a.threads} threads"
         print(f"\n{title}\n\n{HEADER}")
         print("\n".join(show(row) for row in rows))
@@ -229,6 +236,7 @@ def parse() -> argparse.Namespace:
     p.add_argument("--detent-settings", nargs="+", choices=list(DETENT), default=list(DETENT), metavar="SETTING")
     p.add_argument("--quark-settings", nargs="*", default=QUARK, metavar="'ALGORITHM LEVEL'")
     p.add_argument("--quark-python", help="interpreter that has amd-quark, torch and onnxruntime; without it Quark is left out")
+    p.add_argument("--device", default="cpu", help="where both tools tune: cpu or cuda:0")
     p.add_argument("--detent", default="build/detent")
     p.add_argument("--runtime", help="ONNX Runtime library for detent")
     p.add_argument("--memory-limit-mb", type=float, help="of a child's own memory (default: 60 %% of what is available now)")

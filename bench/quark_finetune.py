@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """AMD Quark ONNX with fine-tuning on a folder of .npz samples:
-quark_finetune.py MODEL OUT NPZ_DIR THREADS adaround|adaquant ITERATIONS BATCH MEMORY_LEVEL [WEIGHT_TYPE [OP_TYPE...]]
+quark_finetune.py MODEL OUT NPZ_DIR THREADS adaround|adaquant ITERATIONS BATCH MEMORY_LEVEL [WEIGHT_TYPE [DEVICE [OP_TYPE...]]]
 
 MinMax ranges, uint8 activations with zero points, weights per channel, as detent does by default; WEIGHT_TYPE int8 or uint8.
 The last line of the output holds the seconds spent in fine-tuning. Written for Quark 0.13."""
@@ -16,7 +16,7 @@ from typing import Any
 import peers
 
 
-def config_for(algorithm: str, iterations: int, batch: int, level: int, weight_type: str, op_types: list[str]) -> Any:
+def config_for(algorithm: str, iterations: int, batch: int, level: int, weight_type: str, device: str, op_types: list[str]) -> Any:
     from onnxruntime.quantization import QuantType
     from quark.onnx import Config
     from quark.onnx.quantization.config import get_default_config
@@ -33,6 +33,7 @@ def config_for(algorithm: str, iterations: int, batch: int, level: int, weight_t
         "NumIterations": iterations,
         "BatchSize": batch,
         "MemOptLevel": level,
+        "OptimDevice": device,
         "EarlyStop": False,
         "UpdateBias": False,
     }
@@ -49,7 +50,7 @@ def main() -> None:
     stage = peers.Stage()
     interface = importlib.import_module("quark.onnx.algorithm.interface")
     interface.fast_finetune = stage.timed(interface.fast_finetune)
-    config = config_for(algorithm, int(iterations), int(batch), int(level), rest[0] if rest else "int8", rest[1:])
+    config = config_for(algorithm, int(iterations), int(batch), int(level), *(rest + ["int8", "cpu"][len(rest) :])[:2], rest[2:])
     ModelQuantizer(config).quantize_model(model, out, peers.Samples(folder))
     if not os.path.exists(out):
         raise SystemExit("the quantizer returned without an error and wrote no model")

@@ -30,6 +30,24 @@ struct PlannedFinetune {
   double seconds = 0;  // of solving, roughly
 };
 
+/// What a layer will take of a device's memory while it is fine-tuned: of the device that takes most.
+struct PlannedDeviceLayer {
+  std::string name;
+  bool streamed = false;
+  std::uint64_t bytes = 0;
+};
+
+/// What the run will take of each device; the runtime's own memory in calibration is not known before.
+struct PlannedDevice {
+  std::size_t devices = 0;                 // 0: the CPU's run
+  std::uint64_t budget = 0;                // of each
+  std::uint64_t calibration_counters = 0;  // on the first; 0 where nothing is calibrated
+  std::vector<PlannedDeviceLayer> layers;  // in the order of the model
+
+  std::uint64_t peak() const noexcept;
+  bool fits() const noexcept { return peak() <= budget; }
+};
+
 struct Plan {
   std::size_t files = 0;                                    // of calibration data: at least so many samples
   std::vector<std::pair<std::string, std::string>> inputs;  // name, shape in the first sample
@@ -49,11 +67,14 @@ struct Plan {
   std::uint64_t waiting_bytes = 0;       // what waits between segments at the most
   std::uint64_t waiting_on_disk = 0;     // of it, on disk
   PlannedFinetune finetune;
+  PlannedDevice device;
   double calibration_seconds = 0;  // roughly, from this machine's measured arithmetic rate; for `files` samples
   std::vector<std::string> notes;
 };
 
-/// Options as for quantize(); `output` is not needed. Calibration data give the shapes of dynamic axes. Throws Error.
+/// Options as for quantize(); `output` is not needed. Calibration data give the shapes of dynamic axes. A plan for
+/// devices needs none of them where their memory budget is given; else Error of kind device says what is missing.
+/// Throws Error.
 Plan plan(const QuantizeOptions& options);
 
 }  // namespace detent

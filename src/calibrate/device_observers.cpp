@@ -95,12 +95,6 @@ void DeviceObservers::read_table(std::size_t tap, Histogram& into) {
   in_table_[tap] = 0;
 }
 
-DeviceWork DeviceObservers::device_work() const {
-  DeviceWork work = work_;
-  work.kernel_seconds = tables_->kernel_seconds();
-  return work;
-}
-
 Statistics DeviceObservers::statistics() {
   read_cells();
   Statistics statistics;

@@ -30,8 +30,6 @@ class DeviceTables {
   virtual void take_cells(std::span<RunCell> cells) = 0;
   /// The same for the table of `tap`.
   virtual void take_table(std::size_t tap, std::span<std::uint32_t, Histogram::kTable> counts) = 0;
-  /// Seconds by the device's clock that reduce() has taken there, up to the last take_cells(). For figures only.
-  virtual double kernel_seconds() const { return 0; }
 };
 
 /// A device that can calibrate.
@@ -55,6 +53,10 @@ class DeviceObservers : public Observation {
 
   /// Cells that are asked of the device for so many taps.
   static std::size_t cells_for(std::size_t taps) noexcept;
+  /// Bytes of a device that all counters take, with tables or without.
+  static std::uint64_t counter_bytes(std::size_t taps, bool tables) noexcept {
+    return cells_for(taps) * sizeof(RunCell) + (tables ? taps * Histogram::kTable * sizeof(std::uint32_t) : 0);
+  }
 
   void begin_sample(const std::string& origin) override { sample_ = origin; }
   /// Observes nothing: tensors in the host's memory do not come here. Throws internal.
@@ -63,7 +65,7 @@ class DeviceObservers : public Observation {
   /// Throws bad_input naming the first tensor of the run with a NaN or infinity, unless they are allowed.
   void end_sample() override;
   Statistics statistics() override;
-  DeviceWork device_work() const override;
+  DeviceWork device_work() const override { return work_; }
 
  private:
   /// A tensor whose cell has not been read yet; cells stand in the same order.

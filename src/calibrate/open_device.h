@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "calibrate/device_observers.h"
+#include "profile/device_activity.h"
 
 namespace detent::calibration {
 
@@ -18,6 +19,8 @@ struct DeviceRequest {
   bool tf32 = false;     // see exec::Device
   std::size_t taps = 0;  // at most at a time
   bool tables = false;   // whether there will be any
+  /// Told of what is done there, with times; must outlive the device. Null: nothing is timed.
+  profile::DeviceActivity* activity = nullptr;
 };
 
 /// Loads the plugin and opens the device. Throws device where there is none, or another version of the plugin; resource
@@ -31,6 +34,6 @@ struct CalibrationCalls {
 using CalibrationEntry = const CalibrationCalls*(int version);  // null: the plugin is of another version
 inline constexpr const char* kCalibrationEntryName = "detent_cuda_calibration";
 /// Raised when anything above changes, or in device_observers.h. Plugin and binary come from the same compiler.
-inline constexpr int kCalibrationVersion = 1;
+inline constexpr int kCalibrationVersion = 2;
 
 }  // namespace detent::calibration

@@ -29,12 +29,10 @@ struct ObserverOptions {
 
 /// What observing took of a device; nothing on the host.
 struct DeviceWork {
-  double kernel_seconds = 0;  // by the device's clock
-  std::uint64_t bytes = 0;    // of tensors that were read there
+  std::uint64_t bytes = 0;  // of tensors that were read there
   std::uint64_t bytes_to_host = 0;
 
   DeviceWork& operator+=(const DeviceWork& other) noexcept {
-    kernel_seconds += other.kernel_seconds;
     bytes += other.bytes;
     bytes_to_host += other.bytes_to_host;
     return *this;
@@ -51,7 +49,7 @@ class Observation : public exec::TapReceiver {
   virtual void end_sample() {}
   /// Summaries by value name; the other members are left to the caller.
   virtual Statistics statistics() = 0;
-  /// So far, as far as it was waited for.
+  /// So far.
   virtual DeviceWork device_work() const { return {}; }
 };
 

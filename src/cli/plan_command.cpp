@@ -42,6 +42,19 @@ nlohmann::json to_json(const Plan& p) {
                        {"heaviest_bytes", p.finetune.heaviest_bytes},
                        {"seconds", p.finetune.seconds}};
   }
+  if (p.device.devices > 0) {
+    out["device"] = {{"devices", p.device.devices},
+                     {"budget_bytes", p.device.budget},
+                     {"calibration_counters_bytes", p.device.calibration_counters},
+                     {"peak_bytes", p.device.peak()},
+                     {"fits", p.device.fits()}};
+    for (const auto& l : p.device.layers) {
+      out["device"]["layers"].push_back({{"name", l.name},
+                                         {"form", l.streamed ? "streamed" : "gram"},
+                                         {"bytes", l.bytes},
+                                         {"fits", l.bytes <= p.device.budget}});
+    }
+  }
   for (const auto& [name, shape] : p.inputs) out["inputs"].push_back({{"name", name}, {"shape", shape}});
   for (const auto& m : p.memory) out["memory"].push_back({{"what", m.what}, {"bytes", m.bytes}});
   return out;
@@ -52,6 +65,19 @@ void print_segments(const Plan& p) {
   fmt::print("{} segments; {} wait between them at the most, {} of it on disk\n", p.segments.size(),
              format_size(p.waiting_bytes), format_size(p.waiting_on_disk));
   for (const auto& s : p.segments) fmt::print("  {:>5} nodes  {} … {}\n", s.nodes, s.first, s.last);
+}
+
+void print_device(const PlannedDevice& d) {
+  if (d.devices == 0) return;
+  fmt::print("{} {}: ", d.devices == 1 ? "device memory" : "memory of each device", format_size(d.peak()));
+  fmt::print("{} the budget of {}\n", d.fits() ? "fits" : "does not fit", format_size(d.budget));
+  if (d.calibration_counters > 0)
+    fmt::print("  {:>22}  counters of calibration, beside what the runtime takes\n",
+               format_size(d.calibration_counters));
+  for (const auto& l : d.layers) {
+    fmt::print("  {:>22}  {}{}{}\n", format_size(l.bytes), l.name, l.streamed ? " (mini-batches)" : "",
+               l.bytes <= d.budget ? "" : ": does not fit");
+  }
 }
 
 void print_plan(const Plan& p) {
@@ -72,6 +98,7 @@ void print_plan(const Plan& p) {
                p.finetune.layers, p.finetune.streamed, p.finetune.seconds, p.finetune.heaviest,
                format_size(p.finetune.heaviest_bytes));
   }
+  print_device(p.device);
   fmt::print("working files {:>10}\noutput      {:>12} (about)\n", format_size(p.work_bytes),
              format_size(p.output_bytes));
   if (p.calibration_seconds > 0 && p.files > 0)

@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "cuda/memory.h"
+#include "profile/device_activity.h"
 
 namespace detent::cuda {
 
@@ -19,6 +20,12 @@ void MemoryBudget::take(std::uint64_t bytes, const std::string& what) {
   require(bytes, what);
   used_ += bytes;
   peak_ = std::max(peak_, used_);
+  if (log_ != nullptr) log_->set_memory(device_, used_);
+}
+
+void MemoryBudget::give_back(std::uint64_t bytes) noexcept {
+  used_ -= bytes;
+  if (log_ != nullptr) log_->set_memory(device_, used_);
 }
 
 }  // namespace detent::cuda

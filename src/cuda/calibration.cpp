@@ -16,6 +16,7 @@ namespace {
 using calibration::Histogram;
 using calibration::RunCell;
 
+constexpr const char* kObservers = "observers";
 constexpr const char* kWhat = "the counters of calibration";
 
 std::uint64_t counter_bytes(std::size_t taps, std::size_t cells, bool tables) {
@@ -39,21 +40,17 @@ class Tables : public calibration::DeviceTables {
     device_.current();
     RunCell* const into = cells_.data() + cell;
     const unsigned blocks = observe_blocks(count, device_.facts().multiprocessors);
-    Timing& timing = next_timing();
-    timing.begin.record(device_.stream());
-    if (counters_.size() == 0) {
-      launch(device_.stream(), Observe<false>{values, count, into, nullptr}, blocks, kObserveBytes<false>);
-    } else {
-      launch(device_.stream(), Observe<true>{values, count, into, table(tap)}, blocks, kObserveBytes<true>);
-    }
-    timing.end.record(device_.stream());
+    device_.clock().queued(device_.stream(), DeviceLane::compute, kObservers, {count * sizeof(float), 0}, [&] {
+      if (counters_.size() == 0) {
+        launch(device_.stream(), Observe<false>{values, count, into, nullptr}, blocks, kObserveBytes<false>);
+      } else {
+        launch(device_.stream(), Observe<true>{values, count, into, table(tap)}, blocks, kObserveBytes<true>);
+      }
+    });
   }
 
   void take_cells(std::span<RunCell> cells) override {
     take(cells, cells_.data());
-    for (std::size_t i = 0; i < timed_; ++i)
-      kernel_seconds_ += 1e-3 * timings_[i]->end.milliseconds_since(timings_[i]->begin);
-    timed_ = 0;
     device_.stream().clear(cells_.data(), cells.size_bytes());
   }
 
@@ -62,26 +59,16 @@ class Tables : public calibration::DeviceTables {
     device_.stream().clear(table(tap), counts.size_bytes());
   }
 
-  double kernel_seconds() const override { return kernel_seconds_; }
-
  private:
-  struct Timing {
-    Event begin{true};
-    Event end{true};
-  };
-  // As many as there are kernels between two readings; made once.
-  Timing& next_timing() {
-    if (timed_ == timings_.size()) timings_.push_back(std::make_unique<Timing>());
-    return *timings_[timed_++];
-  }
-
   std::uint32_t* table(std::size_t tap) const { return counters_.data() + tap * Histogram::kTable; }
 
   template <class T>
   void take(std::span<T> to, const T* from) const {
     const auto pinned = taken_.as<T>().first(to.size());
-    device_.stream().download(pinned.data(), from, pinned.size_bytes());
+    device_.clock().queued(device_.stream(), DeviceLane::copy, "counts to the host", {pinned.size_bytes(), 0},
+                           [&] { device_.stream().download(pinned.data(), from, pinned.size_bytes()); });
     device_.stream().wait();
+    device_.clock().settle();
     std::copy(pinned.begin(), pinned.end(), to.begin());
   }
 
@@ -89,20 +76,22 @@ class Tables : public calibration::DeviceTables {
   DeviceArray<RunCell> cells_;
   DeviceArray<std::uint32_t> counters_;
   PinnedMemory taken_;
-  std::vector<std::unique_ptr<Timing>> timings_;
-  std::size_t timed_ = 0;
-  double kernel_seconds_ = 0;
 };
 
 class Calibration : public calibration::CalibrationDevice {
  public:
-  explicit Calibration(const calibration::DeviceRequest& request) : device_(request.number, request.memory_budget) {
+  explicit Calibration(const calibration::DeviceRequest& request)
+      : device_(request.number, request.memory_budget, request.activity) {
     place_.provider = device_.facts().provider;
     place_.memory = device_.facts().memory;
     place_.ordinal = request.number;
     place_.stream = device_.stream().handle();
     place_.tf32 = request.tf32;
     place_.copy = [this](void* to, const void* from, std::size_t bytes) { device_.stream().copy(to, from, bytes); };
+    if (request.activity != nullptr) {
+      const auto cells = calibration::DeviceObservers::cells_for(request.taps);
+      request.activity->foretell_memory(request.number, counter_bytes(request.taps, cells, request.tables));
+    }
     if (!request.memory_budget) return;
     const std::uint64_t counters =
         counter_bytes(request.taps, calibration::DeviceObservers::cells_for(request.taps), request.tables);

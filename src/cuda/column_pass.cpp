@@ -5,6 +5,7 @@
 #include "cuda/launch.h"
 #include "cuda/layer_pass.h"
 #include "cuda/patch_shape.h"
+#include "finetune/device_memory.h"
 
 namespace detent::cuda {
 namespace {
@@ -15,14 +16,6 @@ using finetune::Patches;
 using finetune::RowRange;
 using finetune::Shape;
 
-constexpr std::size_t kPieceBytes = std::size_t{128} << 20;  // of columns
-
-/// Columns of one piece: a number that depends on the layer alone.
-std::size_t piece_columns(const LayerGeometry& g) {
-  const auto rows = static_cast<std::size_t>(g.groups * g.fan_in());
-  return std::max<std::size_t>(kPieceBytes / sizeof(float) / std::max<std::size_t>(rows, 1) / 16 * 16, 256);
-}
-
 /// Products want no columns gathered: inputs are [columns, fan_in] as they come, outputs [columns, rows]. Those of
 /// convolutions are gathered into [groups · fan_in, columns], outputs are [rows, columns].
 class ColumnPass final : public LayerPass {
@@ -31,13 +24,13 @@ class ColumnPass final : public LayerPass {
       : device_(device.current()),
         geometry_(geometry),
         rows_(rows),
-        // Of rows that are rounded to bfloat16 none comes here: see DevicePrecision's use in streamed.cpp.
-        precision_(precision == DevicePrecision::float32 ? precision : DevicePrecision::tf32),
+        narrow_(finetune::passes_narrow(precision, geometry, rows.count())),
+        precision_(precision == DevicePrecision::bfloat16 && !narrow_ ? DevicePrecision::tf32 : precision),
         product_(geometry.kind == LayerKind::product),
         fan_in_(static_cast<std::size_t>(geometry.fan_in())),
         group_rows_(static_cast<std::size_t>(geometry.outputs / geometry.groups)),
         groups_(std::max<std::size_t>(rows.count() / group_rows_, 1)),
-        capacity_(piece_columns(geometry)) {}
+        capacity_(finetune::device_piece_columns(geometry)) {}
 
   std::size_t pieces(const Shape& shape) const override {
     const std::size_t columns = Patches(geometry_, shape).columns();
@@ -51,7 +44,17 @@ class ColumnPass final : public LayerPass {
     reserve(y_, rows_.count() * columns_);
     if (product_) {
       input_ = input;
-      place_ = {y_.data(), target + rows_.first, 1, rows_.count(), columns_, 0, 1, rows_.count(), 0, 1,
+      if (narrow_) to_narrow(narrow_input_, input, columns_ * fan_in_);
+      place_ = {y_.data(),
+                target + rows_.first,
+                1,
+                rows_.count(),
+                columns_,
+                0,
+                1,
+                rows_.count(),
+                0,
+                1,
                 static_cast<std::size_t>(geometry_.outputs)};
       return;
     }
@@ -63,16 +66,20 @@ class ColumnPass final : public LayerPass {
     launch(device_.stream(),
            GatherKernel{patch, input, tile_.data(), first_row, patch_rows, first, columns_, columns_, 0},
            blocks_for(patch_rows * columns_));
-    launch(device_.stream(),
-           GatherOutputsKernel{patch, target, targets_.data(), rows_.first, rows_.count(), first, columns_, columns_, 0},
-           blocks_for(rows_.count() * columns_));
+    launch(
+        device_.stream(),
+        GatherOutputsKernel{patch, target, targets_.data(), rows_.first, rows_.count(), first, columns_, columns_, 0},
+        blocks_for(rows_.count() * columns_));
     input_ = tile_.data();
     place_ = {y_.data(), targets_.data(), 1, rows_.count(), columns_, 0, columns_, 1, 0, columns_, 1};
   }
 
   void forward(const float* filter) override {
     auto& p = products();
-    if (product_) {
+    if (narrow_) {
+      to_narrow(narrow_filter_, filter, rows_.count() * fan_in_);
+      p.forward.run(narrow_input_.data(), narrow_filter_.data(), y_.data());
+    } else if (product_) {
       p.forward.run(input_, filter, y_.data());
     } else {
       p.forward.run(filter, input_, y_.data());
@@ -82,7 +89,13 @@ class ColumnPass final : public LayerPass {
   const OutputPlace& outputs() const override { return place_; }
 
   void backward(float* filter_gradient, bool add) override {
-    products().backward.run(y_.data(), input_, filter_gradient, 1, add ? 1.0F : 0.0F);
+    const float beta = add ? 1.0F : 0.0F;
+    if (narrow_) {
+      to_narrow(narrow_y_, y_.data(), rows_.count() * columns_);
+      products().backward.run(narrow_y_.data(), narrow_input_.data(), filter_gradient, 1, beta);
+    } else {
+      products().backward.run(y_.data(), input_, filter_gradient, 1, beta);
+    }
   }
 
   FilterOrder order() const override { return {group_rows_, 1, group_rows_ * fan_in_, fan_in_, 1, 1}; }
@@ -100,14 +113,22 @@ class ColumnPass final : public LayerPass {
     array = {device_.memory(), count, "fine-tuning a layer in mini-batches"};
   }
 
+  /// What products take in bfloat16; sums, outputs and gradients are float32.
+  void to_narrow(DeviceArray<Bfloat16>& to, const float* from, std::size_t count) {
+    reserve(to, count);
+    launch(device_.stream(), ToBfloat16{from, to.data(), count}, blocks_for(count));
+  }
+
   // Of as many columns as the piece has: whole pieces are alike, and so are ends of samples of the same shape.
   Products& products() {
     auto found = products_.find(columns_);
     if (found != products_.end()) return found->second;
     constexpr std::size_t kShapes = 64;
     if (products_.size() == kShapes) products_.clear();
-    return products_.emplace(columns_, Products{Matmul(device_, forward_shape(), precision_),
-                                                Matmul(device_, backward_shape(), precision_)}).first->second;
+    return products_
+        .emplace(columns_,
+                 Products{Matmul(device_, forward_shape(), precision_), Matmul(device_, backward_shape(), precision_)})
+        .first->second;
   }
 
   Product forward_shape() const {
@@ -159,12 +180,14 @@ class ColumnPass final : public LayerPass {
   Device& device_;
   LayerGeometry geometry_;
   RowRange rows_;
+  bool narrow_;
   DevicePrecision precision_;
   bool product_;
   std::size_t fan_in_, group_rows_, groups_, capacity_;
   std::size_t columns_ = 0;  // of the piece
   const float* input_ = nullptr;
   DeviceArray<float> tile_, targets_, y_;
+  DeviceArray<Bfloat16> narrow_input_, narrow_filter_, narrow_y_;
   OutputPlace place_{};
   std::map<std::size_t, Products> products_;
 };
@@ -174,18 +197,6 @@ class ColumnPass final : public LayerPass {
 std::unique_ptr<LayerPass> column_pass(Device& device, const LayerGeometry& geometry, RowRange rows,
                                        DevicePrecision precision) {
   return std::make_unique<ColumnPass>(device, geometry, rows, precision);
-}
-
-std::uint64_t pass_bytes(const LayerGeometry& g, const Shape& input_shape) {
-  const std::uint64_t columns = Patches(g, input_shape).columns();
-  const auto outputs = static_cast<std::uint64_t>(g.outputs);
-  const std::uint64_t inputs = static_cast<std::uint64_t>(
-      std::accumulate(input_shape.begin(), input_shape.end(), std::int64_t{1}, std::multiplies<>()));
-  if (g.kind == LayerKind::product) return sizeof(float) * columns * outputs + kMemoryUnit;
-  const std::uint64_t piece = std::min<std::uint64_t>(columns, piece_columns(g));
-  const std::uint64_t gathered = piece * (static_cast<std::uint64_t>(g.groups * g.fan_in()) + 2 * outputs);
-  // Of convolutions: outputs, inputs with channels last, a filter and its gradient in another order.
-  return sizeof(float) * std::max(gathered, columns * outputs + inputs) + 4 * kMemoryUnit;
 }
 
 PartOfLayer part_of(const LayerGeometry& geometry, RowRange rows) {

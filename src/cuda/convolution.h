@@ -35,7 +35,4 @@ class Convolution {
   std::unique_ptr<Plan> plan_;
 };
 
-/// Bytes of scratch that a convolution takes at the most.
-inline constexpr std::size_t kConvolutionScratch = std::size_t{128} << 20;
-
 }  // namespace detent::cuda

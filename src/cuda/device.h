@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "cuda/activity.h"
 #include "cuda/memory.h"
 #include "cuda/stream.h"
 
@@ -31,19 +32,28 @@ struct DeviceFacts {
 
 /// Throws device where there is none of this number, or it is too old for this library.
 DeviceFacts facts_of(int number);
+/// Bytes to take where no budget is given.
+inline std::uint64_t default_budget(const DeviceFacts& facts) noexcept { return facts.free_bytes / 10 * 9; }
 /// Makes it the calling thread's device.
 void make_current(int number);
 
 /// Used by one thread at a time, which calls current() before it begins.
 class Device {
  public:
-  /// `budget`: bytes to take at the most; unset: 90 % of what is free now.
-  Device(int number, std::optional<std::uint64_t> budget)
+  /// `budget`: bytes to take at the most; unset: 90 % of what is free now. `log` is told of memory and of what is timed
+  /// by clock(), and must outlive this; it may be null.
+  Device(int number, std::optional<std::uint64_t> budget, profile::DeviceActivity* log = nullptr)
       : number_(number),
         facts_(facts_of(number)),
-        budget_(number, budget ? *budget : facts_.free_bytes / 10 * 9),
+        budget_(number, budget ? *budget : default_budget(facts_)),
         stream_(std::make_unique<Stream>()),
-        copies_(std::make_unique<Stream>()) {}
+        copies_(std::make_unique<Stream>()),
+        clock_(number) {
+    if (log == nullptr) return;
+    log->add_device(number, facts_.name, budget_.limit());
+    budget_.log_to(log);
+    clock_.log_to(log, *stream_);
+  }
 
   int number() const noexcept { return number_; }
   /// Itself, made the calling thread's device.
@@ -56,6 +66,7 @@ class Device {
   const Stream& stream() const noexcept { return *stream_; }  // where work is queued
   const Stream& copies() const noexcept { return *copies_; }  // where the next samples come by meanwhile
   Libraries& libraries() noexcept { return libraries_; }
+  ActivityClock& clock() noexcept { return clock_; }
 
  private:
   int number_;
@@ -63,6 +74,7 @@ class Device {
   MemoryBudget budget_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Stream> copies_;
+  ActivityClock clock_;
   Libraries libraries_;  // last, so that it goes first: its memory is counted by the budget
 };
 

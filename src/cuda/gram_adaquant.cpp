@@ -18,7 +18,7 @@ using finetune::QuantizedWeights;
 using finetune::SolveControl;
 using finetune::StraightThrough;
 
-constexpr std::size_t kLaunchesAhead = 64;  // before the host looks whether it is to stop
+constexpr std::size_t kStepArrays = 11;  // of a step six arrays are read and five written
 
 /// The rows of one device.
 class Rows {
@@ -97,13 +97,7 @@ class Rows {
       graph_.emplace(stream, [&] { queue_iteration(); });
       ++first;
     }
-    for (std::size_t i = first; i < last; ++i) {
-      graph_->launch(stream);
-      if ((i - first) % kLaunchesAhead != kLaunchesAhead - 1) continue;
-      stream.wait();
-      finetune::check_stop(control);
-    }
-    stream.wait();
+    if (first < last) rows_.repeat(*graph_, last - first, "AdaQuant", kStepArrays, control);
   }
 
   /// Of these rows, above those of the start: d A dᵀ + 2 d (Ŵ₀ A − c)ᵀ over the number of columns.

@@ -19,7 +19,7 @@ using finetune::SoftRounding;
 using finetune::SoftStep;
 using finetune::SolveControl;
 
-constexpr std::size_t kLaunchesAhead = 64;  // before the host looks whether it is to stop
+constexpr std::size_t kStepArrays = 10;  // of a step six arrays are read and four written
 
 /// The rows of one device.
 class Rows {
@@ -93,13 +93,7 @@ class Rows {
       graph_.emplace(stream, [&] { queue_iteration(); });
       ++first;
     }
-    for (std::size_t i = first; i < last; ++i) {
-      graph_->launch(stream);
-      if ((i - first) % kLaunchesAhead != kLaunchesAhead - 1) continue;
-      stream.wait();
-      finetune::check_stop(control);
-    }
-    stream.wait();
+    if (first < last) rows_.repeat(*graph_, last - first, "AdaRound", kStepArrays, control);
   }
 
   /// Sum over these rows of the loss above that of the base.

@@ -87,14 +87,19 @@ Integers GramMethodsOnDevices::coordinate_descent(const FinetuneConfig& config, 
     const auto residual = rows.array<float>(rows.values());
     for (std::size_t sweep = 0; sweep < config.coordinate_sweeps; ++sweep) {
       finetune::check_stop(control_);
-      rows.residual(integers.data(), one.data(), residual.data());  // anew in each sweep: it does not drift
-      launch(stream,
-             DescentKernel{integers.data(), next.data(), residual.data(), rows.gram(), scale.data(), weights_.lowest,
-                           weights_.highest, rows.group_rows(), k},
-             static_cast<unsigned>(rows.count()));
+      const double values = static_cast<double>(rows.values());
+      const DeviceAmount amount{sizeof(float) * (2 * k * k + 6 * rows.values()), 4 * values * static_cast<double>(k)};
+      rows.device().clock().queued(stream, DeviceLane::compute, "coordinate descent", amount, [&] {
+        rows.residual(integers.data(), one.data(), residual.data());  // anew in each sweep: it does not drift
+        launch(stream,
+               DescentKernel{integers.data(), next.data(), residual.data(), rows.gram(), scale.data(), weights_.lowest,
+                             weights_.highest, rows.group_rows(), k},
+               static_cast<unsigned>(rows.count()));
+      });
       std::swap(integers, next);
       stream.wait();
     }
+    rows.device().clock().settle();
     download<std::int32_t>(stream, std::span(result).subspan(rows.range().first * k, rows.values()), integers);
     stream.wait();
   });

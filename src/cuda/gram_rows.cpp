@@ -5,6 +5,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/row_kernels.h"
+#include "finetune/device_memory.h"
 
 namespace detent::cuda {
 namespace {
@@ -12,11 +13,6 @@ namespace {
 using finetune::Quadratic;
 using finetune::QuantizedWeights;
 using finetune::RowRange;
-
-/// Rows of 16 bytes, without which products of bfloat16 have no fast way: the others stay in float32.
-bool goes_narrow(DevicePrecision precision, std::size_t columns) {
-  return precision == DevicePrecision::bfloat16 && columns % 8 == 0;
-}
 
 Product product_of(std::size_t rows, std::size_t group_rows, std::size_t columns) {
   const std::size_t groups = std::max<std::size_t>(rows / group_rows, 1);
@@ -47,10 +43,11 @@ GramRows::GramRows(Device& device, const QuantizedWeights& weights, const Quadra
   std::vector<float> matrix(size);
   for (std::size_t g = first_group; g < last_group; ++g) {
     quadratic.matrix(g, matrix.data());
-    upload<float>(stream, gram_, matrix, (g - first_group) * size);
+    device.clock().queued(stream, DeviceLane::copy, "sums of a layer", {sizeof(float) * size, 0},
+                          [&] { upload<float>(stream, gram_, matrix, (g - first_group) * size); });
     stream.wait();  // before the next one takes its place
   }
-  if (goes_narrow(precision, columns_)) {
+  if (finetune::multiplies_narrow(precision, columns_)) {
     narrow_gram_ = array<Bfloat16>(gram_.size());
     launch(stream, ToBfloat16{gram_.data(), narrow_gram_.data(), gram_.size()}, blocks_for(gram_.size()));
     fast_.emplace(device, product_of(count(), group_rows_, columns_), DevicePrecision::bfloat16);
@@ -73,6 +70,27 @@ void GramRows::step_product(const float* values, const Bfloat16* narrow_values, 
   } else {
     (fast_ ? *fast_ : exact_).run(values, gram_.data(), out);
   }
+}
+
+void GramRows::repeat(const Graph& graph, std::size_t times, const char* what, std::size_t step_arrays,
+                      const finetune::SolveControl& control) const {
+  constexpr std::size_t kAhead = 64;  // before the host looks whether it is to stop
+  const std::uint64_t product =
+      narrow() ? sizeof(Bfloat16) * (narrow_gram_.size() + values()) : sizeof(float) * (gram_.size() + values());
+  const std::uint64_t step = sizeof(float) * (step_arrays + 1) * values();  // the product's result, too
+  const double flops = 2 * static_cast<double>(values()) * static_cast<double>(columns_);
+  const Stream& stream = device_.stream();
+  while (times > 0) {
+    const std::size_t count = std::min(times, kAhead);
+    device_.clock().queued(stream, DeviceLane::compute, what,
+                           {count * (product + step), static_cast<double>(count) * flops}, [&] {
+                             for (std::size_t i = 0; i < count; ++i) graph.launch(stream);
+                           });
+    stream.wait();
+    times -= count;
+    if (times > 0) finetune::check_stop(control);
+  }
+  device_.clock().settle();
 }
 
 void GramRows::residual(const std::int32_t* integers, const float* factor, float* to) const {
@@ -101,17 +119,6 @@ double GramRows::error_sum(const std::int32_t* integers) const {
   download<double>(stream, sums, dots);
   stream.wait();
   return std::accumulate(sums.begin(), sums.end(), 0.0);
-}
-
-std::uint64_t gram_rows_bytes(std::size_t rows, std::size_t groups, std::size_t columns, std::size_t iterations,
-                              DevicePrecision precision) {
-  const std::uint64_t matrix = groups * columns * columns, values = rows * columns;
-  const bool narrow = goes_narrow(precision, columns);
-  // Here linear part and dequantized values; of a method at the most variable, moments, rounded value, what moved,
-  // start, slope, offset and integers.
-  constexpr std::uint64_t kArrays = 2 + 9;
-  return sizeof(float) * (matrix + kArrays * values + 8 * rows) + (narrow ? sizeof(Bfloat16) * (matrix + values) : 0) +
-         iterations * 16 + 24 * kMemoryUnit;
 }
 
 }  // namespace detent::cuda

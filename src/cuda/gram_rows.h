@@ -9,6 +9,7 @@
 #include "cuda/rows.h"
 #include "finetune/problem.h"
 #include "finetune/quadratic.h"
+#include "finetune/solver.h"
 
 namespace detent::cuda {
 
@@ -33,6 +34,10 @@ class GramRows {
   bool narrow() const noexcept { return narrow_gram_.size() > 0; }
   /// out = values · A in the precision of steps; `narrow` are the same values, where narrow() is.
   void step_product(const float* values, const Bfloat16* narrow, float* out) const;
+  /// Launches a graph so many times, each time one such product and a step over so many arrays of these rows, and
+  /// waits. `what` names it in the log. Throws interrupted.
+  void repeat(const Graph& graph, std::size_t times, const char* what, std::size_t step_arrays,
+              const finetune::SolveControl& control) const;
   /// to = (Ŵ A − c) · factor[row] for integers [rows, columns]. `integers`, `to` and `factor` are on the device.
   void residual(const std::int32_t* integers, const float* factor, float* to) const;
 
@@ -63,9 +68,5 @@ class GramRows {
   Matmul exact_;
   std::optional<Matmul> fast_;
 };
-
-/// Bytes that fine-tuning in Gram form takes on a device with `rows` of `groups` groups, A and its scratch included.
-std::uint64_t gram_rows_bytes(std::size_t rows, std::size_t groups, std::size_t columns, std::size_t iterations,
-                              DevicePrecision precision);
 
 }  // namespace detent::cuda

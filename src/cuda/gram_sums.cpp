@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cuda/launch.h"
 #include "cuda/patch_shape.h"
+#include "finetune/device_memory.h"
 
 namespace detent::cuda {
 namespace {
@@ -18,13 +19,11 @@ using finetune::LayerKind;
 using finetune::Patches;
 using finetune::Shape;
 
-constexpr std::size_t kTileBytes = std::size_t{64} << 20;
-constexpr std::size_t kMostColumns = 4096;  // that one product sums: float sums of more would lose more
-constexpr std::size_t kBlockRows = 2048;    // of a large matrix, of which half is enough
-
-std::size_t tile_capacity(std::size_t rows) {
-  return std::clamp<std::size_t>(kTileBytes / sizeof(float) / rows / 16 * 16, 128, kMostColumns);
-}
+// Half of a symmetric matrix is enough: of a large one, blocks of so many rows up to the diagonal are made, n of them
+// with (1 + 1/n) / 2 of the operations: two thirds for three blocks, where cuBLAS's syrk has half. That one takes no
+// batches, which groups are, and is in a second library beside cuBLASLt, which has none: not worth it before a device
+// has shown it. Smaller blocks would fill large devices badly: so many rows and columns are 64 tiles of 128 x 128.
+constexpr std::size_t kBlockRows = 1024;
 
 std::size_t elements(const Shape& shape) {
   return static_cast<std::size_t>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
@@ -78,7 +77,7 @@ GramSumsOnDevice::GramSumsOnDevice(Device& device, const LayerGeometry& g)
       groups_(static_cast<std::size_t>(g.groups)),
       fan_in_(static_cast<std::size_t>(g.fan_in())),
       outputs_(static_cast<std::size_t>(g.outputs)),
-      capacity_(tile_capacity(groups_ * fan_in_ + outputs_)),
+      capacity_(finetune::device_tile_columns(groups_ * fan_in_ + outputs_)),
       staging_(device) {
   auto& memory = device.memory();
   const char* const what = "summing a layer's samples";
@@ -98,16 +97,6 @@ GramSumsOnDevice::GramSumsOnDevice(Device& device, const LayerGeometry& g)
 
 GramSumsOnDevice::~GramSumsOnDevice() = default;
 
-std::uint64_t GramSumsOnDevice::bytes_for(const LayerGeometry& g, const Shape& input_shape) {
-  const auto fan_in = static_cast<std::uint64_t>(g.fan_in()), groups = static_cast<std::uint64_t>(g.groups);
-  const auto outputs = static_cast<std::uint64_t>(g.outputs);
-  const std::uint64_t rows = groups * fan_in + outputs;
-  const std::uint64_t targets = elements(g.output_shape(input_shape));
-  const std::uint64_t sample = elements(input_shape) + targets + targets / outputs;  // and the columns' numbers
-  return sizeof(float) * (rows * tile_capacity(rows) + groups * fan_in * fan_in + outputs * fan_in + 2 * sample) +
-         sizeof(double) * (groups * fan_in + 2 * outputs) + 9 * kMemoryUnit;
-}
-
 std::size_t GramSumsOnDevice::checked(const Shape& shape, std::size_t inputs, std::size_t targets) const {
   const Patches patches(geometry_, shape);
   if (inputs != elements(shape) || targets != patches.columns() * outputs_)
@@ -119,7 +108,8 @@ void GramSumsOnDevice::add(const Shape& input_shape, std::span<const float> inpu
   device_.current();
   const std::size_t columns = checked(input_shape, input.size(), target.size());
   const float* const at = staging_.put(std::array{input, target});
-  fill(input_shape, at, at + input.size(), nullptr, columns);
+  device_.clock().queued(device_.stream(), DeviceLane::compute, "sums over samples", amount(columns),
+                         [&] { fill(input_shape, at, at + input.size(), nullptr, columns); });
 }
 
 void GramSumsOnDevice::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
@@ -131,8 +121,18 @@ void GramSumsOnDevice::add(const Shape& input_shape, std::span<const float> inpu
   std::transform(columns.begin(), columns.end(), drawn.begin(),
                  [](std::size_t c) { return std::bit_cast<float>(static_cast<std::uint32_t>(c)); });
   const float* const at = staging_.put(std::array{input, target, std::span<const float>(drawn)});
-  fill(input_shape, at, at + input.size(), reinterpret_cast<const std::uint32_t*>(at + input.size() + target.size()),
-       columns.size());
+  const auto* const numbers = reinterpret_cast<const std::uint32_t*>(at + input.size() + target.size());
+  device_.clock().queued(device_.stream(), DeviceLane::compute, "sums over samples", amount(columns.size()),
+                         [&] { fill(input_shape, at, at + input.size(), numbers, columns.size()); });
+}
+
+// Half of the Gram matrix and all of the cross product; columns are gathered once and read for each of the two. A full
+// tile is due to all the samples that went into it.
+DeviceAmount GramSumsOnDevice::amount(std::size_t columns) const {
+  const std::uint64_t rows = groups_ * fan_in_;
+  return {sizeof(float) * columns * 3 * (rows + outputs_),
+          2.0 * static_cast<double>(columns) * static_cast<double>(fan_in_) *
+              (static_cast<double>(rows) / 2 + static_cast<double>(outputs_))};
 }
 
 void GramSumsOnDevice::fill(const Shape& shape, const float* input, const float* target, const std::uint32_t* drawn,
@@ -207,12 +207,17 @@ GramForm GramSumsOnDevice::take() {
   form.input_sum.resize(input_sum_.size());
   form.target_sum.resize(target_sum_.size());
   form.target_norm.resize(target_norm_.size());
-  download<float>(stream, form.gram, gram_);
-  download<float>(stream, form.cross, cross_);
-  download<double>(stream, form.input_sum, input_sum_);
-  download<double>(stream, form.target_sum, target_sum_);
-  download<double>(stream, form.target_norm, target_norm_);
+  const std::uint64_t bytes = sizeof(float) * (gram_.size() + cross_.size()) +
+                              sizeof(double) * (input_sum_.size() + target_sum_.size() + target_norm_.size());
+  device_.clock().queued(stream, DeviceLane::copy, "sums to the host", {bytes, 0}, [&] {
+    download<float>(stream, form.gram, gram_);
+    download<float>(stream, form.cross, cross_);
+    download<double>(stream, form.input_sum, input_sum_);
+    download<double>(stream, form.target_sum, target_sum_);
+    download<double>(stream, form.target_norm, target_norm_);
+  });
   stream.wait();
+  device_.clock().settle();
   return form;
 }
 

@@ -10,7 +10,7 @@
 namespace detent::cuda {
 
 /// As finetune::GramAccumulator: columns are gathered into tiles of a fixed number, whatever the samples' sizes, and
-/// each full tile is added by products in float32. Memory of the device: bytes_for().
+/// each full tile is added by products in float32. Memory of the device: finetune::gram_sums_bytes().
 class GramSumsOnDevice final : public finetune::GramSums {
  public:
   GramSumsOnDevice(Device& device, const finetune::LayerGeometry& geometry);
@@ -21,9 +21,6 @@ class GramSumsOnDevice final : public finetune::GramSums {
            std::span<const std::size_t> columns) override;
   finetune::GramForm take() override;
 
-  /// For inputs of this shape.
-  static std::uint64_t bytes_for(const finetune::LayerGeometry& geometry, const finetune::Shape& input_shape);
-
  private:
   struct Products;
 
@@ -33,6 +30,7 @@ class GramSumsOnDevice final : public finetune::GramSums {
   void fill(const finetune::Shape& shape, const float* input, const float* target, const std::uint32_t* drawn,
             std::size_t columns);
   void flush();
+  DeviceAmount amount(std::size_t columns) const;
   Products& products(std::size_t columns);
 
   Device& device_;

@@ -31,14 +31,11 @@ class LayerPass {
 };
 
 /// By matrix products with the columns: of every kind of layer, and the only way for products.
-std::unique_ptr<LayerPass> column_pass(Device& device, const finetune::LayerGeometry& geometry,
-                                       finetune::RowRange rows, DevicePrecision precision);
+std::unique_ptr<LayerPass> column_pass(Device& device, const finetune::LayerGeometry& geometry, finetune::RowRange rows,
+                                       DevicePrecision precision);
 /// By convolutions, for all shapes that Convolution::can() makes.
 std::unique_ptr<LayerPass> convolution_pass(Device& device, const finetune::LayerGeometry& geometry,
                                             finetune::RowRange rows, DeviceLayout layout, DevicePrecision precision);
-
-/// Bytes of either pass for inputs of this shape, scratch of the libraries apart.
-std::uint64_t pass_bytes(const finetune::LayerGeometry& geometry, const finetune::Shape& input_shape);
 
 /// A layer that rows of another make: whole groups, or some of the rows of one. `first_channel`: its first input there.
 struct PartOfLayer {

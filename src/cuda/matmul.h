@@ -26,8 +26,9 @@ struct Product {
 /// In float32 and TF32, A and B are floats; in bfloat16 they are Bfloat16. C and all sums are float32.
 class Matmul {
  public:
-  /// `device` must outlive it. Throws device.
-  Matmul(Device& device, const Product& product, DevicePrecision precision);
+  /// `device` must outlive it. `choice`: 0 for the way that the library puts first, the others are for measuring how
+  /// good that is. Throws device, also where the library has fewer ways.
+  Matmul(Device& device, const Product& product, DevicePrecision precision, int choice = 0);
   Matmul(Matmul&&) noexcept;
   Matmul& operator=(Matmul&&) noexcept;
   ~Matmul();
@@ -40,8 +41,5 @@ class Matmul {
   struct Plan;
   std::unique_ptr<Plan> plan_;
 };
-
-/// Bytes that products take on each device beside their matrices: scratch of the library, the same for all.
-inline constexpr std::size_t kMatmulScratch = std::size_t{32} << 20;
 
 }  // namespace detent::cuda

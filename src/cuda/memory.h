@@ -8,6 +8,10 @@
 #include <string>
 #include <utility>
 
+namespace detent::profile {
+class DeviceActivity;
+}
+
 namespace detent::cuda {
 
 /// What is allocated on one device. One thread at a time.
@@ -20,17 +24,20 @@ class MemoryBudget {
   std::uint64_t limit() const noexcept { return limit_; }
   std::uint64_t used() const noexcept { return used_; }
   std::uint64_t peak() const noexcept { return peak_; }
+  /// Tells it of all that is taken and given back; null: nothing.
+  void log_to(profile::DeviceActivity* log) noexcept { log_ = log; }
 
   /// Throws resource if what is there and `bytes` are more than the limit. `what` is named in the message.
   void require(std::uint64_t bytes, const std::string& what) const;
   void take(std::uint64_t bytes, const std::string& what);
-  void give_back(std::uint64_t bytes) noexcept { used_ -= bytes; }
+  void give_back(std::uint64_t bytes) noexcept;
 
  private:
   int device_;
   std::uint64_t limit_;
   std::uint64_t used_ = 0;
   std::uint64_t peak_ = 0;
+  profile::DeviceActivity* log_ = nullptr;
 };
 
 /// Allocations begin at multiples of this and count as multiples of it.

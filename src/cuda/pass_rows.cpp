@@ -5,17 +5,17 @@
 #include <numeric>
 
 #include "cuda/launch.h"
+#include "finetune/device_memory.h"
 #include "store/aligned_buffer.h"
 
 namespace detent::cuda {
 namespace {
 
+using finetune::kLossBlocks;
 using finetune::LayerGeometry;
 using finetune::QuantizedWeights;
 using finetune::RowRange;
 using finetune::Shape;
-
-constexpr unsigned kLossBlocks = 1024;
 
 }  // namespace
 
@@ -65,7 +65,25 @@ PassRows::Staged PassRows::stage(const LayerSample& sample) {
 }
 
 void PassRows::run(LayerPass& pass, const LayerSample& sample, const Task& task) {
-  const auto [input, target] = stage(sample);
+  const Staged staged = stage(sample);
+  device_.clock().queued(device_.stream(), DeviceLane::compute, task.backward ? "mini-batches" : "errors",
+                         amount(*sample.shape, task.backward), [&] { queue(pass, sample, staged, task); });
+}
+
+// Forward one product of weights and columns, backward another. The least that passes memory: input and target once,
+// the outputs written, made slopes and read, the filter or its gradient each time.
+DeviceAmount PassRows::amount(const Shape& shape, bool backward) const {
+  const auto elements = [](const Shape& of) {
+    return static_cast<std::uint64_t>(std::accumulate(of.begin(), of.end(), std::int64_t{1}, std::multiplies<>()));
+  };
+  const auto all = static_cast<std::uint64_t>(geometry_.outputs);
+  const std::uint64_t outputs = elements(geometry_.output_shape(shape)) / all * count(), times = backward ? 2 : 1;
+  return {sizeof(float) * (times * (elements(shape) + values()) + (3 + times) * outputs),
+          2.0 * static_cast<double>(times) * static_cast<double>(outputs) * static_cast<double>(columns_)};
+}
+
+void PassRows::queue(LayerPass& pass, const LayerSample& sample, const Staged& staged, const Task& task) {
+  const auto [input, target] = staged;
   const Stream& stream = device_.stream();
   for (std::size_t piece = 0; piece < pass.pieces(*sample.shape); ++piece) {
     pass.begin(*sample.shape, input, target, piece);
@@ -98,6 +116,7 @@ double PassRows::take_losses() {
   download<double>(device_.stream(), losses, losses_);
   clear(device_.stream(), losses_);
   device_.stream().wait();
+  device_.clock().settle();
   return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
@@ -120,20 +139,6 @@ double PassRows::time(LayerPass& pass, const LayerSample& sample) {
   end.wait();
   fresh_ = true;
   return end.milliseconds_since(begin) / kTimes;
-}
-
-std::uint64_t pass_rows_bytes(const LayerGeometry& g, const Shape& input_shape, std::size_t rows,
-                              std::size_t iterations) {
-  const auto elements = [](const Shape& shape) {
-    return static_cast<std::uint64_t>(
-        std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
-  };
-  const std::uint64_t values = rows * static_cast<std::uint64_t>(g.fan_in());
-  const std::uint64_t sample = elements(input_shape) + elements(g.output_shape(input_shape));
-  constexpr std::uint64_t kArrays = 3 + 5;  // filter, gradient, slope; variable, moments, rounded value, base
-  return kMatmulScratch + kConvolutionScratch + pass_bytes(g, input_shape) +
-         sizeof(float) * (kArrays * values + 16 * rows + 2 * sample + 4 * iterations) + 6 * store::kBlock +
-         sizeof(double) * kLossBlocks + 32 * kMemoryUnit;
 }
 
 }  // namespace detent::cuda

@@ -72,6 +72,8 @@ class PassRows {
     const float *input, *target;
   };
   Staged stage(const LayerSample& sample);
+  void queue(LayerPass& pass, const LayerSample& sample, const Staged& staged, const Task& task);
+  DeviceAmount amount(const finetune::Shape& shape, bool backward) const;
 
   Device& device_;
   const finetune::LayerGeometry& geometry_;
@@ -84,9 +86,5 @@ class PassRows {
   DeviceArray<double> losses_;
   bool fresh_ = true;  // nothing is in the gradient yet
 };
-
-/// Bytes on a device of tuning so many rows in mini-batches, scratch of the libraries included. An upper bound.
-std::uint64_t pass_rows_bytes(const finetune::LayerGeometry& geometry, const finetune::Shape& input_shape,
-                              std::size_t rows, std::size_t iterations);
 
 }  // namespace detent::cuda

@@ -9,15 +9,18 @@
 
 namespace detent::cuda {
 
-/// Large enough that starting takes no part, and for the memory that no cache holds it.
-struct PeakSizes {
-  std::size_t memory_bytes = std::size_t{512} << 20;
-  std::size_t bus_bytes = std::size_t{64} << 20;
-  std::int64_t matrix = 8192;  // rows and columns
+/// What is measured grows until one turn takes long enough that starting it has no part in the rate: how far that is
+/// depends on the device. It grows no further than these sizes and an eighth of the memory that is left on the device.
+struct PeakLimits {
+  double enough_seconds = 2e-3;                            // of one turn
+  std::size_t most_memory_bytes = std::size_t{512} << 20;  // in caches of no device
+  std::size_t most_bus_bytes = std::size_t{64} << 20;
+  std::int64_t most_matrix = 8192;  // rows and columns
 };
 
+/// The rates at the largest size that was measured. Takes some tens of turns of about `enough_seconds`, on any device.
 /// Throws device, and resource where the device's memory is full.
-profile::DevicePeaks measure_peaks(Device& device, DevicePrecision precision, const PeakSizes& sizes = {});
+profile::DevicePeaks measure_peaks(Device& device, DevicePrecision precision, const PeakLimits& limits = {});
 
 const profile::PeaksCalls& peaks_calls();
 

@@ -10,12 +10,13 @@ namespace detent::cuda {
 namespace {
 
 void require(int device) { facts_of(device); }
+std::uint64_t budget(int device) { return default_budget(facts_of(device)); }
 
 }  // namespace
 }  // namespace detent::cuda
 
 extern "C" __attribute__((visibility("default"))) const detent::shim::CudaProbe* detent_cuda_probe(int version) {
-  static const detent::shim::CudaProbe probe{&detent::cuda::require};
+  static const detent::shim::CudaProbe probe{&detent::cuda::require, &detent::cuda::budget};
   return version == detent::shim::kCudaProbeVersion ? &probe : nullptr;
 }
 
@@ -29,9 +30,10 @@ extern "C" __attribute__((visibility("default"))) const detent::store::StorageCa
 }
 
 extern "C" __attribute__((visibility("default"))) detent::finetune::LayerSolver* detent_cuda_solver(
-    int version, const detent::DeviceConfig& config, const detent::finetune::Kernels& kernels) {
+    int version, const detent::DeviceConfig& config, const detent::finetune::Kernels& kernels,
+    detent::profile::DeviceActivity* activity) {
   if (version != detent::finetune::kCudaSolverVersion) return nullptr;
-  return detent::cuda::make_solver(config, kernels).release();
+  return detent::cuda::make_solver(config, kernels, activity).release();
 }
 
 extern "C" __attribute__((visibility("default"))) const detent::profile::PeaksCalls* detent_cuda_peaks(int version) {

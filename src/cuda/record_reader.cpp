@@ -90,7 +90,8 @@ class RecordReader::Buffers : public store::BounceBuffers {
 
   std::span<std::byte> slot(std::size_t number) override { return {first_ + number * kPiece, kPiece}; }
   void upload(std::size_t number, std::size_t bytes, void* to) override {
-    device_.copies().upload(to, slot(number).data(), bytes);
+    device_.clock().queued(device_.copies(), DeviceLane::copy, "stored sample", {bytes, 0},
+                           [&] { device_.copies().upload(to, slot(number).data(), bytes); });
     copied_[number].record(device_.copies());
     copies_[number] = true;
   }

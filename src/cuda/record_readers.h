@@ -21,7 +21,11 @@ class RecordReaders {
   /// `directory`: where the records' files are. Throws as RecordReader does.
   RecordReader& of(std::size_t device, const std::filesystem::path& directory) {
     auto& reader = readers_[device];
-    if (!reader) reader = std::make_unique<RecordReader>(devices_[device]->current(), mode_, directory, places_);
+    if (reader) return *reader;
+    Device& on = devices_[device]->current();
+    reader = std::make_unique<RecordReader>(on, mode_, directory, places_);
+    if (on.clock().log() != nullptr)
+      on.clock().log()->set_storage(on.number(), reader->route().name() + ": " + reader->route().reason);
     return *reader;
   }
   /// What was chosen, of those that were needed.

@@ -6,15 +6,13 @@
 #include <vector>
 
 #include "cuda/device.h"
-#include "finetune/quadratic.h"
+#include "finetune/device_memory.h"
 
 namespace detent::cuda {
 
 using Devices = std::vector<std::unique_ptr<Device>>;
 
-/// A piece for each device, or for fewer where there are fewer rows: of a layer with groups whole groups. It depends on
-/// the number of devices alone.
-std::vector<finetune::RowRange> share_rows(std::size_t rows, std::size_t groups, std::size_t devices);
+using finetune::share_rows;
 
 /// Throws resource for a matrix of more elements than kernels count.
 void check_size(std::size_t rows, std::size_t columns);

@@ -24,20 +24,29 @@ using finetune::Shape;
 using finetune::Solution;
 using finetune::SolveControl;
 
+static_assert(kMemoryUnit == finetune::kDeviceMemoryUnit);
+
 class CudaSolver final : public finetune::LayerSolver {
  public:
-  CudaSolver(const DeviceConfig& config, const finetune::Kernels& kernels) : config_(config), kernels_(kernels) {
-    for (const int number : config.cuda) devices_.push_back(std::make_unique<Device>(number, config.memory_budget));
+  CudaSolver(const DeviceConfig& config, const finetune::Kernels& kernels, profile::DeviceActivity* activity)
+      : config_(config), kernels_(kernels) {
+    for (const int number : config.cuda)
+      devices_.push_back(std::make_unique<Device>(number, config.memory_budget, activity));
     readers_ = std::make_unique<RecordReaders>(devices_, config.gds);
   }
 
-  std::uint64_t sums_budget() const override { return devices_[0]->memory().limit() / 2; }
+  // Each layer's sums go where least is taken, so half of every budget can be filled.
+  std::uint64_t sums_budget() const override {
+    std::uint64_t bytes = 0;
+    for (const auto& device : devices_) bytes += device->memory().limit() / 2;
+    return bytes;
+  }
 
   void check_memory(const std::string& layer, const LayerGeometry& geometry, const Shape& input_shape, bool streamed,
                     const FinetuneConfig& config) override;
 
   std::unique_ptr<finetune::GramSums> sums(const LayerGeometry& geometry, std::size_t) override {
-    return std::make_unique<GramSumsOnDevice>(*devices_[0], geometry);
+    return std::make_unique<GramSumsOnDevice>(device_for_sums(), geometry);
   }
 
   Solution solve(const QuantizedWeights& weights, const AnyForm& form, std::span<const float> bias,
@@ -60,6 +69,17 @@ class CudaSolver final : public finetune::LayerSolver {
   std::vector<std::string> notes() const override;
 
  private:
+  /// Layers that are solved from one pass have sums side by side: each where least is taken, the first of equals. Which
+  /// device it is makes no difference to sums.
+  Device& device_for_sums() {
+    return **std::min_element(devices_.begin(), devices_.end(),
+                              [](const auto& a, const auto& b) { return a->memory().used() < b->memory().used(); });
+  }
+
+  static void foretell(Device& device, std::uint64_t bytes) {
+    if (device.clock().log() != nullptr) device.clock().log()->foretell_memory(device.number(), bytes);
+  }
+
   DeviceConfig config_;
   const finetune::Kernels& kernels_;
   Devices devices_;
@@ -70,24 +90,18 @@ class CudaSolver final : public finetune::LayerSolver {
 
 void CudaSolver::check_memory(const std::string& layer, const LayerGeometry& geometry, const Shape& input_shape,
                               bool streamed, const FinetuneConfig& config) {
-  const auto rows = static_cast<std::size_t>(geometry.outputs), groups = static_cast<std::size_t>(geometry.groups);
-  const auto columns = static_cast<std::size_t>(geometry.fan_in());
-  const auto ranges = share_rows(rows, groups, devices_.size());
-  for (std::size_t i = 0; i < ranges.size(); ++i) {
-    Device& device = devices_[i]->current();
-    const std::uint64_t scratch = device.libraries().matmuls ? 0 : kMatmulScratch;
-    if (i == 0 && !streamed)
-      device.memory().require(scratch + GramSumsOnDevice::bytes_for(geometry, input_shape), layer);
-    if (streamed) {
-      const auto bytes = pass_rows_bytes(geometry, input_shape, ranges[i].count(), config.num_iterations);
-      if (bytes > device.memory().limit()) device.memory().require(bytes, layer);
-      continue;
-    }
-    const std::size_t own_groups = groups > 1 ? ranges[i].count() / (rows / groups) : 1;
+  const auto need = finetune::device_need(geometry, input_shape, streamed, config, config_.precision, devices_.size());
+  if (!streamed) {
+    Device& device = device_for_sums();
+    const std::uint64_t there = device.libraries().matmuls ? finetune::kMatmulScratch : 0;
+    device.memory().require(need.sums - there, layer);
+    foretell(device, device.memory().used() + need.sums - there);
+  }
+  for (std::size_t i = 0; i < need.solving.size(); ++i) {
     // All sums are on the host by then.
-    const std::uint64_t solving = kMatmulScratch + gram_rows_bytes(ranges[i].count(), own_groups, columns,
-                                                                   config.num_iterations, config_.precision);
-    if (solving > device.memory().limit()) device.memory().require(solving, layer);
+    MemoryBudget& memory = devices_[i]->memory();
+    if (need.solving[i] > memory.limit()) memory.require(need.solving[i], layer);
+    foretell(*devices_[i], need.solving[i]);
   }
 }
 
@@ -119,15 +133,18 @@ std::vector<std::string> CudaSolver::notes() const {
   if (streamed_) notes.emplace_back("the GPU went through mini-batches; coordinate descent after them ran on the CPU");
   if (streamed_ && config_.precision == DevicePrecision::bfloat16) {
     notes.emplace_back(
-        "the GPU made the products of mini-batches in TF32, as --device-precision bfloat16 is of the Gram form");
+        "in mini-batches the GPU multiplied in bfloat16 for matrix products whose rows have multiples of 8 elements, "
+        "and "
+        "in TF32 for convolutions and all others");
   }
   return notes;
 }
 
 }  // namespace
 
-std::unique_ptr<finetune::LayerSolver> make_solver(const DeviceConfig& config, const finetune::Kernels& kernels) {
-  return std::make_unique<CudaSolver>(config, kernels);
+std::unique_ptr<finetune::LayerSolver> make_solver(const DeviceConfig& config, const finetune::Kernels& kernels,
+                                                   profile::DeviceActivity* activity) {
+  return std::make_unique<CudaSolver>(config, kernels, activity);
 }
 
 }  // namespace detent::cuda

@@ -34,9 +34,13 @@ const float* Staging::put(std::span<const std::span<const float>> pieces) {
     slot.host = {};
     slot.host = PinnedMemory(count * sizeof(float));
   }
-  float* to = slot.host.as<float>().data();
-  for (const auto piece : pieces) to = std::copy(piece.begin(), piece.end(), to);
-  device_.copies().upload(slot.device.data(), slot.host.as<float>().data(), count * sizeof(float));
+  const std::size_t bytes = count * sizeof(float);
+  device_.clock().on_host(DeviceLane::gather, "sample into pinned memory", bytes, [&] {
+    float* to = slot.host.as<float>().data();
+    for (const auto piece : pieces) to = std::copy(piece.begin(), piece.end(), to);
+  });
+  device_.clock().queued(device_.copies(), DeviceLane::copy, "sample", {bytes, 0},
+                         [&] { device_.copies().upload(slot.device.data(), slot.host.as<float>().data(), bytes); });
   slot.copied.record(device_.copies());
   slot.copied.hold(device_.stream());
   slot.busy = true;
@@ -53,7 +57,7 @@ const std::byte* Staging::read(store::DeviceReader& reader, const store::Resting
   }
   auto* at = reinterpret_cast<std::byte*>(slot.device.data());
   at += (store::kBlock - reinterpret_cast<std::uintptr_t>(at) % store::kBlock) % store::kBlock;
-  reader.read(record, at);
+  device_.clock().on_host(DeviceLane::read, "stored sample", record.size, [&] { reader.read(record, at); });
   slot.copied.record(device_.copies());
   slot.busy = true;
   return at;

@@ -122,6 +122,14 @@ void TunedRows::add(const LayerSample& sample, const finetune::Activation& activ
 
 void TunedRows::end() {
   const Stream& stream = pass_.device().current().stream();
+  // Six arrays are read and four written; the gradient's own order was brought about before.
+  constexpr std::size_t kStepArrays = 10;
+  pass_.device().clock().queued(stream, DeviceLane::compute, "steps", {kStepArrays * sizeof(float) * pass_.values(), 0},
+                                [&] { queue_step(); });
+}
+
+void TunedRows::queue_step() {
+  const Stream& stream = pass_.device().stream();
   const float* const slope = pass_.gradient(*chosen_);
   const unsigned blocks = blocks_for(pass_.values() / (pass_.columns() % 4 == 0 ? 4 : 1));
   if (soft_) {

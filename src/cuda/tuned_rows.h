@@ -38,6 +38,7 @@ class TunedRows {
   void skip();
 
  private:
+  void queue_step();
   template <class Copy>
   void each(finetune::RoundingVariables& variables, const Copy& copy);
 

@@ -43,10 +43,11 @@ class CpuSolver final : public LayerSolver {
 
 std::unique_ptr<LayerSolver> cpu_solver(const Kernels& kernels) { return std::make_unique<CpuSolver>(kernels); }
 
-std::unique_ptr<LayerSolver> cuda_solver(const DeviceConfig& config, const Kernels& kernels) {
+std::unique_ptr<LayerSolver> cuda_solver(const DeviceConfig& config, const Kernels& kernels,
+                                         profile::DeviceActivity* activity) {
   const shim::Library plugin = shim::load_cuda_plugin({});
   const auto entry = reinterpret_cast<CudaSolverEntry*>(plugin.symbol(kCudaSolverEntryName));
-  std::unique_ptr<LayerSolver> solver(entry(kCudaSolverVersion, config, kernels));
+  std::unique_ptr<LayerSolver> solver(entry(kCudaSolverVersion, config, kernels, activity));
   if (!solver) {
     throw device_error(fmt::format("the plugin '{}' is of another version than this detent", plugin.name()),
                        "use the libdetent_cuda.so that was built with it");

@@ -16,6 +16,7 @@
 #include "finetune/problem.h"
 #include "finetune/samples.h"
 #include "finetune/solver.h"
+#include "profile/device_activity.h"
 
 namespace detent::finetune {
 
@@ -48,13 +49,16 @@ class LayerSolver {
 std::unique_ptr<LayerSolver> cpu_solver(const Kernels& kernels);
 
 /// GPUs, by the plugin for them (see shim::load_cuda_plugin). `kernels` of the CPU take what does not go to a device,
-/// and must outlive the solver. Throws device; resource for a budget that a device does not have.
-std::unique_ptr<LayerSolver> cuda_solver(const DeviceConfig& config, const Kernels& kernels);
+/// and must outlive the solver; so must `activity`, which is told what the devices do, with times (null: nothing is
+/// timed). Throws device; resource for a budget that a device does not have.
+std::unique_ptr<LayerSolver> cuda_solver(const DeviceConfig& config, const Kernels& kernels,
+                                         profile::DeviceActivity* activity);
 
 /// The plugin's entry for that. Null: it is of another version.
-using CudaSolverEntry = LayerSolver*(int version, const DeviceConfig& config, const Kernels& kernels);
+using CudaSolverEntry = LayerSolver*(int version, const DeviceConfig& config, const Kernels& kernels,
+                                     profile::DeviceActivity* activity);
 inline constexpr const char* kCudaSolverEntryName = "detent_cuda_solver";
 /// Raised when anything that crosses the border changes. Plugin and binary come from the same compiler.
-inline constexpr int kCudaSolverVersion = 1;
+inline constexpr int kCudaSolverVersion = 2;
 
 }  // namespace detent::finetune

@@ -151,12 +151,12 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
                                      .stop = options.stop,
                                      .recording = reports ? &report.recording : nullptr};
     pipeline::DeviceCalibration device(options.device, placement.to_observe().size(), options.histograms,
-                                       work.scratch());
+                                       work.scratch(), reports ? &profiler.device() : nullptr);
     device.lend(collect);
     statistics =
         pipeline::collect_within(options.resources, work, prepared, placement, runtime, *source, collect, sweep_notes);
     for (auto& note : device.notes()) sweep_notes.push_back(std::move(note));
-    if (device.use() != nullptr) report.device = {options.device, *device.use(), {}};
+    if (device.use() != nullptr) report.device = pipeline::RunReport::Device{options.device, *device.use(), {}};
     report.samples_run = statistics.samples;
     statistics.model = identity.finish();
     statistics.model_name = options.model.filename().string();

@@ -20,14 +20,17 @@ void check_calibration_device(const DeviceConfig& device, int workers) {
 }
 
 DeviceCalibration::DeviceCalibration(const DeviceConfig& config, std::size_t taps, bool histograms,
-                                     std::filesystem::path directory)
+                                     std::filesystem::path directory, profile::DeviceActivity* activity)
     : config_(config), use_{.directory = std::move(directory), .nodes = {}} {
   if (config.is_cpu()) return;
   device_ = calibration::open_cuda({.number = config.cuda.front(),
                                     .memory_budget = config.memory_budget,
                                     .tf32 = config.precision == DevicePrecision::tf32,
                                     .taps = taps,
-                                    .tables = histograms});
+                                    .tables = histograms,
+                                    .activity = activity});
+  constexpr std::size_t kSpans = 1024;  // observers of the first samples
+  if (activity != nullptr) activity->begin("calibration", kSpans);
 }
 
 void DeviceCalibration::lend(CollectOptions& options) {

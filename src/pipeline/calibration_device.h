@@ -10,6 +10,7 @@
 #include "calibrate/device_observers.h"
 #include "detent/device.h"
 #include "pipeline/collect.h"
+#include "profile/device_activity.h"
 
 namespace detent::pipeline {
 
@@ -19,9 +20,10 @@ void check_calibration_device(const DeviceConfig& device, int workers);
 /// A GPU's part of one calibration; of the CPU's it has none and does nothing.
 class DeviceCalibration {
  public:
-  /// Opens the first of the devices for observing `taps` values. `directory` is for working files. Throws as
-  /// calibration::open_cuda().
-  DeviceCalibration(const DeviceConfig& config, std::size_t taps, bool histograms, std::filesystem::path directory);
+  /// Opens the first of the devices for observing `taps` values. `directory` is for working files; `activity` may be
+  /// null, see DeviceRequest. Throws as calibration::open_cuda().
+  DeviceCalibration(const DeviceConfig& config, std::size_t taps, bool histograms, std::filesystem::path directory,
+                    profile::DeviceActivity* activity);
 
   /// Makes collect() use it; it must outlive that call.
   void lend(CollectOptions& options);

@@ -142,7 +142,7 @@ class Tuner {
         notes_(notes),
         kernels_(finetune::cpu_kernels()),
         solver_(options.device.is_cpu() ? finetune::cpu_solver(kernels_)
-                                        : finetune::cuda_solver(options.device, kernels_)),
+                                        : finetune::cuda_solver(options.device, kernels_, options.activity)),
         layers_(find_layers(float_model, quantized, options.config, notes)),
         steps_(make_steps(layers_, float_model, quantized, std::min(options.memory / 2, solver_->sums_budget()))),
         quantized_types_(exec::probe_values(runtime, quantized)),
@@ -193,6 +193,8 @@ class Tuner {
     if (needs_float_input()) {
       for (const auto& work : works) targets.push_back(work.layer->float_input);
     }
+    name_work(works.size() == 1 ? works[0].layer->name
+                                : fmt::format("{} and {} more", works[0].layer->name, works.size() - 1));
     sweep(step, works, targets, inputs, !stored);
     float_branch_.finish(step);
     quantized_branch_.finish(step);
@@ -302,6 +304,7 @@ class Tuner {
   SolvedLayer solve(Work& work) {
     const auto start = Clock::now();
     const auto& layer = *work.layer;
+    name_work(layer.name);
     const auto weights = weights_of(float_, quantized_, layer, work.geometry);
     const auto bias = bias_of(float_, layer);
     std::optional<LayerState> state;
@@ -345,6 +348,11 @@ class Tuner {
     work.stored.reset();
     work.held_back.reset();
     return solved;
+  }
+
+  // What devices do from here on is of these layers.
+  void name_work(const std::string& layers) const {
+    if (options_.activity != nullptr) options_.activity->begin(layers);
   }
 
   void report() const {

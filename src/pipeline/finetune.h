@@ -18,6 +18,7 @@
 #include "exec/session.h"
 #include "graph/values.h"
 #include "onnx/model.h"
+#include "profile/device_activity.h"
 #include "store/spool.h"
 
 namespace detent::pipeline {
@@ -32,6 +33,7 @@ struct FinetuneOptions {
   std::filesystem::path directory;  // of the run: what is solved is put down there, and found again by a resumed run
   Progress progress = {};
   std::function<void(const LayerTuning&)> solved = {};  // told of each layer
+  profile::DeviceActivity* activity = nullptr;          // told what devices do; null: nothing is timed
   std::stop_token stop = {};
 };
 

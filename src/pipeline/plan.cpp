@@ -7,9 +7,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "calibrate/device_observers.h"
 #include "data/sample.h"
 #include "exec/session.h"
+#include "finetune/device_memory.h"
 #include "onnx/model.h"
+#include "pipeline/calibration_device.h"
 #include "pipeline/collect.h"
 #include "pipeline/prepare.h"
 #include "pipeline/sweep_setup.h"
@@ -21,6 +24,7 @@
 #include "quantize/params.h"
 #include "quantize/placement.h"
 #include "quantize/ranges.h"
+#include "shim/cuda_driver.h"
 
 namespace detent {
 namespace {
@@ -97,7 +101,7 @@ void add_sweep(const pipeline::Prepared& prepared, const quantization::Placement
 }
 
 void add_finetune(const onnx::Model& model, const graph::ValueTypes& types, const FinetuneConfig& config,
-                  std::size_t threads, double rate, Plan& plan) {
+                  const DeviceConfig& device, std::size_t threads, double rate, Plan& plan) {
   const auto costs = pipeline::tuning_costs(model, types, config, std::max<std::size_t>(plan.files, 1), threads);
   double flops = 0;
   for (const auto& cost : costs) {
@@ -109,15 +113,49 @@ void add_finetune(const onnx::Model& model, const graph::ValueTypes& types, cons
   plan.finetune.heaviest = heaviest.name;
   plan.finetune.heaviest_bytes = heaviest.bytes;
   if (rate > 0) plan.finetune.seconds = flops / rate;
+  for (const auto& cost : costs) {
+    if (device.is_cpu()) break;
+    const auto need = finetune::device_need(cost.geometry, cost.input_shape, cost.streamed, config, device.precision,
+                                            device.cuda.size());
+    plan.device.layers.push_back({cost.name, cost.streamed, need.peak()});
+  }
+}
+
+// A budget that is given needs no device to be known.
+std::uint64_t device_budget(const DeviceConfig& device) {
+  if (device.memory_budget) return *device.memory_budget;
+  try {
+    return shim::cuda_budget(device.cuda);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::device) throw;
+    throw device_error(e.what(), "give --device-memory-budget, since a plan for a known budget needs no device");
+  }
+}
+
+void add_device(const QuantizeOptions& options, const planning::Circumstances& circumstances, Plan& plan) {
+  if (options.device.is_cpu()) return;
+  plan.device.devices = options.device.cuda.size();
+  plan.device.budget = device_budget(options.device);
+  if (!options.statistics) {
+    plan.device.calibration_counters =
+        calibration::DeviceObservers::counter_bytes(circumstances.observed, circumstances.histograms);
+  }
 }
 
 }  // namespace
+
+std::uint64_t PlannedDevice::peak() const noexcept {
+  std::uint64_t bytes = calibration_counters;
+  for (const auto& layer : layers) bytes = std::max(bytes, layer.bytes);
+  return bytes;
+}
 
 Plan plan(const QuantizeOptions& options) {
   const quantization::RangeOptions ranges{options.method, options.overrides, 1};
   quantization::check_format(options.config);
   quantization::check_method(options.config, ranges);
   pipeline::check_finetune(options.finetune);
+  pipeline::check_calibration_device(options.device, options.workers);
   Plan result;
   const TempDir work(options.resources.work_dir.value_or(""));
   profile::Profiler silent;
@@ -144,6 +182,7 @@ Plan plan(const QuantizeOptions& options) {
     first = pipeline::first_sample(*source, specs);
     circumstances.sample_bytes = first.bytes;
   }
+  add_device(options, circumstances, result);
   const auto& shapes = first.shapes;
   for (const auto& [name, shape] : shapes) result.inputs.emplace_back(name, shape_text(shape));
   const auto types = shapes.empty() ? prepared.types : exec::probe_values(runtime, prepared.model, shapes);
@@ -158,11 +197,9 @@ Plan plan(const QuantizeOptions& options) {
   add_sweep(prepared, placement, types, circumstances, pipeline::budget_of(options.resources, work.path()), result);
   const auto machine = profile::measure_machine(static_cast<int>(circumstances.threads), work.path());
   if (options.finetune.rounding != Rounding::nearest) {
-    add_finetune(prepared.model, types, options.finetune, circumstances.threads, kReached * machine.flops_per_second,
-                 result);
-    if (!options.device.is_cpu()) {
-      result.notes.emplace_back("the plan is of the CPU: whether a layer fits on a device is checked when it is begun");
-    }
+    add_finetune(prepared.model, types, options.finetune, options.device, circumstances.threads,
+                 kReached * machine.flops_per_second, result);
+    if (!options.device.is_cpu()) result.notes.emplace_back("times are those of the CPU");
   }
   if (machine.flops_per_second > 0) result.calibration_seconds = seconds_for(result, machine);
   return result;

@@ -247,12 +247,12 @@ class Run {
     report_.recording.directory = work_->scratch();
     if (reports_) collect.recording = &report_.recording;
     pipeline::DeviceCalibration device(options_.device, placement_.to_observe().size(), collect.histograms,
-                                       work_->scratch());
+                                       work_->scratch(), activity());
     device.lend(collect);
     auto statistics = pipeline::collect_within(options_.resources, *work_, prepared_, placement_, runtime_, *source_,
                                                collect, result_.notes);
     append(result_.notes, device.notes());
-    if (device.use() != nullptr) report_.device = {options_.device, *device.use(), {}};
+    if (device.use() != nullptr) report_.device = pipeline::RunReport::Device{options_.device, *device.use(), {}};
     return statistics;
   }
 
@@ -379,6 +379,8 @@ class Run {
 
   void finetune() {
     const auto scope = profiler_.scope(Step::fast_finetune);
+    if (!options_.device.is_cpu() && !report_.device)
+      report_.device = pipeline::RunReport::Device{options_.device, {}, {}};
     // Half of what is left goes to the layers at work, half to what waits.
     constexpr std::uint64_t kOthers = std::uint64_t{128} << 20;
     const std::uint64_t budget = pipeline::budget_of(options_.resources, work_->path()).memory;
@@ -396,9 +398,13 @@ class Run {
                                          .directory = work_->path(),
                                          .progress = options_.progress,
                                          .solved = [this](const auto& layer) { put_down(layer); },
+                                         .activity = activity(),
                                          .stop = options_.stop},
                                         result_.notes);
   }
+
+  // Timing what devices do costs a little: only for those who want to see it.
+  profile::DeviceActivity* activity() { return reports_ ? &profiler_.device() : nullptr; }
 
   std::optional<double> state_seconds() const {
     const auto& resources = options_.resources;

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "calibrate/density.h"
+#include "pipeline/device_json.h"
 #include "pipeline/run_report.h"
 #include "profile/roofline.h"
 
@@ -16,12 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-// JSON has no infinities.
-json number(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
-
-json verdict_of(const profile::Work& work, const profile::MachinePeaks& machine, std::string_view stage) {
-  const auto verdict = profile::judge(work, machine, stage);
-  return {{"bound", profile::bound_name(verdict.bound)}, {"share", number(verdict.share)}, {"advice", verdict.advice}};
+bool is_on_device(const profile::StageTime& stage, const RunReport& report) {
+  return report.device && report.device->calibration && stage.name == profile::step_name(profile::Step::calibration);
 }
 
 profile::Work work_of(const profile::StageTime& stage, const RunReport& report) {
@@ -32,8 +29,8 @@ profile::Work work_of(const profile::StageTime& stage, const RunReport& report) 
   const auto samples = static_cast<double>(report.samples_run);
   work.flops = samples * static_cast<double>(report.cost->work.flops);
   work.memory_bytes = samples * static_cast<double>(report.cost->work.bytes);
-  if (report.device) {
-    const auto& use = report.device->use;
+  if (is_on_device(stage, report)) {
+    const auto& use = *report.device->calibration;
     work.memory_bytes += static_cast<double>(use.observing.bytes);
     work.bus_bytes = static_cast<double>(use.input_bytes + use.observing.bytes_to_host);
     work.cpu_seconds = 0;  // the host mostly waits, busily
@@ -41,52 +38,17 @@ profile::Work work_of(const profile::StageTime& stage, const RunReport& report) 
   return work;
 }
 
-bool is_on_device(const profile::StageTime& stage, const RunReport& report) {
-  return report.device && stage.name == profile::step_name(profile::Step::calibration);
+bool tunes_on_device(const profile::StageTime& stage, const RunReport& report) {
+  return report.device && stage.name == profile::step_name(profile::Step::fast_finetune);
 }
 
-// The device's peaks in place of the host's.
-profile::MachinePeaks device_peaks(const RunReport& report) {
-  profile::MachinePeaks peaks = report.machine;
-  peaks.flops_per_second = report.device->peaks.flops_per_second;
-  peaks.memory_bytes_per_second = report.device->peaks.memory_bytes_per_second;
-  peaks.bus_bytes_per_second = report.device->peaks.bus_bytes_per_second;
-  return peaks;
-}
-
-double observers_rate(const calibration::DeviceWork& observing) {
-  return observing.kernel_seconds > 0 ? static_cast<double>(observing.bytes) / observing.kernel_seconds : 0;
-}
-
-std::string device_text(const RunReport::Device& device) {
-  const auto& observing = device.use.observing;
-  const double rate = observers_rate(observing), peak = device.peaks.memory_bytes_per_second;
-  const std::string share =
-      peak > 0 ? fmt::format(" ({:.0f} % of a copy's {:.0f})", 100 * rate / peak, peak / 1e9) : "";
-  return fmt::format("the observers read {} on the GPU at {:.0f} GB/s{}, and {} of their counts came to the host",
-                     format_size(observing.bytes), rate / 1e9, share, format_size(observing.bytes_to_host));
-}
-
-json device_json(const RunReport::Device& device) {
-  const auto& observing = device.use.observing;
-  return {{"number", device.config.cuda.front()},
-          {"flops_per_second", number(device.peaks.flops_per_second)},
-          {"memory_bytes_per_second", number(device.peaks.memory_bytes_per_second)},
-          {"bus_bytes_per_second", number(device.peaks.bus_bytes_per_second)},
-          {"observers_seconds", number(observing.kernel_seconds)},
-          {"observed_bytes", observing.bytes},
-          {"observers_bytes_per_second", number(observers_rate(observing))},
-          {"bytes_to_device", device.use.input_bytes},
-          {"bytes_to_host", observing.bytes_to_host},
-          {"nodes_on_host", device.use.nodes}};
-}
-
-json stages_json(const RunReport& report, const std::vector<profile::StageTime>& times) {
+json stages_json(const RunReport& report, const std::vector<profile::StageTime>& times,
+                 const profile::DeviceActivity& activity) {
   json stages = json::array();
   for (const auto& stage : times) {
-    const auto work = work_of(stage, report);
-    const bool there = is_on_device(stage, report);
-    json entry = there ? verdict_of(work, device_peaks(report), profile::kCalibrationOnGpu)
+    const bool tunes = tunes_on_device(stage, report), there = tunes || is_on_device(stage, report);
+    const auto work = tunes ? tuning_work(stage, activity) : work_of(stage, report);
+    json entry = there ? verdict_of(work, peaks_of(report), tunes ? profile::kTuningOnGpu : profile::kCalibrationOnGpu)
                        : verdict_of(work, report.machine, stage.name);
     entry.update({{"name", stage.name},
                   {"start", stage.start},
@@ -124,7 +86,10 @@ json timeline_json(const profile::Profiler& profiler) {
                       {"disk_read", p.disk_read},
                       {"disk_written", p.disk_written},
                       {"gpu", p.gpu_memory},
-                      {"gpu_busy", p.gpu_busy}});
+                      {"gpu_busy", p.gpu_busy},
+                      {"device_memory", p.device_memory},
+                      {"device_copied", p.device_copied},
+                      {"device_storage", p.device_storage}});
   }
   return points;
 }
@@ -218,8 +183,16 @@ json tensors_json(const RunReport& report, const QuantizeResult* quantized) {
 }
 
 // The prediction is that of calibration; comparing the models for this report takes more.
-json plan_json(const RunReport& report, const std::vector<profile::StageTime>& stages) {
+json plan_json(const RunReport& report, const std::vector<profile::StageTime>& stages,
+               const profile::DeviceActivity& activity) {
   json plan = json::array();
+  for (const auto& use : activity.devices()) {
+    if (use.memory_foretold == 0) continue;
+    plan.push_back({{"what", fmt::format("memory of cuda:{}, scratch of libraries included", use.number)},
+                    {"unit", "bytes"},
+                    {"predicted", use.memory_foretold},
+                    {"measured", use.memory_peak}});
+  }
   if (!report.cost) return plan;
   for (const auto& stage : stages) {
     if (stage.name != profile::step_name(profile::Step::calibration)) continue;
@@ -251,7 +224,7 @@ json summary_json(const RunReport& report, const QuantizeResult* quantized, cons
 
 std::string report_json(const RunReport& report, const ReportRequest& request, const RunProfiler& profiler) {
   const auto times = profiler.stages();
-  const json stages = stages_json(report, times);
+  const json stages = stages_json(report, times, profiler.profiler().device());
   json out{{"title", request.model.filename().string()},
            {"version", DETENT_VERSION},
            {"command", request.command},
@@ -266,11 +239,12 @@ std::string report_json(const RunReport& report, const ReportRequest& request, c
            {"timeline", timeline_json(profiler.profiler())},
            {"layers", layers_json(report)},
            {"tensors", tensors_json(report, request.quantized)},
-           {"plan", plan_json(report, times)},
+           {"plan", plan_json(report, times, profiler.profiler().device())},
            {"notes", request.notes}};
   if (report.device) {
-    out["device"] = device_json(*report.device);
-    out["notes"].push_back(device_text(*report.device));
+    const auto& activity = profiler.profiler().device();
+    out["device"] = device_json(report, activity);
+    if (report.device->calibration) out["notes"].push_back(observers_text(report, activity));
   }
   if (report.comparison) {
     for (const auto& o : report.comparison->outputs)

@@ -10,6 +10,7 @@ RunProfiler::RunProfiler(Profiler* callers, const std::optional<std::filesystem:
     throw usage_error("a run takes a path for its profile or a profiler, not both", "give the path to the profiler");
   if (profiler_ == nullptr) profiler_ = &own_.emplace(yaml);
   first_ = profiler_->stages().size();
+  profiler_->device().begin_run();
 }
 
 void RunProfiler::finish() {

@@ -106,7 +106,10 @@ void write_reports(RunReport& report, const ReportRequest& request, RunProfiler&
     auto& spans = profiler.profiler();
     const double session = report.collect_start + report.recording.session_seconds;
     for (const auto& node : report.recording.nodes) spans.add_span(node.name, session + node.start, node.seconds);
-    profile::write_trace(*request.trace, spans.stages(), spans.timeline(), spans.spans());
+    auto all = spans.spans();
+    const auto on_devices = spans.device().spans();
+    all.insert(all.end(), on_devices.begin(), on_devices.end());
+    profile::write_trace(*request.trace, spans.stages(), spans.timeline(), all);
   }
 }
 

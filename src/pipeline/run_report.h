@@ -46,11 +46,11 @@ struct RunReport {
   std::optional<Comparison> comparison;
   profile::MachinePeaks machine;
 
-  /// Of a calibration on a GPU.
+  /// Of a run that used GPUs. What they did is in the profiler's DeviceActivity.
   struct Device {
     DeviceConfig config;
-    OnDevice use;
-    profile::DevicePeaks peaks;
+    std::optional<OnDevice> calibration;  // none: the CPU calibrated
+    profile::DevicePeaks peaks;           // of the first
   };
   std::optional<Device> device;
 };

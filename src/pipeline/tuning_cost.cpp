@@ -33,7 +33,7 @@ std::vector<TuningCost> tuning_costs(const onnx::Model& model, const graph::Valu
     const bool streamed = is_streamed(geometry, shape, samples, config, threads);
     const auto cost = streamed ? finetune::streamed_cost(geometry, shape, samples, config, threads)
                                : finetune::gram_cost(geometry, shape, samples, config, threads);
-    costs.push_back({node, layer.name, streamed, cost.bytes, cost.flops});
+    costs.push_back({node, layer.name, streamed, cost.bytes, cost.flops, geometry, shape});
   }
   return costs;
 }

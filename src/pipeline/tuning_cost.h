@@ -25,6 +25,8 @@ struct TuningCost {
   bool streamed = false;
   std::uint64_t bytes = 0;  // peak, beside what waits of its samples
   double flops = 0;
+  finetune::LayerGeometry geometry;
+  finetune::Shape input_shape;
 };
 
 /// All layers that the configuration selects and whose input shapes are static in `types`.

@@ -109,13 +109,17 @@ void Profiler::note(const Reading& reading) {
     stage.time.peak_memory = std::max(stage.time.peak_memory, memory.resident);
     stage.time.peak_anonymous = std::max(stage.time.peak_anonymous, memory.anonymous);
   }
+  const auto device = device_.counters();
   timeline_.add({.time = reading.time,
                  .resident = memory.resident,
                  .anonymous = memory.anonymous,
                  .disk_read = reading.disk.read,
                  .disk_written = reading.disk.written,
                  .gpu_memory = gpu_memory_to_note_,
-                 .gpu_busy = gpu_busy_});
+                 .gpu_busy = gpu_busy_,
+                 .device_memory = device.memory_peak,
+                 .device_copied = device.bus_bytes,
+                 .device_storage = device.storage_bytes});
   gpu_memory_to_note_ = gpu_memory_.value_or(0);
 }
 

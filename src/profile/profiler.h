@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "profile/device_activity.h"
 #include "profile/gpu.h"
 #include "profile/meters.h"
 #include "profile/report.h"
@@ -69,6 +70,10 @@ class Profiler {
   void add_span(std::string name, double start, double seconds);
   std::vector<TraceSpan> spans() const;
 
+  /// Where those who drive GPUs note what they do, on this profile's clock. Its counters go into the timeline.
+  DeviceActivity& device() noexcept { return device_; }
+  const DeviceActivity& device() const noexcept { return device_; }
+
   /// Counts `directory` (there now or later) into the working directories' size from here on.
   void watch_directory(std::filesystem::path directory);
 
@@ -118,6 +123,7 @@ class Profiler {
   const double started_unix_;
   const DiskTraffic disk_before_;
   const double cpu_before_;
+  DeviceActivity device_{started_};  // guards itself
 
   mutable std::mutex mutex_;  // guards what follows
   std::optional<ReportFile> file_;

@@ -61,6 +61,7 @@ struct TraceSpan {
   std::string name;
   double start = 0;
   double seconds = 0;
+  std::string lane = {};  // where the trace shows it; empty: among the layers
 };
 
 struct Summary {

@@ -15,11 +15,12 @@ double share_of(double amount, double peak, double seconds) {
 }
 
 /// Stages in which the same options help.
-enum class Kind { samples, device, reading, writing, model, other };
+enum class Kind { samples, device, tuning_on_device, reading, writing, model, other };
 
 Kind kind_of(std::string_view stage) {
   if (stage == "Calibration") return Kind::samples;
   if (stage == kCalibrationOnGpu) return Kind::device;
+  if (stage == kTuningOnGpu) return Kind::tuning_on_device;
   if (stage == "Pre-process" || stage == "Float Model Validation" || stage == "Model Loaded") return Kind::reading;
   if (stage == "Post-process" || stage == "Model Caching") return Kind::writing;
   if (stage.starts_with("Quantization")) return Kind::model;
@@ -67,6 +68,26 @@ std::string_view advice_on_device(Bound bound) {
   return {};
 }
 
+std::string_view advice_on_tuning(Bound bound) {
+  switch (bound) {
+    case Bound::compute:
+      return "The GPU's arithmetic sets the pace: --device-precision tf32 or bfloat16 multiplies faster, more --device "
+             "share the rows, and --num-iterations takes fewer steps.";
+    case Bound::memory:
+      return "The GPU's memory sets the pace: more --device share the rows, and --num-iterations takes fewer steps.";
+    case Bound::disk:
+      return "The disk sets the pace: put --work-dir on a faster one, or raise --memory-budget so that samples wait in "
+             "memory.";
+    case Bound::transfer:
+      return "Copies of samples to the GPU set the pace: --form gram brings each sample there once, and "
+             "--num-iterations takes fewer steps.";
+    case Bound::waiting:
+      return "The GPU waits for the host, which runs the model between layers: --threads gives that more cores where "
+             "there are any.";
+  }
+  return {};
+}
+
 std::string_view advice_on_reading(Bound bound) {
   switch (bound) {
     case Bound::disk: return "The disk sets the pace: put the model and --work-dir on a faster one.";
@@ -101,6 +122,7 @@ std::string_view advice_for(Bound bound, std::string_view stage, bool busy, bool
   switch (kind_of(stage)) {
     case Kind::samples: return advice_on_samples(bound, busy);
     case Kind::device: return advice_on_device(bound);
+    case Kind::tuning_on_device: return advice_on_tuning(bound);
     case Kind::reading: return bound == Bound::waiting && !idle ? kModelAlone : advice_on_reading(bound);
     case Kind::writing: return bound == Bound::waiting && !idle ? kModelAlone : advice_on_writing(bound);
     case Kind::model: return kModelAlone;

@@ -36,8 +36,9 @@ constexpr double kLeastShare = 0.25;
 /// With this share of the threads' time spent on the processor nobody waits, whatever the work is.
 constexpr double kBusyShare = 0.7;
 
-/// The name by which judge() knows the stage "Calibration" of a run on a GPU.
+/// The names by which judge() knows the stages "Calibration" and "Fast Finetune" of a run on a GPU.
 inline constexpr std::string_view kCalibrationOnGpu = "Calibration on a GPU";
+inline constexpr std::string_view kTuningOnGpu = "Fast Finetune on a GPU";
 
 /// Each resource needs at least its amount divided by its peak; the one that needs the largest part of the stage's time
 /// is the bound. When none needs a quarter of it, the bound is compute if the processor was busy all the same (with

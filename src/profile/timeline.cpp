@@ -14,6 +14,9 @@ void merge(TimelinePoint& into, const TimelinePoint& later) {
   into.disk_written = later.disk_written;
   into.gpu_memory = std::max(into.gpu_memory, later.gpu_memory);
   into.gpu_busy = std::max(into.gpu_busy, later.gpu_busy);
+  into.device_memory = std::max(into.device_memory, later.device_memory);
+  into.device_copied = later.device_copied;
+  into.device_storage = later.device_storage;
 }
 
 }  // namespace

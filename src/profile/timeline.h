@@ -17,6 +17,10 @@ struct TimelinePoint {
   std::uint64_t disk_written = 0;
   std::uint64_t gpu_memory = 0;  // 0 where no GPU is measured
   unsigned gpu_busy = 0;         // percent, see GpuMemory; the largest in between
+  // Of all devices that detent drives, see DeviceActivity; 0 where nothing was told.
+  std::uint64_t device_memory = 0;   // the largest in between
+  std::uint64_t device_copied = 0;   // over the bus by then
+  std::uint64_t device_storage = 0;  // from storage by then
 };
 
 /// Points evenly spread over the time: at most one for each step, and the step doubles whenever there are too many.

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -96,19 +97,26 @@ class Trace {
 
   void add_curves(const std::vector<TimelinePoint>& points) {
     const bool gpu = std::any_of(points.begin(), points.end(), [](const auto& p) { return p.gpu_memory > 0; });
+    const bool device = std::any_of(points.begin(), points.end(), [](const auto& p) { return p.device_memory > 0; });
     for (std::size_t i = 0; i < points.size(); ++i) {
       const TimelinePoint& point = points[i];
       // The two are drawn one on the other, and together are the resident memory.
       counter(point.time, "memory (MB)", "anonymous", mb(point.anonymous), "file-backed",
               mb(point.resident - std::min(point.resident, point.anonymous)));
       if (gpu) {
-        add(point.time, R"({{"ph":"C","pid":1,"ts":{:.3f},"name":"{}","args":{{"used":{:.3f}}}}})",
-            microseconds(point.time), "GPU memory (MB)", mb(point.gpu_memory));
+        counter(point.time, "GPU memory (MB)", "used", mb(point.gpu_memory));
         add(point.time, R"({{"ph":"C","pid":1,"ts":{:.3f},"name":"{}","args":{{"busy":{}}}}})",
             microseconds(point.time), "GPU (%)", point.gpu_busy);
       }
       // A rate is drawn from its event on, so it goes with the point where the time it is for begins.
       const TimelinePoint& next = points[std::min(i + 1, points.size() - 1)];
+      if (device) {
+        counter(point.time, "GPU memory taken by detent (MB)", "taken", mb(point.device_memory));
+        counter(point.time, "bus to the GPU (MB/s)", "copied",
+                rate(point, next, point.device_copied, next.device_copied));
+        counter(point.time, "storage to the GPU (MB/s)", "read",
+                rate(point, next, point.device_storage, next.device_storage));
+      }
       counter(point.time, "disk (MB/s)", "read", rate(point, next, point.disk_read, next.disk_read), "write",
               rate(point, next, point.disk_written, next.disk_written));
     }
@@ -129,6 +137,10 @@ class Trace {
     return b.time > a.time && to > from ? mb(to - from) / (b.time - a.time) : 0;
   }
 
+  void counter(double time, std::string_view name, std::string_view one, double first) {
+    add(time, R"({{"ph":"C","pid":1,"ts":{:.3f},"name":"{}","args":{{"{}":{:.3f}}}}})", microseconds(time), name, one,
+        first);
+  }
   void counter(double time, std::string_view name, std::string_view one, double first, std::string_view other,
                double second) {
     add(time, R"({{"ph":"C","pid":1,"ts":{:.3f},"name":"{}","args":{{"{}":{:.3f},"{}":{:.3f}}}}})", microseconds(time),
@@ -158,13 +170,19 @@ void check_trace_path(const fs::path& path) {
 }
 
 void write_trace(const fs::path& path, const std::vector<StageTime>& stages, const std::vector<TimelinePoint>& timeline,
-                 const std::vector<TraceSpan>& layers) {
+                 const std::vector<TraceSpan>& spans) {
   check_trace_path(path);
   constexpr std::size_t kStages = 1;
-  constexpr std::size_t kLayers = 1000;
+  constexpr std::size_t kTracks = 1000;  // for each lane
   Trace trace;
   trace.add_bars(bars_of(stages), "stages", kStages);
-  trace.add_bars(bars_of(layers), "layers", kLayers);
+  std::map<std::string, std::vector<TraceSpan>> lanes{{"", {}}};
+  for (const auto& span : spans) lanes[span.lane].push_back(span);
+  std::size_t first = kTracks;
+  for (const auto& [lane, bars] : lanes) {
+    trace.add_bars(bars_of(bars), lane.empty() ? "layers" : lane, first);
+    first += kTracks;
+  }
   trace.add_curves(timeline);
   AtomicFile file(path);
   file.write(as_byte_span(trace.text()));

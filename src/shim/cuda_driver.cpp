@@ -3,6 +3,9 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "base/error.h"
 #include "shim/library.h"
 
@@ -19,6 +22,15 @@ std::string name_of(const Library& library, int code) {
   const char* name = nullptr;
   const auto get = reinterpret_cast<GetErrorName*>(library.symbol("cuGetErrorName"));
   return get(code, &name) == kSuccess && name != nullptr ? name : fmt::format("error {}", code);
+}
+
+const CudaProbe& probe_of(const Library& plugin) {
+  const CudaProbe* probe = reinterpret_cast<CudaProbeEntry*>(plugin.symbol(kCudaProbeEntryName))(kCudaProbeVersion);
+  if (probe == nullptr) {
+    throw device_error(fmt::format("the plugin '{}' is of another version than this detent", plugin.name()),
+                       "use the libdetent_cuda.so that was built with it");
+  }
+  return *probe;
 }
 
 }  // namespace
@@ -61,12 +73,15 @@ void require_cuda(const std::vector<int>& devices) {
   if (devices.empty()) return;
   require_cuda(devices, find_cuda_driver());
   const Library plugin = load_cuda_plugin({});
-  const CudaProbe* probe = reinterpret_cast<CudaProbeEntry*>(plugin.symbol(kCudaProbeEntryName))(kCudaProbeVersion);
-  if (probe == nullptr) {
-    throw device_error(fmt::format("the plugin '{}' is of another version than this detent", plugin.name()),
-                       "use the libdetent_cuda.so that was built with it");
-  }
-  for (const int device : devices) probe->require(device);
+  for (const int device : devices) probe_of(plugin).require(device);
+}
+
+std::uint64_t cuda_budget(const std::vector<int>& devices) {
+  require_cuda(devices, find_cuda_driver());
+  const Library plugin = load_cuda_plugin({});
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  for (const int device : devices) least = std::min(least, probe_of(plugin).budget(device));
+  return least;
 }
 
 }  // namespace detent::shim

@@ -99,7 +99,7 @@ TEST(GramSums, TakeWhatWasPredicted) {
     const Devices all = devices();
     GramSumsOnDevice sums(*all[0], layer.geometry);
     for (std::size_t i = 0; i < layer.inputs.size(); ++i) sums.add(layer.shape, layer.inputs[i], layer.targets[i]);
-    const std::uint64_t predicted = GramSumsOnDevice::bytes_for(c.geometry, c.input);
+    const std::uint64_t predicted = finetune::gram_sums_bytes(c.geometry, c.input);
     EXPECT_LE(all[0]->memory().peak(), predicted);
     EXPECT_GE(all[0]->memory().peak() + all[0]->memory().peak() / 20 + 16 * kMemoryUnit, predicted);
   }
@@ -274,8 +274,9 @@ TEST(GramMethods, TakeNoMoreThanWasPredicted) {
         GramMethodsOnDevices methods(all, problem.layer.weights, problem.form, problem.layer.bias, precision, kernels(),
                                      control);
         finetune::solve(problem.layer.weights, problem.form, problem.layer.bias, config, methods);
-        const auto predicted = gram_rows_bytes(problem.layer.weights.rows, problem.form.groups,
-                                               problem.layer.weights.columns, config.num_iterations, precision);
+        const auto predicted =
+            finetune::gram_rows_bytes(problem.layer.weights.rows, problem.form.groups, problem.layer.weights.columns,
+                                      config.num_iterations, precision);
         EXPECT_LE(all[0]->memory().peak(), predicted);
       }
     }

@@ -44,7 +44,7 @@ TEST_F(Plugin, KnowsItsVersion) {
   const shim::Library library = shim::load_cuda_plugin(kPlugin);
   EXPECT_EQ(reinterpret_cast<shim::CudaProbeEntry*>(library.symbol(shim::kCudaProbeEntryName))(-1), nullptr);
   const auto solver = reinterpret_cast<finetune::CudaSolverEntry*>(library.symbol(finetune::kCudaSolverEntryName));
-  EXPECT_EQ(solver(-1, {}, finetune::kernels()), nullptr);
+  EXPECT_EQ(solver(-1, {}, finetune::kernels(), nullptr), nullptr);
 }
 
 TEST_F(Plugin, SolverSaysWhyThereIsNone) {
@@ -52,7 +52,7 @@ TEST_F(Plugin, SolverSaysWhyThereIsNone) {
   DeviceConfig config;
   config.cuda = {0};
   try {
-    finetune::cuda_solver(config, finetune::kernels());
+    finetune::cuda_solver(config, finetune::kernels(), nullptr);
     ADD_FAILURE() << "a solver was made";
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::device) << e.what();

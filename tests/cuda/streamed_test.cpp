@@ -47,18 +47,6 @@ TEST(LossElement, IsTheActivationOfTheCpu) {
   }
 }
 
-class InMemory final : public finetune::LayerSamples {
- public:
-  explicit InMemory(const Layer& layer) : layer_(layer) {}
-  std::size_t count() const override { return layer_.inputs.size(); }
-  finetune::SampleRef get(std::size_t i) override {
-    return {layer_.shape, layer_.inputs[i], layer_.float_inputs[i], layer_.targets[i], nullptr};
-  }
-
- private:
-  const Layer& layer_;
-};
-
 std::vector<Way> ways(const Case& c) {
   if (!Convolution::can(c.geometry, c.input)) return {Way::columns};
   return {Way::columns, Way::nchw, Way::nhwc};
@@ -243,6 +231,49 @@ TEST(SampleBatches, MixBothBranches) {
   EXPECT_NEAR(static_cast<double>(quantized) / static_cast<double>(sample.input.size()), 0.7, 0.04);
 }
 
+// Of a sample's loss by weights with many digits: what is rounded to eight bits shows, and no more than that.
+TEST(StreamedOnDevice, ProductsOfLongRowsAreMadeInBfloat16) {
+  const auto loss = [](const finetune::LayerGeometry& geometry, const finetune::Shape& shape,
+                       DevicePrecision precision) {
+    const Layer layer = make_layer(geometry, shape, 1, 4, 7);
+    const Devices all = devices();
+    PassRows pass(*all[0], layer.weights, layer.geometry, {0, layer.weights.rows}, Way::columns, precision);
+    const LayerSample sample{&layer.shape, layer.inputs[0], layer.targets[0]};
+    LayerPass& chosen = pass.pass_for({&sample, 1});
+    const auto soft = pass.array<float>(pass.values());
+    upload<float>(all[0]->stream(), soft, finetune::normal(pass.values(), 3, 3));
+    pass.fill_filter(chosen, nullptr, soft.data());
+    PassRows::Task task;
+    task.backward = true;
+    task.factor = 1;
+    pass.run(chosen, sample, task);
+    const auto gradient = on_host(*all[0], pass.gradient(chosen), pass.values());
+    double norm = pass.take_losses();
+    for (const float g : gradient) norm += static_cast<double>(g) * g;
+    return norm;
+  };
+  const auto product = [&](DevicePrecision precision) { return loss(finetune::product(24, 16), {30, 24}, precision); };
+  const double exact = product(DevicePrecision::float32), narrow = product(DevicePrecision::bfloat16);
+  EXPECT_NE(narrow, product(DevicePrecision::tf32));
+  EXPECT_NEAR(narrow, exact, 0.02 * exact);
+  EXPECT_GT(std::abs(narrow - exact), 1e-6 * exact);
+  // Rows that have no 16 bytes, and convolutions.
+  for (const auto& [geometry, shape] : {std::pair{finetune::product(23, 16), finetune::Shape{30, 23}},
+                                        {finetune::convolution(8, 8, 1, {1}), finetune::Shape{1, 8, 32}}}) {
+    EXPECT_EQ(loss(geometry, shape, DevicePrecision::bfloat16), loss(geometry, shape, DevicePrecision::tf32));
+  }
+}
+
+TEST(StreamedOnDevice, NarrowProductsEndAsNear) {
+  const Layer layer = make_layer(finetune::product(24, 16), {30, 24}, 5, 4, 7);
+  FinetuneConfig config = config_of(Rounding::adaround);
+  config.num_iterations = 300;
+  DeviceConfig narrow;
+  narrow.precision = DevicePrecision::bfloat16;
+  const double exact = finetune::naive_mean(layer, on_device(layer, config));
+  EXPECT_LE(finetune::naive_mean(layer, on_device(layer, config, 1, narrow)), 1.05 * exact);
+}
+
 TEST(StreamedOnDevice, SharesRowsAmongDevices) {
   for (const Case& c : all_kinds()) {
     SCOPED_TRACE(c.name);
@@ -295,9 +326,16 @@ TEST(StreamedOnDevice, LearnsBehindAnActivation) {
   EXPECT_LT(error_on_device(layer, on_device(layer, config, 1, {}, {}, relu), 1, relu), 0.8 * nearest);
 }
 
+std::vector<Case> with_rows_of_16_bytes() {
+  std::vector<Case> cases = all_kinds();
+  cases.push_back({"narrow product", finetune::product(24, 16), {30, 24}});
+  return cases;
+}
+
 TEST(StreamedOnDevice, TakesNoMoreThanWasPredicted) {
-  for (const Case& c : all_kinds()) {
-    for (const auto layout : {DeviceLayout::nchw, DeviceLayout::nhwc}) {
+  for (const Case& c : with_rows_of_16_bytes()) {
+    for (const auto& [layout, precision] :
+         {std::pair{DeviceLayout::nchw, DevicePrecision::float32}, {DeviceLayout::nhwc, DevicePrecision::bfloat16}}) {
       SCOPED_TRACE(c.name);
       const Layer layer = make_layer(c.geometry, c.input, 4, 4, 7);
       FinetuneConfig config = config_of(Rounding::adaquant);
@@ -306,10 +344,12 @@ TEST(StreamedOnDevice, TakesNoMoreThanWasPredicted) {
       InMemory samples(layer);
       DeviceConfig on;
       on.layout = layout;
+      on.precision = precision;
       solve_streamed(all, on, {layer.weights, layer.geometry, samples, {}}, layer.bias, config, kernels(), {});
-      const auto predicted = pass_rows_bytes(c.geometry, c.input, layer.weights.rows, config.num_iterations);
+      const auto predicted =
+          finetune::pass_rows_bytes(c.geometry, c.input, layer.weights.rows, config.num_iterations, on.precision);
       // On the host the libraries take no scratch.
-      EXPECT_LE(all[0]->memory().peak() + kMatmulScratch + kConvolutionScratch, predicted);
+      EXPECT_LE(all[0]->memory().peak() + finetune::kMatmulScratch + finetune::kConvolutionScratch, predicted);
     }
   }
 }

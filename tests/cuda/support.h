@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/rows.h"
+#include "finetune/samples.h"
 #include "finetune/support.h"
 
 namespace detent::cuda {
@@ -11,6 +12,19 @@ using finetune::Case;
 using finetune::kernels;
 using finetune::Layer;
 using finetune::make_layer;
+
+/// A layer's samples.
+class InMemory final : public finetune::LayerSamples {
+ public:
+  explicit InMemory(const Layer& layer) : layer_(layer) {}
+  std::size_t count() const override { return layer_.inputs.size(); }
+  finetune::SampleRef get(std::size_t i) override {
+    return {layer_.shape, layer_.inputs[i], layer_.float_inputs[i], layer_.targets[i], nullptr};
+  }
+
+ private:
+  const Layer& layer_;
+};
 
 /// Defined by what the tests run on.
 int device_count();

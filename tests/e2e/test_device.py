@@ -1,7 +1,9 @@
 """--device: what is refused where there is no GPU, and that the plain binary knows nothing of CUDA."""
 
+import json
 import os
 import pathlib
+import re
 import subprocess
 
 import onnx.numpy_helper
@@ -94,6 +96,30 @@ def test_calibration_on_a_gpu_agrees_with_the_cpus(place: Place, model: Path, da
         assert scales["cuda:0"][name] == pytest.approx(scale, rel=1e-4), name
 
 
+def plan(model: Path, data: Path, *options: object, **more: object) -> dict:
+    result = support.detent("plan", model, "--calibration-data", data, "--json", *options, **more)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("form", ["gram", "streamed"])
+def test_a_plan_for_a_known_budget_needs_no_device(form: str, model: Path, data: Path, no_driver: None) -> None:
+    options = [*ADAROUND, "--form", form, "--device", "cuda:0,cuda:1", "--device-memory-budget"]
+    fits = plan(model, data, *options, "1GiB")["device"]
+    assert fits["fits"] and fits["devices"] == 2 and fits["budget_bytes"] == 1 << 30
+    assert fits["layers"] and all(layer["fits"] and layer["form"] == form for layer in fits["layers"])
+    assert fits["peak_bytes"] == max(fits["calibration_counters_bytes"], *(layer["bytes"] for layer in fits["layers"]))
+    tight = plan(model, data, *options, "1MiB")["device"]
+    assert not tight["fits"] and tight["peak_bytes"] == fits["peak_bytes"]
+    text = support.detent("plan", model, "--calibration-data", data, *options, "1MiB").stdout
+    assert "does not fit the budget of 1" in text
+
+
+def test_a_plan_without_a_budget_asks_the_device(place: Place, model: Path, data: Path, no_driver: None) -> None:
+    line = place.refuses(DEVICE, "cuda:0: ", "plan", model, "--calibration-data", data, *ADAROUND, "--device", "cuda:0")
+    assert "--device-memory-budget" in line
+
+
 # From here on a device that is the host: the plugin with its kernels run by the CPU, and a driver that says it has two.
 
 
@@ -174,6 +200,41 @@ def test_memory_budget_of_a_device(place: Place, model: Path, data: Path, on_hos
     place.environment = {**place.environment, **on_host, "TMPDIR": str(place.temporary)}
     line = place.refused(RESOURCE, "cuda:0", model, data, *ADAROUND, "--device", "cuda:0", "--device-memory-budget", "64KiB")
     assert "--device-memory-budget" in line
+
+
+@pytest.mark.parametrize("form", ["gram", "streamed"])
+def test_a_run_takes_no_more_than_its_plan(form: str, place: Place, model: Path, data: Path, on_host: dict) -> None:
+    options = [*ADAROUND, "--form", form, "--device", "cuda:0"]
+    planned = plan(model, data, *options, env=on_host)["device"]
+    assert planned["budget_bytes"] > 1 << 30  # of what is free
+    report = place.out / "report.html"
+    support.quantize(model, place.output, data, *options, "--report", report, env=on_host)
+    told = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', report.read_text(), re.DOTALL)
+    device = json.loads(told[1])["device"]["devices"][0]
+    assert 0 < device["memory_peak_bytes"] <= device["memory_foretold_bytes"] <= planned["peak_bytes"]
+
+
+def test_the_trace_has_a_lane_for_each_part_of_the_way(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    """Samples rest on disk, so that they are read; the report is of the same run, and is there in a moment."""
+    trace, report = place.out / "trace.json", place.out / "report.html"
+    options = [*ADAROUND, "--form", "streamed", "--memory-level", 2, "--gds", "off", "--device", "cuda:0,cuda:1"]
+    support.quantize(model, place.output, data, *options, "--trace", trace, "--report", report, env=on_host)
+    events = json.loads(trace.read_text())["traceEvents"]
+    tracks = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}
+    for lane in ("cuda:0 gather", "cuda:0 read", "cuda:0 copy", "cuda:0 compute", "cuda:1 read", "cuda:1 compute"):
+        assert lane in tracks, sorted(tracks)
+        assert any(event.get("tid") == tracks[lane] and event["ph"] == "X" for event in events), lane
+    names = {event["name"] for event in events if event.get("tid") == tracks["cuda:0 compute"] and event["ph"] == "X"}
+    assert any(name.startswith("observers: ") for name in names) and any(name.startswith("mini-batches: ") for name in names)
+    moved = [event["args"]["copied"] for event in events if event["name"] == "bus to the GPU (MB/s)"]
+    assert max(moved) > 0
+    data_of = json.loads(re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', report.read_text(), re.DOTALL)[1])
+    device = data_of["device"]
+    assert device["flops_per_second"] > 0 and device["memory_bytes_per_second"] > 0 and device["bus_bytes_per_second"] > 0
+    assert "pinned buffers" in device["devices"][0]["storage"]
+    work = {(entry["lane"], entry["name"]) for entry in device["work"]}
+    assert {("read", "stored sample"), ("copy", "stored sample"), ("compute", "mini-batches"), ("compute", "observers")} <= work
+    assert data_of["timeline"][-1]["device_storage"] > 0
 
 
 def test_a_device_that_the_driver_does_not_have(place: Place, model: Path, data: Path, on_host: dict) -> None:

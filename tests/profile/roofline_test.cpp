@@ -17,10 +17,19 @@ using Bound = Verdict::Bound;
 
 constexpr double kG = 1e9;
 const MachinePeaks kMachine{100 * kG, 20 * kG, 1 * kG, 4, 10 * kG};
-constexpr const char* kStages[] = {"Pre-process",   "Float Model Validation",     "Calibration",
-                                   "Post-process",  "Quantization (Static)",      "Quantization (Dynamic)",
-                                   "Fast Finetune", "Quantization (MatMulNBits)", "Model Caching",
-                                   "Model Loaded",  "Calibration on a GPU",       "a step of the caller's own"};
+constexpr const char* kStages[] = {"Pre-process",
+                                   "Float Model Validation",
+                                   "Calibration",
+                                   "Post-process",
+                                   "Quantization (Static)",
+                                   "Quantization (Dynamic)",
+                                   "Fast Finetune",
+                                   "Quantization (MatMulNBits)",
+                                   "Model Caching",
+                                   "Model Loaded",
+                                   "Calibration on a GPU",
+                                   "Fast Finetune on a GPU",
+                                   "a step of the caller's own"};
 /// For each bound, and for a busy processor, work that makes it so.
 const Work kWorks[] = {{.seconds = 10, .flops = 900 * kG},    {.seconds = 10, .memory_bytes = 150 * kG},
                        {.seconds = 10, .disk_bytes = 9 * kG}, {.seconds = 10, .bus_bytes = 80 * kG},

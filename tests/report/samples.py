@@ -141,6 +141,50 @@ def full(layer_count=60, tensor_count=40, moments=600, bins=120, seed=7):
     }
 
 
+def work(device, lane, name, count, seconds, size, flops=0.0, bound=None, share=None):
+    entry = dict(device=device, lane=lane, name=name, count=count, seconds=seconds, bytes=size, flops=flops)
+    return entry | (dict(bound=bound, share=share) if bound else {})
+
+
+def on_devices():
+    """A run that was fine-tuned on two GPUs."""
+    report = full()
+    for p in report["timeline"]:
+        tuning = 24.3 < p["t"] < 32.5
+        done = min(max(p["t"] - 24.3, 0), 8.2)
+        p["gpu"] = (900 << 20) if p["t"] > 24 else 0
+        p["gpu_busy"] = round(70 + 25 * math.sin(3 * p["t"])) if tuning else 0
+        p["device_memory"] = (560 << 20) + int(90e6 * math.sin(2 * p["t"])) if tuning else 0
+        p["device_copied"], p["device_storage"] = done * 6e9, done * 4.5e9
+    report["device"] = {
+        "number": 0,
+        "flops_per_second": 5.1e13,
+        "memory_bytes_per_second": 2.9e12,
+        "bus_bytes_per_second": 5.2e10,
+        "devices": [
+            {
+                "number": n,
+                "name": "Made-up GPU 80GB",
+                "memory_budget_bytes": 1 << 30,
+                "memory_peak_bytes": 640 << 20,
+                "storage": "GPUDirect Storage: 6.1 GB/s beside 5.2 GB/s through pinned buffers filled by io_uring",
+            }
+            for n in (0, 1)
+        ],
+        "work": [
+            work(0, "gather", "sample into pinned memory", 900, 0.4, 7 << 30),
+            work(0, "read", "stored sample", 6000, 6.1, 34 << 30, bound="disk", share=0.9),
+            work(0, "copy", "sample", 900, 0.2, 7 << 30, bound="transfer", share=0.7),
+            work(0, "compute", "sums over samples", 900, 0.31, 4 << 30, 6.2e12, "compute", 0.39),
+            work(0, "compute", "mini-batches", 6000, 3.4, 900 << 30, 9.9e13, "compute", 0.57),
+            work(0, "compute", "steps", 1000, 0.6, 1400 << 30, 0, "memory", 0.86),
+            work(1, "compute", "mini-batches", 6000, 3.5, 900 << 30, 9.9e13, "compute", 0.55),
+            work(1, "compute", "AdaRound", 400, 0.2, 500 << 30, 1.1e12, "memory", 0.92),
+        ],
+    }
+    return report
+
+
 def calibration():
     """What `calibrate` reports: no quantized model, so no ranges and no errors."""
     report = full()

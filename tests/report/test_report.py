@@ -96,6 +96,33 @@ def test_leaves_out_what_is_missing(render, key, section):
     assert ask(render(report, HEADINGS)) == [name for name in SECTIONS if name != section]
 
 
+def test_devices_have_a_section_of_their_own(render):
+    names = SECTIONS.copy()
+    names.insert(2, "Devices")
+    assert ask(render(samples.on_devices(), HEADINGS)) == names
+    script = """const part = document.querySelector('#devices');
+      const wrong = part.innerHTML.match(/NaN|undefined|Infinity/g);
+      return [part.textContent, part.querySelectorAll('svg[role=img]').length, wrong];"""
+    text, charts, wrong = ask(render(samples.on_devices(), script))
+    assert charts == 2 and wrong is None
+    for words in (
+        "Made-up GPU 80GB",
+        "read stored samples by GPUDirect Storage",
+        "mini-batches",
+        "Kernels at work",
+        "budget 2\u202fGiB",
+    ):
+        assert words in text, words
+
+
+@pytest.mark.parametrize("key", ["work", "devices", "flops_per_second", "memory_bytes_per_second"])
+def test_devices_without_some_figures(render, key):
+    report = samples.on_devices()
+    del report["device"][key]
+    script = "return document.getElementById('report').innerHTML.match(/NaN|undefined|Infinity|could not be shown/g);"
+    assert ask(render(report, script)) is None
+
+
 WRONG_TYPES = {"stages": None, "layers": 3, "summary": []}
 
 

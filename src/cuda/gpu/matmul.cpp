@@ -3,8 +3,10 @@
 #include "cuda/matmul.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "cuda/gpu/check.h"
+#include "finetune/device_memory.h"
 
 namespace detent::cuda {
 
@@ -13,7 +15,8 @@ struct MatmulContext {
   cublasLtHandle_t handle = nullptr;
   DeviceArray<std::byte> scratch;
 
-  explicit MatmulContext(Device& device) : scratch(device.memory(), kMatmulScratch, "scratch of matrix products") {
+  explicit MatmulContext(Device& device)
+      : scratch(device.memory(), finetune::kMatmulScratch, "scratch of matrix products") {
     check(cublasLtCreate(&handle), "start");
   }
   MatmulContext(const MatmulContext&) = delete;
@@ -122,7 +125,7 @@ struct Matmul::Plan {
   Layout first, second, result;  // as the library counts them: B, A, C
   cublasLtMatmulAlgo_t algorithm{};
 
-  Plan(Device& on, const Product& p, DevicePrecision precision)
+  Plan(Device& on, const Product& p, DevicePrecision precision, int choice)
       : device(on),
         context(context_of(on)),
         narrow(precision == DevicePrecision::bfloat16),
@@ -130,28 +133,27 @@ struct Matmul::Plan {
         first(type(), p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb, p.batch, p.stride_b),
         second(type(), p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda, p.batch, p.stride_a),
         result(CUDA_R_32F, p.m, p.n, p.ldc, p.batch, p.stride_c) {
-    choose(p);
+    choose(p, choice);
   }
 
   cudaDataType_t type() const noexcept { return narrow ? CUDA_R_16BF : CUDA_R_32F; }
 
-  void choose(const Product& p) {
+  void choose(const Product& p, int choice) {
     const std::size_t element = narrow ? sizeof(Bfloat16) : sizeof(float);
     Preference preference;
-    preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kMatmulScratch));
+    preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(finetune::kMatmulScratch));
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.ldb, p.stride_b, p.batch, element));
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.lda, p.stride_a, p.batch, element));
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.ldc, p.stride_c, p.batch, sizeof(float)));
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.ldc, p.stride_c, p.batch, sizeof(float)));
-    cublasLtMatmulHeuristicResult_t found{};
+    std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(choice) + 1);
     int count = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(context.handle, operation.handle(), first.handle(), second.handle(),
-                                       result.handle(), result.handle(), preference.handle(), 1, &found, &count);
-    if (status == CUBLAS_STATUS_SUCCESS)
-      check(count > 0 ? found.state : CUBLAS_STATUS_NOT_SUPPORTED, "find a way to multiply");
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        context.handle, operation.handle(), first.handle(), second.handle(), result.handle(), result.handle(),
+        preference.handle(), static_cast<int>(found.size()), found.data(), &count);
     check(status, "find a way to multiply");
-    algorithm = found.algo;
+    check(count > choice ? found.back().state : CUBLAS_STATUS_NOT_SUPPORTED, "find a way to multiply");
+    algorithm = found.back().algo;
   }
 
   void run(const void* a, const void* b, float* c, float alpha, float beta) const {
@@ -162,8 +164,8 @@ struct Matmul::Plan {
   }
 };
 
-Matmul::Matmul(Device& device, const Product& product, DevicePrecision precision)
-    : plan_(std::make_unique<Plan>(device, product, precision)) {}
+Matmul::Matmul(Device& device, const Product& product, DevicePrecision precision, int choice)
+    : plan_(std::make_unique<Plan>(device, product, precision, choice)) {}
 Matmul::Matmul(Matmul&&) noexcept = default;
 Matmul& Matmul::operator=(Matmul&&) noexcept = default;
 Matmul::~Matmul() = default;

@@ -10,6 +10,9 @@ function el(tag, attributes = {}, ...children) {
   return node;
 }
 
+const list = (x) => (Array.isArray(x) ? x.filter((item) => item !== null && item !== undefined) : []);
+const record = (x) => (x && typeof x === 'object' ? x : {});
+
 let lastId = 0;
 const freshId = () => `id${++lastId}`;
 

@@ -1,8 +1,5 @@
 // Reads the data and puts the sections together. A section whose data are missing is left out.
 
-const list = (x) => (Array.isArray(x) ? x.filter((item) => item !== null && item !== undefined) : []);
-const record = (x) => (x && typeof x === 'object' ? x : {});
-
 function headlineFacts(s) {
   const facts = [
     ['Time', s.seconds, seconds],
@@ -159,11 +156,11 @@ function attempt(make, data) {
 }
 
 function report(raw) {
-  const data = {...raw, machine: record(raw.machine)};
+  const data = {...raw, machine: record(raw.machine), device: record(raw.device)};
   for (const key of ['stages', 'timeline', 'layers', 'tensors', 'plan', 'notes', 'outputs', 'tuned']) data[key] = list(raw[key]);
   data.stages = data.stages.map((stage, i) => ({...stage, number: i + 1}));
   if (data.title) document.title = data.title;
-  const makers = [summarySection, timeSection, rooflineSection, layerSection, errorSection, tuningSection, tensorSection, planSection, notesSection];
+  const makers = [summarySection, timeSection, deviceSection, rooflineSection, layerSection, errorSection, tuningSection, tensorSection, planSection, notesSection];
   const sections = makers.map((make) => attempt(make, data)).filter(Boolean);
   const empty = sections.length ? null : el('p', {}, 'This report holds no figures.');
   document.getElementById('report').replaceChildren(...[header(data), contents(sections), ...sections, empty].filter(Boolean));

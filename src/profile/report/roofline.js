@@ -71,7 +71,7 @@ function drawDot(svg, dot, x, y, longest) {
   if (stage) label(svg, x(dot.intensity) + 11, y(dot.speed) + 4, String(item.number), 'start', 'label strong halo');
 }
 
-function rooflineChart(dots, machine, alt) {
+function rooflineChart(dots, machine, alt, title = 'Speed against work for each byte') {
   const layers = dots.filter((d) => d.kind === 'layer');
   const longest = d3.max(layers, (d) => d.item.seconds) || 1;
   const withDisk = dots.some((d) => d.disk);
@@ -91,6 +91,6 @@ function rooflineChart(dots, machine, alt) {
       .map((d) => ({x: x(d.intensity), y: y(d.speed), text: dotText(d, machine)}));
   };
   const present = BOUNDS.filter((bound) => dots.some((d) => d.item.bound === bound));
-  return chart({title: 'Speed against work for each byte', alt, draw, keys: present.map((bound) => [boundMark(bound), `bound by ${bound}`]),
+  return chart({title, alt, draw, keys: present.map((bound) => [boundMark(bound), `bound by ${bound}`]),
     heightOf: (width) => (width < 500 ? 340 : 440)});
 }

@@ -147,6 +147,13 @@ function memoryPanel(svg, inner, timeline, memory) {
   return y;
 }
 
+/** A line across a panel, with what it stands for. */
+function limitLine(svg, x, y, text, name = 'roof') {
+  const [left, right] = x.range();
+  svg.append('line').attr('class', name).attr('x1', left).attr('x2', right).attr('y1', y).attr('y2', y);
+  label(svg, right - 4, y - 5, text, 'end', 'label halo');
+}
+
 function diskPanel(svg, inner, speeds, machine) {
   const busiest = d3.max(speeds, (s) => d3.max(s.points, (p) => p.rate)) || 1;
   const limit = machine.disk_bytes_per_second;
@@ -156,7 +163,5 @@ function diskPanel(svg, inner, speeds, machine) {
   const curves = speeds.map((s) => ({points: s.points, key: 'rate', name: s.name}));
   const y = panel(svg, {...inner, max, ticks: byteTicks(max, 3), format: bytesPerSecond, title: 'Disk traffic', curves});
   if (!near) return;
-  const [left, right] = inner.x.range();
-  svg.append('line').attr('class', 'roof').attr('x1', left).attr('x2', right).attr('y1', y(limit)).attr('y2', y(limit));
-  label(svg, right - 4, y(limit) - 5, `disk ${bytesPerSecond(limit)}`, 'end', 'label halo');
+  limitLine(svg, inner.x, y(limit), `disk ${bytesPerSecond(limit)}`);
 }

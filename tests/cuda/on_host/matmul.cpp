@@ -44,7 +44,7 @@ struct Matmul::Plan {
   }
 };
 
-Matmul::Matmul(Device& device, const Product& product, DevicePrecision precision)
+Matmul::Matmul(Device& device, const Product& product, DevicePrecision precision, int)
     : plan_(std::make_unique<Plan>(Plan{product, precision})) {
   if (!device.libraries().matmuls) device.libraries().matmuls = std::make_shared<MatmulContext>();
 }
