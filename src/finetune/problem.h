@@ -52,6 +52,7 @@ struct GramForm {
   std::vector<double> target_sum;   // rows
   std::vector<double> target_norm;  // rows: sum of y_m²
   std::uint64_t columns = 0;
+  bool aims_at_weights = false;  // whether no weights are better than the float ones
 };
 
 /// The answer: integers [rows, columns], in [lowest, highest], and the bias (empty: none, and none is to be made).
