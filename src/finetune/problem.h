@@ -41,7 +41,7 @@ struct QuantizedWeights {
   }
 };
 
-/// Sums over all columns x (patches) of the quantized branch and targets y of the float branch, for each group g:
+/// Sums over all columns x (patches) of the quantized branch and targets y, for each group g:
 ///   gram[g] = sum x xᵀ (fan_in²)      cross[m] = sum y_m x (fan_in)     both with the columns of the row's group
 /// Reconstruction error of weights w and bias b: sum over columns of |w x + b − y|², a quadratic in w and b.
 struct GramForm {
