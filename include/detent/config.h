@@ -159,7 +159,8 @@ struct FinetuneConfig {
   std::pair<double, double> beta_range{20.0, 2.0};  // adaround: its exponent, from and to
   double warm_start = 0.2;                          // adaround: share of iterations without regularizer
   bool update_bias = false;                         // the bias is solved for as well
-  /// gptq: dampening, as a share of the mean of the diagonal, and whether columns go by falling diagonal.
+  /// gptq: damping, as a share of the mean of the diagonal (up to ten times as much where columns are few), and whether
+  /// columns go by falling diagonal.
   double damping = 0.01;
   bool activation_order = true;
   /// Sweeps of exact coordinate descent over all integers after any of the methods.

@@ -130,7 +130,7 @@ class Gptq(_Tuning):
     """Columns rounded one after another, each making up for the error of those before (Frantar et al., 2022)."""
 
     _chosen = {"rounding": "gptq"}
-    damping: float = 0.01  #: as a share of the mean of the diagonal
+    damping: float = 0.01  #: as a share of the mean of the diagonal; up to ten times as much where columns are few
     activation_order: bool = True
 
 

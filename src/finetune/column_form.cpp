@@ -11,7 +11,7 @@ namespace detent::finetune {
 namespace {
 
 constexpr std::size_t kLeastFanIn = 256;  // below, the Gram matrix costs next to nothing
-constexpr std::size_t kColumnsShare = 4;  // the columns' own matrix is factored anew for each block of weights
+constexpr double kColumnsShare = 0.4;     // beyond, products with the Gram matrix are cheaper
 constexpr double kLeastDamping = 1e-4;    // that matrix is regular by it alone
 
 double mean_squared_error(const QuantizedWeights& weights, const ColumnForm& form, const Solution& solution,
@@ -39,7 +39,7 @@ std::size_t most_columns(const LayerGeometry& geometry, const FinetuneConfig& co
   const auto fan_in = static_cast<std::size_t>(geometry.fan_in());
   const bool fits = config.rounding == Rounding::gptq && config.damping >= kLeastDamping && geometry.groups == 1 &&
                     fan_in >= kLeastFanIn;
-  return fits ? fan_in / kColumnsShare : 0;
+  return fits ? static_cast<std::size_t>(kColumnsShare * static_cast<double>(fan_in)) : 0;
 }
 
 std::size_t gram_columns(const LayerGeometry& geometry) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
 
 #include "base/parallel.h"
 #include "finetune/cholesky.h"
@@ -21,6 +20,10 @@ namespace {
 constexpr std::size_t kBlock = Cholesky::kBlock;
 constexpr std::size_t kRowsTogether = 64;
 constexpr double kLeastPivot = 1e-7;  // λ keeps the matrices regular
+
+/// Weights of a block. S is factored anew for each, which takes n³/3, and a block's own matrix 2 n · size² more: both
+/// together are least at n / √6.
+std::size_t block_size(std::size_t n) { return std::max<std::size_t>((2 * n / 5 + kBlock / 2) / kBlock, 1) * kBlock; }
 
 Gemm gemm_of(std::size_t m, std::size_t n, std::size_t k, bool transpose_a, bool transpose_b, float beta = 0) {
   Gemm shape;
@@ -118,35 +121,25 @@ class Solver {
         descent_(weights_, columns_, kernels) {
     std::vector<float> sums(n_ * n_);  // S
     for (std::size_t i = 0; i < n_; ++i) sums[i * n_ + i] = static_cast<float>(p_.damping);
-    for (std::size_t first = 0; first < k_; first += kBlock) {
+    for (std::size_t first = 0; first < k_; first += block_size(n_)) {
       check_stop(control);
-      const std::size_t last = std::min(first + kBlock, k_);
+      const std::size_t last = std::min(first + block_size(n_), k_);
       blocks_.push_back(make_block(first, last, sums, control.threads));
-      pieces(n_, control.threads, [&](RowRange r) {
-        kernels_.gemm(gemm_of(r.count(), n_, last - first, false, true, 1), x(first) + r.first * k_, k_, x(first), k_,
-                      sums.data() + r.first * n_, n_);
+      if (last == k_) break;
+      pieces(n_, control.threads, [&](RowRange r) {  // the lower half is enough
+        kernels_.gemm(gemm_of(r.count(), r.last, last - first, false, true, 1), x(first) + r.first * k_, k_, x(first),
+                      k_, sums.data() + r.first * n_, n_);
       });
     }
-    whole_.emplace(std::move(sums), n_, kernels_, control.threads, kLeastPivot);
   }
 
-  /// Integers of rows: the best of nearest rounding and the two ways of GPTQ, and sweeps from there.
+  /// Integers of rows: the better of nearest rounding and GPTQ, and sweeps from there.
   void solve(RowRange rows, std::size_t sweeps, Integers& integers) const {
     const float* values = weights_.values.data() + rows.first * k_;
-    const std::size_t count = rows.count();
-    std::vector<float> miss(count * n_);  // W X − Y
-    for (std::size_t i = 0; i < miss.size(); ++i) miss[i] = -p_.targets[rows.first * n_ + i];
-    kernels_.gemm(gemm_of(count, n_, k_, false, true, 1), values, k_, x(0), k_, miss.data(), n_);
-
-    std::vector<float> wanted(values, values + count * k_);
-    Integers best(count * k_);
+    const std::vector<float> wanted(values, values + rows.count() * k_);
+    Integers best(wanted.size());
     for (std::size_t i = 0; i < best.size(); ++i) best[i] = weights_.quantize(rows.first + i / k_, values[i]);
     std::vector<float> rest = descent_.rest(rows, best);
-    descent_.keep_better(rows, best, rest, round(rows, wanted));
-    whole_->solve(miss.data(), count);
-    Gemm correct = gemm_of(count, k_, n_, false, false, 1);
-    correct.alpha = -1;
-    kernels_.gemm(correct, miss.data(), n_, x(0), k_, wanted.data(), k_);
     descent_.keep_better(rows, best, rest, round(rows, wanted));
     descent_.run(rows, sweeps, best, std::move(rest));
     std::copy(best.begin(), best.end(), integers.begin() + static_cast<std::ptrdiff_t>(rows.first * k_));
@@ -183,30 +176,46 @@ class Solver {
   Integers round(RowRange rows, const std::vector<float>& wanted) const {
     Integers integers(wanted.size());
     std::vector<float> moved(rows.count() * n_);  // r
-    std::vector<float> sums(rows.count() * kBlock), difference(sums.size());
+    std::vector<float> sums(rows.count() * std::min(block_size(n_), k_)), difference(sums.size());
     for (std::size_t b = blocks_.size(); b-- > 0;) {
       const Block& block = blocks_[b];
       const std::size_t size = block.size();
       kernels_.gemm(gemm_of(rows.count(), size, n_, false, true), moved.data(), n_, block.through.data(), n_,
                     sums.data(), size);
       block.factor.solve_half(sums.data(), rows.count());
-      for (std::size_t r = 0; r < rows.count(); ++r) {
-        round_row(rows.first + r, block, wanted.data() + r * k_ + block.first, sums.data() + r * size,
-                  difference.data() + r * size, integers.data() + r * k_ + block.first);
-      }
+      round_block(rows, block, wanted.data() + block.first, sums.data(), difference.data(),
+                  integers.data() + block.first);
       kernels_.gemm(gemm_of(rows.count(), n_, size, false, true, 1), difference.data(), size, x(block.first), k_,
                     moved.data(), n_);
     }
     return integers;
   }
 
-  void round_row(std::size_t row, const Block& block, const float* wanted, float* sums, float* difference,
-                 std::int32_t* integers) const {
-    for (std::size_t j = block.size(); j-- > 0;) {
-      const std::int32_t q = weights_.quantize(row, wanted[j] - sums[j] / block.factor.diagonal(j));
+  /// `wanted` and `integers` begin at the block, `sums` and `difference` are of the block alone.
+  void round_block(RowRange rows, const Block& block, const float* wanted, const float* sums, float* difference,
+                   std::int32_t* integers) const {
+    const std::size_t size = block.size();
+    std::vector<float> part(rows.count() * kBlock);
+    for (std::size_t last = size; last > 0;) {
+      const std::size_t first = (last - 1) / kBlock * kBlock;
+      block.factor.product_below(difference, rows.count(), first, last, part.data());
+      for (std::size_t r = 0; r < rows.count(); ++r) {
+        float* mine = part.data() + r * (last - first);
+        add_scaled(mine, 1.0F, sums + r * size + first, last - first);
+        round_row(rows.first + r, block.factor, {first, last}, wanted + r * k_, mine, difference + r * size,
+                  integers + r * k_);
+      }
+      last = first;
+    }
+  }
+
+  void round_row(std::size_t row, const Cholesky& factor, Patches::Range range, const float* wanted, float* sums,
+                 float* difference, std::int32_t* integers) const {
+    for (std::size_t j = range.last; j-- > range.first;) {
+      const std::int32_t q = weights_.quantize(row, wanted[j] - sums[j - range.first] / factor.diagonal(j));
       integers[j] = q;
       difference[j] = weights_.dequantize(row, q) - wanted[j];
-      add_scaled(sums, difference[j], block.factor.row(j), j);
+      add_scaled(sums, difference[j], factor.row(j) + range.first, j - range.first);
     }
   }
 
@@ -217,7 +226,6 @@ class Solver {
   ColumnsView columns_;
   ColumnDescent descent_;
   std::vector<Block> blocks_;
-  std::optional<Cholesky> whole_;  // of S with all weights
 };
 
 }  // namespace

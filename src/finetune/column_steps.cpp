@@ -8,7 +8,7 @@
 namespace detent::finetune {
 namespace {
 
-constexpr std::size_t kTogether = 256;  // columns of weights that get their step together
+constexpr std::size_t kTogether = SoftRounding::kBlock;  // columns of weights that get their step together
 
 }  // namespace
 
@@ -38,7 +38,7 @@ void ColumnSteps::run(RoundingVariables& variables, std::span<const MiniBatch> b
     const bool goes_on = i + 1 < batches.size();
     Outputs next = goes_on ? outputs_for(batches[i + 1]) : Outputs();
     for_each_part([&](Patches::Range part) {
-      slopes_by_weights(batches[i], now, part);
+      if (!variables.settled(rows_, part)) slopes_by_weights(batches[i], now, part);
       variables.step(rows_, part, slope_.data(), first + i, goes_on ? values_.data() : nullptr);
       if (goes_on) add_outputs(batches[i + 1], part, next);
     });

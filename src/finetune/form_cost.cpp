@@ -53,7 +53,7 @@ FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std:
   }
   const auto most = static_cast<double>(most_columns(geometry, config));
   if (config.rounding == Rounding::gptq && columns <= most) {  // N × N matrices, see column_gptq.cpp
-    cost.flops = columns * columns * (6 * s.fan_in + columns * s.fan_in / (3 * Cholesky::kBlock)) +
+    cost.flops = 6 * columns * columns * s.fan_in +
                  (12 + 2 * static_cast<double>(config.coordinate_sweeps)) * 2 * s.weights * columns;
     cost.bytes = static_cast<std::uint64_t>(sizeof(float) *
                                             (3 * s.fan_in * columns + 2 * s.fan_in * Cholesky::kBlock + 3 * s.weights));

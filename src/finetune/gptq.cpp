@@ -122,9 +122,10 @@ Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<c
       const std::size_t first = g * group_rows + piece * kRowsTogether;
       const RowRange rows{first, std::min(first + kRowsTogether, (g + 1) * group_rows)};
       group.round(rows, false, plain);
-      group.round(rows, true, best);
+      if (!form.aims_at_weights) group.round(rows, true, best);
     });
   });
+  if (form.aims_at_weights) return plain;
   return better_rows(weights, form, bias, config, std::move(plain), best, kernels, control.threads);
 }
 

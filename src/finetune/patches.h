@@ -49,6 +49,7 @@ class Patches {
 
   std::size_t rows() const noexcept { return rows_; }  // groups · fan_in
   std::size_t columns() const noexcept { return batch_ * positions_; }
+  std::size_t batch() const noexcept { return batch_; }
   std::size_t outputs() const noexcept { return outputs_; }
 
   struct Range {

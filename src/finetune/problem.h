@@ -41,7 +41,7 @@ struct QuantizedWeights {
   }
 };
 
-/// Sums over all columns x (patches) of the quantized branch and targets y of the float branch, for each group g:
+/// Sums over all columns x (patches) of the quantized branch and targets y, for each group g:
 ///   gram[g] = sum x xᵀ (fan_in²)      cross[m] = sum y_m x (fan_in)     both with the columns of the row's group
 /// Reconstruction error of weights w and bias b: sum over columns of |w x + b − y|², a quadratic in w and b.
 struct GramForm {
@@ -52,6 +52,7 @@ struct GramForm {
   std::vector<double> target_sum;   // rows
   std::vector<double> target_norm;  // rows: sum of y_m²
   std::uint64_t columns = 0;
+  bool aims_at_weights = false;  // whether no weights are better than the float ones
 };
 
 /// The answer: integers [rows, columns], in [lowest, highest], and the bias (empty: none, and none is to be made).

@@ -26,10 +26,7 @@ void RoundingVariables::values(RowRange rows, Patches::Range columns, float* out
       std::copy_n(through_->q(m) + columns.first, count, out);
       continue;
     }
-    const std::int32_t* base = soft_->base().data() + m * weights_.columns + columns.first;
-    const float* h = soft_->h(m) + columns.first;
-    const std::int32_t zero = weights_.zero[m];
-    for (std::size_t j = 0; j < count; ++j) out[j] = static_cast<float>(base[j] - zero) + h[j];
+    soft_->values(m, columns, weights_.zero[m], out);
   }
 }
 

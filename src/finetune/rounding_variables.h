@@ -30,10 +30,11 @@ class RoundingVariables {
   bool trains_bias() const noexcept { return config_.update_bias && !bias_.empty() && through_.has_value(); }
 
   /// The optimizer's step of an iteration. `slope`: gradient by the quantized weights, of columns of rows. `next`:
-  /// where the values of these columns go afterwards, or null.
+  /// where the values of these columns go afterwards, or null. Columns begin at a multiple of SoftRounding::kBlock.
   void step(RowRange rows, Patches::Range columns, const float* slope, std::size_t iteration, float* next);
-  /// Whether step() changes nothing of these rows any more.
-  bool settled(RowRange rows) const { return soft_ && soft_->settled(rows, {0, weights_.columns}); }
+  /// Whether step() changes nothing of these rows, or of columns of them, any more.
+  bool settled(RowRange rows) const { return settled(rows, {0, weights_.columns}); }
+  bool settled(RowRange rows, Patches::Range columns) const { return soft_ && soft_->settled(rows, columns); }
   void step_bias(RowRange rows, const float* slope, std::size_t iteration);
 
   /// All that steps change.

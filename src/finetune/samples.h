@@ -16,7 +16,7 @@ struct SampleRef {
   Shape input_shape;
   std::span<const float> input;        // of the quantized branch
   std::span<const float> float_input;  // of the float branch; needed only where config.drop_ratio is below 1
-  std::span<const float> target;  // the float branch's output, after the activation if one belongs to the objective
+  std::span<const float> target;       // what the output shall be, after the activation if one belongs to the objective
   std::shared_ptr<const void> hold;
 };
 
@@ -26,8 +26,9 @@ class LayerSamples {
   virtual ~LayerSamples() = default;
   virtual std::size_t count() const = 0;
   virtual SampleRef get(std::size_t i) = 0;
-  /// Where the sample rests on disk: input, target and, if there is one, the float branch's input, in this order; nullopt
-  /// when it does not, and only get() has it. A device can then read it past the host's memory (store::DeviceReader).
+  /// Where the sample rests on disk: input, target and, if there is one, the float branch's input, in this order;
+  /// nullopt when it does not, and only get() has it. A device can then read it past the host's memory
+  /// (store::DeviceReader).
   virtual std::optional<store::RestingRecord> resting(std::size_t) const { return std::nullopt; }
   /// Tells which samples get() will be called for next, so that they can be read ahead.
   virtual void announce(std::span<const std::size_t>) {}

@@ -1,6 +1,7 @@
 #include "finetune/soft_rounding.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 
@@ -11,7 +12,8 @@ constexpr double kZeta = 1.1;
 constexpr double kGamma = -0.1;
 constexpr float kNeverUp = -100.0F;  // v of a weight without choice
 constexpr float kDecided = 0.01F;
-constexpr std::size_t kSettledTogether = 64;  // weights whose step is left out if it would change none of them
+constexpr float kSettledV = 100.0F;  // of a weight that is up for good
+constexpr std::size_t kVector = 16;  // numbers that vector code works on together, at most
 
 }  // namespace
 
@@ -30,10 +32,15 @@ SoftStep SoftStep::at(const FinetuneConfig& config, std::size_t i) {
 SoftRounding::SoftRounding(const QuantizedWeights& weights)
     : columns_(weights.columns),
       base_(weights.values.size()),
+      h_(base_.size()),
       v_(base_.size()),
       mean_(base_.size()),
       square_(base_.size()),
-      h_(base_.size()) {
+      number_(base_.size()),
+      moving_(weights.rows * blocks()) {
+  for (std::size_t b = 0; b < moving_.size(); ++b) {
+    moving_[b] = static_cast<std::uint16_t>(std::min(kBlock, columns_ - b % blocks() * kBlock));
+  }
   for (std::size_t m = 0, at = 0; m < weights.rows; ++m) {
     for (std::size_t k = 0; k < columns_; ++k, ++at) {
       const float steps = weights.scale[m] == 0 ? 0.0F : weights.values[at] / weights.scale[m];
@@ -60,37 +67,116 @@ void SoftRounding::step(std::size_t row, Patches::Range columns, const float* sl
                         float certainty, const SoftStep& given) {
   SoftStep step = given;
   step.regularizer *= certainty;
-  const auto is_settled = [&](std::size_t at) {
-    return settled({row, row + 1}, {at, std::min(at + kSettledTogether, columns.last)});
-  };
-  for (std::size_t first = columns.first; first < columns.last;) {  // runs of parts that are not settled
-    std::size_t last = first;
-    while (last < columns.last && !is_settled(last)) last = std::min(last + kSettledTogether, columns.last);
-    const std::size_t at = row * columns_ + first, done = first - columns.first;
-    if (last > first) {
-      soft_step({v_.data() + at, mean_.data() + at, square_.data() + at, h_.data() + at}, slope + done,
-                offset == nullptr ? nullptr : offset + done, factor, last - first, step);
+  for (std::size_t first = columns.first; first < columns.last; first += kBlock) {
+    const std::size_t done = first - columns.first;
+    step_block(row, first / kBlock, slope + done, offset == nullptr ? nullptr : offset + done, factor, step);
+  }
+}
+
+void SoftRounding::step_block(std::size_t row, std::size_t block, const float* slope, const float* offset, float factor,
+                              const SoftStep& step) {
+  const std::size_t at = row * columns_ + block * kBlock;
+  const std::size_t size = std::min(kBlock, columns_ - block * kBlock);
+  const std::size_t moving = moving_[row * blocks() + block];
+  if (moving == 0) return;
+  float* h = h_.data() + at;
+  SoftRow state{v_.data() + at, mean_.data() + at, square_.data() + at, h};
+  if (moving == size) {
+    soft_step(state, slope, offset, factor, size, step);
+    if (4 * count_moving(h, size) <= 3 * size) leave_out_settled(row, block);
+    return;
+  }
+  // What fills up the last vector is settled, and whatever becomes of it is not looked at.
+  const std::size_t count = std::min((moving + kVector - 1) / kVector * kVector, size);
+  const std::uint8_t* number = number_.data() + at;
+  std::array<float, kBlock> some_h, some_slope, some_offset;  // their first `count` are set
+  for (std::size_t i = 0; i < moving; ++i) {
+    some_h[i] = h[number[i]];
+    some_slope[i] = slope[number[i]];
+  }
+  std::fill(some_h.begin() + moving, some_h.begin() + count, 0.0F);
+  std::fill(some_slope.begin() + moving, some_slope.begin() + count, 0.0F);
+  if (offset != nullptr) {
+    for (std::size_t i = 0; i < moving; ++i) some_offset[i] = offset[number[i]];
+    std::fill(some_offset.begin() + moving, some_offset.begin() + count, 0.0F);
+  }
+  state.h = some_h.data();
+  soft_step(state, some_slope.data(), offset == nullptr ? nullptr : some_offset.data(), factor, count, step);
+  for (std::size_t i = 0; i < moving; ++i) h[number[i]] = some_h[i];
+  if (4 * count_moving(some_h.data(), moving) <= 3 * moving) leave_out_settled(row, block);
+}
+
+void SoftRounding::leave_out_settled(std::size_t row, std::size_t block) {
+  const std::size_t at = row * columns_ + block * kBlock;
+  const std::size_t size = std::min(kBlock, columns_ - block * kBlock);
+  std::uint16_t& moving = moving_[row * blocks() + block];
+  std::uint8_t* number = number_.data() + at;
+  if (moving == size) {
+    for (std::size_t i = 0; i < size; ++i) number[i] = static_cast<std::uint8_t>(i);
+  }
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < moving; ++i) {
+    const float h = h_[at + number[i]];
+    if (h <= 0.0F || h >= 1.0F) continue;
+    number[kept] = number[i];
+    v_[at + kept] = v_[at + i];
+    mean_[at + kept] = mean_[at + i];
+    square_[at + kept] = square_[at + i];
+    ++kept;
+  }
+  moving = static_cast<std::uint16_t>(kept);
+}
+
+/// Puts all in the order of the weights again.
+void SoftRounding::spread() {
+  std::array<float, kBlock> v{}, mean{}, square{};
+  for (std::size_t b = 0; b < moving_.size(); ++b) {
+    const std::size_t first = b % blocks() * kBlock, at = b / blocks() * columns_ + first;
+    const std::size_t size = std::min(kBlock, columns_ - first), moving = moving_[b];
+    if (moving == size) continue;
+    for (std::size_t i = 0; i < size; ++i) v[i] = h_[at + i] > 0.5F ? kSettledV : kNeverUp;
+    mean.fill(0.0F);
+    square.fill(0.0F);
+    for (std::size_t i = 0; i < moving; ++i) {
+      const std::size_t number = number_[at + i];
+      v[number] = v_[at + i];
+      mean[number] = mean_[at + i];
+      square[number] = square_[at + i];
     }
-    first = std::min(last + kSettledTogether, columns.last);
+    const auto to = static_cast<std::ptrdiff_t>(at);
+    std::copy_n(v.begin(), size, v_.begin() + to);
+    std::copy_n(mean.begin(), size, mean_.begin() + to);
+    std::copy_n(square.begin(), size, square_.begin() + to);
+    moving_[b] = static_cast<std::uint16_t>(size);
   }
 }
 
 void SoftRounding::prefetch(std::size_t row, Patches::Range columns) const noexcept {
   constexpr std::size_t kLine = 64 / sizeof(float);
-  for (std::size_t at = row * columns_ + columns.first; at < row * columns_ + columns.last; at += kLine) {
-    __builtin_prefetch(v_.data() + at, 1);
-    __builtin_prefetch(mean_.data() + at, 1);
-    __builtin_prefetch(square_.data() + at, 1);
-    __builtin_prefetch(h_.data() + at, 1);
-    __builtin_prefetch(base_.data() + at);
+  for (std::size_t first = columns.first; first < columns.last; first += kBlock) {
+    const std::size_t at = row * columns_ + first;
+    const std::size_t size = std::min(kBlock, columns.last - first);
+    for (std::size_t i = 0; i < size; i += kLine) {
+      __builtin_prefetch(h_.data() + at + i, 1);
+      __builtin_prefetch(base_.data() + at + i);
+    }
+    const std::size_t moving = moving_[row * blocks() + first / kBlock];
+    for (std::size_t i = 0; i < moving && moving < size; i += kLine * sizeof(float)) {
+      __builtin_prefetch(number_.data() + at + i);
+    }
+    for (std::size_t i = 0; i < moving; i += kLine) {
+      __builtin_prefetch(v_.data() + at + i, 1);
+      __builtin_prefetch(mean_.data() + at + i, 1);
+      __builtin_prefetch(square_.data() + at + i, 1);
+    }
   }
 }
 
 bool SoftRounding::settled(RowRange rows, Patches::Range columns) const {
+  const std::size_t first = columns.first / kBlock, last = (columns.last + kBlock - 1) / kBlock;
   for (std::size_t m = rows.first; m < rows.last; ++m) {
-    const float* row = h(m);
-    if (!std::all_of(row + columns.first, row + columns.last, [](float h) { return h <= 0.0F || h >= 1.0F; })) {
-      return false;
+    for (std::size_t b = first; b < last; ++b) {
+      if (moving_[m * blocks() + b] > 0) return false;
     }
   }
   return true;

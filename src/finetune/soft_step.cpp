@@ -103,4 +103,17 @@ void soft_step(const SoftRow& row, const float* slope, const float* offset, floa
   run_regularized_offset(row, slope, offset, factor, count, step);
 }
 
+DETENT_VECTOR_CLONES
+std::size_t count_moving(const float* h, std::size_t count) {
+  std::int32_t moving = 0;
+  for (std::size_t i = 0; i < count; ++i) moving += (h[i] > 0.0F) & (h[i] < 1.0F) ? 1 : 0;
+  return static_cast<std::size_t>(moving);
+}
+
+DETENT_VECTOR_CLONES
+void soft_values(const std::int32_t* __restrict base, std::int32_t zero, const float* __restrict h, std::size_t count,
+                 float* __restrict out) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<float>(base[i] - zero) + h[i];
+}
+
 }  // namespace detent::finetune

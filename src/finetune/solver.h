@@ -54,8 +54,8 @@ Integers adaround(const QuantizedWeights& weights, const GramForm& form, std::sp
 /// straight through in its gradient. Of each row the best integers seen at the ends of the intervals of `progress`.
 Integers adaquant(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
                   const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
-/// GPTQ (Frantar et al. 2022, arXiv:2210.17323) from the float weights and from those that are best for the quantized
-/// branch's inputs; of each row the better of the two.
+/// GPTQ (Frantar et al. 2022, arXiv:2210.17323) from the float weights and, unless form.aims_at_weights says that they
+/// are the same, from those that are best for these targets; of each row the better of the two.
 Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
               const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
 /// Sweeps over the weights, each taking the integer that is best with all others as they are, until none changes or

@@ -17,6 +17,7 @@
 #include "finetune/column_form.h"
 #include "finetune/kernels.h"
 #include "finetune/layer_solver.h"
+#include "finetune/own_targets.h"
 #include "finetune/solver.h"
 #include "finetune/streamed.h"
 #include "graph/index.h"
@@ -86,6 +87,9 @@ struct Work {
   const TunedLayer* layer = nullptr;
   finetune::LayerGeometry geometry;
   bool streamed = false;
+  finetune::QuantizedWeights weights;
+  std::vector<float> bias;
+  double columns_each = 0;  // for each weight of an output
   std::optional<finetune::FormAccumulator> sums;
   std::optional<finetune::AnyForm> form;  // what they come to
   std::unique_ptr<StoredSamples> stored;
@@ -263,10 +267,25 @@ class Tuner {
     if (is_held_back(sample)) {
       work.held_back->add(std::move(record));
     } else if (work.streamed) {
+      if (aims_at_own_outputs()) record[1] = own_targets(work, record);
       work.stored->add(std::move(record));
     } else {
       work.sums->add(record[0].shape, floats(record[0]), floats(record[1]));
     }
+  }
+
+  // In mini-batches. Inputs that are mixed of both branches have the float branch's outputs for targets; and so has a
+  // bias that is trained, which is to undo what has become of their mean.
+  bool aims_at_own_outputs() const { return options_.config.drop_ratio >= 1 && !options_.config.update_bias; }
+
+  data::Array own_targets(const Work& work, const store::Record& record) const {
+    const auto outputs = std::make_shared<std::vector<float>>(
+        finetune::own_outputs(work.weights, work.geometry, work.bias, record[0].shape, floats(record[0]), kernels_,
+                              thread_count(options_.threads)));
+    const auto exact = floats(record[1]);
+    const float share = finetune::float_share(work.columns_each);
+    for (std::size_t i = 0; i < exact.size(); ++i) (*outputs)[i] += share * (exact[i] - (*outputs)[i]);
+    return {record[1].type, record[1].shape, std::as_bytes(std::span<const float>(*outputs)), outputs};
   }
 
   std::filesystem::path state_file(const Work& work) const {
@@ -277,7 +296,10 @@ class Tuner {
     const auto& shape = record[0].shape;
     const auto threads = thread_count(options_.threads);
     work.geometry = geometry_of(float_, *work.layer, shape);
+    work.weights = weights_of(float_, quantized_, *work.layer, work.geometry);
+    work.bias = bias_of(float_, *work.layer);
     const std::uint64_t samples = std::max<std::uint64_t>(source_.file_count(), 1);
+    work.columns_each = finetune::columns_each(work.geometry, shape, samples);
     work.streamed = is_streamed(work.geometry, shape, samples, options_.config, threads);
     solver_->check_memory(fmt::format("fine-tuning {} '{}'", work.layer->op_type, work.layer->name), work.geometry,
                           shape, work.streamed, options_.config);
@@ -305,21 +327,24 @@ class Tuner {
     const auto start = Clock::now();
     const auto& layer = *work.layer;
     name_work(layer.name);
-    const auto weights = weights_of(float_, quantized_, layer, work.geometry);
-    const auto bias = bias_of(float_, layer);
+    const auto& weights = work.weights;
+    const auto& bias = work.bias;
     std::optional<LayerState> state;
     if (options_.state_seconds) state.emplace(state_file(work), *options_.state_seconds);
     const finetune::SolveControl control{thread_count(options_.threads), options_.stop,
                                          [this](std::size_t, double) { report(); }, state ? &*state : nullptr};
     FinetuneConfig config = options_.config;
     config.update_bias = config.update_bias && layer.stored_bias;
+    config.damping = finetune::damping_for(config.damping, work.columns_each);
     const finetune::Activation none;
     finetune::Solution solution;
     double before = 0, after = 0;
     if (work.streamed) {
       solution = solver_->solve_streamed(weights, work.geometry, bias, *work.stored, none, config, control);
     } else {
-      const finetune::AnyForm form = *std::exchange(work.form, std::nullopt);
+      finetune::AnyForm form = *std::exchange(work.form, std::nullopt);
+      finetune::aim_at_own_outputs(form, weights, bias, finetune::float_share(work.columns_each), config.update_bias,
+                                   kernels_, control.threads);
       solution = solver_->solve(weights, form, bias, config, control);
       if (work.held_back->count() == 0) {
         before = finetune::mean_squared_error(weights, form, finetune::nearest(weights, bias), kernels_);
@@ -347,6 +372,7 @@ class Tuner {
     solved.tuning.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     work.stored.reset();
     work.held_back.reset();
+    work.weights = {};
     return solved;
   }
 

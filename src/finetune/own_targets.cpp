@@ -1,0 +1,153 @@
+#include "finetune/own_targets.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "base/parallel.h"
+#include "finetune/lanes.h"
+#include "finetune/patches.h"
+#include "finetune/quadratic.h"
+
+namespace detent::finetune {
+namespace {
+
+constexpr std::size_t kRowsTogether = 64;  // of a product's columns, or of weights
+constexpr double kHalf = 64;               // columns for each weight that tell as much as they mislead
+
+/// Calls fn(first, last) for pieces of [0, count).
+template <class Fn>
+void for_pieces(std::size_t count, std::size_t threads, const Fn& fn) {
+  parallel_for((count + kRowsTogether - 1) / kRowsTogether, threads,
+               [&](std::size_t piece) { fn(piece * kRowsTogether, std::min((piece + 1) * kRowsTogether, count)); });
+}
+
+Gemm gemm_of(std::size_t m, std::size_t n, std::size_t k, bool transpose_b) {
+  Gemm shape;
+  shape.transpose_b = transpose_b;
+  shape.m = static_cast<std::int64_t>(m);
+  shape.n = static_cast<std::int64_t>(n);
+  shape.k = static_cast<std::int64_t>(k);
+  return shape;
+}
+
+void convolve(const QuantizedWeights& weights, const LayerGeometry& geometry, const Patches& patches,
+              std::span<const float> input, const Kernels& kernels, std::size_t threads, float* out) {
+  const auto groups = static_cast<std::size_t>(geometry.groups);
+  const std::size_t k = weights.columns, group_rows = weights.rows / groups;
+  const std::size_t positions = patches.columns() / patches.batch();
+  Tile tile(patches.rows(), std::min(positions, tile_columns(patches.rows())), false);
+  const auto ranges = row_ranges(weights.rows, groups, k);
+  for (std::size_t at = 0; at < patches.columns();) {
+    const std::size_t count = std::min(tile.capacity, positions - at % positions);
+    for_pieces(patches.rows(), threads, [&](std::size_t first, std::size_t last) {
+      patches.gather(input.data(), {first, last}, {at, at + count}, tile, 0);
+    });
+    float* sample = out + at / positions * weights.rows * positions + at % positions;
+    parallel_for(ranges.size(), threads, [&](std::size_t i) {
+      for (std::size_t first = ranges[i].first; first < ranges[i].last;) {
+        const std::size_t group = first / group_rows;
+        const std::size_t last = std::min(ranges[i].last, (group + 1) * group_rows);
+        kernels.gemm(gemm_of(last - first, count, k, false), weights.values.data() + first * k, k, tile.row(group * k),
+                     tile.leading(), sample + first * positions, positions);
+        first = last;
+      }
+    });
+    at += count;
+  }
+}
+
+/// Sums of the targets w x + b in place of those of the form's own targets y, but for a share of them.
+void aim(GramForm& form, const QuantizedWeights& weights, std::span<const float> bias, double share, bool best_bias,
+         const Kernels& kernels, std::size_t threads) {
+  const std::size_t k = weights.columns, group_rows = weights.rows / form.groups;
+  const auto n = static_cast<double>(form.columns);
+  const double own = 1 - share;
+  const Quadratic quadratic(weights, form, {}, false);
+  const auto ranges = row_ranges(weights.rows, form.groups, k);
+  parallel_for(ranges.size(), threads, [&](std::size_t i) {
+    const RowRange rows = ranges[i];
+    std::vector<float> product(rows.count() * k);  // W G
+    quadratic.product(kernels, rows, weights.values.data() + rows.first * k, product.data());
+    for (std::size_t m = rows.first; m < rows.last; ++m) {
+      const double* inputs = form.input_sum.data() + m / group_rows * k;
+      const float* w = weights.values.data() + m * k;
+      const float* squares = product.data() + (m - rows.first) * k;
+      float* cross = form.cross.data() + m * k;
+      const double sum = dot_double(inputs, w, k);
+      const double target = form.target_sum[m];
+      const double b = best_bias ? (target - sum) / n : bias.empty() ? 0.0 : static_cast<double>(bias[m]);
+      const double both = dot_double(w, cross, k) + b * target;  // of own outputs and targets
+      form.target_norm[m] = own * own * (dot_double(w, squares, k) + b * (2 * sum + n * b)) + 2 * own * share * both +
+                            share * share * form.target_norm[m];
+      form.target_sum[m] = own * (sum + n * b) + share * target;
+      for (std::size_t j = 0; j < k; ++j) {
+        cross[j] = static_cast<float>(own * (squares[j] + b * inputs[j]) + share * cross[j]);
+      }
+    }
+  });
+  form.aims_at_weights = share == 0;
+}
+
+void aim(ColumnForm& form, const QuantizedWeights& weights, std::span<const float> bias, bool best_bias,
+         const Kernels& kernels, std::size_t threads) {
+  const std::size_t k = weights.columns, n = form.columns;
+  for_pieces(weights.rows, threads, [&](std::size_t first, std::size_t last) {
+    std::vector<double> sums;
+    for (std::size_t m = first; m < last; ++m) sums.push_back(sum_double(form.targets.data() + m * n, n));
+    kernels.gemm(gemm_of(last - first, n, k, true), weights.values.data() + first * k, k, form.inputs.data(), k,
+                 form.targets.data() + first * n, n);
+    for (std::size_t m = first; m < last; ++m) {
+      float* row = form.targets.data() + m * n;
+      float b = bias.empty() ? 0.0F : bias[m];
+      if (best_bias) b = static_cast<float>((sums[m - first] - sum_double(row, n)) / static_cast<double>(n));
+      for (std::size_t c = 0; c < n; ++c) row[c] += b;
+    }
+  });
+}
+
+}  // namespace
+
+float float_share(double columns_each) noexcept {
+  constexpr double kNone = 8;
+  return columns_each <= kNone ? 0.0F : static_cast<float>(columns_each / (columns_each + kHalf));
+}
+
+double damping_for(double given, double columns_each) noexcept {
+  constexpr double kMost = 10;
+  return given * (columns_each <= kHalf / (kMost - 1) ? kMost : 1 + kHalf / columns_each);
+}
+
+double columns_each(const LayerGeometry& geometry, const Shape& input_shape, std::uint64_t samples) {
+  const auto columns = static_cast<double>(Patches(geometry, input_shape).columns());
+  return static_cast<double>(samples) * columns / static_cast<double>(geometry.fan_in());
+}
+
+std::vector<float> own_outputs(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                               std::span<const float> bias, const Shape& input_shape, std::span<const float> input,
+                               const Kernels& kernels, std::size_t threads) {
+  const Patches patches(geometry, input_shape);
+  const std::size_t rows = weights.rows, k = weights.columns;
+  std::vector<float> out(patches.columns() * rows);
+  if (geometry.kind == LayerKind::product) {
+    for_pieces(patches.columns(), threads, [&](std::size_t first, std::size_t last) {
+      kernels.gemm(gemm_of(last - first, rows, k, true), input.data() + first * k, k, weights.values.data(), k,
+                   out.data() + first * rows, rows);
+    });
+  } else {
+    convolve(weights, geometry, patches, input, kernels, threads, out.data());
+  }
+  const std::size_t step = geometry.kind == LayerKind::product ? 1 : patches.columns() / patches.batch();
+  for (std::size_t i = 0; i < out.size() && !bias.empty(); ++i) out[i] += bias[i / step % rows];
+  return out;
+}
+
+void aim_at_own_outputs(AnyForm& any, const QuantizedWeights& weights, std::span<const float> bias, float float_share,
+                        bool best_bias, const Kernels& kernels, std::size_t threads) {
+  if (auto* form = std::get_if<GramForm>(&any)) {
+    if (form->columns > 0) aim(*form, weights, bias, float_share, best_bias, kernels, threads);
+  } else if (auto& columns = std::get<ColumnForm>(any); columns.columns > 0) {
+    aim(columns, weights, bias, best_bias, kernels, threads);
+  }
+}
+
+}  // namespace detent::finetune
