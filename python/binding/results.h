@@ -155,6 +155,19 @@ struct Fields<PlannedFinetune> {
                                      shown<&S::seconds>("seconds")};
 };
 template <>
+struct Fields<PlannedDeviceLayer> {
+  using S = PlannedDeviceLayer;
+  static constexpr Field<S> all[] = {shown<&S::name>("name"), shown<&S::streamed>("streamed"),
+                                     shown<&S::bytes>("bytes")};
+};
+template <>
+struct Fields<PlannedDevice> {
+  using S = PlannedDevice;
+  static constexpr Field<S> all[] = {shown<&S::devices>("devices"), shown<&S::budget>("budget"),
+                                     shown<&S::calibration_counters>("calibration_counters"),
+                                     shown<&S::layers>("layers")};
+};
+template <>
 struct Fields<Plan> {
   using S = Plan;
   static constexpr Field<S> all[] = {shown<&S::files>("samples"),
@@ -175,6 +188,7 @@ struct Fields<Plan> {
                                      shown<&S::waiting_bytes>("waiting_bytes"),
                                      shown<&S::waiting_on_disk>("waiting_on_disk"),
                                      shown<&S::finetune>("finetune"),
+                                     shown<&S::device>("device"),
                                      shown<&S::calibration_seconds>("calibration_seconds"),
                                      shown<&S::notes>("notes")};
 };

@@ -12,7 +12,7 @@ from . import _core, _models, _progress, _runtime
 from ._config import Config, Path, Resources, Size, _size, make
 from ._models import Model
 from ._progress import Progress
-from ._results import CalibrateResult, Comparison, Inspection, ModelBytes, Plan, PlannedFinetune, QuantizeResult
+from ._results import CalibrateResult, Comparison, Inspection, ModelBytes, Plan, PlannedDevice, PlannedFinetune, QuantizeResult
 from ._samples import Data, stream_of
 from .errors import ResourceError, UsageError
 
@@ -205,7 +205,7 @@ def plan(
     with _run("quantize", config, runtime) as run:
         run.give_model("model", model)
         told = run.call(_core.plan, data, False)
-        return Plan.of(told, finetune=PlannedFinetune(**told["finetune"]))
+        return Plan.of(told, finetune=PlannedFinetune(**told["finetune"]), device=PlannedDevice.of(told["device"]))
 
 
 def compare(

@@ -126,6 +126,27 @@ class PlannedFinetune(NamedTuple):
     seconds: float
 
 
+class PlannedDeviceLayer(NamedTuple):
+    """What a layer takes of the GPU that takes most for it, while it is fine-tuned."""
+
+    name: str
+    streamed: bool
+    bytes: int
+
+
+class PlannedDevice(NamedTuple):
+    """What a run takes of each GPU; the runtime's own memory in calibration is not known before."""
+
+    devices: int  #: 0: the CPU's run
+    budget: int  #: bytes, of each
+    calibration_counters: int
+    layers: list[PlannedDeviceLayer]
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Self:
+        return cls(**{**told, "layers": [PlannedDeviceLayer(**layer) for layer in told["layers"]]})
+
+
 _STAGES = (Column("stage", "name"), Column("seconds", "seconds", lambda s: f"{s:.2f}"), Column("peak", "peak_memory", size))
 _ACTIVATIONS = (
     Column("activation", "name"),
@@ -387,6 +408,7 @@ class Plan(_Result):
     waiting_bytes: int
     waiting_on_disk: int
     finetune: PlannedFinetune
+    device: PlannedDevice
     calibration_seconds: float
     notes: list[str]
 

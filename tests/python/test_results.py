@@ -63,6 +63,10 @@ def test_inspect_plan_compare(model, samples, tmp_path):
     assert plan.samples == 9
     assert plan.peak_memory > 0
     assert plan.finetune.layers == 3
+    assert plan.device.devices == 0
+    on_gpus = detent.plan(model, samples, {"finetune": "gptq", "device": {"cuda": [0, 1], "memory_budget": "1GiB"}})
+    assert (on_gpus.device.devices, on_gpus.device.budget, len(on_gpus.device.layers)) == (2, 1 << 30, 3)
+    assert all(0 < layer.bytes < on_gpus.device.budget for layer in on_gpus.device.layers)
     assert "predicted peak" in str(plan)
     assert detent.plan(model).samples == 0
     quantized = detent.quantize(model, data=samples)
