@@ -127,7 +127,7 @@ struct AccuracyResult {
   double cosine = 0;            // as chosen; of the worst output
   std::optional<double> score;  // of AccuracyConfig::command, as a share of the float model's
   double integer_macs = 0;      // share of the multiplications that are made on integers,
-  double wide_macs = 0;         // and of all, of those with an activation of 16 bits
+  double wide_macs = 0;         // and of all, of those that read an activation of 16 bits
   std::vector<EqualizedValue> equalized;
   std::vector<MethodChoice> methods;
   std::vector<FallbackNode> float_nodes;

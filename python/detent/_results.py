@@ -267,7 +267,7 @@ class AccuracyResult(_Result):
     cosine: float
     score: float | None  #: of the command, as a share of the float model's
     integer_macs: float  #: share of the multiplications that are made on integers,
-    wide_macs: float  #: and of all, of those with an activation of 16 bits
+    wide_macs: float  #: and of all, of those that read an activation of 16 bits
     equalized: Table[EqualizedValue]
     methods: Table[MethodChoice]
     float_nodes: Table[FallbackNode]

@@ -400,20 +400,17 @@ class Refiner {
     result_.wide_macs = wide_macs(refined);
   }
 
+  // Of products that read 16 bits; what width they make costs no multiplication.
   double wide_macs(const quantization::Placement& placement) const {
     std::set<std::string> wide;
     for (const auto& mark : placement.marks) {
       if (mark.wide) wide.insert(mark.value);
     }
-    for (const auto& fused : placement.fused) {
-      if (wide.contains(fused.output)) wide.insert(fused.input);
-    }
-    const auto is_wide = [&](const auto& value) { return wide.contains(value); };
     double sum = 0;
     for (const auto& product : products_) {
-      const auto& node = prepared_.model.graph.nodes[product.node];
-      const bool any = std::any_of(node.inputs().begin(), node.inputs().end(), is_wide) ||
-                       std::any_of(node.outputs().begin(), node.outputs().end(), is_wide);
+      const auto& inputs = prepared_.model.graph.nodes[product.node].inputs();
+      const bool any =
+          std::any_of(inputs.begin(), inputs.end(), [&](const auto& value) { return wide.contains(value); });
       if (any && !is_table(product.node)) sum += product.macs;
     }
     return sum;
