@@ -131,6 +131,7 @@ std::map<std::string, calibration::Response> responses(const onnx::Model& model,
                                                        const exec::Runtime& runtime) {
   graph::Index index(model);
   const auto stretches = find_stretches(model, types, index, placement);
+  if (stretches.empty()) return {};
   std::vector<int> nodes;
   for (const auto& stretch : stretches) nodes.insert(nodes.end(), stretch.nodes.begin(), stretch.nodes.end());
   std::sort(nodes.begin(), nodes.end());

@@ -13,13 +13,8 @@ namespace {
 constexpr std::size_t kRows = 256;  // of one piece of work
 
 Gemm subtract(std::size_t m, std::size_t n, std::size_t k, bool transpose_b) {
-  Gemm shape;
-  shape.transpose_b = transpose_b;
-  shape.m = static_cast<std::int64_t>(m);
-  shape.n = static_cast<std::int64_t>(n);
-  shape.k = static_cast<std::int64_t>(k);
+  Gemm shape = gemm_of(m, n, k, transpose_b, 1);
   shape.alpha = -1;
-  shape.beta = 1;
   return shape;
 }
 

@@ -15,16 +15,6 @@ namespace {
 constexpr std::size_t kBlock = Cholesky::kBlock;  // weights whose slopes are computed together
 constexpr std::size_t kRowsTogether = 64;
 
-Gemm gemm_of(std::size_t m, std::size_t n, std::size_t k, bool transpose_b, float beta) {
-  Gemm shape;
-  shape.transpose_b = transpose_b;
-  shape.m = static_cast<std::int64_t>(m);
-  shape.n = static_cast<std::int64_t>(n);
-  shape.k = static_cast<std::int64_t>(k);
-  shape.beta = beta;
-  return shape;
-}
-
 }  // namespace
 
 ColumnDescent::ColumnDescent(const QuantizedWeights& weights, const ColumnsView& columns, const Kernels& kernels)
@@ -33,7 +23,7 @@ ColumnDescent::ColumnDescent(const QuantizedWeights& weights, const ColumnsView&
   for (std::size_t first = 0; first < weights.columns; first += kBlock) {
     const std::size_t size = std::min(kBlock, weights.columns - first);
     const float* x = columns.inputs + first;
-    Gemm shape = gemm_of(size, size, columns.count, false, 0);
+    Gemm shape = gemm_of(size, size, columns.count, false);
     shape.transpose_a = true;
     grams_.emplace_back(size * size);
     kernels.gemm(shape, x, columns.leading, x, columns.leading, grams_.back().data(), size);
@@ -81,7 +71,7 @@ bool ColumnDescent::sweep(RowRange rows, Integers& integers, std::vector<float>&
   for (std::size_t b = grams_.size(); b-- > 0;) {
     const std::size_t first = b * kBlock, size = std::min(kBlock, k - first);
     const float* x = columns_.inputs + first;
-    kernels_.gemm(gemm_of(rows.count(), size, n, false, 0), rest.data(), n, x, columns_.leading, slopes.data(), size);
+    kernels_.gemm(gemm_of(rows.count(), size, n, false), rest.data(), n, x, columns_.leading, slopes.data(), size);
     std::fill(difference.begin(), difference.end(), 0.0F);
     bool moved = false;
     for (std::size_t r = 0; r < rows.count(); ++r) {

@@ -21,13 +21,8 @@ double mean_squared_error(const QuantizedWeights& weights, const ColumnForm& for
   std::vector<float> values(weights.values.size());
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = weights.dequantize(i / k, solution.integers[i]);
   std::vector<float> rest = form.targets;
-  Gemm shape;
-  shape.transpose_b = true;
-  shape.m = static_cast<std::int64_t>(weights.rows);
-  shape.n = static_cast<std::int64_t>(n);
-  shape.k = static_cast<std::int64_t>(k);
+  Gemm shape = gemm_of(weights.rows, n, k, true, 1);
   shape.alpha = -1;
-  shape.beta = 1;
   kernels.gemm(shape, values.data(), k, form.inputs.data(), k, rest.data(), n);
   for (std::size_t i = 0; i < rest.size() && !solution.bias.empty(); ++i) rest[i] -= solution.bias[i / n];
   return dot_double(rest.data(), rest.data(), rest.size()) / static_cast<double>(rest.size());

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "base/parallel.h"
 #include "finetune/cholesky.h"
 #include "finetune/column_descent.h"
 #include "finetune/column_form.h"
@@ -18,23 +17,11 @@ namespace detent::finetune {
 namespace {
 
 constexpr std::size_t kBlock = Cholesky::kBlock;
-constexpr std::size_t kRowsTogether = 64;
 constexpr double kLeastPivot = 1e-7;  // λ keeps the matrices regular
 
 /// Weights of a block. S is factored anew for each, which takes n³/3, and a block's own matrix 2 n · size² more: both
 /// together are least at n / √6.
 std::size_t block_size(std::size_t n) { return std::max<std::size_t>((2 * n / 5 + kBlock / 2) / kBlock, 1) * kBlock; }
-
-Gemm gemm_of(std::size_t m, std::size_t n, std::size_t k, bool transpose_a, bool transpose_b, float beta = 0) {
-  Gemm shape;
-  shape.transpose_a = transpose_a;
-  shape.transpose_b = transpose_b;
-  shape.m = static_cast<std::int64_t>(m);
-  shape.n = static_cast<std::int64_t>(n);
-  shape.k = static_cast<std::int64_t>(k);
-  shape.beta = beta;
-  return shape;
-}
 
 /// Weights and columns in the order of rounding, the last first; the bias is taken out of the targets.
 struct Problem {
@@ -126,9 +113,9 @@ class Solver {
       const std::size_t last = std::min(first + block_size(n_), k_);
       blocks_.push_back(make_block(first, last, sums, control.threads));
       if (last == k_) break;
-      pieces(n_, control.threads, [&](RowRange r) {  // the lower half is enough
-        kernels_.gemm(gemm_of(r.count(), r.last, last - first, false, true, 1), x(first) + r.first * k_, k_, x(first),
-                      k_, sums.data() + r.first * n_, n_);
+      for_row_pieces(n_, control.threads, [&](RowRange r) {  // the lower half is enough
+        kernels_.gemm(gemm_of(r.count(), r.last, last - first, true, 1), x(first) + r.first * k_, k_, x(first), k_,
+                      sums.data() + r.first * n_, n_);
       });
     }
   }
@@ -148,26 +135,18 @@ class Solver {
  private:
   const float* x(std::size_t j) const noexcept { return p_.inputs.data() + j; }
 
-  template <class Fn>
-  static void pieces(std::size_t rows, std::size_t threads, const Fn& fn) {
-    parallel_for((rows + kRowsTogether - 1) / kRowsTogether, threads, [&](std::size_t piece) {
-      fn(RowRange{piece * kRowsTogether, std::min((piece + 1) * kRowsTogether, rows)});
-    });
-  }
-
   Block make_block(std::size_t first, std::size_t last, const std::vector<float>& sums, std::size_t threads) const {
     const std::size_t size = last - first;
     const Cholesky factor(sums, n_, kernels_, threads, kLeastPivot);
     std::vector<float> through(size * n_);
     std::vector<float> cost(size * size);
-    pieces(size, threads, [&](RowRange r) {
+    for_row_pieces(size, threads, [&](RowRange r) {
       float* part = through.data() + r.first * n_;
       for (std::size_t c = 0; c < n_; ++c) {
         for (std::size_t j = r.first; j < r.last; ++j) through[j * n_ + c] = x(first)[c * k_ + j];
       }
       factor.solve(part, r.count());
-      kernels_.gemm(gemm_of(r.count(), size, n_, false, false), part, n_, x(first), k_, cost.data() + r.first * size,
-                    size);
+      kernels_.gemm(gemm_of(r.count(), size, n_, false), part, n_, x(first), k_, cost.data() + r.first * size, size);
     });
     for (std::size_t i = 0; i < size; ++i) cost[i * size + i] += 1;
     return {first, last, std::move(through), Cholesky(std::move(cost), size, kernels_, 1, kLeastPivot)};
@@ -180,13 +159,13 @@ class Solver {
     for (std::size_t b = blocks_.size(); b-- > 0;) {
       const Block& block = blocks_[b];
       const std::size_t size = block.size();
-      kernels_.gemm(gemm_of(rows.count(), size, n_, false, true), moved.data(), n_, block.through.data(), n_,
-                    sums.data(), size);
+      kernels_.gemm(gemm_of(rows.count(), size, n_, true), moved.data(), n_, block.through.data(), n_, sums.data(),
+                    size);
       block.factor.solve_half(sums.data(), rows.count());
       round_block(rows, block, wanted.data() + block.first, sums.data(), difference.data(),
                   integers.data() + block.first);
-      kernels_.gemm(gemm_of(rows.count(), n_, size, false, true, 1), difference.data(), size, x(block.first), k_,
-                    moved.data(), n_);
+      kernels_.gemm(gemm_of(rows.count(), n_, size, true, 1), difference.data(), size, x(block.first), k_, moved.data(),
+                    n_);
     }
     return integers;
   }
@@ -239,10 +218,9 @@ Solution solve(const QuantizedWeights& weights, const ColumnForm& form, std::spa
   const Problem problem(weights, form, bias, config);
   const Solver solver(problem, kernels, control);
   Integers sorted(weights.values.size());
-  parallel_for((weights.rows + kRowsTogether - 1) / kRowsTogether, control.threads, [&](std::size_t piece) {
+  for_row_pieces(weights.rows, control.threads, [&](RowRange rows) {
     check_stop(control);
-    const std::size_t first = piece * kRowsTogether;
-    solver.solve({first, std::min(first + kRowsTogether, weights.rows)}, config.coordinate_sweeps, sorted);
+    solver.solve(rows, config.coordinate_sweeps, sorted);
   });
   const std::size_t k = weights.columns;
   for (std::size_t m = 0; m < weights.rows; ++m) {

@@ -2,6 +2,7 @@
 // large, and plain calibration must not pay for them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -18,6 +19,16 @@ struct Gemm {
   float alpha = 1;
   float beta = 0;  // 0: what was in C does not matter
 };
+
+inline Gemm gemm_of(std::size_t m, std::size_t n, std::size_t k, bool transpose_b, float beta = 0) noexcept {
+  Gemm shape;
+  shape.transpose_b = transpose_b;
+  shape.m = static_cast<std::int64_t>(m);
+  shape.n = static_cast<std::int64_t>(n);
+  shape.k = static_cast<std::int64_t>(k);
+  shape.beta = beta;
+  return shape;
+}
 
 /// All calls may come from several threads at once and each runs on the calling thread alone, so that a result never
 /// depends on the number of threads. They throw device.

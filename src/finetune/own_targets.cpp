@@ -11,24 +11,7 @@
 namespace detent::finetune {
 namespace {
 
-constexpr std::size_t kRowsTogether = 64;  // of a product's columns, or of weights
-constexpr double kHalf = 64;               // columns for each weight that tell as much as they mislead
-
-/// Calls fn(first, last) for pieces of [0, count).
-template <class Fn>
-void for_pieces(std::size_t count, std::size_t threads, const Fn& fn) {
-  parallel_for((count + kRowsTogether - 1) / kRowsTogether, threads,
-               [&](std::size_t piece) { fn(piece * kRowsTogether, std::min((piece + 1) * kRowsTogether, count)); });
-}
-
-Gemm gemm_of(std::size_t m, std::size_t n, std::size_t k, bool transpose_b) {
-  Gemm shape;
-  shape.transpose_b = transpose_b;
-  shape.m = static_cast<std::int64_t>(m);
-  shape.n = static_cast<std::int64_t>(n);
-  shape.k = static_cast<std::int64_t>(k);
-  return shape;
-}
+constexpr double kHalf = 64;  // columns for each weight that tell as much as they mislead
 
 void convolve(const QuantizedWeights& weights, const LayerGeometry& geometry, const Patches& patches,
               std::span<const float> input, const Kernels& kernels, std::size_t threads, float* out) {
@@ -39,8 +22,8 @@ void convolve(const QuantizedWeights& weights, const LayerGeometry& geometry, co
   const auto ranges = row_ranges(weights.rows, groups, k);
   for (std::size_t at = 0; at < patches.columns();) {
     const std::size_t count = std::min(tile.capacity, positions - at % positions);
-    for_pieces(patches.rows(), threads, [&](std::size_t first, std::size_t last) {
-      patches.gather(input.data(), {first, last}, {at, at + count}, tile, 0);
+    for_row_pieces(patches.rows(), threads, [&](RowRange range) {
+      patches.gather(input.data(), {range.first, range.last}, {at, at + count}, tile, 0);
     });
     float* sample = out + at / positions * weights.rows * positions + at % positions;
     parallel_for(ranges.size(), threads, [&](std::size_t i) {
@@ -91,7 +74,8 @@ void aim(GramForm& form, const QuantizedWeights& weights, std::span<const float>
 void aim(ColumnForm& form, const QuantizedWeights& weights, std::span<const float> bias, bool best_bias,
          const Kernels& kernels, std::size_t threads) {
   const std::size_t k = weights.columns, n = form.columns;
-  for_pieces(weights.rows, threads, [&](std::size_t first, std::size_t last) {
+  for_row_pieces(weights.rows, threads, [&](RowRange range) {
+    const auto [first, last] = range;
     std::vector<double> sums;
     for (std::size_t m = first; m < last; ++m) sums.push_back(sum_double(form.targets.data() + m * n, n));
     kernels.gemm(gemm_of(last - first, n, k, true), weights.values.data() + first * k, k, form.inputs.data(), k,
@@ -129,7 +113,8 @@ std::vector<float> own_outputs(const QuantizedWeights& weights, const LayerGeome
   const std::size_t rows = weights.rows, k = weights.columns;
   std::vector<float> out(patches.columns() * rows);
   if (geometry.kind == LayerKind::product) {
-    for_pieces(patches.columns(), threads, [&](std::size_t first, std::size_t last) {
+    for_row_pieces(patches.columns(), threads, [&](RowRange range) {
+      const auto [first, last] = range;
       kernels.gemm(gemm_of(last - first, rows, k, true), input.data() + first * k, k, weights.values.data(), k,
                    out.data() + first * rows, rows);
     });

@@ -2,11 +2,13 @@
 // eliminated, being the best one for any weights.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "base/parallel.h"
 #include "finetune/kernels.h"
 #include "finetune/problem.h"
 
@@ -21,6 +23,14 @@ struct RowRange {
 /// Rows in pieces that do not depend on the number of threads. Rows are independent problems: each piece can be solved
 /// by itself. A piece is within one group, or is several whole groups.
 std::vector<RowRange> row_ranges(std::size_t rows, std::size_t groups, std::size_t fan_in);
+/// Calls fn(range) for pieces of at most 64 of `rows`, on several threads.
+template <class Fn>
+void for_row_pieces(std::size_t rows, std::size_t threads, const Fn& fn) {
+  constexpr std::size_t kTogether = 64;
+  parallel_for((rows + kTogether - 1) / kTogether, threads, [&](std::size_t piece) {
+    fn(RowRange{piece * kTogether, std::min((piece + 1) * kTogether, rows)});
+  });
+}
 
 /// error(w) = w A wᵀ − 2 w cᵀ + constant, summed over all columns. With σ = sum of x, τ = sum of y, N columns:
 ///   fixed bias b:  A = G           c = C − b σ      constant = |y|² − 2 b τ + N b²
