@@ -20,6 +20,11 @@ using graph::ChannelScaling;
 constexpr float kMigration = 0.75F;
 // Channels and weights below this share of the largest count as that share: they could be larger in other samples.
 constexpr float kFloor = 1.0F / 256;
+// Where no weights set a limit: 4 bits more for a channel. The errors of others are larger then.
+constexpr float kLeastShare = 1.0F / 16;
+// What is left to be cut of values that further samples may bring: a little is better cut than made room for.
+constexpr float kCut = 1.3F;
+constexpr float kMostHeadroom = 4;
 
 std::optional<ChannelScaling::Reader> reader_of(const onnx::Model& model, const graph::Index& index, int position,
                                                 const std::string& value) {
@@ -43,14 +48,57 @@ std::optional<ChannelScaling::Reader> reader_of(const onnx::Model& model, const 
   return ChannelScaling::Reader{position, inputs[1], node.int_or("transB", 0) != 0 ? 1U : 0U};
 }
 
+bool is_marked(const quantization::Placement& placement, const std::string& value) {
+  return std::any_of(placement.marks.begin(), placement.marks.end(), [&](const auto& m) { return m.value == value; });
+}
+
+bool is_private_constant(const onnx::Model& model, const graph::Index& index, const std::string& name) {
+  const int i = index.initializer(name);
+  return i != graph::kNone && index.consumers(name).size() == 1 && !index.is_output(name) && !index.is_captured(name) &&
+         model.graph.initializers[static_cast<std::size_t>(i)].type == onnx::DataType::float32;
+}
+
+// The quantized convolution that a value comes from. Its weights have a scale for each output, so that dividing these
+// by factors changes none of their integers.
+std::optional<ChannelScaling::Maker> maker_of(const onnx::Model& model, const graph::Index& index,
+                                              const quantization::Placement& placement, const std::string& value) {
+  int position = index.producer(value);
+  if (position == graph::kNone) return std::nullopt;
+  const auto* node = &model.graph.nodes[static_cast<std::size_t>(position)];
+  if (node->is("Relu")) {
+    const auto& before = node->inputs()[0];
+    position = index.producer(before);
+    if (position == graph::kNone || index.consumers(before).size() != 1 || index.is_output(before) ||
+        index.is_captured(before) || is_marked(placement, before))
+      return std::nullopt;
+    node = &model.graph.nodes[static_cast<std::size_t>(position)];
+  }
+  const auto& inputs = node->inputs();
+  if (!node->is("Conv") || !placement.selected[static_cast<std::size_t>(position)]) return std::nullopt;
+  const bool has_bias = inputs.size() > 2 && !inputs[2].empty();
+  if (!is_private_constant(model, index, inputs[1]) || (has_bias && !is_private_constant(model, index, inputs[2])))
+    return std::nullopt;
+  const auto mark =
+      std::find_if(placement.marks.begin(), placement.marks.end(), [&](const auto& m) { return m.value == inputs[1]; });
+  if (mark == placement.marks.end() || mark->axis != std::size_t{0}) return std::nullopt;
+  return ChannelScaling::Maker{inputs[1], has_bias ? inputs[2] : ""};
+}
+
 // The scaling of a value, or nothing when a quantized node needs it as it is.
 std::optional<ChannelScaling> scaling_of(const onnx::Model& model, const graph::Index& index,
-                                         const quantization::Placement& placement, const std::string& value) {
-  ChannelScaling scaling{value, true, {}, {}};
+                                         const quantization::Placement& placement, const quantization::Mark& mark) {
+  ChannelScaling scaling{mark.value, true, {}, {}, {}};
   std::int64_t channels = -1;
-  for (const int position : index.consumers(value)) {
+  if (!mark.bypassed) {
+    scaling.maker = maker_of(model, index, placement, mark.value);
+    if (!scaling.maker) return std::nullopt;
+    const int weight = index.initializer(scaling.maker->weight);
+    channels = model.graph.initializers[static_cast<std::size_t>(weight)].dims[0];
+    scaling.last_axis = false;
+  }
+  for (const int position : index.consumers(mark.value)) {
     if (!placement.selected[static_cast<std::size_t>(position)]) continue;
-    auto reader = reader_of(model, index, position, value);
+    auto reader = reader_of(model, index, position, mark.value);
     if (!reader) return std::nullopt;
     const auto& weight = model.graph.initializers[static_cast<std::size_t>(index.initializer(reader->weight))];
     const bool last_axis = !model.graph.nodes[static_cast<std::size_t>(position)].is("Conv");
@@ -60,7 +108,7 @@ std::optional<ChannelScaling> scaling_of(const onnx::Model& model, const graph::
     scaling.last_axis = last_axis;
     scaling.readers.push_back(std::move(*reader));
   }
-  if (scaling.readers.empty() || channels < 2) return std::nullopt;
+  if ((scaling.readers.empty() && !scaling.maker) || channels < 2) return std::nullopt;
   return scaling;
 }
 
@@ -99,15 +147,13 @@ quantization::ValueParams weight_rounding(const onnx::Tensor& weight, const quan
 
 void ChannelExtremes::add(std::span<const float> values, std::span<const std::int64_t> shape, bool last_axis) {
   if (shape.empty() || (!last_axis && shape.size() < 2)) throw bad_input("a value without channels");
-  const auto channels = static_cast<std::size_t>(last_axis ? shape.back() : shape[1]);
-  if (low.empty()) {
-    low.assign(channels, 0);
-    high.assign(channels, 0);
-  }
-  if (channels != low.size()) throw bad_input(fmt::format("a value of {} channels has {} now", low.size(), channels));
+  const auto count = static_cast<std::size_t>(last_axis ? shape.back() : shape[1]);
+  if (samples_ == 0) halves_.fill({std::vector<float>(count), std::vector<float>(count)});
+  if (count != channels()) throw bad_input(fmt::format("a value of {} channels has {} now", channels(), count));
+  auto& [low, high] = halves_[samples_++ % 2];
   std::size_t run = 1;
   for (std::size_t d = 2; !last_axis && d < shape.size(); ++d) run *= static_cast<std::size_t>(shape[d]);
-  for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % channels) {
+  for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % count) {
     for (const float value : values.subspan(at, run)) {
       low[c] = std::min(low[c], value);
       high[c] = std::max(high[c], value);
@@ -115,33 +161,59 @@ void ChannelExtremes::add(std::span<const float> values, std::span<const std::in
   }
 }
 
-float ChannelExtremes::magnitude(std::size_t channel) const noexcept { return std::max(high[channel], -low[channel]); }
-
 double ChannelExtremes::unevenness() const {
   double sum = 0, largest = 0;
-  for (std::size_t c = 0; c < low.size(); ++c) {
+  for (std::size_t c = 0; c < channels(); ++c) {
     sum += magnitude(c);
     largest = std::max<double>(largest, magnitude(c));
   }
-  return sum > 0 ? largest * static_cast<double>(low.size()) / sum : 1;
+  return sum > 0 ? largest * static_cast<double>(channels()) / sum : 1;
+}
+
+float ChannelExtremes::headroom() const {
+  if (samples_ < 2) return kMostHeadroom;
+  double growth = 0;
+  std::size_t counted = 0;
+  for (const auto& [low, high] : halves_) {
+    for (std::size_t c = 0; c < channels(); ++c) {
+      const double half = std::max(high[c], -low[c]), all = magnitude(c);
+      if (all == 0) continue;
+      growth += half > 0 ? std::min<double>(std::log(all / half), std::log(kMostHeadroom)) : std::log(kMostHeadroom);
+      ++counted;
+    }
+  }
+  if (counted == 0) return 1;
+  const auto reach = static_cast<float>(std::exp(2 * growth / static_cast<double>(counted)));
+  return std::clamp(reach / kCut, 1.0F, kMostHeadroom);
 }
 
 std::vector<ChannelScaling> equalizable(const onnx::Model& model, const graph::Index& index,
                                         const quantization::Placement& placement) {
   std::vector<ChannelScaling> found;
   for (const auto& mark : placement.marks) {
-    if (mark.is_constant || !mark.bypassed || mark.shares || placement.fixed_ranges.contains(mark.value)) continue;
+    if (mark.is_constant || mark.shares || placement.fixed_ranges.contains(mark.value)) continue;
     const bool is_shared = std::any_of(placement.marks.begin(), placement.marks.end(),
                                        [&](const auto& other) { return other.shares == mark.value; });
     if (is_shared) continue;
-    if (auto scaling = scaling_of(model, index, placement, mark.value)) found.push_back(std::move(*scaling));
+    if (auto scaling = scaling_of(model, index, placement, mark)) found.push_back(std::move(*scaling));
   }
   return found;
 }
 
 std::vector<float> equalizing_factors(const onnx::Model& model, const graph::Index& index,
-                                      const ChannelScaling& scaling, const ChannelExtremes& extremes) {
-  std::vector<float> magnitudes(extremes.low.size());
+                                      const ChannelScaling& scaling, const ChannelExtremes& extremes,
+                                      const calibration::Range& range) {
+  std::vector<float> factors(extremes.channels());
+  if (scaling.readers.empty()) {
+    const float headroom = extremes.headroom();
+    for (std::size_t c = 0; c < factors.size(); ++c) {
+      const float below = range.min < 0 ? extremes.low(c) / range.min : 0;
+      const float above = range.max > 0 ? extremes.high(c) / range.max : 0;
+      factors[c] = std::clamp(headroom * std::max(below, above), kLeastShare, 1.0F);
+    }
+    return factors;
+  }
+  std::vector<float> magnitudes(factors.size());
   for (std::size_t c = 0; c < magnitudes.size(); ++c) magnitudes[c] = extremes.magnitude(c);
   magnitudes = raised_to_floor(std::move(magnitudes));
   const auto weights = raised_to_floor(weight_magnitudes(model, index, scaling));
@@ -151,18 +223,20 @@ std::vector<float> equalizing_factors(const onnx::Model& model, const graph::Ind
     logs[c] = kMigration * std::log(magnitudes[c]) - (1 - kMigration) * std::log(weights.at(c));
     mean += logs[c] / static_cast<double>(logs.size());
   }
-  std::vector<float> factors(logs.size());
   for (std::size_t c = 0; c < logs.size(); ++c) factors[c] = static_cast<float>(std::exp(logs[c] - mean));
   return factors;
 }
 
-calibration::Range scaled_range(const ChannelScaling& scaling, const ChannelExtremes& extremes) {
-  calibration::Range range{0, 0};
-  for (std::size_t c = 0; c < extremes.low.size(); ++c) {
-    range.min = std::min(range.min, extremes.low[c] / scaling.factors.at(c));
-    range.max = std::max(range.max, extremes.high[c] / scaling.factors[c]);
+calibration::Range scaled_range(const ChannelScaling& scaling, const ChannelExtremes& extremes,
+                                const calibration::Range& range) {
+  if (scaling.readers.empty()) return range;
+  const float headroom = extremes.headroom();
+  calibration::Range scaled{0, 0};
+  for (std::size_t c = 0; c < extremes.channels(); ++c) {
+    scaled.min = std::min(scaled.min, headroom * extremes.low(c) / scaling.factors.at(c));
+    scaled.max = std::max(scaled.max, headroom * extremes.high(c) / scaling.factors[c]);
   }
-  return range;
+  return scaled;
 }
 
 Roundings scaled_roundings(const onnx::Model& model, const graph::Index& index,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,15 +53,22 @@ struct ChannelScaling {
     std::string weight;    // float32; no other node reads it
     std::size_t axis = 0;  // of the weight, along the channels of the value
   };
+  /// Constants of the convolution that the value comes from, by way of a Relu at most; float32, read by nobody else.
+  struct Maker {
+    std::string weight;
+    std::string bias;  // empty: none
+  };
   std::string value;
   bool last_axis = true;  // channels along the last axis of the value; else along the second of a convolution's input
-  std::vector<float> factors;
+  std::vector<float> factors;  // above 0
   std::vector<Reader> readers;
+  std::optional<Maker> maker;
 };
 
-/// The readers take value / factors, and their weights are multiplied by them. The division becomes part of a
-/// LayerNormalization's own constants where the value has no other readers, else a Mul before them.
-/// Gives back the name of each scaled value.
+/// The readers take value / factors, and their weights are multiplied by them. The division becomes part of the maker's
+/// constants, and what else reads the value gets it as it was by a Mul; without a maker it becomes part of a
+/// LayerNormalization's constants where the value has no other readers, else a Mul before the readers.
+/// Gives back the name of each scaled value, a new one.
 std::vector<std::string> scale_channels(onnx::Model& model, ValueTypes& types,
                                         const std::vector<ChannelScaling>& scalings, const Store& store);
 /// A weight's elements times the factor of their index along an axis.

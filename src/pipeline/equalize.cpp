@@ -1,8 +1,11 @@
 #include "pipeline/equalize.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "accuracy/equalization.h"
 #include "graph/index.h"
@@ -15,7 +18,10 @@ using accuracy::ChannelExtremes;
 using graph::ChannelScaling;
 
 constexpr std::size_t kMostJudging = 4;  // samples
-constexpr std::size_t kRunsPerSample = 2;
+// Inferences for each sample that looking for harmful values may take, and the same for what can be done about them.
+constexpr double kLookingRunsPerSample = 1;
+constexpr double kTryingRunsPerSample = 1.5;
+constexpr std::ptrdiff_t kLeastRuns = 16;
 constexpr double kUneven = 2;         // below, there is nothing to gain
 constexpr double kWorthDoing = 0.01;  // share of the error of all candidates
 constexpr double kImprovement = 0.5;
@@ -23,10 +29,17 @@ constexpr double kImprovement = 0.5;
 struct Candidate {
   ChannelScaling scaling;
   ChannelExtremes extremes;
-  calibration::Range range;                // of the scaled value
-  std::vector<accuracy::Roundings> plain;  // by each of the ranges
+  calibration::Range range;  // as it is
+  calibration::Range scaled_range;
+  double unevenness = 1;
+  double error = 0;                        // as it is
+  std::vector<accuracy::Roundings> plain;  // by each of the ranges that says something new, its own first
   accuracy::Roundings scaled;
   const accuracy::Roundings* best_plain = nullptr;
+
+  bool is_between_products() const { return scaling.maker && !scaling.readers.empty(); }
+  /// Nothing but its own rounding gets better: other ranges have nothing to say.
+  bool keeps_range() const { return scaling.readers.empty(); }
 };
 
 class Equalizer {
@@ -43,13 +56,18 @@ class Equalizer {
 
   Equalization run() {
     for (auto& scaling : accuracy::equalizable(prepared_.model, index_, placement_)) {
-      if (params_.contains(scaling.value)) candidates_.push_back({std::move(scaling), {}, {}, {}, {}, nullptr});
+      const auto range = options_.ranges.front().find(scaling.value);
+      if (!params_.contains(scaling.value) || range == options_.ranges.front().end()) continue;
+      Candidate candidate;
+      candidate.scaling = std::move(scaling);
+      candidate.range = range->second;
+      candidates_.push_back(std::move(candidate));
     }
     if (candidates_.empty()) return {};
     watch();
     keep_uneven();
-    if (candidates_.empty()) return {};
-    measure();
+    keep_harmful();
+    keep_improved();
     if (candidates_.empty() || !is_better_together()) return {};
     return rewrite();
   }
@@ -71,21 +89,33 @@ class Equalizer {
     runner_.run(placement_, tapped, {}, options_.samples, add);
   }
 
-  // Those with the most uneven channels, as many as the inferences allow.
+  // Those with the most uneven channels, as many as the inferences allow; first those that no product makes for
+  // another, whose weights have less to give.
   void keep_uneven() {
-    std::erase_if(candidates_,
-                  [](const auto& c) { return c.extremes.low.empty() || c.extremes.unevenness() < kUneven; });
-    const std::size_t most = std::max<std::size_t>(kRunsPerSample * options_.samples / (options_.ranges.size() + 1), 4);
-    if (candidates_.size() > most) {
-      std::stable_sort(candidates_.begin(), candidates_.end(),
-                       [](const auto& a, const auto& b) { return a.extremes.unevenness() > b.extremes.unevenness(); });
-      candidates_.resize(most);
+    std::erase_if(candidates_, [](const auto& c) { return c.extremes.channels() == 0; });
+    for (auto& candidate : candidates_) {
+      candidate.scaling.factors =
+          accuracy::equalizing_factors(prepared_.model, index_, candidate.scaling, candidate.extremes, candidate.range);
+      candidate.unevenness =
+          candidate.keeps_range() ? 1 / root_mean_square(candidate.scaling.factors) : candidate.extremes.unevenness();
     }
-    for (const auto& ranges : options_.ranges) {
-      const auto params = options_.params_of(placement_, ranges);
-      for (auto& candidate : candidates_) add_plain(candidate, params);
-    }
-    for (auto& candidate : candidates_) make_scaled(candidate);
+    std::erase_if(candidates_, [](const auto& c) { return c.unevenness < kUneven; });
+    std::stable_sort(candidates_.begin(), candidates_.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.is_between_products(), -a.unevenness) < std::pair(b.is_between_products(), -b.unevenness);
+    });
+    const auto most = allowed_runs(kLookingRunsPerSample);
+    if (std::ssize(candidates_) > most) candidates_.erase(candidates_.begin() + most, candidates_.end());
+    for (auto& candidate : candidates_) add_plain(candidate, params_);
+  }
+
+  std::ptrdiff_t allowed_runs(double runs_per_sample) const {
+    return std::max(static_cast<std::ptrdiff_t>(runs_per_sample * static_cast<double>(options_.samples)), kLeastRuns);
+  }
+
+  static double root_mean_square(const std::vector<float>& values) {
+    double sum = 0;
+    for (const float v : values) sum += static_cast<double>(v) * v;
+    return std::sqrt(sum / static_cast<double>(values.size()));
   }
 
   // Ranges that give the same integers as one before are no news.
@@ -105,42 +135,61 @@ class Equalizer {
   }
 
   void make_scaled(Candidate& candidate) {
-    auto& scaling = candidate.scaling;
-    scaling.factors = accuracy::equalizing_factors(prepared_.model, index_, scaling, candidate.extremes);
-    candidate.range = accuracy::scaled_range(scaling, candidate.extremes);
-    const auto params = options_.params_of(placement_, {{scaling.value, candidate.range}});
+    const auto& scaling = candidate.scaling;
+    candidate.scaled_range = accuracy::scaled_range(scaling, candidate.extremes, candidate.range);
+    const auto params = options_.params_of(placement_, {{scaling.value, candidate.scaled_range}});
     candidate.scaled = accuracy::scaled_roundings(prepared_.model, index_, placement_, scaling,
                                                   params.at(scaling.value), options_.config);
   }
 
-  // Keeps those whose error at the model's results falls far enough.
-  void measure() {
+  // Keeps those whose error at the model's results is worth something, the worst first, as many as the inferences
+  // allow.
+  void keep_harmful() {
+    if (candidates_.empty()) return;
+    std::vector<accuracy::Trial> trials;
+    for (const auto& candidate : candidates_) trials.push_back(accuracy::trial_of(candidate.plain.front()));
+    const auto results = run(trials, samples_for(kLookingRunsPerSample, trials.size()));
+    double all = 0;
+    for (std::size_t i = 0; i < results.size(); ++i) all += candidates_[i].error = results[i];
+    std::erase_if(candidates_, [&](const auto& c) { return c.error < std::max(kNoHarm, kWorthDoing * all); });
+    std::stable_sort(candidates_.begin(), candidates_.end(),
+                     [](const auto& a, const auto& b) { return a.error > b.error; });
+    std::ptrdiff_t runs = 0;
+    const auto most = allowed_runs(kTryingRunsPerSample);
+    const auto is_too_much = [&](const auto& candidate) {
+      runs += candidate.keeps_range() ? 1 : std::ssize(options_.ranges);
+      return runs > most;
+    };
+    candidates_.erase(std::find_if(candidates_.begin(), candidates_.end(), is_too_much), candidates_.end());
+    for (std::size_t i = 1; i < options_.ranges.size(); ++i) {
+      const auto params = options_.params_of(placement_, options_.ranges[i]);
+      for (auto& candidate : candidates_) {
+        if (!candidate.keeps_range()) add_plain(candidate, params);
+      }
+    }
+    for (auto& candidate : candidates_) make_scaled(candidate);
+  }
+
+  // Keeps those whose error falls far enough below that with the best of the ranges.
+  void keep_improved() {
+    if (candidates_.empty()) return;
     std::vector<accuracy::Trial> trials;
     for (const auto& candidate : candidates_) {
       for (const auto& plain : candidate.plain) trials.push_back(accuracy::trial_of(plain));
       trials.push_back(accuracy::trial_of(candidate.scaled));
     }
-    const auto results = run(trials, kRunsPerSample * options_.samples / (trials.size() + 1));
-    std::vector<EqualizedValue> errors;
-    std::size_t at = 0;
-    double all = 0;
-    for (auto& candidate : candidates_) {
-      std::size_t best = at;
-      for (std::size_t i = at; i < at + candidate.plain.size(); ++i) {
-        if (results[i] < results[best]) best = i;
-      }
-      candidate.best_plain = &candidate.plain[best - at];
-      at += candidate.plain.size();
-      errors.push_back({candidate.scaling.value, results[best], results[at++]});
-      all += results[best];
-    }
+    const auto results = run(trials, samples_for(kTryingRunsPerSample, trials.size()));
     std::vector<Candidate> kept;
-    for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      if (errors[i].error_before < std::max(kNoHarm, kWorthDoing * all) ||
-          errors[i].error_after > kImprovement * errors[i].error_before)
-        continue;
-      done_.values.push_back(errors[i]);
-      kept.push_back(std::move(candidates_[i]));
+    std::size_t at = 0;
+    for (auto& candidate : candidates_) {
+      const auto first = results.begin() + static_cast<std::ptrdiff_t>(at);
+      const auto scaled = first + std::ssize(candidate.plain);
+      const auto best = std::min_element(first, scaled);
+      at += candidate.plain.size() + 1;
+      if (*scaled > kImprovement * *best) continue;
+      candidate.best_plain = &candidate.plain[static_cast<std::size_t>(best - first)];
+      done_.values.push_back({candidate.scaling.value, *best, *scaled});
+      kept.push_back(std::move(candidate));
     }
     candidates_ = std::move(kept);
   }
@@ -154,6 +203,11 @@ class Equalizer {
     }
     const auto results = run(trials, options_.samples / 8);
     return results[1] < kImprovement * results[0];
+  }
+
+  // Beside the trials, the float model runs on each sample.
+  std::size_t samples_for(double runs_per_sample, std::size_t trials) const {
+    return static_cast<std::size_t>(allowed_runs(runs_per_sample)) / (trials + 1);
   }
 
   std::vector<double> run(const std::vector<accuracy::Trial>& trials, std::size_t samples) {
@@ -170,9 +224,11 @@ class Equalizer {
   Equalization rewrite() {
     std::vector<ChannelScaling> scalings;
     for (auto& candidate : candidates_) scalings.push_back(std::move(candidate.scaling));
-    const auto scaled =
+    const auto names =
         graph::scale_channels(prepared_.model, prepared_.types, scalings, file_store(options_.weights, "equalized"));
-    for (std::size_t i = 0; i < scaled.size(); ++i) done_.ranges[scaled[i]] = candidates_[i].range;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      done_.scaled.push_back({names[i], candidates_[i].scaled_range, scalings[i].readers.empty()});
+    }
     return std::move(done_);
   }
 

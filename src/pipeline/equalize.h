@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <stop_token>
+#include <string>
 #include <vector>
 
 #include "detent/progress.h"
@@ -32,15 +33,21 @@ struct EqualizeOptions {
   std::stop_token stop = {};
 };
 
-struct Equalization {
-  std::vector<EqualizedValue> values;
-  /// Of the values that the products read now.
-  calibration::Ranges ranges;
+struct ScaledValue {
+  std::string name;  // in the rewritten model
+  calibration::Range range;
+  bool range_is_kept = false;  // it is the one that the value had
 };
 
-/// Looks at the channels of the values that products with constant weights read, runs the model with each of them and
-/// those weights rounded, both as they are, with the best of the ranges, and with channels made alike, and rewrites the
-/// model where that takes away half of an error that matters. Takes at most three inferences for each sample.
+struct Equalization {
+  std::vector<EqualizedValue> values;
+  std::vector<ScaledValue> scaled;  // for each of them
+};
+
+/// Looks at the channels of the values that accuracy::equalizable() lists, runs the model with each of them and the
+/// weights that read it rounded, both as they are, with the best of the ranges, and with channels made alike, and
+/// rewrites the model where that takes away half of an error that matters. Takes at most three inferences for each
+/// sample.
 Equalization equalize(Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                       data::SampleSource& source, const EqualizeOptions& options);
 

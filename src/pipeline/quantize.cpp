@@ -299,12 +299,12 @@ class Run {
     if (done.values.empty()) return;
     placement_ = pipeline::place(prepared_, options_.config);
     extremes_ = quantization::scan_weights(prepared_.model, placement_, options_.allow_nonfinite);
-    for (const auto& [value, range] : done.ranges) {
-      ranges[value] = range;
-      range_sources_[value] = calibration::method_name(CalibrationMethod::minmax);
-      for (auto& [method, other] : other_ranges_) other.erase(value);
-      wide_ranges_.erase(value);
-      report_.statistics.tensors.erase(value);  // of the value as it was
+    for (std::size_t i = 0; i < done.scaled.size(); ++i) {
+      const auto& [name, range, is_kept] = done.scaled[i];
+      const auto source = range_sources_.find(done.values[i].value);
+      ranges[name] = range;
+      if (!is_kept) range_sources_[name] = calibration::method_name(CalibrationMethod::minmax);
+      if (is_kept && source != range_sources_.end()) range_sources_[name] = source->second;
     }
     equalized_ = std::move(done.values);
   }

@@ -12,6 +12,7 @@
 #include "graph/index.h"
 #include "graph/rewrite.h"
 #include "onnx/nibbles.h"
+#include "quantize/barriers.h"
 
 namespace detent::quantization {
 namespace {
@@ -285,6 +286,7 @@ void Inserter::assemble() {
 void insert(onnx::Model& model, const Placement& placement, const Params& params, const QuantConfig& config,
             std::vector<std::string>& notes) {
   Inserter(model, placement, params, config, notes).run();
+  if (config.preset == Preset::balanced) add_barriers(model);
 }
 
 }  // namespace detent::quantization

@@ -2,6 +2,7 @@
 
 import graphs
 import numpy as np
+import onnxruntime as ort
 import pytest
 import support
 from support import Path, Sample
@@ -37,6 +38,30 @@ def gated() -> onnx.ModelProto:
     x = b.add("Sigmoid", b.add("Conv", "x", b.weight("w1", 16, 3, 3, 3, scale=0.3), name="first"))
     x = b.add("Mul", x, b.constant("width", width), name="gate")
     return b.model({"x": (FLOAT, [1, 3, 10, 10])}, [b.add("Conv", x, b.constant("w2", second), name="second")])
+
+
+def spectrum() -> onnx.ModelProto:
+    """Two results of a convolution are 60 times as large as the others, and what reads them takes as much of each."""
+    b = graphs.Builder(26)
+    first, gains = b.rng.normal(0, 0.3, (16, 3, 3, 3)), np.full((16, 1, 1), 60.0)
+    first[[2, 9]] *= 60
+    gains[[2, 9]] = 1
+    x = b.add("Conv", "x", b.constant("w1", first), b.weight("b1", 16), name="first")
+    x = b.add("Tanh", b.add("Mul", x, b.constant("gains", gains / 60)))
+    return b.model({"x": (FLOAT, [1, 3, 10, 10])}, [b.add("Conv", x, b.weight("w2", 8, 16, 1, 1), name="second")])
+
+
+def rectified(more: bool = False) -> onnx.ModelProto:
+    """The same between two convolutions with a Relu, of which the second makes up for it."""
+    b = graphs.Builder(27)
+    first, second = b.rng.normal(0, 0.3, (16, 3, 3, 3)), b.rng.normal(0, 0.2, (8, 16, 1, 1))
+    first[[2, 9]] *= 60
+    second[:, [2, 9]] /= 60
+    x = b.add("Relu", b.add("Conv", "x", b.constant("w1", first), b.weight("b1", 16), name="first"), name="relu")
+    x = b.add("Conv", x, b.constant("w2", second), name="second")
+    if more:
+        x = b.add("Conv", x, b.weight("w3", 4, 8, 1, 1), name="third")
+    return b.model({"x": (FLOAT, [1, 3, 10, 10])}, [x])
 
 
 def samples_of(shape: list[int], count: int = 16) -> list[Sample]:
@@ -89,9 +114,48 @@ def test_channels_of_convolutions(tmp_path: Path) -> None:
     assert sqnr(model, tmp_path / "q.onnx", samples) > sqnr(model, tmp_path / "off.onnx", samples) + 3
 
 
+def test_results_of_convolutions(tmp_path: Path) -> None:
+    samples = samples_of([1, 3, 10, 10])
+    model, data = saved(tmp_path, spectrum(), samples)
+    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED)
+    support.quantize(model, tmp_path / "off.onnx", data, *BALANCED, "--equalize", "off")
+    assert [e["value"] for e in report["accuracy"]["equalized"]] == ["first.out"]
+    assert report["activations"]["first.out_equalized"]["method"] == "mse", "its range is what it was"
+    assert report["accuracy"]["integer_macs"] == 1
+    assert sqnr(model, tmp_path / "q.onnx", samples) > sqnr(model, tmp_path / "off.onnx", samples) + 6
+    readers = {node.input[0]: node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
+    assert readers["first.out"] == "Mul", "whoever reads the value finds it under its name"
+
+
+def test_channels_between_convolutions(tmp_path: Path) -> None:
+    samples = samples_of([1, 3, 10, 10])
+    model, data = saved(tmp_path, rectified(), samples)
+    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED)
+    support.quantize(model, tmp_path / "off.onnx", data, *BALANCED, "--equalize", "off")
+    assert [e["value"] for e in report["accuracy"]["equalized"]] == ["relu.out"]
+    assert "Mul" not in {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
+    assert sqnr(model, tmp_path / "q.onnx", samples) > sqnr(model, tmp_path / "off.onnx", samples) + 6
+
+
+def test_float_weights_stay_float_in_the_runtime(tmp_path: Path) -> None:
+    """ONNX Runtime rounds weights between two quantized values by one scale for all, if it may."""
+    samples = samples_of([1, 3, 10, 10])
+    model, data = saved(tmp_path, rectified(more=True), samples)
+    options = [*BALANCED, "--sensitivity", "off"]
+    support.quantize(model, tmp_path / "q.onnx", data, *options, "--exclude-nodes", "second")
+    assert any(node.op_type == "Max" for node in onnx.load(tmp_path / "q.onnx").graph.node)
+    deployed = support.outputs(support.check_model(tmp_path / "q.onnx"), samples)
+    plain = ort.SessionOptions()
+    plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    written = support.outputs(ort.InferenceSession(tmp_path / "q.onnx", plain), samples)
+    assert support.sqnr(written, deployed) > 40
+
+
 @pytest.mark.parametrize("options", [["--segments", 2, "--memory-level", 2], ["--workers", 2]], ids=str)
-def test_budgets_change_nothing(tmp_path: Path, options: list[object]) -> None:
-    model, data = saved(tmp_path, normalized(residual=True), samples_of([4, 32]))
+@pytest.mark.parametrize("kind", ["product", "convolution"])
+def test_budgets_change_nothing(tmp_path: Path, kind: str, options: list[object]) -> None:
+    network, shape = (normalized(residual=True), [4, 32]) if kind == "product" else (spectrum(), [1, 3, 10, 10])
+    model, data = saved(tmp_path, network, samples_of(shape))
     support.quantize(model, tmp_path / "one.onnx", data, *BALANCED)
     support.quantize(model, tmp_path / "other.onnx", data, *BALANCED, *options)
     assert support.sha256(tmp_path / "one.onnx") == support.sha256(tmp_path / "other.onnx")

@@ -256,5 +256,49 @@ TEST(FoldBatchNorm, KeepsItsNamesApart) {
   EXPECT_EQ(model.graph.nodes[0].inputs()[1], "ConvBnFusion_W_w_1");
 }
 
+Model scalable(std::vector<Node> readers, std::vector<onnx::ValueInfo> outputs) {
+  std::vector<Node> nodes{{"Conv", "made", {"x", "w", "b"}, {"c"}}, {"Relu", "r", {"c"}, {"v"}}};
+  for (auto& node : readers) nodes.push_back(std::move(node));
+  return make_model(std::move(nodes),
+                    {floats("w", {2, 1, 1, 1}, {8, 3}), floats("b", {2}, {4, 5}), floats("u", {1, 2, 1, 1}, {1, 1})},
+                    17, {value("x", {1, 1, 2, 2})}, std::move(outputs));
+}
+
+ChannelScaling scaling_of_v(std::vector<ChannelScaling::Reader> readers) {
+  ChannelScaling scaling;
+  scaling.value = "v";
+  scaling.last_axis = false;
+  scaling.factors = {4, 0.5F};
+  scaling.readers = std::move(readers);
+  scaling.maker = ChannelScaling::Maker{"w", "b"};
+  return scaling;
+}
+
+TEST(ScaleChannels, ByTheirMakerForTheNextConvolution) {
+  Model model = scalable({{"Conv", "next", {"v", "u"}, {"y"}}}, {value("y")});
+  ValueTypes types;
+  const auto names = scale_channels(model, types, {scaling_of_v({{2, "u", 1}})}, keep);
+  EXPECT_EQ(names, (Names{"v_equalized"}));
+  EXPECT_EQ(op_types(model), (Names{"Conv", "Relu", "Conv"})) << "nobody else reads it";
+  EXPECT_EQ(elements<float>(initializer(model, "w")), (Floats{2, 6}));
+  EXPECT_EQ(elements<float>(initializer(model, "b")), (Floats{1, 10}));
+  EXPECT_EQ(elements<float>(initializer(model, "u")), (Floats{4, 0.5F}));
+  EXPECT_EQ(model.graph.nodes[1].outputs()[0], "v_equalized");
+  EXPECT_EQ(model.graph.nodes[2].inputs()[0], "v_equalized");
+}
+
+TEST(ScaleChannels, OthersGetTheValueUnderItsName) {
+  Model model = scalable({{"Tanh", "t", {"v"}, {"y"}}}, {value("y"), value("v")});
+  ValueTypes types;
+  scale_channels(model, types, {scaling_of_v({})}, keep);
+  EXPECT_EQ(op_types(model), (Names{"Conv", "Relu", "Mul", "Tanh"}));
+  const auto& mul = model.graph.nodes[2];
+  EXPECT_EQ(mul.inputs()[0], "v_equalized");
+  EXPECT_EQ(mul.outputs()[0], "v");
+  EXPECT_EQ(elements<float>(initializer(model, mul.inputs()[1])), (Floats{4, 0.5F}));
+  EXPECT_EQ(initializer(model, mul.inputs()[1]).dims, (std::vector<std::int64_t>{2, 1, 1}));
+  EXPECT_EQ(model.graph.nodes[3].inputs()[0], "v");
+}
+
 }  // namespace
 }  // namespace detent::graph::test
