@@ -163,8 +163,8 @@ struct FinetuneConfig {
   /// columns go by falling diagonal.
   double damping = 0.01;
   bool activation_order = true;
-  /// Sweeps of exact coordinate descent over all integers after any of the methods.
-  std::size_t coordinate_sweeps = 2;
+  /// Sweeps of exact coordinate descent over all integers after the method; gptq 0, the others 2.
+  std::optional<std::size_t> coordinate_sweeps;
   std::uint64_t seed = 1705472343;
   /// Samples that are read ahead while a mini-batch is worked on, each by a thread of its own; the result is the same
   /// for any number.

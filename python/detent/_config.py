@@ -96,7 +96,7 @@ class _Tuning(_Options):
     only_heaviest_layer: bool = False
     update_bias: bool = False  #: the bias is solved for as well
     drop_ratio: float = 1.0  #: share of input elements that come from the quantized model
-    coordinate_sweeps: int = 2  #: of exact coordinate descent after the method
+    coordinate_sweeps: int | None = None  #: of exact coordinate descent after the method; gptq 0, others 2
     seed: int = 1705472343
 
 

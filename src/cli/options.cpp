@@ -315,7 +315,7 @@ void add_finetune(CLI::App& command, FinetuneConfig& config) {
   number("--damping", config.damping, "D",
          "gptq: share of the mean diagonal added to it, up to ten times as much for few columns (default 0.01)");
   number("--coordinate-sweeps", config.coordinate_sweeps, "N",
-         "sweeps of exact coordinate descent after any method, Gram form (default 2)");
+         "sweeps of exact coordinate descent after the method (default: gptq 0, others 2)");
   number("--num-workers", config.num_workers, "N",
          "samples read ahead from the spool while a mini-batch is worked on (default 0)");
   command.add_flag("--pin-memory", config.pin_memory, "for copies to a GPU, which always do so; refused on the CPU")

@@ -71,7 +71,7 @@ Integers GramMethodsOnDevices::better_rows(const FinetuneConfig& config, Integer
 }
 
 Integers GramMethodsOnDevices::coordinate_descent(const FinetuneConfig& config, Integers start) {
-  if (config.coordinate_sweeps == 0 || form_.columns == 0) return start;
+  if (finetune::coordinate_sweeps(config) == 0 || form_.columns == 0) return start;
   prepare(config);
   Integers result(start.size());
   for_each_device(rows_.size(), [&](std::size_t i) {
@@ -85,7 +85,7 @@ Integers GramMethodsOnDevices::coordinate_descent(const FinetuneConfig& config, 
     const auto one = rows.array<float>(rows.count());
     upload<float>(stream, one, ones);
     const auto residual = rows.array<float>(rows.values());
-    for (std::size_t sweep = 0; sweep < config.coordinate_sweeps; ++sweep) {
+    for (std::size_t sweep = 0; sweep < finetune::coordinate_sweeps(config); ++sweep) {
       finetune::check_stop(control_);
       const double values = static_cast<double>(rows.values());
       const DeviceAmount amount{sizeof(float) * (2 * k * k + 6 * rows.values()), 4 * values * static_cast<double>(k)};

@@ -104,17 +104,26 @@ std::size_t GramSumsOnDevice::checked(const Shape& shape, std::size_t inputs, st
   return patches.columns();
 }
 
-void GramSumsOnDevice::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
+// Sums with no targets are those with targets that are 0.
+std::span<const float> GramSumsOnDevice::or_zeros(const Shape& shape, std::span<const float> target) {
+  if (!target.empty()) return target;
+  zeros_.resize(Patches(geometry_, shape).columns() * outputs_);
+  return zeros_;
+}
+
+void GramSumsOnDevice::add(const Shape& input_shape, std::span<const float> input, std::span<const float> given) {
   device_.current();
+  const std::span<const float> target = or_zeros(input_shape, given);
   const std::size_t columns = checked(input_shape, input.size(), target.size());
   const float* const at = staging_.put(std::array{input, target});
   device_.clock().queued(device_.stream(), DeviceLane::compute, "sums over samples", amount(columns),
                          [&] { fill(input_shape, at, at + input.size(), nullptr, columns); });
 }
 
-void GramSumsOnDevice::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
+void GramSumsOnDevice::add(const Shape& input_shape, std::span<const float> input, std::span<const float> given,
                            std::span<const std::size_t> columns) {
   device_.current();
+  const std::span<const float> target = or_zeros(input_shape, given);
   checked(input_shape, input.size(), target.size());
   // Numbers travel beside the sample, as bits.
   std::vector<float> drawn(columns.size());

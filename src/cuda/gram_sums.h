@@ -24,6 +24,7 @@ class GramSumsOnDevice final : public finetune::GramSums {
  private:
   struct Products;
 
+  std::span<const float> or_zeros(const finetune::Shape& shape, std::span<const float> target);
   /// All columns of a sample that has so many.
   std::size_t checked(const finetune::Shape& shape, std::size_t inputs, std::size_t targets) const;
   /// `columns` of a sample: the first, or those drawn.
@@ -42,6 +43,7 @@ class GramSumsOnDevice final : public finetune::GramSums {
   DeviceArray<float> inputs_, targets_;  // tiles
   DeviceArray<float> gram_, cross_;
   DeviceArray<double> input_sum_, target_sum_, target_norm_;
+  std::vector<float> zeros_;  // targets where there are none
   Staging staging_;
   std::map<std::size_t, std::unique_ptr<Products>> products_;  // by the number of columns
 };

@@ -14,11 +14,14 @@ namespace {
 
 constexpr std::size_t kBlock = Cholesky::kBlock;  // weights whose slopes are computed together
 constexpr std::size_t kRowsTogether = 64;
+constexpr std::size_t kParts = 8;  // of the columns, looked at one after the other
 
 }  // namespace
 
-ColumnDescent::ColumnDescent(const QuantizedWeights& weights, const ColumnsView& columns, const Kernels& kernels)
+ColumnDescent::ColumnDescent(const QuantizedWeights& weights, const ColumnsView& columns, const Kernels& kernels,
+                             bool sweeps)
     : weights_(weights), columns_(columns), kernels_(kernels) {
+  if (!sweeps) return;
   double power = 0;
   for (std::size_t first = 0; first < weights.columns; first += kBlock) {
     const std::size_t size = std::min(kBlock, weights.columns - first);
@@ -34,26 +37,60 @@ ColumnDescent::ColumnDescent(const QuantizedWeights& weights, const ColumnsView&
   ridge_ = static_cast<float>(std::max(open, 0.0) * power / static_cast<double>(weights.columns));
 }
 
-std::vector<float> ColumnDescent::rest(RowRange rows, const Integers& integers) const {
-  const std::size_t k = weights_.columns, n = columns_.count;
+/// What is multiplied with the columns: Ŵ, or Ŵ − W where targets are those of W.
+std::vector<float> ColumnDescent::changes(RowRange rows, const Integers& integers) const {
+  const std::size_t k = weights_.columns;
+  const float* own = columns_.targets == nullptr ? weights_.values.data() + rows.first * k : nullptr;
   std::vector<float> values(integers.size());
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = weights_.dequantize(rows.first + i / k, integers[i]);
-  std::vector<float> rest(rows.count() * n);
-  for (std::size_t i = 0; i < rest.size(); ++i) rest[i] = -columns_.targets[rows.first * n + i];
-  kernels_.gemm(gemm_of(rows.count(), n, k, true, 1), values.data(), k, columns_.inputs, columns_.leading, rest.data(),
-                n);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = weights_.dequantize(rows.first + i / k, integers[i]) - (own == nullptr ? 0.0F : own[i]);
+  }
+  return values;
+}
+
+/// Sets columns [first, last) of `rest`.
+void ColumnDescent::add_rest(RowRange rows, const std::vector<float>& changes, std::size_t first, std::size_t last,
+                             std::vector<float>& rest) const {
+  const std::size_t k = weights_.columns, n = columns_.count;
+  const bool aimed = columns_.targets != nullptr;
+  for (std::size_t r = 0; r < rows.count() && aimed; ++r) {
+    const float* target = columns_.targets + (rows.first + r) * n;
+    for (std::size_t c = first; c < last; ++c) rest[r * n + c] = -target[c];
+  }
+  kernels_.gemm(gemm_of(rows.count(), last - first, k, true, aimed ? 1.0F : 0.0F), changes.data(), k,
+                columns_.inputs + first * columns_.leading, columns_.leading, rest.data() + first, n);
+}
+
+std::vector<float> ColumnDescent::rest(RowRange rows, const Integers& integers) const {
+  std::vector<float> rest(rows.count() * columns_.count);
+  add_rest(rows, changes(rows, integers), 0, columns_.count, rest);
   return rest;
 }
 
+// Squares only add up: a row of `other` that is no better on the columns so far than `best` is on all of them is out.
 void ColumnDescent::keep_better(RowRange rows, Integers& best, std::vector<float>& best_rest,
                                 const Integers& other) const {
   const std::size_t k = weights_.columns, n = columns_.count;
-  const std::vector<float> other_rest = rest(rows, other);
+  std::vector<double> ahead(rows.count());  // of `other`
   for (std::size_t r = 0; r < rows.count(); ++r) {
-    float* mine = best_rest.data() + r * n;
-    const float* theirs = other_rest.data() + r * n;
-    if (!(dot_double(theirs, theirs, n) < dot_double(mine, mine, n))) continue;
-    std::copy_n(theirs, n, mine);
+    if (std::equal(&best[r * k], &best[r * k] + k, &other[r * k])) continue;
+    ahead[r] = dot_double(&best_rest[r * n], &best_rest[r * n], n);
+  }
+  const auto is_ahead = [](double a) { return a > 0; };
+  const std::vector<float> change = changes(rows, other);
+  std::vector<float> other_rest(best_rest.size());
+  for (std::size_t part = 0; part < kParts; ++part) {
+    if (std::none_of(ahead.begin(), ahead.end(), is_ahead)) return;
+    const std::size_t first = part * n / kParts, last = (part + 1) * n / kParts;
+    add_rest(rows, change, first, last, other_rest);
+    for (std::size_t r = 0; r < rows.count(); ++r) {
+      const float* theirs = other_rest.data() + r * n + first;
+      ahead[r] -= dot_double(theirs, theirs, last - first);
+    }
+  }
+  for (std::size_t r = 0; r < rows.count(); ++r) {
+    if (!is_ahead(ahead[r])) continue;
+    std::copy_n(other_rest.data() + r * n, n, best_rest.data() + r * n);
     std::copy_n(other.data() + r * k, k, best.data() + r * k);
   }
 }
@@ -158,7 +195,7 @@ Gathered gather(const LayerGeometry& geometry, LayerSamples& samples, std::span<
 }  // namespace
 
 bool descends(const Activation& activation, const FinetuneConfig& config) {
-  return activation.kind == ActivationKind::none && config.drop_ratio >= 1 && config.coordinate_sweeps > 0;
+  return activation.kind == ActivationKind::none && config.drop_ratio >= 1 && coordinate_sweeps(config) > 0;
 }
 
 Integers descend_on_samples(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
@@ -182,7 +219,7 @@ Integers descend_on_samples(const QuantizedWeights& weights, const LayerGeometry
       Integers mine(result.begin() + begin, result.begin() + end);
       std::vector<float> rest = descent.rest(rows, mine);
       descent.keep_better(rows, mine, rest, {plain.begin() + begin, plain.begin() + end});
-      descent.run(rows, config.coordinate_sweeps, mine, std::move(rest));
+      descent.run(rows, coordinate_sweeps(config), mine, std::move(rest));
       std::copy(mine.begin(), mine.end(), result.begin() + begin);
     });
   }

@@ -17,7 +17,7 @@
 namespace detent::finetune {
 
 /// Columns of one group: column c begins at inputs + c · leading. Targets are those of all rows, [rows, count], without
-/// the bias.
+/// the bias; null: what the float weights give.
 struct ColumnsView {
   const float* inputs = nullptr;
   std::size_t leading = 0;
@@ -30,17 +30,22 @@ struct ColumnsView {
 /// are.
 class ColumnDescent {
  public:
-  /// Both must outlive this.
-  ColumnDescent(const QuantizedWeights& weights, const ColumnsView& columns, const Kernels& kernels);
+  /// Both must outlive this. Without `sweeps` run() has none to do.
+  ColumnDescent(const QuantizedWeights& weights, const ColumnsView& columns, const Kernels& kernels,
+                bool sweeps = true);
 
   /// Ŵ X − Y for integers [rows, fan_in]: what a sweep works on.
   std::vector<float> rest(RowRange rows, const Integers& integers) const;
-  /// Takes of each row the integers with the smaller rest; the first where they are equal.
+  /// Takes of each row the integers with the smaller rest; the first where they are equal. Cheap where the first are
+  /// better: a part of the columns mostly tells.
   void keep_better(RowRange rows, Integers& best, std::vector<float>& best_rest, const Integers& other) const;
   /// Up to `sweeps`, until no integer changes; `rest` belongs to the integers, and is of no use afterwards.
   void run(RowRange rows, std::size_t sweeps, Integers& integers, std::vector<float> rest) const;
 
  private:
+  std::vector<float> changes(RowRange rows, const Integers& integers) const;
+  void add_rest(RowRange rows, const std::vector<float>& changes, std::size_t first, std::size_t last,
+                std::vector<float>& rest) const;
   bool sweep(RowRange rows, Integers& integers, std::vector<float>& rest) const;
   bool sweep_row(std::size_t row, std::size_t first, const float* gram, std::size_t size, float* slopes,
                  float* difference, std::int32_t* integers) const;
@@ -59,7 +64,7 @@ std::size_t descent_columns(const LayerGeometry& geometry);
 bool descends(const Activation& activation, const FinetuneConfig& config);
 
 /// Integers of a solution, improved on columns of all samples, as many of each, spread over its positions: rows that
-/// nearest rounding serves better go back to it, then config.coordinate_sweeps follow. The columns follow from
+/// nearest rounding serves better go back to it, then coordinate_sweeps() follow. The columns follow from
 /// config.seed; the result is the same for any number of threads.
 Integers descend_on_samples(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
                             LayerSamples& samples, const FinetuneConfig& config, const Kernels& kernels,

@@ -18,13 +18,17 @@ double mean_squared_error(const QuantizedWeights& weights, const ColumnForm& for
                           const Kernels& kernels) {
   if (form.columns == 0) return 0;
   const std::size_t n = form.columns, k = weights.columns;
+  const bool own = form.targets.empty();  // the bias is as it was
   std::vector<float> values(weights.values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = weights.dequantize(i / k, solution.integers[i]);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = weights.dequantize(i / k, solution.integers[i]) - (own ? weights.values[i] : 0.0F);
+  }
   std::vector<float> rest = form.targets;
+  rest.resize(weights.rows * n);
   Gemm shape = gemm_of(weights.rows, n, k, true, 1);
   shape.alpha = -1;
   kernels.gemm(shape, values.data(), k, form.inputs.data(), k, rest.data(), n);
-  for (std::size_t i = 0; i < rest.size() && !solution.bias.empty(); ++i) rest[i] -= solution.bias[i / n];
+  for (std::size_t i = 0; i < rest.size() && !own && !solution.bias.empty(); ++i) rest[i] -= solution.bias[i / n];
   return dot_double(rest.data(), rest.data(), rest.size()) / static_cast<double>(rest.size());
 }
 
@@ -90,20 +94,21 @@ AnyForm FormAccumulator::take() {
   const auto fan_in = static_cast<std::size_t>(geometry_.fan_in());
   const auto outputs = static_cast<std::size_t>(geometry_.outputs);
   form.inputs.resize(columns_ * fan_in);
-  form.targets.resize(outputs * columns_);
+  const bool aimed = !samples_.empty() && !samples_[0].target.empty();
+  form.targets.resize(aimed ? outputs * columns_ : 0);
   std::size_t at = 0;
   for (auto& sample : samples_) {
     const Patches patches(geometry_, sample.shape);
-    if (sample.target.size() != patches.columns() * outputs) {
+    if (sample.target.size() != (aimed ? patches.columns() * outputs : 0)) {
       throw internal_error("a sample does not fit the layer's geometry");
     }
     std::vector<Patches::Place> inputs, targets;
     for (std::size_t i = 0; i < sample.columns.size(); ++i, ++at) {
       inputs.push_back({form.inputs.data() + at * fan_in, 1});
-      targets.push_back({form.targets.data() + at, columns_});
+      if (aimed) targets.push_back({form.targets.data() + at, columns_});
     }
     patches.gather(sample.input.data(), {0, fan_in}, sample.columns, inputs);
-    patches.gather_outputs(sample.target.data(), sample.columns, targets);
+    if (aimed) patches.gather_outputs(sample.target.data(), sample.columns, targets);
     sample = {};
   }
   return form;

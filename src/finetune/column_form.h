@@ -20,7 +20,7 @@ namespace detent::finetune {
 struct ColumnForm {
   std::size_t columns = 0;
   std::vector<float> inputs;   // columns × fan_in: each column together
-  std::vector<float> targets;  // outputs × columns
+  std::vector<float> targets;  // outputs × columns; empty: what the float weights and the bias as it is give
 };
 
 using AnyForm = std::variant<GramForm, ColumnForm>;
@@ -46,6 +46,7 @@ class FormAccumulator {
   FormAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads,
                   const FinetuneConfig& config, std::uint64_t samples);
 
+  /// `target` is empty in all samples where targets are the float weights' own.
   void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target);
   /// The form of all that was added. The accumulator cannot be used again.
   AnyForm take();

@@ -29,8 +29,8 @@ struct Problem {
   std::size_t n = 0;  // columns
   std::vector<std::size_t> order;
   std::vector<float> inputs;      // n × fan_in
-  std::vector<float> targets;     // rows × n
-  std::vector<float> input_mean;  // where the bias is the best one, else empty
+  std::vector<float> targets;     // rows × n, or empty as in the form
+  std::vector<float> input_mean;  // where the bias is the best one, else empty; targets are given then
   std::vector<float> target_mean;
   double damping = 0;
 
@@ -98,14 +98,15 @@ struct Block {
 
 class Solver {
  public:
-  Solver(const Problem& problem, const Kernels& kernels, const SolveControl& control)
+  Solver(const Problem& problem, std::size_t sweeps, const Kernels& kernels, const SolveControl& control)
       : p_(problem),
         weights_(problem.weights),
         n_(problem.n),
         k_(problem.fan_in()),
         kernels_(kernels),
-        columns_{problem.inputs.data(), k_, n_, problem.targets.data()},
-        descent_(weights_, columns_, kernels) {
+        columns_{problem.inputs.data(), k_, n_, problem.targets.empty() ? nullptr : problem.targets.data()},
+        descent_(weights_, columns_, kernels, sweeps > 0),
+        sweeps_(sweeps) {
     std::vector<float> sums(n_ * n_);  // S
     for (std::size_t i = 0; i < n_; ++i) sums[i * n_ + i] = static_cast<float>(p_.damping);
     for (std::size_t first = 0; first < k_; first += block_size(n_)) {
@@ -120,15 +121,16 @@ class Solver {
     }
   }
 
-  /// Integers of rows: the better of nearest rounding and GPTQ, and sweeps from there.
-  void solve(RowRange rows, std::size_t sweeps, Integers& integers) const {
+  /// Integers of rows: the better of GPTQ and nearest rounding, and sweeps from there.
+  void solve(RowRange rows, Integers& integers) const {
     const float* values = weights_.values.data() + rows.first * k_;
-    const std::vector<float> wanted(values, values + rows.count() * k_);
-    Integers best(wanted.size());
-    for (std::size_t i = 0; i < best.size(); ++i) best[i] = weights_.quantize(rows.first + i / k_, values[i]);
-    std::vector<float> rest = descent_.rest(rows, best);
-    descent_.keep_better(rows, best, rest, round(rows, wanted));
-    descent_.run(rows, sweeps, best, std::move(rest));
+    Integers plain(rows.count() * k_);
+    for (std::size_t i = 0; i < plain.size(); ++i) plain[i] = weights_.quantize(rows.first + i / k_, values[i]);
+    std::vector<float> rest(rows.count() * n_);
+    Integers best = round(rows, values, rest);
+    if (columns_.targets != nullptr) rest = descent_.rest(rows, best);
+    descent_.keep_better(rows, best, rest, plain);
+    descent_.run(rows, sweeps_, best, std::move(rest));
     std::copy(best.begin(), best.end(), integers.begin() + static_cast<std::ptrdiff_t>(rows.first * k_));
   }
 
@@ -146,24 +148,26 @@ class Solver {
         for (std::size_t j = r.first; j < r.last; ++j) through[j * n_ + c] = x(first)[c * k_ + j];
       }
       factor.solve(part, r.count());
-      kernels_.gemm(gemm_of(r.count(), size, n_, false), part, n_, x(first), k_, cost.data() + r.first * size, size);
+      kernels_.gemm(gemm_of(r.count(), r.last, n_, false), part, n_, x(first), k_, cost.data() + r.first * size, size);
     });
     for (std::size_t i = 0; i < size; ++i) cost[i * size + i] += 1;
     return {first, last, std::move(through), Cholesky(std::move(cost), size, kernels_, 1, kLeastPivot)};
   }
 
-  Integers round(RowRange rows, const std::vector<float>& wanted) const {
-    Integers integers(wanted.size());
-    std::vector<float> moved(rows.count() * n_);  // r
+  /// `moved`: zeros, and at the end (Ŵ − W) X: r of all weights.
+  Integers round(RowRange rows, const float* wanted, std::vector<float>& moved) const {
+    Integers integers(rows.count() * k_);
     std::vector<float> sums(rows.count() * std::min(block_size(n_), k_)), difference(sums.size());
     for (std::size_t b = blocks_.size(); b-- > 0;) {
       const Block& block = blocks_[b];
       const std::size_t size = block.size();
-      kernels_.gemm(gemm_of(rows.count(), size, n_, true), moved.data(), n_, block.through.data(), n_, sums.data(),
-                    size);
-      block.factor.solve_half(sums.data(), rows.count());
-      round_block(rows, block, wanted.data() + block.first, sums.data(), difference.data(),
-                  integers.data() + block.first);
+      std::fill(sums.begin(), sums.end(), 0.0F);
+      if (b + 1 < blocks_.size()) {
+        kernels_.gemm(gemm_of(rows.count(), size, n_, true), moved.data(), n_, block.through.data(), n_, sums.data(),
+                      size);
+        block.factor.solve_half(sums.data(), rows.count());
+      }
+      round_block(rows, block, wanted + block.first, sums.data(), difference.data(), integers.data() + block.first);
       kernels_.gemm(gemm_of(rows.count(), n_, size, true, 1), difference.data(), size, x(block.first), k_, moved.data(),
                     n_);
     }
@@ -204,6 +208,7 @@ class Solver {
   const Kernels& kernels_;
   ColumnsView columns_;
   ColumnDescent descent_;
+  std::size_t sweeps_;
   std::vector<Block> blocks_;
 };
 
@@ -216,11 +221,11 @@ Solution solve(const QuantizedWeights& weights, const ColumnForm& form, std::spa
   FinetuneConfig config = given;
   config.update_bias = given.update_bias && !bias.empty();
   const Problem problem(weights, form, bias, config);
-  const Solver solver(problem, kernels, control);
+  const Solver solver(problem, coordinate_sweeps(config), kernels, control);
   Integers sorted(weights.values.size());
   for_row_pieces(weights.rows, control.threads, [&](RowRange rows) {
     check_stop(control);
-    solver.solve(rows, config.coordinate_sweeps, sorted);
+    solver.solve(rows, sorted);
   });
   const std::size_t k = weights.columns;
   for (std::size_t m = 0; m < weights.rows; ++m) {

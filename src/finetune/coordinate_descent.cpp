@@ -69,13 +69,13 @@ class Descent {
 Integers coordinate_descent(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
                             Integers start, const FinetuneConfig& config, const Kernels& kernels,
                             const SolveControl& control) {
-  if (config.coordinate_sweeps == 0 || form.columns == 0) return start;
+  if (coordinate_sweeps(config) == 0 || form.columns == 0) return start;
   const Quadratic quadratic(weights, form, bias, config.update_bias);
   Integers integers = std::move(start);
   Descent descent(weights, quadratic, kernels, integers);
   const auto ranges = row_ranges(weights.rows, form.groups, weights.columns);
   parallel_for(ranges.size(), control.threads, [&](std::size_t i) {
-    for (std::size_t sweep = 0; sweep < config.coordinate_sweeps; ++sweep) {
+    for (std::size_t sweep = 0; sweep < coordinate_sweeps(config); ++sweep) {
       check_stop(control);
       if (!descent.sweep(ranges[i])) break;
     }

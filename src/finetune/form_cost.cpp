@@ -54,7 +54,7 @@ FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std:
   const auto most = static_cast<double>(most_columns(geometry, config));
   if (config.rounding == Rounding::gptq && columns <= most) {  // N × N matrices, see column_gptq.cpp
     cost.flops = 6 * columns * columns * s.fan_in +
-                 (12 + 2 * static_cast<double>(config.coordinate_sweeps)) * 2 * s.weights * columns;
+                 (12 + 2 * static_cast<double>(coordinate_sweeps(config))) * 2 * s.weights * columns;
     cost.bytes = static_cast<std::uint64_t>(sizeof(float) *
                                             (3 * s.fan_in * columns + 2 * s.fan_in * Cholesky::kBlock + 3 * s.weights));
     return cost;
@@ -64,7 +64,7 @@ FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std:
     const double at_once = s.groups <= 4 ? 1 : std::min(s.groups, static_cast<double>(threads));
     state += at_once * 2 * s.fan_in * s.fan_in + static_cast<double>(threads * kRows) * 8 * s.fan_in + s.weights;
   }
-  cost.flops += static_cast<double>(config.coordinate_sweeps) * 3 * product + 2 * kErrorFlops * product;
+  cost.flops += static_cast<double>(coordinate_sweeps(config)) * 3 * product + 2 * kErrorFlops * product;
   const double tiles = rows * static_cast<double>(tile_columns(static_cast<std::size_t>(rows)));
   cost.bytes = static_cast<std::uint64_t>(sizeof(float) * (matrix + s.weights + std::max(state, tiles)));
   return cost;
@@ -81,7 +81,7 @@ FormCost streamed_cost(const LayerGeometry& geometry, const Shape& input_shape, 
   // Forward and backward by weights; copying columns, and each output's loss and slope.
   cost.flops = iterations * (columns * (4 * s.weights + kGatherFlops * rows) + kStepFlops * s.weights);
   // Two products to compare with nearest rounding, and two for each sweep.
-  const auto sweeps = static_cast<double>(config.drop_ratio < 1 ? 0 : config.coordinate_sweeps);
+  const auto sweeps = static_cast<double>(config.drop_ratio < 1 ? 0 : coordinate_sweeps(config));
   const double kept =
       sweeps > 0 ? std::min(s.columns * static_cast<double>(samples), static_cast<double>(descent_columns(geometry)))
                  : 0;

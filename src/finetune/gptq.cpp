@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "base/parallel.h"
 #include "finetune/cholesky.h"
+#include "finetune/lanes.h"
 #include "finetune/quadratic.h"
 #include "finetune/solver.h"
 
@@ -29,23 +31,63 @@ class Group {
         factor_(damped(quadratic, group, config.damping), weights.columns, kernels, threads) {}
 
   /// Integers of rows of this group. `best`: for W*, the continuous weights that are best for these inputs, else for W.
-  void round(RowRange rows, bool best, Integers& integers) const {
+  /// Returns the damped error |(Ŵ − W*) L|² of each row.
+  std::vector<double> round(RowRange rows, bool best, Integers& integers) const {
     const std::vector<float> targets = targets_of(rows, best);
     const std::size_t n = order_.size();
     std::vector<float> difference(targets.size());  // Ŵ − W*
     std::vector<float> block(rows.count() * Cholesky::kBlock);
+    std::vector<double> errors(rows.count());
     for (std::size_t last = n; last > 0;) {
       const std::size_t first = (last - 1) / Cholesky::kBlock * Cholesky::kBlock;
       factor_.product_below(difference.data(), rows.count(), first, last, block.data());
       for (std::size_t r = 0; r < rows.count(); ++r) {
         round_block(rows.first + r, first, last, targets.data() + r * n, block.data() + r * (last - first),
                     difference.data() + r * n, integers);
+        errors[r] += square(block.data() + r * (last - first), last - first);
       }
       last = first;
+    }
+    return errors;
+  }
+
+  /// Rows whose nearest rounding has an error below `errors`, the damped ones of `integers`, go back to it. Damping
+  /// only helps nearest rounding, which is the closest to W: no row's error is above its own. Squares only add up, and
+  /// a few blocks mostly tell that a row stays.
+  void fall_back(RowRange rows, std::vector<double> errors, Integers& integers) const {
+    const std::size_t n = order_.size();
+    std::vector<float> difference(rows.count() * n);
+    for (std::size_t i = 0; i < difference.size(); ++i) {
+      const std::size_t row = rows.first + i / n, at = row * n + order_[i % n];
+      difference[i] = weights_.dequantize(row, weights_.quantize(row, weights_.values[at])) - weights_.values[at];
+    }
+    std::vector<float> block(rows.count() * Cholesky::kBlock);
+    const auto is_ahead = [](double error) { return error > 0; };
+    for (std::size_t last = n; last > 0;) {
+      if (std::none_of(errors.begin(), errors.end(), is_ahead)) return;
+      const std::size_t first = (last - 1) / Cholesky::kBlock * Cholesky::kBlock;
+      factor_.product_below(difference.data(), rows.count(), first, last, block.data());
+      for (std::size_t r = 0; r < rows.count(); ++r) {
+        float* sums = block.data() + r * (last - first);
+        for (std::size_t j = last; j-- > first;) {
+          add_scaled(sums, difference[r * n + j], factor_.row(j) + first, j + 1 - first);
+        }
+        errors[r] -= square(sums, last - first);
+      }
+      last = first;
+    }
+    for (std::size_t r = 0; r < rows.count(); ++r) {
+      if (!is_ahead(errors[r])) continue;
+      const std::size_t begin = (rows.first + r) * n;
+      for (std::size_t at = begin; at < begin + n; ++at) {
+        integers[at] = weights_.quantize(rows.first + r, weights_.values[at]);
+      }
     }
   }
 
  private:
+  static double square(const float* values, std::size_t count) { return dot_double(values, values, count); }
+
   static std::vector<std::size_t> order(const Quadratic& quadratic, std::size_t group, bool by_activation) {
     std::vector<std::size_t> order(quadratic.fan_in());
     std::iota(order.rbegin(), order.rend(), std::size_t{0});
@@ -84,7 +126,7 @@ class Group {
     return targets;
   }
 
-  /// `sums`: what columns beyond the block add to the entries of this block.
+  /// `sums`: what columns beyond the block add to the entries of this block; afterwards the entries.
   void round_block(std::size_t row, std::size_t first, std::size_t last, const float* targets, float* sums,
                    float* difference, Integers& integers) const {
     for (std::size_t j = last; j-- > first;) {
@@ -93,7 +135,7 @@ class Group {
       integers[row * order_.size() + order_[j]] = q;
       difference[j] = weights_.dequantize(row, q) - targets[j];
       const float* line = factor_.row(j) + first;
-      for (std::size_t c = 0; c < j - first; ++c) sums[c] += difference[j] * line[c];
+      for (std::size_t c = 0; c < j + 1 - first; ++c) sums[c] += difference[j] * line[c];
     }
   }
 
@@ -121,8 +163,12 @@ Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<c
       check_stop(control);
       const std::size_t first = g * group_rows + piece * kRowsTogether;
       const RowRange rows{first, std::min(first + kRowsTogether, (g + 1) * group_rows)};
-      group.round(rows, false, plain);
-      if (!form.aims_at_weights) group.round(rows, true, best);
+      auto errors = group.round(rows, false, plain);
+      if (form.aims_at_weights) {
+        group.fall_back(rows, std::move(errors), plain);
+      } else {
+        group.round(rows, true, best);
+      }
     });
   });
   if (form.aims_at_weights) return plain;

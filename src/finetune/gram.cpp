@@ -83,7 +83,7 @@ Patches GramAccumulator::checked(const Shape& input_shape, std::size_t inputs, s
   Patches patches(geometry_, input_shape);
   std::size_t values = 1;
   for (const std::int64_t d : input_shape) values *= static_cast<std::size_t>(d);
-  if (inputs != values || targets != patches.columns() * patches.outputs()) {
+  if (inputs != values || (targets != 0 && targets != patches.columns() * patches.outputs())) {
     throw internal_error("a sample does not fit the layer's geometry");
   }
   return patches;
@@ -91,6 +91,7 @@ Patches GramAccumulator::checked(const Shape& input_shape, std::size_t inputs, s
 
 void GramAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
   const Patches patches = checked(input_shape, input.size(), target.size());
+  aimed_ = !target.empty();
   for (std::size_t at = 0; at < patches.columns();) {
     const std::size_t count = std::min(inputs_.capacity - used_, patches.columns() - at);
     fill(patches, input.data(), target.data(), Patches::Range{at, at + count});
@@ -104,6 +105,7 @@ void GramAccumulator::add(const Shape& input_shape, std::span<const float> input
 void GramAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
                           std::span<const std::size_t> columns) {
   const Patches patches = checked(input_shape, input.size(), target.size());
+  aimed_ = !target.empty();
   for (std::size_t at = 0; at < columns.size();) {
     const std::size_t count = std::min(inputs_.capacity - used_, columns.size() - at);
     fill(patches, input.data(), target.data(), columns.subspan(at, count));
@@ -117,7 +119,7 @@ void GramAccumulator::add(const Shape& input_shape, std::span<const float> input
 void GramAccumulator::fill(const Patches& patches, const float* input, const float* target, Patches::Range columns) {
   const std::size_t threads = (columns.last - columns.first) * inputs_.rows < kWorthThreads ? 1 : threads_;
   const std::size_t input_pieces = (inputs_.rows + kRowsToFill - 1) / kRowsToFill;
-  const std::size_t target_pieces = (targets_.rows + kRowsToFill - 1) / kRowsToFill;
+  const std::size_t target_pieces = aimed_ ? (targets_.rows + kRowsToFill - 1) / kRowsToFill : 0;
   parallel_for(input_pieces + target_pieces, threads, [&](std::size_t piece) {
     const bool of_input = piece < input_pieces;
     const std::size_t first = (of_input ? piece : piece - input_pieces) * kRowsToFill;
@@ -140,7 +142,7 @@ void GramAccumulator::fill(const Patches& patches, const float* input, const flo
     const std::size_t first = piece * kRowsToDraw;
     patches.gather(input, {first, std::min(first + kRowsToDraw, inputs_.rows)}, columns, inputs);
   });
-  patches.gather_outputs(target, columns, targets);
+  if (aimed_) patches.gather_outputs(target, columns, targets);
 }
 
 void GramAccumulator::flush() {
@@ -151,6 +153,7 @@ void GramAccumulator::flush() {
 }
 
 void GramAccumulator::run(const Item& item) {
+  if (!aimed_ && (item.kind == Item::Kind::cross || item.kind == Item::Kind::targets)) return;
   switch (item.kind) {
     case Item::Kind::inputs: return sum_inputs(item.rows);
     case Item::Kind::targets: return sum_targets(item.rows);
@@ -183,7 +186,7 @@ void GramAccumulator::run_small_group(std::size_t group) {
       gram[i * fan_in_ + j] += dot(inputs_.row(first + i), inputs_.row(first + j), used_);
     }
   }
-  for (std::size_t m = group * group_outputs_; m < (group + 1) * group_outputs_; ++m) {
+  for (std::size_t m = group * group_outputs_; m < (group + 1) * group_outputs_ && aimed_; ++m) {
     for (std::size_t j = 0; j < fan_in_; ++j) {
       form_.cross[m * fan_in_ + j] += dot(targets_.row(m), inputs_.row(first + j), used_);
     }

@@ -19,7 +19,8 @@ namespace detent::finetune {
 class GramSums {
  public:
   virtual ~GramSums() = default;
-  /// `input` of this shape, and the layer's output for it.
+  /// `input` of this shape, and the layer's output for it; or no output, of no sample, where only sums of inputs are
+  /// wanted: those with targets are 0 then.
   virtual void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) = 0;
   /// The same for some of its columns.
   virtual void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
@@ -66,6 +67,7 @@ class GramAccumulator final : public GramSums {
   Tile inputs_;
   Tile targets_;
   std::size_t used_ = 0;  // columns in the tiles
+  bool aimed_ = false;    // whether there are targets
   std::vector<Item> items_;
   GramForm form_;
 };

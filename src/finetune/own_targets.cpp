@@ -71,9 +71,14 @@ void aim(GramForm& form, const QuantizedWeights& weights, std::span<const float>
   form.aims_at_weights = share == 0;
 }
 
-void aim(ColumnForm& form, const QuantizedWeights& weights, std::span<const float> bias, bool best_bias,
-         const Kernels& kernels, std::size_t threads) {
+/// Only the mean of the targets is wanted, and that only for the best bias.
+void aim(ColumnForm& form, const QuantizedWeights& weights, bool best_bias, const Kernels& kernels,
+         std::size_t threads) {
   const std::size_t k = weights.columns, n = form.columns;
+  if (!best_bias) {
+    form.targets.clear();
+    return;
+  }
   for_row_pieces(weights.rows, threads, [&](RowRange range) {
     const auto [first, last] = range;
     std::vector<double> sums;
@@ -82,8 +87,7 @@ void aim(ColumnForm& form, const QuantizedWeights& weights, std::span<const floa
                  form.targets.data() + first * n, n);
     for (std::size_t m = first; m < last; ++m) {
       float* row = form.targets.data() + m * n;
-      float b = bias.empty() ? 0.0F : bias[m];
-      if (best_bias) b = static_cast<float>((sums[m - first] - sum_double(row, n)) / static_cast<double>(n));
+      const auto b = static_cast<float>((sums[m - first] - sum_double(row, n)) / static_cast<double>(n));
       for (std::size_t c = 0; c < n; ++c) row[c] += b;
     }
   });
@@ -131,7 +135,7 @@ void aim_at_own_outputs(AnyForm& any, const QuantizedWeights& weights, std::span
   if (auto* form = std::get_if<GramForm>(&any)) {
     if (form->columns > 0) aim(*form, weights, bias, float_share, best_bias, kernels, threads);
   } else if (auto& columns = std::get<ColumnForm>(any); columns.columns > 0) {
-    aim(columns, weights, bias, best_bias, kernels, threads);
+    aim(columns, weights, best_bias, kernels, threads);
   }
 }
 

@@ -55,8 +55,9 @@ Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<
   config.update_bias = given.update_bias && !bias.empty() && form.columns > 0;
   Solution solution = nearest(weights, bias);
   if (config.rounding != Rounding::nearest) {
-    const Integers found = methods.integers(config);
-    solution.integers = methods.better_rows(config, std::move(solution.integers), found);
+    Integers found = methods.integers(config);
+    const bool compared = config.rounding == Rounding::gptq && form.aims_at_weights;
+    solution.integers = compared ? std::move(found) : methods.better_rows(config, std::move(solution.integers), found);
   }
   solution.integers = methods.coordinate_descent(config, std::move(solution.integers));
   if (config.update_bias) solution.bias = best_bias(weights, form, solution.integers);

@@ -20,7 +20,8 @@ namespace detent::finetune {
 /// |a(Ŵ x + b) − y|². The order and the mix follow from config.seed; the result is the same for any number of threads.
 ///
 /// The bias is trained along with the weights by AdaQuant if config.update_bias is set; AdaRound leaves it to
-/// streamed_bias(). config.coordinate_sweeps does not apply. Throws usage for GPTQ, which needs the Gram form.
+/// streamed_bias(). Coordinate descent follows where descends() says so. Throws usage for GPTQ, which needs the Gram
+/// form.
 Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& geometry, std::span<const float> bias,
                         LayerSamples& samples, const Activation& activation, const FinetuneConfig& config,
                         const Kernels& kernels, const SolveControl& control);

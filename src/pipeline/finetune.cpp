@@ -90,6 +90,7 @@ struct Work {
   finetune::QuantizedWeights weights;
   std::vector<float> bias;
   double columns_each = 0;  // for each weight of an output
+  bool needs_targets = true;
   std::optional<finetune::FormAccumulator> sums;
   std::optional<finetune::AnyForm> form;  // what they come to
   std::unique_ptr<StoredSamples> stored;
@@ -149,6 +150,7 @@ class Tuner {
                                         : finetune::cuda_solver(options.device, kernels_, options.activity)),
         layers_(find_layers(float_model, quantized, options.config, notes)),
         steps_(make_steps(layers_, float_model, quantized, std::min(options.memory / 2, solver_->sums_budget()))),
+        needs_targets_(layers_needing_targets(float_types)),
         quantized_types_(exec::probe_values(runtime, quantized)),
         solved_(options.directory),
         float_branch_(runtime, float_model, float_types, float_cuts(), &options.spool, branch_options("float-")),
@@ -181,6 +183,32 @@ class Tuner {
     std::vector<int> cuts;
     for (const auto& step : steps_) cuts.push_back(layers_[step.layers.front()].quantized_node);
     return cuts;
+  }
+
+  /// Where the float model's outputs have no share in a layer's targets, only samples that judge it need them. By
+  /// shapes and options alone; a layer whose input's shape is not static counts as needing them.
+  std::vector<bool> layers_needing_targets(const graph::ValueTypes& float_types) const {
+    std::vector<bool> needing;
+    for (const auto& layer : layers_) {
+      bool needs = true;
+      finetune::Shape shape;  // stays empty where the runtime does not know the rank: it tells of no axes then
+      if (graph::static_bytes(float_types, layer.float_input)) {
+        for (const auto& dim : *float_types.at(layer.float_input).shape) shape.push_back(dim.value);
+      }
+      if (aims_at_own_outputs() && !shape.empty()) {
+        const auto columns = finetune::columns_each(geometry_of(float_, layer, shape), shape, expected_samples());
+        needs = finetune::float_share(columns) > 0;
+      }
+      needing.push_back(needs);
+    }
+    return needing;
+  }
+  std::uint64_t expected_samples() const { return std::max<std::uint64_t>(source_.file_count(), 1); }
+
+  /// Whether the sample goes through the step's segment of the float model: also where only a later step needs it.
+  bool runs_float(std::size_t step, std::size_t sample) const {
+    const auto first = needs_targets_.begin() + static_cast<std::ptrdiff_t>(steps_[step].layers.front());
+    return is_held_back(sample) || std::find(first, needs_targets_.end(), true) != needs_targets_.end();
   }
 
   bool needs_float_input() const { return options_.config.drop_ratio < 1; }
@@ -243,13 +271,16 @@ class Tuner {
       }
       const auto graph_inputs = sample ? std::span<const data::Array>(sample->inputs) : std::span<const data::Array>();
       const std::string where = fmt::format("fine-tuning, sample {}", s + 1);
-      auto float_values = float_stage.run(s, graph_inputs, where, nullptr);
+      std::vector<data::Array> float_values;
+      if (runs_float(step, s)) float_values = float_stage.run(s, graph_inputs, where, nullptr);
       auto quantized_values = quantized_stage.run(s, graph_inputs, where, nullptr);
       float_branch_.release(step, s, true);
       quantized_branch_.release(step, s, true);
       if (keep) {
         for (std::size_t i = 0; i < works.size(); ++i) {
-          store::Record record{quantized_values[i], float_values[i]};
+          store::Record record;
+          record.push_back(quantized_values[i]);
+          if (!float_values.empty()) record.push_back(float_values[i]);
           if (needs_float_input()) record.push_back(float_values[works.size() + i]);
           take(works[i], s, std::move(record));
         }
@@ -267,10 +298,11 @@ class Tuner {
     if (is_held_back(sample)) {
       work.held_back->add(std::move(record));
     } else if (work.streamed) {
-      if (aims_at_own_outputs()) record[1] = own_targets(work, record);
+      if (aims_at_own_outputs()) record = {record[0], own_targets(work, record)};
       work.stored->add(std::move(record));
     } else {
-      work.sums->add(record[0].shape, floats(record[0]), floats(record[1]));
+      const auto targets = work.needs_targets ? floats(record[1]) : std::span<const float>();
+      work.sums->add(record[0].shape, floats(record[0]), targets);
     }
   }
 
@@ -282,10 +314,11 @@ class Tuner {
     const auto outputs = std::make_shared<std::vector<float>>(
         finetune::own_outputs(work.weights, work.geometry, work.bias, record[0].shape, floats(record[0]), kernels_,
                               thread_count(options_.threads)));
-    const auto exact = floats(record[1]);
+    const auto exact = work.needs_targets ? floats(record[1]) : std::span<const float>();
     const float share = finetune::float_share(work.columns_each);
     for (std::size_t i = 0; i < exact.size(); ++i) (*outputs)[i] += share * (exact[i] - (*outputs)[i]);
-    return {record[1].type, record[1].shape, std::as_bytes(std::span<const float>(*outputs)), outputs};
+    return {record[0].type, work.geometry.output_shape(record[0].shape),
+            std::as_bytes(std::span<const float>(*outputs)), outputs};
   }
 
   std::filesystem::path state_file(const Work& work) const {
@@ -298,7 +331,8 @@ class Tuner {
     work.geometry = geometry_of(float_, *work.layer, shape);
     work.weights = weights_of(float_, quantized_, *work.layer, work.geometry);
     work.bias = bias_of(float_, *work.layer);
-    const std::uint64_t samples = std::max<std::uint64_t>(source_.file_count(), 1);
+    const std::uint64_t samples = expected_samples();
+    work.needs_targets = needs_targets_[static_cast<std::size_t>(work.layer - layers_.data())];
     work.columns_each = finetune::columns_each(work.geometry, shape, samples);
     work.streamed = is_streamed(work.geometry, shape, samples, options_.config, threads);
     solver_->check_memory(fmt::format("fine-tuning {} '{}'", work.layer->op_type, work.layer->name), work.geometry,
@@ -400,6 +434,7 @@ class Tuner {
   std::unique_ptr<finetune::LayerSolver> solver_;
   std::vector<TunedLayer> layers_;
   std::vector<Step> steps_;
+  std::vector<bool> needs_targets_;  // for each layer
   graph::ValueTypes quantized_types_;
   SolvedLayers solved_;
   exec::Branch float_branch_;

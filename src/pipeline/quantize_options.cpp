@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "finetune/solver.h"
 #include "pipeline/calibration_device.h"
 #include "pipeline/collect.h"
 #include "pipeline/tuned_layer.h"
@@ -109,7 +110,7 @@ std::string tuning_identity(const QuantizeOptions& options) {
       {"bias", t.update_bias},
       {"damping", t.damping},
       {"order", t.activation_order},
-      {"sweeps", t.coordinate_sweeps},
+      {"sweeps", finetune::coordinate_sweeps(t)},
       {"heaviest", t.only_heaviest_layer},
       {"seed", t.seed},
       // Another number of devices, or another layout, adds in another order.

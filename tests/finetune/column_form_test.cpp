@@ -77,6 +77,24 @@ TEST(ColumnForm, FindsWhatTheGramFormFinds) {
   }
 }
 
+// Targets of the float weights' own need no outputs of the float model.
+TEST(ColumnForm, IsTheSameWithoutTargetsThatNothingReads) {
+  for (const Layer& layer : layers_of_few_columns(4)) {
+    for (const std::size_t sweeps : {0, 2}) {
+      const FinetuneConfig config = gptq_config(sweeps);
+      FormAccumulator sums(layer.geometry, kernels(), 1, config, layer.inputs.size());
+      for (const auto& input : layer.inputs) sums.add(layer.shape, input, {});
+      const AnyForm form = aimed(layer, sums.take()), with = aimed(layer, form_of(layer, config));
+      EXPECT_TRUE(std::get<ColumnForm>(form).targets.empty());
+      const Solution solution = solved(layer, form, config);
+      EXPECT_EQ(solution.integers, solved(layer, with, config).integers);
+      const double error = mean_squared_error(layer.weights, aimed(layer, layer.gram()), solution, kernels());
+      EXPECT_NEAR(mean_squared_error(layer.weights, form, solution, kernels()), error, 1e-2 * error);
+      EXPECT_LT(error, mean_squared_error(layer.weights, form, nearest(layer.weights, layer.bias), kernels()));
+    }
+  }
+}
+
 // Without sweeps. A tie that is rounded the other way changes all that follows in its row, so errors are compared.
 TEST(ColumnForm, RoundsAsTheGramFormDoes) {
   for (const Layer& layer : layers_of_few_columns(8)) {

@@ -172,6 +172,26 @@ TEST(Gram, IsTheSameForAnyThreadsAndAnyBatching) {
   }
 }
 
+// Where only the float weights' own outputs are aimed at, samples come without targets.
+TEST(Gram, SumsInputsAloneWhereThereAreNoTargets) {
+  for (const Case& c : all_kinds()) {
+    SCOPED_TRACE(c.name);
+    const auto input = normal(elements(c.input), 3);
+    const auto target = normal(elements(c.geometry.output_shape(c.input)), 4);
+    GramAccumulator both(c.geometry, kernels(), 1), alone(c.geometry, kernels(), 1);
+    both.add(c.input, input, target);
+    alone.add(c.input, input, {});
+    alone.add(c.input, input, {}, std::vector<std::size_t>{0, 1});
+    both.add(c.input, input, target, std::vector<std::size_t>{0, 1});
+    const GramForm expected = both.take(), form = alone.take();
+    EXPECT_EQ(form.gram, expected.gram);
+    EXPECT_EQ(form.input_sum, expected.input_sum);
+    EXPECT_EQ(form.columns, expected.columns);
+    EXPECT_EQ(form.cross, std::vector<float>(expected.cross.size()));
+    EXPECT_EQ(form.target_norm, std::vector<double>(expected.target_norm.size()));
+  }
+}
+
 TEST(Gram, GivesTheErrorOfASolution) {
   for (const Case& c : all_kinds()) {
     SCOPED_TRACE(c.name);

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
+#include "finetune/own_targets.h"
 #include "finetune/quadratic.h"
 #include "finetune/support.h"
 
@@ -48,6 +51,43 @@ double error_of(const Layer& layer, const Solution& solution) {
   double sum = 0;
   for (const double e : quadratic.errors(layer.weights, solution.integers, {0, layer.weights.rows})) sum += e;
   return sum;
+}
+
+TEST(Solvers, SweepAsOftenAsTheirMethodGainsFromIt) {
+  const Layer layer = make_layer(product(40, 16), {200, 40}, 2, 4, 7);
+  for (const auto& [rounding, sweeps] : {std::pair(Rounding::gptq, 0), std::pair(Rounding::adaround, 2)}) {
+    FinetuneConfig unset = config_of(rounding);
+    unset.coordinate_sweeps = std::nullopt;
+    const auto found = solved(layer, unset).integers;
+    const auto given = static_cast<std::size_t>(sweeps);
+    EXPECT_EQ(found, solved(layer, config_of(rounding, given)).integers);
+    EXPECT_NE(found, solved(layer, config_of(rounding, 2 - given)).integers);
+  }
+}
+
+// Of few weights greedy rounding is worse than nearest rounding now and then.
+TEST(Gptq, KeepsNearestRoundingOfRowsThatItServesBetter) {
+  std::size_t kept = 0, changed = 0;
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    const Layer layer = make_layer(product(3, 16), {40, 3}, 2, 4, 2000 + 10 * seed);
+    GramForm form = layer.gram();
+    AnyForm any = std::move(form);
+    aim_at_own_outputs(any, layer.weights, layer.bias, 0, false, kernels(), 1);
+    const auto& aimed = std::get<GramForm>(any);
+    ASSERT_TRUE(aimed.aims_at_weights);
+    const auto found = gptq(layer.weights, aimed, layer.bias, config_of(Rounding::gptq), kernels(), {});
+    const auto plain = nearest(layer.weights, {}).integers;
+    const Quadratic quadratic(layer.weights, aimed, layer.bias, false);
+    const auto errors = quadratic.errors(layer.weights, found, {0, 16});
+    const auto before = quadratic.errors(layer.weights, plain, {0, 16});
+    for (std::size_t m = 0; m < 16; ++m) {
+      EXPECT_LE(errors[m], before[m] * (1 + 1e-3));
+      const bool same = std::equal(&found[3 * m], &found[3 * m] + 3, &plain[3 * m]);
+      ++(same ? kept : changed);
+    }
+  }
+  EXPECT_GT(kept, 0U);
+  EXPECT_GT(changed, 0U);
 }
 
 // All 2^10 ways to round one output of ten weights, for twenty layers: how far each method is from the best way.
