@@ -339,6 +339,7 @@ class Run {
          .stop = options_.stop});
     placement_ = std::move(refined.placement);
     ranges = std::move(refined.ranges);
+    for (auto& note : refined.notes) result_.notes.push_back(std::move(note));
     for (const auto& mark : placement_.marks) {
       if (!mark.is_constant && !mark.shares)
         range_sources_.try_emplace(mark.value, calibration::method_name(range_options_.method.method));

@@ -40,6 +40,11 @@ constexpr std::size_t kMostRemovals = 7;
 // Without a target: up to a tenth of the multiplications, for choices that take away at least 1 % of the error and
 // three times their share of the multiplications, until the error is below 0.01 % (40 dB).
 constexpr accuracy::ChoiceLimits kAutomatic{.macs = 0.1, .worth_removing = 0.01, .ratio = 3, .error = 1e-4};
+// Results that are further from the float model's than this are worth a word about what is in the way: of so many
+// products, and of these that make this share of the error.
+constexpr double kFarDb = 30;
+constexpr std::size_t kMostNamed = 3;
+constexpr double kWorthNaming = 0.1;
 constexpr accuracy::ChoiceLimits kNone{
     .macs = std::numeric_limits<double>::infinity(), .worth_removing = 0, .ratio = 0, .error = 0};
 
@@ -104,7 +109,8 @@ class Refiner {
     describe(choices, refined, all, chosen);
     if (options_.accuracy.metric == AccuracyMetric::command && options_.accuracy.target) result_.score = score(refined);
     auto ranges = ranges_of(refined);
-    return {std::move(refined), std::move(ranges), std::move(result_)};
+    auto notes = what_is_left(refined, choices);
+    return {std::move(refined), std::move(ranges), std::move(result_), std::move(notes)};
   }
 
  private:
@@ -398,6 +404,39 @@ class Refiner {
       if (in_float) result_.integer_macs -= macs;
     }
     result_.wide_macs = wide_macs(refined);
+  }
+
+  // By the errors of single marks, which add up to first order.
+  std::vector<std::string> what_is_left(const quantization::Placement& refined,
+                                        const std::vector<FallbackChoice>& choices) const {
+    const double now = accuracy::predicted_error(refined, errors_);
+    const auto& wanted = options_.accuracy;
+    if (wanted.target || wanted.sensitivity != SensitivityMode::automatic || result_.sqnr_db >= kFarDb || now == 0)
+      return {};
+    double weights = 0;
+    for (const auto& mark : refined.marks) {
+      if (mark.is_constant && errors_.contains(mark.value)) weights += errors_.at(mark.value);
+    }
+    std::vector<FallbackChoice> worst;
+    for (const auto& product : products_) {
+      auto more = choices;
+      more.push_back({product.node, product.macs, 0});
+      more.back().removed = 1 - accuracy::predicted_error(place_with(more), errors_) / now;
+      if (more.back().removed >= kWorthNaming) worst.push_back(more.back());
+    }
+    std::stable_sort(worst.begin(), worst.end(), [](const auto& a, const auto& b) { return a.removed > b.removed; });
+    worst.resize(std::min(worst.size(), kMostNamed));
+    std::string note = fmt::format(
+        "8 bits leave the results {:.1f} dB from the float model's: {:.0f} % of that error is of weights (--finetune "
+        "gptq), "
+        "the rest of activations{}",
+        result_.sqnr_db, 100 * weights / now,
+        wanted.fallback == AccuracyFallback::float32 ? " (--accuracy-fallback int16)" : "");
+    for (const auto& choice : worst) {
+      note += fmt::format("; {} makes {:.0f} % for {:.1f} % of the multiplications", label(choice.node),
+                          100 * choice.removed, is_table(choice.node) ? 0 : 100 * choice.macs);
+    }
+    return {note};
   }
 
   // Of products that read 16 bits; what width they make costs no multiplication.

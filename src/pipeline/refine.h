@@ -43,6 +43,7 @@ struct Refinement {
   quantization::Placement placement;
   calibration::Ranges ranges;
   AccuracyResult result;
+  std::vector<std::string> notes;  // what still stands between the results and the float model's, where that is much
 };
 
 /// Measures each mark of `placement` alone, tries other methods for the values that do most harm, and decides what

@@ -127,6 +127,20 @@ def test_results_of_convolutions(tmp_path: Path) -> None:
     assert readers["first.out"] == "Mul", "whoever reads the value finds it under its name"
 
 
+def test_a_word_where_8_bits_do_not_do(tmp_path: Path) -> None:
+    model, data = saved(tmp_path, normalized(residual=False), samples_of([4, 32]))
+    found = {}
+    for options in ([], ["--equalize", "off"]):
+        report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, *options)
+        words = [note for note in report["notes"] if "8 bits leave the results" in note]
+        assert bool(words) == (report["accuracy"]["sqnr_db"] < 30)
+        found[bool(words)] = words
+    assert found[True], "one with a word, one without"
+    assert found[False] == []
+    assert "--finetune gptq" in found[True][0]
+    assert "MatMul 'product' makes 100 % for 100.0 % of the multiplications" in found[True][0]
+
+
 def test_channels_between_convolutions(tmp_path: Path) -> None:
     samples = samples_of([1, 3, 10, 10])
     model, data = saved(tmp_path, rectified(), samples)
