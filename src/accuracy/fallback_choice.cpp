@@ -1,6 +1,7 @@
 #include "accuracy/fallback_choice.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace detent::accuracy {
 
@@ -13,38 +14,97 @@ double predicted_error(const quantization::Placement& placement, const MarkError
   return sum;
 }
 
-std::vector<FallbackChoice> choose_fallbacks(std::vector<Candidate> candidates, const MarkErrors& errors,
-                                             const Place& place, const ChoiceLimits& limits) {
-  // A product without multiplications to count still costs something.
-  constexpr double kLeastMacs = 1e-4;
-  std::vector<FallbackChoice> choices;
-  std::vector<std::size_t> floats;
-  const double whole = predicted_error(place({}), errors);
-  double now = whole, macs = 0;
-  while (!candidates.empty() && now > limits.error) {
-    std::size_t best = candidates.size();
-    double best_gain = 0, best_error = 0;
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-      if (macs + candidates[i].macs > limits.macs) continue;
-      floats.push_back(candidates[i].node);
-      const double error = predicted_error(place(floats), errors);
-      floats.pop_back();
-      if (now - error < std::max(limits.worth_removing, limits.ratio * candidates[i].macs) * whole) continue;
-      const double gain = (now - error) / std::max(candidates[i].macs, kLeastMacs);
-      if (gain <= best_gain) continue;
-      best = i;
-      best_gain = gain;
-      best_error = error;
+namespace {
+
+// A product without multiplications to count still costs something.
+constexpr double kLeastMacs = 1e-4;
+// Products that did not fit, of which the choice is tried again with each as the first.
+constexpr std::size_t kSecondThoughts = 3;
+
+class Chooser {
+ public:
+  Chooser(const MarkErrors& errors, const Place& place, const ChoiceLimits& limits)
+      : errors_(errors), place_(place), limits_(limits), whole_(predicted_error(place({}), errors)) {}
+
+  struct Choices {
+    std::vector<FallbackChoice> taken;
+    std::vector<Candidate> left;
+    double error = 0;
+  };
+
+  Choices choose(std::vector<Candidate> candidates, const Candidate* first) const {
+    Choices c{{}, std::move(candidates), whole_};
+    double macs = 0;
+    if (first != nullptr) take(c, macs, *first, error_with(c, *first));
+    while (!c.left.empty() && c.error > limits_.error) {
+      const Candidate* best = nullptr;
+      double best_gain = 0, best_error = 0;
+      for (const auto& candidate : c.left) {
+        if (macs + candidate.macs > limits_.macs) continue;
+        const double error = error_with(c, candidate);
+        if (!is_worth_it(c.error - error, candidate)) continue;
+        const double gain = (c.error - error) / std::max(candidate.macs, kLeastMacs);
+        if (gain <= best_gain) continue;
+        best = &candidate;
+        best_gain = gain;
+        best_error = error;
+      }
+      if (best == nullptr) break;
+      take(c, macs, *best, best_error);
     }
-    if (best == candidates.size()) break;
-    const auto& chosen = candidates[best];
-    choices.push_back({chosen.node, chosen.macs, (now - best_error) / whole});
-    floats.push_back(chosen.node);
-    macs += chosen.macs;
-    now = best_error;
-    candidates.erase(candidates.begin() + static_cast<std::ptrdiff_t>(best));
+    return c;
   }
-  return choices;
+
+  // Of those left that would have been worth it but for the limit of multiplications, the ones that take away most.
+  std::vector<Candidate> left_for_lack_of_room(const Choices& c) const {
+    std::vector<std::pair<double, Candidate>> found;
+    for (const auto& candidate : c.left) {
+      const double removed = c.error - error_with(c, candidate);
+      if (c.error > limits_.error && candidate.macs <= limits_.macs && is_worth_it(removed, candidate))
+        found.emplace_back(removed, candidate);
+    }
+    std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::vector<Candidate> candidates;
+    for (std::size_t i = 0; i < std::min(found.size(), kSecondThoughts); ++i) candidates.push_back(found[i].second);
+    return candidates;
+  }
+
+ private:
+  bool is_worth_it(double removed, const Candidate& candidate) const {
+    return removed >= std::max(limits_.worth_removing, limits_.ratio * candidate.macs) * whole_;
+  }
+
+  double error_with(const Choices& c, const Candidate& candidate) const {
+    std::vector<std::size_t> nodes;
+    for (const auto& choice : c.taken) nodes.push_back(choice.node);
+    nodes.push_back(candidate.node);
+    return predicted_error(place_(nodes), errors_);
+  }
+
+  void take(Choices& c, double& macs, Candidate candidate, double error) const {
+    c.taken.push_back({candidate.node, candidate.macs, (c.error - error) / whole_});
+    c.error = error;
+    macs += candidate.macs;
+    std::erase_if(c.left, [&](const auto& other) { return other.node == candidate.node; });
+  }
+
+  const MarkErrors& errors_;
+  const Place& place_;
+  const ChoiceLimits& limits_;
+  double whole_;
+};
+
+}  // namespace
+
+std::vector<FallbackChoice> choose_fallbacks(const std::vector<Candidate>& candidates, const MarkErrors& errors,
+                                             const Place& place, const ChoiceLimits& limits) {
+  const Chooser chooser(errors, place, limits);
+  auto best = chooser.choose(candidates, nullptr);
+  for (const auto& first : chooser.left_for_lack_of_room(best)) {
+    auto other = chooser.choose(candidates, &first);
+    if (other.error < best.error) best = std::move(other);
+  }
+  return best.taken;
 }
 
 }  // namespace detent::accuracy

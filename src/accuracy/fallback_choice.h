@@ -40,8 +40,9 @@ struct ChoiceLimits {
 /// Places the pairs when these nodes fall back.
 using Place = std::function<quantization::Placement(const std::vector<std::size_t>& nodes)>;
 
-/// Greedy: each time the candidate that takes away most error for each multiplication, as long as the limits allow.
-std::vector<FallbackChoice> choose_fallbacks(std::vector<Candidate> candidates, const MarkErrors& errors,
+/// Greedy: each time the candidate that takes away most error for each multiplication, as long as the limits allow. A
+/// product that small ones have left no room for is tried as the first choice: the better of both counts.
+std::vector<FallbackChoice> choose_fallbacks(const std::vector<Candidate>& candidates, const MarkErrors& errors,
                                              const Place& place, const ChoiceLimits& limits);
 
 }  // namespace detent::accuracy

@@ -10,10 +10,11 @@ namespace {
 
 using onnx::Node;
 
-// Operators that hand on what they read, perhaps in another order.
-bool only_moves(const Node& node) {
-  static const std::set<std::string> kTypes{"Concat",  "Reshape",   "Transpose", "Squeeze",
-                                            "Flatten", "Unsqueeze", "Identity"};
+// Operators whose inputs tell more than their output: those that hand on what they read, perhaps in another order, and
+// Softmax. Of a sure answer it hides all errors, and of an unsure one that tips over it makes the whole.
+bool is_judged_by_inputs(const Node& node) {
+  static const std::set<std::string> kTypes{"Concat",    "Reshape",  "Transpose", "Squeeze",   "Flatten",
+                                            "Unsqueeze", "Identity", "Softmax",   "LogSoftmax"};
   return kTypes.contains(node.op_type());
 }
 
@@ -23,7 +24,7 @@ void add_points(const onnx::Model& model, const graph::Index& index, const graph
   const int producer = index.producer(value);
   if (producer == graph::kNone || std::find(points.begin(), points.end(), value) != points.end()) return;
   const Node& node = model.graph.nodes[static_cast<std::size_t>(producer)];
-  if (!only_moves(node)) {
+  if (!is_judged_by_inputs(node)) {
     points.push_back(value);
     return;
   }

@@ -87,14 +87,14 @@ class Refiner {
     measure();
     if (options_.accuracy.sensitivity == SensitivityMode::automatic) try_methods();
     list_sensitivities();
-    auto candidates = weigh();
+    const auto candidates = weigh();
     std::vector<FallbackChoice> choices;
     if (options_.accuracy.target) {
-      choices = reach(choose(std::move(candidates), kNone));
+      choices = reach(choose(candidates, kNone));
     } else if (options_.accuracy.sensitivity == SensitivityMode::automatic) {
       auto limits = kAutomatic;
       limits.macs -= other_macs_;
-      choices = choose(std::move(candidates), limits);
+      choices = choose(candidates, limits);
     }
     auto refined = place_with(choices);
     if (refined.marks.empty()) throw out_of_reach("only the float model reaches", "or give --activation-type uint16");
@@ -315,10 +315,10 @@ class Refiner {
     return candidates;
   }
 
-  std::vector<FallbackChoice> choose(std::vector<accuracy::Candidate> candidates,
+  std::vector<FallbackChoice> choose(const std::vector<accuracy::Candidate>& candidates,
                                      const accuracy::ChoiceLimits& limits) {
     return accuracy::choose_fallbacks(
-        std::move(candidates), errors_, [this](const auto& nodes) { return place_with(nodes); }, limits);
+        candidates, errors_, [this](const auto& nodes) { return place_with(nodes); }, limits);
   }
 
   quantization::Placement place_with(const std::vector<FallbackChoice>& choices) const {

@@ -52,6 +52,15 @@ TEST(FallbackChoice, TakesMostErrorForFewestMultiplicationsFirst) {
   EXPECT_EQ(choices[0].macs, 0.1);
 }
 
+TEST(FallbackChoice, SmallOnesLeaveRoomForTheWorst) {
+  // By gain for each multiplication the first two come first, and the third no longer fits.
+  const Case c({{0.2, 0.02}, {0.17, 0.02}, {0.6, 0.08}, {0.1, 0.5}});
+  const auto choices = c.choose({.macs = 0.1});
+  ASSERT_EQ(choices.size(), 2u);
+  EXPECT_EQ(choices[0].node, 2u);
+  EXPECT_EQ(choices[1].node, 0u);
+}
+
 TEST(FallbackChoice, KeepsToItsLimits) {
   const Case c({{0.1, 0.05}, {0.4, 0.04}, {0.3, 0.3}, {0.2, 0.04}});
   EXPECT_EQ(c.choose({.macs = 0.1}).size(), 2u) << "a third would pass the tenth of the multiplications";
