@@ -26,6 +26,12 @@ constexpr float kLeastShare = 1.0F / 16;
 constexpr float kCut = 1.3F;
 constexpr float kMostHeadroom = 4;
 
+bool is_private_constant(const onnx::Model& model, const graph::Index& index, const std::string& name) {
+  const int i = index.initializer(name);
+  return i != graph::kNone && index.consumers(name).size() == 1 && !index.is_output(name) && !index.is_captured(name) &&
+         model.graph.initializers[static_cast<std::size_t>(i)].type == onnx::DataType::float32;
+}
+
 std::optional<ChannelScaling::Reader> reader_of(const onnx::Model& model, const graph::Index& index, int position,
                                                 const std::string& value) {
   const auto& node = model.graph.nodes[static_cast<std::size_t>(position)];
@@ -34,10 +40,9 @@ std::optional<ChannelScaling::Reader> reader_of(const onnx::Model& model, const 
       inputs[0] != value) {
     return std::nullopt;
   }
-  const int weight = index.initializer(inputs[1]);
-  if (weight == graph::kNone || index.consumers(inputs[1]).size() != 1) return std::nullopt;
-  const auto& tensor = model.graph.initializers[static_cast<std::size_t>(weight)];
-  if (tensor.type != onnx::DataType::float32 || tensor.count() == 0) return std::nullopt;
+  if (!is_private_constant(model, index, inputs[1])) return std::nullopt;
+  const auto& tensor = model.graph.initializers[static_cast<std::size_t>(index.initializer(inputs[1]))];
+  if (tensor.count() == 0) return std::nullopt;
   if (node.is("Conv")) {
     const auto groups = node.int_or("group", 1);
     const bool depthwise = groups > 1 && tensor.dims[1] == 1 && tensor.dims[0] == groups;
@@ -46,16 +51,6 @@ std::optional<ChannelScaling::Reader> reader_of(const onnx::Model& model, const 
   }
   if (tensor.dims.size() != 2 || node.int_or("transA", 0) != 0) return std::nullopt;
   return ChannelScaling::Reader{position, inputs[1], node.int_or("transB", 0) != 0 ? 1U : 0U};
-}
-
-bool is_marked(const quantization::Placement& placement, const std::string& value) {
-  return std::any_of(placement.marks.begin(), placement.marks.end(), [&](const auto& m) { return m.value == value; });
-}
-
-bool is_private_constant(const onnx::Model& model, const graph::Index& index, const std::string& name) {
-  const int i = index.initializer(name);
-  return i != graph::kNone && index.consumers(name).size() == 1 && !index.is_output(name) && !index.is_captured(name) &&
-         model.graph.initializers[static_cast<std::size_t>(i)].type == onnx::DataType::float32;
 }
 
 // The quantized convolution that a value comes from. Its weights have a scale for each output, so that dividing these
@@ -69,7 +64,7 @@ std::optional<ChannelScaling::Maker> maker_of(const onnx::Model& model, const gr
     const auto& before = node->inputs()[0];
     position = index.producer(before);
     if (position == graph::kNone || index.consumers(before).size() != 1 || index.is_output(before) ||
-        index.is_captured(before) || is_marked(placement, before))
+        index.is_captured(before) || placement.find(before) != nullptr)
       return std::nullopt;
     node = &model.graph.nodes[static_cast<std::size_t>(position)];
   }
@@ -78,9 +73,8 @@ std::optional<ChannelScaling::Maker> maker_of(const onnx::Model& model, const gr
   const bool has_bias = inputs.size() > 2 && !inputs[2].empty();
   if (!is_private_constant(model, index, inputs[1]) || (has_bias && !is_private_constant(model, index, inputs[2])))
     return std::nullopt;
-  const auto mark =
-      std::find_if(placement.marks.begin(), placement.marks.end(), [&](const auto& m) { return m.value == inputs[1]; });
-  if (mark == placement.marks.end() || mark->axis != std::size_t{0}) return std::nullopt;
+  const auto* mark = placement.find(inputs[1]);
+  if (mark == nullptr || mark->axis != std::size_t{0}) return std::nullopt;
   return ChannelScaling::Maker{inputs[1], has_bias ? inputs[2] : ""};
 }
 
@@ -247,9 +241,8 @@ Roundings scaled_roundings(const onnx::Model& model, const graph::Index& index,
   value = {of_value, {}, scaling.last_axis ? -1 : 1};
   for (const float f : scaling.factors) value.factors.push_back(1 / f);
   for (const auto& reader : scaling.readers) {
-    const auto mark = std::find_if(placement.marks.begin(), placement.marks.end(),
-                                   [&](const auto& m) { return m.value == reader.weight; });
-    if (mark == placement.marks.end()) continue;  // its weights stay in float
+    const auto* mark = placement.find(reader.weight);
+    if (mark == nullptr) continue;  // its weights stay in float
     const auto& weight = weight_of(model, index, reader);
     const auto scaled = graph::scaled_along(weight, reader.axis, scaling.factors);
     const auto tensor = onnx::make_tensor<float>(weight.name, weight.type, weight.dims, std::span(scaled));

@@ -46,7 +46,7 @@ struct Equalization {
 
 /// Looks at the channels of the values that accuracy::equalizable() lists, runs the model with each of them and the
 /// weights that read it rounded, both as they are, with the best of the ranges, and with channels made alike, and
-/// rewrites the model where that takes away half of an error that matters. Takes at most three inferences for each
+/// rewrites the model where that takes away half of an error that matters. Takes about four inferences for each
 /// sample.
 Equalization equalize(Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                       data::SampleSource& source, const EqualizeOptions& options);

@@ -301,10 +301,13 @@ class Run {
     extremes_ = quantization::scan_weights(prepared_.model, placement_, options_.allow_nonfinite);
     for (std::size_t i = 0; i < done.scaled.size(); ++i) {
       const auto& [name, range, is_kept] = done.scaled[i];
-      const auto source = range_sources_.find(done.values[i].value);
       ranges[name] = range;
-      if (!is_kept) range_sources_[name] = calibration::method_name(CalibrationMethod::minmax);
-      if (is_kept && source != range_sources_.end()) range_sources_[name] = source->second;
+      const auto source = range_sources_.find(done.values[i].value);
+      if (!is_kept) {
+        range_sources_[name] = calibration::method_name(CalibrationMethod::minmax);
+      } else if (source != range_sources_.end()) {
+        range_sources_[name] = source->second;
+      }
     }
     equalized_ = std::move(done.values);
   }
@@ -339,7 +342,7 @@ class Run {
          .stop = options_.stop});
     placement_ = std::move(refined.placement);
     ranges = std::move(refined.ranges);
-    for (auto& note : refined.notes) result_.notes.push_back(std::move(note));
+    append(result_.notes, refined.notes);
     for (const auto& mark : placement_.marks) {
       if (!mark.is_constant && !mark.shares)
         range_sources_.try_emplace(mark.value, calibration::method_name(range_options_.method.method));

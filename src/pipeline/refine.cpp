@@ -127,10 +127,9 @@ class Refiner {
   const quantization::Mark& root_of(const quantization::Mark& mark) const {
     const auto* root = &mark;
     while (root->shares) {
-      const auto next = std::find_if(placement_.marks.begin(), placement_.marks.end(),
-                                     [&](const auto& m) { return m.value == *root->shares; });
-      if (next == placement_.marks.end()) break;
-      root = &*next;
+      const auto* next = placement_.find(*root->shares);
+      if (next == nullptr) break;
+      root = next;
     }
     return *root;
   }
@@ -237,17 +236,16 @@ class Refiner {
     std::vector<Alternative> all;
     for (const auto& [value, error] : by_error()) {
       if (error < kNoHarm) break;
-      const auto mark = std::find_if(placement_.marks.begin(), placement_.marks.end(),
-                                     [&, v = value](const auto& m) { return m.value == v; });
+      const auto* mark = placement_.find(value);
       const auto own = ranges_.find(value);
       if (mark->is_constant || mark->shares || own == ranges_.end()) continue;
       std::vector<Alternative> of_value;
-      if (!is_each_measured_) of_value.push_back({&*mark, {}, own->second, {params.at(value)}});
+      if (!is_each_measured_) of_value.push_back({mark, {}, own->second, {params.at(value)}});
       for (const auto& [method, ranges] : options_.other_ranges) {
         const auto other = ranges.find(value);
         if (other == ranges.end() || (other->second.min == own->second.min && other->second.max == own->second.max))
           continue;
-        of_value.push_back({&*mark, method, other->second, {params.at(value)}});
+        of_value.push_back({mark, method, other->second, {params.at(value)}});
         auto changed = ranges_;
         changed[value] = other->second;
         of_value.back().rounding.params = options_.params_of(placement_, changed).at(value);
@@ -428,8 +426,7 @@ class Refiner {
     worst.resize(std::min(worst.size(), kMostNamed));
     std::string note = fmt::format(
         "8 bits leave the results {:.1f} dB from the float model's: {:.0f} % of that error is of weights (--finetune "
-        "gptq), "
-        "the rest of activations{}",
+        "gptq), the rest of activations{}",
         result_.sqnr_db, 100 * weights / now,
         wanted.fallback == AccuracyFallback::float32 ? " (--accuracy-fallback int16)" : "");
     for (const auto& choice : worst) {

@@ -102,6 +102,11 @@ std::vector<std::string> Placement::to_observe() const {
   return values;
 }
 
+const Mark* Placement::find(const std::string& value) const {
+  const auto found = std::find_if(marks.begin(), marks.end(), [&](const auto& mark) { return mark.value == value; });
+  return found == marks.end() ? nullptr : &*found;
+}
+
 const std::string& Placement::source_of(const std::string& value) const {
   const auto found = inherits.find(value);
   return found == inherits.end() ? value : found->second;

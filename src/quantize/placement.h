@@ -55,6 +55,8 @@ struct Placement {
   std::vector<bool> selected;
   std::vector<std::string> notes;
 
+  /// The mark of `value`, or null.
+  const Mark* find(const std::string& value) const;
   /// The value whose statistics give the range of `value`.
   const std::string& source_of(const std::string& value) const;
   /// Values whose statistics calibration must find, each once, in the order of the marks that need them.

@@ -79,14 +79,19 @@ def sqnr(model: Path, quantized: Path, samples: list[Sample]) -> float:
     return support.sqnr(support.outputs(support.load(model), samples), found)
 
 
+def remedied(folder: Path, network: onnx.ModelProto, samples: list[Sample], value: str) -> tuple[dict, float, float]:
+    """The report where the channels of this value alone are made alike, and the SQNR of the results with that and without."""
+    model, data = saved(folder, network, samples)
+    report = support.quantize(model, folder / "q.onnx", data, *BALANCED)
+    support.quantize(model, folder / "off.onnx", data, *BALANCED, "--equalize", "off")
+    assert [e["value"] for e in report["accuracy"]["equalized"]] == [value]
+    return report, *(sqnr(model, folder / name, samples) for name in ("q.onnx", "off.onnx"))
+
+
 def test_a_normalization_takes_the_factors_in(tmp_path: Path) -> None:
-    samples = samples_of([4, 32])
-    model, data = saved(tmp_path, normalized(residual=False), samples)
-    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED)
-    support.quantize(model, tmp_path / "off.onnx", data, *BALANCED, "--equalize", "off")
-    assert [e["value"] for e in report["accuracy"]["equalized"]] == ["norm.out"]
+    report, alike, off = remedied(tmp_path, normalized(residual=False), samples_of([4, 32]), "norm.out")
     assert report["accuracy"]["equalized"][0]["error_after"] < 0.1 * report["accuracy"]["equalized"][0]["error_before"]
-    assert sqnr(model, tmp_path / "q.onnx", samples) > 35 > sqnr(model, tmp_path / "off.onnx", samples) + 6
+    assert alike > 35 > off + 6
     graph = onnx.load(tmp_path / "q.onnx").graph
     assert "Mul" not in {node.op_type for node in graph.node}
     gamma = next(numpy_helper.to_array(t) for t in graph.initializer if t.name == "gamma")
@@ -106,23 +111,15 @@ def test_other_readers_get_the_value_as_it_was(tmp_path: Path) -> None:
 
 
 def test_channels_of_convolutions(tmp_path: Path) -> None:
-    samples = samples_of([1, 3, 10, 10])
-    model, data = saved(tmp_path, gated(), samples)
-    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED)
-    support.quantize(model, tmp_path / "off.onnx", data, *BALANCED, "--equalize", "off")
-    assert [e["value"] for e in report["accuracy"]["equalized"]] == ["gate.out"]
-    assert sqnr(model, tmp_path / "q.onnx", samples) > sqnr(model, tmp_path / "off.onnx", samples) + 3
+    _, alike, off = remedied(tmp_path, gated(), samples_of([1, 3, 10, 10]), "gate.out")
+    assert alike > off + 3
 
 
 def test_results_of_convolutions(tmp_path: Path) -> None:
-    samples = samples_of([1, 3, 10, 10])
-    model, data = saved(tmp_path, spectrum(), samples)
-    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED)
-    support.quantize(model, tmp_path / "off.onnx", data, *BALANCED, "--equalize", "off")
-    assert [e["value"] for e in report["accuracy"]["equalized"]] == ["first.out"]
+    report, alike, off = remedied(tmp_path, spectrum(), samples_of([1, 3, 10, 10]), "first.out")
     assert report["activations"]["first.out_equalized"]["method"] == "mse", "its range is what it was"
     assert report["accuracy"]["integer_macs"] == 1
-    assert sqnr(model, tmp_path / "q.onnx", samples) > sqnr(model, tmp_path / "off.onnx", samples) + 6
+    assert alike > off + 6
     readers = {node.input[0]: node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
     assert readers["first.out"] == "Mul", "whoever reads the value finds it under its name"
 
@@ -142,13 +139,9 @@ def test_a_word_where_8_bits_do_not_do(tmp_path: Path) -> None:
 
 
 def test_channels_between_convolutions(tmp_path: Path) -> None:
-    samples = samples_of([1, 3, 10, 10])
-    model, data = saved(tmp_path, rectified(), samples)
-    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED)
-    support.quantize(model, tmp_path / "off.onnx", data, *BALANCED, "--equalize", "off")
-    assert [e["value"] for e in report["accuracy"]["equalized"]] == ["relu.out"]
+    _, alike, off = remedied(tmp_path, rectified(), samples_of([1, 3, 10, 10]), "relu.out")
     assert "Mul" not in {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
-    assert sqnr(model, tmp_path / "q.onnx", samples) > sqnr(model, tmp_path / "off.onnx", samples) + 6
+    assert alike > off + 6
 
 
 def test_float_weights_stay_float_in_the_runtime(tmp_path: Path) -> None:
