@@ -119,6 +119,14 @@ struct FallbackNode {
   double macs_share = 0;   // of the model's multiplications
 };
 
+/// What gptq did under Rounding::automatic: the error of the results on samples that were held back.
+struct TunedWeights {
+  std::size_t samples = 0;
+  double error_before = 0;  // as of Sensitivity, with everything rounded, weights to the nearest
+  double error_after = 0;
+  bool kept = false;  // false: it was no better, and weights are rounded to the nearest
+};
+
 /// How near the results are to the float model's, measured on some of the samples.
 struct AccuracyResult {
   std::size_t samples = 0;
@@ -128,6 +136,8 @@ struct AccuracyResult {
   std::optional<double> score;  // of AccuracyConfig::command, as a share of the float model's
   double integer_macs = 0;      // share of the multiplications that are made on integers,
   double wide_macs = 0;         // and of all, of those that read an activation of 16 bits
+  double weights_share = 0;     // of the error that rounding to the nearest leaves: what weights make
+  std::optional<TunedWeights> tuned;
   std::vector<EqualizedValue> equalized;
   std::vector<MethodChoice> methods;
   std::vector<FallbackNode> float_nodes;

@@ -55,7 +55,8 @@ struct Words<ErrorMetric> {
 };
 template <>
 struct Words<Rounding> {
-  static constexpr Word<Rounding> all[] = {{"nearest", Rounding::nearest},
+  static constexpr Word<Rounding> all[] = {{"auto", Rounding::automatic},
+                                           {"nearest", Rounding::nearest},
                                            {"adaround", Rounding::adaround},
                                            {"adaquant", Rounding::adaquant},
                                            {"gptq", Rounding::gptq}};

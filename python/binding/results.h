@@ -56,12 +56,19 @@ struct Fields<FallbackNode> {
                                      shown<&S::macs_share>("macs_share")};
 };
 template <>
+struct Fields<TunedWeights> {
+  using S = TunedWeights;
+  static constexpr Field<S> all[] = {shown<&S::samples>("samples"), shown<&S::error_before>("error_before"),
+                                     shown<&S::error_after>("error_after"), shown<&S::kept>("kept")};
+};
+template <>
 struct Fields<AccuracyResult> {
   using S = AccuracyResult;
   static constexpr Field<S> all[] = {shown<&S::samples>("samples"),       shown<&S::sqnr_all_db>("sqnr_all_db"),
                                      shown<&S::sqnr_db>("sqnr_db"),       shown<&S::cosine>("cosine"),
                                      shown<&S::score>("score"),           shown<&S::integer_macs>("integer_macs"),
-                                     shown<&S::wide_macs>("wide_macs"),   shown<&S::equalized>("equalized"),
+                                     shown<&S::wide_macs>("wide_macs"),   shown<&S::weights_share>("weights_share"),
+                                     shown<&S::tuned>("tuned"),           shown<&S::equalized>("equalized"),
                                      shown<&S::methods>("methods"),       shown<&S::float_nodes>("float_nodes"),
                                      shown<&S::wide_nodes>("wide_nodes"), shown<&S::sensitivities>("sensitivities")};
 };

@@ -16,7 +16,7 @@ from .errors import UsageError
 PresetName = Literal["balanced", "plain"]
 QuantType = Literal["int8", "uint8", "int16", "uint16", "int4", "uint4"]
 MethodName = Literal["minmax", "percentile", "layerwise-percentile", "mse", "entropy"]
-RoundingName = Literal["nearest", "adaround", "adaquant", "gptq"]
+RoundingName = Literal["auto", "nearest", "adaround", "adaquant", "gptq"]
 Path = str | PathLike[str]
 #: Bytes, or a text such as "1.5GiB".
 Size = int | str
@@ -243,7 +243,7 @@ class Config(_Options):
     method: Method | MethodName | None = None  #: Mse(); plain: MinMax()
     overrides: Sequence[TensorOverride] | None = None
     accuracy: Accuracy | None = None
-    finetune: Finetune | RoundingName | None = None  #: nearest
+    finetune: Finetune | RoundingName | None = None  #: auto
 
     allow_nonfinite: bool | None = None  #: False
     max_samples: int | None = None  #: all

@@ -257,6 +257,16 @@ class _Result(abc.ABC):
         return f"<p><b>{html.escape(self._heading())}</b></p>{f'<ul>{notes}</ul>' if notes else ''}{tables}"
 
 
+@dataclasses.dataclass(frozen=True)
+class TunedWeights:
+    """What gptq did where finetune is auto: the error of the results on samples that were held back."""
+
+    samples: int
+    error_before: float  #: with everything rounded, weights to the nearest
+    error_after: float
+    kept: bool  #: False: it was no better, and weights are rounded to the nearest
+
+
 @dataclasses.dataclass(eq=False, repr=False)
 class AccuracyResult(_Result):
     """How near the results are to the float model's, measured on some of the samples."""
@@ -268,11 +278,18 @@ class AccuracyResult(_Result):
     score: float | None  #: of the command, as a share of the float model's
     integer_macs: float  #: share of the multiplications that are made on integers,
     wide_macs: float  #: and of all, of those that read an activation of 16 bits
+    weights_share: float  #: of the error that rounding to the nearest leaves: what weights make
+    tuned: TunedWeights | None  #: where finetune is auto and weights were tuned
     equalized: Table[EqualizedValue]
     methods: Table[MethodChoice]
     float_nodes: Table[FallbackNode]
     wide_nodes: Table[FallbackNode]  #: with activations of 16 bits
     sensitivities: Table[Sensitivity]  #: worst first
+
+    @classmethod
+    def of(cls, told: dict[str, Any], **more: Any) -> Self:
+        tuned = told.get("tuned")
+        return super().of({**told, "tuned": TunedWeights(**tuned) if tuned else None}, **more)
 
     def _heading(self) -> str:
         return f"SQNR {self.sqnr_db:.1f} dB, cosine {self.cosine:.6f}, {self.integer_macs:.0%} of the MACs on integers"

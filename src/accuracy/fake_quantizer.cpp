@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/vector_clones.h"
+#include "onnx/nibbles.h"
 #include "quantize/formats.h"
 
 namespace detent::accuracy {
@@ -37,7 +39,49 @@ void for_each_run(std::span<float> values, std::span<const std::int64_t> shape, 
   for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % channels) fn(values.subspan(at, run), c);
 }
 
+// integer_at(position) gives the stored integers.
+template <class IntegerAt>
+void dequantize_each(std::span<float> values, std::span<const std::int64_t> shape,
+                     const quantization::ValueParams& params, const IntegerAt& integer_at) {
+  const auto convert = [&](std::span<float> of_channel, std::size_t c) {
+    const auto& p = params.channels[c];
+    const auto first = static_cast<std::size_t>(of_channel.data() - values.data());
+    for (std::size_t i = 0; i < of_channel.size(); ++i)
+      of_channel[i] = static_cast<float>(integer_at(first + i) - p.zero_point) * p.scale;
+  };
+  if (params.axis) {
+    for_each_run(values, shape, *params.axis, convert);
+  } else {
+    convert(values, 0);
+  }
+}
+
+template <class Int>
+void dequantize_as(std::span<float> values, std::span<const std::int64_t> shape,
+                   const quantization::ValueParams& params, std::span<const std::byte> bytes) {
+  dequantize_each(values, shape, params, [&](std::size_t i) {
+    Int value;
+    std::memcpy(&value, bytes.data() + i * sizeof(Int), sizeof(Int));
+    return static_cast<std::int32_t>(value);
+  });
+}
+
 }  // namespace
+
+void dequantize(std::span<float> values, std::span<const std::int64_t> shape, const quantization::ValueParams& params,
+                std::span<const std::byte> integers) {
+  const auto nibbles = [&](bool is_signed) {
+    dequantize_each(values, shape, params, [&](std::size_t i) { return onnx::nibble_at(integers, i, is_signed); });
+  };
+  switch (params.type) {
+    case QuantType::int8: return dequantize_as<std::int8_t>(values, shape, params, integers);
+    case QuantType::uint8: return dequantize_as<std::uint8_t>(values, shape, params, integers);
+    case QuantType::int16: return dequantize_as<std::int16_t>(values, shape, params, integers);
+    case QuantType::uint16: return dequantize_as<std::uint16_t>(values, shape, params, integers);
+    case QuantType::int4: return nibbles(true);
+    case QuantType::uint4: return nibbles(false);
+  }
+}
 
 void fake_quantize(std::span<float> values, std::span<const std::int64_t> shape,
                    const quantization::ValueParams& params) {
@@ -66,9 +110,10 @@ void FakeQuantizer::receive(std::size_t tap, const exec::TensorView& tensor, con
   if (tensor.type != onnx::DataType::float32 || trial_ == nullptr) return;
   const auto found = trial_->find(marks_.at(tap));
   if (found == trial_->end()) return;
-  const auto& [params, factors, axis] = *found->second;
+  const auto& [params, factors, axis, integers] = *found->second;
   const std::span<float> values(reinterpret_cast<float*>(tensor.passed_on.data()),
                                 tensor.passed_on.size() / sizeof(float));
+  if (integers) return dequantize(values, tensor.shape, params, integers->bytes());
   constexpr std::size_t kPiece = std::size_t{1} << 16;
   if (!factors.empty()) {
     const auto rank = static_cast<std::ptrdiff_t>(tensor.shape.size());

@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "exec/tap.h"
+#include "onnx/tensor.h"
 #include "quantize/params.h"
 
 namespace detent::accuracy {
@@ -18,12 +20,18 @@ namespace detent::accuracy {
 void fake_quantize(std::span<float> values, std::span<const std::int64_t> shape,
                    const quantization::ValueParams& params);
 
+/// `values` become what integers of the type and in the order of a stored tensor stand for.
+void dequantize(std::span<float> values, std::span<const std::int64_t> shape, const quantization::ValueParams& params,
+                std::span<const std::byte> integers);
+
 /// How a value is rounded.
 struct Rounding {
   quantization::ValueParams params;
   /// What its channels are multiplied by before they are rounded, and divided by afterwards; empty: nothing.
   std::vector<float> factors = {};
   std::ptrdiff_t factor_axis = -1;  // the axis of the channels; negative ones count from the end
+  /// Of a weight: what it is stored as, unless it is rounded to the nearest (and nothing is multiplied).
+  std::optional<onnx::TensorData> integers = {};
 };
 using Roundings = std::unordered_map<std::string, Rounding>;
 

@@ -34,7 +34,8 @@ const std::map<std::string, SpoolAccess> kAccesses{{"auto", SpoolAccess::automat
                                                    {"direct", SpoolAccess::direct},
                                                    {"uring", SpoolAccess::uring}};
 
-const std::map<std::string, Rounding> kRoundings{{"nearest", Rounding::nearest},
+const std::map<std::string, Rounding> kRoundings{{"auto", Rounding::automatic},
+                                                 {"nearest", Rounding::nearest},
                                                  {"adaround", Rounding::adaround},
                                                  {"adaquant", Rounding::adaquant},
                                                  {"gptq", Rounding::gptq}};
@@ -283,7 +284,9 @@ void add_finetune(CLI::App& command, FinetuneConfig& config) {
     command.add_option(name, into, help)->delimiter(',')->allow_extra_args(false)->option_text("A,B,…")->group(group);
   };
   choice(command, "--finetune", config.rounding, kRoundings, group, "NAME",
-         "find better integers for weights, layer by layer: adaround, adaquant or gptq (default: nearest, none)");
+         "find better integers for weights, layer by layer: adaround, adaquant or gptq; nearest: none; auto (default): "
+         "gptq "
+         "where measuring shows that it is needed and helps");
   choice(command, "--form", config.form, kForms, group, "NAME",
          "auto (default: the cheaper), gram (sums over all samples) or streamed (mini-batches of stored activations)");
   names("--finetune-op-types", config.op_types, "tune only layers of these types");

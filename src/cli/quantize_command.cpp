@@ -36,7 +36,14 @@ nlohmann::json accuracy_json(const AccuracyResult& a) {
                      {"float_nodes", nlohmann::json::array()},
                      {"wide_nodes", nlohmann::json::array()},
                      {"sensitivities", nlohmann::json::array()}};
+  out["weights_share"] = a.weights_share;
   if (a.score) out["score"] = *a.score;
+  if (a.tuned) {
+    out["tuned"] = {{"samples", a.tuned->samples},
+                    {"error_before", a.tuned->error_before},
+                    {"error_after", a.tuned->error_after},
+                    {"kept", a.tuned->kept}};
+  }
   for (const auto& e : a.equalized) {
     out["equalized"].push_back({{"value", e.value}, {"error_before", e.error_before}, {"error_after", e.error_after}});
   }
@@ -85,6 +92,11 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a) {
   }
   print_fallbacks("in float", a.float_nodes);
   print_fallbacks("with activations of 16 bits", a.wide_nodes);
+  if (a.tuned) {
+    fmt::print("weights by gptq: error {:.1f} -> {:.1f} dB on {} samples that were held back{}\n",
+               in_db(a.tuned->error_before), in_db(a.tuned->error_after), a.tuned->samples,
+               a.tuned->kept ? "" : ", so weights are rounded to the nearest");
+  }
   fmt::print(
       "accuracy on {} samples, worst output: SQNR {:.1f} dB (all in integers: {:.1f}), cosine {:.5f}{}; {:.1f} % of "
       "the multiplications in integers{}\n",
@@ -138,7 +150,7 @@ void print_layers(const std::vector<LayerTuning>& layers) {
 void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
   for (const auto& note : r.notes) fmt::print("note: {}\n", note);
   if (r.accuracy) print_accuracy(options, *r.accuracy);
-  print_layers(r.layers);
+  if (tunes(options.finetune.rounding)) print_layers(r.layers);
   for (const auto& s : r.stages)
     fmt::print("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
   fmt::print("{}: {} nodes quantized, {} left in float; {} -> {} ({:.2f}x smaller); {} samples; peak memory {}\n",

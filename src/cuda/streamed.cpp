@@ -228,7 +228,7 @@ Solution solve_streamed(Devices& devices, const DeviceConfig& on, const Streamed
                         std::span<const float> bias, const FinetuneConfig& config, const finetune::Kernels& kernels,
                         const SolveControl& control) {
   if (config.rounding == Rounding::gptq) throw usage_error("GPTQ has no streamed form", "let the form be chosen");
-  if (config.rounding == Rounding::nearest || layer.samples.count() == 0) return finetune::nearest(layer.weights, bias);
+  if (!tunes(config.rounding) || layer.samples.count() == 0) return finetune::nearest(layer.weights, bias);
   OnDevices problem(devices, on, layer, bias, config, control);
   Solution solution = finetune::run(problem, config, control);
   if (finetune::descends(layer.activation, config)) {

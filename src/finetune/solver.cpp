@@ -19,6 +19,7 @@ class OnCpu final : public GramMethods {
 
   Integers integers(const FinetuneConfig& config) override {
     switch (config.rounding) {
+      case Rounding::automatic:
       case Rounding::nearest: break;
       case Rounding::adaround: return adaround(weights_, form_, bias_, config, kernels_, control_);
       case Rounding::adaquant: return adaquant(weights_, form_, bias_, config, kernels_, control_);
@@ -54,7 +55,7 @@ Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<
   FinetuneConfig config = given;
   config.update_bias = given.update_bias && !bias.empty() && form.columns > 0;
   Solution solution = nearest(weights, bias);
-  if (config.rounding != Rounding::nearest) {
+  if (tunes(config.rounding)) {
     Integers found = methods.integers(config);
     const bool compared = config.rounding == Rounding::gptq && form.aims_at_weights;
     solution.integers = compared ? std::move(found) : methods.better_rows(config, std::move(solution.integers), found);

@@ -102,7 +102,7 @@ Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& ge
                         LayerSamples& samples, const Activation& activation, const FinetuneConfig& config,
                         const Kernels& kernels, const SolveControl& control) {
   if (config.rounding == Rounding::gptq) throw usage_error("GPTQ has no streamed form", "let the form be chosen");
-  if (config.rounding == Rounding::nearest || samples.count() == 0) return nearest(weights, bias);
+  if (!tunes(config.rounding) || samples.count() == 0) return nearest(weights, bias);
   Problem problem(weights, geometry, bias, samples, activation, config, kernels, control);
   Solution solution = run(problem, config, control);
   if (descends(activation, config))

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <future>
 #include <map>
 #include <memory>
@@ -135,6 +136,14 @@ std::vector<Step> make_steps(const std::vector<TunedLayer>& layers, const onnx::
   return steps;
 }
 
+std::vector<TunedLayer> some_layers(const onnx::Model& float_model, const onnx::Model& quantized,
+                                    const FinetuneConfig& config, std::vector<std::string>& notes) {
+  auto layers = find_layers(float_model, quantized, config, notes);
+  if (layers.empty())
+    throw usage_error("--finetune: no selected layer has quantized weights", "change --finetune-nodes or --op-types");
+  return layers;
+}
+
 class Tuner {
  public:
   Tuner(const onnx::Model& float_model, const graph::ValueTypes& float_types, onnx::Model& quantized,
@@ -148,7 +157,7 @@ class Tuner {
         kernels_(finetune::cpu_kernels()),
         solver_(options.device.is_cpu() ? finetune::cpu_solver(kernels_)
                                         : finetune::cuda_solver(options.device, kernels_, options.activity)),
-        layers_(find_layers(float_model, quantized, options.config, notes)),
+        layers_(some_layers(float_model, quantized, options.config, notes)),
         steps_(make_steps(layers_, float_model, quantized, std::min(options.memory / 2, solver_->sums_budget()))),
         needs_targets_(layers_needing_targets(float_types)),
         quantized_types_(exec::probe_values(runtime, quantized)),
@@ -290,8 +299,7 @@ class Tuner {
     }
   }
 
-  // Every eighth sample is held back from solving, to judge the result by.
-  static bool is_held_back(std::size_t sample) { return sample % 8 == 7; }
+  static bool is_held_back(std::size_t sample) { return sample % kHeldBackEvery == kHeldBackEvery - 1; }
 
   void take(Work& work, std::size_t sample, store::Record record) {
     if (sample == 0) begin(work, record);

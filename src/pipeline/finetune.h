@@ -23,6 +23,9 @@
 
 namespace detent::pipeline {
 
+/// Every eighth sample is held back from solving, to judge the result by.
+inline constexpr std::size_t kHeldBackEvery = 8;
+
 struct FinetuneOptions {
   const FinetuneConfig& config;
   const DeviceConfig& device;

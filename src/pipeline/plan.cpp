@@ -196,7 +196,7 @@ Plan plan(const QuantizeOptions& options) {
   add_cost(*cost, result);
   add_sweep(prepared, placement, types, circumstances, pipeline::budget_of(options.resources, work.path()), result);
   const auto machine = profile::measure_machine(static_cast<int>(circumstances.threads), work.path());
-  if (options.finetune.rounding != Rounding::nearest) {
+  if (tunes(options.finetune.rounding)) {
     add_finetune(prepared.model, types, options.finetune, options.device, circumstances.threads,
                  kReached * machine.flops_per_second, result);
     if (!options.device.is_cpu()) result.notes.emplace_back("times are those of the CPU");

@@ -19,6 +19,7 @@
 #include "data/sample.h"
 #include "exec/session.h"
 #include "onnx/write.h"
+#include "pipeline/automatic_gptq.h"
 #include "pipeline/calibration_device.h"
 #include "pipeline/equalize.h"
 #include "pipeline/finetune.h"
@@ -144,11 +145,15 @@ class Run {
       refine(ranges);
     }
     insert_pairs(ranges);
-    if (options_.finetune.rounding != Rounding::nearest) {
-      finetune();
+    if (tunes(options_.finetune.rounding)) {
+      const auto scope = profiler_.scope(Step::fast_finetune);
+      finetune(options_.finetune, {});
+    } else if (wants_tuned_weights()) {
+      tune_weights();
     } else if (!options_.device.is_cpu() && options_.statistics) {
       result_.notes.emplace_back("nothing ran on the device: the statistics were there, and nothing is fine-tuned");
     }
+    if (result_.accuracy) say_what_is_left();
     write();
     if (reports_) compare_models();
     work_->finish();
@@ -170,7 +175,7 @@ class Run {
     work_.emplace(options_.resources, run_identity(original));
     profiler_.watch_directory(work_->path());
     // What cannot be is better known before hours of work than after them.
-    if (options_.device.gds == GdsMode::on && options_.finetune.rounding != Rounding::nearest)
+    if (options_.device.gds == GdsMode::on && tunes(options_.finetune.rounding))
       store::open_cuda_storage(options_.device.cuda.front(), GdsMode::on, work_->path());
     append(result_.notes, work_->notes());
     prepared_ = pipeline::prepare(std::move(original), quantization::needed_opset(options_.config), runtime_,
@@ -180,9 +185,7 @@ class Run {
     append(result_.notes, prepared_.notes);
     append(result_.notes, placement_.notes);
     if (pipeline::has_samples(options_)) {
-      source_ =
-          pipeline::open_samples(options_.calibration_data.value_or(""), samples(),
-                                 pipeline::input_specs(prepared_.model), {options_.max_samples, options_.batch_size});
+      source_ = open_source({});
     }
     if (options_.prepared_output) {
       pipeline::check_output(*options_.prepared_output, prepared_.model);
@@ -194,6 +197,13 @@ class Run {
                                                   static_cast<std::size_t>(options_.workers), 0};
       pipeline::describe_layers(prepared_, placement_, runtime_, *source_, circumstances, report_);
     }
+  }
+
+  std::unique_ptr<data::SampleSource> open_source(data::SourceOptions which) {
+    which.max_samples = options_.max_samples;
+    which.batch_size = options_.batch_size;
+    return pipeline::open_samples(options_.calibration_data.value_or(""), samples(),
+                                  pipeline::input_specs(prepared_.model), which);
   }
 
   // Of a stream that passes once, as many samples are kept as are read again.
@@ -241,7 +251,7 @@ class Run {
                                      .allow_nonfinite = options_.allow_nonfinite,
                                      .threads = options_.threads,
                                      .workers = options_.workers,
-                                     .keep_result = options_.finetune.rounding != Rounding::nearest,
+                                     .keep_result = tunes(options_.finetune.rounding) || pipeline::may_tune(options_),
                                      .progress = options_.progress,
                                      .stop = options_.stop};
     report_.recording.directory = work_->scratch();
@@ -342,7 +352,6 @@ class Run {
          .stop = options_.stop});
     placement_ = std::move(refined.placement);
     ranges = std::move(refined.ranges);
-    append(result_.notes, refined.notes);
     for (const auto& mark : placement_.marks) {
       if (!mark.is_constant && !mark.shares)
         range_sources_.try_emplace(mark.value, calibration::method_name(range_options_.method.method));
@@ -350,6 +359,7 @@ class Run {
     for (const auto& choice : refined.result.methods) range_sources_[choice.value] = choice.method;
     result_.accuracy = std::move(refined.result);
     result_.accuracy->equalized = std::move(equalized_);
+    worst_left_ = std::move(refined.worst);
   }
 
   bool needs_histograms() const { return reports_ || quantization::needs_histograms(range_options_); }
@@ -373,26 +383,24 @@ class Run {
   void insert_pairs(const calibration::Ranges& ranges) {
     const auto scope = profiler_.scope(Step::quantization_static);
     note_saturation(options_.config, result_.notes);
-    const auto params =
-        quantization::compute_all(prepared_.model, placement_, ranges, extremes_, options_.config, result_.notes);
-    count_nodes(prepared_.model, placement_, params, result_);
-    record_activations(placement_, params, range_sources_, result_);
-    float_model_ = prepared_.model;
-    quantization::insert(prepared_.model, placement_, params, options_.config, result_.notes);
+    params_ = quantization::compute_all(prepared_.model, placement_, ranges, extremes_, options_.config, result_.notes);
+    count_nodes(prepared_.model, placement_, params_, result_);
+    record_activations(placement_, params_, range_sources_, result_);
+    quantized_ = prepared_.model;
+    quantization::insert(quantized_, placement_, params_, options_.config, result_.notes);
   }
 
-  void finetune() {
-    const auto scope = profiler_.scope(Step::fast_finetune);
+  // `most`: of memory, where it may be less than what is left.
+  void finetune(FinetuneConfig config, std::optional<std::uint64_t> most) {
     if (!options_.device.is_cpu() && !report_.device)
       report_.device = pipeline::RunReport::Device{options_.device, {}, {}};
     // Half of what is left goes to the layers at work, half to what waits.
     constexpr std::uint64_t kOthers = std::uint64_t{128} << 20;
     const std::uint64_t budget = pipeline::budget_of(options_.resources, work_->path()).memory;
-    const std::uint64_t half = (budget - std::min(budget, kOthers)) / 2;
+    const std::uint64_t half = std::min((budget - std::min(budget, kOthers)) / 2, most.value_or(budget));
     const auto spool = pipeline::make_spool(options_.resources, half, work_->path());
-    FinetuneConfig config = options_.finetune;
     if (config.only_heaviest_layer) config.nodes = {heaviest_layer()};
-    result_.layers = pipeline::finetune(float_model_, prepared_.types, prepared_.model, runtime_, *source_,
+    result_.layers = pipeline::finetune(prepared_.model, prepared_.types, quantized_, runtime_, *source_,
                                         {.config = config,
                                          .device = options_.device,
                                          .threads = options_.threads,
@@ -405,6 +413,47 @@ class Run {
                                          .activity = activity(),
                                          .stop = options_.stop},
                                         result_.notes);
+  }
+
+  FinetuneConfig gptq_config() const {
+    auto config = options_.finetune;
+    config.rounding = Rounding::gptq;
+    return config;
+  }
+
+  bool wants_tuned_weights() const {
+    std::vector<std::string> said_later;
+    return result_.accuracy && pipeline::may_tune(options_) &&
+           pipeline::wants_tuned_weights(*result_.accuracy, result_.samples) &&
+           !pipeline::find_layers(prepared_.model, quantized_, gptq_config(), said_later).empty();
+  }
+
+  void tune_weights() {
+    const auto scope = profiler_.scope(Step::fast_finetune);
+    const auto nearest = quantized_;
+    const auto config = gptq_config();
+    const auto types = pipeline::static_types(prepared_.types, prepared_.model, runtime_, *source_);
+    try {
+      finetune(config, pipeline::memory_for_gptq(prepared_.model, types, config, source_->file_count(),
+                                                 pipeline::thread_count(options_.threads)));
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::resource) throw;
+      throw resource_error(fmt::format("tuning weights, which make much of the error: {}", e.what()),
+                           "raise the budget, or give --finetune nearest");
+    }
+    if (samples() != nullptr) samples()->rewind();
+    const auto held_back = open_source({.share = pipeline::kHeldBackEvery - 1, .shares = pipeline::kHeldBackEvery});
+    pipeline::judge_tuned_weights(
+        prepared_, {placement_, params_, quantized_, config, *held_back, *source_}, runtime_,
+        {options_.resources, work_->path(), options_.threads, options_.progress, options_.stop}, *result_.accuracy);
+    if (result_.accuracy->tuned->kept) return;
+    quantized_ = nearest;
+    result_.layers.clear();
+  }
+
+  void say_what_is_left() {
+    auto note = pipeline::what_is_left(*result_.accuracy, options_.accuracy, worst_left_);
+    if (!note.empty()) result_.notes.push_back(std::move(note));
   }
 
   // Timing what devices do costs a little: only for those who want to see it.
@@ -422,8 +471,8 @@ class Run {
   }
 
   std::string heaviest_layer() {
-    const auto types = pipeline::static_types(prepared_.types, float_model_, runtime_, *source_);
-    const auto costs = pipeline::tuning_costs(float_model_, types, options_.finetune, source_->file_count(),
+    const auto types = pipeline::static_types(prepared_.types, prepared_.model, runtime_, *source_);
+    const auto costs = pipeline::tuning_costs(prepared_.model, types, options_.finetune, source_->file_count(),
                                               pipeline::thread_count(options_.threads));
     const auto& cost = pipeline::heaviest(costs);
     result_.notes.push_back(
@@ -434,9 +483,9 @@ class Run {
 
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
-    prepared_.model.set_producer("detent", DETENT_VERSION);
+    quantized_.set_producer("detent", DETENT_VERSION);
     if (options_.stop.stop_requested()) throw interrupted();
-    const auto written = onnx::write_model(prepared_.model, options_.output, {options_.external_data_threshold});
+    const auto written = onnx::write_model(quantized_, options_.output, {options_.external_data_threshold});
     result_.model_bytes_after = written.model_bytes + written.data_bytes;
   }
 
@@ -474,11 +523,13 @@ class Run {
 
   Fingerprint identity_;
   pipeline::Prepared prepared_;
-  onnx::Model float_model_;  // before the pairs were inserted
+  onnx::Model quantized_;
   quantization::Placement placement_;
   quantization::WeightExtremes extremes_;
+  quantization::Params params_;
   std::map<std::string, std::string> range_sources_;
   std::vector<EqualizedValue> equalized_;
+  std::vector<FallbackNode> worst_left_;
   std::vector<std::pair<CalibrationMethod, calibration::Ranges>> other_ranges_;
   calibration::Ranges wide_ranges_;
   std::optional<data::ReplayStream> replay_;

@@ -52,6 +52,13 @@ void check_device(const QuantizeOptions& options) {
 
 }  // namespace
 
+bool may_tune(const QuantizeOptions& options) {
+  const auto& accuracy = options.accuracy;
+  return options.finetune.rounding == Rounding::automatic && options.config.preset == Preset::balanced &&
+         accuracy.sensitivity == SensitivityMode::automatic && !accuracy.target && has_samples(options) &&
+         reads_twice(options);
+}
+
 quantization::RangeOptions range_options(const QuantizeOptions& options) {
   return {options.method, options.overrides, thread_count(options.threads)};
 }
@@ -76,9 +83,9 @@ void check_options(const QuantizeOptions& options) {
   check_finetune(options.finetune);
   check_accuracy(options);
   check_device(options);
-  const bool tunes = options.finetune.rounding != Rounding::nearest;
-  if (tunes && !has_samples(options)) throw usage_error("--finetune needs samples", "give --calibration-data");
-  if (tunes && !reads_twice(options)) {
+  const bool asked = tunes(options.finetune.rounding);
+  if (asked && !has_samples(options)) throw usage_error("--finetune needs samples", "give --calibration-data");
+  if (asked && !reads_twice(options)) {
     throw usage_error("the samples can be read only once, and fine-tuning reads them twice",
                       "give something that can be iterated again, such as a list or files");
   }
@@ -86,7 +93,7 @@ void check_options(const QuantizeOptions& options) {
 
 std::string tuning_identity(const QuantizeOptions& options) {
   const auto& t = options.finetune;
-  if (t.rounding == Rounding::nearest) return {};
+  if (!tunes(t.rounding) && !may_tune(options)) return {};
   const auto& c = options.config;
   const auto& m = options.method;
   nlohmann::json overrides = nlohmann::json::array();

@@ -16,6 +16,10 @@ void check_options(const QuantizeOptions& options);
 /// Samples in files or from a stream.
 bool has_samples(const QuantizeOptions& options);
 
+/// Whether Rounding::automatic leaves room for gptq: accuracy is measured and acted on, and the samples can be read
+/// again.
+bool may_tune(const QuantizeOptions& options);
+
 quantization::RangeOptions range_options(const QuantizeOptions& options);
 
 /// AccuracyConfig::other_methods that these statistics suffice for.

@@ -40,9 +40,7 @@ constexpr std::size_t kMostRemovals = 7;
 // Without a target: up to a tenth of the multiplications, for choices that take away at least 1 % of the error and
 // three times their share of the multiplications, until the error is below 0.01 % (40 dB).
 constexpr accuracy::ChoiceLimits kAutomatic{.macs = 0.1, .worth_removing = 0.01, .ratio = 3, .error = 1e-4};
-// Results that are further from the float model's than this are worth a word about what is in the way: of so many
-// products, and of these that make this share of the error.
-constexpr double kFarDb = 30;
+// Of what is left of the error, so many products are named that make this share of it.
 constexpr std::size_t kMostNamed = 3;
 constexpr double kWorthNaming = 0.1;
 constexpr accuracy::ChoiceLimits kNone{
@@ -50,22 +48,6 @@ constexpr accuracy::ChoiceLimits kNone{
 
 // The cost of a table, as a share of the multiplications: dear, since it is the size of the model that grows.
 constexpr double kTable = 1;
-
-double worst_sqnr(const TrialResult& points) {
-  double worst = std::numeric_limits<double>::infinity();
-  for (const auto& point : points) {
-    if (point.signal > 0) worst = std::min(worst, point.sqnr_db());
-  }
-  return worst;
-}
-
-double worst_cosine(const TrialResult& points) {
-  double worst = 1;
-  for (const auto& point : points) {
-    if (point.noise > 0) worst = std::min(worst, point.cosine());
-  }
-  return worst;
-}
 
 class Refiner {
  public:
@@ -109,8 +91,8 @@ class Refiner {
     describe(choices, refined, all, chosen);
     if (options_.accuracy.metric == AccuracyMetric::command && options_.accuracy.target) result_.score = score(refined);
     auto ranges = ranges_of(refined);
-    auto notes = what_is_left(refined, choices);
-    return {std::move(refined), std::move(ranges), std::move(result_), std::move(notes)};
+    auto worst = weigh_what_is_left(refined, choices);
+    return {std::move(refined), std::move(ranges), std::move(result_), std::move(worst)};
   }
 
  private:
@@ -358,7 +340,8 @@ class Refiner {
     const auto metric = options_.accuracy.metric;
     if (metric == AccuracyMetric::command) return score(placement) >= *options_.accuracy.target;
     const auto points = judge(placement);
-    return (metric == AccuracyMetric::cosine ? worst_cosine(points) : worst_sqnr(points)) >= *options_.accuracy.target;
+    return (metric == AccuracyMetric::cosine ? worst_cosine(points) : worst_sqnr_db(points)) >=
+           *options_.accuracy.target;
   }
 
   std::size_t judging_samples() const {
@@ -391,8 +374,8 @@ class Refiner {
   void describe(const std::vector<FallbackChoice>& choices, const quantization::Placement& refined,
                 const TrialResult& all, const TrialResult& chosen) {
     result_.samples = judging_samples();
-    result_.sqnr_all_db = worst_sqnr(all);
-    result_.sqnr_db = worst_sqnr(chosen);
+    result_.sqnr_all_db = worst_sqnr_db(all);
+    result_.sqnr_db = worst_sqnr_db(chosen);
     result_.cosine = worst_cosine(chosen);
     result_.integer_macs = 1 - other_macs_;
     const bool in_float = options_.accuracy.fallback == AccuracyFallback::float32;
@@ -405,35 +388,25 @@ class Refiner {
   }
 
   // By the errors of single marks, which add up to first order.
-  std::vector<std::string> what_is_left(const quantization::Placement& refined,
-                                        const std::vector<FallbackChoice>& choices) const {
+  std::vector<FallbackNode> weigh_what_is_left(const quantization::Placement& refined,
+                                               const std::vector<FallbackChoice>& choices) {
     const double now = accuracy::predicted_error(refined, errors_);
-    const auto& wanted = options_.accuracy;
-    if (wanted.target || wanted.sensitivity != SensitivityMode::automatic || result_.sqnr_db >= kFarDb || now == 0)
-      return {};
-    double weights = 0;
+    if (now == 0) return {};
     for (const auto& mark : refined.marks) {
-      if (mark.is_constant && errors_.contains(mark.value)) weights += errors_.at(mark.value);
+      if (mark.is_weight && errors_.contains(mark.value)) result_.weights_share += errors_.at(mark.value) / now;
     }
-    std::vector<FallbackChoice> worst;
+    std::vector<FallbackNode> worst;
     for (const auto& product : products_) {
       auto more = choices;
       more.push_back({product.node, product.macs, 0});
-      more.back().removed = 1 - accuracy::predicted_error(place_with(more), errors_) / now;
-      if (more.back().removed >= kWorthNaming) worst.push_back(more.back());
+      const double removed = 1 - accuracy::predicted_error(place_with(more), errors_) / now;
+      const double macs = is_table(product.node) ? 0 : product.macs;
+      if (removed >= kWorthNaming) worst.push_back({label(product.node), removed, macs});
     }
-    std::stable_sort(worst.begin(), worst.end(), [](const auto& a, const auto& b) { return a.removed > b.removed; });
+    std::stable_sort(worst.begin(), worst.end(),
+                     [](const auto& a, const auto& b) { return a.error_share > b.error_share; });
     worst.resize(std::min(worst.size(), kMostNamed));
-    std::string note = fmt::format(
-        "8 bits leave the results {:.1f} dB from the float model's: {:.0f} % of that error is of weights (--finetune "
-        "gptq), the rest of activations{}",
-        result_.sqnr_db, 100 * weights / now,
-        wanted.fallback == AccuracyFallback::float32 ? " (--accuracy-fallback int16)" : "");
-    for (const auto& choice : worst) {
-      note += fmt::format("; {} makes {:.0f} % for {:.1f} % of the multiplications", label(choice.node),
-                          100 * choice.removed, is_table(choice.node) ? 0 : 100 * choice.macs);
-    }
-    return {note};
+    return worst;
   }
 
   // Of products that read 16 bits; what width they make costs no multiplication.
@@ -474,6 +447,23 @@ class Refiner {
 };
 
 }  // namespace
+
+std::string what_is_left(const AccuracyResult& result, const AccuracyConfig& accuracy,
+                         const std::vector<FallbackNode>& worst) {
+  if (accuracy.target || accuracy.sensitivity != SensitivityMode::automatic || !is_far(result)) return {};
+  const bool tuned = result.tuned && result.tuned->kept;
+  std::string text = fmt::format(
+      "8 bits leave the results {:.1f} dB from the float model's{} {:.0f} % of that error {} of weights{}, the rest of "
+      "activations{}",
+      result.sqnr_db, tuned ? "; with weights rounded to the nearest," : ":", 100 * result.weights_share,
+      tuned ? "was" : "is", result.tuned ? "" : " (--finetune gptq)",
+      accuracy.fallback == AccuracyFallback::float32 ? " (--accuracy-fallback int16)" : "");
+  for (const auto& node : worst) {
+    text += fmt::format("; {} makes {:.0f} % for {:.1f} % of the multiplications", node.node, 100 * node.error_share,
+                        100 * node.macs_share);
+  }
+  return text;
+}
 
 Refinement refine(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                   data::SampleSource& source, const RefineOptions& options) {

@@ -43,7 +43,8 @@ struct Refinement {
   quantization::Placement placement;
   calibration::Ranges ranges;
   AccuracyResult result;
-  std::vector<std::string> notes;  // what still stands between the results and the float model's, where that is much
+  /// What makes most of the error that is left, worst first: shares of that error.
+  std::vector<FallbackNode> worst;
 };
 
 /// Measures each mark of `placement` alone, tries other methods for the values that do most harm, and decides what
@@ -52,5 +53,12 @@ struct Refinement {
 /// models. Throws bad_input when the command fails or prints no number, and for a target out of reach.
 Refinement refine(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                   data::SampleSource& source, const RefineOptions& options);
+
+/// Whether results are so far from the float model's that more is worth its cost.
+inline bool is_far(const AccuracyResult& result) { return result.sqnr_db < 30; }
+
+/// A word about results that are far although nothing was asked for, and what helps; empty where there is none.
+std::string what_is_left(const AccuracyResult& result, const AccuracyConfig& accuracy,
+                         const std::vector<FallbackNode>& worst);
 
 }  // namespace detent::pipeline

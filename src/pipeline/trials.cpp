@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/failpoint.h"
 #include "exec/sweep.h"
@@ -150,6 +151,22 @@ double noise_of(const TrialResult& result) {
     ++count;
   }
   return count > 0 ? sum / static_cast<double>(count) : 0;
+}
+
+double worst_sqnr_db(const TrialResult& result) {
+  double worst = std::numeric_limits<double>::infinity();
+  for (const auto& point : result) {
+    if (point.signal > 0) worst = std::min(worst, point.sqnr_db());
+  }
+  return worst;
+}
+
+double worst_cosine(const TrialResult& result) {
+  double worst = 1;
+  for (const auto& point : result) {
+    if (point.noise > 0) worst = std::min(worst, point.cosine());
+  }
+  return worst;
 }
 
 }  // namespace detent::pipeline

@@ -46,4 +46,8 @@ inline constexpr double kNoHarm = 1e-6;
 /// Mean over the points of noise / signal; points without signal are left out.
 double noise_of(const TrialResult& result);
 
+/// Of the worst point: its signal to quantization noise ratio in dB, infinite when all are equal, and its cosine.
+double worst_sqnr_db(const TrialResult& result);
+double worst_cosine(const TrialResult& result);
+
 }  // namespace detent::pipeline

@@ -68,8 +68,6 @@ class Finder {
       if (!node.domain().empty() || !kTypes.contains(node.op_type())) continue;
       if (auto layer = find(static_cast<int>(n), node)) layers.push_back(std::move(*layer));
     }
-    if (layers.empty())
-      throw usage_error("--finetune: no selected layer has quantized weights", "change --finetune-nodes or --op-types");
     std::sort(layers.begin(), layers.end(), [](const auto& a, const auto& b) { return a.float_node < b.float_node; });
     return layers;
   }
@@ -198,7 +196,7 @@ std::vector<std::byte> narrowed(const std::vector<std::int32_t>& integers) {
 }  // namespace
 
 void check_finetune(const FinetuneConfig& config) {
-  if (config.rounding == Rounding::nearest) return;
+  if (!tunes(config.rounding)) return;
   if (config.rounding == Rounding::gptq && (config.form == FinetuneForm::streamed || config.drop_ratio < 1))
     throw usage_error("--finetune gptq works in the Gram form", "leave out --form streamed and --drop-ratio");
   if (config.form == FinetuneForm::gram && config.drop_ratio < 1)

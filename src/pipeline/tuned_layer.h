@@ -39,7 +39,7 @@ struct TunedLayer {
 void check_finetune(const FinetuneConfig& config);
 
 /// Layers that the configuration names, in the order of the float model. What cannot be tuned is noted with the reason.
-/// Throws usage for names and types that match nothing.
+/// Throws usage for names and types that match nothing; there may be none all the same.
 std::vector<TunedLayer> find_layers(const onnx::Model& float_model, const onnx::Model& quantized,
                                     const FinetuneConfig& config, std::vector<std::string>& notes);
 

@@ -1,0 +1,62 @@
+#include "pipeline/automatic_gptq.h"
+
+#include <algorithm>
+
+#include "accuracy/fake_quantizer.h"
+#include "pipeline/finetune.h"
+#include "pipeline/refine.h"
+#include "pipeline/tuned_layer.h"
+#include "pipeline/tuning_cost.h"
+
+namespace detent::pipeline {
+namespace {
+
+// Below this share of the error the results gain too little for what gptq takes.
+constexpr double kWorthTuning = 0.25;
+constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20;
+
+accuracy::Roundings tuned_roundings(const Prepared& prepared, const WeightTrial& trial) {
+  auto roundings = accuracy::roundings_of(trial.params);
+  std::vector<std::string> said_before;
+  for (const auto& layer : find_layers(prepared.model, trial.tuned, trial.config, said_before)) {
+    const auto& weight = prepared.model.graph.initializers[layer.float_weight].name;
+    const auto& data = trial.tuned.graph.initializers[layer.stored_weight].data;
+    if (!data.is_produced()) roundings.at(weight).integers = data;
+  }
+  return roundings;
+}
+
+}  // namespace
+
+bool wants_tuned_weights(const AccuracyResult& measured, std::uint64_t samples) {
+  return samples >= kHeldBackEvery && is_far(measured) && measured.weights_share >= kWorthTuning;
+}
+
+std::uint64_t memory_for_gptq(const onnx::Model& float_model, const graph::ValueTypes& static_types,
+                              const FinetuneConfig& config, std::uint64_t samples, std::size_t threads) {
+  std::uint64_t bytes = kLittleMemory;
+  for (const auto& cost : tuning_costs(float_model, static_types, config, samples, threads))
+    bytes = std::max(bytes, cost.bytes);
+  return bytes;
+}
+
+void judge_tuned_weights(const Prepared& prepared, const WeightTrial& trial, const exec::Runtime& runtime,
+                         const TrialRunnerOptions& options, AccuracyResult& result) {
+  const auto nearest = accuracy::roundings_of(trial.params);
+  const auto tuned = tuned_roundings(prepared, trial);
+  const std::vector<accuracy::Trial> both{accuracy::trial_of(nearest), accuracy::trial_of(tuned)};
+  std::size_t held_back = 0;
+  while (trial.held_back.next()) ++held_back;
+  const auto judged =
+      TrialRunner(prepared, runtime, trial.held_back, options).run(trial.placement, trial.params, both, held_back);
+  result.tuned = {held_back, noise_of(judged[0]), noise_of(judged[1])};
+  result.tuned->kept = result.tuned->error_after < result.tuned->error_before;
+  if (!result.tuned->kept) return;
+  const auto now = TrialRunner(prepared, runtime, trial.samples, options)
+                       .run(trial.placement, trial.params, std::span(both).last(1), result.samples)
+                       .front();
+  result.sqnr_db = worst_sqnr_db(now);
+  result.cosine = worst_cosine(now);
+}
+
+}  // namespace detent::pipeline

@@ -1,0 +1,40 @@
+// Rounding::automatic: when weights are tuned without having been asked for, and whether that is kept.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "data/sample.h"
+#include "detent/quantize.h"
+#include "onnx/model.h"
+#include "pipeline/prepare.h"
+#include "pipeline/trial_runner.h"
+#include "quantize/params.h"
+#include "quantize/placement.h"
+
+namespace detent::pipeline {
+
+/// Whether what was measured calls for it: the results are far from the float model's, weights make a good part of
+/// that, and some of `samples` are held back by fine-tuning to judge by.
+bool wants_tuned_weights(const AccuracyResult& measured, std::uint64_t samples);
+
+/// What gptq takes of the memory that is left when nobody set a budget: little enough to keep a run's peak near that of
+/// inference. It does not change the result.
+std::uint64_t memory_for_gptq(const onnx::Model& float_model, const graph::ValueTypes& static_types,
+                              const FinetuneConfig& config, std::uint64_t samples, std::size_t threads);
+
+struct WeightTrial {
+  const quantization::Placement& placement;
+  const quantization::Params& params;
+  const onnx::Model& tuned;       // the quantized model with tuned weights
+  const FinetuneConfig& config;   // of the tuning
+  data::SampleSource& held_back;  // samples that the tuning was not made from
+  data::SampleSource& samples;    // all of them, of which AccuracyResult::samples were measured on
+};
+
+/// Runs the float model with everything rounded, weights to the nearest and as they were tuned. Fills `result.tuned`,
+/// and where tuning is kept says how near the results are now.
+void judge_tuned_weights(const Prepared& prepared, const WeightTrial& trial, const exec::Runtime& runtime,
+                         const TrialRunnerOptions& options, AccuracyResult& result);
+
+}  // namespace detent::pipeline
