@@ -119,10 +119,10 @@ struct FallbackNode {
   double macs_share = 0;   // of the model's multiplications
 };
 
-/// What gptq did under Rounding::automatic: the error of the results on samples that were held back.
+/// What gptq did under Rounding::automatic.
 struct TunedWeights {
   std::size_t samples = 0;
-  double error_before = 0;  // as of Sensitivity, with everything rounded, weights to the nearest
+  double error_before = 0;  // geometric mean over outputs and samples, everything rounded, weights to the nearest
   double error_after = 0;
   bool kept = false;  // false: it was no better, and weights are rounded to the nearest
 };

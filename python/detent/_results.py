@@ -259,10 +259,10 @@ class _Result(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class TunedWeights:
-    """What gptq did where finetune is auto: the error of the results on samples that were held back."""
+    """What gptq did where finetune is auto."""
 
     samples: int
-    error_before: float  #: with everything rounded, weights to the nearest
+    error_before: float  #: geometric mean over outputs and samples, with everything rounded, weights to the nearest
     error_after: float
     kept: bool  #: False: it was no better, and weights are rounded to the nearest
 

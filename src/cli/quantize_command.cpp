@@ -93,8 +93,8 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a) {
   print_fallbacks("in float", a.float_nodes);
   print_fallbacks("with activations of 16 bits", a.wide_nodes);
   if (a.tuned) {
-    fmt::print("weights by gptq: error {:.1f} -> {:.1f} dB on {} samples that were held back{}\n",
-               in_db(a.tuned->error_before), in_db(a.tuned->error_after), a.tuned->samples,
+    fmt::print("weights by gptq: error {:.1f} -> {:.1f} dB on {} samples{}\n", in_db(a.tuned->error_before),
+               in_db(a.tuned->error_after), a.tuned->samples,
                a.tuned->kept ? "" : ", so weights are rounded to the nearest");
   }
   fmt::print(

@@ -13,6 +13,10 @@ namespace {
 
 // Below this share of the error the results gain too little for what gptq takes.
 constexpr double kWorthTuning = 0.25;
+// Samples that judge: enough to tell where a model's results are a few numbers each. Those that each layer was judged
+// by are among them.
+constexpr std::size_t kJudgedEvery = 2;
+static_assert(kHeldBackEvery % kJudgedEvery == 0);
 constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20;
 
 accuracy::Roundings tuned_roundings(const Prepared& prepared, const WeightTrial& trial) {
@@ -41,20 +45,18 @@ std::uint64_t memory_for_gptq(const onnx::Model& float_model, const graph::Value
 }
 
 void judge_tuned_weights(const Prepared& prepared, const WeightTrial& trial, const exec::Runtime& runtime,
-                         const TrialRunnerOptions& options, AccuracyResult& result) {
+                         data::SampleSource& source, const TrialRunnerOptions& options, AccuracyResult& result) {
   const auto nearest = accuracy::roundings_of(trial.params);
   const auto tuned = tuned_roundings(prepared, trial);
   const std::vector<accuracy::Trial> both{accuracy::trial_of(nearest), accuracy::trial_of(tuned)};
-  std::size_t held_back = 0;
-  while (trial.held_back.next()) ++held_back;
-  const auto judged =
-      TrialRunner(prepared, runtime, trial.held_back, options).run(trial.placement, trial.params, both, held_back);
-  result.tuned = {held_back, noise_of(judged[0]), noise_of(judged[1])};
+  TrialRunner runner(prepared, runtime, source, options);
+  const TrialSamples half{trial.samples / kJudgedEvery, kJudgedEvery};
+  const auto judged = runner.run(trial.placement, trial.params, both, half);
+  result.tuned = {half.count, typical_error_of(judged[0]), typical_error_of(judged[1])};
   result.tuned->kept = result.tuned->error_after < result.tuned->error_before;
   if (!result.tuned->kept) return;
-  const auto now = TrialRunner(prepared, runtime, trial.samples, options)
-                       .run(trial.placement, trial.params, std::span(both).last(1), result.samples)
-                       .front();
+  const TrialSamples as_before{result.samples, trial.samples / result.samples};
+  const auto now = runner.run(trial.placement, trial.params, std::span(both).last(1), as_before).front();
   result.sqnr_db = worst_sqnr_db(now);
   result.cosine = worst_cosine(now);
 }

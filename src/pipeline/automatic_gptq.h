@@ -26,15 +26,14 @@ std::uint64_t memory_for_gptq(const onnx::Model& float_model, const graph::Value
 struct WeightTrial {
   const quantization::Placement& placement;
   const quantization::Params& params;
-  const onnx::Model& tuned;       // the quantized model with tuned weights
-  const FinetuneConfig& config;   // of the tuning
-  data::SampleSource& held_back;  // samples that the tuning was not made from
-  data::SampleSource& samples;    // all of them, of which AccuracyResult::samples were measured on
+  const onnx::Model& tuned;      // the quantized model with tuned weights
+  const FinetuneConfig& config;  // of the tuning
+  std::uint64_t samples = 0;     // of the source
 };
 
-/// Runs the float model with everything rounded, weights to the nearest and as they were tuned. Fills `result.tuned`,
-/// and where tuning is kept says how near the results are now.
+/// Runs the float model with everything rounded, weights to the nearest and as they were tuned, on every second
+/// sample. Fills `result.tuned`, and where tuning is kept says how near the results are now.
 void judge_tuned_weights(const Prepared& prepared, const WeightTrial& trial, const exec::Runtime& runtime,
-                         const TrialRunnerOptions& options, AccuracyResult& result);
+                         data::SampleSource& source, const TrialRunnerOptions& options, AccuracyResult& result);
 
 }  // namespace detent::pipeline

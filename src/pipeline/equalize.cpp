@@ -17,7 +17,8 @@ namespace {
 using accuracy::ChannelExtremes;
 using graph::ChannelScaling;
 
-constexpr std::size_t kMostJudging = 4;  // samples
+constexpr std::size_t kMostJudging = 4;   // samples
+constexpr std::size_t kJudgingEvery = 8;  // of them, where all together are judged: not those that each was judged on
 // Inferences for each sample that looking for harmful values may take, and the same for what can be done about them.
 constexpr double kLookingRunsPerSample = 1;
 constexpr double kTryingRunsPerSample = 1.5;
@@ -86,7 +87,7 @@ class Equalizer {
       candidate.extremes.add({reinterpret_cast<const float*>(tensor.bytes.data()), tensor.bytes.size() / sizeof(float)},
                              tensor.shape, candidate.scaling.last_axis);
     };
-    runner_.run(placement_, tapped, {}, options_.samples, add);
+    runner_.run(placement_, tapped, {}, {options_.samples}, add);
   }
 
   // Those with the most uneven channels, as many as the inferences allow; first those that no product makes for
@@ -148,7 +149,7 @@ class Equalizer {
     if (candidates_.empty()) return;
     std::vector<accuracy::Trial> trials;
     for (const auto& candidate : candidates_) trials.push_back(accuracy::trial_of(candidate.plain.front()));
-    const auto results = run(trials, samples_for(kLookingRunsPerSample, trials.size()));
+    const auto results = errors_of(run(trials, samples_for(kLookingRunsPerSample, trials.size())));
     double all = 0;
     for (std::size_t i = 0; i < results.size(); ++i) all += candidates_[i].error = results[i];
     std::erase_if(candidates_, [&](const auto& c) { return c.error < std::max(kNoHarm, kWorthDoing * all); });
@@ -178,7 +179,7 @@ class Equalizer {
       for (const auto& plain : candidate.plain) trials.push_back(accuracy::trial_of(plain));
       trials.push_back(accuracy::trial_of(candidate.scaled));
     }
-    const auto results = run(trials, samples_for(kTryingRunsPerSample, trials.size()));
+    const auto results = errors_of(run(trials, samples_for(kTryingRunsPerSample, trials.size())));
     std::vector<Candidate> kept;
     std::size_t at = 0;
     for (auto& candidate : candidates_) {
@@ -201,8 +202,9 @@ class Equalizer {
       trials[0].merge(accuracy::trial_of(*candidate.best_plain));
       trials[1].merge(accuracy::trial_of(candidate.scaled));
     }
-    const auto results = run(trials, options_.samples / 8);
-    return results[1] < kImprovement * results[0];
+    const auto every = options_.samples < kJudgingEvery ? 1 : kJudgingEvery;
+    const auto results = run(trials, options_.samples / kJudgingEvery, every);
+    return noise_of(results[1]) < kImprovement * noise_of(results[0]);
   }
 
   // Beside the trials, the float model runs on each sample.
@@ -210,12 +212,16 @@ class Equalizer {
     return static_cast<std::size_t>(allowed_runs(runs_per_sample)) / (trials + 1);
   }
 
-  std::vector<double> run(const std::vector<accuracy::Trial>& trials, std::size_t samples) {
+  std::vector<TrialResult> run(const std::vector<accuracy::Trial>& trials, std::size_t samples, std::size_t every = 1) {
     quantization::Params tapped;
     for (const auto& trial : trials) {
       for (const auto& [mark, rounding] : trial) tapped.try_emplace(mark, rounding->params);
     }
-    const auto results = runner_.run(placement_, tapped, trials, std::clamp<std::size_t>(samples, 1, kMostJudging));
+    const TrialSamples chosen{std::clamp<std::size_t>(samples, 1, kMostJudging), every};
+    return runner_.run(placement_, tapped, trials, chosen);
+  }
+
+  static std::vector<double> errors_of(const std::vector<TrialResult>& results) {
     std::vector<double> errors(results.size());
     std::transform(results.begin(), results.end(), errors.begin(), noise_of);
     return errors;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -32,6 +33,15 @@ void PairSums::add(std::span<const float> x, std::span<const float> y, const std
     const double distance = std::abs(a - b);
     max_abs = distance > max_abs ? distance : max_abs;
   }
+}
+
+PairSums& PairSums::operator+=(const PairSums& more) {
+  signal += more.signal;
+  noise += more.noise;
+  product += more.product;
+  other += more.other;
+  max_abs = std::max(max_abs, more.max_abs);
+  return *this;
 }
 
 double PairSums::sqnr_db() const {

@@ -24,6 +24,7 @@ struct PairSums {
 
   /// Throws bad_input when the counts differ.
   void add(std::span<const float> x, std::span<const float> y, const std::string& name);
+  PairSums& operator+=(const PairSums& more);
   double sqnr_db() const;
   double cosine() const;
 };

@@ -185,7 +185,9 @@ class Run {
     append(result_.notes, prepared_.notes);
     append(result_.notes, placement_.notes);
     if (pipeline::has_samples(options_)) {
-      source_ = open_source({});
+      source_ =
+          pipeline::open_samples(options_.calibration_data.value_or(""), samples(),
+                                 pipeline::input_specs(prepared_.model), {options_.max_samples, options_.batch_size});
     }
     if (options_.prepared_output) {
       pipeline::check_output(*options_.prepared_output, prepared_.model);
@@ -197,13 +199,6 @@ class Run {
                                                   static_cast<std::size_t>(options_.workers), 0};
       pipeline::describe_layers(prepared_, placement_, runtime_, *source_, circumstances, report_);
     }
-  }
-
-  std::unique_ptr<data::SampleSource> open_source(data::SourceOptions which) {
-    which.max_samples = options_.max_samples;
-    which.batch_size = options_.batch_size;
-    return pipeline::open_samples(options_.calibration_data.value_or(""), samples(),
-                                  pipeline::input_specs(prepared_.model), which);
   }
 
   // Of a stream that passes once, as many samples are kept as are read again.
@@ -441,10 +436,8 @@ class Run {
       throw resource_error(fmt::format("tuning weights, which make much of the error: {}", e.what()),
                            "raise the budget, or give --finetune nearest");
     }
-    if (samples() != nullptr) samples()->rewind();
-    const auto held_back = open_source({.share = pipeline::kHeldBackEvery - 1, .shares = pipeline::kHeldBackEvery});
     pipeline::judge_tuned_weights(
-        prepared_, {placement_, params_, quantized_, config, *held_back, *source_}, runtime_,
+        prepared_, {placement_, params_, quantized_, config, result_.samples}, runtime_, *source_,
         {options_.resources, work_->path(), options_.threads, options_.progress, options_.stop}, *result_.accuracy);
     if (result_.accuracy->tuned->kept) return;
     quantized_ = nearest;

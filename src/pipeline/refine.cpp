@@ -33,9 +33,12 @@ constexpr std::size_t kMostSamples = 4;
 // The same for trying other methods, of which one is taken that leaves at most this share of a value's error.
 constexpr std::size_t kMethodRunsPerSample = 1;
 constexpr double kBetterMethod = 0.9;
-// The same for whole assignments. Each takes a run of the float model beside its own.
-constexpr std::size_t kJudgingRunsPerSample = 3;
-constexpr std::size_t kMostAssignments = 15;
+// The same for whole assignments, and how many are judged at the most. Each takes a run of the float model beside its
+// own.
+constexpr std::size_t kJudgingRunsPerSampleForTarget = 3;
+constexpr std::size_t kMostAssignmentsForTarget = 15;
+constexpr std::size_t kJudgingRunsPerSample = 2;
+constexpr std::size_t kMostAssignments = 4;
 constexpr std::size_t kMostRemovals = 7;
 // Without a target: up to a tenth of the multiplications, for choices that take away at least 1 % of the error and
 // three times their share of the multiplications, until the error is below 0.01 % (40 dB).
@@ -153,7 +156,7 @@ class Refiner {
     }
     // Beside the trials, the float model runs on each sample.
     measuring_samples_ = std::clamp<std::size_t>(allowed / (trials.size() + 1), 1, kMostSamples);
-    const auto results = runner_.run(placement_, params, trials, measuring_samples_);
+    const auto results = runner_.run(placement_, params, trials, {measuring_samples_});
     for (std::size_t t = 0; t < trials.size(); ++t) {
       for (const auto& [mark, rounding] : trials[t])
         errors_[mark] = noise_of(results[t]) / static_cast<double>(trials[t].size());
@@ -176,7 +179,7 @@ class Refiner {
     std::vector<accuracy::Trial> trials;
     for (const auto& alternative : alternatives) trials.push_back({{alternative.mark->value, &alternative.rounding}});
     if (trials.empty()) return;
-    const auto results = runner_.run(placement_, params, trials, measuring_samples_);
+    const auto results = runner_.run(placement_, params, trials, {measuring_samples_});
     const auto ranges_before = ranges_;
     const auto errors_before = errors_;
     for (std::size_t i = 0; i < alternatives.size();) {
@@ -344,10 +347,15 @@ class Refiner {
            *options_.accuracy.target;
   }
 
-  std::size_t judging_samples() const {
-    const std::size_t most =
-        options_.readable == 0 ? options_.samples : std::min<std::size_t>(options_.readable, options_.samples);
-    return std::clamp<std::size_t>(kJudgingRunsPerSample * options_.samples / (2 * kMostAssignments), 1, most);
+  // From all over the samples, if they can be read again: those that come first may be of one kind.
+  TrialSamples judging_samples() const {
+    const std::size_t all = options_.samples;
+    const std::size_t count = options_.accuracy.target
+                                  ? kJudgingRunsPerSampleForTarget * all / (2 * kMostAssignmentsForTarget)
+                                  : kJudgingRunsPerSample * all / (2 * kMostAssignments);
+    if (options_.readable != 0) return {std::clamp<std::size_t>(count, 1, std::min(options_.readable, all))};
+    const std::size_t some = std::clamp<std::size_t>(count, 1, all);
+    return {some, all / some};
   }
 
   TrialResult judge(const quantization::Placement& placement) {
@@ -373,7 +381,7 @@ class Refiner {
 
   void describe(const std::vector<FallbackChoice>& choices, const quantization::Placement& refined,
                 const TrialResult& all, const TrialResult& chosen) {
-    result_.samples = judging_samples();
+    result_.samples = judging_samples().count;
     result_.sqnr_all_db = worst_sqnr_db(all);
     result_.sqnr_db = worst_sqnr_db(chosen);
     result_.cosine = worst_cosine(chosen);

@@ -49,7 +49,7 @@ struct Refinement {
 
 /// Measures each mark of `placement` alone, tries other methods for the values that do most harm, and decides what
 /// falls back: what reaches the target, or without one what makes most of the error, up to a tenth of the
-/// multiplications. Takes about seven inferences for each sample, without a target five; a command runs on up to 15
+/// multiplications. Takes about six inferences for each sample; a command runs on up to 15
 /// models. Throws bad_input when the command fails or prints no number, and for a target out of reach.
 Refinement refine(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                   data::SampleSource& source, const RefineOptions& options);

@@ -6,7 +6,7 @@
 namespace detent::pipeline {
 
 std::vector<TrialResult> TrialRunner::run(const quantization::Placement& placement, const quantization::Params& params,
-                                          std::span<const accuracy::Trial> trials, std::size_t samples,
+                                          std::span<const accuracy::Trial> trials, TrialSamples samples,
                                           decltype(TrialOptions::watch) watch) {
   const auto model = accuracy::make_trial_model(prepared_.model, prepared_.types, placement, params);
   const auto directory = options_.directory / "trials";

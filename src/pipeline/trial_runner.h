@@ -36,7 +36,7 @@ class TrialRunner {
 
   /// run_trials() on the marks of `placement` that have parameters. Throws resource when the budget cannot be met.
   std::vector<TrialResult> run(const quantization::Placement& placement, const quantization::Params& params,
-                               std::span<const accuracy::Trial> trials, std::size_t samples,
+                               std::span<const accuracy::Trial> trials, TrialSamples samples,
                                decltype(TrialOptions::watch) watch = {});
 
  private:

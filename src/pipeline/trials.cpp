@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/failpoint.h"
@@ -44,7 +45,7 @@ class Trials {
              .batch_invariant = false,
              .name = "trial-",
              .inputs_of = {}}),
-        results_(trials.size(), TrialResult(model.points.size())) {}
+        results_(trials.size(), TrialResult{std::vector<PairSums>(model.points.size())}) {}
 
   std::vector<TrialResult> run() {
     for (std::size_t segment = 0; segment < branch_.segments(); ++segment) {
@@ -74,10 +75,10 @@ class Trials {
     } else {
       branch_.announce(segment, 0, samples_ * runs_per_sample());
     }
-    for (std::size_t s = 0; s < (segment == 0 ? options_.samples : samples_); ++s) {
+    for (std::size_t s = 0; s < (segment == 0 ? options_.samples.count : samples_); ++s) {
       std::optional<data::Sample> sample;
       if (segment == 0) {
-        sample = source_.next();
+        for (std::size_t i = 0; i < options_.samples.every; ++i) sample = source_.next();
         if (!sample) break;
         samples_ = s + 1;
       }
@@ -99,14 +100,23 @@ class Trials {
       if (t == 0) {
         reference = std::move(values);
       } else {
-        for (std::size_t i = 0; i < points.size(); ++i)
-          results_[t - 1][points[i]].add(floats(reference[i]), floats(values[i]), model_.points[points[i]]);
+        for (std::size_t i = 0; i < points.size(); ++i) add(results_[t - 1], points[i], reference[i], values[i]);
       }
       failpoint("accuracy.trial");
       ++done_;
       if (options_.progress)
-        options_.progress("accuracy", done_, options_.samples * runs_per_sample() * branch_.segments());
+        options_.progress("accuracy", done_, options_.samples.count * runs_per_sample() * branch_.segments());
     }
+  }
+
+  void add(TrialResult& result, std::size_t point, const data::Array& reference, const data::Array& values) const {
+    PairSums pair;
+    pair.add(floats(reference), floats(values), model_.points[point]);
+    if (pair.signal > 0) {
+      result.log_errors += std::log(std::max(pair.noise / pair.signal, kNoHarm));
+      ++result.pairs;
+    }
+    result.points[point] += pair;
   }
 
   // Points that are made in the segment.
@@ -145,7 +155,7 @@ std::vector<TrialResult> run_trials(const accuracy::TrialModel& model, std::span
 double noise_of(const TrialResult& result) {
   double sum = 0;
   std::size_t count = 0;
-  for (const auto& point : result) {
+  for (const auto& point : result.points) {
     if (point.signal <= 0) continue;
     sum += point.noise / point.signal;
     ++count;
@@ -153,9 +163,13 @@ double noise_of(const TrialResult& result) {
   return count > 0 ? sum / static_cast<double>(count) : 0;
 }
 
+double typical_error_of(const TrialResult& result) {
+  return result.pairs > 0 ? std::exp(result.log_errors / static_cast<double>(result.pairs)) : 0;
+}
+
 double worst_sqnr_db(const TrialResult& result) {
   double worst = std::numeric_limits<double>::infinity();
-  for (const auto& point : result) {
+  for (const auto& point : result.points) {
     if (point.signal > 0) worst = std::min(worst, point.sqnr_db());
   }
   return worst;
@@ -163,7 +177,7 @@ double worst_sqnr_db(const TrialResult& result) {
 
 double worst_cosine(const TrialResult& result) {
   double worst = 1;
-  for (const auto& point : result) {
+  for (const auto& point : result.points) {
     if (point.noise > 0) worst = std::min(worst, point.cosine());
   }
   return worst;

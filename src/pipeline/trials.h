@@ -20,8 +20,14 @@
 
 namespace detent::pipeline {
 
+/// The last of each `every` samples of the source, until there are so many.
+struct TrialSamples {
+  std::size_t count = 1;
+  std::size_t every = 1;
+};
+
 struct TrialOptions {
-  std::size_t samples = 1;  // the first so many of the source
+  TrialSamples samples;
   int threads = 0;
   std::vector<int> cuts = {};     // of the trial model
   store::Spool* spool = nullptr;  // needed where it is cut
@@ -31,10 +37,14 @@ struct TrialOptions {
   std::stop_token stop = {};
 };
 
-/// One entry for each point of the trial model, over all samples.
-using TrialResult = std::vector<PairSums>;
+/// Of one trial.
+struct TrialResult {
+  std::vector<PairSums> points;  // of the trial model, each over all samples
+  double log_errors = 0;         // sum over points and samples of the logarithm of noise / signal
+  std::size_t pairs = 0;         // of them
+};
 
-/// Runs every trial on the first samples. One sweep serves all of them: each segment is loaded once. Results depend
+/// Runs every trial on these samples. One sweep serves all of them: each segment is loaded once. Results depend
 /// neither on cuts nor on the order of trials.
 std::vector<TrialResult> run_trials(const accuracy::TrialModel& model, std::span<const accuracy::Trial> trials,
                                     const exec::Runtime& runtime, data::SampleSource& source,
@@ -45,6 +55,10 @@ inline constexpr double kNoHarm = 1e-6;
 
 /// Mean over the points of noise / signal; points without signal are left out.
 double noise_of(const TrialResult& result);
+
+/// Geometric mean over points and samples of noise / signal, each taken as 60 dB at the best. For comparisons of two
+/// trials: a sample of which both make nonsense is most of noise_of(), and says little about which is better.
+double typical_error_of(const TrialResult& result);
 
 /// Of the worst point: its signal to quantization noise ratio in dB, infinite when all are equal, and its cosine.
 double worst_sqnr_db(const TrialResult& result);

@@ -28,6 +28,29 @@ TEST(FakeQuantize, EachChannelHasItsScale) {
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_FLOAT_EQ(values[i], expected[i]) << i;
 }
 
+TEST(Dequantize, OfEachTypeAsStored) {
+  const auto stored_as = [](QuantType type, std::vector<std::uint8_t> bytes, std::int32_t zero) {
+    std::vector<float> values(3);
+    dequantize(values, std::vector<std::int64_t>{3}, {type, {{0.5F, zero}}, {}, "w", {}},
+               std::as_bytes(std::span<const std::uint8_t>(bytes)));
+    return values;
+  };
+  EXPECT_EQ(stored_as(QuantType::int8, {0x80, 0xff, 0x7f}, 0), (std::vector<float>{-64, -0.5F, 63.5F}));
+  EXPECT_EQ(stored_as(QuantType::uint8, {0, 0xff, 0x80}, 128), (std::vector<float>{-64, 63.5F, 0}));
+  EXPECT_EQ(stored_as(QuantType::int16, {0, 0x80, 1, 0, 0xff, 0xff}, 0), (std::vector<float>{-16384, 0.5F, -0.5F}));
+  EXPECT_EQ(stored_as(QuantType::uint16, {0, 0x80, 1, 0, 0xff, 0xff}, 0), (std::vector<float>{16384, 0.5F, 32767.5F}));
+  EXPECT_EQ(stored_as(QuantType::int4, {0x78, 0x0f}, 0), (std::vector<float>{-4, 3.5F, -0.5F}));
+  EXPECT_EQ(stored_as(QuantType::uint4, {0x78, 0x0f}, 8), (std::vector<float>{0, -0.5F, 3.5F}));
+}
+
+TEST(Dequantize, EachChannelHasItsScaleAndZeroPoint) {
+  const std::vector<std::uint8_t> stored{1, 2, 3, 4, 5, 6, 7, 8};
+  std::vector<float> values(8);
+  dequantize(values, std::vector<std::int64_t>{2, 2, 2}, {QuantType::uint8, {{1.0F, 0}, {10.0F, 3}}, 1, "w", {}},
+             std::as_bytes(std::span<const std::uint8_t>(stored)));
+  EXPECT_EQ(values, (std::vector<float>{1, 2, 0, 10, 5, 6, 40, 50}));
+}
+
 float passed(FakeQuantizer& quantizer, std::size_t tap, std::size_t count) {
   std::vector<float> values(count, 0.7F);
   const std::vector<std::int64_t> shape{static_cast<std::int64_t>(count)};

@@ -1,0 +1,113 @@
+"""Weights that nobody asked to tune: when gptq runs by itself, what it is worth, and that it goes away where it does not help."""
+
+import os
+import signal
+
+import graphs
+import numpy as np
+import pytest
+import support
+from support import Path, Sample
+
+import onnx
+from onnx import TensorProto
+
+BALANCED = ["--preset", "balanced", "--threads", 2]
+FOUR_BITS = [*BALANCED, "--weight-type", "int4"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = support.prepare_task("ppocr_cls", tmp_path_factory.mktemp("task") / "ppocr_cls")
+    return folder / "model.onnx", folder / "calibration"
+
+
+def sqnr(model: Path, quantized: Path, samples: list[Sample]) -> float:
+    return support.sqnr(support.outputs(support.load(model), samples), support.outputs(support.check_model(quantized), samples))
+
+
+def test_a_trained_model_gets_nearer(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = trained
+    report = support.quantize(model, tmp_path / "default.onnx", data, *FOUR_BITS, "--samples", 32)
+    tuned = report["accuracy"]["tuned"]
+    assert (tuned["samples"], tuned["kept"]) == (16, True)
+    assert tuned["error_after"] < tuned["error_before"]
+    assert len(report["layers"]) > 30
+    support.quantize(model, tmp_path / "asked.onnx", data, *FOUR_BITS, "--samples", 32, "--finetune", "gptq")
+    assert support.sha256(tmp_path / "default.onnx") == support.sha256(tmp_path / "asked.onnx")
+    off = support.quantize(model, tmp_path / "off.onnx", data, *FOUR_BITS, "--samples", 32, "--finetune", "nearest")
+    assert report["accuracy"]["sqnr_db"] > off["accuracy"]["sqnr_db"] + 3
+    assert "tuned" not in off["accuracy"]
+    others = support.load_samples(data)[32:]
+    print(sqnr(model, tmp_path / "default.onnx", others), sqnr(model, tmp_path / "off.onnx", others))
+    assert sqnr(model, tmp_path / "default.onnx", others) > sqnr(model, tmp_path / "off.onnx", others) + 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [*FOUR_BITS, "--samples", 7],
+        [*FOUR_BITS, "--samples", 16, "--sensitivity", "off"],
+        [*FOUR_BITS, "--samples", 16, "--sensitivity", "report"],
+        [*BALANCED, "--samples", 16, "--activation-type", "uint16"],
+    ],
+    ids=["too few samples", "nothing measured", "only told", "near enough"],
+)
+def test_where_it_is_left(trained: tuple[Path, Path], tmp_path: Path, options: list[object]) -> None:
+    model, data = trained
+    report = support.quantize(model, tmp_path / "q.onnx", data, *options)
+    assert "layers" not in report
+    support.quantize(model, tmp_path / "nearest.onnx", data, *options, "--finetune", "nearest")
+    assert support.sha256(tmp_path / "q.onnx") == support.sha256(tmp_path / "nearest.onnx")
+
+
+@pytest.mark.parametrize(
+    "options", [["--segments", 3, "--memory-level", 2], ["--memory-budget", "400MiB", "--workers", 2]], ids=str
+)
+def test_budgets_change_nothing(trained: tuple[Path, Path], tmp_path: Path, options: list[object]) -> None:
+    common = [*FOUR_BITS, "--samples", 24]
+    report = support.quantize(trained[0], tmp_path / "plain.onnx", trained[1], *common)
+    assert report["accuracy"]["tuned"]["kept"]
+    support.quantize(trained[0], tmp_path / "other.onnx", trained[1], *common, *options)
+    assert support.sha256(tmp_path / "plain.onnx") == support.sha256(tmp_path / "other.onnx")
+
+
+@pytest.mark.parametrize("point", ["finetune.solved=kill@5", "finetune.sample=kill@40"])
+def test_killed_while_it_tunes(trained: tuple[Path, Path], tmp_path: Path, point: str) -> None:
+    common = [*FOUR_BITS, "--samples", 24]
+    support.quantize(trained[0], tmp_path / "whole.onnx", trained[1], *common)
+    work = tmp_path / "work"
+    work.mkdir()
+    command = ["quantize", trained[0], "-o", tmp_path / "q.onnx", "--calibration-data", trained[1], "--work-dir", work, *common]
+    killed = support.detent(*command, env={**os.environ, "DETENT_FAILPOINT": point})
+    assert killed.returncode == -signal.SIGKILL
+    resumed = support.detent(*command, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert support.sha256(tmp_path / "q.onnx") == support.sha256(tmp_path / "whole.onnx")
+    assert not list(work.iterdir())
+
+
+def test_too_little_memory_is_said(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    command = ["quantize", trained[0], "-o", tmp_path / "q.onnx", "--calibration-data", trained[1], *FOUR_BITS, "--samples", 16]
+    refused = support.detent(*command, "--memory-budget", "100MiB")
+    assert refused.returncode == 4
+    assert "tuning weights" in refused.stderr
+    assert "--finetune nearest" in refused.stderr
+    assert not (tmp_path / "q.onnx").exists()
+    assert support.detent(*command, "--memory-budget", "100MiB", "--finetune", "nearest").returncode == 0
+
+
+def test_what_others_do_not_gain_from_goes(tmp_path: Path) -> None:
+    """The samples that are held back have nothing in common with those that weights are fitted to."""
+    rng = np.random.default_rng(3)
+    b = graphs.Builder()
+    x = b.add("MatMul", "x", b.constant("w", rng.standard_normal((64, 24)).astype(np.float32)), name="product")
+    onnx.save(b.model({"x": (TensorProto.FLOAT, [8, 64])}, [x]), tmp_path / "model.onnx")
+    seen, unseen = (np.concatenate([np.full(32, s), np.full(32, 1 - s)]) for s in (1.0, 0.001))
+    samples = [{"x": (rng.standard_normal((8, 64)) * (unseen if i % 8 == 7 else seen)).astype(np.float32)} for i in range(16)]
+    data = support.save_samples(tmp_path / "data", samples)
+    report = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *FOUR_BITS, "--equalize", "off")
+    assert report["accuracy"]["tuned"]["kept"] is False
+    assert "layers" not in report
+    support.quantize(tmp_path / "model.onnx", tmp_path / "off.onnx", data, *FOUR_BITS, "--equalize", "off", "--finetune", "nearest")
+    assert support.sha256(tmp_path / "q.onnx") == support.sha256(tmp_path / "off.onnx")
