@@ -27,6 +27,7 @@ import numpy as np
 import onnxruntime
 from calibration import available_mb, find_quark
 from measure import HERE, ToolFailed, environment, measure
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
 from turns import Limits
 
 DEMO = HERE + "/../examples/demo/tasks.py"
@@ -68,6 +69,14 @@ COLUMNS = {
     "files": Column("Magika, as float", "magika", FILES, 20),
     "speech": Column("Silero VAD, steps", "silero_vad", SPEECH),
 }
+
+
+class NotRunnable(RuntimeError):
+    """A model that a tool wrote and ONNX Runtime does not run."""
+
+    def __init__(self, error: Exception):
+        self.reason = f"ONNX Runtime does not run the model: {str(error).splitlines()[0]}"
+        super().__init__(self.reason)
 
 
 class Job:
@@ -142,7 +151,10 @@ class Row:
         """The model of the row before must not pass for this one's."""
         job.out.unlink(missing_ok=True)
         self.quantize(job)
-        return job.score(job.out.name)
+        try:
+            return job.score(job.out.name)
+        except (Fail, InvalidGraph) as error:
+            raise NotRunnable(error) from error
 
 
 def rows_of(quark: str | None) -> list[Row]:
@@ -162,7 +174,7 @@ def score_column(job: Job, rows: list[Row]) -> list[float | str]:
     for row in rows:
         try:
             scores.append(row.score(job))
-        except ToolFailed as error:
+        except (ToolFailed, NotRunnable) as error:
             scores.append(error.reason)
         print(f"  {job.column.title}: {row.tool} {row.method}: {scores[-1]}", file=sys.stderr, flush=True)
     return scores

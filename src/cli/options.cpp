@@ -285,8 +285,7 @@ void add_finetune(CLI::App& command, FinetuneConfig& config) {
   };
   choice(command, "--finetune", config.rounding, kRoundings, group, "NAME",
          "find better integers for weights, layer by layer: adaround, adaquant or gptq; nearest: none; auto (default): "
-         "gptq "
-         "where measuring shows that it is needed and helps");
+         "gptq where measuring shows that it is needed and helps");
   choice(command, "--form", config.form, kForms, group, "NAME",
          "auto (default: the cheaper), gram (sums over all samples) or streamed (mini-batches of stored activations)");
   names("--finetune-op-types", config.op_types, "tune only layers of these types");

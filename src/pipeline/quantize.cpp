@@ -410,9 +410,12 @@ class Run {
                                         result_.notes);
   }
 
+  // Options of methods that nobody asked for say nothing.
   FinetuneConfig gptq_config() const {
-    auto config = options_.finetune;
+    FinetuneConfig config;
     config.rounding = Rounding::gptq;
+    config.op_types = options_.finetune.op_types;
+    config.nodes = options_.finetune.nodes;
     return config;
   }
 
