@@ -23,6 +23,7 @@ struct PlannedSegment {
 
 /// What fine-tuning will take; unset figures are 0.
 struct PlannedFinetune {
+  bool only_if_needed = false;  // nobody asked for it: measuring will say
   std::size_t layers = 0;
   std::size_t streamed = 0;  // of them, in mini-batches
   std::string heaviest;      // the layer that takes most memory
@@ -69,6 +70,7 @@ struct Plan {
   PlannedFinetune finetune;
   PlannedDevice device;
   double calibration_seconds = 0;  // roughly, from this machine's measured arithmetic rate; for `files` samples
+  double measuring_seconds = 0;    // the same, of what rounding does to the results
   std::vector<std::string> notes;
 };
 

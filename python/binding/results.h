@@ -157,8 +157,11 @@ struct Fields<PlannedSegment> {
 template <>
 struct Fields<PlannedFinetune> {
   using S = PlannedFinetune;
-  static constexpr Field<S> all[] = {shown<&S::layers>("layers"), shown<&S::streamed>("streamed"),
-                                     shown<&S::heaviest>("heaviest"), shown<&S::heaviest_bytes>("heaviest_bytes"),
+  static constexpr Field<S> all[] = {shown<&S::only_if_needed>("only_if_needed"),
+                                     shown<&S::layers>("layers"),
+                                     shown<&S::streamed>("streamed"),
+                                     shown<&S::heaviest>("heaviest"),
+                                     shown<&S::heaviest_bytes>("heaviest_bytes"),
                                      shown<&S::seconds>("seconds")};
 };
 template <>
@@ -197,6 +200,7 @@ struct Fields<Plan> {
                                      shown<&S::finetune>("finetune"),
                                      shown<&S::device>("device"),
                                      shown<&S::calibration_seconds>("calibration_seconds"),
+                                     shown<&S::measuring_seconds>("measuring_seconds"),
                                      shown<&S::notes>("notes")};
 };
 

@@ -119,6 +119,7 @@ class Segment(NamedTuple):
 
 
 class PlannedFinetune(NamedTuple):
+    only_if_needed: bool  #: nobody asked for it: measuring will say
     layers: int
     streamed: int
     heaviest: str
@@ -427,6 +428,7 @@ class Plan(_Result):
     finetune: PlannedFinetune
     device: PlannedDevice
     calibration_seconds: float
+    measuring_seconds: float  #: of what rounding does to the results
     notes: list[str]
 
     def _heading(self) -> str:

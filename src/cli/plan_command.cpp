@@ -28,6 +28,7 @@ nlohmann::json to_json(const Plan& p) {
                      {"work_dir_bytes", p.work_bytes},
                      {"output_bytes", p.output_bytes},
                      {"calibration_seconds", p.calibration_seconds},
+                     {"measuring_seconds", p.measuring_seconds},
                      {"notes", p.notes}};
   out["memory_budget_bytes"] = p.memory_budget;
   out["disk_budget_bytes"] = p.disk_budget;
@@ -36,7 +37,8 @@ nlohmann::json to_json(const Plan& p) {
   for (const auto& s : p.segments)
     out["segments"].push_back({{"first", s.first}, {"last", s.last}, {"nodes", s.nodes}});
   if (p.finetune.layers > 0) {
-    out["finetune"] = {{"layers", p.finetune.layers},
+    out["finetune"] = {{"only_if_needed", p.finetune.only_if_needed},
+                       {"layers", p.finetune.layers},
                        {"streamed", p.finetune.streamed},
                        {"heaviest", p.finetune.heaviest},
                        {"heaviest_bytes", p.finetune.heaviest_bytes},
@@ -94,15 +96,18 @@ void print_plan(const Plan& p) {
   }
   print_segments(p);
   if (p.finetune.layers > 0) {
-    fmt::print("fine-tune {} layers, {} of them streamed, in roughly {:.0f} s; the heaviest, '{}', takes {}\n",
-               p.finetune.layers, p.finetune.streamed, p.finetune.seconds, p.finetune.heaviest,
-               format_size(p.finetune.heaviest_bytes));
+    fmt::print(
+        "{}fine-tune {} layers, {} of them streamed, in roughly {:.0f} s beside two runs of the model for each sample; "
+        "the heaviest, '{}', takes {}\n",
+        p.finetune.only_if_needed ? "if weights are what is in the way, " : "", p.finetune.layers, p.finetune.streamed,
+        p.finetune.seconds, p.finetune.heaviest, format_size(p.finetune.heaviest_bytes));
   }
   print_device(p.device);
   fmt::print("working files {:>10}\noutput      {:>12} (about)\n", format_size(p.work_bytes),
              format_size(p.output_bytes));
   if (p.calibration_seconds > 0 && p.files > 0)
     fmt::print("calibration {:>10.1f} s (roughly, from this machine's measured peak)\n", p.calibration_seconds);
+  if (p.measuring_seconds > 0 && p.files > 0) fmt::print("sensitivity {:>10.1f} s (as roughly)\n", p.measuring_seconds);
   for (const auto& note : p.notes) fmt::print("note: {}\n", note);
 }
 

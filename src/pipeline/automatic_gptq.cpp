@@ -32,6 +32,14 @@ accuracy::Roundings tuned_roundings(const Prepared& prepared, const WeightTrial&
 
 }  // namespace
 
+FinetuneConfig automatic_gptq(const FinetuneConfig& given) {
+  FinetuneConfig config;
+  config.rounding = Rounding::gptq;
+  config.op_types = given.op_types;
+  config.nodes = given.nodes;
+  return config;
+}
+
 bool wants_tuned_weights(const AccuracyResult& measured, std::uint64_t samples) {
   return samples >= kHeldBackEvery && is_far(measured) && measured.weights_share >= kWorthTuning;
 }

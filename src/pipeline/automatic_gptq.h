@@ -14,6 +14,9 @@
 
 namespace detent::pipeline {
 
+/// Fine-tuning that nobody asked for: options of other methods say nothing.
+FinetuneConfig automatic_gptq(const FinetuneConfig& given);
+
 /// Whether what was measured calls for it: the results are far from the float model's, weights make a good part of
 /// that, and some of `samples` are held back by fine-tuning to judge by.
 bool wants_tuned_weights(const AccuracyResult& measured, std::uint64_t samples);

@@ -12,9 +12,11 @@
 #include "exec/session.h"
 #include "finetune/device_memory.h"
 #include "onnx/model.h"
+#include "pipeline/automatic_gptq.h"
 #include "pipeline/calibration_device.h"
 #include "pipeline/collect.h"
 #include "pipeline/prepare.h"
+#include "pipeline/quantize_options.h"
 #include "pipeline/sweep_setup.h"
 #include "pipeline/tuned_layer.h"
 #include "pipeline/tuning_cost.h"
@@ -63,6 +65,13 @@ double seconds_for(const Plan& plan, const profile::MachinePeaks& machine) {
   return run * static_cast<double>(plan.files);
 }
 
+// See equalize() and refine().
+double seconds_of_measuring(const Plan& plan, const profile::MachinePeaks& machine) {
+  constexpr double kRunsPerSample = 10;
+  const double run = static_cast<double>(plan.flops) / (kReached * machine.flops_per_second);
+  return kRunsPerSample * run * static_cast<double>(plan.files);
+}
+
 void add_cost(const planning::CalibrationCost& cost, Plan& plan) {
   plan.macs = cost.work.macs;
   plan.flops = cost.work.flops;
@@ -103,6 +112,7 @@ void add_sweep(const pipeline::Prepared& prepared, const quantization::Placement
 void add_finetune(const onnx::Model& model, const graph::ValueTypes& types, const FinetuneConfig& config,
                   const DeviceConfig& device, std::size_t threads, double rate, Plan& plan) {
   const auto costs = pipeline::tuning_costs(model, types, config, std::max<std::size_t>(plan.files, 1), threads);
+  if (costs.empty() && plan.finetune.only_if_needed) return;
   double flops = 0;
   for (const auto& cost : costs) {
     flops += cost.flops;
@@ -196,12 +206,18 @@ Plan plan(const QuantizeOptions& options) {
   add_cost(*cost, result);
   add_sweep(prepared, placement, types, circumstances, pipeline::budget_of(options.resources, work.path()), result);
   const auto machine = profile::measure_machine(static_cast<int>(circumstances.threads), work.path());
-  if (tunes(options.finetune.rounding)) {
-    add_finetune(prepared.model, types, options.finetune, options.device, circumstances.threads,
+  result.finetune.only_if_needed = pipeline::may_tune(options);
+  if (tunes(options.finetune.rounding) || result.finetune.only_if_needed) {
+    const auto config = result.finetune.only_if_needed ? pipeline::automatic_gptq(options.finetune) : options.finetune;
+    add_finetune(prepared.model, types, config, options.device, circumstances.threads,
                  kReached * machine.flops_per_second, result);
     if (!options.device.is_cpu()) result.notes.emplace_back("times are those of the CPU");
   }
-  if (machine.flops_per_second > 0) result.calibration_seconds = seconds_for(result, machine);
+  if (machine.flops_per_second > 0) {
+    result.calibration_seconds = seconds_for(result, machine);
+    if (pipeline::may_measure_accuracy(options) && pipeline::has_samples(options))
+      result.measuring_seconds = seconds_of_measuring(result, machine);
+  }
   return result;
 }
 

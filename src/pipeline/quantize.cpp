@@ -203,7 +203,7 @@ class Run {
 
   // Of a stream that passes once, as many samples are kept as are read again.
   SampleStream* samples() {
-    const bool again = reports_ || may_measure_accuracy();
+    const bool again = reports_ || pipeline::may_measure_accuracy(options_);
     if (options_.samples == nullptr || options_.samples->can_rewind() || !again) return options_.samples;
     if (replay_) return &*replay_;
     std::int64_t rows = 1;  // that may have to be joined for one run of the model
@@ -223,7 +223,8 @@ class Run {
     if (options_.config.preset == Preset::balanced)
       range_options_.responses = accuracy::responses(prepared_.model, prepared_.types, placement_, runtime_);
     auto ranges = quantization::find_ranges(placement_, statistics, options_.config, range_options_);
-    if (may_measure_accuracy() && options_.accuracy.sensitivity == SensitivityMode::automatic && source_) {
+    if (pipeline::may_measure_accuracy(options_) && options_.accuracy.sensitivity == SensitivityMode::automatic &&
+        source_) {
       for (const auto method : pipeline::other_methods(options_, statistics)) {
         auto other = range_options_;
         other.method.method = method;
@@ -261,13 +262,8 @@ class Run {
     return statistics;
   }
 
-  bool may_measure_accuracy() const {
-    const auto& wanted = options_.accuracy;
-    return options_.config.preset == Preset::balanced && (wanted.sensitivity != SensitivityMode::off || wanted.target);
-  }
-
   bool measures_accuracy() {
-    if (!may_measure_accuracy()) return false;
+    if (!pipeline::may_measure_accuracy(options_)) return false;
     if (!source_)
       result_.notes.emplace_back("what rounding does to the results was not measured: there are no samples");
     return source_ != nullptr;
@@ -410,26 +406,18 @@ class Run {
                                         result_.notes);
   }
 
-  // Options of methods that nobody asked for say nothing.
-  FinetuneConfig gptq_config() const {
-    FinetuneConfig config;
-    config.rounding = Rounding::gptq;
-    config.op_types = options_.finetune.op_types;
-    config.nodes = options_.finetune.nodes;
-    return config;
-  }
-
   bool wants_tuned_weights() const {
     std::vector<std::string> said_later;
     return result_.accuracy && pipeline::may_tune(options_) &&
            pipeline::wants_tuned_weights(*result_.accuracy, result_.samples) &&
-           !pipeline::find_layers(prepared_.model, quantized_, gptq_config(), said_later).empty();
+           !pipeline::find_layers(prepared_.model, quantized_, pipeline::automatic_gptq(options_.finetune), said_later)
+                .empty();
   }
 
   void tune_weights() {
     const auto scope = profiler_.scope(Step::fast_finetune);
     const auto nearest = quantized_;
-    const auto config = gptq_config();
+    const auto config = pipeline::automatic_gptq(options_.finetune);
     const auto types = pipeline::static_types(prepared_.types, prepared_.model, runtime_, *source_);
     try {
       finetune(config, pipeline::memory_for_gptq(prepared_.model, types, config, source_->file_count(),

@@ -52,9 +52,14 @@ void check_device(const QuantizeOptions& options) {
 
 }  // namespace
 
+bool may_measure_accuracy(const QuantizeOptions& options) {
+  const auto& wanted = options.accuracy;
+  return options.config.preset == Preset::balanced && (wanted.sensitivity != SensitivityMode::off || wanted.target);
+}
+
 bool may_tune(const QuantizeOptions& options) {
   const auto& accuracy = options.accuracy;
-  return options.finetune.rounding == Rounding::automatic && options.config.preset == Preset::balanced &&
+  return options.finetune.rounding == Rounding::automatic && may_measure_accuracy(options) &&
          accuracy.sensitivity == SensitivityMode::automatic && !accuracy.target && has_samples(options) &&
          reads_twice(options);
 }

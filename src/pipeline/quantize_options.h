@@ -16,6 +16,9 @@ void check_options(const QuantizeOptions& options);
 /// Samples in files or from a stream.
 bool has_samples(const QuantizeOptions& options);
 
+/// Whether what rounding does to the results is measured, as long as there are samples.
+bool may_measure_accuracy(const QuantizeOptions& options);
+
 /// Whether Rounding::automatic leaves room for gptq: accuracy is measured and acted on, and the samples can be read
 /// again.
 bool may_tune(const QuantizeOptions& options);

@@ -49,6 +49,19 @@ def test_the_plan_says_what_the_run_does(place: Place, tmp_path: Path) -> None:
     assert 0.8 < planned["output_bytes"] / done["model_bytes_after"] < 1.25
 
 
+def test_what_measuring_takes(place: Place) -> None:
+    model, data = place
+    balanced = ["--preset", "balanced", "--calibration-data", data]
+    planned = plan(model, *balanced)
+    assert planned["measuring_seconds"] > planned["calibration_seconds"] > 0
+    assert planned["finetune"]["only_if_needed"]
+    asked = plan(model, *balanced, "--sensitivity", "off", "--finetune", "gptq")
+    assert asked["measuring_seconds"] == 0
+    assert asked["finetune"] == {**planned["finetune"], "only_if_needed": False, "seconds": asked["finetune"]["seconds"]}
+    for options in (["--preset", "balanced"], [*balanced, "--finetune", "nearest"], ["--calibration-data", data]):
+        assert "finetune" not in plan(model, *options)
+
+
 def test_macs_by_hand(tmp_path: Path) -> None:
     """Convolutions: outputs times weights of one channel; the last layer: rows times columns times terms."""
     onnx.save(graphs.small_cnn(), tmp_path / "model.onnx")
