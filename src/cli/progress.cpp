@@ -63,6 +63,7 @@ ProgressLine::ProgressLine(std::FILE* out, bool terminal, Clock::time_point star
 
 void ProgressLine::update(const std::string& stage, std::uint64_t done, std::uint64_t total, Clock::time_point now) {
   if (stage != stage_ || done < stage_done_) {
+    if (stage != stage_ && !stage_.empty()) detail_.clear();
     stage_ = stage;
     stage_started_ = now;
     stage_done_ = done;

@@ -29,7 +29,7 @@ class ProgressLine {
   /// What the memory is told beside; 0: nothing.
   void set_memory_budget(std::uint64_t bytes) { memory_budget_ = bytes; }
 
-  /// Something to tell in the lines of the stage that comes, or is under way.
+  /// Something to tell in the lines of the stage that is under way, or of the first.
   void set_detail(std::string text) { detail_ = std::move(text); }
 
   /// `total` 0: not known. Files may hold several samples, so it is a lower bound of the work.

@@ -120,6 +120,8 @@ TEST(Progress, DetailStandsBeforeTheMemory) {
   line.set_detail("Conv_3: error 0.5 -> 0.2");
   line.update("finetune", 1, 3, kStart + 1s);
   EXPECT_NE(out.text().find("finetune: 1 of 3  Conv_3: error 0.5 -> 0.2  memory"), std::string::npos) << out.text();
+  line.update("accuracy", 1, 3, kStart + 2s);
+  EXPECT_NE(out.text().find("accuracy: 1 of 3  memory"), std::string::npos) << out.text();
 }
 
 TEST(Progress, MoreThanExpectedIsShownWithoutTheTotal) {
