@@ -121,7 +121,6 @@ struct FallbackNode {
 
 /// What gptq did under Rounding::automatic.
 struct TunedWeights {
-  std::size_t samples = 0;
   double error_before = 0;  // geometric mean over outputs and samples, everything rounded, weights to the nearest
   double error_after = 0;
   bool kept = false;  // false: it was no better, and weights are rounded to the nearest

@@ -58,8 +58,8 @@ struct Fields<FallbackNode> {
 template <>
 struct Fields<TunedWeights> {
   using S = TunedWeights;
-  static constexpr Field<S> all[] = {shown<&S::samples>("samples"), shown<&S::error_before>("error_before"),
-                                     shown<&S::error_after>("error_after"), shown<&S::kept>("kept")};
+  static constexpr Field<S> all[] = {shown<&S::error_before>("error_before"), shown<&S::error_after>("error_after"),
+                                     shown<&S::kept>("kept")};
 };
 template <>
 struct Fields<AccuracyResult> {

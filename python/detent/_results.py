@@ -262,7 +262,6 @@ class _Result(abc.ABC):
 class TunedWeights:
     """What gptq did where finetune is auto."""
 
-    samples: int
     error_before: float  #: geometric mean over outputs and samples, with everything rounded, weights to the nearest
     error_after: float
     kept: bool  #: False: it was no better, and weights are rounded to the nearest

@@ -39,10 +39,8 @@ nlohmann::json accuracy_json(const AccuracyResult& a) {
   out["weights_share"] = a.weights_share;
   if (a.score) out["score"] = *a.score;
   if (a.tuned) {
-    out["tuned"] = {{"samples", a.tuned->samples},
-                    {"error_before", a.tuned->error_before},
-                    {"error_after", a.tuned->error_after},
-                    {"kept", a.tuned->kept}};
+    out["tuned"] = {
+        {"error_before", a.tuned->error_before}, {"error_after", a.tuned->error_after}, {"kept", a.tuned->kept}};
   }
   for (const auto& e : a.equalized) {
     out["equalized"].push_back({{"value", e.value}, {"error_before", e.error_before}, {"error_after", e.error_after}});
@@ -93,9 +91,8 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a) {
   print_fallbacks("in float", a.float_nodes);
   print_fallbacks("with activations of 16 bits", a.wide_nodes);
   if (a.tuned) {
-    fmt::print("weights by gptq: error {:.1f} -> {:.1f} dB on {} samples{}\n", in_db(a.tuned->error_before),
-               in_db(a.tuned->error_after), a.tuned->samples,
-               a.tuned->kept ? "" : ", so weights are rounded to the nearest");
+    fmt::print("weights by gptq: error of a typical sample {:.1f} -> {:.1f} dB{}\n", in_db(a.tuned->error_before),
+               in_db(a.tuned->error_after), a.tuned->kept ? "" : ", so weights are rounded to the nearest");
   }
   fmt::print(
       "accuracy on {} samples, worst output: SQNR {:.1f} dB (all in integers: {:.1f}), cosine {:.5f}{}; {:.1f} % of "

@@ -13,10 +13,6 @@ namespace {
 
 // Below this share of the error the results gain too little for what gptq takes.
 constexpr double kWorthTuning = 0.25;
-// Samples that judge: enough to tell where a model's results are a few numbers each. Those that each layer was judged
-// by are among them.
-constexpr std::size_t kJudgedEvery = 2;
-static_assert(kHeldBackEvery % kJudgedEvery == 0);
 constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20;
 
 accuracy::Roundings tuned_roundings(const Prepared& prepared, const WeightTrial& trial) {
@@ -57,16 +53,14 @@ void judge_tuned_weights(const Prepared& prepared, const WeightTrial& trial, con
   const auto nearest = accuracy::roundings_of(trial.params);
   const auto tuned = tuned_roundings(prepared, trial);
   const std::vector<accuracy::Trial> both{accuracy::trial_of(nearest), accuracy::trial_of(tuned)};
-  TrialRunner runner(prepared, runtime, source, options);
-  const TrialSamples half{trial.samples / kJudgedEvery, kJudgedEvery};
-  const auto judged = runner.run(trial.placement, trial.params, both, half);
-  result.tuned = {half.count, typical_error_of(judged[0]), typical_error_of(judged[1])};
+  const TrialSamples as_before{result.samples, trial.samples / result.samples};
+  const auto judged =
+      TrialRunner(prepared, runtime, source, options).run(trial.placement, trial.params, both, as_before);
+  result.tuned = {typical_error_of(judged[0]), typical_error_of(judged[1])};
   result.tuned->kept = result.tuned->error_after < result.tuned->error_before;
   if (!result.tuned->kept) return;
-  const TrialSamples as_before{result.samples, trial.samples / result.samples};
-  const auto now = runner.run(trial.placement, trial.params, std::span(both).last(1), as_before).front();
-  result.sqnr_db = worst_sqnr_db(now);
-  result.cosine = worst_cosine(now);
+  result.sqnr_db = worst_sqnr_db(judged[1]);
+  result.cosine = worst_cosine(judged[1]);
 }
 
 }  // namespace detent::pipeline

@@ -34,8 +34,8 @@ struct WeightTrial {
   std::uint64_t samples = 0;     // of the source
 };
 
-/// Runs the float model with everything rounded, weights to the nearest and as they were tuned, on every second
-/// sample. Fills `result.tuned`, and where tuning is kept says how near the results are now.
+/// Runs the float model with everything rounded, weights to the nearest and as they were tuned, on the samples
+/// that everything was judged by before. Fills `result.tuned`, and where tuning is kept says how near the results are.
 void judge_tuned_weights(const Prepared& prepared, const WeightTrial& trial, const exec::Runtime& runtime,
                          data::SampleSource& source, const TrialRunnerOptions& options, AccuracyResult& result);
 
