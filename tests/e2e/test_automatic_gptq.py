@@ -22,18 +22,35 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "model.onnx", folder / "calibration"
 
 
-def test_a_trained_model_gets_nearer(trained: tuple[Path, Path], tmp_path: Path) -> None:
-    model, data = trained
-    report = support.quantize(model, tmp_path / "default.onnx", data, *FOUR_BITS, "--samples", 32)
+def product(folder: Path, channels: list[np.ndarray]) -> tuple[Path, Path]:
+    """One product, and a sample of rows for each of these covariances' square roots."""
+    rng = np.random.default_rng(3)
+    b = graphs.Builder()
+    x = b.add("MatMul", "x", b.constant("w", rng.standard_normal((64, 24)).astype(np.float32)), name="product")
+    onnx.save(b.model({"x": (TensorProto.FLOAT, [8, 64])}, [x]), folder / "model.onnx")
+    samples = [{"x": (rng.standard_normal((8, 64)) @ root).astype(np.float32)} for root in channels]
+    return folder / "model.onnx", support.save_samples(folder / "data", samples)
+
+
+def test_what_goes_together_is_rounded_together(tmp_path: Path) -> None:
+    mixed = 0.2 * np.eye(64) + np.random.default_rng(4).standard_normal((64, 64)) @ np.diag(0.8 ** np.arange(64))
+    model, data = product(tmp_path, [mixed] * 48)
+    options = [*FOUR_BITS, "--equalize", "off", "--samples", 32]
+    report = support.quantize(model, tmp_path / "default.onnx", data, *options)
     tuned = report["accuracy"]["tuned"]
     assert tuned["kept"]
-    assert tuned["error_after"] < tuned["error_before"]
-    assert len(report["layers"]) > 30
-    support.quantize(model, tmp_path / "asked.onnx", data, *FOUR_BITS, "--samples", 32, "--finetune", "gptq")
+    assert tuned["error_after"] < 0.8 * tuned["error_before"]
+    support.quantize(model, tmp_path / "asked.onnx", data, *options, "--finetune", "gptq")
     assert support.sha256(tmp_path / "default.onnx") == support.sha256(tmp_path / "asked.onnx")
-    off = support.quantize(model, tmp_path / "off.onnx", data, *FOUR_BITS, "--samples", 32, "--finetune", "nearest")
-    assert report["accuracy"]["sqnr_db"] > off["accuracy"]["sqnr_db"] + 3
+    off = support.quantize(model, tmp_path / "off.onnx", data, *options, "--finetune", "nearest")
+    assert report["accuracy"]["sqnr_db"] > off["accuracy"]["sqnr_db"] + 1
     assert "tuned" not in off["accuracy"]
+    others = support.load_samples(data)[32:]
+    exact = support.outputs(support.load(model), others)
+    after, before = (
+        support.sqnr(exact, support.outputs(support.check_model(tmp_path / name), others)) for name in ("default.onnx", "off.onnx")
+    )
+    assert after > before + 1, (after, before)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +77,7 @@ def test_where_it_is_left(trained: tuple[Path, Path], tmp_path: Path, options: l
 def test_budgets_change_nothing(trained: tuple[Path, Path], tmp_path: Path, options: list[object]) -> None:
     common = [*FOUR_BITS, "--samples", 24]
     report = support.quantize(trained[0], tmp_path / "plain.onnx", trained[1], *common)
-    assert report["accuracy"]["tuned"]["kept"]
+    assert "tuned" in report["accuracy"]
     support.quantize(trained[0], tmp_path / "other.onnx", trained[1], *common, *options)
     assert support.sha256(tmp_path / "plain.onnx") == support.sha256(tmp_path / "other.onnx")
 
@@ -92,15 +109,10 @@ def test_too_little_memory_is_said(trained: tuple[Path, Path], tmp_path: Path) -
 
 def test_what_others_do_not_gain_from_goes(tmp_path: Path) -> None:
     """The samples that are held back have nothing in common with those that weights are fitted to."""
-    rng = np.random.default_rng(3)
-    b = graphs.Builder()
-    x = b.add("MatMul", "x", b.constant("w", rng.standard_normal((64, 24)).astype(np.float32)), name="product")
-    onnx.save(b.model({"x": (TensorProto.FLOAT, [8, 64])}, [x]), tmp_path / "model.onnx")
-    seen, unseen = (np.concatenate([np.full(32, s), np.full(32, 1 - s)]) for s in (1.0, 0.001))
-    samples = [{"x": (rng.standard_normal((8, 64)) * (unseen if i % 8 == 7 else seen)).astype(np.float32)} for i in range(16)]
-    data = support.save_samples(tmp_path / "data", samples)
-    report = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *FOUR_BITS, "--equalize", "off")
+    seen, unseen = (np.diag([s] * 32 + [1 - s] * 32) for s in (1.0, 0.001))
+    model, data = product(tmp_path, [unseen if i % 8 == 7 else seen for i in range(16)])
+    report = support.quantize(model, tmp_path / "q.onnx", data, *FOUR_BITS, "--equalize", "off")
     assert report["accuracy"]["tuned"]["kept"] is False
     assert "layers" not in report
-    support.quantize(tmp_path / "model.onnx", tmp_path / "off.onnx", data, *FOUR_BITS, "--equalize", "off", "--finetune", "nearest")
+    support.quantize(model, tmp_path / "off.onnx", data, *FOUR_BITS, "--equalize", "off", "--finetune", "nearest")
     assert support.sha256(tmp_path / "q.onnx") == support.sha256(tmp_path / "off.onnx")
