@@ -42,10 +42,8 @@ bool wants_tuned_weights(const AccuracyResult& measured, std::uint64_t samples) 
 
 std::uint64_t memory_for_gptq(const onnx::Model& float_model, const graph::ValueTypes& static_types,
                               const FinetuneConfig& config, std::uint64_t samples, std::size_t threads) {
-  std::uint64_t bytes = kLittleMemory;
-  for (const auto& cost : tuning_costs(float_model, static_types, config, samples, threads))
-    bytes = std::max(bytes, cost.bytes);
-  return bytes;
+  const auto costs = tuning_costs(float_model, static_types, config, samples, threads);
+  return costs.empty() ? kLittleMemory : std::max(kLittleMemory, heaviest(costs).bytes);
 }
 
 void judge_tuned_weights(const Prepared& prepared, const WeightTrial& trial, const exec::Runtime& runtime,
@@ -53,9 +51,8 @@ void judge_tuned_weights(const Prepared& prepared, const WeightTrial& trial, con
   const auto nearest = accuracy::roundings_of(trial.params);
   const auto tuned = tuned_roundings(prepared, trial);
   const std::vector<accuracy::Trial> both{accuracy::trial_of(nearest), accuracy::trial_of(tuned)};
-  const TrialSamples as_before{result.samples, trial.samples / result.samples};
-  const auto judged =
-      TrialRunner(prepared, runtime, source, options).run(trial.placement, trial.params, both, as_before);
+  const auto judged = TrialRunner(prepared, runtime, source, options)
+                          .run(trial.placement, trial.params, both, spread_over(trial.samples, result.samples));
   result.tuned = {typical_error_of(judged[0]), typical_error_of(judged[1])};
   result.tuned->kept = result.tuned->error_after < result.tuned->error_before;
   if (!result.tuned->kept) return;

@@ -58,18 +58,21 @@ void count_nodes(const quantization::Placement& placement, Plan& plan) {
 // each observed element and thread.
 constexpr double kReached = 0.45;
 
+// All samples once through the model.
+double seconds_of_inference(const Plan& plan, const profile::MachinePeaks& machine) {
+  return static_cast<double>(plan.flops) / (kReached * machine.flops_per_second) * static_cast<double>(plan.files);
+}
+
 double seconds_for(const Plan& plan, const profile::MachinePeaks& machine) {
   constexpr double kObserved = 1e-9;
-  const double run = static_cast<double>(plan.flops) / (kReached * machine.flops_per_second) +
-                     kObserved * static_cast<double>(plan.observed_elements) / machine.threads;
-  return run * static_cast<double>(plan.files);
+  return seconds_of_inference(plan, machine) +
+         kObserved * static_cast<double>(plan.observed_elements) / machine.threads * static_cast<double>(plan.files);
 }
 
 // See equalize() and refine().
 double seconds_of_measuring(const Plan& plan, const profile::MachinePeaks& machine) {
   constexpr double kRunsPerSample = 10;
-  const double run = static_cast<double>(plan.flops) / (kReached * machine.flops_per_second);
-  return kRunsPerSample * run * static_cast<double>(plan.files);
+  return kRunsPerSample * seconds_of_inference(plan, machine);
 }
 
 void add_cost(const planning::CalibrationCost& cost, Plan& plan) {

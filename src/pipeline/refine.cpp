@@ -354,8 +354,7 @@ class Refiner {
                                   ? kJudgingRunsPerSampleForTarget * all / (2 * kMostAssignmentsForTarget)
                                   : kJudgingRunsPerSample * all / (2 * kMostAssignments);
     if (options_.readable != 0) return {std::clamp<std::size_t>(count, 1, std::min(options_.readable, all))};
-    const std::size_t some = std::clamp<std::size_t>(count, 1, all);
-    return {some, all / some};
+    return spread_over(all, std::clamp<std::size_t>(count, 1, all));
   }
 
   TrialResult judge(const quantization::Placement& placement) {

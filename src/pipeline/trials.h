@@ -26,6 +26,9 @@ struct TrialSamples {
   std::size_t every = 1;
 };
 
+/// So many of `all`, at equal distances; `count` is from 1 to `all`.
+inline TrialSamples spread_over(std::size_t all, std::size_t count) { return {count, all / count}; }
+
 struct TrialOptions {
   TrialSamples samples;
   int threads = 0;

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -76,6 +77,19 @@ def quantize(model: Path, output: Path, data: Path, *options: object, **run_opti
     result = detent("quantize", model, "-o", output, "--calibration-data", data, "--json", *options, **run_options)
     assert (result.returncode, result.stderr) == (0, ""), result.stderr
     return json.loads(result.stdout)
+
+
+def resumed_after_kill(point: str, model: Path, data: Path, folder: Path, *options: object) -> Path:
+    """What `detent quantize` writes that was killed at a fail point and went on; its working directory must be empty then."""
+    work = folder / "work"
+    work.mkdir()
+    command = ["quantize", model, "-o", folder / "q.onnx", "--calibration-data", data, "--work-dir", work, *options]
+    killed = detent(*command, env={**os.environ, "DETENT_FAILPOINT": point})
+    assert killed.returncode == -signal.SIGKILL
+    resumed = detent(*command, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert not list(work.iterdir())
+    return folder / "q.onnx"
 
 
 def calibrate(model: Path, output: Path, data: Path, *options: object, **run_options: object) -> Path:

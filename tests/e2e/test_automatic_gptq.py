@@ -1,8 +1,5 @@
 """Weights that nobody asked to tune: when gptq runs by itself, what it is worth, and that it goes away where it does not help."""
 
-import os
-import signal
-
 import graphs
 import numpy as np
 import pytest
@@ -86,15 +83,8 @@ def test_budgets_change_nothing(trained: tuple[Path, Path], tmp_path: Path, opti
 def test_killed_while_it_tunes(trained: tuple[Path, Path], tmp_path: Path, point: str) -> None:
     common = [*FOUR_BITS, "--samples", 24]
     support.quantize(trained[0], tmp_path / "whole.onnx", trained[1], *common)
-    work = tmp_path / "work"
-    work.mkdir()
-    command = ["quantize", trained[0], "-o", tmp_path / "q.onnx", "--calibration-data", trained[1], "--work-dir", work, *common]
-    killed = support.detent(*command, env={**os.environ, "DETENT_FAILPOINT": point})
-    assert killed.returncode == -signal.SIGKILL
-    resumed = support.detent(*command, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    assert support.sha256(tmp_path / "q.onnx") == support.sha256(tmp_path / "whole.onnx")
-    assert not list(work.iterdir())
+    resumed = support.resumed_after_kill(point, *trained, tmp_path, *common)
+    assert support.sha256(resumed) == support.sha256(tmp_path / "whole.onnx")
 
 
 def test_too_little_memory_is_said(trained: tuple[Path, Path], tmp_path: Path) -> None:

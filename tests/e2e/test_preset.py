@@ -2,9 +2,7 @@
 
 import itertools
 import json
-import os
 import pathlib
-import signal
 import sys
 
 import graphs
@@ -272,15 +270,8 @@ def test_budgets_change_nothing(trained: tuple[Path, Path], tmp_path: Path, opti
 def test_killed_while_it_measures(trained: tuple[Path, Path], tmp_path: Path, options: list[object]) -> None:
     common = [*BALANCED, "--samples", 4, "--threads", 2, *options]
     support.quantize(trained[0], tmp_path / "whole.onnx", trained[1], *common)
-    work = tmp_path / "work"
-    work.mkdir()
-    command = ["quantize", trained[0], "-o", tmp_path / "q.onnx", "--calibration-data", trained[1], "--work-dir", work, *common]
-    killed = support.detent(*command, env={**os.environ, "DETENT_FAILPOINT": "accuracy.trial=kill@9"})
-    assert killed.returncode == -signal.SIGKILL
-    resumed = support.detent(*command, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    assert support.sha256(tmp_path / "q.onnx") == support.sha256(tmp_path / "whole.onnx")
-    assert not list(work.iterdir())
+    resumed = support.resumed_after_kill("accuracy.trial=kill@9", *trained, tmp_path, *common)
+    assert support.sha256(resumed) == support.sha256(tmp_path / "whole.onnx")
 
 
 def test_without_samples_nothing_is_measured(products: tuple[Path, Path], tmp_path: Path) -> None:
