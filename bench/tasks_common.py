@@ -9,8 +9,14 @@ import sys
 from collections.abc import Callable, Iterable
 
 import numpy as np
+from PIL import ImageFont
 
 FOLDS = 5
+
+
+def font_of(path: pathlib.Path, size: int) -> ImageFont.FreeTypeFont:
+    """The same letters everywhere: Pillow's other layout needs a library that not every machine has, and spaces otherwise."""
+    return ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.BASIC)
 
 
 def save_calibration(out: pathlib.Path, samples: Iterable[dict[str, np.ndarray]]) -> None:

@@ -67,7 +67,7 @@ class Pages:
 
     def line(self) -> tuple[str, ImageFont.FreeTypeFont, tuple[int, int, int, int]]:
         """One to four words in some font, and their extent; fewer words where the page is not wide enough."""
-        font = ImageFont.truetype(self.fonts[self.rng.integers(len(self.fonts))], int(self.rng.integers(13, 34)))
+        font = tasks_common.font_of(self.fonts[self.rng.integers(len(self.fonts))], int(self.rng.integers(13, 34)))
         start, count = int(self.rng.integers(len(self.words) - 4)), int(self.rng.integers(1, 5))
         while True:
             text = " ".join(self.words[start : start + count])

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import onnxruntime
 import tasks_common
-from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from PIL import Image, ImageDraw, ImageFilter
 
 CALIBRATION, TEST = 32, 300
 HEIGHT, WIDTH = 48, 320
@@ -25,7 +25,7 @@ def lines(models: pathlib.Path, calibration: bool, count: int) -> tuple[np.ndarr
     while len(images) < count:
         start = int(rng.integers(len(words) - 4))
         text = " ".join(words[start : start + int(rng.integers(2, 5))])
-        font = ImageFont.truetype(fonts[rng.integers(len(fonts))], int(rng.integers(20, 34)))
+        font = tasks_common.font_of(fonts[rng.integers(len(fonts))], int(rng.integers(20, 34)))
         left, top, right, bottom = (int(v) for v in font.getbbox(text))
         margin = int(rng.integers(3, 9))
         size = (right - left + 2 * margin, bottom - top + 2 * margin)

@@ -20,6 +20,11 @@ import onnx
 CALIBRATION = 64
 
 
+def font_of(path, size):
+    """The same letters everywhere: Pillow's other layout needs a library that not every machine has, and spaces otherwise."""
+    return ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.BASIC)
+
+
 class TextDirection:
     """PP-OCR's classifier of text lines: upright or turned by 180 degrees."""
 
@@ -68,7 +73,7 @@ class TextDirection:
 
     def line(self, rng, text):
         """An image of `text` in some font and colours, a little tilted, blurred and noisy."""
-        font = ImageFont.truetype(self.fonts[rng.integers(len(self.fonts))], int(rng.integers(26, 38)))
+        font = font_of(self.fonts[rng.integers(len(self.fonts))], int(rng.integers(26, 38)))
         left, top, right, bottom = font.getbbox(text)
         pad = int(rng.integers(3, 9))
         size = (right - left + 2 * pad, bottom - top + 2 * pad)
