@@ -40,11 +40,11 @@ void convolve(const QuantizedWeights& weights, const LayerGeometry& geometry, co
 }
 
 /// Sums of the targets w x + b in place of those of the form's own targets y, but for a share of them.
-void aim(GramForm& form, const QuantizedWeights& weights, std::span<const float> bias, double share, bool best_bias,
-         const Kernels& kernels, std::size_t threads) {
+void retarget(GramForm& form, const QuantizedWeights& weights, std::span<const float> bias, const Aim& aim,
+              const Kernels& kernels, std::size_t threads) {
   const std::size_t k = weights.columns, group_rows = weights.rows / form.groups;
   const auto n = static_cast<double>(form.columns);
-  const double own = 1 - share;
+  const double share = aim.float_share, own = 1 - share;
   const Quadratic quadratic(weights, form, {}, false);
   const auto ranges = row_ranges(weights.rows, form.groups, k);
   parallel_for(ranges.size(), threads, [&](std::size_t i) {
@@ -58,7 +58,7 @@ void aim(GramForm& form, const QuantizedWeights& weights, std::span<const float>
       float* cross = form.cross.data() + m * k;
       const double sum = dot_double(inputs, w, k);
       const double target = form.target_sum[m];
-      const double b = best_bias ? (target - sum) / n : bias.empty() ? 0.0 : static_cast<double>(bias[m]);
+      const double b = aim.best_bias ? (target - sum) / n : bias.empty() ? 0.0 : static_cast<double>(bias[m]);
       const double both = dot_double(w, cross, k) + b * target;  // of own outputs and targets
       form.target_norm[m] = own * own * (dot_double(w, squares, k) + b * (2 * sum + n * b)) + 2 * own * share * both +
                             share * share * form.target_norm[m];
@@ -72,8 +72,8 @@ void aim(GramForm& form, const QuantizedWeights& weights, std::span<const float>
 }
 
 /// Only the mean of the targets is wanted, and that only for the best bias.
-void aim(ColumnForm& form, const QuantizedWeights& weights, bool best_bias, const Kernels& kernels,
-         std::size_t threads) {
+void retarget(ColumnForm& form, const QuantizedWeights& weights, bool best_bias, const Kernels& kernels,
+              std::size_t threads) {
   const std::size_t k = weights.columns, n = form.columns;
   if (!best_bias) {
     form.targets.clear();
@@ -130,12 +130,15 @@ std::vector<float> own_outputs(const QuantizedWeights& weights, const LayerGeome
   return out;
 }
 
-void aim_at_own_outputs(AnyForm& any, const QuantizedWeights& weights, std::span<const float> bias, float float_share,
-                        bool best_bias, const Kernels& kernels, std::size_t threads) {
+void aim_at_own_outputs(AnyForm& any, const QuantizedWeights& weights, std::span<const float> bias, const Aim& aim,
+                        const Kernels& kernels, std::size_t threads) {
   if (auto* form = std::get_if<GramForm>(&any)) {
-    if (form->columns > 0) aim(*form, weights, bias, float_share, best_bias, kernels, threads);
+    if (form->columns == 0) return;
+    // GPTQ compensates for what rounding changes, and where no weights are better than W that is all it looks at.
+    form->aims_at_weights = aim.integers_only && aim.float_share == 0 && !aim.best_bias;
+    if (!form->aims_at_weights) retarget(*form, weights, bias, aim, kernels, threads);
   } else if (auto& columns = std::get<ColumnForm>(any); columns.columns > 0) {
-    aim(columns, weights, best_bias, kernels, threads);
+    retarget(columns, weights, aim.best_bias, kernels, threads);
   }
 }
 

@@ -31,9 +31,15 @@ std::vector<float> own_outputs(const QuantizedWeights& weights, const LayerGeome
                                std::span<const float> bias, const Shape& input_shape, std::span<const float> input,
                                const Kernels& kernels, std::size_t threads);
 
+struct Aim {
+  float float_share = 0;
+  bool best_bias = false;
+  bool integers_only = false;  // nobody asks the form for errors, or for more than GPTQ's one pass
+};
+
 /// Puts them in the place of a form's targets, but for that share. With `best_bias` the mean of an output stays that of
 /// the targets: a bias has nothing to overfit with. A form of columns has so few of them that the share is 0.
-void aim_at_own_outputs(AnyForm& form, const QuantizedWeights& weights, std::span<const float> bias, float float_share,
-                        bool best_bias, const Kernels& kernels, std::size_t threads);
+void aim_at_own_outputs(AnyForm& form, const QuantizedWeights& weights, std::span<const float> bias, const Aim& aim,
+                        const Kernels& kernels, std::size_t threads);
 
 }  // namespace detent::finetune

@@ -1,19 +1,15 @@
 #include "pipeline/automatic_gptq.h"
 
-#include <algorithm>
-
 #include "accuracy/fake_quantizer.h"
 #include "pipeline/finetune.h"
 #include "pipeline/refine.h"
 #include "pipeline/tuned_layer.h"
-#include "pipeline/tuning_cost.h"
 
 namespace detent::pipeline {
 namespace {
 
 // Below this share of the error the results gain too little for what gptq takes.
 constexpr double kWorthTuning = 0.25;
-constexpr std::uint64_t kLittleMemory = std::uint64_t{64} << 20;
 
 accuracy::Roundings tuned_roundings(const Prepared& prepared, const WeightTrial& trial) {
   auto roundings = accuracy::roundings_of(trial.params);
@@ -38,12 +34,6 @@ FinetuneConfig automatic_gptq(const FinetuneConfig& given) {
 
 bool wants_tuned_weights(const AccuracyResult& measured, std::uint64_t samples) {
   return samples >= kHeldBackEvery && is_far(measured) && measured.weights_share >= kWorthTuning;
-}
-
-std::uint64_t memory_for_gptq(const onnx::Model& float_model, const graph::ValueTypes& static_types,
-                              const FinetuneConfig& config, std::uint64_t samples, std::size_t threads) {
-  const auto costs = tuning_costs(float_model, static_types, config, samples, threads);
-  return costs.empty() ? kLittleMemory : std::max(kLittleMemory, heaviest(costs).bytes);
 }
 
 void judge_tuned_weights(const Prepared& prepared, const WeightTrial& trial, const exec::Runtime& runtime,

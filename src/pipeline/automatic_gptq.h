@@ -21,11 +21,6 @@ FinetuneConfig automatic_gptq(const FinetuneConfig& given);
 /// that, and some of `samples` are held back by fine-tuning to judge by.
 bool wants_tuned_weights(const AccuracyResult& measured, std::uint64_t samples);
 
-/// What gptq takes of the memory that is left when nobody set a budget: little enough to keep a run's peak near that of
-/// inference. It does not change the result.
-std::uint64_t memory_for_gptq(const onnx::Model& float_model, const graph::ValueTypes& static_types,
-                              const FinetuneConfig& config, std::uint64_t samples, std::size_t threads);
-
 struct WeightTrial {
   const quantization::Placement& placement;
   const quantization::Params& params;

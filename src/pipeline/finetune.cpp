@@ -21,7 +21,6 @@
 #include "finetune/own_targets.h"
 #include "finetune/solver.h"
 #include "finetune/streamed.h"
-#include "graph/index.h"
 #include "pipeline/collect.h"
 #include "pipeline/floats.h"
 #include "pipeline/layer_state.h"
@@ -29,6 +28,7 @@
 #include "pipeline/solved_layers.h"
 #include "pipeline/tuned_layer.h"
 #include "pipeline/tuning_cost.h"
+#include "pipeline/tuning_steps.h"
 
 namespace detent::pipeline {
 namespace {
@@ -98,44 +98,6 @@ struct Work {
   std::unique_ptr<StoredSamples> held_back;
 };
 
-/// Layers that are solved from one pass: none of them is before the input of another.
-struct Step {
-  std::vector<std::size_t> layers;
-};
-
-// Bytes of a layer's Gram matrix.
-std::uint64_t gram_bytes(const onnx::Model& float_model, const TunedLayer& layer) {
-  const auto& node = float_model.graph.nodes[static_cast<std::size_t>(layer.float_node)];
-  const auto& weight = float_model.graph.initializers[layer.float_weight];
-  const auto groups = static_cast<std::uint64_t>(std::max<std::int64_t>(node.int_or("group", 1), 1));
-  const bool outputs_first = layer.layout == finetune::WeightLayout::outputs_first;
-  const auto outputs = static_cast<std::uint64_t>(weight.dims[outputs_first ? 0 : 1]) * (outputs_first ? 1 : groups);
-  const std::uint64_t fan_in = static_cast<std::uint64_t>(weight.count()) / std::max<std::uint64_t>(outputs, 1);
-  return groups * fan_in * fan_in * sizeof(float);
-}
-
-// Which layers go together does not change what is found for them. `together`: bytes of their Gram matrices.
-std::vector<Step> make_steps(const std::vector<TunedLayer>& layers, const onnx::Model& float_model,
-                             const onnx::Model& quantized, std::uint64_t together) {
-  const graph::Index index(quantized);
-  std::vector<Step> steps;
-  int first = 0;  // quantized node of the step's first layer
-  std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const std::uint64_t more = gram_bytes(float_model, layers[i]);
-    const bool joins = !steps.empty() && index.producer(layers[i].input) < first &&
-                       layers[i].quantized_node > layers[i - 1].quantized_node && bytes + more <= together;
-    if (!joins) {
-      steps.emplace_back();
-      first = layers[i].quantized_node;
-      bytes = 0;
-    }
-    bytes += more;
-    steps.back().layers.push_back(i);
-  }
-  return steps;
-}
-
 std::vector<TunedLayer> some_layers(const onnx::Model& float_model, const onnx::Model& quantized,
                                     const FinetuneConfig& config, std::vector<std::string>& notes) {
   auto layers = find_layers(float_model, quantized, config, notes);
@@ -158,7 +120,8 @@ class Tuner {
         solver_(options.device.is_cpu() ? finetune::cpu_solver(kernels_)
                                         : finetune::cuda_solver(options.device, kernels_, options.activity)),
         layers_(some_layers(float_model, quantized, options.config, notes)),
-        steps_(make_steps(layers_, float_model, quantized, std::min(options.memory / 2, solver_->sums_budget()))),
+        steps_(
+            tuning_steps(layers_, float_model, quantized, std::min(options.memory.together, solver_->sums_budget()))),
         needs_targets_(layers_needing_targets(float_types)),
         quantized_types_(exec::probe_values(runtime, quantized)),
         solved_(options.directory),
@@ -183,16 +146,11 @@ class Tuner {
 
   // Behind the last target of each step, and before its first layer.
   std::vector<int> float_cuts() const {
-    std::vector<int> cuts;
-    for (const auto& step : steps_) cuts.push_back(layers_[step.layers.back()].float_node + 1);
+    auto cuts = float_ends(layers_, steps_);
     if (cuts.back() == static_cast<int>(float_.graph.nodes.size())) cuts.pop_back();
     return cuts;
   }
-  std::vector<int> quantized_cuts() const {
-    std::vector<int> cuts;
-    for (const auto& step : steps_) cuts.push_back(layers_[step.layers.front()].quantized_node);
-    return cuts;
-  }
+  std::vector<int> quantized_cuts() const { return quantized_ends(layers_, steps_); }
 
   /// Where the float model's outputs have no share in a layer's targets, only samples that judge it need them. By
   /// shapes and options alone; a layer whose input's shape is not static counts as needing them.
@@ -358,8 +316,9 @@ class Tuner {
   }
 
   void check_memory(const Work& work, std::uint64_t needed) const {
-    if (needed <= options_.memory) return;
-    const auto [need, left] = format_sizes(needed, options_.memory);
+    const std::uint64_t most = options_.memory.layers.at(static_cast<std::size_t>(work.layer - layers_.data()));
+    if (needed <= most) return;
+    const auto [need, left] = format_sizes(needed, most);
     throw resource_error(fmt::format("fine-tuning {} '{}' needs {} of memory, and {} are left of the budget",
                                      work.layer->op_type, work.layer->name, need, left),
                          "raise --memory-budget, or give --form streamed");
@@ -385,7 +344,10 @@ class Tuner {
       solution = solver_->solve_streamed(weights, work.geometry, bias, *work.stored, none, config, control);
     } else {
       finetune::AnyForm form = *std::exchange(work.form, std::nullopt);
-      finetune::aim_at_own_outputs(form, weights, bias, finetune::float_share(work.columns_each), config.update_bias,
+      const bool integers_only =
+          config.rounding == Rounding::gptq && finetune::coordinate_sweeps(config) == 0 && work.held_back->count() > 0;
+      finetune::aim_at_own_outputs(form, weights, bias,
+                                   {finetune::float_share(work.columns_each), config.update_bias, integers_only},
                                    kernels_, control.threads);
       solution = solver_->solve(weights, form, bias, config, control);
       if (work.held_back->count() == 0) {
@@ -441,7 +403,7 @@ class Tuner {
   const finetune::Kernels& kernels_;
   std::unique_ptr<finetune::LayerSolver> solver_;
   std::vector<TunedLayer> layers_;
-  std::vector<Step> steps_;
+  std::vector<TuningStep> steps_;
   std::vector<bool> needs_targets_;  // for each layer
   graph::ValueTypes quantized_types_;
   SolvedLayers solved_;

@@ -18,6 +18,7 @@
 #include "exec/session.h"
 #include "graph/values.h"
 #include "onnx/model.h"
+#include "pipeline/tuning_memory.h"
 #include "profile/device_activity.h"
 #include "store/spool.h"
 
@@ -32,7 +33,7 @@ struct FinetuneOptions {
   int threads = 0;
   store::Spool& spool;
   std::optional<double> state_seconds = {};  // how often an unsolved layer's state is put down; unset: never
-  std::uint64_t memory = 0;                  // for forms and buffers of the layers that are solved together
+  TuningMemory memory = {};
   std::filesystem::path directory;  // of the run: what is solved is put down there, and found again by a resumed run
   Progress progress = {};
   std::function<void(const LayerTuning&)> solved = {};  // told of each layer

@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/cpu.h"
 #include "base/error.h"
+#include "base/heap.h"
 #include "calibrate/methods.h"
 #include "calibrate/statistics_file.h"
 #include "data/replay.h"
@@ -147,7 +148,7 @@ class Run {
     insert_pairs(ranges);
     if (tunes(options_.finetune.rounding)) {
       const auto scope = profiler_.scope(Step::fast_finetune);
-      finetune(options_.finetune, {});
+      finetune(options_.finetune, true);
     } else if (wants_tuned_weights()) {
       tune_weights();
     } else if (!options_.device.is_cpu() && options_.statistics) {
@@ -381,23 +382,22 @@ class Run {
     quantization::insert(quantized_, placement_, params_, options_.config, result_.notes);
   }
 
-  // `most`: of memory, where it may be less than what is left.
-  void finetune(FinetuneConfig config, std::optional<std::uint64_t> most) {
+  void finetune(FinetuneConfig config, bool asked_for) {
     if (!options_.device.is_cpu() && !report_.device)
       report_.device = pipeline::RunReport::Device{options_.device, {}, {}};
-    // Half of what is left goes to the layers at work, half to what waits.
-    constexpr std::uint64_t kOthers = std::uint64_t{128} << 20;
-    const std::uint64_t budget = pipeline::budget_of(options_.resources, work_->path()).memory;
-    const std::uint64_t half = std::min((budget - std::min(budget, kOthers)) / 2, most.value_or(budget));
-    const auto spool = pipeline::make_spool(options_.resources, half, work_->path());
     if (config.only_heaviest_layer) config.nodes = {heaviest_layer()};
+    trim_heap();  // of what measuring and calibration have left
+    const auto memory = pipeline::tuning_memory(pipeline::budget_of(options_.resources, work_->path()).memory,
+                                                asked_for, prepared_.model, prepared_.types, quantized_, runtime_,
+                                                *source_, config, pipeline::thread_count(options_.threads));
+    const auto spool = pipeline::make_spool(options_.resources, memory.spool, work_->path());
     result_.layers = pipeline::finetune(prepared_.model, prepared_.types, quantized_, runtime_, *source_,
                                         {.config = config,
                                          .device = options_.device,
                                          .threads = options_.threads,
                                          .spool = *spool,
                                          .state_seconds = state_seconds(),
-                                         .memory = half,
+                                         .memory = memory,
                                          .directory = work_->path(),
                                          .progress = options_.progress,
                                          .solved = [this](const auto& layer) { put_down(layer); },
@@ -418,14 +418,12 @@ class Run {
     const auto scope = profiler_.scope(Step::fast_finetune);
     const auto nearest = quantized_;
     const auto config = pipeline::automatic_gptq(options_.finetune);
-    const auto types = pipeline::static_types(prepared_.types, prepared_.model, runtime_, *source_);
     try {
-      finetune(config, pipeline::memory_for_gptq(prepared_.model, types, config, source_->file_count(),
-                                                 pipeline::thread_count(options_.threads)));
+      finetune(config, false);
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::resource) throw;
       throw resource_error(fmt::format("tuning weights, which make much of the error: {}", e.what()),
-                           "raise the budget, or give --finetune nearest");
+                           fmt::format("{}, and --finetune nearest leaves it out", e.hint()));
     }
     pipeline::judge_tuned_weights(
         prepared_, {placement_, params_, quantized_, config, result_.samples}, runtime_, *source_,

@@ -4,6 +4,11 @@
 
 namespace detent::planning {
 
+std::uint64_t spool_buffers(std::uint64_t bytes_of_sample) {
+  constexpr std::uint64_t kMost = 64 * kMiB;  // see store::SpoolOptions
+  return std::min(kMost, 3 * bytes_of_sample);
+}
+
 std::uint64_t resident_bytes(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
                              const onnx::Tensor& weight) {
   constexpr std::uint64_t kGatheredRow = 64 * kKiB;  // pages that reading one row of a table makes resident

@@ -19,6 +19,9 @@ inline constexpr std::uint64_t kSessionNode = 16 * kKiB;  // a node of a session
 inline constexpr std::uint64_t kHistogram = 30 * kKiB;    // a typical summary
 inline constexpr std::uint64_t kScratch = 512 * kKiB;     // counting tables of a thread, as far as they are touched
 
+/// What a spool holds on its way to disk and from there, for stages that read and write so much of a sample.
+std::uint64_t spool_buffers(std::uint64_t bytes_of_sample);
+
 /// Weights are mapped and become resident as they are read: all of them, but of tables that rows are gathered from only
 /// these rows.
 std::uint64_t resident_bytes(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,

@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::uint64_t kInfinite = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kSegment = 16 * kMiB;       // what a session is worth in bytes moved
-constexpr std::uint64_t kSpoolBuffers = 64 * kMiB;  // see store::SpoolOptions
 
 // Finds the chain of segments that moves the fewest bytes, by the shortest way over the cuts.
 class Planner {
@@ -79,7 +78,7 @@ class Planner {
  private:
   std::uint64_t waiting(int cut) const { return cut == 0 ? 0 : walk_.waiting(cut) * samples_; }
   std::uint64_t buffers(const SegmentCost& cost) const {
-    return budget_.all_in_memory ? 0 : std::min(kSpoolBuffers, 3 * (cost.read_bytes + cost.write_bytes));
+    return budget_.all_in_memory ? 0 : spool_buffers(cost.read_bytes + cost.write_bytes);
   }
   bool is_whole(int begin, int end) const { return begin == 0 && end == walk_.nodes(); }
 

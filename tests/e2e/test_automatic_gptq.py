@@ -89,12 +89,12 @@ def test_killed_while_it_tunes(trained: tuple[Path, Path], tmp_path: Path, point
 
 def test_too_little_memory_is_said(trained: tuple[Path, Path], tmp_path: Path) -> None:
     command = ["quantize", trained[0], "-o", tmp_path / "q.onnx", "--calibration-data", trained[1], *FOUR_BITS, "--samples", 16]
-    refused = support.detent(*command, "--memory-budget", "100MiB")
+    refused = support.detent(*command, "--memory-budget", "60MiB")
     assert refused.returncode == 4
     assert "tuning weights" in refused.stderr
     assert "--finetune nearest" in refused.stderr
     assert not (tmp_path / "q.onnx").exists()
-    assert support.detent(*command, "--memory-budget", "100MiB", "--finetune", "nearest").returncode == 0
+    assert support.detent(*command, "--memory-budget", "60MiB", "--finetune", "nearest").returncode == 0
 
 
 def test_what_others_do_not_gain_from_goes(tmp_path: Path) -> None:

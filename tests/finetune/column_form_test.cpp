@@ -41,7 +41,7 @@ AnyForm form_of(const Layer& layer, const FinetuneConfig& config, std::size_t re
 
 /// As fine-tuning does before it solves a layer of few columns.
 AnyForm aimed(const Layer& layer, AnyForm form, bool best_bias = false) {
-  aim_at_own_outputs(form, layer.weights, layer.bias, 0, best_bias, kernels(), 1);
+  aim_at_own_outputs(form, layer.weights, layer.bias, {0, best_bias}, kernels(), 1);
   return form;
 }
 

@@ -51,7 +51,7 @@ TEST(OwnTargets, OfFormsAreThoseOfTheirSamples) {
     }
     const GramForm expected = sums_of(layer, targets);
     AnyForm any = sums_of(layer, layer.targets);
-    aim_at_own_outputs(any, layer.weights, layer.bias, share, false, kernels(), 2);
+    aim_at_own_outputs(any, layer.weights, layer.bias, {share, false}, kernels(), 2);
     const auto& form = std::get<GramForm>(any);
     EXPECT_EQ(form.aims_at_weights, share == 0);
     for (std::size_t i = 0; i < form.cross.size(); ++i) ASSERT_NEAR(form.cross[i], expected.cross[i], 2e-3) << i;
@@ -74,10 +74,27 @@ TEST(OwnTargets, KeepTheMeanOfTheTargetsWhereTheBiasIsSolvedFor) {
   AnyForm forms[] = {before, columns.take()};
   ASSERT_TRUE(std::holds_alternative<ColumnForm>(forms[1]));
   for (AnyForm& form : forms) {
-    aim_at_own_outputs(form, layer.weights, layer.bias, 0, true, kernels(), 1);
+    aim_at_own_outputs(form, layer.weights, layer.bias, {0, true}, kernels(), 1);
     const Solution solution = solve(layer.weights, form, layer.bias, config, kernels(), {});
     const auto bias = best_bias(layer.weights, before, solution.integers);
     for (std::size_t m = 0; m < bias.size(); ++m) EXPECT_NEAR(solution.bias[m], bias[m], 1e-3);
+  }
+}
+
+// So the sums that only errors follow from need not be made.
+TEST(OwnTargets, DoNotMatterToGptqWhereTheyAreAllThatItAimsAt) {
+  FinetuneConfig config;
+  config.rounding = Rounding::gptq;
+  for (const Case& c : all_kinds()) {
+    SCOPED_TRACE(c.name);
+    const Layer layer = make_layer(c.geometry, c.input, 4, 4, 3);
+    const auto solved = [&](bool integers_only) {
+      AnyForm form = sums_of(layer, layer.targets);
+      aim_at_own_outputs(form, layer.weights, layer.bias, {0, false, integers_only}, kernels(), 1);
+      return solve(layer.weights, form, layer.bias, config, kernels(), {}).integers;
+    };
+    EXPECT_EQ(solved(true), solved(false));
+    EXPECT_NE(solved(true), nearest(layer.weights, {}).integers);
   }
 }
 

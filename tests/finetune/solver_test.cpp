@@ -72,7 +72,7 @@ TEST(Gptq, KeepsNearestRoundingOfRowsThatItServesBetter) {
     const Layer layer = make_layer(product(3, 16), {40, 3}, 2, 4, 2000 + 10 * seed);
     GramForm form = layer.gram();
     AnyForm any = std::move(form);
-    aim_at_own_outputs(any, layer.weights, layer.bias, 0, false, kernels(), 1);
+    aim_at_own_outputs(any, layer.weights, layer.bias, {0, false}, kernels(), 1);
     const auto& aimed = std::get<GramForm>(any);
     ASSERT_TRUE(aimed.aims_at_weights);
     const auto found = gptq(layer.weights, aimed, layer.bias, config_of(Rounding::gptq), kernels(), {});

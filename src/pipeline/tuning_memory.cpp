@@ -1,0 +1,73 @@
+#include "pipeline/tuning_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "pipeline/sweep_setup.h"
+#include "pipeline/tuned_layer.h"
+#include "pipeline/tuning_cost.h"
+#include "pipeline/tuning_steps.h"
+#include "plan/side_by_side.h"
+
+namespace detent::pipeline {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kUnknown = 128 * kMiB;  // of stages whose shapes depend on values
+constexpr std::uint64_t kBeside = 24 * kMiB;  // measured: oneDNN, a second model, heap that others have left in pieces
+constexpr std::uint64_t kTogether = 256 * kMiB;
+constexpr std::uint64_t kLittle = 64 * kMiB;
+
+std::uint64_t less(std::uint64_t from, std::uint64_t what) { return from - std::min(from, what); }
+
+}  // namespace
+
+TuningMemory tuning_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
+                           const graph::ValueTypes& float_types, const onnx::Model& quantized,
+                           const exec::Runtime& runtime, data::SampleSource& source, const FinetuneConfig& config,
+                           std::size_t threads) {
+  const auto types = static_types(float_types, float_model, runtime, source);
+  std::vector<std::string> said_later;
+  const auto layers = find_layers(float_model, quantized, config, said_later);
+  TuningMemory memory;
+  memory.together = std::min(asked_for ? kTogether : kLittle / 2, budget / 32);
+  const auto steps = tuning_steps(layers, float_model, quantized, memory.together);
+  std::vector<int> before;  // each step's first layer
+  for (const auto& step : steps) before.push_back(layers[step.layers.front()].float_node);
+  // Stages of the quantized model take what the same nodes of the float model do, within a little.
+  const std::array<planning::Course, 2> both{
+      {{float_model, types, float_ends(layers, steps)}, {float_model, types, before}}};
+  const auto stages = planning::memory_side_by_side(both).value_or(std::vector<std::uint64_t>(steps.size(), kUnknown));
+
+  std::map<std::string, std::uint64_t> needed;
+  for (const auto& cost : tuning_costs(float_model, types, config, source.file_count(), threads))
+    needed[cost.name] = cost.bytes;
+  std::uint64_t integers = 0;  // in the model, and as they were put down
+  for (const auto& layer : layers) integers += 2 * quantized.graph.initializers[layer.stored_weight].data.size();
+  std::uint64_t peak = 0;
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    std::uint64_t sums = 0;
+    for (const auto i : steps[s].layers) sums += gram_bytes(float_model, layers[i]);
+    for (const auto i : steps[s].layers) {
+      const std::uint64_t others = kBeside + stages[s] + integers + sums - gram_bytes(float_model, layers[i]);
+      memory.layers.push_back(less(budget, others));
+      peak = std::max(peak, others + needed[layers[i].name]);
+    }
+  }
+  if (peak > budget) {
+    const auto [need, left] = format_sizes(peak, budget);
+    throw resource_error(fmt::format("fine-tuning needs {} of memory, and the budget is {}", need, left),
+                         fmt::format("the smallest --memory-budget that will do is {}MiB", peak / kMiB + 1));
+  }
+  memory.spool = less(budget, peak);
+  if (!asked_for) memory.spool = std::min(memory.spool, kLittle);
+  return memory;
+}
+
+}  // namespace detent::pipeline

@@ -1,0 +1,32 @@
+// How fine-tuning shares out the memory that a run may take.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "data/sample.h"
+#include "detent/config.h"
+#include "exec/session.h"
+#include "graph/values.h"
+#include "onnx/model.h"
+
+namespace detent::pipeline {
+
+/// Bytes. They change no result.
+struct TuningMemory {
+  std::vector<std::uint64_t> layers;  // for each layer, in the order of find_layers(): its form and buffers
+  std::uint64_t together = 0;         // for matrices of several layers that are summed up side by side
+  std::uint64_t spool = 0;            // for what waits
+};
+
+/// Of a budget, what the process, both models' stages and the layers at work leave goes to the spool. `asked_for`:
+/// whether it was; if not, the spool and what is summed up side by side get so little that a run's peak stays near that
+/// of inference. `float_types` as inferred. Throws resource when the budget is too
+/// small for a layer, naming the smallest that will do, and what find_layers() does.
+TuningMemory tuning_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
+                           const graph::ValueTypes& float_types, const onnx::Model& quantized,
+                           const exec::Runtime& runtime, data::SampleSource& source, const FinetuneConfig& config,
+                           std::size_t threads);
+
+}  // namespace detent::pipeline

@@ -1,0 +1,51 @@
+#include "pipeline/tuning_steps.h"
+
+#include <algorithm>
+
+#include "graph/index.h"
+
+namespace detent::pipeline {
+std::uint64_t gram_bytes(const onnx::Model& float_model, const TunedLayer& layer) {
+  const auto& node = float_model.graph.nodes[static_cast<std::size_t>(layer.float_node)];
+  const auto& weight = float_model.graph.initializers[layer.float_weight];
+  const auto groups = static_cast<std::uint64_t>(std::max<std::int64_t>(node.int_or("group", 1), 1));
+  const bool outputs_first = layer.layout == finetune::WeightLayout::outputs_first;
+  const auto outputs = static_cast<std::uint64_t>(weight.dims[outputs_first ? 0 : 1]) * (outputs_first ? 1 : groups);
+  const std::uint64_t fan_in = static_cast<std::uint64_t>(weight.count()) / std::max<std::uint64_t>(outputs, 1);
+  return groups * fan_in * fan_in * sizeof(float);
+}
+
+std::vector<TuningStep> tuning_steps(const std::vector<TunedLayer>& layers, const onnx::Model& float_model,
+                                     const onnx::Model& quantized, std::uint64_t together) {
+  const graph::Index index(quantized);
+  std::vector<TuningStep> steps;
+  int first = 0;  // quantized node of the step's first layer
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const std::uint64_t more = gram_bytes(float_model, layers[i]);
+    const bool joins = !steps.empty() && index.producer(layers[i].input) < first &&
+                       layers[i].quantized_node > layers[i - 1].quantized_node && bytes + more <= together;
+    if (!joins) {
+      steps.emplace_back();
+      first = layers[i].quantized_node;
+      bytes = 0;
+    }
+    bytes += more;
+    steps.back().layers.push_back(i);
+  }
+  return steps;
+}
+
+std::vector<int> float_ends(const std::vector<TunedLayer>& layers, const std::vector<TuningStep>& steps) {
+  std::vector<int> ends;
+  for (const auto& step : steps) ends.push_back(layers[step.layers.back()].float_node + 1);
+  return ends;
+}
+
+std::vector<int> quantized_ends(const std::vector<TunedLayer>& layers, const std::vector<TuningStep>& steps) {
+  std::vector<int> ends;
+  for (const auto& step : steps) ends.push_back(layers[step.layers.front()].quantized_node);
+  return ends;
+}
+
+}  // namespace detent::pipeline

@@ -1,0 +1,31 @@
+// Which layers are solved from one pass over the samples, and where that cuts the two models.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "onnx/model.h"
+#include "pipeline/tuned_layer.h"
+
+namespace detent::pipeline {
+
+/// Layers that are solved from one pass: none of them is before the input of another.
+struct TuningStep {
+  std::vector<std::size_t> layers;
+};
+
+/// Bytes of a layer's Gram matrix.
+std::uint64_t gram_bytes(const onnx::Model& float_model, const TunedLayer& layer);
+
+/// Steps in the order of the layers, which are as find_layers() gives them. Which layers go together does not change
+/// what is found for them. `together`: bytes of the Gram matrices of a step of several layers, at most.
+std::vector<TuningStep> tuning_steps(const std::vector<TunedLayer>& layers, const onnx::Model& float_model,
+                                     const onnx::Model& quantized, std::uint64_t together);
+
+/// Where each step ends in the float model: behind its last target.
+std::vector<int> float_ends(const std::vector<TunedLayer>& layers, const std::vector<TuningStep>& steps);
+/// And in the quantized model: before its first layer.
+std::vector<int> quantized_ends(const std::vector<TunedLayer>& layers, const std::vector<TuningStep>& steps);
+
+}  // namespace detent::pipeline
