@@ -32,6 +32,9 @@ std::vector<double> linear_histogram(const Density& density, std::size_t bins, d
   return counts;
 }
 
+// Of fewer values most bins are empty, levels hold one bin each, and the narrowest range fits best.
+constexpr double kValuesInBin = 4;
+
 double x_log_x(double x) { return x > 0 ? x * std::log(x) : 0; }
 
 // Sums over the first bins: counts, non-empty bins, count * log(count).
@@ -80,7 +83,7 @@ Range entropy_range(const Summary& summary, std::size_t bins, std::size_t levels
   if (!(largest / static_cast<double>(bins) > 0)) return minmax_range(summary, false);
   const auto counts = linear_histogram(density, bins, largest);
   const Sums sums(counts);
-  if (sums.count.back() <= 0) return minmax_range(summary, false);
+  if (sums.count.back() < kValuesInBin * static_cast<double>(bins)) return minmax_range(summary, false);
   const std::size_t stride = std::max<std::size_t>(levels / 16, 1);
   double least = std::numeric_limits<double>::infinity();
   std::size_t best = bins;

@@ -92,6 +92,10 @@ TEST(Entropy, TakesTheThresholdWithTheLeastDivergence) {
       const Searched expected = brute_force(summary, bins, levels);
       const double found = threshold_of(entropy_range(summary, bins, levels));
       SCOPED_TRACE(name + " " + std::to_string(bins));
+      if (values.size() < 4 * bins) {  // they leave most bins empty
+        EXPECT_EQ(found, threshold_of(minmax_range(summary, false)));
+        continue;
+      }
       EXPECT_NEAR(expected.at(found), expected.least, 1e-9 + 1e-9 * std::abs(expected.least));
       // The widest of equals; the sums are rounded differently, so only clear minima can be told apart.
       if (expected.least > 1e-6) {

@@ -25,8 +25,8 @@ METHODS = {
     "layerwise": ["--method", "layerwise-percentile", "--metric", "mse"],
     "mse": ["--method", "mse"],
     "mse-power-of-two": ["--method", "mse", *POWERS],
-    "entropy": ["--method", "entropy"],
-    "mixed": ["--tensor-method", "^(relu|matmul).*=entropy"],
+    "entropy": ["--method", "entropy", "--entropy-bins", 256],  # as few as the values of small tensors can fill
+    "mixed": ["--tensor-method", "^(relu|matmul).*=mse"],
 }
 # These look at each run by itself, so the size of batches counts.
 BY_RUN = {"average": ["--average"], "most-common": ["--method", "mse", "--most-common", *POWERS]}
