@@ -20,10 +20,10 @@ struct TuningMemory {
   std::uint64_t spool = 0;            // for what waits
 };
 
-/// Of a budget, what the process, both models' stages and the layers at work leave goes to the spool. `asked_for`:
-/// whether it was; if not, the spool and what is summed up side by side get so little that a run's peak stays near that
-/// of inference. `float_types` as inferred. Throws resource when the budget is too
-/// small for a layer, naming the smallest that will do, and what find_layers() does.
+/// What the process, both models' stages and the layers at work leave of a budget goes to the spool. `asked_for`:
+/// whether fine-tuning was; if not, the spool and what is summed up side by side get so little that a run's peak stays
+/// near that of inference. `float_types` as inferred. Throws resource when the budget is too small for a layer, naming
+/// the smallest that will do, and what find_layers() throws.
 TuningMemory tuning_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
                            const graph::ValueTypes& float_types, const onnx::Model& quantized,
                            const exec::Runtime& runtime, data::SampleSource& source, const FinetuneConfig& config,

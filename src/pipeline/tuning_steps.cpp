@@ -5,6 +5,7 @@
 #include "graph/index.h"
 
 namespace detent::pipeline {
+
 std::uint64_t gram_bytes(const onnx::Model& float_model, const TunedLayer& layer) {
   const auto& node = float_model.graph.nodes[static_cast<std::size_t>(layer.float_node)];
   const auto& weight = float_model.graph.initializers[layer.float_weight];
