@@ -14,7 +14,7 @@ namespace detent::planning {
 namespace {
 
 constexpr std::uint64_t kInfinite = std::numeric_limits<std::uint64_t>::max();
-constexpr std::uint64_t kSegment = 16 * kMiB;       // what a session is worth in bytes moved
+constexpr std::uint64_t kSegment = 16 * kMiB;  // what a session is worth in bytes moved
 
 // Finds the chain of segments that moves the fewest bytes, by the shortest way over the cuts.
 class Planner {
