@@ -41,9 +41,9 @@ TuningMemory tuning_memory(std::uint64_t budget, bool asked_for, const onnx::Mod
   std::vector<int> before;  // each step's first layer
   for (const auto& step : steps) before.push_back(layers[step.layers.front()].float_node);
   // Stages of the quantized model take what the same nodes of the float model do, within a little.
-  const std::array<planning::Course, 2> both{
-      {{float_model, types, float_ends(layers, steps)}, {float_model, types, before}}};
-  const auto stages = planning::memory_side_by_side(both).value_or(std::vector<std::uint64_t>(steps.size(), kUnknown));
+  const std::array both{float_ends(layers, steps), before};
+  const auto stages = planning::memory_side_by_side(float_model, types, both)
+                          .value_or(std::vector<std::uint64_t>(steps.size(), kUnknown));
 
   std::map<std::string, std::uint64_t> needed;
   for (const auto& cost : tuning_costs(float_model, types, config, source.file_count(), threads))

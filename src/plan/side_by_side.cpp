@@ -7,19 +7,20 @@
 
 namespace detent::planning {
 
-std::optional<std::vector<std::uint64_t>> memory_side_by_side(std::span<const Course> courses) {
-  const std::size_t stages = courses.empty() ? 0 : courses.front().ends.size();
+std::optional<std::vector<std::uint64_t>> memory_side_by_side(const onnx::Model& model, const graph::ValueTypes& types,
+                                                              std::span<const StageEnds> forms) {
+  const graph::Index index(model);
+  auto walk = SegmentWalk::make(model, index, types, {}, {.histograms = false});
+  if (!walk) return std::nullopt;
+  const std::size_t stages = forms.empty() ? 0 : forms.front().size();
   std::vector<std::uint64_t> memory(stages, kProcess), on_their_way(stages);
-  for (const auto& course : courses) {
-    const graph::Index index(course.model);
-    auto walk = SegmentWalk::make(course.model, index, course.types, {}, {.histograms = false});
-    if (!walk) return std::nullopt;
+  for (const auto& ends : forms) {
     int node = 0;
     for (std::size_t i = 0; i < stages; ++i) {
-      if (node >= course.ends[i]) continue;
+      if (node >= ends[i]) continue;
       walk->begin(node);
       SegmentCost cost;
-      for (; node < course.ends[i]; ++node) cost = walk->step();
+      for (; node < ends[i]; ++node) cost = walk->step();
       memory[i] += cost.memory() - kProcess;
       on_their_way[i] += cost.read_bytes + cost.write_bytes;
     }

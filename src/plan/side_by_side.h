@@ -1,4 +1,4 @@
-// What several models take that go through a sweep side by side.
+// What a model takes whose forms, float and quantized, go through a sweep side by side.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,13 @@
 
 namespace detent::planning {
 
-/// A model in stages: stage i ends before node ends[i], and the next begins there. All must outlive the course.
-struct Course {
-  const onnx::Model& model;
-  const graph::ValueTypes& types;
-  std::vector<int> ends;
-};
+/// Where the stages of one form end: stage i before node ends[i], where the next begins.
+using StageEnds = std::vector<int>;
 
-/// Bytes resident while all courses, of as many stages each, are in stage i and take single samples through it: the
-/// process, the stages, and what is on its way from one to another. nullopt when a shape is not static.
-std::optional<std::vector<std::uint64_t>> memory_side_by_side(std::span<const Course> courses);
+/// Bytes resident while all forms, of as many stages each, are in stage i and take single samples through it: the
+/// process, the stages, and what is on its way from one to another. Each form takes what the model would. nullopt when
+/// a shape is not static.
+std::optional<std::vector<std::uint64_t>> memory_side_by_side(const onnx::Model& model, const graph::ValueTypes& types,
+                                                              std::span<const StageEnds> forms);
 
 }  // namespace detent::planning

@@ -35,10 +35,9 @@ std::uint64_t alone(const graph::ValueTypes& types, int begin, int end) {
   return cost.memory() - kProcess;
 }
 
-TEST(SideBySide, StagesOfAllCoursesAreInMemoryTogether) {
+TEST(SideBySide, StagesOfAllFormsAreInMemoryTogether) {
   const auto types = types_of({{"x", 1}, {"a", 8}, {"b", 2}, {"y", 1}});
-  const std::vector<Course> both{{chain(), types, {1, 3}}, {chain(), types, {2, 3}}};
-  const auto memory = memory_side_by_side(both);
+  const auto memory = memory_side_by_side(chain(), types, std::vector<StageEnds>{{1, 3}, {2, 3}});
   ASSERT_TRUE(memory);
   // On their way in the first stages: x and a, x and b; in the second a, b.
   const std::uint64_t buffers = spool_buffers((1 + 8 + 1 + 2) * kMiB);
@@ -48,8 +47,7 @@ TEST(SideBySide, StagesOfAllCoursesAreInMemoryTogether) {
 
 TEST(SideBySide, AStageOfNoNodesTakesNothing) {
   const auto types = types_of({{"x", 1}, {"a", 8}, {"b", 2}, {"y", 1}});
-  const std::vector<Course> both{{chain(), types, {1, 1}}, {chain(), types, {0, 1}}};
-  const auto memory = memory_side_by_side(both);
+  const auto memory = memory_side_by_side(chain(), types, std::vector<StageEnds>{{1, 1}, {0, 1}});
   ASSERT_TRUE(memory);
   const std::uint64_t buffers = spool_buffers((1 + 8) * kMiB);
   EXPECT_EQ((*memory)[0], kProcess + alone(types, 0, 1) + buffers);
@@ -58,7 +56,7 @@ TEST(SideBySide, AStageOfNoNodesTakesNothing) {
 
 TEST(SideBySide, IsNotKnownWhereAShapeIsNot) {
   const auto types = types_of({{"x", 1}, {"a", 8}, {"b", 2}});
-  EXPECT_FALSE(memory_side_by_side(std::vector<Course>{{chain(), types, {3}}}));
+  EXPECT_FALSE(memory_side_by_side(chain(), types, std::vector<StageEnds>{{3}}));
 }
 
 }  // namespace
