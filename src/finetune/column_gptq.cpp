@@ -12,18 +12,21 @@
 #include "finetune/column_form.h"
 #include "finetune/lanes.h"
 #include "finetune/quadratic.h"
+#include "finetune/reduced_columns.h"
 
 namespace detent::finetune {
 namespace {
 
 constexpr std::size_t kBlock = Cholesky::kBlock;
 constexpr double kLeastPivot = 1e-7;  // λ keeps the matrices regular
+constexpr double kMayLose = 0.5;      // of λ: what columns need not say of a weight, on average
 
 /// Weights of a block. S is factored anew for each, which takes n³/3, and a block's own matrix 2 n · size² more: both
 /// together are least at n / √6.
 std::size_t block_size(std::size_t n) { return std::max<std::size_t>((2 * n / 5 + kBlock / 2) / kBlock, 1) * kBlock; }
 
-/// Weights and columns in the order of rounding, the last first; the bias is taken out of the targets.
+/// Weights and columns in the order of rounding, the last first; the bias is taken out of the targets, and what damping
+/// hides out of the columns.
 struct Problem {
   QuantizedWeights weights;
   std::size_t n = 0;  // columns
@@ -35,41 +38,57 @@ struct Problem {
   double damping = 0;
 
   Problem(const QuantizedWeights& given, const ColumnForm& form, std::span<const float> bias,
-          const FinetuneConfig& config)
-      : weights(given), n(form.columns), order(given.columns), inputs(form.inputs), targets(form.targets) {
+          const FinetuneConfig& config, const Kernels& kernels, std::size_t threads)
+      : weights(given), n(form.columns), order(given.columns) {
+    std::vector<float> aims = form.targets;
+    std::span<const float> columns = form.inputs;
+    std::vector<float> centered;
     if (config.update_bias) {
-      center();
+      centered = form.inputs;
+      center(centered, aims);
+      columns = centered;
     } else {
-      for (std::size_t i = 0; i < targets.size() && !bias.empty(); ++i) targets[i] -= bias[i / n];
+      for (std::size_t i = 0; i < aims.size() && !bias.empty(); ++i) aims[i] -= bias[i / n];
     }
-    sort(config.activation_order, config.damping);
+    const std::vector<double> power = powers(columns);
+    const double total = std::accumulate(power.begin(), power.end(), 0.0);
+    damping = total > 0 ? config.damping * total / static_cast<double>(fan_in()) : 1;
+    const double may_lose = kMayLose * damping * static_cast<double>(fan_in());
+    ReducedColumns reduced = reduce_columns(columns, aims, n, fan_in(), may_lose, kernels, threads);
+    n = reduced.count;
+    damping += reduced.lost / static_cast<double>(fan_in());
+    inputs = std::move(reduced.inputs);
+    targets = std::move(reduced.targets);
+    sort(config.activation_order, power);
   }
 
   std::size_t fan_in() const noexcept { return weights.columns; }
 
  private:
-  void center() {
+  void center(std::vector<float>& columns, std::vector<float>& aims) {
     std::vector<double> sums(fan_in());
-    for (std::size_t c = 0; c < n; ++c) add_scaled(sums.data(), 1.0, inputs.data() + c * fan_in(), fan_in());
+    for (std::size_t c = 0; c < n; ++c) add_scaled(sums.data(), 1.0, columns.data() + c * fan_in(), fan_in());
     for (const double sum : sums) input_mean.push_back(static_cast<float>(sum / static_cast<double>(n)));
-    for (std::size_t c = 0; c < n; ++c) add_scaled(inputs.data() + c * fan_in(), -1.0F, input_mean.data(), fan_in());
+    for (std::size_t c = 0; c < n; ++c) add_scaled(columns.data() + c * fan_in(), -1.0F, input_mean.data(), fan_in());
     for (std::size_t m = 0; m < weights.rows; ++m) {
-      float* row = targets.data() + m * n;
+      float* row = aims.data() + m * n;
       target_mean.push_back(static_cast<float>(sum_double(row, n) / static_cast<double>(n)));
       for (std::size_t c = 0; c < n; ++c) row[c] -= target_mean[m];
     }
   }
 
-  void sort(bool by_activation, double damping_share) {
+  std::vector<double> powers(std::span<const float> columns) const {
     std::vector<double> power(fan_in());
     for (std::size_t c = 0; c < n; ++c) {
       for (std::size_t j = 0; j < fan_in(); ++j) {
-        const double x = inputs[c * fan_in() + j];
+        const double x = columns[c * fan_in() + j];
         power[j] += x * x;
       }
     }
-    const double mean = std::accumulate(power.begin(), power.end(), 0.0) / static_cast<double>(fan_in());
-    damping = mean > 0 ? damping_share * mean : 1;
+    return power;
+  }
+
+  void sort(bool by_activation, const std::vector<double>& power) {
     std::iota(order.rbegin(), order.rend(), std::size_t{0});
     if (by_activation) {
       std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return power[a] < power[b]; });
@@ -220,7 +239,7 @@ Solution solve(const QuantizedWeights& weights, const ColumnForm& form, std::spa
   if (form.columns == 0) return solution;
   FinetuneConfig config = given;
   config.update_bias = given.update_bias && !bias.empty();
-  const Problem problem(weights, form, bias, config);
+  const Problem problem(weights, form, bias, config, kernels, control.threads);
   const Solver solver(problem, coordinate_sweeps(config), kernels, control);
   Integers sorted(weights.values.size());
   for_row_pieces(weights.rows, control.threads, [&](RowRange rows) {

@@ -53,8 +53,9 @@ FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std:
   }
   const auto most = static_cast<double>(most_columns(geometry, config));
   if (config.rounding == Rounding::gptq && columns <= most) {  // N × N matrices, see column_gptq.cpp
-    cost.flops = 6 * columns * columns * s.fan_in +
-                 (12 + 2 * static_cast<double>(coordinate_sweeps(config))) * 2 * s.weights * columns;
+    const double reduced = columns / 2;                        // mostly; how many it will be, the values tell
+    cost.flops = 2 * columns * columns * s.fan_in + 6 * reduced * reduced * s.fan_in +
+                 (12 + 2 * static_cast<double>(coordinate_sweeps(config))) * 2 * s.weights * reduced;
     cost.bytes = static_cast<std::uint64_t>(sizeof(float) *
                                             (3 * s.fan_in * columns + 2 * s.fan_in * Cholesky::kBlock + 3 * s.weights));
     return cost;

@@ -95,7 +95,8 @@ TEST(ColumnForm, IsTheSameWithoutTargetsThatNothingReads) {
   }
 }
 
-// Without sweeps. A tie that is rounded the other way changes all that follows in its row, so errors are compared.
+// Without sweeps. A tie that is rounded the other way changes all that follows in its row, so errors are compared; what
+// damping hides is left out of the columns, and shows in errors of as few columns as here.
 TEST(ColumnForm, RoundsAsTheGramFormDoes) {
   for (const Layer& layer : layers_of_few_columns(8)) {
     const FinetuneConfig config = gptq_config(0);
@@ -103,7 +104,8 @@ TEST(ColumnForm, RoundsAsTheGramFormDoes) {
     const Solution by_columns = solved(layer, form, config);
     const Solution by_sums = solved(layer, aimed(layer, layer.gram()), config);
     const auto error_of = [&](const Solution& s) { return mean_squared_error(layer.weights, form, s, kernels()); };
-    EXPECT_LT(error_of(by_columns), 1.1 * error_of(by_sums));
+    const double nearest_error = error_of(nearest(layer.weights, layer.bias));
+    EXPECT_LT(error_of(by_columns), error_of(by_sums) + 0.01 * nearest_error);
     std::size_t same = 0;
     for (std::size_t i = 0; i < by_sums.integers.size(); ++i) {
       same += by_columns.integers[i] == by_sums.integers[i] ? 1 : 0;

@@ -1,0 +1,30 @@
+// Fewer columns that say nearly the same: what many positions of few samples show repeats itself.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "finetune/kernels.h"
+
+namespace detent::finetune {
+
+/// Z = Uᵀ X in place of the columns X (n × fan_in), and Uᵀ Y in place of the targets, where U has a few orthonormal
+/// columns of n. Squared differences X w − y only become smaller: by a constant, and by what was lost times |w|² at
+/// most.
+struct ReducedColumns {
+  std::size_t count = 0;
+  std::vector<float> inputs;   // count × fan_in
+  std::vector<float> targets;  // rows × count, or empty as given
+  double lost = 0;             // of the sum of all squared inputs: at most `may_lose`
+};
+
+/// U spans the products of all columns with some of them, which are picked one after the other: each time the column
+/// that those before it explain least, until what they leave of the squared inputs is at most `may_lose` (pivoted
+/// Cholesky of X Xᵀ: Harbrecht, Peters and Schneider 2012, "On the low-rank approximation by the pivoted Cholesky
+/// decomposition"). `inputs` is n × fan_in, `targets` rows × n or empty. The result is the same for any number of
+/// threads.
+ReducedColumns reduce_columns(std::span<const float> inputs, std::span<const float> targets, std::size_t n,
+                              std::size_t fan_in, double may_lose, const Kernels& kernels, std::size_t threads);
+
+}  // namespace detent::finetune
