@@ -63,14 +63,20 @@ FormAccumulator::FormAccumulator(const LayerGeometry& geometry, const Kernels& k
       }) {}
 
 void FormAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
-  const std::size_t all = Patches(geometry_, input_shape).columns();
-  auto columns = draw_columns(all, most_of_sample_, seed_, count_++);
+  auto columns = draw_columns(Patches(geometry_, input_shape).columns(), most_of_sample_, seed_, count_++);
   std::sort(columns.begin(), columns.end());  // what lies together is read together
   columns_ += columns.size();
   if (!gram_ && columns_ > most_) begin_gram();
-  if (!gram_) {
+  if (gram_) {
+    sum(input_shape, input, target, columns);
+  } else {
     samples_.push_back({input_shape, {input.begin(), input.end()}, {target.begin(), target.end()}, std::move(columns)});
-  } else if (columns.size() == all) {
+  }
+}
+
+void FormAccumulator::sum(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
+                          std::span<const std::size_t> columns) {
+  if (columns.size() == Patches(geometry_, input_shape).columns()) {
     gram_->add(input_shape, input, target);
   } else {
     gram_->add(input_shape, input, target, columns);
@@ -81,7 +87,7 @@ void FormAccumulator::add(const Shape& input_shape, std::span<const float> input
 void FormAccumulator::begin_gram() {
   gram_ = make_sums_();
   for (auto& sample : samples_) {
-    gram_->add(sample.shape, sample.input, sample.target, sample.columns);
+    sum(sample.shape, sample.input, sample.target, sample.columns);
     sample = {};
   }
   samples_.clear();

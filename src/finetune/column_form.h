@@ -59,6 +59,8 @@ class FormAccumulator {
   };
 
   void begin_gram();
+  void sum(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
+           std::span<const std::size_t> columns);
 
   LayerGeometry geometry_;
   MakeSums make_sums_;

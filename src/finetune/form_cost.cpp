@@ -66,7 +66,8 @@ FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std:
     state += at_once * 2 * s.fan_in * s.fan_in + static_cast<double>(threads * kRows) * 8 * s.fan_in + s.weights;
   }
   cost.flops += static_cast<double>(coordinate_sweeps(config)) * 3 * product + 2 * kErrorFlops * product;
-  const double tiles = rows * static_cast<double>(tile_columns(static_cast<std::size_t>(rows)));
+  double tiles = rows * static_cast<double>(tile_columns(static_cast<std::size_t>(rows)));
+  if (ShiftedSums::pay(geometry)) tiles += static_cast<double>(ShiftedSums::bytes(geometry, threads) / sizeof(float));
   cost.bytes = static_cast<std::uint64_t>(sizeof(float) * (matrix + s.weights + std::max(state, tiles)));
   return cost;
 }

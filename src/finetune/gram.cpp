@@ -46,6 +46,7 @@ GramAccumulator::GramAccumulator(const LayerGeometry& geometry, const Kernels& k
   form_.input_sum.resize(inputs_.rows);
   form_.target_sum.resize(targets_.rows);
   form_.target_norm.resize(targets_.rows);
+  if (ShiftedSums::pay(geometry)) shifted_.emplace(geometry, kernels, threads);
   plan_items();
 }
 
@@ -92,6 +93,8 @@ Patches GramAccumulator::checked(const Shape& input_shape, std::size_t inputs, s
 void GramAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
   const Patches patches = checked(input_shape, input.size(), target.size());
   aimed_ = !target.empty();
+  form_.columns += patches.columns();
+  if (shifted_ && !aimed_) return shifted_->add(input_shape, input);
   for (std::size_t at = 0; at < patches.columns();) {
     const std::size_t count = std::min(inputs_.capacity - used_, patches.columns() - at);
     fill(patches, input.data(), target.data(), Patches::Range{at, at + count});
@@ -99,7 +102,6 @@ void GramAccumulator::add(const Shape& input_shape, std::span<const float> input
     used_ += count;
     if (used_ == inputs_.capacity) flush();
   }
-  form_.columns += patches.columns();
 }
 
 void GramAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
@@ -234,6 +236,7 @@ void GramAccumulator::mirror() {
 
 GramForm GramAccumulator::take() {
   flush();
+  if (shifted_) shifted_->add_to(form_);
   mirror();
   return std::exchange(form_, {});
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "finetune/kernels.h"
 #include "finetune/patches.h"
 #include "finetune/problem.h"
+#include "finetune/shifted_sums.h"
 
 namespace detent::finetune {
 
@@ -69,6 +71,7 @@ class GramAccumulator final : public GramSums {
   std::size_t used_ = 0;  // columns in the tiles
   bool aimed_ = false;    // whether there are targets
   std::vector<Item> items_;
+  std::optional<ShiftedSums> shifted_;  // where they pay, for inputs of which all columns are taken, without targets
   GramForm form_;
 };
 
