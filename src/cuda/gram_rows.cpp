@@ -42,7 +42,7 @@ GramRows::GramRows(Device& device, const QuantizedWeights& weights, const Quadra
   gram_ = array<float>((last_group - first_group) * size);
   std::vector<float> matrix(size);
   for (std::size_t g = first_group; g < last_group; ++g) {
-    quadratic.matrix(g, matrix.data());
+    for (std::size_t i = 0; i < columns_; ++i) quadratic.row(g, i, matrix.data() + i * columns_);
     device.clock().queued(stream, DeviceLane::copy, "sums of a layer", {sizeof(float) * size, 0},
                           [&] { upload<float>(stream, gram_, matrix, (g - first_group) * size); });
     stream.wait();  // before the next one takes its place

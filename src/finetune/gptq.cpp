@@ -98,15 +98,15 @@ class Group {
     return order;
   }
 
+  /// The lower half.
   std::vector<float> damped(const Quadratic& quadratic, std::size_t group, double damping) const {
     const std::size_t n = order_.size();
-    std::vector<float> matrix(n * n);
-    std::vector<float> sorted(n * n);
-    quadratic.matrix(group, matrix.data());
+    std::vector<float> sorted(n * n), line(n);
     double trace = 0;
     for (std::size_t i = 0; i < n; ++i) {
-      trace += matrix[i * n + i];
-      for (std::size_t j = 0; j <= i; ++j) sorted[i * n + j] = matrix[order_[i] * n + order_[j]];
+      quadratic.row(group, order_[i], line.data());
+      trace += line[order_[i]];
+      for (std::size_t j = 0; j <= i; ++j) sorted[i * n + j] = line[order_[j]];
     }
     const auto more = static_cast<float>(damping * trace / static_cast<double>(n));
     for (std::size_t i = 0; i < n; ++i) sorted[i * n + i] += more;

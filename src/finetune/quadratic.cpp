@@ -110,13 +110,11 @@ float Quadratic::diagonal(std::size_t group, std::size_t j) const {
   return static_cast<float>(best_bias_ ? std::max(value - sum * sum / columns_, 0.0) : value);
 }
 
-void Quadratic::matrix(std::size_t group, float* out) const {
-  const float* gram = form_.gram.data() + group * fan_in_ * fan_in_;
-  std::copy_n(gram, fan_in_ * fan_in_, out);
+void Quadratic::row(std::size_t group, std::size_t i, float* out) const {
+  std::copy_n(form_.gram.data() + (group * fan_in_ + i) * fan_in_, fan_in_, out);
+  if (!best_bias_) return;
   const float* sums = input_sum_.data() + group * fan_in_;
-  for (std::size_t i = 0; best_bias_ && i < fan_in_; ++i) {
-    add_scaled(out + i * fan_in_, static_cast<float>(-sums[i] / columns_), sums, fan_in_);
-  }
+  add_scaled(out, static_cast<float>(-sums[i] / columns_), sums, fan_in_);
 }
 
 void Quadratic::linear(RowRange rows, float* out) const {

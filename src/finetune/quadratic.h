@@ -57,8 +57,8 @@ class Quadratic {
   /// out = c of rows.
   void linear(RowRange rows, float* out) const;
   double constant(std::size_t row) const noexcept { return constant_[row]; }
-  /// The whole of A of a group, at out[i * fan_in + j].
-  void matrix(std::size_t group, float* out) const;
+  /// Row i of A of a group.
+  void row(std::size_t group, std::size_t i, float* out) const;
 
   /// Errors of rows for these integers (of all rows), in double.
   std::vector<double> errors(const QuantizedWeights& weights, std::span<const std::int32_t> integers,

@@ -32,15 +32,14 @@ class Outputs {
 
   std::size_t items() const noexcept { return ranges_.size(); }
 
-  void run(const SampleRef& sample, std::size_t threads, const Use& use) const {
+  void run(const SampleRef& sample, std::size_t threads, const Use& use) {
     const Patches patches(geometry_, sample.input_shape);
     if (sample.target.size() != patches.columns() * patches.outputs()) {
       throw internal_error("a sample does not fit the layer's geometry");
     }
     const std::size_t capacity = std::min(patches.columns(), tile_columns(patches.rows() + patches.outputs()));
-    const bool by_column = geometry_.kind == LayerKind::product;
-    Tile inputs(patches.rows(), capacity, by_column);
-    Tile targets(patches.outputs(), capacity, by_column);
+    if (tiles_.empty() || tiles_[0].capacity != capacity) make_tiles(patches, capacity);
+    Tile &inputs = tiles_[0], &targets = tiles_[1];
     for (std::size_t at = 0; at < patches.columns(); at += capacity) {
       const Patches::Range columns{at, std::min(at + capacity, patches.columns())};
       patches.gather(sample.input.data(), {0, patches.rows()}, columns, inputs, 0);
@@ -51,6 +50,12 @@ class Outputs {
   }
 
  private:
+  void make_tiles(const Patches& patches, std::size_t capacity) {
+    const bool by_column = geometry_.kind == LayerKind::product;
+    tiles_ = {{patches.rows(), capacity, by_column}, {patches.outputs(), capacity, by_column}};
+    for (Tile& tile : tiles_) tile.allocate();
+  }
+
   void multiply(std::size_t item, const Tile& inputs, const Tile& targets, std::size_t columns, const Use& use) const {
     const RowRange all = ranges_[item];
     std::vector<float> out;
@@ -81,6 +86,7 @@ class Outputs {
   const Kernels& kernels_;
   std::vector<RowRange> ranges_;
   std::vector<float> values_;
+  std::vector<Tile> tiles_;  // of inputs and targets
 };
 
 }  // namespace
@@ -88,7 +94,7 @@ class Outputs {
 double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
                             LayerSamples& samples, const Activation& activation, const Kernels& kernels,
                             const SolveControl& control) {
-  const Outputs outputs(weights, geometry, solution, kernels);
+  Outputs outputs(weights, geometry, solution, kernels);
   std::vector<double> sums(outputs.items());
   std::uint64_t count = 0;
   for (std::size_t i = 0; i < samples.count(); ++i) {
@@ -113,7 +119,7 @@ double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry
 std::vector<float> streamed_bias(const QuantizedWeights& weights, const LayerGeometry& geometry,
                                  const Solution& solution, LayerSamples& samples, const Kernels& kernels,
                                  const SolveControl& control) {
-  const Outputs outputs(weights, geometry, solution, kernels);
+  Outputs outputs(weights, geometry, solution, kernels);
   std::vector<double> rest(weights.rows);  // sum of target − output
   std::uint64_t columns_in_all = 0;
   for (std::size_t i = 0; i < samples.count(); ++i) {

@@ -115,6 +115,8 @@ void ShiftedSums::plan(const Shape& sample_shape) {
     places_.push_back({entry->second, region.positions.size()});
     region.positions.push_back(p);
   }
+  const std::size_t samples = kHeldBytes / (positions * channels_ * sizeof(float)) + 1;
+  for (Region& region : regions_) region.rows.reserve(samples * region.positions.size() * channels_);
 }
 
 void ShiftedSums::add(const Shape& input_shape, std::span<const float> input) {
