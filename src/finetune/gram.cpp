@@ -118,14 +118,7 @@ void GramAccumulator::add(const Shape& input_shape, std::span<const float> input
   form_.columns += columns.size();
 }
 
-// Not before the first column: sums of shifts and sums without targets need none.
-void GramAccumulator::allocate() {
-  inputs_.allocate();
-  if (aimed_) targets_.allocate();
-}
-
 void GramAccumulator::fill(const Patches& patches, const float* input, const float* target, Patches::Range columns) {
-  allocate();
   const std::size_t threads = (columns.last - columns.first) * inputs_.rows < kWorthThreads ? 1 : threads_;
   const std::size_t input_pieces = (inputs_.rows + kRowsToFill - 1) / kRowsToFill;
   const std::size_t target_pieces = aimed_ ? (targets_.rows + kRowsToFill - 1) / kRowsToFill : 0;
@@ -142,11 +135,10 @@ void GramAccumulator::fill(const Patches& patches, const float* input, const flo
 
 void GramAccumulator::fill(const Patches& patches, const float* input, const float* target,
                            std::span<const std::size_t> columns) {
-  allocate();
   std::vector<Patches::Place> inputs, targets;
   for (std::size_t i = 0; i < columns.size(); ++i) {
     inputs.push_back({inputs_.at(0, used_ + i), inputs_.column_major ? 1 : inputs_.capacity});
-    if (aimed_) targets.push_back({targets_.at(0, used_ + i), targets_.column_major ? 1 : targets_.capacity});
+    targets.push_back({targets_.at(0, used_ + i), targets_.column_major ? 1 : targets_.capacity});
   }
   parallel_for((inputs_.rows + kRowsToDraw - 1) / kRowsToDraw, threads_, [&](std::size_t piece) {
     const std::size_t first = piece * kRowsToDraw;

@@ -52,7 +52,6 @@ class GramAccumulator final : public GramSums {
 
   void plan_items();
   Patches checked(const Shape& input_shape, std::size_t inputs, std::size_t targets) const;
-  void allocate();
   void fill(const Patches& patches, const float* input, const float* target, Patches::Range columns);
   void fill(const Patches& patches, const float* input, const float* target, std::span<const std::size_t> columns);
   void flush();

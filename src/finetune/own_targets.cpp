@@ -19,7 +19,6 @@ void convolve(const QuantizedWeights& weights, const LayerGeometry& geometry, co
   const std::size_t k = weights.columns, group_rows = weights.rows / groups;
   const std::size_t positions = patches.columns() / patches.batch();
   Tile tile(patches.rows(), std::min(positions, tile_columns(patches.rows())), false);
-  tile.allocate();
   const auto ranges = row_ranges(weights.rows, groups, k);
   for (std::size_t at = 0; at < patches.columns();) {
     const std::size_t count = std::min(tile.capacity, positions - at % positions);

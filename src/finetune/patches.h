@@ -24,8 +24,7 @@ std::vector<float> to_matrix(const LayerGeometry& geometry, WeightLayout layout,
 std::vector<std::int32_t> from_matrix(const LayerGeometry& geometry, WeightLayout layout,
                                       std::span<const std::int32_t> matrix);
 
-/// Columns in a buffer of bounded size, which allocate() makes. Products keep each column together, as they come;
-/// convolutions each row.
+/// Columns in a buffer of bounded size. Products keep each column together, as they come; convolutions each row.
 struct Tile {
   std::size_t rows = 0;
   std::size_t capacity = 0;  // columns
@@ -33,8 +32,7 @@ struct Tile {
   std::vector<float> values;
 
   Tile(std::size_t row_count, std::size_t columns, bool by_column)
-      : rows(row_count), capacity(columns), column_major(by_column) {}
-  void allocate() { values.resize(rows * capacity); }
+      : rows(row_count), capacity(columns), column_major(by_column), values(row_count * columns) {}
   std::size_t leading() const noexcept { return column_major ? rows : capacity; }
   const float* row(std::size_t r) const noexcept { return values.data() + (column_major ? r : r * capacity); }
   float* at(std::size_t row, std::size_t column) noexcept {

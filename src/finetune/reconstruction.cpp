@@ -53,7 +53,6 @@ class Outputs {
   void make_tiles(const Patches& patches, std::size_t capacity) {
     const bool by_column = geometry_.kind == LayerKind::product;
     tiles_ = {{patches.rows(), capacity, by_column}, {patches.outputs(), capacity, by_column}};
-    for (Tile& tile : tiles_) tile.allocate();
   }
 
   void multiply(std::size_t item, const Tile& inputs, const Tile& targets, std::size_t columns, const Use& use) const {
