@@ -1,6 +1,7 @@
 #include "finetune/column_form.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -10,9 +11,10 @@
 namespace detent::finetune {
 namespace {
 
-constexpr std::size_t kLeastFanIn = 256;  // below, the Gram matrix costs next to nothing
-constexpr double kColumnsShare = 0.4;     // beyond, products with the Gram matrix are cheaper
-constexpr double kLeastDamping = 1e-4;    // that matrix is regular by it alone
+constexpr std::size_t kLeastFanIn = 256;                   // below, the Gram matrix costs next to nothing
+constexpr double kColumnsShare = 0.4;                      // beyond, products with the Gram matrix are cheaper
+constexpr std::size_t kMostPixels = std::size_t{1} << 24;  // as floats can count
+constexpr double kLeastDamping = 1e-4;                     // that matrix is regular by it alone
 
 double mean_squared_error(const QuantizedWeights& weights, const ColumnForm& form, const Solution& solution,
                           const Kernels& kernels) {
@@ -93,10 +95,43 @@ void FormAccumulator::begin_gram() {
   samples_.clear();
 }
 
+// Of all samples. Which pixel is behind a value tells an image of one channel that holds the pixels' numbers.
+Pixels FormAccumulator::pixels() const {
+  Pixels pixels;
+  if (geometry_.kind == LayerKind::product) return pixels;
+  pixels.channels = static_cast<std::size_t>(geometry_.inputs);
+  for (const auto& sample : samples_) pixels.count += sample.input.size() / pixels.channels;
+  const std::size_t elements = static_cast<std::size_t>(geometry_.fan_in()) / pixels.channels;
+  if (elements * columns_ * columns_ < 2 * pixels.count * pixels.count || pixels.count > kMostPixels) return {};
+  pixels.values.resize(pixels.count * pixels.channels);
+  LayerGeometry of_numbers = geometry_;
+  of_numbers.inputs = of_numbers.outputs = 1;
+  std::size_t first = 0;
+  for (const auto& sample : samples_) {
+    Shape shape = sample.shape;
+    shape[1] = 1;
+    const std::size_t batch = static_cast<std::size_t>(shape[0]), count = sample.input.size() / pixels.channels;
+    const std::size_t positions = count / batch;
+    std::vector<float> numbers(count), behind(sample.columns.size() * elements);
+    std::iota(numbers.begin(), numbers.end(), static_cast<float>(first + 1));
+    for (std::size_t i = 0; i < sample.input.size(); ++i) {
+      const std::size_t plane = i / positions, image = plane / pixels.channels, channel = plane % pixels.channels;
+      pixels.values[(first + image * positions + i % positions) * pixels.channels + channel] = sample.input[i];
+    }
+    std::vector<Patches::Place> places;
+    for (std::size_t c = 0; c < sample.columns.size(); ++c) places.push_back({behind.data() + c * elements, 1});
+    Patches(of_numbers, shape).gather(numbers.data(), {0, elements}, sample.columns, places);
+    for (const float number : behind) pixels.behind.push_back(static_cast<std::uint32_t>(number));
+    first += count;
+  }
+  return pixels;
+}
+
 AnyForm FormAccumulator::take() {
   if (gram_) return gram_->take();
   ColumnForm form;
   form.columns = columns_;
+  form.pixels = pixels();
   const auto fan_in = static_cast<std::size_t>(geometry_.fan_in());
   const auto outputs = static_cast<std::size_t>(geometry_.outputs);
   form.inputs.resize(columns_ * fan_in);

@@ -11,6 +11,7 @@
 #include "detent/config.h"
 #include "finetune/gram.h"
 #include "finetune/problem.h"
+#include "finetune/reduced_columns.h"
 #include "finetune/solver.h"
 
 namespace detent::finetune {
@@ -21,6 +22,7 @@ struct ColumnForm {
   std::size_t columns = 0;
   std::vector<float> inputs;   // columns × fan_in: each column together
   std::vector<float> targets;  // outputs × columns; empty: what the float weights and the bias as it is give
+  Pixels pixels;
 };
 
 using AnyForm = std::variant<GramForm, ColumnForm>;
@@ -59,6 +61,7 @@ class FormAccumulator {
   };
 
   void begin_gram();
+  Pixels pixels() const;
   void sum(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
            std::span<const std::size_t> columns);
 

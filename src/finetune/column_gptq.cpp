@@ -54,7 +54,8 @@ struct Problem {
     const double total = std::accumulate(power.begin(), power.end(), 0.0);
     damping = total > 0 ? config.damping * total / static_cast<double>(fan_in()) : 1;
     const double may_lose = kMayLose * damping * static_cast<double>(fan_in());
-    ReducedColumns reduced = reduce_columns(columns, aims, n, fan_in(), may_lose, kernels, threads);
+    ReducedColumns reduced = reduce_columns(columns, aims, n, fan_in(), config.update_bias ? Pixels{} : form.pixels,
+                                            may_lose, kernels, threads);
     n = reduced.count;
     damping += reduced.lost / static_cast<double>(fan_in());
     inputs = std::move(reduced.inputs);

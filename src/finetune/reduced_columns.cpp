@@ -15,17 +15,46 @@ namespace {
 constexpr double kLeastPivot = 1e-7;   // of a factor's mean diagonal: what was picked is independent
 constexpr double kLeastSquare = 1e-6;  // of the largest column: what is left below is rounding
 
-/// X Xᵀ, of n × n.
-std::vector<float> products(std::span<const float> inputs, std::size_t n, std::size_t fan_in, const Kernels& kernels,
-                            std::size_t threads) {
-  std::vector<float> all(n * n);
-  for_row_pieces(n, threads, [&](RowRange r) {
-    kernels.gemm(gemm_of(r.count(), r.last, fan_in, true), inputs.data() + r.first * fan_in, fan_in, inputs.data(),
-                 fan_in, all.data() + r.first * n, n);
+constexpr std::size_t kRowsTogether = 256;  // of products
+
+/// The lower half of X Xᵀ for n rows of `size` values, into a matrix whose rows are `leading` apart.
+void multiply(const float* rows, std::size_t n, std::size_t size, float* out, std::size_t leading,
+              const Kernels& kernels, std::size_t threads) {
+  parallel_for((n + kRowsTogether - 1) / kRowsTogether, threads, [&](std::size_t piece) {
+    const std::size_t first = piece * kRowsTogether, last = std::min(first + kRowsTogether, n);
+    kernels.gemm(gemm_of(last - first, last, size, true), rows + first * size, size, rows, size, out + first * leading,
+                 leading);
   });
+}
+
+void mirror(std::vector<float>& matrix, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t j = 0; j < i; ++j) all[j * n + i] = all[i * n + j];
+    for (std::size_t j = 0; j < i; ++j) matrix[j * n + i] = matrix[i * n + j];
   }
+}
+
+/// X Xᵀ, of n × n.
+std::vector<float> products(std::span<const float> inputs, std::size_t n, std::size_t fan_in, const Pixels& pixels,
+                            const Kernels& kernels, std::size_t threads) {
+  std::vector<float> all(n * n);
+  if (pixels.count == 0) {
+    multiply(inputs.data(), n, fan_in, all.data(), n, kernels, threads);
+  } else {
+    const std::size_t size = pixels.count + 1, elements = fan_in / pixels.channels;
+    std::vector<float> each(size * size);  // row and column 0 are of the outside
+    multiply(pixels.values.data(), pixels.count, pixels.channels, each.data() + size + 1, size, kernels, threads);
+    mirror(each, size);
+    for_row_pieces(n, threads, [&](RowRange rows) {
+      for (std::size_t i = rows.first; i < rows.last; ++i) {
+        for (std::size_t k = 0; k < elements; ++k) {
+          const float* line = each.data() + pixels.behind[i * elements + k] * size;
+          const std::uint32_t* behind = pixels.behind.data() + k;
+          for (std::size_t j = 0; j <= i; ++j) all[i * n + j] += line[behind[j * elements]];
+        }
+      }
+    });
+  }
+  mirror(all, n);
   return all;
 }
 
@@ -80,8 +109,9 @@ double power(std::span<const float> values) { return dot_double(values.data(), v
 }  // namespace
 
 ReducedColumns reduce_columns(std::span<const float> inputs, std::span<const float> targets, std::size_t n,
-                              std::size_t fan_in, double may_lose, const Kernels& kernels, std::size_t threads) {
-  const Picked picked = pick(products(inputs, n, fan_in, kernels, threads), n, may_lose);
+                              std::size_t fan_in, const Pixels& pixels, double may_lose, const Kernels& kernels,
+                              std::size_t threads) {
+  const Picked picked = pick(products(inputs, n, fan_in, pixels, kernels, threads), n, may_lose);
   const std::size_t rows = targets.size() / std::max<std::size_t>(n, 1);
   if (picked.count == 0) return {1, std::vector<float>(fan_in), std::vector<float>(rows), power(inputs)};
   const std::size_t count = picked.count;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "finetune/lanes.h"
 #include "finetune/mini_batches.h"
 #include "finetune/own_targets.h"
 #include "finetune/quadratic.h"
@@ -123,6 +124,34 @@ TEST(ColumnForm, NoRowIsWorseThanNearestRounding) {
     const auto errors = quadratic.errors(layer.weights, solution.integers, all);
     const auto plain = quadratic.errors(layer.weights, nearest(layer.weights, {}).integers, all);
     for (std::size_t m = 0; m < errors.size(); ++m) EXPECT_LE(errors[m], plain[m] * (1 + 1e-3));
+  }
+}
+
+// Products of columns from products of pixels: those of the columns themselves, whatever the kind of convolution.
+TEST(ColumnForm, ReducesByPixelsAsByColumns) {
+  LayerGeometry padded = convolution(64, 9, 1, {3, 3});
+  padded.pads_begin = {1, 2};
+  padded.pads_end = {1, 0};
+  LayerGeometry transposed = convolution(128, 5, 1, {2, 2});
+  transposed.kind = LayerKind::transposed;
+  transposed.output_padding = {0, 0};
+  for (const Layer& layer :
+       {make_layer(padded, {2, 64, 5, 6}, 3, 8, 1), make_layer(convolution(64, 5, 1, {9}), {1, 64, 24}, 4, 8, 2),
+        make_layer(transposed, {1, 128, 3, 3}, 2, 8, 3)}) {
+    AnyForm any = form_of(layer, gptq_config());
+    auto& form = std::get<ColumnForm>(any);
+    ASSERT_GT(form.pixels.count, 0U);
+    const std::size_t k = layer.weights.columns;
+    const double power = dot_double(form.inputs.data(), form.inputs.data(), form.inputs.size());
+    const auto reduced = [&](const Pixels& pixels) {
+      return reduce_columns(form.inputs, {}, form.columns, k, pixels, 0.1 * power, kernels(), 1);
+    };
+    const ReducedColumns by_pixels = reduced(form.pixels), by_columns = reduced({});
+    EXPECT_LT(by_columns.count, form.columns);
+    ASSERT_EQ(by_pixels.count, by_columns.count);
+    for (std::size_t i = 0; i < by_columns.inputs.size(); ++i) {
+      ASSERT_NEAR(by_pixels.inputs[i], by_columns.inputs[i], 1e-2);
+    }
   }
 }
 
