@@ -167,12 +167,12 @@ TEST(ColumnForm, GivesTheSameForAnyThreads) {
 
 // Columns that turn out to be many become the sums that they would have been from the start.
 TEST(ColumnForm, TurnsIntoSumsWhenColumnsAreMany) {
-  const Layer layer = layers_of_few_columns(4)[0];  // 72 columns a time, 75 are kept
-  const AnyForm form = form_of(layer, gptq_config(), 2);
+  const Layer layer = layers_of_few_columns(4)[0];  // 72 columns a time, 240 are kept
+  const AnyForm form = form_of(layer, gptq_config(), 4);
   const auto* sums = std::get_if<GramForm>(&form);
   ASSERT_NE(sums, nullptr);
   GramAccumulator plain(layer.geometry, kernels(), 1);
-  for (int r = 0; r < 2; ++r) {
+  for (int r = 0; r < 4; ++r) {
     for (std::size_t i = 0; i < layer.inputs.size(); ++i) plain.add(layer.shape, layer.inputs[i], layer.targets[i]);
   }
   const GramForm expected = plain.take();
@@ -183,7 +183,7 @@ TEST(ColumnForm, TurnsIntoSumsWhenColumnsAreMany) {
 
 TEST(ColumnForm, IsForGptqOnWideLayersWithoutGroups) {
   FinetuneConfig config = gptq_config();
-  EXPECT_EQ(most_columns(product(1000, 3), config), 400U);
+  EXPECT_EQ(most_columns(product(1000, 3), config), 800U);
   EXPECT_EQ(most_columns(product(200, 3), config), 0U);
   EXPECT_EQ(most_columns(convolution(1024, 4, 2, {3}), config), 0U);
   config.damping = 0;
@@ -252,15 +252,15 @@ TEST(FormAccumulator, GoesOverToSumsWithTheColumnsThatItDrew) {
   FinetuneConfig config = gptq_config();
   FormAccumulator few(layer.geometry, kernels(), 1, config, 4096 / 20);  // 20 or 21 of each
   FormAccumulator all(layer.geometry, kernels(), 1, config, 4);
-  for (int repeat = 0; repeat < 3; ++repeat) {
+  for (int repeat = 0; repeat < 6; ++repeat) {
     for (std::size_t i = 0; i < 4; ++i) {
       few.add(layer.shape, layer.inputs[i], layer.targets[i]);
       all.add(layer.shape, layer.inputs[i], layer.targets[i]);
     }
   }
   const AnyForm drawn = few.take(), whole = all.take();
-  EXPECT_EQ(std::get<GramForm>(drawn).columns, 12U * 21);
-  EXPECT_EQ(std::get<GramForm>(whole).columns, 1200U);
+  EXPECT_EQ(std::get<GramForm>(drawn).columns, 24U * 21);
+  EXPECT_EQ(std::get<GramForm>(whole).columns, 2400U);
 }
 
 }  // namespace
