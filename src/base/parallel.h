@@ -1,6 +1,7 @@
 // A loop over independent items on a few threads.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <exception>
@@ -9,6 +10,11 @@
 #include <vector>
 
 namespace detent {
+
+/// Threads to work with where a user asks for so many; 0: one for each core.
+inline std::size_t thread_count(int threads) {
+  return threads > 0 ? static_cast<std::size_t>(threads) : std::max(1U, std::thread::hardware_concurrency());
+}
 
 /// Calls fn(i) once for each i in [0, count), on up to `threads` threads, and waits. After an exception no further item
 /// is begun; the one of the smallest item comes out.

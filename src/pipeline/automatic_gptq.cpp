@@ -1,9 +1,9 @@
 #include "pipeline/automatic_gptq.h"
 
 #include "accuracy/fake_quantizer.h"
-#include "pipeline/finetune.h"
 #include "pipeline/refine.h"
-#include "pipeline/tuned_layer.h"
+#include "tuning/finetune.h"
+#include "tuning/tuned_layer.h"
 
 namespace detent::pipeline {
 namespace {
@@ -14,7 +14,7 @@ constexpr double kWorthTuning = 0.25;
 accuracy::Roundings tuned_roundings(const Prepared& prepared, const WeightTrial& trial) {
   auto roundings = accuracy::roundings_of(trial.params);
   std::vector<std::string> said_before;
-  for (const auto& layer : find_layers(prepared.model, trial.tuned, trial.config, said_before)) {
+  for (const auto& layer : tuning::find_layers(prepared.model, trial.tuned, trial.config, said_before)) {
     const auto& weight = prepared.model.graph.initializers[layer.float_weight].name;
     const auto& data = trial.tuned.graph.initializers[layer.stored_weight].data;
     if (!data.is_produced()) roundings.at(weight).integers = data;
@@ -33,7 +33,7 @@ FinetuneConfig automatic_gptq(const FinetuneConfig& given) {
 }
 
 bool wants_tuned_weights(const AccuracyResult& measured, std::uint64_t samples) {
-  return samples >= kHeldBackEvery && is_far(measured) && measured.weights_share >= kWorthTuning;
+  return samples >= tuning::kHeldBackEvery && is_far(measured) && measured.weights_share >= kWorthTuning;
 }
 
 void judge_tuned_weights(const Prepared& prepared, const WeightTrial& trial, const exec::Runtime& runtime,

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "calibrate/statistics_file.h"
 #include "data/sample.h"
 #include "onnx/model.h"
@@ -130,8 +131,8 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
                               static_cast<std::size_t>(ranks.size())});
   if (reports) {
     pipeline::describe_layers(prepared, placement, runtime, *source,
-                              {placement.to_observe().size(), options.histograms,
-                               pipeline::thread_count(options.threads), static_cast<std::size_t>(options.workers), 0},
+                              {placement.to_observe().size(), options.histograms, thread_count(options.threads),
+                               static_cast<std::size_t>(options.workers), 0},
                               report);
     report.recording.directory = work.scratch();
   }

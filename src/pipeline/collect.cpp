@@ -14,11 +14,12 @@
 
 #include "base/error.h"
 #include "base/failpoint.h"
+#include "base/parallel.h"
 #include "calibrate/observers.h"
+#include "data/sample_inputs.h"
 #include "exec/sweep.h"
 #include "graph/index.h"
 #include "pipeline/identity.h"
-#include "pipeline/sample_inputs.h"
 #include "pipeline/sample_queue.h"
 #include "plan/calibration.h"
 
@@ -156,7 +157,7 @@ class Collector {
 
   std::vector<data::Array> inputs_of(std::size_t wanted) {
     const std::lock_guard lock(source_mutex_);
-    return sample_inputs(source_, wanted);
+    return data::sample_inputs(source_, wanted);
   }
 
   std::optional<Item> next_item(std::size_t segment) {
@@ -316,10 +317,6 @@ class Collector {
 };
 
 }  // namespace
-
-std::size_t thread_count(int threads) {
-  return threads > 0 ? static_cast<std::size_t>(threads) : std::max(1U, std::thread::hardware_concurrency());
-}
 
 calibration::Statistics collect(const Prepared& prepared, const quantization::Placement& placement,
                                 const exec::Runtime& runtime, data::SampleSource& source,

@@ -65,7 +65,4 @@ calibration::Statistics collect(const Prepared& prepared, const quantization::Pl
                                 const exec::Runtime& runtime, data::SampleSource& source,
                                 const CollectOptions& options);
 
-/// Threads for work outside of the runtime.
-std::size_t thread_count(int threads);
-
 }  // namespace detent::pipeline

@@ -8,19 +8,19 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "data/floats.h"
 #include "data/sample.h"
 #include "exec/emit.h"
 #include "exec/session.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
-#include "pipeline/floats.h"
 #include "pipeline/pairing.h"
 #include "pipeline/prepare.h"
 
 namespace detent {
 namespace {
 
-using pipeline::floats;
+using data::floats;
 using pipeline::PairSums;
 using pipeline::ValueTraits;
 

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "exec/session.h"
 #include "graph/index.h"
 #include "graph/liveness.h"
@@ -13,7 +14,7 @@
 #include "graph/work.h"
 #include "onnx/model.h"
 #include "pipeline/collect.h"
-#include "pipeline/tuning_cost.h"
+#include "tuning/cost.h"
 
 namespace detent {
 namespace {
@@ -125,7 +126,7 @@ Inspection inspect(const InspectOptions& options) {
   FinetuneConfig adaround;
   adaround.rounding = Rounding::adaround;
   constexpr std::uint64_t kSamples = 32;  // of which the memory hardly depends
-  for (const auto& cost : pipeline::tuning_costs(model, types, adaround, kSamples, pipeline::thread_count(0)))
+  for (const auto& cost : tuning::layer_costs(model, types, adaround, kSamples, thread_count(0)))
     report.layers[cost.node].finetune_bytes = cost.bytes;
   if (const auto alive = graph::liveness(model, index, types)) {
     report.peak_activation_bytes = alive->peak_bytes;

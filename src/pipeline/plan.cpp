@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/parallel.h"
 #include "calibrate/device_observers.h"
 #include "data/sample.h"
 #include "exec/session.h"
@@ -18,8 +19,6 @@
 #include "pipeline/prepare.h"
 #include "pipeline/quantize_options.h"
 #include "pipeline/sweep_setup.h"
-#include "pipeline/tuned_layer.h"
-#include "pipeline/tuning_cost.h"
 #include "plan/calibration.h"
 #include "profile/machine.h"
 #include "quantize/formats.h"
@@ -27,6 +26,8 @@
 #include "quantize/placement.h"
 #include "quantize/ranges.h"
 #include "shim/cuda_driver.h"
+#include "tuning/cost.h"
+#include "tuning/tuned_layer.h"
 
 namespace detent {
 namespace {
@@ -114,14 +115,14 @@ void add_sweep(const pipeline::Prepared& prepared, const quantization::Placement
 
 void add_finetune(const onnx::Model& model, const graph::ValueTypes& types, const FinetuneConfig& config,
                   const DeviceConfig& device, std::size_t threads, double rate, Plan& plan) {
-  const auto costs = pipeline::tuning_costs(model, types, config, std::max<std::size_t>(plan.files, 1), threads);
+  const auto costs = tuning::layer_costs(model, types, config, std::max<std::size_t>(plan.files, 1), threads);
   if (costs.empty() && plan.finetune.only_if_needed) return;
   double flops = 0;
   for (const auto& cost : costs) {
     flops += cost.flops;
     plan.finetune.streamed += cost.streamed ? 1 : 0;
   }
-  const auto& heaviest = pipeline::heaviest(costs);
+  const auto& heaviest = tuning::heaviest(costs);
   plan.finetune.layers = costs.size();
   plan.finetune.heaviest = heaviest.name;
   plan.finetune.heaviest_bytes = heaviest.bytes;
@@ -167,7 +168,7 @@ Plan plan(const QuantizeOptions& options) {
   const quantization::RangeOptions ranges{options.method, options.overrides, 1};
   quantization::check_format(options.config);
   quantization::check_method(options.config, ranges);
-  pipeline::check_finetune(options.finetune);
+  tuning::check_finetune(options.finetune);
   pipeline::check_calibration_device(options.device, options.workers);
   Plan result;
   const TempDir work(options.resources.work_dir.value_or(""));
@@ -186,8 +187,7 @@ Plan plan(const QuantizeOptions& options) {
   const auto specs = pipeline::input_specs(prepared.model);
   pipeline::FirstSample first;
   planning::Circumstances circumstances{result.tensors_observed, quantization::needs_histograms(ranges),
-                                        pipeline::thread_count(options.threads),
-                                        static_cast<std::size_t>(options.workers), 0};
+                                        thread_count(options.threads), static_cast<std::size_t>(options.workers), 0};
   if (options.calibration_data || options.samples != nullptr) {
     const auto source = pipeline::open_samples(options.calibration_data.value_or(""), options.samples, specs,
                                                {options.max_samples, options.batch_size});

@@ -14,6 +14,7 @@
 #include "base/cpu.h"
 #include "base/error.h"
 #include "base/heap.h"
+#include "base/parallel.h"
 #include "calibrate/methods.h"
 #include "calibrate/statistics_file.h"
 #include "data/replay.h"
@@ -23,7 +24,6 @@
 #include "pipeline/automatic_gptq.h"
 #include "pipeline/calibration_device.h"
 #include "pipeline/equalize.h"
-#include "pipeline/finetune.h"
 #include "pipeline/identity.h"
 #include "pipeline/prepare.h"
 #include "pipeline/quantize_options.h"
@@ -32,8 +32,6 @@
 #include "pipeline/run_profiler.h"
 #include "pipeline/run_report.h"
 #include "pipeline/sweep_setup.h"
-#include "pipeline/tuned_layer.h"
-#include "pipeline/tuning_cost.h"
 #include "profile/profiler.h"
 #include "quantize/formats.h"
 #include "quantize/insert.h"
@@ -43,6 +41,9 @@
 #include "shim/cuda_driver.h"
 #include "shim/ranks.h"
 #include "store/open_device.h"
+#include "tuning/cost.h"
+#include "tuning/finetune.h"
+#include "tuning/tuned_layer.h"
 
 namespace detent {
 namespace {
@@ -195,8 +196,7 @@ class Run {
       onnx::write_model(prepared_.model, *options_.prepared_output, {options_.external_data_threshold});
     }
     if (reports_ && source_) {
-      const planning::Circumstances circumstances{placement_.to_observe().size(), true,
-                                                  pipeline::thread_count(options_.threads),
+      const planning::Circumstances circumstances{placement_.to_observe().size(), true, thread_count(options_.threads),
                                                   static_cast<std::size_t>(options_.workers), 0};
       pipeline::describe_layers(prepared_, placement_, runtime_, *source_, circumstances, report_);
     }
@@ -387,30 +387,31 @@ class Run {
       report_.device = pipeline::RunReport::Device{options_.device, {}, {}};
     if (config.only_heaviest_layer) config.nodes = {heaviest_layer()};
     trim_heap();  // of what measuring and calibration have left
-    const auto memory = pipeline::tuning_memory(pipeline::budget_of(options_.resources, work_->path()).memory,
-                                                asked_for, prepared_.model, prepared_.types, quantized_, runtime_,
-                                                *source_, config, pipeline::thread_count(options_.threads));
+    const auto types = pipeline::static_types(prepared_.types, prepared_.model, runtime_, *source_);
+    const auto memory =
+        tuning::share_memory(pipeline::budget_of(options_.resources, work_->path()).memory, asked_for, prepared_.model,
+                             types, quantized_, source_->file_count(), config, thread_count(options_.threads));
     const auto spool = pipeline::make_spool(options_.resources, memory.spool, work_->path());
-    result_.layers = pipeline::finetune(prepared_.model, prepared_.types, quantized_, runtime_, *source_,
-                                        {.config = config,
-                                         .device = options_.device,
-                                         .threads = options_.threads,
-                                         .spool = *spool,
-                                         .state_seconds = state_seconds(),
-                                         .memory = memory,
-                                         .directory = work_->path(),
-                                         .progress = options_.progress,
-                                         .solved = [this](const auto& layer) { put_down(layer); },
-                                         .activity = activity(),
-                                         .stop = options_.stop},
-                                        result_.notes);
+    result_.layers = tuning::finetune(prepared_.model, prepared_.types, quantized_, runtime_, *source_,
+                                      {.config = config,
+                                       .device = options_.device,
+                                       .threads = options_.threads,
+                                       .spool = *spool,
+                                       .state_seconds = state_seconds(),
+                                       .memory = memory,
+                                       .directory = work_->path(),
+                                       .progress = options_.progress,
+                                       .solved = [this](const auto& layer) { put_down(layer); },
+                                       .activity = activity(),
+                                       .stop = options_.stop},
+                                      result_.notes);
   }
 
   bool wants_tuned_weights() const {
     std::vector<std::string> said_later;
     return result_.accuracy && pipeline::may_tune(options_) &&
            pipeline::wants_tuned_weights(*result_.accuracy, result_.samples) &&
-           !pipeline::find_layers(prepared_.model, quantized_, pipeline::automatic_gptq(options_.finetune), said_later)
+           !tuning::find_layers(prepared_.model, quantized_, pipeline::automatic_gptq(options_.finetune), said_later)
                 .empty();
   }
 
@@ -454,9 +455,9 @@ class Run {
 
   std::string heaviest_layer() {
     const auto types = pipeline::static_types(prepared_.types, prepared_.model, runtime_, *source_);
-    const auto costs = pipeline::tuning_costs(prepared_.model, types, options_.finetune, source_->file_count(),
-                                              pipeline::thread_count(options_.threads));
-    const auto& cost = pipeline::heaviest(costs);
+    const auto costs = tuning::layer_costs(prepared_.model, types, options_.finetune, source_->file_count(),
+                                           thread_count(options_.threads));
+    const auto& cost = tuning::heaviest(costs);
     result_.notes.push_back(
         fmt::format("only the heaviest layer was tuned: '{}', which takes about {} beside its samples", cost.name,
                     format_size(cost.bytes)));

@@ -5,11 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "finetune/solver.h"
 #include "pipeline/calibration_device.h"
 #include "pipeline/collect.h"
-#include "pipeline/tuned_layer.h"
 #include "quantize/formats.h"
+#include "tuning/tuned_layer.h"
 
 namespace detent::pipeline {
 
@@ -85,7 +86,7 @@ void check_options(const QuantizeOptions& options) {
     throw usage_error("there is nothing to calibrate with", "give --calibration-data or --statistics");
   quantization::check_format(options.config);
   quantization::check_method(options.config, range_options(options));
-  check_finetune(options.finetune);
+  tuning::check_finetune(options.finetune);
   check_accuracy(options);
   check_device(options);
   const bool asked = tunes(options.finetune.rounding);

@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/parallel.h"
 #include "graph/index.h"
 #include "profile/html_report.h"
 #include "profile/trace.h"

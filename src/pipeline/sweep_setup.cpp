@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/parallel.h"
 #include "graph/liveness.h"
 #include "plan/limits.h"
 

@@ -1,6 +1,7 @@
 #include "pipeline/trial_runner.h"
 
 #include "accuracy/trial_model.h"
+#include "base/parallel.h"
 #include "pipeline/collect.h"
 
 namespace detent::pipeline {

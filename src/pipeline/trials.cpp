@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "base/failpoint.h"
+#include "data/floats.h"
 #include "exec/sweep.h"
-#include "pipeline/floats.h"
 
 namespace detent::pipeline {
 namespace {
@@ -111,7 +111,7 @@ class Trials {
 
   void add(TrialResult& result, std::size_t point, const data::Array& reference, const data::Array& values) const {
     PairSums pair;
-    pair.add(floats(reference), floats(values), model_.points[point]);
+    pair.add(data::floats(reference), data::floats(values), model_.points[point]);
     if (pair.signal > 0) {
       result.log_errors += std::log(std::max(pair.noise / pair.signal, kNoHarm));
       ++result.pairs;

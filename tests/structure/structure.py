@@ -17,6 +17,7 @@ ROOMS = [
     "accuracy",
     "finetune",
     "plan",
+    "tuning",
     "pipeline",
     "cli",
     "cuda",  # a plugin as well: last, so that nothing uses it

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "onnx/model.h"
-#include "pipeline/tuned_layer.h"
+#include "tuning/tuned_layer.h"
 
-namespace detent::pipeline {
+namespace detent::tuning {
 
 /// Layers that are solved from one pass: none of them is before the input of another.
-struct TuningStep {
+struct Step {
   std::vector<std::size_t> layers;
 };
 
@@ -20,12 +20,12 @@ std::uint64_t gram_bytes(const onnx::Model& float_model, const TunedLayer& layer
 
 /// Steps in the order of the layers, which are as find_layers() gives them. Which layers go together does not change
 /// what is found for them. `together`: bytes of the Gram matrices of a step of several layers, at most.
-std::vector<TuningStep> tuning_steps(const std::vector<TunedLayer>& layers, const onnx::Model& float_model,
-                                     const onnx::Model& quantized, std::uint64_t together);
+std::vector<Step> steps_of(const std::vector<TunedLayer>& layers, const onnx::Model& float_model,
+                           const onnx::Model& quantized, std::uint64_t together);
 
 /// Where each step ends in the float model: behind its last target.
-std::vector<int> float_ends(const std::vector<TunedLayer>& layers, const std::vector<TuningStep>& steps);
+std::vector<int> float_ends(const std::vector<TunedLayer>& layers, const std::vector<Step>& steps);
 /// And in the quantized model: before its first layer.
-std::vector<int> quantized_ends(const std::vector<TunedLayer>& layers, const std::vector<TuningStep>& steps);
+std::vector<int> quantized_ends(const std::vector<TunedLayer>& layers, const std::vector<Step>& steps);
 
-}  // namespace detent::pipeline
+}  // namespace detent::tuning

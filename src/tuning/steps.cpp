@@ -1,10 +1,10 @@
-#include "pipeline/tuning_steps.h"
+#include "tuning/steps.h"
 
 #include <algorithm>
 
 #include "graph/index.h"
 
-namespace detent::pipeline {
+namespace detent::tuning {
 
 std::uint64_t gram_bytes(const onnx::Model& float_model, const TunedLayer& layer) {
   const auto& node = float_model.graph.nodes[static_cast<std::size_t>(layer.float_node)];
@@ -16,10 +16,10 @@ std::uint64_t gram_bytes(const onnx::Model& float_model, const TunedLayer& layer
   return groups * fan_in * fan_in * sizeof(float);
 }
 
-std::vector<TuningStep> tuning_steps(const std::vector<TunedLayer>& layers, const onnx::Model& float_model,
-                                     const onnx::Model& quantized, std::uint64_t together) {
+std::vector<Step> steps_of(const std::vector<TunedLayer>& layers, const onnx::Model& float_model,
+                           const onnx::Model& quantized, std::uint64_t together) {
   const graph::Index index(quantized);
-  std::vector<TuningStep> steps;
+  std::vector<Step> steps;
   int first = 0;  // quantized node of the step's first layer
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -37,16 +37,16 @@ std::vector<TuningStep> tuning_steps(const std::vector<TunedLayer>& layers, cons
   return steps;
 }
 
-std::vector<int> float_ends(const std::vector<TunedLayer>& layers, const std::vector<TuningStep>& steps) {
+std::vector<int> float_ends(const std::vector<TunedLayer>& layers, const std::vector<Step>& steps) {
   std::vector<int> ends;
   for (const auto& step : steps) ends.push_back(layers[step.layers.back()].float_node + 1);
   return ends;
 }
 
-std::vector<int> quantized_ends(const std::vector<TunedLayer>& layers, const std::vector<TuningStep>& steps) {
+std::vector<int> quantized_ends(const std::vector<TunedLayer>& layers, const std::vector<Step>& steps) {
   std::vector<int> ends;
   for (const auto& step : steps) ends.push_back(layers[step.layers.front()].quantized_node);
   return ends;
 }
 
-}  // namespace detent::pipeline
+}  // namespace detent::tuning

@@ -1,4 +1,4 @@
-#include "pipeline/solved_layers.h"
+#include "tuning/solved_layers.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/fingerprint.h"
 
-namespace detent::pipeline {
+namespace detent::tuning {
 namespace fs = std::filesystem;
 namespace {
 
@@ -95,4 +95,4 @@ std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t step) con
   return layers;
 }
 
-}  // namespace detent::pipeline
+}  // namespace detent::tuning

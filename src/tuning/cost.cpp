@@ -1,11 +1,11 @@
-#include "pipeline/tuning_cost.h"
+#include "tuning/cost.h"
 
 #include <algorithm>
 
 #include "base/error.h"
-#include "pipeline/tuned_layer.h"
+#include "tuning/tuned_layer.h"
 
-namespace detent::pipeline {
+namespace detent::tuning {
 
 bool is_streamed(const finetune::LayerGeometry& geometry, const finetune::Shape& input_shape, std::uint64_t samples,
                  const FinetuneConfig& config, std::size_t threads) {
@@ -19,9 +19,9 @@ bool is_streamed(const finetune::LayerGeometry& geometry, const finetune::Shape&
   return gram.bytes > kLargestForm || kGramIsBetter * streamed.flops < gram.flops;
 }
 
-std::vector<TuningCost> tuning_costs(const onnx::Model& model, const graph::ValueTypes& types,
-                                     const FinetuneConfig& config, std::uint64_t samples, std::size_t threads) {
-  std::vector<TuningCost> costs;
+std::vector<LayerCost> layer_costs(const onnx::Model& model, const graph::ValueTypes& types,
+                                   const FinetuneConfig& config, std::uint64_t samples, std::size_t threads) {
+  std::vector<LayerCost> costs;
   for (const auto& layer : linear_layers(model)) {
     const auto node = static_cast<std::size_t>(layer.float_node);
     if (!is_selected(model.graph.nodes[node], config) || !graph::static_bytes(types, layer.float_input)) continue;
@@ -38,10 +38,10 @@ std::vector<TuningCost> tuning_costs(const onnx::Model& model, const graph::Valu
   return costs;
 }
 
-const TuningCost& heaviest(const std::vector<TuningCost>& costs) {
+const LayerCost& heaviest(const std::vector<LayerCost>& costs) {
   if (costs.empty())
     throw usage_error("no layer of known shape can be fine-tuned", "change --finetune-nodes or --finetune-op-types");
   return *std::max_element(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
 }
 
-}  // namespace detent::pipeline
+}  // namespace detent::tuning

@@ -1,11 +1,11 @@
-#include "pipeline/layer_state.h"
+#include "tuning/layer_state.h"
 
 #include "base/bytes.h"
 #include "base/failpoint.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
 
-namespace detent::pipeline {
+namespace detent::tuning {
 
 // A file: the fingerprint of the state as text, then the state.
 finetune::SolverState::Stored LayerState::load() {
@@ -31,4 +31,4 @@ void LayerState::save(std::span<const std::span<const std::byte>> parts) {
   failpoint("finetune.state");
 }
 
-}  // namespace detent::pipeline
+}  // namespace detent::tuning

@@ -11,10 +11,10 @@
 #include "graph/values.h"
 #include "onnx/model.h"
 
-namespace detent::pipeline {
+namespace detent::tuning {
 
 /// Bytes. They change no result.
-struct TuningMemory {
+struct MemoryShares {
   std::vector<std::uint64_t> layers;  // for each layer, in the order of find_layers(): its form and buffers
   std::uint64_t together = 0;         // for matrices of several layers that are summed up side by side
   std::uint64_t spool = 0;            // for what waits
@@ -22,11 +22,10 @@ struct TuningMemory {
 
 /// What the process, both models' stages and the layers at work leave of a budget goes to the spool. `asked_for`:
 /// whether fine-tuning was; if not, the spool and what is summed up side by side get so little that a run's peak stays
-/// near that of inference. `float_types` as inferred. Throws resource when the budget is too small for a layer, naming
-/// the smallest that will do, and what find_layers() throws.
-TuningMemory tuning_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
-                           const graph::ValueTypes& float_types, const onnx::Model& quantized,
-                           const exec::Runtime& runtime, data::SampleSource& source, const FinetuneConfig& config,
-                           std::size_t threads);
+/// near that of inference. `types` are of the float model, with the shapes of the samples. Throws resource when the
+/// budget is too small for a layer, naming the smallest that will do, and what find_layers() throws.
+MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
+                          const graph::ValueTypes& types, const onnx::Model& quantized, std::uint64_t samples,
+                          const FinetuneConfig& config, std::size_t threads);
 
-}  // namespace detent::pipeline
+}  // namespace detent::tuning

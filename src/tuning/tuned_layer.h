@@ -12,7 +12,7 @@
 #include "finetune/problem.h"
 #include "onnx/model.h"
 
-namespace detent::pipeline {
+namespace detent::tuning {
 
 /// A linear layer whose weights are stored as integers. Nodes are positions in their model, tensors positions among its
 /// initializers.
@@ -68,4 +68,4 @@ std::vector<std::byte> stored_integers(const onnx::Model& quantized, const Tuned
 std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLayer& layer,
                                    const std::vector<float>& bias);
 
-}  // namespace detent::pipeline
+}  // namespace detent::tuning

@@ -5,10 +5,10 @@
 
 #include "data/sample.h"
 
-namespace detent::pipeline {
+namespace detent::data {
 
-inline std::span<const float> floats(const data::Array& array) {
+inline std::span<const float> floats(const Array& array) {
   return {reinterpret_cast<const float*>(array.bytes.data()), array.bytes.size() / sizeof(float)};
 }
 
-}  // namespace detent::pipeline
+}  // namespace detent::data

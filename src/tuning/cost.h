@@ -12,14 +12,14 @@
 #include "graph/values.h"
 #include "onnx/model.h"
 
-namespace detent::pipeline {
+namespace detent::tuning {
 
 /// Whether a layer is solved in mini-batches, for a configuration that passed check_finetune(): as asked, or by the
 /// number of operations. A memory budget has no say, since the form decides about the result.
 bool is_streamed(const finetune::LayerGeometry& geometry, const finetune::Shape& input_shape, std::uint64_t samples,
                  const FinetuneConfig& config, std::size_t threads);
 
-struct TuningCost {
+struct LayerCost {
   std::size_t node = 0;  // of the model
   std::string name;
   bool streamed = false;
@@ -30,10 +30,10 @@ struct TuningCost {
 };
 
 /// All layers that the configuration selects and whose input shapes are static in `types`.
-std::vector<TuningCost> tuning_costs(const onnx::Model& model, const graph::ValueTypes& types,
-                                     const FinetuneConfig& config, std::uint64_t samples, std::size_t threads);
+std::vector<LayerCost> layer_costs(const onnx::Model& model, const graph::ValueTypes& types,
+                                   const FinetuneConfig& config, std::uint64_t samples, std::size_t threads);
 
 /// The one that takes most memory; there must be one.
-const TuningCost& heaviest(const std::vector<TuningCost>& costs);
+const LayerCost& heaviest(const std::vector<LayerCost>& costs);
 
-}  // namespace detent::pipeline
+}  // namespace detent::tuning

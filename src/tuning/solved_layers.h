@@ -9,7 +9,7 @@
 #include "detent/quantize.h"
 #include "onnx/tensor.h"
 
-namespace detent::pipeline {
+namespace detent::tuning {
 
 struct SolvedLayer {
   LayerTuning tuning;
@@ -38,4 +38,4 @@ class SolvedLayers {
   std::filesystem::path directory_;
 };
 
-}  // namespace detent::pipeline
+}  // namespace detent::tuning

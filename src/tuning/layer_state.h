@@ -6,7 +6,7 @@
 
 #include "finetune/solver_state.h"
 
-namespace detent::pipeline {
+namespace detent::tuning {
 
 class LayerState final : public finetune::SolverState {
  public:
@@ -26,4 +26,4 @@ class LayerState final : public finetune::SolverState {
   Clock::time_point saved_ = Clock::now();
 };
 
-}  // namespace detent::pipeline
+}  // namespace detent::tuning

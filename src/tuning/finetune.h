@@ -18,11 +18,11 @@
 #include "exec/session.h"
 #include "graph/values.h"
 #include "onnx/model.h"
-#include "pipeline/tuning_memory.h"
 #include "profile/device_activity.h"
 #include "store/spool.h"
+#include "tuning/memory.h"
 
-namespace detent::pipeline {
+namespace detent::tuning {
 
 /// Every eighth sample is held back from solving, to judge the result by.
 inline constexpr std::size_t kHeldBackEvery = 8;
@@ -33,7 +33,7 @@ struct FinetuneOptions {
   int threads = 0;
   store::Spool& spool;
   std::optional<double> state_seconds = {};  // how often an unsolved layer's state is put down; unset: never
-  TuningMemory memory = {};
+  MemoryShares memory = {};
   std::filesystem::path directory;  // of the run: what is solved is put down there, and found again by a resumed run
   Progress progress = {};
   std::function<void(const LayerTuning&)> solved = {};  // told of each layer
@@ -48,4 +48,4 @@ std::vector<LayerTuning> finetune(const onnx::Model& float_model, const graph::V
                                   onnx::Model& quantized, const exec::Runtime& runtime, data::SampleSource& source,
                                   const FinetuneOptions& options, std::vector<std::string>& notes);
 
-}  // namespace detent::pipeline
+}  // namespace detent::tuning

@@ -1,4 +1,4 @@
-#include "pipeline/finetune.h"
+#include "tuning/finetune.h"
 
 #include <fmt/format.h>
 
@@ -14,6 +14,9 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/failpoint.h"
+#include "base/parallel.h"
+#include "data/floats.h"
+#include "data/sample_inputs.h"
 #include "exec/sweep.h"
 #include "finetune/column_form.h"
 #include "finetune/kernels.h"
@@ -21,16 +24,13 @@
 #include "finetune/own_targets.h"
 #include "finetune/solver.h"
 #include "finetune/streamed.h"
-#include "pipeline/collect.h"
-#include "pipeline/floats.h"
-#include "pipeline/layer_state.h"
-#include "pipeline/sample_inputs.h"
-#include "pipeline/solved_layers.h"
-#include "pipeline/tuned_layer.h"
-#include "pipeline/tuning_cost.h"
-#include "pipeline/tuning_steps.h"
+#include "tuning/cost.h"
+#include "tuning/layer_state.h"
+#include "tuning/solved_layers.h"
+#include "tuning/steps.h"
+#include "tuning/tuned_layer.h"
 
-namespace detent::pipeline {
+namespace detent::tuning {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -54,8 +54,8 @@ class StoredSamples : public finetune::LayerSamples {
       throw resource_error("a stored activation was damaged on disk", "run again, or choose another --work-dir");
     const auto held = std::make_shared<store::Record>(std::move(*record));
     const auto& arrays = *held;
-    return {arrays[0].shape, floats(arrays[0]), arrays.size() > 2 ? floats(arrays[2]) : std::span<const float>(),
-            floats(arrays[1]), held};
+    return {arrays[0].shape, data::floats(arrays[0]),
+            arrays.size() > 2 ? data::floats(arrays[2]) : std::span<const float>(), data::floats(arrays[1]), held};
   }
 
   std::optional<store::RestingRecord> resting(std::size_t i) const override { return spool_.resting(lane_, i); }
@@ -120,8 +120,7 @@ class Tuner {
         solver_(options.device.is_cpu() ? finetune::cpu_solver(kernels_)
                                         : finetune::cuda_solver(options.device, kernels_, options.activity)),
         layers_(some_layers(float_model, quantized, options.config, notes)),
-        steps_(
-            tuning_steps(layers_, float_model, quantized, std::min(options.memory.together, solver_->sums_budget()))),
+        steps_(steps_of(layers_, float_model, quantized, std::min(options.memory.together, solver_->sums_budget()))),
         needs_targets_(layers_needing_targets(float_types)),
         quantized_types_(exec::probe_values(runtime, quantized)),
         solved_(options.directory),
@@ -141,7 +140,7 @@ class Tuner {
             .taps = {},
             .batch_invariant = false,
             .name = name,
-            .inputs_of = [this](std::size_t sample) { return sample_inputs(source_, sample); }};
+            .inputs_of = [this](std::size_t sample) { return data::sample_inputs(source_, sample); }};
   }
 
   // Behind the last target of each step, and before its first layer.
@@ -267,8 +266,8 @@ class Tuner {
       if (aims_at_own_outputs()) record = {record[0], own_targets(work, record)};
       work.stored->add(std::move(record));
     } else {
-      const auto targets = work.needs_targets ? floats(record[1]) : std::span<const float>();
-      work.sums->add(record[0].shape, floats(record[0]), targets);
+      const auto targets = work.needs_targets ? data::floats(record[1]) : std::span<const float>();
+      work.sums->add(record[0].shape, data::floats(record[0]), targets);
     }
   }
 
@@ -278,9 +277,9 @@ class Tuner {
 
   data::Array own_targets(const Work& work, const store::Record& record) const {
     const auto outputs = std::make_shared<std::vector<float>>(
-        finetune::own_outputs(work.weights, work.geometry, work.bias, record[0].shape, floats(record[0]), kernels_,
-                              thread_count(options_.threads)));
-    const auto exact = work.needs_targets ? floats(record[1]) : std::span<const float>();
+        finetune::own_outputs(work.weights, work.geometry, work.bias, record[0].shape, data::floats(record[0]),
+                              kernels_, thread_count(options_.threads)));
+    const auto exact = work.needs_targets ? data::floats(record[1]) : std::span<const float>();
     const float share = finetune::float_share(work.columns_each);
     for (std::size_t i = 0; i < exact.size(); ++i) (*outputs)[i] += share * (exact[i] - (*outputs)[i]);
     return {record[0].type, work.geometry.output_shape(record[0].shape),
@@ -403,7 +402,7 @@ class Tuner {
   const finetune::Kernels& kernels_;
   std::unique_ptr<finetune::LayerSolver> solver_;
   std::vector<TunedLayer> layers_;
-  std::vector<TuningStep> steps_;
+  std::vector<Step> steps_;
   std::vector<bool> needs_targets_;  // for each layer
   graph::ValueTypes quantized_types_;
   SolvedLayers solved_;
@@ -422,4 +421,4 @@ std::vector<LayerTuning> finetune(const onnx::Model& float_model, const graph::V
   return Tuner(float_model, float_types, quantized, runtime, source, options, notes).run();
 }
 
-}  // namespace detent::pipeline
+}  // namespace detent::tuning

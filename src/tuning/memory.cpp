@@ -1,4 +1,4 @@
-#include "pipeline/tuning_memory.h"
+#include "tuning/memory.h"
 
 #include <fmt/format.h>
 
@@ -9,13 +9,12 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "pipeline/sweep_setup.h"
-#include "pipeline/tuned_layer.h"
-#include "pipeline/tuning_cost.h"
-#include "pipeline/tuning_steps.h"
 #include "plan/side_by_side.h"
+#include "tuning/cost.h"
+#include "tuning/steps.h"
+#include "tuning/tuned_layer.h"
 
-namespace detent::pipeline {
+namespace detent::tuning {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -28,16 +27,14 @@ std::uint64_t less(std::uint64_t from, std::uint64_t what) { return from - std::
 
 }  // namespace
 
-TuningMemory tuning_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
-                           const graph::ValueTypes& float_types, const onnx::Model& quantized,
-                           const exec::Runtime& runtime, data::SampleSource& source, const FinetuneConfig& config,
-                           std::size_t threads) {
-  const auto types = static_types(float_types, float_model, runtime, source);
+MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
+                          const graph::ValueTypes& types, const onnx::Model& quantized, std::uint64_t samples,
+                          const FinetuneConfig& config, std::size_t threads) {
   std::vector<std::string> said_later;
   const auto layers = find_layers(float_model, quantized, config, said_later);
-  TuningMemory memory;
+  MemoryShares memory;
   memory.together = std::min(asked_for ? kTogether : kLittle / 2, budget / 32);
-  const auto steps = tuning_steps(layers, float_model, quantized, memory.together);
+  const auto steps = steps_of(layers, float_model, quantized, memory.together);
   std::vector<int> before;  // each step's first layer
   for (const auto& step : steps) before.push_back(layers[step.layers.front()].float_node);
   // Stages of the quantized model take what the same nodes of the float model do, within a little.
@@ -46,8 +43,7 @@ TuningMemory tuning_memory(std::uint64_t budget, bool asked_for, const onnx::Mod
                           .value_or(std::vector<std::uint64_t>(steps.size(), kUnknown));
 
   std::map<std::string, std::uint64_t> needed;
-  for (const auto& cost : tuning_costs(float_model, types, config, source.file_count(), threads))
-    needed[cost.name] = cost.bytes;
+  for (const auto& cost : layer_costs(float_model, types, config, samples, threads)) needed[cost.name] = cost.bytes;
   std::uint64_t integers = 0;  // in the model, and as they were put down
   for (const auto& layer : layers) integers += 2 * quantized.graph.initializers[layer.stored_weight].data.size();
   std::uint64_t peak = 0;
@@ -70,4 +66,4 @@ TuningMemory tuning_memory(std::uint64_t budget, bool asked_for, const onnx::Mod
   return memory;
 }
 
-}  // namespace detent::pipeline
+}  // namespace detent::tuning

@@ -1,4 +1,4 @@
-#include "pipeline/tuned_layer.h"
+#include "tuning/tuned_layer.h"
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 #include "onnx/nibbles.h"
 #include "quantize/name_pattern.h"
 
-namespace detent::pipeline {
+namespace detent::tuning {
 namespace {
 
 using finetune::LayerGeometry;
@@ -344,4 +344,4 @@ std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLaye
   return narrowed<std::int32_t>(integers);
 }
 
-}  // namespace detent::pipeline
+}  // namespace detent::tuning
