@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kLeastFanIn = 256;                   // below, the Gram matrix costs next to nothing
 constexpr double kColumnsShare = 0.8;                      // beyond, products with the Gram matrix are cheaper
+constexpr std::size_t kLeastElements = 4;                  // of a kernel, for pixels to pay
 constexpr std::size_t kMostPixels = std::size_t{1} << 24;  // as floats can count
 constexpr double kLeastDamping = 1e-4;                     // that matrix is regular by it alone
 
@@ -102,7 +103,8 @@ Pixels FormAccumulator::pixels() const {
   pixels.channels = static_cast<std::size_t>(geometry_.inputs);
   for (const auto& sample : samples_) pixels.count += sample.input.size() / pixels.channels;
   const std::size_t elements = static_cast<std::size_t>(geometry_.fan_in()) / pixels.channels;
-  if (elements * columns_ * columns_ < 2 * pixels.count * pixels.count || pixels.count > kMostPixels) return {};
+  const bool are_few = pixels.count * pixels.count <= 2 * columns_ * columns_ && pixels.count <= kMostPixels;
+  if (elements < kLeastElements || !are_few) return {};
   pixels.values.resize(pixels.count * pixels.channels);
   LayerGeometry of_numbers = geometry_;
   of_numbers.inputs = of_numbers.outputs = 1;

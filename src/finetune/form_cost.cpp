@@ -56,8 +56,10 @@ FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std:
     const double reduced = columns / 2;                        // mostly; how many it will be, the values tell
     cost.flops = 2 * columns * columns * s.fan_in + 6 * reduced * reduced * s.fan_in +
                  (12 + 2 * static_cast<double>(coordinate_sweeps(config))) * 2 * s.weights * reduced;
-    cost.bytes = static_cast<std::uint64_t>(sizeof(float) *
-                                            (3 * s.fan_in * columns + 2 * s.fan_in * Cholesky::kBlock + 3 * s.weights));
+    // The columns, and three matrices of products, or at worst all of them reduced and what rounding makes of these.
+    cost.bytes =
+        static_cast<std::uint64_t>(sizeof(float) * ((s.fan_in + std::max(3 * columns, 2 * s.fan_in)) * columns +
+                                                    2 * s.fan_in * Cholesky::kBlock + 3 * s.weights));
     return cost;
   }
   if (config.rounding == Rounding::gptq) {

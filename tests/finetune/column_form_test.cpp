@@ -136,7 +136,7 @@ TEST(ColumnForm, ReducesByPixelsAsByColumns) {
   transposed.kind = LayerKind::transposed;
   transposed.output_padding = {0, 0};
   for (const Layer& layer :
-       {make_layer(padded, {2, 64, 5, 6}, 3, 8, 1), make_layer(convolution(64, 5, 1, {9}), {1, 64, 24}, 4, 8, 2),
+       {make_layer(padded, {2, 64, 5, 6}, 3, 8, 1), make_layer(convolution(64, 5, 1, {9}), {1, 64, 30}, 4, 8, 2),
         make_layer(transposed, {1, 128, 3, 3}, 2, 8, 3)}) {
     AnyForm any = form_of(layer, gptq_config());
     auto& form = std::get<ColumnForm>(any);
