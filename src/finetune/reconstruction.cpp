@@ -1,15 +1,19 @@
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "finetune/lanes.h"
+#include "finetune/mini_batches.h"
 #include "finetune/quadratic.h"
 #include "finetune/streamed.h"
 
 namespace detent::finetune {
 namespace {
+
+constexpr std::size_t kColumnsOfJudge = 1024;  // of a sample; more of them say the same
 
 /// Computes the outputs of a solution and hands them out row by row, a tile of columns at a time. The rows of one item
 /// are handed out by one thread at a time, in the order of columns.
@@ -32,27 +36,44 @@ class Outputs {
 
   std::size_t items() const noexcept { return ranges_.size(); }
 
-  void run(const SampleRef& sample, std::size_t threads, const Use& use) {
+  /// Of up to `most` columns, spread over the sample; returns how many they are.
+  std::size_t run(const SampleRef& sample, std::size_t most, std::size_t threads, const Use& use) {
     const Patches patches(geometry_, sample.input_shape);
     if (sample.target.size() != patches.columns() * patches.outputs()) {
       throw internal_error("a sample does not fit the layer's geometry");
     }
-    const std::size_t capacity = std::min(patches.columns(), tile_columns(patches.rows() + patches.outputs()));
+    const std::size_t total = std::min(patches.columns(), most);
+    const std::size_t capacity = std::min(total, tile_columns(patches.rows() + patches.outputs()));
     if (tiles_.empty() || tiles_[0].capacity != capacity) make_tiles(patches, capacity);
-    Tile &inputs = tiles_[0], &targets = tiles_[1];
-    for (std::size_t at = 0; at < patches.columns(); at += capacity) {
-      const Patches::Range columns{at, std::min(at + capacity, patches.columns())};
-      patches.gather(sample.input.data(), {0, patches.rows()}, columns, inputs, 0);
-      patches.gather_outputs(sample.target.data(), {0, patches.outputs()}, columns, targets, 0);
+    std::vector<std::size_t> drawn;
+    if (total < patches.columns()) drawn = draw_columns(patches.columns(), total, 0, 0);
+    std::sort(drawn.begin(), drawn.end());
+    for (std::size_t at = 0; at < total; at += capacity) {
+      const std::size_t count = std::min(capacity, total - at);
+      if (drawn.empty()) {
+        patches.gather(sample.input.data(), {0, patches.rows()}, {at, at + count}, tiles_[0], 0);
+        patches.gather_outputs(sample.target.data(), {0, patches.outputs()}, {at, at + count}, tiles_[1], 0);
+      } else {
+        const auto columns = std::span<const std::size_t>(drawn).subspan(at, count);
+        patches.gather(sample.input.data(), {0, patches.rows()}, columns, places(tiles_[0], count));
+        patches.gather_outputs(sample.target.data(), columns, places(tiles_[1], count));
+      }
       parallel_for(ranges_.size(), threads,
-                   [&](std::size_t item) { multiply(item, inputs, targets, columns.last - columns.first, use); });
+                   [&](std::size_t item) { multiply(item, tiles_[0], tiles_[1], count, use); });
     }
+    return total;
   }
 
  private:
   void make_tiles(const Patches& patches, std::size_t capacity) {
     const bool by_column = geometry_.kind == LayerKind::product;
     tiles_ = {{patches.rows(), capacity, by_column}, {patches.outputs(), capacity, by_column}};
+  }
+
+  static std::vector<Patches::Place> places(Tile& tile, std::size_t columns) {
+    std::vector<Patches::Place> places;
+    for (std::size_t c = 0; c < columns; ++c) places.push_back({tile.at(0, c), tile.column_major ? 1 : tile.capacity});
+    return places;
   }
 
   void multiply(std::size_t item, const Tile& inputs, const Tile& targets, std::size_t columns, const Use& use) const {
@@ -99,16 +120,16 @@ double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry
   for (std::size_t i = 0; i < samples.count(); ++i) {
     check_stop(control);
     const SampleRef sample = samples.get(i);
-    count += sample.target.size();
-    outputs.run(sample, control.threads,
-                [&](std::size_t item, std::size_t row, const float* values, const Tile& targets, std::size_t columns) {
-                  std::vector<float> y(values, values + columns);
-                  std::vector<float> wanted(columns);
-                  const float* from = targets.row(row);
-                  const std::size_t step = targets.column_major ? targets.rows : 1;
-                  for (std::size_t c = 0; c < columns; ++c) wanted[c] = from[c * step];
-                  sums[item] += loss_and_gradient(activation, y.data(), wanted.data(), columns, 0.0F);
-                });
+    const auto add = [&](std::size_t item, std::size_t row, const float* values, const Tile& targets,
+                         std::size_t columns) {
+      std::vector<float> y(values, values + columns);
+      std::vector<float> wanted(columns);
+      const float* from = targets.row(row);
+      const std::size_t step = targets.column_major ? targets.rows : 1;
+      for (std::size_t c = 0; c < columns; ++c) wanted[c] = from[c * step];
+      sums[item] += loss_and_gradient(activation, y.data(), wanted.data(), columns, 0.0F);
+    };
+    count += weights.rows * outputs.run(sample, kColumnsOfJudge, control.threads, add);
   }
   double sum = 0;
   for (const double part : sums) sum += part;
@@ -124,15 +145,14 @@ std::vector<float> streamed_bias(const QuantizedWeights& weights, const LayerGeo
   for (std::size_t i = 0; i < samples.count(); ++i) {
     check_stop(control);
     const SampleRef sample = samples.get(i);
-    columns_in_all += sample.target.size() / weights.rows;
-    outputs.run(sample, control.threads,
-                [&](std::size_t, std::size_t row, const float* values, const Tile& targets, std::size_t columns) {
-                  const float* from = targets.row(row);
-                  const std::size_t step = targets.column_major ? targets.rows : 1;
-                  double sum = -sum_double(values, columns);
-                  for (std::size_t c = 0; c < columns; ++c) sum += from[c * step];
-                  rest[row] += sum;
-                });
+    const auto add = [&](std::size_t, std::size_t row, const float* values, const Tile& targets, std::size_t columns) {
+      const float* from = targets.row(row);
+      const std::size_t step = targets.column_major ? targets.rows : 1;
+      double sum = -sum_double(values, columns);
+      for (std::size_t c = 0; c < columns; ++c) sum += from[c * step];
+      rest[row] += sum;
+    };
+    columns_in_all += outputs.run(sample, std::numeric_limits<std::size_t>::max(), control.threads, add);
   }
   std::vector<float> bias = solution.bias;
   bias.resize(weights.rows);
