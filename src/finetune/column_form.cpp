@@ -21,6 +21,8 @@ double mean_squared_error(const QuantizedWeights& weights, const ColumnForm& for
                           const Kernels& kernels) {
   if (form.columns == 0) return 0;
   const std::size_t n = form.columns, k = weights.columns;
+  const std::vector<float> spelled_out = form.pixels.count > 0 ? spell_out(form.pixels) : std::vector<float>();
+  const float* inputs = spelled_out.empty() ? form.inputs.data() : spelled_out.data();
   const bool own = form.targets.empty();  // the bias is as it was
   std::vector<float> values(weights.values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -30,7 +32,7 @@ double mean_squared_error(const QuantizedWeights& weights, const ColumnForm& for
   rest.resize(weights.rows * n);
   Gemm shape = gemm_of(weights.rows, n, k, true, 1);
   shape.alpha = -1;
-  kernels.gemm(shape, values.data(), k, form.inputs.data(), k, rest.data(), n);
+  kernels.gemm(shape, values.data(), k, inputs, k, rest.data(), n);
   for (std::size_t i = 0; i < rest.size() && !own && !solution.bias.empty(); ++i) rest[i] -= solution.bias[i / n];
   return dot_double(rest.data(), rest.data(), rest.size()) / static_cast<double>(rest.size());
 }
@@ -102,9 +104,9 @@ Pixels FormAccumulator::pixels() const {
   if (geometry_.kind == LayerKind::product) return pixels;
   pixels.channels = static_cast<std::size_t>(geometry_.inputs);
   for (const auto& sample : samples_) pixels.count += sample.input.size() / pixels.channels;
-  const std::size_t elements = static_cast<std::size_t>(geometry_.fan_in()) / pixels.channels;
+  pixels.elements = static_cast<std::size_t>(geometry_.fan_in()) / pixels.channels;
   const bool are_few = pixels.count * pixels.count <= 2 * columns_ * columns_ && pixels.count <= kMostPixels;
-  if (elements < kLeastElements || !are_few) return {};
+  if (pixels.elements < kLeastElements || !are_few) return {};
   pixels.values.resize(pixels.count * pixels.channels);
   LayerGeometry of_numbers = geometry_;
   of_numbers.inputs = of_numbers.outputs = 1;
@@ -114,15 +116,15 @@ Pixels FormAccumulator::pixels() const {
     shape[1] = 1;
     const std::size_t batch = static_cast<std::size_t>(shape[0]), count = sample.input.size() / pixels.channels;
     const std::size_t positions = count / batch;
-    std::vector<float> numbers(count), behind(sample.columns.size() * elements);
+    std::vector<float> numbers(count), behind(sample.columns.size() * pixels.elements);
     std::iota(numbers.begin(), numbers.end(), static_cast<float>(first + 1));
     for (std::size_t i = 0; i < sample.input.size(); ++i) {
       const std::size_t plane = i / positions, image = plane / pixels.channels, channel = plane % pixels.channels;
       pixels.values[(first + image * positions + i % positions) * pixels.channels + channel] = sample.input[i];
     }
     std::vector<Patches::Place> places;
-    for (std::size_t c = 0; c < sample.columns.size(); ++c) places.push_back({behind.data() + c * elements, 1});
-    Patches(of_numbers, shape).gather(numbers.data(), {0, elements}, sample.columns, places);
+    for (std::size_t c = 0; c < sample.columns.size(); ++c) places.push_back({behind.data() + c * pixels.elements, 1});
+    Patches(of_numbers, shape).gather(numbers.data(), {0, pixels.elements}, sample.columns, places);
     for (const float number : behind) pixels.behind.push_back(static_cast<std::uint32_t>(number));
     first += count;
   }
@@ -136,7 +138,8 @@ AnyForm FormAccumulator::take() {
   form.pixels = pixels();
   const auto fan_in = static_cast<std::size_t>(geometry_.fan_in());
   const auto outputs = static_cast<std::size_t>(geometry_.outputs);
-  form.inputs.resize(columns_ * fan_in);
+  const bool spelled_out = form.pixels.count == 0;
+  form.inputs.resize(spelled_out ? columns_ * fan_in : 0);
   const bool aimed = !samples_.empty() && !samples_[0].target.empty();
   form.targets.resize(aimed ? outputs * columns_ : 0);
   std::size_t at = 0;
@@ -147,10 +150,10 @@ AnyForm FormAccumulator::take() {
     }
     std::vector<Patches::Place> inputs, targets;
     for (std::size_t i = 0; i < sample.columns.size(); ++i, ++at) {
-      inputs.push_back({form.inputs.data() + at * fan_in, 1});
+      if (spelled_out) inputs.push_back({form.inputs.data() + at * fan_in, 1});
       if (aimed) targets.push_back({form.targets.data() + at, columns_});
     }
-    patches.gather(sample.input.data(), {0, fan_in}, sample.columns, inputs);
+    if (spelled_out) patches.gather(sample.input.data(), {0, fan_in}, sample.columns, inputs);
     if (aimed) patches.gather_outputs(sample.target.data(), sample.columns, targets);
     sample = {};
   }

@@ -10,8 +10,8 @@
 
 #include "detent/config.h"
 #include "finetune/gram.h"
+#include "finetune/pixels.h"
 #include "finetune/problem.h"
-#include "finetune/reduced_columns.h"
 #include "finetune/solver.h"
 
 namespace detent::finetune {
@@ -20,7 +20,7 @@ namespace detent::finetune {
 /// the columns and matrices of N × N say the same as those of fan_in × fan_in.
 struct ColumnForm {
   std::size_t columns = 0;
-  std::vector<float> inputs;   // columns × fan_in: each column together
+  std::vector<float> inputs;   // columns × fan_in: each column together; empty where there are pixels
   std::vector<float> targets;  // outputs × columns; empty: what the float weights and the bias as it is give
   Pixels pixels;
 };

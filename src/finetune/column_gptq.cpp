@@ -41,21 +41,20 @@ struct Problem {
           const FinetuneConfig& config, const Kernels& kernels, std::size_t threads)
       : weights(given), n(form.columns), order(given.columns) {
     std::vector<float> aims = form.targets;
-    std::span<const float> columns = form.inputs;
+    ColumnsOf columns{n, fan_in(), form.inputs, form.pixels.count > 0 ? &form.pixels : nullptr};
     std::vector<float> centered;
     if (config.update_bias) {
-      centered = form.inputs;
+      centered = columns.pixels != nullptr ? spell_out(form.pixels) : form.inputs;
       center(centered, aims);
-      columns = centered;
+      columns = {n, fan_in(), centered};
     } else {
       for (std::size_t i = 0; i < aims.size() && !bias.empty(); ++i) aims[i] -= bias[i / n];
     }
     const std::vector<double> power = powers(columns);
     const double total = std::accumulate(power.begin(), power.end(), 0.0);
     damping = total > 0 ? config.damping * total / static_cast<double>(fan_in()) : 1;
-    const double may_lose = kMayLose * damping * static_cast<double>(fan_in());
-    ReducedColumns reduced = reduce_columns(columns, aims, n, fan_in(), config.update_bias ? Pixels{} : form.pixels,
-                                            may_lose, kernels, threads);
+    ReducedColumns reduced =
+        reduce_columns(columns, aims, kMayLose * damping * static_cast<double>(fan_in()), kernels, threads);
     n = reduced.count;
     damping += reduced.lost / static_cast<double>(fan_in());
     inputs = std::move(reduced.inputs);
@@ -76,17 +75,6 @@ struct Problem {
       target_mean.push_back(static_cast<float>(sum_double(row, n) / static_cast<double>(n)));
       for (std::size_t c = 0; c < n; ++c) row[c] -= target_mean[m];
     }
-  }
-
-  std::vector<double> powers(std::span<const float> columns) const {
-    std::vector<double> power(fan_in());
-    for (std::size_t c = 0; c < n; ++c) {
-      for (std::size_t j = 0; j < fan_in(); ++j) {
-        const double x = columns[c * fan_in() + j];
-        power[j] += x * x;
-      }
-    }
-    return power;
   }
 
   void sort(bool by_activation, const std::vector<double>& power) {

@@ -1,6 +1,7 @@
 #include "finetune/own_targets.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "base/parallel.h"
@@ -79,6 +80,7 @@ void retarget(ColumnForm& form, const QuantizedWeights& weights, bool best_bias,
     form.targets.clear();
     return;
   }
+  if (form.pixels.count > 0) form.inputs = spell_out(std::exchange(form.pixels, {}));
   for_row_pieces(weights.rows, threads, [&](RowRange range) {
     const auto [first, last] = range;
     std::vector<double> sums;

@@ -15,47 +15,27 @@ namespace {
 constexpr double kLeastPivot = 1e-7;   // of a factor's mean diagonal: what was picked is independent
 constexpr double kLeastSquare = 1e-6;  // of the largest column: what is left below is rounding
 
-constexpr std::size_t kRowsTogether = 256;  // of products
-
-/// The lower half of X Xᵀ for n rows of `size` values, into a matrix whose rows are `leading` apart.
-void multiply(const float* rows, std::size_t n, std::size_t size, float* out, std::size_t leading,
-              const Kernels& kernels, std::size_t threads) {
-  parallel_for((n + kRowsTogether - 1) / kRowsTogether, threads, [&](std::size_t piece) {
-    const std::size_t first = piece * kRowsTogether, last = std::min(first + kRowsTogether, n);
-    kernels.gemm(gemm_of(last - first, last, size, true), rows + first * size, size, rows, size, out + first * leading,
-                 leading);
-  });
-}
-
-void mirror(std::vector<float>& matrix, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t j = 0; j < i; ++j) matrix[j * n + i] = matrix[i * n + j];
-  }
-}
-
 /// X Xᵀ, of n × n.
-std::vector<float> products(std::span<const float> inputs, std::size_t n, std::size_t fan_in, const Pixels& pixels,
-                            const Kernels& kernels, std::size_t threads) {
-  std::vector<float> all(n * n);
-  if (pixels.count == 0) {
-    multiply(inputs.data(), n, fan_in, all.data(), n, kernels, threads);
-  } else {
-    const std::size_t size = pixels.count + 1, elements = fan_in / pixels.channels;
-    std::vector<float> each(size * size);  // row and column 0 are of the outside
-    multiply(pixels.values.data(), pixels.count, pixels.channels, each.data() + size + 1, size, kernels, threads);
-    mirror(each, size);
-    for_row_pieces(n, threads, [&](RowRange rows) {
-      for (std::size_t i = rows.first; i < rows.last; ++i) {
-        for (std::size_t k = 0; k < elements; ++k) {
-          const float* line = each.data() + pixels.behind[i * elements + k] * size;
-          const std::uint32_t* behind = pixels.behind.data() + k;
-          for (std::size_t j = 0; j <= i; ++j) all[i * n + j] += line[behind[j * elements]];
-        }
-      }
-    });
-  }
-  mirror(all, n);
+std::vector<float> products(const ColumnsOf& columns, const Kernels& kernels, std::size_t threads) {
+  if (columns.pixels != nullptr) return products(*columns.pixels, kernels, threads);
+  std::vector<float> all(columns.n * columns.n);
+  multiply_rows(columns.inputs.data(), columns.n, columns.fan_in, all.data(), columns.n, kernels, threads);
+  mirror(all, columns.n);
   return all;
+}
+
+/// Uᵀ X.
+std::vector<float> combine(const ColumnsOf& columns, const std::vector<float>& basis, std::size_t count,
+                           const Kernels& kernels, std::size_t threads) {
+  if (columns.pixels != nullptr) return combine(*columns.pixels, basis, count, kernels, threads);
+  std::vector<float> out(count * columns.fan_in);
+  for_row_pieces(count, threads, [&](RowRange r) {
+    Gemm shape = gemm_of(r.count(), columns.fan_in, columns.n, false);
+    shape.transpose_a = true;
+    kernels.gemm(shape, basis.data() + r.first, count, columns.inputs.data(), columns.fan_in,
+                 out.data() + r.first * columns.fan_in, columns.fan_in);
+  });
+  return out;
 }
 
 struct Picked {
@@ -104,31 +84,37 @@ std::vector<float> orthonormal(const Picked& picked, std::size_t n, const Kernel
   return basis;
 }
 
-double power(std::span<const float> values) { return dot_double(values.data(), values.data(), values.size()); }
-
 }  // namespace
 
-ReducedColumns reduce_columns(std::span<const float> inputs, std::span<const float> targets, std::size_t n,
-                              std::size_t fan_in, const Pixels& pixels, double may_lose, const Kernels& kernels,
-                              std::size_t threads) {
-  const Picked picked = pick(products(inputs, n, fan_in, pixels, kernels, threads), n, may_lose);
-  const std::size_t rows = targets.size() / std::max<std::size_t>(n, 1);
-  if (picked.count == 0) return {1, std::vector<float>(fan_in), std::vector<float>(rows), power(inputs)};
+std::vector<double> powers(const ColumnsOf& columns) {
+  if (columns.pixels != nullptr) return powers(*columns.pixels);
+  std::vector<double> power(columns.fan_in);
+  for (std::size_t c = 0; c < columns.n; ++c) {
+    for (std::size_t j = 0; j < columns.fan_in; ++j) {
+      const double x = columns.inputs[c * columns.fan_in + j];
+      power[j] += x * x;
+    }
+  }
+  return power;
+}
+
+ReducedColumns reduce_columns(const ColumnsOf& columns, std::span<const float> targets, double may_lose,
+                              const Kernels& kernels, std::size_t threads) {
+  const std::size_t n = columns.n, rows = targets.size() / std::max<std::size_t>(n, 1);
+  const std::vector<double> power = powers(columns);
+  const double total = std::accumulate(power.begin(), power.end(), 0.0);
+  const Picked picked = pick(products(columns, kernels, threads), n, may_lose);
+  if (picked.count == 0) return {1, std::vector<float>(columns.fan_in), std::vector<float>(rows), total};
   const std::size_t count = picked.count;
   const std::vector<float> basis = orthonormal(picked, n, kernels, threads);
 
-  ReducedColumns reduced{count, std::vector<float>(count * fan_in), std::vector<float>(rows * count), 0};
-  for_row_pieces(count, threads, [&](RowRange r) {
-    Gemm shape = gemm_of(r.count(), fan_in, n, false);
-    shape.transpose_a = true;
-    kernels.gemm(shape, basis.data() + r.first, count, inputs.data(), fan_in, reduced.inputs.data() + r.first * fan_in,
-                 fan_in);
-  });
+  ReducedColumns reduced{count, combine(columns, basis, count, kernels, threads), std::vector<float>(rows * count), 0};
   for_row_pieces(rows, threads, [&](RowRange r) {
     kernels.gemm(gemm_of(r.count(), count, n, false), targets.data() + r.first * n, n, basis.data(), count,
                  reduced.targets.data() + r.first * count, count);
   });
-  reduced.lost = std::max(power(inputs) - power(reduced.inputs), 0.0);
+  const double kept = dot_double(reduced.inputs.data(), reduced.inputs.data(), reduced.inputs.size());
+  reduced.lost = std::max(total - kept, 0.0);
   return reduced;
 }
 

@@ -7,6 +7,7 @@
 #include "finetune/mini_batches.h"
 #include "finetune/own_targets.h"
 #include "finetune/quadratic.h"
+#include "finetune/reduced_columns.h"
 #include "finetune/support.h"
 
 namespace detent::finetune {
@@ -142,11 +143,28 @@ TEST(ColumnForm, ReducesByPixelsAsByColumns) {
     auto& form = std::get<ColumnForm>(any);
     ASSERT_GT(form.pixels.count, 0U);
     const std::size_t k = layer.weights.columns;
-    const double power = dot_double(form.inputs.data(), form.inputs.data(), form.inputs.size());
-    const auto reduced = [&](const Pixels& pixels) {
-      return reduce_columns(form.inputs, {}, form.columns, k, pixels, 0.1 * power, kernels(), 1);
+    const std::vector<float> inputs = spell_out(form.pixels);
+    std::vector<float> expected;
+    for (const auto& input : layer.inputs) {
+      const Patches patches(layer.geometry, layer.shape);
+      for (std::size_t c = 0; c < patches.columns(); ++c) {
+        std::vector<float> column(k);
+        const std::size_t which[] = {c};
+        const Patches::Place place[] = {{column.data(), 1}};
+        patches.gather(input.data(), {0, k}, which, place);
+        expected.insert(expected.end(), column.begin(), column.end());
+      }
+    }
+    std::sort(expected.begin(), expected.end());  // columns are kept in another order
+    std::vector<float> sorted = inputs;
+    std::sort(sorted.begin(), sorted.end());
+    EXPECT_EQ(sorted, expected);
+    const double power = dot_double(inputs.data(), inputs.data(), inputs.size());
+    const auto reduced = [&](const ColumnsOf& columns) {
+      return reduce_columns(columns, {}, 0.1 * power, kernels(), 1);
     };
-    const ReducedColumns by_pixels = reduced(form.pixels), by_columns = reduced({});
+    const ReducedColumns by_pixels = reduced({form.columns, k, {}, &form.pixels});
+    const ReducedColumns by_columns = reduced({form.columns, k, inputs});
     EXPECT_LT(by_columns.count, form.columns);
     ASSERT_EQ(by_pixels.count, by_columns.count);
     for (std::size_t i = 0; i < by_columns.inputs.size(); ++i) {
