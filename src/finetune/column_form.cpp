@@ -110,24 +110,25 @@ Pixels FormAccumulator::pixels() const {
   pixels.values.resize(pixels.count * pixels.channels);
   LayerGeometry of_numbers = geometry_;
   of_numbers.inputs = of_numbers.outputs = 1;
-  std::size_t first = 0;
+  std::vector<float> behind(pixels.elements * columns_);
+  std::size_t first = 0, at = 0;
   for (const auto& sample : samples_) {
     Shape shape = sample.shape;
     shape[1] = 1;
     const std::size_t batch = static_cast<std::size_t>(shape[0]), count = sample.input.size() / pixels.channels;
     const std::size_t positions = count / batch;
-    std::vector<float> numbers(count), behind(sample.columns.size() * pixels.elements);
+    std::vector<float> numbers(count);
     std::iota(numbers.begin(), numbers.end(), static_cast<float>(first + 1));
     for (std::size_t i = 0; i < sample.input.size(); ++i) {
       const std::size_t plane = i / positions, image = plane / pixels.channels, channel = plane % pixels.channels;
       pixels.values[(first + image * positions + i % positions) * pixels.channels + channel] = sample.input[i];
     }
     std::vector<Patches::Place> places;
-    for (std::size_t c = 0; c < sample.columns.size(); ++c) places.push_back({behind.data() + c * pixels.elements, 1});
+    for (std::size_t c = 0; c < sample.columns.size(); ++c) places.push_back({behind.data() + at++, columns_});
     Patches(of_numbers, shape).gather(numbers.data(), {0, pixels.elements}, sample.columns, places);
-    for (const float number : behind) pixels.behind.push_back(static_cast<std::uint32_t>(number));
     first += count;
   }
+  for (const float number : behind) pixels.behind.push_back(static_cast<std::uint32_t>(number));
   return pixels;
 }
 

@@ -3,12 +3,18 @@
 #include <algorithm>
 
 #include "base/parallel.h"
+#include "base/vector_clones.h"
 #include "finetune/quadratic.h"
 
 namespace detent::finetune {
 namespace {
 
 constexpr std::size_t kRowsTogether = 256;  // of products
+
+DETENT_VECTOR_CLONES
+void add_picked(float* to, const float* from, const std::uint32_t* which, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) to[i] += from[which[i]];
+}
 
 }  // namespace
 
@@ -30,7 +36,7 @@ void mirror(std::vector<float>& matrix, std::size_t n) {
 std::vector<float> Pixels::seen_by(std::size_t element) const {
   std::vector<float> seen(columns() * channels);
   for (std::size_t c = 0; c < columns(); ++c) {
-    const std::uint32_t pixel = behind[c * elements + element];
+    const std::uint32_t pixel = behind[element * columns() + c];
     if (pixel != 0) std::copy_n(values.data() + (pixel - 1) * channels, channels, seen.data() + c * channels);
   }
   return seen;
@@ -70,9 +76,8 @@ std::vector<float> products(const Pixels& pixels, const Kernels& kernels, std::s
   for_row_pieces(n, threads, [&](RowRange rows) {
     for (std::size_t i = rows.first; i < rows.last; ++i) {
       for (std::size_t k = 0; k < pixels.elements; ++k) {
-        const float* line = each.data() + pixels.behind[i * pixels.elements + k] * size;
-        const std::uint32_t* behind = pixels.behind.data() + k;
-        for (std::size_t j = 0; j <= i; ++j) all[i * n + j] += line[behind[j * pixels.elements]];
+        const std::uint32_t* behind = pixels.behind.data() + k * n;
+        add_picked(all.data() + i * n, each.data() + behind[i] * size, behind, i + 1);
       }
     }
   });

@@ -14,7 +14,7 @@ struct Pixels {
   std::size_t channels = 0;
   std::size_t elements = 0;           // of the kernel
   std::vector<float> values;          // count × channels
-  std::vector<std::uint32_t> behind;  // columns × elements: which pixel, from 1; 0: outside of the input
+  std::vector<std::uint32_t> behind;  // elements × columns: which pixel, from 1; 0: outside of the input
 
   std::size_t columns() const noexcept { return elements == 0 ? 0 : behind.size() / elements; }
   /// What an element of the kernel sees, columns × channels.
