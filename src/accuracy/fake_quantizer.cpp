@@ -132,9 +132,9 @@ void FakeQuantizer::receive(std::size_t tap, const exec::TensorView& tensor, con
     return;
   }
   const std::size_t pieces = (values.size() + kPiece - 1) / kPiece;
-  parallel(pieces, [&](std::size_t i) {
+  parallel(pieces, [&, &p = params](std::size_t i) {
     const std::size_t at = i * kPiece;
-    fake_quantize(values.subspan(at, std::min(kPiece, values.size() - at)), {}, params);
+    fake_quantize(values.subspan(at, std::min(kPiece, values.size() - at)), {}, p);
   });
 }
 

@@ -36,6 +36,7 @@ void add_points(const onnx::Model& model, const graph::Index& index, const graph
 
 std::vector<int> TrialModel::map_cuts(const std::vector<int>& cuts) const {
   std::vector<int> mapped;
+  mapped.reserve(cuts.size());
   for (const int cut : cuts) mapped.push_back(position.at(static_cast<std::size_t>(cut)));
   return mapped;
 }

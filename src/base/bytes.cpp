@@ -60,7 +60,7 @@ std::string scaled(std::uint64_t amount, double step, const std::array<const cha
 std::string format_size(std::uint64_t bytes) { return scaled<5>(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB"}); }
 
 std::pair<std::string, std::string> format_sizes(std::uint64_t a, std::uint64_t b) {
-  const std::pair<std::string, std::string> texts{format_size(a), format_size(b)};
+  std::pair<std::string, std::string> texts{format_size(a), format_size(b)};
   if (a == b || texts.first != texts.second) return texts;
   return {fmt::format("{} B", a), fmt::format("{} B", b)};
 }

@@ -65,9 +65,8 @@ std::uint64_t MappedFile::offset_of(std::span<const std::byte> part) const noexc
 void MappedFile::release(std::span<const std::byte> part) const noexcept {
   if (part.empty()) return;
   static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(part.data()) / page * page;
-  const auto end = (reinterpret_cast<std::uintptr_t>(part.data()) + part.size() + page - 1) / page * page;
-  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  const std::uintptr_t before = reinterpret_cast<std::uintptr_t>(part.data()) % page;  // of it, on its first page
+  ::madvise(const_cast<std::byte*>(part.data()) - before, part.size() + before, MADV_DONTNEED);
 }
 
 void write_all(int fd, std::span<const std::byte> data, const fs::path& path) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -42,7 +43,8 @@ void add_fine(std::uint64_t* row, std::size_t bins, const std::uint32_t* counts)
 void add(Histogram::Counts& row, const Histogram::Counts& counts) {
   const std::size_t group = counts.size() / row.size();
   for (std::size_t b = 0; b < row.size(); ++b) {
-    row[b] = std::accumulate(counts.begin() + b * group, counts.begin() + (b + 1) * group, row[b]);
+    const auto part = std::span(counts).subspan(b * group, group);
+    row[b] = std::accumulate(part.begin(), part.end(), row[b]);
   }
 }
 

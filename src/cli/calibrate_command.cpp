@@ -77,7 +77,7 @@ void run(const Arguments& args, std::stop_token stop) {
 
 }  // namespace
 
-void add_calibrate(CLI::App& app, std::stop_token stop, const std::vector<std::string>& words) {
+void add_calibrate(CLI::App& app, const std::stop_token& stop, const std::vector<std::string>& words) {
   auto* command = app.add_subcommand(
       "calibrate", "Write the statistics of a model's activations, for detent quantize --statistics with any method");
   auto args = std::make_shared<Arguments>();

@@ -14,10 +14,10 @@ inline std::string not_negative(const std::string& text) {
 }
 
 /// `words` is the command line, for the report.
-void add_quantize(CLI::App& app, std::stop_token stop, const std::vector<std::string>& words);
-void add_calibrate(CLI::App& app, std::stop_token stop, const std::vector<std::string>& words);
+void add_quantize(CLI::App& app, const std::stop_token& stop, const std::vector<std::string>& words);
+void add_calibrate(CLI::App& app, const std::stop_token& stop, const std::vector<std::string>& words);
 void add_plan(CLI::App& app);
 void add_inspect(CLI::App& app);
-void add_compare(CLI::App& app, std::stop_token stop);
+void add_compare(CLI::App& app, const std::stop_token& stop);
 
 }  // namespace detent::cli

@@ -45,7 +45,7 @@ void print_table(const std::vector<Fidelity>& all, std::size_t limit, const char
 
 }  // namespace
 
-void add_compare(CLI::App& app, std::stop_token stop) {
+void add_compare(CLI::App& app, const std::stop_token& stop) {
   auto* command = app.add_subcommand(
       "compare", "SQNR and cosine of a quantized model against its float original, per output and per layer");
   auto args = std::make_shared<Arguments>();

@@ -53,7 +53,7 @@ std::vector<std::string> options_in(const std::string& path, const std::vector<s
     if (is_given(words, option) || entry.second.IsNull()) continue;
     const std::string text = text_of(path, key, entry.second);
     if (text == "false" || text.empty()) continue;
-    options.push_back(text == "true" ? option : option + "=" + text);
+    options.push_back(text == "true" ? option : fmt::format("{}={}", option, text));
   }
   return options;
 }

@@ -22,16 +22,18 @@ struct Arguments {
 
 // "name:1x3x224x224"; the name itself may hold colons, as TensorFlow's do.
 std::pair<std::string, std::vector<std::int64_t>> parse_shape(const std::string& text) {
-  const Error wrong(ErrorKind::usage, fmt::format("'{}' is not a shape", text), "write it like NAME:1x3x224x224");
+  const auto wrong = [&] {
+    return Error(ErrorKind::usage, fmt::format("'{}' is not a shape", text), "write it like NAME:1x3x224x224");
+  };
   const auto colon = text.rfind(':');
-  if (colon == std::string::npos || colon == 0) throw wrong;
+  if (colon == std::string::npos || colon == 0) throw wrong();
   std::vector<std::int64_t> dims;
   const char* at = text.data() + colon + 1;
   const char* end = text.data() + text.size();
   while (at != end) {
     std::int64_t value = 0;
     const auto [next, status] = std::from_chars(at, end, value);
-    if (status != std::errc() || value < 0 || (next != end && *next != 'x')) throw wrong;
+    if (status != std::errc() || value < 0 || (next != end && *next != 'x')) throw wrong();
     dims.push_back(value);
     at = next == end ? end : next + 1;
   }

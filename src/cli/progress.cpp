@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
 #include "base/bytes.h"
@@ -22,7 +23,7 @@ double seconds(ProgressLine::Clock::duration time) { return std::chrono::duratio
 
 /// "8 s", "3:07", "1:02:45".
 std::string time_text(double time) {
-  const auto whole = static_cast<std::uint64_t>(std::clamp(time, 0.0, 1e9) + 0.5);
+  const auto whole = static_cast<std::uint64_t>(std::llround(std::clamp(time, 0.0, 1e9)));
   if (whole < 100) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);

@@ -180,7 +180,7 @@ void run(const Arguments& args, std::stop_token stop) {
 
 }  // namespace
 
-void add_quantize(CLI::App& app, std::stop_token stop, const std::vector<std::string>& words) {
+void add_quantize(CLI::App& app, const std::stop_token& stop, const std::vector<std::string>& words) {
   auto* command =
       app.add_subcommand("quantize", "Write a quantized model: float model and calibration samples in, Q/DQ model out");
   auto args = std::make_shared<Arguments>();

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <memory>
+#include <mutex>
 #include <new>
 
 #include "base/error.h"
@@ -23,6 +25,18 @@ const OrtMemoryInfo* cache_info(const OrtAllocator* self) {
   return static_cast<const Runtime::Impl::Allocator*>(self)->info;
 }
 
+/// The library has one environment for the whole process, and that one allocator: a second one would take the place of
+/// the first, in the midst of its sessions. So runs side by side share what the first of them made.
+struct Shared {
+  std::mutex mutex;
+  std::weak_ptr<Runtime::Impl> alive;
+  const Runtime::Impl* registered = nullptr;
+};
+Shared& shared() {
+  static Shared shared;
+  return shared;
+}
+
 }  // namespace
 
 Runtime::Impl::Impl(std::string runtime_version, std::string runtime_library)
@@ -38,9 +52,16 @@ Runtime::Impl::Impl(std::string runtime_version, std::string runtime_library)
   allocator.cache = &cache;
   allocator.info = Ort::MemoryInfo("Cpu", OrtDeviceAllocator, 0, OrtMemTypeDefault);
   Ort::ThrowOnError(Ort::GetApi().RegisterAllocator(env, &allocator));
+  shared().registered = this;
 }
 
-Runtime::Impl::~Impl() { const Ort::Status ignored(Ort::GetApi().UnregisterAllocator(env, allocator.info)); }
+// Between the last use of this one and here a new one may have taken its place.
+Runtime::Impl::~Impl() {
+  const std::lock_guard lock(shared().mutex);
+  if (shared().registered != this) return;
+  shared().registered = nullptr;
+  const Ort::Status ignored(Ort::GetApi().UnregisterAllocator(env, allocator.info));
+}
 
 Runtime::Runtime(const std::optional<std::filesystem::path>& library) {
   const auto loaded = shim::load_onnxruntime(library);
@@ -54,7 +75,11 @@ Runtime::Runtime(const std::optional<std::filesystem::path>& library) {
                        "install a newer one (pip install --upgrade onnxruntime)");
   }
   Ort::InitApi(api);
+  const std::lock_guard lock(shared().mutex);
+  impl_ = shared().alive.lock();
+  if (impl_) return;
   impl_ = std::make_shared<Impl>(version, loaded.name());
+  shared().alive = impl_;
 }
 
 const std::string& Runtime::version() const { return impl_->version; }

@@ -35,8 +35,8 @@ inline Gemm gemm_of(std::size_t m, std::size_t n, std::size_t k, bool transpose_
 class Kernels {
  public:
   virtual ~Kernels() = default;
-  virtual void gemm(const Gemm& shape, const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float* c,
-                    std::int64_t ldc) const = 0;
+  virtual void gemm(const Gemm& shape, const float* a, std::size_t lda, const float* b, std::size_t ldb, float* c,
+                    std::size_t ldc) const = 0;
 };
 
 /// The CPU's kernels. Their plugin is `plugin` if given, else $DETENT_CPU_PLUGIN, else libdetent_cpu.so beside the
@@ -47,6 +47,6 @@ const Kernels& cpu_kernels(const std::optional<std::filesystem::path>& plugin = 
 using KernelsEntry = const Kernels*(int version);
 inline constexpr const char* kKernelsEntryName = "detent_kernels";
 /// Raised when anything above changes. Plugin and binary come from the same compiler.
-inline constexpr int kKernelsVersion = 2;
+inline constexpr int kKernelsVersion = 3;
 
 }  // namespace detent::finetune

@@ -204,8 +204,7 @@ bool ShiftedSums::multiply(const Region& region, const Shift& shift, std::vector
     }
     Gemm shape = gemm_of(channels_, channels_, count, false, done > 0 ? 1.0F : 0.0F);
     shape.transpose_a = true;
-    const auto leading = static_cast<std::int64_t>(channels_);
-    kernels_.gemm(shape, left.data(), leading, right.data(), leading, product.data(), leading);
+    kernels_.gemm(shape, left.data(), channels_, right.data(), channels_, product.data(), channels_);
     done += count;
   }
   return total > 0;

@@ -15,12 +15,13 @@ void stay_on_this_thread() noexcept { omp_set_num_threads(1); }
 
 class DnnlKernels final : public Kernels {
  public:
-  void gemm(const Gemm& shape, const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float* c,
-            std::int64_t ldc) const override {
+  void gemm(const Gemm& shape, const float* a, std::size_t lda, const float* b, std::size_t ldb, float* c,
+            std::size_t ldc) const override {
     if (shape.m == 0 || shape.n == 0) return;
     stay_on_this_thread();
+    const auto dim = [](std::size_t leading) { return static_cast<dnnl_dim_t>(leading); };
     const auto status = dnnl_sgemm(shape.transpose_a ? 'T' : 'N', shape.transpose_b ? 'T' : 'N', shape.m, shape.n,
-                                   shape.k, shape.alpha, a, lda, b, ldb, shape.beta, c, ldc);
+                                   shape.k, shape.alpha, a, dim(lda), b, dim(ldb), shape.beta, c, dim(ldc));
     if (status != dnnl_success)
       throw device_error(fmt::format("oneDNN failed to multiply matrices: status {}", static_cast<int>(status)));
   }
