@@ -9,14 +9,9 @@ namespace {
 
 using finetune::LayerGeometry;
 using finetune::LayerKind;
+using finetune::product_of;
 using finetune::RowRange;
 using finetune::Shape;
-
-std::size_t product_of(std::span<const std::int64_t> values) {
-  std::size_t product = 1;
-  for (const std::int64_t v : values) product *= static_cast<std::size_t>(v);
-  return product;
-}
 
 class ConvolutionPass final : public LayerPass {
  public:
@@ -36,7 +31,8 @@ class ConvolutionPass final : public LayerPass {
     const auto samples = static_cast<std::size_t>(shape[0]);
     const std::size_t in = product_of({shape.data() + 2, shape.size() - 2});
     const std::size_t out = product_of({output.data() + 2, output.size() - 2});
-    const auto channels = static_cast<std::size_t>(whole_.inputs), used = static_cast<std::size_t>(part_.geometry.inputs);
+    const auto channels = static_cast<std::size_t>(whole_.inputs),
+               used = static_cast<std::size_t>(part_.geometry.inputs);
     const auto outputs = static_cast<std::size_t>(whole_.outputs);
     const bool last = layout_ == DeviceLayout::nhwc;
     reserve(y_, samples * rows_.count() * out);
@@ -49,17 +45,8 @@ class ConvolutionPass final : public LayerPass {
     } else {
       input_ = input + part_.first_channel * in;
     }
-    place_ = {y_.data(),
-              target + rows_.first * out,
-              samples,
-              rows_.count(),
-              out,
-              rows_.count() * out,
-              last ? 1 : out,
-              last ? rows_.count() : 1,
-              outputs * out,
-              out,
-              1};
+    place_ = {y_.data(),      target + rows_.first * out, samples,       rows_.count(), out, rows_.count() * out,
+              last ? 1 : out, last ? rows_.count() : 1,   outputs * out, out,           1};
     convolution_ = &convolution_for(shape);
   }
 
@@ -99,9 +86,9 @@ class ConvolutionPass final : public LayerPass {
       if (convolutions_.size() == kShapes) convolutions_.clear();
       Shape own = shape;
       own[1] = part_.geometry.inputs;
-      found = convolutions_
-                  .emplace(shape, Convolution(device_, part_.geometry, own, whole_.inputs, layout_, precision_))
-                  .first;
+      found =
+          convolutions_.emplace(shape, Convolution(device_, part_.geometry, own, whole_.inputs, layout_, precision_))
+              .first;
     }
     return found->second;
   }

@@ -25,7 +25,8 @@ class Runtime {
   /// Loads the library (see shim::load_onnxruntime). Throws device when it is missing or too old.
   explicit Runtime(const std::optional<std::filesystem::path>& library = {});
   const std::string& version() const;
-  /// Largest sum of activations and working memory that lean sessions have had in use at one time.
+  /// Largest sum of activations and working memory that lean sessions have had in use at one time; of all runs of the
+  /// process that go on side by side.
   std::uint64_t peak_activation_bytes() const;
 
   struct Impl;

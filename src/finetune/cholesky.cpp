@@ -84,7 +84,7 @@ void Cholesky::apply_inverse(std::size_t first, std::size_t last, bool transpose
       std::copy_n(values + r * n_, last - first, before.data() + r * (last - first));
     }
     shape.m = static_cast<std::int64_t>(count);
-    kernels_.gemm(shape, before.data(), shape.k, inverse_.data() + first * kBlock, kBlock, values, n_);
+    kernels_.gemm(shape, before.data(), last - first, inverse_.data() + first * kBlock, kBlock, values, n_);
   }
 }
 

@@ -54,7 +54,7 @@ struct Problem {
     const double total = std::accumulate(power.begin(), power.end(), 0.0);
     damping = total > 0 ? config.damping * total / static_cast<double>(fan_in()) : 1;
     ReducedColumns reduced =
-        reduce_columns(columns, aims, kMayLose * damping * static_cast<double>(fan_in()), kernels, threads);
+        reduce_columns(columns, aims, total, kMayLose * damping * static_cast<double>(fan_in()), kernels, threads);
     n = reduced.count;
     damping += reduced.lost / static_cast<double>(fan_in());
     inputs = std::move(reduced.inputs);

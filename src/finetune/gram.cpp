@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "finetune/lanes.h"
+#include "finetune/symmetric.h"
 
 namespace detent::finetune {
 namespace {
@@ -82,9 +83,7 @@ void GramAccumulator::plan_items() {
 
 Patches GramAccumulator::checked(const Shape& input_shape, std::size_t inputs, std::size_t targets) const {
   Patches patches(geometry_, input_shape);
-  std::size_t values = 1;
-  for (const std::int64_t d : input_shape) values *= static_cast<std::size_t>(d);
-  if (inputs != values || (targets != 0 && targets != patches.columns() * patches.outputs())) {
+  if (inputs != product_of(input_shape) || (targets != 0 && targets != patches.columns() * patches.outputs())) {
     throw internal_error("a sample does not fit the layer's geometry");
   }
   return patches;
@@ -135,16 +134,12 @@ void GramAccumulator::fill(const Patches& patches, const float* input, const flo
 
 void GramAccumulator::fill(const Patches& patches, const float* input, const float* target,
                            std::span<const std::size_t> columns) {
-  std::vector<Patches::Place> inputs, targets;
-  for (std::size_t i = 0; i < columns.size(); ++i) {
-    inputs.push_back({inputs_.at(0, used_ + i), inputs_.column_major ? 1 : inputs_.capacity});
-    targets.push_back({targets_.at(0, used_ + i), targets_.column_major ? 1 : targets_.capacity});
-  }
+  const auto inputs = Patches::places(inputs_, used_, columns.size());
   parallel_for((inputs_.rows + kRowsToDraw - 1) / kRowsToDraw, threads_, [&](std::size_t piece) {
     const std::size_t first = piece * kRowsToDraw;
     patches.gather(input, {first, std::min(first + kRowsToDraw, inputs_.rows)}, columns, inputs);
   });
-  if (aimed_) patches.gather_outputs(target, columns, targets);
+  if (aimed_) patches.gather_outputs(target, columns, Patches::places(targets_, used_, columns.size()));
 }
 
 void GramAccumulator::flush() {
@@ -219,25 +214,10 @@ void GramAccumulator::sum_targets(Patches::Range rows) {
   }
 }
 
-void GramAccumulator::mirror() {
-  constexpr std::size_t kBlock = 64;
-  const std::size_t blocks = (fan_in_ + kBlock - 1) / kBlock;
-  parallel_for(form_.groups * blocks, fan_in_ > 256 ? threads_ : 1, [&](std::size_t item) {
-    float* gram = form_.gram.data() + item / blocks * fan_in_ * fan_in_;
-    const std::size_t first = item % blocks * kBlock;
-    const std::size_t last = std::min(first + kBlock, fan_in_);
-    for (std::size_t j = 0; j < last; j += kBlock) {
-      for (std::size_t r = first; r < last; ++r) {
-        for (std::size_t c = j; c < std::min(j + kBlock, r); ++c) gram[c * fan_in_ + r] = gram[r * fan_in_ + c];
-      }
-    }
-  });
-}
-
 GramForm GramAccumulator::take() {
   flush();
   if (shifted_) shifted_->add_to(form_);
-  mirror();
+  for (std::size_t g = 0; g < form_.groups; ++g) mirror(form_.gram.data() + g * fan_in_ * fan_in_, fan_in_, threads_);
   return std::exchange(form_, {});
 }
 

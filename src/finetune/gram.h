@@ -59,7 +59,6 @@ class GramAccumulator final : public GramSums {
   void run_small_group(std::size_t group);
   void sum_inputs(Patches::Range rows);
   void sum_targets(Patches::Range rows);
-  void mirror();
 
   LayerGeometry geometry_;
   const Kernels& kernels_;

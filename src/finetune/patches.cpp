@@ -10,12 +10,6 @@ namespace {
 
 constexpr std::size_t kTileBytes = std::size_t{8} << 20;
 
-std::size_t product_of(std::span<const std::int64_t> values) {
-  std::size_t product = 1;
-  for (const std::int64_t v : values) product *= static_cast<std::size_t>(v);
-  return product;
-}
-
 /// Calls fn(index in the model's tensor, index in the matrix) for each weight.
 template <class Fn>
 void for_each_weight(const LayerGeometry& g, WeightLayout layout, const Fn& fn) {
@@ -34,6 +28,12 @@ void for_each_weight(const LayerGeometry& g, WeightLayout layout, const Fn& fn) 
 }
 
 }  // namespace
+
+std::size_t product_of(std::span<const std::int64_t> extents) {
+  std::size_t product = 1;
+  for (const std::int64_t e : extents) product *= static_cast<std::size_t>(e);
+  return product;
+}
 
 std::vector<float> to_matrix(const LayerGeometry& geometry, WeightLayout layout, std::span<const float> weights) {
   std::vector<float> matrix(static_cast<std::size_t>(geometry.outputs * geometry.fan_in()));
@@ -134,6 +134,14 @@ void Patches::gather_row(const float* input, std::size_t row, Range columns, flo
     to += count;
     at += count;
   }
+}
+
+std::vector<Patches::Place> Patches::places(Tile& tile, std::size_t first, std::size_t count) {
+  std::vector<Place> places;
+  for (std::size_t c = first; c < first + count; ++c) {
+    places.push_back({tile.at(0, c), tile.column_major ? 1 : tile.capacity});
+  }
+  return places;
 }
 
 void Patches::gather(const float* input, Range rows, Range columns, Tile& tile, std::size_t at) const {

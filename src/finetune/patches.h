@@ -12,6 +12,9 @@ namespace detent::finetune {
 
 using Shape = std::vector<std::int64_t>;
 
+/// Of all extents.
+std::size_t product_of(std::span<const std::int64_t> extents);
+
 /// How the model stores the weights of a layer.
 enum class WeightLayout {
   outputs_first,  // Conv [M, C/groups, kernel…], Gemm with transB [M, K]
@@ -66,6 +69,8 @@ class Patches {
     float* to = nullptr;
     std::size_t step = 1;
   };
+  /// Those of a tile's columns from `first` on.
+  static std::vector<Place> places(Tile& tile, std::size_t first, std::size_t count);
   /// Copies rows of the columns with these numbers each to its place. And the layer's outputs there, all of them.
   void gather(const float* input, Range rows, std::span<const std::size_t> columns,
               std::span<const Place> places) const;

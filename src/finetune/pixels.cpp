@@ -2,14 +2,12 @@
 
 #include <algorithm>
 
-#include "base/parallel.h"
 #include "base/vector_clones.h"
 #include "finetune/quadratic.h"
+#include "finetune/symmetric.h"
 
 namespace detent::finetune {
 namespace {
-
-constexpr std::size_t kRowsTogether = 256;  // of products
 
 DETENT_VECTOR_CLONES
 void add_picked(float* to, const float* from, const std::uint32_t* which, std::size_t count) {
@@ -17,21 +15,6 @@ void add_picked(float* to, const float* from, const std::uint32_t* which, std::s
 }
 
 }  // namespace
-
-void multiply_rows(const float* rows, std::size_t n, std::size_t size, float* out, std::size_t leading,
-                   const Kernels& kernels, std::size_t threads) {
-  parallel_for((n + kRowsTogether - 1) / kRowsTogether, threads, [&](std::size_t piece) {
-    const std::size_t first = piece * kRowsTogether, last = std::min(first + kRowsTogether, n);
-    kernels.gemm(gemm_of(last - first, last, size, true), rows + first * size, size, rows, size, out + first * leading,
-                 leading);
-  });
-}
-
-void mirror(std::vector<float>& matrix, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t j = 0; j < i; ++j) matrix[j * n + i] = matrix[i * n + j];
-  }
-}
 
 std::vector<float> Pixels::seen_by(std::size_t element) const {
   std::vector<float> seen(columns() * channels);
@@ -72,7 +55,7 @@ std::vector<float> products(const Pixels& pixels, const Kernels& kernels, std::s
   const std::size_t size = pixels.count + 1, n = pixels.columns();
   std::vector<float> each(size * size), all(n * n);  // row and column 0 are of the outside
   multiply_rows(pixels.values.data(), pixels.count, pixels.channels, each.data() + size + 1, size, kernels, threads);
-  mirror(each, size);
+  mirror(each.data(), size, threads);
   for_row_pieces(n, threads, [&](RowRange rows) {
     for (std::size_t i = rows.first; i < rows.last; ++i) {
       for (std::size_t k = 0; k < pixels.elements; ++k) {
@@ -81,7 +64,7 @@ std::vector<float> products(const Pixels& pixels, const Kernels& kernels, std::s
       }
     }
   });
-  mirror(all, n);
+  mirror(all.data(), n, threads);
   return all;
 }
 

@@ -31,10 +31,4 @@ std::vector<float> products(const Pixels& pixels, const Kernels& kernels, std::s
 std::vector<float> combine(const Pixels& pixels, const std::vector<float>& basis, std::size_t count,
                            const Kernels& kernels, std::size_t threads);
 
-/// The lower half of A Aᵀ for n rows of `size` values, into a matrix whose rows are `leading` apart.
-void multiply_rows(const float* rows, std::size_t n, std::size_t size, float* out, std::size_t leading,
-                   const Kernels& kernels, std::size_t threads);
-/// Makes the upper half what the lower is.
-void mirror(std::vector<float>& matrix, std::size_t n);
-
 }  // namespace detent::finetune

@@ -55,8 +55,8 @@ class Outputs {
         patches.gather_outputs(sample.target.data(), {0, patches.outputs()}, {at, at + count}, tiles_[1], 0);
       } else {
         const auto columns = std::span<const std::size_t>(drawn).subspan(at, count);
-        patches.gather(sample.input.data(), {0, patches.rows()}, columns, places(tiles_[0], count));
-        patches.gather_outputs(sample.target.data(), columns, places(tiles_[1], count));
+        patches.gather(sample.input.data(), {0, patches.rows()}, columns, Patches::places(tiles_[0], 0, count));
+        patches.gather_outputs(sample.target.data(), columns, Patches::places(tiles_[1], 0, count));
       }
       parallel_for(ranges_.size(), threads,
                    [&](std::size_t item) { multiply(item, tiles_[0], tiles_[1], count, use); });
@@ -68,12 +68,6 @@ class Outputs {
   void make_tiles(const Patches& patches, std::size_t capacity) {
     const bool by_column = geometry_.kind == LayerKind::product;
     tiles_ = {{patches.rows(), capacity, by_column}, {patches.outputs(), capacity, by_column}};
-  }
-
-  static std::vector<Patches::Place> places(Tile& tile, std::size_t columns) {
-    std::vector<Patches::Place> places;
-    for (std::size_t c = 0; c < columns; ++c) places.push_back({tile.at(0, c), tile.column_major ? 1 : tile.capacity});
-    return places;
   }
 
   void multiply(std::size_t item, const Tile& inputs, const Tile& targets, std::size_t columns, const Use& use) const {

@@ -8,6 +8,7 @@
 #include "finetune/cholesky.h"
 #include "finetune/lanes.h"
 #include "finetune/quadratic.h"
+#include "finetune/symmetric.h"
 
 namespace detent::finetune {
 namespace {
@@ -20,7 +21,7 @@ std::vector<float> products(const ColumnsOf& columns, const Kernels& kernels, st
   if (columns.pixels != nullptr) return products(*columns.pixels, kernels, threads);
   std::vector<float> all(columns.n * columns.n);
   multiply_rows(columns.inputs.data(), columns.n, columns.fan_in, all.data(), columns.n, kernels, threads);
-  mirror(all, columns.n);
+  mirror(all.data(), columns.n, threads);
   return all;
 }
 
@@ -98,11 +99,9 @@ std::vector<double> powers(const ColumnsOf& columns) {
   return power;
 }
 
-ReducedColumns reduce_columns(const ColumnsOf& columns, std::span<const float> targets, double may_lose,
+ReducedColumns reduce_columns(const ColumnsOf& columns, std::span<const float> targets, double total, double may_lose,
                               const Kernels& kernels, std::size_t threads) {
   const std::size_t n = columns.n, rows = targets.size() / std::max<std::size_t>(n, 1);
-  const std::vector<double> power = powers(columns);
-  const double total = std::accumulate(power.begin(), power.end(), 0.0);
   const Picked picked = pick(products(columns, kernels, threads), n, may_lose);
   if (picked.count == 0) return {1, std::vector<float>(columns.fan_in), std::vector<float>(rows), total};
   const std::size_t count = picked.count;

@@ -34,8 +34,9 @@ struct ReducedColumns {
 /// U spans the products of all columns with some of them, which are picked one after the other: each time the column
 /// that those before it explain least, until what they leave of the squared inputs is at most `may_lose` (pivoted
 /// Cholesky of X Xᵀ: Harbrecht, Peters and Schneider 2012, "On the low-rank approximation by the pivoted Cholesky
-/// decomposition"). `targets` is rows × n or empty. The result is the same for any number of threads.
-ReducedColumns reduce_columns(const ColumnsOf& columns, std::span<const float> targets, double may_lose,
+/// decomposition"). `targets` is rows × n or empty, `total` the sum of all powers(). The result is the same for any
+/// number of threads.
+ReducedColumns reduce_columns(const ColumnsOf& columns, std::span<const float> targets, double total, double may_lose,
                               const Kernels& kernels, std::size_t threads);
 
 }  // namespace detent::finetune

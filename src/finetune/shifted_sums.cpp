@@ -14,12 +14,6 @@ constexpr std::size_t kHeldBytes = std::size_t{8} << 20;
 constexpr std::size_t kRowsTogether = 512;  // of one product
 constexpr std::size_t kSquare = 16;         // channels on a side, so that reads and writes stay in the cache
 
-std::size_t volume(const Shape& extents) {
-  std::size_t all = 1;
-  for (const auto e : extents) all *= static_cast<std::size_t>(e);
-  return all;
-}
-
 /// Each axis has 2 k - 1 shifts, and one of two opposite ones is enough.
 std::size_t shift_count(const Shape& kernel) {
   std::size_t all = 1;
@@ -30,21 +24,21 @@ std::size_t shift_count(const Shape& kernel) {
 }  // namespace
 
 bool ShiftedSums::pay(const LayerGeometry& g) {
-  const std::size_t elements = volume(g.kernel);
+  const std::size_t elements = product_of(g.kernel);
   return g.kind == LayerKind::convolution && g.groups == 1 && g.inputs >= kLeastChannels && g.kernel.size() <= kAxes &&
          std::all_of(g.strides.begin(), g.strides.end(), [](auto s) { return s == 1; }) &&
          elements * elements > 6 * shift_count(g.kernel);
 }
 
 std::uint64_t ShiftedSums::bytes(const LayerGeometry& geometry, std::size_t threads) {
-  const std::size_t channels = static_cast<std::size_t>(geometry.inputs), elements = volume(geometry.kernel);
+  const std::size_t channels = static_cast<std::size_t>(geometry.inputs), elements = product_of(geometry.kernel);
   const std::size_t products = elements * (elements + 1) / 2 + threads;
   return 2 * kHeldBytes + sizeof(float) * channels * (products * channels + threads * 2 * kRowsTogether);
 }
 
 ShiftedSums::ShiftedSums(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads)
     : channels_(static_cast<std::size_t>(geometry.inputs)),
-      kernel_size_(volume(geometry.kernel)),
+      kernel_size_(product_of(geometry.kernel)),
       geometry_(geometry),
       kernels_(kernels),
       threads_(threads),

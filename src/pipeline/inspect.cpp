@@ -13,7 +13,6 @@
 #include "graph/rewrite.h"
 #include "graph/work.h"
 #include "onnx/model.h"
-#include "pipeline/collect.h"
 #include "tuning/cost.h"
 
 namespace detent {

@@ -15,7 +15,6 @@
 #include "onnx/model.h"
 #include "pipeline/automatic_gptq.h"
 #include "pipeline/calibration_device.h"
-#include "pipeline/collect.h"
 #include "pipeline/prepare.h"
 #include "pipeline/quantize_options.h"
 #include "pipeline/sweep_setup.h"

@@ -385,9 +385,9 @@ class Run {
   void finetune(FinetuneConfig config, bool asked_for) {
     if (!options_.device.is_cpu() && !report_.device)
       report_.device = pipeline::RunReport::Device{options_.device, {}, {}};
-    if (config.only_heaviest_layer) config.nodes = {heaviest_layer()};
     trim_heap();  // of what measuring and calibration have left
     const auto types = pipeline::static_types(prepared_.types, prepared_.model, runtime_, *source_);
+    if (config.only_heaviest_layer) config.nodes = {heaviest_layer(types)};
     const auto memory =
         tuning::share_memory(pipeline::budget_of(options_.resources, work_->path()).memory, asked_for, prepared_.model,
                              types, quantized_, source_->file_count(), config, thread_count(options_.threads));
@@ -453,8 +453,7 @@ class Run {
     if (options_.layer_tuned) options_.layer_tuned(layer);
   }
 
-  std::string heaviest_layer() {
-    const auto types = pipeline::static_types(prepared_.types, prepared_.model, runtime_, *source_);
+  std::string heaviest_layer(const graph::ValueTypes& types) {
     const auto costs = tuning::layer_costs(prepared_.model, types, options_.finetune, source_->file_count(),
                                            thread_count(options_.threads));
     const auto& cost = tuning::heaviest(costs);

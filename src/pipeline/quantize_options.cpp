@@ -8,7 +8,6 @@
 #include "base/parallel.h"
 #include "finetune/solver.h"
 #include "pipeline/calibration_device.h"
-#include "pipeline/collect.h"
 #include "quantize/formats.h"
 #include "tuning/tuned_layer.h"
 

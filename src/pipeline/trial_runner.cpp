@@ -2,7 +2,6 @@
 
 #include "accuracy/trial_model.h"
 #include "base/parallel.h"
-#include "pipeline/collect.h"
 
 namespace detent::pipeline {
 

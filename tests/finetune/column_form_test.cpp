@@ -161,7 +161,7 @@ TEST(ColumnForm, ReducesByPixelsAsByColumns) {
     EXPECT_EQ(sorted, expected);
     const double power = dot_double(inputs.data(), inputs.data(), inputs.size());
     const auto reduced = [&](const ColumnsOf& columns) {
-      return reduce_columns(columns, {}, 0.1 * power, kernels(), 1);
+      return reduce_columns(columns, {}, power, 0.1 * power, kernels(), 1);
     };
     const ReducedColumns by_pixels = reduced({form.columns, k, {}, &form.pixels});
     const ReducedColumns by_columns = reduced({form.columns, k, inputs});

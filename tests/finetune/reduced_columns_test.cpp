@@ -41,7 +41,7 @@ double squares(const std::vector<float>& w, std::span<const float> inputs, const
 
 ReducedColumns reduced(const std::vector<float>& columns, const std::vector<float>& targets, double may_lose,
                        std::size_t threads = 1) {
-  return reduce_columns({kColumns, kFanIn, columns}, targets, may_lose, kernels(), threads);
+  return reduce_columns({kColumns, kFanIn, columns}, targets, power(columns), may_lose, kernels(), threads);
 }
 
 // What is left out is positive: no weights get a larger sum of squares, or one smaller by more than what was lost.
