@@ -45,17 +45,22 @@ Cholesky::Cholesky(std::vector<float> matrix, std::size_t n, const Kernels& kern
   }
 }
 
+// Each entry is taken out of the rest of its row at once, by columns that lie together.
 void Cholesky::factor_diagonal(std::size_t first, std::size_t last, double mean, double least_pivot) {
-  for (std::size_t i = first; i < last; ++i) {
-    float* line = factor_.data() + i * n_;
-    for (std::size_t j = first; j < i; ++j) {
-      const float* other = row(j);
-      const double rest = line[j] - dot_double(line + first, other + first, j - first);
-      line[j] = dependent_[j] != 0 ? 0.0F : static_cast<float>(rest / other[j]);
+  const std::size_t size = last - first;
+  std::vector<float> columns(size * size);  // of the factor
+  std::vector<double> rest(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    float* line = factor_.data() + (first + i) * n_ + first;
+    std::copy_n(line, i + 1, rest.begin());
+    for (std::size_t j = 0; j < i; ++j) {
+      float* column = columns.data() + j * size;
+      column[i] = line[j] = dependent_[first + j] != 0 ? 0.0F : static_cast<float>(rest[j] / column[j]);
+      add_scaled(rest.data() + j + 1, -static_cast<double>(line[j]), column + j + 1, i - j);
     }
-    const double pivot = line[i] - dot_double(line + first, line + first, i - first);
-    dependent_[i] = pivot > least_pivot * mean ? 0 : 1;  // what is left of its other entries is rounding, too
-    line[i] = static_cast<float>(std::sqrt(dependent_[i] != 0 ? mean : pivot));
+    const double pivot = rest[i];
+    dependent_[first + i] = pivot > least_pivot * mean ? 0 : 1;  // what is left of its other entries is rounding, too
+    columns[i * size + i] = line[i] = static_cast<float>(std::sqrt(dependent_[first + i] != 0 ? mean : pivot));
   }
 }
 

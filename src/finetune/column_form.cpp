@@ -11,11 +11,9 @@
 namespace detent::finetune {
 namespace {
 
-constexpr std::size_t kLeastFanIn = 256;                   // below, the Gram matrix costs next to nothing
 constexpr double kColumnsShare = 0.8;                      // beyond, products with the Gram matrix are cheaper
 constexpr std::size_t kLeastElements = 4;                  // of a kernel, for pixels to pay
 constexpr std::size_t kMostPixels = std::size_t{1} << 24;  // as floats can count
-constexpr double kLeastDamping = 1e-4;                     // that matrix is regular by it alone
 
 double mean_squared_error(const QuantizedWeights& weights, const ColumnForm& form, const Solution& solution,
                           const Kernels& kernels) {

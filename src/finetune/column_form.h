@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -76,9 +77,18 @@ class FormAccumulator {
   std::unique_ptr<GramSums> gram_;
 };
 
+constexpr std::size_t kLeastFanIn = 256;  // below, the Gram matrix costs next to nothing
+constexpr double kLeastDamping = 1e-4;    // matrices of columns are regular by it alone
+
 /// solve() of solver.h in this form; for GPTQ only.
 Solution solve(const QuantizedWeights& weights, const ColumnForm& form, std::span<const float> bias,
                const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
+
+/// GPTQ for a Gram form that aims at the float weights themselves, where damping hides all of its matrix but a few
+/// columns; else nothing.
+std::optional<Integers> gptq_on_few_columns(const QuantizedWeights& weights, const GramForm& form,
+                                            const FinetuneConfig& config, const Kernels& kernels,
+                                            const SolveControl& control);
 
 /// Both in whichever form it is; the error is the mean over all output elements.
 Solution solve(const QuantizedWeights& weights, const AnyForm& form, std::span<const float> bias,

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 #include "finetune/cholesky.h"
 #include "finetune/column_descent.h"
 #include "finetune/column_form.h"
 #include "finetune/lanes.h"
+#include "finetune/nearest_plane.h"
 #include "finetune/quadratic.h"
 #include "finetune/reduced_columns.h"
 
@@ -18,80 +21,79 @@ namespace detent::finetune {
 namespace {
 
 constexpr std::size_t kBlock = Cholesky::kBlock;
-constexpr double kLeastPivot = 1e-7;  // λ keeps the matrices regular
-constexpr double kMayLose = 0.5;      // of λ: what columns need not say of a weight, on average
+constexpr double kLeastPivot = 1e-7;     // λ keeps the matrices regular
+constexpr double kMayLose = 0.5;         // of λ: what columns need not say of a weight, on average
+constexpr std::size_t kMostOfFanIn = 5;  // a Gram matrix of higher rank is factored as it is
 
 /// Weights of a block. S is factored anew for each, which takes n³/3, and a block's own matrix 2 n · size² more: both
 /// together are least at n / √6.
 std::size_t block_size(std::size_t n) { return std::max<std::size_t>((2 * n / 5 + kBlock / 2) / kBlock, 1) * kBlock; }
 
-/// Weights and columns in the order of rounding, the last first; the bias is taken out of the targets, and what damping
-/// hides out of the columns.
+/// Weights and columns in the order of rounding, the last first.
 struct Problem {
   QuantizedWeights weights;
   std::size_t n = 0;  // columns
-  std::vector<std::size_t> order;
-  std::vector<float> inputs;      // n × fan_in
-  std::vector<float> targets;     // rows × n, or empty as in the form
-  std::vector<float> input_mean;  // where the bias is the best one, else empty; targets are given then
-  std::vector<float> target_mean;
   double damping = 0;
+  std::vector<std::size_t> order;
+  std::vector<float> inputs;   // n × fan_in
+  std::vector<float> targets;  // rows × n, or empty: what the float weights give
 
-  Problem(const QuantizedWeights& given, const ColumnForm& form, std::span<const float> bias,
-          const FinetuneConfig& config, const Kernels& kernels, std::size_t threads)
-      : weights(given), n(form.columns), order(given.columns) {
-    std::vector<float> aims = form.targets;
-    ColumnsOf columns{n, fan_in(), form.inputs, form.pixels.count > 0 ? &form.pixels : nullptr};
-    std::vector<float> centered;
-    if (config.update_bias) {
-      centered = columns.pixels != nullptr ? spell_out(form.pixels) : form.inputs;
-      center(centered, aims);
-      columns = {n, fan_in(), centered};
-    } else {
-      for (std::size_t i = 0; i < aims.size() && !bias.empty(); ++i) aims[i] -= bias[i / n];
-    }
-    const std::vector<double> power = powers(columns);
-    const double total = std::accumulate(power.begin(), power.end(), 0.0);
-    damping = total > 0 ? config.damping * total / static_cast<double>(fan_in()) : 1;
-    ReducedColumns reduced =
-        reduce_columns(columns, aims, total, kMayLose * damping * static_cast<double>(fan_in()), kernels, threads);
-    n = reduced.count;
-    damping += reduced.lost / static_cast<double>(fan_in());
-    inputs = std::move(reduced.inputs);
-    targets = std::move(reduced.targets);
-    sort(config.activation_order, power);
-  }
-
-  std::size_t fan_in() const noexcept { return weights.columns; }
-
- private:
-  void center(std::vector<float>& columns, std::vector<float>& aims) {
-    std::vector<double> sums(fan_in());
-    for (std::size_t c = 0; c < n; ++c) add_scaled(sums.data(), 1.0, columns.data() + c * fan_in(), fan_in());
-    for (const double sum : sums) input_mean.push_back(static_cast<float>(sum / static_cast<double>(n)));
-    for (std::size_t c = 0; c < n; ++c) add_scaled(columns.data() + c * fan_in(), -1.0F, input_mean.data(), fan_in());
-    for (std::size_t m = 0; m < weights.rows; ++m) {
-      float* row = aims.data() + m * n;
-      target_mean.push_back(static_cast<float>(sum_double(row, n) / static_cast<double>(n)));
-      for (std::size_t c = 0; c < n; ++c) row[c] -= target_mean[m];
-    }
-  }
-
-  void sort(bool by_activation, const std::vector<double>& power) {
+  /// `power`: of what each weight is multiplied with, before anything was lost.
+  Problem(const QuantizedWeights& given, ReducedColumns reduced, double lambda, bool by_activation,
+          std::span<const double> power)
+      : weights(given),
+        n(reduced.count),
+        damping(lambda + reduced.lost / static_cast<double>(given.columns)),
+        order(given.columns),
+        inputs(std::move(reduced.inputs)),
+        targets(std::move(reduced.targets)) {
     std::iota(order.rbegin(), order.rend(), std::size_t{0});
     if (by_activation) {
       std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return power[a] < power[b]; });
     }
-    std::vector<float> line(fan_in());
-    const auto sort_rows = [&](std::vector<float>& values) {
-      for (std::size_t at = 0; at < values.size(); at += fan_in()) {
-        for (std::size_t j = 0; j < fan_in(); ++j) line[j] = values[at + order[j]];
-        std::copy(line.begin(), line.end(), values.begin() + static_cast<std::ptrdiff_t>(at));
-      }
-    };
     sort_rows(inputs);
     sort_rows(weights.values);
-    if (!input_mean.empty()) sort_rows(input_mean);
+  }
+
+  std::size_t fan_in() const noexcept { return weights.columns; }
+
+  void sort_rows(std::vector<float>& values) const {
+    std::vector<float> line(fan_in());
+    for (std::size_t at = 0; at < values.size(); at += fan_in()) {
+      for (std::size_t j = 0; j < fan_in(); ++j) line[j] = values[at + order[j]];
+      std::copy(line.begin(), line.end(), values.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+  }
+};
+
+/// λ, and how much of the squared inputs it hides.
+struct Damping {
+  double lambda = 1;
+  double may_lose = 0;
+
+  Damping(const FinetuneConfig& config, std::span<const double> power) {
+    const double total = std::accumulate(power.begin(), power.end(), 0.0);
+    if (total > 0) lambda = config.damping * total / static_cast<double>(power.size());
+    may_lose = kMayLose * lambda * static_cast<double>(power.size());
+  }
+};
+
+/// Where the bias is to be the best one: columns and targets without their means.
+struct Means {
+  std::vector<float> input;
+  std::vector<float> target;
+
+  /// Takes them out of n columns.
+  Means(std::size_t n, std::vector<float>& columns, std::vector<float>& targets) {
+    const std::size_t k = columns.size() / n;
+    std::vector<double> sums(k);
+    for (std::size_t c = 0; c < n; ++c) add_scaled(sums.data(), 1.0, columns.data() + c * k, k);
+    for (const double sum : sums) input.push_back(static_cast<float>(sum / static_cast<double>(n)));
+    for (std::size_t c = 0; c < n; ++c) add_scaled(columns.data() + c * k, -1.0F, input.data(), k);
+    for (std::size_t at = 0; at < targets.size(); at += n) {
+      target.push_back(static_cast<float>(sum_double(targets.data() + at, n) / static_cast<double>(n)));
+      for (std::size_t c = at; c < at + n; ++c) targets[c] -= target.back();
+    }
   }
 };
 
@@ -191,22 +193,11 @@ class Solver {
       const std::size_t first = (last - 1) / kBlock * kBlock;
       block.factor.product_below(difference, rows.count(), first, last, part.data());
       for (std::size_t r = 0; r < rows.count(); ++r) {
-        float* mine = part.data() + r * (last - first);
-        add_scaled(mine, 1.0F, sums + r * size + first, last - first);
-        round_row(rows.first + r, block.factor, {first, last}, wanted + r * k_, mine, difference + r * size,
-                  integers + r * k_);
+        add_scaled(part.data() + r * (last - first), 1.0F, sums + r * size + first, last - first);
       }
+      finetune::round_block(weights_, rows, block.factor, {first, last}, {wanted + first, k_},
+                            {part.data(), last - first}, {difference + first, size}, {integers + first, k_});
       last = first;
-    }
-  }
-
-  void round_row(std::size_t row, const Cholesky& factor, Patches::Range range, const float* wanted, float* sums,
-                 float* difference, std::int32_t* integers) const {
-    for (std::size_t j = range.last; j-- > range.first;) {
-      const std::int32_t q = weights_.quantize(row, wanted[j] - sums[j - range.first] / factor.diagonal(j));
-      integers[j] = q;
-      difference[j] = weights_.dequantize(row, q) - wanted[j];
-      add_scaled(sums, difference[j], factor.row(j) + range.first, j - range.first);
     }
   }
 
@@ -220,32 +211,65 @@ class Solver {
   std::vector<Block> blocks_;
 };
 
+/// In the order of the layer's weights.
+Integers rounded(const Problem& problem, std::size_t sweeps, const Kernels& kernels, const SolveControl& control) {
+  const Solver solver(problem, sweeps, kernels, control);
+  const std::size_t k = problem.fan_in();
+  Integers sorted(problem.weights.values.size()), integers(sorted.size());
+  for_row_pieces(problem.weights.rows, control.threads, [&](RowRange rows) {
+    check_stop(control);
+    solver.solve(rows, sorted);
+    for (std::size_t at = rows.first * k; at < rows.last * k; ++at) {
+      integers[at - at % k + problem.order[at % k]] = sorted[at];
+    }
+  });
+  return integers;
+}
+
 }  // namespace
 
 Solution solve(const QuantizedWeights& weights, const ColumnForm& form, std::span<const float> bias,
-               const FinetuneConfig& given, const Kernels& kernels, const SolveControl& control) {
+               const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control) {
   Solution solution = nearest(weights, bias);
   if (form.columns == 0) return solution;
-  FinetuneConfig config = given;
-  config.update_bias = given.update_bias && !bias.empty();
-  const Problem problem(weights, form, bias, config, kernels, control.threads);
-  const Solver solver(problem, coordinate_sweeps(config), kernels, control);
-  Integers sorted(weights.values.size());
-  for_row_pieces(weights.rows, control.threads, [&](RowRange rows) {
-    check_stop(control);
-    solver.solve(rows, sorted);
-  });
-  const std::size_t k = weights.columns;
-  for (std::size_t m = 0; m < weights.rows; ++m) {
-    double bias_of_row = config.update_bias ? problem.target_mean[m] : 0;
+  const std::size_t n = form.columns, k = weights.columns;
+  std::vector<float> targets = form.targets, centered;
+  ColumnsOf columns{n, k, form.inputs, form.pixels.count > 0 ? &form.pixels : nullptr};
+  std::optional<Means> means;
+  if (config.update_bias && !bias.empty()) {
+    centered = columns.pixels != nullptr ? spell_out(form.pixels) : form.inputs;
+    means.emplace(n, centered, targets);
+    columns = {n, k, centered};
+  } else {
+    for (std::size_t i = 0; i < targets.size() && !bias.empty(); ++i) targets[i] -= bias[i / n];
+  }
+  const std::vector<double> power = powers(columns);
+  const Damping damping(config, power);
+  const Problem problem(weights, reduce_columns(columns, targets, power, damping.may_lose, kernels, control.threads),
+                        damping.lambda, config.activation_order, power);
+  solution.integers = rounded(problem, coordinate_sweeps(config), kernels, control);
+  for (std::size_t m = 0; m < weights.rows && means; ++m) {
+    double mean = means->target[m];
     for (std::size_t j = 0; j < k; ++j) {
-      const std::int32_t q = sorted[m * k + j];
-      solution.integers[m * k + problem.order[j]] = q;
-      if (config.update_bias) bias_of_row -= static_cast<double>(weights.dequantize(m, q)) * problem.input_mean[j];
+      mean -= static_cast<double>(weights.dequantize(m, solution.integers[m * k + j])) * means->input[j];
     }
-    if (config.update_bias) solution.bias[m] = static_cast<float>(bias_of_row);
+    solution.bias[m] = static_cast<float>(mean);
   }
   return solution;
+}
+
+std::optional<Integers> gptq_on_few_columns(const QuantizedWeights& weights, const GramForm& form,
+                                            const FinetuneConfig& config, const Kernels& kernels,
+                                            const SolveControl& control) {
+  const std::size_t k = weights.columns;
+  if (!form.aims_at_weights || form.groups > 1 || k < kLeastFanIn || config.damping < kLeastDamping) return {};
+  std::vector<double> power(k);
+  for (std::size_t j = 0; j < k; ++j) power[j] = form.gram[j * k + j];
+  const Damping damping(config, power);
+  auto reduced = columns_of_gram(form.gram, k, damping.may_lose, k / kMostOfFanIn);
+  if (!reduced) return {};
+  const Problem problem(weights, std::move(*reduced), damping.lambda, config.activation_order, power);
+  return rounded(problem, coordinate_sweeps(config), kernels, control);
 }
 
 }  // namespace detent::finetune

@@ -9,7 +9,9 @@
 
 #include "base/parallel.h"
 #include "finetune/cholesky.h"
+#include "finetune/column_form.h"
 #include "finetune/lanes.h"
+#include "finetune/nearest_plane.h"
 #include "finetune/quadratic.h"
 #include "finetune/solver.h"
 
@@ -31,24 +33,25 @@ class Group {
         factor_(damped(quadratic, group, config.damping), weights.columns, kernels, threads) {}
 
   /// Integers of rows of this group. `best`: for W*, the continuous weights that are best for these inputs, else for W.
-  /// Returns the damped error |(Ŵ − W*) L|² of each row.
-  std::vector<double> round(RowRange rows, bool best, Integers& integers) const {
+  /// `errors` gets the damped error |(Ŵ − W*) L|² of each row; null: nobody asks.
+  void round(RowRange rows, bool best, Integers& integers, std::vector<double>* errors) const {
     const std::vector<float> targets = targets_of(rows, best);
     const std::size_t n = order_.size();
     std::vector<float> difference(targets.size());  // Ŵ − W*
     std::vector<float> block(rows.count() * Cholesky::kBlock);
-    std::vector<double> errors(rows.count());
+    Integers found(block.size());
+    if (errors != nullptr) errors->assign(rows.count(), 0);
     for (std::size_t last = n; last > 0;) {
-      const std::size_t first = (last - 1) / Cholesky::kBlock * Cholesky::kBlock;
+      const std::size_t first = (last - 1) / Cholesky::kBlock * Cholesky::kBlock, size = last - first;
       factor_.product_below(difference.data(), rows.count(), first, last, block.data());
+      round_block(weights_, rows, factor_, {first, last}, {targets.data() + first, n}, {block.data(), size},
+                  {difference.data() + first, n}, {found.data(), size});
       for (std::size_t r = 0; r < rows.count(); ++r) {
-        round_block(rows.first + r, first, last, targets.data() + r * n, block.data() + r * (last - first),
-                    difference.data() + r * n, integers);
-        errors[r] += square(block.data() + r * (last - first), last - first);
+        for (std::size_t c = 0; c < size; ++c) integers[(rows.first + r) * n + order_[first + c]] = found[r * size + c];
+        if (errors != nullptr) (*errors)[r] += square(block.data() + r * size, size);
       }
       last = first;
     }
-    return errors;
   }
 
   /// Rows whose nearest rounding has an error below `errors`, the damped ones of `integers`, go back to it. Damping
@@ -126,19 +129,6 @@ class Group {
     return targets;
   }
 
-  /// `sums`: what columns beyond the block add to the entries of this block; afterwards the entries.
-  void round_block(std::size_t row, std::size_t first, std::size_t last, const float* targets, float* sums,
-                   float* difference, Integers& integers) const {
-    for (std::size_t j = last; j-- > first;) {
-      const float wanted = targets[j] - sums[j - first] / factor_.diagonal(j);
-      const std::int32_t q = weights_.quantize(row, wanted);
-      integers[row * order_.size() + order_[j]] = q;
-      difference[j] = weights_.dequantize(row, q) - targets[j];
-      const float* line = factor_.row(j) + first;
-      for (std::size_t c = 0; c < j + 1 - first; ++c) sums[c] += difference[j] * line[c];
-    }
-  }
-
   const QuantizedWeights& weights_;
   const Quadratic& quadratic_;
   const Kernels& kernels_;
@@ -151,6 +141,7 @@ class Group {
 Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
               const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control) {
   if (form.columns == 0) return nearest(weights, {}).integers;
+  if (auto integers = gptq_on_few_columns(weights, form, config, kernels, control)) return std::move(*integers);
   const Quadratic quadratic(weights, form, bias, config.update_bias);
   Integers plain(weights.values.size());
   Integers best(plain.size());
@@ -163,11 +154,12 @@ Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<c
       check_stop(control);
       const std::size_t first = g * group_rows + piece * kRowsTogether;
       const RowRange rows{first, std::min(first + kRowsTogether, (g + 1) * group_rows)};
-      auto errors = group.round(rows, false, plain);
+      std::vector<double> errors;
+      group.round(rows, false, plain, form.aims_at_weights ? &errors : nullptr);
       if (form.aims_at_weights) {
         group.fall_back(rows, std::move(errors), plain);
       } else {
-        group.round(rows, true, best);
+        group.round(rows, true, best, nullptr);
       }
     });
   });

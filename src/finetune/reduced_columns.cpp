@@ -41,24 +41,27 @@ std::vector<float> combine(const ColumnsOf& columns, const std::vector<float>& b
 
 struct Picked {
   std::size_t count = 0;
-  std::vector<float> factor;  // L with L Lᵀ ≈ X Xᵀ: row i begins at i · n
+  std::size_t room = 0;       // for as many
+  std::vector<float> factor;  // L with L Lᵀ ≈ the matrix: row i begins at i · room
+  double left = 0;            // of the diagonal's sum
 };
 
-Picked pick(const std::vector<float>& products, std::size_t n, double may_leave) {
-  Picked picked{0, std::vector<float>(n * n)};
+/// Of a matrix of n × n, until at most `may_leave` is left or `most` are picked.
+Picked pick(std::span<const float> matrix, std::size_t n, double may_leave, std::size_t most) {
+  Picked picked{0, most, std::vector<float>(n * most), 0};
   std::vector<double> left(n);
-  for (std::size_t i = 0; i < n; ++i) left[i] = products[i * n + i];
+  for (std::size_t i = 0; i < n; ++i) left[i] = matrix[i * n + i];
   const double least = n == 0 ? 0 : kLeastSquare * *std::max_element(left.begin(), left.end());
-  while (std::accumulate(left.begin(), left.end(), 0.0) > may_leave) {
-    const auto most = std::max_element(left.begin(), left.end());
-    if (*most <= least) break;
-    const auto pivot = static_cast<std::size_t>(most - left.begin());
-    const float* line = picked.factor.data() + pivot * n;
-    const auto root = static_cast<float>(std::sqrt(*most));
+  while ((picked.left = std::accumulate(left.begin(), left.end(), 0.0)) > may_leave && picked.count < most) {
+    const auto largest = std::max_element(left.begin(), left.end());
+    if (*largest <= least) break;
+    const auto pivot = static_cast<std::size_t>(largest - left.begin());
+    const float* line = picked.factor.data() + pivot * most;
+    const auto root = static_cast<float>(std::sqrt(*largest));
     for (std::size_t i = 0; i < n; ++i) {
       if (left[i] <= 0) continue;
-      float* mine = picked.factor.data() + i * n;
-      mine[picked.count] = i == pivot ? root : (products[pivot * n + i] - dot(mine, line, picked.count)) / root;
+      float* mine = picked.factor.data() + i * most;
+      mine[picked.count] = i == pivot ? root : (matrix[pivot * n + i] - dot(mine, line, picked.count)) / root;
       left[i] = std::max(left[i] - static_cast<double>(mine[picked.count]) * mine[picked.count], 0.0);
     }
     left[pivot] = 0;
@@ -73,12 +76,12 @@ std::vector<float> orthonormal(const Picked& picked, std::size_t n, const Kernel
   std::vector<float> squares(count * count), basis(n * count);
   Gemm inner = gemm_of(count, count, n, false);
   inner.transpose_a = true;
-  kernels.gemm(inner, picked.factor.data(), n, picked.factor.data(), n, squares.data(), count);
+  kernels.gemm(inner, picked.factor.data(), picked.room, picked.factor.data(), picked.room, squares.data(), count);
   const Cholesky factor(std::move(squares), count, kernels, threads, kLeastPivot);
   for_row_pieces(n, threads, [&](RowRange r) {
     float* mine = basis.data() + r.first * count;
     for (std::size_t i = r.first; i < r.last; ++i) {
-      std::copy_n(picked.factor.data() + i * n, count, basis.data() + i * count);
+      std::copy_n(picked.factor.data() + i * picked.room, count, basis.data() + i * count);
     }
     factor.solve_half(mine, r.count());
   });
@@ -99,10 +102,11 @@ std::vector<double> powers(const ColumnsOf& columns) {
   return power;
 }
 
-ReducedColumns reduce_columns(const ColumnsOf& columns, std::span<const float> targets, double total, double may_lose,
-                              const Kernels& kernels, std::size_t threads) {
+ReducedColumns reduce_columns(const ColumnsOf& columns, std::span<const float> targets, std::span<const double> power,
+                              double may_lose, const Kernels& kernels, std::size_t threads) {
   const std::size_t n = columns.n, rows = targets.size() / std::max<std::size_t>(n, 1);
-  const Picked picked = pick(products(columns, kernels, threads), n, may_lose);
+  const double total = std::accumulate(power.begin(), power.end(), 0.0);
+  const Picked picked = pick(products(columns, kernels, threads), n, may_lose, n);
   if (picked.count == 0) return {1, std::vector<float>(columns.fan_in), std::vector<float>(rows), total};
   const std::size_t count = picked.count;
   const std::vector<float> basis = orthonormal(picked, n, kernels, threads);
@@ -114,6 +118,18 @@ ReducedColumns reduce_columns(const ColumnsOf& columns, std::span<const float> t
   });
   const double kept = dot_double(reduced.inputs.data(), reduced.inputs.data(), reduced.inputs.size());
   reduced.lost = std::max(total - kept, 0.0);
+  return reduced;
+}
+
+std::optional<ReducedColumns> columns_of_gram(std::span<const float> gram, std::size_t fan_in, double may_lose,
+                                              std::size_t most) {
+  const Picked picked = pick(gram, fan_in, may_lose, most);
+  if (picked.left > may_lose) return {};
+  const std::size_t count = std::max<std::size_t>(picked.count, 1);  // what is left may be all
+  ReducedColumns reduced{count, std::vector<float>(count * fan_in), {}, picked.left};
+  for (std::size_t j = 0; j < fan_in; ++j) {
+    for (std::size_t c = 0; c < picked.count; ++c) reduced.inputs[c * fan_in + j] = picked.factor[j * most + c];
+  }
   return reduced;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,9 +35,14 @@ struct ReducedColumns {
 /// U spans the products of all columns with some of them, which are picked one after the other: each time the column
 /// that those before it explain least, until what they leave of the squared inputs is at most `may_lose` (pivoted
 /// Cholesky of X Xᵀ: Harbrecht, Peters and Schneider 2012, "On the low-rank approximation by the pivoted Cholesky
-/// decomposition"). `targets` is rows × n or empty, `total` the sum of all powers(). The result is the same for any
-/// number of threads.
-ReducedColumns reduce_columns(const ColumnsOf& columns, std::span<const float> targets, double total, double may_lose,
-                              const Kernels& kernels, std::size_t threads);
+/// decomposition"). `targets` is rows × n or empty, `power` is powers(). The result is the same for any number of
+/// threads.
+ReducedColumns reduce_columns(const ColumnsOf& columns, std::span<const float> targets, std::span<const double> power,
+                              double may_lose, const Kernels& kernels, std::size_t threads);
+
+/// The same where only the columns' Gram matrix is left, fan_in × fan_in: with Lᵀ its partial factor, the rows of Lᵀ
+/// are columns that have nearly this matrix. Nothing where there would be more than `most`.
+std::optional<ReducedColumns> columns_of_gram(std::span<const float> gram, std::size_t fan_in, double may_lose,
+                                              std::size_t most);
 
 }  // namespace detent::finetune

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "base/error.h"
 #include "finetune/lanes.h"
 #include "finetune/mini_batches.h"
@@ -116,6 +118,52 @@ TEST(ColumnForm, RoundsAsTheGramFormDoes) {
   }
 }
 
+/// A layer of many columns that say little more than `rank` do.
+Layer layer_of_rank(std::size_t rank) {
+  Layer layer = make_layer(product(300, 70), {200, 300}, 4, 4, 1);
+  const auto parts = normal(rank * 300, 41);
+  unsigned seed = 50;
+  for (auto& input : layer.inputs) {
+    const auto shares = normal(200 * rank, seed++);
+    for (float& x : input) x *= 0.01F;
+    for (std::size_t at = 0; at < shares.size(); ++at) {
+      add_scaled(input.data() + at / rank * 300, shares[at], parts.data() + at % rank * 300, 300);
+    }
+  }
+  return layer;
+}
+
+// What damping does not hide of a matrix is solved with, be the matrix of few columns or of many.
+TEST(ColumnForm, StandsForGramMatricesOfLowRank) {
+  for (const bool ordered : {false, true}) {
+    FinetuneConfig config = gptq_config(0);
+    config.activation_order = ordered;
+    const Layer low = layer_of_rank(20), high = layer_of_rank(200);
+    const auto form_of_own = [](const Layer& layer) {
+      AnyForm any = layer.gram();
+      aim_at_own_outputs(any, layer.weights, layer.bias, {0, false}, kernels(), 1);
+      return std::get<GramForm>(std::move(any));
+    };
+    const GramForm form = form_of_own(low);
+    const auto found = gptq_on_few_columns(low.weights, form, config, kernels(), {});
+    ASSERT_TRUE(found);
+    EXPECT_EQ(*found, gptq(low.weights, form, low.bias, config, kernels(), {}));
+    EXPECT_FALSE(gptq_on_few_columns(high.weights, form_of_own(high), config, kernels(), {}));
+    GramForm whole = form;
+    whole.aims_at_weights = false;  // then the matrix is factored as it is
+    EXPECT_FALSE(gptq_on_few_columns(low.weights, whole, config, kernels(), {}));
+    const Quadratic quadratic(low.weights, form, low.bias, false);
+    const auto error_of = [&](const Integers& integers) {
+      const auto errors = quadratic.errors(low.weights, integers, {0, low.weights.rows});
+      return std::accumulate(errors.begin(), errors.end(), 0.0);
+    };
+    const double nearest_error = error_of(nearest(low.weights, {}).integers);
+    const double by_factor = error_of(gptq(low.weights, whole, low.bias, config, kernels(), {}));
+    EXPECT_LT(error_of(*found), by_factor + 0.01 * nearest_error);
+    EXPECT_LT(error_of(*found), 0.3 * nearest_error);
+  }
+}
+
 TEST(ColumnForm, NoRowIsWorseThanNearestRounding) {
   for (const Layer& layer : layers_of_few_columns(4)) {
     const Solution solution = solved(layer, form_of(layer, gptq_config()), gptq_config());
@@ -161,7 +209,7 @@ TEST(ColumnForm, ReducesByPixelsAsByColumns) {
     EXPECT_EQ(sorted, expected);
     const double power = dot_double(inputs.data(), inputs.data(), inputs.size());
     const auto reduced = [&](const ColumnsOf& columns) {
-      return reduce_columns(columns, {}, power, 0.1 * power, kernels(), 1);
+      return reduce_columns(columns, {}, powers(columns), 0.1 * power, kernels(), 1);
     };
     const ReducedColumns by_pixels = reduced({form.columns, k, {}, &form.pixels});
     const ReducedColumns by_columns = reduced({form.columns, k, inputs});

@@ -41,7 +41,8 @@ double squares(const std::vector<float>& w, std::span<const float> inputs, const
 
 ReducedColumns reduced(const std::vector<float>& columns, const std::vector<float>& targets, double may_lose,
                        std::size_t threads = 1) {
-  return reduce_columns({kColumns, kFanIn, columns}, targets, power(columns), may_lose, kernels(), threads);
+  const ColumnsOf given{kColumns, kFanIn, columns};
+  return reduce_columns(given, targets, powers(given), may_lose, kernels(), threads);
 }
 
 // What is left out is positive: no weights get a larger sum of squares, or one smaller by more than what was lost.
@@ -84,6 +85,40 @@ TEST(ReducedColumns, KeepWhatWeightsMakeOfTargets) {
         squares(a, few.inputs, few_targets, few.count) - squares(b, few.inputs, few_targets, few.count);
     EXPECT_NEAR(found, expected, 1e-3 * squares(a, columns, all_targets, kColumns));
   }
+}
+
+std::vector<float> gram_of(const std::vector<float>& columns) {
+  std::vector<float> gram(kFanIn * kFanIn);
+  for (std::size_t c = 0; c < kColumns; ++c) {
+    const float* x = columns.data() + c * kFanIn;
+    for (std::size_t i = 0; i < kFanIn; ++i) add_scaled(gram.data() + i * kFanIn, x[i], x, kFanIn);
+  }
+  return gram;
+}
+
+TEST(ColumnsOfGram, LoseNoMoreThanTheyMay) {
+  const auto columns = columns_of_rank(40, 0.01F);
+  const auto gram = gram_of(columns);
+  const double total = power(columns);
+  std::size_t before = kFanIn + 1;
+  for (const double share : {1e-4, 1e-2, 0.2}) {
+    const auto few = columns_of_gram(gram, kFanIn, share * total, kFanIn);
+    ASSERT_TRUE(few);
+    EXPECT_LT(few->count, before);
+    before = few->count;
+    EXPECT_LE(few->lost, share * total);
+    EXPECT_NEAR(power(few->inputs) + few->lost, total, 1e-4 * total);
+    for (unsigned seed = 10; seed < 20; ++seed) {
+      const auto w = normal(kFanIn, seed);
+      const double all = squares(w, columns, nullptr, kColumns), rest = squares(w, few->inputs, nullptr, few->count);
+      EXPECT_LE(rest, all * (1 + 1e-4));
+      EXPECT_GE(rest, all - few->lost * power(w) - 1e-4 * all);
+    }
+    EXPECT_TRUE(columns_of_gram(gram, kFanIn, share * total, few->count));
+    EXPECT_FALSE(columns_of_gram(gram, kFanIn, share * total, few->count - 1));
+  }
+  EXPECT_EQ(columns_of_gram(std::vector<float>(kFanIn * kFanIn), kFanIn, 0, kFanIn)->inputs,
+            std::vector<float>(kFanIn));
 }
 
 TEST(ReducedColumns, OfZerosAreOneOfZeros) {
