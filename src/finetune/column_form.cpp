@@ -11,6 +11,7 @@
 namespace detent::finetune {
 namespace {
 
+constexpr std::size_t kTimesByShifts = 3;                  // as many columns cost the same, if they are all of a sample
 constexpr double kColumnsShare = 0.8;                      // beyond, products with the Gram matrix are cheaper
 constexpr std::size_t kLeastElements = 4;                  // of a kernel, for pixels to pay
 constexpr std::size_t kMostPixels = std::size_t{1} << 24;  // as floats can count
@@ -66,7 +67,9 @@ FormAccumulator::FormAccumulator(const LayerGeometry& geometry, const Kernels& k
       }) {}
 
 void FormAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
-  auto columns = draw_columns(Patches(geometry_, input_shape).columns(), most_of_sample_, seed_, count_++);
+  const std::size_t all = Patches(geometry_, input_shape).columns();
+  const bool cheap = target.empty() && ShiftedSums::pay(geometry_) && all <= kTimesByShifts * most_of_sample_;
+  auto columns = draw_columns(all, cheap ? all : most_of_sample_, seed_, count_++);
   std::sort(columns.begin(), columns.end());  // what lies together is read together
   columns_ += columns.size();
   if (!gram_ && columns_ > most_) begin_gram();

@@ -37,8 +37,8 @@ std::size_t most_columns(const LayerGeometry& geometry, const FinetuneConfig& co
 std::size_t gram_columns(const LayerGeometry& geometry);
 
 /// Takes samples as GramAccumulator does, and makes the form that is cheaper for as many columns as came. Where
-/// `samples` of them have more columns than gram_columns(), it takes as many of each, spread over its positions; which,
-/// follows from config.seed.
+/// `samples` of them have more columns than gram_columns(), it takes as many of each, spread over its positions (which,
+/// follows from config.seed), or all of up to three times as many where ShiftedSums make that the cheaper way.
 class FormAccumulator {
  public:
   /// `make_sums` is called once where a Gram form is needed.

@@ -98,7 +98,7 @@ void retarget(ColumnForm& form, const QuantizedWeights& weights, bool best_bias,
 }  // namespace
 
 float float_share(double columns_each) noexcept {
-  constexpr double kNone = 8;
+  constexpr double kNone = 24;
   return columns_each <= kNone ? 0.0F : static_cast<float>(columns_each / (columns_each + kHalf));
 }
 

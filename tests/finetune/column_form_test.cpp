@@ -10,6 +10,7 @@
 #include "finetune/own_targets.h"
 #include "finetune/quadratic.h"
 #include "finetune/reduced_columns.h"
+#include "finetune/shifted_sums.h"
 #include "finetune/support.h"
 
 namespace detent::finetune {
@@ -310,6 +311,25 @@ TEST(FormAccumulator, DrawsColumnsWhereThereAreMany) {
   const auto scale = static_cast<double>(form.columns);
   for (std::size_t i = 0; i < form.gram.size(); ++i) EXPECT_NEAR(form.gram[i], other.gram[i], 1e-4 * scale);
   for (std::size_t i = 0; i < form.cross.size(); ++i) EXPECT_NEAR(form.cross[i], other.cross[i], 1e-4 * scale);
+}
+
+// Sums by shifts are made of whole inputs and want no targets; of many columns they are the dearer way.
+TEST(FormAccumulator, TakesAllColumnsWhereShiftsMakeThemCheap) {
+  LayerGeometry g = convolution(64, 4, 1, {3, 3});
+  ASSERT_TRUE(ShiftedSums::pay(g));
+  const auto taken = [&](std::int64_t side, bool with_targets) {
+    const Layer layer = make_layer(g, {1, 64, side, side}, 4, 8, 7);
+    FormAccumulator sums(g, kernels(), 1, gptq_config(), 4);
+    for (std::size_t i = 0; i < 4; ++i) {
+      sums.add(layer.shape, layer.inputs[i],
+               with_targets ? std::span<const float>(layer.targets[i]) : std::span<const float>());
+    }
+    return std::get<GramForm>(sums.take()).columns;
+  };
+  const std::size_t drawn = 4 * (gram_columns(g) / 4 + 1);
+  EXPECT_EQ(taken(42, false), 4U * 40 * 40);
+  EXPECT_EQ(taken(42, true), drawn);
+  EXPECT_EQ(taken(62, false), drawn);
 }
 
 // Kept columns become the same sums when more samples come than were expected.
