@@ -161,6 +161,7 @@ struct Fields<FinetuneConfig> {
                                      field<&S::beta_range>("beta_range"),
                                      field<&S::warm_start>("warm_start"),
                                      field<&S::update_bias>("update_bias"),
+                                     field<&S::update_scale>("update_scale"),
                                      field<&S::damping>("damping"),
                                      field<&S::activation_order>("activation_order"),
                                      field<&S::coordinate_sweeps>("coordinate_sweeps"),

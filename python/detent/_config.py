@@ -123,6 +123,7 @@ class AdaQuant(_Tuning):
     learning_rate: float | None = None  #: 1e-5
     batch_size: int = 1
     early_stop: bool = False
+    update_scale: bool = False  #: weights get the scales that are best for their integers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

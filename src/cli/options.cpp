@@ -314,6 +314,10 @@ void add_finetune(CLI::App& command, FinetuneConfig& config) {
       ->group(group);
   number("--warm-start", config.warm_start, "P", "adaround: share of steps without regularizer (default 0.2)");
   command.add_flag("--update-bias", config.update_bias, "solve for the biases as well")->group(group);
+  command
+      .add_flag("--update-scale", config.update_scale,
+                "adaquant: give weights the scales that are best for their integers")
+      ->group(group);
   number("--damping", config.damping, "D",
          "gptq: share of the mean diagonal added to it, up to ten times as much for few columns (default 0.01)");
   number("--coordinate-sweeps", config.coordinate_sweeps, "N",

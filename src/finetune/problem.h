@@ -17,6 +17,7 @@ struct QuantizedWeights {
   std::size_t columns = 0;
   std::vector<float> values;       // the float model's
   std::vector<float> scale;        // one for each row
+  std::size_t scales = 0;          // that the model has: row m's is number m % scales; 0: one for each row
   std::vector<std::int32_t> zero;  // zero point of each row
   std::int32_t lowest = -128;      // of the integer type, or narrower
   std::int32_t highest = 127;

@@ -8,6 +8,7 @@
 #include "finetune/lanes.h"
 #include "finetune/mini_batches.h"
 #include "finetune/quadratic.h"
+#include "finetune/scale_fit.h"
 #include "finetune/streamed.h"
 
 namespace detent::finetune {
@@ -130,38 +131,49 @@ double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry
   return count == 0 ? 0 : sum / static_cast<double>(count);
 }
 
-std::vector<float> streamed_bias(const QuantizedWeights& weights, const LayerGeometry& geometry,
-                                 const Solution& solution, LayerSamples& samples, const Kernels& kernels,
-                                 const SolveControl& control) {
-  Outputs outputs(weights, geometry, solution, kernels);
-  std::vector<double> rest(weights.rows);  // sum of target − output
-  std::uint64_t columns_in_all = 0;
+OutputSums output_sums(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
+                       LayerSamples& samples, const Kernels& kernels, const SolveControl& control) {
+  Outputs outputs(weights, geometry, {solution.integers, {}}, kernels);
+  OutputSums sums{std::vector<RowSums>(weights.rows), 0};
   for (std::size_t i = 0; i < samples.count(); ++i) {
     check_stop(control);
     const SampleRef sample = samples.get(i);
-    const auto add = [&](std::size_t, std::size_t row, const float* values, const Tile& targets, std::size_t columns) {
+    const auto add = [&](std::size_t, std::size_t row, const float* y, const Tile& targets, std::size_t columns) {
       const float* from = targets.row(row);
       const std::size_t step = targets.column_major ? targets.rows : 1;
-      double sum = -sum_double(values, columns);
-      for (std::size_t c = 0; c < columns; ++c) sum += from[c * step];
-      rest[row] += sum;
+      const float bias = solution.bias.empty() ? 0.0F : solution.bias[row];
+      std::vector<float> t(columns);
+      for (std::size_t c = 0; c < columns; ++c) t[c] = from[c * step] - bias;
+      RowSums& of_row = sums.rows[row];
+      of_row.y += sum_double(y, columns);
+      of_row.t += sum_double(t.data(), columns);
+      of_row.yt += dot_double(y, t.data(), columns);
+      of_row.tt += dot_double(t.data(), t.data(), columns);
     };
-    columns_in_all += outputs.run(sample, std::numeric_limits<std::size_t>::max(), control.threads, add);
+    sums.columns += outputs.run(sample, std::numeric_limits<std::size_t>::max(), control.threads, add);
   }
+  return sums;
+}
+
+std::vector<float> streamed_bias(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                                 const Solution& solution, LayerSamples& samples, const Kernels& kernels,
+                                 const SolveControl& control) {
+  const OutputSums sums = output_sums(weights, geometry, solution, samples, kernels, control);
   std::vector<float> bias = solution.bias;
   bias.resize(weights.rows);
-  for (std::size_t m = 0; m < weights.rows && columns_in_all > 0; ++m) {
-    bias[m] = static_cast<float>(bias[m] + rest[m] / static_cast<double>(columns_in_all));
+  for (std::size_t m = 0; m < weights.rows && sums.columns > 0; ++m) {
+    bias[m] = static_cast<float>(bias[m] + (sums.rows[m].t - sums.rows[m].y) / static_cast<double>(sums.columns));
   }
   return bias;
 }
 
-Kept keep_if_better(const QuantizedWeights& weights, std::span<const float> bias, Solution candidate,
-                    const std::function<double(const Solution&)>& error_of) {
+Kept keep_if_better(const QuantizedWeights& weights, std::span<const float> bias, const QuantizedWeights& fitted,
+                    Solution candidate,
+                    const std::function<double(const QuantizedWeights&, const Solution&)>& error_of) {
   Kept kept;
   kept.solution = nearest(weights, bias);
-  kept.nearest_error = kept.error = error_of(kept.solution);
-  const double error = error_of(candidate);
+  kept.nearest_error = kept.error = error_of(weights, kept.solution);
+  const double error = error_of(fitted, candidate);
   if (error < kept.nearest_error) {
     kept.solution = std::move(candidate);
     kept.error = error;

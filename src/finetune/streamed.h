@@ -44,9 +44,11 @@ struct Kept {
   bool tuned = false;        // whether it is the candidate
 };
 
-/// The candidate if it is better than nearest rounding there, else that. `error_of` is asked for both.
-Kept keep_if_better(const QuantizedWeights& weights, std::span<const float> bias, Solution candidate,
-                    const std::function<double(const Solution&)>& error_of);
+/// The candidate if it is better than nearest rounding there, else that. `error_of` is asked for both; the candidate's
+/// integers are in steps of the scales of `fitted`, which may be `weights`.
+Kept keep_if_better(const QuantizedWeights& weights, std::span<const float> bias, const QuantizedWeights& fitted,
+                    Solution candidate,
+                    const std::function<double(const QuantizedWeights&, const Solution&)>& error_of);
 
 /// Mean square of the inputs, of a few samples.
 double input_power(LayerSamples& samples);

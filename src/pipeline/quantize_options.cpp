@@ -86,6 +86,9 @@ void check_options(const QuantizeOptions& options) {
   quantization::check_format(options.config);
   quantization::check_method(options.config, range_options(options));
   tuning::check_finetune(options.finetune);
+  if (options.finetune.update_scale && options.config.power_of_two_scale) {
+    throw usage_error("--update-scale finds scales that are no powers of two", "leave it out");
+  }
   check_accuracy(options);
   check_device(options);
   const bool asked = tunes(options.finetune.rounding);
@@ -120,6 +123,7 @@ std::string tuning_identity(const QuantizeOptions& options) {
       {"beta", {t.beta_range.first, t.beta_range.second}},
       {"warm", t.warm_start},
       {"bias", t.update_bias},
+      {"scale", t.update_scale},
       {"damping", t.damping},
       {"order", t.activation_order},
       {"sweeps", finetune::coordinate_sweeps(t)},

@@ -22,6 +22,7 @@
 #include "finetune/kernels.h"
 #include "finetune/layer_solver.h"
 #include "finetune/own_targets.h"
+#include "finetune/scale_fit.h"
 #include "finetune/solver.h"
 #include "finetune/streamed.h"
 #include "tuning/cost.h"
@@ -335,12 +336,24 @@ class Tuner {
                                          [this](std::size_t, double) { report(); }, state ? &*state : nullptr};
     FinetuneConfig config = options_.config;
     config.update_bias = config.update_bias && layer.stored_bias;
+    config.update_scale = config.update_scale && layer.owns_scale;
     config.damping = finetune::damping_for(config.damping, work.columns_each);
     const finetune::Activation none;
     finetune::Solution solution;
+    std::optional<finetune::QuantizedWeights> fitted;  // with the scales that are best for the solution
+    const auto fit = [&](const finetune::OutputSums& sums) {
+      auto steps = weights;
+      auto better = solution;
+      finetune::fit_scales(sums, config.update_bias, steps, better);
+      if (!holds_bias(stored_scales(quantized_, layer, steps), better.bias)) return;
+      fitted = std::move(steps);
+      solution = std::move(better);
+    };
     double before = 0, after = 0;
     if (work.streamed) {
       solution = solver_->solve_streamed(weights, work.geometry, bias, *work.stored, none, config, control);
+      if (config.update_scale)
+        fit(finetune::output_sums(weights, work.geometry, solution, *work.stored, kernels_, control));
     } else {
       finetune::AnyForm form = *std::exchange(work.form, std::nullopt);
       const bool integers_only =
@@ -349,18 +362,22 @@ class Tuner {
                                    {finetune::float_share(work.columns_each), config.update_bias, integers_only},
                                    kernels_, control.threads);
       solution = solver_->solve(weights, form, bias, config, control);
+      if (config.update_scale)
+        fit(finetune::output_sums(weights, std::get<finetune::GramForm>(form), solution, control.threads));
       if (work.held_back->count() == 0) {
         before = finetune::mean_squared_error(weights, form, finetune::nearest(weights, bias), kernels_);
-        after = finetune::mean_squared_error(weights, form, solution, kernels_);
+        after = finetune::mean_squared_error(fitted ? *fitted : weights, form, solution, kernels_);
       }
     }
     SolvedLayer solved;
     solved.tuning = {.name = layer.name, .op_type = layer.op_type, .streamed = work.streamed};
     auto& judges = work.held_back->count() > 0 || !work.stored ? *work.held_back : *work.stored;
     if (judges.count() > 0) {
-      auto kept = finetune::keep_if_better(weights, bias, std::move(solution), [&](const auto& candidate) {
-        return solver_->reconstruction_error(weights, work.geometry, candidate, judges, none, control);
-      });
+      auto kept = finetune::keep_if_better(
+          weights, bias, fitted ? *fitted : weights, std::move(solution),
+          [&](const finetune::QuantizedWeights& steps, const finetune::Solution& candidate) {
+            return solver_->reconstruction_error(steps, work.geometry, candidate, judges, none, control);
+          });
       before = kept.nearest_error;
       after = kept.error;
       solved.tuning.tuned = kept.tuned;
@@ -371,7 +388,12 @@ class Tuner {
     solved.tuning.error_before = before;
     solved.tuning.error_after = after;
     solved.integers = stored_integers(quantized_, layer, work.geometry, solution.integers);
-    if (config.update_bias && solved.tuning.tuned) solved.bias = stored_bias(quantized_, layer, solution.bias);
+    if (solved.tuning.tuned && fitted) {
+      solved.scales = stored_scales(quantized_, layer, *fitted);
+      if (layer.stored_bias) solved.bias = stored_bias(quantized_, layer, solution.bias, solved.scales.bias);
+    } else if (solved.tuning.tuned && config.update_bias) {
+      solved.bias = stored_bias(quantized_, layer, solution.bias, {});
+    }
     solved.tuning.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     work.stored.reset();
     work.held_back.reset();
@@ -392,6 +414,8 @@ class Tuner {
     auto& tensors = quantized_.graph.initializers;
     tensors[layer.stored_weight].data = solved.integers;
     if (solved.bias.size() > 0) tensors[*layer.stored_bias].data = solved.bias;
+    if (solved.scale.size() > 0) tensors[layer.stored_scale].data = solved.scale;
+    if (solved.bias_scale.size() > 0) tensors[*layer.bias_scale].data = solved.bias_scale;
   }
 
   const onnx::Model& float_;

@@ -20,18 +20,28 @@ constexpr std::size_t kAlignment = 64;
 
 std::size_t padded(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
-void append(std::vector<std::byte>& data, const std::vector<std::byte>& more) {
+std::span<const std::byte> as_bytes(const std::vector<float>& values) {
+  return std::as_bytes(std::span<const float>(values));
+}
+
+void append(std::vector<std::byte>& data, std::span<const std::byte> more) {
   data.insert(data.end(), more.begin(), more.end());
   data.resize(padded(data.size()));
 }
 
 Json describe(const SolvedLayer& layer) {
   const auto& t = layer.tuning;
-  return {{"name", t.name},           {"op_type", t.op_type},
-          {"streamed", t.streamed},   {"tuned", t.tuned},
-          {"before", t.error_before}, {"after", t.error_after},
-          {"seconds", t.seconds},     {"integers", layer.integers.size()},
-          {"bias", layer.bias.size()}};
+  return {{"name", t.name},
+          {"op_type", t.op_type},
+          {"streamed", t.streamed},
+          {"tuned", t.tuned},
+          {"before", t.error_before},
+          {"after", t.error_after},
+          {"seconds", t.seconds},
+          {"integers", layer.integers.size()},
+          {"bias", layer.bias.size()},
+          {"scale", as_bytes(layer.scales.weights).size()},
+          {"bias_scale", as_bytes(layer.scales.bias).size()}};
 }
 
 Fingerprint sum_of(std::span<const std::byte> bytes) {
@@ -51,6 +61,8 @@ void SolvedLayers::save(std::size_t step, const std::vector<SolvedLayer>& layers
     json.push_back(describe(layer));
     append(data, layer.integers);
     append(data, layer.bias);
+    append(data, as_bytes(layer.scales.weights));
+    append(data, as_bytes(layer.scales.bias));
   }
   std::string text = Json{{"layers", json}, {"sum", sum_of(data).text()}}.dump();
   text.resize(padded(sizeof(std::uint64_t) + text.size()) - sizeof(std::uint64_t), ' ');
@@ -90,6 +102,8 @@ std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t step) con
     };
     layer.integers = cut(entry.at("integers"));
     layer.bias = cut(entry.at("bias"));
+    layer.scale = cut(entry.at("scale"));
+    layer.bias_scale = cut(entry.at("bias_scale"));
     layers.push_back(std::move(layer));
   }
   return layers;

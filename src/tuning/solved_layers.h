@@ -8,6 +8,7 @@
 
 #include "detent/quantize.h"
 #include "onnx/tensor.h"
+#include "tuning/tuned_layer.h"
 
 namespace detent::tuning {
 
@@ -15,6 +16,7 @@ struct SolvedLayer {
   LayerTuning tuning;
   std::vector<std::byte> integers;  // as stored
   std::vector<std::byte> bias;      // as stored; empty: stays as it was
+  StoredScales scales;              // the same
 };
 
 /// The same, as it lies in the file.
@@ -22,6 +24,8 @@ struct StoredLayer {
   LayerTuning tuning;
   onnx::TensorData integers;
   onnx::TensorData bias;
+  onnx::TensorData scale;
+  onnx::TensorData bias_scale;
 };
 
 class SolvedLayers {

@@ -49,6 +49,16 @@ WeightLayout layout_of(const onnx::Node& node) {
   return inputs_first ? WeightLayout::inputs_first : WeightLayout::outputs_first;
 }
 
+// Scale of a value that comes from a DequantizeLinear with one for the whole tensor.
+std::optional<float> input_scale(const onnx::Model& quantized, const graph::Index& index, const std::string& input) {
+  const auto* dequantize = producer_of(quantized, index, input);
+  if (dequantize == nullptr || dequantize->op_type() != "DequantizeLinear") return std::nullopt;
+  const auto scale = initializer(index, dequantize->inputs()[1]);
+  if (!scale) return std::nullopt;
+  const auto values = values_of<float>(quantized.graph.initializers[*scale]);
+  return values.size() == 1 ? std::optional(values[0]) : std::nullopt;
+}
+
 class Finder {
  public:
   Finder(const onnx::Model& float_model, const onnx::Model& quantized, const FinetuneConfig& config,
@@ -129,7 +139,19 @@ class Finder {
     layer.stored_zero = *initializer(quantized_index_, dequantize->inputs()[2]);
     layer.layout = layout_of(node);
     if (!find_bias(node, float_node, layer)) return refuse("its bias is computed, or not one value for each output");
+    layer.owns_scale = owns_scale(node, *dequantize, layer);
+    if (config_.update_scale && !layer.owns_scale)
+      notes_.push_back(
+          fmt::format("{}: its scale stays as it is, since other values depend on it", float_node.label()));
     return layer;
+  }
+
+  bool owns_scale(const onnx::Node& node, const onnx::Node& dequantize, const TunedLayer& layer) const {
+    const auto has_one_reader = [&](const std::string& value) { return quantized_index_.consumers(value).size() == 1; };
+    if (!has_one_reader(dequantize.inputs()[1])) return false;
+    if (!layer.bias_scale) return layer.stored_bias || !layer.float_bias;
+    const auto* bias = producer_of(quantized_, quantized_index_, node.inputs()[2]);
+    return has_one_reader(bias->inputs()[1]) && input_scale(quantized_, quantized_index_, layer.input).has_value();
   }
 
   static bool is_padded_automatically(const onnx::Node& node) {
@@ -201,6 +223,8 @@ void check_finetune(const FinetuneConfig& config) {
     throw usage_error("--finetune gptq works in the Gram form", "leave out --form streamed and --drop-ratio");
   if (config.form == FinetuneForm::gram && config.drop_ratio < 1)
     throw usage_error("--form gram cannot mix inputs of both models", "leave out --drop-ratio");
+  if (config.update_scale && config.rounding != Rounding::adaquant)
+    throw usage_error("--update-scale goes with --finetune adaquant", "leave it out: other methods lose by it");
   if (config.num_iterations == 0) throw usage_error("--num-iterations must be at least 1");
   if (config.batch_size == 0) throw usage_error("--finetune-batch-size must be at least 1");
   const auto check_share = [](const char* option, double value) {
@@ -299,6 +323,7 @@ finetune::QuantizedWeights weights_of(const onnx::Model& float_model, const onnx
   const auto zeros = onnx::to_int64s(quantized.graph.initializers[layer.stored_zero]);
   // One for each output channel, of a group where a transposed convolution has several; or one for all.
   const std::size_t repeats = std::max<std::size_t>(scales.size(), 1);
+  weights.scales = repeats;
   for (std::size_t row = 0; row < weights.rows; ++row) {
     weights.scale.push_back(scales[row % repeats]);
     weights.zero.push_back(static_cast<std::int32_t>(zeros[row % repeats]));
@@ -327,14 +352,14 @@ std::vector<std::byte> stored_integers(const onnx::Model& quantized, const Tuned
 }
 
 std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLayer& layer,
-                                   const std::vector<float>& bias) {
+                                   const std::vector<float>& bias, const std::vector<float>& given) {
   if (!layer.bias_scale) {
     std::vector<float> values = bias;
     for (float& b : values) b /= layer.bias_factor;
     const auto bytes = std::as_bytes(std::span<const float>(values));
     return {bytes.begin(), bytes.end()};
   }
-  const auto scales = values_of<float>(quantized.graph.initializers[*layer.bias_scale]);
+  const auto scales = given.empty() ? values_of<float>(quantized.graph.initializers[*layer.bias_scale]) : given;
   std::vector<std::int32_t> integers;
   for (std::size_t i = 0; i < bias.size(); ++i) {
     const double q = std::nearbyint(static_cast<double>(bias[i]) / static_cast<double>(scales[i % scales.size()]));
@@ -342,6 +367,27 @@ std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLaye
         std::clamp<double>(q, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max())));
   }
   return narrowed<std::int32_t>(integers);
+}
+
+StoredScales stored_scales(const onnx::Model& quantized, const TunedLayer& layer,
+                           const finetune::QuantizedWeights& weights) {
+  StoredScales stored;
+  stored.weights.assign(weights.scale.begin(), weights.scale.begin() + static_cast<std::ptrdiff_t>(weights.scales));
+  if (!layer.bias_scale) return stored;
+  const float input = *input_scale(quantized, graph::Index(quantized), layer.input);
+  const auto count = static_cast<std::size_t>(quantized.graph.initializers[*layer.bias_scale].count());
+  for (std::size_t i = 0; i < count; ++i) stored.bias.push_back(input * weights.scale[i]);
+  return stored;
+}
+
+bool holds_bias(const StoredScales& scales, const std::vector<float>& bias) {
+  const auto most = static_cast<double>(std::numeric_limits<std::int32_t>::max());
+  for (std::size_t i = 0; i < bias.size() && !scales.bias.empty(); ++i) {
+    if (std::abs(static_cast<double>(bias[i])) > most * static_cast<double>(scales.bias[i % scales.bias.size()])) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace detent::tuning

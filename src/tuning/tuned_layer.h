@@ -32,6 +32,7 @@ struct TunedLayer {
   std::optional<std::size_t> float_bias;   // initializer of the float model
   std::optional<std::size_t> stored_bias;  // int32, or the float bias itself
   std::optional<std::size_t> bias_scale;   // of an int32 bias
+  bool owns_scale = false;                 // whether its scale can be another: nothing else depends on it
   finetune::WeightLayout layout = finetune::WeightLayout::outputs_first;
 };
 
@@ -64,8 +65,19 @@ std::vector<float> bias_of(const onnx::Model& float_model, const TunedLayer& lay
 std::vector<std::byte> stored_integers(const onnx::Model& quantized, const TunedLayer& layer,
                                        const finetune::LayerGeometry& geometry,
                                        const std::vector<std::int32_t>& integers);
-/// The bias as it is stored, as bytes.
+/// The bias as it is stored, as bytes; in steps of these scales, or of those that are stored where they are empty.
 std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLayer& layer,
-                                   const std::vector<float>& bias);
+                                   const std::vector<float>& bias, const std::vector<float>& scales);
+
+/// Scales as they are stored.
+struct StoredScales {
+  std::vector<float> weights;
+  std::vector<float> bias;  // input scale · weight scale; empty where the bias has none
+};
+/// Of a layer that owns its scale.
+StoredScales stored_scales(const onnx::Model& quantized, const TunedLayer& layer,
+                           const finetune::QuantizedWeights& weights);
+/// Whether the bias fits its int32 in steps of these scales.
+bool holds_bias(const StoredScales& scales, const std::vector<float>& bias);
 
 }  // namespace detent::tuning

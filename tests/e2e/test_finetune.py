@@ -78,6 +78,9 @@ def run(model: Path, samples: list[Sample]) -> np.ndarray:
     return np.stack([session.run(None, s)[0] for s in samples])
 
 
+INT4 = onnx.TensorProto.INT4
+
+
 def error(model: Path, quantized: Path, samples: list[Sample]) -> float:
     return float(np.mean((run(model, samples) - run(quantized, samples)) ** 2))
 
@@ -133,6 +136,37 @@ def test_scales_and_float_parts_stay(layers: tuple[Path, Path, list[Sample]], tm
         allowed = {f"w{i}_quantized" for i in range(7)} | ({f"b{i}_quantized" for i in (0, 2, 3, 4)} if options else set())
         assert changed <= allowed
         assert bool(changed & {"b0_quantized", "b2_quantized", "b3_quantized", "b4_quantized"}) == bool(options)
+
+
+@pytest.mark.parametrize("form", ["gram", "streamed"])
+def test_scales_follow_the_integers(layers: tuple[Path, Path, list[Sample]], tmp_path: Path, form: str) -> None:
+    model, data, fresh = layers
+    tuning = ["--weight-type", "int4", "--finetune", "adaquant", "--form", form, "--learning-rate", 1e-3, "--num-iterations", 200]
+    support.quantize(model, tmp_path / "plain.onnx", data, *tuning)
+    support.quantize(model, tmp_path / "scaled.onnx", data, *tuning, "--update-scale")
+    plain, scaled = (
+        {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / f"{name}.onnx").graph.initializer if t.data_type != INT4}
+        for name in ("plain", "scaled")
+    )
+    moved = {name for name in plain if not np.array_equal(plain[name], scaled[name])}
+    assert any(name.startswith("w") and name.endswith("_scale") for name in moved)
+    dequantized = {n.output[0]: n.input for n in onnx.load(tmp_path / "scaled.onnx").graph.node if n.op_type == "DequantizeLinear"}
+    biased = [n for n in onnx.load(tmp_path / "scaled.onnx").graph.node if len(n.input) == 3 and n.input[2] in dequantized]
+    for node in biased:
+        if node.op_type not in ("Conv", "ConvTranspose", "Gemm"):
+            continue
+        of_input, of_weight, of_bias = (scaled[dequantized[name][1]] for name in node.input)
+        np.testing.assert_array_equal(of_bias, np.broadcast_to(of_input * of_weight, of_bias.shape))
+    support.quantize(model, tmp_path / "nearest.onnx", data, "--weight-type", "int4")
+    assert error(model, tmp_path / "scaled.onnx", fresh) < error(model, tmp_path / "nearest.onnx", fresh)
+
+
+def test_scales_are_refused_where_they_make_no_sense(layers: tuple[Path, Path, list[Sample]], tmp_path: Path) -> None:
+    model, data, _ = layers
+    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, "--update-scale"]
+    for options in (["--finetune", "gptq"], ["--finetune", "adaquant", "--power-of-two-scale", "--activation-symmetric"]):
+        refused = support.detent(*command, *options)
+        assert refused.returncode == 2 and "--update-scale" in refused.stderr
 
 
 def test_selection_and_heaviest(layers: tuple[Path, Path, list[Sample]], tmp_path: Path) -> None:

@@ -208,6 +208,7 @@ SOLVING = {
     "adaround-streamed": ["--finetune", "adaround", "--num-iterations", 20, "--form", "streamed"],
     "adaquant": ["--finetune", "adaquant", "--num-iterations", 20, "--form", "gram", "--update-bias"],
     "adaquant-streamed": ["--finetune", "adaquant", "--num-iterations", 20, "--form", "streamed", "--update-bias"],
+    "adaquant-scale": ["--finetune", "adaquant", "--num-iterations", 20, "--form", "gram", "--update-bias", "--update-scale"],
 }
 
 

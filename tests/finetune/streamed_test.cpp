@@ -17,18 +17,6 @@
 namespace detent::finetune {
 namespace {
 
-class InMemory final : public LayerSamples {
- public:
-  explicit InMemory(const Layer& layer) : layer_(layer) {}
-  std::size_t count() const override { return layer_.inputs.size(); }
-  SampleRef get(std::size_t i) override {
-    return {layer_.shape, layer_.inputs[i], layer_.float_inputs[i], layer_.targets[i], nullptr};
-  }
-
- private:
-  const Layer& layer_;
-};
-
 FinetuneConfig config_of(Rounding rounding, std::size_t iterations) {
   FinetuneConfig config;
   config.rounding = rounding;
@@ -510,9 +498,10 @@ TEST(KeepIfBetter, NeverKeepsWhatIsWorseThanNearest) {
   const Layer layer = make_layer(product(16, 8), {32, 16}, 4, 4, 7);
   InMemory samples(layer);
   const auto keep = [&](Solution candidate) {
-    return keep_if_better(layer.weights, layer.bias, std::move(candidate), [&](const Solution& s) {
-      return reconstruction_error(layer.weights, layer.geometry, s, samples, {}, kernels(), {});
-    });
+    return keep_if_better(layer.weights, layer.bias, layer.weights, std::move(candidate),
+                          [&](const QuantizedWeights& weights, const Solution& s) {
+                            return reconstruction_error(weights, layer.geometry, s, samples, {}, kernels(), {});
+                          });
   };
   Solution bad = nearest(layer.weights, layer.bias);
   bad.integers[3] -= 2;

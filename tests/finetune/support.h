@@ -13,6 +13,7 @@
 #include "finetune/kernels.h"
 #include "finetune/patches.h"
 #include "finetune/problem.h"
+#include "finetune/samples.h"
 
 namespace detent::finetune {
 
@@ -265,5 +266,18 @@ inline double naive_mean(const Layer& layer, const Solution& solution) {
   const std::size_t count = layer.targets.empty() ? 1 : layer.targets.size() * layer.targets[0].size();
   return naive_error(layer, solution) / static_cast<double>(count);
 }
+
+/// A layer's samples as they are.
+class InMemory final : public LayerSamples {
+ public:
+  explicit InMemory(const Layer& layer) : layer_(layer) {}
+  std::size_t count() const override { return layer_.inputs.size(); }
+  SampleRef get(std::size_t i) override {
+    return {layer_.shape, layer_.inputs[i], layer_.float_inputs[i], layer_.targets[i], nullptr};
+  }
+
+ private:
+  const Layer& layer_;
+};
 
 }  // namespace detent::finetune
