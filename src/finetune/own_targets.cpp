@@ -12,7 +12,10 @@
 namespace detent::finetune {
 namespace {
 
-constexpr double kHalf = 64;  // columns for each weight that tell as much as they mislead
+// Columns for each weight: what the float model's outputs say weighs as much as what they mislead by, and damping is
+// twice the given one.
+constexpr double kHalfOfFloat = 128;
+constexpr double kHalfOfDamping = 64;
 
 void convolve(const QuantizedWeights& weights, const LayerGeometry& geometry, const Patches& patches,
               std::span<const float> input, const Kernels& kernels, std::size_t threads, float* out) {
@@ -99,12 +102,12 @@ void retarget(ColumnForm& form, const QuantizedWeights& weights, bool best_bias,
 
 float float_share(double columns_each) noexcept {
   constexpr double kNone = 24;
-  return columns_each <= kNone ? 0.0F : static_cast<float>(columns_each / (columns_each + kHalf));
+  return columns_each <= kNone ? 0.0F : static_cast<float>(columns_each / (columns_each + kHalfOfFloat));
 }
 
 double damping_for(double given, double columns_each) noexcept {
   constexpr double kMost = 10;
-  return given * (columns_each <= kHalf / (kMost - 1) ? kMost : 1 + kHalf / columns_each);
+  return given * (columns_each <= kHalfOfDamping / (kMost - 1) ? kMost : 1 + kHalfOfDamping / columns_each);
 }
 
 double columns_each(const LayerGeometry& geometry, const Shape& input_shape, std::uint64_t samples) {

@@ -16,7 +16,7 @@ namespace detent::finetune {
 /// would have to learn from the columns: of few of them it learns mostly noise, and is worse on all others.
 ///
 /// The share of the float model's outputs in the targets where there are so many columns for each weight of an output:
-/// 0 up to 24, 1/2 for 64, and so on.
+/// 0 up to 24, 1/2 for 128, and so on.
 float float_share(double columns_each) noexcept;
 
 /// GPTQ's damping there: directions that few columns show are expected to carry more than they do in these. Ten times
