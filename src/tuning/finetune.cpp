@@ -324,12 +324,17 @@ class Tuner {
                          "raise --memory-budget, or give --form streamed");
   }
 
+  /// Integers, and the scales that they are steps of where these are no longer the weights' own.
+  struct Found {
+    finetune::Solution solution;
+    std::optional<finetune::QuantizedWeights> fitted;
+    double nearest_error = 0, error = 0;  // on the form, where no samples are left to judge by
+  };
+
   SolvedLayer solve(Work& work) {
     const auto start = Clock::now();
     const auto& layer = *work.layer;
     name_work(layer.name);
-    const auto& weights = work.weights;
-    const auto& bias = work.bias;
     std::optional<LayerState> state;
     if (options_.state_seconds) state.emplace(state_file(work), *options_.state_seconds);
     const finetune::SolveControl control{thread_count(options_.threads), options_.stop,
@@ -338,67 +343,79 @@ class Tuner {
     config.update_bias = config.update_bias && layer.stored_bias;
     config.update_scale = config.update_scale && layer.owns_scale;
     config.damping = finetune::damping_for(config.damping, work.columns_each);
-    const finetune::Activation none;
-    finetune::Solution solution;
-    std::optional<finetune::QuantizedWeights> fitted;  // with the scales that are best for the solution
-    const auto fit = [&](const finetune::OutputSums& sums) {
-      auto steps = weights;
-      auto better = solution;
-      finetune::fit_scales(sums, config.update_bias, steps, better);
-      if (!holds_bias(stored_scales(quantized_, layer, steps), better.bias)) return;
-      fitted = std::move(steps);
-      solution = std::move(better);
-    };
-    double before = 0, after = 0;
-    if (work.streamed) {
-      solution = solver_->solve_streamed(weights, work.geometry, bias, *work.stored, none, config, control);
-      if (config.update_scale)
-        fit(finetune::output_sums(weights, work.geometry, solution, *work.stored, kernels_, control));
-    } else {
-      finetune::AnyForm form = *std::exchange(work.form, std::nullopt);
-      const bool integers_only =
-          config.rounding == Rounding::gptq && finetune::coordinate_sweeps(config) == 0 && work.held_back->count() > 0;
-      finetune::aim_at_own_outputs(form, weights, bias,
-                                   {finetune::float_share(work.columns_each), config.update_bias, integers_only},
-                                   kernels_, control.threads);
-      solution = solver_->solve(weights, form, bias, config, control);
-      if (config.update_scale)
-        fit(finetune::output_sums(weights, std::get<finetune::GramForm>(form), solution, control.threads));
-      if (work.held_back->count() == 0) {
-        before = finetune::mean_squared_error(weights, form, finetune::nearest(weights, bias), kernels_);
-        after = finetune::mean_squared_error(fitted ? *fitted : weights, form, solution, kernels_);
-      }
-    }
+    Found found = search(work, config, control);
     SolvedLayer solved;
     solved.tuning = {.name = layer.name, .op_type = layer.op_type, .streamed = work.streamed};
-    auto& judges = work.held_back->count() > 0 || !work.stored ? *work.held_back : *work.stored;
-    if (judges.count() > 0) {
-      auto kept = finetune::keep_if_better(
-          weights, bias, fitted ? *fitted : weights, std::move(solution),
-          [&](const finetune::QuantizedWeights& steps, const finetune::Solution& candidate) {
-            return solver_->reconstruction_error(steps, work.geometry, candidate, judges, none, control);
-          });
-      before = kept.nearest_error;
-      after = kept.error;
-      solved.tuning.tuned = kept.tuned;
-      solution = std::move(kept.solution);
-    } else {
-      solved.tuning.tuned = after < before;
-    }
-    solved.tuning.error_before = before;
-    solved.tuning.error_after = after;
-    solved.integers = stored_integers(quantized_, layer, work.geometry, solution.integers);
-    if (solved.tuning.tuned && fitted) {
-      solved.scales = stored_scales(quantized_, layer, *fitted);
-      if (layer.stored_bias) solved.bias = stored_bias(quantized_, layer, solution.bias, solved.scales.bias);
+    solved.tuning.tuned = judge(work, control, found);
+    solved.tuning.error_before = found.nearest_error;
+    solved.tuning.error_after = found.error;
+    solved.integers = stored_integers(quantized_, layer, work.geometry, found.solution.integers);
+    if (solved.tuning.tuned && found.fitted) {
+      solved.scales = stored_scales(quantized_, layer, *found.fitted);
+      if (layer.stored_bias) solved.bias = stored_bias(quantized_, layer, found.solution.bias, solved.scales.bias);
     } else if (solved.tuning.tuned && config.update_bias) {
-      solved.bias = stored_bias(quantized_, layer, solution.bias, {});
+      solved.bias = stored_bias(quantized_, layer, found.solution.bias, {});
     }
     solved.tuning.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     work.stored.reset();
     work.held_back.reset();
     work.weights = {};
     return solved;
+  }
+
+  Found search(Work& work, const FinetuneConfig& config, const finetune::SolveControl& control) {
+    const auto& weights = work.weights;
+    const auto& bias = work.bias;
+    Found found;
+    if (work.streamed) {
+      found.solution = solver_->solve_streamed(weights, work.geometry, bias, *work.stored, {}, config, control);
+      if (config.update_scale) {
+        fit(work, config,
+            finetune::output_sums(weights, work.geometry, found.solution, *work.stored, kernels_, control), found);
+      }
+      return found;
+    }
+    finetune::AnyForm form = *std::exchange(work.form, std::nullopt);
+    const bool judged = work.held_back->count() > 0;
+    const bool integers_only = config.rounding == Rounding::gptq && finetune::coordinate_sweeps(config) == 0 && judged;
+    finetune::aim_at_own_outputs(form, weights, bias,
+                                 {finetune::float_share(work.columns_each), config.update_bias, integers_only},
+                                 kernels_, control.threads);
+    found.solution = solver_->solve(weights, form, bias, config, control);
+    if (config.update_scale) {
+      fit(work, config,
+          finetune::output_sums(weights, std::get<finetune::GramForm>(form), found.solution, control.threads), found);
+    }
+    if (!judged) {
+      found.nearest_error = finetune::mean_squared_error(weights, form, finetune::nearest(weights, bias), kernels_);
+      found.error =
+          finetune::mean_squared_error(found.fitted ? *found.fitted : weights, form, found.solution, kernels_);
+    }
+    return found;
+  }
+
+  void fit(const Work& work, const FinetuneConfig& config, const finetune::OutputSums& sums, Found& found) const {
+    auto weights = work.weights;
+    auto solution = found.solution;
+    finetune::fit_scales(sums, config.update_bias, weights, solution);
+    if (!holds_bias(stored_scales(quantized_, *work.layer, weights), solution.bias)) return;
+    found.fitted = std::move(weights);
+    found.solution = std::move(solution);
+  }
+
+  /// Whether what was found is better than nearest rounding, which else takes its place.
+  bool judge(const Work& work, const finetune::SolveControl& control, Found& found) const {
+    auto& samples = work.held_back->count() > 0 || !work.stored ? *work.held_back : *work.stored;
+    if (samples.count() == 0) return found.error < found.nearest_error;
+    auto kept = finetune::keep_if_better(
+        work.weights, work.bias, found.fitted ? *found.fitted : work.weights, std::move(found.solution),
+        [&](const finetune::QuantizedWeights& weights, const finetune::Solution& candidate) {
+          return solver_->reconstruction_error(weights, work.geometry, candidate, samples, {}, control);
+        });
+    found.nearest_error = kept.nearest_error;
+    found.error = kept.error;
+    found.solution = std::move(kept.solution);
+    return kept.tuned;
   }
 
   // What devices do from here on is of these layers.
