@@ -14,7 +14,7 @@
 namespace detent::finetune {
 namespace {
 
-constexpr std::size_t kColumnsOfJudge = 1024;  // of a sample; more of them say the same
+constexpr std::size_t kColumnsOfJudge = 256;  // of a sample; more of them say the same
 
 /// Computes the outputs of a solution and hands them out row by row, a tile of columns at a time. The rows of one item
 /// are handed out by one thread at a time, in the order of columns.

@@ -26,7 +26,7 @@ Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& ge
                         LayerSamples& samples, const Activation& activation, const FinetuneConfig& config,
                         const Kernels& kernels, const SolveControl& control);
 
-/// Mean squared error over the outputs of all samples, at up to 1,024 positions of each, by the plain definition.
+/// Mean squared error over the outputs of all samples, at up to 256 positions of each, by the plain definition.
 double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
                             LayerSamples& samples, const Activation& activation, const Kernels& kernels,
                             const SolveControl& control);
