@@ -13,8 +13,9 @@ namespace detent::finetune {
 namespace {
 
 // Columns for each weight: what the float model's outputs say weighs as much as what they mislead by, and damping is
-// twice the given one.
+// twice the given one. What 4-bit weights have changed can be undone to a larger part than the rounding of values.
 constexpr double kHalfOfFloat = 128;
+constexpr double kHalfOfFloatAt4Bits = 64;
 constexpr double kHalfOfDamping = 64;
 
 void convolve(const QuantizedWeights& weights, const LayerGeometry& geometry, const Patches& patches,
@@ -100,9 +101,10 @@ void retarget(ColumnForm& form, const QuantizedWeights& weights, bool best_bias,
 
 }  // namespace
 
-float float_share(double columns_each) noexcept {
+float float_share(double columns_each, std::int32_t levels) noexcept {
   constexpr double kNone = 24;
-  return columns_each <= kNone ? 0.0F : static_cast<float>(columns_each / (columns_each + kHalfOfFloat));
+  if (columns_each <= kNone) return 0;
+  return static_cast<float>(columns_each / (columns_each + (levels <= 16 ? kHalfOfFloatAt4Bits : kHalfOfFloat)));
 }
 
 double damping_for(double given, double columns_each) noexcept {

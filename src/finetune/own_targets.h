@@ -16,8 +16,8 @@ namespace detent::finetune {
 /// would have to learn from the columns: of few of them it learns mostly noise, and is worse on all others.
 ///
 /// The share of the float model's outputs in the targets where there are so many columns for each weight of an output:
-/// 0 up to 24, 1/2 for 128, and so on.
-float float_share(double columns_each) noexcept;
+/// 0 up to 24, 1/2 for 128 (64 where weights have 16 levels), and so on.
+float float_share(double columns_each, std::int32_t levels = 256) noexcept;
 
 /// GPTQ's damping there: directions that few columns show are expected to carry more than they do in these. Ten times
 /// the given one for few columns, twice for 64 each, and less and less more.

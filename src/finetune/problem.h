@@ -22,6 +22,7 @@ struct QuantizedWeights {
   std::int32_t lowest = -128;      // of the integer type, or narrower
   std::int32_t highest = 127;
 
+  std::int32_t levels() const noexcept { return highest - lowest + 1; }
   float dequantize(std::size_t row, std::int32_t q) const { return scale[row] * static_cast<float>(q - zero[row]); }
   /// By how many steps the integer `now` should change so that its weight follows −step best. A change has to be worth
   /// more than what float sums may be wrong by, or ties would flip for ever.

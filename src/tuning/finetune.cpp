@@ -281,7 +281,7 @@ class Tuner {
         finetune::own_outputs(work.weights, work.geometry, work.bias, record[0].shape, data::floats(record[0]),
                               kernels_, thread_count(options_.threads)));
     const auto exact = work.needs_targets ? data::floats(record[1]) : std::span<const float>();
-    const float share = finetune::float_share(work.columns_each);
+    const float share = finetune::float_share(work.columns_each, work.weights.levels());
     for (std::size_t i = 0; i < exact.size(); ++i) (*outputs)[i] += share * (exact[i] - (*outputs)[i]);
     return {record[0].type, work.geometry.output_shape(record[0].shape),
             std::as_bytes(std::span<const float>(*outputs)), outputs};
@@ -378,9 +378,10 @@ class Tuner {
     finetune::AnyForm form = *std::exchange(work.form, std::nullopt);
     const bool judged = work.held_back->count() > 0;
     const bool integers_only = config.rounding == Rounding::gptq && finetune::coordinate_sweeps(config) == 0 && judged;
-    finetune::aim_at_own_outputs(form, weights, bias,
-                                 {finetune::float_share(work.columns_each), config.update_bias, integers_only},
-                                 kernels_, control.threads);
+    finetune::aim_at_own_outputs(
+        form, weights, bias,
+        {finetune::float_share(work.columns_each, work.weights.levels()), config.update_bias, integers_only}, kernels_,
+        control.threads);
     found.solution = solver_->solve(weights, form, bias, config, control);
     if (config.update_scale) {
       fit(work, config,

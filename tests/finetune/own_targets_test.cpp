@@ -103,6 +103,8 @@ TEST(OwnTargets, GiveWayToTheFloatModelsWhereColumnsAreMany) {
   EXPECT_EQ(float_share(24), 0.0F);
   EXPECT_GT(float_share(25), 0.1F);
   EXPECT_FLOAT_EQ(float_share(128), 0.5F);
+  EXPECT_FLOAT_EQ(float_share(64, 16), 0.5F);
+  EXPECT_EQ(float_share(24, 16), 0.0F);
   EXPECT_GT(float_share(6400), 0.98F);
   EXPECT_DOUBLE_EQ(damping_for(0.01, 0.1), 0.1);
   EXPECT_DOUBLE_EQ(damping_for(0.01, 64), 0.02);
