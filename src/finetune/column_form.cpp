@@ -11,6 +11,8 @@
 namespace detent::finetune {
 namespace {
 
+constexpr std::size_t kLeastFanIn = 256;                   // below, the Gram matrix costs next to nothing
+constexpr double kLeastDamping = 1e-4;                     // matrices of columns are regular by it alone
 constexpr std::size_t kTimesByShifts = 3;                  // as many columns cost the same, if they are all of a sample
 constexpr double kColumnsShare = 0.8;                      // beyond, products with the Gram matrix are cheaper
 constexpr std::size_t kLeastElements = 4;                  // of a kernel, for pixels to pay
@@ -38,11 +40,15 @@ double mean_squared_error(const QuantizedWeights& weights, const ColumnForm& for
 
 }  // namespace
 
+bool columns_pay(std::size_t groups, std::size_t fan_in, const FinetuneConfig& config) {
+  return config.rounding == Rounding::gptq && config.damping >= kLeastDamping && groups == 1 && fan_in >= kLeastFanIn;
+}
+
 std::size_t most_columns(const LayerGeometry& geometry, const FinetuneConfig& config) {
   const auto fan_in = static_cast<std::size_t>(geometry.fan_in());
-  const bool fits = config.rounding == Rounding::gptq && config.damping >= kLeastDamping && geometry.groups == 1 &&
-                    fan_in >= kLeastFanIn;
-  return fits ? static_cast<std::size_t>(kColumnsShare * static_cast<double>(fan_in)) : 0;
+  return columns_pay(static_cast<std::size_t>(geometry.groups), fan_in, config)
+             ? static_cast<std::size_t>(kColumnsShare * static_cast<double>(fan_in))
+             : 0;
 }
 
 std::size_t gram_columns(const LayerGeometry& geometry) {

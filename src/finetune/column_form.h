@@ -77,8 +77,8 @@ class FormAccumulator {
   std::unique_ptr<GramSums> gram_;
 };
 
-constexpr std::size_t kLeastFanIn = 256;  // below, the Gram matrix costs next to nothing
-constexpr double kLeastDamping = 1e-4;    // matrices of columns are regular by it alone
+/// Whether GPTQ on columns is defined and pays for a layer of these groups and inputs of one output.
+bool columns_pay(std::size_t groups, std::size_t fan_in, const FinetuneConfig& config);
 
 /// solve() of solver.h in this form; for GPTQ only.
 Solution solve(const QuantizedWeights& weights, const ColumnForm& form, std::span<const float> bias,

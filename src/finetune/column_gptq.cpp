@@ -262,7 +262,7 @@ std::optional<Integers> gptq_on_few_columns(const QuantizedWeights& weights, con
                                             const FinetuneConfig& config, const Kernels& kernels,
                                             const SolveControl& control) {
   const std::size_t k = weights.columns;
-  if (!form.aims_at_weights || form.groups > 1 || k < kLeastFanIn || config.damping < kLeastDamping) return {};
+  if (!form.aims_at_weights || !columns_pay(form.groups, k, config)) return {};
   std::vector<double> power(k);
   for (std::size_t j = 0; j < k; ++j) power[j] = form.gram[j * k + j];
   const Damping damping(config, power);

@@ -50,13 +50,11 @@ WeightLayout layout_of(const onnx::Node& node) {
 }
 
 // Scale of a value that comes from a DequantizeLinear with one for the whole tensor.
-std::optional<float> input_scale(const onnx::Model& quantized, const graph::Index& index, const std::string& input) {
-  const auto* dequantize = producer_of(quantized, index, input);
+std::optional<std::size_t> scale_of(const onnx::Model& quantized, const graph::Index& index, const std::string& value) {
+  const auto* dequantize = producer_of(quantized, index, value);
   if (dequantize == nullptr || dequantize->op_type() != "DequantizeLinear") return std::nullopt;
   const auto scale = initializer(index, dequantize->inputs()[1]);
-  if (!scale) return std::nullopt;
-  const auto values = values_of<float>(quantized.graph.initializers[*scale]);
-  return values.size() == 1 ? std::optional(values[0]) : std::nullopt;
+  return scale && quantized.graph.initializers[*scale].count() == 1 ? scale : std::nullopt;
 }
 
 class Finder {
@@ -139,6 +137,7 @@ class Finder {
     layer.stored_zero = *initializer(quantized_index_, dequantize->inputs()[2]);
     layer.layout = layout_of(node);
     if (!find_bias(node, float_node, layer)) return refuse("its bias is computed, or not one value for each output");
+    layer.input_scale = scale_of(quantized_, quantized_index_, layer.input);
     layer.owns_scale = owns_scale(node, *dequantize, layer);
     if (config_.update_scale && !layer.owns_scale)
       notes_.push_back(
@@ -151,7 +150,7 @@ class Finder {
     if (!has_one_reader(dequantize.inputs()[1])) return false;
     if (!layer.bias_scale) return layer.stored_bias || !layer.float_bias;
     const auto* bias = producer_of(quantized_, quantized_index_, node.inputs()[2]);
-    return has_one_reader(bias->inputs()[1]) && input_scale(quantized_, quantized_index_, layer.input).has_value();
+    return has_one_reader(bias->inputs()[1]) && layer.input_scale.has_value();
   }
 
   static bool is_padded_automatically(const onnx::Node& node) {
@@ -374,7 +373,7 @@ StoredScales stored_scales(const onnx::Model& quantized, const TunedLayer& layer
   StoredScales stored;
   stored.weights.assign(weights.scale.begin(), weights.scale.begin() + static_cast<std::ptrdiff_t>(weights.scales));
   if (!layer.bias_scale) return stored;
-  const float input = *input_scale(quantized, graph::Index(quantized), layer.input);
+  const float input = values_of<float>(quantized.graph.initializers[*layer.input_scale])[0];
   const auto count = static_cast<std::size_t>(quantized.graph.initializers[*layer.bias_scale].count());
   for (std::size_t i = 0; i < count; ++i) stored.bias.push_back(input * weights.scale[i]);
   return stored;

@@ -32,6 +32,7 @@ struct TunedLayer {
   std::optional<std::size_t> float_bias;   // initializer of the float model
   std::optional<std::size_t> stored_bias;  // int32, or the float bias itself
   std::optional<std::size_t> bias_scale;   // of an int32 bias
+  std::optional<std::size_t> input_scale;  // of the quantized input, where it has one for the whole tensor
   bool owns_scale = false;                 // whether its scale can be another: nothing else depends on it
   finetune::WeightLayout layout = finetune::WeightLayout::outputs_first;
 };
