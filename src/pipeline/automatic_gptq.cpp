@@ -11,7 +11,7 @@ namespace {
 // Below this share of the error the results gain too little for what gptq takes.
 constexpr double kWorthTuning = 0.25;
 
-accuracy::Roundings tuned_roundings(const Prepared& prepared, const WeightTrial& trial) {
+accuracy::Roundings tuned_roundings(const run::Prepared& prepared, const WeightTrial& trial) {
   auto roundings = accuracy::roundings_of(trial.params);
   std::vector<std::string> said_before;
   for (const auto& layer : tuning::find_layers(prepared.model, trial.tuned, trial.config, said_before)) {
@@ -36,7 +36,7 @@ bool wants_tuned_weights(const AccuracyResult& measured, std::uint64_t samples) 
   return samples >= tuning::kHeldBackEvery && is_far(measured) && measured.weights_share >= kWorthTuning;
 }
 
-void judge_tuned_weights(const Prepared& prepared, const WeightTrial& trial, const exec::Runtime& runtime,
+void judge_tuned_weights(const run::Prepared& prepared, const WeightTrial& trial, const exec::Runtime& runtime,
                          data::SampleSource& source, const TrialRunnerOptions& options, AccuracyResult& result) {
   const auto nearest = accuracy::roundings_of(trial.params);
   const auto tuned = tuned_roundings(prepared, trial);

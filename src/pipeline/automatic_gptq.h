@@ -7,10 +7,10 @@
 #include "data/sample.h"
 #include "detent/quantize.h"
 #include "onnx/model.h"
-#include "pipeline/prepare.h"
 #include "pipeline/trial_runner.h"
 #include "quantize/params.h"
 #include "quantize/placement.h"
+#include "run/prepare.h"
 
 namespace detent::pipeline {
 
@@ -31,7 +31,7 @@ struct WeightTrial {
 
 /// Runs the float model with everything rounded, weights to the nearest and as they were tuned, on the samples
 /// that everything was judged by before. Fills `result.tuned`, and where tuning is kept says how near the results are.
-void judge_tuned_weights(const Prepared& prepared, const WeightTrial& trial, const exec::Runtime& runtime,
+void judge_tuned_weights(const run::Prepared& prepared, const WeightTrial& trial, const exec::Runtime& runtime,
                          data::SampleSource& source, const TrialRunnerOptions& options, AccuracyResult& result);
 
 }  // namespace detent::pipeline

@@ -11,15 +11,17 @@
 #include "calibrate/statistics_file.h"
 #include "data/sample.h"
 #include "onnx/model.h"
-#include "pipeline/calibration_device.h"
-#include "pipeline/identity.h"
-#include "pipeline/prepare.h"
-#include "pipeline/run_directory.h"
-#include "pipeline/run_profiler.h"
-#include "pipeline/run_report.h"
-#include "pipeline/sweep_setup.h"
 #include "profile/profiler.h"
 #include "quantize/placement.h"
+#include "run/calibration_device.h"
+#include "run/model_fingerprint.h"
+#include "run/outputs.h"
+#include "run/prepare.h"
+#include "run/run_directory.h"
+#include "run/run_profiler.h"
+#include "run/run_report.h"
+#include "run/samples.h"
+#include "run/sweep_setup.h"
 #include "shim/cuda_driver.h"
 #include "shim/ranks.h"
 
@@ -34,7 +36,7 @@ void check_options(const CalibrateOptions& options) {
   if (options.batch_size < 0) throw usage_error("--batch-size must not be negative");
   if (options.most_common && !options.histograms)
     throw usage_error("--most-common needs histograms", "leave out --no-histogram");
-  pipeline::check_calibration_device(options.device, options.workers);
+  run::check_calibration_device(options.device, options.workers);
 }
 
 // Rank 0 ends with the statistics of all ranks.
@@ -72,26 +74,26 @@ std::optional<std::filesystem::path> profile_of(const CalibrateOptions& options,
 }
 
 nlohmann::json run_identity(const CalibrateOptions& options, const onnx::Model& model, const shim::Ranks& ranks) {
-  return pipeline::run_identity({.model = model,
-                                 .output = options.output,
-                                 .calibration_data = data_path(options),
-                                 .config = options.config,
-                                 .histograms = options.histograms,
-                                 .votes = options.most_common,
-                                 .allow_nonfinite = options.allow_nonfinite,
-                                 .max_samples = options.max_samples,
-                                 .batch_size = options.batch_size,
-                                 .threads = options.threads,
-                                 .spool_bfloat16 = options.resources.spool_bfloat16,
-                                 .device = options.device,
-                                 .rank = ranks.rank(),
-                                 .ranks = ranks.size()});
+  return run::run_identity({.model = model,
+                            .output = options.output,
+                            .calibration_data = data_path(options),
+                            .config = options.config,
+                            .histograms = options.histograms,
+                            .votes = options.most_common,
+                            .allow_nonfinite = options.allow_nonfinite,
+                            .max_samples = options.max_samples,
+                            .batch_size = options.batch_size,
+                            .threads = options.threads,
+                            .spool_bfloat16 = options.resources.spool_bfloat16,
+                            .device = options.device,
+                            .rank = ranks.rank(),
+                            .ranks = ranks.size()});
 }
 
-pipeline::ReportRequest report_request(const CalibrateOptions& options, const CalibrateResult& result,
-                                       const pipeline::RunDirectory& work) {
-  pipeline::ReportRequest request{options.report, options.trace, options.model,   options.command,
-                                  result.notes,   nullptr,       options.threads, work.scratch()};
+run::ReportRequest report_request(const CalibrateOptions& options, const CalibrateResult& result,
+                                  const run::RunDirectory& work) {
+  run::ReportRequest request{options.report, options.trace, options.model,   options.command,
+                             result.notes,   nullptr,       options.threads, work.scratch()};
   if (result.ranks > 1) {
     request.notes.push_back(
         fmt::format("time, memory and layers are those of rank 0 of {}; the statistics are of all", result.ranks));
@@ -103,37 +105,37 @@ pipeline::ReportRequest report_request(const CalibrateOptions& options, const Ca
 
 CalibrateResult calibrate(const CalibrateOptions& options) {
   check_options(options);
-  pipeline::check_apart(written_files(options), data_path(options));
-  pipeline::check_report_paths(options.report, options.trace);
+  run::check_apart(written_files(options), data_path(options));
+  run::check_report_paths(options.report, options.trace);
   shim::require_cuda(options.device.cuda);
   auto ranks = shim::Ranks::join();
   CalibrateResult result;
   result.rank = ranks.rank();
   result.ranks = ranks.size();
-  pipeline::RunProfiler run_profiler(options.profiler, profile_of(options, ranks));
+  run::RunProfiler run_profiler(options.profiler, profile_of(options, ranks));
   profile::Profiler& profiler = run_profiler.profiler();
   const bool reports = ranks.rank() == 0 && (options.report || options.trace);
-  pipeline::RunReport report;
+  run::RunReport report;
   auto pre_process = std::make_optional(profiler.scope(Step::pre_process));
   auto original = onnx::read_model(options.model);
   profiler.checkpoint(Step::model_loaded);
-  pipeline::check_output(options.output, original);
-  pipeline::ModelFingerprint identity(original);
-  pipeline::RunDirectory work(options.resources, run_identity(options, original, ranks));
+  run::check_output(options.output, original);
+  run::ModelFingerprint identity(original);
+  run::RunDirectory work(options.resources, run_identity(options, original, ranks));
   profiler.watch_directory(work.path());
   const exec::Runtime runtime(options.runtime);
-  const auto prepared = pipeline::prepare(std::move(original), quantization::needed_opset(options.config), runtime,
-                                          work.scratch(), profiler);
-  const auto placement = pipeline::place(prepared, options.config);
+  const auto prepared =
+      run::prepare(std::move(original), quantization::needed_opset(options.config), runtime, work.scratch(), profiler);
+  const auto placement = run::place(prepared, options.config);
   const auto source =
-      pipeline::open_samples(options.calibration_data, options.samples, pipeline::input_specs(prepared.model),
-                             {options.max_samples, options.batch_size, static_cast<std::size_t>(ranks.rank()),
-                              static_cast<std::size_t>(ranks.size())});
+      run::open_samples(options.calibration_data, options.samples, run::input_specs(prepared.model),
+                        {options.max_samples, options.batch_size, static_cast<std::size_t>(ranks.rank()),
+                         static_cast<std::size_t>(ranks.size())});
   if (reports) {
-    pipeline::describe_layers(prepared, placement, runtime, *source,
-                              {placement.to_observe().size(), options.histograms, thread_count(options.threads),
-                               static_cast<std::size_t>(options.workers), 0},
-                              report);
+    run::describe_layers(prepared, placement, runtime, *source,
+                         {placement.to_observe().size(), options.histograms, thread_count(options.threads),
+                          static_cast<std::size_t>(options.workers), 0},
+                         report);
     report.recording.directory = work.scratch();
   }
   pre_process.reset();
@@ -142,22 +144,22 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
   {
     const auto scope = profiler.scope(Step::calibration);
     report.collect_start = profiler.now();
-    pipeline::CollectOptions collect{.histograms = options.histograms,
-                                     .votes = options.most_common,
-                                     .allow_nonfinite = options.allow_nonfinite,
-                                     .threads = options.threads,
-                                     .workers = options.workers,
-                                     .weights_at_hand = [&](const auto& names) { identity.take(names); },
-                                     .progress = options.progress,
-                                     .stop = options.stop,
-                                     .recording = reports ? &report.recording : nullptr};
-    pipeline::DeviceCalibration device(options.device, placement.to_observe().size(), options.histograms,
-                                       work.scratch(), reports ? &profiler.device() : nullptr);
+    run::CollectOptions collect{.histograms = options.histograms,
+                                .votes = options.most_common,
+                                .allow_nonfinite = options.allow_nonfinite,
+                                .threads = options.threads,
+                                .workers = options.workers,
+                                .weights_at_hand = [&](const auto& names) { identity.take(names); },
+                                .progress = options.progress,
+                                .stop = options.stop,
+                                .recording = reports ? &report.recording : nullptr};
+    run::DeviceCalibration device(options.device, placement.to_observe().size(), options.histograms, work.scratch(),
+                                  reports ? &profiler.device() : nullptr);
     device.lend(collect);
     statistics =
-        pipeline::collect_within(options.resources, work, prepared, placement, runtime, *source, collect, sweep_notes);
+        run::collect_within(options.resources, work, prepared, placement, runtime, *source, collect, sweep_notes);
     for (auto& note : device.notes()) sweep_notes.push_back(std::move(note));
-    if (device.use() != nullptr) report.device = pipeline::RunReport::Device{options.device, *device.use(), {}};
+    if (device.use() != nullptr) report.device = run::RunReport::Device{options.device, *device.use(), {}};
     report.samples_run = statistics.samples;
     statistics.model = identity.finish();
     statistics.model_name = options.model.filename().string();
@@ -178,7 +180,7 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
   run_profiler.finish();
   if (reports) {
     report.statistics = std::move(statistics);
-    pipeline::write_reports(report, report_request(options, result, work), run_profiler);
+    run::write_reports(report, report_request(options, result, work), run_profiler);
   }
   result.stages = run_profiler.stage_reports();
   result.peak_memory = profiler.peak_memory();

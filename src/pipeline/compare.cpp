@@ -14,15 +14,14 @@
 #include "exec/session.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
-#include "pipeline/pairing.h"
-#include "pipeline/prepare.h"
+#include "run/pairing.h"
+#include "run/prepare.h"
+#include "run/samples.h"
 
 namespace detent {
 namespace {
 
 using data::floats;
-using pipeline::PairSums;
-using pipeline::ValueTraits;
 
 struct Side {
   onnx::Model model;
@@ -76,7 +75,7 @@ CommonValues common_values(const Side& original, const Side& quantized) {
   return common;
 }
 
-Fidelity fidelity(const std::string& name, const std::string& made_by, const PairSums& sums) {
+Fidelity fidelity(const std::string& name, const std::string& made_by, const run::PairSums& sums) {
   return {name, made_by, sums.sqnr_db(), sums.cosine(), sums.max_abs, {}, {}};
 }
 
@@ -117,28 +116,27 @@ class LayerRun {
     if (float_error) std::rethrow_exception(float_error);
     return outputs;
   }
-  const std::vector<PairSums>& sums() const { return taking_.sums(); }
-  const std::vector<ValueTraits>& traits() const { return traits_; }
+  const std::vector<run::PairSums>& sums() const { return taking_.sums(); }
+  const std::vector<run::ValueTraits>& traits() const { return traits_; }
 
  private:
-  static std::vector<ValueTraits> traits_of(const Side& quantized, const CommonValues& common) {
+  static std::vector<run::ValueTraits> traits_of(const Side& quantized, const CommonValues& common) {
     const graph::Index index(quantized.model);
-    std::vector<ValueTraits> traits;
-    for (const auto& value : common.in_quantized)
-      traits.emplace_back(pipeline::stored_range(quantized.model, index, value));
+    std::vector<run::ValueTraits> traits;
+    for (const auto& value : common.in_quantized) traits.emplace_back(run::stored_range(quantized.model, index, value));
     return traits;
   }
 
-  pipeline::Pairing pairing_;
-  pipeline::OfferingReceiver offering_;
-  std::vector<ValueTraits> traits_;
-  pipeline::TakingReceiver taking_;
+  run::Pairing pairing_;
+  run::OfferingReceiver offering_;
+  std::vector<run::ValueTraits> traits_;
+  run::TakingReceiver taking_;
   exec::Session float_session_;
   exec::Session quantized_session_;
 };
 
 void add_outputs(const std::vector<std::string>& names, const std::vector<data::Array>& x,
-                 const std::vector<data::Array>& y, std::vector<PairSums>& sums) {
+                 const std::vector<data::Array>& y, std::vector<run::PairSums>& sums) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (x[i].type == onnx::DataType::float32 && y[i].type == onnx::DataType::float32)
       sums[i].add(floats(x[i]), floats(y[i]), names[i]);
@@ -154,13 +152,13 @@ bool worse(const Fidelity& a, const Fidelity& b) {
 std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& index, const CommonValues& common,
                                    const LayerRun& run) {
   std::vector<Fidelity> layers;
-  std::unordered_map<std::string, pipeline::Judged> judged;
+  std::unordered_map<std::string, run::Judged> judged;
   for (std::size_t i = 0; i < common.in_float.size(); ++i) {
     layers.push_back(fidelity(common.in_float[i], common.made_by[i], run.sums()[i]));
     judged[common.in_float[i]] = {&run.traits()[i], layers.back().sqnr_db};
   }
   for (auto& layer : layers) {
-    auto explained = pipeline::explain(original.model, index, layer.name, judged);
+    auto explained = run::explain(original.model, index, layer.name, judged);
     layer.reason = std::move(explained.reason);
     layer.cure = std::move(explained.cure);
   }
@@ -177,9 +175,8 @@ Comparison compare(const CompareOptions& options) {
   const auto output_names = names_of(original.model.graph.outputs);
   require_same(names_of(original.model.graph.inputs), names_of(quantized.model.graph.inputs), "inputs");
   require_same(output_names, names_of(quantized.model.graph.outputs), "outputs");
-  const auto source =
-      pipeline::open_samples(options.calibration_data, options.samples, pipeline::input_specs(original.model),
-                             {options.max_samples, options.batch_size});
+  const auto source = run::open_samples(options.calibration_data, options.samples, run::input_specs(original.model),
+                                        {options.max_samples, options.batch_size});
 
   const CommonValues common = options.outputs_only ? CommonValues() : common_values(original, quantized);
   LayerRun layers(original, quantized, runtime, options, common);
@@ -187,7 +184,7 @@ Comparison compare(const CompareOptions& options) {
                          {exec::Tuning::deployed, options.threads, options.stop, true});
 
   Comparison comparison;
-  std::vector<PairSums> output_sums(output_names.size());
+  std::vector<run::PairSums> output_sums(output_names.size());
   while (const auto sample = source->next()) {
     const auto expected = layers.run(*sample);
     const auto got = deployed.run(sample->inputs, fmt::format("sample '{}', quantized model", sample->origin));

@@ -45,7 +45,7 @@ struct Candidate {
 
 class Equalizer {
  public:
-  Equalizer(Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
+  Equalizer(run::Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
             data::SampleSource& source, const EqualizeOptions& options)
       : prepared_(prepared),
         placement_(placement),
@@ -230,15 +230,15 @@ class Equalizer {
   Equalization rewrite() {
     std::vector<ChannelScaling> scalings;
     for (auto& candidate : candidates_) scalings.push_back(std::move(candidate.scaling));
-    const auto names =
-        graph::scale_channels(prepared_.model, prepared_.types, scalings, file_store(options_.weights, "equalized"));
+    const auto names = graph::scale_channels(prepared_.model, prepared_.types, scalings,
+                                             run::file_store(options_.weights, "equalized"));
     for (std::size_t i = 0; i < names.size(); ++i) {
       done_.scaled.push_back({names[i], candidates_[i].scaled_range, scalings[i].readers.empty()});
     }
     return std::move(done_);
   }
 
-  Prepared& prepared_;
+  run::Prepared& prepared_;
   const quantization::Placement& placement_;
   const EqualizeOptions& options_;
   graph::Index index_;
@@ -251,7 +251,7 @@ class Equalizer {
 
 }  // namespace
 
-Equalization equalize(Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
+Equalization equalize(run::Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                       data::SampleSource& source, const EqualizeOptions& options) {
   return Equalizer(prepared, placement, runtime, source, options).run();
 }

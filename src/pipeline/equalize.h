@@ -12,9 +12,9 @@
 #include "detent/progress.h"
 #include "detent/quantize.h"
 #include "detent/resources.h"
-#include "pipeline/prepare.h"
 #include "quantize/params.h"
 #include "quantize/placement.h"
+#include "run/prepare.h"
 
 namespace detent::pipeline {
 
@@ -48,7 +48,7 @@ struct Equalization {
 /// weights that read it rounded, both as they are, with the best of the ranges, and with channels made alike, and
 /// rewrites the model where that takes away half of an error that matters. Takes about four inferences for each
 /// sample.
-Equalization equalize(Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
+Equalization equalize(run::Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                       data::SampleSource& source, const EqualizeOptions& options);
 
 }  // namespace detent::pipeline

@@ -14,16 +14,17 @@
 #include "finetune/device_memory.h"
 #include "onnx/model.h"
 #include "pipeline/automatic_gptq.h"
-#include "pipeline/calibration_device.h"
-#include "pipeline/prepare.h"
 #include "pipeline/quantize_options.h"
-#include "pipeline/sweep_setup.h"
 #include "plan/calibration.h"
 #include "profile/machine.h"
 #include "quantize/formats.h"
 #include "quantize/params.h"
 #include "quantize/placement.h"
 #include "quantize/ranges.h"
+#include "run/calibration_device.h"
+#include "run/prepare.h"
+#include "run/samples.h"
+#include "run/sweep_setup.h"
 #include "shim/cuda_driver.h"
 #include "tuning/cost.h"
 #include "tuning/tuned_layer.h"
@@ -86,9 +87,8 @@ void add_cost(const planning::CalibrationCost& cost, Plan& plan) {
 }
 
 // How the model will be cut to keep to the budget.
-void add_sweep(const pipeline::Prepared& prepared, const quantization::Placement& placement,
-               const graph::ValueTypes& types, const planning::Circumstances& circumstances,
-               const planning::Budget& budget, Plan& plan) {
+void add_sweep(const run::Prepared& prepared, const quantization::Placement& placement, const graph::ValueTypes& types,
+               const planning::Circumstances& circumstances, const planning::Budget& budget, Plan& plan) {
   plan.memory_budget = budget.memory;
   plan.disk_budget = budget.disk;
   const auto& model = prepared.model;
@@ -168,30 +168,30 @@ Plan plan(const QuantizeOptions& options) {
   quantization::check_format(options.config);
   quantization::check_method(options.config, ranges);
   tuning::check_finetune(options.finetune);
-  pipeline::check_calibration_device(options.device, options.workers);
+  run::check_calibration_device(options.device, options.workers);
   Plan result;
   const TempDir work(options.resources.work_dir.value_or(""));
   profile::Profiler silent;
   auto original = onnx::read_model(options.model);
   const exec::Runtime runtime(options.runtime);
   const auto prepared =
-      pipeline::prepare(std::move(original), quantization::needed_opset(options.config), runtime, work.path(), silent);
-  const auto placement = pipeline::place(prepared, options.config);
+      run::prepare(std::move(original), quantization::needed_opset(options.config), runtime, work.path(), silent);
+  const auto placement = run::place(prepared, options.config);
   count_nodes(placement, result);
   result.tensors_observed = placement.to_observe().size();
   result.work_bytes = profile::directory_size(work.path());
   result.output_bytes = output_bytes(prepared.model, placement, options.config);
   result.notes = prepared.notes;
 
-  const auto specs = pipeline::input_specs(prepared.model);
-  pipeline::FirstSample first;
+  const auto specs = run::input_specs(prepared.model);
+  run::FirstSample first;
   planning::Circumstances circumstances{result.tensors_observed, quantization::needs_histograms(ranges),
                                         thread_count(options.threads), static_cast<std::size_t>(options.workers), 0};
   if (options.calibration_data || options.samples != nullptr) {
-    const auto source = pipeline::open_samples(options.calibration_data.value_or(""), options.samples, specs,
-                                               {options.max_samples, options.batch_size});
+    const auto source = run::open_samples(options.calibration_data.value_or(""), options.samples, specs,
+                                          {options.max_samples, options.batch_size});
     result.files = source->file_count();
-    first = pipeline::first_sample(*source, specs);
+    first = run::first_sample(*source, specs);
     circumstances.sample_bytes = first.bytes;
   }
   add_device(options, circumstances, result);
@@ -206,7 +206,7 @@ Plan plan(const QuantizeOptions& options) {
     return result;
   }
   add_cost(*cost, result);
-  add_sweep(prepared, placement, types, circumstances, pipeline::budget_of(options.resources, work.path()), result);
+  add_sweep(prepared, placement, types, circumstances, run::budget_of(options.resources, work.path()), result);
   const auto machine = profile::measure_machine(static_cast<int>(circumstances.threads), work.path());
   result.finetune.only_if_needed = pipeline::may_tune(options);
   if (tunes(options.finetune.rounding) || result.finetune.only_if_needed) {

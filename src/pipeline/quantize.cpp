@@ -22,22 +22,24 @@
 #include "exec/session.h"
 #include "onnx/write.h"
 #include "pipeline/automatic_gptq.h"
-#include "pipeline/calibration_device.h"
 #include "pipeline/equalize.h"
-#include "pipeline/identity.h"
-#include "pipeline/prepare.h"
 #include "pipeline/quantize_options.h"
 #include "pipeline/refine.h"
-#include "pipeline/run_directory.h"
-#include "pipeline/run_profiler.h"
-#include "pipeline/run_report.h"
-#include "pipeline/sweep_setup.h"
 #include "profile/profiler.h"
 #include "quantize/formats.h"
 #include "quantize/insert.h"
 #include "quantize/params.h"
 #include "quantize/placement.h"
 #include "quantize/ranges.h"
+#include "run/calibration_device.h"
+#include "run/model_fingerprint.h"
+#include "run/outputs.h"
+#include "run/prepare.h"
+#include "run/run_directory.h"
+#include "run/run_profiler.h"
+#include "run/run_report.h"
+#include "run/samples.h"
+#include "run/sweep_setup.h"
 #include "shim/cuda_driver.h"
 #include "shim/ranks.h"
 #include "store/open_device.h"
@@ -75,7 +77,7 @@ calibration::Statistics saved_statistics(const QuantizeOptions& options, const F
                                 statistics.model_name, statistics.model.text(), options.model.string(), model.text()),
                     "calibrate this model");
   }
-  if (source != nullptr && pipeline::fingerprint_of(*source) != statistics.data) {
+  if (source != nullptr && run::fingerprint_of(*source) != statistics.data) {
     throw bad_input(
         fmt::format("{} were taken from other samples than {}", where,
                     options.calibration_data ? "'" + options.calibration_data->string() + "'" : "those given"),
@@ -160,7 +162,7 @@ class Run {
     if (reports_) compare_models();
     work_->finish();
     run_profiler_.finish();
-    if (reports_) pipeline::write_reports(report_, report_request(), run_profiler_);
+    if (reports_) run::write_reports(report_, report_request(), run_profiler_);
     result_.stages = run_profiler_.stage_reports();
     result_.peak_memory = profiler_.peak_memory();
     return std::move(result_);
@@ -171,34 +173,33 @@ class Run {
     const auto scope = profiler_.scope(Step::pre_process);
     auto original = onnx::read_model(options_.model);
     profiler_.checkpoint(Step::model_loaded);
-    pipeline::check_output(options_.output, original);
+    run::check_output(options_.output, original);
     result_.model_bytes_before = size_on_disk(original);
-    if (options_.statistics) identity_ = pipeline::fingerprint_of(original);
+    if (options_.statistics) identity_ = run::fingerprint_of(original);
     work_.emplace(options_.resources, run_identity(original));
     profiler_.watch_directory(work_->path());
     // What cannot be is better known before hours of work than after them.
     if (options_.device.gds == GdsMode::on && tunes(options_.finetune.rounding))
       store::open_cuda_storage(options_.device.cuda.front(), GdsMode::on, work_->path());
     append(result_.notes, work_->notes());
-    prepared_ = pipeline::prepare(std::move(original), quantization::needed_opset(options_.config), runtime_,
-                                  work_->scratch(), profiler_);
-    placement_ = pipeline::place(prepared_, options_.config);
+    prepared_ = run::prepare(std::move(original), quantization::needed_opset(options_.config), runtime_,
+                             work_->scratch(), profiler_);
+    placement_ = run::place(prepared_, options_.config);
     extremes_ = quantization::scan_weights(prepared_.model, placement_, options_.allow_nonfinite);
     append(result_.notes, prepared_.notes);
     append(result_.notes, placement_.notes);
     if (pipeline::has_samples(options_)) {
-      source_ =
-          pipeline::open_samples(options_.calibration_data.value_or(""), samples(),
-                                 pipeline::input_specs(prepared_.model), {options_.max_samples, options_.batch_size});
+      source_ = run::open_samples(options_.calibration_data.value_or(""), samples(), run::input_specs(prepared_.model),
+                                  {options_.max_samples, options_.batch_size});
     }
     if (options_.prepared_output) {
-      pipeline::check_output(*options_.prepared_output, prepared_.model);
+      run::check_output(*options_.prepared_output, prepared_.model);
       onnx::write_model(prepared_.model, *options_.prepared_output, {options_.external_data_threshold});
     }
     if (reports_ && source_) {
       const planning::Circumstances circumstances{placement_.to_observe().size(), true, thread_count(options_.threads),
                                                   static_cast<std::size_t>(options_.workers), 0};
-      pipeline::describe_layers(prepared_, placement_, runtime_, *source_, circumstances, report_);
+      run::describe_layers(prepared_, placement_, runtime_, *source_, circumstances, report_);
     }
   }
 
@@ -208,7 +209,7 @@ class Run {
     if (options_.samples == nullptr || options_.samples->can_rewind() || !again) return options_.samples;
     if (replay_) return &*replay_;
     std::int64_t rows = 1;  // that may have to be joined for one run of the model
-    for (const auto& input : pipeline::input_specs(prepared_.model)) {
+    for (const auto& input : run::input_specs(prepared_.model)) {
       if (input.shape && !input.shape->empty()) rows = std::max(rows, input.shape->front());
     }
     return &replay_.emplace(*options_.samples, kCompared * static_cast<std::size_t>(rows), work_->scratch());
@@ -243,23 +244,23 @@ class Run {
   }
 
   calibration::Statistics new_statistics() {
-    pipeline::CollectOptions collect{.histograms = needs_histograms(),
-                                     .votes = quantization::needs_votes(options_.config, range_options_),
-                                     .allow_nonfinite = options_.allow_nonfinite,
-                                     .threads = options_.threads,
-                                     .workers = options_.workers,
-                                     .keep_result = tunes(options_.finetune.rounding) || pipeline::may_tune(options_),
-                                     .progress = options_.progress,
-                                     .stop = options_.stop};
+    run::CollectOptions collect{.histograms = needs_histograms(),
+                                .votes = quantization::needs_votes(options_.config, range_options_),
+                                .allow_nonfinite = options_.allow_nonfinite,
+                                .threads = options_.threads,
+                                .workers = options_.workers,
+                                .keep_result = tunes(options_.finetune.rounding) || pipeline::may_tune(options_),
+                                .progress = options_.progress,
+                                .stop = options_.stop};
     report_.recording.directory = work_->scratch();
     if (reports_) collect.recording = &report_.recording;
-    pipeline::DeviceCalibration device(options_.device, placement_.to_observe().size(), collect.histograms,
-                                       work_->scratch(), activity());
+    run::DeviceCalibration device(options_.device, placement_.to_observe().size(), collect.histograms, work_->scratch(),
+                                  activity());
     device.lend(collect);
-    auto statistics = pipeline::collect_within(options_.resources, *work_, prepared_, placement_, runtime_, *source_,
-                                               collect, result_.notes);
+    auto statistics = run::collect_within(options_.resources, *work_, prepared_, placement_, runtime_, *source_,
+                                          collect, result_.notes);
     append(result_.notes, device.notes());
-    if (device.use() != nullptr) report_.device = pipeline::RunReport::Device{options_.device, *device.use(), {}};
+    if (device.use() != nullptr) report_.device = run::RunReport::Device{options_.device, *device.use(), {}};
     return statistics;
   }
 
@@ -283,7 +284,7 @@ class Run {
 
   void equalize(calibration::Ranges& ranges) {
     if (!may_equalize()) return;
-    const auto scope = profiler_.scope(pipeline::kSensitivityStage);
+    const auto scope = profiler_.scope(run::kSensitivityStage);
     std::vector<calibration::Ranges> all{ranges};
     for (const auto& [method, other] : other_ranges_) all.push_back(other);
     auto done = pipeline::equalize(
@@ -299,7 +300,7 @@ class Run {
          .progress = options_.progress,
          .stop = options_.stop});
     if (done.values.empty()) return;
-    placement_ = pipeline::place(prepared_, options_.config);
+    placement_ = run::place(prepared_, options_.config);
     extremes_ = quantization::scan_weights(prepared_.model, placement_, options_.allow_nonfinite);
     for (std::size_t i = 0; i < done.scaled.size(); ++i) {
       const auto& [name, range, is_kept] = done.scaled[i];
@@ -315,7 +316,7 @@ class Run {
   }
 
   void refine(calibration::Ranges& ranges) {
-    const auto scope = profiler_.scope(pipeline::kSensitivityStage);
+    const auto scope = profiler_.scope(run::kSensitivityStage);
     if (!options_.device.is_cpu())
       result_.notes.emplace_back("what rounding does to the results was measured on the CPU");
     const auto write = [&](const quantization::Placement& placement, const quantization::Params& params,
@@ -357,19 +358,19 @@ class Run {
   bool needs_histograms() const { return reports_ || quantization::needs_histograms(range_options_); }
 
   nlohmann::json run_identity(const onnx::Model& model) const {
-    return pipeline::run_identity({.model = model,
-                                   .output = options_.output,
-                                   .calibration_data = options_.calibration_data,
-                                   .config = options_.config,
-                                   .histograms = needs_histograms(),
-                                   .votes = quantization::needs_votes(options_.config, range_options_),
-                                   .allow_nonfinite = options_.allow_nonfinite,
-                                   .max_samples = options_.max_samples,
-                                   .batch_size = options_.batch_size,
-                                   .threads = options_.threads,
-                                   .spool_bfloat16 = options_.resources.spool_bfloat16,
-                                   .device = options_.statistics ? DeviceConfig() : options_.device,
-                                   .finetune = pipeline::tuning_identity(options_)});
+    return run::run_identity({.model = model,
+                              .output = options_.output,
+                              .calibration_data = options_.calibration_data,
+                              .config = options_.config,
+                              .histograms = needs_histograms(),
+                              .votes = quantization::needs_votes(options_.config, range_options_),
+                              .allow_nonfinite = options_.allow_nonfinite,
+                              .max_samples = options_.max_samples,
+                              .batch_size = options_.batch_size,
+                              .threads = options_.threads,
+                              .spool_bfloat16 = options_.resources.spool_bfloat16,
+                              .device = options_.statistics ? DeviceConfig() : options_.device,
+                              .finetune = pipeline::tuning_identity(options_)});
   }
 
   void insert_pairs(const calibration::Ranges& ranges) {
@@ -383,15 +384,14 @@ class Run {
   }
 
   void finetune(FinetuneConfig config, bool asked_for) {
-    if (!options_.device.is_cpu() && !report_.device)
-      report_.device = pipeline::RunReport::Device{options_.device, {}, {}};
+    if (!options_.device.is_cpu() && !report_.device) report_.device = run::RunReport::Device{options_.device, {}, {}};
     trim_heap();  // of what measuring and calibration have left
-    const auto types = pipeline::static_types(prepared_.types, prepared_.model, runtime_, *source_);
+    const auto types = run::static_types(prepared_.types, prepared_.model, runtime_, *source_);
     if (config.only_heaviest_layer) config.nodes = {heaviest_layer(types)};
     const auto memory =
-        tuning::share_memory(pipeline::budget_of(options_.resources, work_->path()).memory, asked_for, prepared_.model,
+        tuning::share_memory(run::budget_of(options_.resources, work_->path()).memory, asked_for, prepared_.model,
                              types, quantized_, source_->file_count(), config, thread_count(options_.threads));
-    const auto spool = pipeline::make_spool(options_.resources, memory.spool, work_->path());
+    const auto spool = run::make_spool(options_.resources, memory.spool, work_->path());
     result_.layers = tuning::finetune(prepared_.model, prepared_.types, quantized_, runtime_, *source_,
                                       {.config = config,
                                        .device = options_.device,
@@ -471,7 +471,7 @@ class Run {
     result_.model_bytes_after = written.model_bytes + written.data_bytes;
   }
 
-  pipeline::ReportRequest report_request() const {
+  run::ReportRequest report_request() const {
     return {options_.report, options_.trace, options_.model,   options_.command,
             result_.notes,   &result_,       options_.threads, work_->scratch()};
   }
@@ -480,7 +480,7 @@ class Run {
   void compare_models() {
     if (!pipeline::has_samples(options_)) return;
     if (samples() != nullptr) samples()->rewind();
-    const auto scope = profiler_.scope(pipeline::kComparisonStage);
+    const auto scope = profiler_.scope(run::kComparisonStage);
     report_.comparison = compare({.float_model = options_.model,
                                   .quantized_model = options_.output,
                                   .calibration_data = options_.calibration_data.value_or(""),
@@ -494,17 +494,17 @@ class Run {
   }
 
   const QuantizeOptions& options_;
-  pipeline::RunProfiler run_profiler_;
+  run::RunProfiler run_profiler_;
   profile::Profiler& profiler_;
-  std::optional<pipeline::RunDirectory> work_;
+  std::optional<run::RunDirectory> work_;
   exec::Runtime runtime_;
   bool reports_;
   quantization::RangeOptions range_options_;
   QuantizeResult result_;
-  pipeline::RunReport report_;
+  run::RunReport report_;
 
   Fingerprint identity_;
-  pipeline::Prepared prepared_;
+  run::Prepared prepared_;
   onnx::Model quantized_;
   quantization::Placement placement_;
   quantization::WeightExtremes extremes_;
@@ -526,8 +526,8 @@ QuantizeResult quantize(const QuantizeOptions& options) {
     throw usage_error("quantize is the work of one process, and MPI started several",
                       "calibrate with mpirun, then quantize --statistics without it");
   }
-  pipeline::check_apart(written_files(options), options.calibration_data, options.statistics);
-  pipeline::check_report_paths(options.report, options.trace);
+  run::check_apart(written_files(options), options.calibration_data, options.statistics);
+  run::check_report_paths(options.report, options.trace);
   shim::require_cuda(options.device.cuda);
   return Run(options).run();
 }

@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "finetune/solver.h"
-#include "pipeline/calibration_device.h"
 #include "quantize/formats.h"
+#include "run/calibration_device.h"
 #include "tuning/tuned_layer.h"
 
 namespace detent::pipeline {
@@ -44,7 +44,7 @@ void check_accuracy(const QuantizeOptions& options) {
 
 void check_device(const QuantizeOptions& options) {
   const bool calibrates = !options.statistics;
-  check_calibration_device(options.device, calibrates ? options.workers : 1);
+  run::check_calibration_device(options.device, calibrates ? options.workers : 1);
   if (options.device.is_cpu() && options.finetune.pin_memory)
     throw usage_error("--pin-memory speeds up copies to a GPU, and fine-tuning runs on the CPU",
                       "leave it out: the result is the same");

@@ -16,9 +16,9 @@
 #include "calibrate/methods.h"
 #include "graph/index.h"
 #include "graph/work.h"
-#include "pipeline/score_command.h"
-#include "pipeline/sweep_setup.h"
 #include "pipeline/trial_runner.h"
+#include "run/score_command.h"
+#include "run/sweep_setup.h"
 
 namespace detent::pipeline {
 namespace {
@@ -54,7 +54,7 @@ constexpr double kTable = 1;
 
 class Refiner {
  public:
-  Refiner(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
+  Refiner(const run::Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
           data::SampleSource& source, const RefineOptions& options)
       : prepared_(prepared),
         placement_(placement),
@@ -272,7 +272,7 @@ class Refiner {
 
   // The products in integers, each with its share of the multiplications.
   std::vector<accuracy::Candidate> weigh() {
-    const auto types = static_types(prepared_.types, prepared_.model, runtime_, source_);
+    const auto types = run::static_types(prepared_.types, prepared_.model, runtime_, source_);
     std::vector<accuracy::Candidate> candidates;
     double all = 0, others = 0;
     const auto& nodes = prepared_.model.graph.nodes;
@@ -311,7 +311,7 @@ class Refiner {
   }
 
   quantization::Placement place_with(const std::vector<std::size_t>& nodes) const {
-    return place(prepared_, options_.config, {options_.accuracy.fallback, nodes});
+    return run::place(prepared_, options_.config, {options_.accuracy.fallback, nodes});
   }
 
   // The fewest of the choices, taken from the front, that reach the target; of those, the ones that are not needed
@@ -368,7 +368,7 @@ class Refiner {
   double score(const quantization::Placement& placement) {
     const auto& accuracy = options_.accuracy;
     const auto score_of = [&](const std::filesystem::path& model) {
-      return accuracy.score ? accuracy.score(model) : score_by_command(accuracy.command, model);
+      return accuracy.score ? accuracy.score(model) : run::score_by_command(accuracy.command, model);
     };
     if (!float_score_) float_score_ = score_of(options_.model);
     const auto path = options_.directory / "candidate.onnx";
@@ -435,7 +435,7 @@ class Refiner {
   bool is_table(std::size_t node) const { return accuracy::is_table(prepared_.model.graph.nodes[node], index_); }
   std::string label(std::size_t node) const { return prepared_.model.graph.nodes[node].label(); }
 
-  const Prepared& prepared_;
+  const run::Prepared& prepared_;
   const quantization::Placement& placement_;
   const exec::Runtime& runtime_;
   data::SampleSource& source_;
@@ -472,7 +472,7 @@ std::string what_is_left(const AccuracyResult& result, const AccuracyConfig& acc
   return text;
 }
 
-Refinement refine(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
+Refinement refine(const run::Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                   data::SampleSource& source, const RefineOptions& options) {
   try {
     return Refiner(prepared, placement, runtime, source, options).run();

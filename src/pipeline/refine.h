@@ -12,8 +12,8 @@
 #include "detent/progress.h"
 #include "detent/quantize.h"
 #include "detent/resources.h"
-#include "pipeline/prepare.h"
 #include "quantize/params.h"
+#include "run/prepare.h"
 
 namespace detent::pipeline {
 
@@ -51,7 +51,7 @@ struct Refinement {
 /// falls back: what reaches the target, or without one what makes most of the error, up to a tenth of the
 /// multiplications. Takes about six inferences for each sample; a command runs on up to 15
 /// models. Throws bad_input when the command fails or prints no number, and for a target out of reach.
-Refinement refine(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
+Refinement refine(const run::Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                   data::SampleSource& source, const RefineOptions& options);
 
 /// Whether results are so far from the float model's that more is worth its cost.

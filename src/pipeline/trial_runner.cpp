@@ -30,10 +30,10 @@ void TrialRunner::plan_sweep(const quantization::Placement& placement, const std
   if (!sweep_) {
     const planning::Circumstances circumstances{placement.to_observe().size(), false, thread_count(options_.threads), 1,
                                                 0};
-    sweep_ =
-        set_up_sweep(prepared_, placement, runtime_, source_, circumstances, options_.resources, directory, nullptr);
+    sweep_ = run::set_up_sweep(prepared_, placement, runtime_, source_, circumstances, options_.resources, directory,
+                               nullptr);
   } else if (!sweep_->cuts.empty()) {
-    sweep_->spool = make_spool(options_.resources, sweep_->plan ? sweep_->plan->spool_memory : 0, directory);
+    sweep_->spool = run::make_spool(options_.resources, sweep_->plan ? sweep_->plan->spool_memory : 0, directory);
   }
 }
 

@@ -12,9 +12,9 @@
 
 #include "detent/progress.h"
 #include "detent/resources.h"
-#include "pipeline/prepare.h"
-#include "pipeline/sweep_setup.h"
 #include "pipeline/trials.h"
+#include "run/prepare.h"
+#include "run/sweep_setup.h"
 
 namespace detent::pipeline {
 
@@ -30,7 +30,7 @@ struct TrialRunnerOptions {
 class TrialRunner {
  public:
   /// Everything must outlive the runner.
-  TrialRunner(const Prepared& prepared, const exec::Runtime& runtime, data::SampleSource& source,
+  TrialRunner(const run::Prepared& prepared, const exec::Runtime& runtime, data::SampleSource& source,
               const TrialRunnerOptions& options)
       : prepared_(prepared), runtime_(runtime), source_(source), options_(options) {}
 
@@ -42,11 +42,11 @@ class TrialRunner {
  private:
   void plan_sweep(const quantization::Placement& placement, const std::filesystem::path& directory);
 
-  const Prepared& prepared_;
+  const run::Prepared& prepared_;
   const exec::Runtime& runtime_;
   data::SampleSource& source_;
   const TrialRunnerOptions& options_;
-  std::optional<SweepSetup> sweep_;
+  std::optional<run::SweepSetup> sweep_;
 };
 
 }  // namespace detent::pipeline

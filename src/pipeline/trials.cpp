@@ -45,7 +45,7 @@ class Trials {
              .batch_invariant = false,
              .name = "trial-",
              .inputs_of = {}}),
-        results_(trials.size(), TrialResult{std::vector<PairSums>(model.points.size())}) {}
+        results_(trials.size(), TrialResult{std::vector<run::PairSums>(model.points.size())}) {}
 
   std::vector<TrialResult> run() {
     for (std::size_t segment = 0; segment < branch_.segments(); ++segment) {
@@ -110,7 +110,7 @@ class Trials {
   }
 
   void add(TrialResult& result, std::size_t point, const data::Array& reference, const data::Array& values) const {
-    PairSums pair;
+    run::PairSums pair;
     pair.add(data::floats(reference), data::floats(values), model_.points[point]);
     if (pair.signal > 0) {
       result.log_errors += std::log(std::max(pair.noise / pair.signal, kNoHarm));

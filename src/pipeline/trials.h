@@ -15,7 +15,7 @@
 #include "data/sample.h"
 #include "detent/progress.h"
 #include "exec/session.h"
-#include "pipeline/pairing.h"
+#include "run/pairing.h"
 #include "store/spool.h"
 
 namespace detent::pipeline {
@@ -42,9 +42,9 @@ struct TrialOptions {
 
 /// Of one trial.
 struct TrialResult {
-  std::vector<PairSums> points;  // of the trial model, each over all samples
-  double log_errors = 0;         // sum over points and samples of the logarithm of noise / signal
-  std::size_t pairs = 0;         // of them
+  std::vector<run::PairSums> points;  // of the trial model, each over all samples
+  double log_errors = 0;              // sum over points and samples of the logarithm of noise / signal
+  std::size_t pairs = 0;              // of them
 };
 
 /// Runs every trial on these samples. One sweep serves all of them: each segment is loaded once. Results depend

@@ -18,6 +18,7 @@ ROOMS = [
     "finetune",
     "plan",
     "tuning",
+    "run",
     "pipeline",
     "cli",
     "cuda",  # a plugin as well: last, so that nothing uses it

@@ -1,0 +1,66 @@
+#include "run/calibration_device.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/error.h"
+#include "calibrate/open_device.h"
+
+namespace detent::run {
+
+void check_calibration_device(const DeviceConfig& device, int workers) {
+  const bool has_details = device.memory_budget || device.precision != DevicePrecision::float32 ||
+                           device.layout != DeviceLayout::automatic || device.gds != GdsMode::automatic;
+  if (device.is_cpu() && has_details)
+    throw usage_error("--device-memory-budget, --device-precision, --device-layout and --gds are of GPUs",
+                      "give --device cuda:0, or leave them out");
+  if (!device.is_cpu() && workers > 1)
+    throw usage_error("--workers is for the CPU; a GPU calibrates one sample at a time", "leave out --workers");
+}
+
+DeviceCalibration::DeviceCalibration(const DeviceConfig& config, std::size_t taps, bool histograms,
+                                     std::filesystem::path directory, profile::DeviceActivity* activity)
+    : config_(config), use_{.directory = std::move(directory), .nodes = {}} {
+  if (config.is_cpu()) return;
+  device_ = calibration::open_cuda({.number = config.cuda.front(),
+                                    .memory_budget = config.memory_budget,
+                                    .tf32 = config.precision == DevicePrecision::tf32,
+                                    .taps = taps,
+                                    .tables = histograms,
+                                    .activity = activity});
+  constexpr std::size_t kSpans = 1024;  // observers of the first samples
+  if (activity != nullptr) activity->begin("calibration", kSpans);
+}
+
+void DeviceCalibration::lend(CollectOptions& options) {
+  options.device = device_.get();
+  options.on_device = &use_;
+}
+
+std::vector<std::string> DeviceCalibration::notes() const {
+  return device_ ? device_notes(config_, *device_, use_) : std::vector<std::string>();
+}
+
+std::vector<std::string> device_notes(const DeviceConfig& config, const calibration::CalibrationDevice& device,
+                                      const OnDevice& use) {
+  std::vector<std::string> notes;
+  std::string line = "calibration ran on " + device.name();
+  if (config.cuda.size() > 1) line += ", the first of the devices";
+  if (config.precision == DevicePrecision::bfloat16) line += ", in float32";
+  notes.push_back(std::move(line));
+  if (use.nodes.empty()) return notes;
+  std::string types;
+  std::size_t count = 0;
+  for (const auto& [type, nodes] : use.nodes) {
+    count += nodes;
+    types += fmt::format("{}{} {}", types.empty() ? "" : ", ", nodes, type);
+  }
+  notes.push_back(
+      fmt::format("ONNX Runtime ran {} node{} on the CPU all the same ({}), with {} {} between it and the "
+                  "device in each run",
+                  count, count == 1 ? "" : "s", types, use.copies, use.copies == 1 ? "copy" : "copies"));
+  return notes;
+}
+
+}  // namespace detent::run

@@ -1,0 +1,45 @@
+// Calibration on a GPU: which one, what it needs, and what the user should know of it.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "calibrate/device_observers.h"
+#include "detent/device.h"
+#include "profile/device_activity.h"
+#include "run/collect.h"
+
+namespace detent::run {
+
+/// Throws usage for what calibration does not do on a GPU, and for options of GPUs without one. For the start of a run.
+void check_calibration_device(const DeviceConfig& device, int workers);
+
+/// A GPU's part of one calibration; of the CPU's it has none and does nothing.
+class DeviceCalibration {
+ public:
+  /// Opens the first of the devices for observing `taps` values. `directory` is for working files; `activity` may be
+  /// null, see DeviceRequest. Throws as calibration::open_cuda().
+  DeviceCalibration(const DeviceConfig& config, std::size_t taps, bool histograms, std::filesystem::path directory,
+                    profile::DeviceActivity* activity);
+
+  /// Makes collect() use it; it must outlive that call.
+  void lend(CollectOptions& options);
+  /// What ran where, one sentence each.
+  std::vector<std::string> notes() const;
+  /// Null for the CPU.
+  const OnDevice* use() const { return device_ ? &use_ : nullptr; }
+
+ private:
+  const DeviceConfig& config_;
+  std::unique_ptr<calibration::CalibrationDevice> device_;
+  OnDevice use_;
+};
+
+/// The notes of a calibration on `device`.
+std::vector<std::string> device_notes(const DeviceConfig& config, const calibration::CalibrationDevice& device,
+                                      const OnDevice& use);
+
+}  // namespace detent::run

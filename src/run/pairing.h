@@ -1,0 +1,89 @@
+// Brings the values of two models that run side by side together, two by two.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "exec/tap.h"
+#include "run/explain.h"
+
+namespace detent::run {
+
+/// Running sums for one pair of values.
+struct PairSums {
+  double signal = 0;   // sum x^2
+  double noise = 0;    // sum (x-y)^2
+  double product = 0;  // sum x*y
+  double other = 0;    // sum y^2
+  double max_abs = 0;
+
+  /// Throws bad_input when the counts differ.
+  void add(std::span<const float> x, std::span<const float> y, const std::string& name);
+  PairSums& operator+=(const PairSums& more);
+  double sqnr_db() const;
+  double cosine() const;
+};
+
+/// The float model's run offers each value; the quantized model's run takes it when it reaches the same value. The
+/// float run waits while more than `limit` bytes are pending, unless the other side waits for something that is still
+/// to come.
+class Pairing {
+ public:
+  explicit Pairing(std::uint64_t limit) : limit_(limit) {}
+
+  /// Float side. Throws internal after abandon().
+  void offer(std::size_t index, std::span<const std::byte> bytes);
+  /// Float side has ended, with its error if it failed.
+  void close(std::exception_ptr error);
+  /// Quantized side: waits for the value. Throws the float side's error, or internal when the value never comes.
+  std::vector<std::byte> take(std::size_t index);
+  /// Quantized side has ended: the float side need not wait any more, and stops if it `failed`.
+  void abandon(bool failed);
+  void reset();
+
+ private:
+  std::uint64_t limit_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unordered_map<std::size_t, std::vector<std::byte>> pending_;
+  std::uint64_t pending_bytes_ = 0;
+  bool taker_waits_ = false;
+  bool taker_done_ = false;
+  bool taker_failed_ = false;
+  bool closed_ = false;
+  std::exception_ptr error_;
+};
+
+/// The receivers that connect two sessions to a pairing.
+class OfferingReceiver : public exec::TapReceiver {
+ public:
+  explicit OfferingReceiver(Pairing& pairing) : pairing_(pairing) {}
+  void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor&) override {
+    pairing_.offer(tap, tensor.bytes);
+  }
+
+ private:
+  Pairing& pairing_;
+};
+
+class TakingReceiver : public exec::TapReceiver {
+ public:
+  /// `traits` has one entry for each value, and takes in the float ones.
+  TakingReceiver(Pairing& pairing, std::vector<std::string> names, std::vector<ValueTraits>& traits)
+      : pairing_(pairing), names_(std::move(names)), sums_(names_.size()), traits_(traits) {}
+  void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor&) override;
+  const std::vector<PairSums>& sums() const { return sums_; }
+
+ private:
+  Pairing& pairing_;
+  std::vector<std::string> names_;
+  std::vector<PairSums> sums_;
+  std::vector<ValueTraits>& traits_;
+};
+
+}  // namespace detent::run

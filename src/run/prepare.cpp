@@ -1,0 +1,99 @@
+#include "run/prepare.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "accuracy/integer_chains.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "graph/bodies.h"
+#include "graph/index.h"
+#include "quantize/selection.h"
+
+namespace detent::run {
+namespace fs = std::filesystem;
+namespace {
+
+void append(std::vector<std::string>& all, graph::Notes more) {
+  for (auto& line : more) all.push_back(std::move(line));
+}
+
+void note_carried_parts(const onnx::Model& model, std::vector<std::string>& notes) {
+  for (const auto& node : model.graph.nodes) {
+    for (const auto& a : node.attributes()) {
+      if (!graph::is_body(a)) continue;
+      notes.push_back(fmt::format("{}: its body '{}' is carried through in float", node.label(), a.name()));
+    }
+  }
+  for (const auto& name : model.functions)
+    notes.push_back(fmt::format("model-local function {} is carried through in float", name));
+}
+
+}  // namespace
+
+// Files are as cheap to hold as the model's own weights: mapped, not resident.
+graph::Store file_store(const fs::path& directory, std::string name) {
+  return [directory, name = std::move(name), count = 0](std::vector<std::byte> bytes) mutable {
+    constexpr std::size_t kKeepInMemory = 4096;
+    if (bytes.size() <= kKeepInMemory) return onnx::TensorData::owned(std::move(bytes));
+    const fs::path path = directory / fmt::format("{}-{}.bin", name, count++);
+    const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!fd.valid())
+      throw resource_error(fmt::format("cannot create '{}': {}", path.string(), errno_text(errno)),
+                           "choose another --work-dir");
+    write_all(fd.get(), bytes, path);
+    const auto file = MappedFile::open(path, "working file");
+    return onnx::TensorData::mapped(file, file->bytes());
+  };
+}
+
+Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Runtime& runtime,
+                 const fs::path& work_dir, profile::Profiler& profiler) {
+  Prepared prepared{std::move(original), {}, {}};
+  auto& [model, types, notes] = prepared;
+  note_carried_parts(model, notes);
+  append(notes, graph::lift_constants(model));
+  append(notes, graph::drop_initializer_inputs(model));
+  graph::sort_topologically(model);
+  {
+    const auto scope = profiler.scope(profile::Step::float_model_validation);
+    types = exec::probe_values(runtime, model);
+  }
+  const bool upgrade = model.opset() < needed_opset;
+  if (upgrade) append(notes, graph::upgrade_opset(model, types));
+  append(notes, graph::remove_identities(model));
+  const auto constants = graph::constant_nodes(model, types);
+  append(notes, graph::replace_by_constants(model, constants, exec::compute_constants(runtime, model, constants)));
+  append(notes, graph::fold_batch_norm(model, file_store(work_dir, "weight")));
+  graph::drop_unused_initializers(model);
+
+  if (upgrade || !constants.empty()) types = exec::probe_values(runtime, model);
+  return prepared;
+}
+
+quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks) {
+  const auto& model = prepared.model;
+  if (config.preset == Preset::plain) return quantization::place(model, prepared.types, config);
+  auto selected = quantization::select_nodes(model, config);
+  const bool in_float = fallbacks.to == AccuracyFallback::float32;
+  for (const auto node : fallbacks.nodes) selected[node] = !in_float;
+  quantization::FloatParts parts;
+  if (config.op_types.empty() && config.nodes.empty()) {
+    parts = accuracy::integer_chains(model, graph::Index(model), selected);
+  } else {
+    selected.flip();
+    parts.nodes = std::move(selected);
+  }
+  parts.bypass = true;
+  parts.may_be_all = in_float && !fallbacks.nodes.empty();
+  if (!in_float) {
+    parts.wide_nodes.resize(model.graph.nodes.size());
+    for (const auto node : fallbacks.nodes) parts.wide_nodes[node] = true;
+  }
+  return quantization::place(model, prepared.types, config, parts);
+}
+
+}  // namespace detent::run

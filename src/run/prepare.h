@@ -1,0 +1,41 @@
+// From the model as read to a float model that is ready for calibration.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "exec/session.h"
+#include "graph/rewrite.h"
+#include "graph/values.h"
+#include "onnx/model.h"
+#include "profile/profiler.h"
+#include "quantize/placement.h"
+
+namespace detent::run {
+
+struct Prepared {
+  onnx::Model model;
+  graph::ValueTypes types;
+  std::vector<std::string> notes;
+};
+
+/// Where rewritten weights go: small ones stay in memory, others into files of that name in a directory, whose owner
+/// removes them.
+graph::Store file_store(const std::filesystem::path& directory, std::string name);
+
+/// Applies the graph rewrites; `needed_opset` is what the quantized form asks for. Rewritten weights are kept as files
+/// in `work_dir`. Throws what the rewrites and the runtime throw.
+Prepared prepare(onnx::Model model, std::int64_t needed_opset, const exec::Runtime& runtime,
+                 const std::filesystem::path& work_dir, profile::Profiler& profiler);
+
+/// Nodes that 8 bits do not serve, and what becomes of them.
+struct Fallbacks {
+  AccuracyFallback to = AccuracyFallback::float32;
+  std::vector<std::size_t> nodes = {};
+};
+
+/// Where Q/DQ pairs go under the preset. Operator types and nodes that the user named are taken as they are.
+quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks = {});
+
+}  // namespace detent::run

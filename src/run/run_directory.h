@@ -1,0 +1,72 @@
+// The private directory of a run: working files, and what a later process needs to go on with it.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "detent/config.h"
+#include "detent/device.h"
+#include "detent/resources.h"
+#include "onnx/model.h"
+
+namespace detent::run {
+
+/// What calibration reads and how.
+struct RunInputs {
+  const onnx::Model& model;
+  const std::filesystem::path& output;
+  std::optional<std::filesystem::path> calibration_data;
+  const QuantConfig& config;
+  bool histograms = false;
+  bool votes = false;
+  bool allow_nonfinite = false;
+  std::size_t max_samples = 0;
+  std::int64_t batch_size = 0;
+  int threads = 0;
+  bool spool_bfloat16 = false;
+  DeviceConfig device = {};   // of calibration
+  std::string finetune = {};  // all that fine-tuning depends on; empty: there is none
+  int rank = 0;
+  int ranks = 1;
+};
+
+/// The same as a JSON object: a run can be resumed where all members are as they were. "output" and "rank" tell which
+/// run is meant.
+nlohmann::json run_identity(const RunInputs& inputs);
+
+class RunDirectory {
+ public:
+  /// Makes a directory in Resources::work_dir, or with Resources::resume takes up that of an earlier run for the same
+  /// output. Throws usage when the earlier run still goes on, or was of another input, named.
+  RunDirectory(const Resources& resources, const nlohmann::json& identity);
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+  /// Removes all, unless the run has not finished and can be resumed.
+  ~RunDirectory();
+
+  const std::filesystem::path& path() const noexcept { return directory_.path(); }
+  /// Files of this process alone.
+  const std::filesystem::path& scratch() const noexcept { return scratch_.path(); }
+  /// Whether an earlier run was taken up.
+  bool resumed() const noexcept { return resumed_; }
+  const std::vector<std::string>& notes() const noexcept { return notes_; }
+  /// The run's output is there.
+  void finish() noexcept { finished_ = true; }
+
+ private:
+  TempDir find_or_make(const Resources& resources, const nlohmann::json& identity);
+
+  bool resume_;
+  bool resumed_ = false;
+  bool finished_ = false;
+  std::vector<std::string> notes_;
+  UniqueFd lock_;
+  TempDir directory_;
+  TempDir scratch_;
+};
+
+}  // namespace detent::run

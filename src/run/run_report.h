@@ -1,0 +1,85 @@
+// Gathers what a run of quantize or calibrate learned, for the report and the trace.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "calibrate/statistics.h"
+#include "detent/compare.h"
+#include "detent/quantize.h"
+#include "plan/calibration.h"
+#include "profile/device_peaks.h"
+#include "profile/machine.h"
+#include "profile/profiler.h"
+#include "quantize/placement.h"
+#include "run/collect.h"
+#include "run/prepare.h"
+#include "run/run_profiler.h"
+
+namespace detent::run {
+
+/// A node of the float model.
+struct LayerRecord {
+  std::string name;
+  std::string op_type;
+  std::string input;   // first input
+  std::string output;  // first output: what links it to times and errors
+  graph::Work work;    // of one run
+  double seconds = 0;  // of one run; 0 when the runtime fused the node into another
+};
+
+/// The stage in which both models run for the report.
+inline constexpr const char* kComparisonStage = "Comparison";
+inline constexpr const char* kSensitivityStage = "Sensitivity";
+
+struct RunReport {
+  std::vector<LayerRecord> layers;
+  std::map<std::string, std::string> made_by;  // observed value -> node
+  std::optional<planning::CalibrationCost> cost;
+  calibration::Statistics statistics;
+  std::uint64_t samples_run = 0;  // by this process; 0 when the statistics were taken before
+  Recording recording;
+  double collect_start = 0;  // by the profiler's clock
+  std::optional<Comparison> comparison;
+  profile::MachinePeaks machine;
+
+  /// Of a run that used GPUs. What they did is in the profiler's DeviceActivity.
+  struct Device {
+    DeviceConfig config;
+    std::optional<OnDevice> calibration;  // none: the CPU calibrated
+    profile::DevicePeaks peaks;           // of the first
+  };
+  std::optional<Device> device;
+};
+
+/// What is to be written, and what the page tells beside what was gathered.
+struct ReportRequest {
+  std::optional<std::filesystem::path> html, trace;
+  std::filesystem::path model;
+  std::vector<std::string> command;
+  std::vector<std::string> notes;
+  const QuantizeResult* quantized = nullptr;  // none: calibration alone
+  int threads = 0;
+  std::filesystem::path work_dir;
+};
+
+/// Throws usage when a path holds something that is neither empty nor a report or trace: a mistyped path must not cost
+/// a model.
+void check_report_paths(const std::optional<std::filesystem::path>& html,
+                        const std::optional<std::filesystem::path>& trace);
+
+/// Layers with their work; shapes as in the first sample of `source`, which is rewound.
+void describe_layers(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
+                     data::SampleSource& source, const planning::Circumstances& circumstances, RunReport& report);
+
+/// The HTML report and the trace, from what was gathered. Measures the machine, which takes half a second, and adds the
+/// layers of one run to the profiler's spans.
+void write_reports(RunReport& report, const ReportRequest& request, RunProfiler& profiler);
+
+/// The data of the page (docs/report.md).
+std::string report_json(const RunReport& report, const ReportRequest& request, const RunProfiler& profiler);
+
+}  // namespace detent::run

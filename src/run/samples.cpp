@@ -1,0 +1,39 @@
+#include "run/samples.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "graph/index.h"
+
+namespace detent::run {
+
+std::vector<data::InputSpec> input_specs(const onnx::Model& model) {
+  const graph::Index index(model);
+  std::vector<data::InputSpec> specs;
+  for (const auto& input : model.graph.inputs) {
+    if (index.initializer(input.name) != graph::kNone) continue;
+    if (input.type == onnx::DataType::undefined || input.type == onnx::DataType::string) {
+      throw bad_input(fmt::format("model '{}': input '{}' is not a numeric tensor", model.path.string(), input.name),
+                      "detent calibrates models whose inputs are numeric tensors");
+    }
+    data::InputSpec spec{input.name, input.type, std::nullopt};
+    if (input.shape) {
+      spec.shape.emplace();
+      for (const auto& dim : *input.shape) spec.shape->push_back(dim.value);
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+std::unique_ptr<data::SampleSource> open_samples(const std::filesystem::path& path, SampleStream* stream,
+                                                 std::vector<data::InputSpec> inputs,
+                                                 const data::SourceOptions& options) {
+  if (path.empty() == (stream == nullptr))
+    throw usage_error(stream == nullptr ? "there is no calibration data" : "samples are given twice",
+                      "give a path or a stream of samples");
+  return stream != nullptr ? data::open_samples(*stream, std::move(inputs), options)
+                           : data::open_samples(path, std::move(inputs), options);
+}
+
+}  // namespace detent::run

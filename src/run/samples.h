@@ -1,0 +1,21 @@
+// Calibration samples as a story opens them.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "data/sample.h"
+#include "onnx/model.h"
+
+namespace detent::run {
+
+/// The inputs that a caller has to feed.
+std::vector<data::InputSpec> input_specs(const onnx::Model& model);
+
+/// Samples from the path or the stream, whichever is given. Throws usage unless it is exactly one.
+std::unique_ptr<data::SampleSource> open_samples(const std::filesystem::path& path, SampleStream* stream,
+                                                 std::vector<data::InputSpec> inputs,
+                                                 const data::SourceOptions& options);
+
+}  // namespace detent::run

@@ -1,0 +1,165 @@
+#include "run/sweep_setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/parallel.h"
+#include "graph/liveness.h"
+#include "plan/limits.h"
+#include "run/samples.h"
+
+namespace detent::run {
+namespace fs = std::filesystem;
+namespace {
+
+bool all_static(const graph::ValueTypes& types) {
+  return std::all_of(types.begin(), types.end(), [](const auto& entry) {
+    const auto& shape = entry.second.shape;
+    return shape && std::all_of(shape->begin(), shape->end(), [](const auto& dim) { return dim.is_static(); });
+  });
+}
+
+bool asks_for_cuts(const Resources& resources) {
+  return resources.memory_budget || resources.segments > 1 || resources.memory_level != MemoryLevel::budget;
+}
+
+std::uint64_t count_samples(data::SampleSource& source) {
+  source.rewind();
+  std::uint64_t count = 0;
+  while (source.next()) ++count;
+  source.rewind();
+  return count;
+}
+
+std::vector<std::string> sweep_notes(const SweepSetup& setup, const Resources& resources) {
+  std::vector<std::string> notes;
+  if (!setup.spool) return notes;
+  const auto use = setup.spool->use();
+  std::string line =
+      fmt::format("the model ran in {} segments; {} waited in memory and {} on disk between them at the most",
+                  setup.cuts.size() + 1, format_size(use.memory_peak), format_size(use.disk_peak));
+  if (use.bytes_written > 0)
+    line += fmt::format(" ({} written, {} read)", format_size(use.bytes_written), format_size(use.bytes_read));
+  notes.push_back(std::move(line));
+  if (!use.access_reason.empty()) notes.push_back("disk access: " + use.access_reason);
+  if (resources.spool_bfloat16)
+    notes.emplace_back("tensors waited as bfloat16 (--spool-bfloat16): results differ from those of full precision");
+  if (setup.spool->damaged() > 0)
+    notes.push_back(fmt::format("{} damaged records were computed again", setup.spool->damaged()));
+  return notes;
+}
+
+}  // namespace
+
+graph::ValueTypes static_types(const graph::ValueTypes& types, const onnx::Model& model, const exec::Runtime& runtime,
+                               data::SampleSource& source) {
+  if (all_static(types)) return types;
+  return exec::probe_values(runtime, model, first_sample(source, input_specs(model)).shapes);
+}
+
+std::unique_ptr<store::Spool> make_spool(const Resources& resources, std::uint64_t memory_bytes,
+                                         const fs::path& directory) {
+  static constexpr std::pair<SpoolAccess, store::DiskAccess> kAccesses[] = {
+      {SpoolAccess::automatic, store::DiskAccess::automatic},
+      {SpoolAccess::buffered, store::DiskAccess::buffered},
+      {SpoolAccess::direct, store::DiskAccess::direct},
+      {SpoolAccess::uring, store::DiskAccess::uring}};
+  const auto budget = budget_of(resources, directory);
+  store::SpoolOptions options;
+  options.directory = directory / "spool";
+  options.residency = budget.all_in_memory ? store::Residency::memory
+                      : budget.all_on_disk ? store::Residency::disk
+                                           : store::Residency::memory_then_disk;
+  options.memory_bytes = memory_bytes;
+  options.disk_bytes = budget.disk;
+  options.prefetch = resources.prefetch;
+  for (const auto& [ours, theirs] : kAccesses) {
+    if (ours == resources.spool_access) options.access = theirs;
+  }
+  options.half_precision = resources.spool_bfloat16;
+  fs::create_directory(options.directory);
+  fs::permissions(options.directory, fs::perms::owner_all);
+  return std::make_unique<store::Spool>(std::move(options));
+}
+
+planning::Budget budget_of(const Resources& resources, const fs::path& work_dir) {
+  constexpr double kShareOfMemory = 0.8;
+  constexpr double kShareOfDisk = 0.9;
+  planning::Budget budget;
+  budget.memory = resources.memory_budget.value_or(
+      static_cast<std::uint64_t>(kShareOfMemory * static_cast<double>(planning::available_memory())));
+  budget.disk = resources.disk_budget.value_or(
+      static_cast<std::uint64_t>(kShareOfDisk * static_cast<double>(planning::free_disk(work_dir))));
+  budget.all_in_memory = resources.memory_level == MemoryLevel::memory;
+  budget.all_on_disk = resources.memory_level == MemoryLevel::disk;
+  budget.segments = resources.segments;
+  return budget;
+}
+
+FirstSample first_sample(data::SampleSource& source, const std::vector<data::InputSpec>& specs) {
+  FirstSample first;
+  source.rewind();
+  if (const auto sample = source.next()) {
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      first.shapes[specs[i].name] = sample->inputs[i].shape;
+      first.bytes += sample->inputs[i].bytes.size();
+    }
+  }
+  source.rewind();
+  return first;
+}
+
+SweepSetup set_up_sweep(const Prepared& prepared, const quantization::Placement& placement,
+                        const exec::Runtime& runtime, data::SampleSource& source, planning::Circumstances circumstances,
+                        const Resources& resources, const fs::path& directory, const Progressed* earlier) {
+  SweepSetup setup;
+  const auto& model = prepared.model;
+  const auto first = first_sample(source, input_specs(model));
+  circumstances.sample_bytes = first.bytes;
+  const auto types = all_static(prepared.types) ? prepared.types : exec::probe_values(runtime, model, first.shapes);
+  const auto observed = placement.to_observe();
+  const auto budget = budget_of(resources, directory);
+  const graph::Index index(model);
+  if (graph::liveness(model, index, types) || asks_for_cuts(resources)) {
+    setup.plan = planning::plan_sweep(model, types, observed, circumstances,
+                                      std::max<std::size_t>(source.file_count(), 1), budget);
+    // Files may hold several samples; how many there are only matters where samples wait.
+    if (!setup.plan->cuts.empty())
+      setup.plan = planning::plan_sweep(model, types, observed, circumstances, count_samples(source), budget);
+    setup.cuts = setup.plan->cuts;
+  }
+  if (earlier != nullptr) setup.cuts = earlier->cuts;
+  if (setup.cuts.empty()) return setup;
+  setup.spool = make_spool(resources, setup.plan ? setup.plan->spool_memory : 0, directory);
+  return setup;
+}
+
+calibration::Statistics collect_within(const Resources& resources, const RunDirectory& directory,
+                                       const Prepared& prepared, const quantization::Placement& placement,
+                                       const exec::Runtime& runtime, data::SampleSource& source, CollectOptions options,
+                                       std::vector<std::string>& notes) {
+  Checkpoints checkpoints(directory.path(), resources.checkpoint_seconds);
+  std::optional<Progressed> earlier;
+  if (directory.resumed()) earlier = checkpoints.load();
+  const planning::Circumstances circumstances{placement.to_observe().size(), options.histograms,
+                                              thread_count(options.threads), static_cast<std::size_t>(options.workers),
+                                              0};
+  const auto setup = set_up_sweep(prepared, placement, runtime, source, circumstances, resources, directory.path(),
+                                  earlier ? &*earlier : nullptr);
+  options.cuts = setup.cuts;
+  options.spool = setup.spool.get();
+  options.checkpoints = &checkpoints;
+  if (earlier) {
+    options.earlier = &*earlier;
+    notes.push_back(fmt::format("resumed in segment {} of {} behind {} samples", earlier->segment + 1,
+                                setup.cuts.size() + 1, earlier->done));
+  }
+  auto statistics = collect(prepared, placement, runtime, source, options);
+  for (auto& note : sweep_notes(setup, resources)) notes.push_back(std::move(note));
+  return statistics;
+}
+
+}  // namespace detent::run

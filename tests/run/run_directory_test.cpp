@@ -1,0 +1,163 @@
+// What a run leaves for a later one, and what is put down in it.
+#include "run/run_directory.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "detent/error.h"
+#include "run/checkpoint.h"
+
+namespace detent::run {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+class RunDirectories : public testing::Test {
+ protected:
+  RunDirectories() { resources_.work_dir = work_.path(); }
+
+  Json identity(const std::string& output = "/q.onnx") const {
+    return {{"output", output}, {"rank", 0}, {"--samples", 4}, {"model", "m"}};
+  }
+  bool is_empty() const { return fs::is_empty(work_.path()); }
+  // A run that ends before its output is there; its directory.
+  fs::path interrupted() {
+    resources_.resume = true;
+    return RunDirectory(resources_, identity()).path();
+  }
+  std::string refusal(const Json& wanted) {
+    try {
+      RunDirectory(resources_, wanted);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      return error.what();
+    }
+    return {};
+  }
+
+  TempDir work_;
+  Resources resources_;
+};
+
+TEST_F(RunDirectories, ArePrivateAndGoWithTheRun) {
+  {
+    const RunDirectory run(resources_, identity());
+    EXPECT_EQ(fs::status(run.path()).permissions(), fs::perms::owner_all);
+    EXPECT_EQ(run.path().parent_path(), work_.path());
+    EXPECT_FALSE(run.resumed());
+  }
+  EXPECT_TRUE(is_empty());
+}
+
+TEST_F(RunDirectories, StayOnlyToBeResumed) {
+  const auto path = interrupted();
+  ASSERT_TRUE(fs::exists(path));
+  EXPECT_EQ(std::distance(fs::directory_iterator(path), {}), 1) << "only what tells which run it was";
+  {
+    RunDirectory again(resources_, identity());
+    EXPECT_TRUE(again.resumed());
+    EXPECT_EQ(again.path(), path);
+    again.finish();
+  }
+  EXPECT_TRUE(is_empty());
+}
+
+TEST_F(RunDirectories, OfAnotherOutputOrRankAreLeftAlone) {
+  const auto path = interrupted();
+  auto other = identity();
+  other["rank"] = 1;
+  for (const auto& wanted : {identity("/other.onnx"), other}) {
+    RunDirectory run(resources_, wanted);
+    EXPECT_FALSE(run.resumed());
+    run.finish();
+  }
+  EXPECT_TRUE(fs::exists(path));
+}
+
+TEST_F(RunDirectories, NameWhatHasChanged) {
+  interrupted();
+  auto changed = identity();
+  changed["--samples"] = 5;
+  EXPECT_NE(refusal(changed).find("its --samples was 4, now it is 5"), std::string::npos) << refusal(changed);
+}
+
+TEST_F(RunDirectories, OfARunThatGoesOnAreRefused) {
+  resources_.resume = true;
+  const RunDirectory run(resources_, identity());
+  EXPECT_NE(refusal(identity()).find("still goes on"), std::string::npos);
+}
+
+TEST_F(RunDirectories, AreMentionedToARunThatDoesNotResume) {
+  const auto path = interrupted();
+  resources_.resume = false;
+  const RunDirectory run(resources_, identity());
+  ASSERT_EQ(run.notes().size(), 1U);
+  EXPECT_NE(run.notes()[0].find(path.string()), std::string::npos);
+}
+
+TEST_F(RunDirectories, WithADamagedIdentityAreNotTakenUp) {
+  std::ofstream(interrupted() / "run.json") << "{";
+  EXPECT_FALSE(RunDirectory(resources_, identity()).resumed());
+}
+
+TEST_F(RunDirectories, LoseTheScratchOfAKilledProcess) {
+  const auto path = interrupted();
+  fs::create_directories(path / "detent-killed" / "deep");
+  std::ofstream(path / "progress.json") << "{}";
+  const RunDirectory again(resources_, identity());
+  EXPECT_FALSE(fs::exists(path / "detent-killed"));
+  EXPECT_TRUE(fs::exists(path / "progress.json"));
+}
+
+Progressed progress(std::size_t done) {
+  Progressed made;
+  made.cuts = {3, 7};
+  made.segment = 1;
+  made.done = done;
+  made.samples = 9;
+  return made;
+}
+
+TEST(Checkpoint, TheLastOneCounts) {
+  const TempDir directory;
+  EXPECT_FALSE(Checkpoints(directory.path(), 10).load());
+  Checkpoints first(directory.path(), 10);
+  first.save(progress(1));
+  first.save(progress(2));
+  Checkpoints(directory.path(), 10).save(progress(5));  // of a later process
+  const auto loaded = Checkpoints(directory.path(), 10).load();
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->cuts, (std::vector<int>{3, 7}));
+  EXPECT_EQ(loaded->segment, 1U);
+  EXPECT_EQ(loaded->done, 5U);
+  EXPECT_EQ(loaded->samples, 9U);
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory.path()), {}), 2) << "earlier ones are gone";
+}
+
+TEST(Checkpoint, DamageIsABadInput) {
+  const TempDir directory;
+  for (const char* text :
+       {"", "{", "{}", R"({"cuts": 3})", R"({"cuts": [], "segment": 0, "done": 0, "samples": 0, "save": 8})"}) {
+    std::ofstream(directory.path() / "progress.json") << text;
+    try {
+      Checkpoints(directory.path(), 10).load();
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::bad_input) << text;
+    }
+  }
+}
+
+TEST(Checkpoint, IsDueAfterSoManySeconds) {
+  const TempDir directory;
+  const auto now = std::chrono::steady_clock::now();
+  const Checkpoints always(directory.path(), 0);
+  EXPECT_LE(always.due(), std::chrono::steady_clock::now());
+  EXPECT_GT(Checkpoints(directory.path(), 100).due(), now + std::chrono::seconds(90));
+}
+
+}  // namespace
+}  // namespace detent::run
