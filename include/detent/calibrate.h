@@ -1,5 +1,5 @@
-// Calibration alone: a float ONNX model and samples in, statistics of its activations out. `quantize` takes them
-// instead of running the model, with any calibration method.
+// Calibration only: a float ONNX model and samples in, statistics of its activations out. `quantize` uses them with any
+// calibration method instead of running the model.
 #pragma once
 
 #include <cstdint>
@@ -26,23 +26,23 @@ struct CalibrateOptions {
   std::filesystem::path calibration_data;
   /// Samples in memory instead of calibration_data; must outlive the run.
   SampleStream* samples = nullptr;
-  /// Says which activations are observed: the same selection as for quantize().
+  /// Selects the activations that are observed, as for quantize().
   QuantConfig config = preset_config(Preset::balanced);
   /// Without histograms only the method minmax works later.
   bool histograms = true;
-  /// Also find for each sample which power-of-two scale is best (MethodConfig::most_common).
+  /// Also find the best power-of-two scale for each sample (MethodConfig::most_common).
   bool most_common = false;
   bool allow_nonfinite = false;
   std::size_t max_samples = 0;  // 0: all
   std::int64_t batch_size = 0;  // rows per run; 0: as the files have them
   int threads = 0;              // of the runtime; 0: one per core
-  int workers = 1;              // samples at a time
-  /// Where the model runs and is observed: the CPU, or the first of these.
+  int workers = 1;              // samples run at a time
+  /// The model runs on the first of these devices, or on the CPU.
   DeviceConfig device;
   std::optional<std::filesystem::path> profile;
-  /// Takes up the stages instead of a profile of this run's own; must outlive the run.
+  /// Records the stages instead of a profile of this run's own; must outlive the run.
   Profiler* profiler = nullptr;
-  /// As for quantize(), without what only a quantized model tells. Of several processes, rank 0 writes its own.
+  /// As for quantize(), without the sections about a quantized model. Of several processes, rank 0 writes its own.
   std::optional<std::filesystem::path> report;
   std::optional<std::filesystem::path> trace;
   std::vector<std::string> command;
@@ -56,19 +56,19 @@ struct CalibrateResult {
   std::uint64_t samples = 0;
   std::size_t tensors = 0;
   std::uint64_t output_bytes = 0;
-  int rank = 0;  // among the processes that MPI started together; only rank 0 writes
+  int rank = 0;  // MPI rank of this process; only rank 0 writes
   int ranks = 1;
   std::vector<std::string> notes;
   std::vector<StageReport> stages;
   std::uint64_t peak_memory = 0;  // bytes, the process's own high-water mark
 };
 
-/// Writes statistics; the same bytes for any order of samples, workers and ranks. Started by mpirun, each process takes
-/// its share of the samples and rank 0 writes. Throws Error.
+/// Writes statistics: the same bytes for any order of samples and any number of workers and ranks. Under mpirun each
+/// process takes a share of the samples and rank 0 writes. Throws Error.
 CalibrateResult calibrate(const CalibrateOptions& options);
 
-/// Writes the sum of several statistics files of one model, as if all their samples had been calibrated at once. Throws
-/// Error for files that do not belong together.
+/// Writes the sum of several statistics files of one model, as if all their samples had been calibrated in one run.
+/// Throws Error for files that do not belong together.
 CalibrateResult merge_statistics(const std::vector<std::filesystem::path>& inputs, const std::filesystem::path& output);
 
 }  // namespace detent

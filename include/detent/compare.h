@@ -1,4 +1,4 @@
-// How far a quantized model is from its float original, on data.
+// Compares a quantized model with its float original on samples.
 #pragma once
 
 #include <cstdint>
@@ -23,38 +23,38 @@ struct CompareOptions {
   std::size_t max_samples = 0;  // 0: all
   std::int64_t batch_size = 0;
   int threads = 0;
-  /// Leave out the comparison of inner values.
+  /// Compare outputs only, not inner values.
   bool outputs_only = false;
-  /// Values of the float model that wait in memory for their partner take about this many bytes at most.
+  /// Limit, in bytes, of float values kept in memory until the quantized model has computed theirs.
   std::uint64_t pending_limit = std::uint64_t{128} << 20;
   std::optional<std::filesystem::path> runtime;
   Progress progress;
   std::stop_token stop;
 };
 
-/// Distance of a quantized value from the float one over all samples.
+/// The difference between a quantized value and the float one, over all samples.
 struct Fidelity {
   std::string name;
-  std::string made_by;  // the node in the float model
+  std::string made_by;  // the node in the float model that computes it
   double sqnr_db = 0;   // 10 log10(sum x^2 / sum (x-y)^2); infinite when equal
   double cosine = 0;    // of all elements as one vector; 1 when both are all zero
   double max_abs = 0;   // largest |x - y|
-  /// Of inner values: why, in words, and the option that helps; empty where nothing stands out.
+  /// For inner values: the likely reason and the option that helps; empty if there is no clear reason.
   std::string reason = {};
   std::string cure = {};
 };
 
 struct Comparison {
   std::uint64_t samples = 0;
-  /// As deployed: the quantized model with all of the runtime's optimizations.
+  /// Measured as deployed: the quantized model runs with all of the runtime's optimizations.
   std::vector<Fidelity> outputs;
-  /// Inner float values that both models have, worst SQNR first. The quantized model runs its Q/DQ pairs as written, in
+  /// Inner float values that both models have, worst SQNR first. For these the quantized model runs its Q/DQ pairs in
   /// float.
   std::vector<Fidelity> layers;
   std::vector<std::string> notes;
 };
 
-/// Runs both models on the samples. Throws Error; bad_input when the two do not have the same inputs and outputs.
+/// Runs both models on the samples. Throws Error; bad_input if the models have different inputs or outputs.
 Comparison compare(const CompareOptions& options);
 
 }  // namespace detent

@@ -1,4 +1,4 @@
-// Where the heavy arithmetic runs.
+// The devices that calibration and fine-tuning run on.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 
 namespace detent {
 
-/// In what numbers a GPU multiplies. Sums are float32 in all of them, and sums over samples are made of float32 only.
+/// The precision of a GPU's products. Sums are always float32, and sums over samples are made of float32 values only.
 enum class DevicePrecision { float32, tf32, bfloat16 };
 
-/// The layout that a GPU's convolutions work in. `automatic` times both for each shape: the faster one may differ from
-/// run to run, and with it the last bits of the sums.
+/// The layout of a GPU's convolutions. `automatic` times both for each shape. The faster one can differ from run to
+/// run, and with it the last bits of the sums.
 enum class DeviceLayout { automatic, nchw, nhwc };
 
-/// Whether a GPU reads stored samples past the host's memory (GPUDirect Storage). `automatic` measures; `on` is an
-/// error where it does not work; `off` goes through pinned buffers of the host. The bytes are the same.
+/// Whether a GPU reads spooled samples by GPUDirect Storage, past the host's memory. `automatic` measures which is
+/// faster; `on` is an error where it does not work; `off` uses pinned host buffers. The result is the same.
 enum class GdsMode { automatic, on, off };
 
 struct DeviceConfig {
-  /// CUDA devices by their numbers, none twice; empty: the CPU.
+  /// Numbers of CUDA devices, each at most once; empty: the CPU.
   std::vector<int> cuda;
-  /// Memory to take on each of them; unset: 90 % of what is free when the run starts. It does not change the result.
+  /// Memory to use on each device; unset: 90 % of what is free when the run starts. It does not change the result.
   std::optional<std::uint64_t> memory_budget;
   DevicePrecision precision = DevicePrecision::float32;
   DeviceLayout layout = DeviceLayout::automatic;
@@ -31,7 +31,7 @@ struct DeviceConfig {
   bool is_cpu() const noexcept { return cuda.empty(); }
 };
 
-/// Devices of a text: "cpu", "cuda" (the first), "cuda:1", "cuda:0,cuda:2". Throws usage for anything else.
+/// Parses "cpu", "cuda" (the first device), "cuda:1" or "cuda:0,cuda:2". Throws usage for anything else.
 std::vector<int> parse_devices(std::string_view text);
 
 }  // namespace detent

@@ -1,4 +1,4 @@
-// The one exception family of detent. Every failure a user can meet ends in an Error whose message is a single line.
+// The exception that detent throws. Every failure that a user can meet is an Error with a message of a single line.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// What a model consists of, before anything is run.
+// Lists the operators, shapes, parameters and activation sizes of a model without running it.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,29 @@ namespace detent {
 
 struct InspectOptions {
   std::filesystem::path model;
-  /// Static shapes for inputs with dynamic axes, by input name; without them activation sizes that depend on such axes
-  /// are not known.
+  /// Static shapes for inputs with dynamic axes, by input name. Without them, activation sizes that depend on such axes
+  /// are unknown.
   std::map<std::string, std::vector<std::int64_t>> input_shapes;
   std::optional<std::filesystem::path> runtime;
 };
 
 struct ValueReport {
   std::string name;
-  std::string type;   // "float32", …; "" when it is not a tensor
+  std::string type;   // "float32", …; "" if it is not a tensor
   std::string shape;  // "[1,3,224,224]" with '?' or a symbol for dynamic axes
 };
 
 struct LayerReport {
   std::string name;
   std::string op_type;
-  std::uint64_t parameters = 0;  // elements of the constants that it reads
+  std::uint64_t parameters = 0;  // elements of the constants that the layer reads
   std::uint64_t parameter_bytes = 0;
-  std::optional<std::uint64_t> activation_bytes;  // of its outputs; unset when a shape is not known
-  /// Multiply-accumulates, and arithmetic operations in all (2 per MAC), of one run; unset when a shape is not known.
+  std::optional<std::uint64_t> activation_bytes;  // of its outputs; unset if a shape is unknown
+  /// Multiply-accumulates and all arithmetic operations (2 per MAC) of one run; unset if a shape is unknown.
   std::optional<std::uint64_t> macs, flops;
   std::string output_shape;  // of the first output
-  /// Memory to fine-tune the layer (adaround with its defaults), beside what waits of its samples; unset for layers
-  /// that cannot be tuned.
+  /// Memory for fine-tuning the layer (adaround with its defaults), without its spooled samples; unset for layers that
+  /// cannot be tuned.
   std::optional<std::uint64_t> finetune_bytes;
 };
 
@@ -46,19 +46,19 @@ struct Inspection {
   std::vector<ValueReport> inputs, outputs;
   std::map<std::string, std::size_t> op_types;
   std::vector<LayerReport> layers;      // in graph order
-  std::optional<std::size_t> heaviest;  // position of the layer with the most parameter and activation bytes
+  std::optional<std::size_t> heaviest;  // index of the layer with the most parameter and activation bytes
   std::uint64_t parameters = 0;         // of the whole model, each constant counted once
   std::uint64_t parameter_bytes = 0;
-  std::optional<std::uint64_t> activation_bytes;  // sum over layers; unset when any is not known
+  std::optional<std::uint64_t> activation_bytes;  // sum over layers; unset if any is unknown
   std::optional<std::uint64_t> macs;              // likewise
-  /// Largest sum of the activations that are alive at one time, by the order of nodes in the file and with the reuse of
-  /// memory that is usual; unset as above. `peak_at`: the layer that runs then.
+  /// Largest total of the activations that are alive at one time, for the order of nodes in the file and the usual
+  /// reuse of memory; unset as above. `peak_at`: index of the layer that runs then.
   std::optional<std::uint64_t> peak_activation_bytes;
   std::optional<std::size_t> peak_at;
   std::vector<std::string> notes;
 };
 
-/// Reads the model; nothing is run. Throws Error.
+/// Reads the model and runs nothing. Throws Error.
 Inspection inspect(const InspectOptions& options);
 
 }  // namespace detent

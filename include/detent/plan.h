@@ -1,4 +1,4 @@
-// What quantize() or calibrate() would do and take, told without running the model.
+// Predicts what quantize() or calibrate() would do, and its memory, disk and time, without running the model.
 #pragma once
 
 #include <cstdint>
@@ -15,34 +15,34 @@ struct PlannedMemory {
   std::uint64_t bytes = 0;
 };
 
-/// A part of the model that runs by itself, over all samples.
+/// A part of the model that runs on all samples before the next part starts.
 struct PlannedSegment {
   std::string first, last;  // nodes
   std::size_t nodes = 0;
 };
 
-/// What fine-tuning will take; unset figures are 0.
+/// The predicted cost of fine-tuning; figures that are not known are 0.
 struct PlannedFinetune {
-  bool only_if_needed = false;  // nobody asked for it: measuring will say
+  bool only_if_needed = false;  // not asked for: the accuracy measurement decides
   std::size_t layers = 0;
-  std::size_t streamed = 0;  // of them, in mini-batches
-  std::string heaviest;      // the layer that takes most memory
+  std::size_t streamed = 0;  // layers of these that are solved in mini-batches
+  std::string heaviest;      // the layer that needs most memory
   std::uint64_t heaviest_bytes = 0;
-  double seconds = 0;  // of solving, roughly
+  double seconds = 0;  // estimated time of solving
 };
 
-/// What a layer will take of a device's memory while it is fine-tuned: of the device that takes most.
+/// Device memory that a layer needs while it is fine-tuned, on the device that needs most.
 struct PlannedDeviceLayer {
   std::string name;
   bool streamed = false;
   std::uint64_t bytes = 0;
 };
 
-/// What the run will take of each device; the runtime's own memory in calibration is not known before.
+/// Memory that the run needs on each device. The runtime's own memory in calibration cannot be predicted.
 struct PlannedDevice {
-  std::size_t devices = 0;                 // 0: the CPU's run
-  std::uint64_t budget = 0;                // of each
-  std::uint64_t calibration_counters = 0;  // on the first; 0 where nothing is calibrated
+  std::size_t devices = 0;                 // 0: the run uses the CPU only
+  std::uint64_t budget = 0;                // of each device
+  std::uint64_t calibration_counters = 0;  // on the first device; 0 without calibration
   std::vector<PlannedDeviceLayer> layers;  // in the order of the model
 
   std::uint64_t peak() const noexcept;
@@ -50,7 +50,7 @@ struct PlannedDevice {
 };
 
 struct Plan {
-  std::size_t files = 0;                                    // of calibration data: at least so many samples
+  std::size_t files = 0;                                    // calibration files; there are at least as many samples
   std::vector<std::pair<std::string, std::string>> inputs;  // name, shape in the first sample
   std::size_t nodes_quantized = 0;
   std::size_t nodes_in_float = 0;
@@ -59,24 +59,24 @@ struct Plan {
   std::uint64_t flops = 0;              // of one sample
   std::uint64_t observed_elements = 0;  // of one sample
   std::vector<PlannedMemory> memory;    // parts of the peak
-  std::uint64_t peak_memory = 0;        // bytes resident, from the shapes of the first sample
+  std::uint64_t peak_memory = 0;        // resident bytes, from the shapes of the first sample
   std::uint64_t work_bytes = 0;         // files in the working directory
-  std::uint64_t output_bytes = 0;       // the quantized model, roughly
+  std::uint64_t output_bytes = 0;       // estimated size of the quantized model
   std::uint64_t memory_budget = 0;
   std::uint64_t disk_budget = 0;
-  std::vector<PlannedSegment> segments;  // one: plain inference
-  std::uint64_t waiting_bytes = 0;       // what waits between segments at the most
-  std::uint64_t waiting_on_disk = 0;     // of it, on disk
+  std::vector<PlannedSegment> segments;  // a single one is plain inference
+  std::uint64_t waiting_bytes = 0;       // most bytes of tensors spooled between segments at one time
+  std::uint64_t waiting_on_disk = 0;     // the part of these on disk
   PlannedFinetune finetune;
   PlannedDevice device;
-  double calibration_seconds = 0;  // roughly, from this machine's measured arithmetic rate; for `files` samples
-  double measuring_seconds = 0;    // the same, of what rounding does to the results
+  double calibration_seconds = 0;  // estimate from this machine's measured arithmetic rate, for `files` samples
+  double measuring_seconds = 0;    // the same for measuring accuracy
   std::vector<std::string> notes;
 };
 
-/// Options as for quantize(); `output` is not needed. Calibration data give the shapes of dynamic axes. A plan for
-/// devices needs none of them where their memory budget is given; else Error of kind device says what is missing.
-/// Throws Error.
+/// Takes the options of quantize() without `output`. Calibration data give the shapes of dynamic axes. A plan for
+/// devices does not need the devices if their memory budget is given; otherwise a missing one is an Error of kind
+/// device. Throws Error.
 Plan plan(const QuantizeOptions& options);
 
 }  // namespace detent

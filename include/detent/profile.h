@@ -1,4 +1,4 @@
-// A profile in the caller's hands: scopes and checkpoints of the caller's own, in one file with those of detent's
+// A profiler that the caller creates, for scopes and checkpoints of the caller's own in one file with those of detent's
 // stages.
 #pragma once
 
@@ -19,12 +19,12 @@ class Profiler;
 class Scope;
 }  // namespace profile
 
-/// Measures from construction to finish(): time, memory, disk traffic and GPU memory, sampled all the while. Given to
-/// QuantizeOptions or CalibrateOptions, it takes up the stages of that run, inside whatever scopes are open. It
-/// outlives such runs and may serve several. All members may be called from any thread.
+/// Measures time, memory, disk traffic and GPU memory from construction to finish(), by sampling. Passed in
+/// QuantizeOptions or CalibrateOptions, it records the stages of that run inside the scopes that are open. It must
+/// outlive these runs and may serve several. All members may be called from any thread.
 class Profiler {
  public:
-  /// An open scope; it ends when the object goes. Must not outlive its profiler.
+  /// An open scope; it ends when the object is destroyed. Must not outlive its profiler.
   class [[nodiscard]] Scope {
    public:
     Scope(Scope&&) noexcept;
@@ -37,27 +37,27 @@ class Profiler {
     std::unique_ptr<profile::Scope> scope_;
   };
 
-  /// With a path, every checkpoint is written to that YAML file as it happens (docs/profile.md); a file there must be
-  /// empty or a profile. Throws Error (usage) when it cannot be created.
+  /// With a path, every checkpoint is written to that YAML file as it happens (docs/profile.md); an existing file must
+  /// be empty or a profile. Throws Error (usage) if the file cannot be created.
   explicit Profiler(const std::optional<std::filesystem::path>& yaml = std::nullopt);
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
-  ~Profiler();  // finishes, and keeps quiet about a file that could not be completed
+  ~Profiler();  // calls finish() and ignores errors
 
-  /// Writes "<name> Start" now and "<name> End" when the scope goes. Scopes may nest and overlap.
+  /// Writes "<name> Start" now and "<name> End" when the scope ends. Scopes may nest and overlap.
   Scope scope(std::string_view name);
   void checkpoint(std::string_view name);
 
-  /// Writes the end and the summary; afterwards nothing is measured any more. Throws what kept the file from being
-  /// complete, the first time.
+  /// Writes "End" and the summary, and stops measuring. The first call throws the error that kept the file from being
+  /// complete, if any.
   void finish();
 
-  /// All scopes so far, those of detent's runs among them, in the order of opening.
+  /// All scopes so far, including those of detent's runs, in the order in which they were opened.
   std::vector<StageReport> stages() const;
-  /// Bytes: the process's own high-water mark, or the largest sum with its children where that is more.
+  /// In bytes: the process's own high-water mark, or the largest sum with its children if that is more.
   std::uint64_t peak_memory() const;
 
-  /// For detent itself.
+  /// Internal.
   profile::Profiler& impl() noexcept { return *impl_; }
 
  private:

@@ -1,4 +1,4 @@
-// How long runs tell of themselves.
+// Progress of a run.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace detent {
 
-/// Told of progress: stage name, work done, work in all (0: not known).
+/// Called with the stage name, the work done and the total work (0: unknown).
 using Progress = std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)>;
 
 }  // namespace detent

@@ -1,4 +1,4 @@
-// Static quantization: a float ONNX model and calibration samples in, a model with QuantizeLinear/DequantizeLinear out.
+// Static quantization: a float ONNX model and calibration samples in, a model with Q/DQ pairs out.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct LayerTuning;
 struct QuantizeOptions {
   std::filesystem::path model;
   std::filesystem::path output;
-  /// Samples, or statistics taken from them before, or both: the statistics are then checked to be of these samples.
+  /// Samples, or statistics made from them earlier, or both; the statistics are then checked against the samples.
   std::optional<std::filesystem::path> calibration_data;
   /// Samples in memory instead of calibration_data; must outlive the run.
   SampleStream* samples = nullptr;
@@ -36,75 +36,75 @@ struct QuantizeOptions {
   std::vector<TensorOverride> overrides;
   AccuracyConfig accuracy;
   FinetuneConfig finetune;
-  /// Where calibration (on the first of them) and fine-tuning compute.
+  /// Devices for calibration (the first only) and fine-tuning.
   DeviceConfig device;
-  /// Count and leave out NaN and infinite values instead of stopping at the first.
+  /// Count and ignore NaN and infinite values instead of stopping at the first.
   bool allow_nonfinite = false;
   std::size_t max_samples = 0;  // 0: all
   std::int64_t batch_size = 0;  // rows per run; 0: as the files have them
   int threads = 0;              // of the runtime; 0: one per core
-  int workers = 1;              // samples at a time
-  /// Tensors of at least this many bytes go to a file beside the output; unset: only when the model would pass 2 GiB.
+  int workers = 1;              // samples run at a time
+  /// Tensors of at least this many bytes go to a file beside the output; unset: only if the model would exceed 2 GiB.
   std::optional<std::uint64_t> external_data_threshold;
   /// Also write the float model as it was calibrated, after the graph rewrites.
   std::optional<std::filesystem::path> prepared_output;
   std::optional<std::filesystem::path> profile;
-  /// Takes up the stages instead of a profile of this run's own; must outlive the run.
+  /// Records the stages instead of a profile of this run's own; must outlive the run.
   Profiler* profiler = nullptr;
-  /// One HTML file that shows where time, memory and bytes went, and what each layer and tensor lost. With calibration
-  /// data both models run on a few samples for it.
+  /// An HTML file that shows where time, memory and bytes went, and the error of each layer and tensor. For it, both
+  /// models run on a few samples if there are calibration data.
   std::optional<std::filesystem::path> report;
   /// Stages and layers in the Chrome trace format.
   std::optional<std::filesystem::path> trace;
   /// The command line, for the report.
   std::vector<std::string> command;
-  /// ONNX Runtime's library; unset: searched.
+  /// ONNX Runtime's library; unset: the usual places are searched.
   std::optional<std::filesystem::path> runtime;
   Resources resources;
   Progress progress;
-  /// Told of each layer as soon as fine-tuning has solved it.
+  /// Called for each layer as soon as fine-tuning has solved it.
   std::function<void(const LayerTuning&)> layer_tuned;
   std::stop_token stop;
 };
 
-/// Scale and zero point given to a tensor.
+/// Scale and zero point of a tensor.
 struct TensorParams {
   float scale = 1;
   std::int32_t zero_point = 0;
   float range_min = 0;
   float range_max = 0;
-  /// Where the range comes from: the name of a calibration method, "given" (TensorOverride::range), or "operator", as
-  /// of Softmax.
+  /// Where the range comes from: the name of a calibration method, "given" (TensorOverride::range), or "operator" (as
+  /// for Softmax).
   std::string method;
 };
 
-/// What fine-tuning did to a layer. Errors are mean squares over the elements of the layer's output.
+/// The result of fine-tuning a layer. Errors are mean squares over the elements of the layer's output.
 struct LayerTuning {
   std::string name;
   std::string op_type;
-  bool streamed = false;    // solved in mini-batches instead of the Gram form
-  bool tuned = false;       // false: nearest rounding was better on the samples held back
-  double error_before = 0;  // nearest rounding
-  double error_after = 0;   // of what is kept
+  bool streamed = false;    // solved in mini-batches, not in the Gram form
+  bool tuned = false;       // false: nearest rounding was better on the held-back samples
+  double error_before = 0;  // of nearest rounding
+  double error_after = 0;   // of the rounding that is kept
   double seconds = 0;       // of solving
 };
 
-/// What one quantized value does to the results when it alone is rounded.
+/// The error at the model's outputs if this value alone is rounded.
 struct Sensitivity {
   std::string value;
-  std::string node;  // that makes it; of a weight: that reads it
+  std::string node;  // that computes the value; for a weight, that reads it
   bool is_weight = false;
   double error = 0;  // mean over the outputs of the sum of squared differences over the sum of squares
 };
 
-/// A value whose channels were made alike. Errors as of Sensitivity, of the value and the weights that read it.
+/// A value whose channel ranges were equalized. Errors as in Sensitivity, with the weights that read it rounded too.
 struct EqualizedValue {
   std::string value;
   double error_before = 0;
   double error_after = 0;
 };
 
-/// A value whose range comes from another method than that of the others. Errors as of Sensitivity.
+/// A value whose range comes from another calibration method. Errors as in Sensitivity.
 struct MethodChoice {
   std::string value;
   std::string method;
@@ -112,35 +112,35 @@ struct MethodChoice {
   double error_after = 0;
 };
 
-/// A convolution or matrix product that 8 bits do not serve: left in float, or given activations of 16 bits.
+/// A convolution or matrix product that fell back: it stays in float, or got 16-bit activations.
 struct FallbackNode {
   std::string node;
-  double error_share = 0;  // of the error with everything in integers
+  double error_share = 0;  // of the error with every product in integers
   double macs_share = 0;   // of the model's multiplications
 };
 
-/// What gptq did under Rounding::automatic.
+/// The effect of gptq under Rounding::automatic.
 struct TunedWeights {
   double error_before = 0;  // geometric mean over outputs and samples, everything rounded, weights to the nearest
   double error_after = 0;
-  bool kept = false;  // false: it was no better, and weights are rounded to the nearest
+  bool kept = false;  // false: gptq was not better, and weights are rounded to the nearest
 };
 
-/// How near the results are to the float model's, measured on some of the samples.
+/// How close the outputs are to the float model's, measured on some of the samples.
 struct AccuracyResult {
   std::size_t samples = 0;
   double sqnr_all_db = 0;       // of the worst output, with every product in integers
-  double sqnr_db = 0;           // as chosen
-  double cosine = 0;            // as chosen; of the worst output
+  double sqnr_db = 0;           // of the written model
+  double cosine = 0;            // of the written model; of the worst output
   std::optional<double> score;  // of AccuracyConfig::command, as a share of the float model's
-  double integer_macs = 0;      // share of the multiplications that are made on integers,
-  double wide_macs = 0;         // and of all, of those that read an activation of 16 bits
-  double weights_share = 0;     // of the error that rounding to the nearest leaves: what weights make
+  double integer_macs = 0;      // share of the multiplications that use integers
+  double wide_macs = 0;         // share of the multiplications that read a 16-bit activation
+  double weights_share = 0;     // share of weights in the error with nearest rounding
   std::optional<TunedWeights> tuned;
   std::vector<EqualizedValue> equalized;
   std::vector<MethodChoice> methods;
   std::vector<FallbackNode> float_nodes;
-  std::vector<FallbackNode> wide_nodes;    // with activations of 16 bits
+  std::vector<FallbackNode> wide_nodes;    // with 16-bit activations
   std::vector<Sensitivity> sensitivities;  // worst first
 };
 
@@ -152,17 +152,17 @@ struct QuantizeResult {
   std::size_t nodes_in_float = 0;  // of the selected operator types
   /// Activations by name.
   std::map<std::string, TensorParams> activations;
-  /// Unless nothing was measured.
+  /// Unset if nothing was measured.
   std::optional<AccuracyResult> accuracy;
   /// Layers in the order of the model; empty without fine-tuning.
   std::vector<LayerTuning> layers;
-  /// What was done to the graph, and everything that was left out or done differently from what was asked.
+  /// Changes to the graph, and every deviation from what was asked for.
   std::vector<std::string> notes;
   std::vector<StageReport> stages;
   std::uint64_t peak_memory = 0;  // bytes, the process's own high-water mark
 };
 
-/// Quantizes a model. The output appears whole or not at all. Throws Error.
+/// Quantizes a model. The output is written completely or not at all. Throws Error.
 QuantizeResult quantize(const QuantizeOptions& options);
 
 }  // namespace detent

@@ -1,4 +1,4 @@
-// Samples in memory: what a caller gives instead of a directory of files.
+// Samples in memory, as an alternative to a directory of files.
 #pragma once
 
 #include <cstddef>
@@ -28,30 +28,30 @@ enum class ElementType : std::int32_t {
   bfloat16 = 16,
 };
 
-/// A dense row-major array in the machine's byte order. The bytes stay as they are for as long as a copy of `owner`
-/// lives; the last one may go in any thread.
+/// A dense row-major array in the machine's byte order. The bytes must not change while a copy of `owner` exists; the
+/// last copy may be destroyed in any thread.
 struct NamedArray {
-  std::string name;  // of the input; may be empty for a model that has only one
+  std::string name;  // of the input; may be empty for a model with one input
   ElementType type = ElementType::float32;
   std::vector<std::int64_t> shape;
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
 };
 
-/// Yields samples one after another. detent holds one sample for each worker, and no more. Members are called by one
-/// thread at a time, which need not be the one that started the run. What they throw ends the run and reaches its
+/// Yields samples one after another. detent keeps at most one sample for each worker. Members are called by one thread
+/// at a time, which need not be the thread that started the run. An exception ends the run and is rethrown to its
 /// caller.
 class SampleStream {
  public:
   virtual ~SampleStream() = default;
   /// The arrays of the next sample, one for each input of the model; nullopt after the last.
   virtual std::optional<std::vector<NamedArray>> next() = 0;
-  /// Begins anew: the same samples in the same order.
+  /// Starts again with the same samples in the same order.
   virtual void rewind() = 0;
-  /// Whether rewind() works. Without it nothing can be done that reads all samples twice: fine-tuning, several
-  /// segments. A few samples are kept where a few are read again.
+  /// Whether rewind() works. Fine-tuning and runs in several segments read all samples again and are refused without
+  /// it. Where only a few samples are read again, they are kept.
   virtual bool can_rewind() const { return true; }
-  /// How many samples there are; 0: not known. Only progress and predictions depend on it.
+  /// Number of samples; 0: unknown. Used for progress and predictions only.
   virtual std::size_t size() const { return 0; }
 };
 

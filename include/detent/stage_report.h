@@ -1,4 +1,4 @@
-// What a stage of a run took.
+// Time and memory of a stage of a run.
 #pragma once
 
 #include <cstdint>
