@@ -46,7 +46,7 @@ def row(name: str, result: dict, reference: dict | None) -> tuple[str, float, fl
         pairs = zip(result["layers"], reference["layers"], strict=True)
         above = (ours["error_after"] / theirs["error_after"] - 1 for ours, theirs in pairs if theirs["error_after"] > 0)
         worst = max(above, default=0.0)
-    took = next((note.rsplit("used at most ", 1)[1] for note in result["notes"] if "used at most" in note), "-")
+    took = next((note.rsplit("took ", 1)[1].split(" at")[0] for note in result["notes"] if "at the most" in note), "-")
     mean = sum(ratios) / max(len(ratios), 1)
     start = f"| {name} | {result['wall']:.1f} | {solving:.1f} | {took} | {mean:.3f}"
     return f"{start} | {100 * worst:+.1f} % | {100 * whole:.1f} % |", worst, whole
@@ -61,7 +61,7 @@ def main() -> int:
     p.add_argument("--form", nargs="+", default=["gram", "streamed"])
     p.add_argument("--precision", nargs="+", default=["float32", "tf32", "bfloat16"])
     p.add_argument("--num-iterations", type=int, default=1000)
-    p.add_argument("--no-cpu", action="store_true", help="do not run on the CPU for comparison")
+    p.add_argument("--no-cpu", action="store_true", help="no run of the CPU to compare with")
     p.add_argument("--bound", type=float, default=0.05)
     p.add_argument("--whole", type=float, default=0.01)
     p.add_argument("--json")

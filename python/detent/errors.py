@@ -1,9 +1,9 @@
-"""The exceptions of detent: one class for each kind of failure, with messages of one line."""
+"""What detent raises: one class for each kind of failure, each with a message of one line."""
 
 import re
 from typing import ClassVar
 
-# Options of the command line in messages, and their names in Python.
+# What the messages call by the names of the command line's options and Python calls differently.
 _RENAMED = {"samples": "max_samples", "calibration-data": "data", "no-histogram": "histograms=False"}
 
 

@@ -9,7 +9,7 @@
 
 #include "accuracy/integer_chains.h"
 #include "base/error.h"
-#include "quantize/params.h"
+#include "quantize/assignment.h"
 
 namespace detent::accuracy {
 namespace {
@@ -74,7 +74,7 @@ std::optional<ChannelScaling::Maker> maker_of(const onnx::Model& model, const gr
   if (!is_private_constant(model, index, inputs[1]) || (has_bias && !is_private_constant(model, index, inputs[2])))
     return std::nullopt;
   const auto* mark = placement.find(inputs[1]);
-  if (mark == nullptr || mark->axis != std::size_t{0}) return std::nullopt;
+  if (mark == nullptr || mark->granularity != quantization::Granularity::along(0)) return std::nullopt;
   return ChannelScaling::Maker{inputs[1], has_bias ? inputs[2] : ""};
 }
 
@@ -121,7 +121,8 @@ std::vector<float> weight_magnitudes(const onnx::Model& model, const graph::Inde
                                      const ChannelScaling& scaling) {
   std::vector<float> largest;
   for (const auto& reader : scaling.readers) {
-    const auto extremes = quantization::weight_extremes(weight_of(model, index, reader), reader.axis);
+    const auto extremes =
+        quantization::weight_extremes(weight_of(model, index, reader), quantization::Granularity::along(reader.axis));
     largest.resize(extremes.size());
     for (std::size_t c = 0; c < extremes.size(); ++c) {
       largest[c] = std::max({largest[c], std::abs(extremes[c].lowest()), std::abs(extremes[c].highest())});
@@ -130,11 +131,9 @@ std::vector<float> weight_magnitudes(const onnx::Model& model, const graph::Inde
   return largest;
 }
 
-quantization::ValueParams weight_rounding(const onnx::Tensor& weight, const quantization::Mark& mark,
-                                          const QuantConfig& config) {
-  const auto format = quantization::constant_format(mark, config);
-  const auto extremes = quantization::weight_extremes(weight, format.axis);
-  return {format.type, quantization::weight_params(extremes, format), format.axis, mark.value, {}};
+quantization::ValueAssignment weight_rounding(const onnx::Tensor& weight, const quantization::Mark& mark,
+                                              const QuantConfig& config) {
+  return quantization::assign_constant(mark, quantization::weight_extremes(weight, mark.granularity), config);
 }
 
 }  // namespace
@@ -235,7 +234,7 @@ calibration::Range scaled_range(const ChannelScaling& scaling, const ChannelExtr
 
 Roundings scaled_roundings(const onnx::Model& model, const graph::Index& index,
                            const quantization::Placement& placement, const ChannelScaling& scaling,
-                           const quantization::ValueParams& of_value, const QuantConfig& config) {
+                           const quantization::ValueAssignment& of_value, const QuantConfig& config) {
   Roundings roundings;
   auto& value = roundings[scaling.value];
   value = {of_value, {}, scaling.last_axis ? -1 : 1};

@@ -64,6 +64,6 @@ calibration::Range scaled_range(const graph::ChannelScaling& scaling, const Chan
 /// How the value and the weights of a scaling are rounded: the value as `of_value` says once its channels are divided.
 Roundings scaled_roundings(const onnx::Model& model, const graph::Index& index,
                            const quantization::Placement& placement, const graph::ChannelScaling& scaling,
-                           const quantization::ValueParams& of_value, const QuantConfig& config);
+                           const quantization::ValueAssignment& of_value, const QuantConfig& config);
 
 }  // namespace detent::accuracy

@@ -33,32 +33,55 @@ std::size_t elements_behind(std::span<const std::int64_t> shape, std::size_t axi
 
 // fn(values, channel) for all elements that follow each other in one channel.
 template <class Fn>
-void for_each_run(std::span<float> values, std::span<const std::int64_t> shape, std::size_t axis, const Fn& fn) {
+void for_each_channel_run(std::span<float> values, std::span<const std::int64_t> shape, std::size_t axis,
+                          const Fn& fn) {
   const auto channels = static_cast<std::size_t>(shape[axis]);
   const std::size_t run = elements_behind(shape, axis);
   for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % channels) fn(values.subspan(at, run), c);
 }
 
+// fn(values, slice) for all elements that follow each other in one block.
+template <class Fn>
+void for_each_block_run(std::span<float> values, std::span<const std::int64_t> shape, std::size_t axis,
+                        std::size_t block, const Fn& fn) {
+  const auto length = static_cast<std::size_t>(shape[axis]);
+  const std::size_t inner = elements_behind(shape, axis);
+  const std::size_t blocks = (length + block - 1) / block;
+  for (std::size_t at = 0; at < values.size();) {
+    const std::size_t along = at / inner % length;
+    const std::size_t run = inner > 1 ? 1 : std::min(block - along % block, length - along);
+    fn(values.subspan(at, run), (at / inner / length * blocks + along / block) * inner + at % inner);
+    at += run;
+  }
+}
+
+// fn(values, slice) for all elements that follow each other in one slice.
+template <class Fn>
+void for_each_run(std::span<float> values, std::span<const std::int64_t> shape,
+                  const quantization::Granularity& granularity, const Fn& fn) {
+  switch (granularity.kind) {
+    case quantization::Granularity::Kind::tensor: return fn(values, 0);
+    case quantization::Granularity::Kind::axis: return for_each_channel_run(values, shape, granularity.axis, fn);
+    case quantization::Granularity::Kind::blocks:
+      return for_each_block_run(values, shape, granularity.axis, static_cast<std::size_t>(granularity.block), fn);
+  }
+}
+
 // integer_at(position) gives the stored integers.
 template <class IntegerAt>
 void dequantize_each(std::span<float> values, std::span<const std::int64_t> shape,
-                     const quantization::ValueParams& params, const IntegerAt& integer_at) {
-  const auto convert = [&](std::span<float> of_channel, std::size_t c) {
-    const auto& p = params.channels[c];
-    const auto first = static_cast<std::size_t>(of_channel.data() - values.data());
-    for (std::size_t i = 0; i < of_channel.size(); ++i)
-      of_channel[i] = static_cast<float>(integer_at(first + i) - p.zero_point) * p.scale;
-  };
-  if (params.axis) {
-    for_each_run(values, shape, *params.axis, convert);
-  } else {
-    convert(values, 0);
-  }
+                     const quantization::ValueAssignment& params, const IntegerAt& integer_at) {
+  for_each_run(values, shape, params.granularity, [&](std::span<float> run, std::size_t slice) {
+    const auto& p = params.slices[slice];
+    const auto first = static_cast<std::size_t>(run.data() - values.data());
+    for (std::size_t i = 0; i < run.size(); ++i)
+      run[i] = static_cast<float>(integer_at(first + i) - p.zero_point) * p.scale;
+  });
 }
 
 template <class Int>
 void dequantize_as(std::span<float> values, std::span<const std::int64_t> shape,
-                   const quantization::ValueParams& params, std::span<const std::byte> bytes) {
+                   const quantization::ValueAssignment& params, std::span<const std::byte> bytes) {
   dequantize_each(values, shape, params, [&](std::size_t i) {
     Int value;
     std::memcpy(&value, bytes.data() + i * sizeof(Int), sizeof(Int));
@@ -68,8 +91,8 @@ void dequantize_as(std::span<float> values, std::span<const std::int64_t> shape,
 
 }  // namespace
 
-void dequantize(std::span<float> values, std::span<const std::int64_t> shape, const quantization::ValueParams& params,
-                std::span<const std::byte> integers) {
+void dequantize(std::span<float> values, std::span<const std::int64_t> shape,
+                const quantization::ValueAssignment& params, std::span<const std::byte> integers) {
   const auto nibbles = [&](bool is_signed) {
     dequantize_each(values, shape, params, [&](std::size_t i) { return onnx::nibble_at(integers, i, is_signed); });
   };
@@ -84,14 +107,10 @@ void dequantize(std::span<float> values, std::span<const std::int64_t> shape, co
 }
 
 void fake_quantize(std::span<float> values, std::span<const std::int64_t> shape,
-                   const quantization::ValueParams& params) {
+                   const quantization::ValueAssignment& params) {
   const auto bounds = quantization::full_range(params.type);
-  if (!params.axis) {
-    round_run(values, params.channels.front(), bounds);
-    return;
-  }
-  for_each_run(values, shape, *params.axis,
-               [&](std::span<float> of_channel, std::size_t c) { round_run(of_channel, params.channels[c], bounds); });
+  for_each_run(values, shape, params.granularity,
+               [&](std::span<float> run, std::size_t slice) { round_run(run, params.slices[slice], bounds); });
 }
 
 Trial trial_of(const Roundings& roundings) {
@@ -100,9 +119,9 @@ Trial trial_of(const Roundings& roundings) {
   return trial;
 }
 
-Roundings roundings_of(const quantization::Params& params) {
+Roundings roundings_of(const quantization::AssignedValues& values) {
   Roundings roundings;
-  for (const auto& [mark, p] : params) roundings[mark] = {p};
+  for (const auto& [mark, p] : values) roundings[mark] = {p};
   return roundings;
 }
 
@@ -118,16 +137,16 @@ void FakeQuantizer::receive(std::size_t tap, const exec::TensorView& tensor, con
   if (!factors.empty()) {
     const auto rank = static_cast<std::ptrdiff_t>(tensor.shape.size());
     const auto along = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
-    for_each_run(values, tensor.shape, along, [&, &f = factors](std::span<float> of_channel, std::size_t c) {
+    for_each_channel_run(values, tensor.shape, along, [&, &f = factors](std::span<float> of_channel, std::size_t c) {
       for (float& value : of_channel) value *= f[c];
     });
     fake_quantize(values, tensor.shape, params);
-    for_each_run(values, tensor.shape, along, [&, &f = factors](std::span<float> of_channel, std::size_t c) {
+    for_each_channel_run(values, tensor.shape, along, [&, &f = factors](std::span<float> of_channel, std::size_t c) {
       for (float& value : of_channel) value /= f[c];
     });
     return;
   }
-  if (params.axis || values.size() <= kPiece) {
+  if (!params.granularity.is_tensor() || values.size() <= kPiece) {
     fake_quantize(values, tensor.shape, params);
     return;
   }

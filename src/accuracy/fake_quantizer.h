@@ -12,21 +12,21 @@
 
 #include "exec/tap.h"
 #include "onnx/tensor.h"
-#include "quantize/params.h"
+#include "quantize/assignment.h"
 
 namespace detent::accuracy {
 
 /// Rounds `values`, a dense tensor of `shape`, to what its integers stand for.
 void fake_quantize(std::span<float> values, std::span<const std::int64_t> shape,
-                   const quantization::ValueParams& params);
+                   const quantization::ValueAssignment& params);
 
 /// `values` become what integers of the type and in the order of a stored tensor stand for.
-void dequantize(std::span<float> values, std::span<const std::int64_t> shape, const quantization::ValueParams& params,
-                std::span<const std::byte> integers);
+void dequantize(std::span<float> values, std::span<const std::int64_t> shape,
+                const quantization::ValueAssignment& params, std::span<const std::byte> integers);
 
 /// How a value is rounded.
 struct Rounding {
-  quantization::ValueParams params;
+  quantization::ValueAssignment params;
   /// What its channels are multiplied by before they are rounded, and divided by afterwards; empty: nothing.
   std::vector<float> factors = {};
   std::ptrdiff_t factor_axis = -1;  // the axis of the channels; negative ones count from the end
@@ -36,7 +36,7 @@ struct Rounding {
 using Roundings = std::unordered_map<std::string, Rounding>;
 
 /// As the parameters say, nothing multiplied.
-Roundings roundings_of(const quantization::Params& params);
+Roundings roundings_of(const quantization::AssignedValues& params);
 
 /// Marks that are rounded in a run, and how. What it points to must outlive it.
 using Trial = std::unordered_map<std::string, const Rounding*>;

@@ -8,7 +8,7 @@
 
 #include "graph/values.h"
 #include "onnx/model.h"
-#include "quantize/params.h"
+#include "quantize/assignment.h"
 #include "quantize/placement.h"
 
 namespace detent::accuracy {
@@ -29,8 +29,8 @@ struct TrialModel {
   std::vector<int> position;  // of each original node
 };
 
-/// `model` as prepared, with the marks of `placement` that have parameters.
+/// `model` as prepared, with the marks of `placement` that have an assignment.
 TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& types,
-                            const quantization::Placement& placement, const quantization::Params& params);
+                            const quantization::Placement& placement, const quantization::AssignedValues& values);
 
 }  // namespace detent::accuracy

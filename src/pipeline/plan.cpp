@@ -13,14 +13,14 @@
 #include "exec/session.h"
 #include "finetune/device_memory.h"
 #include "onnx/model.h"
-#include "pipeline/automatic_gptq.h"
 #include "pipeline/quantize_options.h"
 #include "plan/calibration.h"
 #include "profile/machine.h"
+#include "quantize/assignment.h"
 #include "quantize/formats.h"
-#include "quantize/params.h"
 #include "quantize/placement.h"
 #include "quantize/ranges.h"
+#include "remedies/weight_tuning.h"
 #include "run/calibration_device.h"
 #include "run/prepare.h"
 #include "run/samples.h"
@@ -109,7 +109,7 @@ void add_sweep(const run::Prepared& prepared, const quantization::Placement& pla
   plan.work_bytes += sweep.disk;
   plan.peak_memory = sweep.memory;
   plan.memory = {{"largest segment", sweep.memory - std::min({sweep.memory, sweep.spool_bytes, sweep.spool_memory})},
-                 {"tensors spooled between segments", std::min(sweep.spool_bytes, sweep.spool_memory)}};
+                 {"what waits between segments", std::min(sweep.spool_bytes, sweep.spool_memory)}};
 }
 
 void add_finetune(const onnx::Model& model, const graph::ValueTypes& types, const FinetuneConfig& config,
@@ -210,7 +210,7 @@ Plan plan(const QuantizeOptions& options) {
   const auto machine = profile::measure_machine(static_cast<int>(circumstances.threads), work.path());
   result.finetune.only_if_needed = pipeline::may_tune(options);
   if (tunes(options.finetune.rounding) || result.finetune.only_if_needed) {
-    const auto config = result.finetune.only_if_needed ? pipeline::automatic_gptq(options.finetune) : options.finetune;
+    const auto config = result.finetune.only_if_needed ? remedies::automatic_gptq(options.finetune) : options.finetune;
     add_finetune(prepared.model, types, config, options.device, circumstances.threads,
                  kReached * machine.flops_per_second, result);
     if (!options.device.is_cpu()) result.notes.emplace_back("times are those of the CPU");

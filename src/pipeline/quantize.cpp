@@ -4,16 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "accuracy/responses.h"
-#include "base/bytes.h"
 #include "base/cpu.h"
 #include "base/error.h"
-#include "base/heap.h"
 #include "base/parallel.h"
 #include "calibrate/methods.h"
 #include "calibrate/statistics_file.h"
@@ -21,16 +18,14 @@
 #include "data/sample.h"
 #include "exec/session.h"
 #include "onnx/write.h"
-#include "pipeline/automatic_gptq.h"
-#include "pipeline/equalize.h"
 #include "pipeline/quantize_options.h"
-#include "pipeline/refine.h"
 #include "profile/profiler.h"
+#include "quantize/assignment.h"
+#include "quantize/emit/qdq.h"
 #include "quantize/formats.h"
-#include "quantize/insert.h"
-#include "quantize/params.h"
-#include "quantize/placement.h"
 #include "quantize/ranges.h"
+#include "remedies/remedies.h"
+#include "remedies/weight_tuning.h"
 #include "run/calibration_device.h"
 #include "run/model_fingerprint.h"
 #include "run/outputs.h"
@@ -43,9 +38,6 @@
 #include "shim/cuda_driver.h"
 #include "shim/ranks.h"
 #include "store/open_device.h"
-#include "tuning/cost.h"
-#include "tuning/finetune.h"
-#include "tuning/tuned_layer.h"
 
 namespace detent {
 namespace {
@@ -86,12 +78,12 @@ calibration::Statistics saved_statistics(const QuantizeOptions& options, const F
   return statistics;
 }
 
-void count_nodes(const onnx::Model& model, const quantization::Placement& placement, const quantization::Params& params,
-                 QuantizeResult& result) {
+void count_nodes(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result) {
+  const auto& placement = assignment.placement;
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     if (!placement.selected[n]) continue;
     const auto& node = model.graph.nodes[n];
-    const auto is_quantized = [&](const std::string& value) { return params.contains(value); };
+    const auto is_quantized = [&](const std::string& value) { return assignment.values.contains(value); };
     const bool fused =
         std::any_of(placement.fused.begin(), placement.fused.end(), [&](const auto& f) { return f.node == n; });
     const bool any = fused || std::any_of(node.inputs().begin(), node.inputs().end(), is_quantized);
@@ -99,15 +91,13 @@ void count_nodes(const onnx::Model& model, const quantization::Placement& placem
   }
 }
 
-void record_activations(const quantization::Placement& placement, const quantization::Params& params,
-                        const std::map<std::string, std::string>& sources, QuantizeResult& result) {
-  for (const auto& mark : placement.marks) {
-    const auto found = params.find(mark.value);
-    if (mark.is_constant || found == params.end()) continue;
-    const auto& p = found->second.channels.front();
-    const auto source = sources.find(found->second.source);
-    result.activations[mark.value] = {p.scale, p.zero_point, found->second.range.min, found->second.range.max,
-                                      source == sources.end() ? "" : source->second};
+void record_activations(const quantization::Assignment& assignment, QuantizeResult& result) {
+  for (const auto& mark : assignment.placement.marks) {
+    const auto found = assignment.values.find(mark.value);
+    if (mark.is_constant || found == assignment.values.end()) continue;
+    const auto& [scale, zero_point] = found->second.slices.front();
+    result.activations[mark.value] = {scale, zero_point, found->second.range.min, found->second.range.max,
+                                      found->second.origin};
   }
 }
 
@@ -143,21 +133,12 @@ class Run {
 
   QuantizeResult run() {
     pre_process();
-    auto ranges = calibrate();
-    if (measures_accuracy()) {
-      equalize(ranges);
-      refine(ranges);
-    }
-    insert_pairs(ranges);
-    if (tunes(options_.finetune.rounding)) {
-      const auto scope = profiler_.scope(Step::fast_finetune);
-      finetune(options_.finetune, true);
-    } else if (wants_tuned_weights()) {
-      tune_weights();
-    } else if (!options_.device.is_cpu() && options_.statistics) {
-      result_.notes.emplace_back("nothing ran on the device: the statistics were there, and nothing is fine-tuned");
-    }
-    if (result_.accuracy) say_what_is_left();
+    calibrate();
+    if (source_) make_lab();
+    if (measures_accuracy()) improve();
+    emit();
+    tune_weights();
+    if (measured_) report_accuracy();
     write();
     if (reports_) compare_models();
     work_->finish();
@@ -182,24 +163,26 @@ class Run {
     if (options_.device.gds == GdsMode::on && tunes(options_.finetune.rounding))
       store::open_cuda_storage(options_.device.cuda.front(), GdsMode::on, work_->path());
     append(result_.notes, work_->notes());
-    prepared_ = run::prepare(std::move(original), quantization::needed_opset(options_.config), runtime_,
-                             work_->scratch(), profiler_);
-    placement_ = run::place(prepared_, options_.config);
-    extremes_ = quantization::scan_weights(prepared_.model, placement_, options_.allow_nonfinite);
-    append(result_.notes, prepared_.notes);
-    append(result_.notes, placement_.notes);
+    auto& prepared = draft_.prepared;
+    prepared = run::prepare(std::move(original), quantization::needed_opset(options_.config), runtime_,
+                            work_->scratch(), profiler_);
+    auto& placement = draft_.assignment.placement;
+    placement = run::place(prepared, options_.config);
+    draft_.proposals.extremes = quantization::scan_weights(prepared.model, placement, options_.allow_nonfinite);
+    append(result_.notes, prepared.notes);
+    append(result_.notes, placement.notes);
     if (pipeline::has_samples(options_)) {
-      source_ = run::open_samples(options_.calibration_data.value_or(""), samples(), run::input_specs(prepared_.model),
+      source_ = run::open_samples(options_.calibration_data.value_or(""), samples(), run::input_specs(prepared.model),
                                   {options_.max_samples, options_.batch_size});
     }
     if (options_.prepared_output) {
-      run::check_output(*options_.prepared_output, prepared_.model);
-      onnx::write_model(prepared_.model, *options_.prepared_output, {options_.external_data_threshold});
+      run::check_output(*options_.prepared_output, prepared.model);
+      onnx::write_model(prepared.model, *options_.prepared_output, {options_.external_data_threshold});
     }
     if (reports_ && source_) {
-      const planning::Circumstances circumstances{placement_.to_observe().size(), true, thread_count(options_.threads),
+      const planning::Circumstances circumstances{placement.to_observe().size(), true, thread_count(options_.threads),
                                                   static_cast<std::size_t>(options_.workers), 0};
-      run::describe_layers(prepared_, placement_, runtime_, *source_, circumstances, report_);
+      run::describe_layers(prepared, placement, runtime_, *source_, circumstances, report_);
     }
   }
 
@@ -209,41 +192,49 @@ class Run {
     if (options_.samples == nullptr || options_.samples->can_rewind() || !again) return options_.samples;
     if (replay_) return &*replay_;
     std::int64_t rows = 1;  // that may have to be joined for one run of the model
-    for (const auto& input : run::input_specs(prepared_.model)) {
+    for (const auto& input : run::input_specs(draft_.prepared.model)) {
       if (input.shape && !input.shape->empty()) rows = std::max(rows, input.shape->front());
     }
     return &replay_.emplace(*options_.samples, kCompared * static_cast<std::size_t>(rows), work_->scratch());
   }
 
-  calibration::Ranges calibrate() {
+  void calibrate() {
     const auto scope = profiler_.scope(Step::calibration);
     report_.collect_start = profiler_.now();
     auto statistics = options_.statistics ? saved_statistics(options_, identity_, source_.get()) : new_statistics();
     result_.samples = statistics.samples;
     if (source_) append(result_.notes, source_->notes());
     if (!options_.statistics) report_.samples_run = statistics.samples;
+    propose(statistics);
+    draft_.assign(std::move(draft_.assignment.placement), options_.config);
+    if (reports_) report_.statistics = std::move(statistics);
+  }
+
+  // Ranges by the method asked for, and those that remedies may try instead.
+  void propose(const calibration::Statistics& statistics) {
+    const auto& prepared = draft_.prepared;
+    const auto& placement = draft_.assignment.placement;
+    auto& proposals = draft_.proposals;
     if (options_.config.preset == Preset::balanced)
-      range_options_.responses = accuracy::responses(prepared_.model, prepared_.types, placement_, runtime_);
-    auto ranges = quantization::find_ranges(placement_, statistics, options_.config, range_options_);
+      range_options_.responses = accuracy::responses(prepared.model, prepared.types, placement, runtime_);
+    proposals.ranges = quantization::find_ranges(placement, statistics, options_.config, range_options_);
     if (pipeline::may_measure_accuracy(options_) && options_.accuracy.sensitivity == SensitivityMode::automatic &&
         source_) {
       for (const auto method : pipeline::other_methods(options_, statistics)) {
         auto other = range_options_;
         other.method.method = method;
-        other_ranges_.emplace_back(method, quantization::find_ranges(placement_, statistics, options_.config, other));
+        proposals.others.emplace_back(method, quantization::find_ranges(placement, statistics, options_.config, other));
       }
     }
     if (options_.accuracy.fallback == AccuracyFallback::int16) {
       QuantConfig wide = options_.config;
       wide.activation_type = quantization::widened(wide.activation_type);
-      wide_ranges_ = quantization::find_ranges(placement_, statistics, wide, range_options_);
+      proposals.wide = quantization::find_ranges(placement, statistics, wide, range_options_);
     }
-    range_sources_ = quantization::range_sources(placement_, range_options_);
-    if (reports_) report_.statistics = std::move(statistics);
-    return ranges;
   }
 
   calibration::Statistics new_statistics() {
+    const auto& placement = draft_.assignment.placement;
     run::CollectOptions collect{.histograms = needs_histograms(),
                                 .votes = quantization::needs_votes(options_.config, range_options_),
                                 .allow_nonfinite = options_.allow_nonfinite,
@@ -254,10 +245,10 @@ class Run {
                                 .stop = options_.stop};
     report_.recording.directory = work_->scratch();
     if (reports_) collect.recording = &report_.recording;
-    run::DeviceCalibration device(options_.device, placement_.to_observe().size(), collect.histograms, work_->scratch(),
+    run::DeviceCalibration device(options_.device, placement.to_observe().size(), collect.histograms, work_->scratch(),
                                   activity());
     device.lend(collect);
-    auto statistics = run::collect_within(options_.resources, *work_, prepared_, placement_, runtime_, *source_,
+    auto statistics = run::collect_within(options_.resources, *work_, draft_.prepared, placement, runtime_, *source_,
                                           collect, result_.notes);
     append(result_.notes, device.notes());
     if (device.use() != nullptr) report_.device = run::RunReport::Device{options_.device, *device.use(), {}};
@@ -271,88 +262,25 @@ class Run {
     return source_ != nullptr;
   }
 
-  bool may_equalize() const {
-    const auto& wanted = options_.accuracy;
-    const bool acts = wanted.target || wanted.sensitivity == SensitivityMode::automatic;
-    return acts && wanted.equalize == EqualizeMode::automatic;
+  void make_lab() {
+    lab_.emplace(remedies::Means{.options = options_,
+                                 .runtime = runtime_,
+                                 .source = *source_,
+                                 .profiler = profiler_,
+                                 .directory = work_->path(),
+                                 .weights = work_->scratch(),
+                                 .samples = result_.samples,
+                                 .readable = replay_ ? kCompared : 0,
+                                 .layer_tuned = [this](const auto& layer) { checkpoint(layer); },
+                                 .activity = activity()});
   }
 
-  quantization::Params params_of(const quantization::Placement& placement, const calibration::Ranges& ranges) const {
-    std::vector<std::string> said_later;
-    return quantization::compute_all(prepared_.model, placement, ranges, extremes_, options_.config, said_later);
-  }
-
-  void equalize(calibration::Ranges& ranges) {
-    if (!may_equalize()) return;
-    const auto scope = profiler_.scope(run::kSensitivityStage);
-    std::vector<calibration::Ranges> all{ranges};
-    for (const auto& [method, other] : other_ranges_) all.push_back(other);
-    auto done = pipeline::equalize(
-        prepared_, placement_, runtime_, *source_,
-        {.config = options_.config,
-         .resources = options_.resources,
-         .directory = work_->path(),
-         .weights = work_->scratch(),
-         .samples = replay_ ? kCompared : static_cast<std::size_t>(result_.samples),
-         .threads = options_.threads,
-         .ranges = std::move(all),
-         .params_of = [this](const auto& placement, const auto& of) { return params_of(placement, of); },
-         .progress = options_.progress,
-         .stop = options_.stop});
-    if (done.values.empty()) return;
-    placement_ = run::place(prepared_, options_.config);
-    extremes_ = quantization::scan_weights(prepared_.model, placement_, options_.allow_nonfinite);
-    for (std::size_t i = 0; i < done.scaled.size(); ++i) {
-      const auto& [name, range, is_kept] = done.scaled[i];
-      ranges[name] = range;
-      const auto source = range_sources_.find(done.values[i].value);
-      if (!is_kept) {
-        range_sources_[name] = calibration::method_name(CalibrationMethod::minmax);
-      } else if (source != range_sources_.end()) {
-        range_sources_[name] = source->second;
-      }
-    }
-    equalized_ = std::move(done.values);
-  }
-
-  void refine(calibration::Ranges& ranges) {
+  void improve() {
     const auto scope = profiler_.scope(run::kSensitivityStage);
     if (!options_.device.is_cpu())
       result_.notes.emplace_back("what rounding does to the results was measured on the CPU");
-    const auto write = [&](const quantization::Placement& placement, const quantization::Params& params,
-                           const std::filesystem::path& path) {
-      onnx::Model model = prepared_.model;
-      std::vector<std::string> said_later;
-      quantization::insert(model, placement, params, options_.config, said_later);
-      onnx::write_model(model, path, {options_.external_data_threshold});
-    };
-    auto refined = pipeline::refine(
-        prepared_, placement_, runtime_, *source_,
-        {.config = options_.config,
-         .accuracy = options_.accuracy,
-         .resources = options_.resources,
-         .directory = work_->path(),
-         .model = options_.model,
-         .samples = result_.samples,
-         .readable = replay_ ? kCompared : 0,
-         .threads = options_.threads,
-         .ranges = std::move(ranges),
-         .other_ranges = std::move(other_ranges_),
-         .wide_ranges = std::move(wide_ranges_),
-         .params_of = [this](const auto& placement, const auto& of) { return params_of(placement, of); },
-         .write = write,
-         .progress = options_.progress,
-         .stop = options_.stop});
-    placement_ = std::move(refined.placement);
-    ranges = std::move(refined.ranges);
-    for (const auto& mark : placement_.marks) {
-      if (!mark.is_constant && !mark.shares)
-        range_sources_.try_emplace(mark.value, calibration::method_name(range_options_.method.method));
-    }
-    for (const auto& choice : refined.result.methods) range_sources_[choice.value] = choice.method;
-    result_.accuracy = std::move(refined.result);
-    result_.accuracy->equalized = std::move(equalized_);
-    worst_left_ = std::move(refined.worst);
+    remedies::improve(draft_, *lab_);
+    measured_ = true;
   }
 
   bool needs_histograms() const { return reports_ || quantization::needs_histograms(range_options_); }
@@ -373,101 +301,55 @@ class Run {
                               .finetune = pipeline::tuning_identity(options_)});
   }
 
-  void insert_pairs(const calibration::Ranges& ranges) {
+  void emit() {
     const auto scope = profiler_.scope(Step::quantization_static);
     note_saturation(options_.config, result_.notes);
-    params_ = quantization::compute_all(prepared_.model, placement_, ranges, extremes_, options_.config, result_.notes);
-    count_nodes(prepared_.model, placement_, params_, result_);
-    record_activations(placement_, params_, range_sources_, result_);
-    quantized_ = prepared_.model;
-    quantization::insert(quantized_, placement_, params_, options_.config, result_.notes);
+    append(result_.notes, draft_.assignment.notes);
+    count_nodes(draft_.prepared.model, draft_.assignment, result_);
+    record_activations(draft_.assignment, result_);
+    draft_.emitted = quantization::emit_qdq(draft_.prepared.model, draft_.assignment, options_.config);
+    append(result_.notes, draft_.emitted->notes);
   }
 
-  void finetune(FinetuneConfig config, bool asked_for) {
-    if (!options_.device.is_cpu() && !report_.device) report_.device = run::RunReport::Device{options_.device, {}, {}};
-    trim_heap();  // of what measuring and calibration have left
-    const auto types = run::static_types(prepared_.types, prepared_.model, runtime_, *source_);
-    if (config.only_heaviest_layer) config.nodes = {heaviest_layer(types)};
-    const auto memory =
-        tuning::share_memory(run::budget_of(options_.resources, work_->path()).memory, asked_for, prepared_.model,
-                             types, quantized_, source_->file_count(), config, thread_count(options_.threads));
-    const auto spool = run::make_spool(options_.resources, memory.spool, work_->path());
-    result_.layers = tuning::finetune(prepared_.model, prepared_.types, quantized_, runtime_, *source_,
-                                      {.config = config,
-                                       .device = options_.device,
-                                       .threads = options_.threads,
-                                       .spool = *spool,
-                                       .state_seconds = state_seconds(),
-                                       .memory = memory,
-                                       .directory = work_->path(),
-                                       .progress = options_.progress,
-                                       .solved = [this](const auto& layer) { put_down(layer); },
-                                       .activity = activity(),
-                                       .stop = options_.stop},
-                                      result_.notes);
-  }
-
-  bool wants_tuned_weights() const {
-    std::vector<std::string> said_later;
-    return result_.accuracy && pipeline::may_tune(options_) &&
-           pipeline::wants_tuned_weights(*result_.accuracy, result_.samples) &&
-           !tuning::find_layers(prepared_.model, quantized_, pipeline::automatic_gptq(options_.finetune), said_later)
-                .empty();
-  }
-
+  // As asked, or where measuring speaks for it.
   void tune_weights() {
-    const auto scope = profiler_.scope(Step::fast_finetune);
-    const auto nearest = quantized_;
-    const auto config = pipeline::automatic_gptq(options_.finetune);
-    try {
-      finetune(config, false);
-    } catch (const Error& e) {
-      if (e.kind() != ErrorKind::resource) throw;
-      throw resource_error(fmt::format("tuning weights, which make much of the error: {}", e.what()),
-                           fmt::format("{}, and --finetune nearest leaves it out", e.hint()));
+    if (tunes(options_.finetune.rounding)) {
+      const auto scope = profiler_.scope(Step::fast_finetune);
+      auto tuned = remedies::tune_weights(draft_, *lab_, options_.finetune, true);
+      draft_.emitted->model = std::move(tuned.model);
+      draft_.layers = std::move(tuned.layers);
+      append(result_.notes, tuned.notes);
+    } else if (measured_ && pipeline::may_tune(options_)) {
+      remedies::improve_emitted(draft_, *lab_);
+      append(result_.notes, draft_.notes);
     }
-    pipeline::judge_tuned_weights(
-        prepared_, {placement_, params_, quantized_, config, result_.samples}, runtime_, *source_,
-        {options_.resources, work_->path(), options_.threads, options_.progress, options_.stop}, *result_.accuracy);
-    if (result_.accuracy->tuned->kept) return;
-    quantized_ = nearest;
-    result_.layers.clear();
+    if (!options_.device.is_cpu() && !report_.device && !draft_.layers.empty())
+      report_.device = run::RunReport::Device{options_.device, {}, {}};
+    if (!options_.device.is_cpu() && options_.statistics && draft_.layers.empty())
+      result_.notes.emplace_back("nothing ran on the device: the statistics were there, and nothing is fine-tuned");
+    result_.layers = draft_.layers;
   }
 
-  void say_what_is_left() {
-    auto note = pipeline::what_is_left(*result_.accuracy, options_.accuracy, worst_left_);
+  void report_accuracy() {
+    auto note = remedies::what_is_left(draft_, options_);
     if (!note.empty()) result_.notes.push_back(std::move(note));
+    result_.accuracy = std::move(draft_.result);
   }
 
   // Timing what devices do costs a little: only for those who want to see it.
   profile::DeviceActivity* activity() { return reports_ ? &profiler_.device() : nullptr; }
 
-  std::optional<double> state_seconds() const {
-    const auto& resources = options_.resources;
-    return resources.resume ? std::make_optional(resources.checkpoint_seconds) : std::nullopt;
-  }
-
-  void put_down(const LayerTuning& layer) {
+  void checkpoint(const LayerTuning& layer) {
     profiler_.checkpoint(fmt::format("{}: {} {:.4g} -> {:.4g}", profile::step_name(Step::fast_finetune), layer.name,
                                      layer.error_before, layer.error_after));
     if (options_.layer_tuned) options_.layer_tuned(layer);
   }
 
-  std::string heaviest_layer(const graph::ValueTypes& types) {
-    const auto costs = tuning::layer_costs(prepared_.model, types, options_.finetune, source_->file_count(),
-                                           thread_count(options_.threads));
-    const auto& cost = tuning::heaviest(costs);
-    result_.notes.push_back(
-        fmt::format("only the heaviest layer was tuned: '{}', which takes about {} beside its samples", cost.name,
-                    format_size(cost.bytes)));
-    return cost.name;
-  }
-
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
-    quantized_.set_producer("detent", DETENT_VERSION);
+    draft_.emitted->model.set_producer("detent", DETENT_VERSION);
     if (options_.stop.stop_requested()) throw interrupted();
-    const auto written = onnx::write_model(quantized_, options_.output, {options_.external_data_threshold});
+    const auto written = onnx::write_model(draft_.emitted->model, options_.output, {options_.external_data_threshold});
     result_.model_bytes_after = written.model_bytes + written.data_bytes;
   }
 
@@ -504,18 +386,11 @@ class Run {
   run::RunReport report_;
 
   Fingerprint identity_;
-  run::Prepared prepared_;
-  onnx::Model quantized_;
-  quantization::Placement placement_;
-  quantization::WeightExtremes extremes_;
-  quantization::Params params_;
-  std::map<std::string, std::string> range_sources_;
-  std::vector<EqualizedValue> equalized_;
-  std::vector<FallbackNode> worst_left_;
-  std::vector<std::pair<CalibrationMethod, calibration::Ranges>> other_ranges_;
-  calibration::Ranges wide_ranges_;
   std::optional<data::ReplayStream> replay_;
   std::unique_ptr<data::SampleSource> source_;
+  remedies::Draft draft_;
+  std::optional<remedies::Lab> lab_;
+  bool measured_ = false;  // what rounding does to the results
 };
 
 }  // namespace

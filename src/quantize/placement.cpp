@@ -107,6 +107,16 @@ const Mark* Placement::find(const std::string& value) const {
   return found == marks.end() ? nullptr : &*found;
 }
 
+const Mark& Placement::root_of(const Mark& mark) const {
+  const auto* root = &mark;
+  while (root->shares) {
+    const auto* next = find(*root->shares);
+    if (next == nullptr) break;
+    root = next;
+  }
+  return *root;
+}
+
 const std::string& Placement::source_of(const std::string& value) const {
   const auto found = inherits.find(value);
   return found == inherits.end() ? value : found->second;
@@ -135,11 +145,11 @@ void Marks::activation(const std::string& value) {
   if (quantizable(value) && !position_.contains(value)) put(value);
 }
 
-void Marks::weight(const std::string& value, std::optional<std::size_t> axis) {
-  if (!quantizable(value) || (!axis && position_.contains(value))) return;
+void Marks::weight(const std::string& value, const Granularity& granularity) {
+  if (!quantizable(value) || (granularity.is_tensor() && position_.contains(value))) return;
   Mark& mark = put(value);
   mark.is_weight = mark.is_constant;
-  mark.axis = axis;
+  mark.granularity = granularity;
 }
 
 void Marks::shared(const std::string& value, const std::string& provider) {

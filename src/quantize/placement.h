@@ -13,6 +13,7 @@
 #include "detent/config.h"
 #include "graph/values.h"
 #include "onnx/model.h"
+#include "quantize/granularity.h"
 
 namespace detent::quantization {
 
@@ -21,7 +22,7 @@ struct Mark {
   std::string value;
   bool is_constant = false;           // an initializer: stored as integers
   bool is_weight = false;             // a constant of the weight type; others have the activation type
-  std::optional<std::size_t> axis;    // per-channel constants
+  Granularity granularity;            // of constants
   std::optional<std::string> shares;  // takes scale and zero point from this value
   bool bypassed = false;              // nodes in float read the value as it was made, not its integers
   bool wide = false;                  // 16 bits, whatever QuantConfig::activation_type says; never of weights
@@ -57,6 +58,8 @@ struct Placement {
 
   /// The mark of `value`, or null.
   const Mark* find(const std::string& value) const;
+  /// The mark whose scale and zero point this one has: itself, unless it shares them.
+  const Mark& root_of(const Mark& mark) const;
   /// The value whose statistics give the range of `value`.
   const std::string& source_of(const std::string& value) const;
   /// Values whose statistics calibration must find, each once, in the order of the marks that need them.

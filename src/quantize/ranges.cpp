@@ -40,6 +40,11 @@ struct Wish {
   CalibrationMethod method;
   std::optional<Range> range;
   bool given = false;  // by the user
+  bool fixed = false;  // by its operator
+
+  std::string origin() const {
+    return given ? "given" : fixed ? "operator" : std::string(calibration::method_name(method));
+  }
 };
 
 std::vector<Wish> wishes_of(const Placement& placement, const RangeOptions& options) {
@@ -47,8 +52,9 @@ std::vector<Wish> wishes_of(const Placement& placement, const RangeOptions& opti
   for (const auto& mark : placement.marks) {
     if (mark.is_constant || mark.shares) continue;
     const auto fixed = placement.fixed_ranges.find(mark.value);
-    wishes.push_back({mark.value, options.method.method,
-                      fixed == placement.fixed_ranges.end() ? std::nullopt : std::optional(fixed->second), false});
+    const bool is_fixed = fixed != placement.fixed_ranges.end();
+    wishes.push_back(
+        {mark.value, options.method.method, is_fixed ? std::optional(fixed->second) : std::nullopt, false, is_fixed});
   }
   for (const auto& entry : options.overrides) {
     const NamePattern pattern(entry.tensor);
@@ -82,8 +88,8 @@ const calibration::Summary& summary_of(const calibration::Statistics& statistics
 
 }  // namespace
 
-calibration::Ranges find_ranges(const Placement& placement, const calibration::Statistics& statistics,
-                                const QuantConfig& config, const RangeOptions& options) {
+ActivationRanges find_ranges(const Placement& placement, const calibration::Statistics& statistics,
+                             const QuantConfig& config, const RangeOptions& options) {
   check_method(config, options);
   const IntFormat format{config.activation_type, config.activation_symmetric, false, config.power_of_two_scale};
   const calibration::Quantizer quantizer = [&](const Range& range) { return grid_of(range, format); };
@@ -99,21 +105,11 @@ calibration::Ranges find_ranges(const Placement& placement, const calibration::S
     wish.range = find_range(wish.value, summary, method, config, quantizer,
                             response == options.responses.end() ? nullptr : &response->second);
   });
-  calibration::Ranges ranges;
+  ActivationRanges ranges;
   for (const auto& wish : wishes) {
-    if (wish.range) ranges[wish.value] = *wish.range;
+    if (wish.range) ranges[wish.value] = {*wish.range, wish.origin()};
   }
   return ranges;
-}
-
-std::map<std::string, std::string> range_sources(const Placement& placement, const RangeOptions& options) {
-  std::map<std::string, std::string> sources;
-  for (const auto& wish : wishes_of(placement, options)) {
-    sources[wish.value] = wish.given   ? "given"
-                          : wish.range ? "operator"
-                                       : std::string(calibration::method_name(wish.method));
-  }
-  return sources;
 }
 
 void check_method(const QuantConfig& config, const RangeOptions& options) {

@@ -8,6 +8,7 @@
 #include "calibrate/response.h"
 #include "calibrate/statistics.h"
 #include "detent/config.h"
+#include "quantize/assignment.h"
 #include "quantize/placement.h"
 
 namespace detent::quantization {
@@ -23,12 +24,8 @@ struct RangeOptions {
 /// Ranges by value: what the user gave, what follows from the operator, or what the method finds. Values of which
 /// nothing was seen are left out. Throws usage for options that make no sense or overrides that match no activation,
 /// bad_input naming the tensor when the statistics lack it or what the method needs.
-calibration::Ranges find_ranges(const Placement& placement, const calibration::Statistics& statistics,
-                                const QuantConfig& config, const RangeOptions& options);
-
-/// For each activation with a range of its own, where that comes from: the name of its method, "given" by an override,
-/// or "operator" where it follows from that. Throws as find_ranges() does for overrides.
-std::map<std::string, std::string> range_sources(const Placement& placement, const RangeOptions& options);
+ActivationRanges find_ranges(const Placement& placement, const calibration::Statistics& statistics,
+                             const QuantConfig& config, const RangeOptions& options);
 
 /// Throws usage for a method and formats that do not go together, and for numbers out of range.
 void check_method(const QuantConfig& config, const RangeOptions& options);

@@ -18,11 +18,11 @@ std::string input(const Node& node, std::size_t i) {
   return i < node.inputs().size() ? node.inputs()[i] : std::string();
 }
 
-// The axis for per-channel weights, nullopt where the tensor is quantized as a whole.
-std::optional<std::size_t> channel_axis(const RuleContext& c, const std::string& value, std::size_t axis) {
+// One scale for each index along the axis, or one for the tensor where that cannot be or was not asked for.
+Granularity along_channels(const RuleContext& c, const std::string& value, std::size_t axis) {
   const auto* tensor = constant(c, value);
-  if (!c.config.per_channel || tensor == nullptr || axis >= tensor->dims.size()) return std::nullopt;
-  return axis;
+  if (!c.config.per_channel || tensor == nullptr || axis >= tensor->dims.size()) return Granularity::tensor();
+  return Granularity::along(axis);
 }
 
 void outputs(RuleContext& c, const Node& node) {
@@ -64,14 +64,14 @@ void conv(RuleContext& c, std::size_t position) {
   const bool transposed = node.op_type() == "ConvTranspose";
   c.marks.activation(input(node, 0));
   outputs(c, node);
-  auto axis = channel_axis(c, input(node, 1), transposed ? 1 : 0);
+  auto granularity = along_channels(c, input(node, 1), transposed ? 1 : 0);
   // With groups, axis 1 counts the channels of one group only, which cannot give each bias its scale.
-  if (transposed && axis && node.int_or("group", 1) > 1 && !input(node, 2).empty()) {
-    axis.reset();
+  if (transposed && !granularity.is_tensor() && node.int_or("group", 1) > 1 && !input(node, 2).empty()) {
+    granularity = Granularity::tensor();
     c.placement.notes.push_back(
         fmt::format("{}: the weight has one scale in all: grouped and with a bias", node.label()));
   }
-  c.marks.weight(input(node, 1), axis);
+  c.marks.weight(input(node, 1), granularity);
   bias(c, position, 1.0F);
 }
 
@@ -79,7 +79,7 @@ void gemm(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
   c.marks.activation(input(node, 0));
   outputs(c, node);
-  c.marks.weight(input(node, 1), channel_axis(c, input(node, 1), node.int_or("transB", 0) != 0 ? 0 : 1));
+  c.marks.weight(input(node, 1), along_channels(c, input(node, 1), node.int_or("transB", 0) != 0 ? 0 : 1));
   bias(c, position, node.float_or("beta", 1.0F));
 }
 
@@ -87,7 +87,7 @@ void mat_mul(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
   for (const auto& value : node.inputs()) {
     if (constant(c, value) != nullptr) {
-      c.marks.weight(value, channel_axis(c, value, 1));
+      c.marks.weight(value, along_channels(c, value, 1));
     } else {
       c.marks.activation(value);
     }
@@ -100,7 +100,7 @@ void normalization(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
   c.marks.activation(input(node, 0));
   if (constant(c, input(node, 1)) != nullptr) {
-    c.marks.weight(input(node, 1), channel_axis(c, input(node, 1), 1));
+    c.marks.weight(input(node, 1), along_channels(c, input(node, 1), 1));
   } else {
     c.marks.activation(input(node, 1));
   }

@@ -17,11 +17,11 @@ struct Layout {
   std::size_t inner = 1;
 };
 
-Layout layout_of(const onnx::Tensor& weight, std::optional<std::size_t> axis) {
-  if (!axis) return {1, static_cast<std::size_t>(std::max<std::int64_t>(weight.count(), 1))};
-  Layout layout{static_cast<std::size_t>(weight.dims.at(*axis)), 1};
+Layout layout_of(const onnx::Tensor& weight, const Granularity& granularity) {
+  if (granularity.is_tensor()) return {1, static_cast<std::size_t>(std::max<std::int64_t>(weight.count(), 1))};
+  Layout layout{static_cast<std::size_t>(weight.dims.at(granularity.axis)), 1};
   // One channel is the whole tensor, in long runs.
-  for (std::size_t d = layout.channels == 1 ? 0 : *axis + 1; d < weight.dims.size(); ++d) {
+  for (std::size_t d = layout.channels == 1 ? 0 : granularity.axis + 1; d < weight.dims.size(); ++d) {
     layout.inner *= static_cast<std::size_t>(weight.dims[d]);
   }
   return layout;
@@ -138,8 +138,8 @@ std::span<const std::byte> narrowed(const std::vector<std::int16_t>& integers, Q
 
 }  // namespace
 
-std::vector<KeyRange> weight_extremes(const onnx::Tensor& weight, std::optional<std::size_t> axis) {
-  const Layout layout = layout_of(weight, axis);
+std::vector<KeyRange> weight_extremes(const onnx::Tensor& weight, const Granularity& granularity) {
+  const Layout layout = layout_of(weight, granularity);
   if (layout.inner == 1) return extremes_of_columns(weight, layout.channels);
   std::vector<KeyRange> extremes(layout.channels);
   onnx::for_each_float(weight.data, [&](std::span<const float> values, std::int64_t first) {
@@ -163,7 +163,7 @@ onnx::Tensor quantized_weight(const onnx::Tensor& weight, std::string name, cons
                               const std::vector<ScaleZeroPoint>& params) {
   const auto type = data_type(format.type);
   const auto size = onnx::byte_count(type, weight.count()).value_or(0);
-  const Layout layout = layout_of(weight, format.axis);
+  const Layout layout = layout_of(weight, format.granularity);
   const IntRange clip = full_range(format.type);
   auto produce = [data = weight.data, layout, clip, stored = format.type, params](const onnx::Sink& sink) {
     const Columns columns(params);

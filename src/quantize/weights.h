@@ -1,24 +1,24 @@
 // Float weights to integers, streamed: a weight is never held in memory as a whole.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "calibrate/extremes.h"
 #include "onnx/tensor.h"
 #include "quantize/formats.h"
+#include "quantize/granularity.h"
 
 namespace detent::quantization {
 
-/// How a constant is quantized: with `axis`, one scale for each index along it.
+/// How a constant is quantized.
 struct WeightFormat : IntFormat {
-  std::optional<std::size_t> axis;
+  Granularity granularity;
 };
 
-/// Extremes of each channel (one entry without an axis). Channels without elements stay empty.
-std::vector<calibration::KeyRange> weight_extremes(const onnx::Tensor& weight, std::optional<std::size_t> axis);
+/// Extremes of each slice. Slices without elements stay empty.
+std::vector<calibration::KeyRange> weight_extremes(const onnx::Tensor& weight, const Granularity& granularity);
 
-/// Scale and zero point of each channel.
+/// Scale and zero point of each slice.
 std::vector<ScaleZeroPoint> weight_params(const std::vector<calibration::KeyRange>& extremes,
                                           const WeightFormat& format);
 

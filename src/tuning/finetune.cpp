@@ -52,7 +52,7 @@ class StoredSamples : public finetune::LayerSamples {
   finetune::SampleRef get(std::size_t i) override {
     auto record = take(i);
     if (!record)
-      throw resource_error("a spooled activation was damaged on disk", "run again, or choose another --work-dir");
+      throw resource_error("a stored activation was damaged on disk", "run again, or choose another --work-dir");
     const auto held = std::make_shared<store::Record>(std::move(*record));
     const auto& arrays = *held;
     return {arrays[0].shape, data::floats(arrays[0]),
@@ -99,19 +99,19 @@ struct Work {
   std::unique_ptr<StoredSamples> held_back;
 };
 
-std::vector<TunedLayer> some_layers(const onnx::Model& float_model, const onnx::Model& quantized,
-                                    const FinetuneConfig& config, std::vector<std::string>& notes) {
-  auto layers = find_layers(float_model, quantized, config, notes);
-  if (layers.empty())
-    throw usage_error("--finetune: no selected layer has quantized weights", "change --finetune-nodes or --op-types");
+std::vector<TunedLayer> some(std::vector<TunedLayer> layers) {
+  if (layers.empty()) {
+    throw usage_error("--finetune: no selected layer has quantized weights",
+                      "change --finetune-nodes or --finetune-op-types");
+  }
   return layers;
 }
 
 class Tuner {
  public:
   Tuner(const onnx::Model& float_model, const graph::ValueTypes& float_types, onnx::Model& quantized,
-        const exec::Runtime& runtime, data::SampleSource& source, const FinetuneOptions& options,
-        std::vector<std::string>& notes)
+        std::vector<TunedLayer> layers, const exec::Runtime& runtime, data::SampleSource& source,
+        const FinetuneOptions& options, std::vector<std::string>& notes)
       : float_(float_model),
         quantized_(quantized),
         source_(source),
@@ -120,7 +120,7 @@ class Tuner {
         kernels_(finetune::cpu_kernels()),
         solver_(options.device.is_cpu() ? finetune::cpu_solver(kernels_)
                                         : finetune::cuda_solver(options.device, kernels_, options.activity)),
-        layers_(some_layers(float_model, quantized, options.config, notes)),
+        layers_(some(std::move(layers))),
         steps_(steps_of(layers_, float_model, quantized, std::min(options.memory.together, solver_->sums_budget()))),
         needs_targets_(layers_needing_targets(float_types)),
         quantized_types_(exec::probe_values(runtime, quantized)),
@@ -319,7 +319,7 @@ class Tuner {
     const std::uint64_t most = options_.memory.layers.at(static_cast<std::size_t>(work.layer - layers_.data()));
     if (needed <= most) return;
     const auto [need, left] = format_sizes(needed, most);
-    throw resource_error(fmt::format("fine-tuning {} '{}' needs {} of memory, but only {} of the budget are left",
+    throw resource_error(fmt::format("fine-tuning {} '{}' needs {} of memory, and {} are left of the budget",
                                      work.layer->op_type, work.layer->name, need, left),
                          "raise --memory-budget, or give --form streamed");
   }
@@ -458,9 +458,10 @@ class Tuner {
 }  // namespace
 
 std::vector<LayerTuning> finetune(const onnx::Model& float_model, const graph::ValueTypes& float_types,
-                                  onnx::Model& quantized, const exec::Runtime& runtime, data::SampleSource& source,
-                                  const FinetuneOptions& options, std::vector<std::string>& notes) {
-  return Tuner(float_model, float_types, quantized, runtime, source, options, notes).run();
+                                  onnx::Model& quantized, std::vector<TunedLayer> layers, const exec::Runtime& runtime,
+                                  data::SampleSource& source, const FinetuneOptions& options,
+                                  std::vector<std::string>& notes) {
+  return Tuner(float_model, float_types, quantized, std::move(layers), runtime, source, options, notes).run();
 }
 
 }  // namespace detent::tuning

@@ -21,6 +21,7 @@
 #include "profile/device_activity.h"
 #include "store/spool.h"
 #include "tuning/memory.h"
+#include "tuning/tuned_layer.h"
 
 namespace detent::tuning {
 
@@ -42,10 +43,11 @@ struct FinetuneOptions {
 };
 
 /// Replaces the integers of `quantized`'s weights (and biases, if asked for) by better ones. A layer keeps nearest
-/// rounding where that is better on samples that were held back. `float_types` are of the float model. Throws what the
-/// runtime, the samples and the spool throw, usage for selections that match nothing.
+/// rounding where that is better on samples that were held back. `float_types` are of the float model, `layers` what
+/// find_layers() found in both. Throws what the runtime, the samples and the spool throw, usage where there are none.
 std::vector<LayerTuning> finetune(const onnx::Model& float_model, const graph::ValueTypes& float_types,
-                                  onnx::Model& quantized, const exec::Runtime& runtime, data::SampleSource& source,
-                                  const FinetuneOptions& options, std::vector<std::string>& notes);
+                                  onnx::Model& quantized, std::vector<TunedLayer> layers, const exec::Runtime& runtime,
+                                  data::SampleSource& source, const FinetuneOptions& options,
+                                  std::vector<std::string>& notes);
 
 }  // namespace detent::tuning

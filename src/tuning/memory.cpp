@@ -12,7 +12,6 @@
 #include "plan/side_by_side.h"
 #include "tuning/cost.h"
 #include "tuning/steps.h"
-#include "tuning/tuned_layer.h"
 
 namespace detent::tuning {
 namespace {
@@ -28,10 +27,9 @@ std::uint64_t less(std::uint64_t from, std::uint64_t what) { return from - std::
 }  // namespace
 
 MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
-                          const graph::ValueTypes& types, const onnx::Model& quantized, std::uint64_t samples,
-                          const FinetuneConfig& config, std::size_t threads) {
-  std::vector<std::string> said_later;
-  const auto layers = find_layers(float_model, quantized, config, said_later);
+                          const graph::ValueTypes& types, const onnx::Model& quantized,
+                          const std::vector<TunedLayer>& layers, std::uint64_t samples, const FinetuneConfig& config,
+                          std::size_t threads) {
   MemoryShares memory;
   memory.together = std::min(asked_for ? kTogether : kLittle / 2, budget / 32);
   const auto steps = steps_of(layers, float_model, quantized, memory.together);
@@ -59,7 +57,7 @@ MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Mode
   if (peak > budget) {
     const auto [need, left] = format_sizes(peak, budget);
     throw resource_error(fmt::format("fine-tuning needs {} of memory, and the budget is {}", need, left),
-                         fmt::format("the smallest --memory-budget that works is {}MiB", peak / kMiB + 1));
+                         fmt::format("the smallest --memory-budget that will do is {}MiB", peak / kMiB + 1));
   }
   memory.spool = less(budget, peak);
   if (!asked_for) memory.spool = std::min(memory.spool, kLittle);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -38,127 +39,121 @@ std::optional<std::size_t> initializer(const graph::Index& index, const std::str
   return found == graph::kNone ? std::nullopt : std::make_optional(static_cast<std::size_t>(found));
 }
 
-const onnx::Node* producer_of(const onnx::Model& model, const graph::Index& index, const std::string& value) {
-  const int node = index.producer(value);
-  return node == graph::kNone ? nullptr : &model.graph.nodes[static_cast<std::size_t>(node)];
-}
-
 WeightLayout layout_of(const onnx::Node& node) {
   const bool inputs_first =
       node.is("ConvTranspose") || node.is("MatMul") || (node.is("Gemm") && node.int_or("transB", 0) == 0);
   return inputs_first ? WeightLayout::inputs_first : WeightLayout::outputs_first;
 }
 
-// Scale of a value that comes from a DequantizeLinear with one for the whole tensor.
-std::optional<std::size_t> scale_of(const onnx::Model& quantized, const graph::Index& index, const std::string& value) {
-  const auto* dequantize = producer_of(quantized, index, value);
-  if (dequantize == nullptr || dequantize->op_type() != "DequantizeLinear") return std::nullopt;
-  const auto scale = initializer(index, dequantize->inputs()[1]);
-  return scale && quantized.graph.initializers[*scale].count() == 1 ? scale : std::nullopt;
+std::size_t position_of(const graph::Index& index, const std::string& name) {
+  return static_cast<std::size_t>(index.initializer(name));
+}
+
+bool is_padded_automatically(const onnx::Node& node) {
+  const auto* attribute = node.attribute("auto_pad");
+  return attribute != nullptr && attribute->as_string() != "NOTSET";
+}
+
+void check_names(const onnx::Model& float_model, const FinetuneConfig& config) {
+  for (const auto& type : config.op_types) {
+    if (!kTypes.contains(type))
+      throw usage_error(fmt::format("--finetune-op-types: '{}' cannot be tuned", type),
+                        "choose from: Conv, ConvTranspose, Gemm, MatMul");
+  }
+  for (const auto& text : config.nodes) {
+    const quantization::NamePattern pattern(text);
+    const auto& nodes = float_model.graph.nodes;
+    if (std::none_of(nodes.begin(), nodes.end(), [&](const auto& node) { return pattern.matches(node.id()); }))
+      throw usage_error(fmt::format("--finetune-nodes: no node matches '{}'", text),
+                        "names are listed by: detent inspect MODEL");
+  }
 }
 
 class Finder {
  public:
-  Finder(const onnx::Model& float_model, const onnx::Model& quantized, const FinetuneConfig& config,
-         std::vector<std::string>& notes)
+  Finder(const onnx::Model& float_model, const quantization::Emitted& quantized, const FinetuneConfig& config)
       : float_(float_model),
-        quantized_(quantized),
+        quantized_(quantized.model),
+        provenance_(quantized.provenance),
         config_(config),
-        notes_(notes),
         float_index_(float_model),
-        quantized_index_(quantized) {}
+        quantized_index_(quantized.model) {
+    for (const auto& [value, stored] : provenance_.values) by_read_name_.emplace(stored.read_as, &stored);
+  }
 
-  std::vector<TunedLayer> run() {
-    check_names();
-    std::vector<TunedLayer> layers;
-    for (std::size_t n = 0; n < quantized_.graph.nodes.size(); ++n) {
-      const auto& node = quantized_.graph.nodes[n];
-      if (!node.domain().empty() || !kTypes.contains(node.op_type())) continue;
-      if (auto layer = find(static_cast<int>(n), node)) layers.push_back(std::move(*layer));
+  FoundLayers run() {
+    check_names(float_, config_);
+    for (std::size_t n = 0; n < float_.graph.nodes.size(); ++n) {
+      const auto& node = float_.graph.nodes[n];
+      if (!node.domain().empty() || !kTypes.contains(node.op_type()) || !provenance_.nodes[n]) continue;
+      if (auto layer = find(n, node)) found_.layers.push_back(std::move(*layer));
     }
-    std::sort(layers.begin(), layers.end(), [](const auto& a, const auto& b) { return a.float_node < b.float_node; });
-    return layers;
+    return std::move(found_);
   }
 
  private:
-  void check_names() const {
-    for (const auto& type : config_.op_types) {
-      if (!kTypes.contains(type))
-        throw usage_error(fmt::format("--finetune-op-types: '{}' cannot be tuned", type),
-                          "choose from: Conv, ConvTranspose, Gemm, MatMul");
-    }
-    for (const auto& text : config_.nodes) {
-      const quantization::NamePattern pattern(text);
-      const auto& nodes = float_.graph.nodes;
-      if (std::none_of(nodes.begin(), nodes.end(), [&](const auto& node) { return pattern.matches(node.id()); }))
-        throw usage_error(fmt::format("--finetune-nodes: no node matches '{}'", text),
-                          "names are listed by: detent inspect MODEL");
-    }
-  }
-
-  // The stored weight leads back to the float weight, and that to the float node.
-  std::optional<TunedLayer> find(int position, const onnx::Node& node) {
+  std::optional<TunedLayer> find(std::size_t position, const onnx::Node& float_node) {
+    const auto stored = provenance_.values.find(float_node.inputs()[1]);
+    if (stored == provenance_.values.end() || !is_selected(float_node, config_)) return std::nullopt;
+    const auto weight = initializer(float_index_, float_node.inputs()[1]);
+    if (!weight) return std::nullopt;  // a product of two activations
+    const auto& node = quantized_.graph.nodes[*provenance_.nodes[position]];
     TunedLayer layer;
-    layer.quantized_node = position;
-    layer.op_type = node.op_type();
-    layer.input = node.inputs()[0];
-    const auto* dequantize = producer_of(quantized_, quantized_index_, node.inputs()[1]);
-    if (dequantize == nullptr || dequantize->op_type() != "DequantizeLinear") return std::nullopt;
-    const auto stored = initializer(quantized_index_, dequantize->inputs()[0]);
-    if (!stored) return std::nullopt;  // a product of two activations
-    constexpr std::string_view kSuffix = "_DequantizeLinear";
-    std::string weight = dequantize->name();
-    if (weight.ends_with(kSuffix)) weight.resize(weight.size() - kSuffix.size());
-    const auto float_weight = initializer(float_index_, weight);
-    const auto readers = float_index_.consumers(weight);
-    if (!float_weight || readers.empty()) return std::nullopt;
-    const auto& float_node = float_.graph.nodes[static_cast<std::size_t>(readers.front())];
-    if (!is_selected(float_node, config_)) return std::nullopt;
-    const auto refuse = [&](const char* reason) {
-      notes_.push_back(fmt::format("{}: not fine-tuned: {}", float_node.label(), reason));
-      return std::nullopt;
-    };
-    if (readers.size() > 1) return refuse("its weight has several readers");
-    if (float_.graph.initializers[*float_weight].type != onnx::DataType::float32)
-      return refuse("its weight is not float32");
-    if (node.is("MatMul") && float_.graph.initializers[*float_weight].dims.size() != 2)
-      return refuse("its weight is not a matrix");
-    if (node.is("Gemm") && (node.int_or("transA", 0) != 0 || node.float_or("alpha", 1) != 1))
-      return refuse("transA or alpha is set");
-    if (node.is("ConvTranspose") && (node.attribute("output_shape") != nullptr || is_padded_automatically(node)))
-      return refuse("its padding is given by output_shape or auto_pad");
     layer.name = float_node.id();
-    layer.float_node = readers.front();
+    layer.op_type = node.op_type();
+    layer.float_node = static_cast<int>(position);
+    layer.quantized_node = static_cast<int>(*provenance_.nodes[position]);
+    layer.input = node.inputs()[0];
     layer.float_input = float_node.inputs()[0];
     layer.target = float_node.outputs()[0];
-    layer.float_weight = *float_weight;
-    layer.stored_weight = *stored;
-    layer.stored_scale = *initializer(quantized_index_, dequantize->inputs()[1]);
-    layer.stored_zero = *initializer(quantized_index_, dequantize->inputs()[2]);
+    layer.float_weight = *weight;
+    layer.stored_weight = position_of(quantized_index_, stored->second.stored);
+    layer.stored_scale = position_of(quantized_index_, stored->second.scale);
+    layer.stored_zero = position_of(quantized_index_, stored->second.zero_point);
     layer.layout = layout_of(node);
-    if (!find_bias(node, float_node, layer)) return refuse("its bias is computed, or not one value for each output");
-    layer.input_scale = scale_of(quantized_, quantized_index_, layer.input);
-    layer.owns_scale = owns_scale(node, *dequantize, layer);
+    std::string why = why_not(float_node, layer);
+    if (why.empty() && !find_bias(position, float_node, layer))
+      why = "its bias is computed, or not one value for each output";
+    if (!why.empty()) {
+      found_.notes.push_back(fmt::format("{}: not fine-tuned: {}", float_node.label(), why));
+      return std::nullopt;
+    }
+    layer.input_scale = scale_of(layer.input);
+    layer.owns_scale = owns_scale(stored->second, layer);
     if (config_.update_scale && !layer.owns_scale)
-      notes_.push_back(
+      found_.notes.push_back(
           fmt::format("{}: its scale stays as it is, since other values depend on it", float_node.label()));
     return layer;
   }
 
-  bool owns_scale(const onnx::Node& node, const onnx::Node& dequantize, const TunedLayer& layer) const {
+  std::string why_not(const onnx::Node& node, const TunedLayer& layer) const {
+    const auto& weight = float_.graph.initializers[layer.float_weight];
+    if (float_index_.consumers(weight.name).size() > 1) return "its weight has several readers";
+    if (weight.type != onnx::DataType::float32) return "its weight is not float32";
+    if (node.is("MatMul") && weight.dims.size() != 2) return "its weight is not a matrix";
+    if (node.is("Gemm") && (node.int_or("transA", 0) != 0 || node.float_or("alpha", 1) != 1))
+      return "transA or alpha is set";
+    if (node.is("ConvTranspose") && (node.attribute("output_shape") != nullptr || is_padded_automatically(node)))
+      return "its padding is given by output_shape or auto_pad";
+    return {};
+  }
+
+  // The scale of a value that is read from integers with one for the whole tensor.
+  std::optional<std::size_t> scale_of(const std::string& value) const {
+    const auto found = by_read_name_.find(value);
+    if (found == by_read_name_.end()) return std::nullopt;
+    const auto scale = position_of(quantized_index_, found->second->scale);
+    return quantized_.graph.initializers[scale].count() == 1 ? std::make_optional(scale) : std::nullopt;
+  }
+
+  bool owns_scale(const quantization::StoredTensor& weight, const TunedLayer& layer) const {
     const auto has_one_reader = [&](const std::string& value) { return quantized_index_.consumers(value).size() == 1; };
-    if (!has_one_reader(dequantize.inputs()[1])) return false;
+    if (!has_one_reader(weight.scale)) return false;
     if (!layer.bias_scale) return layer.stored_bias || !layer.float_bias;
-    const auto* bias = producer_of(quantized_, quantized_index_, node.inputs()[2]);
-    return has_one_reader(bias->inputs()[1]) && layer.input_scale.has_value();
+    return has_one_reader(quantized_.graph.initializers[*layer.bias_scale].name) && layer.input_scale.has_value();
   }
 
-  static bool is_padded_automatically(const onnx::Node& node) {
-    const auto* attribute = node.attribute("auto_pad");
-    return attribute != nullptr && attribute->as_string() != "NOTSET";
-  }
-
-  bool find_bias(const onnx::Node& node, const onnx::Node& float_node, TunedLayer& layer) const {
+  bool find_bias(std::size_t position, const onnx::Node& float_node, TunedLayer& layer) const {
     if (float_node.is("MatMul") || float_node.inputs().size() < 3 || float_node.inputs()[2].empty()) return true;
     layer.float_bias = initializer(float_index_, float_node.inputs()[2]);
     if (!layer.float_bias) return false;
@@ -168,23 +163,25 @@ class Finder {
       const auto& dims = float_.graph.initializers[layer.float_weight].dims;
       if (float_.graph.initializers[*layer.float_bias].count() != dims[outputs]) return false;
     }
-    if (quantized_index_.consumers(node.inputs()[2]).size() > 1) return true;  // shared: it stays as it is
-    const auto* dequantize = producer_of(quantized_, quantized_index_, node.inputs()[2]);
-    if (dequantize == nullptr) {
-      layer.stored_bias = initializer(quantized_index_, node.inputs()[2]);
-    } else if (dequantize->op_type() == "DequantizeLinear") {
-      layer.stored_bias = initializer(quantized_index_, dequantize->inputs()[0]);
-      layer.bias_scale = initializer(quantized_index_, dequantize->inputs()[1]);
+    const auto& read = quantized_.graph.nodes[static_cast<std::size_t>(layer.quantized_node)].inputs()[2];
+    if (quantized_index_.consumers(read).size() > 1) return true;  // shared: it stays as it is
+    if (const auto stored = provenance_.biases.find(position); stored != provenance_.biases.end()) {
+      layer.stored_bias = position_of(quantized_index_, stored->second.stored);
+      layer.bias_scale = position_of(quantized_index_, stored->second.scale);
+    } else {
+      layer.stored_bias = initializer(quantized_index_, read);
     }
     return true;
   }
 
   const onnx::Model& float_;
   const onnx::Model& quantized_;
+  const quantization::Provenance& provenance_;
   const FinetuneConfig& config_;
-  std::vector<std::string>& notes_;
   graph::Index float_index_;
   graph::Index quantized_index_;
+  std::map<std::string, const quantization::StoredTensor*> by_read_name_;
+  FoundLayers found_;
 };
 
 // Pads that keep the output at ceil(input / stride), as ONNX's SAME_UPPER and SAME_LOWER do.
@@ -238,9 +235,9 @@ void check_finetune(const FinetuneConfig& config) {
     throw usage_error("--beta-range must be two positive numbers");
 }
 
-std::vector<TunedLayer> find_layers(const onnx::Model& float_model, const onnx::Model& quantized,
-                                    const FinetuneConfig& config, std::vector<std::string>& notes) {
-  return Finder(float_model, quantized, config, notes).run();
+FoundLayers find_layers(const onnx::Model& float_model, const quantization::Emitted& quantized,
+                        const FinetuneConfig& config) {
+  return Finder(float_model, quantized, config).run();
 }
 
 std::vector<TunedLayer> linear_layers(const onnx::Model& float_model) {

@@ -11,6 +11,7 @@
 #include "finetune/patches.h"
 #include "finetune/problem.h"
 #include "onnx/model.h"
+#include "quantize/emit/emitted.h"
 
 namespace detent::tuning {
 
@@ -40,10 +41,15 @@ struct TunedLayer {
 /// Throws usage for numbers that make no sense and options that do not go together.
 void check_finetune(const FinetuneConfig& config);
 
-/// Layers that the configuration names, in the order of the float model. What cannot be tuned is noted with the reason.
-/// Throws usage for names and types that match nothing; there may be none all the same.
-std::vector<TunedLayer> find_layers(const onnx::Model& float_model, const onnx::Model& quantized,
-                                    const FinetuneConfig& config, std::vector<std::string>& notes);
+struct FoundLayers {
+  std::vector<TunedLayer> layers;  // in the order of the float model
+  std::vector<std::string> notes;  // what cannot be tuned, with the reason
+};
+
+/// Layers that the configuration names and whose weights are stored as integers; there may be none. Throws usage for
+/// names and types that match nothing.
+FoundLayers find_layers(const onnx::Model& float_model, const quantization::Emitted& quantized,
+                        const FinetuneConfig& config);
 
 /// All layers of a float model that could be tuned if their weights were quantized; only what concerns the float model
 /// is filled in.

@@ -7,21 +7,22 @@
 namespace detent::accuracy {
 namespace {
 
-using quantization::ValueParams;
+using quantization::ValueAssignment;
 
 const exec::ParallelFor kSerial = [](std::size_t parts, const std::function<void(std::size_t)>& fn) {
   for (std::size_t i = 0; i < parts; ++i) fn(i);
 };
 
 TEST(FakeQuantize, RoundsHalfToEvenAndSaturates) {
-  const ValueParams params{QuantType::uint8, {{0.5F, 10}}, {}, "x", {}};
+  const ValueAssignment params{QuantType::uint8, {}, {{0.5F, 10}}, "x", {}, {}};
   std::vector<float> values{0, 0.25F, 0.75F, -0.25F, 0.3F, -1000, 1000, 122.5F};
   fake_quantize(values, std::vector<std::int64_t>{8}, params);
   EXPECT_EQ(values, (std::vector<float>{0, 0, 1, 0, 0.5F, -5, 122.5F, 122.5F}));
 }
 
 TEST(FakeQuantize, EachChannelHasItsScale) {
-  const ValueParams params{QuantType::int8, {{1.0F, 0}, {0.1F, 0}}, 1, "w", {}};
+  const ValueAssignment params{
+      QuantType::int8, quantization::Granularity::along(1), {{1.0F, 0}, {0.1F, 0}}, "w", {}, {}};
   std::vector<float> values{0.4F, 0.6F, 0.14F, 0.16F, 200, -200, 20, -20};
   fake_quantize(values, std::vector<std::int64_t>{2, 2, 2}, params);
   const std::vector<float> expected{0, 1, 0.1F, 0.2F, 127, -128, 12.7F, -12.8F};
@@ -31,7 +32,7 @@ TEST(FakeQuantize, EachChannelHasItsScale) {
 TEST(Dequantize, OfEachTypeAsStored) {
   const auto stored_as = [](QuantType type, std::vector<std::uint8_t> bytes, std::int32_t zero) {
     std::vector<float> values(3);
-    dequantize(values, std::vector<std::int64_t>{3}, {type, {{0.5F, zero}}, {}, "w", {}},
+    dequantize(values, std::vector<std::int64_t>{3}, {type, {}, {{0.5F, zero}}, "w", {}, {}},
                std::as_bytes(std::span<const std::uint8_t>(bytes)));
     return values;
   };
@@ -61,8 +62,8 @@ float passed(FakeQuantizer& quantizer, std::size_t tap, std::size_t count) {
 }
 
 TEST(FakeQuantizer, RoundsOnlyWhatIsSwitchedOn) {
-  const auto roundings = roundings_of(
-      {{"a", {QuantType::uint8, {{1.0F, 0}}, {}, "a", {}}}, {"b", {QuantType::uint8, {{1.0F, 0}}, {}, "b", {}}}});
+  const auto roundings = roundings_of({{"a", {QuantType::uint8, {}, {{1.0F, 0}}, "a", {}, {}}},
+                                       {"b", {QuantType::uint8, {}, {{1.0F, 0}}, "b", {}, {}}}});
   FakeQuantizer quantizer;
   quantizer.expect({"a", "", "b"});
   EXPECT_EQ(passed(quantizer, 0, 5), 0.7F);
@@ -80,8 +81,22 @@ TEST(FakeQuantizer, RoundsOnlyWhatIsSwitchedOn) {
   EXPECT_EQ(passed(quantizer, 2, 5), 0.7F);
 }
 
+TEST(FakeQuantize, BlocksAlongAnyAxisHaveScalesOfTheirOwn) {
+  // Three rows in blocks of two along axis 0: rows 0 and 1 of a column share a scale, row 2 has its own.
+  std::vector<float> values{1.4F, 1.4F, 1.4F, 1.4F, 1.4F, 1.4F};
+  const ValueAssignment columns{
+      QuantType::int8, quantization::Granularity::blocks(0, 2), {{1, 0}, {0.5F, 0}, {0.1F, 0}, {0.2F, 0}}, "w", {}, {}};
+  fake_quantize(values, std::vector<std::int64_t>{3, 2}, columns);
+  EXPECT_EQ(values, (std::vector<float>{1, 1.5F, 1, 1.5F, 14 * 0.1F, 7 * 0.2F}));
+  std::vector<float> last{1.4F, 1.4F, 1.4F, 1.4F, 1.4F, 1.4F};
+  const ValueAssignment rows{
+      QuantType::int8, quantization::Granularity::blocks(1, 2), {{1, 0}, {0.5F, 0}, {0.1F, 0}, {0.2F, 0}}, "w", {}, {}};
+  fake_quantize(last, std::vector<std::int64_t>{2, 3}, rows);
+  EXPECT_EQ(last, (std::vector<float>{1, 1, 1.5F, 14 * 0.1F, 14 * 0.1F, 7 * 0.2F}));
+}
+
 TEST(FakeQuantizer, MultipliesChannelsBeforeTheyAreRounded) {
-  Rounding rounding{{QuantType::uint8, {{1.0F, 128}}, {}, "a", {}}, {1, 0.5F, 4}, 1};
+  Rounding rounding{{QuantType::uint8, {}, {{1.0F, 128}}, "a", {}, {}}, {1, 0.5F, 4}, 1};
   FakeQuantizer quantizer;
   quantizer.expect({"a"});
   const Trial trial{{"a", &rounding}};

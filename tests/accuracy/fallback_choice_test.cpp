@@ -17,7 +17,7 @@ quantization::Placement without(std::size_t count, const std::vector<std::size_t
   quantization::Placement placement;
   for (std::size_t n = 0; n < count; ++n) {
     if (std::find(floats.begin(), floats.end(), n) == floats.end())
-      placement.marks.push_back({.value = "m" + std::to_string(n), .axis = {}, .shares = {}});
+      placement.marks.push_back({.value = "m" + std::to_string(n), .granularity = {}, .shares = {}});
   }
   return placement;
 }
@@ -77,9 +77,9 @@ TEST(FallbackChoice, AValueThatTwoProductsReadGoesWithTheSecond) {
     quantization::Placement placement;
     for (std::size_t n = 0; n < 2; ++n) {
       if (std::find(floats.begin(), floats.end(), n) == floats.end())
-        placement.marks.push_back({.value = "w" + std::to_string(n), .axis = {}, .shares = {}});
+        placement.marks.push_back({.value = "w" + std::to_string(n), .granularity = {}, .shares = {}});
     }
-    if (floats.size() < 2) placement.marks.push_back({.value = "shared", .axis = {}, .shares = {}});
+    if (floats.size() < 2) placement.marks.push_back({.value = "shared", .granularity = {}, .shares = {}});
     return placement;
   };
   const auto choices = choose_fallbacks(candidates, errors, place, {.macs = kAll});

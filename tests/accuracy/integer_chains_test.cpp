@@ -88,12 +88,10 @@ TEST(IntegerChains, WhatAFloatNodeMadeIsReadAsItIsByFloatNodes) {
   const auto placement = quantization::place(b.model, b.types, {}, chains(b));
   ASSERT_NE(find(placement, "e"), nullptr);
   EXPECT_TRUE(find(placement, "e")->bypassed);
-  quantization::Params params;
+  quantization::Assignment assignment{placement, {}, {}};
   for (const auto& mark : placement.marks)
-    params[mark.value] = {QuantType::uint8, {{1.0F, 128}}, {}, mark.value, {0, 255}};
-  auto model = b.model;
-  std::vector<std::string> notes;
-  quantization::insert(model, placement, params, {}, notes);
+    assignment.values[mark.value] = {QuantType::uint8, {}, {{1.0F, 128}}, mark.value, {0, 255}, {}};
+  const auto model = quantization::emit_qdq(b.model, assignment, {}).model;
   for (const auto& node : model.graph.nodes) {
     if (node.op_type() == "Add") {
       EXPECT_EQ(node.inputs()[1], "e");

@@ -92,12 +92,12 @@ TEST(Passthrough, RangesAreThoseOfTheSource) {
   statistics.tensors["x"] = calibration::test::summary_of({-3, 1, 2});
   statistics.tensors["y"] = calibration::test::summary_of({0, 7});
   const auto ranges = find_ranges(placement, statistics, {}, {});
-  EXPECT_EQ(ranges.at("t").min, -3.0F);
-  EXPECT_EQ(ranges.at("t").max, 2.0F);
+  EXPECT_EQ(ranges.at("t").range.min, -3.0F);
+  EXPECT_EQ(ranges.at("t").range.max, 2.0F);
   EXPECT_FALSE(ranges.contains("x"));
   RangeOptions given;
   given.overrides = {{"t", {}, {{-1.0F, 1.0F}}}};
-  EXPECT_EQ(find_ranges(placement, statistics, {}, given).at("t").max, 1.0F) << "the user's word is about t";
+  EXPECT_EQ(find_ranges(placement, statistics, {}, given).at("t").range.max, 1.0F) << "the user's word is about t";
 }
 
 }  // namespace

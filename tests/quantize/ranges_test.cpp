@@ -40,7 +40,9 @@ TensorOverride range_of(const std::string& tensor, float min, float max) { retur
 
 calibration::Ranges find(const RangeOptions& options, const QuantConfig& format = {},
                          const Statistics& s = statistics()) {
-  return find_ranges(chain().place(format), s, format, options);
+  calibration::Ranges ranges;
+  for (const auto& [value, found] : find_ranges(chain().place(format), s, format, options)) ranges[value] = found.range;
+  return ranges;
 }
 
 void expect_range(const calibration::Ranges& ranges, const std::string& value, const Range& expected) {
@@ -69,6 +71,16 @@ TEST(FindRanges, OfActivationsByTheMethodAndOfSoftmaxByItself) {
   const auto percentile = find(with(CalibrationMethod::percentile));
   expect_range(percentile, "c", calibration::percentile_range(s.tensors.at("c"), 99.999, false));
   expect_range(percentile, "s", {0, 1});
+}
+
+TEST(FindRanges, SayWhereTheyComeFrom) {
+  const auto options =
+      with(CalibrationMethod::minmax, {method_of("c", CalibrationMethod::percentile), range_of("x", 0, 1)});
+  const auto ranges = find_ranges(chain().place(), statistics(), {}, options);
+  EXPECT_EQ(ranges.at("x").origin, "given");
+  EXPECT_EQ(ranges.at("c").origin, "percentile");
+  EXPECT_EQ(ranges.at("r").origin, "minmax");
+  EXPECT_EQ(ranges.at("s").origin, "operator");
 }
 
 TEST(FindRanges, ErrorsAreThoseOfTheFormat) {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "quantize/insert.h"
-#include "quantize/params.h"
+#include "quantize/assignment.h"
+#include "quantize/emit/qdq.h"
 #include "quantize/placement.h"
 
 namespace detent::quantization::testing {
@@ -65,6 +65,13 @@ struct Builder {
   Placement place(const QuantConfig& config = {}) const { return quantization::place(model, types, config); }
 };
 
+/// What calibration would propose that found these ranges.
+inline Proposals proposals(const calibration::Ranges& ranges) {
+  Proposals proposals;
+  for (const auto& [value, range] : ranges) proposals.ranges[value] = {range, "minmax"};
+  return proposals;
+}
+
 /// The default configuration with changes.
 template <class Change>
 QuantConfig config(Change change) {
@@ -87,7 +94,7 @@ inline std::string kind(const Placement& placement, const std::string& value) {
   if (mark->shares) return "shares " + *mark->shares;
   if (!mark->is_constant) return "activation";
   std::string text = mark->is_weight ? "weight" : "constant";
-  if (mark->axis) text.append("@").append(std::to_string(*mark->axis));
+  if (!mark->granularity.is_tensor()) text.append("@").append(std::to_string(mark->granularity.axis));
   return text;
 }
 

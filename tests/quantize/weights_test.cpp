@@ -13,6 +13,8 @@ namespace {
 using Dims = std::vector<std::int64_t>;
 using Axis = std::optional<std::size_t>;
 
+Granularity granularity_of(Axis axis) { return axis ? Granularity::along(*axis) : Granularity::tensor(); }
+
 std::size_t size_of(const Dims& dims) {
   std::size_t size = 1;
   for (const auto d : dims) size *= static_cast<std::size_t>(d);
@@ -97,7 +99,7 @@ void check(const Dims& dims, Axis axis, QuantType type, bool symmetric, unsigned
   const std::size_t count = axis ? static_cast<std::size_t>(dims[*axis]) : 1;
   const auto w = tensor(dims, values);
 
-  const auto extremes = weight_extremes(w, axis);
+  const auto extremes = weight_extremes(w, granularity_of(axis));
   ASSERT_EQ(extremes.size(), count);
   std::vector<float> low(count, std::numeric_limits<float>::infinity()),
       high(count, -std::numeric_limits<float>::infinity());
@@ -118,7 +120,7 @@ void check(const Dims& dims, Axis axis, QuantType type, bool symmetric, unsigned
     const float bound = 1.5F + 0.01F * static_cast<float>(c % 100);
     params.push_back(compute_params(-bound, bound * (symmetric ? 1.0F : 1.3F), {type, symmetric, false}));
   }
-  const auto quantized = quantized_weight(w, "w_quantized", {{type, symmetric}, axis}, params);
+  const auto quantized = quantized_weight(w, "w_quantized", {{type, symmetric}, granularity_of(axis)}, params);
   EXPECT_EQ(quantized.name, "w_quantized");
   EXPECT_EQ(quantized.dims, dims);
   EXPECT_EQ(quantized.type, data_type(type));
@@ -169,7 +171,7 @@ TEST(Weights, SizesAroundTheBordersOfPieces) {
 std::vector<int> quantize(const std::vector<float>& values, QuantType type, ScaleZeroPoint params, Axis axis = {}) {
   const Dims dims{1, static_cast<std::int64_t>(values.size())};
   const std::vector<ScaleZeroPoint> all(axis == 1 ? values.size() : 1, params);
-  return integers(quantized_weight(tensor(dims, values), "q", {{type, true}, axis}, all), type);
+  return integers(quantized_weight(tensor(dims, values), "q", {{type, true}, granularity_of(axis)}, all), type);
 }
 
 TEST(Weights, RoundsHalfToEvenInBothKernels) {

@@ -19,6 +19,7 @@ ROOMS = [
     "plan",
     "tuning",
     "run",
+    "remedies",
     "pipeline",
     "cli",
     "cuda",  # a plugin as well: last, so that nothing uses it

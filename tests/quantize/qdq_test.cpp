@@ -1,4 +1,4 @@
-#include "quantize/insert.h"
+#include "quantize/emit/qdq.h"
 
 #include <gtest/gtest.h>
 
@@ -23,8 +23,9 @@ using Names = std::vector<std::string>;
 
 struct Inserted {
   onnx::Model model;
-  Params params;
+  AssignedValues values;
   std::vector<std::string> notes;
+  Provenance provenance;
 };
 
 // All values range from -1 to 3 unless given.
@@ -32,11 +33,13 @@ Inserted inserted(const Builder& b, const QuantConfig& options = {}, const calib
   auto placement = b.place(options);
   calibration::Ranges ranges = given;
   for (const auto& value : placement.to_observe()) ranges.try_emplace(value, calibration::Range{-1.0F, 3.0F});
-  const auto extremes = scan_weights(b.model, placement, false);
-  Inserted out{b.model, {}, {}};
-  out.params = compute_all(b.model, placement, ranges, extremes, options, out.notes);
-  insert(out.model, placement, out.params, options, out.notes);
-  return out;
+  auto proposals = testing::proposals(ranges);
+  proposals.extremes = scan_weights(b.model, placement, false);
+  const auto assignment = assign(b.model, std::move(placement), proposals, options);
+  auto emitted = emit_qdq(b.model, assignment, options);
+  auto notes = assignment.notes;
+  notes.insert(notes.end(), emitted.notes.begin(), emitted.notes.end());
+  return {std::move(emitted.model), assignment.values, std::move(notes), std::move(emitted.provenance)};
 }
 
 // Every value is made once, and before it is read.
@@ -71,7 +74,7 @@ Builder conv_with_bias() {
 }
 
 TEST(Insert, NamesAreThoseOfOnnxRuntime) {
-  const auto [model, params, notes] = inserted(conv_with_bias());
+  const auto [model, values, notes, provenance] = inserted(conv_with_bias());
   expect_sound(model);
   const auto& conv = maker(model, "y_QuantizeLinear_Input");
   EXPECT_EQ(conv.inputs(), (Names{"x_DequantizeLinear_Output", "w_DequantizeLinear_Output", "b"}));
@@ -106,7 +109,7 @@ TEST(Insert, AnOutputThatIsReadInsideTooIsReadDequantized) {
 }
 
 TEST(Insert, StoresWeightsBiasesAndParameters) {
-  const auto [model, params, notes] = inserted(conv_with_bias());
+  const auto [model, values, notes, provenance] = inserted(conv_with_bias());
   EXPECT_EQ(elements<std::int8_t>(tensor(model, "w_quantized")), (std::vector<std::int8_t>{127, -127}));
   EXPECT_EQ(elements<float>(tensor(model, "w_scale")),
             (std::vector<float>{static_cast<float>(1 / 127.0), static_cast<float>(4 / 127.0)}));
@@ -166,7 +169,7 @@ TEST(Insert, NamesInUseAreLeftAlone) {
       .node("Custom", {"x_scale"}, {"x_QuantizeLinear_Output"})
       .output("x_QuantizeLinear_Output");
   b.constant("w_quantized", {1}, {9.0F}).node("Custom", {"w_quantized"}, {"t"}).output("t");
-  const auto [model, params, notes] = inserted(b);
+  const auto [model, values, notes, provenance] = inserted(b);
   expect_sound(model);
   EXPECT_EQ(elements<float>(tensor(model, "x_scale")), (std::vector<float>{7.0F, 8.0F}));
   EXPECT_EQ(maker(model, "x_QuantizeLinear_Output").inputs(), (Names{"x_scale"}));
@@ -174,7 +177,7 @@ TEST(Insert, NamesInUseAreLeftAlone) {
   const auto& conv = maker(model, "y_QuantizeLinear_Input");
   const auto& dequantize = maker(model, conv.inputs().at(0));
   EXPECT_EQ(elements<float>(tensor(model, dequantize.inputs().at(1))),
-            (std::vector<float>{params.at("x").channels[0].scale}));
+            (std::vector<float>{values.at("x").slices[0].scale}));
   EXPECT_EQ(maker(model, dequantize.inputs().at(0)).inputs().at(0), "x");
 }
 
@@ -291,7 +294,7 @@ TEST(Insert, ABiasWhoseScaleWouldUnderflowStaysInFloat) {
       .constant("b", {1}, {0.0F})
       .node("Conv", {"x", "w", "b"}, {"y"})
       .output("y");
-  const auto [model, params, notes] = inserted(b, {}, {{"x", {0, 1e-10F}}});
+  const auto [model, values, notes, provenance] = inserted(b, {}, {{"x", {0, 1e-10F}}});
   expect_sound(model);
   EXPECT_EQ(maker(model, "y_QuantizeLinear_Input").inputs().at(2), "b");
   EXPECT_TRUE(has_tensor(model, "b"));
@@ -306,6 +309,36 @@ TEST(Insert, ForgetsTypesOfValuesThatAreGone) {
   const auto model = inserted(b, {}, {{"y", {0, 5}}}).model;
   ASSERT_EQ(model.graph.value_infos.size(), 1u);
   EXPECT_EQ(model.graph.value_infos[0].name, "x");
+}
+
+// Where every part of the float model went, whatever names it got there.
+TEST(Provenance, LeadsToWhatIsStoredUnderAnyName) {
+  Builder b;
+  b.input("x").constant("w", {2, 2, 1, 1}).constant("b", {2}).constant("w_quantized", {1}).constant("x_scale", {1});
+  b.node("Conv", {"x", "w", "b"}, {"c"}).node("Relu", {"c"}, {"y"}).output("y");
+  b.node("Add", {"y", "w_quantized"}, {"z"}).node("Mul", {"z", "x_scale"}, {"out"}).output("out");
+  const auto result = inserted(b);
+  const auto& weight = result.provenance.values.at("w");
+  EXPECT_NE(weight.stored, "w_quantized");
+  EXPECT_EQ(tensor(result.model, weight.stored).dims, (std::vector<std::int64_t>{2, 2, 1, 1}));
+  EXPECT_EQ(tensor(result.model, weight.scale).count(), 2);
+  const auto& input = result.provenance.values.at("x");
+  EXPECT_NE(input.scale, "x_scale");
+  const auto conv = result.provenance.nodes.at(0);
+  ASSERT_TRUE(conv.has_value());
+  EXPECT_EQ(result.model.graph.nodes[*conv].name(), "n_c");
+  EXPECT_EQ(result.model.graph.nodes[*conv].inputs()[0], input.read_as);
+  EXPECT_EQ(result.model.graph.nodes[*conv].inputs()[1], weight.read_as);
+  EXPECT_EQ(tensor(result.model, result.provenance.biases.at(0).stored).type, onnx::DataType::int32);
+}
+
+TEST(Provenance, FollowsNodesPastBarriersAndKnowsThoseThatWereRemoved) {
+  Builder b;
+  b.input("x").constant("w", {1, 1, 1, 1}).node("Conv", {"x", "w"}, {"c"}).node("Relu", {"c"}, {"y"});
+  b.constant("v", {1, 1, 1, 1}).node("Conv", {"y", "v"}, {"d"}).output("d");
+  const auto result = inserted(b, {}, {{"y", {0, 5}}});
+  EXPECT_FALSE(result.provenance.nodes.at(1).has_value());
+  EXPECT_EQ(result.model.graph.nodes.at(*result.provenance.nodes.at(2)).name(), "n_d");
 }
 
 }  // namespace

@@ -1,14 +1,15 @@
-#include "pipeline/trial_runner.h"
+#include "remedies/trial_runner.h"
 
 #include "accuracy/trial_model.h"
 #include "base/parallel.h"
 
-namespace detent::pipeline {
+namespace detent::remedies {
 
-std::vector<TrialResult> TrialRunner::run(const quantization::Placement& placement, const quantization::Params& params,
+std::vector<TrialResult> TrialRunner::run(const quantization::Placement& placement,
+                                          const quantization::AssignedValues& values,
                                           std::span<const accuracy::Trial> trials, TrialSamples samples,
                                           decltype(TrialOptions::watch) watch) {
-  const auto model = accuracy::make_trial_model(prepared_.model, prepared_.types, placement, params);
+  const auto model = accuracy::make_trial_model(prepared_.model, prepared_.types, placement, values);
   const auto directory = options_.directory / "trials";
   std::filesystem::remove_all(directory);  // an interrupted run's, whose trials may have been others
   std::filesystem::create_directory(directory);
@@ -37,4 +38,4 @@ void TrialRunner::plan_sweep(const quantization::Placement& placement, const std
   }
 }
 
-}  // namespace detent::pipeline
+}  // namespace detent::remedies

@@ -1,4 +1,4 @@
-#include "pipeline/trials.h"
+#include "remedies/trials.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "data/floats.h"
 #include "exec/sweep.h"
 
-namespace detent::pipeline {
+namespace detent::remedies {
 namespace {
 
 // Shows values to those who asked, by their marks.
@@ -183,4 +183,4 @@ double worst_cosine(const TrialResult& result) {
   return worst;
 }
 
-}  // namespace detent::pipeline
+}  // namespace detent::remedies

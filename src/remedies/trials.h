@@ -18,7 +18,7 @@
 #include "run/pairing.h"
 #include "store/spool.h"
 
-namespace detent::pipeline {
+namespace detent::remedies {
 
 /// The last of each `every` samples of the source, until there are so many.
 struct TrialSamples {
@@ -67,4 +67,4 @@ double typical_error_of(const TrialResult& result);
 double worst_sqnr_db(const TrialResult& result);
 double worst_cosine(const TrialResult& result);
 
-}  // namespace detent::pipeline
+}  // namespace detent::remedies

@@ -1,4 +1,4 @@
-#include "quantize/barriers.h"
+#include "quantize/emit/barriers.h"
 
 #include <map>
 #include <string>
@@ -45,7 +45,8 @@ int quantizer_behind(const onnx::Model& model, const graph::Index& index, const 
 
 }  // namespace
 
-void add_barriers(onnx::Model& quantized) {
+void add_barriers(Emitted& emitted) {
+  auto& quantized = emitted.model;
   graph::Index index(quantized);
   std::map<int, Node> before;
   for (const auto& node : quantized.graph.nodes) {
@@ -58,15 +59,20 @@ void add_barriers(onnx::Model& quantized) {
   }
   if (before.empty()) return;
   std::vector<Node> nodes;
+  std::vector<std::size_t> moved_to;
   for (std::size_t n = 0; n < quantized.graph.nodes.size(); ++n) {
     auto& node = quantized.graph.nodes[n];
     if (const auto found = before.find(static_cast<int>(n)); found != before.end()) {
       node.set_input(0, found->second.outputs()[0]);
       nodes.push_back(std::move(found->second));
     }
+    moved_to.push_back(nodes.size());
     nodes.push_back(std::move(node));
   }
   quantized.graph.nodes = std::move(nodes);
+  for (auto& place : emitted.provenance.nodes) {
+    if (place) place = moved_to[*place];
+  }
 }
 
 }  // namespace detent::quantization

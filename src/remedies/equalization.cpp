@@ -1,4 +1,8 @@
-#include "pipeline/equalize.h"
+// Channel equalization (SmoothQuant): for values whose channels differ so much that one scale does not serve them.
+// Each candidate is run with its value and the weights that read it rounded: as they are, with the best of the ranges,
+// and with channel ranges equalized. The model is rewritten where that takes away half of an error that matters. Takes
+// about four inferences for each sample.
+#include "accuracy/equalization.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,11 +11,12 @@
 #include <string>
 #include <utility>
 
-#include "accuracy/equalization.h"
+#include "calibrate/methods.h"
 #include "graph/index.h"
-#include "pipeline/trial_runner.h"
+#include "remedies/remedies.h"
+#include "remedies/remedy.h"
 
-namespace detent::pipeline {
+namespace detent::remedies {
 namespace {
 
 using accuracy::ChannelExtremes;
@@ -43,51 +48,77 @@ struct Candidate {
   bool keeps_range() const { return scaling.readers.empty(); }
 };
 
-class Equalizer {
+class Equalization : public Remedy {
  public:
-  Equalizer(run::Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
-            data::SampleSource& source, const EqualizeOptions& options)
-      : prepared_(prepared),
-        placement_(placement),
-        options_(options),
-        index_(prepared.model),
-        params_(options.params_of(placement, options.ranges.front())),
-        runner_options_{options.resources, options.directory, options.threads, options.progress, options.stop},
-        runner_(prepared, runtime, source, runner_options_) {}
-
-  Equalization run() {
-    for (auto& scaling : accuracy::equalizable(prepared_.model, index_, placement_)) {
-      const auto range = options_.ranges.front().find(scaling.value);
-      if (!params_.contains(scaling.value) || range == options_.ranges.front().end()) continue;
+  bool propose(const Draft& draft, Lab& lab) override {
+    draft_ = &draft;
+    lab_ = &lab;
+    samples_ = lab.means().readable != 0 ? lab.means().readable : static_cast<std::size_t>(lab.means().samples);
+    index_.emplace(draft.prepared.model);
+    for (auto& scaling : accuracy::equalizable(draft.prepared.model, *index_, draft.assignment.placement)) {
+      const auto range = draft.proposals.ranges.find(scaling.value);
+      if (!values().contains(scaling.value) || range == draft.proposals.ranges.end()) continue;
       Candidate candidate;
       candidate.scaling = std::move(scaling);
-      candidate.range = range->second;
+      candidate.range = range->second.range;
       candidates_.push_back(std::move(candidate));
     }
-    if (candidates_.empty()) return {};
+    if (candidates_.empty()) return false;
     watch();
     keep_uneven();
     keep_harmful();
     keep_improved();
-    if (candidates_.empty() || !is_better_together()) return {};
-    return rewrite();
+    return !candidates_.empty();
+  }
+
+  bool is_better(const Draft&, Lab&) override {
+    std::vector<accuracy::Trial> trials(2);
+    for (const auto& candidate : candidates_) {
+      trials[0].merge(accuracy::trial_of(*candidate.best_plain));
+      trials[1].merge(accuracy::trial_of(candidate.scaled));
+    }
+    const auto every = samples_ < kJudgingEvery ? 1 : kJudgingEvery;
+    const auto results = run(trials, samples_ / kJudgingEvery, every);
+    return noise_of(results[1]) < kImprovement * noise_of(results[0]);
+  }
+
+  // Rewrites the model. A value that is read with its channels scaled has a name of its own there.
+  void keep(Draft& draft, Lab& lab) override {
+    std::vector<ChannelScaling> scalings;
+    for (auto& candidate : candidates_) scalings.push_back(std::move(candidate.scaling));
+    const auto names = graph::scale_channels(draft.prepared.model, draft.prepared.types, scalings,
+                                             run::file_store(lab.means().weights, "equalized"));
+    auto& ranges = draft.proposals.ranges;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const bool is_kept = scalings[i].readers.empty();
+      const auto own = ranges.find(draft.result.equalized.emplace_back(std::move(done_[i])).value);
+      std::string origin(calibration::method_name(CalibrationMethod::minmax));
+      if (is_kept && own != ranges.end()) origin = own->second.origin;
+      ranges[names[i]] = {candidates_[i].scaled_range, std::move(origin)};
+    }
+    auto placement = run::place(draft.prepared, lab.options().config);
+    draft.proposals.extremes =
+        quantization::scan_weights(draft.prepared.model, placement, lab.options().allow_nonfinite);
+    draft.assign(std::move(placement), lab.options().config);
+    draft.sensitivities.reset();
+    lab.model_changed();
   }
 
  private:
   void watch() {
     std::map<std::string, Candidate*> by_value;
-    quantization::Params tapped;
+    quantization::AssignedValues tapped;
     for (auto& candidate : candidates_) {
       const auto& value = candidate.scaling.value;
       by_value[value] = &candidate;
-      tapped[value] = params_.at(value);
+      tapped[value] = values().at(value);
     }
     const auto add = [&](const std::string& mark, const exec::TensorView& tensor) {
       auto& candidate = *by_value.at(mark);
       candidate.extremes.add({reinterpret_cast<const float*>(tensor.bytes.data()), tensor.bytes.size() / sizeof(float)},
                              tensor.shape, candidate.scaling.last_axis);
     };
-    runner_.run(placement_, tapped, {}, {options_.samples}, add);
+    lab_->run(*draft_, tapped, {}, {samples_}, add);
   }
 
   // Those with the most uneven channels, as many as the inferences allow; first those that no product makes for
@@ -96,7 +127,7 @@ class Equalizer {
     std::erase_if(candidates_, [](const auto& c) { return c.extremes.channels() == 0; });
     for (auto& candidate : candidates_) {
       candidate.scaling.factors =
-          accuracy::equalizing_factors(prepared_.model, index_, candidate.scaling, candidate.extremes, candidate.range);
+          accuracy::equalizing_factors(model(), *index_, candidate.scaling, candidate.extremes, candidate.range);
       candidate.unevenness =
           candidate.keeps_range() ? 1 / root_mean_square(candidate.scaling.factors) : candidate.extremes.unevenness();
     }
@@ -106,11 +137,11 @@ class Equalizer {
     });
     const auto most = allowed_runs(kLookingRunsPerSample);
     if (std::ssize(candidates_) > most) candidates_.erase(candidates_.begin() + most, candidates_.end());
-    for (auto& candidate : candidates_) add_plain(candidate, params_);
+    for (auto& candidate : candidates_) add_plain(candidate, values());
   }
 
   std::ptrdiff_t allowed_runs(double runs_per_sample) const {
-    return std::max(static_cast<std::ptrdiff_t>(runs_per_sample * static_cast<double>(options_.samples)), kLeastRuns);
+    return std::max(static_cast<std::ptrdiff_t>(runs_per_sample * static_cast<double>(samples_)), kLeastRuns);
   }
 
   static double root_mean_square(const std::vector<float>& values) {
@@ -120,27 +151,29 @@ class Equalizer {
   }
 
   // Ranges that give the same integers as one before are no news.
-  void add_plain(Candidate& candidate, const quantization::Params& params) {
-    const auto found = params.find(candidate.scaling.value);
-    if (found == params.end()) return;
-    const auto& channel = found->second.channels.front();
+  void add_plain(Candidate& candidate, const quantization::AssignedValues& assigned) {
+    const auto found = assigned.find(candidate.scaling.value);
+    if (found == assigned.end()) return;
+    const auto& channel = found->second.slices.front();
     for (const auto& other : candidate.plain) {
-      const auto& earlier = other.at(candidate.scaling.value).params.channels.front();
+      const auto& earlier = other.at(candidate.scaling.value).params.slices.front();
       if (earlier.scale == channel.scale && earlier.zero_point == channel.zero_point) return;
     }
     auto& roundings = candidate.plain.emplace_back();
     roundings[candidate.scaling.value] = {found->second};
     for (const auto& reader : candidate.scaling.readers) {
-      if (params.contains(reader.weight)) roundings[reader.weight] = {params.at(reader.weight)};
+      if (assigned.contains(reader.weight)) roundings[reader.weight] = {assigned.at(reader.weight)};
     }
   }
 
   void make_scaled(Candidate& candidate) {
     const auto& scaling = candidate.scaling;
     candidate.scaled_range = accuracy::scaled_range(scaling, candidate.extremes, candidate.range);
-    const auto params = options_.params_of(placement_, {{scaling.value, candidate.scaled_range}});
-    candidate.scaled = accuracy::scaled_roundings(prepared_.model, index_, placement_, scaling,
-                                                  params.at(scaling.value), options_.config);
+    const auto& placement = draft_->assignment.placement;
+    const auto& config = lab_->options().config;
+    const auto assigned =
+        quantization::assign_activation(*placement.find(scaling.value), {candidate.scaled_range, {}}, config);
+    candidate.scaled = accuracy::scaled_roundings(model(), *index_, placement, scaling, assigned, config);
   }
 
   // Keeps those whose error at the model's results is worth something, the worst first, as many as the inferences
@@ -158,14 +191,14 @@ class Equalizer {
     std::ptrdiff_t runs = 0;
     const auto most = allowed_runs(kTryingRunsPerSample);
     const auto is_too_much = [&](const auto& candidate) {
-      runs += candidate.keeps_range() ? 1 : std::ssize(options_.ranges);
+      runs += candidate.keeps_range() ? 1 : 1 + std::ssize(draft_->proposals.others);
       return runs > most;
     };
     candidates_.erase(std::find_if(candidates_.begin(), candidates_.end(), is_too_much), candidates_.end());
-    for (std::size_t i = 1; i < options_.ranges.size(); ++i) {
-      const auto params = options_.params_of(placement_, options_.ranges[i]);
+    for (const auto& [method, ranges] : draft_->proposals.others) {
+      const auto other = assigned_by(ranges);
       for (auto& candidate : candidates_) {
-        if (!candidate.keeps_range()) add_plain(candidate, params);
+        if (!candidate.keeps_range()) add_plain(candidate, other);
       }
     }
     for (auto& candidate : candidates_) make_scaled(candidate);
@@ -189,22 +222,15 @@ class Equalizer {
       at += candidate.plain.size() + 1;
       if (*scaled > kImprovement * *best) continue;
       candidate.best_plain = &candidate.plain[static_cast<std::size_t>(best - first)];
-      done_.values.push_back({candidate.scaling.value, *best, *scaled});
+      done_.push_back({candidate.scaling.value, *best, *scaled});
       kept.push_back(std::move(candidate));
     }
     candidates_ = std::move(kept);
   }
 
-  // What is good for each value alone on a few samples may not be so for all of them on others.
-  bool is_better_together() {
-    std::vector<accuracy::Trial> trials(2);
-    for (const auto& candidate : candidates_) {
-      trials[0].merge(accuracy::trial_of(*candidate.best_plain));
-      trials[1].merge(accuracy::trial_of(candidate.scaled));
-    }
-    const auto every = options_.samples < kJudgingEvery ? 1 : kJudgingEvery;
-    const auto results = run(trials, options_.samples / kJudgingEvery, every);
-    return noise_of(results[1]) < kImprovement * noise_of(results[0]);
+  quantization::AssignedValues assigned_by(const quantization::ActivationRanges& ranges) const {
+    const quantization::Proposals other{ranges, {}, {}, draft_->proposals.extremes};
+    return quantization::assign(model(), draft_->assignment.placement, other, lab_->options().config).values;
   }
 
   // Beside the trials, the float model runs on each sample.
@@ -213,12 +239,12 @@ class Equalizer {
   }
 
   std::vector<TrialResult> run(const std::vector<accuracy::Trial>& trials, std::size_t samples, std::size_t every = 1) {
-    quantization::Params tapped;
+    quantization::AssignedValues tapped;
     for (const auto& trial : trials) {
       for (const auto& [mark, rounding] : trial) tapped.try_emplace(mark, rounding->params);
     }
     const TrialSamples chosen{std::clamp<std::size_t>(samples, 1, kMostJudging), every};
-    return runner_.run(placement_, tapped, trials, chosen);
+    return lab_->run(*draft_, tapped, trials, chosen);
   }
 
   static std::vector<double> errors_of(const std::vector<TrialResult>& results) {
@@ -227,33 +253,19 @@ class Equalizer {
     return errors;
   }
 
-  Equalization rewrite() {
-    std::vector<ChannelScaling> scalings;
-    for (auto& candidate : candidates_) scalings.push_back(std::move(candidate.scaling));
-    const auto names = graph::scale_channels(prepared_.model, prepared_.types, scalings,
-                                             run::file_store(options_.weights, "equalized"));
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      done_.scaled.push_back({names[i], candidates_[i].scaled_range, scalings[i].readers.empty()});
-    }
-    return std::move(done_);
-  }
+  const onnx::Model& model() const { return draft_->prepared.model; }
+  const quantization::AssignedValues& values() const { return draft_->assignment.values; }
 
-  run::Prepared& prepared_;
-  const quantization::Placement& placement_;
-  const EqualizeOptions& options_;
-  graph::Index index_;
-  quantization::Params params_;
-  TrialRunnerOptions runner_options_;
-  TrialRunner runner_;
+  const Draft* draft_ = nullptr;
+  Lab* lab_ = nullptr;
+  std::size_t samples_ = 1;  // that may be read, at the beginning of the source
+  std::optional<graph::Index> index_;
   std::vector<Candidate> candidates_;
-  Equalization done_;
+  std::vector<EqualizedValue> done_;  // for each of them
 };
 
 }  // namespace
 
-Equalization equalize(run::Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
-                      data::SampleSource& source, const EqualizeOptions& options) {
-  return Equalizer(prepared, placement, runtime, source, options).run();
-}
+std::unique_ptr<Remedy> equalization() { return std::make_unique<Equalization>(); }
 
-}  // namespace detent::pipeline
+}  // namespace detent::remedies

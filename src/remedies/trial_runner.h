@@ -1,4 +1,4 @@
-// Trials within what the user allows: how the model is cut for them, and where what waits between the cuts rests.
+// Trials within the budgets: how the model is cut for them, and where tensors are spooled between the cuts.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 #include "detent/progress.h"
 #include "detent/resources.h"
-#include "pipeline/trials.h"
+#include "remedies/trials.h"
 #include "run/prepare.h"
 #include "run/sweep_setup.h"
 
-namespace detent::pipeline {
+namespace detent::remedies {
 
 struct TrialRunnerOptions {
   Resources resources;
@@ -34,8 +34,9 @@ class TrialRunner {
               const TrialRunnerOptions& options)
       : prepared_(prepared), runtime_(runtime), source_(source), options_(options) {}
 
-  /// run_trials() on the marks of `placement` that have parameters. Throws resource when the budget cannot be met.
-  std::vector<TrialResult> run(const quantization::Placement& placement, const quantization::Params& params,
+  /// run_trials() on the marks of `placement` that have an entry in `values`. Throws resource when the budget cannot be
+  /// met.
+  std::vector<TrialResult> run(const quantization::Placement& placement, const quantization::AssignedValues& values,
                                std::span<const accuracy::Trial> trials, TrialSamples samples,
                                decltype(TrialOptions::watch) watch = {});
 
@@ -49,4 +50,4 @@ class TrialRunner {
   std::optional<run::SweepSetup> sweep_;
 };
 
-}  // namespace detent::pipeline
+}  // namespace detent::remedies

@@ -1,7 +1,7 @@
 // Keeps runtimes from quantizing what a model leaves in float.
 #pragma once
 
-#include "onnx/model.h"
+#include "quantize/emit/emitted.h"
 
 namespace detent::quantization {
 
@@ -9,6 +9,6 @@ namespace detent::quantization {
 /// with one scale for the tensor where the input comes out of a DequantizeLinear with one scale, and the output goes to
 /// a QuantizeLinear, behind Relu and Clip or not, and nowhere else. Puts a Max of one value, which changes nothing,
 /// before such a QuantizeLinear: that is not undone by the optimizer.
-void add_barriers(onnx::Model& quantized);
+void add_barriers(Emitted& emitted);
 
 }  // namespace detent::quantization

@@ -1,0 +1,146 @@
+// Fallback: products that the integers do not serve stay in float, or get activations of 16 bits. With a target, as
+// many as it takes to reach it and no more; without one, those that make most of the error, up to a tenth of the
+// multiplications.
+#include "accuracy/fallback_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+#include "graph/index.h"
+#include "remedies/remedies.h"
+#include "remedies/remedy.h"
+#include "remedies/workload.h"
+
+namespace detent::remedies {
+namespace {
+
+using accuracy::FallbackChoice;
+
+// Choices must take away at least 1 % of the error and three times their share of the multiplications, until the error
+// is below 0.01 % (40 dB).
+constexpr accuracy::ChoiceLimits kAutomatic{.macs = 0.1, .worth_removing = 0.01, .ratio = 3, .error = 1e-4};
+constexpr accuracy::ChoiceLimits kNone{
+    .macs = std::numeric_limits<double>::infinity(), .worth_removing = 0, .ratio = 0, .error = 0};
+// Of the choices that reach a target, so many are tried without.
+constexpr std::size_t kMostRemovals = 7;
+
+class Fallback : public Remedy {
+ public:
+  bool propose(const Draft& draft, Lab& lab) override {
+    draft_ = &draft;
+    lab_ = &lab;
+    const auto& model = draft.prepared.model;
+    index_.emplace(model);
+    const auto workload = weigh(model, *index_, lab.static_types(draft), draft.assignment.placement);
+    if (accuracy().target) {
+      choices_ = reach(choose(workload, kNone));
+    } else {
+      auto limits = kAutomatic;
+      limits.macs -= workload.others;
+      choices_ = choose(workload, limits);
+    }
+    assignment_ = assign_with(choices_);
+    if (assignment_.placement.marks.empty())
+      throw out_of_reach("only the float model reaches", "or give --activation-type uint16");
+    return !choices_.empty();
+  }
+
+  bool is_better(const Draft& draft, Lab& lab) override {
+    all_ = lab.judged(draft);
+    chosen_ = lab.judge(draft, assignment_);
+    return accuracy().target || noise_of(chosen_) < noise_of(all_);
+  }
+
+  void keep(Draft& draft, Lab& lab) override {
+    auto& result = draft.result;
+    result.sqnr_all_db = worst_sqnr_db(all_);
+    const bool in_float = accuracy().fallback == AccuracyFallback::float32;
+    for (const auto& choice : choices_) {
+      const double macs = macs_of(draft.prepared.model, *index_, {choice.node, choice.macs});
+      (in_float ? result.float_nodes : result.wide_nodes)
+          .push_back({draft.prepared.model.graph.nodes[choice.node].label(), choice.removed, macs});
+    }
+    draft.fallbacks = nodes_of(choices_);
+    draft.assignment = std::move(assignment_);
+    lab.set_judged(std::move(chosen_));
+  }
+
+ private:
+  const AccuracyConfig& accuracy() const { return lab_->options().accuracy; }
+
+  Error out_of_reach(const char* what, const char* cure) const {
+    const auto& worst = by_error(*draft_->sensitivities).front().first;
+    return bad_input(fmt::format("--accuracy-target: {} {}; the worst is {}", what, *accuracy().target,
+                                 node_of(draft_->prepared.model, *index_, worst)),
+                     fmt::format("lower the target, {}; --sensitivity report tells more", cure));
+  }
+
+  std::vector<FallbackChoice> choose(const Workload& workload, const accuracy::ChoiceLimits& limits) const {
+    return accuracy::choose_fallbacks(
+        workload.products, draft_->sensitivities->errors, [this](const auto& nodes) { return place(nodes); }, limits);
+  }
+
+  static std::vector<std::size_t> nodes_of(const std::vector<FallbackChoice>& choices) {
+    std::vector<std::size_t> nodes;
+    for (const auto& choice : choices) nodes.push_back(choice.node);
+    return nodes;
+  }
+
+  quantization::Placement place(const std::vector<std::size_t>& nodes) const {
+    return run::place(draft_->prepared, lab_->options().config, {accuracy().fallback, nodes});
+  }
+
+  quantization::Assignment assign_with(const std::vector<FallbackChoice>& choices) const {
+    return quantization::assign(draft_->prepared.model, place(nodes_of(choices)), draft_->proposals,
+                                lab_->options().config);
+  }
+
+  // The fewest of the choices, taken from the front, that reach the target; of those, the ones that are not needed
+  // after all go again, the most expensive first.
+  std::vector<FallbackChoice> reach(const std::vector<FallbackChoice>& order) {
+    if (is_reached({})) return {};
+    // In float, all of them are the float model.
+    if (accuracy().fallback != AccuracyFallback::float32 && !is_reached(order))
+      throw out_of_reach("activations of 16 bits do not reach", "or give --accuracy-fallback float32");
+    std::size_t low = 0, high = order.size();  // not enough, enough
+    while (high - low > 1) {
+      const std::size_t middle = (low + high) / 2;
+      (is_reached({order.begin(), order.begin() + static_cast<std::ptrdiff_t>(middle)}) ? high : low) = middle;
+    }
+    std::vector<FallbackChoice> chosen(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(high));
+    std::vector<FallbackChoice> by_cost = chosen;
+    std::stable_sort(by_cost.begin(), by_cost.end(), [](const auto& a, const auto& b) { return a.macs > b.macs; });
+    for (std::size_t i = 0; i < std::min(by_cost.size(), kMostRemovals); ++i) {
+      auto fewer = chosen;
+      std::erase_if(fewer, [&](const auto& choice) { return choice.node == by_cost[i].node; });
+      if (is_reached(fewer)) chosen = std::move(fewer);
+    }
+    return chosen;
+  }
+
+  bool is_reached(const std::vector<FallbackChoice>& choices) {
+    const auto assignment = assign_with(choices);
+    if (assignment.placement.marks.empty()) return true;
+    const auto metric = accuracy().metric;
+    if (metric == AccuracyMetric::command) return lab_->score(*draft_, assignment) >= *accuracy().target;
+    const auto judged = lab_->judge(*draft_, assignment);
+    return (metric == AccuracyMetric::cosine ? worst_cosine(judged) : worst_sqnr_db(judged)) >= *accuracy().target;
+  }
+
+  const Draft* draft_ = nullptr;
+  Lab* lab_ = nullptr;
+  std::optional<graph::Index> index_;
+  std::vector<FallbackChoice> choices_;
+  quantization::Assignment assignment_;
+  TrialResult all_, chosen_;
+};
+
+}  // namespace
+
+std::unique_ptr<Remedy> fallback() { return std::make_unique<Fallback>(); }
+
+}  // namespace detent::remedies

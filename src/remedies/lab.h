@@ -1,0 +1,85 @@
+// Where drafts are measured: the float model runs with values rounded as a draft would store them, on some of the
+// samples, and its results are compared with those of the float model alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "accuracy/fake_quantizer.h"
+#include "detent/quantize.h"
+#include "exec/session.h"
+#include "profile/device_activity.h"
+#include "profile/profiler.h"
+#include "remedies/draft.h"
+#include "remedies/trial_runner.h"
+
+namespace detent::remedies {
+
+/// What a run lends to its remedies.
+struct Means {
+  const QuantizeOptions& options;
+  const exec::Runtime& runtime;
+  data::SampleSource& source;
+  profile::Profiler& profiler;
+  std::filesystem::path directory;  // for working files
+  std::filesystem::path weights;    // for rewritten weights, which the model then refers to
+  std::uint64_t samples = 0;        // of the source
+  std::size_t readable = 0;         // of them, those that can be read again, at the beginning; 0: all
+  std::function<void(const LayerTuning&)> layer_tuned = {};
+  profile::DeviceActivity* activity = nullptr;  // told what devices do; null: nothing is timed
+};
+
+class Lab {
+ public:
+  /// Everything that `means` refers to must outlive the lab.
+  explicit Lab(Means means);
+
+  const Means& means() const noexcept { return means_; }
+  const QuantizeOptions& options() const noexcept { return means_.options; }
+
+  /// Runs trials of values that `tapped` lists, under the draft's placement unless another is given. Throws resource
+  /// when the budget cannot be met.
+  std::vector<TrialResult> run(const Draft& draft, const quantization::AssignedValues& tapped,
+                               std::span<const accuracy::Trial> trials, TrialSamples samples,
+                               decltype(TrialOptions::watch) watch = {});
+
+  /// With everything rounded as assigned.
+  TrialResult judge(const Draft& draft, const quantization::Assignment& assignment);
+  /// The same of the draft as it is, measured once.
+  const TrialResult& judged(const Draft& draft);
+  /// Of the draft as it is from now on; unset: it has changed, and is measured when asked for.
+  void set_judged(std::optional<TrialResult> result) { judged_ = std::move(result); }
+
+  /// Rounds each value of the draft alone, or groups of neighbours where there are too many for the samples.
+  Sensitivities measure(const Draft& draft);
+
+  /// The samples that whole assignments are judged on: from all over the set, if they can be read again, since those
+  /// that come first may be of one kind.
+  TrialSamples judging_samples() const;
+
+  /// By the user's command or function, as a share of the float model's score.
+  double score(const Draft& draft, const quantization::Assignment& assignment);
+
+  /// The types of the draft's values, with the shapes of the first sample.
+  const graph::ValueTypes& static_types(const Draft& draft);
+
+  /// To be called when the float model was rewritten.
+  void model_changed();
+
+ private:
+  TrialRunner& runner(const run::Prepared& prepared);
+
+  Means means_;
+  TrialRunnerOptions runner_options_;
+  std::optional<TrialRunner> runner_;
+  std::optional<TrialResult> judged_;
+  std::optional<graph::ValueTypes> static_types_;
+  std::optional<double> float_score_;
+};
+
+}  // namespace detent::remedies

@@ -1,0 +1,132 @@
+// Choice of ranges: of the values that do most harm, each takes the range, among those of several calibration methods,
+// that is measured to do least.
+#include <iterator>
+#include <utility>
+
+#include "calibrate/methods.h"
+#include "remedies/remedies.h"
+#include "remedies/remedy.h"
+
+namespace detent::remedies {
+namespace {
+
+// Inferences for each sample that trying may take, and the share of a value's error that a range may leave at most to
+// be taken.
+constexpr std::size_t kRunsPerSample = 1;
+constexpr double kBetter = 0.9;
+
+/// A range that a value could have instead.
+struct Alternative {
+  const quantization::Mark* mark = nullptr;
+  bool is_own = false;  // the range that it has, measured for comparison
+  CalibrationMethod method = CalibrationMethod::minmax;
+  quantization::ActivationRange range;
+  accuracy::Rounding rounding;
+};
+
+class RangeChoice : public Remedy {
+ public:
+  bool propose(const Draft& draft, Lab& lab) override {
+    const auto alternatives = list_alternatives(draft, lab);
+    if (alternatives.empty()) return false;
+    std::vector<accuracy::Trial> trials;
+    for (const auto& alternative : alternatives) trials.push_back({{alternative.mark->value, &alternative.rounding}});
+    const auto results = lab.run(draft, draft.assignment.values, trials, {draft.sensitivities->samples});
+    ranges_ = draft.proposals.ranges;
+    errors_ = draft.sensitivities->errors;
+    for (std::size_t i = 0; i < alternatives.size();) {
+      const auto& value = alternatives[i].mark->value;
+      const Alternative* best = nullptr;
+      double least = errors_.at(value), before = least;
+      for (; i < alternatives.size() && alternatives[i].mark->value == value; ++i) {
+        const double error = noise_of(results[i]);
+        if (alternatives[i].is_own) before = least = error;
+        if (error >= least) continue;
+        least = error;
+        best = &alternatives[i];
+      }
+      if (best == nullptr || least > kBetter * before) continue;
+      adopt(draft.assignment.placement, *best);
+      chosen_.push_back({value, std::string(calibration::method_name(best->method)), before, least});
+      errors_[value] = least;
+    }
+    if (chosen_.empty()) return false;
+    auto proposals = draft.proposals;
+    proposals.ranges = ranges_;
+    assignment_ =
+        quantization::assign(draft.prepared.model, draft.assignment.placement, proposals, lab.options().config);
+    return true;
+  }
+
+  bool is_better(const Draft& draft, Lab& lab) override {
+    const auto now = accuracy::roundings_of(assignment_.values);
+    const auto before = accuracy::roundings_of(draft.assignment.values);
+    const std::vector<accuracy::Trial> trials{accuracy::trial_of(now), accuracy::trial_of(before)};
+    const auto results = lab.run(draft, assignment_.values, trials, lab.judging_samples());
+    return noise_of(results[0]) < noise_of(results[1]);
+  }
+
+  void keep(Draft& draft, Lab& lab) override {
+    draft.proposals.ranges = std::move(ranges_);
+    draft.sensitivities->errors = std::move(errors_);
+    draft.assignment = std::move(assignment_);
+    draft.result.methods = std::move(chosen_);
+    lab.set_judged({});
+  }
+
+ private:
+  // As many as the inferences allow, those of one value together.
+  static std::vector<Alternative> list_alternatives(const Draft& draft, const Lab& lab) {
+    const auto& placement = draft.assignment.placement;
+    const std::size_t most = kRunsPerSample * lab.means().samples / draft.sensitivities->samples;
+    std::vector<Alternative> all;
+    for (const auto& [value, error] : by_error(*draft.sensitivities)) {
+      if (error < kNoHarm) break;
+      const auto* mark = placement.find(value);
+      const auto own = draft.proposals.ranges.find(value);
+      if (mark->is_constant || mark->shares || own == draft.proposals.ranges.end()) continue;
+      auto of_value = alternatives_of(draft, lab.options().config, *mark, own->second);
+      if (of_value.empty() || of_value.back().is_own) continue;
+      if (all.size() + of_value.size() + 1 > most) break;
+      std::move(of_value.begin(), of_value.end(), std::back_inserter(all));
+    }
+    return all;
+  }
+
+  static std::vector<Alternative> alternatives_of(const Draft& draft, const QuantConfig& config,
+                                                  const quantization::Mark& mark,
+                                                  const quantization::ActivationRange& own) {
+    std::vector<Alternative> found;
+    if (!draft.sensitivities->each_alone)
+      found.push_back({&mark, true, {}, own, {draft.assignment.values.at(mark.value)}});
+    for (const auto& [method, ranges] : draft.proposals.others) {
+      const auto other = ranges.find(mark.value);
+      if (other == ranges.end()) continue;
+      const auto& range = other->second.range;
+      if (range.min == own.range.min && range.max == own.range.max) continue;
+      found.push_back(
+          {&mark, false, method, other->second, {quantization::assign_activation(mark, other->second, config)}});
+    }
+    return found;
+  }
+
+  // For all values that have the range now.
+  void adopt(const quantization::Placement& placement, const Alternative& chosen) {
+    const auto& source = placement.source_of(chosen.mark->value);
+    for (const auto& mark : placement.marks) {
+      if (!mark.is_constant && placement.source_of(placement.root_of(mark).value) == source)
+        ranges_[mark.value] = chosen.range;
+    }
+  }
+
+  quantization::ActivationRanges ranges_;
+  quantization::Assignment assignment_;
+  accuracy::MarkErrors errors_;
+  std::vector<MethodChoice> chosen_;
+};
+
+}  // namespace
+
+std::unique_ptr<Remedy> range_choice() { return std::make_unique<RangeChoice>(); }
+
+}  // namespace detent::remedies

@@ -1,0 +1,161 @@
+#include "remedies/remedies.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "remedies/workload.h"
+
+namespace detent::remedies {
+namespace {
+
+bool acts(const QuantizeOptions& options) {
+  return options.accuracy.target || options.accuracy.sensitivity == SensitivityMode::automatic;
+}
+
+struct Row {
+  const char* name;
+  bool (*is_wanted)(const QuantizeOptions& options);
+  bool needs_sensitivities;
+  std::unique_ptr<Remedy> (*make)();
+};
+
+// In the order in which they are applied.
+constexpr Row kOfAssignments[] = {
+    {"equalization", [](const auto& o) { return acts(o) && o.accuracy.equalize == EqualizeMode::automatic; }, false,
+     equalization},
+    {"range choice", [](const auto& o) { return o.accuracy.sensitivity == SensitivityMode::automatic; }, true,
+     range_choice},
+    {"fallback", acts, true, fallback},
+};
+
+constexpr Row kOfEmittedModels[] = {
+    {"weight tuning", [](const auto& o) { return o.finetune.rounding == Rounding::automatic; }, false, weight_tuning},
+};
+
+// Of what is left of the error, so many products are named that make this share of it.
+constexpr std::size_t kMostNamed = 3;
+constexpr double kWorthNaming = 0.1;
+
+void apply(const Row& row, Draft& draft, Lab& lab) {
+  const auto remedy = row.make();
+  if (!remedy->propose(draft, lab)) return;
+  if (remedy->is_better(draft, lab)) remedy->keep(draft, lab);
+  remedy->report(draft.result);
+}
+
+void measure(Draft& draft, Lab& lab) {
+  if (draft.sensitivities) return;
+  // Values that a smaller placement gives a scale of their own keep the range of the value that they shared it with.
+  quantization::complete_shared(draft.assignment.placement, draft.proposals.ranges);
+  quantization::complete_shared(draft.assignment.placement, draft.proposals.wide);
+  draft.sensitivities = lab.measure(draft);
+}
+
+void list_sensitivities(Draft& draft, const graph::Index& index) {
+  for (const auto& [value, error] : by_error(*draft.sensitivities)) {
+    draft.result.sensitivities.push_back(
+        {value, node_of(draft.prepared.model, index, value), index.initializer(value) != graph::kNone, error});
+  }
+}
+
+// What makes most of the error that is left, by the errors of single values, which add up to first order.
+void name_worst(Draft& draft, const Lab& lab, const graph::Index& index, const Workload& workload) {
+  const auto& errors = draft.sensitivities->errors;
+  const double now = accuracy::predicted_error(draft.assignment.placement, errors);
+  if (now == 0) return;
+  for (const auto& mark : draft.assignment.placement.marks) {
+    if (mark.is_weight && errors.contains(mark.value)) draft.result.weights_share += errors.at(mark.value) / now;
+  }
+  for (const auto& product : workload.products) {
+    auto nodes = draft.fallbacks;
+    nodes.push_back(product.node);
+    const auto placement = run::place(draft.prepared, lab.options().config, {lab.options().accuracy.fallback, nodes});
+    const double removed = 1 - accuracy::predicted_error(placement, errors) / now;
+    if (removed < kWorthNaming) continue;
+    draft.worst_left.push_back({draft.prepared.model.graph.nodes[product.node].label(), removed,
+                                macs_of(draft.prepared.model, index, product)});
+  }
+  std::stable_sort(draft.worst_left.begin(), draft.worst_left.end(),
+                   [](const auto& a, const auto& b) { return a.error_share > b.error_share; });
+  draft.worst_left.resize(std::min(draft.worst_left.size(), kMostNamed));
+}
+
+void conclude(Draft& draft, Lab& lab) {
+  auto& result = draft.result;
+  const auto& judged = lab.judged(draft);
+  result.samples = lab.judging_samples().count;
+  result.sqnr_db = worst_sqnr_db(judged);
+  result.cosine = worst_cosine(judged);
+  if (draft.fallbacks.empty()) result.sqnr_all_db = result.sqnr_db;
+  const auto& accuracy = lab.options().accuracy;
+  if (accuracy.metric == AccuracyMetric::command && accuracy.target) result.score = lab.score(draft, draft.assignment);
+
+  const auto& model = draft.prepared.model;
+  const graph::Index index(model);
+  list_sensitivities(draft, index);
+  const auto workload = weigh(model, index, lab.static_types(draft), run::place(draft.prepared, lab.options().config));
+  result.integer_macs = 1 - workload.others;
+  for (const auto& node : result.float_nodes) result.integer_macs -= node.macs_share;
+  result.wide_macs = wide_macs(model, index, workload, draft.assignment.placement);
+  name_worst(draft, lab, index, workload);
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, double>> by_error(const Sensitivities& sensitivities) {
+  std::vector<std::pair<std::string, double>> sorted;
+  for (const auto& value : sensitivities.values) sorted.emplace_back(value, sensitivities.errors.at(value));
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  return sorted;
+}
+
+std::string node_of(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+  const int producer = index.producer(value);
+  const auto readers = index.consumers(value);
+  const int node = producer != graph::kNone ? producer : readers.empty() ? graph::kNone : readers.front();
+  return node == graph::kNone ? "" : model.graph.nodes[static_cast<std::size_t>(node)].label();
+}
+
+void improve(Draft& draft, Lab& lab) {
+  try {
+    for (const auto& row : kOfAssignments) {
+      if (!row.is_wanted(lab.options())) continue;
+      if (row.needs_sensitivities) measure(draft, lab);
+      apply(row, draft, lab);
+    }
+    measure(draft, lab);
+    conclude(draft, lab);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::resource || lab.options().accuracy.target) throw;
+    throw resource_error(fmt::format("measuring what rounding does to the results: {}", e.what()),
+                         fmt::format("{}{}or give --sensitivity off", e.hint(), e.hint().empty() ? "" : "; "));
+  }
+}
+
+void improve_emitted(Draft& draft, Lab& lab) {
+  for (const auto& row : kOfEmittedModels) {
+    if (row.is_wanted(lab.options())) apply(row, draft, lab);
+  }
+}
+
+std::string what_is_left(const Draft& draft, const QuantizeOptions& options) {
+  const auto& result = draft.result;
+  const auto& accuracy = options.accuracy;
+  if (accuracy.target || accuracy.sensitivity != SensitivityMode::automatic || !is_far(result)) return {};
+  const bool tuned = result.tuned && result.tuned->kept;
+  std::string text = fmt::format(
+      "8 bits leave the results {:.1f} dB from the float model's{} {:.0f} % of that error {} of weights{}, the rest of "
+      "activations{}",
+      result.sqnr_db, tuned ? "; with weights rounded to the nearest," : ":", 100 * result.weights_share,
+      tuned ? "was" : "is", result.tuned ? "" : " (--finetune gptq)",
+      accuracy.fallback == AccuracyFallback::float32 ? " (--accuracy-fallback int16)" : "");
+  for (const auto& node : draft.worst_left) {
+    text += fmt::format("; {} makes {:.0f} % for {:.1f} % of the multiplications", node.node, 100 * node.error_share,
+                        100 * node.macs_share);
+  }
+  return text;
+}
+
+}  // namespace detent::remedies

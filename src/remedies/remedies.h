@@ -1,0 +1,42 @@
+// What is done to a draft after calibration: remedies in their order, each kept only where it is measured to help.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "detent/quantize.h"
+#include "graph/index.h"
+#include "remedies/draft.h"
+#include "remedies/lab.h"
+#include "remedies/remedy.h"
+
+namespace detent::remedies {
+
+std::unique_ptr<Remedy> equalization();
+std::unique_ptr<Remedy> range_choice();
+std::unique_ptr<Remedy> fallback();
+std::unique_ptr<Remedy> weight_tuning();
+
+/// Applies the remedies that change the assignment, as far as the options ask for them, and fills `draft.result`: what
+/// was done, how near the results are, and what makes the error that is left. Throws bad_input when the accuracy
+/// command fails or prints no number, and for a target out of reach; resource when the budget cannot be met.
+void improve(Draft& draft, Lab& lab);
+
+/// The same for remedies that change the emitted model.
+void improve_emitted(Draft& draft, Lab& lab);
+
+/// Values with their errors, worst first.
+std::vector<std::pair<std::string, double>> by_error(const Sensitivities& sensitivities);
+
+/// The node that makes a value, or of a weight the one that reads it; empty: neither.
+std::string node_of(const onnx::Model& model, const graph::Index& index, const std::string& value);
+
+/// Whether results are so far from the float model's that more is worth its cost.
+inline bool is_far(const AccuracyResult& result) { return result.sqnr_db < 30; }
+
+/// A note about results that are far although nothing was asked for, and what helps; empty where there is none.
+std::string what_is_left(const Draft& draft, const QuantizeOptions& options);
+
+}  // namespace detent::remedies

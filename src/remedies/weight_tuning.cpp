@@ -1,0 +1,137 @@
+// Weight tuning by GPTQ without having been asked for, where rounding to the nearest is what keeps the results far from
+// the float model's.
+#include "remedies/weight_tuning.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/heap.h"
+#include "base/parallel.h"
+#include "remedies/remedies.h"
+#include "remedies/remedy.h"
+#include "run/sweep_setup.h"
+#include "tuning/cost.h"
+#include "tuning/finetune.h"
+#include "tuning/tuned_layer.h"
+
+namespace detent::remedies {
+namespace {
+
+// Below this share of the error the results gain too little for what gptq takes.
+constexpr double kWorthTuning = 0.25;
+
+// Narrows the configuration to the layer that takes most memory, and says so.
+void keep_heaviest(const Draft& draft, const Lab& lab, const graph::ValueTypes& types, FinetuneConfig& config,
+                   std::vector<std::string>& notes) {
+  const auto& means = lab.means();
+  const auto costs = tuning::layer_costs(draft.prepared.model, types, config, means.source.file_count(),
+                                         thread_count(means.options.threads));
+  const auto& cost = tuning::heaviest(costs);
+  notes.push_back(fmt::format("only the heaviest layer was tuned: '{}', which takes about {} beside its samples",
+                              cost.name, format_size(cost.bytes)));
+  config.nodes = {cost.name};
+}
+
+class WeightTuning : public Remedy {
+ public:
+  bool propose(const Draft& draft, Lab& lab) override {
+    if (lab.means().samples < tuning::kHeldBackEvery || !is_far(draft.result) ||
+        draft.result.weights_share < kWorthTuning)
+      return false;
+    const auto config = automatic_gptq(lab.options().finetune);
+    layers_ = tuning::find_layers(draft.prepared.model, *draft.emitted, config).layers;
+    if (layers_.empty()) return false;
+    scope_.emplace(lab.means().profiler.scope(profile::Step::fast_finetune));
+    try {
+      tuned_ = tune_weights(draft, lab, config, false);
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::resource) throw;
+      throw resource_error(fmt::format("tuning weights, which make much of the error: {}", e.what()),
+                           fmt::format("{}, and --finetune nearest leaves it out", e.hint()));
+    }
+    return true;
+  }
+
+  // By the typical sample: one of which both make nonsense says little about which is better.
+  bool is_better(const Draft& draft, Lab& lab) override {
+    const auto nearest = accuracy::roundings_of(draft.assignment.values);
+    auto tuned = nearest;
+    for (const auto& layer : layers_) {
+      const auto& weight = draft.prepared.model.graph.initializers[layer.float_weight].name;
+      const auto& data = tuned_.model.graph.initializers[layer.stored_weight].data;
+      if (!data.is_produced()) tuned.at(weight).integers = data;
+    }
+    const std::vector<accuracy::Trial> both{accuracy::trial_of(nearest), accuracy::trial_of(tuned)};
+    const auto results = lab.run(draft, draft.assignment.values, both, lab.judging_samples());
+    judged_ = results[1];
+    errors_ = {typical_error_of(results[0]), typical_error_of(results[1]), false};
+    errors_.kept = errors_.error_after < errors_.error_before;
+    return errors_.kept;
+  }
+
+  void keep(Draft& draft, Lab&) override {
+    draft.emitted->model = std::move(tuned_.model);
+    draft.layers = std::move(tuned_.layers);
+    draft.notes = std::move(tuned_.notes);
+    draft.result.sqnr_db = worst_sqnr_db(judged_);
+    draft.result.cosine = worst_cosine(judged_);
+  }
+
+  void report(AccuracyResult& result) const override { result.tuned = errors_; }
+
+ private:
+  std::vector<tuning::TunedLayer> layers_;
+  TunedModel tuned_;
+  TrialResult judged_;
+  TunedWeights errors_;
+  std::optional<profile::Scope> scope_;  // judging is a part of the stage
+};
+
+}  // namespace
+
+FinetuneConfig automatic_gptq(const FinetuneConfig& given) {
+  FinetuneConfig config;
+  config.rounding = Rounding::gptq;
+  config.op_types = given.op_types;
+  config.nodes = given.nodes;
+  return config;
+}
+
+TunedModel tune_weights(const Draft& draft, Lab& lab, FinetuneConfig config, bool asked_for) {
+  const auto& means = lab.means();
+  const auto& options = means.options;
+  const auto& prepared = draft.prepared;
+  trim_heap();  // of what measuring and calibration have left
+  TunedModel tuned{draft.emitted->model, {}, {}};
+  const auto& types = lab.static_types(draft);
+  if (config.only_heaviest_layer) keep_heaviest(draft, lab, types, config, tuned.notes);
+  auto found = tuning::find_layers(prepared.model, *draft.emitted, config);
+  const auto memory =
+      tuning::share_memory(run::budget_of(options.resources, means.directory).memory, asked_for, prepared.model, types,
+                           tuned.model, found.layers, means.source.file_count(), config, thread_count(options.threads));
+  const auto spool = run::make_spool(options.resources, memory.spool, means.directory);
+  tuned.notes.insert(tuned.notes.end(), found.notes.begin(), found.notes.end());
+  const auto& resources = options.resources;
+  tuned.layers = tuning::finetune(
+      prepared.model, prepared.types, tuned.model, std::move(found.layers), means.runtime, means.source,
+      {.config = config,
+       .device = options.device,
+       .threads = options.threads,
+       .spool = *spool,
+       .state_seconds = resources.resume ? std::make_optional(resources.checkpoint_seconds) : std::nullopt,
+       .memory = memory,
+       .directory = means.directory,
+       .progress = options.progress,
+       .solved = means.layer_tuned,
+       .activity = means.activity,
+       .stop = options.stop},
+      tuned.notes);
+  return tuned;
+}
+
+std::unique_ptr<Remedy> weight_tuning() { return std::make_unique<WeightTuning>(); }
+
+}  // namespace detent::remedies

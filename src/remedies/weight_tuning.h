@@ -1,0 +1,27 @@
+// Better integers for the weights of an emitted draft.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "detent/quantize.h"
+#include "remedies/draft.h"
+#include "remedies/lab.h"
+
+namespace detent::remedies {
+
+struct TunedModel {
+  onnx::Model model;  // the emitted one with tuned weights
+  std::vector<LayerTuning> layers;
+  std::vector<std::string> notes;
+};
+
+/// Fine-tunes the draft's emitted model. `asked_for`: whether the user did; what nobody asked for keeps the run's peak
+/// near that of inference. Throws what tuning::finetune() throws.
+TunedModel tune_weights(const Draft& draft, Lab& lab, FinetuneConfig config, bool asked_for);
+
+/// The configuration for tuning that nobody asked for: options of other methods do not count.
+FinetuneConfig automatic_gptq(const FinetuneConfig& given);
+
+}  // namespace detent::remedies

@@ -1,0 +1,62 @@
+#include "remedies/workload.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "accuracy/integer_chains.h"
+#include "graph/work.h"
+
+namespace detent::remedies {
+namespace {
+
+constexpr double kTable = 1;  // the cost of a table, as a share of the multiplications: dear
+
+}  // namespace
+
+Workload weigh(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+               const quantization::Placement& placement) {
+  Workload workload;
+  double all = 0, others = 0;
+  const auto& nodes = model.graph.nodes;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const auto work = graph::work_of(model, index, types, nodes[n]);
+    const double macs = work ? static_cast<double>(work->macs) : 0;
+    all += macs;
+    if (placement.selected[n] && accuracy::is_table(nodes[n], index)) {
+      workload.products.push_back({n, kTable});
+    } else if (placement.selected[n] && accuracy::is_product(nodes[n])) {
+      workload.products.push_back({n, macs});
+    } else {
+      others += macs;
+    }
+  }
+  for (auto& product : workload.products) {
+    if (accuracy::is_table(nodes[product.node], index)) continue;
+    // Where no shape is known, all count alike.
+    product.macs = all > 0 ? product.macs / all : 1 / static_cast<double>(workload.products.size());
+  }
+  workload.others = all > 0 ? others / all : 0;
+  return workload;
+}
+
+double macs_of(const onnx::Model& model, const graph::Index& index, const accuracy::Candidate& candidate) {
+  return accuracy::is_table(model.graph.nodes[candidate.node], index) ? 0 : candidate.macs;
+}
+
+double wide_macs(const onnx::Model& model, const graph::Index& index, const Workload& workload,
+                 const quantization::Placement& placement) {
+  std::set<std::string> wide;
+  for (const auto& mark : placement.marks) {
+    if (mark.wide) wide.insert(mark.value);
+  }
+  double sum = 0;
+  for (const auto& product : workload.products) {
+    const auto& inputs = model.graph.nodes[product.node].inputs();
+    if (std::any_of(inputs.begin(), inputs.end(), [&](const auto& value) { return wide.contains(value); }))
+      sum += macs_of(model, index, product);
+  }
+  return sum;
+}
+
+}  // namespace detent::remedies

@@ -1,0 +1,33 @@
+// Where the multiplications of a model are.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "accuracy/fallback_choice.h"
+#include "graph/index.h"
+#include "graph/values.h"
+#include "onnx/model.h"
+#include "quantize/placement.h"
+
+namespace detent::remedies {
+
+struct Workload {
+  /// The products in integers, each with its share of the multiplications, and tables: these have no multiplications
+  /// to give up, but a cost for the choice, since it is the size of the model that grows.
+  std::vector<accuracy::Candidate> products;
+  double others = 0;  // share of the multiplications that are not made on integers
+};
+
+/// `types` have the shapes of the samples, where these are known.
+Workload weigh(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+               const quantization::Placement& placement);
+
+/// The multiplications of a candidate: none of a table.
+double macs_of(const onnx::Model& model, const graph::Index& index, const accuracy::Candidate& candidate);
+
+/// Share of the multiplications of products that read an activation of 16 bits; what width they make costs none.
+double wide_macs(const onnx::Model& model, const graph::Index& index, const Workload& workload,
+                 const quantization::Placement& placement);
+
+}  // namespace detent::remedies
