@@ -46,7 +46,7 @@ def row(name: str, result: dict, reference: dict | None) -> tuple[str, float, fl
         pairs = zip(result["layers"], reference["layers"], strict=True)
         above = (ours["error_after"] / theirs["error_after"] - 1 for ours, theirs in pairs if theirs["error_after"] > 0)
         worst = max(above, default=0.0)
-    took = next((note.rsplit("took ", 1)[1].split(" at")[0] for note in result["notes"] if "at the most" in note), "-")
+    took = next((note.rsplit("used at most ", 1)[1] for note in result["notes"] if "used at most" in note), "-")
     mean = sum(ratios) / max(len(ratios), 1)
     start = f"| {name} | {result['wall']:.1f} | {solving:.1f} | {took} | {mean:.3f}"
     return f"{start} | {100 * worst:+.1f} % | {100 * whole:.1f} % |", worst, whole

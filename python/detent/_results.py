@@ -50,7 +50,7 @@ class FallbackNode(NamedTuple):
 
 
 class EqualizedValue(NamedTuple):
-    """A value whose channels were made alike."""
+    """A value whose channel ranges were equalized."""
 
     value: str
     error_before: float
@@ -170,7 +170,7 @@ _FALLBACK_NODES = (
     Column("of the MACs", "macs_share", lambda share: f"{share:.1%}"),
 )
 _EQUALIZED = (
-    Column("channels made alike", "value"),
+    Column("channel ranges equalized", "value"),
     Column("error before", "error_before", number),
     Column("after", "error_after", number),
 )

@@ -47,7 +47,7 @@ void check_arguments(const Arguments& args) {
   if (!args.merge.empty()) {
     const auto& o = args.options;
     if (o.report || o.trace || o.profile)
-      throw Error(ErrorKind::usage, "--merge runs nothing that --profile, --report or --trace could tell of");
+      throw Error(ErrorKind::usage, "--merge runs nothing that --profile, --report or --trace could show");
     if (o.model.empty() && o.calibration_data.empty()) return;
     throw Error(ErrorKind::usage, "--merge takes statistics files only, no model and no samples");
   }

@@ -54,7 +54,7 @@ void add_compare(CLI::App& app, const std::stop_token& stop) {
   command->add_option("QUANT", options.quantized_model, "quantized model")->required()->option_text(" ");
   command
       ->add_option("--calibration-data", options.calibration_data,
-                   "samples, as for quantize; better others than those it was calibrated with")
+                   "samples, as for quantize; preferably not those used for calibration")
       ->required()
       ->option_text("PATH");
   command->add_option("--samples", options.max_samples, "use at most this many samples")
@@ -66,7 +66,7 @@ void add_compare(CLI::App& app, const std::stop_token& stop) {
   command->add_option("--layers", args->layers, "inner values to list, worst first; 0 for all (default 20)")
       ->check(not_negative)
       ->option_text("N");
-  command->add_flag("--outputs-only", options.outputs_only, "leave the inner values out");
+  command->add_flag("--outputs-only", options.outputs_only, "compare outputs only, not inner values");
   command->add_option("--threads", options.threads, "threads of the runtime (default: one per core)")
       ->check(not_negative)
       ->option_text("N");

@@ -23,7 +23,7 @@ std::string text_of(const std::string& path, const std::string& key, const YAML:
   std::string joined;
   if (!value.IsSequence()) throw wrong(path, fmt::format("'{}' is neither a value nor a list", key));
   for (const auto& item : value) {
-    if (!item.IsScalar()) throw wrong(path, fmt::format("'{}' holds more than plain values", key));
+    if (!item.IsScalar()) throw wrong(path, fmt::format("'{}' contains more than plain values", key));
     joined += (joined.empty() ? "" : ",") + item.Scalar();
   }
   return joined;
@@ -43,7 +43,7 @@ std::vector<std::string> options_in(const std::string& path, const std::vector<s
   } catch (const YAML::Exception& e) {
     throw wrong(path, fmt::format("line {}: {}", e.mark.line + 1, e.msg));
   }
-  if (!root.IsMap()) throw wrong(path, "is no map of options");
+  if (!root.IsMap()) throw wrong(path, "is not a map of options");
   std::vector<std::string> options;
   for (const auto& entry : root) {
     std::string key = entry.first.as<std::string>();

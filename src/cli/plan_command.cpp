@@ -64,7 +64,7 @@ nlohmann::json to_json(const Plan& p) {
 
 void print_segments(const Plan& p) {
   if (p.segments.size() < 2) return;
-  fmt::print("{} segments; {} wait between them at the most, {} of it on disk\n", p.segments.size(),
+  fmt::print("{} segments; at most {} spooled between them, {} of it on disk\n", p.segments.size(),
              format_size(p.waiting_bytes), format_size(p.waiting_on_disk));
   for (const auto& s : p.segments) fmt::print("  {:>5} nodes  {} … {}\n", s.nodes, s.first, s.last);
 }
@@ -74,7 +74,7 @@ void print_device(const PlannedDevice& d) {
   fmt::print("{} {}: ", d.devices == 1 ? "device memory" : "memory of each device", format_size(d.peak()));
   fmt::print("{} the budget of {}\n", d.fits() ? "fits" : "does not fit", format_size(d.budget));
   if (d.calibration_counters > 0)
-    fmt::print("  {:>22}  counters of calibration, beside what the runtime takes\n",
+    fmt::print("  {:>22}  calibration counters, besides the runtime's own memory\n",
                format_size(d.calibration_counters));
   for (const auto& l : d.layers) {
     fmt::print("  {:>22}  {}{}{}\n", format_size(l.bytes), l.name, l.streamed ? " (mini-batches)" : "",
@@ -97,16 +97,16 @@ void print_plan(const Plan& p) {
   print_segments(p);
   if (p.finetune.layers > 0) {
     fmt::print(
-        "{}fine-tune {} layers, {} of them streamed, in roughly {:.0f} s beside two runs of the model for each sample; "
-        "the heaviest, '{}', takes {}\n",
-        p.finetune.only_if_needed ? "if weights are what is in the way, " : "", p.finetune.layers, p.finetune.streamed,
+        "{}fine-tune {} layers, {} of them streamed, in about {:.0f} s plus two runs of the model for each sample; the "
+        "heaviest, '{}', takes {}\n",
+        p.finetune.only_if_needed ? "if weights cause much of the error, " : "", p.finetune.layers, p.finetune.streamed,
         p.finetune.seconds, p.finetune.heaviest, format_size(p.finetune.heaviest_bytes));
   }
   print_device(p.device);
-  fmt::print("working files {:>10}\noutput      {:>12} (about)\n", format_size(p.work_bytes),
+  fmt::print("working files {:>10}\noutput      {:>12} (estimated)\n", format_size(p.work_bytes),
              format_size(p.output_bytes));
   if (p.calibration_seconds > 0 && p.files > 0)
-    fmt::print("calibration {:>10.1f} s (roughly, from this machine's measured peak)\n", p.calibration_seconds);
+    fmt::print("calibration {:>10.1f} s (estimated from this machine's measured peak)\n", p.calibration_seconds);
   if (p.measuring_seconds > 0 && p.files > 0) fmt::print("sensitivity {:>10.1f} s (as roughly)\n", p.measuring_seconds);
   for (const auto& note : p.notes) fmt::print("note: {}\n", note);
 }

@@ -81,7 +81,7 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a) {
     }
   }
   for (const auto& e : a.equalized) {
-    fmt::print("channels made alike: '{}', error {:.1f} -> {:.1f} dB\n", e.value, in_db(e.error_before),
+    fmt::print("channel ranges equalized: '{}', error {:.1f} -> {:.1f} dB\n", e.value, in_db(e.error_before),
                in_db(e.error_after));
   }
   for (const auto& m : a.methods) {
@@ -89,7 +89,7 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a) {
                in_db(m.error_after));
   }
   print_fallbacks("in float", a.float_nodes);
-  print_fallbacks("with activations of 16 bits", a.wide_nodes);
+  print_fallbacks("with 16-bit activations", a.wide_nodes);
   if (a.tuned) {
     fmt::print("weights by gptq: error of a typical sample {:.1f} -> {:.1f} dB{}\n", in_db(a.tuned->error_before),
                in_db(a.tuned->error_after), a.tuned->kept ? "" : ", so weights are rounded to the nearest");
@@ -189,11 +189,12 @@ void add_quantize(CLI::App& app, const std::stop_token& stop, const std::vector<
   command->add_option("MODEL", options.model, "float ONNX model")->required()->option_text(" ");
   command->add_option("-o,--output", options.output, "quantized model to write")->required()->option_text("FILE");
   command->footer(
-      "--config FILE takes options from a YAML file, spelled as here without the dashes; those given here count.");
+      "--config FILE reads options from a YAML file, spelled as here without the dashes. The command line takes "
+      "precedence.");
   add_quantization(*command, options);
   command
       ->add_option("--external-data-threshold", args->external_threshold,
-                   "put tensors of this size and more into OUTPUT.data (default: only when the model would pass 2 GiB)")
+                   "put tensors of this size and more into OUTPUT.data (default: only if the model would exceed 2 GiB)")
       ->option_text("SIZE")
       ->group("Output");
   command->add_option("--prepared-output", options.prepared_output, "also write the float model as it was calibrated")

@@ -48,7 +48,7 @@ class StorageReader : public store::DeviceReader {
     while (begin < end) {
       const auto n = known_->read(static_cast<std::byte*>(to) + begin, end - begin, record.offset + begin);
       if (n <= 0) {
-        throw resource_error(fmt::format("cannot read '{}' past the host: {}", record.file.string(),
+        throw resource_error(fmt::format("cannot read '{}' by GPUDirect Storage: {}", record.file.string(),
                                          n == 0 ? "the file ends too soon" : shim::CuFile::reason(n)),
                              "choose a directory on another disk with --work-dir");
       }
@@ -141,7 +141,7 @@ void RecordReader::read(const store::RestingRecord& record, void* to) {
 }
 
 std::string RecordReader::note() const {
-  return fmt::format("cuda:{} read stored samples by {}: {}", device_.number(), route_.name(), route_.reason);
+  return fmt::format("cuda:{} read spooled samples by {}: {}", device_.number(), route_.name(), route_.reason);
 }
 
 // Reading a few bytes that way tells most.

@@ -122,20 +122,19 @@ double CudaSolver::reconstruction_error(const QuantizedWeights& weights, const L
 std::vector<std::string> CudaSolver::notes() const {
   std::vector<std::string> notes;
   for (const auto& device : devices_) {
-    notes.push_back(fmt::format("fine-tuning ran on cuda:{} ({}), where it took {} at the most", device->number(),
+    notes.push_back(fmt::format("fine-tuning ran on cuda:{} ({}) and used at most {}", device->number(),
                                 device->facts().name, format_size(device->memory().peak())));
   }
   const auto reads = readers_->notes();
   notes.insert(notes.end(), reads.begin(), reads.end());
   if (streamed_ && reads.empty() && config_.gds == GdsMode::on)
-    notes.emplace_back("no stored sample was read by GPUDirect Storage: all were in the host's memory");
+    notes.emplace_back("no spooled sample was read by GPUDirect Storage: all were in host memory");
   if (gptq_) notes.emplace_back("the GPU summed the samples of layers; GPTQ itself was solved by the CPU");
-  if (streamed_) notes.emplace_back("the GPU went through mini-batches; coordinate descent after them ran on the CPU");
+  if (streamed_) notes.emplace_back("mini-batches ran on the GPU; coordinate descent after them ran on the CPU");
   if (streamed_ && config_.precision == DevicePrecision::bfloat16) {
     notes.emplace_back(
-        "in mini-batches the GPU multiplied in bfloat16 for matrix products whose rows have multiples of 8 elements, "
-        "and "
-        "in TF32 for convolutions and all others");
+        "in mini-batches the GPU used bfloat16 for matrix products whose rows have multiples of 8 elements, and TF32 "
+        "for convolutions and all others");
   }
   return notes;
 }

@@ -59,7 +59,7 @@ Batcher::Batcher(std::vector<InputSpec> inputs, std::int64_t batch_size)
     if (!fixes_rows(input)) continue;
     const std::int64_t rows = input.shape->front();
     if (batch_size > 0 && rows != batch_size) {
-      throw usage_error(fmt::format("the batch size {} does not suit the model: input '{}' is {}", batch_size,
+      throw usage_error(fmt::format("the batch size {} does not match the model: input '{}' is {}", batch_size,
                                     printable(input.name, 120), describe(input)),
                         fmt::format("leave the batch size out, or make it {}", rows));
     }

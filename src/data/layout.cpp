@@ -97,7 +97,7 @@ FileSet per_input(const fs::path& root, const Listing& listing, std::span<const 
       const bool here = std::binary_search(names.begin(), names.end(), lone.front(), natural_less);
       const std::string& has = here ? input.name : inputs.front().name;
       const std::string& lacks = here ? inputs.front().name : input.name;
-      throw bad_input(fmt::format("{} is there for the input '{}' but not for '{}'", quoted(root / has / lone.front()),
+      throw bad_input(fmt::format("{} exists for the input '{}' but not for '{}'", quoted(root / has / lone.front()),
                                   printable(has, 120), printable(lacks, 120)),
                       "files of the same name make a sample: each input's folder must hold the same names");
     }
@@ -178,7 +178,7 @@ FileSet find_files(const fs::path& path, std::span<const InputSpec> inputs) {
   if (layouts.empty()) throw_nothing(root, listing, inputs);
   if (layouts.size() > 1) {
     throw bad_input(fmt::format("{} mixes layouts: {}", quoted(root), fmt::join(layouts, " and ")),
-                    "keep one layout in a directory");
+                    "use one layout in a directory");
   }
   if (!npz.empty()) return {Layout::npz, root, std::move(npz)};
   if (any_input) return per_input(root, listing, inputs);

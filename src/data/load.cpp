@@ -91,7 +91,7 @@ std::vector<PbFile> read_test_set(const fs::path& folder, std::span<const InputS
     const auto n = pb_index(name);
     if (!n) continue;
     if (*n >= names.size() || names[*n]) {
-      throw bad_input(names.size() > *n ? fmt::format("{}: input {} is there twice", quoted(folder), *n)
+      throw bad_input(names.size() > *n ? fmt::format("{}: input {} appears twice", quoted(folder), *n)
                                         : fmt::format("{}: the model has no input {}", quoted(folder / name), *n),
                       describe_inputs(inputs));
     }

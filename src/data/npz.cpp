@@ -120,7 +120,7 @@ NpzFile::NpzFile(std::unique_ptr<zip, CloseArchive> archive, std::uint64_t archi
     key.resize(key.size() - kSuffix.size());
     keys_.push_back(std::move(key));
     if (!seen.insert(keys_.back()).second) {
-      throw bad_input(fmt::format("{}: the key '{}' is there twice", where_, printable(keys_.back(), 120)));
+      throw bad_input(fmt::format("{}: the key '{}' appears twice", where_, printable(keys_.back(), 120)));
     }
   }
 }

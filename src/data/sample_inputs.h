@@ -19,7 +19,7 @@ inline std::vector<Array> sample_inputs(SampleSource& source, std::size_t wanted
   source.rewind();
   std::optional<Sample> sample;
   for (std::size_t number = 0; number <= wanted; ++number) sample = source.next();
-  if (!sample) throw bad_input(fmt::format("calibration sample {} is not there any more", wanted + 1));
+  if (!sample) throw bad_input(fmt::format("calibration sample {} no longer exists", wanted + 1));
   return std::move(sample->inputs);
 }
 

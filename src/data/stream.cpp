@@ -59,7 +59,7 @@ class StreamUnits final : public Units {
         throw bad_input(fmt::format("{}: '{}' is not an input", unit.origin, printable(array.name, 120)),
                         describe_inputs(inputs_));
       if (std::count_if(arrays.begin(), arrays.end(), same) > 1)
-        throw bad_input(fmt::format("{}: input '{}' is there twice", unit.origin, printable(array.name, 120)));
+        throw bad_input(fmt::format("{}: input '{}' appears twice", unit.origin, printable(array.name, 120)));
     }
     for (const InputSpec& input : inputs_) {
       const auto found =

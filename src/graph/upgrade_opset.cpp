@@ -30,7 +30,7 @@ class Upgrade {
 
   // Rewrites call these.
   [[noreturn]] void refuse(const Node& node, const std::string& why) const {
-    throw bad_input(fmt::format("model '{}', node {}: cannot bring opset {} to {}: {}", model_.path.string(),
+    throw bad_input(fmt::format("model '{}', node {}: cannot raise opset {} to {}: {}", model_.path.string(),
                                 node.label(), from_, kUpgradedOpset, why),
                     "convert the model first, for example with onnx.version_converter");
   }
@@ -283,7 +283,7 @@ Notes upgrade_opset(onnx::Model& model, const ValueTypes& types) {
   }
   Upgrade upgrade(model, types);
   upgrade.run();
-  Notes notes{fmt::format("opset {} was brought to {}: {} nodes rewritten", from, kUpgradedOpset, upgrade.changed())};
+  Notes notes{fmt::format("opset {} was raised to {}: {} nodes rewritten", from, kUpgradedOpset, upgrade.changed())};
   for (auto& line : upgrade.take_notes()) notes.push_back(std::move(line));
   return notes;
 }

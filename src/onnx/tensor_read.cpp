@@ -220,7 +220,7 @@ TensorData inline_data(Parsed& parsed, std::uint64_t need, const std::shared_ptr
       static_cast<int>(parsed.has_raw) + static_cast<int>(!parsed.packed.empty() || !parsed.typed.empty());
   if (parsed.wrong_field) {
     throw bad_input(
-        fmt::format("{}: its values stand in a field that is not for type {}", at, name_of(parsed.tensor.type)));
+        fmt::format("{}: its values are in a field that is not for type {}", at, name_of(parsed.tensor.type)));
   }
   if (parsed.out_of_range) {
     throw bad_input(fmt::format("{}: a value does not fit type {}", at, name_of(parsed.tensor.type)));

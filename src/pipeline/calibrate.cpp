@@ -205,7 +205,7 @@ CalibrateResult merge_statistics(const std::vector<std::filesystem::path>& input
     const std::string where = fmt::format("statistics '{}'", inputs[i].string());
     calibration::check_mergeable(all, more, where);
     if (std::find(seen.begin(), seen.end(), more.data) != seen.end())
-      throw bad_input(where + " was taken from the same samples as another of the files", "give each file once");
+      throw bad_input(where + " was made from the same samples as another of the files", "give each file once");
     seen.push_back(more.data);
     all.merge(more);
   }

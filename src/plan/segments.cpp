@@ -192,13 +192,13 @@ SweepPlan plan_sweep(const onnx::Model& model, const graph::ValueTypes& types, c
     if (auto plan = with_disk.solve(budget.memory)) {
       const auto needed = with_disk.describe(std::move(*plan), budget.memory).disk;
       throw resource_error(
-          fmt::format("{}: calibration with {} of memory needs {} of disk, and {} are allowed", where,
+          fmt::format("{}: calibration with {} of memory needs {} of disk, but only {} are allowed", where,
                       format_size(budget.memory), format_size(whole_mib(needed)), format_size(budget.disk)),
           fmt::format("give --disk-budget {}MiB or more --memory-budget", whole_mib(needed) / kMiB));
     }
     const std::uint64_t memory = smallest_memory(planner, budget.memory);
     throw resource_error(fmt::format("{}: calibration cannot keep to {} of memory", where, format_size(budget.memory)),
-                         fmt::format("the smallest --memory-budget that will do is {}MiB", memory / kMiB));
+                         fmt::format("the smallest --memory-budget that works is {}MiB", memory / kMiB));
   }
   auto plan = planner.describe(refine(*walk, possible, std::move(*chosen), budget.segments), budget.memory);
   // Cuts that were asked for may take more than those that were chosen.

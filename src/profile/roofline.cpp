@@ -33,20 +33,20 @@ constexpr std::string_view kModelAlone = "This stage depends on the model alone;
 std::string_view advice_on_samples(Bound bound, bool busy) {
   switch (bound) {
     case Bound::compute:
-      return busy ? "The processor is busy with more than the model's products and sums: --method minmax needs no "
-                    "histograms (--no-histogram for a statistics file), and --samples takes fewer samples."
-                  : "The processor's arithmetic sets the pace: --threads gives it more cores where there are any, "
-                    "--samples takes fewer samples.";
+      return busy ? "The processor is busy with more than the model's arithmetic: --method minmax needs no histograms "
+                    "(--no-histogram for a statistics file), and --samples uses fewer samples."
+                  : "The processor's arithmetic is the bottleneck: --threads uses more cores if there are any, "
+                    "--samples uses fewer samples.";
     case Bound::memory:
-      return "Main memory sets the pace: a larger --batch-size reads the weights once for more rows, and fewer "
-             "--workers leave each more of the cache.";
+      return "Main memory is the bottleneck: a larger --batch-size reads the weights once for more rows, and fewer "
+             "--workers leave more of the cache to each.";
     case Bound::disk:
-      return "The disk sets the pace: put the samples and --work-dir on a faster one, or take fewer with --samples.";
+      return "The disk is the bottleneck: put the samples and --work-dir on a faster one, or use fewer --samples.";
     case Bound::transfer:
-      return "Copies between host and device set the pace: a larger --batch-size makes fewer and larger ones.";
+      return "Copies between host and device are the bottleneck: a larger --batch-size makes fewer and larger ones.";
     case Bound::waiting:
-      return "Nothing is used to the full, threads wait for one another: more --workers run samples side by side, and "
-             "a larger --batch-size gives each run of the model more to do.";
+      return "No resource is fully used, threads wait for each other: more --workers run samples in parallel, and a "
+             "larger --batch-size gives each run of the model more to do.";
   }
   return {};
 }
@@ -54,14 +54,14 @@ std::string_view advice_on_samples(Bound bound, bool busy) {
 std::string_view advice_on_device(Bound bound) {
   switch (bound) {
     case Bound::compute:
-      return "The GPU's arithmetic sets the pace: --device-precision tf32 multiplies faster, --samples takes fewer "
+      return "The GPU's arithmetic is the bottleneck: --device-precision tf32 multiplies faster, --samples uses fewer "
              "samples.";
     case Bound::memory:
-      return "The GPU's memory sets the pace: a larger --batch-size reads the weights once for more rows.";
+      return "The GPU's memory is the bottleneck: a larger --batch-size reads the weights once for more rows.";
     case Bound::disk:
-      return "The disk sets the pace: put the samples and --work-dir on a faster one, or take fewer with --samples.";
+      return "The disk is the bottleneck: put the samples and --work-dir on a faster one, or use fewer --samples.";
     case Bound::transfer:
-      return "Copies between host and device set the pace: a larger --batch-size makes fewer and larger ones.";
+      return "Copies between host and device are the bottleneck: a larger --batch-size makes fewer and larger ones.";
     case Bound::waiting:
       return "The GPU waits for the host: a larger --batch-size gives each run of the model more to do.";
   }
@@ -71,26 +71,27 @@ std::string_view advice_on_device(Bound bound) {
 std::string_view advice_on_tuning(Bound bound) {
   switch (bound) {
     case Bound::compute:
-      return "The GPU's arithmetic sets the pace: --device-precision tf32 or bfloat16 multiplies faster, more --device "
-             "share the rows, and --num-iterations takes fewer steps.";
+      return "The GPU's arithmetic is the bottleneck: --device-precision tf32 or bfloat16 multiplies faster, more "
+             "devices share the rows, and fewer --num-iterations take less time.";
     case Bound::memory:
-      return "The GPU's memory sets the pace: more --device share the rows, and --num-iterations takes fewer steps.";
+      return "The GPU's memory is the bottleneck: more devices share the rows, and fewer --num-iterations take less "
+             "time.";
     case Bound::disk:
-      return "The disk sets the pace: put --work-dir on a faster one, or raise --memory-budget so that samples wait in "
-             "memory.";
+      return "The disk is the bottleneck: put --work-dir on a faster one, or raise --memory-budget so that samples are "
+             "spooled in memory.";
     case Bound::transfer:
-      return "Copies of samples to the GPU set the pace: --form gram brings each sample there once, and "
-             "--num-iterations takes fewer steps.";
+      return "Copies of samples to the GPU are the bottleneck: --form gram copies each sample once, and fewer "
+             "--num-iterations copy less.";
     case Bound::waiting:
-      return "The GPU waits for the host, which runs the model between layers: --threads gives that more cores where "
-             "there are any.";
+      return "The GPU waits for the host, which runs the model between layers: --threads uses more cores if there are "
+             "any.";
   }
   return {};
 }
 
 std::string_view advice_on_reading(Bound bound) {
   switch (bound) {
-    case Bound::disk: return "The disk sets the pace: put the model and --work-dir on a faster one.";
+    case Bound::disk: return "The disk is the bottleneck: put the model and --work-dir on a faster one.";
     case Bound::waiting:
       return "One thread works here and mostly waits for the disk: put the model and --work-dir on a faster one.";
     default: return kModelAlone;
@@ -99,20 +100,20 @@ std::string_view advice_on_reading(Bound bound) {
 
 std::string_view advice_on_writing(Bound bound) {
   switch (bound) {
-    case Bound::disk: return "The disk sets the pace: let --output be on a faster one.";
-    case Bound::waiting: return "One thread works here and mostly waits for the disk: let --output be on a faster one.";
+    case Bound::disk: return "The disk is the bottleneck: put --output on a faster one.";
+    case Bound::waiting: return "One thread works here and mostly waits for the disk: put --output on a faster one.";
     default: return kModelAlone;
   }
 }
 
 std::string_view advice_on_other(Bound bound) {
   switch (bound) {
-    case Bound::compute: return "The processor sets the pace: --threads gives it more cores where there are any.";
-    case Bound::memory: return "Main memory sets the pace: fewer --workers leave each more of the cache.";
-    case Bound::disk: return "The disk sets the pace: put --work-dir on a faster one.";
+    case Bound::compute: return "The processor is the bottleneck: --threads uses more cores if there are any.";
+    case Bound::memory: return "Main memory is the bottleneck: fewer --workers leave more of the cache to each.";
+    case Bound::disk: return "The disk is the bottleneck: put --work-dir on a faster one.";
     case Bound::transfer:
-      return "Copies between host and device set the pace: a larger --batch-size makes fewer and larger ones.";
-    case Bound::waiting: return "Nothing is used to the full: more --workers or --threads may find more to do.";
+      return "Copies between host and device are the bottleneck: a larger --batch-size makes fewer and larger ones.";
+    case Bound::waiting: return "No resource is fully used: more --workers or --threads may help.";
   }
   return {};
 }

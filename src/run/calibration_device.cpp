@@ -13,7 +13,7 @@ void check_calibration_device(const DeviceConfig& device, int workers) {
   const bool has_details = device.memory_budget || device.precision != DevicePrecision::float32 ||
                            device.layout != DeviceLayout::automatic || device.gds != GdsMode::automatic;
   if (device.is_cpu() && has_details)
-    throw usage_error("--device-memory-budget, --device-precision, --device-layout and --gds are of GPUs",
+    throw usage_error("--device-memory-budget, --device-precision, --device-layout and --gds are for GPUs",
                       "give --device cuda:0, or leave them out");
   if (!device.is_cpu() && workers > 1)
     throw usage_error("--workers is for the CPU; a GPU calibrates one sample at a time", "leave out --workers");
@@ -56,10 +56,9 @@ std::vector<std::string> device_notes(const DeviceConfig& config, const calibrat
     count += nodes;
     types += fmt::format("{}{} {}", types.empty() ? "" : ", ", nodes, type);
   }
-  notes.push_back(
-      fmt::format("ONNX Runtime ran {} node{} on the CPU all the same ({}), with {} {} between it and the "
-                  "device in each run",
-                  count, count == 1 ? "" : "s", types, use.copies, use.copies == 1 ? "copy" : "copies"));
+  notes.push_back(fmt::format(
+      "ONNX Runtime ran {} node{} on the CPU nevertheless ({}), with {} {} between it and the device in each run",
+      count, count == 1 ? "" : "s", types, use.copies, use.copies == 1 ? "copy" : "copies"));
   return notes;
 }
 

@@ -125,8 +125,9 @@ std::string observers_text(const RunReport& report, const profile::DeviceActivit
   const double rate = observers_rate(observers_of(activity)), peak = report.device->peaks.memory_bytes_per_second;
   const std::string share =
       peak > 0 ? fmt::format(" ({:.0f} % of a copy's {:.0f})", 100 * rate / peak, peak / 1e9) : "";
-  return fmt::format("the observers read {} on the GPU at {:.0f} GB/s{}, and {} of their counts came to the host",
-                     format_size(observing.bytes), rate / 1e9, share, format_size(observing.bytes_to_host));
+  return fmt::format(
+      "the observers read {} on the GPU at {:.0f} GB/s{}, and {} of their counts were copied to the host",
+      format_size(observing.bytes), rate / 1e9, share, format_size(observing.bytes_to_host));
 }
 
 }  // namespace detent::run

@@ -66,7 +66,7 @@ Explanation of_range(const onnx::Node& node, const std::string& value, const Val
   }
   if (traits.large_channels() * kFewChannels <= traits.channels()) {
     return {fmt::format("{} of {} channels hold the range", traits.large_channels(), traits.channels()),
-            "--equalize auto, --activation-type uint16, or --exclude-nodes with the nodes that read it"};
+            "--equalize auto, --activation-type uint16, or --exclude-nodes with its consumers"};
   }
   return {};
 }

@@ -84,7 +84,7 @@ std::vector<std::byte> Pairing::take(std::size_t index) {
   const auto found = pending_.find(index);
   if (found == pending_.end()) {
     if (error_) std::rethrow_exception(error_);
-    throw internal_error("the float model never made a value that both models have");
+    throw internal_error("the float model never computed a value that both models have");
   }
   auto bytes = std::move(found->second);
   pending_bytes_ -= bytes.size();

@@ -25,11 +25,11 @@ void note_carried_parts(const onnx::Model& model, std::vector<std::string>& note
   for (const auto& node : model.graph.nodes) {
     for (const auto& a : node.attributes()) {
       if (!graph::is_body(a)) continue;
-      notes.push_back(fmt::format("{}: its body '{}' is carried through in float", node.label(), a.name()));
+      notes.push_back(fmt::format("{}: its body '{}' stays in float, unchanged", node.label(), a.name()));
     }
   }
   for (const auto& name : model.functions)
-    notes.push_back(fmt::format("model-local function {} is carried through in float", name));
+    notes.push_back(fmt::format("model-local function {} stays in float, unchanged", name));
 }
 
 }  // namespace

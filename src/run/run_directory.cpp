@@ -115,8 +115,7 @@ TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::j
     if (!resources.resume) {
       if (lock(runs[i]).valid())
         notes_.push_back(
-            fmt::format("an interrupted run for this output lies in '{}': --resume goes on with it, or "
-                        "remove it",
+            fmt::format("there is an interrupted run for this output in '{}': continue it with --resume, or remove it",
                         runs[i].string()));
       continue;
     }
@@ -128,7 +127,7 @@ TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::j
     }
     lock_ = lock(runs[i]);
     if (!lock_.valid())
-      throw usage_error(fmt::format("the run in '{}' still goes on", runs[i].string()), "wait for it, or end it");
+      throw usage_error(fmt::format("the run in '{}' is still going on", runs[i].string()), "wait for it, or end it");
     remove_all_but_progress(runs[i]);
     resumed_ = true;
     return TempDir::adopt(runs[i]);
@@ -138,7 +137,8 @@ TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::j
   const std::string text = identity.dump();
   lock_ = lock(fresh.path());
   write_all(lock_.get(), std::as_bytes(std::span(text)), fresh.path() / kIdentity);
-  if (resources.resume) notes_.emplace_back("there was no interrupted run to resume: this one starts anew");
+  if (resources.resume)
+    notes_.emplace_back("there was no interrupted run to resume: this one starts from the beginning");
   return fresh;
 }
 

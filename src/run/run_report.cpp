@@ -58,7 +58,7 @@ void check_html_path(const std::filesystem::path& path) {
   std::string start(9, ' ');
   std::ifstream(path).read(start.data(), static_cast<std::streamsize>(start.size()));
   if (start == "<!doctype" || start == "<!DOCTYPE") return;
-  throw usage_error(fmt::format("--report: '{}' is there already and is no HTML file", path.string()),
+  throw usage_error(fmt::format("--report: '{}' exists and is not an HTML file", path.string()),
                     "choose another name, or remove it");
 }
 

@@ -39,14 +39,15 @@ std::vector<std::string> sweep_notes(const SweepSetup& setup, const Resources& r
   if (!setup.spool) return notes;
   const auto use = setup.spool->use();
   std::string line =
-      fmt::format("the model ran in {} segments; {} waited in memory and {} on disk between them at the most",
+      fmt::format("the model ran in {} segments; at most {} in memory and {} on disk were spooled between them",
                   setup.cuts.size() + 1, format_size(use.memory_peak), format_size(use.disk_peak));
   if (use.bytes_written > 0)
     line += fmt::format(" ({} written, {} read)", format_size(use.bytes_written), format_size(use.bytes_read));
   notes.push_back(std::move(line));
   if (!use.access_reason.empty()) notes.push_back("disk access: " + use.access_reason);
   if (resources.spool_bfloat16)
-    notes.emplace_back("tensors waited as bfloat16 (--spool-bfloat16): results differ from those of full precision");
+    notes.emplace_back(
+        "spooled tensors were kept as bfloat16 (--spool-bfloat16): results differ from those in full precision");
   if (setup.spool->damaged() > 0)
     notes.push_back(fmt::format("{} damaged records were computed again", setup.spool->damaged()));
   return notes;
@@ -154,7 +155,7 @@ calibration::Statistics collect_within(const Resources& resources, const RunDire
   options.checkpoints = &checkpoints;
   if (earlier) {
     options.earlier = &*earlier;
-    notes.push_back(fmt::format("resumed in segment {} of {} behind {} samples", earlier->segment + 1,
+    notes.push_back(fmt::format("resumed in segment {} of {} after {} samples", earlier->segment + 1,
                                 setup.cuts.size() + 1, earlier->done));
   }
   auto statistics = collect(prepared, placement, runtime, source, options);

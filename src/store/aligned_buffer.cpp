@@ -34,7 +34,7 @@ AlignedBuffer::AlignedBuffer(std::size_t size) : size_(whole_blocks(size)) {
   data_ = allocate(size_);
   if (data_ == nullptr) {
     throw resource_error(fmt::format("no memory for {} of intermediate tensors", format_size(size_)),
-                         "free some memory, or lower --memory-budget so that more of them rest on disk");
+                         "free some memory, or lower --memory-budget so that more of them are kept on disk");
   }
 }
 

@@ -170,9 +170,9 @@ bool Spool::Impl::keep_in_memory(LaneIndex& index, Lane lane, std::size_t sample
   const std::uint64_t others = resident.now() - (old != nullptr && old->record ? byte_count(*old->record) : 0);
   if (others > options.memory_bytes || bytes > options.memory_bytes - others) {
     if (options.residency == Residency::memory_then_disk) return false;
-    throw resource_error(fmt::format("intermediate tensors need {} of memory, {} more than they may take",
+    throw resource_error(fmt::format("intermediate tensors need {} of memory, {} more than the budget leaves for them",
                                      format_size(others + bytes), format_size(others + bytes - options.memory_bytes)),
-                         "raise --memory-budget, or let them go to disk with --memory-level 1 or 2");
+                         "raise --memory-budget, or spool them to disk with --memory-level 1 or 2");
   }
   Leftovers leftovers{index.file, {}};
   forget(index, lane, sample, leftovers.extents);

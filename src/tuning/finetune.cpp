@@ -52,7 +52,7 @@ class StoredSamples : public finetune::LayerSamples {
   finetune::SampleRef get(std::size_t i) override {
     auto record = take(i);
     if (!record)
-      throw resource_error("a stored activation was damaged on disk", "run again, or choose another --work-dir");
+      throw resource_error("a spooled activation was damaged on disk", "run again, or choose another --work-dir");
     const auto held = std::make_shared<store::Record>(std::move(*record));
     const auto& arrays = *held;
     return {arrays[0].shape, data::floats(arrays[0]),
@@ -319,7 +319,7 @@ class Tuner {
     const std::uint64_t most = options_.memory.layers.at(static_cast<std::size_t>(work.layer - layers_.data()));
     if (needed <= most) return;
     const auto [need, left] = format_sizes(needed, most);
-    throw resource_error(fmt::format("fine-tuning {} '{}' needs {} of memory, and {} are left of the budget",
+    throw resource_error(fmt::format("fine-tuning {} '{}' needs {} of memory, but only {} of the budget are left",
                                      work.layer->op_type, work.layer->name, need, left),
                          "raise --memory-budget, or give --form streamed");
   }

@@ -57,7 +57,7 @@ MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Mode
   if (peak > budget) {
     const auto [need, left] = format_sizes(peak, budget);
     throw resource_error(fmt::format("fine-tuning needs {} of memory, and the budget is {}", need, left),
-                         fmt::format("the smallest --memory-budget that will do is {}MiB", peak / kMiB + 1));
+                         fmt::format("the smallest --memory-budget that works is {}MiB", peak / kMiB + 1));
   }
   memory.spool = less(budget, peak);
   if (!asked_for) memory.spool = std::min(memory.spool, kLittle);

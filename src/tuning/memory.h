@@ -24,7 +24,7 @@ struct MemoryShares {
 /// What the process, both models' stages and the layers at work leave of a budget goes to the spool. `asked_for`:
 /// whether fine-tuning was; if not, the spool and what is summed up side by side get so little that a run's peak stays
 /// near that of inference. `types` are of the float model, with the shapes of the samples; `layers` are those of
-/// find_layers(). Throws resource when the budget is too small for a layer, naming the smallest that will do.
+/// find_layers(). Throws resource when the budget is too small for a layer, naming the smallest that works.
 MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
                           const graph::ValueTypes& types, const onnx::Model& quantized,
                           const std::vector<TunedLayer>& layers, std::uint64_t samples, const FinetuneConfig& config,

@@ -61,7 +61,7 @@ TEST_F(RecordReaderTest, ReadsThroughPinnedBuffers) {
   RecordReader reader(device_, GdsMode::off, folder_.path(), places_);
   EXPECT_FALSE(reader.route().direct_storage);
   expect_right(reader);
-  EXPECT_NE(reader.note().find("cuda:0 read stored samples by pinned buffers"), std::string::npos) << reader.note();
+  EXPECT_NE(reader.note().find("cuda:0 read spooled samples by pinned buffers"), std::string::npos) << reader.note();
 }
 
 TEST_F(RecordReaderTest, ReadsPastTheHost) {

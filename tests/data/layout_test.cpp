@@ -97,8 +97,8 @@ TEST_F(LayoutTest, FoldersMustHoldTheSameNames) {
   put("x/2.npy", counting({1, 3}));
   put("y/1.npy", counting({1}));
   const InputSpec y = input("y", {1});
-  expect_bad({x(), y}, {"x/2.npy' is there for the input 'x' but not for 'y'"});
-  expect_bad({y, x()}, {"x/2.npy' is there for the input 'x' but not for 'y'"});
+  expect_bad({x(), y}, {"x/2.npy' exists for the input 'x' but not for 'y'"});
+  expect_bad({y, x()}, {"x/2.npy' exists for the input 'x' but not for 'y'"});
   expect_bad({x(), input("w", {1})}, {"no folder for the input 'w'", "found: x, y"});
   expect_bad({x(), input("a/b", {1})}, {"no folder for the input 'a/b'", "use .npz"});
   fs::remove(at("y/1.npy"));

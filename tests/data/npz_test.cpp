@@ -125,7 +125,7 @@ TEST_F(Npz, DamagedArchivesAreRefused) {
   expect_bad(two_inputs(), {"a.npz'", "empty"});
   zip("a.npz", {{"x.npy", counting({1, 3})}, {"y.npy", counting({1, 3})}});
   patch("a.npz", "y.npy", 0, "x");
-  expect_bad({input("x", {-1, 3})}, {"'x' is there twice"});
+  expect_bad({input("x", {-1, 3})}, {"'x' appears twice"});
   zip("a.npz", good_members());
   const std::string whole = read(at("a.npz"));
   for (std::size_t size = 0; size < whole.size(); size += 7) {

@@ -192,7 +192,7 @@ TEST_F(TestSets, EveryInputMustBeThere) {
   put("test_data_set_0/input_1.pb", floats({1}));
   expect_bad({input("a", {1, 1})}, {"input_1.pb'", "no input 1"});
   put("test_data_set_0/input_01.pb", floats({1}));
-  expect_bad({input("a", {1, 1}), input("b", {1, 1})}, {"input 1 is there twice"});
+  expect_bad({input("a", {1, 1}), input("b", {1, 1})}, {"input 1 appears twice"});
 }
 
 TEST_F(TestSets, TypesAndShapesAreChecked) {

@@ -111,7 +111,7 @@ TEST(Stream, RefusesWhatDoesNotFit) {
   const std::vector<InputSpec> two{input("x", {-1, 2}), input("y", {-1})};
   expect_bad({array("x", {1, 2})}, two, {"sample 1: the input 'y' is missing", "the model's inputs"});
   expect_bad({array("x", {1, 2}), array("z", {1})}, two, {"'z' is not an input"});
-  expect_bad({array("x", {1, 2}), array("x", {1, 2})}, {input("x", {-1, 2})}, {"'x' is there twice"});
+  expect_bad({array("x", {1, 2}), array("x", {1, 2})}, {input("x", {-1, 2})}, {"'x' appears twice"});
   expect_bad({array("x", {1, 3})}, {input("x", {-1, 2})}, {"sample 1: input 'x' expects float32 [?, 2]", "[1, 3]"});
   expect_bad({array("x", {1, 2})}, {input("x", {-1, 2}, DataType::int64)}, {"expects int64", "float32"});
   auto cut = array("x", {1, 2});

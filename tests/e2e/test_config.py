@@ -41,7 +41,7 @@ def test_the_command_line_counts(model: Path, data: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("says", "text"),
     [
-        ("no map of options", "- method\n"),
+        ("not a map of options", "- method\n"),
         ("line 2", "method: mse\n  bad: [\n"),
         ("neither a value nor a list", "method: {a: b}\n"),
         ("names another file", "config: other.yaml\n"),

@@ -160,7 +160,7 @@ def test_stored_samples_come_by_the_way_asked_for(place: Place, model: Path, dat
     support.quantize(model, place.out / "memory.onnx", data, *options, env=on_host)
     from_disk = support.quantize(model, place.out / "disk.onnx", data, *options, "--memory-level", 2, "--gds", "off", env=on_host)
     assert support.sha256(place.out / "memory.onnx") == support.sha256(place.out / "disk.onnx")
-    assert any("read stored samples by pinned buffers" in note for note in from_disk["notes"]), from_disk["notes"]
+    assert any("read spooled samples by pinned buffers" in note for note in from_disk["notes"]), from_disk["notes"]
 
 
 def test_gpudirect_storage_that_cannot_be_is_refused_at_once(place: Place, model: Path, data: Path, on_host: dict) -> None:

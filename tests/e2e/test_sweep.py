@@ -118,7 +118,7 @@ def test_statistics_are_the_same(trained: Trained, way: str, tmp_path: Path) -> 
 
 def smallest_budget(line: str) -> int:
     """In MiB."""
-    return int(re.search(r"--memory-budget that will do is (\d+)MiB", line).group(1))
+    return int(re.search(r"--memory-budget that works is (\d+)MiB", line).group(1))
 
 
 def test_statistics_under_the_smallest_budget_are_the_same(trained: Trained, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_changed_samples_are_refused(killed: Case) -> None:
 def test_an_interrupted_run_is_told_of(killed: Case) -> None:
     result = killed.run(*CUT)
     assert result.returncode == 0
-    assert "an interrupted run for this output lies in" in result.stdout
+    assert "there is an interrupted run for this output in" in result.stdout
     assert len(list(killed.work.iterdir())) == 1
 
 
@@ -345,7 +345,7 @@ def test_two_at_once(slow: Case) -> None:
     process = start(slow, "detent-*/progress.json", *SAVED)
     process.send_signal(signal.SIGSTOP)
     try:
-        slow.refused(USAGE, "still goes on", "--batch-size", 1, *CUT, *SAVED)
+        slow.refused(USAGE, "is still going on", "--batch-size", 1, *CUT, *SAVED)
     finally:
         process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGTERM)

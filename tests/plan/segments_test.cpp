@@ -94,9 +94,9 @@ std::uint64_t smallest_named(const Case& made) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::resource);
     const std::string text = error.what() + error.hint();
-    const auto at = text.find("will do is ");
+    const auto at = text.find("that works is ");
     EXPECT_NE(at, std::string::npos) << text;
-    return std::stoull(text.substr(at + 11));
+    return std::stoull(text.substr(at + 14));
   }
   ADD_FAILURE() << "a budget of 1 MiB was kept";
   return 0;

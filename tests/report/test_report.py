@@ -107,9 +107,9 @@ def test_devices_have_a_section_of_their_own(render):
     assert charts == 2 and wrong is None
     for words in (
         "Made-up GPU 80GB",
-        "read stored samples by GPUDirect Storage",
+        "read spooled samples by GPUDirect Storage",
         "mini-batches",
-        "Kernels at work",
+        "Utilization",
         "budget 2\u202fGiB",
     ):
         assert words in text, words

@@ -87,7 +87,7 @@ TEST(DeviceNotes, SayWhatRanWhere) {
   EXPECT_EQ(notes[0], "calibration ran on host:0 (threads one by one), the first of the devices, in float32");
   EXPECT_EQ(
       notes[1],
-      "ONNX Runtime ran 3 nodes on the CPU all the same (2 Gather, 1 Shape), with 1 copy between it and the device "
+      "ONNX Runtime ran 3 nodes on the CPU nevertheless (2 Gather, 1 Shape), with 1 copy between it and the device "
       "in each run");
 }
 

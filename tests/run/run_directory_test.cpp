@@ -87,7 +87,7 @@ TEST_F(RunDirectories, NameWhatHasChanged) {
 TEST_F(RunDirectories, OfARunThatGoesOnAreRefused) {
   resources_.resume = true;
   const RunDirectory run(resources_, identity());
-  EXPECT_NE(refusal(identity()).find("still goes on"), std::string::npos);
+  EXPECT_NE(refusal(identity()).find("is still going on"), std::string::npos);
 }
 
 TEST_F(RunDirectories, AreMentionedToARunThatDoesNotResume) {

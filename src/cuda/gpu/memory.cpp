@@ -17,7 +17,7 @@ DeviceMemory::DeviceMemory(MemoryBudget& budget, std::size_t bytes, const char* 
       cudaGetLastError();
       throw resource_error(
           fmt::format("the GPU has no {} left for {}", format_size(bytes), what),
-          "end other programs on it, or lower --device-memory-budget to be told before the work begins");
+          "end other programs on it, or lower --device-memory-budget to get this error before the work begins");
     }
     check(status, "allocate memory");
   }

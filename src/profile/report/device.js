@@ -12,7 +12,7 @@ function deviceFacts(device, work, total) {
   const sum = (lane, key) => d3.sum(work.filter((w) => w.lane === lane), (w) => w[key]);
   const facts = [];
   for (const d of list(device.devices)) {
-    const name = list(device.devices).length > 1 ? `Memory of cuda:${d.number}` : 'Memory taken';
+    const name = list(device.devices).length > 1 ? `Memory of cuda:${d.number}` : 'Memory used';
     if (isNumber(d.memory_peak_bytes)) facts.push(fact(name, bytes(d.memory_peak_bytes), d.memory_budget_bytes > 0 && `of a budget of ${bytes(d.memory_budget_bytes)}`));
   }
   const kernels = sum('compute', 'seconds');
@@ -37,14 +37,14 @@ function workTable(work, device) {
     {name: 'Times', value: (w) => w.count, show: (w) => count(w.count), numeric: true},
     {name: 'Time', value: (w) => w.seconds, show: (w) => seconds(w.seconds), numeric: true, bar: (w) => w.seconds / longest},
     {name: 'Bytes', value: (w) => w.bytes, show: (w) => bytes(w.bytes), numeric: true},
-    {name: 'Bytes each second', value: (w) => rate(w.bytes, w), show: (w) => bytesPerSecond(rate(w.bytes, w)), numeric: true},
+    {name: 'Bytes per second', value: (w) => rate(w.bytes, w), show: (w) => bytesPerSecond(rate(w.bytes, w)), numeric: true},
     {name: 'Of a copy’s', value: (w) => shareOfPeak(w, device), show: (w) => percent(shareOfPeak(w, device)), numeric: true},
     {name: 'Arithmetic', value: (w) => rate(w.flops, w), show: (w) => flopsPerSecond(rate(w.flops, w)), numeric: true},
   ];
   return new DataTable({caption: 'Work by kind', columns, rows: work, sort: 'Time', descending: true}).node;
 }
 
-const DEVICE_MEMORY = [['device_memory', 'taken by detent', 'resident'], ['gpu', 'in use, by the driver', 'gpu']];
+const DEVICE_MEMORY = [['device_memory', 'used by detent', 'resident'], ['gpu', 'in use, by the driver', 'gpu']];
 const DEVICE_RATES = [['device_copied', 'over the bus', 'read'], ['device_storage', 'from storage', 'written']];
 
 function deviceChart(timeline, stages, devices, alt) {
@@ -73,7 +73,7 @@ function deviceChart(timeline, stages, devices, alt) {
       level = (p) => y(p[memory[0][0]]);
     }
     if (at.busy) {
-      panel(svg, {...at.busy, max: 100, ticks: [0, 50, 100], format: (v) => percent(v / 100), title: 'Kernels at work (by the driver)',
+      panel(svg, {...at.busy, max: 100, ticks: [0, 50, 100], format: (v) => percent(v / 100), title: 'Utilization (from the driver)',
         curves: [{points: timeline, key: 'gpu_busy', name: 'anonymous'}]});
     }
     if (at.moved) {
@@ -91,7 +91,7 @@ function deviceChart(timeline, stages, devices, alt) {
 
 function deviceMoment(point, memory, busy, moved) {
   const parts = [seconds(point.t), ...memory.filter(([key]) => isNumber(point[key])).map(([key, text]) => `${text} ${bytes(point[key])}`)];
-  if (busy && isNumber(point.gpu_busy)) parts.push(`kernels at work ${percent(point.gpu_busy / 100)}`);
+  if (busy && isNumber(point.gpu_busy)) parts.push(`utilization ${percent(point.gpu_busy / 100)}`);
   for (const {text, points} of moved) {
     const slice = d3.least(points, (p) => Math.abs(p.t - point.t));
     if (slice) parts.push(`${text} ${bytesPerSecond(slice.rate)}`);
@@ -125,7 +125,7 @@ function deviceSection({device, timeline, stages, summary}) {
   const alt = `Curves of memory, use and traffic of ${names || 'the devices'} from 0 to ${seconds(d3.max(moments, (p) => p.t))}.`;
   return section('Devices', names ? el('p', {class: 'origin'}, [names, peaks && `as measured: ${peaks}`].filter(Boolean).join(' · ')) : null,
     facts.length ? el('dl', {class: 'facts'}, ...facts) : null,
-    ...devices.filter((d) => d.storage).map((d) => el('p', {class: 'hint'}, `cuda:${d.number} read stored samples by ${d.storage}`)),
+    ...devices.filter((d) => d.storage).map((d) => el('p', {class: 'hint'}, `cuda:${d.number} read spooled samples by ${d.storage}`)),
     told.length > 1 && moments[moments.length - 1].t > moments[0].t ? deviceChart(moments, stages, devices, alt) : null,
     work.length ? workTable(work, device) : null, deviceRoofline(work, device));
 }

@@ -7,7 +7,7 @@ function headlineFacts(s) {
     ['Peak memory', s.peak_memory_bytes, bytes],
     ['Read from disk', s.disk_read_bytes, bytes],
     ['Written to disk', s.disk_written_bytes, bytes],
-    ['Samples', s.samples, count, s.seconds > 0 && `${digits(s.samples / s.seconds, 2)} each second`],
+    ['Samples', s.samples, count, s.seconds > 0 && `${digits(s.samples / s.seconds, 2)} per second`],
     ['Model before', s.model_bytes_before, bytes],
     ['Model after', s.model_bytes_after, bytes, s.model_bytes_before > 0 && `${percent(s.model_bytes_after / s.model_bytes_before)} of before`],
     ['Nodes quantized', s.nodes_quantized, count],
@@ -68,9 +68,9 @@ function rooflineSection({layers, stages, machine}) {
   const slowest = d3.greatest(dots, (d) => d.item.seconds);
   const alt = `Roofline plot of ${dots.length} layers and stages, logarithmic on both axes. The longest is ${dotText(slowest, machine)}.`;
   const missing = layers.length + stages.length - dots.length;
-  const kinds = [dots.some((d) => d.kind === 'layer') && 'A mark without a number is a layer, its area goes with its time.',
+  const kinds = [dots.some((d) => d.kind === 'layer') && 'A mark without a number is a layer; its area grows with its time.',
     dots.some((d) => d.kind === 'stage') && 'An outlined mark with a number is a stage.',
-    missing > 0 && `${count(missing)} without counted arithmetic have no place here.`];
+    missing > 0 && `${count(missing)} without known arithmetic are not shown.`];
   return section('Roofline', el('p', {class: 'hint'}, 'On the slope, bytes are the limit; on the flat roof, arithmetic. The distance below the roof is what could be gained. ' +
     kinds.filter(Boolean).join(' ')), rooflineChart(dots, machine, alt));
 }
@@ -105,7 +105,7 @@ function tuningSection({tuned}) {
     {name: 'Time', value: (l) => l.seconds, show: (l) => seconds(l.seconds), numeric: true},
   ];
   const kept = tuned.filter((l) => l.kept).length;
-  return section('Fine-tuning', el('p', {class: 'hint'}, `Mean squared error of each layer's output on samples held back. ${kept} of ${tuned.length} layers keep the tuned weights, the others nearest rounding.`),
+  return section('Fine-tuning', el('p', {class: 'hint'}, `Mean squared error of each layer's output on held-back samples. ${kept} of ${tuned.length} layers keep the tuned weights, the others nearest rounding.`),
     new DataTable({caption: 'Layers in the order of the model', columns, rows: tuned}).node);
 }
 
@@ -122,7 +122,7 @@ function planSection({plan}) {
     {name: 'Measured', value: (p) => p.measured, show: (p) => byUnit(p.measured, p.unit), numeric: true},
     {name: 'Measured of predicted', value: ratio, show: (p) => percent(ratio(p)), numeric: true, bar: (p) => (ratio(p) || 0) / 2},
   ];
-  return section('Plan and measurement', new DataTable({caption: 'What was predicted, and what came', columns, rows: plan}).node);
+  return section('Plan and measurement', new DataTable({caption: 'Predicted and measured', columns, rows: plan}).node);
 }
 
 function notesSection({notes}) {
@@ -162,7 +162,7 @@ function report(raw) {
   if (data.title) document.title = data.title;
   const makers = [summarySection, timeSection, deviceSection, rooflineSection, layerSection, errorSection, tuningSection, tensorSection, planSection, notesSection];
   const sections = makers.map((make) => attempt(make, data)).filter(Boolean);
-  const empty = sections.length ? null : el('p', {}, 'This report holds no figures.');
+  const empty = sections.length ? null : el('p', {}, 'This report contains no figures.');
   document.getElementById('report').replaceChildren(...[header(data), contents(sections), ...sections, empty].filter(Boolean));
   redrawAll();
 }

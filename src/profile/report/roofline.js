@@ -71,7 +71,7 @@ function drawDot(svg, dot, x, y, longest) {
   if (stage) label(svg, x(dot.intensity) + 11, y(dot.speed) + 4, String(item.number), 'start', 'label strong halo');
 }
 
-function rooflineChart(dots, machine, alt, title = 'Speed against work for each byte') {
+function rooflineChart(dots, machine, alt, title = 'Speed against operations per byte') {
   const layers = dots.filter((d) => d.kind === 'layer');
   const longest = d3.max(layers, (d) => d.item.seconds) || 1;
   const withDisk = dots.some((d) => d.disk);
@@ -82,7 +82,7 @@ function rooflineChart(dots, machine, alt, title = 'Speed against work for each 
     const y = d3.scaleLog().domain(logDomain([...dots.map((d) => d.speed), ...[flat].filter(isNumber)])).range([height - 44, 14]);
     axis(svg, d3.axisLeft(y).tickValues(decades(y.domain(), 6)).tickFormat((v) => operations(v, 'FLOP/s')), 84, 0, width - 96);
     axis(svg, d3.axisBottom(x).tickValues(decades(x.domain(), width < 500 ? 4 : 8)).tickFormat((v) => digits(v, 1)), 0, height - 44, height - 58);
-    label(svg, width - 12, height - 6, 'FLOP for each byte moved', 'end');
+    label(svg, width - 12, height - 6, 'FLOP per byte moved', 'end');
     drawRoofs(svg, x, y, machine, withDisk);
     // Large ones first, so that small ones lie on top; stages above all.
     const ordered = [...dots].sort((a, b) => (a.kind === b.kind ? b.item.seconds - a.item.seconds : a.kind === 'layer' ? -1 : 1));

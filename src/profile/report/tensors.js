@@ -37,7 +37,7 @@ function histogramChart(tensor) {
   const pad = (high - low) * 0.02 || 1;
   const total = d3.sum(bars, (bar) => bar.count);
   const alt = `Histogram of ${count(total)} values of ${tensor.name}, from ${digits(low, 4)} to ${digits(high, 4)}.` +
-    (Array.isArray(tensor.range) ? ` Chosen range ${interval(tensor.range)}; ${percent(tensor.clipped_share)} of the values lie outside.` : '');
+    (Array.isArray(tensor.range) ? ` Chosen range ${interval(tensor.range)}; ${percent(tensor.clipped_share)} of the values are outside.` : '');
   const draw = (svg, width, height) => {
     const x = d3.scaleLinear().domain([low - pad, high + pad]).range([70, width - 16]);
     const smallest = d3.min(bars, (bar) => bar.height) || 1;

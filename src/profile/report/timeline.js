@@ -89,7 +89,7 @@ function markPeak(svg, points, x, y) {
   label(svg, x(peak.t) + (fitsRight ? 7 : -7), y(peak.resident) - 6, text, fitsRight ? 'start' : 'end', 'label strong halo');
 }
 
-const MEMORY = [['resident', 'resident'], ['anonymous', 'anonymous (no file behind it)'], ['gpu', 'GPU']];
+const MEMORY = [['resident', 'resident'], ['anonymous', 'anonymous (not backed by a file)'], ['gpu', 'GPU']];
 const DISK = [['disk_read', 'read', 'read'], ['disk_written', 'written', 'written']];
 
 /** What stands at one moment, in words. */
@@ -136,7 +136,7 @@ function timelineChart({timeline, stages, machine, alt}) {
       .map((p) => ({x: x(p.t), y: level(p), curve: true, text: momentText(p, at(p.t), memory, speeds)}));
   };
   const keys = [...memory.map(([key, text]) => [lineMark(key), text]), ...speeds.map((s) => [lineMark(s.name), `disk ${s.text}`])];
-  return chart({title: 'Memory in use, and bytes to and from the disk each second', alt, keys, draw, heightOf: (width) => laneCount * LANE + (panels.length > 1 ? 400 : 260) - (width < 500 ? 60 : 0)});
+  return chart({title: 'Memory in use, and bytes to and from the disk per second', alt, keys, draw, heightOf: (width) => laneCount * LANE + (panels.length > 1 ? 400 : 260) - (width < 500 ? 60 : 0)});
 }
 
 function memoryPanel(svg, inner, timeline, memory) {
