@@ -6,7 +6,7 @@
     detent.quantize("model.onnx", "model.int8.onnx", data=({"x": array} for array in arrays),
                     config=detent.Config(method=detent.Percentile(percentile=99.99)))
 
-Nothing heavy is imported: numpy and ONNX Runtime are taken up when a run needs them.
+Importing is fast: numpy and ONNX Runtime are loaded when a run needs them.
 """
 
 from typing import TYPE_CHECKING, Any

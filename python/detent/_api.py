@@ -21,7 +21,7 @@ _Native = Callable[[dict[str, Any], object, Any], dict[str, Any]]
 
 @dataclasses.dataclass
 class _Run:
-    """What every call has in common: options, models as files, data, progress."""
+    """The common part of all calls: options, models as files, data, progress."""
 
     folder: str
     options: dict[str, Any]
@@ -44,7 +44,7 @@ class _Run:
 
 @contextlib.contextmanager
 def _run(kind: str, config: Config | Mapping[str, Any] | None, runtime: Path | None) -> Iterator[_Run]:
-    """A run with what of the configuration concerns this kind of call."""
+    """A run with the options that concern this kind of call."""
     chosen = Config.of(config)
     names = _core.option_names()[kind]
     options = {name: value for name, value in chosen.to_dict().items() if name in names}
@@ -106,16 +106,16 @@ def quantize(
     runtime: Path | None = None,
     progress: Progress = None,
 ) -> ModelBytes | QuantizeResult:
-    """Quantize a float model with calibration samples, or with statistics that were taken before.
+    """Quantize a float model with calibration samples, or with statistics made earlier.
 
     model: a path, the bytes of a model or an onnx.ModelProto; it is not changed.
-    output: the file to write, whole or not at all; None: the model comes back as bytes, with a `result`.
-    data: a folder of samples or one file of them; dicts of arrays in any iterable; a reader with get_next().
+    output: the file, written completely or not at all; None: the model is returned as bytes, with a `result`.
+    data: a folder or file of samples, an iterable of dicts of arrays, or a reader with get_next().
     config: a Config, or a mapping of its fields.
-    statistics: a file of calibrate(), instead of data or beside them.
+    statistics: a file from calibrate(), instead of data or in addition.
     external_data_threshold: tensors of this size and more go to a file beside the output.
     prepared_output: also write the float model as it was calibrated.
-    profile, report, trace: files to write about the run: YAML, HTML, Chrome's trace format.
+    profile, report, trace: files to write about the run, as YAML, HTML and Chrome's trace format.
     runtime: ONNX Runtime's library; None: that of the installed package.
     progress: None shows it in terminals and notebooks; True, False, or a function of (stage, done, total).
     """
@@ -163,7 +163,7 @@ def calibrate(
 ) -> CalibrateResult:
     """Write the statistics of a model's activations, for quantize(statistics=...) with any method.
 
-    Of the configuration counts what says which activations are observed and how the model is run. Without histograms only
+    Of the configuration, only options for selecting activations and running the model are used. Without histograms only
     the method minmax works later; most_common also finds what Mse(most_common=True) needs.
     """
     with _run("calibrate", config, runtime) as run:
@@ -181,12 +181,12 @@ def calibrate(
 
 
 def merge_statistics(inputs: Sequence[Path], output: Path) -> CalibrateResult:
-    """Write the sum of several statistics files of one model, as if all their samples had been calibrated at once."""
+    """Write the sum of several statistics files of one model, as if all samples had been calibrated in one run."""
     return CalibrateResult.of(_core.merge(list(inputs), output), output=str(output))
 
 
 def inspect(model: Model, input_shapes: Mapping[str, Sequence[int]] | None = None, *, runtime: Path | None = None) -> Inspection:
-    """Tell what a model consists of; nothing is run. input_shapes: static shapes for inputs with dynamic axes."""
+    """List the layers of a model without running it. input_shapes: static shapes for inputs with dynamic axes."""
     with _run("inspect", None, runtime) as run:
         run.give_model("model", model)
         if input_shapes:
@@ -201,7 +201,7 @@ def plan(
     *,
     runtime: Path | None = None,
 ) -> Plan:
-    """Tell what quantize() would do and take, without running the model. Data give the shapes of dynamic axes."""
+    """Predict what quantize() would do and its cost, without running the model. Data give the shapes of dynamic axes."""
     with _run("quantize", config, runtime) as run:
         run.give_model("model", model)
         told = run.call(_core.plan, data, False)

@@ -1,4 +1,4 @@
-"""Models as paths: the native library maps files."""
+"""Gives models as paths, since the native library maps files."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .errors import BadInput, UsageError
 
 @runtime_checkable
 class ModelProto(Protocol):
-    """onnx.ModelProto, which is never changed; onnx itself is not needed."""
+    """onnx.ModelProto, which is never changed. The package onnx is not required."""
 
     def SerializeToString(self) -> bytes: ...
 
 
-#: A path, the bytes of a model, or an onnx.ModelProto. Models of 2 GiB and more go by path.
+#: A path, the bytes of a model, or an onnx.ModelProto. Models of 2 GiB and more must be paths.
 Model = str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto
 
 
 @contextlib.contextmanager
 def folder(work_dir: str | os.PathLike[str] | None) -> Iterator[str]:
-    """A private folder that goes when it is no longer used."""
-    import tempfile  # here, since it would take a good part of the time in which detent is imported
+    """A private folder that is removed when it is no longer used."""
+    import tempfile  # here, because it would add noticeably to the import time of detent
 
     try:
         temporary = tempfile.TemporaryDirectory(prefix="detent-python-", dir=work_dir)
@@ -35,7 +35,7 @@ def folder(work_dir: str | os.PathLike[str] | None) -> Iterator[str]:
 
 
 def path_of(model: Model, inside: str, name: str) -> str:
-    """The path of the model, written into the folder where it is not a file yet."""
+    """The path of the model; bytes and protobufs are written into the folder first."""
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)
     if isinstance(model, bytes | bytearray | memoryview):

@@ -1,4 +1,4 @@
-"""How a run tells of itself: a line in a terminal, an output that changes in a notebook, nothing elsewhere."""
+"""Progress of a run: a line in a terminal, an updated output in a notebook, nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
-#: Told the stage, the work done and the work in all (0: not known).
+#: Called with the stage, the work done and the total work (0: unknown).
 Callback = Callable[[str, int, int], object]
-#: None: shown in terminals and notebooks; True, False: always, never; or a function of one's own.
+#: None: shown in terminals and notebooks; True: always; False: never; or a function.
 Progress = Callback | bool | None
 
 
@@ -93,7 +93,7 @@ def _notebook() -> Callable[..., Any] | None:
 
 
 def shown(progress: Progress) -> Display:
-    """What the caller asked for."""
+    """The progress display that the caller asked for."""
     if callable(progress):
         return _Own(progress)
     if progress is False:

@@ -1,4 +1,4 @@
-"""What runs give back: small objects that print themselves. Rows are named tuples, which import quickly."""
+"""Results of runs: small objects that print themselves. Rows are named tuples, which import quickly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._tables import Column, Table, count, number, size
 
 
 class Stage(NamedTuple):
-    """What a stage of a run took."""
+    """Time and memory of a stage."""
 
     name: str
     seconds: float
@@ -19,7 +19,7 @@ class Stage(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """Scale and zero point given to a tensor, and where its range comes from."""
+    """Scale and zero point of a tensor, and where its range comes from."""
 
     name: str
     scale: float
@@ -30,22 +30,22 @@ class Activation(NamedTuple):
 
 
 class TunedLayer(NamedTuple):
-    """What fine-tuning did to a layer; errors are mean squares over its output."""
+    """The result of fine-tuning a layer. Errors are mean squares over its output."""
 
     name: str
     op_type: str
     streamed: bool  #: solved in mini-batches
-    tuned: bool  #: False: nearest rounding was better on the samples held back
+    tuned: bool  #: False: nearest rounding was better on the held-back samples
     error_before: float
     error_after: float
     seconds: float
 
 
 class FallbackNode(NamedTuple):
-    """A convolution or matrix product that 8 bits do not serve."""
+    """A convolution or matrix product that fell back to float or to 16-bit activations."""
 
     node: str
-    error_share: float  #: of the error with everything in integers
+    error_share: float  #: of the error with every product in integers
     macs_share: float  #: of the model's multiplications
 
 
@@ -58,7 +58,7 @@ class EqualizedValue(NamedTuple):
 
 
 class MethodChoice(NamedTuple):
-    """A value whose range comes from another method than that of the others."""
+    """A value whose range comes from another calibration method."""
 
     value: str
     method: str
@@ -67,7 +67,7 @@ class MethodChoice(NamedTuple):
 
 
 class Sensitivity(NamedTuple):
-    """What one quantized value does to the results when it alone is rounded."""
+    """The error at the model's outputs if this value alone is rounded."""
 
     value: str
     node: str
@@ -76,14 +76,14 @@ class Sensitivity(NamedTuple):
 
 
 class Fidelity(NamedTuple):
-    """Distance of a quantized value from the float one over all samples."""
+    """The difference between a quantized value and the float one, over all samples."""
 
     name: str
     made_by: str
     sqnr_db: float
     cosine: float
     max_abs: float
-    reason: str  #: of inner values: why, in words; empty where nothing stands out
+    reason: str  #: for inner values: the likely reason; empty if there is no clear one
     cure: str  #: the option that helps
 
 
@@ -94,7 +94,7 @@ class Value(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A node of a model. None: not known, since a shape is not."""
+    """A node of a model. None: unknown, because a shape is unknown."""
 
     name: str
     op_type: str
@@ -104,7 +104,7 @@ class Layer(NamedTuple):
     macs: int | None
     flops: int | None
     output_shape: str
-    finetune_bytes: int | None  #: None also for what cannot be tuned
+    finetune_bytes: int | None  #: None also for layers that cannot be tuned
 
 
 class PlannedMemory(NamedTuple):
@@ -119,7 +119,7 @@ class Segment(NamedTuple):
 
 
 class PlannedFinetune(NamedTuple):
-    only_if_needed: bool  #: nobody asked for it: measuring will say
+    only_if_needed: bool  #: not asked for: the accuracy measurement decides
     layers: int
     streamed: int
     heaviest: str
@@ -128,7 +128,7 @@ class PlannedFinetune(NamedTuple):
 
 
 class PlannedDeviceLayer(NamedTuple):
-    """What a layer takes of the GPU that takes most for it, while it is fine-tuned."""
+    """Device memory that a layer needs while it is fine-tuned, on the GPU that needs most."""
 
     name: str
     streamed: bool
@@ -136,10 +136,10 @@ class PlannedDeviceLayer(NamedTuple):
 
 
 class PlannedDevice(NamedTuple):
-    """What a run takes of each GPU; the runtime's own memory in calibration is not known before."""
+    """Memory that a run needs on each GPU. The runtime's own memory in calibration cannot be predicted."""
 
-    devices: int  #: 0: the CPU's run
-    budget: int  #: bytes, of each
+    devices: int  #: 0: the run uses the CPU only
+    budget: int  #: bytes, of each device
     calibration_counters: int
     layers: list[PlannedDeviceLayer]
 
@@ -220,7 +220,7 @@ _TABLES: dict[str, tuple[type, tuple[Column, ...]]] = {
 
 
 class _Result(abc.ABC):
-    """A dataclass made from what the native library tells; prints as a heading, its notes and its tables."""
+    """A dataclass made from the native library's result; prints as a heading, notes and tables."""
 
     @classmethod
     def of(cls, told: dict[str, Any], **more: Any) -> Self:
@@ -260,30 +260,30 @@ class _Result(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class TunedWeights:
-    """What gptq did where finetune is auto."""
+    """The effect of gptq if finetune is auto."""
 
     error_before: float  #: geometric mean over outputs and samples, with everything rounded, weights to the nearest
     error_after: float
-    kept: bool  #: False: it was no better, and weights are rounded to the nearest
+    kept: bool  #: False: gptq was not better, and weights are rounded to the nearest
 
 
 @dataclasses.dataclass(eq=False, repr=False)
 class AccuracyResult(_Result):
-    """How near the results are to the float model's, measured on some of the samples."""
+    """How close the outputs are to the float model's, measured on some of the samples."""
 
     samples: int
     sqnr_all_db: float  #: with every product in integers
-    sqnr_db: float  #: as chosen
+    sqnr_db: float  #: of the written model
     cosine: float
     score: float | None  #: of the command, as a share of the float model's
-    integer_macs: float  #: share of the multiplications that are made on integers,
-    wide_macs: float  #: and of all, of those that read an activation of 16 bits
-    weights_share: float  #: of the error that rounding to the nearest leaves: what weights make
-    tuned: TunedWeights | None  #: where finetune is auto and weights were tuned
+    integer_macs: float  #: share of the multiplications that use integers
+    wide_macs: float  #: share of the multiplications that read a 16-bit activation
+    weights_share: float  #: share of weights in the error with nearest rounding
+    tuned: TunedWeights | None  #: if finetune is auto and weights were tuned
     equalized: Table[EqualizedValue]
     methods: Table[MethodChoice]
     float_nodes: Table[FallbackNode]
-    wide_nodes: Table[FallbackNode]  #: with activations of 16 bits
+    wide_nodes: Table[FallbackNode]  #: with 16-bit activations
     sensitivities: Table[Sensitivity]  #: worst first
 
     @classmethod
@@ -300,18 +300,18 @@ class AccuracyResult(_Result):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class QuantizeResult(_Result):
-    """What quantize() did."""
+    """The result of quantize()."""
 
-    output: str  #: path; "" where the model came back as bytes
+    output: str  #: path; "" if the model was returned as bytes
     samples: int
     model_bytes_before: int
     model_bytes_after: int
     nodes_quantized: int
     nodes_in_float: int
     activations: Table[Activation]
-    accuracy: AccuracyResult | None  #: where it was measured
+    accuracy: AccuracyResult | None  #: None if it was not measured
     layers: Table[TunedLayer]  #: empty without fine-tuning
-    notes: list[str]  #: what was done to the graph, and everything left out or done differently
+    notes: list[str]  #: changes to the graph, and every deviation from what was asked for
     stages: Table[Stage]
     peak_memory: int  #: bytes, the high-water mark of the whole process
 
@@ -327,7 +327,7 @@ class QuantizeResult(_Result):
 
 
 class ModelBytes(bytes):
-    """A quantized model, and under `result` how it came about."""
+    """A quantized model, with the QuantizeResult in `result`."""
 
     result: QuantizeResult
 
@@ -340,7 +340,7 @@ class ModelBytes(bytes):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class CalibrateResult(_Result):
-    """What calibrate() or merge_statistics() wrote."""
+    """The result of calibrate() or merge_statistics()."""
 
     output: str
     samples: int
@@ -359,7 +359,7 @@ class CalibrateResult(_Result):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Comparison(_Result):
-    """How far a quantized model is from its original; layers stand worst first."""
+    """The difference between a quantized model and its original; worst layers first."""
 
     samples: int
     outputs: Table[Fidelity]  #: as deployed
@@ -375,7 +375,7 @@ class Comparison(_Result):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Inspection(_Result):
-    """What a model consists of. None: not known without input_shapes."""
+    """The layers and sizes of a model. None: unknown without input_shapes."""
 
     ir_version: int
     opsets: dict[str, int]
@@ -405,9 +405,9 @@ class Inspection(_Result):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Plan(_Result):
-    """What a run would do and take."""
+    """What a run would do, and the memory, disk and time it would take."""
 
-    samples: int  #: at least; 0: not known
+    samples: int  #: at least; 0: unknown
     inputs: list[tuple[str, str]]
     nodes_quantized: int
     nodes_in_float: int
@@ -427,7 +427,7 @@ class Plan(_Result):
     finetune: PlannedFinetune
     device: PlannedDevice
     calibration_seconds: float
-    measuring_seconds: float  #: of what rounding does to the results
+    measuring_seconds: float  #: of measuring accuracy
     notes: list[str]
 
     def _heading(self) -> str:

@@ -1,4 +1,4 @@
-"""Where ONNX Runtime's library is: in the installed package, which is not imported for it."""
+"""Finds ONNX Runtime's library in the installed package without importing the package."""
 
 import functools
 import importlib.util
@@ -8,7 +8,7 @@ import re
 
 @functools.cache
 def installed() -> str | None:
-    """The library of the onnxruntime package that `import onnxruntime` would give, or None."""
+    """The library of the onnxruntime package that `import onnxruntime` would load, or None."""
     spec = importlib.util.find_spec("onnxruntime")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -22,5 +22,5 @@ def installed() -> str | None:
 
 
 def library() -> str | None:
-    """What to load, unless $DETENT_ONNXRUNTIME says so or none is installed."""
+    """The library to load; None if $DETENT_ONNXRUNTIME is set or none is installed."""
     return None if os.environ.get("DETENT_ONNXRUNTIME") else installed()

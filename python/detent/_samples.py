@@ -1,4 +1,4 @@
-"""Samples in all the forms that Python has them in, one at a time."""
+"""Reads samples of every supported Python type, one at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Data = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]] | Da
 
 
 class Stream:
-    """What the native library reads samples from."""
+    """The stream from which the native library reads samples."""
 
     def __init__(self, restart: Callable[[], Iterator[Any]], can_rewind: bool, size: int) -> None:
         self._restart = restart
@@ -73,7 +73,7 @@ def _reader_stream(reader: DataReader) -> Stream:
 
 
 def length(data: Any) -> int:
-    """Of the data, where they know it; else 0."""
+    """The length of the data if known, else 0."""
     try:
         return len(data)
     except (TypeError, NotImplementedError):

@@ -57,7 +57,7 @@ class Table(Sequence[Row], Generic[Row]):
         return Table(self._rows[at], self._columns) if isinstance(at, slice) else self._rows[at]
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """For pandas.DataFrame(...) and the like."""
+        """Rows as dicts, for pandas.DataFrame(...) and the like."""
         return [row._asdict() for row in self._rows]
 
     def __str__(self) -> str:

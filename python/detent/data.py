@@ -77,11 +77,11 @@ def images(
 ) -> Images:
     """The images below a folder as samples, in the order of their paths; read one at a time, again for each pass.
 
-    folder: or a sequence of image files, in an order of one's own.
+    folder: or a sequence of image files, in any order.
     size: width and height that each image is resized to, or one number for both.
     mean, std: of each channel, for pixels from 0 to 1: (pixel / 255 - mean) / std.
     channels: "L" is one channel of brightness.
-    name: of the input; may be left out for a model with one.
+    name: of the input; optional for models with one input.
 
     Needs Pillow: pip install detent[images].
     """

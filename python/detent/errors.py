@@ -1,9 +1,9 @@
-"""What detent raises: one class for each kind of failure, each with a message of one line."""
+"""The exceptions of detent: one class for each kind of failure, with messages of one line."""
 
 import re
 from typing import ClassVar
 
-# What the messages call by the names of the command line's options and Python calls differently.
+# Options of the command line in messages, and their names in Python.
 _RENAMED = {"samples": "max_samples", "calibration-data": "data", "no-histogram": "histograms=False"}
 
 

@@ -1,9 +1,9 @@
-"""Scripts written for other quantizers, run by detent: a script changes its import and nothing else.
+"""Runs scripts that were written for other quantizers: only the import changes.
 
     from detent.compat import CalibrationDataReader, QuantFormat, QuantType, quantize_static     # onnxruntime.quantization
     from detent.compat.quark import Int8Spec, ModelQuantizer, QConfig, QLayerConfig              # quark.onnx
 
-What detent does not do is refused by its name, never left out in silence: docs/migration.md.
+An option that detent does not support is refused by name, never silently ignored: docs/migration.md.
 """
 
 from .onnxruntime import (

@@ -1,4 +1,4 @@
-"""Options of other tools, each taken, found to be at its default, or refused by name."""
+"""Options of other tools. Each is translated, accepted at its default, or refused by name."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from .._config import TensorOverride
 from ..errors import UsageError
 
-#: The options of detent.Config that a run will have, by name.
+#: The options of detent.Config for a run, by name.
 Chosen = dict[str, Any]
-#: Puts the value of one foreign option where it belongs.
+#: Translates the value of one option of the other tool.
 Taker = Callable[[Chosen, Any], None]
 
 
@@ -28,7 +28,7 @@ def into(name: str) -> Taker:
 
 
 def default_only(option: str, *defaults: Any, hint: str = "") -> Taker:
-    """detent does what these values ask for, and nothing else."""
+    """Accepts only the values that match what detent does."""
 
     def take(chosen: Chosen, value: Any) -> None:
         if not any(value == default for default in defaults):
@@ -38,19 +38,21 @@ def default_only(option: str, *defaults: Any, hint: str = "") -> Taker:
 
 
 def not_needed(chosen: Chosen, value: Any) -> None:
-    """About memory, speed or printing alone: detent's result is that of any value."""
+    """Accepts any value: the option concerns memory, speed or printing only."""
 
 
 def take_all(where: str, given: Mapping[str, Any], takers: Mapping[str, Taker], chosen: Chosen) -> None:
-    """Every option through its taker; one that has none is refused."""
+    """Passes every option to its handler; options without a handler are refused."""
     for name, value in given.items():
         if name not in takers:
-            raise UsageError(f"{where} has no option '{name}' that detent knows", "leave it out; docs/migration.md lists them")
+            raise UsageError(
+                f"{where} has no option '{name}' that detent knows", "leave it out; docs/migration.md lists the options"
+            )
         takers[name](chosen, value)
 
 
 def take_overrides(chosen: Chosen, value: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:
-    """TensorQuantOverrides, as far as they set ranges of single tensors."""
+    """TensorQuantOverrides with ranges of single tensors; others are refused."""
     overrides = []
     for tensor, entries in value.items():
         entry = [dict(e) for e in entries]

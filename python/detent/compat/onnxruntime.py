@@ -1,4 +1,4 @@
-"""onnxruntime.quantization's quantize_static, done by detent. docs/migration.md says what differs."""
+"""quantize_static of onnxruntime.quantization, implemented by detent. docs/migration.md lists the differences."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class CalibrationMethod(enum.Enum):
 
 
 class CalibrationDataReader(abc.ABC):
-    """What hands out samples: get_next() gives a dict of arrays, or None after the last. One that can also rewind() serves
-    what needs the samples twice."""
+    """Yields samples: get_next() returns a dict of arrays, or None after the last. rewind() is needed where samples are
+    read twice."""
 
     @classmethod
     def __subclasshook__(cls, subclass: type) -> Any:
@@ -209,5 +209,5 @@ def quantize_static(
 
 
 def quantize_dynamic(*arguments: Any, **options: Any) -> None:
-    """Refused: detent quantizes with ranges that are known beforehand."""
+    """Refused: detent does static quantization only."""
     raise refuse("quantize_dynamic", "use quantize_static with some samples, or onnxruntime.quantization.quantize_dynamic")

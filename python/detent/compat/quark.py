@@ -1,4 +1,4 @@
-"""AMD Quark's ModelQuantizer for ONNX, done by detent. docs/migration.md says what differs."""
+"""AMD Quark's ModelQuantizer for ONNX, implemented by detent. docs/migration.md lists the differences."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ class QConfig:
         )
 
     def to_detent(self, samples: int = 0) -> Config:
-        """The same as a detent.Config; UsageError names what has no counterpart. samples: how many there will be."""
+        """Translates to a detent.Config; UsageError names what has no counterpart. samples: their number."""
         chosen: Chosen = {"preset": "plain"}
         _take_specs(self.global_config, chosen)
         _take_exclusions(self, chosen)
@@ -437,7 +437,7 @@ EXTRA_OPTIONS: dict[str, Taker] = {
     ),
 }
 
-# Names of Quark that stand for what detent does not do: an import of one says so.
+# Names of Quark for what detent does not support: importing one raises an error that says so.
 _ABSENT = frozenset(
     "AutoMixprecisionConfig AutoSearch BFP16Spec BFloat16Spec BiasCorrectionConfig CLEConfig Config Float16Spec MX4Spec MX6Spec "
     "MX9Spec MXFP4E2M1Spec MXFP6E2M3Spec MXFP6E3M2Spec MXFP8E4M3Spec MXFP8E5M2Spec MXInt8Spec QuantizationConfig QuarotConfig "
@@ -467,7 +467,7 @@ class ModelQuantizer:
         calibration_data_path: str | None = None,
         algorithms: Sequence[AlgoConfig] | None = None,
     ) -> Any:
-        """Quantize; the model comes back as an onnx.ModelProto where there is no model_output, else it is written there."""
+        """Quantize a model; without model_output it is returned as an onnx.ModelProto, else written there."""
         if algorithms:
             raise refuse("quantize_model(algorithms)", "give QConfig(algo_config)")
         data = calibration_data_path if calibration_data_reader is None else calibration_data_reader
