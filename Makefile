@@ -1,4 +1,4 @@
-# The short way in: `make help` lists the targets. Everything that is made lands in build/.
+# `make help` lists the targets. All output goes to build/.
 WERROR ?= OFF
 MODELS ?= ppocr_cls ppocr_det opennsfw digits photos fonts text
 
@@ -11,9 +11,9 @@ export ORT_DISABLE_TELEMETRY := 1
 .DEFAULT_GOAL := all
 .PHONY: all cuda setup configure build models test demo bench format lint clean distclean help
 
-all: build  ## build/detent, with all it needs installed first
+all: build  ## install what is needed and build build/detent
 
-setup:  ## system packages, Python environment, ONNX Runtime headers (nothing when they are there)
+setup:  ## install system packages, Python environment, ONNX Runtime headers, if missing
 	@scripts/setup.sh
 
 build: configure
@@ -24,41 +24,41 @@ configure: setup
 	cmake --preset release -DDETENT_WERROR=$(WERROR) --log-level=WARNING >build/configure.log 2>&1 \
 	  || { cat build/configure.log >&2; exit 1; }
 
-cuda: setup  ## build/libdetent_cuda.so, the plugin for GPUs, with the toolkit that it needs
+cuda: setup  ## build build/libdetent_cuda.so, the plugin for GPUs; fetches a CUDA toolkit if needed
 	@scripts/setup.sh cuda
 	@$(MAKE) --no-print-directory configure
 	@cmake --build build --target detent detent_cuda
 
-models: setup  ## trained models and data for tests and demo, into build/models
+models: setup  ## fetch trained models and data for tests and demo into build/models
 	@$(PYTHON) scripts/fetch_models.py $(MODELS)
 
-test: configure models  ## all tests
+test: configure models  ## run all tests
 	@cmake --build build
 	@ctest --test-dir build --output-on-failure --no-tests=error -j 2
 
-demo: build models  ## quantize two trained models and score them beside their float originals
+demo: build models  ## quantize two trained models and compare their scores with the float models'
 	@$(PYTHON) examples/demo/demo.py
 
-bench: build models  ## benchmarks
+bench: build models  ## run the benchmarks
 	@cmake --build build --target bench_inference
 	@$(PYTHON) bench/run.py
 
 SOURCES = $(shell find src include tests python -name '*.h' -o -name '*.cpp')
 
-format:  ## clang-format over all C++ files
+format:  ## run clang-format on all C++ files
 	@command -v clang-format >/dev/null || { echo "make format needs clang-format: apt-get install clang-format" >&2; exit 1; }
 	@clang-format -i $(SOURCES)
 
-lint: configure  ## clang-tidy over all C++ sources
+lint: configure  ## run clang-tidy on all C++ sources
 	@command -v clang-tidy >/dev/null || { echo "make lint needs clang-tidy: apt-get install clang-tidy" >&2; exit 1; }
 	@find src -name '*.cpp' | xargs -P "$$(nproc)" -n 4 clang-tidy -p build --quiet
 
-clean:  ## remove what was compiled; keep what was downloaded
+clean:  ## remove compiled files; keep downloads
 	@[ ! -f build/CMakeCache.txt ] || cmake --build build --target clean
 	@rm -rf build/debug build/asan build/tsan build/fuzz build/demo build/tmp
 
-distclean:  ## remove build/ as a whole
+distclean:  ## remove build/
 	@rm -rf build
 
-help:  ## this list
+help:  ## show this list
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'

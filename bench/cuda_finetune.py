@@ -61,7 +61,7 @@ def main() -> int:
     p.add_argument("--form", nargs="+", default=["gram", "streamed"])
     p.add_argument("--precision", nargs="+", default=["float32", "tf32", "bfloat16"])
     p.add_argument("--num-iterations", type=int, default=1000)
-    p.add_argument("--no-cpu", action="store_true", help="no run of the CPU to compare with")
+    p.add_argument("--no-cpu", action="store_true", help="do not run on the CPU for comparison")
     p.add_argument("--bound", type=float, default=0.05)
     p.add_argument("--whole", type=float, default=0.01)
     p.add_argument("--json")

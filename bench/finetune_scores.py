@@ -81,7 +81,7 @@ def main() -> None:
     p.add_argument("columns", nargs="*", metavar="COLUMN", help="default: all whose models are there")
     p.add_argument("--weight-types", nargs="+", default=["int8", "int4"])
     p.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS), metavar="ROW", help=", ".join(ROWS))
-    p.add_argument("--method", default="mse", help="of calibration")
+    p.add_argument("--method", default="mse", help="calibration method")
     p.add_argument("--num-iterations", type=int, default=1000)
     p.add_argument("--models", type=Path, default=Path("build/models"), help="where scripts/fetch_models.py put them")
     p.add_argument("--threads", type=int, default=2)

@@ -58,7 +58,7 @@ def main():
     p.add_argument("--shape", action="append", default=[], metavar="NAME:1x3x224x224")
     p.add_argument("--dist", choices=["uniform", "gaussian"], default="uniform")
     p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--first-scale", type=float, default=1, help="factor on the first sample's values: a black image, a silent clip")
+    p.add_argument("--first-scale", type=float, default=1, help="factor for the first sample's values (a black image)")
     a = p.parse_args()
     given = {n: [int(d) for d in s.split("x")] for n, s in (x.rsplit(":", 1) for x in a.shape)}
     graph = onnx.load(a.model, load_external_data=False).graph

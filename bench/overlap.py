@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--segments", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--budget")
-    parser.add_argument("--rates", default="0.5,0.5", help="GB/s that plain requests write and read with (default 0.5,0.5)")
+    parser.add_argument("--rates", default="0.5,0.5", help="GB/s of plain writes and reads (default 0.5,0.5)")
     parser.add_argument("--bench-spool", type=pathlib.Path)
     parser.add_argument("--detent", type=pathlib.Path, default=pathlib.Path(__file__).parents[1] / "build" / "detent")
     parser.add_argument("--dir", type=pathlib.Path)

@@ -206,7 +206,7 @@ def parse() -> argparse.Namespace:
     p.add_argument("--quark-python", help="interpreter that has amd-quark, torch and onnxruntime; without it Quark is left out")
     p.add_argument("--detent", default="build/detent")
     p.add_argument("--runtime", help="ONNX Runtime library for detent")
-    p.add_argument("--memory-limit-mb", type=float, help="of a child's own memory (default: 60 %% of what is available)")
+    p.add_argument("--memory-limit-mb", type=float, help="limit of a child's own memory (default: 60 %% of what is available)")
     p.add_argument("--rows", help="only rows of these tools or methods, as in 'default,quantize_static'")
     p.add_argument("--time-limit", type=float, default=3600, help="seconds for one run of one tool")
     p.add_argument("--json", help="write the scores to this file")

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Quantizes a detector of speech (Silero VAD) with a recording of two people who talk.
+"""Quantizes a speech detector (Silero VAD) with a recording of two people talking.
 
     pip install .
     python scripts/fetch_models.py silero speech
     python examples/audio.py
 
-The model hears 32 ms at a time and hands its state on, so each sample needs what the float model made of those before it:
-a generator runs the model as it goes, and no sample is kept. A third of the recording calibrates; in the rest, each model's
-verdicts are held against the annotation that comes with it."""
+The model processes 32 ms at a time and keeps a state, so each sample needs the float model's state after the one before:
+a generator runs the model along the way, and no sample is kept. A third of the recording is used for calibration; on the
+rest, the decisions of both models are compared with the recording's annotation."""
 
 import pathlib
 import wave
@@ -65,7 +65,7 @@ def main() -> None:
     for name, probabilities in found.items():
         print(f"{name:22} right in {np.mean((probabilities > 0.5) == talking):.1%} of {len(asked)} steps")
     difference = np.abs(found[model.name] - found[output.name])
-    print(f"probabilities differ by {difference.mean():.4f} on average, {difference.max():.4f} at the most")
+    print(f"probabilities differ by {difference.mean():.4f} on average, {difference.max():.4f} at most")
 
 
 if __name__ == "__main__":

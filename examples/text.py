@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Quantizes a sentence encoder (all-MiniLM-L6-v2) with paragraphs of text.
 
-    pip install . onnx                                  # onnx only puts the encoder's graph together
+    pip install . onnx                                  # onnx is needed only to build the encoder's graph
     python scripts/fetch_models.py minilm text
     python examples/text.py
 
-Half of the paragraphs calibrate. For each of the others the most similar one is looked up with either model: how often do
+Half of the paragraphs are used for calibration. For each of the others, both models look up the most similar one; how often do
 they agree?"""
 
 import json
@@ -74,7 +74,7 @@ def main() -> None:
     samples = [WordPieces(MODELS / "minilm" / "tokenizer.json")(text) for text in paragraphs()]
     calibration, held_back = samples[0::2][:32], samples[1::2]
     reference = embeddings(model, held_back)
-    print(f"{len(calibration)} paragraphs calibrate, {len(held_back)} are asked about")
+    print(f"{len(calibration)} paragraphs for calibration, {len(held_back)} for the comparison")
     configs = {
         "all operators": detent.Config(weight_type="uint8"),
         "MatMul alone": detent.Config(weight_type="uint8", op_types=["MatMul"]),

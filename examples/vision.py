@@ -5,7 +5,7 @@
     python scripts/fetch_models.py opennsfw photos
     python examples/vision.py
 
-Ten photos calibrate, the others tell how far the quantized model is from the float one."""
+Ten photos are used for calibration, the others to compare the quantized model with the float one."""
 
 import pathlib
 
@@ -16,7 +16,7 @@ MODELS = pathlib.Path(__file__).resolve().parents[1] / "build" / "models"
 
 def main() -> None:
     photos = sorted((MODELS / "photos").iterdir())
-    # The model takes rows of pixels (NHWC), blue first, 0 to 255, with the mean of its training data taken off.
+    # The model takes rows of pixels (NHWC), blue first, 0 to 255, minus the mean of its training data.
     scaled = {"size": 224, "mean": (104 / 255, 117 / 255, 123 / 255), "std": 1 / 255, "layout": "nhwc", "channels": "BGR"}
     calibration, held_back = detent.data.images(photos[:10], **scaled), detent.data.images(photos[10:], **scaled)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""build_minilm.py DIR OUT.onnx: the ONNX graph of the sentence encoder all-MiniLM-L6-v2 out of DIR/config.json and
+"""build_minilm.py DIR OUT.onnx: the ONNX graph of the sentence encoder all-MiniLM-L6-v2 from DIR/config.json and
 DIR/model.safetensors. Opset 17, any batch and sequence length; the attention mask is added as -3.4e38 where a token is
 padding. Output: last_hidden_state."""
 

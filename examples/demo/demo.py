@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Quantizes trained models with detent and scores each beside its float original on held-back data.
+"""Quantizes trained models with detent and compares their scores with the float models' on held-back data.
 
     demo.py [NAME...]       NAME: ppocr_cls opennsfw (default: both); DETENT names the binary, otherwise build/detent
 
-Every figure of memory is the peak that the operating system kept for a process of its own. This process stays small on
+Every memory figure is the peak that the operating system reports for a separate process. This process stays small on
 purpose (no numpy here): Linux counts a parent's memory at the moment of the fork as its child's."""
 
 import os
@@ -71,7 +71,7 @@ def demo(task, work):
     print(f"\n{TITLES[task]}\n  {'':<16}{'float':>12}{'int8':>12}")
     for row in zip(["size", "accuracy", "ms per sample", "peak memory"], *columns):
         print("  {:<16}{:>12}{:>12}".format(*row))
-    print(f"  detent quantize took {seconds:.1f} s and {megabytes(peak)} at its peak")
+    print(f"  detent quantize took {seconds:.1f} s, peak memory {megabytes(peak)}")
     print(f"  wrote {os.path.relpath(target)} and {os.path.relpath(profile)}", flush=True)
 
 

@@ -1,8 +1,8 @@
-"""What the demo's models are asked to do.
+"""The tasks of the demo's models.
 
     tasks.py prepare TASK MODELS DIR         writes DIR/model.onnx, DIR/calibration/*.npz, DIR/test.npy and, for a task
                                              whose last layer is fitted here, DIR/train.npy
-    tasks.py accuracy TASK DIR FLOAT OUTPUT  prints the share of right answers in OUTPUT (.npy, results on test.npy);
+    tasks.py accuracy TASK DIR FLOAT OUTPUT  prints the share of correct answers in OUTPUT (.npy, results on test.npy);
                                              FLOAT are the float model's results on train.npy
 
 Calibration samples, training samples and held-back samples never overlap."""

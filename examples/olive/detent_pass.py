@@ -1,4 +1,4 @@
-"""A pass for Microsoft's Olive that quantizes by detent. olive_package() makes it known to a workflow under its name."""
+"""A pass for Microsoft's Olive that quantizes with detent. olive_package() registers it with a workflow."""
 
 import json
 import pathlib

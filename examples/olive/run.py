@@ -5,7 +5,7 @@
     python scripts/fetch_models.py opennsfw photos
     python examples/olive/run.py
 
-The quantized model lies in build/models/olive afterwards."""
+The quantized model is written to build/models/olive."""
 
 import pathlib
 
