@@ -65,15 +65,15 @@ calibration::Statistics saved_statistics(const QuantizeOptions& options, const F
   auto statistics = calibration::read_statistics(*options.statistics);
   const std::string where = fmt::format("statistics '{}'", options.statistics->string());
   if (statistics.model != model) {
-    throw bad_input(fmt::format("{} were taken from another model ('{}', fingerprint {}) than '{}' ({})", where,
+    throw bad_input(fmt::format("{} were made from another model ('{}', fingerprint {}) than '{}' ({})", where,
                                 statistics.model_name, statistics.model.text(), options.model.string(), model.text()),
                     "calibrate this model");
   }
   if (source != nullptr && run::fingerprint_of(*source) != statistics.data) {
     throw bad_input(
-        fmt::format("{} were taken from other samples than {}", where,
+        fmt::format("{} were made from other samples than {}", where,
                     options.calibration_data ? "'" + options.calibration_data->string() + "'" : "those given"),
-        "calibrate again; --samples and --batch-size count as well");
+        "calibrate again, with the same --samples and --batch-size");
   }
   return statistics;
 }
@@ -257,8 +257,7 @@ class Run {
 
   bool measures_accuracy() {
     if (!pipeline::may_measure_accuracy(options_)) return false;
-    if (!source_)
-      result_.notes.emplace_back("what rounding does to the results was not measured: there are no samples");
+    if (!source_) result_.notes.emplace_back("accuracy was not measured: there are no samples");
     return source_ != nullptr;
   }
 
@@ -277,8 +276,7 @@ class Run {
 
   void improve() {
     const auto scope = profiler_.scope(run::kSensitivityStage);
-    if (!options_.device.is_cpu())
-      result_.notes.emplace_back("what rounding does to the results was measured on the CPU");
+    if (!options_.device.is_cpu()) result_.notes.emplace_back("accuracy was measured on the CPU");
     remedies::improve(draft_, *lab_);
     measured_ = true;
   }
@@ -326,7 +324,7 @@ class Run {
     if (!options_.device.is_cpu() && !report_.device && !draft_.layers.empty())
       report_.device = run::RunReport::Device{options_.device, {}, {}};
     if (!options_.device.is_cpu() && options_.statistics && draft_.layers.empty())
-      result_.notes.emplace_back("nothing ran on the device: the statistics were there, and nothing is fine-tuned");
+      result_.notes.emplace_back("nothing ran on the device: statistics were given, and nothing is fine-tuned");
     result_.layers = draft_.layers;
   }
 
@@ -398,7 +396,7 @@ class Run {
 QuantizeResult quantize(const QuantizeOptions& options) {
   pipeline::check_options(options);
   if (shim::Ranks::join().size() > 1) {
-    throw usage_error("quantize is the work of one process, and MPI started several",
+    throw usage_error("quantize runs in one process, but MPI started several",
                       "calibrate with mpirun, then quantize --statistics without it");
   }
   run::check_apart(written_files(options), options.calibration_data, options.statistics);

@@ -198,9 +198,10 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
     if (source != mark.value) placement.inherits[mark.value] = std::move(source);
   }
   if (placement.marks.empty() && !floats.may_be_all) {
-    throw bad_input(fmt::format("model '{}' holds nothing to quantize: no selected node reads or makes float32 tensors",
-                                model.path.string()),
-                    nothing_hint(model, types));
+    throw bad_input(
+        fmt::format("model '{}' has nothing to quantize: no selected node reads or computes float32 tensors",
+                    model.path.string()),
+        nothing_hint(model, types));
   }
   return placement;
 }

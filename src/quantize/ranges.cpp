@@ -30,7 +30,7 @@ bool is_percentile(double p) { return p > 0 && p <= 100; }
 void check_range(const TensorOverride& entry) {
   const auto [min, max] = *entry.range;
   if (std::isfinite(min) && std::isfinite(max) && min <= max) return;
-  throw usage_error(fmt::format("--tensor-range: {} to {} is no range for '{}'", min, max, entry.tensor),
+  throw usage_error(fmt::format("--tensor-range: {} to {} is not a range for '{}'", min, max, entry.tensor),
                     "give NAME=MIN,MAX with finite MIN <= MAX");
 }
 
@@ -72,7 +72,7 @@ std::vector<Wish> wishes_of(const Placement& placement, const RangeOptions& opti
       wish.given = true;
     }
     if (!any) {
-      throw usage_error(fmt::format("'{}' is no activation with a range of its own", entry.tensor),
+      throw usage_error(fmt::format("'{}' is not an activation with its own range", entry.tensor),
                         "detent quantize --json lists the activations and their ranges");
     }
   }

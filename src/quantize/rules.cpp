@@ -69,7 +69,7 @@ void conv(RuleContext& c, std::size_t position) {
   if (transposed && !granularity.is_tensor() && node.int_or("group", 1) > 1 && !input(node, 2).empty()) {
     granularity = Granularity::tensor();
     c.placement.notes.push_back(
-        fmt::format("{}: the weight has one scale in all: grouped and with a bias", node.label()));
+        fmt::format("{}: the weight has a single scale: the node is grouped and has a bias", node.label()));
   }
   c.marks.weight(input(node, 1), granularity);
   bias(c, position, 1.0F);

@@ -129,7 +129,7 @@ void improve(Draft& draft, Lab& lab) {
     conclude(draft, lab);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::resource || lab.options().accuracy.target) throw;
-    throw resource_error(fmt::format("measuring what rounding does to the results: {}", e.what()),
+    throw resource_error(fmt::format("measuring accuracy: {}", e.what()),
                          fmt::format("{}{}or give --sensitivity off", e.hint(), e.hint().empty() ? "" : "; "));
   }
 }

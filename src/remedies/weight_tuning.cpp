@@ -30,7 +30,7 @@ void keep_heaviest(const Draft& draft, const Lab& lab, const graph::ValueTypes& 
   const auto costs = tuning::layer_costs(draft.prepared.model, types, config, means.source.file_count(),
                                          thread_count(means.options.threads));
   const auto& cost = tuning::heaviest(costs);
-  notes.push_back(fmt::format("only the heaviest layer was tuned: '{}', which takes about {} beside its samples",
+  notes.push_back(fmt::format("only the heaviest layer was tuned: '{}', which takes about {} besides its samples",
                               cost.name, format_size(cost.bytes)));
   config.nodes = {cost.name};
 }
@@ -50,7 +50,7 @@ class WeightTuning : public Remedy {
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::resource) throw;
       throw resource_error(fmt::format("tuning weights, which make much of the error: {}", e.what()),
-                           fmt::format("{}, and --finetune nearest leaves it out", e.hint()));
+                           fmt::format("{}, or skip it with --finetune nearest", e.hint()));
     }
     return true;
   }

@@ -128,7 +128,7 @@ class Finder {
 
   std::string why_not(const onnx::Node& node, const TunedLayer& layer) const {
     const auto& weight = float_.graph.initializers[layer.float_weight];
-    if (float_index_.consumers(weight.name).size() > 1) return "its weight has several readers";
+    if (float_index_.consumers(weight.name).size() > 1) return "its weight has several consumers";
     if (weight.type != onnx::DataType::float32) return "its weight is not float32";
     if (node.is("MatMul") && weight.dims.size() != 2) return "its weight is not a matrix";
     if (node.is("Gemm") && (node.int_or("transA", 0) != 0 || node.float_or("alpha", 1) != 1))
@@ -220,7 +220,7 @@ void check_finetune(const FinetuneConfig& config) {
   if (config.form == FinetuneForm::gram && config.drop_ratio < 1)
     throw usage_error("--form gram cannot mix inputs of both models", "leave out --drop-ratio");
   if (config.update_scale && config.rounding != Rounding::adaquant)
-    throw usage_error("--update-scale goes with --finetune adaquant", "leave it out: other methods lose by it");
+    throw usage_error("--update-scale goes with --finetune adaquant", "leave it out: it makes other methods worse");
   if (config.num_iterations == 0) throw usage_error("--num-iterations must be at least 1");
   if (config.batch_size == 0) throw usage_error("--finetune-batch-size must be at least 1");
   const auto check_share = [](const char* option, double value) {

@@ -145,8 +145,8 @@ def test_options_that_make_no_sense(place: Place, model: Path, data: Path, stati
         ("'best' is not one of its values; choose from: entropy, layerwise", "quantize", model, *samples, "--method", "best"),
         ("'x=1' is not MIN,MAX|'1' is not MIN,MAX", "quantize", model, *samples, "--tensor-range", "x=1"),
         ("'x' is not NAME=VALUE", "quantize", model, *samples, "--tensor-method", "x"),
-        ("2 to 1 is no range for 'x'", "quantize", model, *samples, "--tensor-range", "x=2,1"),
-        ("'nobody' is no activation", "quantize", model, *samples, "--tensor-method", "nobody=mse"),
+        ("2 to 1 is not a range for 'x'", "quantize", model, *samples, "--tensor-range", "x=2,1"),
+        ("'nobody' is not an activation", "quantize", model, *samples, "--tensor-method", "nobody=mse"),
     ):
         place.refuses(USAGE, says, *arguments, "-o", place.output)
     place.refuses(USAGE, "would overwrite", "calibrate", "--merge", statistics, "-o", statistics)

@@ -216,7 +216,7 @@ def test_shared_weights_are_left_and_noted(tmp_path: Path) -> None:
     data = support.save_samples(tmp_path / "data", [{"x": correlated(rng, (2, 3, 16, 18))} for _ in range(4)])
     report = support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, "--finetune", "gptq")
     assert "y" not in [layer["name"] for layer in report["layers"]]
-    assert any("several readers" in note for note in report["notes"])
+    assert any("several consumers" in note for note in report["notes"])
 
 
 def test_trained_transformer_and_task(tmp_path: Path) -> None:

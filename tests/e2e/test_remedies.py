@@ -1,4 +1,4 @@
-"""What the preset `balanced` does before it leaves anything in float: channels made alike, another range for a value."""
+"""What the preset `balanced` does before it leaves anything in float: channel ranges equalized, another range for a value."""
 
 import graphs
 import numpy as np
@@ -80,7 +80,7 @@ def sqnr(model: Path, quantized: Path, samples: list[Sample]) -> float:
 
 
 def remedied(folder: Path, network: onnx.ModelProto, samples: list[Sample], value: str) -> tuple[dict, float, float]:
-    """The report where the channels of this value alone are made alike, and the SQNR of the results with that and without."""
+    """The report where the channels of this value alone are equalized, and the SQNR of the results with that and without."""
     model, data = saved(folder, network, samples)
     report = support.quantize(model, folder / "q.onnx", data, *BALANCED)
     support.quantize(model, folder / "off.onnx", data, *BALANCED, "--equalize", "off")

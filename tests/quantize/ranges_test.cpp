@@ -130,7 +130,7 @@ TEST(FindRanges, OverridesByPattern) {
 
 TEST(FindRanges, OverridesThatMatchNothing) {
   for (const char* name : {"w", "y", "C", "^conv.*", "^c.+"}) {
-    expect_error(ErrorKind::usage, {std::string("'") + name + "' is no activation", "--json"},
+    expect_error(ErrorKind::usage, {std::string("'") + name + "' is not an activation", "--json"},
                  [&] { find(with(CalibrationMethod::minmax, {range_of(name, 0, 1)})); });
   }
   expect_error(ErrorKind::usage, {"^("}, [] { find(with(CalibrationMethod::minmax, {range_of("^(", 0, 1)})); });

@@ -248,8 +248,8 @@ void QdqEmitter::add_bias(const BiasMark& mark) {
   }
   if (cut > 0) {
     emitted_.notes.push_back(
-        fmt::format("{}: {} of {} values of the bias '{}' are cut: at its scale they do not fit int32", node.label(),
-                    cut, count, mark.bias));
+        fmt::format("{}: {} of {} values of the bias '{}' are clipped: at its scale they do not fit int32",
+                    node.label(), cut, count, mark.bias));
   }
   const auto output = bias_tensor_name(mark);
   const auto stored = index_.fresh_name(output + "_quantized");
