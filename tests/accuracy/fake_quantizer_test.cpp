@@ -47,7 +47,8 @@ TEST(Dequantize, OfEachTypeAsStored) {
 TEST(Dequantize, EachChannelHasItsScaleAndZeroPoint) {
   const std::vector<std::uint8_t> stored{1, 2, 3, 4, 5, 6, 7, 8};
   std::vector<float> values(8);
-  dequantize(values, std::vector<std::int64_t>{2, 2, 2}, {QuantType::uint8, {{1.0F, 0}, {10.0F, 3}}, 1, "w", {}},
+  dequantize(values, std::vector<std::int64_t>{2, 2, 2},
+             {QuantType::uint8, quantization::Granularity::along(1), {{1.0F, 0}, {10.0F, 3}}, "w", {}, {}},
              std::as_bytes(std::span<const std::uint8_t>(stored)));
   EXPECT_EQ(values, (std::vector<float>{1, 2, 0, 10, 5, 6, 40, 50}));
 }
