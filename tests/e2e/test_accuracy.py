@@ -26,6 +26,11 @@ def score(task: str, folder: Path, train: Path, results: np.ndarray, path: Path)
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+def median_sqnr(expected: np.ndarray, found: np.ndarray) -> float:
+    """Of single samples, in dB."""
+    return float(np.median([support.sqnr([[a]], [[b]]) for a, b in zip(expected, found, strict=True)]))
+
+
 @pytest.mark.parametrize("task", FORMATS)
 def test_score(task: str, tmp_path: Path) -> None:
     config = FORMATS[task]
@@ -52,10 +57,11 @@ def test_score(task: str, tmp_path: Path) -> None:
     if (folder / "train.npy").exists():
         np.save(train, run(paths["float"], np.load(folder / "train.npy"), output))
     scores = {name: score(task, folder, train, found, tmp_path / f"{name}.npy") for name, found in results.items()}
-    noise = {name: support.sqnr([[results["float"]]], [[found]]) for name, found in results.items() if name != "float"}
+    # Of the typical sample: ranges agree to their last bits, which decide how single values round, and where a sample's
+    # answer tips over, its noise is most of that of all.
+    noise = {name: median_sqnr(results["float"], found) for name, found in results.items() if name != "float"}
     print(task, scores, noise)  # for pytest -s
     assert scores["float"] > 0.85, "the task itself"
     assert scores["ours"] >= scores["float"] - 0.1, scores
     assert scores["ours"] >= scores["theirs"] - 0.02, scores
-    # Ranges agree to their last bits, which decide how single values round; a few samples dominate this noise.
-    assert noise["ours"] >= noise["theirs"] - 3, noise
+    assert noise["ours"] >= noise["theirs"] - 1, noise
