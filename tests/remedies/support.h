@@ -1,0 +1,82 @@
+// Small models, samples and drafts for remedies.
+#pragma once
+
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "base/file.h"
+#include "calibrate/statistics.h"
+#include "exec/support.h"
+#include "remedies/remedies.h"
+
+namespace detent::remedies::test {
+
+using namespace exec::test;  // NOLINT: the makers of small models
+
+/// Normal values of one shape, in as many samples as wanted; input `channel` of each row times a factor.
+class Samples : public data::SampleSource {
+ public:
+  Samples(std::vector<std::int64_t> shape, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) arrays_.push_back(random_floats(shape, static_cast<unsigned>(i + 1)));
+  }
+  std::optional<data::Sample> next() override {
+    if (at_ == arrays_.size()) return std::nullopt;
+    return data::Sample{"made", {arrays_[at_++]}};
+  }
+  void rewind() override { at_ = 0; }
+  std::size_t file_count() const override { return arrays_.size(); }
+  std::vector<std::string> notes() const override { return {}; }
+
+ private:
+  std::vector<data::Array> arrays_;
+  std::size_t at_ = 0;
+};
+
+/// Normal values from one generator.
+inline Floats normal(std::size_t count, unsigned seed, float scale = 1) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> distribution(0, scale);
+  Floats values(count);
+  for (float& v : values) v = distribution(generator);
+  return values;
+}
+
+/// A draft of a model with one input "x" of this shape, the ranges of its activations given, and a lab to judge it in.
+struct Bench {
+  Bench(Model model, const std::vector<std::int64_t>& shape, const calibration::Ranges& ranges,
+        QuantizeOptions given = {})
+      : options(std::move(given)), source(shape, 16) {
+    options.model = "made.onnx";
+    draft.prepared.model = std::move(model);
+    draft.prepared.types = exec::probe_values(runtime(), draft.prepared.model);
+    auto placement = run::place(draft.prepared, options.config);
+    draft.proposals.extremes = quantization::scan_weights(draft.prepared.model, placement, false);
+    for (const auto& [value, range] : ranges) draft.proposals.ranges[value] = {range, "mse"};
+    draft.assign(std::move(placement), options.config);
+    lab.emplace(Means{.options = options,
+                      .runtime = runtime(),
+                      .source = source,
+                      .profiler = profiler,
+                      .directory = directory.path(),
+                      .weights = directory.path(),
+                      .samples = 16});
+  }
+
+  /// As a run applies it.
+  bool apply(Remedy& remedy) {
+    if (!remedy.propose(draft, *lab) || !remedy.is_better(draft, *lab)) return false;
+    remedy.keep(draft, *lab);
+    return true;
+  }
+  double error() { return noise_of(lab->judge(draft, draft.assignment)); }
+
+  QuantizeOptions options;
+  Samples source;
+  profile::Profiler profiler;
+  TempDir directory{""};
+  Draft draft;
+  std::optional<Lab> lab;
+};
+
+}  // namespace detent::remedies::test
