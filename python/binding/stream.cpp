@@ -39,12 +39,12 @@ NamedArray shared(std::string name, nb::handle value) {
   AnyArray array;
   if (!nb::try_cast<AnyArray>(value, array, true)) {
     PyErr_Clear();
-    throw bad_input(fmt::format("input '{}' of a sample is {}, which is no array in this computer's memory", name,
+    throw bad_input(fmt::format("input '{}' of a sample is {}, which is not an array in this computer's memory", name,
                                 nb::type_name(value.type()).c_str()),
                     "give numpy arrays, or what has __dlpack__ (a tensor: detached and on the CPU)");
   }
   const auto type = element_type(array.dtype());
-  if (!type) throw bad_input(fmt::format("input '{}' of a sample has elements of a type that no model takes", name));
+  if (!type) throw bad_input(fmt::format("input '{}' of a sample has elements of an unsupported type", name));
   NamedArray out{std::move(name), *type, {}, {}, nullptr};
   for (std::size_t axis = 0; axis < array.ndim(); ++axis) out.shape.push_back(array.shape(axis));
   out.bytes = {reinterpret_cast<const std::byte*>(array.data()), array.nbytes()};

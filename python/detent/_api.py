@@ -140,7 +140,7 @@ def quantize(
 
 def _read_back(path: str, result: QuantizeResult) -> ModelBytes:
     if os.path.exists(path + ".data"):
-        raise ResourceError("the quantized model passes 2 GiB, which bytes cannot hold", "give output a path")
+        raise ResourceError("the quantized model exceeds 2 GiB, the limit of bytes", "give output a path")
     with open(path, "rb") as file:
         model = ModelBytes(file.read())
     model.result = result

@@ -44,7 +44,7 @@ class Stream:
 def stream_of(data: Data) -> Stream:
     """A stream over anything but a path."""
     if isinstance(data, Mapping):
-        raise UsageError("data is one dict, and many samples are wanted", "give a list of dicts")
+        raise UsageError("data is one dict, not a series of samples", "give a list of dicts")
     if isinstance(data, DataReader):
         return _reader_stream(data)
     if isinstance(data, Iterable):

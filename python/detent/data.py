@@ -61,7 +61,7 @@ class Images:
 def _images_in(folder: pathlib.Path) -> list[pathlib.Path]:
     paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
     if not paths:
-        raise BadInput(f"'{folder}' holds no images" if folder.is_dir() else f"'{folder}' is no folder", "give a folder of images")
+        raise BadInput(f"'{folder}' holds no images" if folder.is_dir() else f"'{folder}' is not a folder", "give one with images")
     return paths
 
 

@@ -22,7 +22,7 @@ class Error(Exception):
 
 
 class UsageError(Error, ValueError):
-    """An option is wrong, or does not go with another."""
+    """An option is wrong, or cannot be combined with another."""
 
     kind = "usage"
 

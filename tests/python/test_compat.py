@@ -120,7 +120,7 @@ def test_what_is_not_done_is_refused_by_name(model, samples, tmp_path, options, 
 
 
 def test_dynamic_quantization_is_refused(model, tmp_path):
-    with pytest.raises(detent.UsageError, match="quantize_dynamic is nothing that detent does"):
+    with pytest.raises(detent.UsageError, match="quantize_dynamic is not supported by detent"):
         compat.quantize_dynamic(model, tmp_path / "out.onnx")
 
 
@@ -203,7 +203,7 @@ def test_what_quark_does_beyond_is_refused_by_name(model, samples, make, part):
 
 
 def test_absent_names_say_so():
-    with pytest.raises(detent.UsageError, match="CLEConfig is nothing that detent does"):
+    with pytest.raises(detent.UsageError, match="CLEConfig is not supported by detent"):
         from detent.compat.quark import CLEConfig  # noqa: F401
     with pytest.raises(ImportError):
         from detent.compat.quark import Nonsense  # noqa: F401

@@ -15,7 +15,7 @@ Taker = Callable[[Chosen, Any], None]
 
 
 def refuse(what: str, hint: str = "") -> UsageError:
-    return UsageError(f"{what} is nothing that detent does", hint)
+    return UsageError(f"{what} is not supported by detent", hint)
 
 
 def into(name: str) -> Taker:

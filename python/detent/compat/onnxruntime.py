@@ -31,7 +31,7 @@ class QuantType(enum.Enum):
         try:
             return QuantType[t]
         except KeyError:
-            raise ValueError(f"'{t}' is no QuantType") from None
+            raise ValueError(f"'{t}' is not a QuantType") from None
 
 
 class QuantFormat(enum.Enum):
@@ -46,7 +46,7 @@ class QuantFormat(enum.Enum):
         try:
             return QuantFormat[format]
         except KeyError:
-            raise ValueError(f"'{format}' is no QuantFormat") from None
+            raise ValueError(f"'{format}' is not a QuantFormat") from None
 
 
 class CalibrationMethod(enum.Enum):
@@ -144,11 +144,11 @@ def _method(value: Any, chosen: Chosen) -> Method:
     average, strided = bool(chosen.pop("_average", False)), chosen.pop("_strided", None)
     percentile = chosen.pop("_percentile", None)
     if average and name != "MinMax":
-        raise UsageError(f"CalibMovingAverage does not go with CalibrationMethod.{name}", "leave it out")
+        raise UsageError(f"CalibMovingAverage cannot be combined with CalibrationMethod.{name}", "leave it out")
     if average and strided is not None:  # then ONNX Runtime weighs later samples less; without, neither changes a result
         raise refuse("CalibMovingAverage with CalibStridedMinMax or CalibMaxIntermediateOutputs", "leave those out")
     if percentile is not None and name != "Percentile":
-        raise UsageError(f"CalibPercentile does not go with CalibrationMethod.{name}", "leave it out")
+        raise UsageError(f"CalibPercentile cannot be combined with CalibrationMethod.{name}", "leave it out")
     if name == "MinMax":
         if symmetric:
             raise refuse("CalibTensorRangeSymmetric=True with MinMax", "give ActivationSymmetric")

@@ -344,7 +344,7 @@ def _take_algorithms(algorithms: Sequence[AlgoConfig], chosen: Chosen, samples: 
             )
         bits = found.pop("_bits", None)
         if bits is not None and not chosen["weight_type"].endswith(f"int{bits}"):
-            raise UsageError(f"GPTQConfig(bits={bits}) does not go with weights of {chosen['weight_type']}")
+            raise UsageError(f"GPTQConfig(bits={bits}) cannot be combined with weights of {chosen['weight_type']}")
         for name in ("per_channel", "weight_symmetric"):
             if found.pop(f"_{name}", chosen[name]) != chosen[name]:
                 raise UsageError(f"GPTQConfig({name}) contradicts the weight's spec", "leave it out")
@@ -479,7 +479,7 @@ class ModelQuantizer:
             _api.quantize(model_input, model_output, data, config, external_data_threshold=threshold)
             return None
         if importlib.util.find_spec("onnx") is None:
-            raise UsageError("an onnx.ModelProto is asked for, and onnx is not installed", "give model_output a path")
+            raise UsageError("an onnx.ModelProto is asked for, but onnx is not installed", "give model_output a path")
         import onnx
 
         return onnx.load_from_string(_api.quantize(model_input, None, data, config))
