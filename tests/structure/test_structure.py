@@ -4,6 +4,7 @@ import pathlib
 import tempfile
 import unittest
 
+import measures
 import structure
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -79,8 +80,63 @@ class TheCheck(unittest.TestCase):
         self.assert_breach({"src/exec/b.cpp": '#include "base/gone.h"\n'}, "does not exist")
 
     def test_sees_long_files(self):
-        self.assert_breach({"src/base/b.cpp": "\n" * 601}, "601 lines")
-        self.assertEqual([], self.breaches({"src/base/b.cpp": "\n" * 600}))
+        self.assert_breach({"tests/base/b.cpp": "\n" * 601}, "601 lines")
+        self.assert_breach({"src/base/b.cpp": "\n" * 451}, "451 lines")
+        self.assertEqual([], self.breaches({"src/base/b.cpp": "\n" * 450, "tests/base/b.cpp": "\n" * 600}))
+        self.assertEqual([], self.breaches({"src/base/b.cpp": "\n" * 200, "include/detent/b.h": "\n" * 200}))
+        self.assert_breach({f"src/base/{i}.cpp": "\n" * 100 for i in range(9)}, "the median file has 100")
+
+    def test_sees_long_functions(self):
+        body = "  x();\n" * 58
+        self.assertEqual([], self.breaches({"src/base/b.cpp": "void f() {\n" + body + "}\n"}))
+        self.assert_breach({"src/base/b.cpp": "void f() {\n" + body + "  x();\n}\n"}, "b.cpp:1: a function of 61 lines")
+
+    def test_sees_other_namespaces(self):
+        self.assertEqual([], self.breaches({"src/exec/b.h": "namespace detent::exec {\nint f();\n}\n"}))
+        self.assertEqual([], self.breaches({"src/exec/b.h": "namespace detent::base {\nclass A;\nstruct B;\n}\n"}))
+        self.assert_breach({"src/exec/b.h": "namespace detent::base {\nclass A {};\n}\n"}, "namespace detent::base in exec/")
+
+    def test_exceptions_are_still_needed(self):
+        for name, allowed in structure.LONG_FILES.items():
+            limit = structure.MAX_LINES[name.split("/")[0]]
+            self.assertTrue((ROOT / name).is_file(), f"{name} is gone: take it off LONG_FILES")
+            self.assertGreater(allowed, limit)
+            self.assertGreater((ROOT / name).read_bytes().count(b"\n"), limit, f"take {name} off LONG_FILES")
+        for name in structure.LONG_FUNCTIONS:
+            self.assertTrue((ROOT / name).is_file(), f"{name} is gone: take it off LONG_FUNCTIONS")
+            longest = max(lines for _, lines in measures.functions((ROOT / name).read_text()))
+            self.assertGreater(longest, structure.MAX_FUNCTION_LINES, f"take {name} off LONG_FUNCTIONS")
+
+
+class TheMeasures(unittest.TestCase):
+    def test_functions_in_namespaces_classes_and_after_initializers(self):
+        text = """#include <vector>
+namespace a {
+// not a { function
+struct S : Base<int> {
+  int x() const { return 1; }
+  std::vector<int> list{1, 2};
+};
+const std::vector<int> table = {
+  1, f("}"),
+};
+template <class T>
+S::S(T t)
+  try_(t) {
+  if (t) {
+    g('}');
+  }
+}
+auto S::operator==(const S& o) const -> bool {
+  return true;
+}
+}
+"""
+        self.assertEqual([(5, 1), (11, 7), (18, 3)], list(measures.functions(text)))
+
+    def test_layers_are_the_longest_path(self):
+        uses = {"a": {"b", "d"}, "b": {"c"}, "c": {"d"}, "e": {"d"}}
+        self.assertEqual(["a", "b", "c", "d"], measures.layers(uses))
 
 
 if __name__ == "__main__":
