@@ -5,15 +5,17 @@ compared apart. Where detent differs on purpose, both graphs are brought into on
 of its own that first checks that the difference is one of those meant."""
 
 import contextlib
+import hashlib
 import importlib
 import math
 import unittest.mock
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 from onnxruntime.quantization.calibrate import TensorsData
 from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax_for_qType
-from support import TYPES, Config
+from support import TYPES, Config, Path, Reader
 
 import onnx
 from onnx import numpy_helper
@@ -49,25 +51,42 @@ class Graph:
         }
 
 
+class Calibrator:
+    """ONNX Runtime's calibrator with `ranges` in its results. It runs once for each model, options and samples: the formats
+    that they are quantized to do not matter."""
+
+    found: ClassVar[dict[tuple[str, ...], TensorsData]] = {}
+
+    def __init__(self, create: Callable[[], Any], key: tuple[str, ...], ranges: dict[str, Range], own: dict[str, Range]) -> None:
+        self.create, self.key, self.ranges, self.own = create, key, ranges, own
+
+    def collect_data(self, reader: Reader) -> None:
+        samples = list(reader.samples)
+        digest = hashlib.sha256()
+        for name, array in (item for sample in samples for item in sample.items()):
+            digest.update(f"{name} {array.dtype} {array.shape} ".encode() + array.tobytes())
+        self.key += (digest.hexdigest(),)
+        if self.key not in self.found:
+            calibrator = self.create()
+            calibrator.collect_data(Reader(samples))
+            self.found[self.key] = calibrator.compute_data()
+
+    def compute_data(self) -> TensorsData:
+        found = self.found[self.key]
+        self.own.update((name, (data.lowest.item(), data.highest.item())) for name, data in found.items())
+        ends = {name: self.ranges.get(name, self.own[name]) for name in self.own}
+        return TensorsData(found.calibration_method, {n: (np.float32(low), np.float32(high)) for n, (low, high) in ends.items()})
+
+
 @contextlib.contextmanager
 def given_ranges(ranges: dict[str, Range], own: dict[str, Range]) -> Iterator[None]:
     """Within, quantize_static takes `ranges` where they are given; what it found itself lands in `own`."""
     create = ort_quantize.create_calibrator
 
-    def patched(*arguments: object, **options: object) -> object:
-        calibrator = create(*arguments, **options)
-        compute = calibrator.compute_data
-
-        def compute_data() -> object:
-            found = compute()
-            own.update((name, (data.lowest.item(), data.highest.item())) for name, data in found.items())
-            ends = {name: ranges.get(name, own[name]) for name in own}
-            return TensorsData(
-                found.calibration_method, {n: (np.float32(low), np.float32(high)) for n, (low, high) in ends.items()}
-            )
-
-        calibrator.compute_data = compute_data
-        return calibrator
+    def patched(model: Path, op_types: list[str], **options: Any) -> Calibrator:
+        told = {name: value for name, value in options.items() if name != "augmented_model_path"}
+        key = (hashlib.sha256(Path(model).read_bytes()).hexdigest(), repr(sorted(op_types)), repr(told))
+        return Calibrator(lambda: create(model, op_types, **options), key, ranges, own)
 
     with unittest.mock.patch.object(ort_quantize, "create_calibrator", patched):
         yield

@@ -285,29 +285,6 @@ TEST(Profiler, ScopesOfOnesOwnNestAndRepeat) {
   EXPECT_EQ(root["stages"][1]["name"].as<std::string>(), "mine: #1\n");
 }
 
-TEST(Profiler, SamplingCostsLessThanAHundredth) {
-  double least = 1;  // the rest is other programs' doing
-  for (int i = 0; i < 3; ++i) {
-    Profiler profiler;
-    const double before = cpu_seconds();
-    std::this_thread::sleep_for(400ms);
-    least = std::min(least, (cpu_seconds() - before) / 0.4);
-  }
-  EXPECT_LT(least, 0.01);
-}
-
-TEST(Profiler, EndsPromptly) {
-  auto fastest = std::chrono::steady_clock::duration::max();  // the rest is other programs' doing
-  for (int i = 0; i < 30; ++i) {
-    Profiler profiler;
-    std::this_thread::sleep_for(2ms);
-    const auto begin = std::chrono::steady_clock::now();
-    profiler.finish();
-    fastest = std::min(fastest, std::chrono::steady_clock::now() - begin);
-  }
-  EXPECT_LT(fastest, 10ms);  // waiting out the sampling period would take 18
-}
-
 TEST(Profiler, TakesCallsFromManyThreads) {
   const TempDir directory;
   const fs::path path = directory.path() / "profile.yaml";

@@ -178,16 +178,17 @@ def test_nothing_is_printed_where_nobody_looks(model, folder):
     assert "calibrate: 9 of 9" in shown.stderr
 
 
-def test_import_is_quick_and_light():
+def test_import_loads_little():
     code = """
-import sys, time
-begun = time.perf_counter()
+import sys
+before = set(sys.modules)
 import detent
-print(time.perf_counter() - begun, "numpy" in sys.modules, "onnxruntime" in sys.modules)
+print(*sorted(set(sys.modules) - before))
 """
-    runs = [python(code).stdout.split() for _ in range(10)]  # the best: others may use the machine
-    assert min(float(run[0]) for run in runs) <= 0.15
-    assert runs[0][1:] == ["False", "False"]
+    loaded = python(code).stdout.split()
+    assert "detent._core" in loaded
+    assert not {"numpy", "onnxruntime", "onnx", "asyncio", "concurrent.futures", "subprocess", "logging", "json"} & set(loaded)
+    assert len(loaded) <= 75, loaded
 
 
 def test_the_command_comes_with_it(model, folder, tmp_path):
