@@ -66,7 +66,8 @@ void soft_step(benchmark::State& state) {  // rows that fit the nearest cache, o
   step.regularizer = state.range(0) != 0 ? 0.01F : 0.0F;
   step.beta = 7;
   for (auto _ : state) {
-    for (std::size_t m = 0; m < w.rows; ++m) soft.step(m, {0, kFanIn}, slope.data() + m * kFanIn, slope.data(), 1e-9F, 1.0F, step);
+    for (std::size_t m = 0; m < w.rows; ++m)
+      soft.step(m, {0, kFanIn}, slope.data() + m * kFanIn, slope.data(), 1e-9F, 1.0F, step);
   }
   state.counters["s/weight"] =
       benchmark::Counter(static_cast<double>(w.values.size()),

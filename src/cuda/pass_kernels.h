@@ -108,8 +108,7 @@ struct OutputSumsKernel {
     block_sum(
         block, place.samples * place.positions,
         [&](std::size_t i) {
-          return static_cast<double>(
-              place.y[place.y_at({i / place.positions, block.index(), i % place.positions})]);
+          return static_cast<double>(place.y[place.y_at({i / place.positions, block.index(), i % place.positions})]);
         },
         [&](double sum) { sums[block.index()] += sum; });
   }

@@ -50,7 +50,8 @@ struct Convolution::Plan {
               const std::int64_t i = transposed ? f : reached, o = transposed ? reached : f;
               const std::int64_t in_size = transposed ? steps_size : spread_size;
               const std::int64_t out_size = transposed ? spread_size : steps_size;
-              const std::int64_t x = last ? (n * in_size + i) * g.inputs + channel : (n * channels + channel) * in_size + i;
+              const std::int64_t x =
+                  last ? (n * in_size + i) * g.inputs + channel : (n * channels + channel) * in_size + i;
               const std::int64_t y = last ? (n * out_size + o) * g.outputs + m : (n * g.outputs + m) * out_size + o;
               const std::int64_t first = transposed ? channel : m, second = transposed ? m % outer : c;
               const std::int64_t width = transposed ? outer : inner;
@@ -61,8 +62,8 @@ struct Convolution::Plan {
 
 Convolution::Convolution(Device&, const LayerGeometry& geometry, const Shape& input_shape, std::int64_t channels,
                          DeviceLayout layout, DevicePrecision)
-    : plan_(std::make_unique<Plan>(Plan{geometry, input_shape, geometry.output_shape(input_shape), channels,
-                                        layout == DeviceLayout::nhwc})) {}
+    : plan_(std::make_unique<Plan>(
+          Plan{geometry, input_shape, geometry.output_shape(input_shape), channels, layout == DeviceLayout::nhwc})) {}
 Convolution::Convolution(Convolution&&) noexcept = default;
 Convolution& Convolution::operator=(Convolution&&) noexcept = default;
 Convolution::~Convolution() = default;
@@ -71,13 +72,15 @@ void Convolution::forward(const float* input, const float* filter, float* output
   std::int64_t count = 1;
   for (const std::int64_t d : plan_->out) count *= d;
   std::vector<double> sums(static_cast<std::size_t>(count));
-  plan_->each([&](auto x, auto w, auto y) { sums[static_cast<std::size_t>(y)] += static_cast<double>(input[x]) * filter[w]; });
+  plan_->each(
+      [&](auto x, auto w, auto y) { sums[static_cast<std::size_t>(y)] += static_cast<double>(input[x]) * filter[w]; });
   for (std::size_t i = 0; i < sums.size(); ++i) output[i] = static_cast<float>(sums[i]);
 }
 
 void Convolution::backward_filter(const float* input, const float* slope, float* gradient, float beta) const {
   std::vector<double> sums(static_cast<std::size_t>(plan_->g.outputs * plan_->g.fan_in()));
-  plan_->each([&](auto x, auto w, auto y) { sums[static_cast<std::size_t>(w)] += static_cast<double>(input[x]) * slope[y]; });
+  plan_->each(
+      [&](auto x, auto w, auto y) { sums[static_cast<std::size_t>(w)] += static_cast<double>(input[x]) * slope[y]; });
   for (std::size_t i = 0; i < sums.size(); ++i) {
     gradient[i] = static_cast<float>(sums[i]) + (beta == 0 ? 0.0F : beta * gradient[i]);
   }
