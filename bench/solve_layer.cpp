@@ -90,8 +90,7 @@ Problem read(const char* path) {
 Solution solve_with(Problem& p, const std::string& rounding, bool gram, const detent::FinetuneConfig& config,
                     const SolveControl& control) {
   if (rounding == "nearest") return nearest(p.weights, p.bias);
-  if (!gram)
-    return solve_streamed(p.weights, p.geometry, p.bias, p.samples, Activation(), config, cpu_kernels(), control);
+  if (!gram) return solve_streamed(p.weights, p.geometry, p.bias, p.samples, config, cpu_kernels(), control);
   FormAccumulator sums(p.geometry, cpu_kernels(), control.threads, config, p.samples.count());
   for (std::size_t i = 0; i < p.samples.count(); ++i)
     sums.add(p.samples.shape, p.samples.inputs[i], p.samples.targets[i]);

@@ -1,7 +1,7 @@
 // Kernels of mini-batches: weights on their way into a convolution, losses, sums over outputs.
 #pragma once
 
-#include "cuda/loss_element.h"
+#include "cuda/pack.h"
 #include "cuda/through_element.h"
 
 namespace detent::cuda {
@@ -71,13 +71,12 @@ struct OutputPlace {
   }
 };
 
-/// With d = a(y + bias) − target: losses[block] += weight · Σ d², and y becomes factor · 2 d a'. Of blocks_for() blocks
+/// With d = y + bias − target: losses[block] += weight · Σ d², and y becomes factor · 2 d. Of blocks_for() blocks
 /// with kSumBytes; `bias` may be null.
 struct LossKernel {
   OutputPlace place;
   const float* bias;
   double* losses;
-  finetune::Activation activation;
   float factor;
   double weight;
 
@@ -89,9 +88,8 @@ struct LossKernel {
         [&](std::size_t i) {
           const OutputPlace::Index at = place.index(i);
           float& y = place.y[place.y_at(at)];
-          const ActivationPoint a = activate(activation, bias == nullptr ? y : y + bias[at.row]);
-          const float d = a.value - place.target[place.target_at(at)];
-          y = factor * 2 * d * a.slope;
+          const float d = (bias == nullptr ? y : y + bias[at.row]) - place.target[place.target_at(at)];
+          y = factor * 2 * d;
           return static_cast<double>(d) * d;
         },
         [&](double sum) { losses[block.index()] += weight * sum; });

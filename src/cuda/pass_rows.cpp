@@ -91,7 +91,7 @@ void PassRows::queue(LayerPass& pass, const LayerSample& sample, const Staged& s
     const std::size_t outputs = place.samples * place.rows * place.positions;
     if (outputs == 0) continue;
     pass.forward(filter_.data());
-    launch(stream, LossKernel{place, task.bias, losses_.data(), task.activation, task.factor, task.weight},
+    launch(stream, LossKernel{place, task.bias, losses_.data(), task.factor, task.weight},
            blocks_for(outputs, kLossBlocks), kSumBytes);
     if (task.row_sums != nullptr) {
       launch(stream, OutputSumsKernel{place, task.row_sums}, static_cast<unsigned>(place.rows), kSumBytes);

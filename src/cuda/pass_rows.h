@@ -7,7 +7,6 @@
 #include "cuda/layer_pass.h"
 #include "cuda/rows.h"
 #include "cuda/staging.h"
-#include "finetune/activation.h"
 #include "finetune/problem.h"
 #include "store/device_route.h"
 
@@ -45,11 +44,10 @@ class PassRows {
   void fill_filter(const LayerPass& pass, const float* base, const float* soft);
   struct Task {
     const float* bias = nullptr;  // of these rows, on the device
-    finetune::Activation activation;
-    float factor = 0;            // of the slope
-    double weight = 1;           // of the loss
-    double* row_sums = nullptr;  // where the slopes' sums over all columns are added for each row
-    bool backward = false;       // adds the gradient; the first sample after fill_filter() replaces what was there
+    float factor = 0;             // of the slope
+    double weight = 1;            // of the loss
+    double* row_sums = nullptr;   // where the slopes' sums over all columns are added for each row
+    bool backward = false;        // adds the gradient; the first sample after fill_filter() replaces what was there
   };
   /// What brings samples that rest on disk; it must outlive this. Without one there may be none.
   void read_by(store::DeviceReader& reader) noexcept { reader_ = &reader; }

@@ -14,7 +14,6 @@
 namespace detent::cuda {
 namespace {
 
-using finetune::Activation;
 using finetune::AnyForm;
 using finetune::GramForm;
 using finetune::LayerGeometry;
@@ -59,12 +58,10 @@ class CudaSolver final : public finetune::LayerSolver {
   }
 
   Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& geometry, std::span<const float> bias,
-                          LayerSamples& samples, const Activation& activation, const FinetuneConfig& config,
-                          const SolveControl& control) override;
+                          LayerSamples& samples, const FinetuneConfig& config, const SolveControl& control) override;
 
   double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
-                              LayerSamples& samples, const Activation& activation,
-                              const SolveControl& control) override;
+                              LayerSamples& samples, const SolveControl& control) override;
 
   std::vector<std::string> notes() const override;
 
@@ -106,17 +103,16 @@ void CudaSolver::check_memory(const std::string& layer, const LayerGeometry& geo
 }
 
 Solution CudaSolver::solve_streamed(const QuantizedWeights& weights, const LayerGeometry& geometry,
-                                    std::span<const float> bias, LayerSamples& samples, const Activation& activation,
-                                    const FinetuneConfig& config, const SolveControl& control) {
+                                    std::span<const float> bias, LayerSamples& samples, const FinetuneConfig& config,
+                                    const SolveControl& control) {
   streamed_ = true;
-  return cuda::solve_streamed(devices_, config_, {weights, geometry, samples, activation, &*readers_}, bias, config,
-                              kernels_, control);
+  return cuda::solve_streamed(devices_, config_, {weights, geometry, samples, &*readers_}, bias, config, kernels_,
+                              control);
 }
 
 double CudaSolver::reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry,
-                                        const Solution& solution, LayerSamples& samples, const Activation& activation,
-                                        const SolveControl& control) {
-  return cuda::reconstruction_error(devices_, {weights, geometry, samples, activation}, solution, control);
+                                        const Solution& solution, LayerSamples& samples, const SolveControl& control) {
+  return cuda::reconstruction_error(devices_, {weights, geometry, samples}, solution, control);
 }
 
 std::vector<std::string> CudaSolver::notes() const {

@@ -119,7 +119,7 @@ class OnDevices final : public finetune::StreamedIterations {
     }
     for (auto& part : parts_) part->begin(samples);
     for (const auto& sample : samples) {
-      for (auto& part : parts_) part->add(sample, layer_.activation, columns);
+      for (auto& part : parts_) part->add(sample, columns);
     }
     for (auto& part : parts_) part->end();
   }
@@ -143,7 +143,7 @@ class OnDevices final : public finetune::StreamedIterations {
 };
 
 /// All samples through a solution, by columns and in float32. For each device's rows: losses, and sums of
-/// factor · 2 (a(y) − target) a' for each row if they are asked for.
+/// factor · 2 (y − target) for each row if they are asked for.
 struct Evaluation {
   double loss = 0;
   std::uint64_t outputs = 0;
@@ -192,7 +192,6 @@ Evaluation evaluate(Devices& devices, const StreamedLayer& layer, const Solution
       p.pass->device().current();
       PassRows::Task task;
       task.bias = p.bias.size() > 0 ? p.bias.data() : nullptr;
-      task.activation = layer.activation;
       task.factor = factor;
       task.row_sums = row_sums ? p.sums.data() : nullptr;
       p.pass->run(p.pass->pass_for({}), host, task);
@@ -231,12 +230,11 @@ Solution solve_streamed(Devices& devices, const DeviceConfig& on, const Streamed
   if (!tunes(config.rounding) || layer.samples.count() == 0) return finetune::nearest(layer.weights, bias);
   OnDevices problem(devices, on, layer, bias, config, control);
   Solution solution = finetune::run(problem, config, control);
-  if (finetune::descends(layer.activation, config)) {
+  if (finetune::descends(config)) {
     solution.integers =
         finetune::descend_on_samples(layer.weights, layer.geometry, solution, layer.samples, config, kernels, control);
   }
-  if (config.rounding == Rounding::adaround && config.update_bias && !bias.empty() &&
-      layer.activation.kind == finetune::ActivationKind::none) {
+  if (config.rounding == Rounding::adaround && config.update_bias && !bias.empty()) {
     solution.bias = best_bias(devices, layer, solution, control);
   }
   return solution;

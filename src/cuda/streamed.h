@@ -4,7 +4,6 @@
 #include "cuda/record_readers.h"
 #include "cuda/rows.h"
 #include "detent/device.h"
-#include "finetune/activation.h"
 #include "finetune/problem.h"
 #include "finetune/samples.h"
 #include "finetune/solver.h"
@@ -16,7 +15,6 @@ struct StreamedLayer {
   const finetune::QuantizedWeights& weights;
   const finetune::LayerGeometry& geometry;
   finetune::LayerSamples& samples;
-  const finetune::Activation& activation;
   RecordReaders* readers = nullptr;  // what reads samples that rest on disk; null: they come through the host
 };
 

@@ -108,11 +108,10 @@ void TunedRows::begin(std::span<const LayerSample> batch) {
   if (trains_bias_) clear(pass_.device().stream(), by_bias_);
 }
 
-void TunedRows::add(const LayerSample& sample, const finetune::Activation& activation, std::size_t columns) {
+void TunedRows::add(const LayerSample& sample, std::size_t columns) {
   pass_.device().current();
   PassRows::Task task;
   task.bias = bias_.size() > 0 ? bias_.data() : nullptr;
-  task.activation = activation;
   task.factor = 1 / static_cast<float>(columns);
   task.weight = 1 / static_cast<double>(columns);
   task.row_sums = trains_bias_ ? by_bias_.data() : nullptr;

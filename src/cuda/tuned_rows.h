@@ -32,7 +32,7 @@ class TunedRows {
 
   /// An iteration: begin(), add() for each sample, end(). All only queue. `columns` of all its samples.
   void begin(std::span<const LayerSample> batch);
-  void add(const LayerSample& sample, const finetune::Activation& activation, std::size_t columns);
+  void add(const LayerSample& sample, std::size_t columns);
   void end();
   /// An iteration without samples.
   void skip();

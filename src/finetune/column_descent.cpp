@@ -194,9 +194,7 @@ Gathered gather(const LayerGeometry& geometry, LayerSamples& samples, std::span<
 
 }  // namespace
 
-bool descends(const Activation& activation, const FinetuneConfig& config) {
-  return activation.kind == ActivationKind::none && config.drop_ratio >= 1 && coordinate_sweeps(config) > 0;
-}
+bool descends(const FinetuneConfig& config) { return config.drop_ratio >= 1 && coordinate_sweeps(config) > 0; }
 
 Integers descend_on_samples(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
                             LayerSamples& samples, const FinetuneConfig& config, const Kernels& kernels,

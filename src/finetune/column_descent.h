@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "detent/config.h"
-#include "finetune/activation.h"
 #include "finetune/geometry.h"
 #include "finetune/kernels.h"
 #include "finetune/problem.h"
@@ -61,7 +60,7 @@ class ColumnDescent {
 std::size_t descent_columns(const LayerGeometry& geometry);
 
 /// Whether it follows solvers in mini-batches: the objective has to be a quadratic in the weights.
-bool descends(const Activation& activation, const FinetuneConfig& config);
+bool descends(const FinetuneConfig& config);
 
 /// Integers of a solution, improved on columns of all samples, as many of each, spread over its positions: rows that
 /// nearest rounding serves better go back to it, then coordinate_sweeps() follow. The columns follow from

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "finetune/activation.h"
 #include "finetune/kernels.h"
 #include "finetune/mini_batches.h"
 #include "finetune/rounding_variables.h"
@@ -19,11 +18,10 @@ namespace detent::finetune {
 /// next iteration's outputs; neither weights nor gradients are ever stored as a whole. One thread at a time.
 class ColumnSteps {
  public:
-  ColumnSteps(RowRange rows, const LayerGeometry& geometry, const Activation& activation, const Kernels& kernels)
+  ColumnSteps(RowRange rows, const LayerGeometry& geometry, const Kernels& kernels)
       : rows_(rows),
         fan_in_(static_cast<std::size_t>(geometry.fan_in())),
         first_input_(rows.first / static_cast<std::size_t>(geometry.outputs / geometry.groups) * fan_in_),
-        activation_(activation),
         kernels_(kernels) {}
 
   /// The iterations from `first` on, one for each mini-batch; adds the loss of each, the sum over its columns, to
@@ -44,7 +42,6 @@ class ColumnSteps {
   RowRange rows_;
   std::size_t fan_in_;
   std::size_t first_input_;  // of the rows' group
-  Activation activation_;
   const Kernels& kernels_;
   std::vector<float> values_, slope_;  // of a piece of columns
   double last_loss_ = 0;               // of one column

@@ -102,8 +102,6 @@ FormCost streamed_cost(const LayerGeometry& geometry, const Shape& input_shape, 
   return cost;
 }
 
-bool has_gram_form(bool activation_in_objective, const FinetuneConfig& config) {
-  return !activation_in_objective && config.drop_ratio >= 1;
-}
+bool has_gram_form(const FinetuneConfig& config) { return config.drop_ratio >= 1; }
 
 }  // namespace detent::finetune

@@ -25,7 +25,7 @@ FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std:
 FormCost streamed_cost(const LayerGeometry& geometry, const Shape& input_shape, std::uint64_t samples,
                        const FinetuneConfig& config, std::size_t threads);
 
-/// Whether the layer can be solved from sums over its samples: the objective has to be a quadratic in the weights.
-bool has_gram_form(bool activation_in_objective, const FinetuneConfig& config);
+/// Whether layers can be solved from sums over their samples: all inputs have to come from the quantized branch.
+bool has_gram_form(const FinetuneConfig& config);
 
 }  // namespace detent::finetune

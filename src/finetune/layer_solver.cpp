@@ -25,14 +25,12 @@ class CpuSolver final : public LayerSolver {
     return finetune::solve(weights, form, bias, config, kernels_, control);
   }
   Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& geometry, std::span<const float> bias,
-                          LayerSamples& samples, const Activation& activation, const FinetuneConfig& config,
-                          const SolveControl& control) override {
-    return finetune::solve_streamed(weights, geometry, bias, samples, activation, config, kernels_, control);
+                          LayerSamples& samples, const FinetuneConfig& config, const SolveControl& control) override {
+    return finetune::solve_streamed(weights, geometry, bias, samples, config, kernels_, control);
   }
   double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
-                              LayerSamples& samples, const Activation& activation,
-                              const SolveControl& control) override {
-    return finetune::reconstruction_error(weights, geometry, solution, samples, activation, kernels_, control);
+                              LayerSamples& samples, const SolveControl& control) override {
+    return finetune::reconstruction_error(weights, geometry, solution, samples, kernels_, control);
   }
 
  private:

@@ -10,7 +10,6 @@
 
 #include "detent/config.h"
 #include "detent/device.h"
-#include "finetune/activation.h"
 #include "finetune/column_form.h"
 #include "finetune/kernels.h"
 #include "finetune/problem.h"
@@ -37,11 +36,10 @@ class LayerSolver {
   virtual Solution solve(const QuantizedWeights& weights, const AnyForm& form, std::span<const float> bias,
                          const FinetuneConfig& config, const SolveControl& control) = 0;
   virtual Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& geometry,
-                                  std::span<const float> bias, LayerSamples& samples, const Activation& activation,
-                                  const FinetuneConfig& config, const SolveControl& control) = 0;
+                                  std::span<const float> bias, LayerSamples& samples, const FinetuneConfig& config,
+                                  const SolveControl& control) = 0;
   virtual double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry,
-                                      const Solution& solution, LayerSamples& samples, const Activation& activation,
-                                      const SolveControl& control) = 0;
+                                      const Solution& solution, LayerSamples& samples, const SolveControl& control) = 0;
   /// What the user should know of how layers were solved: asked for when all are.
   virtual std::vector<std::string> notes() const { return {}; }
 };

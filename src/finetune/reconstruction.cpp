@@ -107,8 +107,7 @@ class Outputs {
 }  // namespace
 
 double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
-                            LayerSamples& samples, const Activation& activation, const Kernels& kernels,
-                            const SolveControl& control) {
+                            LayerSamples& samples, const Kernels& kernels, const SolveControl& control) {
   Outputs outputs(weights, geometry, solution, kernels);
   std::vector<double> sums(outputs.items());
   std::uint64_t count = 0;
@@ -117,12 +116,14 @@ double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry
     const SampleRef sample = samples.get(i);
     const auto add = [&](std::size_t item, std::size_t row, const float* values, const Tile& targets,
                          std::size_t columns) {
-      std::vector<float> y(values, values + columns);
-      std::vector<float> wanted(columns);
       const float* from = targets.row(row);
       const std::size_t step = targets.column_major ? targets.rows : 1;
-      for (std::size_t c = 0; c < columns; ++c) wanted[c] = from[c * step];
-      sums[item] += loss_and_gradient(activation, y.data(), wanted.data(), columns, 0.0F);
+      double sum = 0;
+      for (std::size_t c = 0; c < columns; ++c) {
+        const float d = values[c] - from[c * step];
+        sum += static_cast<double>(d) * d;
+      }
+      sums[item] += sum;
     };
     count += weights.rows * outputs.run(sample, kColumnsOfJudge, control.threads, add);
   }

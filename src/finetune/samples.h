@@ -16,7 +16,7 @@ struct SampleRef {
   Shape input_shape;
   std::span<const float> input;        // of the quantized branch
   std::span<const float> float_input;  // of the float branch; needed only where config.drop_ratio is below 1
-  std::span<const float> target;       // what the output shall be, after the activation if one belongs to the objective
+  std::span<const float> target;       // what the output is to be
   std::shared_ptr<const void> hold;
 };
 

@@ -49,13 +49,12 @@ std::vector<RowRange> pieces_of(const QuantizedWeights& weights, std::size_t gro
 class Problem final : public StreamedIterations {
  public:
   Problem(const QuantizedWeights& weights, const LayerGeometry& geometry, std::span<const float> bias,
-          LayerSamples& samples, const Activation& activation, const FinetuneConfig& config, const Kernels& kernels,
-          const SolveControl& control)
+          LayerSamples& samples, const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control)
       : control_(control),
         variables_(weights, bias, config, input_power(samples)),
         batches_(samples, geometry, config, control.threads) {
     for (const RowRange rows : pieces_of(weights, static_cast<std::size_t>(geometry.groups))) {
-      steps_.emplace_back(rows, geometry, activation, kernels);
+      steps_.emplace_back(rows, geometry, kernels);
     }
   }
 
@@ -99,16 +98,16 @@ class Problem final : public StreamedIterations {
 }  // namespace
 
 Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& geometry, std::span<const float> bias,
-                        LayerSamples& samples, const Activation& activation, const FinetuneConfig& config,
-                        const Kernels& kernels, const SolveControl& control) {
+                        LayerSamples& samples, const FinetuneConfig& config, const Kernels& kernels,
+                        const SolveControl& control) {
   if (config.rounding == Rounding::gptq) throw usage_error("GPTQ has no streamed form", "let the form be chosen");
   if (!tunes(config.rounding) || samples.count() == 0) return nearest(weights, bias);
-  Problem problem(weights, geometry, bias, samples, activation, config, kernels, control);
+  Problem problem(weights, geometry, bias, samples, config, kernels, control);
   Solution solution = run(problem, config, control);
-  if (descends(activation, config))
+  if (descends(config)) {
     solution.integers = descend_on_samples(weights, geometry, solution, samples, config, kernels, control);
-  if (config.rounding == Rounding::adaround && config.update_bias && !bias.empty() &&
-      activation.kind == ActivationKind::none) {
+  }
+  if (config.rounding == Rounding::adaround && config.update_bias && !bias.empty()) {
     solution.bias = streamed_bias(weights, geometry, solution, samples, kernels, control);
   }
   return solution;

@@ -1,12 +1,11 @@
-// Solvers that go through a layer's stored activations in mini-batches: for layers whose Gram matrix is too large, and
-// for objectives that are no quadratic.
+// Solvers that read a layer's stored activations in mini-batches: for layers whose Gram matrix is too large, and for
+// inputs mixed from both branches.
 #pragma once
 
 #include <functional>
 #include <span>
 
 #include "detent/config.h"
-#include "finetune/activation.h"
 #include "finetune/kernels.h"
 #include "finetune/problem.h"
 #include "finetune/samples.h"
@@ -17,21 +16,20 @@ namespace detent::finetune {
 /// AdaRound or AdaQuant by config.rounding, config.num_iterations steps on config.batch_size samples each. Samples come
 /// in a new random order each time all have been used; with config.drop_ratio below 1 each input element comes from the
 /// float branch with the remaining probability. The loss is the mean over columns of the sum over outputs of
-/// |a(Ŵ x + b) − y|². The order and the mix follow from config.seed; the result is the same for any number of threads.
+/// |Ŵ x + b − y|². The order and the mix follow from config.seed; the result is the same for any number of threads.
 ///
 /// The bias is trained along with the weights by AdaQuant if config.update_bias is set; AdaRound leaves it to
 /// streamed_bias(). Coordinate descent follows where descends() says so. Throws usage for GPTQ, which needs the Gram
 /// form.
 Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& geometry, std::span<const float> bias,
-                        LayerSamples& samples, const Activation& activation, const FinetuneConfig& config,
-                        const Kernels& kernels, const SolveControl& control);
+                        LayerSamples& samples, const FinetuneConfig& config, const Kernels& kernels,
+                        const SolveControl& control);
 
 /// Mean squared error over the outputs of all samples, at up to 256 positions of each, by the plain definition.
 double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
-                            LayerSamples& samples, const Activation& activation, const Kernels& kernels,
-                            const SolveControl& control);
+                            LayerSamples& samples, const Kernels& kernels, const SolveControl& control);
 
-/// The bias with the smallest error for given integers, in one pass over the samples; without activation only.
+/// The bias with the smallest error for given integers, in one pass over the samples.
 std::vector<float> streamed_bias(const QuantizedWeights& weights, const LayerGeometry& geometry,
                                  const Solution& solution, LayerSamples& samples, const Kernels& kernels,
                                  const SolveControl& control);

@@ -10,7 +10,7 @@ namespace detent::tuning {
 bool is_streamed(const finetune::LayerGeometry& geometry, const finetune::Shape& input_shape, std::uint64_t samples,
                  const FinetuneConfig& config, std::size_t threads) {
   if (config.form == FinetuneForm::streamed) return true;
-  const bool possible = finetune::has_gram_form(false, config);
+  const bool possible = finetune::has_gram_form(config);
   if (!possible || config.form == FinetuneForm::gram || config.rounding == Rounding::gptq) return !possible;
   constexpr std::uint64_t kLargestForm = std::uint64_t{512} << 20;
   constexpr double kGramIsBetter = 2;  // by several percent of the error: worth as many times the work

@@ -368,7 +368,7 @@ class Tuner {
     const auto& bias = work.bias;
     Found found;
     if (work.streamed) {
-      found.solution = solver_->solve_streamed(weights, work.geometry, bias, *work.stored, {}, config, control);
+      found.solution = solver_->solve_streamed(weights, work.geometry, bias, *work.stored, config, control);
       if (config.update_scale) {
         fit(work, config,
             finetune::output_sums(weights, work.geometry, found.solution, *work.stored, kernels_, control), found);
@@ -411,7 +411,7 @@ class Tuner {
     auto kept = finetune::keep_if_better(
         work.weights, work.bias, found.fitted ? *found.fitted : work.weights, std::move(found.solution),
         [&](const finetune::QuantizedWeights& weights, const finetune::Solution& candidate) {
-          return solver_->reconstruction_error(weights, work.geometry, candidate, samples, {}, control);
+          return solver_->reconstruction_error(weights, work.geometry, candidate, samples, control);
         });
     found.nearest_error = kept.nearest_error;
     found.error = kept.error;

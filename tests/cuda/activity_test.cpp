@@ -29,8 +29,8 @@ void solve_all(finetune::LayerSolver& solver, const Layer& layer, DeviceActivity
   sums.reset();
   solver.solve(layer.weights, form, layer.bias, config, {});
   InMemory samples(layer);
-  const auto solution = solver.solve_streamed(layer.weights, layer.geometry, layer.bias, samples, {}, config, {});
-  solver.reconstruction_error(layer.weights, layer.geometry, solution, samples, {}, {});
+  const auto solution = solver.solve_streamed(layer.weights, layer.geometry, layer.bias, samples, config, {});
+  solver.reconstruction_error(layer.weights, layer.geometry, solution, samples, {});
 }
 
 DeviceConfig on(std::vector<int> numbers) {
@@ -102,7 +102,7 @@ TEST(Activity, TimingChangesNoResult) {
   const auto solved = [&](DeviceActivity* activity) {
     const auto solver = make_solver(on({0}), kernels(), activity);
     InMemory samples(layer);
-    return solver->solve_streamed(layer.weights, layer.geometry, layer.bias, samples, {}, config, {}).integers;
+    return solver->solve_streamed(layer.weights, layer.geometry, layer.bias, samples, config, {}).integers;
   };
   DeviceActivity activity(DeviceActivity::Clock::now());
   EXPECT_EQ(solved(&activity), solved(nullptr));

@@ -64,7 +64,7 @@ TEST(CudaSolver, TakesNoMoreThanAPlanSays) {
         InMemory samples(layer);
         finetune::Solution solution;
         if (streamed) {
-          solution = solver->solve_streamed(layer.weights, layer.geometry, layer.bias, samples, {}, config, {});
+          solution = solver->solve_streamed(layer.weights, layer.geometry, layer.bias, samples, config, {});
         } else {
           auto sums = solver->sums(layer.geometry, 1);
           add_all(*sums, layer);
@@ -72,7 +72,7 @@ TEST(CudaSolver, TakesNoMoreThanAPlanSays) {
           sums.reset();
           solution = solver->solve(layer.weights, form, layer.bias, config, {});
         }
-        solver->reconstruction_error(layer.weights, layer.geometry, solution, samples, {}, {});
+        solver->reconstruction_error(layer.weights, layer.geometry, solution, samples, {});
         const auto need = device_need(c.geometry, c.input, streamed, config, DevicePrecision::float32, devices);
         for (const auto& device : activity.devices()) {
           EXPECT_LE(device.memory_peak, need.peak()) << device.number;

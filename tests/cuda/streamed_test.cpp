@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "cuda/layer_pass.h"
-#include "cuda/loss_element.h"
 #include "cuda/pass_rows.h"
 #include "cuda/sample_batches.h"
 #include "cuda/streamed.h"
@@ -15,37 +14,9 @@
 namespace detent::cuda {
 namespace {
 
-using finetune::Activation;
-using finetune::ActivationKind;
 using finetune::RowRange;
 using finetune::Solution;
 using finetune::SolveControl;
-
-const std::vector<Activation> kActivations{
-    {},
-    {ActivationKind::relu},
-    {ActivationKind::clip, -0.5F, 1.5F},
-    {ActivationKind::leaky_relu, 0, 0, 0.2F},
-    {ActivationKind::sigmoid},
-    {ActivationKind::tanh},
-    {ActivationKind::gelu},
-    {ActivationKind::gelu_tanh},
-    {ActivationKind::hard_swish},
-};
-
-TEST(LossElement, IsTheActivationOfTheCpu) {
-  for (const Activation& activation : kActivations) {
-    for (const float y : finetune::normal(300, 1, 3)) {
-      // With target 0 and this factor the CPU gives a a'; the sum is a².
-      float slope = y;
-      const float target = 0;
-      const double sum = finetune::loss_and_gradient(activation, &slope, &target, 1, 0.5F);
-      const ActivationPoint ours = activate(activation, y);
-      EXPECT_NEAR(ours.value * ours.value, sum, 1e-5 * (1 + sum)) << static_cast<int>(activation.kind) << ' ' << y;
-      EXPECT_NEAR(ours.value * ours.slope, slope, 1e-5F * (1 + std::abs(slope))) << static_cast<int>(activation.kind);
-    }
-  }
-}
 
 std::vector<Way> ways(const Case& c) {
   if (!Convolution::can(c.geometry, c.input)) return {Way::columns};
@@ -74,7 +45,7 @@ struct Found {
 };
 
 Found pass_once(const Layer& layer, RowRange rows, Way way, const std::vector<float>& weights,
-                const std::vector<float>& bias, const Activation& activation) {
+                const std::vector<float>& bias) {
   const Devices all = devices();
   Device& device = *all[0];
   finetune::QuantizedWeights plain = layer.weights;  // so that filters are the weights themselves
@@ -90,7 +61,6 @@ Found pass_once(const Layer& layer, RowRange rows, Way way, const std::vector<fl
   pass.fill_filter(chosen, nullptr, soft.data());
   PassRows::Task task;
   task.bias = biases.data();
-  task.activation = activation;
   task.factor = 1;
   task.row_sums = sums.data();
   task.backward = true;
@@ -111,7 +81,7 @@ TEST(LayerPass, GradientIsThatOfTheLossInEveryWay) {
       std::vector<float> b(rows.count(), 0.1F);
       for (const Way way : ways(c)) {
         SCOPED_TRACE(std::string(c.name) + ", way " + std::to_string(static_cast<int>(way)));
-        const auto loss = [&] { return pass_once(layer, rows, way, w, b, {ActivationKind::tanh}); };
+        const auto loss = [&] { return pass_once(layer, rows, way, w, b); };
         const Found found = loss();
         const auto check = [&](float& value, double slope) {
           const float kept = value;
@@ -139,18 +109,16 @@ FinetuneConfig config_of(Rounding rounding) {
 }
 
 Solution on_device(const Layer& layer, const FinetuneConfig& config, std::size_t count = 1, DeviceConfig on = {},
-                   const SolveControl& control = {}, const Activation& activation = {}) {
+                   const SolveControl& control = {}) {
   Devices all = devices(count);
   InMemory samples(layer);
-  return solve_streamed(all, on, {layer.weights, layer.geometry, samples, activation}, layer.bias, config, kernels(),
-                        control);
+  return solve_streamed(all, on, {layer.weights, layer.geometry, samples}, layer.bias, config, kernels(), control);
 }
 
-double error_on_device(const Layer& layer, const Solution& solution, std::size_t count = 1,
-                       const Activation& activation = {}) {
+double error_on_device(const Layer& layer, const Solution& solution, std::size_t count = 1) {
   Devices all = devices(count);
   InMemory samples(layer);
-  return reconstruction_error(all, {layer.weights, layer.geometry, samples, activation}, solution, {});
+  return reconstruction_error(all, {layer.weights, layer.geometry, samples}, solution, {});
 }
 
 TEST(Reconstruction, ErrorIsThatOfTheCpu) {
@@ -162,10 +130,9 @@ TEST(Reconstruction, ErrorIsThatOfTheCpu) {
                 1e-5 * finetune::naive_mean(layer, solution));
     EXPECT_NEAR(error_on_device(layer, solution, 3), error_on_device(layer, solution), 1e-9);
     InMemory samples(layer);
-    const Activation relu{ActivationKind::relu};
     const double theirs =
-        finetune::reconstruction_error(layer.weights, layer.geometry, solution, samples, relu, kernels(), {});
-    EXPECT_NEAR(error_on_device(layer, solution, 2, relu), theirs, 1e-5 * theirs);
+        finetune::reconstruction_error(layer.weights, layer.geometry, solution, samples, kernels(), {});
+    EXPECT_NEAR(error_on_device(layer, solution, 2), theirs, 1e-5 * theirs);
   }
 }
 
@@ -181,7 +148,7 @@ TEST(StreamedOnDevice, EndsAsNearAsTheCpu) {
       config.update_bias = true;
       InMemory samples(layer);
       const auto theirs =
-          finetune::solve_streamed(layer.weights, layer.geometry, layer.bias, samples, {}, config, kernels(), {});
+          finetune::solve_streamed(layer.weights, layer.geometry, layer.bias, samples, config, kernels(), {});
       const double nearest = finetune::naive_mean(layer, finetune::nearest(layer.weights, layer.bias));
       for (const auto layout : {DeviceLayout::nchw, DeviceLayout::nhwc}) {
         DeviceConfig on;
@@ -314,18 +281,6 @@ TEST(StreamedOnDevice, GoesOnWhereItWasInTheWayItChose) {
   }
 }
 
-TEST(StreamedOnDevice, LearnsBehindAnActivation) {
-  Layer layer = make_layer(finetune::convolution(6, 8, 1, {3, 3}), {2, 6, 8, 8}, 5, 4, 7);
-  for (auto& target : layer.targets) {
-    for (float& y : target) y = std::max(y, 0.0F);
-  }
-  const Activation relu{ActivationKind::relu};
-  FinetuneConfig config = config_of(Rounding::adaround);
-  config.num_iterations = 300;
-  const double nearest = error_on_device(layer, finetune::nearest(layer.weights, layer.bias), 1, relu);
-  EXPECT_LT(error_on_device(layer, on_device(layer, config, 1, {}, {}, relu), 1, relu), 0.8 * nearest);
-}
-
 std::vector<Case> with_rows_of_16_bytes() {
   std::vector<Case> cases = all_kinds();
   cases.push_back({"narrow product", finetune::product(24, 16), {30, 24}});
@@ -345,7 +300,7 @@ TEST(StreamedOnDevice, TakesNoMoreThanWasPredicted) {
       DeviceConfig on;
       on.layout = layout;
       on.precision = precision;
-      solve_streamed(all, on, {layer.weights, layer.geometry, samples, {}}, layer.bias, config, kernels(), {});
+      solve_streamed(all, on, {layer.weights, layer.geometry, samples}, layer.bias, config, kernels(), {});
       const auto predicted =
           finetune::pass_rows_bytes(c.geometry, c.input, layer.weights.rows, config.num_iterations, on.precision);
       // On the host the libraries take no scratch.
@@ -410,8 +365,8 @@ TEST(StreamedOnDevice, TakesSamplesFromDiskPastTheSolver) {
     for (const std::size_t count : {1U, 2U}) {
       Devices all = devices(count);
       RecordReaders readers(all, GdsMode::off);
-      const auto found = solve_streamed(all, {}, {layer.weights, layer.geometry, samples, {}, &readers}, layer.bias,
-                                        config, kernels(), {});
+      const auto found = solve_streamed(all, {}, {layer.weights, layer.geometry, samples, &readers}, layer.bias, config,
+                                        kernels(), {});
       EXPECT_EQ(found.integers, on_device(layer, config, count).integers);
       EXPECT_EQ(readers.notes().size(), std::min(count, share_rows(layer.weights.rows, 1, count).size()));
     }
@@ -425,8 +380,8 @@ TEST(StreamedOnDevice, NarrowedSamplesComeThroughTheHost) {
   OnDisk samples(layer, true);
   Devices all = devices();
   RecordReaders readers(all, GdsMode::off);
-  solve_streamed(all, {}, {layer.weights, layer.geometry, samples, {}, &readers}, layer.bias,
-                 config_of(Rounding::adaround), kernels(), {});
+  solve_streamed(all, {}, {layer.weights, layer.geometry, samples, &readers}, layer.bias, config_of(Rounding::adaround),
+                 kernels(), {});
   EXPECT_TRUE(readers.notes().empty());
   EXPECT_GE(samples.through_host, 60U);
 }
