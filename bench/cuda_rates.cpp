@@ -51,25 +51,26 @@ double copy_rate(Device& device) {
          seconds(device, [&] { device.stream().copy(to.data(), from.data(), bytes); });
 }
 
-double step_seconds(Device& device, std::size_t rows, std::size_t columns) {
-  const std::size_t n = rows * columns;
+double step_seconds(Device& device, std::size_t rows, std::size_t fan_in) {
+  const std::size_t n = rows * fan_in;
   const auto v = array<float>(device, n), mean = array<float>(device, n), square = array<float>(device, n);
   const auto h = array<float>(device, n), slope = array<float>(device, n), offset = array<float>(device, n);
-  const auto numbers = array<SoftRowNumbers>(device, rows);
+  const auto numbers = array<AdaRoundBlockNumbers>(device, rows);
   const auto iteration = array<unsigned>(device, 1);
-  auto steps = array<SoftNumbers>(device, 1);
-  const SoftNumbers step{0.1F, 1.0F, 0.01F, 10.0F};
-  upload<SoftNumbers>(device.stream(), steps, std::span(&step, 1));
+  auto steps = array<AdaRoundNumbers>(device, 1);
+  const AdaRoundNumbers step{0.1F, 1.0F, 0.01F, 10.0F};
+  upload<AdaRoundNumbers>(device.stream(), steps, std::span(&step, 1));
   device.stream().wait();
-  const SoftStepKernel kernel{v.data(),      mean.data(),    square.data(), h.data(),         nullptr, slope.data(),
-                              offset.data(), numbers.data(), steps.data(),  iteration.data(), rows,    columns};
-  return seconds(device, [&] { launch(device.stream(), kernel, blocks_for(n / (columns % 4 == 0 ? 4 : 1))); });
+  const AdaRoundStepKernel kernel{v.data(),         mean.data(),  square.data(), h.data(),       nullptr,
+                                  nullptr,          slope.data(), offset.data(), numbers.data(), steps.data(),
+                                  iteration.data(), {},           rows,          fan_in};
+  return seconds(device, [&] { launch(device.stream(), kernel, blocks_for_packs(rows, fan_in, {})); });
 }
 
 template <class T>
 double product_seconds(Device& device, const Product& p, DevicePrecision precision, int choice) {
   const Matmul matmul(device, p, precision, choice);
-  const auto count = [](std::int64_t rows, std::int64_t columns) { return static_cast<std::size_t>(rows * columns); };
+  const auto count = [](std::int64_t rows, std::int64_t fan_in) { return static_cast<std::size_t>(rows * fan_in); };
   const auto a = array<T>(device, count(p.m, p.k)), b = array<T>(device, count(p.k, p.n));
   const auto c = array<float>(device, count(p.m, p.n));
   return seconds(device, [&] { matmul.run(a.data(), b.data(), c.data()); });
@@ -80,11 +81,11 @@ struct ProductRates {
   double best = 0;  // of all ways of the library
 };
 
-ProductRates product_rates(Device& device, std::size_t rows, std::size_t columns, DevicePrecision precision) {
+ProductRates product_rates(Device& device, std::size_t rows, std::size_t fan_in, DevicePrecision precision) {
   Product p;
   p.m = static_cast<std::int64_t>(rows);
-  p.n = p.k = p.lda = p.ldb = p.ldc = static_cast<std::int64_t>(columns);
-  const double operations = 2.0 * static_cast<double>(rows) * static_cast<double>(columns * columns);
+  p.n = p.k = p.lda = p.ldb = p.ldc = static_cast<std::int64_t>(fan_in);
+  const double operations = 2.0 * static_cast<double>(rows) * static_cast<double>(fan_in * fan_in);
   ProductRates rates;
   for (int choice = 0; choice < kChoices; ++choice) {
     try {
@@ -111,23 +112,23 @@ int run(int number) {
   const double copy = copy_rate(device);
   fmt::print("{}, {} multiprocessors; copies {:.0f} GB/s\n", device.facts().name, device.facts().multiprocessors,
              copy / 1e9);
-  fmt::print("{:>6} {:>8} {:>10} {:>10} {:>10}   {}\n", "rows", "columns", "step us", "GB/s", "of copies",
+  fmt::print("{:>6} {:>8} {:>10} {:>10} {:>10}   {}\n", "rows", "fan_in", "step us", "GB/s", "of copies",
              "products in float32, tf32, bfloat16: TF/s (of the best way)");
   double step_share = 1, product_share = 1;  // the least
   // Layers of ResNet-50 and of a transformer.
   const std::vector<std::pair<std::size_t, std::size_t>> layers{{64, 576},   {128, 1152}, {256, 2304}, {512, 4608},
                                                                 {2048, 512}, {768, 3072}, {3072, 768}, {4096, 4096}};
-  for (const auto& [rows, columns] : layers) {
-    const double step = step_seconds(device, rows, columns);
-    const double rate = 10.0 * sizeof(float) * static_cast<double>(rows * columns) / step;  // six read, four written
-    if (rows * columns >= kLarge) step_share = std::min(step_share, rate / copy);
+  for (const auto& [rows, fan_in] : layers) {
+    const double step = step_seconds(device, rows, fan_in);
+    const double rate = 10.0 * sizeof(float) * static_cast<double>(rows * fan_in) / step;  // six read, four written
+    if (rows * fan_in >= kLarge) step_share = std::min(step_share, rate / copy);
     std::string products;
     for (const auto precision : {DevicePrecision::float32, DevicePrecision::tf32, DevicePrecision::bfloat16}) {
-      const auto [own, best] = product_rates(device, rows, columns, precision);
+      const auto [own, best] = product_rates(device, rows, fan_in, precision);
       product_share = std::min(product_share, own / best);
       products += fmt::format("{:>8.1f} ({:>3.0f} %)", own / 1e12, 100 * own / best);
     }
-    fmt::print("{:>6} {:>8} {:>10.1f} {:>10.0f} {:>8.0f} % {}\n", rows, columns, step * 1e6, rate / 1e9,
+    fmt::print("{:>6} {:>8} {:>10.1f} {:>10.0f} {:>8.0f} % {}\n", rows, fan_in, step * 1e6, rate / 1e9,
                100 * rate / copy, products);
   }
   const bool steps = judge("steps of layers of 10^6 weights and more, of a copy's rate", step_share, kStepShare);

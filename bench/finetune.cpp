@@ -1,12 +1,13 @@
 // Speed of fine-tuning's parts on one layer, a 3x3 convolution of 256 channels at 14x14.
 #include <benchmark/benchmark.h>
+#include <array>
 
 #include <cstddef>
 #include <random>
 #include <vector>
 
+#include "finetune/adaround_variables.h"
 #include "finetune/gram.h"
-#include "finetune/soft_rounding.h"
 #include "finetune/solver.h"
 
 namespace {
@@ -34,11 +35,11 @@ std::vector<float> normal(std::size_t count, unsigned seed) {
   return values;
 }
 
-QuantizedWeights weights_of(std::size_t rows, std::size_t columns) {
+QuantizedWeights weights_of(std::size_t rows, std::size_t fan_in) {
   QuantizedWeights w;
   w.rows = rows;
-  w.columns = columns;
-  w.values = normal(rows * columns, 1);
+  w.fan_in = fan_in;
+  w.values = normal(rows * fan_in, 1);
   w.scale.assign(rows, 0.5F);
   w.zero.assign(rows, 0);
   w.lowest = -8;
@@ -58,22 +59,23 @@ void gram(benchmark::State& state) {
 }
 BENCHMARK(gram)->ArgsProduct({{1, 2}, {1, 32, 256}})->UseRealTime();
 
-void soft_step(benchmark::State& state) {  // rows that fit the nearest cache, or do not
+void adaround_step(benchmark::State& state) {  // rows that fit the nearest cache, or do not
   const QuantizedWeights w = weights_of(static_cast<std::size_t>(state.range(1)), kFanIn);
-  SoftRounding soft(w);
+  AdaRoundVariables soft(w);
   const auto slope = normal(w.values.size(), 3);
-  SoftStep step{AdamStep(0.1, 10)};
+  AdaRoundStep step{AdamStep(0.1, 10)};
   step.regularizer = state.range(0) != 0 ? 0.01F : 0.0F;
   step.beta = 7;
   for (auto _ : state) {
     for (std::size_t m = 0; m < w.rows; ++m)
-      soft.step(m, {0, kFanIn}, slope.data() + m * kFanIn, slope.data(), 1e-9F, 1.0F, step);
+      soft.step(m, {0, kFanIn}, slope.data() + m * kFanIn, slope.data(), std::array{AdaRoundFactors{1e-9F, 1.0F}},
+                step);
   }
   state.counters["s/weight"] =
       benchmark::Counter(static_cast<double>(w.values.size()),
                          benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
-BENCHMARK(soft_step)->ArgsProduct({{0, 1}, {4, 64}});
+BENCHMARK(adaround_step)->ArgsProduct({{0, 1}, {4, 64}});
 
 void solver(benchmark::State& state) {
   const LayerGeometry g = layer(1);

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "finetune/column_form.h"
+#include "finetune/input_form.h"
 #include "finetune/kernels.h"
 #include "finetune/samples.h"
 #include "finetune/solver.h"
@@ -74,7 +74,7 @@ Problem read(const char* path) {
   const std::int64_t samples = file.integer();
   p.samples.shape = file.values<std::int64_t>(rank == 0 ? 2 : rank + 2);
   p.weights.rows = static_cast<std::size_t>(g.outputs);
-  p.weights.columns = static_cast<std::size_t>(g.fan_in());
+  p.weights.fan_in = static_cast<std::size_t>(g.fan_in());
   p.weights.values = file.values<float>(g.outputs * g.fan_in());
   p.weights.scale = file.values<float>(g.outputs);
   p.weights.zero.assign(p.weights.rows, 0);

@@ -4,10 +4,13 @@
 
 #include "cuda/launch.h"
 #include "cuda/row_kernels.h"
+#include "finetune/solvers.h"
 
 namespace detent::cuda {
 
 using finetune::Integers;
+
+bool runs_on_devices(Rounding rounding) { return rounding == Rounding::adaround || rounding == Rounding::adaquant; }
 
 void GramMethodsOnDevices::prepare(const FinetuneConfig& config) {
   if (quadratic_) return;
@@ -20,21 +23,20 @@ void GramMethodsOnDevices::prepare(const FinetuneConfig& config) {
 }
 
 Integers GramMethodsOnDevices::integers(const FinetuneConfig& config) {
-  if (form_.columns == 0) return finetune::nearest(weights_, {}).integers;
-  if (config.rounding == Rounding::gptq) {
-    return finetune::gptq(weights_, form_, bias_, config, kernels_, control_);
+  if (form_.positions == 0) return finetune::nearest(weights_, {}).integers;
+  if (!runs_on_devices(config.rounding)) {
+    return finetune::find_solver(config.rounding)->solve(weights_, form_, bias_, config, kernels_, control_);
   }
   prepare(config);
-  const bool soft = config.rounding == Rounding::adaround;
-  return soft ? adaround(rows_, weights_, *quadratic_, config, control_)
-              : adaquant(rows_, weights_, *quadratic_, config, control_);
+  return config.rounding == Rounding::adaround ? adaround(rows_, weights_, *quadratic_, config, control_)
+                                               : adaquant(rows_, weights_, *quadratic_, config, control_);
 }
 
 // As finetune::better_rows: with d = Ŵ₂ − Ŵ₁ the error changes by d A dᵀ + 2 d (Ŵ₁ A − c)ᵀ.
 Integers GramMethodsOnDevices::better_rows(const FinetuneConfig& config, Integers first, const Integers& second) {
-  if (form_.columns == 0) return first;
+  if (form_.positions == 0) return first;
   prepare(config);
-  const std::size_t k = weights_.columns;
+  const std::size_t k = weights_.fan_in;
   std::vector<double> more(weights_.rows);
   for_each_device(rows_.size(), [&](std::size_t i) {
     GramRows& rows = *rows_[i];
@@ -42,8 +44,8 @@ Integers GramMethodsOnDevices::better_rows(const FinetuneConfig& config, Integer
     std::vector<float> change(rows.values());
     const std::size_t begin = rows.range().first * k;
     for (std::size_t at = 0; at < change.size(); ++at) {
-      change[at] =
-          weights_.scale[rows.range().first + at / k] * static_cast<float>(second[begin + at] - first[begin + at]);
+      change[at] = weights_.scale_of(rows.range().first + at / k, at % k) *
+                   static_cast<float>(second[begin + at] - first[begin + at]);
     }
     const auto integers = rows.uploaded<std::int32_t>(first, k);
     const auto d = rows.array<float>(rows.values());
@@ -57,7 +59,7 @@ Integers GramMethodsOnDevices::better_rows(const FinetuneConfig& config, Integer
     rows.product(d.data(), product.data());
     const auto sums = rows.array<double>(rows.count());
     launch(stream,
-           RowDotKernel{d.data(), product.data(), slope.data(), one.data(), one.data(), sums.data(), rows.columns()},
+           RowDotKernel{d.data(), product.data(), slope.data(), one.data(), one.data(), sums.data(), rows.fan_in()},
            static_cast<unsigned>(rows.count()), kSumBytes);
     download<double>(stream, std::span(more).subspan(rows.range().first, rows.count()), sums);
     stream.wait();
@@ -71,16 +73,16 @@ Integers GramMethodsOnDevices::better_rows(const FinetuneConfig& config, Integer
 }
 
 Integers GramMethodsOnDevices::coordinate_descent(const FinetuneConfig& config, Integers start) {
-  if (finetune::coordinate_sweeps(config) == 0 || form_.columns == 0) return start;
+  if (finetune::coordinate_sweeps(config) == 0 || form_.positions == 0) return start;
   prepare(config);
   Integers result(start.size());
   for_each_device(rows_.size(), [&](std::size_t i) {
     GramRows& rows = *rows_[i];
     const Stream& stream = rows.device().current().stream();
-    const std::size_t k = rows.columns();
+    const std::size_t k = rows.fan_in();
     auto integers = rows.uploaded<std::int32_t>(start, k);
     auto next = rows.array<std::int32_t>(rows.values());
-    const auto scale = rows.uploaded<float>(weights_.scale, 1);
+    const auto scale = rows.uploaded<float>(weights_.scale, weights_.blocks());
     const std::vector<float> ones(rows.count(), 1.0F);
     const auto one = rows.array<float>(rows.count());
     upload<float>(stream, one, ones);
@@ -93,7 +95,7 @@ Integers GramMethodsOnDevices::coordinate_descent(const FinetuneConfig& config, 
         rows.residual(integers.data(), one.data(), residual.data());  // anew in each sweep: it does not drift
         launch(stream,
                DescentKernel{integers.data(), next.data(), residual.data(), rows.gram(), scale.data(), weights_.lowest,
-                             weights_.highest, rows.group_rows(), k},
+                             weights_.highest, rows.scale_blocks(), rows.group_rows(), k},
                static_cast<unsigned>(rows.count()));
       });
       std::swap(integers, next);

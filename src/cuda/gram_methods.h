@@ -7,7 +7,10 @@
 
 namespace detent::cuda {
 
-/// What a device does not do: GPTQ, whose columns wait for each other, is solved by the CPU from the device's sums.
+/// Whether a method has iterations for devices. The CPU solves the others from the device's sums: GPTQ rounds one
+/// weight after another.
+bool runs_on_devices(Rounding rounding);
+
 class GramMethodsOnDevices final : public finetune::GramMethods {
  public:
   /// All must outlive it.

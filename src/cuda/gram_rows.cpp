@@ -14,9 +14,9 @@ using finetune::Quadratic;
 using finetune::QuantizedWeights;
 using finetune::RowRange;
 
-Product product_of(std::size_t rows, std::size_t group_rows, std::size_t columns) {
+Product product_of(std::size_t rows, std::size_t group_rows, std::size_t fan_in) {
   const std::size_t groups = std::max<std::size_t>(rows / group_rows, 1);
-  const auto k = static_cast<std::int64_t>(columns);
+  const auto k = static_cast<std::int64_t>(fan_in);
   Product p;
   p.m = static_cast<std::int64_t>(rows / groups);
   p.n = p.k = p.lda = p.ldb = p.ldc = k;
@@ -32,30 +32,31 @@ GramRows::GramRows(Device& device, const QuantizedWeights& weights, const Quadra
                    DevicePrecision precision)
     : device_(device.current()),
       rows_(rows),
-      columns_(weights.columns),
+      fan_in_(weights.fan_in),
       group_rows_(quadratic.group_rows()),
-      exact_(device, product_of(rows.count(), group_rows_, columns_), DevicePrecision::float32) {
-  check_size(count(), columns_);
+      blocks_(scale_blocks_of(weights)),
+      exact_(device, product_of(rows.count(), group_rows_, fan_in_), DevicePrecision::float32) {
+  check_size(count(), fan_in_);
   const Stream& stream = device.stream();
   const std::size_t first_group = quadratic.group_of(rows.first), last_group = quadratic.group_of(rows.last - 1) + 1;
-  const std::size_t size = columns_ * columns_;
+  const std::size_t size = fan_in_ * fan_in_;
   gram_ = array<float>((last_group - first_group) * size);
   std::vector<float> matrix(size);
   for (std::size_t g = first_group; g < last_group; ++g) {
-    for (std::size_t i = 0; i < columns_; ++i) quadratic.row(g, i, matrix.data() + i * columns_);
+    for (std::size_t i = 0; i < fan_in_; ++i) quadratic.row(g, i, matrix.data() + i * fan_in_);
     device.clock().queued(stream, DeviceLane::copy, "sums of a layer", {sizeof(float) * size, 0},
                           [&] { upload<float>(stream, gram_, matrix, (g - first_group) * size); });
     stream.wait();  // before the next one takes its place
   }
-  if (finetune::multiplies_narrow(precision, columns_)) {
+  if (finetune::multiplies_narrow(precision, fan_in_)) {
     narrow_gram_ = array<Bfloat16>(gram_.size());
     launch(stream, ToBfloat16{gram_.data(), narrow_gram_.data(), gram_.size()}, blocks_for(gram_.size()));
-    fast_.emplace(device, product_of(count(), group_rows_, columns_), DevicePrecision::bfloat16);
+    fast_.emplace(device, product_of(count(), group_rows_, fan_in_), DevicePrecision::bfloat16);
   } else if (precision == DevicePrecision::tf32) {
-    fast_.emplace(device, product_of(count(), group_rows_, columns_), DevicePrecision::tf32);
+    fast_.emplace(device, product_of(count(), group_rows_, fan_in_), DevicePrecision::tf32);
   }
-  scale_ = uploaded<float>(weights.scale, 1);
-  zero_ = uploaded<std::int32_t>(weights.zero, 1);
+  scale_ = uploaded<float>(weights.scale, weights.blocks());
+  zero_ = uploaded<std::int32_t>(weights.zero, weights.blocks());
   std::vector<float> linear(values());
   quadratic.linear(rows, linear.data());
   linear_ = array<float>(values());
@@ -78,7 +79,7 @@ void GramRows::repeat(const Graph& graph, std::size_t times, const char* what, s
   const std::uint64_t product =
       narrow() ? sizeof(Bfloat16) * (narrow_gram_.size() + values()) : sizeof(float) * (gram_.size() + values());
   const std::uint64_t step = sizeof(float) * (step_arrays + 1) * values();  // the product's result, too
-  const double flops = 2 * static_cast<double>(values()) * static_cast<double>(columns_);
+  const double flops = 2 * static_cast<double>(values()) * static_cast<double>(fan_in_);
   const Stream& stream = device_.stream();
   while (times > 0) {
     const std::size_t count = std::min(times, kAhead);
@@ -95,10 +96,11 @@ void GramRows::repeat(const Graph& graph, std::size_t times, const char* what, s
 
 void GramRows::residual(const std::int32_t* integers, const float* factor, float* to) const {
   const Stream& stream = device_.stream();
-  launch(stream, DequantizeKernel{integers, scale_.data(), zero_.data(), dequantized_.data(), count(), columns_},
+  launch(stream,
+         DequantizeKernel{integers, scale_.data(), zero_.data(), dequantized_.data(), blocks_, count(), fan_in_},
          blocks_for(values()));
   product(dequantized_.data(), to);
-  launch(stream, ResidualKernel{to, linear_.data(), factor, to, count(), columns_}, blocks_for(values()));
+  launch(stream, ResidualKernel{to, linear_.data(), factor, to, count(), fan_in_}, blocks_for(values()));
 }
 
 double GramRows::error_sum(const std::int32_t* integers) const {
@@ -113,7 +115,7 @@ double GramRows::error_sum(const std::int32_t* integers) const {
   upload<float>(stream, factor, numbers);
   launch(stream,
          RowDotKernel{dequantized_.data(), rest.data(), linear_.data(), factor.data(), factor.data(), dots.data(),
-                      columns_},
+                      fan_in_},
          static_cast<unsigned>(count()), kSumBytes);
   std::vector<double> sums(count());
   download<double>(stream, sums, dots);

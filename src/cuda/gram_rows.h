@@ -7,6 +7,7 @@
 
 #include "cuda/matmul.h"
 #include "cuda/rows.h"
+#include "cuda/scale_blocks.h"
 #include "finetune/problem.h"
 #include "finetune/quadratic.h"
 #include "finetune/solver.h"
@@ -14,7 +15,7 @@
 namespace detent::cuda {
 
 /// The matrix A of the quadratic (see finetune/quadratic.h) and products with it. All other matrices are [rows,
-/// columns] of these rows. One thread at a time, whose device is this one.
+/// fan_in] of these rows. One thread at a time, whose device is this one.
 class GramRows {
  public:
   GramRows(Device& device, const finetune::QuantizedWeights& weights, const finetune::Quadratic& quadratic,
@@ -23,10 +24,11 @@ class GramRows {
   Device& device() noexcept { return device_; }
   finetune::RowRange range() const noexcept { return rows_; }
   std::size_t count() const noexcept { return rows_.count(); }
-  std::size_t columns() const noexcept { return columns_; }
-  std::size_t values() const noexcept { return count() * columns_; }
+  std::size_t fan_in() const noexcept { return fan_in_; }
+  std::size_t values() const noexcept { return count() * fan_in_; }
   const float* gram() const noexcept { return gram_.data(); }
   std::size_t group_rows() const noexcept { return group_rows_; }
+  const ScaleBlocks& scale_blocks() const noexcept { return blocks_; }
 
   /// out = values · A in float32.
   void product(const float* values, float* out) const { exact_.run(values, gram_.data(), out); }
@@ -38,7 +40,7 @@ class GramRows {
   /// waits. `what` names it in the log. Throws interrupted.
   void repeat(const Graph& graph, std::size_t times, const char* what, std::size_t step_arrays,
               const finetune::SolveControl& control) const;
-  /// to = (Ŵ A − c) · factor[row] for integers [rows, columns]. `integers`, `to` and `factor` are on the device.
+  /// to = (Ŵ A − c) · factor[row] for integers [rows, fan_in]. `integers`, `to` and `factor` are on the device.
   void residual(const std::int32_t* integers, const float* factor, float* to) const;
 
   /// Sum over these rows of w A wᵀ − 2 w cᵀ for integers of the device.
@@ -59,7 +61,8 @@ class GramRows {
  private:
   Device& device_;
   finetune::RowRange rows_;
-  std::size_t columns_, group_rows_;
+  std::size_t fan_in_, group_rows_;
+  ScaleBlocks blocks_;
   DeviceArray<float> gram_;
   DeviceArray<Bfloat16> narrow_gram_;
   DeviceArray<float> scale_, linear_;

@@ -22,7 +22,7 @@ using finetune::Shape;
 // Half of a symmetric matrix is enough: of a large one, blocks of so many rows up to the diagonal are made, n of them
 // with (1 + 1/n) / 2 of the operations: two thirds for three blocks, where cuBLAS's syrk has half. That one takes no
 // batches, which groups are, and is in a second library beside cuBLASLt, which has none: not worth it before a device
-// has shown it. Smaller blocks would fill large devices badly: so many rows and columns are 64 tiles of 128 x 128.
+// has shown it. Smaller blocks would fill large devices badly: so many rows and positions are 64 tiles of 128 x 128.
 constexpr std::size_t kBlockRows = 1024;
 
 std::size_t elements(const Shape& shape) {
@@ -31,7 +31,8 @@ std::size_t elements(const Shape& shape) {
 
 }  // namespace
 
-/// What adds a tile of so many columns: X Xᵀ, for a single large group in blocks of rows up to the diagonal, and Y Xᵀ.
+/// What adds a tile of so many positions: X Xᵀ, for a single large group in blocks of rows up to the diagonal, and Y
+/// Xᵀ.
 struct GramSumsOnDevice::Products {
   struct Block {
     std::size_t first;
@@ -40,31 +41,31 @@ struct GramSumsOnDevice::Products {
   std::vector<Block> gram;
   Matmul cross;
 
-  Products(Device& device, const GramSumsOnDevice& s, std::size_t columns)
-      : cross(device, shape(s, s.outputs_ / s.groups_, s.fan_in_, columns, s.outputs_), DevicePrecision::float32) {
+  Products(Device& device, const GramSumsOnDevice& s, std::size_t positions)
+      : cross(device, shape(s, s.outputs_ / s.groups_, s.fan_in_, positions, s.outputs_), DevicePrecision::float32) {
     const std::size_t step = s.groups_ > 1 ? s.fan_in_ : kBlockRows;
     for (std::size_t first = 0; first < s.fan_in_; first += step) {
       const std::size_t last = std::min(first + step, s.fan_in_);
-      gram.push_back({first, Matmul(device, shape(s, last - first, last, columns, s.groups_ * s.fan_in_),
+      gram.push_back({first, Matmul(device, shape(s, last - first, last, positions, s.groups_ * s.fan_in_),
                                     DevicePrecision::float32)});
     }
   }
 
   /// `left_rows`: of the tile that the left factor's m rows (of each group) are from.
-  static Product shape(const GramSumsOnDevice& s, std::size_t m, std::size_t n, std::size_t columns,
+  static Product shape(const GramSumsOnDevice& s, std::size_t m, std::size_t n, std::size_t positions,
                        std::size_t left_rows) {
     Product p;
-    p.transpose_a = s.by_column_;
-    p.transpose_b = !s.by_column_;
+    p.transpose_a = s.by_position_;
+    p.transpose_b = !s.by_position_;
     p.m = static_cast<std::int64_t>(m);
     p.n = static_cast<std::int64_t>(n);
-    p.k = static_cast<std::int64_t>(columns);
-    p.lda = static_cast<std::int64_t>(s.by_column_ ? left_rows : s.capacity_);
-    p.ldb = static_cast<std::int64_t>(s.by_column_ ? s.groups_ * s.fan_in_ : s.capacity_);
+    p.k = static_cast<std::int64_t>(positions);
+    p.lda = static_cast<std::int64_t>(s.by_position_ ? left_rows : s.capacity_);
+    p.ldb = static_cast<std::int64_t>(s.by_position_ ? s.groups_ * s.fan_in_ : s.capacity_);
     p.ldc = static_cast<std::int64_t>(s.fan_in_);
     p.batch = static_cast<std::int64_t>(s.groups_);
-    p.stride_a = static_cast<std::int64_t>(left_rows / s.groups_ * (s.by_column_ ? 1 : s.capacity_));
-    p.stride_b = static_cast<std::int64_t>(s.fan_in_ * (s.by_column_ ? 1 : s.capacity_));
+    p.stride_a = static_cast<std::int64_t>(left_rows / s.groups_ * (s.by_position_ ? 1 : s.capacity_));
+    p.stride_b = static_cast<std::int64_t>(s.fan_in_ * (s.by_position_ ? 1 : s.capacity_));
     p.stride_c = static_cast<std::int64_t>(left_rows / s.groups_ * s.fan_in_);
     return p;
   }
@@ -73,11 +74,11 @@ struct GramSumsOnDevice::Products {
 GramSumsOnDevice::GramSumsOnDevice(Device& device, const LayerGeometry& g)
     : device_(device.current()),
       geometry_(g),
-      by_column_(g.kind == LayerKind::product),
+      by_position_(g.kind == LayerKind::product),
       groups_(static_cast<std::size_t>(g.groups)),
       fan_in_(static_cast<std::size_t>(g.fan_in())),
       outputs_(static_cast<std::size_t>(g.outputs)),
-      capacity_(finetune::device_tile_columns(groups_ * fan_in_ + outputs_)),
+      capacity_(finetune::device_tile_positions(groups_ * fan_in_ + outputs_)),
       staging_(device) {
   auto& memory = device.memory();
   const char* const what = "summing a layer's samples";
@@ -99,64 +100,64 @@ GramSumsOnDevice::~GramSumsOnDevice() = default;
 
 std::size_t GramSumsOnDevice::checked(const Shape& shape, std::size_t inputs, std::size_t targets) const {
   const Patches patches(geometry_, shape);
-  if (inputs != elements(shape) || targets != patches.columns() * outputs_)
+  if (inputs != elements(shape) || targets != patches.positions() * outputs_)
     throw internal_error("a sample does not fit the layer's geometry");
-  return patches.columns();
+  return patches.positions();
 }
 
 // Sums with no targets are those with targets that are 0.
 std::span<const float> GramSumsOnDevice::or_zeros(const Shape& shape, std::span<const float> target) {
   if (!target.empty()) return target;
-  zeros_.resize(Patches(geometry_, shape).columns() * outputs_);
+  zeros_.resize(Patches(geometry_, shape).positions() * outputs_);
   return zeros_;
 }
 
 void GramSumsOnDevice::add(const Shape& input_shape, std::span<const float> input, std::span<const float> given) {
   device_.current();
   const std::span<const float> target = or_zeros(input_shape, given);
-  const std::size_t columns = checked(input_shape, input.size(), target.size());
+  const std::size_t positions = checked(input_shape, input.size(), target.size());
   const float* const at = staging_.put(std::array{input, target});
-  device_.clock().queued(device_.stream(), DeviceLane::compute, "sums over samples", amount(columns),
-                         [&] { fill(input_shape, at, at + input.size(), nullptr, columns); });
+  device_.clock().queued(device_.stream(), DeviceLane::compute, "sums over samples", amount(positions),
+                         [&] { fill(input_shape, at, at + input.size(), nullptr, positions); });
 }
 
 void GramSumsOnDevice::add(const Shape& input_shape, std::span<const float> input, std::span<const float> given,
-                           std::span<const std::size_t> columns) {
+                           std::span<const std::size_t> positions) {
   device_.current();
   const std::span<const float> target = or_zeros(input_shape, given);
   checked(input_shape, input.size(), target.size());
   // Numbers travel beside the sample, as bits.
-  std::vector<float> drawn(columns.size());
-  std::transform(columns.begin(), columns.end(), drawn.begin(),
+  std::vector<float> drawn(positions.size());
+  std::transform(positions.begin(), positions.end(), drawn.begin(),
                  [](std::size_t c) { return std::bit_cast<float>(static_cast<std::uint32_t>(c)); });
   const float* const at = staging_.put(std::array{input, target, std::span<const float>(drawn)});
   const auto* const numbers = reinterpret_cast<const std::uint32_t*>(at + input.size() + target.size());
-  device_.clock().queued(device_.stream(), DeviceLane::compute, "sums over samples", amount(columns.size()),
-                         [&] { fill(input_shape, at, at + input.size(), numbers, columns.size()); });
+  device_.clock().queued(device_.stream(), DeviceLane::compute, "sums over samples", amount(positions.size()),
+                         [&] { fill(input_shape, at, at + input.size(), numbers, positions.size()); });
 }
 
-// Half of the Gram matrix and all of the cross product; columns are gathered once and read for each of the two. A full
-// tile is due to all the samples that went into it.
-DeviceAmount GramSumsOnDevice::amount(std::size_t columns) const {
+// Half of the Gram matrix and all of the cross product; positions are gathered once and read for each of the two. A
+// full tile is due to all the samples that went into it.
+DeviceAmount GramSumsOnDevice::amount(std::size_t positions) const {
   const std::uint64_t rows = groups_ * fan_in_;
-  return {sizeof(float) * columns * 3 * (rows + outputs_),
-          2.0 * static_cast<double>(columns) * static_cast<double>(fan_in_) *
+  return {sizeof(float) * positions * 3 * (rows + outputs_),
+          2.0 * static_cast<double>(positions) * static_cast<double>(fan_in_) *
               (static_cast<double>(rows) / 2 + static_cast<double>(outputs_))};
 }
 
 void GramSumsOnDevice::fill(const Shape& shape, const float* input, const float* target, const std::uint32_t* drawn,
-                            std::size_t columns) {
+                            std::size_t positions) {
   const Stream& stream = device_.stream();
-  const PatchShape patch = by_column_ ? PatchShape{} : patch_shape(geometry_, shape);
+  const PatchShape patch = by_position_ ? PatchShape{} : patch_shape(geometry_, shape);
   const std::size_t rows = groups_ * fan_in_;
-  for (std::size_t first = 0; first < columns;) {
-    const std::size_t count = std::min(capacity_ - used_, columns - first);
-    if (by_column_ && drawn != nullptr) {
+  for (std::size_t first = 0; first < positions;) {
+    const std::size_t count = std::min(capacity_ - used_, positions - first);
+    if (by_position_ && drawn != nullptr) {
       launch(stream, PickKernel{input, inputs_.data() + used_ * rows, rows, count, drawn + first},
              blocks_for(rows * count));
       launch(stream, PickKernel{target, targets_.data() + used_ * outputs_, outputs_, count, drawn + first},
              blocks_for(outputs_ * count));
-    } else if (by_column_) {
+    } else if (by_position_) {
       stream.copy(inputs_.data() + used_ * rows, input + first * rows, count * rows * sizeof(float));
       stream.copy(targets_.data() + used_ * outputs_, target + first * outputs_, count * outputs_ * sizeof(float));
     } else {
@@ -170,12 +171,12 @@ void GramSumsOnDevice::fill(const Shape& shape, const float* input, const float*
     used_ += count;
     if (used_ == capacity_) flush();
   }
-  columns_ += columns;
+  positions_ += positions;
 }
 
-GramSumsOnDevice::Products& GramSumsOnDevice::products(std::size_t columns) {
-  auto& made = products_[columns];
-  if (!made) made = std::make_unique<Products>(device_, *this, columns);
+GramSumsOnDevice::Products& GramSumsOnDevice::products(std::size_t positions) {
+  auto& made = products_[positions];
+  if (!made) made = std::make_unique<Products>(device_, *this, positions);
   return *made;
 }
 
@@ -184,12 +185,12 @@ void GramSumsOnDevice::flush() {
   const Stream& stream = device_.stream();
   const Products& p = products(used_);
   for (const auto& block : p.gram) {
-    const std::size_t left = block.first * (by_column_ ? 1 : capacity_);
+    const std::size_t left = block.first * (by_position_ ? 1 : capacity_);
     block.product.run(inputs_.data() + left, inputs_.data(), gram_.data() + block.first * fan_in_, 1, 1);
   }
   p.cross.run(targets_.data(), inputs_.data(), cross_.data(), 1, 1);
   const std::size_t rows = groups_ * fan_in_;
-  if (by_column_) {
+  if (by_position_) {
     launch(stream, ColumnSumsKernel{inputs_.data(), input_sum_.data(), nullptr, rows, used_, rows}, blocks_for(rows));
     launch(stream,
            ColumnSumsKernel{targets_.data(), target_sum_.data(), target_norm_.data(), outputs_, used_, outputs_},
@@ -210,7 +211,7 @@ GramForm GramSumsOnDevice::take() {
   launch(stream, MirrorKernel{gram_.data(), groups_, fan_in_}, blocks_for(gram_.size()));
   GramForm form;
   form.groups = groups_;
-  form.columns = columns_;
+  form.positions = positions_;
   form.gram.resize(gram_.size());
   form.cross.resize(cross_.size());
   form.input_sum.resize(input_sum_.size());

@@ -9,7 +9,7 @@
 
 namespace detent::cuda {
 
-/// As finetune::GramAccumulator: columns are gathered into tiles of a fixed number, whatever the samples' sizes, and
+/// As finetune::GramAccumulator: positions are gathered into tiles of a fixed number, whatever the samples' sizes, and
 /// each full tile is added by products in float32. Memory of the device: finetune::gram_sums_bytes().
 class GramSumsOnDevice final : public finetune::GramSums {
  public:
@@ -18,34 +18,34 @@ class GramSumsOnDevice final : public finetune::GramSums {
 
   void add(const finetune::Shape& input_shape, std::span<const float> input, std::span<const float> target) override;
   void add(const finetune::Shape& input_shape, std::span<const float> input, std::span<const float> target,
-           std::span<const std::size_t> columns) override;
+           std::span<const std::size_t> positions) override;
   finetune::GramForm take() override;
 
  private:
   struct Products;
 
   std::span<const float> or_zeros(const finetune::Shape& shape, std::span<const float> target);
-  /// All columns of a sample that has so many.
+  /// All positions of a sample that has so many.
   std::size_t checked(const finetune::Shape& shape, std::size_t inputs, std::size_t targets) const;
-  /// `columns` of a sample: the first, or those drawn.
+  /// `positions` of a sample: the first, or those drawn.
   void fill(const finetune::Shape& shape, const float* input, const float* target, const std::uint32_t* drawn,
-            std::size_t columns);
+            std::size_t positions);
   void flush();
-  DeviceAmount amount(std::size_t columns) const;
-  Products& products(std::size_t columns);
+  DeviceAmount amount(std::size_t positions) const;
+  Products& products(std::size_t positions);
 
   Device& device_;
   finetune::LayerGeometry geometry_;
-  bool by_column_;  // columns of tiles lie together: products, as they come
+  bool by_position_;  // positions of tiles lie together: products, as they come
   std::size_t groups_, fan_in_, outputs_, capacity_;
   std::size_t used_ = 0;
-  std::uint64_t columns_ = 0;
+  std::uint64_t positions_ = 0;
   DeviceArray<float> inputs_, targets_;  // tiles
   DeviceArray<float> gram_, cross_;
   DeviceArray<double> input_sum_, target_sum_, target_norm_;
   std::vector<float> zeros_;  // targets where there are none
   Staging staging_;
-  std::map<std::size_t, std::unique_ptr<Products>> products_;  // by the number of columns
+  std::map<std::size_t, std::unique_ptr<Products>> products_;  // by the number of positions
 };
 
 }  // namespace detent::cuda

@@ -11,7 +11,8 @@
 // clang-format off
 #define DETENT_KERNELS \
   DETENT_KERNEL(ToBfloat16) DETENT_KERNEL(Observe<true>) DETENT_KERNEL(Observe<false>) \
-  DETENT_KERNEL(SoftStepKernel) DETENT_KERNEL(ThroughStepKernel) DETENT_KERNEL(MovedKernel) DETENT_KERNEL(AdvanceKernel) \
+  DETENT_KERNEL(AdaRoundStepKernel) DETENT_KERNEL(AdaQuantStepKernel) DETENT_KERNEL(RowUnitsKernel<AdaRoundBlockNumbers>) \
+  DETENT_KERNEL(RowUnitsKernel<AdaQuantBlockNumbers>) DETENT_KERNEL(AdvanceKernel) \
   DETENT_KERNEL(DequantizeKernel) DETENT_KERNEL(ResidualKernel) DETENT_KERNEL(RowDotKernel) DETENT_KERNEL(DescentKernel) \
   DETENT_KERNEL(GatherKernel) DETENT_KERNEL(GatherOutputsKernel) DETENT_KERNEL(PickKernel) DETENT_KERNEL(RowSumsKernel) \
   DETENT_KERNEL(ColumnSumsKernel) DETENT_KERNEL(MirrorKernel) \

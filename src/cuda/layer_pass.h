@@ -30,9 +30,9 @@ class LayerPass {
   virtual bool is_matrix() const = 0;
 };
 
-/// By matrix products with the columns: of every kind of layer, and the only way for products.
-std::unique_ptr<LayerPass> column_pass(Device& device, const finetune::LayerGeometry& geometry, finetune::RowRange rows,
-                                       DevicePrecision precision);
+/// By matrix products with the positions: of every kind of layer, and the only way for products.
+std::unique_ptr<LayerPass> patch_pass(Device& device, const finetune::LayerGeometry& geometry, finetune::RowRange rows,
+                                      DevicePrecision precision);
 /// By convolutions, for all shapes that Convolution::can() makes.
 std::unique_ptr<LayerPass> convolution_pass(Device& device, const finetune::LayerGeometry& geometry,
                                             finetune::RowRange rows, DeviceLayout layout, DevicePrecision precision);

@@ -1,35 +1,36 @@
 // Kernels of mini-batches: weights on their way into a convolution, losses, sums over outputs.
 #pragma once
 
+#include "cuda/adaquant_element.h"
 #include "cuda/pack.h"
-#include "cuda/through_element.h"
 
 namespace detent::cuda {
 
-/// Where a convolution wants weight (row, column) of the matrix [outputs, fan_in].
+/// Where a convolution wants a weight of the matrix [outputs, fan_in].
 struct FilterOrder {
   std::size_t group_rows, kernel_size;
   std::size_t by_group, by_row, by_channel, by_element;
 
-  DETENT_DEVICE std::size_t at(std::size_t row, std::size_t column) const {
-    return row / group_rows * by_group + row % group_rows * by_row + column / kernel_size * by_channel +
-           column % kernel_size * by_element;
+  DETENT_DEVICE std::size_t at(std::size_t row, std::size_t weight) const {
+    return row / group_rows * by_group + row % group_rows * by_row + weight / kernel_size * by_channel +
+           weight % kernel_size * by_element;
   }
 };
 
-/// filter = scale[row] · (base + soft), base in steps less the zero point (null: 0).
+/// filter = scale · (base + soft), in units of the scale of the weight's block and less the zero point (base null: 0).
 struct FilterKernel {
   const float *base, *soft, *scale;
   float* filter;
   FilterOrder order;
-  std::size_t rows, columns;
+  ScaleBlocks blocks;
+  std::size_t rows, fan_in;
 
   template <class Block>
   DETENT_DEVICE void operator()(Block& block) const {
-    for_all(block, rows * columns, [&](std::size_t i) {
-      const std::size_t row = i / columns;
-      const float steps = base == nullptr ? soft[i] : base[i] + soft[i];
-      filter[order.at(row, i % columns)] = scale[row] * steps;
+    for_all(block, rows * fan_in, [&](std::size_t i) {
+      const std::size_t row = i / fan_in, weight = i % fan_in;
+      const float units = base == nullptr ? soft[i] : base[i] + soft[i];
+      filter[order.at(row, weight)] = scale[blocks.at(row, weight)] * units;
     });
   }
 };
@@ -39,11 +40,11 @@ struct UnfilterKernel {
   const float* filter;
   float* matrix;
   FilterOrder order;
-  std::size_t rows, columns;
+  std::size_t rows, fan_in;
 
   template <class Block>
   DETENT_DEVICE void operator()(Block& block) const {
-    for_all(block, rows * columns, [&](std::size_t i) { matrix[i] = filter[order.at(i / columns, i % columns)]; });
+    for_all(block, rows * fan_in, [&](std::size_t i) { matrix[i] = filter[order.at(i / fan_in, i % fan_in)]; });
   }
 };
 
@@ -116,7 +117,7 @@ struct OutputSumsKernel {
 struct BiasStepKernel {
   float *bias, *mean, *square;
   const double* slope;
-  const ThroughNumbers* steps;
+  const AdaQuantNumbers* steps;
   const unsigned* iteration;
   std::size_t rows;
 

@@ -24,19 +24,20 @@ PassRows::PassRows(Device& device, const QuantizedWeights& weights, const LayerG
     : device_(device.current()),
       geometry_(geometry),
       rows_(rows),
-      columns_(weights.columns),
-      by_columns_(column_pass(device, geometry, rows, precision)),
+      fan_in_(weights.fan_in),
+      by_patches_(patch_pass(device, geometry, rows, precision)),
       staging_(device),
-      scale_(array<float>(rows.count())),
+      blocks_(scale_blocks_of(weights)),
+      scale_(array<float>(rows.count() * weights.blocks())),
       filter_(array<float>(values())),
       filter_gradient_(array<float>(values())),
       losses_(array<double>(kLossBlocks)) {
-  check_size(count(), columns_);
+  check_size(count(), fan_in_);
   if (way == Way::nchw || way == Way::nhwc) {
     const auto layout = way == Way::nchw ? DeviceLayout::nchw : DeviceLayout::nhwc;
     by_convolutions_ = convolution_pass(device, geometry, rows, layout, precision);
   }
-  upload<float>(device.stream(), scale_, std::span(weights.scale).subspan(rows.first, rows.count()));
+  upload<float>(device.stream(), scale_, of_rows<float>(weights.scale, weights, rows));
   clear(device.stream(), losses_);
   device.stream().wait();
 }
@@ -45,11 +46,12 @@ LayerPass& PassRows::pass_for(std::span<const LayerSample> samples) {
   const bool all = by_convolutions_ && std::all_of(samples.begin(), samples.end(), [&](const LayerSample& s) {
                      return Convolution::can(geometry_, *s.shape);
                    });
-  return all ? *by_convolutions_ : *by_columns_;
+  return all ? *by_convolutions_ : *by_patches_;
 }
 
 void PassRows::fill_filter(const LayerPass& pass, const float* base, const float* soft) {
-  launch(device_.stream(), FilterKernel{base, soft, scale_.data(), filter_.data(), pass.order(), count(), columns_},
+  launch(device_.stream(),
+         FilterKernel{base, soft, scale_.data(), filter_.data(), pass.order(), blocks_, count(), fan_in_},
          blocks_for(values()));
   fresh_ = true;
 }
@@ -70,7 +72,7 @@ void PassRows::run(LayerPass& pass, const LayerSample& sample, const Task& task)
                          amount(*sample.shape, task.backward), [&] { queue(pass, sample, staged, task); });
 }
 
-// Forward one product of weights and columns, backward another. The least that passes memory: input and target once,
+// Forward one product of weights and inputs, backward another. The least that passes memory: input and target once,
 // the outputs written, made slopes and read, the filter or its gradient each time.
 DeviceAmount PassRows::amount(const Shape& shape, bool backward) const {
   const auto elements = [](const Shape& of) {
@@ -79,7 +81,7 @@ DeviceAmount PassRows::amount(const Shape& shape, bool backward) const {
   const auto all = static_cast<std::uint64_t>(geometry_.outputs);
   const std::uint64_t outputs = elements(geometry_.output_shape(shape)) / all * count(), times = backward ? 2 : 1;
   return {sizeof(float) * (times * (elements(shape) + values()) + (3 + times) * outputs),
-          2.0 * static_cast<double>(times) * static_cast<double>(outputs) * static_cast<double>(columns_)};
+          2.0 * static_cast<double>(times) * static_cast<double>(outputs) * static_cast<double>(fan_in_)};
 }
 
 void PassRows::queue(LayerPass& pass, const LayerSample& sample, const Staged& staged, const Task& task) {
@@ -106,7 +108,7 @@ const float* PassRows::gradient(const LayerPass& pass) {
   if (fresh_) clear(device_.stream(), filter_gradient_);  // samples without outputs
   if (pass.is_matrix()) return filter_gradient_.data();
   if (slope_.size() == 0) slope_ = array<float>(values());
-  launch(device_.stream(), UnfilterKernel{filter_gradient_.data(), slope_.data(), pass.order(), count(), columns_},
+  launch(device_.stream(), UnfilterKernel{filter_gradient_.data(), slope_.data(), pass.order(), count(), fan_in_},
          blocks_for(values()));
   return slope_.data();
 }

@@ -13,7 +13,7 @@
 namespace detent::cuda {
 
 /// How a layer's outputs are computed. The numbers stand in states of interrupted layers.
-enum class Way : std::uint64_t { undecided = 0, columns = 1, nchw = 2, nhwc = 3 };
+enum class Way : std::uint64_t { undecided = 0, patches = 1, nchw = 2, nhwc = 3 };
 
 /// One sample of the whole layer: on the host, or at rest on disk.
 struct LayerSample {
@@ -33,20 +33,21 @@ class PassRows {
   Device& device() noexcept { return device_; }
   finetune::RowRange range() const noexcept { return rows_; }
   std::size_t count() const noexcept { return rows_.count(); }
-  std::size_t columns() const noexcept { return columns_; }
-  std::size_t values() const noexcept { return count() * columns_; }
+  std::size_t fan_in() const noexcept { return fan_in_; }
+  std::size_t values() const noexcept { return count() * fan_in_; }
+  const ScaleBlocks& scale_blocks() const noexcept { return blocks_; }
 
-  /// The pass for all of these samples: of the way that was chosen if it can, else by columns. Those of one mini-batch
+  /// The pass for all of these samples: of the way that was chosen if it can, else by patches. Those of one mini-batch
   /// share it, and with it the order of weights.
   LayerPass& pass_for(std::span<const LayerSample> samples);
 
-  /// filter = scale · (base + soft); base may be null.
+  /// filter = scale · (base + soft), in units of the scale; base may be null.
   void fill_filter(const LayerPass& pass, const float* base, const float* soft);
   struct Task {
     const float* bias = nullptr;  // of these rows, on the device
     float factor = 0;             // of the slope
     double weight = 1;            // of the loss
-    double* row_sums = nullptr;   // where the slopes' sums over all columns are added for each row
+    double* row_sums = nullptr;   // where the slopes' sums over all positions are added for each row
     bool backward = false;        // adds the gradient; the first sample after fill_filter() replaces what was there
   };
   /// What brings samples that rest on disk; it must outlive this. Without one there may be none.
@@ -76,10 +77,11 @@ class PassRows {
   Device& device_;
   const finetune::LayerGeometry& geometry_;
   finetune::RowRange rows_;
-  std::size_t columns_;
-  std::unique_ptr<LayerPass> by_columns_, by_convolutions_;
+  std::size_t fan_in_;
+  std::unique_ptr<LayerPass> by_patches_, by_convolutions_;
   Staging staging_;
   store::DeviceReader* reader_ = nullptr;
+  ScaleBlocks blocks_;
   DeviceArray<float> scale_, filter_, filter_gradient_, slope_;
   DeviceArray<double> losses_;
   bool fresh_ = true;  // nothing is in the gradient yet

@@ -1,4 +1,4 @@
-// Columns of a layer (see finetune/patches.h) and sums over them.
+// Positions of a layer (see finetune/patches.h) and sums over them.
 #pragma once
 
 #include "cuda/simt.h"
@@ -9,15 +9,15 @@ struct PatchAxis {
   std::int32_t in, out, kernel, stride, dilation, pad;
 };
 
-/// A layer with one to three axes for one input shape; those that are missing have one position.
+/// A layer with one to three axes for one input shape; those that are missing have one of_sample.
 struct PatchShape {
   PatchAxis axes[3];  // outermost first
   std::int32_t transposed;
-  std::int32_t channels;      // of the input
-  std::int32_t outputs;       // channels
-  std::int32_t kernel_size;   // product of the axes'
-  std::int32_t positions;     // outputs of one channel of one sample
-  std::int32_t input_values;  // of one channel of one sample
+  std::int32_t channels;          // of the input
+  std::int32_t outputs;           // channels
+  std::int32_t kernel_size;       // product of the axes'
+  std::int32_t sample_positions;  // outputs of one channel of one sample
+  std::int32_t input_values;      // of one channel of one sample
 };
 
 /// Where on an axis of the input the value comes from that kernel element k brings to an output; -1: nowhere.
@@ -31,23 +31,23 @@ DETENT_DEVICE std::int32_t patch_source(const PatchAxis& axis, bool transposed, 
   return spread / axis.stride < axis.in ? spread / axis.stride : -1;
 }
 
-/// Row `row` of column `column`, both counted over all groups and samples of the batch.
-DETENT_DEVICE float patch_value(const PatchShape& s, const float* input, std::size_t row, std::size_t column) {
+/// Row `row` of position `position`, both counted over all groups and samples of the batch.
+DETENT_DEVICE float patch_value(const PatchShape& s, const float* input, std::size_t row, std::size_t position) {
   const auto channel = static_cast<std::size_t>(row / s.kernel_size);
   const auto element = static_cast<std::int32_t>(row % s.kernel_size);
-  const std::size_t sample = column / s.positions;
-  const auto position = static_cast<std::int32_t>(column % s.positions);
+  const std::size_t sample = position / s.sample_positions;
+  const auto of_sample = static_cast<std::int32_t>(position % s.sample_positions);
   const bool transposed = s.transposed != 0;
   const PatchAxis &a0 = s.axes[0], &a1 = s.axes[1], &a2 = s.axes[2];
-  const std::int32_t i2 = patch_source(a2, transposed, position % a2.out, element % a2.kernel);
-  const std::int32_t i1 = patch_source(a1, transposed, position / a2.out % a1.out, element / a2.kernel % a1.kernel);
-  const std::int32_t i0 = patch_source(a0, transposed, position / a2.out / a1.out, element / a2.kernel / a1.kernel);
+  const std::int32_t i2 = patch_source(a2, transposed, of_sample % a2.out, element % a2.kernel);
+  const std::int32_t i1 = patch_source(a1, transposed, of_sample / a2.out % a1.out, element / a2.kernel % a1.kernel);
+  const std::int32_t i0 = patch_source(a0, transposed, of_sample / a2.out / a1.out, element / a2.kernel / a1.kernel);
   if (i0 < 0 || i1 < 0 || i2 < 0) return 0.0F;
   return input[(sample * s.channels + channel) * s.input_values + (i0 * a1.in + i1) * a2.in + i2];
 }
 
-/// tile[row · leading + at + c] = row first_row + row of column first + c, for rows of patches. With `drawn`, that is
-/// of column drawn[first + c].
+/// tile[row · leading + at + c] = row first_row + row of position first + c, for rows of patches. With `drawn`, that is
+/// of position drawn[first + c].
 struct GatherKernel {
   PatchShape shape;
   const float* input;
@@ -59,13 +59,13 @@ struct GatherKernel {
   DETENT_DEVICE void operator()(Block& block) const {
     for_all(block, rows * count, [&](std::size_t i) {
       const std::size_t row = i / count, c = i % count;
-      const std::size_t column = drawn == nullptr ? first + c : drawn[first + c];
-      tile[row * leading + at + c] = patch_value(shape, input, first_row + row, column);
+      const std::size_t position = drawn == nullptr ? first + c : drawn[first + c];
+      tile[row * leading + at + c] = patch_value(shape, input, first_row + row, position);
     });
   }
 };
 
-/// The same for the layer's outputs [batch, outputs, positions].
+/// The same for the layer's outputs [batch, outputs, sample_positions].
 struct GatherOutputsKernel {
   PatchShape shape;
   const float* output;
@@ -77,14 +77,15 @@ struct GatherOutputsKernel {
   DETENT_DEVICE void operator()(Block& block) const {
     for_all(block, rows * count, [&](std::size_t i) {
       const std::size_t row = i / count, c = i % count;
-      const std::size_t column = drawn == nullptr ? first + c : drawn[first + c];
-      const std::size_t sample = column / shape.positions, position = column % shape.positions;
-      tile[row * leading + at + c] = output[(sample * shape.outputs + first_row + row) * shape.positions + position];
+      const std::size_t position = drawn == nullptr ? first + c : drawn[first + c];
+      const std::size_t sample = position / shape.sample_positions, of_sample = position % shape.sample_positions;
+      tile[row * leading + at + c] =
+          output[(sample * shape.outputs + first_row + row) * shape.sample_positions + of_sample];
     });
   }
 };
 
-/// tile[c · rows + row] = row `row` of column drawn[c], where columns lie together in both.
+/// tile[c · rows + row] = row `row` of position drawn[c], where positions lie together in both.
 struct PickKernel {
   const float* from;
   float* tile;
@@ -97,7 +98,7 @@ struct PickKernel {
   }
 };
 
-/// sum[row] += Σ tile, norm[row] += Σ tile² (norm may be null) over `count` columns, in double. Rows of a tile lie
+/// sum[row] += Σ tile, norm[row] += Σ tile² (norm may be null) over `count` positions, in double. Rows of a tile lie
 /// together: one block for each row, kSumBytes.
 struct RowSumsKernel {
   const float* tile;
@@ -117,7 +118,7 @@ struct RowSumsKernel {
   }
 };
 
-/// The same where columns of a tile lie together: one thread for each row.
+/// The same where positions of a tile lie together: one thread for each row.
 struct ColumnSumsKernel {
   const float* tile;
   double *sum, *norm;
@@ -146,8 +147,8 @@ struct MirrorKernel {
   template <class Block>
   DETENT_DEVICE void operator()(Block& block) const {
     for_all(block, groups * size * size, [&](std::size_t i) {
-      const std::size_t group = i / (size * size), row = i / size % size, column = i % size;
-      if (column > row) matrix[i] = matrix[(group * size + column) * size + row];
+      const std::size_t group = i / (size * size), row = i / size % size, position = i % size;
+      if (position > row) matrix[i] = matrix[(group * size + position) * size + row];
     });
   }
 };

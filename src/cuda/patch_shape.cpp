@@ -34,7 +34,7 @@ PatchShape patch_shape(const finetune::LayerGeometry& g, const std::vector<std::
   shape.channels = narrow(g.inputs);
   shape.outputs = narrow(g.outputs);
   shape.kernel_size = narrow(kernel);
-  shape.positions = narrow(positions);
+  shape.sample_positions = narrow(positions);
   shape.input_values = narrow(values);
   return shape;
 }

@@ -15,7 +15,7 @@ struct PeakLimits {
   double enough_seconds = 2e-3;                            // of one turn
   std::size_t most_memory_bytes = std::size_t{512} << 20;  // in caches of no device
   std::size_t most_bus_bytes = std::size_t{64} << 20;
-  std::int64_t most_matrix = 8192;  // rows and columns
+  std::int64_t most_matrix = 8192;  // rows and positions
 };
 
 /// The rates at the largest size that was measured. Takes some tens of turns of about `enough_seconds`, on any device.

@@ -1,4 +1,4 @@
-// What the methods of the Gram form need beside their steps. Matrices are [rows, columns].
+// What the methods of the Gram form need beside their steps. Matrices are [rows, fan_in].
 #pragma once
 
 #include <cmath>
@@ -7,19 +7,20 @@
 
 namespace detent::cuda {
 
-/// values = scale[row] · (integer − zero[row])
+/// values = scale · (integer − zero), both of the weight's block
 struct DequantizeKernel {
   const std::int32_t* integers;
   const float* scale;
   const std::int32_t* zero;
   float* values;
-  std::size_t rows, columns;
+  ScaleBlocks blocks;
+  std::size_t rows, fan_in;
 
   template <class Block>
   DETENT_DEVICE void operator()(Block& block) const {
-    for_all(block, rows * columns, [&](std::size_t i) {
-      const std::size_t row = i / columns;
-      values[i] = scale[row] * static_cast<float>(integers[i] - zero[row]);
+    for_all(block, rows * fan_in, [&](std::size_t i) {
+      const std::size_t at = blocks.at(i / fan_in, i % fan_in);
+      values[i] = scale[at] * static_cast<float>(integers[i] - zero[at]);
     });
   }
 };
@@ -28,11 +29,11 @@ struct DequantizeKernel {
 struct ResidualKernel {
   const float *product, *linear, *factor;
   float* to;
-  std::size_t rows, columns;
+  std::size_t rows, fan_in;
 
   template <class Block>
   DETENT_DEVICE void operator()(Block& block) const {
-    for_all(block, rows * columns, [&](std::size_t i) { to[i] = (product[i] - linear[i]) * factor[i / columns]; });
+    for_all(block, rows * fan_in, [&](std::size_t i) { to[i] = (product[i] - linear[i]) * factor[i / fan_in]; });
   }
 };
 
@@ -40,14 +41,14 @@ struct ResidualKernel {
 struct RowDotKernel {
   const float *x, *product, *offset, *factor, *weight;
   double* out;
-  std::size_t columns;
+  std::size_t fan_in;
 
   template <class Block>
   DETENT_DEVICE void operator()(Block& block) const {
     const std::size_t row = block.index();
-    const std::size_t at = row * columns;
+    const std::size_t at = row * fan_in;
     block_sum(
-        block, columns,
+        block, fan_in,
         [&](std::size_t k) {
           const double slope = static_cast<double>(factor[row]) * product[at + k] + offset[at + k];
           return x[at + k] * slope;
@@ -68,32 +69,34 @@ DETENT_DEVICE std::int32_t best_change(float step, float scale, std::int32_t now
   return static_cast<std::int32_t>(std::rint(exact < low ? low : exact > high ? high : exact));
 }
 
-/// One sweep of coordinate descent. One block for each row: it goes over the columns, takes the best integer with all
-/// others as they are, and keeps the residual Ŵ A − c of the columns that are still to come.
+/// One sweep of coordinate descent. One block for each row: it goes over the weights, takes the best integer with all
+/// others as they are, and keeps the residual Ŵ A − c of the weights that are still to come.
 struct DescentKernel {
   const std::int32_t* integers;
   std::int32_t* next;  // integers after the sweep: another array, since all threads look at the old one
   float* residual;
-  const float* gram;  // A of each group, [groups, columns, columns]
+  const float* gram;  // A of each group, [groups, fan_in, fan_in]
   const float* scale;
   std::int32_t lowest, highest;
-  std::size_t group_rows, columns;
+  ScaleBlocks blocks;
+  std::size_t group_rows, fan_in;
 
   template <class Block>
   DETENT_DEVICE void operator()(Block& block) const {
     const std::size_t row = block.index();
-    const float* const matrix = gram + row / group_rows * columns * columns;
-    float* const rest = residual + row * columns;
-    for (std::size_t j = 0; j < columns; ++j) {
+    const float* const matrix = gram + row / group_rows * fan_in * fan_in;
+    float* const rest = residual + row * fan_in;
+    for (std::size_t j = 0; j < fan_in; ++j) {
       block.each([&](unsigned thread) {
-        const float* const line = matrix + j * columns;
-        const std::int32_t now = integers[row * columns + j];
-        const std::int32_t change = line[j] > 0 ? best_change(rest[j] / line[j], scale[row], now, lowest, highest) : 0;
-        if (thread == 0) next[row * columns + j] = now + change;
+        const float* const line = matrix + j * fan_in;
+        const std::int32_t now = integers[row * fan_in + j];
+        const float unit = scale[blocks.at(row, j)];
+        const std::int32_t change = line[j] > 0 ? best_change(rest[j] / line[j], unit, now, lowest, highest) : 0;
+        if (thread == 0) next[row * fan_in + j] = now + change;
         if (change == 0) return;
-        const float moved = scale[row] * static_cast<float>(change);
+        const float moved = unit * static_cast<float>(change);
         // Column j itself is not looked at again, so it may be read above by threads that come late.
-        for (std::size_t k = j + 1 + thread; k < columns; k += block.threads()) rest[k] += moved * line[k];
+        for (std::size_t k = j + 1 + thread; k < fan_in; k += block.threads()) rest[k] += moved * line[k];
       });
     }
   }

@@ -3,10 +3,13 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cuda/device.h"
+#include "cuda/scale_blocks.h"
 #include "finetune/device_memory.h"
+#include "finetune/problem.h"
 
 namespace detent::cuda {
 
@@ -14,8 +17,17 @@ using Devices = std::vector<std::unique_ptr<Device>>;
 
 using finetune::share_rows;
 
+/// Of an array with an entry for each block of scales, those of some rows.
+template <class T>
+std::span<const T> of_rows(const std::vector<T>& all, const finetune::QuantizedWeights& weights,
+                           finetune::RowRange rows) {
+  return std::span<const T>(all).subspan(rows.first * weights.blocks(), rows.count() * weights.blocks());
+}
+
+ScaleBlocks scale_blocks_of(const finetune::QuantizedWeights& weights);
+
 /// Throws resource for a matrix of more elements than kernels count.
-void check_size(std::size_t rows, std::size_t columns);
+void check_size(std::size_t rows, std::size_t fan_in);
 
 /// Calls fn(i) for i in [0, count), each on a thread of its own. An exception comes out, that of the smallest i, once
 /// all have ended.

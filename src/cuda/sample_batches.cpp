@@ -21,29 +21,29 @@ SampleBatch SampleBatches::load(std::size_t iteration) {
   return batch;
 }
 
-// As many samples as there are workers, from this position on.
-void SampleBatches::announce(std::uint64_t position) {
+// As many samples as there are workers, from this turn on.
+void SampleBatches::announce(std::uint64_t turn) {
   const std::uint64_t end =
       static_cast<std::uint64_t>(config_.num_iterations) * std::max<std::size_t>(config_.batch_size, 1);
-  const auto coming = order_.coming(position, end, config_.num_workers, [&](std::size_t index) {
+  const auto coming = order_.coming(turn, end, config_.num_workers, [&](std::size_t index) {
     return from_disk_ && samples_.resting(index).has_value();
   });
   if (!coming.empty()) samples_.announce(coming);
 }
 
-Drawn SampleBatches::draw(std::uint64_t position) {
+Drawn SampleBatches::draw(std::uint64_t turn) {
   Drawn drawn;
-  const std::size_t index = order_.at(position);
+  const std::size_t index = order_.at(turn);
   if (from_disk_) drawn.resting = samples_.resting(index);
   if (drawn.resting && std::none_of(drawn.resting->parts.begin(), drawn.resting->parts.begin() + 2,
                                     [](const auto& part) { return part.narrowed; })) {
-    drawn.columns = drawn.resting->parts[1].size / sizeof(float) / static_cast<std::size_t>(geometry_.outputs);
+    drawn.positions = drawn.resting->parts[1].size / sizeof(float) / static_cast<std::size_t>(geometry_.outputs);
     return drawn;
   }
   drawn.resting.reset();
   drawn.sample = samples_.get(index);
-  drawn.columns = drawn.sample.target.size() / static_cast<std::size_t>(geometry_.outputs);
-  if (config_.drop_ratio < 1) drawn.mixed = finetune::mixed_inputs(drawn.sample, config_, position, threads_);
+  drawn.positions = drawn.sample.target.size() / static_cast<std::size_t>(geometry_.outputs);
+  if (config_.drop_ratio < 1) drawn.mixed = finetune::mixed_inputs(drawn.sample, config_, turn, threads_);
   return drawn;
 }
 

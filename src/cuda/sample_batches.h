@@ -18,7 +18,7 @@ struct Drawn {
   std::optional<store::RestingRecord> resting;  // where it is at rest; else `sample` has it
   finetune::SampleRef sample;
   std::vector<float> mixed;
-  std::size_t columns = 0;
+  std::size_t positions = 0;
 
   const finetune::Shape& shape() const { return resting ? resting->parts[0].shape : sample.input_shape; }
   const float* input() const { return mixed.empty() ? sample.input.data() : mixed.data(); }
@@ -38,8 +38,8 @@ class SampleBatches {
   SampleBatch load(std::size_t iteration);
 
  private:
-  void announce(std::uint64_t position);
-  Drawn draw(std::uint64_t position);
+  void announce(std::uint64_t turn);
+  Drawn draw(std::uint64_t turn);
 
   finetune::LayerSamples& samples_;
   const finetune::LayerGeometry& geometry_;

@@ -10,6 +10,7 @@
 #include "cuda/gram_sums.h"
 #include "cuda/pass_rows.h"
 #include "cuda/streamed.h"
+#include "finetune/solvers.h"
 
 namespace detent::cuda {
 namespace {
@@ -50,7 +51,10 @@ class CudaSolver final : public finetune::LayerSolver {
 
   Solution solve(const QuantizedWeights& weights, const AnyForm& form, std::span<const float> bias,
                  const FinetuneConfig& config, const SolveControl& control) override {
-    gptq_ = gptq_ || config.rounding == Rounding::gptq;
+    if (const auto* solver = finetune::find_solver(config.rounding);
+        solver != nullptr && !runs_on_devices(config.rounding)) {
+      solved_by_cpu_ = solver->name;
+    }
     const auto* gram = std::get_if<GramForm>(&form);
     if (gram == nullptr) return finetune::solve(weights, form, bias, config, kernels_, control);
     GramMethodsOnDevices methods(devices_, weights, *gram, bias, config_.precision, kernels_, control);
@@ -81,8 +85,8 @@ class CudaSolver final : public finetune::LayerSolver {
   const finetune::Kernels& kernels_;
   Devices devices_;
   std::unique_ptr<RecordReaders> readers_;
-  bool gptq_ = false;      // whether a layer was solved by the CPU
-  bool streamed_ = false;  // whether one was solved in mini-batches
+  std::string solved_by_cpu_;  // the method's name, where the CPU solved a layer
+  bool streamed_ = false;      // whether one was solved in mini-batches
 };
 
 void CudaSolver::check_memory(const std::string& layer, const LayerGeometry& geometry, const Shape& input_shape,
@@ -125,7 +129,10 @@ std::vector<std::string> CudaSolver::notes() const {
   notes.insert(notes.end(), reads.begin(), reads.end());
   if (streamed_ && reads.empty() && config_.gds == GdsMode::on)
     notes.emplace_back("no spooled sample was read by GPUDirect Storage: all were in host memory");
-  if (gptq_) notes.emplace_back("the GPU summed the samples of layers; GPTQ itself was solved by the CPU");
+  if (!solved_by_cpu_.empty()) {
+    notes.push_back(
+        fmt::format("the GPU summed the samples of layers; {} itself was solved by the CPU", solved_by_cpu_));
+  }
   if (streamed_) notes.emplace_back("mini-batches ran on the GPU; coordinate descent after them ran on the CPU");
   if (streamed_ && config_.precision == DevicePrecision::bfloat16) {
     notes.emplace_back(

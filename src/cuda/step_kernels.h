@@ -1,42 +1,51 @@
 // An optimizer's step for all weights of some rows, fused: gradient, regularizer, moments, variable and rounded value
-// in one pass over memory. All matrices are [rows, columns]; which iteration it is stands on the device, so that a
+// in one pass over memory. All matrices are [rows, fan_in]; which iteration it is stands on the device, so that a
 // recorded graph can be launched for each.
 #pragma once
 
+#include "cuda/adaquant_element.h"
+#include "cuda/adaround_element.h"
 #include "cuda/bfloat16.h"
 #include "cuda/pack.h"
-#include "cuda/soft_element.h"
-#include "cuda/through_element.h"
 
 namespace detent::cuda {
 
-/// The gradient of the loss by the value that is optimized is factor[row] · slope + offset (none: null).
-struct SoftRowNumbers {
-  float factor, certainty;
+/// Blocks of a launch that steps over such a matrix in packs.
+inline unsigned blocks_for_packs(std::size_t rows, std::size_t fan_in, const ScaleBlocks& blocks) {
+  const bool packs = fan_in % 4 == 0 && (blocks.blocks == 1 || blocks.size % 4 == 0);
+  return blocks_for(rows * fan_in / (packs ? 4 : 1));
+}
+
+/// Of a block of scales. The gradient of the loss by h is relative · (factor · slope + offset), with no offset where it
+/// is null. `relative`: what h is multiplied with where the product wants it.
+struct AdaRoundBlockNumbers {
+  float factor, certainty, relative;
 };
 
-struct SoftStepKernel {
+struct AdaRoundStepKernel {
   float *v, *mean, *square, *h;
-  Bfloat16* narrow;  // h as the product wants it, or null
+  float* scaled;     // relative · h, or null
+  Bfloat16* narrow;  // the same as the product wants it, or null
   const float *slope, *offset;
-  const SoftRowNumbers* numbers;
-  const SoftNumbers* steps;  // of all iterations
+  const AdaRoundBlockNumbers* numbers;
+  const AdaRoundNumbers* steps;  // of all iterations
   const unsigned* iteration;
-  std::size_t rows, columns;
+  ScaleBlocks blocks;
+  std::size_t rows, fan_in;
 
   template <class Block>
   DETENT_DEVICE void operator()(Block& block) const {
-    const SoftNumbers step = steps[*iteration];
-    for_all_packs(block, rows, columns, [&]<int n>(std::uint32_t row, std::size_t at) {
-      const SoftRowNumbers by_row = numbers[row];
+    const AdaRoundNumbers step = steps[*iteration];
+    for_all_packs(block, rows, fan_in, blocks, [&]<int n>(std::uint32_t row, std::size_t at) {
+      const AdaRoundBlockNumbers own = numbers[blocks.at(row, at - row * fan_in)];
       Pack<n> pv = load<n>(v + at), pm = load<n>(mean + at), ps = load<n>(square + at), ph = load<n>(h + at);
       const Pack<n> slopes = load<n>(slope + at);
       Pack<n> offsets{};
       if (offset != nullptr) offsets = load<n>(offset + at);
       for (int i = 0; i < n; ++i) {
-        const float gradient = by_row.factor * slopes.value[i] + offsets.value[i];
-        const SoftVariable x =
-            soft_step({pv.value[i], pm.value[i], ps.value[i], ph.value[i]}, gradient, by_row.certainty, step);
+        const float gradient = own.relative * (own.factor * slopes.value[i] + offsets.value[i]);
+        const AdaRoundVariable x =
+            adaround_step({pv.value[i], pm.value[i], ps.value[i], ph.value[i]}, gradient, own.certainty, step);
         pv.value[i] = x.v;
         pm.value[i] = x.mean;
         ps.value[i] = x.square;
@@ -46,6 +55,9 @@ struct SoftStepKernel {
       store(mean + at, pm);
       store(square + at, ps);
       store(h + at, ph);
+      if (scaled == nullptr && narrow == nullptr) return;
+      for (int i = 0; i < n; ++i) ph.value[i] *= own.relative;
+      if (scaled != nullptr) store(scaled + at, ph);
       if (narrow != nullptr) {
         for (int i = 0; i < n; ++i) narrow[at + i] = to_bfloat16(ph.value[i]);
       }
@@ -53,40 +65,42 @@ struct SoftStepKernel {
   }
 };
 
-struct ThroughRowNumbers {
-  float factor, low, high, per_step;
+/// Of a block of scales: as above, with the gradient by the quantized weight factor · slope + offset.
+struct AdaQuantBlockNumbers {
+  float factor, low, high, per_step, relative;
 };
 
-struct ThroughStepKernel {
+struct AdaQuantStepKernel {
   float *w, *mean, *square, *q;
-  float* moved;        // q − start, or null
+  float* moved;        // relative · (q − start), or null
   Bfloat16* narrow;    // the same as the product wants it, or null
   const float* start;  // with moved
   const float *slope, *offset;
-  const ThroughRowNumbers* numbers;
-  const ThroughNumbers* steps;
+  const AdaQuantBlockNumbers* numbers;
+  const AdaQuantNumbers* steps;
   const unsigned* iteration;
-  std::size_t rows, columns;
+  ScaleBlocks blocks;
+  std::size_t rows, fan_in;
 
   template <class Block>
   DETENT_DEVICE void operator()(Block& block) const {
-    const ThroughNumbers step = steps[*iteration];
-    for_all_packs(block, rows, columns, [&]<int n>(std::uint32_t row, std::size_t at) {
-      const ThroughRowNumbers by_row = numbers[row];
+    const AdaQuantNumbers step = steps[*iteration];
+    for_all_packs(block, rows, fan_in, blocks, [&]<int n>(std::uint32_t row, std::size_t at) {
+      const AdaQuantBlockNumbers own = numbers[blocks.at(row, at - row * fan_in)];
       Pack<n> pw = load<n>(w + at), pm = load<n>(mean + at), ps = load<n>(square + at), pq = load<n>(q + at);
       const Pack<n> slopes = load<n>(slope + at);
       Pack<n> offsets{}, starts{};
       if (offset != nullptr) offsets = load<n>(offset + at);
       if (moved != nullptr) starts = load<n>(start + at);
       for (int i = 0; i < n; ++i) {
-        const float gradient = by_row.factor * slopes.value[i] + offsets.value[i];
-        const ThroughVariable x = through_step({pw.value[i], pm.value[i], ps.value[i], pq.value[i]}, gradient,
-                                               by_row.low, by_row.high, by_row.per_step, step);
+        const float gradient = own.factor * slopes.value[i] + offsets.value[i];
+        const AdaQuantVariable x = adaquant_step({pw.value[i], pm.value[i], ps.value[i], pq.value[i]}, gradient,
+                                                 own.low, own.high, own.per_step, step);
         pw.value[i] = x.w;
         pm.value[i] = x.mean;
         ps.value[i] = x.square;
         pq.value[i] = x.q;
-        starts.value[i] = x.q - starts.value[i];
+        starts.value[i] = own.relative * (x.q - starts.value[i]);
       }
       store(w + at, pw);
       store(mean + at, pm);
@@ -100,18 +114,24 @@ struct ThroughStepKernel {
   }
 };
 
-/// moved = q − start, and the same as the product wants it (may be null).
-struct MovedKernel {
-  const float *q, *start;
-  float* moved;
+/// out = relative · (values − start), in units of each row's scale (start may be null: 0), and the same as the product
+/// wants it; both may be null.
+template <class Numbers>
+struct RowUnitsKernel {
+  const float *values, *start;
+  float* out;
   Bfloat16* narrow;
-  std::size_t count;
+  const Numbers* numbers;
+  ScaleBlocks blocks;
+  std::size_t rows, fan_in;
 
   template <class Block>
   DETENT_DEVICE void operator()(Block& block) const {
-    for_all(block, count, [&](std::size_t i) {
-      moved[i] = q[i] - start[i];
-      if (narrow != nullptr) narrow[i] = to_bfloat16(moved[i]);
+    for_all(block, rows * fan_in, [&](std::size_t i) {
+      const float relative = numbers[blocks.at(i / fan_in, i % fan_in)].relative;
+      const float value = relative * (start == nullptr ? values[i] : values[i] - start[i]);
+      if (out != nullptr) out[i] = value;
+      if (narrow != nullptr) narrow[i] = to_bfloat16(value);
     });
   }
 };

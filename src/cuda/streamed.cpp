@@ -6,8 +6,9 @@
 #include "base/error.h"
 #include "cuda/sample_batches.h"
 #include "cuda/tuned_rows.h"
-#include "finetune/column_descent.h"
+#include "finetune/input_descent.h"
 #include "finetune/iterations.h"
+#include "finetune/solvers.h"
 #include "finetune/streamed.h"
 
 namespace detent::cuda {
@@ -24,10 +25,10 @@ std::vector<finetune::RowRange> shares(const StreamedLayer& layer, std::size_t d
 
 LayerSample host_sample(const SampleRef& sample) { return {&sample.input_shape, sample.input, sample.target}; }
 
-class OnDevices final : public finetune::StreamedIterations {
+class StreamedOnDevices final : public finetune::StreamedIterations {
  public:
-  OnDevices(Devices& devices, const DeviceConfig& on, const StreamedLayer& layer, std::span<const float> bias,
-            const FinetuneConfig& config, const SolveControl& control)
+  StreamedOnDevices(Devices& devices, const DeviceConfig& on, const StreamedLayer& layer, std::span<const float> bias,
+                    const FinetuneConfig& config, const SolveControl& control)
       : devices_(devices),
         on_(on),
         layer_(layer),
@@ -80,17 +81,17 @@ class OnDevices final : public finetune::StreamedIterations {
   /// By the first sample, on the first device.
   Way choose() {
     const SampleRef sample = layer_.samples.get(0);
-    if (!Convolution::can(layer_.geometry, sample.input_shape)) return Way::columns;
+    if (!Convolution::can(layer_.geometry, sample.input_shape)) return Way::patches;
     if (on_.layout != DeviceLayout::automatic) return on_.layout == DeviceLayout::nchw ? Way::nchw : Way::nhwc;
     const LayerSample host = host_sample(sample);
     const auto rows = shares(layer_, devices_.size()).front();
-    Way best = Way::columns;  // where the library has neither
+    Way best = Way::patches;  // where the library has neither
     double least = 0;
     for (const Way way : {Way::nchw, Way::nhwc}) {
       try {
         PassRows pass(*devices_[0], layer_.weights, layer_.geometry, rows, way, on_.precision);
         const double time = pass.time(pass.pass_for({&host, 1}), host);
-        if (best == Way::columns || time < least) {
+        if (best == Way::patches || time < least) {
           best = way;
           least = time;
         }
@@ -103,9 +104,9 @@ class OnDevices final : public finetune::StreamedIterations {
 
   void run(const SampleBatch& batch) {
     std::vector<LayerSample> samples;
-    std::size_t columns = 0;
+    std::size_t positions = 0;
     for (const auto& drawn : batch) {
-      columns += drawn.columns;
+      positions += drawn.positions;
       if (drawn.resting) {
         read_from(drawn.resting->file.parent_path());
         samples.push_back({.shape = &drawn.shape(), .resting = &*drawn.resting});
@@ -113,13 +114,13 @@ class OnDevices final : public finetune::StreamedIterations {
         samples.push_back({&drawn.shape(), {drawn.input(), drawn.sample.input.size()}, drawn.sample.target});
       }
     }
-    if (columns == 0) {  // nothing to learn from
+    if (positions == 0) {  // nothing to learn from
       for (auto& part : parts_) part->skip();
       return;
     }
     for (auto& part : parts_) part->begin(samples);
     for (const auto& sample : samples) {
-      for (auto& part : parts_) part->add(sample, columns);
+      for (auto& part : parts_) part->add(sample, positions);
     }
     for (auto& part : parts_) part->end();
   }
@@ -142,7 +143,7 @@ class OnDevices final : public finetune::StreamedIterations {
   bool on_device_ = false;  // where the latest variables are
 };
 
-/// All samples through a solution, by columns and in float32. For each device's rows: losses, and sums of
+/// All samples through a solution, by positions and in float32. For each device's rows: losses, and sums of
 /// factor · 2 (y − target) for each row if they are asked for.
 struct Evaluation {
   double loss = 0;
@@ -162,14 +163,14 @@ Evaluation evaluate(Devices& devices, const StreamedLayer& layer, const Solution
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     Part& p = parts[i];
     const auto rows = ranges[i];
-    p.pass = std::make_unique<PassRows>(*devices[i], layer.weights, layer.geometry, rows, Way::columns,
+    p.pass = std::make_unique<PassRows>(*devices[i], layer.weights, layer.geometry, rows, Way::patches,
                                         DevicePrecision::float32);
     const Stream& stream = devices[i]->stream();
     std::vector<float> steps(p.pass->values());
     for (std::size_t at = 0; at < steps.size(); ++at) {
-      const std::size_t m = rows.first + at / layer.weights.columns;
-      steps[at] =
-          static_cast<float>(solution.integers[rows.first * layer.weights.columns + at] - layer.weights.zero[m]);
+      const std::size_t m = rows.first + at / layer.weights.fan_in;
+      steps[at] = static_cast<float>(solution.integers[rows.first * layer.weights.fan_in + at] -
+                                     layer.weights.zero_of(m, at % layer.weights.fan_in));
     }
     p.steps = p.pass->array<float>(steps.size());
     upload<float>(stream, p.steps, steps);
@@ -213,10 +214,10 @@ std::vector<float> best_bias(Devices& devices, const StreamedLayer& layer, const
                              const SolveControl& control) {
   // With this factor the slope is target − output.
   const Evaluation found = evaluate(devices, layer, solution, -0.5F, true, control);
-  const double columns = static_cast<double>(found.outputs) / static_cast<double>(layer.weights.rows);
+  const double positions = static_cast<double>(found.outputs) / static_cast<double>(layer.weights.rows);
   std::vector<float> bias = solution.bias;
-  for (std::size_t m = 0; m < bias.size() && columns > 0; ++m) {
-    bias[m] = static_cast<float>(bias[m] + found.row_sums[m] / columns);
+  for (std::size_t m = 0; m < bias.size() && positions > 0; ++m) {
+    bias[m] = static_cast<float>(bias[m] + found.row_sums[m] / positions);
   }
   return bias;
 }
@@ -226,9 +227,10 @@ std::vector<float> best_bias(Devices& devices, const StreamedLayer& layer, const
 Solution solve_streamed(Devices& devices, const DeviceConfig& on, const StreamedLayer& layer,
                         std::span<const float> bias, const FinetuneConfig& config, const finetune::Kernels& kernels,
                         const SolveControl& control) {
-  if (config.rounding == Rounding::gptq) throw usage_error("GPTQ has no streamed form", "let the form be chosen");
-  if (!tunes(config.rounding) || layer.samples.count() == 0) return finetune::nearest(layer.weights, bias);
-  OnDevices problem(devices, on, layer, bias, config, control);
+  const finetune::Solver* solver = finetune::find_solver(config.rounding);
+  if (solver == nullptr || layer.samples.count() == 0) return finetune::nearest(layer.weights, bias);
+  finetune::check_has_streamed_form(*solver);
+  StreamedOnDevices problem(devices, on, layer, bias, config, control);
   Solution solution = finetune::run(problem, config, control);
   if (finetune::descends(config)) {
     solution.integers =

@@ -12,19 +12,27 @@ using finetune::RowRange;
 StepNumbers step_numbers(const FinetuneConfig& config) {
   StepNumbers numbers;
   for (std::size_t i = 0; i < config.num_iterations; ++i) {
-    const auto soft = finetune::SoftStep::at(config, i);
-    numbers.soft.push_back({soft.adam.rate, soft.adam.scale, soft.regularizer, soft.beta});
-    const auto through = finetune::through_adam(config, i);
-    numbers.through.push_back({through.rate, through.scale});
+    const auto adaround = finetune::AdaRoundStep::at(config, i);
+    numbers.adaround.push_back({adaround.adam.rate, adaround.adam.scale, adaround.regularizer, adaround.beta});
+    const auto adaquant = finetune::adaquant_adam(config, i);
+    numbers.adaquant.push_back({adaquant.rate, adaquant.scale});
   }
   return numbers;
+}
+
+AdaQuantBlockNumbers adaquant_block_numbers(const QuantizedWeights& weights, std::size_t block, float factor,
+                                            float relative) {
+  const float scale = weights.scale[block];
+  const std::int32_t zero = weights.zero[block];
+  return {factor, static_cast<float>(weights.lowest - zero), static_cast<float>(weights.highest - zero),
+          scale == 0 ? 0.0F : 1 / scale, relative};
 }
 
 TunedRows::TunedRows(Device& device, const QuantizedWeights& weights, const LayerGeometry& geometry, RowRange rows,
                      Way way, DevicePrecision precision, const FinetuneConfig& config, double input_power,
                      const StepNumbers& steps)
     : weights_(weights),
-      soft_(config.rounding == Rounding::adaround),
+      adaround_(config.rounding == Rounding::adaround),
       pass_(device, weights, geometry, rows, way, precision),
       variable_(pass_.array<float>(pass_.values())),
       mean_(pass_.array<float>(pass_.values())),
@@ -32,37 +40,35 @@ TunedRows::TunedRows(Device& device, const QuantizedWeights& weights, const Laye
       rounded_(pass_.array<float>(pass_.values())),
       iteration_(pass_.array<unsigned>(1)) {
   const Stream& stream = device.stream();
-  if (soft_) {
+  if (adaround_) {
     // The gradient by h is scale times that by the weight.
-    std::vector<SoftRowNumbers> numbers;
-    for (std::size_t m = rows.first; m < rows.last; ++m) {
-      numbers.push_back({weights.scale[m], finetune::certainty_weight(weights.scale[m], input_power)});
+    std::vector<AdaRoundBlockNumbers> numbers;
+    for (const float scale : of_rows<float>(weights.scale, weights, rows)) {
+      numbers.push_back({scale, finetune::certainty_weight(scale, input_power), 1.0F});
     }
-    soft_numbers_ = pass_.array<SoftRowNumbers>(numbers.size());
-    upload<SoftRowNumbers>(stream, soft_numbers_, numbers);
-    soft_steps_ = pass_.array<SoftNumbers>(steps.soft.size());
-    upload<SoftNumbers>(stream, soft_steps_, steps.soft);
-    const finetune::SoftRounding start(weights);
+    adaround_numbers_ = pass_.array<AdaRoundBlockNumbers>(numbers.size());
+    upload<AdaRoundBlockNumbers>(stream, adaround_numbers_, numbers);
+    adaround_steps_ = pass_.array<AdaRoundNumbers>(steps.adaround.size());
+    upload<AdaRoundNumbers>(stream, adaround_steps_, steps.adaround);
+    const finetune::AdaRoundVariables start(weights);
     std::vector<float> base(pass_.values());
     for (std::size_t i = 0; i < base.size(); ++i) {
-      const std::size_t m = rows.first + i / weights.columns;
-      base[i] = static_cast<float>(start.base()[rows.first * weights.columns + i] - weights.zero[m]);
+      const std::int32_t zero = weights.zero_of(rows.first + i / weights.fan_in, i % weights.fan_in);
+      base[i] = static_cast<float>(start.base()[rows.first * weights.fan_in + i] - zero);
     }
     base_ = pass_.array<float>(base.size());
     upload<float>(stream, base_, base);
     stream.wait();
     return;
   }
-  std::vector<ThroughRowNumbers> numbers;
-  for (std::size_t m = rows.first; m < rows.last; ++m) {
-    const float scale = weights.scale[m];  // a row whose scale is 0 stays as it is
-    numbers.push_back({1.0F, static_cast<float>(weights.lowest - weights.zero[m]),
-                       static_cast<float>(weights.highest - weights.zero[m]), scale == 0 ? 0.0F : 1 / scale});
+  std::vector<AdaQuantBlockNumbers> numbers;
+  for (std::size_t b = rows.first * weights.blocks(); b < rows.last * weights.blocks(); ++b) {
+    numbers.push_back(adaquant_block_numbers(weights, b, 1.0F, 1.0F));
   }
-  through_numbers_ = pass_.array<ThroughRowNumbers>(numbers.size());
-  upload<ThroughRowNumbers>(stream, through_numbers_, numbers);
-  through_steps_ = pass_.array<ThroughNumbers>(steps.through.size());
-  upload<ThroughNumbers>(stream, through_steps_, steps.through);
+  adaquant_numbers_ = pass_.array<AdaQuantBlockNumbers>(numbers.size());
+  upload<AdaQuantBlockNumbers>(stream, adaquant_numbers_, numbers);
+  adaquant_steps_ = pass_.array<AdaQuantNumbers>(steps.adaquant.size());
+  upload<AdaQuantNumbers>(stream, adaquant_steps_, steps.adaquant);
   stream.wait();
 }
 
@@ -74,7 +80,7 @@ void TunedRows::each(RoundingVariables& variables, const Copy& copy) {
   const RowRange rows = pass_.range();
   std::size_t i = 0;
   const auto visit = [&](std::vector<float>& all) {
-    const std::size_t width = i < 4 ? pass_.columns() : 1;
+    const std::size_t width = i < 4 ? pass_.fan_in() : 1;
     const DeviceArray<float>& array = *arrays[i++];
     if (!all.empty()) copy(std::span(all).subspan(rows.first * width, rows.count() * width), array);
   };
@@ -104,16 +110,16 @@ void TunedRows::get(RoundingVariables& variables) {
 void TunedRows::begin(std::span<const LayerSample> batch) {
   pass_.device().current();
   chosen_ = &pass_.pass_for(batch);
-  pass_.fill_filter(*chosen_, soft_ ? base_.data() : nullptr, rounded_.data());
+  pass_.fill_filter(*chosen_, adaround_ ? base_.data() : nullptr, rounded_.data());
   if (trains_bias_) clear(pass_.device().stream(), by_bias_);
 }
 
-void TunedRows::add(const LayerSample& sample, std::size_t columns) {
+void TunedRows::add(const LayerSample& sample, std::size_t positions) {
   pass_.device().current();
   PassRows::Task task;
   task.bias = bias_.size() > 0 ? bias_.data() : nullptr;
-  task.factor = 1 / static_cast<float>(columns);
-  task.weight = 1 / static_cast<double>(columns);
+  task.factor = 1 / static_cast<float>(positions);
+  task.weight = 1 / static_cast<double>(positions);
   task.row_sums = trains_bias_ ? by_bias_.data() : nullptr;
   task.backward = true;
   pass_.run(*chosen_, sample, task);
@@ -130,22 +136,24 @@ void TunedRows::end() {
 void TunedRows::queue_step() {
   const Stream& stream = pass_.device().stream();
   const float* const slope = pass_.gradient(*chosen_);
-  const unsigned blocks = blocks_for(pass_.values() / (pass_.columns() % 4 == 0 ? 4 : 1));
-  if (soft_) {
+  const ScaleBlocks& scales = pass_.scale_blocks();
+  const unsigned blocks = blocks_for_packs(pass_.count(), pass_.fan_in(), scales);
+  if (adaround_) {
     launch(stream,
-           SoftStepKernel{variable_.data(), mean_.data(), square_.data(), rounded_.data(), nullptr, slope, nullptr,
-                          soft_numbers_.data(), soft_steps_.data(), iteration_.data(), pass_.count(), pass_.columns()},
+           AdaRoundStepKernel{variable_.data(), mean_.data(), square_.data(), rounded_.data(), nullptr, nullptr, slope,
+                              nullptr, adaround_numbers_.data(), adaround_steps_.data(), iteration_.data(), scales,
+                              pass_.count(), pass_.fan_in()},
            blocks);
   } else {
     launch(stream,
-           ThroughStepKernel{variable_.data(), mean_.data(), square_.data(), rounded_.data(), nullptr, nullptr, nullptr,
-                             slope, nullptr, through_numbers_.data(), through_steps_.data(), iteration_.data(),
-                             pass_.count(), pass_.columns()},
+           AdaQuantStepKernel{variable_.data(), mean_.data(), square_.data(), rounded_.data(), nullptr, nullptr,
+                              nullptr, slope, nullptr, adaquant_numbers_.data(), adaquant_steps_.data(),
+                              iteration_.data(), scales, pass_.count(), pass_.fan_in()},
            blocks);
   }
   if (trains_bias_) {
     launch(stream,
-           BiasStepKernel{bias_.data(), bias_mean_.data(), bias_square_.data(), by_bias_.data(), through_steps_.data(),
+           BiasStepKernel{bias_.data(), bias_mean_.data(), bias_square_.data(), by_bias_.data(), adaquant_steps_.data(),
                           iteration_.data(), pass_.count()},
            blocks_for(pass_.count()));
   }

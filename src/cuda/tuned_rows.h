@@ -11,12 +11,16 @@
 
 namespace detent::cuda {
 
-/// The numbers of all iterations, as finetune/soft_rounding.h and straight_through.h have them.
+/// The numbers of all iterations, as finetune/adaround_variables.h and adaquant_variables.h have them.
 struct StepNumbers {
-  std::vector<SoftNumbers> soft;        // AdaRound
-  std::vector<ThroughNumbers> through;  // AdaQuant, and biases
+  std::vector<AdaRoundNumbers> adaround;
+  std::vector<AdaQuantNumbers> adaquant;  // and of biases
 };
 StepNumbers step_numbers(const FinetuneConfig& config);
+
+/// Of a block of scales, in that order of all rows' blocks; with a scale of 0 its weights stay as they are.
+AdaQuantBlockNumbers adaquant_block_numbers(const finetune::QuantizedWeights& weights, std::size_t block, float factor,
+                                            float relative);
 
 class TunedRows {
  public:
@@ -30,9 +34,9 @@ class TunedRows {
   void put(finetune::RoundingVariables& variables, std::size_t iteration);
   void get(finetune::RoundingVariables& variables);
 
-  /// An iteration: begin(), add() for each sample, end(). All only queue. `columns` of all its samples.
+  /// An iteration: begin(), add() for each sample, end(). All only queue. `positions`: of all its samples.
   void begin(std::span<const LayerSample> batch);
-  void add(const LayerSample& sample, std::size_t columns);
+  void add(const LayerSample& sample, std::size_t positions);
   void end();
   /// An iteration without samples.
   void skip();
@@ -43,16 +47,16 @@ class TunedRows {
   void each(finetune::RoundingVariables& variables, const Copy& copy);
 
   const finetune::QuantizedWeights& weights_;
-  bool soft_, trains_bias_ = false;
+  bool adaround_, trains_bias_ = false;
   PassRows pass_;
   LayerPass* chosen_ = nullptr;  // for the mini-batch
   DeviceArray<float> variable_, mean_, square_, rounded_, base_;
   DeviceArray<float> bias_, bias_mean_, bias_square_;
   DeviceArray<double> by_bias_;
-  DeviceArray<SoftRowNumbers> soft_numbers_;
-  DeviceArray<ThroughRowNumbers> through_numbers_;
-  DeviceArray<SoftNumbers> soft_steps_;
-  DeviceArray<ThroughNumbers> through_steps_;
+  DeviceArray<AdaRoundBlockNumbers> adaround_numbers_;
+  DeviceArray<AdaQuantBlockNumbers> adaquant_numbers_;
+  DeviceArray<AdaRoundNumbers> adaround_steps_;
+  DeviceArray<AdaQuantNumbers> adaquant_steps_;
   DeviceArray<unsigned> iteration_;
 };
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/parallel.h"
-#include "finetune/lanes.h"
+#include "finetune/vector_sums.h"
 
 namespace detent::finetune {
 namespace {

@@ -20,10 +20,10 @@ class Descent {
 
   /// One sweep over rows; whether any integer changed.
   bool sweep(RowRange rows) {
-    const std::size_t k = weights_.columns;
+    const std::size_t k = weights_.fan_in;
     std::vector<float> values(rows.count() * k);
     for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = weights_.dequantize(rows.first + i / k, integers_[rows.first * k + i]);
+      values[i] = weights_.dequantize(rows.first + i / k, i % k, integers_[rows.first * k + i]);
     }
     std::vector<float> residual(values.size());  // anew in each sweep: it does not drift
     quadratic_.residual(kernels_, rows, values.data(), residual.data());
@@ -40,7 +40,7 @@ class Descent {
  private:
   // Rows of one group.
   bool descend(RowRange rows, float* residual) {
-    const std::size_t k = weights_.columns;
+    const std::size_t k = weights_.fan_in;
     const std::size_t group = quadratic_.group_of(rows.first);
     bool changed = false;
     for (std::size_t j = 0; j < k; ++j) {
@@ -48,11 +48,11 @@ class Descent {
       if (!(diagonal > 0)) continue;
       for (std::size_t m = rows.first; m < rows.last; ++m) {
         float* row = residual + (m - rows.first) * k;
-        const std::int32_t change = weights_.best_change(m, integers_[m * k + j], row[j] / diagonal);
+        const std::int32_t change = weights_.best_change(m, j, integers_[m * k + j], row[j] / diagonal);
         if (change == 0) continue;
         changed = true;
         integers_[m * k + j] += change;
-        quadratic_.add_row(group, j, weights_.scale[m] * static_cast<float>(change), row);
+        quadratic_.add_row(group, j, weights_.scale_of(m, j) * static_cast<float>(change), row);
       }
     }
     return changed;
@@ -69,11 +69,11 @@ class Descent {
 Integers coordinate_descent(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
                             Integers start, const FinetuneConfig& config, const Kernels& kernels,
                             const SolveControl& control) {
-  if (coordinate_sweeps(config) == 0 || form.columns == 0) return start;
+  if (coordinate_sweeps(config) == 0 || form.positions == 0) return start;
   const Quadratic quadratic(weights, form, bias, config.update_bias);
   Integers integers = std::move(start);
   Descent descent(weights, quadratic, kernels, integers);
-  const auto ranges = row_ranges(weights.rows, form.groups, weights.columns);
+  const auto ranges = row_ranges(weights.rows, form.groups, weights.fan_in);
   parallel_for(ranges.size(), control.threads, [&](std::size_t i) {
     for (std::size_t sweep = 0; sweep < coordinate_sweeps(config); ++sweep) {
       check_stop(control);

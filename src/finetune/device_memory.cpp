@@ -10,8 +10,8 @@ namespace detent::finetune {
 namespace {
 
 constexpr std::size_t kTileBytes = std::size_t{64} << 20;
-constexpr std::size_t kMostColumns = 4096;                   // that one product sums: float sums of more lose more
-constexpr std::size_t kPieceBytes = std::size_t{128} << 20;  // of gathered columns
+constexpr std::size_t kMostPositions = 4096;                 // that one product sums: float sums of more lose more
+constexpr std::size_t kPieceBytes = std::size_t{128} << 20;  // of gathered positions
 constexpr std::uint64_t kBfloat16 = 2;
 
 std::uint64_t elements(const Shape& shape) {
@@ -31,19 +31,19 @@ std::vector<RowRange> share_rows(std::size_t rows, std::size_t groups, std::size
   return ranges;
 }
 
-std::size_t device_tile_columns(std::size_t rows) {
+std::size_t device_tile_positions(std::size_t rows) {
   return std::clamp<std::size_t>(kTileBytes / sizeof(float) / std::max<std::size_t>(rows, 1) / 16 * 16, 128,
-                                 kMostColumns);
+                                 kMostPositions);
 }
 
 // A number that depends on the layer alone.
-std::size_t device_piece_columns(const LayerGeometry& g) {
+std::size_t device_piece_positions(const LayerGeometry& g) {
   const auto rows = static_cast<std::size_t>(g.groups * g.fan_in());
   return std::max<std::size_t>(kPieceBytes / sizeof(float) / std::max<std::size_t>(rows, 1) / 16 * 16, 256);
 }
 
-bool multiplies_narrow(DevicePrecision precision, std::size_t columns) {
-  return precision == DevicePrecision::bfloat16 && columns % 8 == 0;
+bool multiplies_narrow(DevicePrecision precision, std::size_t positions) {
+  return precision == DevicePrecision::bfloat16 && positions % 8 == 0;
 }
 
 bool passes_narrow(DevicePrecision precision, const LayerGeometry& g, std::size_t rows) {
@@ -56,36 +56,37 @@ std::uint64_t gram_sums_bytes(const LayerGeometry& g, const Shape& input_shape) 
   const auto outputs = static_cast<std::uint64_t>(g.outputs);
   const std::uint64_t rows = groups * fan_in + outputs;
   const std::uint64_t targets = elements(g.output_shape(input_shape));
-  const std::uint64_t sample = elements(input_shape) + targets + targets / outputs;  // and the columns' numbers
-  return sizeof(float) * (rows * device_tile_columns(rows) + groups * fan_in * fan_in + outputs * fan_in + 2 * sample) +
+  const std::uint64_t sample = elements(input_shape) + targets + targets / outputs;  // and the positions' numbers
+  return sizeof(float) *
+             (rows * device_tile_positions(rows) + groups * fan_in * fan_in + outputs * fan_in + 2 * sample) +
          sizeof(double) * (groups * fan_in + 2 * outputs) + 9 * kDeviceMemoryUnit;
 }
 
-std::uint64_t gram_rows_bytes(std::size_t rows, std::size_t groups, std::size_t columns, std::size_t iterations,
+std::uint64_t gram_rows_bytes(std::size_t rows, std::size_t groups, std::size_t positions, std::size_t iterations,
                               DevicePrecision precision) {
-  const std::uint64_t matrix = groups * columns * columns, values = rows * columns;
+  const std::uint64_t matrix = groups * positions * positions, values = rows * positions;
   // Linear part and dequantized values; of a method at the most variable, moments, rounded value, what moved, start,
   // slope, offset and integers.
   constexpr std::uint64_t kArrays = 2 + 9;
-  return sizeof(float) * (matrix + kArrays * values + 8 * rows) +
-         (multiplies_narrow(precision, columns) ? kBfloat16 * (matrix + values) : 0) + iterations * 16 +
+  return sizeof(float) * (matrix + kArrays * values + 12 * rows) +
+         (multiplies_narrow(precision, positions) ? kBfloat16 * (matrix + values) : 0) + iterations * 16 +
          24 * kDeviceMemoryUnit;
 }
 
 std::uint64_t pass_bytes(const LayerGeometry& g, const Shape& input_shape, std::size_t rows,
                          DevicePrecision precision) {
-  const std::uint64_t columns = Patches(g, input_shape).columns();
+  const std::uint64_t positions = Patches(g, input_shape).positions();
   const auto outputs = static_cast<std::uint64_t>(g.outputs);
   if (g.kind == LayerKind::product) {
     const auto fan_in = static_cast<std::uint64_t>(g.fan_in());
     const std::uint64_t narrow =
-        passes_narrow(precision, g, rows) ? kBfloat16 * (columns * (fan_in + rows) + rows * fan_in) : 0;
-    return sizeof(float) * columns * outputs + narrow + 4 * kDeviceMemoryUnit;
+        passes_narrow(precision, g, rows) ? kBfloat16 * (positions * (fan_in + rows) + rows * fan_in) : 0;
+    return sizeof(float) * positions * outputs + narrow + 4 * kDeviceMemoryUnit;
   }
-  const std::uint64_t piece = std::min<std::uint64_t>(columns, device_piece_columns(g));
+  const std::uint64_t piece = std::min<std::uint64_t>(positions, device_piece_positions(g));
   const std::uint64_t gathered = piece * (static_cast<std::uint64_t>(g.groups * g.fan_in()) + 2 * outputs);
   // Of convolutions: outputs, inputs with channels last, a filter and its gradient in another order.
-  return sizeof(float) * std::max(gathered, columns * outputs + elements(input_shape)) + 4 * kDeviceMemoryUnit;
+  return sizeof(float) * std::max(gathered, positions * outputs + elements(input_shape)) + 4 * kDeviceMemoryUnit;
 }
 
 std::uint64_t pass_rows_bytes(const LayerGeometry& g, const Shape& input_shape, std::size_t rows,

@@ -25,21 +25,21 @@ inline constexpr unsigned kLossBlocks = 1024;
 /// the number of devices alone.
 std::vector<RowRange> share_rows(std::size_t rows, std::size_t groups, std::size_t devices);
 
-/// Columns of a tile of sums, for `rows` of inputs and outputs.
-std::size_t device_tile_columns(std::size_t rows);
-/// Columns of a layer that mini-batches take at a time, where they are gathered.
-std::size_t device_piece_columns(const LayerGeometry& geometry);
+/// Positions of a tile of sums, for `rows` of inputs and outputs.
+std::size_t device_tile_positions(std::size_t rows);
+/// Positions of a layer that mini-batches take at a time, where they are gathered.
+std::size_t device_piece_positions(const LayerGeometry& geometry);
 
 /// Whether products with rows of so many inputs are made in bfloat16: rows of 16 bytes have a fast way, the others stay
 /// in float32.
-bool multiplies_narrow(DevicePrecision precision, std::size_t columns);
+bool multiplies_narrow(DevicePrecision precision, std::size_t positions);
 /// The same of a layer's mini-batches: of matrix products only, where inputs and outputs are rows.
 bool passes_narrow(DevicePrecision precision, const LayerGeometry& geometry, std::size_t rows);
 
 /// Sums over samples of this shape.
 std::uint64_t gram_sums_bytes(const LayerGeometry& geometry, const Shape& input_shape);
 /// Solving `rows` of `groups` groups in Gram form, the matrix included; scratch apart.
-std::uint64_t gram_rows_bytes(std::size_t rows, std::size_t groups, std::size_t columns, std::size_t iterations,
+std::uint64_t gram_rows_bytes(std::size_t rows, std::size_t groups, std::size_t positions, std::size_t iterations,
                               DevicePrecision precision);
 /// One sample's way through `rows` of a layer, forward and backward; scratch apart.
 std::uint64_t pass_bytes(const LayerGeometry& geometry, const Shape& input_shape, std::size_t rows,

@@ -21,7 +21,7 @@ struct FormCost {
 FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std::uint64_t samples,
                    const FinetuneConfig& config, std::size_t threads);
 
-/// Solving in mini-batches of config.batch_size samples, and descent on columns of all samples.
+/// Solving in mini-batches of config.batch_size samples, and descent on positions of all samples.
 FormCost streamed_cost(const LayerGeometry& geometry, const Shape& input_shape, std::uint64_t samples,
                        const FinetuneConfig& config, std::size_t threads);
 

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "finetune/lanes.h"
-#include "finetune/symmetric.h"
+#include "finetune/symmetric_matrix.h"
+#include "finetune/vector_sums.h"
 
 namespace detent::finetune {
 namespace {
@@ -15,7 +15,7 @@ constexpr std::size_t kSmallFanIn = 32;         // below, a matrix product's ove
 constexpr std::size_t kSmallItem = 64;          // groups of that kind in one item
 constexpr std::size_t kSpan = 1024;             // columns of one block, at most
 constexpr std::size_t kRowsToFill = 64;         // patch rows that one thread copies at a time
-constexpr std::size_t kRowsToDraw = 512;        // the same where columns are listed
+constexpr std::size_t kRowsToDraw = 512;        // the same where positions are listed
 constexpr std::size_t kWorthThreads = 1 << 16;  // values below which starting threads takes longer than copying
 
 /// Rows of one block: large for the kernels, but enough blocks for many threads.
@@ -26,8 +26,8 @@ void for_each_block(std::size_t count, std::size_t size, const Fn& fn) {
   for (std::size_t first = 0; first < count; first += size) fn(Patches::Range{first, std::min(first + size, count)});
 }
 
-std::size_t columns_for(const LayerGeometry& g) {
-  return tile_columns(static_cast<std::size_t>(g.groups * g.fan_in() + g.outputs));
+std::size_t positions_for(const LayerGeometry& g) {
+  return tile_positions(static_cast<std::size_t>(g.groups * g.fan_in() + g.outputs));
 }
 
 }  // namespace
@@ -38,9 +38,9 @@ GramAccumulator::GramAccumulator(const LayerGeometry& geometry, const Kernels& k
       threads_(threads),
       fan_in_(static_cast<std::size_t>(geometry.fan_in())),
       group_outputs_(static_cast<std::size_t>(geometry.outputs / geometry.groups)),
-      inputs_(static_cast<std::size_t>(geometry.groups) * fan_in_, columns_for(geometry),
+      inputs_(static_cast<std::size_t>(geometry.groups) * fan_in_, positions_for(geometry),
               geometry.kind == LayerKind::product),
-      targets_(static_cast<std::size_t>(geometry.outputs), columns_for(geometry), inputs_.column_major) {
+      targets_(static_cast<std::size_t>(geometry.outputs), positions_for(geometry), inputs_.column_major) {
   form_.groups = static_cast<std::size_t>(geometry.groups);
   form_.gram.resize(form_.groups * fan_in_ * fan_in_);
   form_.cross.resize(targets_.rows * fan_in_);
@@ -83,7 +83,7 @@ void GramAccumulator::plan_items() {
 
 Patches GramAccumulator::checked(const Shape& input_shape, std::size_t inputs, std::size_t targets) const {
   Patches patches(geometry_, input_shape);
-  if (inputs != product_of(input_shape) || (targets != 0 && targets != patches.columns() * patches.outputs())) {
+  if (inputs != product_of(input_shape) || (targets != 0 && targets != patches.positions() * patches.outputs())) {
     throw internal_error("a sample does not fit the layer's geometry");
   }
   return patches;
@@ -92,10 +92,10 @@ Patches GramAccumulator::checked(const Shape& input_shape, std::size_t inputs, s
 void GramAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
   const Patches patches = checked(input_shape, input.size(), target.size());
   aimed_ = !target.empty();
-  form_.columns += patches.columns();
+  form_.positions += patches.positions();
   if (shifted_ && !aimed_) return shifted_->add(input_shape, input);
-  for (std::size_t at = 0; at < patches.columns();) {
-    const std::size_t count = std::min(inputs_.capacity - used_, patches.columns() - at);
+  for (std::size_t at = 0; at < patches.positions();) {
+    const std::size_t count = std::min(inputs_.capacity - used_, patches.positions() - at);
     fill(patches, input.data(), target.data(), Patches::Range{at, at + count});
     at += count;
     used_ += count;
@@ -104,42 +104,42 @@ void GramAccumulator::add(const Shape& input_shape, std::span<const float> input
 }
 
 void GramAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
-                          std::span<const std::size_t> columns) {
+                          std::span<const std::size_t> positions) {
   const Patches patches = checked(input_shape, input.size(), target.size());
   aimed_ = !target.empty();
-  for (std::size_t at = 0; at < columns.size();) {
-    const std::size_t count = std::min(inputs_.capacity - used_, columns.size() - at);
-    fill(patches, input.data(), target.data(), columns.subspan(at, count));
+  for (std::size_t at = 0; at < positions.size();) {
+    const std::size_t count = std::min(inputs_.capacity - used_, positions.size() - at);
+    fill(patches, input.data(), target.data(), positions.subspan(at, count));
     at += count;
     used_ += count;
     if (used_ == inputs_.capacity) flush();
   }
-  form_.columns += columns.size();
+  form_.positions += positions.size();
 }
 
-void GramAccumulator::fill(const Patches& patches, const float* input, const float* target, Patches::Range columns) {
-  const std::size_t threads = (columns.last - columns.first) * inputs_.rows < kWorthThreads ? 1 : threads_;
+void GramAccumulator::fill(const Patches& patches, const float* input, const float* target, Patches::Range positions) {
+  const std::size_t threads = (positions.last - positions.first) * inputs_.rows < kWorthThreads ? 1 : threads_;
   const std::size_t input_pieces = (inputs_.rows + kRowsToFill - 1) / kRowsToFill;
   const std::size_t target_pieces = aimed_ ? (targets_.rows + kRowsToFill - 1) / kRowsToFill : 0;
   parallel_for(input_pieces + target_pieces, threads, [&](std::size_t piece) {
     const bool of_input = piece < input_pieces;
     const std::size_t first = (of_input ? piece : piece - input_pieces) * kRowsToFill;
     if (of_input) {
-      patches.gather(input, {first, std::min(first + kRowsToFill, inputs_.rows)}, columns, inputs_, used_);
+      patches.gather(input, {first, std::min(first + kRowsToFill, inputs_.rows)}, positions, inputs_, used_);
     } else {
-      patches.gather_outputs(target, {first, std::min(first + kRowsToFill, targets_.rows)}, columns, targets_, used_);
+      patches.gather_outputs(target, {first, std::min(first + kRowsToFill, targets_.rows)}, positions, targets_, used_);
     }
   });
 }
 
 void GramAccumulator::fill(const Patches& patches, const float* input, const float* target,
-                           std::span<const std::size_t> columns) {
-  const auto inputs = Patches::places(inputs_, used_, columns.size());
+                           std::span<const std::size_t> positions) {
+  const auto inputs = Patches::places(inputs_, used_, positions.size());
   parallel_for((inputs_.rows + kRowsToDraw - 1) / kRowsToDraw, threads_, [&](std::size_t piece) {
     const std::size_t first = piece * kRowsToDraw;
-    patches.gather(input, {first, std::min(first + kRowsToDraw, inputs_.rows)}, columns, inputs);
+    patches.gather(input, {first, std::min(first + kRowsToDraw, inputs_.rows)}, positions, inputs);
   });
-  if (aimed_) patches.gather_outputs(target, columns, Patches::places(targets_, used_, columns.size()));
+  if (aimed_) patches.gather_outputs(target, positions, Patches::places(targets_, used_, positions.size()));
 }
 
 void GramAccumulator::flush() {
@@ -206,10 +206,10 @@ void GramAccumulator::sum_targets(Patches::Range rows) {
     form_.target_norm[r] += dot_double(targets_.row(r), targets_.row(r), used_);
   }
   for (std::size_t c = 0; c < used_ && targets_.column_major; ++c) {
-    const float* column = targets_.at(0, c);
+    const float* outputs = targets_.at(0, c);
     for (std::size_t r = rows.first; r < rows.last; ++r) {
-      form_.target_sum[r] += column[r];
-      form_.target_norm[r] += static_cast<double>(column[r]) * column[r];
+      form_.target_sum[r] += outputs[r];
+      form_.target_norm[r] += static_cast<double>(outputs[r]) * outputs[r];
     }
   }
 }

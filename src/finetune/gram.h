@@ -1,4 +1,4 @@
-// Sums over all columns of a layer's input and target: all that the squared reconstruction error depends on.
+// Sums over all positions of a layer's inputs and targets: all that the squared reconstruction error depends on.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,17 @@
 namespace detent::finetune {
 
 /// Accumulates a GramForm sample by sample: inputs of the quantized branch, targets of the float branch with the bias
-/// in them, as they come from the model. The result depends on the sequence of columns alone, not on how samples are
+/// in them, as they come from the model. The result depends on the sequence of positions alone, not on how samples are
 /// batched.
 class GramSums {
  public:
   virtual ~GramSums() = default;
-  /// `input` of this shape, and the layer's output for it; or no output, of no sample, where only sums of inputs are
-  /// wanted: those with targets are 0 then.
+  /// `input` of this shape and the layer's target for it. Targets are empty in all samples where only sums of inputs
+  /// are wanted; sums with targets are then 0.
   virtual void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) = 0;
-  /// The same for some of its columns.
+  /// The same for some of its positions.
   virtual void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
-                   std::span<const std::size_t> columns) = 0;
+                   std::span<const std::size_t> positions) = 0;
   /// The form of all that was added. It is empty afterwards and cannot be used again.
   virtual GramForm take() = 0;
 };
@@ -38,7 +38,7 @@ class GramAccumulator final : public GramSums {
 
   void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) override;
   void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
-           std::span<const std::size_t> columns) override;
+           std::span<const std::size_t> positions) override;
   GramForm take() override;
 
  private:
@@ -52,8 +52,8 @@ class GramAccumulator final : public GramSums {
 
   void plan_items();
   Patches checked(const Shape& input_shape, std::size_t inputs, std::size_t targets) const;
-  void fill(const Patches& patches, const float* input, const float* target, Patches::Range columns);
-  void fill(const Patches& patches, const float* input, const float* target, std::span<const std::size_t> columns);
+  void fill(const Patches& patches, const float* input, const float* target, Patches::Range positions);
+  void fill(const Patches& patches, const float* input, const float* target, std::span<const std::size_t> positions);
   void flush();
   void run(const Item& item);
   void run_small_group(std::size_t group);
@@ -67,10 +67,10 @@ class GramAccumulator final : public GramSums {
   std::size_t group_outputs_;
   Tile inputs_;
   Tile targets_;
-  std::size_t used_ = 0;  // columns in the tiles
+  std::size_t used_ = 0;  // positions in the tiles
   bool aimed_ = false;    // whether there are targets
   std::vector<Item> items_;
-  std::optional<ShiftedSums> shifted_;  // where they pay, for inputs of which all columns are taken, without targets
+  std::optional<ShiftedSums> shifted_;  // where they pay, for inputs of which all positions are taken, without targets
   GramForm form_;
 };
 

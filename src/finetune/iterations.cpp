@@ -5,32 +5,32 @@
 
 namespace detent::finetune {
 
-Integers run(SoftIterations& problem, const FinetuneConfig& config, const SolveControl& control) {
+Integers run(AdaRoundIterations& problem, const FinetuneConfig& config, const SolveControl& control) {
   const bool report = static_cast<bool>(control.progress);
   std::size_t begin = 0;
   const auto state = [&](auto& archive) {
     archive(begin);
     problem.variables().visit_state(archive);
   };
-  take_up(control.state, [&](auto& archive) {
+  restore_state(control.state, [&](auto& archive) {
     state(archive);
     problem.changed();
   });
-  for (const std::size_t end : checkpoints(config.num_iterations)) {
+  for (const std::size_t end : interval_ends(config.num_iterations)) {
     if (end <= begin) continue;
     const double loss = problem.iterate(begin, end, report);
     begin = end;
     if (report) control.progress(end, loss);
     if (config.early_stop && problem.variables().decided()) break;
-    put_down(control.state, state);
+    save_state(control.state, state);
   }
   return problem.variables().integers();
 }
 
-Integers run(ThroughIterations& problem, const FinetuneConfig& config, const SolveControl& control) {
+Integers run(AdaQuantIterations& problem, const FinetuneConfig& config, const SolveControl& control) {
   Integers best = problem.variables().integers();
   std::vector<double> best_errors = problem.errors();
-  const std::size_t columns = best.size() / std::max<std::size_t>(best_errors.size(), 1);
+  const std::size_t fan_in = best.size() / std::max<std::size_t>(best_errors.size(), 1);
   std::size_t begin = 0;
   const auto state = [&](auto& archive) {
     archive(begin);
@@ -38,11 +38,11 @@ Integers run(ThroughIterations& problem, const FinetuneConfig& config, const Sol
     archive(best_errors);
     problem.variables().visit_state(archive);
   };
-  take_up(control.state, [&](auto& archive) {
+  restore_state(control.state, [&](auto& archive) {
     state(archive);
     problem.changed();
   });
-  for (const std::size_t end : checkpoints(config.num_iterations)) {
+  for (const std::size_t end : interval_ends(config.num_iterations)) {
     if (end <= begin) continue;
     problem.iterate(begin, end);
     begin = end;
@@ -53,15 +53,15 @@ Integers run(ThroughIterations& problem, const FinetuneConfig& config, const Sol
       if (!(errors[m] < best_errors[m])) continue;
       better = true;
       best_errors[m] = errors[m];
-      const auto at = static_cast<std::ptrdiff_t>(m * columns);
-      std::copy_n(now.begin() + at, columns, best.begin() + at);
+      const auto at = static_cast<std::ptrdiff_t>(m * fan_in);
+      std::copy_n(now.begin() + at, fan_in, best.begin() + at);
     }
     if (control.progress) {
       const double sum = std::accumulate(errors.begin(), errors.end(), 0.0);
       control.progress(end, (problem.constant() + sum) / problem.divisor());
     }
     if (config.early_stop && !better) break;
-    put_down(control.state, state);
+    save_state(control.state, state);
   }
   return best;
 }
@@ -75,11 +75,11 @@ Solution run(StreamedIterations& problem, const FinetuneConfig& config, const So
     archive(problem.choice());
     problem.variables().visit_state(archive);
   };
-  take_up(control.state, [&](auto& archive) {
+  restore_state(control.state, [&](auto& archive) {
     state(archive);
     problem.changed();
   });
-  for (const std::size_t end : checkpoints(config.num_iterations)) {
+  for (const std::size_t end : interval_ends(config.num_iterations)) {
     if (end <= begin) continue;
     const double loss = problem.iterate(begin, end);
     if (control.progress) control.progress(end, loss);
@@ -87,7 +87,7 @@ Solution run(StreamedIterations& problem, const FinetuneConfig& config, const So
     if (config.early_stop && (no_better || problem.variables().decided())) break;
     last_loss = loss;
     begin = end;
-    put_down(control.state, state);
+    save_state(control.state, state);
   }
   return problem.variables().solution();
 }

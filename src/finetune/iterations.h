@@ -1,4 +1,4 @@
-// The way of AdaRound and AdaQuant through their iterations, wherever those are computed.
+// The iterations of AdaRound and AdaQuant, on the CPU or on devices.
 #pragma once
 
 #include <cstddef>
@@ -6,28 +6,28 @@
 #include <vector>
 
 #include "detent/config.h"
+#include "finetune/adaquant_variables.h"
+#include "finetune/adaround_variables.h"
 #include "finetune/rounding_variables.h"
-#include "finetune/soft_rounding.h"
 #include "finetune/solver.h"
-#include "finetune/straight_through.h"
 
 namespace detent::finetune {
 
 /// AdaRound in Gram form.
-class SoftIterations {
+class AdaRoundIterations {
  public:
-  virtual ~SoftIterations() = default;
-  /// Iterations [first, last) of all rows. The loss after them, the mean over columns, if it is asked for.
+  virtual ~AdaRoundIterations() = default;
+  /// Iterations [first, last) of all rows. The loss after them, the mean over positions, if it is asked for.
   virtual double iterate(std::size_t first, std::size_t last, bool loss) = 0;
-  /// As they are after the last iteration. Who changes them says so by changed().
-  virtual SoftRounding& variables() = 0;
+  /// As they are after the last iteration. Whoever changes them calls changed().
+  virtual AdaRoundVariables& variables() = 0;
   virtual void changed() = 0;
 };
 
 /// AdaQuant in Gram form.
-class ThroughIterations {
+class AdaQuantIterations {
  public:
-  virtual ~ThroughIterations() = default;
+  virtual ~AdaQuantIterations() = default;
   virtual void iterate(std::size_t first, std::size_t last) = 0;
   /// Of each row with the integers that there are now, in the same unit each time. A constant may be missing: only
   /// differences of a row's errors count.
@@ -35,7 +35,7 @@ class ThroughIterations {
   /// What to add to the sum of errors() and divide it by for the mean loss.
   virtual double constant() const = 0;
   virtual double divisor() const = 0;
-  virtual StraightThrough& variables() = 0;
+  virtual AdaQuantVariables& variables() = 0;
   virtual void changed() = 0;
 };
 
@@ -51,10 +51,10 @@ class StreamedIterations {
   virtual void changed() = 0;
 };
 
-/// Through all iterations, in the intervals of checkpoints(), with progress, state and early stop as `config` and
+/// Through all iterations, in the intervals of interval_ends(), with progress, state and early stop as `config` and
 /// `control` say.
-Integers run(SoftIterations& problem, const FinetuneConfig& config, const SolveControl& control);
-Integers run(ThroughIterations& problem, const FinetuneConfig& config, const SolveControl& control);
+Integers run(AdaRoundIterations& problem, const FinetuneConfig& config, const SolveControl& control);
+Integers run(AdaQuantIterations& problem, const FinetuneConfig& config, const SolveControl& control);
 Solution run(StreamedIterations& problem, const FinetuneConfig& config, const SolveControl& control);
 
 }  // namespace detent::finetune

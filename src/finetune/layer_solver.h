@@ -1,4 +1,4 @@
-// Who solves layers: the CPU, or GPUs by a plugin.
+// Solves layers on the CPU, or on GPUs by a plugin.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 #include "detent/config.h"
 #include "detent/device.h"
-#include "finetune/column_form.h"
+#include "finetune/input_form.h"
 #include "finetune/kernels.h"
 #include "finetune/problem.h"
 #include "finetune/samples.h"
@@ -19,16 +19,15 @@
 
 namespace detent::finetune {
 
-/// One layer at a time, one thread at a time. What the functions give and throw is told in solver.h, streamed.h and
-/// column_form.h, where they have the same names.
+/// One layer at a time, one thread at a time. The contracts are those of the functions of the same names in solver.h,
+/// streamed.h and input_form.h.
 class LayerSolver {
  public:
   virtual ~LayerSolver() = default;
-  /// How many bytes of Gram matrices may be summed up side by side, beside what the host's own budget says.
+  /// How many bytes of Gram matrices may be summed up at the same time, apart from the host's own budget.
   virtual std::uint64_t sums_budget() const = 0;
-  /// Before anything of a layer is begun: throws resource when it would not fit where it is solved, beside what the
-  /// host's own budget says. `layer` names it; its inputs
-  /// have this shape.
+  /// Before a layer is begun: throws resource when it would not fit on the device that solves it. `layer` names it in
+  /// the message; its inputs have this shape.
   virtual void check_memory(const std::string& layer, const LayerGeometry& geometry, const Shape& input_shape,
                             bool streamed, const FinetuneConfig& config) = 0;
   /// `threads` of the host.
@@ -40,7 +39,7 @@ class LayerSolver {
                                   const SolveControl& control) = 0;
   virtual double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry,
                                       const Solution& solution, LayerSamples& samples, const SolveControl& control) = 0;
-  /// What the user should know of how layers were solved: asked for when all are.
+  /// Notes for the user about how layers were solved, after the last one.
   virtual std::vector<std::string> notes() const { return {}; }
 };
 

@@ -10,23 +10,24 @@
 namespace detent::finetune {
 namespace {
 
-constexpr std::uint64_t kColumnSeed = 0x636f6c756d6eULL;  // keeps the columns apart from order and mix
-constexpr std::size_t kRowsToGather = 512;                // patch rows that one thread copies at a time
+constexpr std::uint64_t kPositionSeed = 0x636f6c756d6eULL;  // keeps the positions apart from order and mix
+constexpr std::size_t kRowsToGather = 512;                  // patch rows that one thread copies at a time
 
 std::size_t batch_size(const FinetuneConfig& config) { return std::max<std::size_t>(config.batch_size, 1); }
 
 }  // namespace
 
-std::vector<std::size_t> draw_columns(std::size_t columns, std::size_t most, std::uint64_t seed, std::uint64_t turn) {
-  const std::size_t count = std::min(columns, most);
+std::vector<std::size_t> draw_positions(std::size_t positions, std::size_t most, std::uint64_t seed,
+                                        std::uint64_t turn) {
+  const std::size_t count = std::min(positions, most);
   std::vector<std::size_t> drawn(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t first = i * columns / count;
-    const std::size_t size = (i + 1) * columns / count - first;
-    drawn[i] = first + below(size, random_at(seed ^ kColumnSeed, turn, i)[0]);
+    const std::size_t first = i * positions / count;
+    const std::size_t size = (i + 1) * positions / count - first;
+    drawn[i] = first + below(size, random_at(seed ^ kPositionSeed, turn, i)[0]);
   }
   for (std::size_t i = count; i > 1; --i) {
-    std::swap(drawn[i - 1], drawn[below(i, random_at(seed ^ kColumnSeed, turn, i - 1)[1])]);
+    std::swap(drawn[i - 1], drawn[below(i, random_at(seed ^ kPositionSeed, turn, i - 1)[1])]);
   }
   return drawn;
 }
@@ -34,8 +35,8 @@ std::vector<std::size_t> draw_columns(std::size_t columns, std::size_t most, std
 std::size_t batches_together(const LayerGeometry& geometry, const Shape& input_shape, std::size_t samples,
                              const FinetuneConfig& config) {
   const Patches patches(geometry, input_shape);
-  const std::size_t columns = batch_size(config) * std::min(patches.columns(), kColumnsOfSample);
-  const std::size_t bytes = sizeof(float) * columns * (patches.rows() + patches.outputs());
+  const std::size_t positions = batch_size(config) * std::min(patches.positions(), kPositionsOfSample);
+  const std::size_t bytes = sizeof(float) * positions * (patches.rows() + patches.outputs());
   const std::size_t all = (samples + batch_size(config) - 1) / batch_size(config);
   const std::size_t most = std::max<std::size_t>(std::min<std::size_t>(all, config.num_iterations), 1);
   return std::clamp<std::size_t>(kBatchBytes / std::max<std::size_t>(bytes, 1), 1, most);
@@ -50,7 +51,7 @@ MiniBatches::MiniBatches(LayerSamples& samples, const LayerGeometry& geometry, c
       size_(batch_size(config)),
       together_(batches_together(geometry, samples.get(0).input_shape, samples.count(), config)),
       order_(samples.count(), config.seed),
-      columns_(samples.count()) {}
+      positions_(samples.count()) {}
 
 std::span<const MiniBatch> MiniBatches::load(std::size_t first, std::size_t end) {
   const std::size_t set = first / together_;
@@ -67,62 +68,62 @@ void MiniBatches::make(std::size_t set) {
   std::vector<std::size_t> sizes(together_);
   std::size_t dealt = 0;
   for (std::uint64_t p = begin; p < end; ++p) {
-    turns.push_back(turn(p, columns_of(order_.at(p)), dealt));
+    turns.push_back(turn(p, positions_of(order_.at(p)), dealt));
     for (const std::size_t batch : turns.back().batches) ++sizes[batch];
   }
   batches_.resize(together_);
   for (std::size_t b = 0; b < together_; ++b) {
-    batches_[b].columns = sizes[b];
-    batches_[b].by_column = geometry_.kind == LayerKind::product;
+    batches_[b].positions = sizes[b];
+    batches_[b].by_position = geometry_.kind == LayerKind::product;
     batches_[b].inputs.resize(sizes[b] * static_cast<std::size_t>(geometry_.groups * geometry_.fan_in()));
     batches_[b].targets.resize(sizes[b] * static_cast<std::size_t>(geometry_.outputs));
   }
   std::vector<std::size_t> used(together_);
   for (const Turn& t : turns) {
-    SampleRef from = sample(order_.at(t.position));
+    SampleRef from = sample(order_.at(t.number));
     const std::vector<float> mix =
-        config_.drop_ratio < 1 ? mixed_inputs(from, config_, t.position, threads_) : std::vector<float>();
+        config_.drop_ratio < 1 ? mixed_inputs(from, config_, t.number, threads_) : std::vector<float>();
     if (!mix.empty()) from.input = mix;
     fill(from, t, used);
   }
   announce(end);
 }
 
-// Columns go in turns to each mini-batch.
-MiniBatches::Turn MiniBatches::turn(std::uint64_t position, std::size_t columns, std::size_t& dealt) const {
-  Turn turn{position, draw_columns(columns, kColumnsOfSample, config_.seed, position), {}};
-  for (std::size_t i = 0; i < turn.columns.size(); ++i) turn.batches.push_back(dealt++ % together_);
+// Positions go in turns to each mini-batch.
+MiniBatches::Turn MiniBatches::turn(std::uint64_t number, std::size_t positions, std::size_t& dealt) const {
+  Turn turn{number, draw_positions(positions, kPositionsOfSample, config_.seed, number), {}};
+  for (std::size_t i = 0; i < turn.positions.size(); ++i) turn.batches.push_back(dealt++ % together_);
   return turn;
 }
 
 void MiniBatches::fill(const SampleRef& from, const Turn& turn, std::vector<std::size_t>& used) {
   const Patches patches(geometry_, from.input_shape);
-  if (from.target.size() != patches.columns() * patches.outputs()) {
+  if (from.target.size() != patches.positions() * patches.outputs()) {
     throw internal_error("a sample does not fit the layer's geometry");
   }
   std::vector<Patches::Place> inputs, targets;
   for (const std::size_t b : turn.batches) {
     MiniBatch& batch = batches_[b];
     const std::size_t at = used[b]++;
-    if (batch.by_column) {
+    if (batch.by_position) {
       inputs.push_back({batch.inputs.data() + at * patches.rows(), 1});
     } else {
-      inputs.push_back({batch.inputs.data() + at, batch.columns});
+      inputs.push_back({batch.inputs.data() + at, batch.positions});
     }
-    targets.push_back({batch.targets.data() + at, batch.columns});
+    targets.push_back({batch.targets.data() + at, batch.positions});
   }
   parallel_for((patches.rows() + kRowsToGather - 1) / kRowsToGather, threads_, [&](std::size_t piece) {
     const std::size_t first = piece * kRowsToGather;
-    patches.gather(from.input.data(), {first, std::min(first + kRowsToGather, patches.rows())}, turn.columns, inputs);
+    patches.gather(from.input.data(), {first, std::min(first + kRowsToGather, patches.rows())}, turn.positions, inputs);
   });
-  patches.gather_outputs(from.target.data(), turn.columns, targets);
+  patches.gather_outputs(from.target.data(), turn.positions, targets);
 }
 
-// As many samples as there are workers, from this position on and without those that are at hand.
-void MiniBatches::announce(std::uint64_t position) {
+// As many samples as there are workers, from this number on and without those that are at hand.
+void MiniBatches::announce(std::uint64_t number) {
   const std::uint64_t end = static_cast<std::uint64_t>(config_.num_iterations) * size_;
   const auto coming =
-      order_.coming(position, end, config_.num_workers, [&](std::size_t index) { return held_.contains(index); });
+      order_.coming(number, end, config_.num_workers, [&](std::size_t index) { return held_.contains(index); });
   if (!coming.empty()) samples_.announce(coming);
 }
 
@@ -137,10 +138,10 @@ const SampleRef& MiniBatches::sample(std::size_t index) {
   return held_[index] = std::move(read);
 }
 
-std::size_t MiniBatches::columns_of(std::size_t index) {
-  auto& columns = columns_[index];
-  if (!columns) columns = Patches(geometry_, sample(index).input_shape).columns();
-  return *columns;
+std::size_t MiniBatches::positions_of(std::size_t index) {
+  auto& positions = positions_[index];
+  if (!positions) positions = Patches(geometry_, sample(index).input_shape).positions();
+  return *positions;
 }
 
 }  // namespace detent::finetune

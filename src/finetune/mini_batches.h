@@ -1,4 +1,4 @@
-// A layer's samples as the mini-batches that its solver goes through.
+// A layer's samples as mini-batches of positions.
 #pragma once
 
 #include <cstddef>
@@ -15,32 +15,33 @@
 
 namespace detent::finetune {
 
-/// What one step looks at: columns of several samples.
+/// Inputs and targets of one optimizer step: positions of several samples.
 struct MiniBatch {
-  std::size_t columns = 0;
-  bool by_column = false;      // as products have them
-  std::vector<float> inputs;   // [groups · fan_in, columns], or by column: [columns, fan_in]
-  std::vector<float> targets;  // [outputs, columns]
+  std::size_t positions = 0;
+  bool by_position = false;    // as products have them
+  std::vector<float> inputs;   // [groups · fan_in, positions], or by position: [positions, fan_in]
+  std::vector<float> targets;  // [outputs, positions]
 };
 
-/// Columns that a step draws for each of its config.batch_size samples, or all where a sample has no more. The columns
-/// of one sample say much the same: with two to eight times as many a step is dearer and the end hardly better.
-inline constexpr std::size_t kColumnsOfSample = 16;
+/// Positions that a step draws for each of its config.batch_size samples, or all where a sample has fewer. Positions of
+/// one sample are similar: with two to eight times as many, steps cost more and the result is hardly better.
+inline constexpr std::size_t kPositionsOfSample = 16;
 
-/// Bytes that mini-batches are made ready in, unless a single one takes more; and of samples that stay at hand.
+/// Memory for prepared mini-batches, unless a single one takes more; and for samples that are kept.
 inline constexpr std::size_t kBatchBytes = std::size_t{16} << 20;
 
-/// One column of each of min(most, columns) equal parts, in a random order that follows from seed and `turn`.
-std::vector<std::size_t> draw_columns(std::size_t columns, std::size_t most, std::uint64_t seed, std::uint64_t turn);
+/// One position of each of min(most, positions) equal parts, in a random order that follows from seed and `turn`.
+std::vector<std::size_t> draw_positions(std::size_t positions, std::size_t most, std::uint64_t seed,
+                                        std::uint64_t turn);
 
-/// How many mini-batches of samples of this shape are made ready together.
+/// How many mini-batches of samples of this shape are prepared together.
 std::size_t batches_together(const LayerGeometry& geometry, const Shape& input_shape, std::size_t samples,
                              const FinetuneConfig& config);
 
-/// Which columns come when. Samples come all in a random order, then all in another; each time a sample comes, columns
-/// are drawn from it, spread over its positions. What is drawn from as many samples as fit together is dealt out to as
-/// many mini-batches, so that each holds a little of all of them. Order, columns and the mix of both branches' inputs
-/// follow from config.seed and the iteration's number.
+/// Samples come in a random order, a new one each time all have come; each time positions are drawn from a sample,
+/// spread over it. Positions of the samples of several mini-batches are dealt out to these in turn, so that each
+/// mini-batch has some of every sample. Order, positions and the mix of both
+/// branches' inputs follow from config.seed and the iteration's number.
 class MiniBatches {
  public:
   /// All must outlive this.
@@ -50,19 +51,19 @@ class MiniBatches {
   std::span<const MiniBatch> load(std::size_t first, std::size_t end);
 
  private:
-  /// A sample at one of its turns: columns, and the mini-batch that each goes to.
+  /// A sample at one of its turns: positions, and the mini-batch that each goes to.
   struct Turn {
-    std::uint64_t position = 0;  // in the sequence of all turns
-    std::vector<std::size_t> columns;
+    std::uint64_t number = 0;  // in the sequence of all turns
+    std::vector<std::size_t> positions;
     std::vector<std::size_t> batches;
   };
 
   void make(std::size_t set);
-  Turn turn(std::uint64_t position, std::size_t columns, std::size_t& dealt) const;
+  Turn turn(std::uint64_t number, std::size_t positions, std::size_t& dealt) const;
   void fill(const SampleRef& sample, const Turn& turn, std::vector<std::size_t>& used);
-  void announce(std::uint64_t position);
+  void announce(std::uint64_t number);
   const SampleRef& sample(std::size_t index);
-  std::size_t columns_of(std::size_t index);
+  std::size_t positions_of(std::size_t index);
 
   LayerSamples& samples_;
   const LayerGeometry& geometry_;
@@ -73,7 +74,7 @@ class MiniBatches {
   std::size_t set_ = ~std::size_t{0};
   std::vector<MiniBatch> batches_;  // of that set
   SampleOrder order_;
-  std::vector<std::optional<std::size_t>> columns_;  // of each sample, as soon as it has been seen
+  std::vector<std::optional<std::size_t>> positions_;  // of each sample, once known
   std::map<std::size_t, SampleRef> held_;
   std::size_t bytes_ = 0;  // of these
 };

@@ -21,9 +21,10 @@ struct BlockOf {
 
 /// Rounds the weights `block` of some rows, the last of them first, each so that its entry of (Ŵ − W) L becomes
 /// smallest, and puts Ŵ − W into `difference`. `sums` holds what the weights behind the block add to its entries, and
-/// the entries afterwards.
+/// the entries afterwards. `order`: which weight of its row
+/// stands at each place of the factor.
 void round_block(const QuantizedWeights& weights, RowRange rows, const Cholesky& factor, Patches::Range block,
-                 BlockOf<const float> wanted, BlockOf<float> sums, BlockOf<float> difference,
+                 const std::size_t* order, BlockOf<const float> wanted, BlockOf<float> sums, BlockOf<float> difference,
                  BlockOf<std::int32_t> integers);
 
 }  // namespace detent::finetune

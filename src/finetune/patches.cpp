@@ -72,11 +72,11 @@ Patches::Patches(const LayerGeometry& g, const Shape& input)
         pointwise && g.kernel[a] == 1 && g.strides[a] == 1 && input[a + 2] == output[a + 2] && g.pads_begin[a] == 0;
   }
   for (const Axis& axis : axes_) {
-    positions_ *= static_cast<std::size_t>(axis.out);
+    sample_positions_ *= static_cast<std::size_t>(axis.out);
     input_values_ *= static_cast<std::size_t>(axis.in);
   }
   if (pointwise) {  // one long line instead of many short ones
-    const auto all = static_cast<std::int64_t>(positions_);
+    const auto all = static_cast<std::int64_t>(sample_positions_);
     axes_[0] = axes_[1] = Axis{};
     axes_[2] = Axis{all, all};
   }
@@ -112,19 +112,19 @@ void Patches::fill_line(const float* line, const Axis& axis, std::int64_t k, std
   std::fill(to + until, to + n, 0.0F);
 }
 
-void Patches::gather_row(const float* input, std::size_t row, Range columns, float* to) const noexcept {
+void Patches::gather_row(const float* input, std::size_t row, Range positions, float* to) const noexcept {
   const std::size_t channel = row / kernel_size_;
   const auto element = static_cast<std::int64_t>(row % kernel_size_);
   const std::int64_t k2 = element % axes_[2].kernel;
   const std::int64_t k1 = element / axes_[2].kernel % axes_[1].kernel;
   const std::int64_t k0 = element / axes_[2].kernel / axes_[1].kernel;
-  for (std::size_t at = columns.first; at < columns.last;) {
-    const std::size_t sample = at / positions_;
-    const auto position = static_cast<std::int64_t>(at % positions_);
-    const std::int64_t o2 = position % axes_[2].out;
-    const std::size_t count = std::min(static_cast<std::size_t>(axes_[2].out - o2), columns.last - at);
-    const std::int64_t i1 = source(axes_[1], position / axes_[2].out % axes_[1].out, k1);
-    const std::int64_t i0 = source(axes_[0], position / axes_[2].out / axes_[1].out, k0);
+  for (std::size_t at = positions.first; at < positions.last;) {
+    const std::size_t sample = at / sample_positions_;
+    const auto at_position = static_cast<std::int64_t>(at % sample_positions_);
+    const std::int64_t o2 = at_position % axes_[2].out;
+    const std::size_t count = std::min(static_cast<std::size_t>(axes_[2].out - o2), positions.last - at);
+    const std::int64_t i1 = source(axes_[1], at_position / axes_[2].out % axes_[1].out, k1);
+    const std::int64_t i0 = source(axes_[0], at_position / axes_[2].out / axes_[1].out, k0);
     if (i0 < 0 || i1 < 0) {
       std::fill(to, to + count, 0.0F);
     } else {
@@ -144,85 +144,86 @@ std::vector<Patches::Place> Patches::places(Tile& tile, std::size_t first, std::
   return places;
 }
 
-void Patches::gather(const float* input, Range rows, Range columns, Tile& tile, std::size_t at) const {
+void Patches::gather(const float* input, Range rows, Range positions, Tile& tile, std::size_t at) const {
   if (product_) {
-    for (std::size_t c = columns.first; c < columns.last; ++c) {
+    for (std::size_t c = positions.first; c < positions.last; ++c) {
       const float* from = input + c * rows_;
-      std::copy(from + rows.first, from + rows.last, tile.at(rows.first, at + c - columns.first));
+      std::copy(from + rows.first, from + rows.last, tile.at(rows.first, at + c - positions.first));
     }
     return;
   }
-  for (std::size_t row = rows.first; row < rows.last; ++row) gather_row(input, row, columns, tile.at(row, at));
+  for (std::size_t row = rows.first; row < rows.last; ++row) gather_row(input, row, positions, tile.at(row, at));
 }
 
-void Patches::gather_outputs(const float* output, Range rows, Range columns, Tile& tile, std::size_t at) const {
+void Patches::gather_outputs(const float* output, Range rows, Range positions, Tile& tile, std::size_t at) const {
   if (product_) {
-    for (std::size_t c = columns.first; c < columns.last; ++c) {
+    for (std::size_t c = positions.first; c < positions.last; ++c) {
       const float* from = output + c * outputs_;
-      std::copy(from + rows.first, from + rows.last, tile.at(rows.first, at + c - columns.first));
+      std::copy(from + rows.first, from + rows.last, tile.at(rows.first, at + c - positions.first));
     }
     return;
   }
   for (std::size_t row = rows.first; row < rows.last; ++row) {
     float* to = tile.at(row, at);
-    for (std::size_t c = columns.first; c < columns.last;) {
-      const std::size_t count = std::min(positions_ - c % positions_, columns.last - c);
-      const float* from = output + (c / positions_ * outputs_ + row) * positions_ + c % positions_;
+    for (std::size_t c = positions.first; c < positions.last;) {
+      const std::size_t count = std::min(sample_positions_ - c % sample_positions_, positions.last - c);
+      const float* from = output + (c / sample_positions_ * outputs_ + row) * sample_positions_ + c % sample_positions_;
       to = std::copy(from, from + count, to);
       c += count;
     }
   }
 }
 
-/// Where in an input, from its first channel on, the value comes from that a kernel element brings to a column.
-std::int64_t Patches::source(std::size_t column, std::size_t element) const noexcept {
-  const auto position = static_cast<std::int64_t>(column % positions_);
+/// Where in an input, from its first channel on, the value comes from that a kernel element brings to a position.
+std::int64_t Patches::source(std::size_t position, std::size_t element) const noexcept {
+  const auto at_position = static_cast<std::int64_t>(position % sample_positions_);
   const auto e = static_cast<std::int64_t>(element);
   const Axis &a0 = axes_[0], &a1 = axes_[1], &a2 = axes_[2];
-  const std::int64_t i0 = source(a0, position / a2.out / a1.out, e / a2.kernel / a1.kernel);
-  const std::int64_t i1 = source(a1, position / a2.out % a1.out, e / a2.kernel % a1.kernel);
-  const std::int64_t i2 = source(a2, position % a2.out, e % a2.kernel);
+  const std::int64_t i0 = source(a0, at_position / a2.out / a1.out, e / a2.kernel / a1.kernel);
+  const std::int64_t i1 = source(a1, at_position / a2.out % a1.out, e / a2.kernel % a1.kernel);
+  const std::int64_t i2 = source(a2, at_position % a2.out, e % a2.kernel);
   if (i0 < 0 || i1 < 0 || i2 < 0) return -1;
-  const auto sample = static_cast<std::int64_t>(column / positions_ * channels_ * input_values_);
+  const auto sample = static_cast<std::int64_t>(position / sample_positions_ * channels_ * input_values_);
   return sample + (i0 * a1.in + i1) * a2.in + i2;
 }
 
-void Patches::gather(const float* input, Range rows, std::span<const std::size_t> columns,
+void Patches::gather(const float* input, Range rows, std::span<const std::size_t> positions,
                      std::span<const Place> places) const {
   if (product_) {
-    for (std::size_t i = 0; i < columns.size(); ++i) {
-      const float* from = input + columns[i] * rows_;
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      const float* from = input + positions[i] * rows_;
       for (std::size_t r = rows.first; r < rows.last; ++r) places[i].to[r * places[i].step] = from[r];
     }
     return;
   }
-  std::vector<std::int64_t> sources(kernel_size_ * columns.size());
+  std::vector<std::int64_t> sources(kernel_size_ * positions.size());
   for (std::size_t e = 0, at = 0; e < kernel_size_; ++e) {
-    for (const std::size_t column : columns) sources[at++] = source(column, e);
+    for (const std::size_t position : positions) sources[at++] = source(position, e);
   }
   for (std::size_t row = rows.first; row < rows.last; ++row) {
     const float* plane = input + row / kernel_size_ * input_values_;
-    const std::int64_t* from = sources.data() + row % kernel_size_ * columns.size();
-    for (std::size_t i = 0; i < columns.size(); ++i) {
+    const std::int64_t* from = sources.data() + row % kernel_size_ * positions.size();
+    for (std::size_t i = 0; i < positions.size(); ++i) {
       places[i].to[row * places[i].step] = from[i] < 0 ? 0.0F : plane[from[i]];
     }
   }
 }
 
-void Patches::gather_outputs(const float* output, std::span<const std::size_t> columns,
+void Patches::gather_outputs(const float* output, std::span<const std::size_t> positions,
                              std::span<const Place> places) const {
-  for (std::size_t i = 0; i < columns.size(); ++i) {
-    const std::size_t column = columns[i];
-    const float* from = product_ ? output + column * outputs_
-                                 : output + column / positions_ * outputs_ * positions_ + column % positions_;
-    const std::size_t step = product_ ? 1 : positions_;
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    const std::size_t position = positions[i];
+    const float* from =
+        product_ ? output + position * outputs_
+                 : output + position / sample_positions_ * outputs_ * sample_positions_ + position % sample_positions_;
+    const std::size_t step = product_ ? 1 : sample_positions_;
     for (std::size_t m = 0; m < outputs_; ++m) places[i].to[m * places[i].step] = from[m * step];
   }
 }
 
-std::size_t tile_columns(std::size_t rows) noexcept {
-  const std::size_t columns = kTileBytes / sizeof(float) / std::max<std::size_t>(rows, 1);
-  return std::clamp<std::size_t>(columns / 16 * 16, 128, 4096);
+std::size_t tile_positions(std::size_t rows) noexcept {
+  const std::size_t positions = kTileBytes / sizeof(float) / std::max<std::size_t>(rows, 1);
+  return std::clamp<std::size_t>(positions / 16 * 16, 128, 4096);
 }
 
 }  // namespace detent::finetune

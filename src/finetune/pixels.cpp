@@ -4,7 +4,7 @@
 
 #include "base/vector_clones.h"
 #include "finetune/quadratic.h"
-#include "finetune/symmetric.h"
+#include "finetune/symmetric_matrix.h"
 
 namespace detent::finetune {
 namespace {
@@ -17,9 +17,9 @@ void add_picked(float* to, const float* from, const std::uint32_t* which, std::s
 }  // namespace
 
 std::vector<float> Pixels::seen_by(std::size_t element) const {
-  std::vector<float> seen(columns() * channels);
-  for (std::size_t c = 0; c < columns(); ++c) {
-    const std::uint32_t pixel = behind[element * columns() + c];
+  std::vector<float> seen(positions() * channels);
+  for (std::size_t c = 0; c < positions(); ++c) {
+    const std::uint32_t pixel = behind[element * positions() + c];
     if (pixel != 0) std::copy_n(values.data() + (pixel - 1) * channels, channels, seen.data() + c * channels);
   }
   return seen;
@@ -27,7 +27,7 @@ std::vector<float> Pixels::seen_by(std::size_t element) const {
 
 std::vector<float> spell_out(const Pixels& pixels) {
   const std::size_t fan_in = pixels.channels * pixels.elements;
-  std::vector<float> inputs(pixels.columns() * fan_in);
+  std::vector<float> inputs(pixels.positions() * fan_in);
   for (std::size_t k = 0; k < pixels.elements; ++k) {
     const std::vector<float> seen = pixels.seen_by(k);
     for (std::size_t i = 0; i < seen.size(); ++i) inputs[i * pixels.elements + k] = seen[i];
@@ -52,7 +52,7 @@ std::vector<double> powers(const Pixels& pixels) {
 }
 
 std::vector<float> products(const Pixels& pixels, const Kernels& kernels, std::size_t threads) {
-  const std::size_t size = pixels.count + 1, n = pixels.columns();
+  const std::size_t size = pixels.count + 1, n = pixels.positions();
   std::vector<float> each(size * size), all(n * n);  // row and column 0 are of the outside
   multiply_rows(pixels.values.data(), pixels.count, pixels.channels, each.data() + size + 1, size, kernels, threads);
   mirror(each.data(), size, threads);
@@ -75,7 +75,7 @@ std::vector<float> combine(const Pixels& pixels, const std::vector<float>& basis
   for (std::size_t k = 0; k < pixels.elements; ++k) {
     const std::vector<float> seen = pixels.seen_by(k);
     for_row_pieces(count, threads, [&](RowRange r) {
-      Gemm shape = gemm_of(r.count(), pixels.channels, pixels.columns(), false);
+      Gemm shape = gemm_of(r.count(), pixels.channels, pixels.positions(), false);
       shape.transpose_a = true;
       kernels.gemm(shape, basis.data() + r.first, count, seen.data(), pixels.channels,
                    part.data() + r.first * pixels.channels, pixels.channels);

@@ -7,20 +7,26 @@ namespace detent::finetune {
 Solution nearest(const QuantizedWeights& weights, std::span<const float> bias) {
   Solution solution;
   solution.bias.assign(bias.begin(), bias.end());
-  solution.integers.resize(weights.rows * weights.columns);
+  solution.integers.resize(weights.rows * weights.fan_in);
   for (std::size_t m = 0, at = 0; m < weights.rows; ++m) {
-    for (std::size_t k = 0; k < weights.columns; ++k, ++at) {
-      solution.integers[at] = weights.quantize(m, weights.values[at]);
+    for (std::size_t k = 0; k < weights.fan_in; ++k, ++at) {
+      solution.integers[at] = weights.quantize(m, k, weights.values[at]);
     }
   }
   return solution;
+}
+
+std::vector<float> relative_scales(const QuantizedWeights& weights) {
+  std::vector<float> relative(weights.scale.size());
+  for (std::size_t block = 0; block < relative.size(); ++block) relative[block] = weights.relative_scale(block);
+  return relative;
 }
 
 double mean_squared_error(const QuantizedWeights& weights, const GramForm& form, const Solution& solution) {
   const Quadratic quadratic(weights, form, solution.bias, false);
   double sum = 0;
   for (const double error : quadratic.errors(weights, solution.integers, {0, weights.rows})) sum += error;
-  return form.columns == 0 ? 0 : sum / static_cast<double>(form.columns) / static_cast<double>(weights.rows);
+  return form.positions == 0 ? 0 : sum / static_cast<double>(form.positions) / static_cast<double>(weights.rows);
 }
 
 }  // namespace detent::finetune

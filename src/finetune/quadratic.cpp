@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "finetune/lanes.h"
+#include "finetune/vector_sums.h"
 
 namespace detent::finetune {
 namespace {
@@ -31,10 +31,10 @@ std::vector<RowRange> row_ranges(std::size_t rows, std::size_t groups, std::size
 
 Quadratic::Quadratic(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias, bool best_bias)
     : form_(form),
-      best_bias_(best_bias && form.columns > 0),
-      fan_in_(weights.columns),
+      best_bias_(best_bias && form.positions > 0),
+      fan_in_(weights.fan_in),
       group_rows_(weights.rows / form.groups),
-      columns_(static_cast<double>(form.columns)),
+      positions_(static_cast<double>(form.positions)),
       input_sum_(form.input_sum.size()),
       linear_(weights.rows),
       constant_(weights.rows),
@@ -48,13 +48,13 @@ Quadratic::Quadratic(const QuantizedWeights& weights, const GramForm& form, std:
                  [](double sum) { return static_cast<float>(sum); });
   for (std::size_t m = 0; m < weights.rows; ++m) {
     const double target = form.target_sum[m];
-    const double b = best_bias_ ? target / columns_ : bias.empty() ? 0.0 : static_cast<double>(bias[m]);
+    const double b = best_bias_ ? target / positions_ : bias.empty() ? 0.0 : static_cast<double>(bias[m]);
     linear_[m] = b;
-    constant_[m] = form.target_norm[m] - (best_bias_ ? b * target : 2 * b * target - columns_ * b * b);
+    constant_[m] = form.target_norm[m] - (best_bias_ ? b * target : 2 * b * target - positions_ * b * b);
   }
-  for (std::size_t group = 0; group < form.groups && form.columns > 0; ++group) {
+  for (std::size_t group = 0; group < form.groups && form.positions > 0; ++group) {
     for (std::size_t j = 0; j < fan_in_; ++j) input_power_[group] += diagonal(group, j);
-    input_power_[group] /= static_cast<double>(fan_in_) * columns_;
+    input_power_[group] /= static_cast<double>(fan_in_) * positions_;
   }
 }
 
@@ -80,7 +80,7 @@ void Quadratic::product(const Kernels& kernels, RowRange rows, const float* valu
     }
     for (std::size_t r = 0; best_bias_ && r < last - first; ++r) {
       const float* sums = input_sum_.data() + group * fan_in_;
-      const double mean = dot_double(in + r * fan_in_, sums, fan_in_) / columns_;
+      const double mean = dot_double(in + r * fan_in_, sums, fan_in_) / positions_;
       add_scaled(to + r * fan_in_, static_cast<float>(-mean), sums, fan_in_);
     }
     first = last;
@@ -101,20 +101,20 @@ void Quadratic::add_row(std::size_t group, std::size_t j, float factor, float* o
   add_scaled(out + j, factor, form_.gram.data() + (group * fan_in_ + j) * fan_in_ + j, rest);
   if (!best_bias_) return;
   const float* sums = input_sum_.data() + group * fan_in_;
-  add_scaled(out + j, static_cast<float>(-factor * (sums[j] / columns_)), sums + j, rest);
+  add_scaled(out + j, static_cast<float>(-factor * (sums[j] / positions_)), sums + j, rest);
 }
 
 float Quadratic::diagonal(std::size_t group, std::size_t j) const {
   const double value = form_.gram[(group * fan_in_ + j) * fan_in_ + j];
   const double sum = form_.input_sum[group * fan_in_ + j];
-  return static_cast<float>(best_bias_ ? std::max(value - sum * sum / columns_, 0.0) : value);
+  return static_cast<float>(best_bias_ ? std::max(value - sum * sum / positions_, 0.0) : value);
 }
 
 void Quadratic::row(std::size_t group, std::size_t i, float* out) const {
   std::copy_n(form_.gram.data() + (group * fan_in_ + i) * fan_in_, fan_in_, out);
   if (!best_bias_) return;
   const float* sums = input_sum_.data() + group * fan_in_;
-  add_scaled(out, static_cast<float>(-sums[i] / columns_), sums, fan_in_);
+  add_scaled(out, static_cast<float>(-sums[i] / positions_), sums, fan_in_);
 }
 
 void Quadratic::linear(RowRange rows, float* out) const {
@@ -134,7 +134,7 @@ std::vector<double> Quadratic::errors(const QuantizedWeights& weights, std::span
     const std::size_t group = group_of(first);
     const std::size_t last = std::min({first + kErrorRows, rows.last, (group + 1) * group_rows_});
     for (std::size_t m = first, at = 0; m < last; ++m) {
-      for (std::size_t k = 0; k < fan_in_; ++k) values[at++] = weights.dequantize(m, integers[m * fan_in_ + k]);
+      for (std::size_t k = 0; k < fan_in_; ++k) values[at++] = weights.dequantize(m, k, integers[m * fan_in_ + k]);
     }
     std::fill(squares.begin(), squares.end(), 0.0);
     for (std::size_t j = 0; j < fan_in_; ++j) {
@@ -150,7 +150,7 @@ std::vector<double> Quadratic::errors(const QuantizedWeights& weights, std::span
       const double sum = dot_double(w, form_.input_sum.data() + group * fan_in_, fan_in_);
       const double cross = dot_double(w, form_.cross.data() + m * fan_in_, fan_in_) - linear_[m] * sum;
       errors[m - rows.first] =
-          squares[m - first] - (best_bias_ ? sum * sum / columns_ : 0.0) - 2 * cross + constant_[m];
+          squares[m - first] - (best_bias_ ? sum * sum / positions_ : 0.0) - 2 * cross + constant_[m];
     }
     first = last;
   }

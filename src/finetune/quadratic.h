@@ -20,8 +20,8 @@ struct RowRange {
   std::size_t count() const noexcept { return last - first; }
 };
 
-/// Rows in pieces that do not depend on the number of threads. Rows are independent problems: each piece can be solved
-/// by itself. A piece is within one group, or is several whole groups.
+/// Divides rows into pieces, whatever the number of threads. Rows are independent problems, so each piece can be solved
+/// by itself. A piece lies within one group, or consists of whole groups.
 std::vector<RowRange> row_ranges(std::size_t rows, std::size_t groups, std::size_t fan_in);
 /// Calls fn(range) for pieces of at most 64 of `rows`, on several threads.
 template <class Fn>
@@ -32,7 +32,7 @@ void for_row_pieces(std::size_t rows, std::size_t threads, const Fn& fn) {
   });
 }
 
-/// error(w) = w A wᵀ − 2 w cᵀ + constant, summed over all columns. With σ = sum of x, τ = sum of y, N columns:
+/// error(w) = w A wᵀ − 2 w cᵀ + constant, summed over all positions. With σ = sum of x, τ = sum of y, N positions:
 ///   fixed bias b:  A = G           c = C − b σ      constant = |y|² − 2 b τ + N b²
 ///   best bias:     A = G − σσᵀ/N   c = C − τ σ/N    constant = |y|² − τ²/N          (b = (τ − w σ)/N)
 class Quadratic {
@@ -43,13 +43,13 @@ class Quadratic {
   std::size_t fan_in() const noexcept { return fan_in_; }
   std::size_t group_of(std::size_t row) const noexcept { return row / group_rows_; }
   std::size_t group_rows() const noexcept { return group_rows_; }
-  double columns() const noexcept { return columns_; }
+  double positions() const noexcept { return positions_; }
 
   /// out = values · A for rows of the matrix: `values` and `out` begin at the first of the range.
   void product(const Kernels& kernels, RowRange rows, const float* values, float* out) const;
   /// out = values · A − c: half the gradient of the error.
   void residual(const Kernels& kernels, RowRange rows, const float* values, float* out) const;
-  /// out += factor · (row j of A), from column j on: what a sweep in order of the columns still looks at.
+  /// out += factor · (row j of A), from weight j on: what a sweep in the order of the weights still reads.
   void add_row(std::size_t group, std::size_t j, float factor, float* out) const;
   float diagonal(std::size_t group, std::size_t j) const;
   /// Mean square of the inputs of a group, about their mean where the bias is the best one.
@@ -69,7 +69,7 @@ class Quadratic {
   bool best_bias_;
   std::size_t fan_in_;
   std::size_t group_rows_;
-  double columns_;
+  double positions_;
   std::vector<float> input_sum_;  // σ, as float for vector code
   std::vector<double> linear_;    // for each row the factor of σ in c: b or τ/N
   std::vector<double> constant_;

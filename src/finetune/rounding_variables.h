@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "detent/config.h"
+#include "finetune/adaquant_variables.h"
+#include "finetune/adaround_variables.h"
 #include "finetune/patches.h"
 #include "finetune/problem.h"
 #include "finetune/quadratic.h"
-#include "finetune/soft_rounding.h"
-#include "finetune/straight_through.h"
 
 namespace detent::finetune {
 
@@ -22,40 +22,42 @@ class RoundingVariables {
   RoundingVariables(const QuantizedWeights& weights, std::span<const float> bias, const FinetuneConfig& config,
                     double input_power);
 
-  /// Quantized weights in steps of their row's scale, for columns of rows: out[rows, columns].
-  void values(RowRange rows, Patches::Range columns, float* out) const;
-  float scale(std::size_t row) const noexcept { return weights_.scale[row]; }
+  /// Quantized weights in units of their row's scale, for a part of each row: out[rows, part].
+  void values(RowRange rows, Patches::Range part, float* out) const;
+  float scale(std::size_t row) const { return weights_.row_scale(row); }
   /// Of all rows; null where there is none.
   const float* bias() const noexcept { return bias_.empty() ? nullptr : bias_.data(); }
-  bool trains_bias() const noexcept { return config_.update_bias && !bias_.empty() && through_.has_value(); }
+  bool trains_bias() const noexcept { return config_.update_bias && !bias_.empty() && adaquant_.has_value(); }
 
-  /// The optimizer's step of an iteration. `slope`: gradient by the quantized weights, of columns of rows. `next`:
-  /// where the values of these columns go afterwards, or null. Columns begin at a multiple of SoftRounding::kBlock.
-  void step(RowRange rows, Patches::Range columns, const float* slope, std::size_t iteration, float* next);
-  /// Whether step() changes nothing of these rows, or of columns of them, any more.
-  bool settled(RowRange rows) const { return settled(rows, {0, weights_.columns}); }
-  bool settled(RowRange rows, Patches::Range columns) const { return soft_ && soft_->settled(rows, columns); }
+  /// The optimizer's step of an iteration. `slope`: gradient by the quantized weights, for a part of each row. `next`:
+  /// where the values of that part go afterwards, or null. Parts begin at a multiple of part_size().
+  void step(RowRange rows, Patches::Range part, const float* slope, std::size_t iteration, float* next);
+  std::size_t part_size() const noexcept { return adaround_ ? adaround_->part_size() : AdaRoundVariables::kPiece; }
+  /// Whether step() changes nothing of these rows, or of a part of each, any more.
+  bool settled(RowRange rows) const { return settled(rows, {0, weights_.fan_in}); }
+  bool settled(RowRange rows, Patches::Range part) const { return adaround_ && adaround_->settled(rows, part); }
   void step_bias(RowRange rows, const float* slope, std::size_t iteration);
 
   /// All that steps change.
   template <class Archive>
   void visit_state(Archive& archive) {
-    if (soft_) soft_->visit_state(archive);
-    if (through_) through_->visit_state(archive);
+    if (adaround_) adaround_->visit_state(archive);
+    if (adaquant_) adaquant_->visit_state(archive);
     archive(bias_);
     archive(bias_mean_);
     archive(bias_square_);
   }
   /// Whether nothing is between up and down any more; never of AdaQuant.
-  bool decided() const { return soft_ && soft_->decided({0, weights_.rows}); }
-  Solution solution() const { return {soft_ ? soft_->integers() : through_->integers(), bias_}; }
+  bool decided() const { return adaround_ && adaround_->decided({0, weights_.rows}); }
+  Solution solution() const { return {adaround_ ? adaround_->integers() : adaquant_->integers(), bias_}; }
 
  private:
   const QuantizedWeights& weights_;
   const FinetuneConfig& config_;
-  double input_power_;
-  std::optional<SoftRounding> soft_;
-  std::optional<StraightThrough> through_;
+  std::vector<float> relative_;           // of each block, its scale in units of the row's
+  std::vector<AdaRoundFactors> factors_;  // of each block
+  std::optional<AdaRoundVariables> adaround_;
+  std::optional<AdaQuantVariables> adaquant_;
   std::vector<float> bias_, bias_mean_, bias_square_;
 };
 

@@ -1,4 +1,4 @@
-// A layer's stored activations, wherever they rest.
+// A layer's stored activations, in memory or on disk.
 #pragma once
 
 #include <cstddef>

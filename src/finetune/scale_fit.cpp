@@ -1,22 +1,22 @@
 #include "finetune/scale_fit.h"
 
 #include "base/parallel.h"
-#include "finetune/lanes.h"
 #include "finetune/quadratic.h"
+#include "finetune/vector_sums.h"
 
 namespace detent::finetune {
 
 OutputSums output_sums(const QuantizedWeights& weights, const GramForm& form, const Solution& solution,
                        std::size_t threads) {
-  const std::size_t k = weights.columns, group_rows = weights.rows / form.groups;
-  const auto n = static_cast<double>(form.columns);
-  OutputSums sums{std::vector<RowSums>(weights.rows), form.columns};
+  const std::size_t k = weights.fan_in, group_rows = weights.rows / form.groups;
+  const auto n = static_cast<double>(form.positions);
+  OutputSums sums{std::vector<RowSums>(weights.rows), form.positions};
   const auto ranges = row_ranges(weights.rows, form.groups, k);
   parallel_for(ranges.size(), threads, [&](std::size_t item) {
     const RowRange rows = ranges[item];
     std::vector<float> w(k);
     for (std::size_t m = rows.first; m < rows.last; ++m) {
-      for (std::size_t j = 0; j < k; ++j) w[j] = weights.dequantize(m, solution.integers[m * k + j]);
+      for (std::size_t j = 0; j < k; ++j) w[j] = weights.dequantize(m, j, solution.integers[m * k + j]);
       const double bias = solution.bias.empty() ? 0.0 : static_cast<double>(solution.bias[m]);
       RowSums& row = sums.rows[m];
       row.y = dot_double(form.input_sum.data() + m / group_rows * k, w.data(), k);
@@ -29,9 +29,9 @@ OutputSums output_sums(const QuantizedWeights& weights, const GramForm& form, co
 }
 
 void fit_scales(const OutputSums& sums, bool best_bias, QuantizedWeights& weights, Solution& solution) {
-  if (sums.columns == 0) return;
-  const auto n = static_cast<double>(sums.columns);
-  const std::size_t scales = weights.scales == 0 ? weights.rows : weights.scales;
+  if (sums.positions == 0) return;
+  const auto n = static_cast<double>(sums.positions);
+  const std::size_t scales = weights.scale_rows == 0 ? weights.rows : weights.scale_rows;
   for (std::size_t s = 0; s < scales; ++s) {
     double yt = 0, tt = 0;
     for (std::size_t m = s; m < weights.rows; m += scales) {
@@ -42,7 +42,9 @@ void fit_scales(const OutputSums& sums, bool best_bias, QuantizedWeights& weight
     const double factor = tt / yt;
     if (!(factor > 0.5 && factor < 2)) continue;
     for (std::size_t m = s; m < weights.rows; m += scales) {
-      weights.scale[m] = static_cast<float>(weights.scale[m] * factor);
+      for (float& scale : std::span(weights.scale).subspan(m * weights.blocks(), weights.blocks())) {
+        scale = static_cast<float>(scale * factor);
+      }
       if (!best_bias) continue;
       const RowSums& row = sums.rows[m];
       solution.bias[m] = static_cast<float>(solution.bias[m] + (row.t - factor * row.y) / n);

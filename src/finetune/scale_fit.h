@@ -14,13 +14,13 @@
 
 namespace detent::finetune {
 
-/// Sums over columns of an output y without its bias, and of what y is to be, t: the target less the bias.
+/// Sums over positions of an output y without its bias, and of what y is to be, t: the target less the bias.
 struct RowSums {
   double y = 0, t = 0, yt = 0, tt = 0;
 };
 struct OutputSums {
   std::vector<RowSums> rows;
-  std::uint64_t columns = 0;
+  std::uint64_t positions = 0;
 };
 
 OutputSums output_sums(const QuantizedWeights& weights, const GramForm& form, const Solution& solution,

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "base/parallel.h"
-#include "finetune/lanes.h"
+#include "finetune/vector_sums.h"
 
 namespace detent::finetune {
 namespace {

@@ -27,7 +27,7 @@ class ShiftedSums {
   /// What the sums and the samples held take, with all the threads' products.
   static std::uint64_t bytes(const LayerGeometry& geometry, std::size_t threads);
 
-  /// All columns of one input of this shape. Samples of a batch are added one by one.
+  /// All positions of one input of this shape. Samples of a batch are added one by one.
   void add(const Shape& input_shape, std::span<const float> input);
   /// Adds what was added here to the lower half of the form's Gram matrix and to its sums of inputs.
   void add_to(GramForm& form);

@@ -5,8 +5,9 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "finetune/lanes.h"
 #include "finetune/quadratic.h"
+#include "finetune/solvers.h"
+#include "finetune/vector_sums.h"
 
 namespace detent::finetune {
 namespace {
@@ -18,14 +19,7 @@ class OnCpu final : public GramMethods {
       : weights_(weights), form_(form), bias_(bias), kernels_(kernels), control_(control) {}
 
   Integers integers(const FinetuneConfig& config) override {
-    switch (config.rounding) {
-      case Rounding::automatic:
-      case Rounding::nearest: break;
-      case Rounding::adaround: return adaround(weights_, form_, bias_, config, kernels_, control_);
-      case Rounding::adaquant: return adaquant(weights_, form_, bias_, config, kernels_, control_);
-      case Rounding::gptq: return gptq(weights_, form_, bias_, config, kernels_, control_);
-    }
-    return nearest(weights_, {}).integers;
+    return find_solver(config.rounding)->solve(weights_, form_, bias_, config, kernels_, control_);
   }
   Integers better_rows(const FinetuneConfig& config, Integers first, const Integers& second) override {
     return finetune::better_rows(weights_, form_, bias_, config, std::move(first), second, kernels_, control_.threads);
@@ -53,11 +47,11 @@ Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<
 Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
                const FinetuneConfig& given, GramMethods& methods) {
   FinetuneConfig config = given;
-  config.update_bias = given.update_bias && !bias.empty() && form.columns > 0;
+  config.update_bias = given.update_bias && !bias.empty() && form.positions > 0;
   Solution solution = nearest(weights, bias);
-  if (tunes(config.rounding)) {
+  if (const Solver* solver = find_solver(config.rounding)) {
     Integers found = methods.integers(config);
-    const bool compared = config.rounding == Rounding::gptq && form.aims_at_weights;
+    const bool compared = solver->takes_symmetric_form && form.symmetric;
     solution.integers = compared ? std::move(found) : methods.better_rows(config, std::move(solution.integers), found);
   }
   solution.integers = methods.coordinate_descent(config, std::move(solution.integers));
@@ -71,16 +65,16 @@ Integers better_rows(const QuantizedWeights& weights, const GramForm& form, std:
                      const FinetuneConfig& config, Integers first, const Integers& second, const Kernels& kernels,
                      std::size_t threads) {
   const Quadratic quadratic(weights, form, bias, config.update_bias);
-  const auto ranges = row_ranges(weights.rows, form.groups, weights.columns);
-  const std::size_t k = weights.columns;
+  const auto ranges = row_ranges(weights.rows, form.groups, weights.fan_in);
+  const std::size_t k = weights.fan_in;
   parallel_for(ranges.size(), threads, [&](std::size_t i) {
     const RowRange rows = ranges[i];
     const std::size_t begin = rows.first * k;
     std::vector<float> values(rows.count() * k), change(values.size()), slope(values.size()), product(values.size());
     for (std::size_t at = 0; at < values.size(); ++at) {
       const std::size_t row = rows.first + at / k;
-      values[at] = weights.dequantize(row, first[begin + at]);
-      change[at] = weights.scale[row] * static_cast<float>(second[begin + at] - first[begin + at]);
+      values[at] = weights.dequantize(row, at % k, first[begin + at]);
+      change[at] = weights.scale_of(row, at % k) * static_cast<float>(second[begin + at] - first[begin + at]);
     }
     quadratic.residual(kernels, rows, values.data(), slope.data());
     quadratic.product(kernels, rows, change.data(), product.data());
@@ -95,7 +89,7 @@ Integers better_rows(const QuantizedWeights& weights, const GramForm& form, std:
   return first;
 }
 
-std::vector<std::size_t> checkpoints(std::size_t num_iterations) {
+std::vector<std::size_t> interval_ends(std::size_t num_iterations) {
   const std::size_t step = std::max<std::size_t>((num_iterations + 9) / 10, 1);
   std::vector<std::size_t> ends;
   for (std::size_t end = step; end < num_iterations; end += step) ends.push_back(end);

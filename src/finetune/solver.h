@@ -19,18 +19,15 @@ struct SolveControl {
   std::size_t threads = 1;
   /// Asked to stop, a solver throws interrupted soon after.
   std::stop_token stop;
-  /// Iterations done, and the loss so far: the mean over columns of the sum over outputs of the squared error, before
+  /// Iterations done, and the loss so far: the mean over positions of the sum over outputs of the squared error, before
   /// the regularizer. Called from the thread that solves, about ten times; may be empty.
   std::function<void(std::size_t iteration, double loss)> progress = {};
-  /// Where AdaRound and AdaQuant put their state down at the ends of the intervals of `progress`; may be null.
+  /// Where AdaRound and AdaQuant save their state at the ends of the intervals of `progress`; may be null.
   SolverState* state = nullptr;
 };
 
-/// config.coordinate_sweeps, or what it is where it is unset. AdaRound and AdaQuant leave some to gain; GPTQ's integers
-/// are the best for damped sums, and sweeps would fit them to these very columns: errors on others grew by 1 %.
-inline std::size_t coordinate_sweeps(const FinetuneConfig& config) {
-  return config.coordinate_sweeps.value_or(config.rounding == Rounding::gptq ? 0 : 2);
-}
+/// config.coordinate_sweeps, or the method's own number where it is unset.
+std::size_t coordinate_sweeps(const FinetuneConfig& config);
 
 /// Integers by config.rounding, then coordinate_sweeps() of coordinate descent, and with config.update_bias the
 /// best bias for them (and integers that are best together with it). No row's error on the form's own data is above
@@ -41,7 +38,7 @@ Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<
 /// The solvers one by one: integers only, for the bias as given, or for the best one if update_bias is set.
 using Integers = std::vector<std::int32_t>;
 
-/// What takes the time of solve(), wherever it is computed. The contracts are those of the functions below.
+/// The expensive parts of solve(), on the CPU or on devices. The contracts are those of the functions below.
 class GramMethods {
  public:
   virtual ~GramMethods() = default;
@@ -60,12 +57,12 @@ Integers adaround(const QuantizedWeights& weights, const GramForm& form, std::sp
 /// straight through in its gradient. Of each row the best integers seen at the ends of the intervals of `progress`.
 Integers adaquant(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
                   const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
-/// GPTQ (Frantar et al. 2022, arXiv:2210.17323) from the float weights and, unless form.aims_at_weights says that they
-/// are the same, from those that are best for these targets; of each row the better of the two. Where they are the
-/// same, rows that nearest rounding serves better keep it.
+/// GPTQ (Frantar et al. 2022, arXiv:2210.17323) from the float weights and, unless form.symmetric says that they are
+/// the same, from the weights that are best for these targets; of each row the better result. Where they are the same,
+/// rows for which nearest rounding is better keep it.
 Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
               const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
-/// Sweeps over the weights, each taking the integer that is best with all others as they are, until none changes or
+/// Sweeps over the weights, each of which gets the integer that is best while all others stay, until none changes or
 /// coordinate_sweeps() are done. No row's error grows.
 Integers coordinate_descent(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
                             Integers start, const FinetuneConfig& config, const Kernels& kernels,
@@ -75,13 +72,13 @@ Integers better_rows(const QuantizedWeights& weights, const GramForm& form, std:
                      const FinetuneConfig& config, Integers first, const Integers& second, const Kernels& kernels,
                      std::size_t threads);
 
-/// The bias with the smallest error for given integers: (target_sum − Ŵ input_sum) / columns.
+/// The bias with the smallest error for given integers: (target_sum − Ŵ input_sum) / positions.
 std::vector<float> best_bias(const QuantizedWeights& weights, const GramForm& form,
                              std::span<const std::int32_t> integers);
 
 /// The ends of the intervals in which iterations are done, about ten, the last being num_iterations: where progress is
 /// reported and early stops are decided.
-std::vector<std::size_t> checkpoints(std::size_t num_iterations);
+std::vector<std::size_t> interval_ends(std::size_t num_iterations);
 
 /// Throws interrupted when it is asked for.
 void check_stop(const SolveControl& control);

@@ -1,4 +1,4 @@
-// What a solver needs to go on where it was.
+// The state of a solver, from which an interrupted layer continues.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace detent::finetune {
 
-/// Where a solver puts its state down now and then, so that an interrupted layer goes on with the same result.
+/// Where a solver saves its state now and then, so that an interrupted layer continues to the same result.
 class SolverState {
  public:
   /// The bytes stay as they are while `hold` is alive.
@@ -22,14 +22,14 @@ class SolverState {
   };
 
   virtual ~SolverState() = default;
-  /// What was put down last; no bytes: nothing.
+  /// What was saved last; no bytes: nothing.
   virtual Stored load() = 0;
-  /// Whether it is time to put the state down again.
+  /// Whether it is time to save the state again.
   virtual bool is_due() const = 0;
   virtual void save(std::span<const std::span<const std::byte>> parts) = 0;
 };
 
-/// The numbers and arrays of a state, where they are. A solver names them in one function for this and StateReader.
+/// Collects the numbers and arrays of a state. A solver lists them in one function, for this and for StateReader.
 class StateParts {
  public:
   template <class T>
@@ -45,7 +45,7 @@ class StateParts {
   std::vector<std::span<const std::byte>> parts_;
 };
 
-/// Fills them again; arrays have their size already.
+/// Reads them back; arrays have their size already.
 class StateReader {
  public:
   explicit StateReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -68,9 +68,9 @@ class StateReader {
   std::span<const std::byte> bytes_;
 };
 
-/// `visit` is called with a StateReader, if there is a state to go on from.
+/// Calls `visit` with a StateReader, if there is a state.
 template <class Visit>
-void take_up(SolverState* state, const Visit& visit) {
+void restore_state(SolverState* state, const Visit& visit) {
   if (state == nullptr) return;
   const auto stored = state->load();
   if (stored.bytes.empty()) return;
@@ -78,9 +78,9 @@ void take_up(SolverState* state, const Visit& visit) {
   visit(reader);
 }
 
-/// `visit` is called with a StateParts, if it is time for it.
+/// Calls `visit` with a StateParts and saves them, if it is time for it.
 template <class Visit>
-void put_down(SolverState* state, const Visit& visit) {
+void save_state(SolverState* state, const Visit& visit) {
   if (state == nullptr || !state->is_due()) return;
   StateParts parts;
   visit(parts);

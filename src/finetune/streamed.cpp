@@ -5,12 +5,13 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "finetune/column_descent.h"
-#include "finetune/column_steps.h"
+#include "finetune/input_descent.h"
 #include "finetune/iterations.h"
-#include "finetune/lanes.h"
+#include "finetune/mini_batch_steps.h"
 #include "finetune/mini_batches.h"
 #include "finetune/rounding_variables.h"
+#include "finetune/solvers.h"
+#include "finetune/vector_sums.h"
 
 namespace detent::finetune {
 namespace {
@@ -36,7 +37,7 @@ namespace {
 std::vector<RowRange> pieces_of(const QuantizedWeights& weights, std::size_t groups) {
   std::vector<RowRange> pieces;
   const std::size_t group_rows = weights.rows / groups;
-  for (const RowRange rows : row_ranges(weights.rows, groups, weights.columns)) {
+  for (const RowRange rows : row_ranges(weights.rows, groups, weights.fan_in)) {
     for (std::size_t first = rows.first; first < rows.last;) {
       const std::size_t last = std::min(rows.last, (first / group_rows + 1) * group_rows);
       pieces.push_back({first, last});
@@ -83,7 +84,7 @@ class Problem final : public StreamedIterations {
     for (std::size_t b = 0; b < batches.size(); ++b) {
       double loss = 0;
       for (const auto& piece : losses) loss += piece[b];
-      sum += batches[b].columns > 0 ? loss / static_cast<double>(batches[b].columns) : 0;
+      sum += batches[b].positions > 0 ? loss / static_cast<double>(batches[b].positions) : 0;
     }
     return sum;
   }
@@ -92,7 +93,7 @@ class Problem final : public StreamedIterations {
   RoundingVariables variables_;
   std::uint64_t choice_ = 0;  // by arithmetic alone
   MiniBatches batches_;
-  std::vector<ColumnSteps> steps_;
+  std::vector<MiniBatchSteps> steps_;
 };
 
 }  // namespace
@@ -100,8 +101,9 @@ class Problem final : public StreamedIterations {
 Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& geometry, std::span<const float> bias,
                         LayerSamples& samples, const FinetuneConfig& config, const Kernels& kernels,
                         const SolveControl& control) {
-  if (config.rounding == Rounding::gptq) throw usage_error("GPTQ has no streamed form", "let the form be chosen");
-  if (!tunes(config.rounding) || samples.count() == 0) return nearest(weights, bias);
+  const Solver* solver = find_solver(config.rounding);
+  if (solver == nullptr || samples.count() == 0) return nearest(weights, bias);
+  check_has_streamed_form(*solver);
   Problem problem(weights, geometry, bias, samples, config, kernels, control);
   Solution solution = run(problem, config, control);
   if (descends(config)) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "finetune/solvers.h"
 #include "tuning/tuned_layer.h"
 
 namespace detent::tuning {
@@ -11,7 +12,9 @@ bool is_streamed(const finetune::LayerGeometry& geometry, const finetune::Shape&
                  const FinetuneConfig& config, std::size_t threads) {
   if (config.form == FinetuneForm::streamed) return true;
   const bool possible = finetune::has_gram_form(config);
-  if (!possible || config.form == FinetuneForm::gram || config.rounding == Rounding::gptq) return !possible;
+  const finetune::Solver* solver = finetune::find_solver(config.rounding);
+  const bool has_choice = solver == nullptr || solver->has_streamed_form;
+  if (!possible || config.form == FinetuneForm::gram || !has_choice) return !possible;
   constexpr std::uint64_t kLargestForm = std::uint64_t{512} << 20;
   constexpr double kGramIsBetter = 2;  // by several percent of the error: worth as many times the work
   const auto gram = finetune::gram_cost(geometry, input_shape, samples, config, threads);

@@ -23,7 +23,7 @@ struct LayerCost {
   std::size_t node = 0;  // of the model
   std::string name;
   bool streamed = false;
-  std::uint64_t bytes = 0;  // peak, beside what waits of its samples
+  std::uint64_t bytes = 0;  // peak, beside its spooled samples
   double flops = 0;
   finetune::LayerGeometry geometry;
   finetune::Shape input_shape;

@@ -33,9 +33,9 @@ struct FinetuneOptions {
   const DeviceConfig& device;
   int threads = 0;
   store::Spool& spool;
-  std::optional<double> state_seconds = {};  // how often an unsolved layer's state is put down; unset: never
+  std::optional<double> state_seconds = {};  // how often an unsolved layer's state is saved; unset: never
   MemoryShares memory = {};
-  std::filesystem::path directory;  // of the run: what is solved is put down there, and found again by a resumed run
+  std::filesystem::path directory;  // of the run: solutions are saved there, and found again by a resumed run
   Progress progress = {};
   std::function<void(const LayerTuning&)> solved = {};  // told of each layer
   profile::DeviceActivity* activity = nullptr;          // told what devices do; null: nothing is timed

@@ -13,7 +13,7 @@ class LayerState final : public finetune::SolverState {
   /// `seconds`: how often it is due.
   LayerState(std::filesystem::path file, double seconds) : file_(std::move(file)), seconds_(seconds) {}
 
-  /// Nothing when it is damaged: the layer then starts anew, to the same end.
+  /// Nothing when it is damaged: the layer then starts again, with the same result.
   Stored load() override;
   bool is_due() const override { return Clock::now() - saved_ >= seconds_; }
   void save(std::span<const std::span<const std::byte>> parts) override;

@@ -11,13 +11,13 @@
 #include "base/error.h"
 #include "plan/side_by_side.h"
 #include "tuning/cost.h"
-#include "tuning/steps.h"
+#include "tuning/stages.h"
 
 namespace detent::tuning {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-constexpr std::uint64_t kUnknown = 128 * kMiB;  // of stages whose shapes depend on values
+constexpr std::uint64_t kUnknown = 128 * kMiB;  // of segments whose shapes depend on values
 constexpr std::uint64_t kBeside = 24 * kMiB;  // measured: oneDNN, a second model, heap that others have left in pieces
 constexpr std::uint64_t kTogether = 256 * kMiB;
 constexpr std::uint64_t kLittle = 64 * kMiB;
@@ -32,24 +32,24 @@ MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Mode
                           std::size_t threads) {
   MemoryShares memory;
   memory.together = std::min(asked_for ? kTogether : kLittle / 2, budget / 32);
-  const auto steps = steps_of(layers, float_model, quantized, memory.together);
-  std::vector<int> before;  // each step's first layer
-  for (const auto& step : steps) before.push_back(layers[step.layers.front()].float_node);
-  // Stages of the quantized model take what the same nodes of the float model do, within a little.
-  const std::array both{float_ends(layers, steps), before};
-  const auto stages = planning::memory_side_by_side(float_model, types, both)
-                          .value_or(std::vector<std::uint64_t>(steps.size(), kUnknown));
+  const auto stages = stages_of(layers, float_model, quantized, memory.together);
+  std::vector<int> before;  // each stage's first layer
+  for (const auto& stage : stages) before.push_back(layers[stage.layers.front()].float_node);
+  // Segments of the quantized model take what the same nodes of the float model do, within a little.
+  const std::array both{float_ends(layers, stages), before};
+  const auto segments = planning::memory_side_by_side(float_model, types, both)
+                            .value_or(std::vector<std::uint64_t>(stages.size(), kUnknown));
 
   std::map<std::string, std::uint64_t> needed;
   for (const auto& cost : layer_costs(float_model, types, config, samples, threads)) needed[cost.name] = cost.bytes;
-  std::uint64_t integers = 0;  // in the model, and as they were put down
+  std::uint64_t integers = 0;  // in the model, and as they were saved
   for (const auto& layer : layers) integers += 2 * quantized.graph.initializers[layer.stored_weight].data.size();
   std::uint64_t peak = 0;
-  for (std::size_t s = 0; s < steps.size(); ++s) {
+  for (std::size_t s = 0; s < stages.size(); ++s) {
     std::uint64_t sums = 0;
-    for (const auto i : steps[s].layers) sums += gram_bytes(float_model, layers[i]);
-    for (const auto i : steps[s].layers) {
-      const std::uint64_t others = kBeside + stages[s] + integers + sums - gram_bytes(float_model, layers[i]);
+    for (const auto i : stages[s].layers) sums += gram_bytes(float_model, layers[i]);
+    for (const auto i : stages[s].layers) {
+      const std::uint64_t others = kBeside + segments[s] + integers + sums - gram_bytes(float_model, layers[i]);
       memory.layers.push_back(less(budget, others));
       peak = std::max(peak, others + needed[layers[i].name]);
     }

@@ -18,7 +18,7 @@ namespace detent::tuning {
 struct MemoryShares {
   std::vector<std::uint64_t> layers;  // for each layer, in the order of find_layers(): its form and buffers
   std::uint64_t together = 0;         // for matrices of several layers that are summed up side by side
-  std::uint64_t spool = 0;            // for what waits
+  std::uint64_t spool = 0;            // for spooled samples
 };
 
 /// What the process, both models' stages and the layers at work leave of a budget goes to the spool. `asked_for`:

@@ -52,9 +52,9 @@ Fingerprint sum_of(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-fs::path SolvedLayers::file_of(std::size_t step) const { return directory_ / fmt::format("solved-{}", step); }
+fs::path SolvedLayers::file_of(std::size_t stage) const { return directory_ / fmt::format("solved-{}", stage); }
 
-void SolvedLayers::save(std::size_t step, const std::vector<SolvedLayer>& layers) const {
+void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layers) const {
   std::vector<std::byte> data;
   Json json = Json::array();
   for (const auto& layer : layers) {
@@ -67,15 +67,15 @@ void SolvedLayers::save(std::size_t step, const std::vector<SolvedLayer>& layers
   std::string text = Json{{"layers", json}, {"sum", sum_of(data).text()}}.dump();
   text.resize(padded(sizeof(std::uint64_t) + text.size()) - sizeof(std::uint64_t), ' ');
   const std::uint64_t length = text.size();
-  AtomicFile file(file_of(step));
+  AtomicFile file(file_of(stage));
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(std::as_bytes(std::span(text)));
   file.write(data);
   file.commit();
 }
 
-std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t step) const {
-  const fs::path path = file_of(step);
+std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage) const {
+  const fs::path path = file_of(stage);
   if (!fs::exists(path)) return std::nullopt;
   const auto file = MappedFile::open(path, "solved layer");
   const auto damaged = [&] { return bad_input(fmt::format("'{}' is damaged", path.string()), "run without --resume"); };

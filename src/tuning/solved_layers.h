@@ -1,4 +1,4 @@
-// Solutions of layers, put down as they are found.
+// Solutions of layers, saved as they are found.
 #pragma once
 
 #include <cstddef>
@@ -32,12 +32,12 @@ class SolvedLayers {
  public:
   explicit SolvedLayers(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  /// What this or an earlier process found for this step. Throws bad_input when it is damaged.
-  std::optional<std::vector<StoredLayer>> load(std::size_t step) const;
-  void save(std::size_t step, const std::vector<SolvedLayer>& layers) const;
+  /// What this or an earlier process found for this stage. Throws bad_input when it is damaged.
+  std::optional<std::vector<StoredLayer>> load(std::size_t stage) const;
+  void save(std::size_t stage, const std::vector<SolvedLayer>& layers) const;
 
  private:
-  std::filesystem::path file_of(std::size_t step) const;
+  std::filesystem::path file_of(std::size_t stage) const;
 
   std::filesystem::path directory_;
 };

@@ -312,14 +312,15 @@ finetune::QuantizedWeights weights_of(const onnx::Model& float_model, const onnx
   const auto& stored = quantized.graph.initializers[layer.stored_weight];
   finetune::QuantizedWeights weights;
   weights.rows = static_cast<std::size_t>(geometry.outputs);
-  weights.columns = static_cast<std::size_t>(geometry.fan_in());
+  weights.fan_in = static_cast<std::size_t>(geometry.fan_in());
   weights.values =
       to_matrix(geometry, layer.layout, values_of<float>(float_model.graph.initializers[layer.float_weight]));
   const auto scales = values_of<float>(quantized.graph.initializers[layer.stored_scale]);
   const auto zeros = onnx::to_int64s(quantized.graph.initializers[layer.stored_zero]);
   // One for each output channel, of a group where a transposed convolution has several; or one for all.
   const std::size_t repeats = std::max<std::size_t>(scales.size(), 1);
-  weights.scales = repeats;
+  weights.scale_rows = repeats;
+  if (repeats == 1) weights.granularity = quantization::Granularity::tensor();
   for (std::size_t row = 0; row < weights.rows; ++row) {
     weights.scale.push_back(scales[row % repeats]);
     weights.zero.push_back(static_cast<std::int32_t>(zeros[row % repeats]));
@@ -368,7 +369,7 @@ std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLaye
 StoredScales stored_scales(const onnx::Model& quantized, const TunedLayer& layer,
                            const finetune::QuantizedWeights& weights) {
   StoredScales stored;
-  stored.weights.assign(weights.scale.begin(), weights.scale.begin() + static_cast<std::ptrdiff_t>(weights.scales));
+  stored.weights.assign(weights.scale.begin(), weights.scale.begin() + static_cast<std::ptrdiff_t>(weights.scale_rows));
   if (!layer.bias_scale) return stored;
   const float input = values_of<float>(quantized.graph.initializers[*layer.input_scale])[0];
   const auto count = static_cast<std::size_t>(quantized.graph.initializers[*layer.bias_scale].count());

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <limits>
 
+#include "cuda/adaquant_element.h"
+#include "cuda/adaround_element.h"
 #include "cuda/bfloat16.h"
 #include "cuda/row_kernels.h"
-#include "cuda/soft_element.h"
-#include "cuda/through_element.h"
-#include "finetune/soft_rounding.h"
-#include "finetune/straight_through.h"
+#include "finetune/adaquant_variables.h"
+#include "finetune/adaround_variables.h"
 #include "finetune/support.h"
 
 namespace detent::cuda {
@@ -19,7 +19,7 @@ namespace {
 using finetune::normal;
 
 // 10 steps, since what one rounds off the next one sees.
-TEST(SoftElement, IsTheStepOfTheCpu) {
+TEST(AdaRoundElement, IsTheStepOfTheCpu) {
   const std::size_t n = 4000;
   FinetuneConfig config;
   config.num_iterations = 100;
@@ -28,14 +28,15 @@ TEST(SoftElement, IsTheStepOfTheCpu) {
     for (float& s : square) s = s * s;
     for (std::size_t i = 0; i < n; ++i) h[i] = soft_h(v[i]);
     const auto slope = normal(n, 4), offset = normal(n, 5);
-    std::vector<SoftVariable> ours;
+    std::vector<AdaRoundVariable> ours;
     for (std::size_t i = 0; i < n; ++i) ours.push_back({v[i], mean[i], square[i], h[i]});
     for (std::size_t t = first; t < first + 10; ++t) {
-      finetune::SoftStep step = finetune::SoftStep::at(config, t);
-      const SoftNumbers numbers{step.adam.rate, step.adam.scale, step.regularizer, step.beta};
+      finetune::AdaRoundStep step = finetune::AdaRoundStep::at(config, t);
+      const AdaRoundNumbers numbers{step.adam.rate, step.adam.scale, step.regularizer, step.beta};
       step.regularizer *= 3;
-      finetune::soft_step({v.data(), mean.data(), square.data(), h.data()}, slope.data(), offset.data(), 0.5F, n, step);
-      for (std::size_t i = 0; i < n; ++i) ours[i] = soft_step(ours[i], 0.5F * slope[i] + offset[i], 3, numbers);
+      finetune::adaround_step({v.data(), mean.data(), square.data(), h.data()}, slope.data(), offset.data(), 0.5F, n,
+                              step);
+      for (std::size_t i = 0; i < n; ++i) ours[i] = adaround_step(ours[i], 0.5F * slope[i] + offset[i], 3, numbers);
     }
     for (std::size_t i = 0; i < n; ++i) {
       // The CPU's exponential, logarithm and root are good to 1e-4, 3e-5 and 5e-6.
@@ -47,23 +48,24 @@ TEST(SoftElement, IsTheStepOfTheCpu) {
   }
 }
 
-TEST(SoftElement, StaysWhereItIsDecided) {
-  const SoftNumbers step{0.1F, 1.0F, 0.01F, 4.0F};
+TEST(AdaRoundElement, StaysWhereItIsDecided) {
+  const AdaRoundNumbers step{0.1F, 1.0F, 0.01F, 4.0F};
   for (const float v : {-100.0F, -5.0F, 5.0F, 50.0F}) {
     const float h = soft_h(v);
     ASSERT_TRUE(h == 0 || h == 1) << v;
-    const SoftVariable x = soft_step({v, 0, 0, h}, 3, 1, step);
+    const AdaRoundVariable x = adaround_step({v, 0, 0, h}, 3, 1, step);
     EXPECT_EQ(x.h, h);
     EXPECT_TRUE(std::isfinite(x.v) && std::isfinite(x.mean));
   }
 }
 
-TEST(SoftElement, SlopesAreThoseOfTheFunctions) {
+TEST(AdaRoundElement, SlopesAreThoseOfTheFunctions) {
   const auto exact_h = [](double v) { return std::min(std::max(1.2 / (1 + std::exp(-v)) - 0.1, 0.0), 1.0); };
   for (double v = -2; v <= 2; v += 0.0625) {
     EXPECT_NEAR(soft_h(static_cast<float>(v)), exact_h(v), 1e-6);
     // The first step's mean is a tenth of the gradient by v.
-    const SoftVariable x = soft_step({static_cast<float>(v), 0, 0, soft_h(static_cast<float>(v))}, 1, 1, {0, 1, 0, 2});
+    const AdaRoundVariable x =
+        adaround_step({static_cast<float>(v), 0, 0, soft_h(static_cast<float>(v))}, 1, 1, {0, 1, 0, 2});
     EXPECT_NEAR(x.mean, 0.1 * (exact_h(v + 1e-6) - exact_h(v - 1e-6)) / 2e-6, 1e-6) << v;
   }
   for (const float beta : {1.5F, 2.0F, 7.0F, 20.0F}) {
@@ -77,7 +79,7 @@ TEST(SoftElement, SlopesAreThoseOfTheFunctions) {
   EXPECT_TRUE(std::isfinite(certainty_slope(0.5F, 20.0F)) && std::isfinite(certainty_slope(0.5F, 1.0F)));
 }
 
-TEST(ThroughElement, IsTheStepOfTheCpu) {
+TEST(AdaQuantElement, IsTheStepOfTheCpu) {
   const std::size_t n = 4000;
   FinetuneConfig config;
   config.num_iterations = 100;
@@ -85,14 +87,14 @@ TEST(ThroughElement, IsTheStepOfTheCpu) {
   auto w = normal(n, 1, 5), mean = normal(n, 2, 0.1F), square = mean, q = w;
   for (float& s : square) s = s * s;
   const auto slope = normal(n, 4), offset = normal(n, 5);
-  std::vector<ThroughVariable> ours;
+  std::vector<AdaQuantVariable> ours;
   for (std::size_t i = 0; i < n; ++i) ours.push_back({w[i], mean[i], square[i], 0});
   for (std::size_t t = 0; t < 10; ++t) {
-    const finetune::AdamStep step = finetune::through_adam(config, t);
-    finetune::through_step({w.data(), mean.data(), square.data(), q.data()}, slope.data(), offset.data(), 0.5F, -8, 7,
-                           100, n, step);
+    const finetune::AdamStep step = finetune::adaquant_adam(config, t);
+    finetune::adaquant_step({w.data(), mean.data(), square.data(), q.data()}, slope.data(), offset.data(), 0.5F, -8, 7,
+                            100, n, step);
     for (std::size_t i = 0; i < n; ++i) {
-      ours[i] = through_step(ours[i], 0.5F * slope[i] + offset[i], -8, 7, 100, {step.rate, step.scale});
+      ours[i] = adaquant_step(ours[i], 0.5F * slope[i] + offset[i], -8, 7, 100, {step.rate, step.scale});
     }
   }
   std::size_t other = 0;
@@ -105,12 +107,12 @@ TEST(ThroughElement, IsTheStepOfTheCpu) {
   EXPECT_LE(other, 4U);  // at a border between two integers
 }
 
-TEST(ThroughElement, NoGradientPassesAClippedWeight) {
-  const ThroughVariable x = through_step({9, 0.5F, 1, 7}, 100, -8, 7, 1, {0, 1});
+TEST(AdaQuantElement, NoGradientPassesAClippedWeight) {
+  const AdaQuantVariable x = adaquant_step({9, 0.5F, 1, 7}, 100, -8, 7, 1, {0, 1});
   EXPECT_FLOAT_EQ(x.mean, 0.45F);
   EXPECT_EQ(x.q, 7);
-  EXPECT_EQ(through_step({2.5F, 0, 0, 0}, 0, -8, 7, 1, {0, 1}).q, 2);  // half to even
-  EXPECT_EQ(through_step({3.5F, 0, 0, 0}, 0, -8, 7, 1, {0, 1}).q, 4);
+  EXPECT_EQ(adaquant_step({2.5F, 0, 0, 0}, 0, -8, 7, 1, {0, 1}).q, 2);  // half to even
+  EXPECT_EQ(adaquant_step({3.5F, 0, 0, 0}, 0, -8, 7, 1, {0, 1}).q, 4);
 }
 
 TEST(DescentElement, IsTheChangeOfTheCpu) {
@@ -121,7 +123,7 @@ TEST(DescentElement, IsTheChangeOfTheCpu) {
   for (const float step : normal(2000, 9, 0.2F)) {
     for (const std::size_t row : {0U, 1U}) {
       for (const std::int32_t now : {-8, -3, 0, 7}) {
-        EXPECT_EQ(best_change(step, weights.scale[row], now, -8, 7), weights.best_change(row, now, step));
+        EXPECT_EQ(best_change(step, weights.scale[row], now, -8, 7), weights.best_change(row, 0, now, step));
       }
     }
   }

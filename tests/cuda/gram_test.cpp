@@ -36,7 +36,7 @@ TEST(GramSums, AreThoseOfTheCpuForAllKinds) {
     const Layer layer = make_layer(c.geometry, c.input, 3, 4, 7);
     const GramForm ours = on_device(layer), theirs = layer.gram();
     EXPECT_EQ(ours.groups, theirs.groups);
-    EXPECT_EQ(ours.columns, theirs.columns);
+    EXPECT_EQ(ours.positions, theirs.positions);
     expect_near(ours.gram, theirs.gram, 1e-5, "gram");
     expect_near(ours.cross, theirs.cross, 1e-5, "cross");
     expect_near(ours.input_sum, theirs.input_sum, 1e-6, "input sum");
@@ -45,22 +45,22 @@ TEST(GramSums, AreThoseOfTheCpuForAllKinds) {
   }
 }
 
-TEST(GramSums, OfSomeColumnsAreThoseOfTheCpu) {
+TEST(GramSums, OfSomePositionsAreThoseOfTheCpu) {
   for (const Case& c : all_kinds()) {
     SCOPED_TRACE(c.name);
     const Layer layer = make_layer(c.geometry, c.input, 3, 4, 7);
     const Devices all = devices();
     GramSumsOnDevice sums(*all[0], layer.geometry);
     finetune::GramAccumulator on_cpu(layer.geometry, kernels(), 1);
-    const std::size_t columns = finetune::Patches(layer.geometry, layer.shape).columns();
+    const std::size_t positions = finetune::Patches(layer.geometry, layer.shape).positions();
     std::vector<std::size_t> drawn;
-    for (std::size_t i = 1; i < columns; i += 3) drawn.push_back(columns - i);
+    for (std::size_t i = 1; i < positions; i += 3) drawn.push_back(positions - i);
     for (std::size_t i = 0; i < layer.inputs.size(); ++i) {
       sums.add(layer.shape, layer.inputs[i], layer.targets[i], drawn);
       on_cpu.add(layer.shape, layer.inputs[i], layer.targets[i], drawn);
     }
     const GramForm ours = sums.take(), theirs = on_cpu.take();
-    EXPECT_EQ(ours.columns, theirs.columns);
+    EXPECT_EQ(ours.positions, theirs.positions);
     expect_near(ours.gram, theirs.gram, 1e-5, "gram");
     expect_near(ours.cross, theirs.cross, 1e-5, "cross");
     expect_near(ours.target_norm, theirs.target_norm, 1e-6, "target norm");
@@ -73,7 +73,7 @@ TEST(GramSums, GoOverBordersOfTilesAndBlocks) {
   expect_near(on_device(wide).gram, wide.gram().gram, 1e-5, "wide");
   const Layer longer = make_layer(finetune::convolution(2, 3, 1, {3, 3}), {3, 2, 40, 41}, 2, 4, 7);
   const GramForm ours = on_device(longer), theirs = longer.gram();
-  EXPECT_GT(ours.columns, 8192U);
+  EXPECT_GT(ours.positions, 8192U);
   expect_near(ours.gram, theirs.gram, 1e-5, "longer");
   expect_near(ours.target_sum, theirs.target_sum, 1e-6, "longer");
   const Layer rows = make_layer(finetune::product(8, 3), {5000, 8}, 2, 4, 7);
@@ -118,6 +118,13 @@ struct Problem {
 
   Problem(const finetune::LayerGeometry& g, const finetune::Shape& shape, std::size_t samples = 4)
       : layer(make_layer(g, shape, samples, 4, 7)), form(layer.gram()) {}
+
+  /// The same with several scales for each row.
+  Problem in_blocks(std::size_t size) const {
+    Problem other = *this;
+    other.layer.weights = finetune::in_blocks(layer.weights, size);
+    return other;
+  }
 
   finetune::Solution solve(const FinetuneConfig& config, std::size_t device_count = 1,
                            DevicePrecision precision = DevicePrecision::float32,
@@ -169,6 +176,27 @@ TEST_P(Methods, ShareRowsAmongDevices) {
   }
 }
 
+// Blocks of whole packs of four weights and of others, the last of a row shorter.
+TEST_P(Methods, TakeBlocksOfScales) {
+  const Problem product(finetune::product(40, 10), {60, 40});
+  const Problem convolution(finetune::convolution(8, 12, 2, {3, 3}), {2, 8, 9, 9});
+  FinetuneConfig config = config_of(GetParam(), 200);
+  config.learning_rate = GetParam() == Rounding::adaquant ? 1e-3 : 0.1;
+  config.coordinate_sweeps = 0;
+  for (const Problem& rows : {product, convolution}) {
+    for (const std::size_t size : {16U, 6U}) {
+      SCOPED_TRACE(size);
+      const Problem problem = rows.in_blocks(size);
+      const auto ours = problem.solve(config), theirs = problem.solve_on_cpu(config);
+      EXPECT_LE(differences(ours.integers, theirs.integers), 1 + ours.integers.size() / 20);
+      EXPECT_LE(problem.error(ours), 1.05 * problem.error(theirs));
+      EXPECT_LT(problem.error(ours), 0.9 * problem.error(finetune::nearest(problem.layer.weights, problem.layer.bias)));
+      EXPECT_EQ(problem.solve(config, 3).integers, ours.integers);
+      EXPECT_LT(problem.error(problem.solve(config, 2, DevicePrecision::bfloat16)), 1.15 * problem.error(ours));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Methods, testing::Values(Rounding::adaround, Rounding::adaquant), [](const auto& method) {
   return method.param == Rounding::adaround ? "AdaRound" : "AdaQuant";
 });
@@ -193,6 +221,17 @@ TEST(GramMethods, CoordinateDescentIsThatOfTheCpu) {
     const auto ours = problem.solve(config, 2), theirs = problem.solve_on_cpu(config);
     EXPECT_LE(differences(ours.integers, theirs.integers), ours.integers.size() / 50);
     EXPECT_NEAR(problem.error(ours), problem.error(theirs), 0.01 * problem.error(theirs) + 1e-9);
+  }
+}
+
+TEST(GramMethods, CoordinateDescentTakesBlocksOfScales) {
+  FinetuneConfig config = config_of(Rounding::nearest);
+  config.coordinate_sweeps = 3;
+  for (const std::size_t size : {16U, 7U}) {
+    const Problem problem = Problem(finetune::product(40, 10), {60, 40}).in_blocks(size);
+    const auto ours = problem.solve(config, 2), theirs = problem.solve_on_cpu(config);
+    EXPECT_LE(differences(ours.integers, theirs.integers), ours.integers.size() / 50);
+    EXPECT_LT(problem.error(ours), 0.8 * problem.error(finetune::nearest(problem.layer.weights, problem.layer.bias)));
   }
 }
 
@@ -275,7 +314,7 @@ TEST(GramMethods, TakeNoMoreThanWasPredicted) {
                                      control);
         finetune::solve(problem.layer.weights, problem.form, problem.layer.bias, config, methods);
         const auto predicted =
-            finetune::gram_rows_bytes(problem.layer.weights.rows, problem.form.groups, problem.layer.weights.columns,
+            finetune::gram_rows_bytes(problem.layer.weights.rows, problem.form.groups, problem.layer.weights.fan_in,
                                       config.num_iterations, precision);
         EXPECT_LE(all[0]->memory().peak(), predicted);
       }

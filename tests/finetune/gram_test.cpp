@@ -9,8 +9,9 @@
 namespace detent::finetune {
 namespace {
 
-// The columns of a layer, found without Patches: the forward pass of weights that are 1 at one place picks a patch row.
-std::vector<std::vector<double>> naive_columns(const Case& c, const std::vector<float>& input) {
+// The positions of a layer, found without Patches: the forward pass of weights that are 1 at one place picks a patch
+// row.
+std::vector<std::vector<double>> naive_inputs(const Case& c, const std::vector<float>& input) {
   const auto fan_in = static_cast<std::size_t>(c.geometry.fan_in());
   const auto group_rows = static_cast<std::size_t>(c.geometry.outputs / c.geometry.groups);
   const Shape out = c.geometry.output_shape(c.input);
@@ -53,21 +54,21 @@ TEST(Patches, PickWhatEachWeightIsMultipliedWith) {
     SCOPED_TRACE(c.name);
     const auto input = normal(elements(c.input), 3);
     const Patches patches(c.geometry, c.input);
-    const auto expected = naive_columns(c, input);
+    const auto expected = naive_inputs(c, input);
     ASSERT_EQ(patches.rows(), expected.size());
-    ASSERT_EQ(patches.columns(), expected[0].size());
-    Tile tile(patches.rows(), patches.columns() + 3, c.geometry.kind == LayerKind::product);
-    const std::size_t cut = patches.columns() / 2 + 1;  // in two pieces that end anywhere
+    ASSERT_EQ(patches.positions(), expected[0].size());
+    Tile tile(patches.rows(), patches.positions() + 3, c.geometry.kind == LayerKind::product);
+    const std::size_t cut = patches.positions() / 2 + 1;  // in two pieces that end anywhere
     patches.gather(input.data(), {0, patches.rows()}, {0, cut}, tile, 2);
-    patches.gather(input.data(), {0, patches.rows()}, {cut, patches.columns()}, tile, 2 + cut);
+    patches.gather(input.data(), {0, patches.rows()}, {cut, patches.positions()}, tile, 2 + cut);
     for (std::size_t r = 0; r < patches.rows(); ++r) {
-      for (std::size_t t = 0; t < patches.columns(); ++t)
+      for (std::size_t t = 0; t < patches.positions(); ++t)
         ASSERT_EQ(*tile.at(r, t + 2), expected[r][t]) << r << " " << t;
     }
   }
 }
 
-TEST(Gram, IsTheSumOverAllColumnsForEveryKindOfLayer) {
+TEST(Gram, IsTheSumOverAllPositionsForEveryKindOfLayer) {
   for (const Case& c : all_kinds()) {
     SCOPED_TRACE(c.name);
     const auto input = normal(elements(c.input), 3);
@@ -76,11 +77,11 @@ TEST(Gram, IsTheSumOverAllColumnsForEveryKindOfLayer) {
     sums.add(c.input, input, target);
     sums.add(c.input, input, target);
     const GramForm form = sums.take();
-    const auto x = naive_columns(c, input);
+    const auto x = naive_inputs(c, input);
     const auto y = target_rows(c, target);
     const auto k = static_cast<std::size_t>(c.geometry.fan_in());
     const std::size_t group_rows = y.size() / form.groups;
-    EXPECT_EQ(form.columns, 2 * x[0].size());
+    EXPECT_EQ(form.positions, 2 * x[0].size());
     for (std::size_t r = 0; r < x.size(); ++r) {
       EXPECT_NEAR(form.input_sum[r], 2 * std::accumulate(x[r].begin(), x[r].end(), 0.0), 1e-5);
       for (std::size_t j = 0; j < k; ++j) {
@@ -110,10 +111,10 @@ TEST(Gram, StaysAccurateOverManySamples) {
     for (float& v : input) v += 1;
     sums.add(shape, input, normal(8 * 22 * 22, 1000 + s));
     const Patches patches(g, shape);
-    patches.gather(input.data(), {0, 72}, {0, patches.columns()}, tile, 0);
+    patches.gather(input.data(), {0, 72}, {0, patches.positions()}, tile, 0);
     for (std::size_t i = 0; i < 72; ++i)
       for (std::size_t j = 0; j < 72; ++j)
-        for (std::size_t t = 0; t < patches.columns(); ++t) {
+        for (std::size_t t = 0; t < patches.positions(); ++t) {
           expected[i * 72 + j] += static_cast<double>(tile.row(i)[t]) * tile.row(j)[t];
         }
   }
@@ -126,7 +127,7 @@ TEST(Gram, StaysAccurateOverManySamples) {
 }
 
 TEST(Gram, IsPutTogetherFromManyBlocks) {
-  const std::size_t k = 1100, m = 300, rows = 40;  // blocks of 256 rows, 1024 columns
+  const std::size_t k = 1100, m = 300, rows = 40;  // blocks of 256 rows, 1024 positions
   const auto input = normal(rows * k, 1);
   const auto target = normal(rows * m, 2);
   GramAccumulator sums(product(k, m), kernels(), 2);
@@ -186,7 +187,7 @@ TEST(Gram, SumsInputsAloneWhereThereAreNoTargets) {
     const GramForm expected = both.take(), form = alone.take();
     EXPECT_EQ(form.gram, expected.gram);
     EXPECT_EQ(form.input_sum, expected.input_sum);
-    EXPECT_EQ(form.columns, expected.columns);
+    EXPECT_EQ(form.positions, expected.positions);
     EXPECT_EQ(form.cross, std::vector<float>(expected.cross.size()));
     EXPECT_EQ(form.target_norm, std::vector<double>(expected.target_norm.size()));
   }

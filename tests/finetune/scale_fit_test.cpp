@@ -9,7 +9,7 @@
 namespace detent::finetune {
 namespace {
 
-/// Groups, strides and columns of several samples.
+/// Groups, strides and positions of several samples.
 Layer layer_at_4_bits() {
   LayerGeometry g = convolution(8, 6, 2, {3, 3});
   g.strides = {2, 1};
@@ -64,7 +64,7 @@ TEST(ScaleFit, IsTheSameOfSumsAndOfSamples) {
   InMemory samples(layer);
   const OutputSums a = output_sums(layer.weights, layer.gram(), solution, 3);
   const OutputSums b = output_sums(layer.weights, layer.geometry, solution, samples, kernels(), {});
-  ASSERT_EQ(a.columns, b.columns);
+  ASSERT_EQ(a.positions, b.positions);
   for (std::size_t m = 0; m < layer.weights.rows; ++m) {
     const double scale = a.rows[m].tt;
     EXPECT_NEAR(a.rows[m].tt, b.rows[m].tt, 1e-4 * scale);
@@ -77,7 +77,7 @@ TEST(ScaleFit, IsTheSameOfSumsAndOfSamples) {
 // Rows of a tensor with one scale get one factor; a row of zeros, or one that turns round, keeps what it has.
 TEST(ScaleFit, KeepsSharedScalesEqualAndBearsDeadRows) {
   Layer layer = layer_at_4_bits();
-  layer.weights.scales = 1;
+  layer.weights.scale_rows = 1;
   layer.weights.scale.assign(layer.weights.rows, layer.weights.scale[0]);
   Solution solution = nearest(layer.weights, layer.bias);
   QuantizedWeights fitted = layer.weights;
@@ -87,7 +87,7 @@ TEST(ScaleFit, KeepsSharedScalesEqualAndBearsDeadRows) {
 
   const Layer own = layer_at_4_bits();
   solution = nearest(own.weights, own.bias);
-  const std::size_t k = own.weights.columns;
+  const std::size_t k = own.weights.fan_in;
   for (std::size_t j = 0; j < k; ++j) {
     solution.integers[j] = own.weights.zero[0];
     solution.integers[k + j] = own.weights.zero[1] - (solution.integers[k + j] - own.weights.zero[1]);

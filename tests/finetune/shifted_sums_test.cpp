@@ -41,20 +41,20 @@ GramForm sums_of(const Shifted& layer, bool shifted, std::size_t threads = 1) {
   for (std::size_t i = 0; i < layer.inputs.size(); ++i) {
     const Shape& shape = layer.inputs[i];
     const auto input = normal(elements(shape), static_cast<unsigned>(i));
-    std::vector<std::size_t> columns(Patches(layer.geometry, shape).columns());
-    std::iota(columns.begin(), columns.end(), std::size_t{0});
-    shifted ? sums.add(shape, input, {}) : sums.add(shape, input, {}, columns);
+    std::vector<std::size_t> positions(Patches(layer.geometry, shape).positions());
+    std::iota(positions.begin(), positions.end(), std::size_t{0});
+    shifted ? sums.add(shape, input, {}) : sums.add(shape, input, {}, positions);
   }
   return sums.take();
 }
 
-// Listed columns are gathered and multiplied as they are.
-TEST(ShiftedSums, AreThoseOfAllColumns) {
+// Listed positions are gathered and multiplied as they are.
+TEST(ShiftedSums, AreThoseOfAllPositions) {
   for (const Shifted& layer : layers()) {
     SCOPED_TRACE(testing::PrintToString(layer.geometry.kernel) + testing::PrintToString(layer.inputs[0]));
     ASSERT_TRUE(ShiftedSums::pay(layer.geometry));
     const GramForm expected = sums_of(layer, false), form = sums_of(layer, true);
-    EXPECT_EQ(form.columns, expected.columns);
+    EXPECT_EQ(form.positions, expected.positions);
     const double most = *std::max_element(expected.gram.begin(), expected.gram.end());
     ASSERT_GT(most, 1);
     for (std::size_t i = 0; i < form.gram.size(); ++i) ASSERT_NEAR(form.gram[i], expected.gram[i], 1e-5 * most) << i;

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "finetune/own_targets.h"
 #include "finetune/quadratic.h"
+#include "finetune/reconstruction_targets.h"
 #include "finetune/support.h"
 
 namespace detent::finetune {
@@ -72,9 +72,9 @@ TEST(Gptq, KeepsNearestRoundingOfRowsThatItServesBetter) {
     const Layer layer = make_layer(product(3, 16), {40, 3}, 2, 4, 2000 + 10 * seed);
     GramForm form = layer.gram();
     AnyForm any = std::move(form);
-    aim_at_own_outputs(any, layer.weights, layer.bias, {0, false}, kernels(), 1);
+    set_targets(any, layer.weights, layer.bias, {0, false}, kernels(), 1);
     const auto& aimed = std::get<GramForm>(any);
-    ASSERT_TRUE(aimed.aims_at_weights);
+    ASSERT_TRUE(aimed.symmetric);
     const auto found = gptq(layer.weights, aimed, layer.bias, config_of(Rounding::gptq), kernels(), {});
     const auto plain = nearest(layer.weights, {}).integers;
     const Quadratic quadratic(layer.weights, aimed, layer.bias, false);
@@ -224,7 +224,7 @@ TEST(Solvers, BearRowsWithoutScaleAndInputsOfZeros) {
   }
   Layer silent = layer;
   for (auto& input : silent.inputs) std::fill(input.begin(), input.end(), 0.0F);
-  Layer few = layer;  // fewer columns than weights: G is singular
+  Layer few = layer;  // fewer positions than weights: G is singular
   few.shape = {3, 20};
   for (auto& input : few.inputs) input.resize(60);
   for (auto& target : few.targets) target.resize(18);

@@ -1,11 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
+#include "finetune/adaquant_variables.h"
+#include "finetune/adaround_variables.h"
 #include "finetune/quadratic.h"
-#include "finetune/soft_rounding.h"
 #include "finetune/solver.h"
-#include "finetune/straight_through.h"
 #include "finetune/support.h"
 #include "finetune/vector_math.h"
 
@@ -47,7 +48,7 @@ TEST(Quadratic, ResidualIsHalfTheGradientOfTheError) {
     quadratic.residual(kernels(), {0, 4}, exact.data(), residual.data());
     constexpr int kStep = 64;
     for (std::size_t i = 0; i < w.size(); ++i) {
-      const std::size_t m = i / fine.columns;
+      const std::size_t m = i / fine.fan_in;
       const auto error = [&](int change) {
         at.integers[i] += change;
         const double e = quadratic.errors(fine, at.integers, {m, m + 1})[0];
@@ -76,10 +77,10 @@ struct Reference {
   }
 };
 
-TEST(SoftRounding, StepsAsThePaperSays) {
+TEST(AdaRoundVariables, StepsAsThePaperSays) {
   const std::size_t n = 37;
   const QuantizedWeights w = quantizable(product(static_cast<std::int64_t>(n), 1), normal(n, 1), 4);
-  SoftRounding soft(w);
+  AdaRoundVariables soft(w);
   std::vector<Reference> reference;
   for (std::size_t i = 0; i < n; ++i) {
     const double steps = static_cast<double>(w.values[i] / w.scale[0]);
@@ -88,11 +89,11 @@ TEST(SoftRounding, StepsAsThePaperSays) {
     reference.push_back({-std::log(1.2 / (fraction + 0.1) - 1)});
   }
   for (int t = 1; t <= 50; ++t) {
-    SoftStep step{AdamStep(0.1, static_cast<std::size_t>(t))};
+    AdaRoundStep step{AdamStep(0.1, static_cast<std::size_t>(t))};
     if (t > 10) step.regularizer = 0.03F;
     step.beta = 9.5F;
     const auto slope = normal(n, 100 + static_cast<unsigned>(t));
-    soft.step(0, {0, n}, slope.data(), nullptr, 0.25F, 2.0F, step);
+    soft.step(0, {0, n}, slope.data(), nullptr, std::array{AdaRoundFactors{0.25F, 2.0F}}, step);
     for (std::size_t i = 0; i < n; ++i) {
       reference[i].step(0.25 * slope[i], t > 10 ? 0.06 : 0, 9.5, 0.1, t);
       if (w.values[i] / w.scale[0] >= static_cast<float>(w.highest)) {
@@ -104,32 +105,33 @@ TEST(SoftRounding, StepsAsThePaperSays) {
   }
 }
 
-TEST(SoftRounding, KeepsWeightsInTheRangeOfIntegers) {
+TEST(AdaRoundVariables, KeepsWeightsInTheRangeOfIntegers) {
   QuantizedWeights w = quantizable(product(4, 1), {-11.5F, 7.2F, 20.0F, 0.5F}, 4);
   w.scale = {1.0F};
   w.zero = {2};
-  SoftRounding soft(w);
+  AdaRoundVariables soft(w);
   EXPECT_EQ(soft.base(), (std::vector<std::int32_t>{-8, 7, 7, 2}));
   const std::vector<float> up(4, -1.0F);
-  for (std::size_t t = 0; t < 100; ++t) soft.step(0, {0, 4}, up.data(), nullptr, 1.0F, 1.0F, {AdamStep(0.1, t + 1)});
+  for (std::size_t t = 0; t < 100; ++t)
+    soft.step(0, {0, 4}, up.data(), nullptr, std::array{AdaRoundFactors{}}, {AdamStep(0.1, t + 1)});
   EXPECT_EQ(soft.integers(), (std::vector<std::int32_t>{-8, 7, 7, 3}));
   EXPECT_TRUE(soft.decided({0, 1}));
 }
 
-TEST(SoftStep, AnnealsBetaAfterTheWarmStart) {
+TEST(AdaRoundStep, AnnealsBetaAfterTheWarmStart) {
   FinetuneConfig config;
   config.num_iterations = 100;
-  EXPECT_EQ(SoftStep::at(config, 19).regularizer, 0.0F);
-  EXPECT_EQ(SoftStep::at(config, 20).regularizer, 0.01F);
-  EXPECT_FLOAT_EQ(SoftStep::at(config, 20).beta, 20.0F);
-  EXPECT_FLOAT_EQ(SoftStep::at(config, 60).beta, 11.0F);
-  EXPECT_NEAR(SoftStep::at(config, 99).beta, 2.0F, 0.01);
+  EXPECT_EQ(AdaRoundStep::at(config, 19).regularizer, 0.0F);
+  EXPECT_EQ(AdaRoundStep::at(config, 20).regularizer, 0.01F);
+  EXPECT_FLOAT_EQ(AdaRoundStep::at(config, 20).beta, 20.0F);
+  EXPECT_FLOAT_EQ(AdaRoundStep::at(config, 60).beta, 11.0F);
+  EXPECT_NEAR(AdaRoundStep::at(config, 99).beta, 2.0F, 0.01);
 }
 
-TEST(StraightThrough, FollowsTheGradientOfAdamAndStopsAtTheRange) {
+TEST(AdaQuantVariables, FollowsTheGradientOfAdamAndStopsAtTheRange) {
   QuantizedWeights w = quantizable(product(3, 1), {0.2F, 6.9F, -0.3F}, 4);
   w.scale = {0.5F};
-  StraightThrough through(w);
+  AdaQuantVariables through(w);
   EXPECT_EQ(through.integers(), (std::vector<std::int32_t>{0, 7, -1}));
   const std::vector<float> slope{-1, -1, 1};
   // Adam's first steps are as long as the rate: 0.1 each, 0.2 of a step of the scale.

@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "base/error.h"
-#include "finetune/column_descent.h"
-#include "finetune/column_steps.h"
 #include "finetune/form_cost.h"
+#include "finetune/input_descent.h"
+#include "finetune/mini_batch_steps.h"
 #include "finetune/mini_batches.h"
 #include "finetune/rounding_variables.h"
 #include "finetune/support.h"
@@ -36,15 +36,15 @@ double error_of(const Layer& layer, const Solution& solution) {
   return reconstruction_error(layer.weights, layer.geometry, solution, samples, kernels(), {});
 }
 
-// Columns one by one are those of the whole input.
-TEST(Patches, GatherSingleColumns) {
+// Positions one by one are those of the whole input.
+TEST(Patches, GatherSinglePositions) {
   for (const Case& c : all_kinds()) {
     SCOPED_TRACE(c.name);
     const Patches patches(c.geometry, c.input);
     const auto input = normal(elements(c.input), 1);
-    const auto output = normal(patches.columns() * patches.outputs(), 2);
-    Tile whole(patches.rows(), patches.columns(), false), targets(patches.outputs(), patches.columns(), false);
-    for (std::size_t c0 = 0; c0 < patches.columns(); ++c0) {  // Tile is by rows for products here, too
+    const auto output = normal(patches.positions() * patches.outputs(), 2);
+    Tile whole(patches.rows(), patches.positions(), false), targets(patches.outputs(), patches.positions(), false);
+    for (std::size_t c0 = 0; c0 < patches.positions(); ++c0) {  // Tile is by rows for products here, too
       Tile one(patches.rows(), 1, c.geometry.kind == LayerKind::product);
       Tile wanted(patches.outputs(), 1, one.column_major);
       patches.gather(input.data(), {0, patches.rows()}, {c0, c0 + 1}, one, 0);
@@ -52,30 +52,30 @@ TEST(Patches, GatherSingleColumns) {
       for (std::size_t r = 0; r < patches.rows(); ++r) *whole.at(r, c0) = one.values[r];
       for (std::size_t r = 0; r < patches.outputs(); ++r) *targets.at(r, c0) = wanted.values[r];
     }
-    const auto columns = draw_columns(patches.columns(), patches.columns() / 2 + 1, 1, 1);
-    std::vector<float> found(patches.rows() * columns.size()), found_targets(patches.outputs() * columns.size());
+    const auto positions = draw_positions(patches.positions(), patches.positions() / 2 + 1, 1, 1);
+    std::vector<float> found(patches.rows() * positions.size()), found_targets(patches.outputs() * positions.size());
     std::vector<Patches::Place> places, target_places;
-    for (std::size_t i = 0; i < columns.size(); ++i) {
-      places.push_back({found.data() + i, columns.size()});
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      places.push_back({found.data() + i, positions.size()});
       target_places.push_back({found_targets.data() + i * patches.outputs(), 1});
     }
     const std::size_t half = patches.rows() / 2;
-    patches.gather(input.data(), {0, half}, columns, places);
-    patches.gather(input.data(), {half, patches.rows()}, columns, places);
-    patches.gather_outputs(output.data(), columns, target_places);
-    for (std::size_t i = 0; i < columns.size(); ++i) {
+    patches.gather(input.data(), {0, half}, positions, places);
+    patches.gather(input.data(), {half, patches.rows()}, positions, places);
+    patches.gather_outputs(output.data(), positions, target_places);
+    for (std::size_t i = 0; i < positions.size(); ++i) {
       for (std::size_t r = 0; r < patches.rows(); ++r) {
-        EXPECT_EQ(found[r * columns.size() + i], whole.row(r)[columns[i]]) << r << ' ' << columns[i];
+        EXPECT_EQ(found[r * positions.size() + i], whole.row(r)[positions[i]]) << r << ' ' << positions[i];
       }
       for (std::size_t m = 0; m < patches.outputs(); ++m) {
-        EXPECT_EQ(found_targets[i * patches.outputs() + m], targets.row(m)[columns[i]]);
+        EXPECT_EQ(found_targets[i * patches.outputs() + m], targets.row(m)[positions[i]]);
       }
     }
   }
 }
 
-TEST(DrawColumns, TakesOneOfEachPart) {
-  const auto drawn = draw_columns(1000, 30, 5, 7);
+TEST(DrawPositions, TakesOneOfEachPart) {
+  const auto drawn = draw_positions(1000, 30, 5, 7);
   ASSERT_EQ(drawn.size(), 30U);
   std::vector<std::size_t> sorted = drawn;
   std::sort(sorted.begin(), sorted.end());
@@ -84,17 +84,17 @@ TEST(DrawColumns, TakesOneOfEachPart) {
     EXPECT_GE(sorted[i], i * 1000 / 30);
     EXPECT_LT(sorted[i], (i + 1) * 1000 / 30);
   }
-  EXPECT_EQ(draw_columns(1000, 30, 5, 7), drawn);
-  EXPECT_NE(draw_columns(1000, 30, 5, 8), drawn);
-  EXPECT_NE(draw_columns(1000, 30, 6, 7), drawn);
-  EXPECT_EQ(draw_columns(3, 30, 5, 7).size(), 3U);
-  EXPECT_TRUE(draw_columns(0, 30, 5, 7).empty());
+  EXPECT_EQ(draw_positions(1000, 30, 5, 7), drawn);
+  EXPECT_NE(draw_positions(1000, 30, 5, 8), drawn);
+  EXPECT_NE(draw_positions(1000, 30, 6, 7), drawn);
+  EXPECT_EQ(draw_positions(3, 30, 5, 7).size(), 3U);
+  EXPECT_TRUE(draw_positions(0, 30, 5, 7).empty());
 }
 
 /// Loss of rows on a mini-batch and its slopes by their weights and bias, in double and by the definition.
 double naive_slopes(const Layer& layer, RowRange rows, const RoundingVariables& variables, const MiniBatch& batch,
                     std::vector<float>& by_weights, std::vector<float>& by_bias) {
-  const std::size_t k = layer.weights.columns, n = batch.columns;
+  const std::size_t k = layer.weights.fan_in, n = batch.positions;
   const std::size_t group_rows = layer.weights.rows / static_cast<std::size_t>(layer.geometry.groups);
   std::vector<float> values(rows.count() * k);
   variables.values(rows, {0, k}, values.data());
@@ -104,7 +104,7 @@ double naive_slopes(const Layer& layer, RowRange rows, const RoundingVariables& 
   for (std::size_t r = 0; r < rows.count(); ++r) {
     const std::size_t row = rows.first + r, first = row / group_rows * k;
     const auto x = [&](std::size_t j, std::size_t c) {
-      return batch.by_column ? batch.inputs[c * k + j] : batch.inputs[(first + j) * n + c];
+      return batch.by_position ? batch.inputs[c * k + j] : batch.inputs[(first + j) * n + c];
     };
     for (std::size_t c = 0; c < n; ++c) {
       double y = variables.bias()[row];
@@ -143,12 +143,12 @@ TEST(Streamed, StepsFollowTheSlopesOfTheLoss) {
         for (std::size_t first = 0; first < layer.weights.rows; first += std::min<std::size_t>(group_rows, 64)) {
           const RowRange rows{first, std::min({first + 64, (first / group_rows + 1) * group_rows})};
           std::vector<double> losses(batches.size());
-          ColumnSteps(rows, c.geometry, kernels()).run(ours, batches, at, losses, [] {});
+          MiniBatchSteps(rows, c.geometry, kernels()).run(ours, batches, at, losses, [] {});
           std::vector<float> by_weights, by_bias;
           for (std::size_t i = 0; i < batches.size(); ++i) {
             const double loss = naive_slopes(layer, rows, expected, batches[i], by_weights, by_bias);
             EXPECT_NEAR(losses[i], loss, 1e-4 * loss);
-            expected.step(rows, {0, layer.weights.columns}, by_weights.data(), at + i, nullptr);
+            expected.step(rows, {0, layer.weights.fan_in}, by_weights.data(), at + i, nullptr);
             if (expected.trains_bias()) expected.step_bias(rows, by_bias.data(), at + i);
           }
         }
@@ -162,7 +162,7 @@ TEST(Streamed, StepsFollowTheSlopesOfTheLoss) {
 }
 
 // Each mini-batch holds a little of every sample of its set, and comes the same wherever the loading begins.
-TEST(Streamed, DealsColumnsOfAllSamplesOut) {
+TEST(Streamed, DealsPositionsOfAllSamplesOut) {
   LayerGeometry g = convolution(2, 3, 1, {1, 1});
   Layer layer = make_layer(g, {1, 2, 20, 20}, 5, 4, 7);
   for (std::size_t s = 0; s < 5; ++s) layer.targets[s].assign(layer.targets[s].size(), static_cast<float>(s));
@@ -173,21 +173,21 @@ TEST(Streamed, DealsColumnsOfAllSamplesOut) {
   for (std::size_t at = 0; at < 23;) {
     const auto batches = whole.load(at, 23);
     for (const MiniBatch& batch : batches) {
-      EXPECT_EQ(batch.columns, kColumnsOfSample);
+      EXPECT_EQ(batch.positions, kPositionsOfSample);
       std::vector<std::size_t> of_sample(5);
-      for (std::size_t c = 0; c < batch.columns; ++c) ++of_sample[static_cast<std::size_t>(batch.targets[c])];
-      for (const std::size_t count : of_sample) EXPECT_NEAR(static_cast<double>(count), kColumnsOfSample / 5.0, 1);
+      for (std::size_t c = 0; c < batch.positions; ++c) ++of_sample[static_cast<std::size_t>(batch.targets[c])];
+      for (const std::size_t count : of_sample) EXPECT_NEAR(static_cast<double>(count), kPositionsOfSample / 5.0, 1);
       seen.push_back(batch.inputs);
     }
     at += batches.size();
   }
   ASSERT_EQ(seen.size(), 23U);
-  EXPECT_NE(seen[0], seen[5]);  // other columns of the same samples
+  EXPECT_NE(seen[0], seen[5]);  // other positions of the same samples
   for (const std::size_t first : {22, 7, 8, 0}) EXPECT_EQ(parts.load(first, first + 1)[0].inputs, seen[first]);
 }
 
-// On the columns that it sees it makes no row worse, nor worse than nearest rounding; from anywhere.
-TEST(ColumnDescent, MakesEachRowBetter) {
+// On the positions that it sees it makes no row worse, nor worse than nearest rounding; from anywhere.
+TEST(InputDescent, MakesEachRowBetter) {
   for (const Case& c : all_kinds()) {
     SCOPED_TRACE(c.name);
     const Layer layer = make_layer(c.geometry, c.input, 3, 4, 7);
@@ -231,8 +231,8 @@ class Counted final : public LayerSamples {
   LayerSamples& samples_;
 };
 
-// Few columns leave most directions open: what they ask for must not be paid for there.
-TEST(ColumnDescent, HelpsOnSamplesThatItHasNotSeen) {
+// Few positions leave most directions open: what they ask for must not be paid for there.
+TEST(InputDescent, HelpsOnSamplesThatItHasNotSeen) {
   const LayerGeometry g = product(300, 40);
   const Layer layer = make_layer(g, {20, 300}, 10, 4, 5);
   const Layer held_back = make_layer(g, {20, 300}, 8, 4, 5, 90000);

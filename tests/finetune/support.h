@@ -1,6 +1,7 @@
 // Layers to solve, and the plainest way to compute what they give.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -168,22 +169,40 @@ inline std::vector<double> naive_forward(const LayerGeometry& g, const Shape& sh
 inline QuantizedWeights quantizable(const LayerGeometry& g, std::vector<float> values, int bits) {
   QuantizedWeights w;
   w.rows = static_cast<std::size_t>(g.outputs);
-  w.columns = static_cast<std::size_t>(g.fan_in());
+  w.fan_in = static_cast<std::size_t>(g.fan_in());
   w.highest = (1 << (bits - 1)) - 1;
   w.lowest = -w.highest - 1;
   w.values = std::move(values);
   w.zero.assign(w.rows, 0);
   for (std::size_t m = 0; m < w.rows; ++m) {
     float largest = 0;
-    for (std::size_t k = 0; k < w.columns; ++k) largest = std::max(largest, std::abs(w.values[m * w.columns + k]));
+    for (std::size_t k = 0; k < w.fan_in; ++k) largest = std::max(largest, std::abs(w.values[m * w.fan_in + k]));
     w.scale.push_back(largest / static_cast<float>(w.highest));
+  }
+  return w;
+}
+
+/// The same weights with a scale and a zero point for each block of `size` neighbours, from smallest to largest.
+inline QuantizedWeights in_blocks(QuantizedWeights w, std::size_t size) {
+  w.granularity = quantization::Granularity::blocks(1, static_cast<std::int64_t>(size));
+  w.scale.clear();
+  w.zero.clear();
+  for (std::size_t m = 0; m < w.rows; ++m) {
+    for (std::size_t first = 0; first < w.fan_in; first += size) {
+      const auto begin = w.values.begin() + static_cast<std::ptrdiff_t>(m * w.fan_in + first);
+      const auto [low, high] =
+          std::minmax_element(begin, begin + static_cast<std::ptrdiff_t>(std::min(size, w.fan_in - first)));
+      const float from = std::min(*low, 0.0F), to = std::max(*high, 0.0F);
+      w.scale.push_back((to - from) / static_cast<float>(w.highest - w.lowest));
+      w.zero.push_back(static_cast<std::int32_t>(std::nearbyint(static_cast<float>(w.lowest) - from / w.scale.back())));
+    }
   }
   return w;
 }
 
 inline std::vector<float> dequantized(const QuantizedWeights& w, const std::vector<std::int32_t>& integers) {
   std::vector<float> values(integers.size());
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = w.dequantize(i / w.columns, integers[i]);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = w.dequantize(i / w.fan_in, i % w.fan_in, integers[i]);
   return values;
 }
 
@@ -243,7 +262,7 @@ inline Layer make_layer(const LayerGeometry& g, const Shape& shape, std::size_t 
   return layer;
 }
 
-/// Sum over all columns and outputs of |ŷ − y|², in double.
+/// Sum over all positions and outputs of |ŷ − y|², in double.
 inline double naive_error(const Layer& layer, const Solution& solution) {
   const auto values = dequantized(layer.weights, solution.integers);
   const Shape out = layer.geometry.output_shape(layer.shape);
