@@ -93,8 +93,8 @@ TEST(Solvers, CostMoreForLargerLayers) {
       return gram_cost(product(fan_in, 64), {1 << 16, fan_in}, 16, config_of(*solver), 2);
     };
     EXPECT_GT(cost(1024).flops, 2 * cost(512).flops);
-    EXPECT_GT(cost(1024).bytes, 2 * cost(512).bytes);
-    EXPECT_GT(cost(512).bytes, std::uint64_t{512} * 512 * sizeof(float));
+    EXPECT_GT(cost(4096).bytes, 2 * cost(1024).bytes);
+    EXPECT_GT(cost(4096).bytes, std::uint64_t{4096} * 4096 * sizeof(float));
   }
 }
 

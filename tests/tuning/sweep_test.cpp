@@ -11,7 +11,7 @@ namespace {
 
 using namespace test;
 
-struct Run {
+struct Tuned {
   Model model = quantized_model().model;
   std::vector<LayerTuning> layers;
   std::vector<std::string> notes;
@@ -30,10 +30,10 @@ struct Settings {
   std::uint64_t together = std::uint64_t{1} << 30;
 };
 
-Run tune(const std::filesystem::path& folder, const Settings& settings, std::size_t stop_after = 0) {
+Tuned tune(const std::filesystem::path& folder, const Settings& settings, std::size_t stop_after = 0) {
   finetune::cpu_kernels(CPU_PLUGIN);
   const Model model = float_model();
-  Run run;
+  Tuned run;
   Samples samples(16);
   store::SpoolOptions spool_options;
   spool_options.directory = folder / "spool";
@@ -42,10 +42,10 @@ Run tune(const std::filesystem::path& folder, const Settings& settings, std::siz
   store::Spool spool(spool_options);
   std::stop_source stop;
   const DeviceConfig device;
-  FinetuneOptions options{.config = settings.config, .device = device, .threads = settings.threads, .spool = spool};
+  FinetuneOptions options{
+      .config = settings.config, .device = device, .threads = settings.threads, .spool = spool, .directory = folder};
   options.memory.layers.assign(3, std::uint64_t{1} << 30);
   options.memory.together = settings.together;
-  options.directory = folder;
   options.stop = stop.get_token();
   options.solved = [&, done = std::size_t{0}](const LayerTuning&) mutable {
     if (++done == stop_after) stop.request_stop();
@@ -56,9 +56,9 @@ Run tune(const std::filesystem::path& folder, const Settings& settings, std::siz
   return run;
 }
 
-Run tune(const Settings& settings) {
+Tuned tune(const Settings& settings) {
   const TempDir folder(std::filesystem::temp_directory_path());
-  Run run = tune(folder.path(), settings);
+  Tuned run = tune(folder.path(), settings);
   for (auto& tensor : run.model.graph.initializers) {  // which may be mapped from the folder
     const auto bytes = tensor.data.bytes();
     tensor.data = onnx::TensorData::owned({bytes.begin(), bytes.end()});
@@ -77,14 +77,14 @@ Settings settings_of(Rounding rounding) {
 TEST(Tuning, EveryLayerGainsOnSamplesThatItHasNotSeen) {
   for (const auto& [rounding, share] :
        {std::pair{Rounding::gptq, 0.8}, {Rounding::adaround, 0.8}, {Rounding::adaquant, 0.95}}) {
-    const Run run = tune(settings_of(rounding));
+    const Tuned run = tune(settings_of(rounding));
     ASSERT_EQ(run.layers.size(), 3U);
     for (const auto& layer : run.layers) {
       SCOPED_TRACE(layer.name + ", method " + std::to_string(static_cast<int>(rounding)));
       EXPECT_TRUE(layer.tuned);
       EXPECT_LT(layer.error_after, share * layer.error_before);
     }
-    EXPECT_NE(run.bytes(), Run().bytes());
+    EXPECT_NE(run.bytes(), Tuned().bytes());
   }
 }
 
