@@ -46,7 +46,6 @@ MAX_FUNCTION_LINES = 60  # in src/
 # What still breaks a limit, and the lines that it may have until it is split. Entries only ever leave this table.
 LONG_FILES = {
     "python/detent/compat/quark.py": 485,
-    "src/tuning/finetune.cpp": 467,
 }
 LONG_FUNCTIONS = {
     "src/onnx/tensor_read.cpp": 68,
