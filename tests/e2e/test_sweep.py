@@ -397,7 +397,7 @@ def test_the_smallest_disk_budget_is_named_and_kept(wide: Case, tmp_path: Path) 
     case = wide.beside(tmp_path)
     smallest = smallest_budget(case.refused(RESOURCE, "", "--memory-budget", "20MiB"))
     memory = ["--memory-budget", f"{smallest}MiB"]
-    line = case.refused(RESOURCE, r"of disk, and 1\.0 MiB are allowed", *memory, "--disk-budget", "1MiB")
+    line = case.refused(RESOURCE, r"of disk, but only 1\.0 MiB are allowed", *memory, "--disk-budget", "1MiB")
     disk = re.search(r"--disk-budget (\d+)MiB", line).group(1)
     case.digest(*memory, "--disk-budget", f"{disk}MiB")
 
