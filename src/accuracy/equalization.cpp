@@ -7,8 +7,8 @@
 #include <limits>
 #include <optional>
 
-#include "accuracy/integer_chains.h"
 #include "base/error.h"
+#include "graph/traits.h"
 #include "quantize/assignment.h"
 
 namespace detent::accuracy {
@@ -36,7 +36,7 @@ std::optional<ChannelScaling::Reader> reader_of(const onnx::Model& model, const 
                                                 const std::string& value) {
   const auto& node = model.graph.nodes[static_cast<std::size_t>(position)];
   const auto& inputs = node.inputs();
-  if (!is_product(node) || node.is("ConvTranspose") || std::count(inputs.begin(), inputs.end(), value) != 1 ||
+  if (!graph::is_product(node) || node.is("ConvTranspose") || std::count(inputs.begin(), inputs.end(), value) != 1 ||
       inputs[0] != value) {
     return std::nullopt;
   }

@@ -1,24 +1,18 @@
 #include "accuracy/integer_chains.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
+
+#include "graph/traits.h"
 
 namespace detent::accuracy {
 namespace {
 
-// Runs on integers as on floats, or has a kernel of ONNX Runtime that does, and adds no error that matters.
-bool is_carrier(const onnx::Node& node) {
-  static const std::set<std::string> kTypes{
-      "Add",     "AveragePool",       "Clip",           "Concat",    "DepthToSpace", "Flatten",
-      "Gather",  "GlobalAveragePool", "GatherElements", "LeakyRelu", "MaxPool",      "Pad",
-      "Relu",    "Reshape",           "Resize",         "Slice",     "SpaceToDepth", "Split",
-      "Squeeze", "Transpose",         "Unsqueeze"};
-  return kTypes.contains(node.op_type());
-}
+using graph::is_product;
+using graph::Trait;
 
 // Its kernel makes integers only where it is asked to; convolutions have no kernel from integers to float.
-bool makes_float(const onnx::Node& node) { return node.op_type() == "MatMul" || node.op_type() == "Gemm"; }
+bool makes_float(const onnx::Node& node) { return graph::is_matrix_product(node); }
 
 class Chains {
  public:
@@ -27,7 +21,8 @@ class Chains {
     const auto& nodes = model.graph.nodes;
     for (std::size_t n = 0; n < nodes.size(); ++n) {
       const bool starts = is_product(nodes[n]) || is_table(nodes[n], index);
-      kept_[n] = selected[n] && (starts || (is_carrier(nodes[n]) && reads_integers(nodes[n])));
+      kept_[n] =
+          selected[n] && (starts || (graph::has_trait(nodes[n], Trait::carries_integers) && reads_integers(nodes[n])));
     }
     for (std::size_t n = nodes.size(); n-- > 0;) {
       feeds_[n] = std::any_of(nodes[n].outputs().begin(), nodes[n].outputs().end(),
@@ -50,10 +45,8 @@ class Chains {
   }
 
  private:
-  // The first input carries the data; those of Add and Concat all do.
   bool reads_integers(const onnx::Node& node) const {
-    const bool all = node.op_type() == "Add" || node.op_type() == "Concat";
-    const std::size_t count = all ? node.inputs().size() : 1;
+    const std::size_t count = graph::has_trait(node, Trait::joins) ? node.inputs().size() : 1;
     return std::all_of(node.inputs().begin(), node.inputs().begin() + static_cast<std::ptrdiff_t>(count),
                        [&](const auto& value) {
                          const int producer = index_.producer(value);
@@ -70,7 +63,7 @@ class Chains {
   }
 
   bool fuses_with_convolution(const onnx::Node& node) const {
-    if (node.op_type() != "Relu" && node.op_type() != "Clip") return false;
+    if (!graph::has_trait(node, Trait::clips)) return false;
     const auto& maker = model_.graph.nodes[static_cast<std::size_t>(index_.producer(node.inputs().front()))];
     return is_product(maker) && !makes_float(maker) && index_.consumers(node.inputs().front()).size() == 1;
   }
@@ -83,13 +76,8 @@ class Chains {
 
 }  // namespace
 
-bool is_product(const onnx::Node& node) {
-  static const std::set<std::string> kTypes{"Conv", "ConvTranspose", "Gemm", "MatMul"};
-  return kTypes.contains(node.op_type());
-}
-
 bool is_table(const onnx::Node& node, const graph::Index& index) {
-  return node.op_type() == "Gather" && index.initializer(node.inputs().front()) != graph::kNone;
+  return graph::has_trait(node, Trait::looks_up) && index.initializer(node.inputs().front()) != graph::kNone;
 }
 
 quantization::FloatParts integer_chains(const onnx::Model& model, const graph::Index& index,

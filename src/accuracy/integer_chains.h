@@ -6,9 +6,6 @@
 
 namespace detent::accuracy {
 
-/// Convolutions and matrix products: where the multiplications are.
-bool is_product(const onnx::Node& node);
-
 /// Looks up rows of a constant: an embedding. There are no multiplications, but the table is often most of a model.
 bool is_table(const onnx::Node& node, const graph::Index& index);
 

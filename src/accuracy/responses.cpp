@@ -6,28 +6,12 @@
 #include <vector>
 
 #include "graph/index.h"
+#include "graph/traits.h"
 
 namespace detent::accuracy {
 namespace {
 
 constexpr std::size_t kMostNodes = 16;
-
-bool is_elementwise(const onnx::Node& node) {
-  static const std::set<std::string> kTypes{"Abs",       "Add",
-                                            "Celu",      "Clip",
-                                            "Div",       "Elu",
-                                            "Erf",       "Exp",
-                                            "Gelu",      "HardSigmoid",
-                                            "HardSwish", "LeakyRelu",
-                                            "Mish",      "Mul",
-                                            "Neg",       "Pow",
-                                            "Relu",      "Selu",
-                                            "Sigmoid",   "Softplus",
-                                            "Softsign",  "Sqrt",
-                                            "Sub",       "Swish",
-                                            "Tanh",      "ThresholdedRelu"};
-  return node.domain().empty() && kTypes.contains(node.op_type());
-}
 
 // The nodes between a value and the only one that they make of it.
 struct Stretch {
@@ -52,7 +36,7 @@ class Stretches {
       const int n = *pending.begin();
       pending.erase(pending.begin());
       const auto& node = model_.graph.nodes[static_cast<std::size_t>(n)];
-      if (!is_elementwise(node) || !reads_only(node, inside)) continue;
+      if (!graph::has_trait(node, graph::Trait::has_response) || !reads_only(node, inside)) continue;
       if (stretch.nodes.size() == kMostNodes) return std::nullopt;
       stretch.nodes.push_back(n);
       const auto& made = node.outputs().front();

@@ -1,22 +1,14 @@
 #include "accuracy/trial_model.h"
 
 #include <algorithm>
-#include <set>
 
 #include "graph/index.h"
+#include "graph/traits.h"
 
 namespace detent::accuracy {
 namespace {
 
 using onnx::Node;
-
-// Operators whose inputs tell more than their output: those that hand on what they read, perhaps in another order, and
-// Softmax. Of a sure answer it hides all errors, and of an unsure one that tips over it makes the whole.
-bool is_judged_by_inputs(const Node& node) {
-  static const std::set<std::string> kTypes{"Concat",    "Reshape",  "Transpose", "Squeeze",   "Flatten",
-                                            "Unsqueeze", "Identity", "Softmax",   "LogSoftmax"};
-  return kTypes.contains(node.op_type());
-}
 
 void add_points(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
                 const std::string& value, std::vector<std::string>& points) {
@@ -24,11 +16,11 @@ void add_points(const onnx::Model& model, const graph::Index& index, const graph
   const int producer = index.producer(value);
   if (producer == graph::kNone || std::find(points.begin(), points.end(), value) != points.end()) return;
   const Node& node = model.graph.nodes[static_cast<std::size_t>(producer)];
-  if (!is_judged_by_inputs(node)) {
+  if (!graph::has_trait(node, graph::Trait::judged_by_inputs)) {
     points.push_back(value);
     return;
   }
-  const std::size_t parts = node.op_type() == "Concat" ? node.inputs().size() : 1;
+  const std::size_t parts = graph::has_trait(node, graph::Trait::joins) ? node.inputs().size() : 1;
   for (std::size_t i = 0; i < parts; ++i) add_points(model, index, types, node.inputs()[i], points);
 }
 

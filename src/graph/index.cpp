@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "graph/bodies.h"
+#include "graph/traits.h"
 
 namespace detent::graph {
 namespace {
@@ -47,12 +48,6 @@ void collect_captures(const onnx::Model& model, const onnx::Node& node, const st
     }
     for (const auto& output : body.outputs) read(output.name);
   }
-}
-
-bool is_random(const onnx::Node& node) {
-  static const std::unordered_set<std::string> kRandom{"RandomNormal",      "RandomUniform", "RandomNormalLike",
-                                                       "RandomUniformLike", "Multinomial",   "Bernoulli"};
-  return kRandom.contains(node.op_type());
 }
 
 }  // namespace
@@ -174,7 +169,7 @@ std::vector<bool> depends_on_input(const onnx::Model& model, const Index& index)
     return index.is_input(name);  // an initializer that is also an input may be overridden by the caller
   };
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    bool variable = is_random(nodes[n]);
+    bool variable = has_trait(nodes[n], Trait::random);
     for (const auto& name : nodes[n].inputs()) variable = variable || (!name.empty() && is_variable(name));
     for (const auto& name : captured_names(model, nodes[n])) variable = variable || is_variable(name);
     depends[n] = variable;

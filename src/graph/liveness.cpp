@@ -1,24 +1,12 @@
 #include "graph/liveness.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
+
+#include "graph/traits.h"
 
 namespace detent::graph {
 namespace {
-
-bool is_alias(const onnx::Node& node) {
-  static const std::set<std::string> kTypes{"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"};
-  return node.domain().empty() && kTypes.contains(node.op_type());
-}
-
-bool is_element_wise(const onnx::Node& node) {
-  static const std::set<std::string> kTypes{"Add",         "Sub",      "Mul",       "Div",       "Relu",  "Clip",
-                                            "Sigmoid",     "Tanh",     "LeakyRelu", "Elu",       "Erf",   "Exp",
-                                            "Sqrt",        "Neg",      "Abs",       "HardSwish", "Gelu",  "Pow",
-                                            "HardSigmoid", "Softplus", "Log",       "Ceil",      "Floor", "Cast"};
-  return node.domain().empty() && kTypes.contains(node.op_type());
-}
 
 // Blocks of memory, each shared by the values that live in it one after another or under several names.
 class Blocks {
@@ -74,9 +62,9 @@ class Blocks {
       const auto found = block_of_.find(input);
       if (found == block_of_.end()) continue;
       const std::size_t block = found->second;
-      const bool overwrites = is_element_wise(node) && end_[block] == n && bytes && *bytes == bytes_[block] &&
-                              index_.producer(input) != kNone;
-      if (!is_alias(node) && !overwrites) continue;
+      const bool overwrites = has_trait(node, Trait::element_wise) && end_[block] == n && bytes &&
+                              *bytes == bytes_[block] && index_.producer(input) != kNone;
+      if (!has_trait(node, Trait::renames) && !overwrites) continue;
       block_of_[value] = block;
       const std::size_t until = last_use(value, n);
       if (end_[block] != kEnd) set_end(block, until == kEnd ? kEnd : std::max(end_[block], until));

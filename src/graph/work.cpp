@@ -1,9 +1,9 @@
 #include "graph/work.h"
 
-#include <algorithm>
-#include <set>
 #include <string>
 #include <vector>
+
+#include "graph/traits.h"
 
 namespace detent::graph {
 namespace {
@@ -47,34 +47,6 @@ std::uint64_t elements(const Shape& shape) {
   return n;
 }
 
-const std::set<std::string>& free_types() {
-  static const std::set<std::string> kTypes{"Reshape",  "Squeeze", "Unsqueeze", "Flatten",
-                                            "Identity", "Shape",   "Constant"};
-  return kTypes;
-}
-const std::set<std::string>& movement_types() {
-  static const std::set<std::string> kTypes{"Transpose", "Concat",       "Split",        "Slice",  "Gather",
-                                            "Expand",    "Tile",         "Pad",          "Cast",   "Resize",
-                                            "Where",     "GatherND",     "ScatterND",    "Size",   "ConstantOfShape",
-                                            "Upsample",  "DepthToSpace", "SpaceToDepth", "Dropout"};
-  return kTypes;
-}
-
-bool counts_inputs(const std::string& op_type) {
-  static const std::set<std::string> kTypes{"Softmax",
-                                            "LogSoftmax",
-                                            "LayerNormalization",
-                                            "InstanceNormalization",
-                                            "BatchNormalization",
-                                            "GlobalAveragePool",
-                                            "GlobalMaxPool",
-                                            "ArgMax",
-                                            "ArgMin",
-                                            "CumSum",
-                                            "TopK"};
-  return op_type.starts_with("Reduce") || kTypes.contains(op_type);
-}
-
 std::uint64_t window(const onnx::Node& node) {
   const auto* kernel = node.attribute("kernel_shape");
   return kernel == nullptr ? 1 : elements(kernel->as_ints());
@@ -95,21 +67,17 @@ std::optional<std::uint64_t> macs_of(const onnx::Node& node, const Shapes& shape
   if (node.is("Gemm") && x->size() == 2)
     return elements(*y) * static_cast<std::uint64_t>(node.int_or("transA", 0) != 0 ? x->front() : x->back());
   if (node.is("MatMul") && !x->empty()) return elements(*y) * static_cast<std::uint64_t>(x->back());
-  const bool recurrent = node.is("LSTM") || node.is("GRU") || node.is("RNN");
-  if (recurrent && in.size() > 2 && x->size() == 3) {
+  if (!is_product(node) && in.size() > 2 && x->size() == 3) {  // a recurrent layer, with weights for its state as well
     const auto r = shapes.of(in[2]);
     if (r) return static_cast<std::uint64_t>((*x)[0] * (*x)[1]) * (elements(*w) + elements(*r));
   }
   return std::nullopt;
 }
 
-bool is_product(const onnx::Node& node) {
-  static const std::set<std::string> kTypes{"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"};
-  return node.domain().empty() && kTypes.contains(node.op_type());
-}
-
-bool has_bias(const onnx::Node& node) {
-  return node.inputs().size() > 2 && !node.inputs()[2].empty() && !node.is("MatMul");
+bool has_bias(const onnx::Node& node, const OperatorTraits& traits) {
+  if (traits.bias == OperatorTraits::kNoInput) return false;
+  const auto bias = static_cast<std::size_t>(traits.bias);
+  return node.inputs().size() > bias && !node.inputs()[bias].empty();
 }
 
 }  // namespace
@@ -124,7 +92,8 @@ Work& Work::operator+=(const Work& other) noexcept {
 std::optional<Work> work_of(const onnx::Model& model, const Index& index, const ValueTypes& types,
                             const onnx::Node& node) {
   Work work;
-  if (free_types().contains(node.op_type())) return work;
+  const auto& traits = traits_of(node);
+  if (traits.counting == Counting::free) return work;
   const Shapes shapes(model, index, types);
   std::uint64_t elements_in = 0;
   std::uint64_t elements_out = 0;
@@ -144,17 +113,19 @@ std::optional<Work> work_of(const onnx::Model& model, const Index& index, const 
     work.bytes += *bytes;
     elements_out += elements(*shape);
   }
-  if (is_product(node)) {
-    const auto macs = macs_of(node, shapes);
-    if (!macs) return std::nullopt;
-    work.macs = *macs;
-    work.flops = 2 * *macs + (has_bias(node) ? elements_out : 0);
-  } else if (counts_inputs(node.op_type())) {
-    work.flops = elements_in;
-  } else if (node.op_type() == "MaxPool" || node.op_type() == "AveragePool") {
-    work.flops = elements_out * window(node);
-  } else if (!movement_types().contains(node.op_type())) {
-    work.flops = elements_out;
+  switch (traits.counting) {
+    case Counting::macs: {
+      const auto macs = macs_of(node, shapes);
+      if (!macs) return std::nullopt;
+      work.macs = *macs;
+      work.flops = 2 * *macs + (has_bias(node, traits) ? elements_out : 0);
+      break;
+    }
+    case Counting::per_input: work.flops = elements_in; break;
+    case Counting::per_window: work.flops = elements_out * window(node); break;
+    case Counting::per_output: work.flops = elements_out; break;
+    case Counting::moves:
+    case Counting::free: break;
   }
   return work;
 }

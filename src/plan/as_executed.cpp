@@ -1,12 +1,12 @@
 #include "plan/as_executed.h"
 
-#include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "base/cpu.h"
 #include "graph/execution_order.h"
+#include "graph/traits.h"
 
 namespace detent::planning {
 namespace {
@@ -68,12 +68,10 @@ class Rewriter {
   void add(onnx::Node node) {
     // Reshapes take no memory; the others have kernels that may write over an input, which is done where the planner of
     // the runtime knows that input and output have one shape: not beyond an observer, of whose output it knows none.
-    static const std::set<std::string> kRenames{"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"};
-    static const std::set<std::string> kOverwrite{"Relu", "LeakyRelu",   "Elu",      "Sigmoid", "Tanh",
-                                                  "Clip", "HardSigmoid", "Softplus", "Cast"};
+    const auto& traits = graph::traits_of(node);
     const bool overwrites =
-        kOverwrite.contains(node.op_type()) && !node.inputs().empty() && !observed_.contains(node.inputs().front());
-    const bool known = kRenames.contains(node.op_type()) || node.is("ConvTranspose") || overwrites;
+        traits.is(graph::Trait::overwrites) && !node.inputs().empty() && !observed_.contains(node.inputs().front());
+    const bool known = traits.is(graph::Trait::renames) || node.is("ConvTranspose") || overwrites;
     if (!known) node.set_op_type("computes " + node.op_type());
     result_.model.graph.nodes.push_back(std::move(node));
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/traits.h"
+
 namespace detent::planning {
 
 std::uint64_t spool_buffers(std::uint64_t bytes_of_sample) {
@@ -15,7 +17,7 @@ std::uint64_t resident_bytes(const onnx::Model& model, const graph::Index& index
   const auto readers = index.consumers(weight.name);
   const bool is_table = !readers.empty() && std::all_of(readers.begin(), readers.end(), [&](int reader) {
     const auto& node = model.graph.nodes[static_cast<std::size_t>(reader)];
-    return node.is("Gather") && node.inputs().front() == weight.name;
+    return graph::has_trait(node, graph::Trait::looks_up) && node.inputs().front() == weight.name;
   });
   if (!is_table) return weight.data.size();
   std::uint64_t bytes = 0;

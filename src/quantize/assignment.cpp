@@ -99,7 +99,8 @@ WeightFormat constant_format(const Mark& mark, const QuantConfig& config) {
   const bool symmetric =
       mark.is_weight ? config.weight_symmetric.value_or(is_signed(type)) : config.activation_symmetric;
   // The runtime's integer kernels want one zero point for all channels, so per-channel constants are always symmetric.
-  return {{type, !mark.granularity.is_tensor() || symmetric, config.reduce_range, config.power_of_two_scale},
+  return {{type, !mark.granularity.is_tensor() || symmetric, config.reduce_range, config.power_of_two_scale,
+           mark.is_weight && config.preset == Preset::balanced},
           mark.granularity};
 }
 

@@ -65,9 +65,13 @@ ScaleZeroPoint compute_params(float min, float max, const IntFormat& format) noe
     lo = -hi;
   }
   double scale = (hi - lo) / (static_cast<double>(q.max) - q.min);
-  if (scale < std::numeric_limits<float>::min()) return {1.0F, 0};
+  const double middle = (static_cast<double>(q.min) + q.max) / 2.0;
+  if (scale < std::numeric_limits<float>::min()) {
+    const bool keeps_middle = symmetric && format.uniform_zero_point;
+    return {1.0F, keeps_middle ? static_cast<std::int32_t>(std::nearbyint(middle)) : 0};
+  }
   if (format.power_of_two_scale) scale = power_of_two_above(scale);
-  const double zero = symmetric ? (static_cast<double>(q.min) + q.max) / 2.0 : q.min - lo / scale;
+  const double zero = symmetric ? middle : q.min - lo / scale;
   return {static_cast<float>(scale), static_cast<std::int32_t>(std::nearbyint(zero))};
 }
 

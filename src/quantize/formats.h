@@ -45,13 +45,18 @@ struct IntFormat {
   bool symmetric = false;
   bool reduce_range = false;
   bool power_of_two_scale = false;
+  /// Of symmetric types without a sign: where all values are zero, the zero point is the middle of the type as
+  /// everywhere else, so that all channels of a weight have the same. ONNX Runtime's quantizer gives these channels 0,
+  /// which its fast kernels do not take.
+  bool uniform_zero_point = false;
 };
 
 /// The smallest power of two that is not below a positive scale.
 double power_of_two_above(double scale) noexcept;
 
 /// The range is widened to include 0; scale = (max-min)/(qmax-qmin) in double, stored as float; zero point rounded half
-/// to even. A scale below the smallest normal float becomes scale 1, zero point 0.
+/// to even. A scale below the smallest normal float becomes scale 1, zero point 0 or, with uniform_zero_point, the
+/// middle.
 ScaleZeroPoint compute_params(float min, float max, const IntFormat& format) noexcept;
 
 }  // namespace detent::quantization

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace detent::quantization {
 
@@ -25,5 +26,12 @@ struct Granularity {
   constexpr bool is_tensor() const noexcept { return kind == Kind::tensor; }
   friend constexpr bool operator==(const Granularity&, const Granularity&) = default;
 };
+
+/// Dimensions of the scales, and of the zero points, of a tensor of these dimensions, as ONNX has them: none for the
+/// whole tensor, the axis, or all dimensions with the axis counted in blocks. Slices are numbered in that order.
+std::vector<std::int64_t> scale_dims(const Granularity& granularity, const std::vector<std::int64_t>& dims);
+
+/// How many scales that is: one for each slice of the tensor.
+std::size_t slice_count(const Granularity& granularity, const std::vector<std::int64_t>& dims);
 
 }  // namespace detent::quantization

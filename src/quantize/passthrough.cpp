@@ -1,13 +1,16 @@
 #include "quantize/passthrough.h"
 
+#include "graph/traits.h"
 #include "quantize/selection.h"
 
 namespace detent::quantization {
 
 std::set<std::string> passthrough_types(const onnx::Model& model, const QuantConfig& config) {
   check_op_types(model, config.passthrough_op_types, "--passthrough-op-types");
-  std::set<std::string> types{"Reshape", "Transpose",    "Squeeze",     "Unsqueeze",
-                              "Flatten", "DepthToSpace", "SpaceToDepth"};
+  std::set<std::string> types;
+  for (const auto& row : graph::all_traits()) {
+    if (row.is(graph::Trait::rearranges)) types.emplace(row.type);
+  }
   types.insert(config.passthrough_op_types.begin(), config.passthrough_op_types.end());
   return types;
 }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "graph/traits.h"
 #include "quantize/passthrough.h"
 #include "quantize/rules.h"
 #include "quantize/selection.h"
@@ -15,13 +16,10 @@ namespace detent::quantization {
 namespace {
 
 void refuse_quantized(const onnx::Model& model) {
-  static const std::set<std::string> kQuantized{"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear",
-                                                "QLinearConv",    "QLinearMatMul",    "ConvInteger",
-                                                "MatMulInteger",  "MatMulNBits"};
   std::size_t count = 0;
   const onnx::Node* first = nullptr;
   for (const auto& node : model.graph.nodes) {
-    if (!kQuantized.contains(node.op_type())) continue;
+    if (!graph::has_trait(node, graph::Trait::quantized)) continue;
     if (first == nullptr) first = &node;
     ++count;
   }

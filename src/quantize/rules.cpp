@@ -2,11 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
+#include <string_view>
+
+#include "graph/traits.h"
 
 namespace detent::quantization {
 namespace {
 
+using graph::Trait;
 using onnx::Node;
 
 const onnx::Tensor* constant(const RuleContext& c, const std::string& value) {
@@ -18,11 +23,23 @@ std::string input(const Node& node, std::size_t i) {
   return i < node.inputs().size() ? node.inputs()[i] : std::string();
 }
 
-// One scale for each index along the axis, or one for the tensor where that cannot be or was not asked for.
-Granularity along_channels(const RuleContext& c, const std::string& value, std::size_t axis) {
-  const auto* tensor = constant(c, value);
-  if (!c.config.per_channel || tensor == nullptr || axis >= tensor->dims.size()) return Granularity::tensor();
-  return Granularity::along(axis);
+// Whether a matrix product reads the value as its first input.
+bool is_left_operand(const RuleContext& c, const std::string& value) {
+  const auto readers = c.index.consumers(value);
+  return std::any_of(readers.begin(), readers.end(), [&](int reader) {
+    const Node& node = c.model.graph.nodes[static_cast<std::size_t>(reader)];
+    return graph::is_matrix_product(node) && input(node, 0) == value;
+  });
+}
+
+// One scale for each channel of the node's weight, or one for the tensor where that cannot be or was not asked for.
+// Integer kernels take one scale for the left operand of a matrix product.
+Granularity along_channels(const RuleContext& c, const Node& node) {
+  const std::string weight = input(node, graph::kWeightInput);
+  const auto* tensor = constant(c, weight);
+  if (!c.config.per_channel || tensor == nullptr || is_left_operand(c, weight)) return Granularity::tensor();
+  const auto axis = graph::channel_axis(node, tensor->dims.size());
+  return axis ? Granularity::along(*axis) : Granularity::tensor();
 }
 
 void outputs(RuleContext& c, const Node& node) {
@@ -64,7 +81,7 @@ void conv(RuleContext& c, std::size_t position) {
   const bool transposed = node.op_type() == "ConvTranspose";
   c.marks.activation(input(node, 0));
   outputs(c, node);
-  auto granularity = along_channels(c, input(node, 1), transposed ? 1 : 0);
+  auto granularity = along_channels(c, node);
   // With groups, axis 1 counts the channels of one group only, which cannot give each bias its scale.
   if (transposed && !granularity.is_tensor() && node.int_or("group", 1) > 1 && !input(node, 2).empty()) {
     granularity = Granularity::tensor();
@@ -79,17 +96,18 @@ void gemm(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
   c.marks.activation(input(node, 0));
   outputs(c, node);
-  c.marks.weight(input(node, 1), along_channels(c, input(node, 1), node.int_or("transB", 0) != 0 ? 0 : 1));
+  c.marks.weight(input(node, 1), along_channels(c, node));
   bias(c, position, node.float_or("beta", 1.0F));
 }
 
 void mat_mul(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
-  for (const auto& value : node.inputs()) {
-    if (constant(c, value) != nullptr) {
-      c.marks.weight(value, along_channels(c, value, 1));
-    } else {
+  for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+    const std::string& value = node.inputs()[i];
+    if (constant(c, value) == nullptr) {
       c.marks.activation(value);
+    } else {
+      c.marks.weight(value, i == graph::kWeightInput ? along_channels(c, node) : Granularity::tensor());
     }
   }
   outputs(c, node);
@@ -100,7 +118,7 @@ void normalization(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
   c.marks.activation(input(node, 0));
   if (constant(c, input(node, 1)) != nullptr) {
-    c.marks.weight(input(node, 1), along_channels(c, input(node, 1), 1));
+    c.marks.weight(input(node, 1), along_channels(c, node));
   } else {
     c.marks.activation(input(node, 1));
   }
@@ -111,15 +129,8 @@ void normalization(RuleContext& c, std::size_t position) {
 // Data movement: the first output holds values of the first input, so they share a scale.
 void movement(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
+  if (c.model.opset() < graph::traits_of(node).opset_of_8_bits) return;
   if (c.marks.contains(input(node, 0))) c.marks.shared(node.outputs().front(), input(node, 0));
-}
-
-void max_pool(RuleContext& c, std::size_t position) {
-  if (c.model.opset() >= 12) movement(c, position);  // 8-bit types came with MaxPool-12
-}
-
-void resize(RuleContext& c, std::size_t position) {
-  if (c.model.opset() >= 11) movement(c, position);
 }
 
 void gather(RuleContext& c, std::size_t position) {
@@ -201,41 +212,30 @@ void clipping(RuleContext& c, std::size_t position) {
 
 using Rule = void (*)(RuleContext&, std::size_t);
 
-const std::unordered_map<std::string, Rule>& rules() {
-  static const std::unordered_map<std::string, Rule> kRules{
-      {"Conv", conv},
-      {"ConvTranspose", conv},
-      {"Gemm", gemm},
-      {"MatMul", mat_mul},
-      {"InstanceNormalization", normalization},
-      {"LayerNormalization", normalization},
-      {"BatchNormalization", normalization},
-      {"Relu", clipping},
-      {"Clip", clipping},
-      {"Reshape", movement},
-      {"Transpose", movement},
-      {"Squeeze", movement},
-      {"Unsqueeze", movement},
-      {"Flatten", movement},
-      {"AveragePool", movement},
-      {"Slice", movement},
-      {"TopK", movement},
-      {"MaxPool", max_pool},
-      {"Resize", resize},
-      {"Gather", gather},
-      {"GatherElements", gather},
-      {"Split", split},
-      {"Where", where},
-      {"Pad", pad},
+// The rules of single types; all others follow from their traits.
+const std::unordered_map<std::string_view, Rule>& rules_by_type() {
+  static const std::unordered_map<std::string_view, Rule> kRules{
+      {"Gemm", gemm},   {"MatMul", mat_mul}, {"Gather", gather}, {"GatherElements", gather},
+      {"Split", split}, {"Where", where},    {"Pad", pad},
   };
   return kRules;
+}
+
+Rule rule_of(const Node& node) {
+  const auto& traits = graph::traits_of(node);
+  const auto found = rules_by_type().find(traits.type);
+  if (found != rules_by_type().end()) return found->second;
+  if (traits.is(Trait::convolution)) return conv;
+  if (traits.is(Trait::normalization)) return normalization;
+  if (traits.is(Trait::clips)) return clipping;
+  if (traits.is(Trait::shares_scale)) return movement;
+  return plain;
 }
 
 }  // namespace
 
 void apply_rule(RuleContext& context, std::size_t position) {
-  const auto found = rules().find(context.model.graph.nodes[position].op_type());
-  (found == rules().end() ? plain : found->second)(context, position);
+  rule_of(context.model.graph.nodes[position])(context, position);
 }
 
 }  // namespace detent::quantization

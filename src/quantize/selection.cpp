@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "graph/traits.h"
 #include "quantize/name_pattern.h"
 
 namespace detent::quantization {
@@ -43,40 +44,14 @@ void check_op_types(const onnx::Model& model, const std::vector<std::string>& ty
 }
 
 const std::vector<std::string>& default_op_types() {
-  static const std::vector<std::string> kTypes{"Add",
-                                               "ArgMax",
-                                               "AveragePool",
-                                               "BatchNormalization",
-                                               "Clip",
-                                               "Concat",
-                                               "Conv",
-                                               "ConvTranspose",
-                                               "CumSum",
-                                               "EmbedLayerNormalization",
-                                               "Flatten",
-                                               "Gather",
-                                               "GatherElements",
-                                               "Gemm",
-                                               "GlobalAveragePool",
-                                               "InstanceNormalization",
-                                               "LayerNormalization",
-                                               "LeakyRelu",
-                                               "MatMul",
-                                               "MaxPool",
-                                               "Mul",
-                                               "Pad",
-                                               "Relu",
-                                               "Reshape",
-                                               "Resize",
-                                               "Sigmoid",
-                                               "Slice",
-                                               "Softmax",
-                                               "Split",
-                                               "Squeeze",
-                                               "TopK",
-                                               "Transpose",
-                                               "Unsqueeze",
-                                               "Where"};
+  static const auto kTypes = [] {
+    std::vector<std::string> types;
+    for (const auto& row : graph::all_traits()) {
+      if (row.is(graph::Trait::by_default)) types.emplace_back(row.type);
+    }
+    std::sort(types.begin(), types.end());
+    return types;
+  }();
   return kTypes;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/vector_clones.h"
 #include "onnx/nibbles.h"
@@ -11,30 +12,64 @@ namespace {
 
 using calibration::KeyRange;
 
-// The weight seen as [outer, channels, inner] with the quantized axis in the middle.
-struct Layout {
-  std::size_t channels = 1;
-  std::size_t inner = 1;
+// Values that follow one another in memory, and their parameters: `first` for all of them, or, where neighbours have
+// parameters of their own, as many from `first` on.
+struct Run {
+  std::size_t length = 0;
+  std::size_t first = 0;
 };
 
-Layout layout_of(const onnx::Tensor& weight, const Granularity& granularity) {
-  if (granularity.is_tensor()) return {1, static_cast<std::size_t>(std::max<std::int64_t>(weight.count(), 1))};
-  Layout layout{static_cast<std::size_t>(weight.dims.at(granularity.axis)), 1};
-  // One channel is the whole tensor, in long runs.
-  for (std::size_t d = layout.channels == 1 ? 0 : granularity.axis + 1; d < weight.dims.size(); ++d) {
-    layout.inner *= static_cast<std::size_t>(weight.dims[d]);
+// The tensor seen as [outer, along, inner], with scales that are cut along the middle: where the parameters of each
+// value are.
+class Layout {
+ public:
+  Layout(const Granularity& granularity, const std::vector<std::int64_t>& dims) {
+    const bool in_blocks = granularity.kind == Granularity::Kind::blocks;
+    if (granularity.is_tensor() || (!in_blocks && dims.at(granularity.axis) == 1)) return;  // one run
+    along_ = static_cast<std::size_t>(dims.at(granularity.axis));
+    inner_ = 1;
+    for (std::size_t d = granularity.axis + 1; d < dims.size(); ++d) inner_ *= static_cast<std::size_t>(dims[d]);
+    if (in_blocks) {
+      block_ = static_cast<std::size_t>(granularity.block);
+      alternates_ = inner_ > 1;
+      outer_stride_ = (along_ + block_ - 1) / block_ * inner_;
+    } else if (inner_ == 1) {  // rows of one value for each channel
+      inner_ = along_;
+      along_ = 1;
+      alternates_ = true;
+    }
   }
-  return layout;
-}
 
-// Splits a piece of the flat tensor into runs that belong to one channel: fn(channel, values).
+  /// Whether neighbours have parameters of their own.
+  bool alternates() const noexcept { return alternates_; }
+
+  Run run_at(std::size_t position) const noexcept {
+    const std::size_t within = position % inner_;
+    const std::size_t row = position / inner_;
+    const std::size_t i = row % along_;
+    const std::size_t block = i / block_;
+    const std::size_t before = row / along_ * outer_stride_;
+    if (alternates_) return {inner_ - within, before + block * inner_ + within};
+    if (inner_ == 1) return {std::min((block + 1) * block_, along_) - i, before + block};
+    return {inner_ - within, before + block};
+  }
+
+ private:
+  std::size_t along_ = 1;
+  std::size_t inner_ = std::numeric_limits<std::size_t>::max();
+  std::size_t block_ = 1;
+  std::size_t outer_stride_ = 0;  // of parameters
+  bool alternates_ = false;
+};
+
+// Splits a piece of the flat tensor into runs: fn(first parameter, values).
 template <class Fn>
-void for_each_run(std::span<const float> values, std::size_t first, const Layout& layout, Fn fn) {
+void for_each_run(std::span<const float> values, std::size_t position, const Layout& layout, Fn fn) {
   for (std::size_t at = 0; at < values.size();) {
-    const std::size_t position = first + at;
-    const std::size_t run = std::min(layout.inner - position % layout.inner, values.size() - at);
-    fn(position / layout.inner % layout.channels, values.subspan(at, run));
-    at += run;
+    const Run run = layout.run_at(position + at);
+    const std::size_t length = std::min(run.length, values.size() - at);
+    fn(run.first, values.subspan(at, length));
+    at += length;
   }
 }
 
@@ -57,7 +92,7 @@ void quantize_run(const float* values, std::size_t count, float scale, float zer
   }
 }
 
-// The same with a scale of its own for each value: weights whose channels alternate from value to value.
+// The same with a scale of its own for each value.
 DETENT_VECTOR_CLONES
 void quantize_each(const float* values, std::size_t count, const float* scales, const float* zeros, float min,
                    float max, std::int16_t* out) {
@@ -86,35 +121,23 @@ void merge_keys(const float* values, std::size_t count, std::int32_t* mins, std:
   }
 }
 
-// Splits a piece of a tensor whose last dimension is the channel into rows: fn(first_channel, values).
-template <class Fn>
-void for_each_row(std::span<const float> values, std::size_t first, std::size_t channels, Fn fn) {
-  for (std::size_t at = 0; at < values.size();) {
-    const std::size_t channel = (first + at) % channels;
-    const std::size_t run = std::min(channels - channel, values.size() - at);
-    fn(channel, values.subspan(at, run));
-    at += run;
-  }
-}
-
-std::vector<KeyRange> extremes_of_columns(const onnx::Tensor& weight, std::size_t channels) {
-  std::vector<std::int32_t> mins(channels, KeyRange{}.min);
-  std::vector<std::int32_t> maxs(channels, KeyRange{}.max);
+std::vector<KeyRange> extremes_of_neighbours(const onnx::Tensor& weight, const Layout& layout, std::size_t slices) {
+  std::vector<std::int32_t> mins(slices, KeyRange{}.min);
+  std::vector<std::int32_t> maxs(slices, KeyRange{}.max);
   onnx::for_each_float(weight.data, [&](std::span<const float> values, std::int64_t first) {
-    for_each_row(values, static_cast<std::size_t>(first), channels,
-                 [&](std::size_t channel, std::span<const float> row) {
-                   merge_keys(row.data(), row.size(), mins.data() + channel, maxs.data() + channel);
-                 });
+    for_each_run(values, static_cast<std::size_t>(first), layout, [&](std::size_t slice, std::span<const float> run) {
+      merge_keys(run.data(), run.size(), mins.data() + slice, maxs.data() + slice);
+    });
   });
-  std::vector<KeyRange> extremes(channels);
-  for (std::size_t c = 0; c < channels; ++c) extremes[c] = {mins[c], maxs[c]};
+  std::vector<KeyRange> extremes(slices);
+  for (std::size_t s = 0; s < slices; ++s) extremes[s] = {mins[s], maxs[s]};
   return extremes;
 }
 
-// Scales and zero points of all channels, as the kernels want them.
-struct Columns {
+// Scales and zero points of all slices, as the kernels want them.
+struct SliceParams {
   std::vector<float> scales, zeros;
-  explicit Columns(const std::vector<ScaleZeroPoint>& params) {
+  explicit SliceParams(const std::vector<ScaleZeroPoint>& params) {
     for (const auto& p : params) {
       scales.push_back(p.scale);
       zeros.push_back(static_cast<float>(p.zero_point));
@@ -139,13 +162,13 @@ std::span<const std::byte> narrowed(const std::vector<std::int16_t>& integers, Q
 }  // namespace
 
 std::vector<KeyRange> weight_extremes(const onnx::Tensor& weight, const Granularity& granularity) {
-  const Layout layout = layout_of(weight, granularity);
-  if (layout.inner == 1) return extremes_of_columns(weight, layout.channels);
-  std::vector<KeyRange> extremes(layout.channels);
+  const Layout layout(granularity, weight.dims);
+  const std::size_t slices = slice_count(granularity, weight.dims);
+  if (layout.alternates()) return extremes_of_neighbours(weight, layout, slices);
+  std::vector<KeyRange> extremes(slices);
   onnx::for_each_float(weight.data, [&](std::span<const float> values, std::int64_t first) {
-    for_each_run(values, static_cast<std::size_t>(first), layout, [&](std::size_t channel, std::span<const float> run) {
-      extremes[channel].merge(calibration::scan(run));
-    });
+    for_each_run(values, static_cast<std::size_t>(first), layout,
+                 [&](std::size_t slice, std::span<const float> run) { extremes[slice].merge(calibration::scan(run)); });
   });
   return extremes;
 }
@@ -163,10 +186,12 @@ onnx::Tensor quantized_weight(const onnx::Tensor& weight, std::string name, cons
                               const std::vector<ScaleZeroPoint>& params) {
   const auto type = data_type(format.type);
   const auto size = onnx::byte_count(type, weight.count()).value_or(0);
-  const Layout layout = layout_of(weight, format.granularity);
+  const Layout layout(format.granularity, weight.dims);
   const IntRange clip = full_range(format.type);
   auto produce = [data = weight.data, layout, clip, stored = format.type, params](const onnx::Sink& sink) {
-    const Columns columns(params);
+    const SliceParams slices(params);
+    const float* scales = slices.scales.data();
+    const float* zeros = slices.zeros.data();
     const auto min = static_cast<float>(clip.min);
     const auto max = static_cast<float>(clip.max);
     std::vector<std::int16_t> integers;
@@ -175,19 +200,14 @@ onnx::Tensor quantized_weight(const onnx::Tensor& weight, std::string name, cons
     onnx::for_each_float(data, [&](std::span<const float> values, std::int64_t first) {
       integers.resize(values.size());
       std::int16_t* out = integers.data();
-      const auto position = static_cast<std::size_t>(first);
-      if (layout.inner == 1) {
-        for_each_row(values, position, layout.channels, [&](std::size_t channel, std::span<const float> row) {
-          quantize_each(row.data(), row.size(), columns.scales.data() + channel, columns.zeros.data() + channel, min,
-                        max, out);
-          out += row.size();
-        });
-      } else {
-        for_each_run(values, position, layout, [&](std::size_t channel, std::span<const float> run) {
-          quantize_run(run.data(), run.size(), columns.scales[channel], columns.zeros[channel], min, max, out);
-          out += run.size();
-        });
-      }
+      for_each_run(values, static_cast<std::size_t>(first), layout, [&](std::size_t slice, std::span<const float> run) {
+        if (layout.alternates()) {
+          quantize_each(run.data(), run.size(), scales + slice, zeros + slice, min, max, out);
+        } else {
+          quantize_run(run.data(), run.size(), scales[slice], zeros[slice], min, max, out);
+        }
+        out += run.size();
+      });
       sink(narrowed(integers, stored, bytes));
     });
   };

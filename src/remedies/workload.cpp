@@ -5,6 +5,7 @@
 #include <string>
 
 #include "accuracy/integer_chains.h"
+#include "graph/traits.h"
 #include "graph/work.h"
 
 namespace detent::remedies {
@@ -25,7 +26,7 @@ Workload weigh(const onnx::Model& model, const graph::Index& index, const graph:
     all += macs;
     if (placement.selected[n] && accuracy::is_table(nodes[n], index)) {
       workload.products.push_back({n, kTable});
-    } else if (placement.selected[n] && accuracy::is_product(nodes[n])) {
+    } else if (placement.selected[n] && graph::is_product(nodes[n])) {
       workload.products.push_back({n, macs});
     } else {
       others += macs;

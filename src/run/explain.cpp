@@ -142,7 +142,7 @@ Explanation explain(const onnx::Model& original, const graph::Index& index, cons
   if (worst != nullptr && least < judged.sqnr_db + kInherited)
     return {fmt::format("inherited from '{}' ({:.1f} dB)", *worst, least), ""};
   if (!judged.traits->range()) return {};
-  return {"8 bits of the values and weights here", "--finetune gptq, or --accuracy-target"};
+  return {"rounding of the values and weights here", "--finetune gptq, or --accuracy-target"};
 }
 
 }  // namespace detent::run

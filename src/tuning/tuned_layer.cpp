@@ -7,10 +7,10 @@
 #include <cstring>
 #include <limits>
 #include <map>
-#include <set>
 
 #include "base/error.h"
 #include "graph/index.h"
+#include "graph/traits.h"
 #include "onnx/nibbles.h"
 #include "quantize/name_pattern.h"
 
@@ -20,8 +20,6 @@ namespace {
 using finetune::LayerGeometry;
 using finetune::LayerKind;
 using finetune::WeightLayout;
-
-const std::set<std::string> kTypes{"Conv", "ConvTranspose", "Gemm", "MatMul"};
 
 template <class T>
 std::vector<T> values_of(const onnx::Tensor& tensor) {
@@ -40,9 +38,7 @@ std::optional<std::size_t> initializer(const graph::Index& index, const std::str
 }
 
 WeightLayout layout_of(const onnx::Node& node) {
-  const bool inputs_first =
-      node.is("ConvTranspose") || node.is("MatMul") || (node.is("Gemm") && node.int_or("transB", 0) == 0);
-  return inputs_first ? WeightLayout::inputs_first : WeightLayout::outputs_first;
+  return graph::channel_axis(node, 2) == 0U ? WeightLayout::outputs_first : WeightLayout::inputs_first;
 }
 
 std::size_t position_of(const graph::Index& index, const std::string& name) {
@@ -56,7 +52,7 @@ bool is_padded_automatically(const onnx::Node& node) {
 
 void check_names(const onnx::Model& float_model, const FinetuneConfig& config) {
   for (const auto& type : config.op_types) {
-    if (!kTypes.contains(type))
+    if (!graph::is_product(onnx::Node(type, "", {}, {})))
       throw usage_error(fmt::format("--finetune-op-types: '{}' cannot be tuned", type),
                         "choose from: Conv, ConvTranspose, Gemm, MatMul");
   }
@@ -85,7 +81,7 @@ class Finder {
     check_names(float_, config_);
     for (std::size_t n = 0; n < float_.graph.nodes.size(); ++n) {
       const auto& node = float_.graph.nodes[n];
-      if (!node.domain().empty() || !kTypes.contains(node.op_type()) || !provenance_.nodes[n]) continue;
+      if (!graph::is_product(node) || !provenance_.nodes[n]) continue;
       if (auto layer = find(n, node)) found_.layers.push_back(std::move(*layer));
     }
     return std::move(found_);
@@ -168,6 +164,8 @@ class Finder {
     if (const auto stored = provenance_.biases.find(position); stored != provenance_.biases.end()) {
       layer.stored_bias = position_of(quantized_index_, stored->second.stored);
       layer.bias_scale = position_of(quantized_index_, stored->second.scale);
+    } else if (layer.bias_factor == 0) {
+      layer.float_bias.reset();  // a beta of 0 leaves the bias out, whatever it is
     } else {
       layer.stored_bias = initializer(quantized_index_, read);
     }
@@ -245,13 +243,12 @@ std::vector<TunedLayer> linear_layers(const onnx::Model& float_model) {
   std::vector<TunedLayer> layers;
   for (std::size_t n = 0; n < float_model.graph.nodes.size(); ++n) {
     const auto& node = float_model.graph.nodes[n];
-    if (!node.domain().empty() || !kTypes.contains(node.op_type()) || node.inputs().size() < 2) continue;
+    if (!graph::is_product(node) || node.inputs().size() < 2) continue;
     const auto weight = initializer(index, node.inputs()[1]);
     if (!weight) continue;
     const auto& tensor = float_model.graph.initializers[*weight];
     const std::size_t rank = tensor.dims.size();
-    const bool is_product = node.is("MatMul") || node.is("Gemm");
-    if (tensor.type != onnx::DataType::float32 || (is_product ? rank != 2 : rank < 3)) continue;
+    if (tensor.type != onnx::DataType::float32 || (graph::is_matrix_product(node) ? rank != 2 : rank < 3)) continue;
     TunedLayer layer;
     layer.name = node.id();
     layer.op_type = node.op_type();
@@ -278,7 +275,7 @@ LayerGeometry geometry_of(const onnx::Model& float_model, const TunedLayer& laye
   const auto& node = float_model.graph.nodes[static_cast<std::size_t>(layer.float_node)];
   const auto& dims = float_model.graph.initializers[layer.float_weight].dims;
   LayerGeometry geometry;
-  if (node.is("MatMul") || node.is("Gemm")) {
+  if (graph::is_matrix_product(node)) {
     const bool outputs_first = layer.layout == WeightLayout::outputs_first;
     geometry.outputs = dims[outputs_first ? 0 : 1];
     geometry.inputs = dims[outputs_first ? 1 : 0];

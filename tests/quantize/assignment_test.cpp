@@ -132,6 +132,24 @@ TEST(ConstantFormat, PerChannelIsAlwaysSymmetric) {
   EXPECT_FALSE(constant_format(mark, {}).symmetric);
 }
 
+TEST(ConstantFormat, ChannelsOfZerosAreAsOthersButWhereQuantizeStaticIsFollowed) {
+  const auto zero_points = [](Preset preset) {
+    Builder b;
+    b.input("x").constant("w", {3, 1, 1, 1}, {1, 0, -2}).node("Conv", {"x", "w"}, {"y"});
+    const auto options = config([&](auto& c) {
+      c.preset = preset;
+      c.weight_type = QuantType::uint8;
+      c.weight_symmetric = true;
+    });
+    const auto assigned = compute(b, {{"x", {0, 1}}, {"y", {0, 1}}}, options);
+    std::vector<int> found;
+    for (const auto& p : assigned.values.at("w").slices) found.push_back(p.zero_point);
+    return found;
+  };
+  EXPECT_EQ(zero_points(Preset::balanced), (std::vector<int>{128, 128, 128}));
+  EXPECT_EQ(zero_points(Preset::plain), (std::vector<int>{128, 0, 128}));
+}
+
 TEST(ScanWeights, NonfiniteWeightsStopOrStayInFloat) {
   Builder b = with_bias({0, 0, 0});
   b.constant("bad", {3, 3, 1, 1}, {1, 2, std::numeric_limits<float>::quiet_NaN(), 4, 5, 6, 7, 8, 9})

@@ -56,6 +56,20 @@ TEST(ComputeParams, ScalesBelowTheSmallestNormalBecomeOne) {
   EXPECT_EQ(compute_params(0, 254.9F * kTiny, {uint8, false, false}).scale, 1.0F);
 }
 
+TEST(ComputeParams, ChannelsOfZerosCanHaveTheZeroPointOfAllOthers) {
+  for (const auto type : {int8, uint8, int16, uint16, int4, uint4}) {
+    for (const bool reduce : {false, true}) {
+      const auto others = compute_params(-0.7F, 1.0F, {type, true, reduce, false, true});
+      for (const float max : {0.0F, std::numeric_limits<float>::denorm_min()}) {
+        const auto zeros = compute_params(0.0F, max, {type, true, reduce, false, true});
+        EXPECT_EQ(zeros.scale, 1.0F);
+        EXPECT_EQ(zeros.zero_point, others.zero_point);
+        EXPECT_EQ(compute_params(0.0F, max, {type, false, reduce, false, true}).zero_point, 0);
+      }
+    }
+  }
+}
+
 TEST(ComputeParams, ZeroIsExactAndTheZeroPointIsStorable) {
   for (const auto type : {int8, uint8, int16, uint16, int4, uint4}) {
     for (const bool symmetric : {false, true}) {

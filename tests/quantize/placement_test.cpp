@@ -79,8 +79,32 @@ TEST(Placement, MatMulTellsConstantsFromActivations) {
   const auto p = b.place();
   EXPECT_EQ(kind(p, "w"), "weight@1");
   EXPECT_EQ(kind(p, "v"), "weight");  // no axis 1
-  EXPECT_EQ(kind(p, "l"), "weight@1");
+  EXPECT_EQ(kind(p, "l"), "weight");  // its axis 1 is summed over, and each row is not what kernels take
   for (const char* value : {"x", "y", "z", "u", "t"}) EXPECT_EQ(kind(p, value), "activation") << value;
+}
+
+TEST(Placement, BatchedWeightsHaveOneScale) {
+  Builder b;
+  b.input("x").constant("w", {2, 3, 4}).node("MatMul", {"x", "w"}, {"y"});
+  EXPECT_EQ(kind(b.place(), "w"), "weight");
+}
+
+TEST(Placement, AConstantOnBothSidesOfProductsHasOneScale) {
+  for (const bool left_first : {false, true}) {
+    Builder b;
+    b.input("x").constant("w", {3, 3});
+    b.node("MatMul", left_first ? Names{"w", "x"} : Names{"x", "w"}, {"y"});
+    b.node("MatMul", left_first ? Names{"y", "w"} : Names{"w", "y"}, {"z"});
+    EXPECT_EQ(kind(b.place(), "w"), "weight") << left_first;
+  }
+}
+
+TEST(Placement, AConstantOnTheLeftOfAGemmHasTheTypeOfActivations) {
+  for (const std::int64_t transposed : {0, 1}) {
+    Builder b;
+    b.input("x").constant("a", {3, 3}).node("Gemm", {"a", "x"}, {"y"}, {Attribute::of_int("transA", transposed)});
+    EXPECT_EQ(kind(b.place(), "a"), "constant");
+  }
 }
 
 TEST(Placement, NormalizationHasAWeightAndABias) {

@@ -11,9 +11,6 @@ namespace detent::quantization {
 namespace {
 
 using Dims = std::vector<std::int64_t>;
-using Axis = std::optional<std::size_t>;
-
-Granularity granularity_of(Axis axis) { return axis ? Granularity::along(*axis) : Granularity::tensor(); }
 
 std::size_t size_of(const Dims& dims) {
   std::size_t size = 1;
@@ -33,18 +30,31 @@ std::vector<float> random_values(std::size_t size, unsigned seed) {
   return values;
 }
 
-// Index along the axis, by counting up all indices as an odometer does.
-std::vector<std::size_t> channels_of(const Dims& dims, Axis axis) {
-  std::vector<std::size_t> channels;
-  std::vector<std::int64_t> at(dims.size(), 0);
+// The scale that a value with these indices reads, as ONNX defines it: by its index along the axis, or in a tensor of
+// scales that counts the axis in blocks.
+std::size_t slice_at(const Dims& dims, const Dims& at, const Granularity& granularity) {
+  if (granularity.is_tensor()) return 0;
+  if (granularity.kind == Granularity::Kind::axis) return static_cast<std::size_t>(at[granularity.axis]);
+  std::int64_t slice = 0;
+  for (std::size_t d = 0; d < dims.size(); ++d) {
+    const std::int64_t step = d == granularity.axis ? granularity.block : 1;
+    slice = slice * ((dims[d] + step - 1) / step) + at[d] / step;
+  }
+  return static_cast<std::size_t>(slice);
+}
+
+// The slice of each value, by counting up all indices as an odometer does.
+std::vector<std::size_t> slices_of(const Dims& dims, const Granularity& granularity) {
+  std::vector<std::size_t> slices;
+  Dims at(dims.size(), 0);
   for (std::size_t i = 0; i < size_of(dims); ++i) {
-    channels.push_back(axis ? static_cast<std::size_t>(at[*axis]) : 0);
+    slices.push_back(slice_at(dims, at, granularity));
     for (std::size_t d = dims.size(); d-- > 0;) {
       if (++at[d] < dims[d]) break;
       at[d] = 0;
     }
   }
-  return channels;
+  return slices;
 }
 
 // Four bits at a time from the low end, counted in bits instead of by halves of bytes.
@@ -92,20 +102,21 @@ int reference(float value, const ScaleZeroPoint& p, QuantType type) {
   return q > static_cast<float>(clip.max) ? clip.max : static_cast<int>(q);
 }
 
-void check(const Dims& dims, Axis axis, QuantType type, bool symmetric, unsigned seed) {
+void check(const Dims& dims, const Granularity& granularity, QuantType type, bool symmetric, unsigned seed) {
   auto values = random_values(size_of(dims), seed);
   if (!values.empty()) values[values.size() / 2] = 1e9F;  // beyond what the trick of adding 1.5 * 2^23 could round
-  const auto channels = channels_of(dims, axis);
-  const std::size_t count = axis ? static_cast<std::size_t>(dims[*axis]) : 1;
+  const auto slices = slices_of(dims, granularity);
+  const std::size_t count = size_of(scale_dims(granularity, dims));
+  ASSERT_EQ(slice_count(granularity, dims), count);
   const auto w = tensor(dims, values);
 
-  const auto extremes = weight_extremes(w, granularity_of(axis));
+  const auto extremes = weight_extremes(w, granularity);
   ASSERT_EQ(extremes.size(), count);
   std::vector<float> low(count, std::numeric_limits<float>::infinity()),
       high(count, -std::numeric_limits<float>::infinity());
   for (std::size_t i = 0; i < values.size(); ++i) {
-    low[channels[i]] = std::min(low[channels[i]], values[i]);
-    high[channels[i]] = std::max(high[channels[i]], values[i]);
+    low[slices[i]] = std::min(low[slices[i]], values[i]);
+    high[slices[i]] = std::max(high[slices[i]], values[i]);
   }
   for (std::size_t c = 0; c < count; ++c) {
     ASSERT_EQ(extremes[c].empty(), values.empty());
@@ -114,13 +125,13 @@ void check(const Dims& dims, Axis axis, QuantType type, bool symmetric, unsigned
     ASSERT_EQ(extremes[c].highest(), high[c]);
   }
 
-  // Parameters that saturate some values: scales differ by channel and do not cover the outlier.
+  // Parameters that saturate some values: scales differ by slice and do not cover the outlier.
   std::vector<ScaleZeroPoint> params;
   for (std::size_t c = 0; c < count; ++c) {
     const float bound = 1.5F + 0.01F * static_cast<float>(c % 100);
     params.push_back(compute_params(-bound, bound * (symmetric ? 1.0F : 1.3F), {type, symmetric, false}));
   }
-  const auto quantized = quantized_weight(w, "w_quantized", {{type, symmetric}, granularity_of(axis)}, params);
+  const auto quantized = quantized_weight(w, "w_quantized", {{type, symmetric}, granularity}, params);
   EXPECT_EQ(quantized.name, "w_quantized");
   EXPECT_EQ(quantized.dims, dims);
   EXPECT_EQ(quantized.type, data_type(type));
@@ -128,8 +139,7 @@ void check(const Dims& dims, Axis axis, QuantType type, bool symmetric, unsigned
     const auto got = integers(quantized, type);
     ASSERT_EQ(got.size(), values.size());
     for (std::size_t i = 0; i < got.size(); ++i) {
-      ASSERT_EQ(got[i], reference(values[i], params[channels[i]], type))
-          << "element " << i << " of value " << values[i];
+      ASSERT_EQ(got[i], reference(values[i], params[slices[i]], type)) << "element " << i << " of value " << values[i];
     }
   }
 }
@@ -144,7 +154,7 @@ TEST(Weights, EveryAxisOfEveryRankEqualsNaiveCode) {
          {QuantType::int8, QuantType::uint8, QuantType::int16, QuantType::uint16, QuantType::int4, QuantType::uint4}) {
       for (std::size_t axis = 0; axis <= dims.size(); ++axis) {
         SCOPED_TRACE(testing::Message() << testing::PrintToString(dims) << " axis " << axis);
-        check(dims, axis == dims.size() ? Axis() : Axis(axis), type, seed % 2 == 0, seed);
+        check(dims, axis == dims.size() ? Granularity::tensor() : Granularity::along(axis), type, seed % 2 == 0, seed);
         ++seed;
         if (HasFatalFailure()) return;
       }
@@ -152,7 +162,7 @@ TEST(Weights, EveryAxisOfEveryRankEqualsNaiveCode) {
   }
 }
 
-TEST(Weights, AScalarHasOneChannel) { check({}, std::nullopt, QuantType::int8, true, 1); }
+TEST(Weights, AScalarHasOneChannel) { check({}, Granularity::tensor(), QuantType::int8, true, 1); }
 
 TEST(Weights, SizesAroundTheBordersOfPieces) {
   constexpr std::int64_t kPiece = 64 << 10;
@@ -162,16 +172,57 @@ TEST(Weights, SizesAroundTheBordersOfPieces) {
     for (std::size_t axis = 0; axis <= dims.size(); ++axis) {
       SCOPED_TRACE(testing::Message() << testing::PrintToString(dims) << " axis " << axis);
       for (const auto type : {axis == 1 ? QuantType::uint8 : QuantType::int8, QuantType::int4})
-        check(dims, axis == dims.size() ? Axis() : Axis(axis), type, false, 99);
+        check(dims, axis == dims.size() ? Granularity::tensor() : Granularity::along(axis), type, false, 99);
       if (HasFatalFailure()) return;
     }
   }
 }
 
-std::vector<int> quantize(const std::vector<float>& values, QuantType type, ScaleZeroPoint params, Axis axis = {}) {
+TEST(Weights, BlocksOnEveryAxisEqualNaiveCode) {
+  unsigned seed = 0;
+  const std::vector<Dims> shapes{{37},      {1},       {5, 7},       {64, 1}, {33, 6},
+                                 {3, 4, 5}, {8, 1, 9}, {2, 3, 4, 5}, {0, 4},  {4, 0, 2}};
+  for (const auto& dims : shapes) {
+    for (std::size_t axis = 0; axis < dims.size(); ++axis) {
+      for (const std::int64_t block : {1, 2, 3, 4, 32, 64}) {
+        for (const auto type :
+             {QuantType::int8, QuantType::uint8, QuantType::int16, QuantType::int4, QuantType::uint4}) {
+          SCOPED_TRACE(testing::Message() << testing::PrintToString(dims) << " axis " << axis << " block " << block);
+          check(dims, Granularity::blocks(axis, block), type, seed % 2 == 0, seed);
+          ++seed;
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(Weights, BlocksAcrossTheBordersOfPieces) {
+  constexpr std::int64_t kPiece = 64 << 10;
+  const std::vector<Dims> shapes{{kPiece + 1}, {3, kPiece + 5}, {kPiece / 2 + 1, 3}, {5, 331, 97}};
+  for (const auto& dims : shapes) {
+    for (std::size_t axis = 0; axis < dims.size(); ++axis) {
+      SCOPED_TRACE(testing::Message() << testing::PrintToString(dims) << " axis " << axis);
+      for (const std::int64_t block : {32, 100})
+        check(dims, Granularity::blocks(axis, block), QuantType::uint4, false, 7);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(Weights, ScalesOfBlocksHaveTheTensorsRank) {
+  EXPECT_EQ(scale_dims(Granularity::tensor(), {4, 70}), Dims{});
+  EXPECT_EQ(scale_dims(Granularity::along(1), {4, 70}), Dims{70});
+  EXPECT_EQ(scale_dims(Granularity::blocks(1, 32), {4, 70}), (Dims{4, 3}));
+  EXPECT_EQ(scale_dims(Granularity::blocks(0, 2), {5, 70}), (Dims{3, 70}));
+  EXPECT_EQ(scale_dims(Granularity::blocks(0, 8), {0, 3}), (Dims{0, 3}));
+}
+
+std::vector<int> quantize(const std::vector<float>& values, QuantType type, ScaleZeroPoint params,
+                          const Granularity& granularity = {}) {
   const Dims dims{1, static_cast<std::int64_t>(values.size())};
-  const std::vector<ScaleZeroPoint> all(axis == 1 ? values.size() : 1, params);
-  return integers(quantized_weight(tensor(dims, values), "q", {{type, true}, granularity_of(axis)}, all), type);
+  const std::vector<ScaleZeroPoint> all(slice_count(granularity, dims), params);
+  return integers(quantized_weight(tensor(dims, values), "q", {{type, true}, granularity}, all), type);
 }
 
 TEST(Weights, RoundsHalfToEvenInBothKernels) {
@@ -179,7 +230,7 @@ TEST(Weights, RoundsHalfToEvenInBothKernels) {
                                   -1.25F, -1.75F, 0.2499F, -0.2501F, 63.25F, -63.75F};
   const std::vector<int> expected{0, 2, 2, 4, 0, -2, -2, -4, 0, -1, 126, -128};
   EXPECT_EQ(quantize(values, QuantType::int8, {0.5F, 0}), expected);
-  EXPECT_EQ(quantize(values, QuantType::int8, {0.5F, 0}, 1), expected);
+  EXPECT_EQ(quantize(values, QuantType::int8, {0.5F, 0}, Granularity::along(1)), expected);
 }
 
 TEST(Weights, RoundsBeforeTheZeroPointIsAdded) {
@@ -192,7 +243,7 @@ TEST(Weights, SaturatesAtTheFullRangeOfTheType) {
   const std::vector<float> values{-127.4F, -127.6F, -128.5F, -129.0F, -huge, 127.4F, 127.5F, 128.0F, huge};
   const std::vector<int> expected{-127, -128, -128, -128, -128, 127, 127, 127, 127};
   EXPECT_EQ(quantize(values, QuantType::int8, {1.0F, 0}), expected);
-  EXPECT_EQ(quantize(values, QuantType::int8, {1.0F, 0}, 1), expected);
+  EXPECT_EQ(quantize(values, QuantType::int8, {1.0F, 0}, Granularity::along(1)), expected);
   EXPECT_EQ(quantize({-huge, -1.0F, 65534.5F, 65535.5F, huge}, QuantType::uint16, {1.0F, 0}),
             (std::vector<int>{0, 0, 65534, 65535, 65535}));
   EXPECT_EQ(quantize({-huge, 40000.0F, huge}, QuantType::uint16, {1.0F, 65535}), (std::vector<int>{0, 65535, 65535}));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "graph/index.h"
+#include "graph/traits.h"
 
 namespace detent::quantization {
 namespace {
@@ -16,7 +17,11 @@ const Node& node_at(const onnx::Model& model, int position) {
   return model.graph.nodes[static_cast<std::size_t>(position)];
 }
 
-bool is_layer(const Node& node) { return node.is("Conv") || node.is("ConvTranspose") || node.is("Gemm"); }
+// What the optimizer takes: products that may have a bias.
+bool is_layer(const Node& node) {
+  const auto& traits = graph::traits_of(node);
+  return traits.is(graph::Trait::product) && traits.bias != graph::OperatorTraits::kNoInput;
+}
 
 // Reads a value with one scale and has float weights.
 bool is_between_integers_in_float(const onnx::Model& model, const graph::Index& index, const Node& node) {
@@ -39,7 +44,7 @@ int quantizer_behind(const onnx::Model& model, const graph::Index& index, const 
     if (readers.size() != 1) return graph::kNone;
     node = &node_at(model, readers.front());
     if (node->op_type() == "QuantizeLinear") return readers.front();
-    if (!node->is("Relu") && !node->is("Clip")) return graph::kNone;
+    if (!graph::has_trait(*node, graph::Trait::clips)) return graph::kNone;
   }
 }
 
