@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "base/error.h"
+#include "quantize/formats.h"
 #include "remedies/workload.h"
 
 namespace detent::remedies {
@@ -33,6 +35,8 @@ constexpr Row kOfAssignments[] = {
 constexpr Row kOfEmittedModels[] = {
     {"weight tuning", [](const auto& o) { return o.finetune.rounding == Rounding::automatic; }, false, weight_tuning},
 };
+
+std::string_view word(QuantType type) { return onnx::name_of(quantization::data_type(type)); }
 
 // Of what is left of the error, so many products are named that make this share of it.
 constexpr std::size_t kMostNamed = 3;
@@ -146,10 +150,11 @@ std::string what_is_left(const Draft& draft, const QuantizeOptions& options) {
   if (accuracy.target || accuracy.sensitivity != SensitivityMode::automatic || !is_far(result)) return {};
   const bool tuned = result.tuned && result.tuned->kept;
   std::string text = fmt::format(
-      "8 bits leave the results {:.1f} dB from the float model's{} {:.0f} % of that error {} of weights{}, the rest of "
-      "activations{}",
-      result.sqnr_db, tuned ? "; with weights rounded to the nearest," : ":", 100 * result.weights_share,
-      tuned ? "was" : "is", result.tuned ? "" : " (--finetune gptq)",
+      "{} activations and {} weights leave the results {:.1f} dB from the float model's{} {:.0f} % of that error {} of "
+      "weights{}, the rest of activations{}",
+      word(options.config.activation_type), word(options.config.weight_type), result.sqnr_db,
+      tuned ? "; with weights rounded to the nearest," : ":", 100 * result.weights_share, tuned ? "was" : "is",
+      result.tuned ? "" : " (--finetune gptq)",
       accuracy.fallback == AccuracyFallback::float32 ? " (--accuracy-fallback int16)" : "");
   for (const auto& node : draft.worst_left) {
     text += fmt::format("; {} makes {:.0f} % for {:.1f} % of the multiplications", node.node, 100 * node.error_share,

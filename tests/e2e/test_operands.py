@@ -103,3 +103,20 @@ def test_biases_that_beta_leaves_out(beta: float, tmp_path: Path) -> None:
     assert np.array_equal(tensors["b1"], given["b1"]) == (beta == 0)
     reference = support.outputs(support.load(tmp_path / "model.onnx"), samples)
     assert support.sqnr(reference, support.outputs(support.check_model(tmp_path / "q.onnx"), samples)) > 15
+
+
+def colliding() -> onnx.ModelProto:
+    """Nodes and values of the float model have the names that Q/DQ nodes and their tensors usually get."""
+    b = graphs.Builder(37)
+    x = b.add("Relu", b.add("MatMul", "x", b.weight("w1", 16, 12), name="w1_DequantizeLinear"), name="w2_DequantizeLinear")
+    y = b.add("MatMul", x, b.weight("w2", 12, 8), name="second")
+    y = b.add("Mul", y, b.constant("w2_scale", 0.5), name="w2_quantized")
+    return b.model({"x": (FLOAT, [4, 16])}, [b.add("MatMul", y, b.weight("w2_quantized", 8, 4), name="third")])
+
+
+def test_layers_are_tuned_whatever_generated_names_collide(tmp_path: Path) -> None:
+    onnx.save(colliding(), tmp_path / "model.onnx")
+    data = support.save_samples(tmp_path / "data", dense_samples())
+    report = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, "--weight-type", "int4", "--finetune", "gptq")
+    assert [layer["name"] for layer in report["layers"]] == ["w1_DequantizeLinear", "second", "third"]
+    assert all(layer["tuned"] for layer in report["layers"])

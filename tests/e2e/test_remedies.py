@@ -124,18 +124,21 @@ def test_results_of_convolutions(tmp_path: Path) -> None:
     assert readers["first.out"] == "Mul", "whoever reads the value finds it under its name"
 
 
-def test_a_word_where_8_bits_do_not_do(tmp_path: Path) -> None:
+def test_a_word_where_the_types_do_not_do(tmp_path: Path) -> None:
     model, data = saved(tmp_path, normalized(residual=False), samples_of([4, 32]))
     found = {}
     for options in ([], ["--equalize", "off"]):
         report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, *options)
-        words = [note for note in report["notes"] if "8 bits leave the results" in note]
+        words = [note for note in report["notes"] if "uint8 activations and uint8 weights leave the results" in note]
         assert bool(words) == (report["accuracy"]["sqnr_db"] < 30)
         found[bool(words)] = words
     assert found[True], "one with a word, one without"
     assert found[False] == []
     assert "--finetune gptq" in found[True][0]
     assert "MatMul 'product' makes 100 % for 100.0 % of the multiplications" in found[True][0]
+    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--equalize", "off", "--weight-type", "int4")
+    assert any("uint8 activations and int4 weights leave the results" in note for note in report["notes"])
+    assert not any("8 bits" in note for note in report["notes"])
 
 
 def test_channels_between_convolutions(tmp_path: Path) -> None:
