@@ -167,12 +167,7 @@ class Tuning {
   void apply(const TunedLayer& layer, const StoredLayer& solved) {
     auto& tensors = quantized_.graph.initializers;
     tensors[layer.stored_weight].data = solved.integers;
-    if (solved.bias.size() > 0) {
-      auto& bias = tensors[*layer.stored_bias];
-      bias.data = solved.bias;
-      bias.raw = {};  // a float bias is the one of the file, which would be written as it was read
-      bias.is_external = false;
-    }
+    if (solved.bias.size() > 0) replace_bias(quantized_, layer, solved.bias);
     if (solved.scale.size() > 0) tensors[layer.stored_scale].data = solved.scale;
     if (solved.bias_scale.size() > 0) tensors[*layer.bias_scale].data = solved.bias_scale;
   }

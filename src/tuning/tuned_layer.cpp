@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "graph/index.h"
@@ -361,6 +362,12 @@ std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLaye
         std::clamp<double>(q, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max())));
   }
   return narrowed<std::int32_t>(integers);
+}
+
+void replace_bias(onnx::Model& quantized, const TunedLayer& layer, onnx::TensorData data) {
+  auto& bias = quantized.graph.initializers[*layer.stored_bias];
+  // Without the message that a float bias was read from: it would be written as it was.
+  bias = {bias.name, bias.type, bias.dims, std::move(data), {}, false};
 }
 
 StoredScales stored_scales(const onnx::Model& quantized, const TunedLayer& layer,

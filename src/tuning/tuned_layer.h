@@ -76,6 +76,9 @@ std::vector<std::byte> stored_integers(const onnx::Model& quantized, const Tuned
 std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLayer& layer,
                                    const std::vector<float>& bias, const std::vector<float>& scales);
 
+/// Stores these bytes as the layer's bias.
+void replace_bias(onnx::Model& quantized, const TunedLayer& layer, onnx::TensorData data);
+
 /// Scales as they are stored.
 struct StoredScales {
   std::vector<float> weights;
