@@ -7,7 +7,8 @@
 namespace detent::cli {
 
 /// Takes SIGINT and SIGTERM for the process: the first one requests a stop, after which the run unwinds and removes its
-/// working files; a second one ends the process at once. Make it before any other thread starts.
+/// working files; a second one ends the process at once, with the accuracy
+/// command that it may have started. Make it before any other thread starts.
 class Signals {
  public:
   Signals();

@@ -1,10 +1,11 @@
-// The story of calibration alone: from a model and samples to a statistics file.
+// Calibration alone: from a model and samples to a statistics file.
 #include "detent/calibrate.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -90,16 +91,122 @@ nlohmann::json run_identity(const CalibrateOptions& options, const onnx::Model& 
                             .ranks = ranks.size()});
 }
 
-run::ReportRequest report_request(const CalibrateOptions& options, const CalibrateResult& result,
-                                  const run::RunDirectory& work) {
-  run::ReportRequest request{options.report, options.trace, options.model,   options.command,
-                             result.notes,   nullptr,       options.threads, work.scratch()};
-  if (result.ranks > 1) {
-    request.notes.push_back(
-        fmt::format("time, memory and layers are those of rank 0 of {}; the statistics are of all", result.ranks));
-  }
-  return request;
+void append(std::vector<std::string>& all, const std::vector<std::string>& more) {
+  all.insert(all.end(), more.begin(), more.end());
 }
+
+// One run of calibrate(): the stages in their order, and what one hands to the next.
+class Calibration {
+ public:
+  explicit Calibration(const CalibrateOptions& options)
+      : options_(options),
+        ranks_(shim::Ranks::join()),
+        reports_(ranks_.rank() == 0 && (options.report || options.trace)),
+        run_profiler_(options.profiler, profile_of(options, ranks_)),
+        profiler_(run_profiler_.profiler()) {
+    result_.rank = ranks_.rank();
+    result_.ranks = ranks_.size();
+  }
+
+  CalibrateResult run() {
+    prepare();
+    collect();
+    if (ranks_.rank() == 0) write();
+    work_->finish();
+    run_profiler_.finish();
+    if (reports_) write_reports();
+    result_.stages = run_profiler_.stage_reports();
+    result_.peak_memory = profiler_.peak_memory();
+    return std::move(result_);
+  }
+
+ private:
+  void prepare() {
+    const auto scope = profiler_.scope(Step::pre_process);
+    auto original = onnx::read_model(options_.model);
+    profiler_.checkpoint(Step::model_loaded);
+    run::check_output(options_.output, original);
+    fingerprint_.emplace(original);
+    work_.emplace(options_.resources, run_identity(options_, original, ranks_));
+    append(result_.notes, work_->notes());
+    profiler_.watch_directory(work_->path());
+    runtime_.emplace(options_.runtime);
+    prepared_ = run::prepare(std::move(original), quantization::needed_opset(options_.config), *runtime_,
+                             work_->scratch(), profiler_);
+    append(result_.notes, prepared_.notes);
+    placement_ = run::place(prepared_, options_.config);
+    append(result_.notes, placement_.notes);
+    source_ = run::open_samples(options_.calibration_data, options_.samples, run::input_specs(prepared_.model),
+                                {options_.max_samples, options_.batch_size, static_cast<std::size_t>(ranks_.rank()),
+                                 static_cast<std::size_t>(ranks_.size())});
+    if (!reports_) return;
+    run::describe_layers(prepared_, placement_, *runtime_, *source_,
+                         {placement_.to_observe().size(), options_.histograms, thread_count(options_.threads),
+                          static_cast<std::size_t>(options_.workers), 0},
+                         report_);
+    report_.recording.directory = work_->scratch();
+  }
+
+  void collect() {
+    const auto scope = profiler_.scope(Step::calibration);
+    report_.collect_start = profiler_.now();
+    run::CollectOptions collecting{.histograms = options_.histograms,
+                                   .votes = options_.most_common,
+                                   .allow_nonfinite = options_.allow_nonfinite,
+                                   .workers = options_.workers,
+                                   .weights_at_hand = [this](const auto& names) { fingerprint_->take(names); },
+                                   .recording = reports_ ? &report_.recording : nullptr};
+    run::DeviceCalibration device(options_.device, placement_.to_observe().size(), options_.histograms,
+                                  work_->scratch(), reports_ ? &profiler_.device() : nullptr);
+    device.lend(collecting);
+    auto [statistics, notes] = run::collect_within(
+        {*runtime_, options_.resources, work_->path(), options_.threads, options_.progress, options_.stop}, *work_,
+        prepared_, placement_, *source_, collecting);
+    for (const auto& more : {source_->notes(), notes, device.notes()}) append(result_.notes, more);
+    if (device.use() != nullptr) report_.device = run::RunReport::Device{options_.device, *device.use(), {}};
+    report_.samples_run = statistics.samples;
+    statistics.model = fingerprint_->finish();
+    statistics.model_name = options_.model.filename().string();
+    reduce(ranks_, statistics, options_.stop);
+    statistics_ = std::move(statistics);
+    result_.samples = statistics_.samples;
+    result_.tensors = statistics_.tensors.size();
+  }
+
+  void write() {
+    const auto scope = profiler_.scope(Step::post_process);
+    if (options_.stop.stop_requested()) throw interrupted();
+    calibration::write_statistics(statistics_, options_.output);
+    result_.output_bytes = std::filesystem::file_size(options_.output);
+  }
+
+  void write_reports() {
+    report_.statistics = std::move(statistics_);
+    run::ReportRequest request{options_.report, options_.trace, options_.model,   options_.command,
+                               result_.notes,   nullptr,        options_.threads, work_->scratch()};
+    if (result_.ranks > 1) {
+      request.notes.push_back(
+          fmt::format("time, memory and layers are those of rank 0 of {}; the statistics are of all", result_.ranks));
+    }
+    run::write_reports(report_, request, run_profiler_);
+  }
+
+  const CalibrateOptions& options_;
+  shim::Ranks ranks_;
+  const bool reports_;
+  run::RunProfiler run_profiler_;
+  profile::Profiler& profiler_;
+  CalibrateResult result_;
+  run::RunReport report_;
+
+  std::optional<run::ModelFingerprint> fingerprint_;
+  std::optional<run::RunDirectory> work_;
+  std::optional<exec::Runtime> runtime_;
+  run::Prepared prepared_;
+  quantization::Placement placement_;
+  std::unique_ptr<data::SampleSource> source_;
+  calibration::Statistics statistics_;
+};
 
 }  // namespace
 
@@ -108,113 +215,7 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
   run::check_apart(written_files(options), data_path(options));
   run::check_report_paths(options.report, options.trace);
   shim::require_cuda(options.device.cuda);
-  auto ranks = shim::Ranks::join();
-  CalibrateResult result;
-  result.rank = ranks.rank();
-  result.ranks = ranks.size();
-  run::RunProfiler run_profiler(options.profiler, profile_of(options, ranks));
-  profile::Profiler& profiler = run_profiler.profiler();
-  const bool reports = ranks.rank() == 0 && (options.report || options.trace);
-  run::RunReport report;
-  auto pre_process = std::make_optional(profiler.scope(Step::pre_process));
-  auto original = onnx::read_model(options.model);
-  profiler.checkpoint(Step::model_loaded);
-  run::check_output(options.output, original);
-  run::ModelFingerprint identity(original);
-  run::RunDirectory work(options.resources, run_identity(options, original, ranks));
-  profiler.watch_directory(work.path());
-  const exec::Runtime runtime(options.runtime);
-  const auto prepared =
-      run::prepare(std::move(original), quantization::needed_opset(options.config), runtime, work.scratch(), profiler);
-  const auto placement = run::place(prepared, options.config);
-  const auto source =
-      run::open_samples(options.calibration_data, options.samples, run::input_specs(prepared.model),
-                        {options.max_samples, options.batch_size, static_cast<std::size_t>(ranks.rank()),
-                         static_cast<std::size_t>(ranks.size())});
-  if (reports) {
-    run::describe_layers(prepared, placement, runtime, *source,
-                         {placement.to_observe().size(), options.histograms, thread_count(options.threads),
-                          static_cast<std::size_t>(options.workers), 0},
-                         report);
-    report.recording.directory = work.scratch();
-  }
-  pre_process.reset();
-  calibration::Statistics statistics;
-  std::vector<std::string> sweep_notes;
-  {
-    const auto scope = profiler.scope(Step::calibration);
-    report.collect_start = profiler.now();
-    run::CollectOptions collect{.histograms = options.histograms,
-                                .votes = options.most_common,
-                                .allow_nonfinite = options.allow_nonfinite,
-                                .threads = options.threads,
-                                .workers = options.workers,
-                                .weights_at_hand = [&](const auto& names) { identity.take(names); },
-                                .progress = options.progress,
-                                .stop = options.stop,
-                                .recording = reports ? &report.recording : nullptr};
-    run::DeviceCalibration device(options.device, placement.to_observe().size(), options.histograms, work.scratch(),
-                                  reports ? &profiler.device() : nullptr);
-    device.lend(collect);
-    statistics =
-        run::collect_within(options.resources, work, prepared, placement, runtime, *source, collect, sweep_notes);
-    for (auto& note : device.notes()) sweep_notes.push_back(std::move(note));
-    if (device.use() != nullptr) report.device = run::RunReport::Device{options.device, *device.use(), {}};
-    report.samples_run = statistics.samples;
-    statistics.model = identity.finish();
-    statistics.model_name = options.model.filename().string();
-    reduce(ranks, statistics, options.stop);
-  }
-  result.samples = statistics.samples;
-  result.tensors = statistics.tensors.size();
-  result.notes = work.notes();
-  for (const auto& notes : {prepared.notes, placement.notes, source->notes(), sweep_notes})
-    result.notes.insert(result.notes.end(), notes.begin(), notes.end());
-  if (ranks.rank() == 0) {
-    const auto scope = profiler.scope(Step::post_process);
-    if (options.stop.stop_requested()) throw interrupted();
-    calibration::write_statistics(statistics, options.output);
-    result.output_bytes = std::filesystem::file_size(options.output);
-  }
-  work.finish();
-  run_profiler.finish();
-  if (reports) {
-    report.statistics = std::move(statistics);
-    run::write_reports(report, report_request(options, result, work), run_profiler);
-  }
-  result.stages = run_profiler.stage_reports();
-  result.peak_memory = profiler.peak_memory();
-  return result;
-}
-
-CalibrateResult merge_statistics(const std::vector<std::filesystem::path>& inputs,
-                                 const std::filesystem::path& output) {
-  if (inputs.empty()) throw usage_error("there is nothing to merge", "name statistics files after --merge");
-  const auto is_output = [&](const auto& input) {
-    std::error_code ignored;
-    return std::filesystem::equivalent(input, output, ignored);
-  };
-  if (std::any_of(inputs.begin(), inputs.end(), is_output)) {
-    throw usage_error(fmt::format("output '{}' would overwrite one of the files to merge", output.string()),
-                      "choose another --output");
-  }
-  auto all = calibration::read_statistics(inputs.front());
-  std::vector<Fingerprint> seen{all.data};
-  for (std::size_t i = 1; i < inputs.size(); ++i) {
-    const auto more = calibration::read_statistics(inputs[i]);
-    const std::string where = fmt::format("statistics '{}'", inputs[i].string());
-    calibration::check_mergeable(all, more, where);
-    if (std::find(seen.begin(), seen.end(), more.data) != seen.end())
-      throw bad_input(where + " was made from the same samples as another of the files", "give each file once");
-    seen.push_back(more.data);
-    all.merge(more);
-  }
-  calibration::write_statistics(all, output);
-  CalibrateResult result;
-  result.samples = all.samples;
-  result.tensors = all.tensors.size();
-  result.output_bytes = std::filesystem::file_size(output);
-  return result;
+  return Calibration(options).run();
 }
 
 }  // namespace detent

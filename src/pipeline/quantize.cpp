@@ -238,18 +238,17 @@ class Run {
     run::CollectOptions collect{.histograms = needs_histograms(),
                                 .votes = quantization::needs_votes(options_.config, range_options_),
                                 .allow_nonfinite = options_.allow_nonfinite,
-                                .threads = options_.threads,
                                 .workers = options_.workers,
-                                .keep_result = tunes(options_.finetune.rounding) || pipeline::may_tune(options_),
-                                .progress = options_.progress,
-                                .stop = options_.stop};
+                                .keep_result = tunes(options_.finetune.rounding) || pipeline::may_tune(options_)};
     report_.recording.directory = work_->scratch();
     if (reports_) collect.recording = &report_.recording;
     run::DeviceCalibration device(options_.device, placement.to_observe().size(), collect.histograms, work_->scratch(),
                                   activity());
     device.lend(collect);
-    auto statistics = run::collect_within(options_.resources, *work_, draft_.prepared, placement, runtime_, *source_,
-                                          collect, result_.notes);
+    auto [statistics, notes] = run::collect_within(
+        {runtime_, options_.resources, work_->path(), options_.threads, options_.progress, options_.stop}, *work_,
+        draft_.prepared, placement, *source_, collect);
+    append(result_.notes, notes);
     append(result_.notes, device.notes());
     if (device.use() != nullptr) report_.device = run::RunReport::Device{options_.device, *device.use(), {}};
     return statistics;

@@ -25,13 +25,10 @@ constexpr std::size_t kMostAssignments = 4;
 
 }  // namespace
 
-Lab::Lab(Means means)
-    : means_(std::move(means)),
-      runner_options_{means_.options.resources, means_.directory, means_.options.threads, means_.options.progress,
-                      means_.options.stop} {}
+Lab::Lab(Means means) : means_(std::move(means)) {}
 
 TrialRunner& Lab::runner(const run::Prepared& prepared) {
-  if (!runner_) runner_.emplace(prepared, means_.runtime, means_.source, runner_options_);
+  if (!runner_) runner_.emplace(prepared, means_.source, means_.context());
   return *runner_;
 }
 
@@ -50,7 +47,7 @@ const graph::ValueTypes& Lab::static_types(const Draft& draft) {
 double Lab::score(const Draft& draft, const quantization::Assignment& assignment) {
   const auto& accuracy = options().accuracy;
   const auto score_of = [&](const std::filesystem::path& model) {
-    return accuracy.score ? accuracy.score(model) : run::score_by_command(accuracy.command, model);
+    return accuracy.score ? accuracy.score(model) : run::score_by_command(accuracy.command, model, options().stop);
   };
   if (!float_score_) float_score_ = score_of(options().model);
   const auto path = means_.directory / "candidate.onnx";
@@ -58,7 +55,7 @@ double Lab::score(const Draft& draft, const quantization::Assignment& assignment
   onnx::write_model(emitted.model, path, {options().external_data_threshold});
   const double found = score_of(path);
   std::filesystem::remove(path);
-  return found / *float_score_;
+  return run::share_of_float_score(found, *float_score_);
 }
 
 std::vector<TrialResult> Lab::run(const Draft& draft, const quantization::AssignedValues& tapped,

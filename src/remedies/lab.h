@@ -17,6 +17,7 @@
 #include "profile/profiler.h"
 #include "remedies/draft.h"
 #include "remedies/trial_runner.h"
+#include "run/context.h"
 
 namespace detent::remedies {
 
@@ -32,6 +33,10 @@ struct Means {
   std::size_t readable = 0;         // of them, those that can be read again, at the beginning; 0: all
   std::function<void(const LayerTuning&)> layer_tuned = {};
   profile::DeviceActivity* activity = nullptr;  // told what devices do; null: nothing is timed
+
+  run::Context context() const {
+    return {runtime, options.resources, directory, options.threads, options.progress, options.stop};
+  }
 };
 
 class Lab {
@@ -75,7 +80,6 @@ class Lab {
   TrialRunner& runner(const run::Prepared& prepared);
 
   Means means_;
-  TrialRunnerOptions runner_options_;
   std::optional<TrialRunner> runner_;
   std::optional<TrialResult> judged_;
   std::optional<graph::ValueTypes> static_types_;

@@ -32,15 +32,16 @@ class Watcher : public exec::TapReceiver {
 // comes before those that are compared with it.
 class Trials {
  public:
-  Trials(const accuracy::TrialModel& model, std::span<const accuracy::Trial> trials, const exec::Runtime& runtime,
+  Trials(const run::Context& context, const accuracy::TrialModel& model, std::span<const accuracy::Trial> trials,
          data::SampleSource& source, const TrialOptions& options)
-      : model_(model),
+      : context_(context),
+        model_(model),
         trials_(trials),
         source_(source),
         options_(options),
         branch_(
-            runtime, model.model, model.types, options.cuts, options.spool,
-            {.session = {.tuning = exec::Tuning::lean, .threads = options.threads, .stop = options.stop, .edits = true},
+            context.runtime, model.model, model.types, options.cuts, options.spool,
+            {.session = {.tuning = exec::Tuning::lean, .threads = context.threads, .stop = context.stop, .edits = true},
              .taps = model.taps,
              .batch_invariant = false,
              .name = "trial-",
@@ -104,8 +105,8 @@ class Trials {
       }
       failpoint("accuracy.trial");
       ++done_;
-      if (options_.progress)
-        options_.progress("accuracy", done_, options_.samples.count * runs_per_sample() * branch_.segments());
+      if (context_.progress)
+        context_.progress("accuracy", done_, options_.samples.count * runs_per_sample() * branch_.segments());
     }
   }
 
@@ -132,6 +133,7 @@ class Trials {
     return points;
   }
 
+  const run::Context& context_;
   const accuracy::TrialModel& model_;
   std::span<const accuracy::Trial> trials_;
   data::SampleSource& source_;
@@ -146,10 +148,10 @@ class Trials {
 
 }  // namespace
 
-std::vector<TrialResult> run_trials(const accuracy::TrialModel& model, std::span<const accuracy::Trial> trials,
-                                    const exec::Runtime& runtime, data::SampleSource& source,
+std::vector<TrialResult> run_trials(const run::Context& context, const accuracy::TrialModel& model,
+                                    std::span<const accuracy::Trial> trials, data::SampleSource& source,
                                     const TrialOptions& options) {
-  return Trials(model, trials, runtime, source, options).run();
+  return Trials(context, model, trials, source, options).run();
 }
 
 double noise_of(const TrialResult& result) {

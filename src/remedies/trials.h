@@ -6,15 +6,14 @@
 #include <filesystem>
 #include <functional>
 #include <span>
-#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "accuracy/fake_quantizer.h"
 #include "accuracy/trial_model.h"
 #include "data/sample.h"
-#include "detent/progress.h"
 #include "exec/session.h"
+#include "run/context.h"
 #include "run/pairing.h"
 #include "store/spool.h"
 
@@ -31,13 +30,10 @@ inline TrialSamples spread_over(std::size_t all, std::size_t count) { return {co
 
 struct TrialOptions {
   TrialSamples samples;
-  int threads = 0;
   std::vector<int> cuts = {};     // of the trial model
   store::Spool* spool = nullptr;  // needed where it is cut
   /// Is shown the marked values of the float model's runs, by their marks; may be empty.
   std::function<void(const std::string& mark, const exec::TensorView& value)> watch = {};
-  Progress progress = {};
-  std::stop_token stop = {};
 };
 
 /// Of one trial.
@@ -49,8 +45,8 @@ struct TrialResult {
 
 /// Runs every trial on these samples. One sweep serves all of them: each segment is loaded once. Results depend
 /// neither on cuts nor on the order of trials.
-std::vector<TrialResult> run_trials(const accuracy::TrialModel& model, std::span<const accuracy::Trial> trials,
-                                    const exec::Runtime& runtime, data::SampleSource& source,
+std::vector<TrialResult> run_trials(const run::Context& context, const accuracy::TrialModel& model,
+                                    std::span<const accuracy::Trial> trials, data::SampleSource& source,
                                     const TrialOptions& options);
 
 /// Errors (see noise_of) of 60 dB and less tell nothing about other samples: no choice is made for them.

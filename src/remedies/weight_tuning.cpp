@@ -112,7 +112,7 @@ TunedModel tune_weights(const Draft& draft, Lab& lab, FinetuneConfig config, boo
   const auto memory =
       tuning::share_memory(run::budget_of(options.resources, means.directory).memory, asked_for, prepared.model, types,
                            tuned.model, found.layers, means.source.file_count(), config, thread_count(options.threads));
-  const auto spool = run::make_spool(options.resources, memory.spool, means.directory);
+  const auto spool = run::make_spool(means.context(), memory.spool);
   tuned.notes.insert(tuned.notes.end(), found.notes.begin(), found.notes.end());
   const auto& resources = options.resources;
   tuned.layers = tuning::finetune(

@@ -16,11 +16,11 @@
 #include "base/failpoint.h"
 #include "base/parallel.h"
 #include "calibrate/observers.h"
-#include "data/sample_inputs.h"
 #include "exec/sweep.h"
 #include "graph/index.h"
 #include "plan/calibration.h"
 #include "run/model_fingerprint.h"
+#include "run/sample_feed.h"
 #include "run/sample_queue.h"
 
 namespace detent::run {
@@ -42,10 +42,10 @@ std::vector<calibration::Observed> observed_values(const onnx::Model& model, con
   return observed;
 }
 
-exec::SessionOptions session_options(const onnx::Model& model, const CollectOptions& options) {
+exec::SessionOptions session_options(const onnx::Model& model, const Context& context, const CollectOptions& options) {
   exec::SessionOptions session{options.device == nullptr ? planning::tuning_for(model) : exec::Tuning::lean,
-                               options.threads,
-                               options.stop,
+                               context.threads,
+                               context.stop,
                                options.workers > 1,
                                {}};
   if (options.device != nullptr) session.device = &options.device->place();
@@ -58,9 +58,9 @@ exec::SessionOptions session_options(const onnx::Model& model, const CollectOpti
 }
 
 std::unique_ptr<calibration::Observation> make_observers(const std::vector<calibration::Observed>& observed,
-                                                         const CollectOptions& options) {
+                                                         int threads, const CollectOptions& options) {
   const calibration::ObserverOptions observing{options.histograms, options.votes, options.allow_nonfinite,
-                                               thread_count(options.threads)};
+                                               thread_count(threads)};
   if (options.device == nullptr) return std::make_unique<calibration::Observers>(observed, observing);
   return std::make_unique<calibration::DeviceObservers>(observed, observing, *options.device);
 }
@@ -75,42 +75,39 @@ void add_left_on_host(const std::vector<exec::NodeTime>& nodes, const std::strin
   }
 }
 
-struct Item {
-  std::size_t number = 0;
-  std::string origin;
-  std::optional<data::Sample> sample;  // in the first segment
-};
-
 // One sweep over all segments, and what it has found so far.
 class Collector {
  public:
-  Collector(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
+  Collector(const Context& context, const Prepared& prepared, const quantization::Placement& placement,
             data::SampleSource& source, const CollectOptions& options)
-      : model_(prepared.model),
+      : context_(context),
+        model_(prepared.model),
         source_(source),
         options_(options),
+        feed_(source),
         where_(fmt::format("model '{}'", prepared.model.path.string())),
         started_(Clock::now()),
-        branch_(runtime, prepared.model, prepared.types, options.cuts, options.spool,
-                {.session = session_options(prepared.model, options),
+        branch_(context.runtime, prepared.model, prepared.types, options.cuts, options.spool,
+                {.session = session_options(prepared.model, context, options),
                  .taps = placement.to_observe(),
                  .batch_invariant = options.device == nullptr,
                  .name = "",
-                 .inputs_of = [this](std::size_t sample) { return inputs_of(sample); }}) {}
+                 .inputs_of = [this](std::size_t sample) { return feed_.inputs_of(sample); }}) {}
 
   calibration::Statistics run() {
     bool goes_on = false;
     if (options_.earlier != nullptr) {
       state_ = *options_.earlier;
       reached_ = {state_.segment, state_.done};
-      check_samples();
+      const bool all = reached_.segment > 0;
+      if (feed_.read(all ? std::nullopt : std::make_optional(reached_.sample)) != state_.statistics.data)
+        throw bad_input("the calibration data are not those of the interrupted run", "run without --resume");
       goes_on = can_go_on();
     }
     state_.cuts = options_.cuts;
-    source_.rewind();
     for (std::size_t segment = goes_on ? reached_.segment : 0; segment < branch_.segments(); ++segment)
       run_segment(segment, goes_on && segment == reached_.segment ? reached_.sample : 0);
-    if (options_.keep_result && options_.checkpoints != nullptr) put_down(branch_.segments(), 0);
+    if (options_.keep_result && options_.checkpoints != nullptr) save(branch_.segments(), 0);
     calibration::Statistics all = std::move(state_.statistics);
     all.samples = state_.samples;
     all.has_histograms = options_.histograms;
@@ -141,51 +138,20 @@ class Collector {
     return branch_.holds_later(reached_.segment, state_.samples);
   }
 
-  // The statistics say which samples they were taken from.
-  void check_samples() {
-    Fingerprint data;
-    const bool all = reached_.segment > 0;
-    while (all || origins_.size() < reached_.sample) {
-      const auto sample = source_.next();
-      if (!sample) break;
-      data += fingerprint_of(*sample);
-      origins_.push_back(sample->origin);
-    }
-    if (data != state_.statistics.data)
-      throw bad_input("the calibration data are not those of the interrupted run", "run without --resume");
-  }
-
-  std::vector<data::Array> inputs_of(std::size_t wanted) {
-    const std::lock_guard lock(source_mutex_);
-    return data::sample_inputs(source_, wanted);
-  }
-
-  std::optional<Item> next_item(std::size_t segment) {
-    if (segment > 0) {
-      if (next_ == state_.samples) return std::nullopt;
-      const std::size_t number = next_++;
-      return Item{number, origins_.at(number), std::nullopt};
-    }
-    const std::lock_guard lock(source_mutex_);
-    auto sample = source_.next();
-    if (!sample) return std::nullopt;
-    if (origins_.size() == next_) origins_.push_back(sample->origin);
-    std::string origin = sample->origin;
-    return Item{next_++, std::move(origin), std::move(sample)};
-  }
-
   void run_segment(std::size_t segment, std::size_t from) {
     const double session_start = seconds_since(started_);
     auto stage = branch_.load(segment, where_);
     const auto observed = observed_values(model_, branch_.index(), stage.taps());
     std::vector<Worker> workers;
-    for (int w = 0; w < std::max(options_.workers, 1); ++w) workers.push_back({make_observers(observed, options_), {}});
+    for (int w = 0; w < std::max(options_.workers, 1); ++w)
+      workers.push_back({make_observers(observed, context_.threads, options_), {}});
     if (segment == 0) {
-      for (std::size_t skipped = 0; skipped < from; ++skipped) source_.next();
+      feed_.start_first(from);
     } else {
       branch_.announce(segment, from, state_.samples);
+      feed_.start_later(from, state_.samples);
     }
-    next_ = released_ = from;
+    released_ = from;
     const calibration::Statistics before = state_.statistics;
     if (options_.recording != nullptr || options_.device != nullptr)
       record(segment, stage, workers.front(), session_start);
@@ -197,9 +163,9 @@ class Collector {
         part.data = worker.data;
         state_.statistics.merge(part);
       }
-      if (!all) put_down(segment, next_);
+      if (!all) save(segment, feed_.position());
     }
-    if (segment == 0) state_.samples = next_;
+    if (segment == 0) state_.samples = feed_.position();
     for (const auto& worker : workers) {
       if (options_.device != nullptr) options_.on_device->observing += worker.observers->device_work();
     }
@@ -208,13 +174,13 @@ class Collector {
     if (segment + 1 == branch_.segments()) return;
     const bool on_disk = options_.spool->use().disk_peak > 0;
     if (options_.checkpoints != nullptr && (on_disk || Clock::now() >= options_.checkpoints->due()))
-      put_down(segment + 1, 0);
+      save(segment + 1, 0);
     branch_.finish(segment);
   }
 
-  // The first run warms up, the second is the one that counts.
+  // The first run warms up; the second is recorded.
   void record(std::size_t segment, exec::Stage& stage, Worker& worker, double session_start) {
-    SampleQueue<Item> queue([&] { return next_item(segment); }, std::nullopt);
+    SampleQueue<FedSample> queue([&] { return feed_.next(); }, std::nullopt);
     for (int run = 0; run < 2; ++run) step(segment, stage, queue, worker);
     queue.finish();
     auto nodes = stage.end_recording();
@@ -229,11 +195,11 @@ class Collector {
     }
   }
 
-  // Until all samples are through, or progress is to be put down.
+  // Until all samples are done, or it is time to save progress; whether all are done.
   bool run_round(std::size_t segment, exec::Stage& stage, std::vector<Worker>& workers) {
     std::optional<Clock::time_point> until;
     if (options_.checkpoints != nullptr) until = options_.checkpoints->due();
-    SampleQueue<Item> queue([&] { return next_item(segment); }, until);
+    SampleQueue<FedSample> queue([&] { return feed_.next(); }, until);
     const auto run_all = [&](Worker& worker) {
       while (step(segment, stage, queue, worker)) {
       }
@@ -246,7 +212,7 @@ class Collector {
     return queue.finish();
   }
 
-  bool step(std::size_t segment, exec::Stage& stage, SampleQueue<Item>& queue, Worker& worker) {
+  bool step(std::size_t segment, exec::Stage& stage, SampleQueue<FedSample>& queue, Worker& worker) {
     const auto item = queue.take();
     if (!item) return false;
     try {
@@ -259,7 +225,7 @@ class Collector {
     return true;
   }
 
-  void run_sample(std::size_t segment, exec::Stage& stage, const Item& item, Worker& worker) {
+  void run_sample(std::size_t segment, exec::Stage& stage, const FedSample& item, Worker& worker) {
     const bool observed = Position{segment, item.number} >= reached_;
     exec::DeafReceiver deaf;  // it was observed before
     exec::TapReceiver* receiver = &deaf;
@@ -281,13 +247,13 @@ class Collector {
   void done(std::size_t segment) {
     const std::lock_guard lock(done_mutex_);
     ++done_;
-    if (!options_.progress) return;
+    if (!context_.progress) return;
     const std::size_t samples = segment == 0 ? source_.file_count() : state_.samples;
-    options_.progress("calibrate", done_, samples * branch_.segments());
+    context_.progress("calibrate", done_, samples * branch_.segments());
   }
 
-  // What came before is not put down again.
-  void put_down(std::size_t segment, std::size_t done) {
+  // What an earlier process has saved is not saved again.
+  void save(std::size_t segment, std::size_t done) {
     if (Position{segment, done} < reached_) return;
     state_.segment = segment;
     state_.done = done;
@@ -299,18 +265,17 @@ class Collector {
     for (; released_ < done; ++released_) branch_.release(segment, released_, true);
   }
 
+  const Context& context_;
   const onnx::Model& model_;
   data::SampleSource& source_;
   const CollectOptions& options_;
+  SampleFeed feed_;
   std::string where_;
   Clock::time_point started_;
   exec::Branch branch_;
 
   Progressed state_;
-  Position reached_;                  // by an earlier process
-  std::mutex source_mutex_;           // of the next three
-  std::size_t next_ = 0;              // sample of the segment at work
-  std::vector<std::string> origins_;  // of the samples, for messages
+  Position reached_;  // by an earlier process
   std::size_t released_ = 0;
   std::mutex done_mutex_;
   std::uint64_t done_ = 0;
@@ -318,10 +283,10 @@ class Collector {
 
 }  // namespace
 
-calibration::Statistics collect(const Prepared& prepared, const quantization::Placement& placement,
-                                const exec::Runtime& runtime, data::SampleSource& source,
+calibration::Statistics collect(const Context& context, const Prepared& prepared,
+                                const quantization::Placement& placement, data::SampleSource& source,
                                 const CollectOptions& options) {
-  return Collector(prepared, placement, runtime, source, options).run();
+  return Collector(context, prepared, placement, source, options).run();
 }
 
 }  // namespace detent::run

@@ -2,12 +2,25 @@
 #pragma once
 
 #include <filesystem>
+#include <stop_token>
 #include <string>
 
 namespace detent::run {
 
 /// Runs `command` by the shell with the path of the model behind it, quoted; the last number on its standard output.
-/// What it says on standard error passes through. Throws bad_input when it fails or prints no number.
-double score_by_command(const std::string& command, const std::filesystem::path& model);
+/// Standard error passes through, standard input is empty. The command and all that it starts form a process group,
+/// which a stop request ends: by SIGTERM, and by SIGKILL where that does not help within two seconds. Throws bad_input
+/// when the command fails or prints no number, and interrupted.
+double score_by_command(const std::string& command, const std::filesystem::path& model, const std::stop_token& stop);
+
+/// Ends the command that runs at the moment, if there is one, by SIGKILL. Async-signal-safe: for a process that is
+/// about to end without unwinding.
+void kill_score_command() noexcept;
+
+/// A score as a share of the float model's: 1 when they are equal, less when `score` is worse. With f for the float
+/// score it is 1 - (f - score) / |f|, which for positive scores is score / f, and for negative ones (a loss with its
+/// sign changed) falls below 1 as well when the score does: -0.2 beside -0.1 is a share of 0. Throws bad_input where
+/// the float score is zero or no number, since there is no share of these.
+double share_of_float_score(double score, double float_score);
 
 }  // namespace detent::run

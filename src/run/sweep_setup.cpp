@@ -61,16 +61,16 @@ graph::ValueTypes static_types(const graph::ValueTypes& types, const onnx::Model
   return exec::probe_values(runtime, model, first_sample(source, input_specs(model)).shapes);
 }
 
-std::unique_ptr<store::Spool> make_spool(const Resources& resources, std::uint64_t memory_bytes,
-                                         const fs::path& directory) {
+std::unique_ptr<store::Spool> make_spool(const Context& context, std::uint64_t memory_bytes) {
   static constexpr std::pair<SpoolAccess, store::DiskAccess> kAccesses[] = {
       {SpoolAccess::automatic, store::DiskAccess::automatic},
       {SpoolAccess::buffered, store::DiskAccess::buffered},
       {SpoolAccess::direct, store::DiskAccess::direct},
       {SpoolAccess::uring, store::DiskAccess::uring}};
-  const auto budget = budget_of(resources, directory);
+  const Resources& resources = context.resources;
+  const auto budget = budget_of(resources, context.directory);
   store::SpoolOptions options;
-  options.directory = directory / "spool";
+  options.directory = context.directory / "spool";
   options.residency = budget.all_in_memory ? store::Residency::memory
                       : budget.all_on_disk ? store::Residency::disk
                                            : store::Residency::memory_then_disk;
@@ -113,54 +113,52 @@ FirstSample first_sample(data::SampleSource& source, const std::vector<data::Inp
   return first;
 }
 
-SweepSetup set_up_sweep(const Prepared& prepared, const quantization::Placement& placement,
-                        const exec::Runtime& runtime, data::SampleSource& source, planning::Circumstances circumstances,
-                        const Resources& resources, const fs::path& directory, const Progressed* earlier) {
+SweepSetup set_up_sweep(const Context& context, const Prepared& prepared, const quantization::Placement& placement,
+                        data::SampleSource& source, planning::Circumstances circumstances, const Progressed* earlier) {
   SweepSetup setup;
   const auto& model = prepared.model;
   const auto first = first_sample(source, input_specs(model));
   circumstances.sample_bytes = first.bytes;
-  const auto types = all_static(prepared.types) ? prepared.types : exec::probe_values(runtime, model, first.shapes);
+  const auto types =
+      all_static(prepared.types) ? prepared.types : exec::probe_values(context.runtime, model, first.shapes);
   const auto observed = placement.to_observe();
-  const auto budget = budget_of(resources, directory);
+  const auto budget = budget_of(context.resources, context.directory);
   const graph::Index index(model);
-  if (graph::liveness(model, index, types) || asks_for_cuts(resources)) {
+  if (graph::liveness(model, index, types) || asks_for_cuts(context.resources)) {
     setup.plan = planning::plan_sweep(model, types, observed, circumstances,
                                       std::max<std::size_t>(source.file_count(), 1), budget);
-    // Files may hold several samples; how many there are only matters where samples wait.
+    // Files may hold several samples; the exact count only matters where samples are spooled.
     if (!setup.plan->cuts.empty())
       setup.plan = planning::plan_sweep(model, types, observed, circumstances, count_samples(source), budget);
     setup.cuts = setup.plan->cuts;
   }
   if (earlier != nullptr) setup.cuts = earlier->cuts;
   if (setup.cuts.empty()) return setup;
-  setup.spool = make_spool(resources, setup.plan ? setup.plan->spool_memory : 0, directory);
+  setup.spool = make_spool(context, setup.plan ? setup.plan->spool_memory : 0);
   return setup;
 }
 
-calibration::Statistics collect_within(const Resources& resources, const RunDirectory& directory,
-                                       const Prepared& prepared, const quantization::Placement& placement,
-                                       const exec::Runtime& runtime, data::SampleSource& source, CollectOptions options,
-                                       std::vector<std::string>& notes) {
-  Checkpoints checkpoints(directory.path(), resources.checkpoint_seconds);
+Collected collect_within(const Context& context, const RunDirectory& directory, const Prepared& prepared,
+                         const quantization::Placement& placement, data::SampleSource& source, CollectOptions options) {
+  Checkpoints checkpoints(directory.path(), context.resources.checkpoint_seconds);
   std::optional<Progressed> earlier;
   if (directory.resumed()) earlier = checkpoints.load();
   const planning::Circumstances circumstances{placement.to_observe().size(), options.histograms,
-                                              thread_count(options.threads), static_cast<std::size_t>(options.workers),
+                                              thread_count(context.threads), static_cast<std::size_t>(options.workers),
                                               0};
-  const auto setup = set_up_sweep(prepared, placement, runtime, source, circumstances, resources, directory.path(),
-                                  earlier ? &*earlier : nullptr);
+  const auto setup = set_up_sweep(context, prepared, placement, source, circumstances, earlier ? &*earlier : nullptr);
   options.cuts = setup.cuts;
   options.spool = setup.spool.get();
   options.checkpoints = &checkpoints;
+  Collected collected;
   if (earlier) {
     options.earlier = &*earlier;
-    notes.push_back(fmt::format("resumed in segment {} of {} after {} samples", earlier->segment + 1,
-                                setup.cuts.size() + 1, earlier->done));
+    collected.notes.push_back(fmt::format("resumed in segment {} of {} after {} samples", earlier->segment + 1,
+                                          setup.cuts.size() + 1, earlier->done));
   }
-  auto statistics = collect(prepared, placement, runtime, source, options);
-  for (auto& note : sweep_notes(setup, resources)) notes.push_back(std::move(note));
-  return statistics;
+  collected.statistics = collect(context, prepared, placement, source, options);
+  for (auto& note : sweep_notes(setup, context.resources)) collected.notes.push_back(std::move(note));
+  return collected;
 }
 
 }  // namespace detent::run

@@ -1,4 +1,4 @@
-// From what the user allows to how the sweep runs.
+// How a sweep keeps to the user's budgets.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 #include "data/sample.h"
 #include "detent/resources.h"
-#include "exec/session.h"
 #include "plan/segments.h"
 #include "quantize/placement.h"
 #include "run/collect.h"
+#include "run/context.h"
 #include "run/prepare.h"
 #include "run/run_directory.h"
 #include "store/spool.h"
 
 namespace detent::run {
 
-/// Memory and disk that a run may take.
+/// Memory and disk that a run may use.
 planning::Budget budget_of(const Resources& resources, const std::filesystem::path& work_dir);
 
 /// Shapes of the inputs in the first sample, by name, and its bytes. The source is rewound.
@@ -35,9 +35,8 @@ FirstSample first_sample(data::SampleSource& source, const std::vector<data::Inp
 graph::ValueTypes static_types(const graph::ValueTypes& types, const onnx::Model& model, const exec::Runtime& runtime,
                                data::SampleSource& source);
 
-/// A spool in a directory below `directory`, of which so much may rest in memory.
-std::unique_ptr<store::Spool> make_spool(const Resources& resources, std::uint64_t memory_bytes,
-                                         const std::filesystem::path& directory);
+/// A spool in a directory below that of the context; up to `memory_bytes` of it stay in memory.
+std::unique_ptr<store::Spool> make_spool(const Context& context, std::uint64_t memory_bytes);
 
 struct SweepSetup {
   std::optional<planning::SweepPlan> plan;  // unset: shapes depend on values, and no budget was asked for
@@ -45,17 +44,20 @@ struct SweepSetup {
   std::unique_ptr<store::Spool> spool;  // where there are cuts
 };
 
-/// Plans the sweep and makes its spool in `directory`; `earlier` brings its own cuts. Throws resource when the budget
-/// cannot be met.
-SweepSetup set_up_sweep(const Prepared& prepared, const quantization::Placement& placement,
-                        const exec::Runtime& runtime, data::SampleSource& source, planning::Circumstances circumstances,
-                        const Resources& resources, const std::filesystem::path& directory, const Progressed* earlier);
+/// Plans the sweep and makes its spool; progress of an `earlier` process brings its own cuts. Throws resource when the
+/// budget cannot be met.
+SweepSetup set_up_sweep(const Context& context, const Prepared& prepared, const quantization::Placement& placement,
+                        data::SampleSource& source, planning::Circumstances circumstances,
+                        const Progressed* earlier = nullptr);
 
-/// collect() within what the user allows, going on from what an earlier process left in the directory. What became of
-/// the sweep is added to `notes`.
-calibration::Statistics collect_within(const Resources& resources, const RunDirectory& directory,
-                                       const Prepared& prepared, const quantization::Placement& placement,
-                                       const exec::Runtime& runtime, data::SampleSource& source, CollectOptions options,
-                                       std::vector<std::string>& notes);
+struct Collected {
+  calibration::Statistics statistics;
+  std::vector<std::string> notes;  // how the sweep ran
+};
+
+/// collect() within the user's budgets. Continues from the checkpoint that an earlier process left in the run's
+/// directory.
+Collected collect_within(const Context& context, const RunDirectory& directory, const Prepared& prepared,
+                         const quantization::Placement& placement, data::SampleSource& source, CollectOptions options);
 
 }  // namespace detent::run

@@ -43,7 +43,8 @@ class CollectOnADevice : public testing::Test {
   std::string collected(CollectOptions options) {
     const auto source = open_samples(at("samples"), nullptr, input_specs(prepared_.model), {});
     options.histograms = true;
-    return calibration::encode(collect(prepared_, placement_, exec::test::runtime(), *source, options));
+    return calibration::encode(
+        collect({exec::test::runtime(), {}, folder_.path()}, prepared_, placement_, *source, options));
   }
 
   TempDir folder_;
