@@ -122,12 +122,13 @@ struct AccuracyConfig {
   /// Methods that are tried beside MethodConfig::method for the values that do most harm.
   std::vector<CalibrationMethod> other_methods{CalibrationMethod::minmax, CalibrationMethod::percentile};
   AccuracyFallback fallback = AccuracyFallback::float32;
-  /// As many products fall back as it takes to reach this value of the metric, and no more; of a command or a function:
-  /// this share of what it says of the float model.
+  /// As many products fall back as it takes to reach this value of the metric, and no more. For a command or a function
+  /// it is a share of the float model's score f, where a score s counts as 1 - (f - s) / |f|: s / f for positive scores,
+  /// and less than 1 for every score below f, also a negative one. A float score of zero is refused.
   std::optional<double> target;
   AccuracyMetric metric = AccuracyMetric::cosine;
   /// Run by the shell with a model's path as its last argument; the last number that it prints is the score, the
-  /// larger the better.
+  /// larger the better. It runs in a process group of its own, without input, and a stop request ends all of it.
   std::string command;
   /// Instead of the command: a function of a model's path.
   std::function<double(const std::filesystem::path&)> score = {};

@@ -13,9 +13,6 @@
 
 namespace detent::calibration {
 
-/// As the command line spells it: "minmax", "layerwise-percentile", …
-std::string_view method_name(CalibrationMethod method) noexcept;
-
 /// The grid that a range leads to: knows the integer type, symmetry and form of the scale.
 using Quantizer = std::function<Grid(const Range&)>;
 
@@ -53,9 +50,37 @@ Range most_common_power_of_two_range(const Votes& votes, int bits);
 /// the widest of equals.
 Range entropy_range(const Summary& summary, std::size_t bins, std::size_t levels);
 
-/// The range of one tensor by the configured method. `tensor` is for messages. The response, which may be null, is
-/// heeded by mse with scales of any size. Throws bad_input when the summary lacks what the method needs.
-Range find_range(const std::string& tensor, const Summary& summary, const MethodConfig& method,
-                 const QuantConfig& format, const Quantizer& quantizer, const Response* response = nullptr);
+/// What a method finds the range of one tensor from.
+struct MethodInput {
+  const std::string& tensor;  // its name, for messages
+  const Summary& summary;
+  const MethodConfig& config;
+  const QuantConfig& format;
+  const Quantizer& quantizer;
+  const Response* response = nullptr;  // of the values' readers; heeded by mse with scales of any size
+};
+
+/// A calibration method. Its file defines it, and all_methods() lists it.
+struct Method {
+  CalibrationMethod id;
+  std::string_view name;  // as on the command line
+  bool needs_histogram = true;
+  Range (*range)(const MethodInput& input);
+  /// Throws usage for numbers of this method that make no sense. May be null.
+  void (*check)(const MethodConfig& config, const QuantConfig& format) = nullptr;
+  /// Whether it needs the best power-of-two scale of each sample. Null: it does not.
+  bool (*needs_votes)(const MethodConfig& config, const QuantConfig& format) = nullptr;
+};
+
+std::span<const Method* const> all_methods() noexcept;
+const Method& method_of(CalibrationMethod id);
+std::string_view method_name(CalibrationMethod id);
+
+/// Throws usage for numbers that make no sense, also those of methods that are not used.
+void check_methods(const MethodConfig& config, const QuantConfig& format);
+bool needs_votes(const MethodConfig& config, const QuantConfig& format);
+
+/// The range of one tensor by the configured method. Throws bad_input when the summary lacks what the method needs.
+Range find_range(const MethodInput& input);
 
 }  // namespace detent::calibration

@@ -9,4 +9,9 @@ Range minmax_range(const Summary& summary, bool average) {
           static_cast<float>(summary.sum_of_maxima.value() / runs)};
 }
 
+extern constexpr Method minmax_method{
+    .id = CalibrationMethod::minmax, .name = "minmax", .needs_histogram = false, .range = [](const MethodInput& input) {
+      return minmax_range(input.summary, input.config.average);
+    }};
+
 }  // namespace detent::calibration

@@ -1,8 +1,11 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "base/error.h"
 #include "calibrate/methods.h"
 
 namespace detent::calibration {
@@ -184,5 +187,40 @@ Range most_common_power_of_two_range(const Votes& votes, int bits) {
   const double t = std::min(std::ldexp(std::exp2(bits - 1) - 1, best == votes.end() ? 0 : best->first), kLargest);
   return to_range(-t, t);
 }
+
+namespace {
+
+Range best_range(const MethodInput& input) {
+  const Summary& summary = input.summary;
+  if (!input.format.power_of_two_scale) return mse_range(summary, input.quantizer, input.response);
+  if (!input.config.most_common) return mse_power_of_two_range(summary, input.quantizer);
+  const QuantType type = input.format.activation_type;
+  const bool wide = type == QuantType::int16 || type == QuantType::uint16;
+  const Votes& votes = wide ? summary.votes_16_bit : summary.votes_8_bit;
+  if (votes.empty() && !summary.all_zero()) {
+    throw bad_input(
+        fmt::format("the statistics of tensor '{}' do not say which scale is best for most samples", input.tensor),
+        "calibrate with --most-common");
+  }
+  return most_common_power_of_two_range(votes, wide ? 16 : 8);
+}
+
+void check_most_common(const MethodConfig& config, const QuantConfig& format) {
+  if (!config.most_common || (format.power_of_two_scale && format.activation_symmetric)) return;
+  throw usage_error("--most-common chooses between power-of-two scales of symmetric activations",
+                    "add --power-of-two-scale --activation-symmetric");
+}
+
+bool votes_needed(const MethodConfig& config, const QuantConfig& format) {
+  return format.power_of_two_scale && config.most_common;
+}
+
+}  // namespace
+
+extern constexpr Method mse_method{.id = CalibrationMethod::mse,
+                                   .name = "mse",
+                                   .range = best_range,
+                                   .check = check_most_common,
+                                   .needs_votes = votes_needed};
 
 }  // namespace detent::calibration

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "calibrate/methods.h"
 #include "finetune/solver.h"
 #include "quantize/formats.h"
 #include "run/calibration_device.h"
@@ -72,7 +73,8 @@ std::vector<CalibrationMethod> other_methods(const QuantizeOptions& options,
                                              const calibration::Statistics& statistics) {
   std::vector<CalibrationMethod> methods = options.accuracy.other_methods;
   std::erase_if(methods, [&](CalibrationMethod method) {
-    return method == options.method.method || (method != CalibrationMethod::minmax && !statistics.has_histograms);
+    return method == options.method.method ||
+           (calibration::method_of(method).needs_histogram && !statistics.has_histograms);
   });
   return methods;
 }

@@ -25,8 +25,6 @@ Grid grid_of(const Range& range, const IntFormat& format) {
   return {scale, scale * (stored.min - p.zero_point), scale * (stored.max - p.zero_point)};
 }
 
-bool is_percentile(double p) { return p > 0 && p <= 100; }
-
 void check_range(const TensorOverride& entry) {
   const auto [min, max] = *entry.range;
   if (std::isfinite(min) && std::isfinite(max) && min <= max) return;
@@ -102,8 +100,8 @@ ActivationRanges find_ranges(const Placement& placement, const calibration::Stat
     method.method = wish.method;
     if (!summary.has_values()) return;
     const auto response = options.responses.find(wish.value);
-    wish.range = find_range(wish.value, summary, method, config, quantizer,
-                            response == options.responses.end() ? nullptr : &response->second);
+    wish.range = calibration::find_range({wish.value, summary, method, config, quantizer,
+                                          response == options.responses.end() ? nullptr : &response->second});
   });
   ActivationRanges ranges;
   for (const auto& wish : wishes) {
@@ -113,31 +111,21 @@ ActivationRanges find_ranges(const Placement& placement, const calibration::Stat
 }
 
 void check_method(const QuantConfig& config, const RangeOptions& options) {
-  const MethodConfig& m = options.method;
-  const bool percentiles = is_percentile(m.percentile) && !m.candidates.empty() &&
-                           std::all_of(m.candidates.begin(), m.candidates.end(), is_percentile);
-  if (!percentiles) throw usage_error("a percentile must be above 0 and at most 100");
-  constexpr std::size_t kMostBins = 1 << 20;
-  if (m.entropy_levels < 2 || m.entropy_bins < m.entropy_levels || m.entropy_bins > kMostBins)
-    throw usage_error("--entropy-bins must be at least --entropy-levels, which must be at least 2");
-  if (m.most_common && !(config.power_of_two_scale && config.activation_symmetric)) {
-    throw usage_error("--most-common chooses between power-of-two scales of symmetric activations",
-                      "add --power-of-two-scale --activation-symmetric");
-  }
+  calibration::check_methods(options.method, config);
   for (const auto& entry : options.overrides) {
     if (entry.range) check_range(entry);
   }
 }
 
 bool needs_histograms(const RangeOptions& options) {
-  const auto needs = [](CalibrationMethod method) { return method != CalibrationMethod::minmax; };
+  const auto needs = [](CalibrationMethod method) { return calibration::method_of(method).needs_histogram; };
   return needs(options.method.method) ||
          std::any_of(options.overrides.begin(), options.overrides.end(),
                      [&](const auto& entry) { return entry.method && needs(*entry.method); });
 }
 
 bool needs_votes(const QuantConfig& config, const RangeOptions& options) {
-  return config.power_of_two_scale && options.method.most_common;
+  return calibration::needs_votes(options.method, config);
 }
 
 }  // namespace detent::quantization

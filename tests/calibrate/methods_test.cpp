@@ -1,5 +1,7 @@
 #include "calibrate/methods.h"
 
+#include <set>
+
 #include "calibrate/support.h"
 
 namespace detent::calibration {
@@ -13,7 +15,7 @@ Floats sorted(Floats values) {
 }
 
 // Every method, by its name.
-std::vector<std::pair<std::string, std::function<Range(const Summary&)>>> all_methods() {
+std::vector<std::pair<std::string, std::function<Range(const Summary&)>>> variants() {
   static const std::vector<double> kCandidates{99, 99.9, 99.99};
   const auto layerwise = [](bool two_sided, ErrorMetric metric, const Quantizer& grid) {
     return [=](const Summary& s) { return layerwise_percentile_range(s, kCandidates, two_sided, metric, grid); };
@@ -35,7 +37,7 @@ TEST(Methods, GiveOrderedFiniteRangesWithinTheExtremes) {
     const Summary summary = summary_of(values);
     const float lowest = std::min(summary.extremes.lowest(), 0.0F);
     const float highest = std::max(summary.extremes.highest(), 0.0F);
-    for (const auto& [name, find] : all_methods()) {
+    for (const auto& [name, find] : variants()) {
       SCOPED_TRACE(name + " of " + kind);
       const Range range = find(summary);
       EXPECT_TRUE(std::isfinite(range.min) && std::isfinite(range.max)) << range.min << " " << range.max;
@@ -50,7 +52,7 @@ TEST(Methods, KeepAConstantWhereItIs) {
   for (const float c : {0.37F, -2.75F, 1e-20F, -3e30F, 6.0F, kLargest}) {
     for (const std::size_t count : {1UL, 1000UL}) {
       const Summary summary = summary_of(Floats(count, c));
-      for (const auto& [name, find] : all_methods()) {
+      for (const auto& [name, find] : variants()) {
         SCOPED_TRACE(name + " of " + std::to_string(c));
         const Range range = find(summary);
         const bool shrinks = name == "mse power of two";  // by as many halves as lose nothing
@@ -66,7 +68,7 @@ TEST(Methods, KeepAConstantWhereItIs) {
 
 TEST(Methods, FindNothingInZeros) {
   for (const Floats& values : {Floats(500, 0.0F), Floats{-0.0F}, Floats{0.0F, -0.0F}}) {
-    for (const auto& [name, find] : all_methods()) {
+    for (const auto& [name, find] : variants()) {
       const Range range = find(summary_of(values));
       EXPECT_EQ(range.min, 0.0F) << name;
       EXPECT_EQ(range.max, 0.0F) << name;
@@ -76,7 +78,7 @@ TEST(Methods, FindNothingInZeros) {
 
 TEST(Methods, StartAtZeroBehindARelu) {
   const Summary summary = summary_of(rectified(30000, 1));
-  for (const auto& [name, find] : all_methods()) {
+  for (const auto& [name, find] : variants()) {
     EXPECT_EQ(find(summary).min, 0.0F) << name;
     EXPECT_GT(find(summary).max, 0.5F) << name;
   }
@@ -205,17 +207,17 @@ TEST(FindRange, AsksForWhatIsMissing) {
   const Summary bare = summary_of_runs({{1.0F, 2.0F}}, ObserverOptions());
   const auto error_of = [&](const Summary& summary, const MethodConfig& method, const QuantConfig& format = {}) {
     try {
-      find_range("conv1_out", summary, method, format, uint8());
+      find_range({"conv1_out", summary, method, format, uint8()});
       return std::string("no error");
     } catch (const Error& e) {
       EXPECT_EQ(e.kind(), ErrorKind::bad_input);
       return e.what() + ("; " + e.hint());
     }
   };
-  for (const auto method : {CalibrationMethod::percentile, CalibrationMethod::layerwise_percentile,
-                            CalibrationMethod::mse, CalibrationMethod::entropy}) {
+  for (const Method* method : all_methods()) {
+    if (!method->needs_histogram) continue;
     MethodConfig config;
-    config.method = method;
+    config.method = method->id;
     const std::string text = error_of(bare, config);
     for (const char* part : {"'conv1_out'", "no histogram", "--no-histogram"})
       EXPECT_NE(text.find(part), std::string::npos) << text;
@@ -227,7 +229,65 @@ TEST(FindRange, AsksForWhatIsMissing) {
   format.power_of_two_scale = true;
   const Summary no_votes = summary_of_runs({{1.0F, 2.0F}}, {true, false, false, 1});
   EXPECT_NE(error_of(no_votes, votes, format).find("calibrate with --most-common"), std::string::npos);
-  EXPECT_EQ(find_range("t", bare, MethodConfig(), {}, uint8()).max, 2.0F) << "minmax needs nothing";
+  EXPECT_EQ(find_range({"t", bare, MethodConfig(), {}, uint8()}).max, 2.0F) << "minmax needs nothing";
+}
+
+TEST(Methods, AreListedOnceEachUnderTheirNames) {
+  std::set<std::string_view> names;
+  std::set<CalibrationMethod> ids;
+  for (const Method* method : all_methods()) {
+    EXPECT_TRUE(names.insert(method->name).second) << method->name;
+    EXPECT_TRUE(ids.insert(method->id).second) << method->name;
+    EXPECT_EQ(&method_of(method->id), method);
+    EXPECT_EQ(method_name(method->id), method->name);
+  }
+  EXPECT_THROW(method_of(static_cast<CalibrationMethod>(1000)), Error);
+}
+
+// What holds for every method, also for those to come.
+TEST(Methods, GiveRangesWithinTheExtremesThatDependOnValuesAlone) {
+  const auto values = with_outliers(20000, 6);
+  const std::vector<float> first(values.begin(), values.begin() + 7000), rest(values.begin() + 7000, values.end());
+  const Summary summary = summary_of_runs({first, rest});
+  const Summary reversed = summary_of_runs({rest, first});
+  for (const Method* method : all_methods()) {
+    MethodConfig config;
+    config.method = method->id;
+    const Range range = find_range({"t", summary, config, {}, uint8()});
+    EXPECT_LT(range.min, range.max) << method->name;
+    EXPECT_GE(range.min, summary.extremes.lowest()) << method->name;
+    EXPECT_LE(range.max, summary.extremes.highest()) << method->name;
+    const Range again = find_range({"t", reversed, config, {}, uint8()});
+    EXPECT_EQ(range.min, again.min) << method->name;
+    EXPECT_EQ(range.max, again.max) << method->name;
+  }
+}
+
+TEST(Methods, RefuseNumbersThatMakeNoSense) {
+  const auto refuses = [](const auto& change, const QuantConfig& format = {}) {
+    MethodConfig config;
+    change(config);
+    try {
+      check_methods(config, format);
+    } catch (const Error& e) {
+      return e.kind() == ErrorKind::usage;
+    }
+    return false;
+  };
+  EXPECT_FALSE(refuses([](auto&) {}));
+  for (const double p : {0.0, -1.0, 100.5}) {
+    EXPECT_TRUE(refuses([&](auto& c) { c.percentile = p; })) << p;
+    EXPECT_TRUE(refuses([&](auto& c) { c.candidates = {99, p}; })) << p;
+  }
+  EXPECT_TRUE(refuses([](auto& c) { c.candidates.clear(); }));
+  EXPECT_TRUE(refuses([](auto& c) { c.entropy_levels = 1; }));
+  EXPECT_TRUE(refuses([](auto& c) { c.entropy_bins = c.entropy_levels - 1; }));
+  EXPECT_TRUE(refuses([](auto& c) { c.entropy_bins = (std::size_t{1} << 20) + 1; }));
+  QuantConfig format;
+  format.power_of_two_scale = true;
+  EXPECT_TRUE(refuses([](auto& c) { c.most_common = true; }, format));
+  format.activation_symmetric = true;
+  EXPECT_FALSE(refuses([](auto& c) { c.most_common = true; }, format));
 }
 
 TEST(FindRange, TakesTheConfiguredMethod) {
@@ -236,7 +296,7 @@ TEST(FindRange, TakesTheConfiguredMethod) {
     MethodConfig method;
     QuantConfig format;
     change(method, format);
-    return find_range("t", summary, method, format, int8_power_of_two());
+    return find_range({"t", summary, method, format, int8_power_of_two()});
   };
   const auto expect = [&](const Range& expected, const auto& change) {
     const Range found = range_of(change);

@@ -143,7 +143,7 @@ TEST(MostCommon, RunsOfZerosDoNotVote) {
   method.most_common = true;
   QuantConfig format;
   format.power_of_two_scale = true;
-  const Range range = find_range("t", summary_of(zeros), method, format, int8_power_of_two());
+  const Range range = find_range({"t", summary_of(zeros), method, format, int8_power_of_two()});
   EXPECT_EQ(int8_power_of_two()(range).step, 1) << "as for zeros with any method";
 }
 
