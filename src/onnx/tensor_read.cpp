@@ -122,19 +122,57 @@ void read_float_run(Parsed& parsed, Field field, Reader& message) {
   }
 }
 
+// data_type has a higher field number than dims but may stand anywhere; int32_data needs it, so it is read first.
+DataType read_type(const Wire& raw) {
+  DataType type = DataType::undefined;
+  protozero::pbf_message<Field> m(raw.view().data(), raw.view().size());
+  while (m.next()) {
+    if (m.tag_and_type() == protozero::tag_and_type(Field::data_type, protozero::pbf_wire_type::varint)) {
+      type = static_cast<DataType>(m.get_int32());
+    } else {
+      m.skip();
+    }
+  }
+  return type;
+}
+
+// Elements in a field of their type, packed or one by one; false when the field at hand holds none.
+bool read_elements(Parsed& parsed, protozero::pbf_message<Field>& m) {
+  using protozero::pbf_wire_type;
+  using protozero::tag_and_type;
+  switch (m.tag_and_type()) {
+    case tag_and_type(Field::float_data, pbf_wire_type::length_delimited):
+    case tag_and_type(Field::double_data, pbf_wire_type::length_delimited): read_float_run(parsed, m.tag(), m); break;
+    case tag_and_type(Field::float_data, pbf_wire_type::fixed32):
+      append_narrowed(parsed, m.tag(), m.get_float());
+      break;
+    case tag_and_type(Field::double_data, pbf_wire_type::fixed64):
+      append_narrowed(parsed, m.tag(), m.get_double());
+      break;
+    case tag_and_type(Field::int32_data, pbf_wire_type::length_delimited):
+      append_all(parsed, m.tag(), m.get_packed_int32());
+      break;
+    case tag_and_type(Field::int32_data, pbf_wire_type::varint): append_narrowed(parsed, m.tag(), m.get_int32()); break;
+    case tag_and_type(Field::int64_data, pbf_wire_type::length_delimited):
+      append_all(parsed, m.tag(), m.get_packed_int64());
+      break;
+    case tag_and_type(Field::int64_data, pbf_wire_type::varint): append_narrowed(parsed, m.tag(), m.get_int64()); break;
+    case tag_and_type(Field::uint64_data, pbf_wire_type::length_delimited):
+      append_all(parsed, m.tag(), m.get_packed_uint64());
+      break;
+    case tag_and_type(Field::uint64_data, pbf_wire_type::varint):
+      append_narrowed(parsed, m.tag(), m.get_uint64());
+      break;
+    default: return false;
+  }
+  return true;
+}
+
 Parsed parse(const Wire& raw) {
   using protozero::pbf_wire_type;
   using protozero::tag_and_type;
   Parsed parsed;
-  // data_type has a higher field number than dims but may stand anywhere; int32_data needs it, so it is read first.
-  protozero::pbf_message<Field> first(raw.view().data(), raw.view().size());
-  while (first.next()) {
-    if (first.tag_and_type() == tag_and_type(Field::data_type, pbf_wire_type::varint)) {
-      parsed.tensor.type = static_cast<DataType>(first.get_int32());
-    } else {
-      first.skip();
-    }
-  }
+  parsed.tensor.type = read_type(raw);
   protozero::pbf_message<Field> m(raw.view().data(), raw.view().size());
   while (m.next()) {
     switch (m.tag_and_type()) {
@@ -149,32 +187,6 @@ Parsed parse(const Wire& raw) {
         parsed.has_raw = true;
         break;
       }
-      case tag_and_type(Field::float_data, pbf_wire_type::length_delimited):
-      case tag_and_type(Field::double_data, pbf_wire_type::length_delimited): read_float_run(parsed, m.tag(), m); break;
-      case tag_and_type(Field::float_data, pbf_wire_type::fixed32):
-        append_narrowed(parsed, m.tag(), m.get_float());
-        break;
-      case tag_and_type(Field::double_data, pbf_wire_type::fixed64):
-        append_narrowed(parsed, m.tag(), m.get_double());
-        break;
-      case tag_and_type(Field::int32_data, pbf_wire_type::length_delimited):
-        append_all(parsed, m.tag(), m.get_packed_int32());
-        break;
-      case tag_and_type(Field::int32_data, pbf_wire_type::varint):
-        append_narrowed(parsed, m.tag(), m.get_int32());
-        break;
-      case tag_and_type(Field::int64_data, pbf_wire_type::length_delimited):
-        append_all(parsed, m.tag(), m.get_packed_int64());
-        break;
-      case tag_and_type(Field::int64_data, pbf_wire_type::varint):
-        append_narrowed(parsed, m.tag(), m.get_int64());
-        break;
-      case tag_and_type(Field::uint64_data, pbf_wire_type::length_delimited):
-        append_all(parsed, m.tag(), m.get_packed_uint64());
-        break;
-      case tag_and_type(Field::uint64_data, pbf_wire_type::varint):
-        append_narrowed(parsed, m.tag(), m.get_uint64());
-        break;
       case tag_and_type(Field::string_data, pbf_wire_type::length_delimited):
         parsed.has_strings = true;
         m.skip();
@@ -185,7 +197,8 @@ Parsed parse(const Wire& raw) {
       case tag_and_type(Field::data_location, pbf_wire_type::varint): parsed.is_external = m.get_int32() == 1; break;
       case tag_and_type(Field::segment, pbf_wire_type::length_delimited):
         throw bad_input(fmt::format("tensor '{}': segmented tensors are not supported", printable(parsed.tensor.name)));
-      default: m.skip();
+      default:
+        if (!read_elements(parsed, m)) m.skip();
     }
   }
   return parsed;

@@ -1,3 +1,4 @@
+// What a model holds and what running it takes, without running it.
 #include "detent/inspect.h"
 
 #include <fmt/format.h>
@@ -85,6 +86,34 @@ void check_shapes(const onnx::Model& model, const InspectOptions& options) {
   }
 }
 
+void describe_layers(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                     Inspection& report) {
+  report.activation_bytes = 0;
+  report.macs = 0;
+  std::uint64_t heaviest = 0;
+  for (const auto& node : model.graph.nodes) {
+    report.layers.push_back(describe_layer(model, node, index, types));
+    const auto& layer = report.layers.back();
+    if (!layer.activation_bytes) report.activation_bytes.reset();
+    if (!layer.macs) report.macs.reset();
+    if (report.macs) *report.macs += *layer.macs;
+    if (report.activation_bytes) *report.activation_bytes += *layer.activation_bytes;
+    const std::uint64_t weight = layer.parameter_bytes + layer.activation_bytes.value_or(0);
+    if (report.heaviest && weight <= heaviest) continue;
+    heaviest = weight;
+    report.heaviest = report.layers.size() - 1;
+  }
+}
+
+// Memory that tuning each layer would take, with AdaRound.
+void add_finetune_bytes(const onnx::Model& model, const graph::ValueTypes& types, Inspection& report) {
+  FinetuneConfig adaround;
+  adaround.rounding = Rounding::adaround;
+  constexpr std::uint64_t kSamples = 32;  // the memory hardly depends on it
+  for (const auto& cost : tuning::layer_costs(model, types, adaround, kSamples, thread_count(0)))
+    report.layers[cost.node].finetune_bytes = cost.bytes;
+}
+
 }  // namespace
 
 Inspection inspect(const InspectOptions& options) {
@@ -107,33 +136,16 @@ Inspection inspect(const InspectOptions& options) {
     report.parameters += static_cast<std::uint64_t>(tensor.count());
     report.parameter_bytes += tensor.data.size();
   }
-  report.activation_bytes = 0;
-  report.macs = 0;
-  std::uint64_t heaviest = 0;
-  for (const auto& node : model.graph.nodes) {
-    report.layers.push_back(describe_layer(model, node, index, types));
-    const auto& layer = report.layers.back();
-    if (!layer.activation_bytes) report.activation_bytes.reset();
-    if (!layer.macs) report.macs.reset();
-    if (report.macs) *report.macs += *layer.macs;
-    if (report.activation_bytes) *report.activation_bytes += *layer.activation_bytes;
-    const std::uint64_t weight = layer.parameter_bytes + layer.activation_bytes.value_or(0);
-    if (report.heaviest && weight <= heaviest) continue;
-    heaviest = weight;
-    report.heaviest = report.layers.size() - 1;
-  }
-  FinetuneConfig adaround;
-  adaround.rounding = Rounding::adaround;
-  constexpr std::uint64_t kSamples = 32;  // of which the memory hardly depends
-  for (const auto& cost : tuning::layer_costs(model, types, adaround, kSamples, thread_count(0)))
-    report.layers[cost.node].finetune_bytes = cost.bytes;
+  describe_layers(model, index, types, report);
+  add_finetune_bytes(model, types, report);
   if (const auto alive = graph::liveness(model, index, types)) {
     report.peak_activation_bytes = alive->peak_bytes;
     report.peak_at = alive->at_node;
   }
-  if (!report.activation_bytes)
+  if (!report.activation_bytes) {
     report.notes.emplace_back(
         "some activation sizes depend on dynamic axes; give --shape NAME:1x3x224x224 to know them");
+  }
   return report;
 }
 

@@ -26,21 +26,39 @@ std::optional<SegmentWalk> SegmentWalk::make(const onnx::Model& model, const gra
                                              const Circumstances& circumstances) {
   auto lives = graph::lifetimes(model, index, types);
   if (!lives) return std::nullopt;
-  const bool blocked = tuning_for(model) == exec::Tuning::blocked;
-  const auto workspace = workspace_of(model, index, types, blocked);
-  const std::unordered_set<std::string> taps(observed.begin(), observed.end());
   SegmentWalk walk;
   walk.workers_ = circumstances.workers;
   walk.fixed_ = kProcess + statistics_bytes(circumstances);
+  const auto numbers = walk.add_values(index, types, *lives);
+  walk.add_nodes(model, index, types, observed, *lives, numbers);
+  walk.block_bytes_ = std::move(lives->bytes);
+  walk.block_end_ = std::move(lives->end);
+  walk.sum_border();
+  walk.seen_value_.assign(walk.values_.size(), kNever);
+  walk.seen_block_.assign(walk.block_bytes_.size(), kNever);
+  walk.seen_weight_.assign(model.graph.initializers.size(), kNever);
+  return walk;
+}
 
-  std::unordered_map<std::string, std::size_t> numbers;
-  for (const auto& [name, block] : lives->block_of) {
+SegmentWalk::Numbers SegmentWalk::add_values(const graph::Index& index, const graph::ValueTypes& types,
+                                             const graph::Lifetimes& lives) {
+  Numbers numbers;
+  for (const auto& [name, block] : lives.block_of) {
     const std::size_t v = number_of(numbers, name);
-    walk.values_.resize(std::max(walk.values_.size(), v + 1));
+    values_.resize(std::max(values_.size(), v + 1));
     const auto readers = index.consumers(name);
-    walk.values_[v] = {graph::static_bytes(types, name).value_or(0), index.producer(name),
-                       readers.empty() ? kNever : readers.back(), block};
+    values_[v] = {graph::static_bytes(types, name).value_or(0), index.producer(name),
+                  readers.empty() ? kNever : readers.back(), block};
   }
+  return numbers;
+}
+
+void SegmentWalk::add_nodes(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                            const std::vector<std::string>& observed, const graph::Lifetimes& lives,
+                            const Numbers& numbers) {
+  const bool blocked = tuning_for(model) == exec::Tuning::blocked;
+  const auto workspace = workspace_of(model, index, types, blocked);
+  const std::unordered_set<std::string> taps(observed.begin(), observed.end());
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const auto& node = model.graph.nodes[n];
     Node out;
@@ -58,34 +76,29 @@ std::optional<SegmentWalk> SegmentWalk::make(const onnx::Model& model, const gra
       if (const auto found = numbers.find(name); found != numbers.end()) out.makes.push_back(found->second);
       out.taps += taps.contains(name) ? 1 : 0;
     }
-    const bool kept = !out.reads.empty() && lives->end[walk.values_[out.reads.front()].block] != n;
+    const bool kept = !out.reads.empty() && lives.end[values_[out.reads.front()].block] != n;
     out.workspace = workspace(node, kept);
     out.copies = blocked ? convolution_weights(model, index, node) : 0;
-    walk.nodes_.push_back(std::move(out));
+    nodes_.push_back(std::move(out));
   }
-  walk.block_bytes_ = std::move(lives->bytes);
-  walk.block_end_ = std::move(lives->end);
+}
 
-  std::vector<std::uint64_t> born(walk.nodes_.size() + 2, 0), gone(walk.nodes_.size() + 2, 0);
-  for (const auto& value : walk.values_) {
+// The bytes that are spooled at each cut, and the values that are no longer needed after each node.
+void SegmentWalk::sum_border() {
+  std::vector<std::uint64_t> born(nodes_.size() + 2, 0), gone(nodes_.size() + 2, 0);
+  dying_.resize(nodes_.size());
+  for (std::size_t v = 0; v < values_.size(); ++v) {
+    const auto& value = values_[v];
     if (value.last == kNever) continue;
     born[static_cast<std::size_t>(value.producer + 1)] += value.bytes;
     gone[static_cast<std::size_t>(value.last + 1)] += value.bytes;
+    if (value.producer >= 0) dying_[static_cast<std::size_t>(value.last)].push_back(v);
   }
   std::uint64_t waiting = 0;
-  for (std::size_t cut = 0; cut <= walk.nodes_.size(); ++cut) {
+  for (std::size_t cut = 0; cut <= nodes_.size(); ++cut) {
     waiting += born[cut] - gone[cut];
-    walk.waiting_.push_back(waiting);
+    waiting_.push_back(waiting);
   }
-  walk.seen_value_.assign(walk.values_.size(), kNever);
-  walk.seen_block_.assign(walk.block_bytes_.size(), kNever);
-  walk.seen_weight_.assign(model.graph.initializers.size(), kNever);
-  walk.dying_.resize(walk.nodes_.size());
-  for (std::size_t v = 0; v < walk.values_.size(); ++v) {
-    const auto& value = walk.values_[v];
-    if (value.producer >= 0 && value.last != kNever) walk.dying_[static_cast<std::size_t>(value.last)].push_back(v);
-  }
-  return walk;
 }
 
 void SegmentWalk::begin(int node) {

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "graph/index.h"
+#include "graph/liveness.h"
 #include "graph/values.h"
 #include "onnx/model.h"
 #include "plan/calibration.h"
@@ -33,11 +35,11 @@ class SegmentWalk {
 
   /// Begins a segment at a node.
   void begin(int node);
-  /// Takes the next node in and tells what the segment costs if it ends behind it.
+  /// Adds the next node; the cost of a segment that ends after it.
   SegmentCost step();
 
   int nodes() const noexcept { return static_cast<int>(nodes_.size()); }
-  /// Bytes of one sample that wait at a cut: what is made before it and read behind it.
+  /// Bytes of one sample that are spooled at a cut: values made before it and read after it.
   std::uint64_t waiting(int cut) const { return waiting_[static_cast<std::size_t>(cut)]; }
 
  private:
@@ -56,7 +58,13 @@ class SegmentWalk {
     std::size_t taps = 0;
   };
 
+  using Numbers = std::unordered_map<std::string, std::size_t>;  // of values, by name
+
   SegmentWalk() = default;
+  Numbers add_values(const graph::Index& index, const graph::ValueTypes& types, const graph::Lifetimes& lives);
+  void add_nodes(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                 const std::vector<std::string>& observed, const graph::Lifetimes& lives, const Numbers& numbers);
+  void sum_border();
   void enter(const Node& node);
 
   std::vector<Value> values_;

@@ -2,8 +2,13 @@
 
 import itertools
 import json
+import os
 import pathlib
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 
 import graphs
 import numpy as np
@@ -177,22 +182,71 @@ def test_a_target_that_integers_reach_leaves_all_of_them(products: tuple[Path, P
     assert report["accuracy"]["cosine"] >= 0.9
 
 
-def test_a_command_scores(products: tuple[Path, Path], tmp_path: Path) -> None:
-    """The score: 1 minus the share of products in integers, so that only fewer of them raise it."""
-    model, data = products
-    script = tmp_path / "it's a score.py"
+def scoring(folder: Path, score: str) -> list[object]:
+    """A command that prints `score`, where `integers` is the share of products with integer weights."""
+    script = folder / "it's a score.py"
     script.write_text(
         "import sys, onnx\n"
         "nodes = onnx.load(sys.argv[1]).graph.node\n"
         "made = {name: n.op_type for n in nodes for name in n.output}\n"
         "products = [n for n in nodes if n.op_type == 'MatMul']\n"
-        "print('score:', sum(made.get(n.input[1]) != 'DequantizeLinear' for n in products) / len(products))\n"
+        "integers = sum(made.get(n.input[1]) == 'DequantizeLinear' for n in products) / len(products)\n"
+        f"print('score:', {score})\n"
     )
-    command = f'{sys.executable} "{script}"'
-    options = [*BALANCED, "--accuracy-target", 0.4, "--accuracy-metric", "command", "--accuracy-command", command]
+    return ["--accuracy-metric", "command", "--accuracy-command", f'{sys.executable} "{script}"']
+
+
+@pytest.mark.parametrize("score", ["1 - integers", "-1 - integers"])
+def test_a_command_scores(products: tuple[Path, Path], tmp_path: Path, score: str) -> None:
+    """Only fewer integers raise the score; as a loss with its sign changed it is negative, and the share of float's the same."""
+    model, data = products
+    options = [*BALANCED, "--accuracy-target", 0.4, *scoring(tmp_path, score)]
     report = support.quantize(model, tmp_path / "q.onnx", data, *options)
     assert report["accuracy"]["score"] == pytest.approx(0.4)
     assert len(report["accuracy"]["float_nodes"]) == 2
+
+
+def test_there_is_no_share_of_a_score_of_zero(products: tuple[Path, Path], tmp_path: Path) -> None:
+    options = [*BALANCED, "--accuracy-target", 0.4, *scoring(tmp_path, "-integers")]
+    result = support.detent("quantize", products[0], "-o", tmp_path / "q.onnx", "--calibration-data", products[1], *options)
+    assert result.returncode == BAD_INPUT, result.stderr
+    assert "the float model's score is -0" in result.stderr or "the float model's score is 0" in result.stderr
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise AssertionError("that never came")
+
+
+def is_running(pid: str) -> bool:
+    """Zombies, which nobody has waited for yet, have no command line."""
+    try:
+        return pathlib.Path("/proc", pid, "cmdline").read_bytes() != b""
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGINT, signal.SIGINT]], ids=str)
+def test_a_signal_ends_the_command_as_well(products: tuple[Path, Path], tmp_path: Path, signals: list[signal.Signals]) -> None:
+    """The command ignores SIGTERM; one signal gives it a moment, a second one does not."""
+    pids, model, data = tmp_path / "pids", *products
+    score = f"trap '' TERM INT; sleep 60 & echo $$ $! > '{pids}'; wait; :"
+    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, *BALANCED, *BY_COMMAND, score]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen([support.DETENT, *map(str, command)], stdout=subprocess.DEVNULL, env=environment) as process:
+        wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.3)
+        process.wait(timeout=20)
+    assert process.returncode == (130 if len(signals) == 1 else -signal.SIGINT)
+    for pid in pids.read_text().split():
+        wait_until(lambda: not is_running(pid))
+    assert not (tmp_path / "q.onnx").exists()
+    assert len(signals) > 1 or not list(tmp_path.glob("detent-*")), "the working directory is removed"
 
 
 def quantized_in(model: Path, bits: int) -> set[str]:

@@ -38,7 +38,7 @@ TEST(ScoreCommand, GetsThePathQuotedAndNoInput) {
 TEST(ScoreCommand, FailsWithItsStatusOrWithoutANumber) {
   expect_error([] { score_by_command("exit 7;", "m", {}); }, {"ended with status 7"});
   expect_error([] { score_by_command("kill -9 $$;", "m", {}); }, {"ended with status 137"});
-  expect_error([] { score_by_command("echo none;", "m", {}); }, {"printed no number"});
+  expect_error([] { score_by_command("echo none; :", "m", {}); }, {"printed no number"});
 }
 
 // A command that writes the numbers of its processes into a file, then does something for long.
@@ -72,7 +72,10 @@ class EndedCommand : public testing::Test {
     expect_error([&] { score_by_command(writing_to(pids_, then), "m", source.get_token()); }, {},
                  ErrorKind::interrupted);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    for (const pid_t pid : running()) EXPECT_FALSE(lives(pid)) << pid;
+    for (const pid_t pid : running()) {
+      for (int i = 0; i < 200 && lives(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      EXPECT_FALSE(lives(pid)) << pid;
+    }
     return seconds;
   }
 
