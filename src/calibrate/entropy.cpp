@@ -1,11 +1,8 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "base/error.h"
 #include "calibrate/methods.h"
 
 namespace detent::calibration {
@@ -100,23 +97,14 @@ Range entropy_range(const Summary& summary, std::size_t bins, std::size_t levels
   return {static_cast<float>(std::max(-t, density.min)), static_cast<float>(std::min(t, density.max))};
 }
 
-extern constexpr Method entropy_method{
-    .id = CalibrationMethod::entropy,
-    .name = "entropy",
-    .range =
-        [](const MethodInput& input) {
-          return entropy_range(input.summary, input.config.entropy_bins, input.config.entropy_levels);
-        },
-    .check =
-        [](const MethodConfig& config, const QuantConfig&) {
-          constexpr std::size_t kMostBins = 1 << 20;
-          if (config.entropy_levels >= 2 && config.entropy_bins >= config.entropy_levels &&
-              config.entropy_bins <= kMostBins)
-            return;
-          throw usage_error(
-              fmt::format("--entropy-bins must be at least --entropy-levels and at most {}, and "
-                          "--entropy-levels at least 2",
-                          kMostBins));
-        }};
+namespace {
+
+Range range_by(const MethodInput& input) {
+  return entropy_range(input.summary, input.config.entropy_bins, input.config.entropy_levels);
+}
+
+}  // namespace
+
+extern constexpr Method entropy_method{.id = CalibrationMethod::entropy, .name = "entropy", .range = range_by};
 
 }  // namespace detent::calibration

@@ -26,12 +26,6 @@ const Method& method_of(CalibrationMethod id) {
 
 std::string_view method_name(CalibrationMethod id) { return method_of(id).name; }
 
-void check_methods(const MethodConfig& config, const QuantConfig& format) {
-  for (const Method* method : all_methods()) {
-    if (method->check != nullptr) method->check(config, format);
-  }
-}
-
 bool needs_votes(const MethodConfig& config, const QuantConfig& format) {
   const auto all = all_methods();
   return std::any_of(all.begin(), all.end(), [&](const Method* method) {

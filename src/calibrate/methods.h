@@ -66,8 +66,6 @@ struct Method {
   std::string_view name;  // as on the command line
   bool needs_histogram = true;
   Range (*range)(const MethodInput& input);
-  /// Throws usage for numbers of this method that make no sense. May be null.
-  void (*check)(const MethodConfig& config, const QuantConfig& format) = nullptr;
   /// Whether it needs the best power-of-two scale of each sample. Null: it does not.
   bool (*needs_votes)(const MethodConfig& config, const QuantConfig& format) = nullptr;
 };
@@ -76,8 +74,7 @@ std::span<const Method* const> all_methods() noexcept;
 const Method& method_of(CalibrationMethod id);
 std::string_view method_name(CalibrationMethod id);
 
-/// Throws usage for numbers that make no sense, also those of methods that are not used.
-void check_methods(const MethodConfig& config, const QuantConfig& format);
+/// Whether any method needs the votes, whichever is chosen.
 bool needs_votes(const MethodConfig& config, const QuantConfig& format);
 
 /// The range of one tensor by the configured method. Throws bad_input when the summary lacks what the method needs.

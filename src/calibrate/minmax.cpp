@@ -9,9 +9,13 @@ Range minmax_range(const Summary& summary, bool average) {
           static_cast<float>(summary.sum_of_maxima.value() / runs)};
 }
 
+namespace {
+
+Range range_by(const MethodInput& input) { return minmax_range(input.summary, input.config.average); }
+
+}  // namespace
+
 extern constexpr Method minmax_method{
-    .id = CalibrationMethod::minmax, .name = "minmax", .needs_histogram = false, .range = [](const MethodInput& input) {
-      return minmax_range(input.summary, input.config.average);
-    }};
+    .id = CalibrationMethod::minmax, .name = "minmax", .needs_histogram = false, .range = range_by};
 
 }  // namespace detent::calibration

@@ -205,22 +205,13 @@ Range best_range(const MethodInput& input) {
   return most_common_power_of_two_range(votes, wide ? 16 : 8);
 }
 
-void check_most_common(const MethodConfig& config, const QuantConfig& format) {
-  if (!config.most_common || (format.power_of_two_scale && format.activation_symmetric)) return;
-  throw usage_error("--most-common chooses between power-of-two scales of symmetric activations",
-                    "add --power-of-two-scale --activation-symmetric");
-}
-
 bool votes_needed(const MethodConfig& config, const QuantConfig& format) {
   return format.power_of_two_scale && config.most_common;
 }
 
 }  // namespace
 
-extern constexpr Method mse_method{.id = CalibrationMethod::mse,
-                                   .name = "mse",
-                                   .range = best_range,
-                                   .check = check_most_common,
-                                   .needs_votes = votes_needed};
+extern constexpr Method mse_method{
+    .id = CalibrationMethod::mse, .name = "mse", .range = best_range, .needs_votes = votes_needed};
 
 }  // namespace detent::calibration

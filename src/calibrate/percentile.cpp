@@ -66,14 +66,6 @@ Points absolute(Points p) {
   return p;
 }
 
-void check_percentiles(const MethodConfig& config, const QuantConfig&) {
-  const auto is_percentile = [](double p) { return p > 0 && p <= 100; };
-  if (is_percentile(config.percentile) && !config.candidates.empty() &&
-      std::all_of(config.candidates.begin(), config.candidates.end(), is_percentile))
-    return;
-  throw usage_error("a percentile must be above 0 and at most 100");
-}
-
 }  // namespace
 
 Range percentile_range(const Summary& summary, double percentile, bool two_sided) {
@@ -103,24 +95,23 @@ Range layerwise_percentile_range(const Summary& summary, std::span<const double>
   return best;
 }
 
-extern constexpr Method percentile_method{.id = CalibrationMethod::percentile,
-                                          .name = "percentile",
-                                          .range =
-                                              [](const MethodInput& input) {
-                                                return percentile_range(input.summary, input.config.percentile,
-                                                                        input.config.two_sided);
-                                              },
-                                          .check = check_percentiles};
+namespace {
 
-extern constexpr Method layerwise_percentile_method{.id = CalibrationMethod::layerwise_percentile,
-                                                    .name = "layerwise-percentile",
-                                                    .range =
-                                                        [](const MethodInput& input) {
-                                                          const MethodConfig& config = input.config;
-                                                          return layerwise_percentile_range(
-                                                              input.summary, config.candidates, config.two_sided,
-                                                              config.metric, input.quantizer);
-                                                        },
-                                                    .check = check_percentiles};
+Range range_by_percentile(const MethodInput& input) {
+  return percentile_range(input.summary, input.config.percentile, input.config.two_sided);
+}
+
+Range range_by_candidates(const MethodInput& input) {
+  const MethodConfig& config = input.config;
+  return layerwise_percentile_range(input.summary, config.candidates, config.two_sided, config.metric, input.quantizer);
+}
+
+}  // namespace
+
+extern constexpr Method percentile_method{
+    .id = CalibrationMethod::percentile, .name = "percentile", .range = range_by_percentile};
+
+extern constexpr Method layerwise_percentile_method{
+    .id = CalibrationMethod::layerwise_percentile, .name = "layerwise-percentile", .range = range_by_candidates};
 
 }  // namespace detent::calibration

@@ -25,6 +25,8 @@ Grid grid_of(const Range& range, const IntFormat& format) {
   return {scale, scale * (stored.min - p.zero_point), scale * (stored.max - p.zero_point)};
 }
 
+bool is_percentile(double p) { return p > 0 && p <= 100; }
+
 void check_range(const TensorOverride& entry) {
   const auto [min, max] = *entry.range;
   if (std::isfinite(min) && std::isfinite(max) && min <= max) return;
@@ -111,7 +113,17 @@ ActivationRanges find_ranges(const Placement& placement, const calibration::Stat
 }
 
 void check_method(const QuantConfig& config, const RangeOptions& options) {
-  calibration::check_methods(options.method, config);
+  const MethodConfig& m = options.method;
+  const bool percentiles = is_percentile(m.percentile) && !m.candidates.empty() &&
+                           std::all_of(m.candidates.begin(), m.candidates.end(), is_percentile);
+  if (!percentiles) throw usage_error("a percentile must be above 0 and at most 100");
+  constexpr std::size_t kMostBins = 1 << 20;
+  if (m.entropy_levels < 2 || m.entropy_bins < m.entropy_levels || m.entropy_bins > kMostBins)
+    throw usage_error("--entropy-bins must be at least --entropy-levels, which must be at least 2");
+  if (m.most_common && !(config.power_of_two_scale && config.activation_symmetric)) {
+    throw usage_error("--most-common chooses between power-of-two scales of symmetric activations",
+                      "add --power-of-two-scale --activation-symmetric");
+  }
   for (const auto& entry : options.overrides) {
     if (entry.range) check_range(entry);
   }

@@ -263,33 +263,6 @@ TEST(Methods, GiveRangesWithinTheExtremesThatDependOnValuesAlone) {
   }
 }
 
-TEST(Methods, RefuseNumbersThatMakeNoSense) {
-  const auto refuses = [](const auto& change, const QuantConfig& format = {}) {
-    MethodConfig config;
-    change(config);
-    try {
-      check_methods(config, format);
-    } catch (const Error& e) {
-      return e.kind() == ErrorKind::usage;
-    }
-    return false;
-  };
-  EXPECT_FALSE(refuses([](auto&) {}));
-  for (const double p : {0.0, -1.0, 100.5}) {
-    EXPECT_TRUE(refuses([&](auto& c) { c.percentile = p; })) << p;
-    EXPECT_TRUE(refuses([&](auto& c) { c.candidates = {99, p}; })) << p;
-  }
-  EXPECT_TRUE(refuses([](auto& c) { c.candidates.clear(); }));
-  EXPECT_TRUE(refuses([](auto& c) { c.entropy_levels = 1; }));
-  EXPECT_TRUE(refuses([](auto& c) { c.entropy_bins = c.entropy_levels - 1; }));
-  EXPECT_TRUE(refuses([](auto& c) { c.entropy_bins = (std::size_t{1} << 20) + 1; }));
-  QuantConfig format;
-  format.power_of_two_scale = true;
-  EXPECT_TRUE(refuses([](auto& c) { c.most_common = true; }, format));
-  format.activation_symmetric = true;
-  EXPECT_FALSE(refuses([](auto& c) { c.most_common = true; }, format));
-}
-
 TEST(FindRange, TakesTheConfiguredMethod) {
   const Summary summary = summary_of_runs({with_outliers(20000, 6), normal(100, 7)});
   const auto range_of = [&](const auto& change) {
