@@ -96,7 +96,7 @@ class Branch {
   /// Whether all that earlier segments made for those behind this one is there for samples 0 to `samples`-1.
   bool holds_later(std::size_t segment, std::size_t samples) const;
   /// The sample is through the segment: what no later one needs goes. With `durable`, also what is on disk, which a
-  /// resumed run may still want until this run's progress has been put down.
+  /// resumed run may still want until this run's progress has been saved.
   void release(std::size_t segment, std::size_t sample, bool durable);
   /// All samples are through the segment.
   void finish(std::size_t segment);

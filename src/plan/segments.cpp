@@ -99,7 +99,7 @@ class Planner {
     return std::max(waiting(begin), waiting(end)) + workers_ * (cost.read_bytes + cost.write_bytes);
   }
 
-  // Whether what waits before and behind the segment has a place while it runs.
+  // Whether the tensors spooled before and after the segment have room while it runs.
   bool has_room(const SegmentCost& cost, int begin, int end, std::uint64_t memory) const {
     if (is_whole(begin, end)) return true;
     const std::uint64_t both = waiting(begin) + waiting(end);

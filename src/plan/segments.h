@@ -26,11 +26,11 @@ struct Budget {
 
 struct SweepPlan {
   std::vector<int> cuts;            // positions between nodes, see graph::make_chain
-  std::uint64_t memory = 0;         // resident at the peak, what waits in memory included
-  std::uint64_t spool_memory = 0;   // what may wait in memory
-  std::uint64_t spool_bytes = 0;    // what waits at the most at one time
+  std::uint64_t memory = 0;         // resident at the peak, with tensors spooled in memory
+  std::uint64_t spool_memory = 0;   // for tensors spooled in memory
+  std::uint64_t spool_bytes = 0;    // most bytes spooled at one time
   std::uint64_t spool_traffic = 0;  // written and read in all
-  std::uint64_t disk = 0;           // what waits on disk at the most
+  std::uint64_t disk = 0;           // most bytes spooled on disk
 };
 
 /// The plan that moves the fewest bytes. `types` must be of static shapes, as for the samples at hand. Throws resource

@@ -1,4 +1,4 @@
-// Calibration on a GPU: which one, what it needs, and what the user should know of it.
+// Calibration on a GPU: choice of the device, and notes for the user.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,10 @@
 
 namespace detent::run {
 
-/// Throws usage for what calibration does not do on a GPU, and for options of GPUs without one. For the start of a run.
+/// Throws usage for options that calibration on a GPU does not support, and for GPU options without a GPU.
 void check_calibration_device(const DeviceConfig& device, int workers);
 
-/// A GPU's part of one calibration; of the CPU's it has none and does nothing.
+/// The GPU's part of one calibration; does nothing when the CPU calibrates.
 class DeviceCalibration {
  public:
   /// Opens the first of the devices for observing `taps` values. `directory` is for working files; `activity` may be
@@ -27,7 +27,7 @@ class DeviceCalibration {
 
   /// Makes collect() use it; it must outlive that call.
   void lend(CollectOptions& options);
-  /// What ran where, one sentence each.
+  /// What ran on the GPU and what did not, one sentence each.
   std::vector<std::string> notes() const;
   /// Null for the CPU.
   const OnDevice* use() const { return device_ ? &use_ : nullptr; }

@@ -1,4 +1,4 @@
-// How far a calibration has come, put down so that a later process can go on.
+// The progress of a calibration, saved so that a later process can continue it.
 #pragma once
 
 #include <chrono>
@@ -13,22 +13,22 @@ namespace detent::run {
 
 struct Progressed {
   std::vector<int> cuts;
-  std::size_t segment = 0;             // the one at work
-  std::size_t done = 0;                // samples that are through it
-  std::size_t samples = 0;             // in all; 0: not known yet
-  calibration::Statistics statistics;  // of all that is done; `data` and `samples` of what was read
+  std::size_t segment = 0;             // the current one
+  std::size_t done = 0;                // samples that have passed it
+  std::size_t samples = 0;             // in total; 0: not known yet
+  calibration::Statistics statistics;  // of the samples that are done; `data` and `samples` of those that were read
 };
 
-/// Files in a run's directory. Each save replaces the one before, whole or not at all.
+/// Files in a run's directory. Each save replaces the previous one atomically.
 class Checkpoints {
  public:
-  /// `seconds` between saves; 0: due() at every sample.
+  /// `seconds` between saves; 0: after every sample.
   Checkpoints(std::filesystem::path directory, double seconds);
 
-  /// What an earlier process put down last. Throws bad_input when it is damaged.
+  /// The last save of an earlier process. Throws bad_input when it is damaged.
   std::optional<Progressed> load() const;
   void save(const Progressed& progressed);
-  /// When the next save should be. Saving is kept to a small share of the time.
+  /// When the next save is due. Saving takes at most about 1 % of the time.
   std::chrono::steady_clock::time_point due() const noexcept { return due_; }
 
  private:

@@ -1,4 +1,4 @@
-// What GPUs did in a run, for the report's page.
+// GPU work of a run, for the HTML report.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -20,7 +20,7 @@ nlohmann::json verdict_of(const profile::Work& work, const profile::MachinePeaks
 /// The device's peaks in place of the host's. The report must have a device.
 profile::MachinePeaks peaks_of(const RunReport& report);
 
-/// What the devices did of fine-tuning in this stage, per device: to be held against peaks_of().
+/// Fine-tuning work of the devices in this stage, per device; compare with peaks_of().
 profile::Work tuning_work(const profile::StageTime& stage, const profile::DeviceActivity& activity);
 
 /// The key "device" of the page. The report must have a device.

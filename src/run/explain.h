@@ -1,4 +1,4 @@
-// Why a quantized value is far from the float one, in words, and the option that helps.
+// Reasons why a quantized value differs from the float one, and the option that helps.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace detent::run {
 std::optional<std::pair<double, double>> stored_range(const onnx::Model& quantized, const graph::Index& index,
                                                       const std::string& value);
 
-/// What the float values are like, as far as one scale for all of them cares.
+/// Properties of the float values that decide how well one scale serves them.
 class ValueTraits {
  public:
   explicit ValueTraits(std::optional<std::pair<double, double>> range) : range_(range) {}

@@ -1,4 +1,4 @@
-// What tells one model or one sample from another.
+// Fingerprints of models and samples.
 #pragma once
 
 #include <map>
@@ -11,14 +11,14 @@
 
 namespace detent::run {
 
-/// Of the model's file and of all tensors in data files that it refers to: a sum over the parts, so that each can be
-/// taken when its pages are at hand anyway. Pages are given back.
+/// Of the model's file and of all tensors in its data files: a sum over the parts, so that each part can be added while
+/// its pages are in memory anyway. Pages are released afterwards.
 class ModelFingerprint {
  public:
   explicit ModelFingerprint(const onnx::Model& model);
-  /// Takes the tensors of these names in, as far as they lie in data files and were not yet taken.
+  /// Adds the tensors of these names that are in data files and have not been added yet.
   void take(const std::vector<std::string>& names);
-  /// Takes all that is left.
+  /// Adds all other tensors.
   Fingerprint finish();
 
  private:

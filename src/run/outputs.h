@@ -1,4 +1,4 @@
-// Checks of the files that a run will write, before anything else is done.
+// Checks of the files that a run will write, made before anything else.
 #pragma once
 
 #include <filesystem>

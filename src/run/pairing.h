@@ -1,4 +1,4 @@
-// Brings the values of two models that run side by side together, two by two.
+// Pairs the values of two models that run at the same time.
 #pragma once
 
 #include <condition_variable>
@@ -29,20 +29,19 @@ struct PairSums {
   double cosine() const;
 };
 
-/// The float model's run offers each value; the quantized model's run takes it when it reaches the same value. The
-/// float run waits while more than `limit` bytes are pending, unless the other side waits for something that is still
-/// to come.
+/// The float model's run offers each value; the quantized model's run takes it when it computes its own. The float run
+/// pauses while more than `limit` bytes are pending, unless the other side is waiting for a value not yet offered.
 class Pairing {
  public:
   explicit Pairing(std::uint64_t limit) : limit_(limit) {}
 
   /// Float side. Throws internal after abandon().
   void offer(std::size_t index, std::span<const std::byte> bytes);
-  /// Float side has ended, with its error if it failed.
+  /// The float side has ended, with its error if it failed.
   void close(std::exception_ptr error);
   /// Quantized side: waits for the value. Throws the float side's error, or internal when the value never comes.
   std::vector<std::byte> take(std::size_t index);
-  /// Quantized side has ended: the float side need not wait any more, and stops if it `failed`.
+  /// The quantized side has ended: the float side no longer pauses, and stops if the quantized side `failed`.
   void abandon(bool failed);
   void reset();
 

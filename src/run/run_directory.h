@@ -1,4 +1,4 @@
-// The private directory of a run: working files, and what a later process needs to go on with it.
+// The private directory of a run: working files, and what a later process needs to resume it.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,7 @@
 
 namespace detent::run {
 
-/// What calibration reads and how.
+/// What a run reads, and the options that its statistics depend on.
 struct RunInputs {
   const onnx::Model& model;
   const std::filesystem::path& output;
@@ -40,21 +40,21 @@ nlohmann::json run_identity(const RunInputs& inputs);
 
 class RunDirectory {
  public:
-  /// Makes a directory in Resources::work_dir, or with Resources::resume takes up that of an earlier run for the same
-  /// output. Throws usage when the earlier run still goes on, or was of another input, named.
+  /// Makes a directory in Resources::work_dir, or with Resources::resume opens that of an interrupted run for the same
+  /// output. Throws usage when that run has not ended, or had other inputs or options; the message names the first.
   RunDirectory(const Resources& resources, const nlohmann::json& identity);
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
-  /// Removes all, unless the run has not finished and can be resumed.
+  /// Removes the directory, unless the run has not finished and can be resumed.
   ~RunDirectory();
 
   const std::filesystem::path& path() const noexcept { return directory_.path(); }
-  /// Files of this process alone.
+  /// For files that no later process needs.
   const std::filesystem::path& scratch() const noexcept { return scratch_.path(); }
-  /// Whether an earlier run was taken up.
+  /// Whether an earlier run is continued.
   bool resumed() const noexcept { return resumed_; }
   const std::vector<std::string>& notes() const noexcept { return notes_; }
-  /// The run's output is there.
+  /// To be called when the output has been written.
   void finish() noexcept { finished_ = true; }
 
  private:

@@ -1,4 +1,4 @@
-// Where the stages of a run are noted: in a profile of the run's own, or in one that the caller holds.
+// Where the stages of a run are recorded: in a profile of its own, or in one that the caller holds.
 #pragma once
 
 #include <filesystem>
@@ -19,10 +19,10 @@ class RunProfiler {
   profile::Profiler& profiler() noexcept { return *profiler_; }
   const profile::Profiler& profiler() const noexcept { return *profiler_; }
 
-  /// Ends the run's own profile, which throws what kept its file from being complete. The caller's goes on.
+  /// Ends the run's own profile, and throws when its file could not be written. A caller's profile continues.
   void finish();
 
-  /// Of this run, without what was noted before it.
+  /// Of this run only, also in a caller's profile.
   std::vector<profile::StageTime> stages() const;
   std::vector<StageReport> stage_reports() const;
 

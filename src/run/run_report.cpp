@@ -13,6 +13,7 @@
 #include "profile/html_report.h"
 #include "profile/trace.h"
 #include "run/samples.h"
+#include "run/sweep_setup.h"
 
 namespace detent::run {
 namespace {
@@ -67,17 +68,10 @@ void check_html_path(const std::filesystem::path& path) {
 void describe_layers(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                      data::SampleSource& source, const planning::Circumstances& circumstances, RunReport& report) {
   const onnx::Model& model = prepared.model;
-  const auto specs = input_specs(model);
-  std::map<std::string, std::vector<std::int64_t>> shapes;
+  const auto first = first_sample(source, input_specs(model));
   planning::Circumstances known = circumstances;
-  if (const auto sample = source.next()) {
-    for (std::size_t i = 0; i < specs.size(); ++i) {
-      shapes[specs[i].name] = sample->inputs[i].shape;
-      known.sample_bytes += sample->inputs[i].bytes.size();
-    }
-  }
-  source.rewind();
-  const auto types = exec::probe_values(runtime, model, shapes);
+  known.sample_bytes = first.bytes;
+  const auto types = exec::probe_values(runtime, model, first.shapes);
   const graph::Index index(model);
   for (const auto& node : model.graph.nodes) {
     const auto work = graph::work_of(model, index, types, node);

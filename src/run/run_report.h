@@ -1,4 +1,4 @@
-// Gathers what a run of quantize or calibrate learned, for the report and the trace.
+// Measurements of a run of quantize or calibrate, for the report and the trace.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ struct RunReport {
   std::optional<Device> device;
 };
 
-/// What is to be written, and what the page tells beside what was gathered.
+/// What to write, and facts for the page beside the measurements.
 struct ReportRequest {
   std::optional<std::filesystem::path> html, trace;
   std::filesystem::path model;
@@ -66,8 +66,8 @@ struct ReportRequest {
   std::filesystem::path work_dir;
 };
 
-/// Throws usage when a path holds something that is neither empty nor a report or trace: a mistyped path must not cost
-/// a model.
+/// Throws usage when a path names a file that is neither empty nor a report or trace, so that a mistyped path cannot
+/// overwrite a model.
 void check_report_paths(const std::optional<std::filesystem::path>& html,
                         const std::optional<std::filesystem::path>& trace);
 
@@ -75,7 +75,7 @@ void check_report_paths(const std::optional<std::filesystem::path>& html,
 void describe_layers(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                      data::SampleSource& source, const planning::Circumstances& circumstances, RunReport& report);
 
-/// The HTML report and the trace, from what was gathered. Measures the machine, which takes half a second, and adds the
+/// Writes the HTML report and the trace. Measures the machine's peak rates, which takes half a second, and adds the
 /// layers of one run to the profiler's spans.
 void write_reports(RunReport& report, const ReportRequest& request, RunProfiler& profiler);
 

@@ -12,7 +12,7 @@
 
 namespace detent::run {
 
-/// A sample at work: with its inputs in the first segment, by its number in those after it.
+/// A sample to be run: with its inputs in the first segment, by its number in later ones.
 struct FedSample {
   std::size_t number = 0;
   std::string origin;

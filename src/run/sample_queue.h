@@ -1,4 +1,4 @@
-// Hands samples to workers, and keeps the first error.
+// Distributes samples among workers, and keeps the first error.
 #pragma once
 
 #include <chrono>
@@ -10,8 +10,9 @@
 
 namespace detent::run {
 
-/// Workers take items from `next` (called by one at a time, in order; nullopt ends it) and report back. After pause()
-/// or a failure nothing more is handed out, so what was taken is a prefix of all.
+/// Workers take items from `next`, which is called by one of them at a time and returns nullopt at the end. After
+/// `until` (but not before the first item) and after a failure no more are handed out, so the items taken are a prefix
+/// of all.
 template <class Item>
 class SampleQueue {
  public:
@@ -34,7 +35,7 @@ class SampleQueue {
     }
   }
 
-  /// `order` tells which of several errors counts: the smallest.
+  /// Of several errors, that with the smallest `order` is kept.
   void failed(std::size_t order, std::exception_ptr error) {
     const std::lock_guard lock(mutex_);
     keep(order, std::move(error));

@@ -7,7 +7,7 @@
 
 namespace detent::run {
 
-/// Runs `command` by the shell with the path of the model behind it, quoted; the last number on its standard output.
+/// Runs `command` in a shell, with the quoted path of the model as its last argument; the last number that it prints.
 /// Standard error passes through, standard input is empty. The command and all that it starts form a process group,
 /// which a stop request ends: by SIGTERM, and by SIGKILL where that does not help within two seconds. Throws bad_input
 /// when the command fails or prints no number, and interrupted.

@@ -16,7 +16,7 @@
 
 namespace detent::store {
 
-/// Where records rest. Users know them as memory levels 0, 1 and 2.
+/// Where records are kept: memory levels 0, 1 and 2 on the command line.
 enum class Residency { memory, memory_then_disk, disk };
 
 /// How files are read and written. `automatic` measures the file system for a moment and takes the fastest.
@@ -25,8 +25,8 @@ enum class DiskAccess { automatic, buffered, direct, uring };
 struct SpoolOptions {
   std::filesystem::path directory;  // private to the run; must exist. Files stay there until their lane is closed
   Residency residency = Residency::memory_then_disk;
-  std::uint64_t memory_bytes = std::numeric_limits<std::uint64_t>::max();  // for records at rest
-  /// For records on their way: half to disk, half from there. A half holds one record at least, however large it is.
+  std::uint64_t memory_bytes = std::numeric_limits<std::uint64_t>::max();  // for records kept in memory
+  /// For records being written or read: a half for each. A half holds one record at least, however large it is.
   std::uint64_t buffer_bytes = std::uint64_t{64} << 20;
   std::uint64_t disk_bytes = std::numeric_limits<std::uint64_t>::max();
   std::size_t prefetch = 2;  // samples read ahead; 0: each is read when it is asked for
@@ -36,14 +36,14 @@ struct SpoolOptions {
 };
 
 struct SpoolUse {
-  std::uint64_t memory_peak = 0;    // records at rest and buffers; not what get() has given away
+  std::uint64_t memory_peak = 0;    // records and buffers; without what get() has returned
   std::uint64_t disk_peak = 0;      // with what was allocated ahead
   std::uint64_t bytes_written = 0;  // to disk
   std::uint64_t bytes_read = 0;     // from disk
   double write_wait_seconds = 0;    // time that put() and sync() waited for the disk
   double read_wait_seconds = 0;     // time that readers waited for the disk
   DiskAccess access = DiskAccess::buffered;
-  std::string access_reason;  // what the choice rests on, for the report; empty while nothing was on disk
+  std::string access_reason;  // the reason for the choice, for the report; empty while nothing was on disk
 };
 
 /// The arrays that one segment hands on for one sample.
@@ -60,7 +60,7 @@ class Spool {
   explicit Spool(SpoolOptions options);
   Spool(const Spool&) = delete;
   Spool& operator=(const Spool&) = delete;
-  /// Writes what waits for that; only sync() tells whether it went well.
+  /// Finishes pending writes; only sync() reports their errors.
   ~Spool();
 
   /// Names may hold letters, digits, '-' and '_'. Takes up the records of a file that an earlier process left under
@@ -77,7 +77,7 @@ class Spool {
   /// counted in `damaged`).
   std::optional<Record> get(Lane lane, std::size_t sample);
 
-  /// Where the record rests on disk, with its header verified; nullopt when it is not there, damaged, or on its way.
+  /// Where the record is on disk, with its header verified; nullopt when it is not there, damaged, or being written.
   std::optional<RestingRecord> resting(Lane lane, std::size_t sample) const;
 
   /// Tells that get() will be called for samples `first`, `first`+1, … `end`-1 of these lanes in this order, so that up
@@ -86,12 +86,12 @@ class Spool {
 
   /// Memory of a record is given back at once, its disk space where the file system can.
   void release(Lane lane, std::size_t sample);
-  /// Whether the record rests in memory, and so would not outlive this process.
+  /// Whether the record is only in memory, and would be lost with this process.
   bool in_memory(Lane lane, std::size_t sample) const;
   /// Forgets all of the lane and removes its file.
   void close(Lane lane);
 
-  /// Returns when all that was put is where it rests and files are durable.
+  /// Returns when all writes have finished and files are durable.
   void sync();
 
   std::uint64_t damaged() const;
