@@ -73,7 +73,7 @@ class Fallback : public Remedy {
   const AccuracyConfig& accuracy() const { return lab_->options().accuracy; }
 
   Error out_of_reach(const char* what, const char* cure) const {
-    const auto& worst = by_error(*draft_->sensitivities).front().first;
+    const std::string worst = by_error(*draft_->sensitivities).front().first;
     return bad_input(fmt::format("--accuracy-target: {} {}; the worst is {}", what, *accuracy().target,
                                  node_of(draft_->prepared.model, *index_, worst)),
                      fmt::format("lower the target, {}; --sensitivity report tells more", cure));

@@ -200,7 +200,7 @@ def scoring(folder: Path, score: str) -> list[object]:
 def test_a_command_scores(products: tuple[Path, Path], tmp_path: Path, score: str) -> None:
     """Only fewer integers raise the score; as a loss with its sign changed it is negative, and the share of float's the same."""
     model, data = products
-    options = [*BALANCED, "--accuracy-target", 0.4, *scoring(tmp_path, score)]
+    options = [*BALANCED, "--accuracy-target", 0.39, *scoring(tmp_path, score)]
     report = support.quantize(model, tmp_path / "q.onnx", data, *options)
     assert report["accuracy"]["score"] == pytest.approx(0.4)
     assert len(report["accuracy"]["float_nodes"]) == 2
