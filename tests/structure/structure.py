@@ -47,11 +47,7 @@ MAX_FUNCTION_LINES = 60  # in src/
 LONG_FILES = {
     "python/detent/compat/quark.py": 485,
 }
-LONG_FUNCTIONS = {
-    "src/onnx/tensor_read.cpp": 68,
-    "src/pipeline/calibrate.cpp": 83,
-    "src/plan/segment_cost.cpp": 66,
-}
+LONG_FUNCTIONS: dict[str, int] = {}
 # A folder's code is in the namespace of the folder's name; folders in this table are in another one.
 NAMESPACES = {"calibrate": "calibration", "quantize": "quantization", "plan": "planning"}
 # Where a namespace is opened for more than declarations of what is elsewhere.
