@@ -79,6 +79,12 @@ def quantize(model: Path, output: Path, data: Path, *options: object, **run_opti
     return json.loads(result.stdout)
 
 
+def gain(layers: list[dict]) -> float:
+    """What fine-tuning leaves of the layers' errors: the geometric mean of after / before."""
+    ratios = [layer["error_after"] / layer["error_before"] for layer in layers if layer["error_before"] > 0]
+    return float(np.exp(np.mean(np.log(ratios))))
+
+
 def resumed_after_kill(point: str, model: Path, data: Path, folder: Path, *options: object) -> Path:
     """What `detent quantize` writes that was killed at a fail point and went on; its working directory must be empty then."""
     work = folder / "work"

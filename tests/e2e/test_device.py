@@ -145,11 +145,11 @@ def test_finds_what_the_cpu_finds(form: str, rounding: str, place: Place, model:
     assert support.sha256(place.out / "one.onnx") == support.sha256(place.out / "two.onnx")
     for ours, theirs in zip(one["layers"], cpu["layers"], strict=True):
         assert ours["name"] == theirs["name"]
-        assert ours["error_after"] <= ours["error_before"]
         if form == "gram":
             assert ours["error_after"] == pytest.approx(theirs["error_after"], rel=0.1, abs=0.02 * theirs["error_before"])
         else:  # another way of making mini-batches
             assert ours["error_after"] <= 1.4 * theirs["error_after"]
+    assert support.gain(one["layers"]) < 0.95
     assert any("cuda:0" in note for note in one["notes"])
     assert any("cuda:1" in note for note in two["notes"])
 
