@@ -35,7 +35,7 @@ class RecordedIterations {
     const auto number = static_cast<unsigned>(first);
     upload<unsigned>(stream, iteration_, std::span(&number, 1));
     stream.wait();
-    const auto one = [&] {
+    const auto one = [this, queue, &stream] {
       queue();
       launch(stream, AdvanceKernel{iteration_.data()}, 1);
     };
