@@ -16,8 +16,8 @@ struct AdaQuantVariable {
   float w, mean, square, q;
 };
 
-/// `gradient`: of the loss by the quantized weight, not in steps; none reaches a weight that is clipped. One step is
-/// 1 / per_step.
+/// `gradient`: of the loss by the quantized weight, not in units of the scale; none reaches a weight that is clipped.
+/// One step is 1 / per_step.
 DETENT_DEVICE AdaQuantVariable adaquant_step(AdaQuantVariable x, float gradient, float low, float high, float per_step,
                                              const AdaQuantNumbers& step) {
   const float rounded = std::rint(x.w);

@@ -12,7 +12,7 @@
 
 namespace detent::cuda {
 
-/// How a layer's outputs are computed. The numbers stand in states of interrupted layers.
+/// How a layer's outputs are computed. The numbers are saved in states of interrupted layers.
 enum class Way : std::uint64_t { undecided = 0, patches = 1, nchw = 2, nhwc = 3 };
 
 /// One sample of the whole layer: on the host, or at rest on disk.

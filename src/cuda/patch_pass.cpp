@@ -119,7 +119,8 @@ class PatchPass final : public LayerPass {
     launch(device_.stream(), ToBfloat16{from, to.data(), count}, blocks_for(count));
   }
 
-  // Of as many positions as the piece has: whole pieces are alike, and so are ends of samples of the same shape.
+  // Of as many positions as the piece has: whole pieces are of the same size, and so are the last ones of samples of
+  // the same shape.
   Products& products() {
     auto found = products_.find(positions_);
     if (found != products_.end()) return found->second;

@@ -10,8 +10,8 @@ struct ScaleBlocks {
   std::uint32_t blocks = 1;  // of a row
   std::uint32_t size = 0;    // weights of a block
 
-  DETENT_DEVICE std::size_t at(std::size_t row, std::size_t column) const {
-    return blocks == 1 ? row : row * blocks + static_cast<std::uint32_t>(column) / size;
+  DETENT_DEVICE std::size_t at(std::size_t row, std::size_t weight) const {
+    return blocks == 1 ? row : row * blocks + static_cast<std::uint32_t>(weight) / size;
   }
 };
 

@@ -1,5 +1,5 @@
 // An optimizer's step for all weights of some rows, fused: gradient, regularizer, moments, variable and rounded value
-// in one pass over memory. All matrices are [rows, fan_in]; which iteration it is stands on the device, so that a
+// in one pass over memory. All matrices are [rows, fan_in]; the number of the iteration is on the device, so that a
 // recorded graph can be launched for each.
 #pragma once
 

@@ -18,7 +18,7 @@ namespace detent::finetune {
 /// at.
 AdamStep adaquant_adam(const FinetuneConfig& config, std::size_t i);
 
-/// One row's arrays, for the vector loop. Weights are in steps of their scale, less the zero point.
+/// One row's arrays, for the vector loop. Weights are in units of their scale, less the zero point.
 struct AdaQuantRow {
   float* w;
   float* mean;
@@ -26,8 +26,9 @@ struct AdaQuantRow {
   float* q;  // rounded and clipped
 };
 
-/// The step's vector loop. Gradient of the loss by the quantized weight, not in steps: factor · slope[i] + offset[i]
-/// (offset may be null); none reaches a weight that is clipped. One step is 1 / per_step in the weights' own unit.
+/// The step's vector loop. Gradient of the loss by the quantized weight, not in units of the scale: factor · slope[i] +
+/// offset[i] (offset may be null); none reaches a weight that is clipped. One step is 1 / per_step in the weights' own
+/// unit.
 void adaquant_step(const AdaQuantRow& row, const float* slope, const float* offset, float factor, float low, float high,
                    float per_step, std::size_t count, const AdamStep& step);
 

@@ -43,12 +43,12 @@ struct QuantizedWeights {
     return granularity.block == 0 ? 1 : (fan_in + block_size() - 1) / block_size();
   }
   /// Where `scale` and `zero` have the entries of a weight.
-  std::size_t block_at(std::size_t row, std::size_t column) const noexcept {
+  std::size_t block_at(std::size_t row, std::size_t weight) const noexcept {
     if (granularity.block == 0) return row;
-    return row * blocks() + (block_of.empty() ? column / block_size() : block_of[column]);
+    return row * blocks() + (block_of.empty() ? weight / block_size() : block_of[weight]);
   }
-  float scale_of(std::size_t row, std::size_t column) const noexcept { return scale[block_at(row, column)]; }
-  std::int32_t zero_of(std::size_t row, std::size_t column) const noexcept { return zero[block_at(row, column)]; }
+  float scale_of(std::size_t row, std::size_t weight) const noexcept { return scale[block_at(row, weight)]; }
+  std::int32_t zero_of(std::size_t row, std::size_t weight) const noexcept { return zero[block_at(row, weight)]; }
   /// The largest scale of a row: the unit that sums over its weights are made in.
   float row_scale(std::size_t row) const {
     return *std::max_element(&scale[row * blocks()], &scale[row * blocks()] + blocks());
@@ -60,15 +60,15 @@ struct QuantizedWeights {
   }
 
   std::int32_t levels() const noexcept { return highest - lowest + 1; }
-  float dequantize(std::size_t row, std::size_t column, std::int32_t q) const {
-    const std::size_t at = block_at(row, column);
+  float dequantize(std::size_t row, std::size_t weight, std::int32_t q) const {
+    const std::size_t at = block_at(row, weight);
     return scale[at] * static_cast<float>(q - zero[at]);
   }
   /// By how much the integer `now` should change so that its weight follows −step best. A change has to be worth more
   /// than the rounding errors of float sums, or ties would flip for ever.
-  std::int32_t best_change(std::size_t row, std::size_t column, std::int32_t now, float step) const {
+  std::int32_t best_change(std::size_t row, std::size_t weight, std::int32_t now, float step) const {
     constexpr float kHalf = 0.5001F;
-    const float unit = scale_of(row, column);
+    const float unit = scale_of(row, weight);
     const float exact = -step / unit;
     if (unit == 0 || !(std::abs(exact) > kHalf)) return 0;
     const float low = static_cast<float>(lowest - now);
@@ -76,8 +76,8 @@ struct QuantizedWeights {
     return static_cast<std::int32_t>(std::nearbyint(std::clamp(exact, low, high)));
   }
   /// Half to even, clipped. With a scale of 0 all integers stand for the same value.
-  std::int32_t quantize(std::size_t row, std::size_t column, float value) const {
-    const std::size_t at = block_at(row, column);
+  std::int32_t quantize(std::size_t row, std::size_t weight, float value) const {
+    const std::size_t at = block_at(row, weight);
     if (scale[at] == 0) return std::clamp(zero[at], lowest, highest);
     const float low = static_cast<float>(lowest - zero[at]);
     const float high = static_cast<float>(highest - zero[at]);

@@ -43,7 +43,7 @@ struct Kept {
 };
 
 /// The candidate if it is better than nearest rounding there, else that. `error_of` is asked for both; the candidate's
-/// integers are in steps of the scales of `fitted`, which may be `weights`.
+/// integers are in units of the scales of `fitted`, which may be `weights`.
 Kept keep_if_better(const QuantizedWeights& weights, std::span<const float> bias, const QuantizedWeights& fitted,
                     Solution candidate,
                     const std::function<double(const QuantizedWeights&, const Solution&)>& error_of);

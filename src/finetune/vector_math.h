@@ -1,5 +1,5 @@
 // Exponential and logarithm in plain arithmetic, for loops that the compiler turns into vector code. Good to a few 1e-6
-// of the result, in steps that round alike on every vector unit.
+// of the result, and rounds the same on every vector unit.
 #pragma once
 
 #include <bit>

@@ -11,7 +11,7 @@ namespace detent::tuning {
 StoredSamples::StoredSamples(store::Spool& spool, const std::string& name) : spool_(spool), lane_(spool.open(name)) {}
 
 StoredSamples::~StoredSamples() {
-  ahead_.clear();  // which waits for them
+  ahead_.clear();  // waits until they are read
   spool_.close(lane_);
 }
 

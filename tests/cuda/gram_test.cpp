@@ -291,7 +291,7 @@ TEST(GramMethods, TellTheLossAndStop) {
     control.progress = [&](std::size_t, double loss) { theirs.push_back(loss); };
     finetune::solve(problem.layer.weights, problem.form, problem.layer.bias, config, kernels(), control);
     ASSERT_EQ(ours.size(), theirs.size());
-    for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i], theirs[i], 0.1 * theirs[i]) << i;
+    for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i], theirs[i], 0.15 * theirs[i]) << i;
 
     std::stop_source stop;
     stop.request_stop();

@@ -34,7 +34,7 @@ class Group {
         factor_(damped(quadratic, group, config.damping), weights.fan_in, kernels, threads) {}
 
   /// Integers of rows of this group. `best`: for W*, the continuous weights that are best for these inputs, else for W.
-  /// `errors` gets the damped error |(Ŵ − W*) L|² of each row; null: nobody asks.
+  /// `errors` gets the damped error |(Ŵ − W*) L|² of each row; it may be null.
   void round(RowRange rows, bool best, Integers& integers, std::vector<double>* errors) const {
     const std::vector<float> targets = targets_of(rows, best);
     const std::size_t n = order_.size();
