@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := all
-.PHONY: all cuda setup configure build models test demo bench format lint clean distclean help
+.PHONY: all cuda setup configure build models test check sanitize demo bench format lint clean distclean help
 
 all: build  ## install what is needed and build build/detent
 
@@ -43,11 +43,21 @@ bench: build models  ## run the benchmarks
 	@cmake --build build --target bench_inference
 	@$(PYTHON) bench/run.py
 
-SOURCES = $(shell find src include tests python -name '*.h' -o -name '*.cpp')
+SOURCES = $(shell find src include tests python bench -name '*.h' -o -name '*.cpp')
 
-format:  ## run clang-format on all C++ files
-	@command -v clang-format >/dev/null || { echo "make format needs clang-format: apt-get install clang-format" >&2; exit 1; }
-	@clang-format -i $(SOURCES)
+format: setup  ## run clang-format on all C++ files
+	@build/venv/bin/clang-format -i $(SOURCES)
+
+check: setup  ## check formatting (clang-format) and Python style (ruff)
+	@build/venv/bin/clang-format --dry-run -Werror $(SOURCES)
+	@$(PYTHON) -m ruff check --no-cache --quiet
+
+sanitize: setup  ## test the parsers and the spool with AddressSanitizer and UndefinedBehaviorSanitizer
+	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \
+	cmake --preset parsers -DDETENT_WERROR=$(WERROR) --log-level=WARNING >build/configure.log 2>&1 \
+	  || { cat build/configure.log >&2; exit 1; }
+	@cmake --build --preset parsers -j 2
+	@ctest --preset parsers --no-tests=error -j 2
 
 lint: configure  ## run clang-tidy on all C++ sources
 	@command -v clang-tidy >/dev/null || { echo "make lint needs clang-tidy: apt-get install clang-tidy" >&2; exit 1; }
@@ -55,7 +65,7 @@ lint: configure  ## run clang-tidy on all C++ sources
 
 clean:  ## remove compiled files; keep downloads
 	@[ ! -f build/CMakeCache.txt ] || cmake --build build --target clean
-	@rm -rf build/debug build/asan build/tsan build/fuzz build/demo build/tmp
+	@rm -rf build/debug build/asan build/parsers build/tsan build/fuzz build/demo build/tmp
 
 distclean:  ## remove build/
 	@rm -rf build
