@@ -27,7 +27,7 @@ struct CalibrateOptions {
   /// Samples in memory instead of calibration_data; must outlive the run.
   SampleStream* samples = nullptr;
   /// Selects the activations that are observed, as for quantize().
-  QuantConfig config = preset_config(Preset::balanced);
+  QuantConfig config = preset_config("balanced");
   /// Without histograms only the method minmax works later.
   bool histograms = true;
   /// Also find the best power-of-two scale for each sample (MethodConfig::most_common).

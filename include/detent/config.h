@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,14 +16,12 @@ namespace detent {
 /// Integer types of quantized tensors; those of 4 bits are for weights only.
 enum class QuantType { int8, uint8, int16, uint16, int4, uint4 };
 
-/// What is quantized when the user names nothing. `plain`: all that ONNX Runtime's quantize_static does, bit for bit.
-/// `balanced`: products and convolutions, and the operators that hand integers from one of them to the next, as far as
-/// the statistics show that 8 bits do; the rest stays in float.
-enum class Preset { balanced, plain };
-
-/// How tensors are quantized. The defaults are the target `ort-cpu`.
+/// How tensors are quantized. The defaults are the preset `plain`.
 struct QuantConfig {
-  Preset preset = Preset::plain;
+  /// What the options start from, and what is quantized when the user names nothing. `plain`: all that ONNX Runtime's
+  /// quantize_static does, bit for bit. `balanced`: products and convolutions, and the operators that pass integers from
+  /// one of them to the next, as far as 8 bits are measured to be enough; the rest stays in float.
+  std::string preset = "plain";
   QuantType activation_type = QuantType::uint8;
   QuantType weight_type = QuantType::int8;
   /// Zero point in the middle of the integer range, scale from the larger of |min| and |max|.
@@ -51,16 +50,8 @@ struct QuantConfig {
   std::vector<std::string> passthrough_op_types;
 };
 
-/// The format that a preset starts from. `balanced` takes uint8 weights around 128: the same values as symmetric int8,
-/// and exact on every CPU (ONNX Runtime's products with int8 weights saturate on x86 before VNNI).
-inline QuantConfig preset_config(Preset preset) {
-  QuantConfig config;
-  config.preset = preset;
-  if (preset == Preset::plain) return config;
-  config.weight_type = QuantType::uint8;
-  config.weight_symmetric = true;
-  return config;
-}
+/// The format that a preset starts from. Throws usage for a name that is none.
+QuantConfig preset_config(std::string_view preset);
 
 /// How the range of an activation follows from its statistics.
 enum class CalibrationMethod { minmax, percentile, layerwise_percentile, mse, entropy };
@@ -72,7 +63,7 @@ struct MethodConfig {
   bool average = false;
   /// percentile: percent of the values that the range keeps.
   double percentile = 99.999;
-  /// percentile, layerwise-percentile: cut both tails alike instead of one percentile of |x|.
+  /// percentile, layerwise-percentile: cut both tails equally instead of taking one percentile of |x|.
   bool two_sided = false;
   /// layerwise-percentile: the candidates, and the error that decides between them.
   std::vector<double> candidates{99.99, 99.999, 99.99999};
@@ -84,42 +75,37 @@ struct MethodConfig {
   std::size_t entropy_levels = 128;
 };
 
-inline MethodConfig preset_method(Preset preset) {
-  MethodConfig method;
-  if (preset == Preset::balanced) method.method = CalibrationMethod::mse;
-  return method;
-}
+/// The method that a preset starts from. Throws usage for a name that is none.
+MethodConfig preset_method(std::string_view preset);
 
-/// What is done differently for one tensor.
+/// What is done differently for one activation.
 struct TensorOverride {
   std::string tensor;  // or a pattern that starts with '^'
   std::optional<CalibrationMethod> method;
   std::optional<std::pair<float, float>> range;  // min, max
 };
 
-/// Whether the preset `balanced` runs the model with each quantized value rounded alone, to see what that does to the
-/// results. `automatic` then leaves in float what makes most of the error, up to a tenth of the multiplications;
-/// `report` only tells; `off` measures nothing.
+/// Whether the preset `balanced` measures the error that each quantized value makes alone. `automatic` then leaves in
+/// float what makes most of it, up to a tenth of the multiplications; `report` only reports; `off` measures nothing.
 enum class SensitivityMode { automatic, off, report };
 
-/// Whether values whose channels differ by much get them made alike before they are quantized, where that is measured
-/// to take away half of their error or more: each channel is divided by a factor, and the weights that read it
-/// multiplied.
+/// Whether the channel ranges of a value are equalized before it is quantized, where that is measured to remove at least
+/// half of its error: each channel is divided by a factor, and the weights that read it are multiplied by it.
 enum class EqualizeMode { automatic, off };
 
 /// How near the results are to the float model's: the cosine of each output over all samples, its signal to
 /// quantization noise ratio in dB, or what the user's command or function says. Of several outputs the worst counts.
 enum class AccuracyMetric { cosine, sqnr, command };
 
-/// What becomes of products that 8 bits do not serve: they stay in float, or their activations get 16 bits, with the
-/// sign of QuantConfig::activation_type, while their weights stay as they are.
+/// What becomes of products for which 8 bits are too few: they stay in float, or their activations get 16 bits, with
+/// the sign of QuantConfig::activation_type, while their weights stay as they are.
 enum class AccuracyFallback { float32, int16 };
 
 /// What is to be done about accuracy, under the preset `balanced`.
 struct AccuracyConfig {
   SensitivityMode sensitivity = SensitivityMode::automatic;
   EqualizeMode equalize = EqualizeMode::automatic;
-  /// Methods that are tried beside MethodConfig::method for the values that do most harm.
+  /// Methods tried beside MethodConfig::method for the values that cause most of the error.
   std::vector<CalibrationMethod> other_methods{CalibrationMethod::minmax, CalibrationMethod::percentile};
   AccuracyFallback fallback = AccuracyFallback::float32;
   /// As many products fall back as it takes to reach this value of the metric, and no more. For a command or a function
@@ -134,8 +120,8 @@ struct AccuracyConfig {
   std::function<double(const std::filesystem::path&)> score = {};
 };
 
-/// How the integers of weights are found. `automatic`: each to the nearest; under the preset `balanced`, where measuring
-/// shows that this is what keeps the results far from the float model's, by gptq, if that is measured to help.
+/// How the integers of weights are found. `automatic`: each to the nearest; under the preset `balanced` by gptq where
+/// the rounding of weights is measured to make much of the error and gptq to reduce it.
 enum class Rounding { automatic, nearest, adaround, adaquant, gptq };
 
 /// Whether a method was named that looks for better integers than the nearest.

@@ -31,8 +31,8 @@ struct QuantizeOptions {
   /// Samples in memory instead of calibration_data; must outlive the run.
   SampleStream* samples = nullptr;
   std::optional<std::filesystem::path> statistics;
-  QuantConfig config = preset_config(Preset::balanced);
-  MethodConfig method = preset_method(Preset::balanced);
+  QuantConfig config = preset_config("balanced");
+  MethodConfig method = preset_method("balanced");
   std::vector<TensorOverride> overrides;
   AccuracyConfig accuracy;
   FinetuneConfig finetune;

@@ -8,8 +8,8 @@
 
 namespace detent {
 
-/// Where tensors wait that one part of the model hands to a later one: all in memory (0), in memory as far as the
-/// budget goes (1), all on disk (2).
+/// Where tensors are kept that one segment of the model hands to a later one: all in memory (0), in memory as far as the
+/// budget allows (1), all on disk (2).
 enum class MemoryLevel { memory = 0, budget = 1, disk = 2 };
 
 enum class SpoolAccess { automatic, buffered, direct, uring };
@@ -26,11 +26,11 @@ struct Resources {
   std::size_t segments = 0;
   std::size_t prefetch = 2;  // samples read ahead from disk
   SpoolAccess spool_access = SpoolAccess::automatic;
-  /// Waiting float32 tensors are kept as bfloat16: half the bytes, and other results.
+  /// Spooled float32 tensors are kept as bfloat16: half the bytes, and different results.
   bool spool_bfloat16 = false;
-  /// Go on with an earlier run for this output that was interrupted, and keep what is done if this one is.
+  /// Continue an interrupted run for this output; if this one is interrupted, keep what is done.
   bool resume = false;
-  /// How often what is done is put down, so that it can be resumed; 0: after every sample.
+  /// How often progress is saved, so that the run can be resumed; 0: after every sample.
   double checkpoint_seconds = 10;
 };
 

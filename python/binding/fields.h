@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "config/words.h"
 
 namespace detent::python {
 
@@ -28,18 +29,12 @@ namespace nb = nanobind;
 template <class Struct>
 struct Fields;
 
-/// The words of an enumeration; specialized likewise.
-template <class Enum>
-struct Words;
-
 template <class T>
 concept HasFields = requires {
   Fields<T>::all;
 };
 template <class T>
-concept HasWords = requires {
-  Words<T>::all;
-};
+concept HasWords = std::is_enum_v<T>;
 
 template <class Struct>
 struct Field {
@@ -110,16 +105,7 @@ concept IsVector = requires(T t) {
 
 template <class T>
 void read_words(nb::handle value, T& into, const std::string& where) {
-  const auto given = nb::cast<std::string>(nb::str(value));  // memory levels are numbers
-  std::string all;
-  for (const auto& [word, meaning] : Words<T>::all) {
-    if (given == word) {
-      into = meaning;
-      return;
-    }
-    all += fmt::format("{}{}", all.empty() ? "" : ", ", word);
-  }
-  throw usage_error(fmt::format("{}: {} is not one of its values", where, text_of(value)), "choose from: " + all);
+  into = static_cast<T>(config::value_of(config::words<T>(), nb::cast<std::string>(nb::str(value)), where));
 }
 
 template <class T>
@@ -170,10 +156,7 @@ nb::object write(const T& value) {
     for (const auto& f : Fields<T>::all) dict[nb::str(f.name.data(), f.name.size())] = f.get(value);
     return dict;
   } else if constexpr (HasWords<T>) {
-    for (const auto& [word, meaning] : Words<T>::all) {
-      if (meaning == value) return nb::cast(std::string(word));
-    }
-    throw internal_error("a value without a word");
+    return nb::cast(std::string(config::word_of(config::words<T>(), static_cast<int>(value))));
   } else if constexpr (IsOptional<T>) {
     return value ? write(*value) : nb::none();
   } else if constexpr (IsVector<T>) {

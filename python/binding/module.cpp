@@ -5,10 +5,12 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "base/bytes.h"
+#include "config/schema_json.h"
 #include "host.h"
 #include "options.h"
 #include "results.h"
@@ -153,14 +155,12 @@ NB_MODULE(_core, m) {
   m.def("format_size", &detent::format_size, nb::arg("bytes"));
   m.def("option_names", [] {
     nb::dict names;
-    names["quantize"] = dp::option_names<detent::QuantizeOptions>();
-    names["calibrate"] = dp::option_names<detent::CalibrateOptions>();
-    names["compare"] = dp::option_names<detent::CompareOptions>();
-    names["inspect"] = dp::option_names<detent::InspectOptions>();
-    names["method"] = dp::option_names<detent::MethodConfig>();
-    names["finetune"] = dp::option_names<detent::FinetuneConfig>();
-    names["resources"] = dp::option_names<detent::Resources>();
-    names["device"] = dp::option_names<detent::DeviceConfig>();
+    for (const auto& [name, command] : {std::pair("quantize", detent::config::kQuantize),
+                                        {"calibrate", detent::config::kCalibrate},
+                                        {"compare", detent::config::kCompare},
+                                        {"inspect", detent::config::kInspect}})
+      names[name] = dp::option_names(command);
     return names;
   });
+  m.def("schema", [] { return detent::config::schema_json().dump(); });
 }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from . import _core, _models, _progress, _runtime
-from ._config import Config, Path, Resources, Size, _size, make
+from ._config import Config, Path, Resources, Size, make
 from ._models import Model
 from ._progress import Progress
 from ._results import CalibrateResult, Comparison, Inspection, ModelBytes, Plan, PlannedDevice, PlannedFinetune, QuantizeResult
@@ -125,7 +125,7 @@ def quantize(
         run.give(
             output=target,
             statistics=statistics,
-            external_data_threshold=_size(external_data_threshold),
+            external_data_threshold=external_data_threshold,
             prepared_output=prepared_output,
             profile=profile,
             report=report,

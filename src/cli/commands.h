@@ -8,16 +8,13 @@
 
 namespace detent::cli {
 
-/// A check for counts: CLI11 reads "-3" into an unsigned option as a very large number.
-inline std::string not_negative(const std::string& text) {
-  return text.starts_with('-') ? "must not be negative" : std::string();
-}
-
 /// `words` is the command line, for the report.
 void add_quantize(CLI::App& app, const std::stop_token& stop, const std::vector<std::string>& words);
 void add_calibrate(CLI::App& app, const std::stop_token& stop, const std::vector<std::string>& words);
 void add_plan(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_compare(CLI::App& app, const std::stop_token& stop);
+/// Hidden: prints the schema of options as JSON, from which scripts/generate_options.py writes documentation.
+void add_options(CLI::App& app);
 
 }  // namespace detent::cli

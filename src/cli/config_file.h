@@ -1,15 +1,16 @@
-// A file of options: YAML with the words of the command line.
+// A file of options: YAML with the names of the command line.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "cli/options.h"
+
 namespace detent::cli {
 
-/// The command line with `--config FILE` (or `--config=FILE`) replaced by what the file says, each entry as an option:
-/// `method: mse` becomes --method=mse, a list is joined by commas, true gives a flag, and false or an empty value leaves
-/// the option out. What the command line itself says counts instead of the file. Throws usage for a file that cannot be
-/// read or is no map of such entries.
-std::vector<std::string> with_config_file(const std::vector<std::string>& words);
+/// What the file says, in its order: `method: mse` for --method mse, a list for an option that takes several values or
+/// may be repeated, true or false for a flag. Names may have '_' for '-'. An entry without a value is left out. Throws
+/// usage for a file that cannot be read or has anything else in it.
+std::vector<Given> read_config_file(const std::string& path, config::Command command);
 
 }  // namespace detent::cli

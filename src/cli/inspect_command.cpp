@@ -8,37 +8,11 @@
 
 #include "base/bytes.h"
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "detent/inspect.h"
 
 namespace detent::cli {
 namespace {
-
-struct Arguments {
-  InspectOptions options;
-  std::vector<std::string> shapes;
-  std::size_t layers = 20;
-  bool json = false;
-};
-
-// "name:1x3x224x224"; the name itself may hold colons, as TensorFlow's do.
-std::pair<std::string, std::vector<std::int64_t>> parse_shape(const std::string& text) {
-  const auto wrong = [&] {
-    return Error(ErrorKind::usage, fmt::format("'{}' is not a shape", text), "write it like NAME:1x3x224x224");
-  };
-  const auto colon = text.rfind(':');
-  if (colon == std::string::npos || colon == 0) throw wrong();
-  std::vector<std::int64_t> dims;
-  const char* at = text.data() + colon + 1;
-  const char* end = text.data() + text.size();
-  while (at != end) {
-    std::int64_t value = 0;
-    const auto [next, status] = std::from_chars(at, end, value);
-    if (status != std::errc() || value < 0 || (next != end && *next != 'x')) throw wrong();
-    dims.push_back(value);
-    at = next == end ? end : next + 1;
-  }
-  return {text.substr(0, colon), dims};
-}
 
 nlohmann::json to_json(const std::optional<std::uint64_t>& value) {
   return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
@@ -122,22 +96,16 @@ void print_report(const Inspection& r, std::size_t layers) {
 void add_inspect(CLI::App& app) {
   auto* command =
       app.add_subcommand("inspect", "Operators, shapes, parameters and activation bytes of each layer; runs nothing");
-  auto args = std::make_shared<Arguments>();
-  command->add_option("MODEL", args->options.model, "ONNX model")->required()->option_text(" ");
-  command->add_option("--shape", args->shapes, "static shape of an input with dynamic axes; may be given several times")
-      ->option_text("NAME:1x3x224x224")
-      ->allow_extra_args(false);
-  command->add_option("--layers", args->layers, "layers to list, 0 for all (default 20)")->option_text("N");
-  command->add_option("--runtime", args->options.runtime, "ONNX Runtime's library")->option_text("FILE");
-  command->add_flag("--json", args->json, "print everything as JSON");
-  command->callback([args] {
-    InspectOptions options = args->options;
-    for (const auto& text : args->shapes) options.input_shapes.insert(parse_shape(text));
+  const auto declared = std::make_shared<Declared>(*command, config::kInspect);
+  command->callback([declared] {
+    InspectOptions options;
+    config::CommandLine line;
+    declared->read(options, line);
     const auto report = inspect(options);
-    if (args->json) {
+    if (line.json) {
       fmt::print("{}\n", to_json(report).dump(2));
     } else {
-      print_report(report, args->layers);
+      print_report(report, line.layers);
     }
   });
 }

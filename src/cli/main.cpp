@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "cli/config_file.h"
 #include "cli/signals.h"
 #include "detent/error.h"
 
@@ -28,12 +27,13 @@ int run(int argc, char** argv) {
       "interrupted, 1 a bug.");
 
   const detent::cli::Signals signals;
-  const auto words = detent::cli::with_config_file({argv, argv + argc});
+  const auto words = std::vector<std::string>(argv, argv + argc);
   detent::cli::add_quantize(app, signals.token(), words);
   detent::cli::add_calibrate(app, signals.token(), words);
   detent::cli::add_plan(app);
   detent::cli::add_inspect(app);
   detent::cli::add_compare(app, signals.token());
+  detent::cli::add_options(app);
   try {
     std::vector<std::string> reversed(words.rbegin(), words.rend() - 1);  // as CLI11 takes them, without the program
     app.parse(std::move(reversed));

@@ -1,67 +1,71 @@
-// Groups of options that several subcommands have in common, spelled and explained in one place.
+// The options of a command, declared from the schema and read back in the order of their precedence.
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <cstdint>
-#include <filesystem>
-#include <optional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "detent/config.h"
-#include "detent/quantize.h"
+#include "config/option.h"
+#include "config/targets.h"
+#include "config/value.h"
 
 namespace detent::cli {
 
-/// Which samples are used and how. References to where the values go.
-struct Sampling {
-  std::size_t& max_samples;
-  std::int64_t& batch_size;
-  bool& allow_nonfinite;
+/// One option as the user gave it.
+struct Given {
+  const config::Option* option = nullptr;
+  std::string name;                // as it is spelled: "--per-tensor"
+  std::vector<std::string> texts;  // of a flag: "true" or "false", for `option` itself
+  bool from_file = false;
 };
-void add_sampling(CLI::App& command, Sampling into);
 
-/// Adds --preset. What the preset asks for is set once the command line has been read, where no option says otherwise:
-/// the format and the method are those of `config` and, where the command has them, `method`.
-void add_preset(CLI::App& command, QuantConfig& config, MethodConfig* method = nullptr,
-                AccuracyConfig* accuracy = nullptr);
+/// As it would stand on the command line: "--nodes=a,b".
+std::string as_word(const Given& given);
 
-/// How the range of an activation follows from its statistics.
-void add_method(CLI::App& command, MethodConfig& method, std::vector<TensorOverride>& overrides);
+/// The entries of an option with this text. Of `off`, the opposite name, the text is the opposite.
+Given given_by_text(const config::Option& option, std::string_view name, const std::string& text);
 
-/// What integers are made.
-void add_format(CLI::App& command, QuantConfig& config);
+class Declared {
+ public:
+  /// Declares all options that this command takes.
+  Declared(CLI::App& app, config::Command command);
 
-/// What is quantized, and so observed.
-void add_selection(CLI::App& command, QuantConfig& config);
+  /// Sets `options` to what the file of --config and the command line say. The command line takes precedence, and of
+  /// an option and its opposite the last one given. What neither says comes from the preset. `options.command` gets
+  /// what the file says as further words.
+  template <class Options>
+  void read(Options& options, config::CommandLine& line) const;
 
-/// What is measured of accuracy, and what for.
-void add_accuracy(CLI::App& command, AccuracyConfig& config);
+ private:
+  std::vector<Given> given_on_command_line() const;
+  /// The same, after what only the file says.
+  std::vector<Given> given() const;
+  void check_required(const std::vector<Given>& given) const;
+  void declare(const config::Option& option);
 
-struct Running {
-  int& threads;
-  int& workers;
-  std::optional<std::filesystem::path>& runtime;
+  CLI::App& app_;
+  config::Command command_;
+  std::map<const CLI::Option*, std::pair<const config::Option*, std::string>> declared_;  // with the name
 };
-void add_running(CLI::App& command, Running into);
 
-/// Fine-tuning of weights.
-void add_finetune(CLI::App& command, FinetuneConfig& config);
-
-/// GPUs.
-void add_device(CLI::App& command, DeviceConfig& device);
-
-/// Memory, disk, and going on after an interruption.
-void add_resources(CLI::App& command, Resources& resources);
-
-/// What tells where time and memory went.
-struct Profiling {
-  std::optional<std::filesystem::path>& profile;
-  std::optional<std::filesystem::path>& report;
-  std::optional<std::filesystem::path>& trace;
-};
-void add_profiling(CLI::App& command, Profiling into);
-
-/// All that decides what quantize() makes of a model.
-void add_quantization(CLI::App& command, QuantizeOptions& options);
+template <class Options>
+void Declared::read(Options& options, config::CommandLine& line) const {
+  const auto all = given();
+  check_required(all);
+  std::vector<std::string_view> paths;
+  for (const auto& entry : all) {
+    if constexpr (requires { options.command; }) {
+      if (entry.from_file) options.command.push_back(as_word(entry));
+    }
+    auto member = entry.option->member(options);
+    if (!member) member = entry.option->member(line);
+    config::assign(*entry.option, *member, entry.texts, entry.name);
+    paths.push_back(entry.option->at.path);
+  }
+  if constexpr (requires { config::resolve(options, paths); }) config::resolve(options, paths);
+}
 
 }  // namespace detent::cli

@@ -11,11 +11,6 @@
 namespace detent::cli {
 namespace {
 
-struct Arguments {
-  QuantizeOptions options;
-  bool json = false;
-};
-
 nlohmann::json to_json(const Plan& p) {
   nlohmann::json out{{"files", p.files},
                      {"nodes_quantized", p.nodes_quantized},
@@ -116,13 +111,13 @@ void print_plan(const Plan& p) {
 void add_plan(CLI::App& app) {
   auto* command =
       app.add_subcommand("plan", "What quantize would do, with predicted memory, disk and time; runs nothing");
-  auto args = std::make_shared<Arguments>();
-  command->add_option("MODEL", args->options.model, "float ONNX model")->required()->option_text(" ");
-  add_quantization(*command, args->options);
-  command->add_flag("--json", args->json, "print the plan as JSON")->group("Output");
-  command->callback([args] {
-    const auto result = plan(args->options);
-    if (args->json) {
+  const auto declared = std::make_shared<Declared>(*command, config::kPlan);
+  command->callback([declared] {
+    QuantizeOptions options;
+    config::CommandLine line;
+    declared->read(options, line);
+    const auto result = plan(options);
+    if (line.json) {
       fmt::print("{}\n", to_json(result).dump(2));
     } else {
       print_plan(result);

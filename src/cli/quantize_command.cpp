@@ -13,12 +13,6 @@
 namespace detent::cli {
 namespace {
 
-struct Arguments {
-  QuantizeOptions options;
-  std::string external_threshold;
-  bool json = false;
-};
-
 // JSON has no infinities: equal results give null.
 nlohmann::json number(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); }
 
@@ -157,10 +151,7 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
              format_size(r.peak_memory));
 }
 
-void run(const Arguments& args, std::stop_token stop) {
-  QuantizeOptions options = args.options;
-  options.stop = std::move(stop);
-  if (!args.external_threshold.empty()) options.external_data_threshold = parse_size(args.external_threshold);
+void run(QuantizeOptions options, bool json) {
   ProgressLine progress;
   progress.set_memory_budget(options.resources.memory_budget.value_or(0));
   options.progress = [&](const std::string& stage, std::uint64_t done, std::uint64_t total) {
@@ -171,7 +162,7 @@ void run(const Arguments& args, std::stop_token stop) {
   };
   const auto result = quantize(options);
   progress.finish();
-  if (args.json) {
+  if (json) {
     fmt::print("{}\n", to_json(options, result).dump(2));
   } else {
     print_summary(options, result);
@@ -183,26 +174,15 @@ void run(const Arguments& args, std::stop_token stop) {
 void add_quantize(CLI::App& app, const std::stop_token& stop, const std::vector<std::string>& words) {
   auto* command =
       app.add_subcommand("quantize", "Write a quantized model: float model and calibration samples in, Q/DQ model out");
-  auto args = std::make_shared<Arguments>();
-  auto& options = args->options;
-  options.command = words;
-  command->add_option("MODEL", options.model, "float ONNX model")->required()->option_text(" ");
-  command->add_option("-o,--output", options.output, "quantized model to write")->required()->option_text("FILE");
-  command->footer(
-      "--config FILE reads options from a YAML file, spelled as here without the dashes. The command line takes "
-      "precedence.");
-  add_quantization(*command, options);
-  command
-      ->add_option("--external-data-threshold", args->external_threshold,
-                   "put tensors of this size and more into OUTPUT.data (default: only if the model would exceed 2 GiB)")
-      ->option_text("SIZE")
-      ->group("Output");
-  command->add_option("--prepared-output", options.prepared_output, "also write the float model as it was calibrated")
-      ->option_text("FILE")
-      ->group("Output");
-  add_profiling(*command, {options.profile, options.report, options.trace});
-  command->add_flag("--json", args->json, "print the result as JSON")->group("Output");
-  command->callback([args, stop] { run(*args, stop); });
+  const auto declared = std::make_shared<Declared>(*command, config::kQuantize);
+  command->callback([declared, stop, words] {
+    QuantizeOptions options;
+    config::CommandLine line;
+    options.command = words;
+    declared->read(options, line);
+    options.stop = stop;
+    run(std::move(options), line.json);
+  });
 }
 
 }  // namespace detent::cli

@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "calibrate/statistics_file.h"
+#include "config/identity.h"
+#include "config/validate.h"
 #include "data/sample.h"
 #include "onnx/model.h"
 #include "profile/profiler.h"
@@ -30,15 +32,6 @@ namespace detent {
 namespace {
 
 using profile::Step;
-
-void check_options(const CalibrateOptions& options) {
-  if (options.threads < 0) throw usage_error("--threads must not be negative");
-  if (options.workers < 1) throw usage_error("--workers must be at least 1");
-  if (options.batch_size < 0) throw usage_error("--batch-size must not be negative");
-  if (options.most_common && !options.histograms)
-    throw usage_error("--most-common needs histograms", "leave out --no-histogram");
-  run::check_calibration_device(options.device, options.workers);
-}
 
 // Rank 0 ends with the statistics of all ranks.
 void reduce(shim::Ranks& ranks, calibration::Statistics& statistics, const std::stop_token& stop) {
@@ -78,15 +71,9 @@ nlohmann::json run_identity(const CalibrateOptions& options, const onnx::Model& 
   return run::run_identity({.model = model,
                             .output = options.output,
                             .calibration_data = data_path(options),
-                            .config = options.config,
+                            .options = config::identity(options, config::Affects::statistics),
                             .histograms = options.histograms,
                             .votes = options.most_common,
-                            .allow_nonfinite = options.allow_nonfinite,
-                            .max_samples = options.max_samples,
-                            .batch_size = options.batch_size,
-                            .threads = options.threads,
-                            .spool_bfloat16 = options.resources.spool_bfloat16,
-                            .device = options.device,
                             .rank = ranks.rank(),
                             .ranks = ranks.size()});
 }
@@ -211,7 +198,7 @@ class Calibration {
 }  // namespace
 
 CalibrateResult calibrate(const CalibrateOptions& options) {
-  check_options(options);
+  config::validate(options);
   run::check_apart(written_files(options), data_path(options));
   run::check_report_paths(options.report, options.trace);
   shim::require_cuda(options.device.cuda);

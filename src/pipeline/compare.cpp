@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "config/validate.h"
 #include "data/floats.h"
 #include "data/sample.h"
 #include "exec/emit.h"
@@ -169,6 +170,7 @@ std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& ind
 }  // namespace
 
 Comparison compare(const CompareOptions& options) {
+  config::validate(options);
   const exec::Runtime runtime(options.runtime);
   const Side original = read_side(options.float_model, runtime);
   const Side quantized = read_side(options.quantized_model, runtime);

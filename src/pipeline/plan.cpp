@@ -9,6 +9,8 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "calibrate/device_observers.h"
+#include "config/validate.h"
+#include "config/wanted.h"
 #include "data/sample.h"
 #include "exec/session.h"
 #include "finetune/device_memory.h"
@@ -164,11 +166,8 @@ std::uint64_t PlannedDevice::peak() const noexcept {
 }
 
 Plan plan(const QuantizeOptions& options) {
+  config::validate(options, config::kPlan);
   const quantization::RangeOptions ranges{options.method, options.overrides, 1};
-  quantization::check_format(options.config);
-  quantization::check_method(options.config, ranges);
-  tuning::check_finetune(options.finetune);
-  run::check_calibration_device(options.device, options.workers);
   Plan result;
   const TempDir work(options.resources.work_dir.value_or(""));
   profile::Profiler silent;
@@ -208,7 +207,7 @@ Plan plan(const QuantizeOptions& options) {
   add_cost(*cost, result);
   add_sweep(prepared, placement, types, circumstances, run::budget_of(options.resources, work.path()), result);
   const auto machine = profile::measure_machine(static_cast<int>(circumstances.threads), work.path());
-  result.finetune.only_if_needed = pipeline::may_tune(options);
+  result.finetune.only_if_needed = config::may_tune(options);
   if (tunes(options.finetune.rounding) || result.finetune.only_if_needed) {
     const auto config = result.finetune.only_if_needed ? remedies::automatic_gptq(options.finetune) : options.finetune;
     add_finetune(prepared.model, types, config, options.device, circumstances.threads,
@@ -217,7 +216,7 @@ Plan plan(const QuantizeOptions& options) {
   }
   if (machine.flops_per_second > 0) {
     result.calibration_seconds = seconds_for(result, machine);
-    if (pipeline::may_measure_accuracy(options) && pipeline::has_samples(options))
+    if (config::may_measure_accuracy(options) && config::has_samples(options))
       result.measuring_seconds = seconds_of_measuring(result, machine);
   }
   return result;

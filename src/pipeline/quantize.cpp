@@ -14,6 +14,10 @@
 #include "base/parallel.h"
 #include "calibrate/methods.h"
 #include "calibrate/statistics_file.h"
+#include "config/identity.h"
+#include "config/targets.h"
+#include "config/validate.h"
+#include "config/wanted.h"
 #include "data/replay.h"
 #include "data/sample.h"
 #include "exec/session.h"
@@ -171,7 +175,7 @@ class Run {
     draft_.proposals.extremes = quantization::scan_weights(prepared.model, placement, options_.allow_nonfinite);
     append(result_.notes, prepared.notes);
     append(result_.notes, placement.notes);
-    if (pipeline::has_samples(options_)) {
+    if (config::has_samples(options_)) {
       source_ = run::open_samples(options_.calibration_data.value_or(""), samples(), run::input_specs(prepared.model),
                                   {options_.max_samples, options_.batch_size});
     }
@@ -188,7 +192,7 @@ class Run {
 
   // Of a stream that passes once, as many samples are kept as are read again.
   SampleStream* samples() {
-    const bool again = reports_ || pipeline::may_measure_accuracy(options_);
+    const bool again = reports_ || config::may_measure_accuracy(options_);
     if (options_.samples == nullptr || options_.samples->can_rewind() || !again) return options_.samples;
     if (replay_) return &*replay_;
     std::int64_t rows = 1;  // that may have to be joined for one run of the model
@@ -215,10 +219,10 @@ class Run {
     const auto& prepared = draft_.prepared;
     const auto& placement = draft_.assignment.placement;
     auto& proposals = draft_.proposals;
-    if (options_.config.preset == Preset::balanced)
+    if (config::target(options_.config).responses)
       range_options_.responses = accuracy::responses(prepared.model, prepared.types, placement, runtime_);
     proposals.ranges = quantization::find_ranges(placement, statistics, options_.config, range_options_);
-    if (pipeline::may_measure_accuracy(options_) && options_.accuracy.sensitivity == SensitivityMode::automatic &&
+    if (config::may_measure_accuracy(options_) && options_.accuracy.sensitivity == SensitivityMode::automatic &&
         source_) {
       for (const auto method : pipeline::other_methods(options_, statistics)) {
         auto other = range_options_;
@@ -239,7 +243,7 @@ class Run {
                                 .votes = quantization::needs_votes(options_.config, range_options_),
                                 .allow_nonfinite = options_.allow_nonfinite,
                                 .workers = options_.workers,
-                                .keep_result = tunes(options_.finetune.rounding) || pipeline::may_tune(options_)};
+                                .keep_result = tunes(options_.finetune.rounding) || config::may_tune(options_)};
     report_.recording.directory = work_->scratch();
     if (reports_) collect.recording = &report_.recording;
     run::DeviceCalibration device(options_.device, placement.to_observe().size(), collect.histograms, work_->scratch(),
@@ -255,7 +259,7 @@ class Run {
   }
 
   bool measures_accuracy() {
-    if (!pipeline::may_measure_accuracy(options_)) return false;
+    if (!config::may_measure_accuracy(options_)) return false;
     if (!source_) result_.notes.emplace_back("accuracy was not measured: there are no samples");
     return source_ != nullptr;
   }
@@ -286,16 +290,9 @@ class Run {
     return run::run_identity({.model = model,
                               .output = options_.output,
                               .calibration_data = options_.calibration_data,
-                              .config = options_.config,
+                              .options = config::run_identity(options_),
                               .histograms = needs_histograms(),
-                              .votes = quantization::needs_votes(options_.config, range_options_),
-                              .allow_nonfinite = options_.allow_nonfinite,
-                              .max_samples = options_.max_samples,
-                              .batch_size = options_.batch_size,
-                              .threads = options_.threads,
-                              .spool_bfloat16 = options_.resources.spool_bfloat16,
-                              .device = options_.statistics ? DeviceConfig() : options_.device,
-                              .finetune = pipeline::tuning_identity(options_)});
+                              .votes = quantization::needs_votes(options_.config, range_options_)});
   }
 
   void emit() {
@@ -316,7 +313,7 @@ class Run {
       draft_.emitted->model = std::move(tuned.model);
       draft_.layers = std::move(tuned.layers);
       append(result_.notes, tuned.notes);
-    } else if (measured_ && pipeline::may_tune(options_)) {
+    } else if (measured_ && config::may_tune(options_)) {
       remedies::improve_emitted(draft_, *lab_);
       append(result_.notes, draft_.notes);
     }
@@ -357,7 +354,7 @@ class Run {
 
   // A few samples tell which layers lose most.
   void compare_models() {
-    if (!pipeline::has_samples(options_)) return;
+    if (!config::has_samples(options_)) return;
     if (samples() != nullptr) samples()->rewind();
     const auto scope = profiler_.scope(run::kComparisonStage);
     report_.comparison = compare({.float_model = options_.model,
@@ -393,7 +390,7 @@ class Run {
 }  // namespace
 
 QuantizeResult quantize(const QuantizeOptions& options) {
-  pipeline::check_options(options);
+  config::validate(options);
   if (shim::Ranks::join().size() > 1) {
     throw usage_error("quantize runs in one process, but MPI started several",
                       "calibrate with mpirun, then quantize --statistics without it");

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "config/targets.h"
 #include "graph/index.h"
 
 namespace detent::quantization {
@@ -100,7 +101,7 @@ WeightFormat constant_format(const Mark& mark, const QuantConfig& config) {
       mark.is_weight ? config.weight_symmetric.value_or(is_signed(type)) : config.activation_symmetric;
   // The runtime's integer kernels want one zero point for all channels, so per-channel constants are always symmetric.
   return {{type, !mark.granularity.is_tensor() || symmetric, config.reduce_range, config.power_of_two_scale,
-           mark.is_weight && config.preset == Preset::balanced},
+           mark.is_weight && config::target(config).equal_zero_points},
           mark.granularity};
 }
 

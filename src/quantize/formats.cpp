@@ -29,13 +29,6 @@ QuantType widened(QuantType type) noexcept { return is_signed(type) ? QuantType:
 bool is_4_bit(QuantType type) noexcept { return type == QuantType::int4 || type == QuantType::uint4; }
 bool needs_opset_21(QuantType type) noexcept { return is_16_bit(type) || is_4_bit(type); }
 
-void check_format(const QuantConfig& config) {
-  if (is_4_bit(config.activation_type))
-    throw usage_error("--activation-type: 4-bit types are for weights only", "choose from: int8, int16, uint8, uint16");
-  if (config.reduce_range && is_4_bit(config.weight_type))
-    throw usage_error("--reduce-range does not go with 4-bit weights", "leave it out: it is for 8-bit products");
-}
-
 IntRange full_range(QuantType type) noexcept {
   const std::int32_t span = std::int32_t{1} << onnx::bits_of(data_type(type));
   return is_signed(type) ? IntRange{-span / 2, span / 2 - 1} : IntRange{0, span - 1};

@@ -24,9 +24,6 @@ bool is_4_bit(QuantType type) noexcept;
 /// Types that ONNX gave to Q/DQ with opset 21 only: those of 4 and of 16 bits.
 bool needs_opset_21(QuantType type) noexcept;
 
-/// Throws usage for formats that do not exist: activations of 4 bits, or 4-bit weights of reduced range.
-void check_format(const QuantConfig& config);
-
 /// All values of the type: what stored integers are clipped to.
 IntRange full_range(QuantType type) noexcept;
 /// The integers that a real range is mapped onto: symmetric signed types leave out the lowest value (int4 keeps

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "config/targets.h"
 #include "graph/traits.h"
 #include "quantize/passthrough.h"
 #include "quantize/rules.h"
@@ -170,7 +171,9 @@ std::vector<Mark> Marks::in_order() const {
   return marks;
 }
 
-std::int64_t needed_opset(const QuantConfig& config) noexcept { return config.per_channel ? 13 : 10; }
+std::int64_t needed_opset(const QuantConfig& config) noexcept {
+  return std::max<std::int64_t>(config::target(config).opset, config.per_channel ? 13 : 10);
+}
 
 Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
                 const FloatParts& floats) {

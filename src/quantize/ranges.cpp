@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "calibrate/methods.h"
+#include "config/validate.h"
 #include "quantize/formats.h"
 #include "quantize/name_pattern.h"
 
@@ -23,15 +24,6 @@ Grid grid_of(const Range& range, const IntFormat& format) {
   const IntRange stored = full_range(format.type);
   const double scale = p.scale;
   return {scale, scale * (stored.min - p.zero_point), scale * (stored.max - p.zero_point)};
-}
-
-bool is_percentile(double p) { return p > 0 && p <= 100; }
-
-void check_range(const TensorOverride& entry) {
-  const auto [min, max] = *entry.range;
-  if (std::isfinite(min) && std::isfinite(max) && min <= max) return;
-  throw usage_error(fmt::format("--tensor-range: {} to {} is not a range for '{}'", min, max, entry.tensor),
-                    "give NAME=MIN,MAX with finite MIN <= MAX");
 }
 
 // What is wanted for one activation.
@@ -90,7 +82,7 @@ const calibration::Summary& summary_of(const calibration::Statistics& statistics
 
 ActivationRanges find_ranges(const Placement& placement, const calibration::Statistics& statistics,
                              const QuantConfig& config, const RangeOptions& options) {
-  check_method(config, options);
+  config::validate(config, options.method, options.overrides);
   const IntFormat format{config.activation_type, config.activation_symmetric, false, config.power_of_two_scale};
   const calibration::Quantizer quantizer = [&](const Range& range) { return grid_of(range, format); };
   auto wishes = wishes_of(placement, options);
@@ -110,23 +102,6 @@ ActivationRanges find_ranges(const Placement& placement, const calibration::Stat
     if (wish.range) ranges[wish.value] = {*wish.range, wish.origin()};
   }
   return ranges;
-}
-
-void check_method(const QuantConfig& config, const RangeOptions& options) {
-  const MethodConfig& m = options.method;
-  const bool percentiles = is_percentile(m.percentile) && !m.candidates.empty() &&
-                           std::all_of(m.candidates.begin(), m.candidates.end(), is_percentile);
-  if (!percentiles) throw usage_error("a percentile must be above 0 and at most 100");
-  constexpr std::size_t kMostBins = 1 << 20;
-  if (m.entropy_levels < 2 || m.entropy_bins < m.entropy_levels || m.entropy_bins > kMostBins)
-    throw usage_error("--entropy-bins must be at least --entropy-levels, which must be at least 2");
-  if (m.most_common && !(config.power_of_two_scale && config.activation_symmetric)) {
-    throw usage_error("--most-common chooses between power-of-two scales of symmetric activations",
-                      "add --power-of-two-scale --activation-symmetric");
-  }
-  for (const auto& entry : options.overrides) {
-    if (entry.range) check_range(entry);
-  }
 }
 
 bool needs_histograms(const RangeOptions& options) {

@@ -27,9 +27,6 @@ struct RangeOptions {
 ActivationRanges find_ranges(const Placement& placement, const calibration::Statistics& statistics,
                              const QuantConfig& config, const RangeOptions& options);
 
-/// Throws usage for a method and formats that do not go together, and for numbers out of range.
-void check_method(const QuantConfig& config, const RangeOptions& options);
-
 /// Whether any tensor's method asks for histograms, or for votes on power-of-two scales.
 bool needs_histograms(const RangeOptions& options);
 bool needs_votes(const QuantConfig& config, const RangeOptions& options);

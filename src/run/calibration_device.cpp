@@ -4,20 +4,9 @@
 
 #include <utility>
 
-#include "base/error.h"
 #include "calibrate/open_device.h"
 
 namespace detent::run {
-
-void check_calibration_device(const DeviceConfig& device, int workers) {
-  const bool has_details = device.memory_budget || device.precision != DevicePrecision::float32 ||
-                           device.layout != DeviceLayout::automatic || device.gds != GdsMode::automatic;
-  if (device.is_cpu() && has_details)
-    throw usage_error("--device-memory-budget, --device-precision, --device-layout and --gds are for GPUs",
-                      "give --device cuda:0, or leave them out");
-  if (!device.is_cpu() && workers > 1)
-    throw usage_error("--workers is for the CPU; a GPU calibrates one sample at a time", "leave out --workers");
-}
 
 DeviceCalibration::DeviceCalibration(const DeviceConfig& config, std::size_t taps, bool histograms,
                                      std::filesystem::path directory, profile::DeviceActivity* activity)

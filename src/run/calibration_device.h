@@ -14,9 +14,6 @@
 
 namespace detent::run {
 
-/// Throws usage for options that calibration on a GPU does not support, and for GPU options without a GPU.
-void check_calibration_device(const DeviceConfig& device, int workers);
-
 /// The GPU's part of one calibration; does nothing when the CPU calibrates.
 class DeviceCalibration {
  public:

@@ -9,6 +9,7 @@
 #include "accuracy/integer_chains.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "config/targets.h"
 #include "graph/bodies.h"
 #include "graph/index.h"
 #include "quantize/selection.h"
@@ -76,7 +77,7 @@ Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Ru
 
 quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks) {
   const auto& model = prepared.model;
-  if (config.preset == Preset::plain) return quantization::place(model, prepared.types, config);
+  if (!config::target(config).integer_chains_only) return quantization::place(model, prepared.types, config);
   auto selected = quantization::select_nodes(model, config);
   const bool in_float = fallbacks.to == AccuracyFallback::float32;
   for (const auto node : fallbacks.nodes) selected[node] = !in_float;

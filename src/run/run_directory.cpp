@@ -48,24 +48,21 @@ std::vector<fs::path> runs_for(const fs::path& work_dir, const nlohmann::json& w
   return found;
 }
 
-// The first member that is not as it was; empty: all are.
+// The first member that is not as it was, of those that there were if possible; empty: all are.
 std::string difference(const nlohmann::json& before, const nlohmann::json& now) {
+  std::string added;
   for (const auto& [key, value] : now.items()) {
-    if (before.value(key, nlohmann::json()) != value) return key;
+    const auto earlier = before.find(key);
+    if (earlier != before.end() && *earlier != value) return key;
+    if (earlier == before.end() && added.empty()) added = key;
   }
-  return {};
+  return added;
 }
 
 void remove_all_but_progress(const fs::path& directory) {
   for (const auto& entry : fs::directory_iterator(directory)) {
     if (entry.path().filename().string().starts_with("detent-")) fs::remove_all(entry.path());
   }
-}
-
-// As far as the statistics depend on it.
-std::string device_text(const DeviceConfig& device) {
-  if (device.is_cpu()) return "cpu";
-  return device.precision == DevicePrecision::tf32 ? "cuda, tf32" : "cuda";
 }
 
 }  // namespace
@@ -77,30 +74,18 @@ nlohmann::json run_identity(const RunInputs& inputs) {
   }
   std::string external;
   for (const auto& file : files) external += stamp(file) + "\n";
-  const auto& config = inputs.config;
-  return {{"version", DETENT_VERSION},
-          {"output", fs::weakly_canonical(fs::absolute(inputs.output)).string()},
-          {"rank", inputs.rank},
-          {"ranks", inputs.ranks},
-          {"model", stamp(inputs.model.path)},
-          {"external data", external},
-          {"calibration data", inputs.calibration_data ? fs::absolute(*inputs.calibration_data).string() : ""},
-          {"preset", static_cast<int>(config.preset)},
-          {"activation type", static_cast<int>(config.activation_type)},
-          {"operator types", config.op_types},
-          {"excluded operator types", config.exclude_op_types},
-          {"nodes", config.nodes},
-          {"excluded nodes", config.exclude_nodes},
-          {"passthrough operator types", config.passthrough_op_types},
-          {"histograms (which the method needs)", inputs.histograms},
-          {"votes (of --most-common)", inputs.votes},
-          {"--allow-nonfinite", inputs.allow_nonfinite},
-          {"--samples", inputs.max_samples},
-          {"--batch-size", inputs.batch_size},
-          {"--threads", inputs.threads},
-          {"--spool-bfloat16", inputs.spool_bfloat16},
-          {"device", device_text(inputs.device)},
-          {"fine-tuning, format or method", inputs.finetune}};
+  nlohmann::json identity{
+      {"version", DETENT_VERSION},
+      {"output", fs::weakly_canonical(fs::absolute(inputs.output)).string()},
+      {"rank", inputs.rank},
+      {"ranks", inputs.ranks},
+      {"model", stamp(inputs.model.path)},
+      {"external data", external},
+      {"calibration data", inputs.calibration_data ? fs::absolute(*inputs.calibration_data).string() : ""},
+      {"histograms (which the method needs)", inputs.histograms},
+      {"votes (of --most-common)", inputs.votes}};
+  identity.update(inputs.options);
+  return identity;
 }
 
 RunDirectory::RunDirectory(const Resources& resources, const nlohmann::json& identity)

@@ -8,8 +8,6 @@
 #include <vector>
 
 #include "base/file.h"
-#include "detent/config.h"
-#include "detent/device.h"
 #include "detent/resources.h"
 #include "onnx/model.h"
 
@@ -20,16 +18,9 @@ struct RunInputs {
   const onnx::Model& model;
   const std::filesystem::path& output;
   std::optional<std::filesystem::path> calibration_data;
-  const QuantConfig& config;
+  const nlohmann::json& options;  // config::run_identity()
   bool histograms = false;
   bool votes = false;
-  bool allow_nonfinite = false;
-  std::size_t max_samples = 0;
-  std::int64_t batch_size = 0;
-  int threads = 0;
-  bool spool_bfloat16 = false;
-  DeviceConfig device = {};   // of calibration
-  std::string finetune = {};  // all that fine-tuning depends on; empty: there is none
   int rank = 0;
   int ranks = 1;
 };

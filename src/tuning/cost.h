@@ -14,7 +14,7 @@
 
 namespace detent::tuning {
 
-/// Whether a layer is solved in mini-batches, for a configuration that passed check_finetune(): as asked, or by the
+/// Whether a layer is solved in mini-batches, for a configuration that config::validate() accepts: as asked, or by the
 /// number of operations. A memory budget has no say, since the form decides about the result.
 bool is_streamed(const finetune::LayerGeometry& geometry, const finetune::Shape& input_shape, std::uint64_t samples,
                  const FinetuneConfig& config, std::size_t threads);

@@ -212,28 +212,6 @@ std::vector<std::byte> narrowed(const std::vector<std::int32_t>& integers) {
 
 }  // namespace
 
-void check_finetune(const FinetuneConfig& config) {
-  if (!tunes(config.rounding)) return;
-  if (config.rounding == Rounding::gptq && (config.form == FinetuneForm::streamed || config.drop_ratio < 1))
-    throw usage_error("--finetune gptq works in the Gram form", "leave out --form streamed and --drop-ratio");
-  if (config.form == FinetuneForm::gram && config.drop_ratio < 1)
-    throw usage_error("--form gram cannot mix inputs of both models", "leave out --drop-ratio");
-  if (config.update_scale && config.rounding != Rounding::adaquant)
-    throw usage_error("--update-scale goes with --finetune adaquant", "leave it out: it makes other methods worse");
-  if (config.num_iterations == 0) throw usage_error("--num-iterations must be at least 1");
-  if (config.batch_size == 0) throw usage_error("--finetune-batch-size must be at least 1");
-  const auto check_share = [](const char* option, double value) {
-    if (!(value >= 0 && value <= 1)) throw usage_error(fmt::format("{} must be between 0 and 1", option));
-  };
-  check_share("--drop-ratio", config.drop_ratio);
-  check_share("--warm-start", config.warm_start);
-  if (!(config.learning_rate.value_or(1) > 0)) throw usage_error("--learning-rate must be positive");
-  if (!(config.damping >= 0)) throw usage_error("--damping must not be negative");
-  if (!(config.reg_param >= 0)) throw usage_error("--reg-param must not be negative");
-  if (!(config.beta_range.first > 0 && config.beta_range.second > 0))
-    throw usage_error("--beta-range must be two positive numbers");
-}
-
 FoundLayers find_layers(const onnx::Model& float_model, const quantization::Emitted& quantized,
                         const FinetuneConfig& config) {
   return Finder(float_model, quantized, config).run();

@@ -38,9 +38,6 @@ struct TunedLayer {
   finetune::WeightLayout layout = finetune::WeightLayout::outputs_first;
 };
 
-/// Throws usage for numbers that make no sense and options that do not go together.
-void check_finetune(const FinetuneConfig& config);
-
 struct FoundLayers {
   std::vector<TunedLayer> layers;  // in the order of the float model
   std::vector<std::string> notes;  // what cannot be tuned, with the reason

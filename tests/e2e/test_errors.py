@@ -246,4 +246,4 @@ def test_compare_refuses_negative_counts(option: str, model: Path, data: Path) -
     command = [str(support.DETENT), "compare", str(model), str(model), "--calibration-data", str(data), option, "-3"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == USAGE
-    assert run.stderr.startswith(f"detent: error: {option}: must not be negative")
+    assert run.stderr.startswith(f"detent: error: {option} must not be negative")

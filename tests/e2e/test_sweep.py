@@ -253,9 +253,9 @@ def killed(tmp_path: Path) -> Case:
     ("options", "named"),
     [
         (["--samples", 3], "--samples"),
-        (["--op-types", "Conv"], "operator types"),
+        (["--op-types", "Conv"], "--op-types"),
         (["--batch-size", 2], "--batch-size"),
-        (FINETUNE["gptq"], "fine-tuning"),
+        (FINETUNE["gptq"], "--finetune"),
         (["--method", "entropy"], "histograms"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -268,7 +268,7 @@ def test_a_changed_option_is_refused(killed: Case, options: list, named: str) ->
 def test_a_changed_number_of_iterations_is_refused(small: Case, tmp_path: Path) -> None:
     case, options = small.beside(tmp_path), FINETUNE["adaround"]
     case.kill("finetune.sample=kill@2", *options)
-    case.refused(USAGE, "cannot resume .* its fine-tuning", *options[:2], "--num-iterations", 6, *SAVED)
+    case.refused(USAGE, "cannot resume .* its --num-iterations was 5", *options[:2], "--num-iterations", 6, *SAVED)
 
 
 def test_a_changed_model_is_refused(killed: Case) -> None:

@@ -57,8 +57,8 @@ class PlanTest : public testing::Test {
     options.model = at("model.onnx");
     options.output = at("out.onnx");
     options.calibration_data = at("samples");
-    options.config = preset_config(Preset::balanced);
-    options.method = preset_method(Preset::balanced);
+    options.config = preset_config("balanced");
+    options.method = preset_method("balanced");
     options.runtime = exec::test::runtime_library();
     options.resources.work_dir = at("work");
     return options;

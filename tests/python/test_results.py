@@ -1,40 +1,64 @@
 """What runs give back, and how it prints."""
 
 import dataclasses
-import pathlib
+import inspect
+import json
 
 import detent
 import pytest
 from detent import _config, _core
 
-
-def test_python_and_the_library_have_the_same_options():
-    """Every option of the native library has a place in Python, and the other way round."""
-    names = _core.option_names()
-    fields = {
-        cls: {field.name for field in dataclasses.fields(cls)} for cls in vars(_config).values() if dataclasses.is_dataclass(cls)
-    }
-    calls = {"model", "output", "calibration_data", "statistics", "external_data_threshold", "prepared_output", "profile"}
-    calls |= {"report", "trace", "command", "runtime"}
-    assert set(names["quantize"]) - calls == fields[_config.Config]
-    assert set(names["calibrate"]) - calls <= fields[_config.Config] | {"histograms", "most_common"}
-    methods = (_config.MinMax, _config.Percentile, _config.LayerwisePercentile, _config.Mse, _config.Entropy)
-    assert set(names["method"]) == {"method"}.union(*(fields[cls] for cls in methods))
-    tunings = (_config.AdaRound, _config.AdaQuant, _config.Gptq)
-    assert set(names["finetune"]) == {"rounding"}.union(*(fields[cls] for cls in tunings))
-    assert set(names["resources"]) == fields[_config.Resources]
-    assert set(names["device"]) == fields[_config.Device]
+SCHEMA = json.loads(_core.schema())["options"]
+# Arguments of the calls rather than fields of Config.
+CALLS = {"model", "output", "calibration_data", "statistics", "external_data_threshold", "prepared_output"}
+CALLS |= {"profile", "report", "trace", "runtime"}
+METHODS = (_config.MinMax, _config.Percentile, _config.LayerwisePercentile, _config.Mse, _config.Entropy)
+TUNINGS = (_config.AdaRound, _config.AdaQuant, _config.Gptq)
+GROUPS = {"method": METHODS, "finetune": TUNINGS, "accuracy": (_config.Accuracy,)}
+GROUPS |= {"resources": (_config.Resources,), "device": (_config.Device,)}
 
 
-def test_defaults_are_those_of_the_headers():
-    """What include/detent/config.h says beside each name."""
-    header = (pathlib.Path(__file__).parents[2] / "include/detent/config.h").read_text()
-    for cls in (_config.AdaRound, _config.Percentile, _config.Entropy, _config.Gptq):
-        for field in dataclasses.fields(cls):
-            if isinstance(field.default, bool):
-                assert f"bool {field.name} = {str(field.default).lower()};" in header
-            elif isinstance(field.default, int | float):
-                assert f" {field.name} = {field.default};" in header
+def classes_of(option):
+    """The classes that have a field for the option, and its name there."""
+    group, _, name = option["path"].removeprefix("config.").rpartition(".")
+    if not group:
+        return (_config.Config,), name
+    words = option["only"].split(", ") if option["only"] else None
+    return [cls for cls in GROUPS[group] if words is None or cls._chosen.get("method", cls._chosen.get("rounding")) in words], name
+
+
+@pytest.mark.parametrize("option", [o for o in SCHEMA if "quantize" in o["commands"] and o["of_library"]], ids=lambda o: o["name"])
+def test_every_option_is_in_python_with_its_default_and_help(option):
+    if option["path"] in CALLS:
+        assert option["path"] in inspect.signature(detent.quantize).parameters or option["path"] == "calibration_data"
+        return
+    if option["path"] in ("method.method", "finetune.rounding"):  # by the choice of the class, or by name
+        chosen = [cls._chosen[option["path"].split(".")[1]] for cls in GROUPS[option["path"].split(".")[0]]]
+        assert set(chosen) <= set(option["words"])
+        return
+    classes, name = classes_of(option)
+    assert classes
+    for cls in classes:
+        field = {field.name: field for field in dataclasses.fields(cls)}[name]
+        if cls not in (_config.Config, _config.Accuracy) and name != "cuda":
+            value = list(field.default) if isinstance(field.default, tuple) else field.default
+            assert value == (int(option["value"]) if option["words"] and option["value"].isdigit() else option["value"])
+        if option["path"] != "overrides":
+            assert option["help"] in " ".join(cls.__doc__.split())
+
+
+def test_python_has_no_option_that_the_library_lacks():
+    for group, classes in {"": (_config.Config,), **GROUPS}.items():
+        known = {o["path"].removeprefix("config.").rpartition(".")[::2] for o in SCHEMA}
+        for cls in classes:
+            for field in dataclasses.fields(cls):
+                nested = not group and field.name in GROUPS
+                assert nested or (group, field.name) in {(g, n) for g, _, n in [(k[0], "", k[1]) for k in known]}, (cls, field.name)
+
+
+def test_a_reduced_range_that_is_turned_off_changes_nothing(model, samples):
+    """It once made int8 weights of the preset's."""
+    assert detent.quantize(model, data=samples, config=detent.Config(reduce_range=False)) == detent.quantize(model, data=samples)
 
 
 def test_quantize_tells_what_it_did(model, samples, tmp_path):

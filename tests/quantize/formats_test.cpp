@@ -112,19 +112,5 @@ TEST(Formats, PowersOfTwoCoverTheRangeOfFourBits) {
   EXPECT_EQ(p.zero_point, 0);
 }
 
-TEST(Formats, FourBitsAreForWeightsOfFullRange) {
-  QuantConfig config;
-  for (const auto type : {int4, uint4}) {
-    config.weight_type = type;
-    EXPECT_NO_THROW(check_format(config));
-    config.reduce_range = true;
-    EXPECT_THROW(check_format(config), Error);
-    config.reduce_range = false;
-    config.activation_type = type;
-    EXPECT_THROW(check_format(config), Error);
-    config.activation_type = uint8;
-  }
-}
-
 }  // namespace
 }  // namespace detent::quantization

@@ -192,27 +192,6 @@ TEST(FindRanges, ThreadsDoNotMatter) {
   }
 }
 
-TEST(CheckMethod, RefusesNumbersOutOfRange) {
-  const auto refuse = [](const std::string& says, const auto& change, const QuantConfig& format = {}) {
-    RangeOptions options;
-    EXPECT_NO_THROW(check_method(format, options));
-    change(options.method);
-    expect_error(ErrorKind::usage, {says}, [&] { check_method(format, options); });
-  };
-  for (const double p : {0.0, -1.0, 100.0001, std::numeric_limits<double>::quiet_NaN()}) {
-    refuse("percentile", [p](MethodConfig& m) { m.percentile = p; });
-    refuse("percentile", [p](MethodConfig& m) { m.candidates = {99, p}; });
-  }
-  refuse("percentile", [](MethodConfig& m) { m.candidates.clear(); });
-  refuse("--entropy-levels", [](MethodConfig& m) { m.entropy_levels = 1; });
-  refuse("--entropy-bins", [](MethodConfig& m) { m.entropy_bins = 127; });
-  refuse("--entropy-bins", [](MethodConfig& m) { m.entropy_bins = (1 << 20) + 1; });
-  const auto most_common = [](MethodConfig& m) { m.most_common = true; };
-  refuse("--most-common", most_common);
-  refuse("--most-common", most_common, config([](auto& c) { c.power_of_two_scale = true; }));
-  refuse("--most-common", most_common, config([](auto& c) { c.activation_symmetric = true; }));
-}
-
 TEST(Needs, FollowTheMethods) {
   EXPECT_FALSE(needs_histograms(with(CalibrationMethod::minmax)));
   EXPECT_FALSE(needs_histograms(with(CalibrationMethod::minmax, {range_of("x", 0, 1)})));

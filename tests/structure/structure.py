@@ -15,6 +15,7 @@ ROOMS = [
     "data",
     "store",
     "exec",
+    "config",
     "calibrate",
     "quantize",
     "accuracy",

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "config/targets.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
 #include "onnx/nibbles.h"
@@ -322,7 +323,7 @@ void QdqEmitter::tidy_up() {
 
 Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantConfig& config) {
   auto emitted = QdqEmitter(std::move(model), assignment, config).run();
-  if (config.preset == Preset::balanced) add_barriers(emitted);
+  if (config::target(config).barriers) add_barriers(emitted);
   return emitted;
 }
 

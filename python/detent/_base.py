@@ -1,0 +1,41 @@
+"""What all classes of options have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any, ClassVar, TypeVar
+
+from .errors import UsageError
+
+Path = str | PathLike[str]
+#: Bytes, or a text such as "1.5GiB".
+Size = int | str
+
+_T = TypeVar("_T")
+
+
+class Options:
+    """A dataclass whose fields are options of the native library."""
+
+    #: Options that choosing this class sets, as in {"method": "percentile"}.
+    _chosen: ClassVar[Mapping[str, Any]] = {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is set, by name."""
+        options = dict(self._chosen)
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if value is not None:
+                options[field.name] = value.to_dict() if isinstance(value, Options) else value
+        return options
+
+
+def make(cls: type[_T], given: Mapping[str, Any], where: str) -> _T:
+    """An object of the class from names and values; UsageError names what it does not have."""
+    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            raise UsageError(f"{where} has no option '{name}'", "it has: " + ", ".join(known))
+    return cls(**given)

@@ -1,0 +1,307 @@
+"""Options of the native library as dataclasses. Written by scripts/generate_options.py; do not edit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from ._base import Options, Path, Size
+
+if TYPE_CHECKING:
+    from . import _config
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MinMax(Options):
+    """The range from the smallest to the largest value.
+
+    Attributes:
+        average: average each sample's minimum and maximum over the samples
+    """
+
+    _chosen = {"method": "minmax"}
+    average: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Percentile(Options):
+    """The range that keeps this percentage of the values.
+
+    Attributes:
+        percentile: percent of the values to keep inside the range (default: 99.999)
+        two_sided: cut both tails equally instead of taking one percentile of |x|
+    """
+
+    _chosen = {"method": "percentile"}
+    percentile: float = 99.999
+    two_sided: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerwisePercentile(Options):
+    """For each tensor the percentile, of the candidates, with the smallest error.
+
+    Attributes:
+        two_sided: cut both tails equally instead of taking one percentile of |x|
+        candidates: percentiles to choose from (default: 99.99,99.999,99.99999)
+        metric: error to minimize (default: mae)
+    """
+
+    _chosen = {"method": "layerwise-percentile"}
+    two_sided: bool = False
+    candidates: Sequence[float] = (99.99, 99.999, 99.99999)
+    metric: Literal["mae", "mse"] = "mae"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mse(Options):
+    """The range with the smallest mean squared error.
+
+    Attributes:
+        most_common: with power-of-two scales: the scale that is best for most samples
+    """
+
+    _chosen = {"method": "mse"}
+    most_common: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entropy(Options):
+    """The range whose quantized distribution is nearest to the float one (Kullback-Leibler).
+
+    Attributes:
+        entropy_bins: bins of the histogram of |x| (default: 2048)
+        entropy_levels: levels that the bins are merged into (default: 128)
+    """
+
+    _chosen = {"method": "entropy"}
+    entropy_bins: int = 2048
+    entropy_levels: int = 128
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tuning(Options):
+    """What all ways of fine-tuning have in common.
+
+    Attributes:
+        form: solve layers from sums over all samples (gram) or in mini-batches of stored activations (streamed); auto: the
+            cheaper of the two (default: auto)
+        op_types: tune only layers of these types (default: every quantized Conv, ConvTranspose, Gemm and MatMul)
+        nodes: tune only these nodes; '^…' is a regular expression over the whole name (default: all)
+        only_heaviest_layer: tune only the layer that takes most memory, to see the peak of the whole run early
+        drop_ratio: share of a layer's inputs that come from the quantized model; the others come from the float model
+            (default: 1)
+        update_bias: solve for the biases as well
+        coordinate_sweeps: sweeps of exact coordinate descent after the method (default: gptq 0, others 2)
+        num_workers: samples read ahead from the spool while a mini-batch is worked on (default: 0)
+        pin_memory: speeds up copies to a GPU, where it is always done; refused on the CPU
+        seed: seed of the order of mini-batches (default: 1705472343)
+    """
+
+    form: Literal["auto", "gram", "streamed"] = "auto"
+    op_types: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    only_heaviest_layer: bool = False
+    drop_ratio: float = 1.0
+    update_bias: bool = False
+    coordinate_sweeps: int | None = None
+    num_workers: int = 0
+    pin_memory: bool = False
+    seed: int = 1705472343
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdaRound(Tuning):
+    """Each weight rounded up or down so that the layer's output stays close (Nagel et al., 2020).
+
+    Attributes:
+        num_iterations: iterations for each layer (default: 1000)
+        learning_rate: learning rate (default: adaround 0.1, adaquant 1e-5)
+        batch_size: samples in a mini-batch of the streamed form (default: 1)
+        early_stop: stop a layer when it no longer improves
+        reg_param: weight of the regularizer (default: 0.01)
+        beta_range: exponent of the regularizer, from and to (default: 20,2)
+        warm_start: share of iterations without regularizer (default: 0.2)
+    """
+
+    _chosen = {"rounding": "adaround"}
+    num_iterations: int = 1000
+    learning_rate: float | None = None
+    batch_size: int = 1
+    early_stop: bool = False
+    reg_param: float = 0.01
+    beta_range: tuple[float, float] = (20.0, 2.0)
+    warm_start: float = 0.2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdaQuant(Tuning):
+    """The weights themselves are moved before they are rounded (Hubara et al., 2020).
+
+    Attributes:
+        num_iterations: iterations for each layer (default: 1000)
+        learning_rate: learning rate (default: adaround 0.1, adaquant 1e-5)
+        batch_size: samples in a mini-batch of the streamed form (default: 1)
+        early_stop: stop a layer when it no longer improves
+        update_scale: give weights the scales that are best for their integers
+    """
+
+    _chosen = {"rounding": "adaquant"}
+    num_iterations: int = 1000
+    learning_rate: float | None = None
+    batch_size: int = 1
+    early_stop: bool = False
+    update_scale: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gptq(Tuning):
+    """Columns rounded one after another, each making up for the errors before it (Frantar et al., 2022).
+
+    Attributes:
+        damping: share of the mean diagonal added to the diagonal; up to ten times as much where columns are few (default:
+            0.01)
+        activation_order: round columns in the order of falling diagonal; round columns in their own order if False
+    """
+
+    _chosen = {"rounding": "gptq"}
+    damping: float = 0.01
+    activation_order: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Accuracy(Options):
+    """What is measured of accuracy, and what for.
+
+    Attributes:
+        other_methods: methods tried for the values that cause most of the error (default: minmax,percentile; none when
+            --method is given)
+        sensitivity: measure the error that each quantized value makes alone; auto: then leave in float what makes most of
+            it, up to a tenth of the multiplications; report: only print it (default: auto)
+        equalize: auto: equalize the channel ranges of a value where that is measured to halve its error (default: auto)
+        fallback: products for which 8 bits are too few stay in float, or get activations of 16 bits (for NPUs) (default:
+            float32)
+        target: let as many products fall back as it takes to reach this value of the metric, and no more
+        metric: cosine or sqnr (dB) of the worst output, or command: the share of the float model's score (default: cosine)
+        command: a program that takes a model's path and prints its score; larger is better
+    """
+
+    other_methods: Sequence[Literal["minmax", "percentile", "layerwise-percentile", "mse", "entropy"]] | None = None
+    sensitivity: Literal["auto", "off", "report"] | None = None
+    equalize: Literal["auto", "off"] | None = None
+    fallback: Literal["float32", "int16"] | None = None
+    target: float | None = None
+    metric: Literal["cosine", "sqnr", "command"] | Callable[[str], float] | None = None
+    command: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resources(Options):
+    """Memory and disk that a run may take. Only spool_bfloat16 changes the result.
+
+    Attributes:
+        memory_budget: memory of the whole process, as in 512MiB or 2GiB (default: 80 % of what is free)
+        disk_budget: disk space for working files (default: 90 % of what is free)
+        work_dir: where working files go (default: $TMPDIR or /tmp)
+        memory_level: where tensors between segments are kept: in memory (0), in memory as far as the budget allows (1), on
+            disk (2) (default: 1)
+        segments: cut the model into at least this many segments, where possible (default: as few as the budget allows)
+        prefetch: samples read ahead from disk (default: 2)
+        spool_access: how spooled tensors are read and written; auto: a short probe decides (default: auto)
+        spool_bfloat16: spool tensors as bfloat16: half the bytes, and different results
+        resume: continue an interrupted run for this output; if interrupted again, keep what is done
+        checkpoint_seconds: how often progress is saved; 0: after every sample (default: 10)
+    """
+
+    memory_budget: Size | None = None
+    disk_budget: Size | None = None
+    work_dir: Path | None = None
+    memory_level: Literal[0, 1, 2] = 1
+    segments: int = 0
+    prefetch: int = 2
+    spool_access: Literal["auto", "buffered", "direct", "uring"] = "auto"
+    spool_bfloat16: bool = False
+    resume: bool = False
+    checkpoint_seconds: float = 10.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Device(Options):
+    """GPUs for calibration (on the first) and fine-tuning; everything else stays on the CPU.
+
+    Attributes:
+        cuda: where calibration (on the first) and fine-tuning compute: cpu, cuda:N, or several as in cuda:0,cuda:1
+            (default: cpu)
+        memory_budget: memory to use on each device (default: 90 % of what is free)
+        precision: what a device multiplies in (default: float32)
+        layout: layout of a device's convolutions; auto: timed for each shape (default: auto)
+        gds: read stored samples past the host's memory (GPUDirect Storage); auto: where that measures faster; on: or fail
+            (default: auto)
+    """
+
+    cuda: Sequence[int] = (0,)
+    memory_budget: Size | None = None
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    layout: Literal["auto", "nchw", "nhwc"] = "auto"
+    gds: Literal["auto", "on", "off"] = "auto"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Options):
+    """Everything that decides what becomes of a model. What is not set is as on the command line.
+
+    Attributes:
+        preset: what the other options start from (default: balanced)
+        max_samples: use at most this many samples (default: all)
+        batch_size: split the files' arrays into batches of this many rows (default: as the files have them)
+        allow_nonfinite: leave out NaN and infinite values instead of stopping at the first
+        method: calibration method, by class or by name
+        accuracy: what is measured of accuracy, and what for
+        overrides: what is done differently for single activations
+        activation_type: integer type of activations; types of 4 bits are for weights only (default: uint8)
+        weight_type: integer type of weights (default: uint8; plain: int8)
+        activation_symmetric: zero point of activations in the middle of the type; zero point of activations as their range
+            asks for if False
+        weight_symmetric: zero point of weights in the middle of the type; zero point of weights as their range asks for;
+            per-channel weights are always symmetric if False
+        per_channel: one scale for each output channel of a weight; one scale for each weight if False
+        reduce_range: weights use 7 of 8 bits, for x86 CPUs without VNNI
+        power_of_two_scale: round scales up to powers of two
+        op_types: quantize only these operator types (default: as the preset says)
+        exclude_op_types: leave these operator types in float
+        nodes: quantize only these nodes; '^…' is a regular expression over the whole name (default: all)
+        exclude_nodes: leave these nodes in float; '^…' is a regular expression over the whole name
+        passthrough_op_types: outputs of these types take their input's statistics, as those of Reshape, Transpose and the
+            like do
+        finetune: fine-tuning of weights, by class or by name
+        threads: threads of the runtime (default: one per core)
+        workers: samples run at a time, sharing one copy of the weights (default: 1)
+        resources: memory and disk that the run may take
+        device: where calibration and fine-tuning compute, by class or as in "cuda:0"
+    """
+
+    preset: str | None = None
+    max_samples: int | None = None
+    batch_size: int | None = None
+    allow_nonfinite: bool | None = None
+    method: _config.Method | _config.MethodName | None = None
+    accuracy: _config.Accuracy | None = None
+    overrides: Sequence[_config.TensorOverride] | None = None
+    activation_type: Literal["int8", "uint8", "int16", "uint16", "int4", "uint4"] | None = None
+    weight_type: Literal["int8", "uint8", "int16", "uint16", "int4", "uint4"] | None = None
+    activation_symmetric: bool | None = None
+    weight_symmetric: bool | None = None
+    per_channel: bool | None = None
+    reduce_range: bool | None = None
+    power_of_two_scale: bool | None = None
+    op_types: Sequence[str] | None = None
+    exclude_op_types: Sequence[str] | None = None
+    nodes: Sequence[str] | None = None
+    exclude_nodes: Sequence[str] | None = None
+    passthrough_op_types: Sequence[str] | None = None
+    finetune: _config.Finetune | _config.RoundingName | None = None
+    threads: int | None = None
+    workers: int | None = None
+    resources: _config.Resources | None = None
+    device: _config.Device | str | None = None

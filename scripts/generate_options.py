@@ -1,0 +1,337 @@
+#!/usr/bin/env python3
+"""generate_options.py DETENT [--check]: what is written from the schema of options, which DETENT (the built binary) prints.
+
+Writes the Python classes of options, docs/options.md, the man page and the completions of bash, zsh and fish. With --check
+nothing is written; the exit code says whether all files are up to date.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+COMMANDS = {
+    "quantize": "write a quantized model",
+    "calibrate": "write the statistics of a model's activations",
+    "plan": "tell what quantize would do and take",
+    "compare": "compare a quantized model with its float original",
+    "inspect": "tell what a model consists of",
+}
+Option = dict[str, Any]
+
+
+def names_of(option: Option) -> list[str]:
+    """Names as on the command line: those that take the option's side, then the opposite."""
+    if option["name"].isupper():
+        return []
+    return [f"--{option['name']}"] + ([f"--{option['off']}"] if option["off"] else [])
+
+
+def summary_of(option: Option) -> str:
+    """One line of help for completions."""
+    return option["help"].split(";")[0].replace("'", "")
+
+
+# --- Python -------------------------------------------------------------------------------------------------------------
+
+HEAD = '''"""Options of the native library as dataclasses. Written by scripts/generate_options.py; do not edit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from ._base import Options, Path, Size
+
+if TYPE_CHECKING:
+    from . import _config
+'''
+# Class, base, member of QuantizeOptions that it stands for, which rows (by `only`), what choosing it sets, first line.
+METHODS = [
+    ("MinMax", "minmax", "The range from the smallest to the largest value."),
+    ("Percentile", "percentile", "The range that keeps this percentage of the values."),
+    ("LayerwisePercentile", "layerwise-percentile", "For each tensor the percentile, of the candidates, with the smallest error."),
+    ("Mse", "mse", "The range with the smallest mean squared error."),
+    ("Entropy", "entropy", "The range whose quantized distribution is nearest to the float one (Kullback-Leibler)."),
+]
+TUNINGS = [
+    ("AdaRound", "adaround", "Each weight rounded up or down so that the layer's output stays close (Nagel et al., 2020)."),
+    ("AdaQuant", "adaquant", "The weights themselves are moved before they are rounded (Hubara et al., 2020)."),
+    ("Gptq", "gptq", "Columns rounded one after another, each making up for the errors before it (Frantar et al., 2022)."),
+]
+RESOURCES = "Memory and disk that a run may take. Only spool_bfloat16 changes the result."
+DEVICE = "GPUs for calibration (on the first) and fine-tuning; everything else stays on the CPU."
+CONFIG = "Everything that decides what becomes of a model. What is not set is as on the command line."
+# Fields of Config that take other classes.
+NESTED = {
+    "method": ("_config.Method | _config.MethodName | None", "calibration method, by class or by name"),
+    "overrides": ("Sequence[_config.TensorOverride] | None", "what is done differently for single activations"),
+    "accuracy": ("_config.Accuracy | None", "what is measured of accuracy, and what for"),
+    "finetune": ("_config.Finetune | _config.RoundingName | None", "fine-tuning of weights, by class or by name"),
+    "resources": ("_config.Resources | None", "memory and disk that the run may take"),
+    "device": ("_config.Device | str | None", 'where calibration and fine-tuning compute, by class or as in "cuda:0"'),
+}
+CALLS = {"model", "output", "calibration_data", "statistics", "external_data_threshold", "prepared_output", "profile", "report"}
+CALLS |= {"trace", "runtime"}
+TYPES = {
+    **{"flag": "bool", "integer": "int", "number": "float", "size": "Size", "text": "str", "path": "Path"},
+    **{"texts": "Sequence[str]", "numbers": "Sequence[float]", "pair": "tuple[float, float]", "devices": "Sequence[int]"},
+}
+
+
+def python_type(option: Option) -> str:
+    if option["type"] in ("choice", "choices"):
+        words = ", ".join(word if word.isdigit() else f'"{word}"' for word in option["words"])
+        return f"Literal[{words}]" if option["type"] == "choice" else f"Sequence[Literal[{words}]]"
+    return TYPES[option["type"]]
+
+
+def python_value(option: Option) -> str:
+    value = option["value"]
+    if isinstance(value, list):
+        return repr(tuple(value))
+    if isinstance(value, str):
+        return value if value.isdigit() else f'"{value}"'
+    return repr(value)
+
+
+def documented(first: str, options: list[tuple[str, str]]) -> list[str]:
+    """A docstring: its first line, and a line for each attribute."""
+    if not options:
+        return [f'    """{first}"""', ""]
+    lines = [f'    """{first}', "", "    Attributes:"]
+    for name, text in options:
+        lines += textwrap.wrap(f"{name}: {text}", 124, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False)
+    return [*lines, '    """', ""]
+
+
+def explained(option: Option) -> str:
+    text = option["help"] + (f"; {option['off_help']} if False" if option["off"] else "")
+    default = option["default"].replace("--preset plain", "plain")
+    if option["type"] == "flag":
+        default = "" if option["value"] is not None else default
+    return f"{text} (default: {default})" if default else text
+
+
+def python_class(name: str, base: str, first: str, options: list[Option], chosen: str = "", unset: bool = False) -> list[str]:
+    """A dataclass; with `unset` its fields are None until they are given."""
+    fields = [(option["path"].split(".")[-1], option) for option in options]
+    lines = ["", "", "@dataclasses.dataclass(frozen=True, kw_only=True)", f"class {name}({base}):"]
+    lines += documented(first, [(field, explained(option)) for field, option in fields])
+    if chosen:
+        lines.append(f"    _chosen = {chosen}")
+    for field, option in fields:
+        optional = unset or option["value"] is None
+        if name == "Config" and field in NESTED:
+            lines.append(f"    {field}: {NESTED[field][0]} = None")
+        elif name == "Device" and field == "cuda":
+            lines.append("    cuda: Sequence[int] = (0,)")
+        elif name == "Accuracy" and field == "metric":
+            lines.append(f"    metric: {python_type(option)} | Callable[[str], float] | None = None")
+        else:
+            kind = python_type(option)
+            lines.append(f"    {field}: {kind} | None = None" if optional else f"    {field}: {kind} = {python_value(option)}")
+    if lines[-1] == "":
+        lines.pop()
+    return lines
+
+
+def python_text(options: list[Option]) -> str:
+    def of(group: str) -> list[Option]:
+        return [o for o in options if o["path"].startswith(group + ".") and o["of_library"]]
+
+    def read_by(rows: list[Option], method: str) -> list[Option]:
+        return [o for o in rows if method in o["only"].split(", ")]
+
+    lines = HEAD.splitlines()
+    for name, word, first in METHODS:
+        lines += python_class(name, "Options", first, read_by(of("method"), word), f'{{"method": "{word}"}}')
+    everyone = [o for o in of("finetune") if not o["only"] and o["path"] != "finetune.rounding"]
+    lines += python_class("Tuning", "Options", "What all ways of fine-tuning have in common.", everyone)
+    for name, word, first in TUNINGS:
+        lines += python_class(name, "Tuning", first, read_by(of("finetune"), word), f'{{"rounding": "{word}"}}')
+    lines += python_class("Accuracy", "Options", "What is measured of accuracy, and what for.", of("accuracy"), unset=True)
+    lines += python_class("Resources", "Options", RESOURCES, of("resources"))
+    lines += python_class("Device", "Options", DEVICE, of("device"))
+    top: dict[str, Option] = {}
+    for option in options:
+        path = option["path"].removeprefix("config.")
+        name = path.split(".")[0]
+        if "quantize" in option["commands"] and option["of_library"] and name not in CALLS and name not in top:
+            nested = {"help": NESTED[name][1], "off": "", "default": "", "type": "", "value": None} if name in NESTED else {}
+            top[name] = {**option, **nested, "path": name}
+    lines += python_class("Config", "Options", CONFIG, list(top.values()), unset=True)
+    return "\n".join(lines) + "\n"
+
+
+# --- Documentation ------------------------------------------------------------------------------------------------------
+
+
+def spelled(option: Option) -> str:
+    if option["name"].isupper():
+        return f"`{option['name']}`"
+    label = f" {option['label']}" if option["label"] else ""
+    letter = f"{option['letter']}, " if option["letter"] else ""
+    return ", ".join(f"`{letter}{name}{label}`" for name in names_of(option))
+
+
+def markdown(options: list[Option], presets: list[dict[str, str]]) -> str:
+    lines = [
+        "# Options",
+        "",
+        "All options, written by `scripts/generate_options.py` from the schema in `src/config/`. In a YAML file (`--config`) an",
+        "option is spelled as here without the dashes. In Python, `detent.Config` has the field in the third column.",
+        "",
+        "The same is in the man page, `share/man/man1/detent.1`. Completions for bash, zsh and fish are beside it in `share/`.",
+        "",
+        "| preset | what it means |",
+        "|---|---|",
+        *(f"| `{preset['name']}` | {preset['help']} |" for preset in presets),
+    ]
+    for group in dict.fromkeys(option["group"] for option in options):
+        lines += ["", f"## {group}", "", "| option | what it does | Python | commands | default |", "|---|---|---|---|---|"]
+        for option in (o for o in options if o["group"] == group):
+            python = f"`{option['path'].removeprefix('config.')}`" if option["of_library"] else ""
+            text = option["full_help"] + (f"; `--{option['off']}`: {option['off_help']}" if option["off"] else "")
+            cells = [spelled(option), text, python, ", ".join(option["commands"]), option["default"]]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def roff(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("-", "\\-").replace("…", "...").replace("'", "\\(aq")
+
+
+def man(options: list[Option]) -> str:
+    lines = [
+        '.TH DETENT 1 "" "detent" "User Commands"',
+        ".SH NAME",
+        "detent \\- quantize ONNX models after training",
+        ".SH SYNOPSIS",
+    ]
+    for command, what in COMMANDS.items():
+        words = " ".join(o["name"] for o in options if o["name"].isupper() and command in o["commands"])
+        lines += [".B detent " + command, f"{words} [options]", f"\\- {roff(what)}", ".br"]
+    for group in dict.fromkeys(option["group"] for option in options):
+        lines.append(f".SH {group.upper()}")
+        for option in (o for o in options if o["group"] == group):
+            names = roff(", ".join(names_of(option)) or option["name"])
+            lines += [".TP", f".B {names}" + (f" \\fI{roff(option['label'])}\\fR" if option["label"] else "")]
+            default = f" (default: {option['default']})" if option["default"] else ""
+            other = f"; --{option['off']}: {option['off_help']}" if option["off"] else ""
+            lines += [roff(f"{option['full_help']}{other}{default}. Of {', '.join(option['commands'])}.")]
+    codes = "0 done, 2 usage, 3 bad model or data, 4 out of memory or disk, 5 runtime or device, 130 interrupted, 1 a bug."
+    lines += [".SH EXIT STATUS", codes]
+    return "\n".join(lines) + "\n"
+
+
+# --- Completions --------------------------------------------------------------------------------------------------------
+
+
+def of_command(options: list[Option], command: str) -> list[Option]:
+    return [o for o in options if command in o["commands"] and names_of(o)]
+
+
+def bash(options: list[Option]) -> str:
+    names = [
+        f'    {command}) names="{" ".join(name for o in of_command(options, command) for name in names_of(o))} --help" ;;'
+        for command in COMMANDS
+    ]
+    words = {f"--{o['name']}": " ".join(o["words"]) for o in options if o["words"] and names_of(o)}
+    return "\n".join(
+        [
+            "# Completions of detent for bash. Written by scripts/generate_options.py; do not edit.",
+            "_detent() {",
+            '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" names=""',
+            "  COMPREPLY=()",
+            '  if [ "$COMP_CWORD" -eq 1 ]; then',
+            f'    mapfile -t COMPREPLY < <(compgen -W "{" ".join(COMMANDS)} --help --version" -- "$word")',
+            "    return",
+            "  fi",
+            '  case "$before" in',
+            *(
+                f'    {name}) mapfile -t COMPREPLY < <(compgen -W "{values}" -- "$word"); return ;;'
+                for name, values in words.items()
+            ),
+            "  esac",
+            '  case "${COMP_WORDS[1]}" in',
+            *names,
+            "  esac",
+            '  if [[ "$word" == -* ]]; then mapfile -t COMPREPLY < <(compgen -W "$names" -- "$word"); fi',
+            "}",
+            "complete -o default -F _detent detent",
+            "",
+        ]
+    )
+
+
+def zsh(options: list[Option]) -> str:
+    def escaped(text: str) -> str:
+        return text.replace("[", "(").replace("]", ")").replace(":", " -").replace('"', "").replace("`", "").replace("$", "")
+
+    lines = ["#compdef detent", "# Written by scripts/generate_options.py; do not edit.", "", 'case "$words[2]" in']
+    for command in COMMANDS:
+        lines.append(f"  {command})")
+        lines.append("    _arguments \\")
+        for option in of_command(options, command):
+            for name in names_of(option):
+                values = f"({' '.join(option['words'])})" if option["words"] else "_files"
+                value = "" if option["type"] == "flag" else f":{escaped(option['label'])}:{values}"
+                lines.append(f'      "{name}[{escaped(summary_of(option))}]{value}" \\')
+        lines += ['      "*:file:_files"', "    ;;"]
+    commands = " ".join(f'"{command}[{what}]"' for command, what in COMMANDS.items())
+    lines += ["  *)", f"    _values command {commands}", "    ;;", "esac"]
+    return "\n".join(lines) + "\n"
+
+
+def fish(options: list[Option]) -> str:
+    lines = ["# Completions of detent for fish. Written by scripts/generate_options.py; do not edit."]
+    for command, what in COMMANDS.items():
+        lines.append(f"complete -c detent -n __fish_use_subcommand -a {command} -d '{what.replace(chr(39), '')}'")
+    for option in options:
+        for name in names_of(option):
+            seen = " ".join(option["commands"])
+            value = "" if option["type"] == "flag" else (f" -x -a '{' '.join(option['words'])}'" if option["words"] else " -r")
+            lines.append(
+                f"complete -c detent -n '__fish_seen_subcommand_from {seen}' -l {name[2:]}{value} -d '{summary_of(option)}'"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def files(schema: dict[str, Any]) -> dict[str, str]:
+    options = schema["options"]
+    return {
+        "python/detent/_options.py": python_text(options),
+        "docs/options.md": markdown(options, schema["presets"]),
+        "share/man/man1/detent.1": man(options),
+        "share/bash-completion/completions/detent": bash(options),
+        "share/zsh/site-functions/_detent": zsh(options),
+        "share/fish/vendor_completions.d/detent.fish": fish(options),
+    }
+
+
+def main() -> int:
+    binary, *flags = sys.argv[1:]
+    schema = json.loads(subprocess.run([binary, "options"], check=True, capture_output=True, text=True).stdout)
+    stale = []
+    for name, text in files(schema).items():
+        path = ROOT / name
+        if path.exists() and path.read_text() == text:
+            continue
+        stale.append(name)
+        if "--check" not in flags:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    for name in stale:
+        print(("not up to date: " if "--check" in flags else "wrote ") + name)
+    return 1 if stale and "--check" in flags else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

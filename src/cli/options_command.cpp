@@ -1,0 +1,16 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "config/schema_json.h"
+
+namespace detent::cli {
+
+void add_options(CLI::App& app) {
+  auto* command = app.add_subcommand("options", "Print all options as JSON");
+  command->group("");
+  command->callback([] { fmt::print("{}\n", config::schema_json().dump(1)); });
+}
+
+}  // namespace detent::cli

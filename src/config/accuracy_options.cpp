@@ -1,0 +1,60 @@
+// What is measured of accuracy, and what for.
+#include "config/option.h"
+
+namespace detent::config {
+namespace {
+
+constexpr unsigned kQuantizing = kQuantize | kPlan;
+constexpr std::string_view kAccuracy = "Accuracy";
+
+}  // namespace
+
+std::vector<Option> accuracy_options() {
+  return {
+      {.name = "sensitivity",
+       .at = DETENT_AT(accuracy.sensitivity),
+       .commands = kQuantizing,
+       .affects = Affects::integers,
+       .group = kAccuracy,
+       .help = "measure the error that each quantized value makes alone; auto: then leave in float what makes most of "
+               "it, up to a tenth of the multiplications; report: only print it",
+       .label = "auto|off|report"},
+      {.name = "equalize",
+       .at = DETENT_AT(accuracy.equalize),
+       .commands = kQuantizing,
+       .affects = Affects::integers,
+       .group = kAccuracy,
+       .help = "auto: equalize the channel ranges of a value where that is measured to halve its error",
+       .label = "auto|off"},
+      {.name = "accuracy-fallback",
+       .at = DETENT_AT(accuracy.fallback),
+       .commands = kQuantizing,
+       .affects = Affects::integers,
+       .group = kAccuracy,
+       .help = "products for which 8 bits are too few stay in float, or get activations of 16 bits (for NPUs)",
+       .label = "float32|int16"},
+      {.name = "accuracy-target",
+       .at = DETENT_AT(accuracy.target),
+       .commands = kQuantizing,
+       .affects = Affects::integers,
+       .group = kAccuracy,
+       .help = "let as many products fall back as it takes to reach this value of the metric, and no more",
+       .label = "X"},
+      {.name = "accuracy-metric",
+       .at = DETENT_AT(accuracy.metric),
+       .commands = kQuantizing,
+       .affects = Affects::integers,
+       .group = kAccuracy,
+       .help = "cosine or sqnr (dB) of the worst output, or command: the share of the float model's score",
+       .label = "cosine|sqnr|command"},
+      {.name = "accuracy-command",
+       .at = DETENT_AT(accuracy.command),
+       .commands = kQuantizing,
+       .affects = Affects::integers,
+       .group = kAccuracy,
+       .help = "a program that takes a model's path and prints its score; larger is better",
+       .label = "CMD"},
+  };
+}
+
+}  // namespace detent::config

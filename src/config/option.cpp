@@ -1,0 +1,80 @@
+#include "config/option.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "config/value.h"
+
+namespace detent::config {
+namespace {
+
+struct AnyOptions {
+  QuantizeOptions quantize;
+  CalibrateOptions calibrate;
+  CompareOptions compare;
+  InspectOptions inspect;
+  CommandLine line;
+};
+
+}  // namespace
+
+const std::vector<Option>& options() {
+  static const std::vector<Option> all = [] {
+    std::vector<Option> list;
+    for (auto* rows :
+         {&input_options, &format_options, &accuracy_options, &finetune_options, &running_options, &output_options}) {
+      for (auto& option : rows()) list.push_back(std::move(option));
+    }
+    return list;
+  }();
+  return all;
+}
+
+const Option* find(std::string_view name, unsigned commands) {
+  for (const auto& option : options()) {
+    const bool named = option.name == name || (!option.off.empty() && option.off == name);
+    if (named && (option.commands & commands) != 0 && !option.positional()) return &option;
+  }
+  return nullptr;
+}
+
+Member any_member(const Option& option) {
+  static AnyOptions any;
+  for (const auto& member : {option.member(any.quantize), option.member(any.calibrate), option.member(any.compare),
+                             option.member(any.inspect), option.member(any.line)}) {
+    if (member) return *member;
+  }
+  throw internal_error("an option without a member");
+}
+
+std::vector<std::string> words_of(const Option& option) {
+  std::vector<std::string> texts;
+  if (option.texts != nullptr) {
+    for (auto& entry : option.texts()) texts.push_back(std::move(entry.first));
+  }
+  const Member member = any_member(option);
+  const auto take = [&](std::span<const Word> words) {
+    for (const auto& word : words) texts.emplace_back(word.text);
+  };
+  if (const auto* choice = std::get_if<Choice>(&member)) take(choice->words);
+  if (const auto* choices = std::get_if<Choices>(&member)) take(choices->words);
+  return texts;
+}
+
+std::string default_of(const Option& option) {
+  if (!option.fallback.empty()) return std::string(option.fallback);
+  const std::string value = text_of(any_member(option), option.form);
+  return value == "false" && option.off.empty() ? std::string() : value;
+}
+
+std::string full_help(const Option& option) {
+  std::string text = option.only.empty() ? std::string(option.help) : fmt::format("{}: {}", option.only, option.help);
+  if (option.texts != nullptr) {
+    for (const auto& [name, meaning] : option.texts()) text += fmt::format("; {}: {}", name, meaning);
+  } else if (const auto words = words_of(option); !words.empty() && option.label.find('|') == std::string_view::npos) {
+    text += fmt::format("; one of {}", fmt::join(words, ", "));
+  }
+  return text;
+}
+
+}  // namespace detent::config

@@ -1,0 +1,138 @@
+// One row of the schema of options. Everything that knows of options (command line, YAML, Python, identity of a run,
+// documentation, completions) iterates over these rows.
+#pragma once
+
+#include <limits>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/member.h"
+#include "detent/calibrate.h"
+#include "detent/compare.h"
+#include "detent/inspect.h"
+#include "detent/quantize.h"
+
+namespace detent::config {
+
+/// What the command line takes beside the options of the library's calls.
+struct CommandLine {
+  bool json = false;
+  std::size_t layers = 20;
+  std::vector<std::filesystem::path> merge;
+  std::optional<std::filesystem::path> options_file;
+};
+
+enum Command : unsigned { kQuantize = 1, kCalibrate = 2, kPlan = 4, kCompare = 8, kInspect = 16 };
+
+/// What changes when an option's value changes. A run resumes only with the same values of all options that affect what
+/// it has done. Statistics affect the integers as well.
+enum class Affects { undeclared, nothing, statistics, integers };
+
+/// How texts become values where the type of the member does not tell.
+enum class Form { by_type, bytes, tensor_method, tensor_range };
+
+/// Where an option's value is in each struct of options that has it.
+struct Access {
+  std::string_view path;  // "config.per_channel"
+  Member (*quantize)(QuantizeOptions&) = nullptr;
+  Member (*calibrate)(CalibrateOptions&) = nullptr;
+  Member (*compare)(CompareOptions&) = nullptr;
+  Member (*inspect)(InspectOptions&) = nullptr;
+  Member (*command_line)(CommandLine&) = nullptr;
+};
+
+/// Access by a function that returns a reference to the member, for all structs that it can be called with.
+template <class Function>
+constexpr Access access(std::string_view path, Function) {
+  Access a{path};
+  const auto bind = [](auto*& slot, auto* options) {
+    using Options = std::remove_pointer_t<decltype(options)>;
+    if constexpr (std::is_invocable_v<Function, Options&>) slot = [](Options& o) { return member_of(Function{}(o)); };
+  };
+  bind(a.quantize, static_cast<QuantizeOptions*>(nullptr));
+  bind(a.calibrate, static_cast<CalibrateOptions*>(nullptr));
+  bind(a.compare, static_cast<CompareOptions*>(nullptr));
+  bind(a.inspect, static_cast<InspectOptions*>(nullptr));
+  bind(a.command_line, static_cast<CommandLine*>(nullptr));
+  return a;
+}
+
+/// As in DETENT_AT(config.per_channel). A macro, since the path is wanted as text as well.
+#define DETENT_AT(member) ::detent::config::access(#member, [](auto& o) -> decltype((o.member)) { return o.member; })
+
+/// Values that a number may have.
+struct Bounds {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool above = false;  // `min` itself is too small
+};
+
+struct Option {
+  std::string_view name;  // on the command line without dashes, in YAML; of arguments without a name in capitals
+  Access at;
+  unsigned commands = 0;  // that take it
+  Affects affects = Affects::undeclared;
+  std::string_view group;  // in help and documentation
+  std::string_view help;
+  std::string_view label = {};     // stands for the value in help
+  std::string_view fallback = {};  // the default in words, where the value itself does not tell
+  std::string_view only = {};      // methods that read it, as in "adaround, adaquant"
+  std::string_view off = {};       // the name that says the opposite
+  std::string_view off_help = {};
+  std::string_view letter = {};  // "-o"
+  unsigned required = 0;         // commands that cannot do without
+  Form form = Form::by_type;
+  Bounds bounds = {};
+  /// What of the value counts for identity, where not all of it does.
+  nlohmann::json (*identity)(const Member&) = nullptr;
+  /// The texts that it may be, each with what it means, where they are not the words of an enumeration.
+  std::vector<std::pair<std::string, std::string>> (*texts)() = nullptr;
+
+  bool positional() const noexcept { return name.front() >= 'A' && name.front() <= 'Z'; }
+  std::optional<Member> member(QuantizeOptions& o) const { return call(at.quantize, o); }
+  std::optional<Member> member(CalibrateOptions& o) const { return call(at.calibrate, o); }
+  std::optional<Member> member(CompareOptions& o) const { return call(at.compare, o); }
+  std::optional<Member> member(InspectOptions& o) const { return call(at.inspect, o); }
+  std::optional<Member> member(CommandLine& o) const { return call(at.command_line, o); }
+
+ private:
+  template <class Options>
+  static std::optional<Member> call(Member (*get)(Options&), Options& options) {
+    return get == nullptr ? std::nullopt : std::optional(get(options));
+  }
+};
+
+/// All options, in the order of help and documentation.
+const std::vector<Option>& options();
+
+/// The option of this name (or opposite name) that one of the commands takes; nullptr: there is none.
+const Option* find(std::string_view name, unsigned commands);
+
+/// The member of an option in a struct that is only read. (One set of access functions serves reading and writing.)
+template <class Options>
+std::optional<Member> read_only(const Option& option, const Options& from) {
+  return option.member(const_cast<Options&>(from));
+}
+
+/// The member of an option with its default, in options of one of the commands that take it. Not to be written to.
+Member any_member(const Option& option);
+
+/// What help says of a value: its words, its default.
+std::vector<std::string> words_of(const Option& option);
+std::string default_of(const Option& option);
+/// Help with the methods that read the option in front, without the default.
+std::string full_help(const Option& option);
+
+// The rows, by file.
+std::vector<Option> input_options();
+std::vector<Option> format_options();
+std::vector<Option> accuracy_options();
+std::vector<Option> finetune_options();
+std::vector<Option> running_options();
+std::vector<Option> output_options();
+
+}  // namespace detent::config

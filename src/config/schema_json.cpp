@@ -1,0 +1,66 @@
+#include "config/schema_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "config/option.h"
+#include "config/targets.h"
+#include "config/value.h"
+
+namespace detent::config {
+namespace {
+
+using nlohmann::json;
+
+json commands_of(unsigned commands) {
+  json names = json::array();
+  for (const auto& [bit, name] : {std::pair(kQuantize, "quantize"),
+                                  {kCalibrate, "calibrate"},
+                                  {kPlan, "plan"},
+                                  {kCompare, "compare"},
+                                  {kInspect, "inspect"}}) {
+    if ((commands & bit) != 0) names.push_back(name);
+  }
+  return names;
+}
+
+const char* word(Affects affects) {
+  switch (affects) {
+    case Affects::undeclared: return "undeclared";
+    case Affects::nothing: return "nothing";
+    case Affects::statistics: return "statistics";
+    case Affects::integers: return "integers";
+  }
+  return "";
+}
+
+}  // namespace
+
+json schema_json() {
+  json rows = json::array();
+  for (const auto& option : options()) {
+    const Member member = any_member(option);
+    rows.push_back({{"name", option.name},
+                    {"path", option.at.path},
+                    {"commands", commands_of(option.commands)},
+                    {"required", commands_of(option.required)},
+                    {"of_library", option.at.command_line == nullptr},
+                    {"affects", word(option.affects)},
+                    {"group", option.group},
+                    {"help", option.help},
+                    {"full_help", full_help(option)},
+                    {"default", default_of(option)},
+                    {"value", json_of(member)},
+                    {"type", type_of(member, option.form)},
+                    {"words", words_of(option)},
+                    {"label", option.label},
+                    {"only", option.only},
+                    {"off", option.off},
+                    {"off_help", option.off_help},
+                    {"letter", option.letter}});
+  }
+  json presets = json::array();
+  for (const auto& t : targets()) presets.push_back({{"name", t.name}, {"help", t.help}});
+  return {{"options", std::move(rows)}, {"presets", std::move(presets)}};
+}
+
+}  // namespace detent::config

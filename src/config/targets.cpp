@@ -1,0 +1,106 @@
+#include "config/targets.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "config/value.h"
+
+namespace detent::config {
+namespace {
+
+QuantConfig plain_format() {
+  QuantConfig format;
+  format.preset = "plain";
+  return format;
+}
+
+// uint8 weights around 128 are the same values as symmetric int8, and exact on every CPU: ONNX Runtime's products with
+// int8 weights saturate on x86 before VNNI.
+QuantConfig balanced_format() {
+  QuantConfig format;
+  format.preset = "balanced";
+  format.weight_type = QuantType::uint8;
+  format.weight_symmetric = true;
+  return format;
+}
+
+bool has(const std::vector<std::string_view>& given, std::string_view path) {
+  return std::find(given.begin(), given.end(), path) != given.end();
+}
+
+template <class Options>
+void take(const Options& from, Options& to, const std::vector<std::string_view>& given) {
+  for (const auto& option : options()) {
+    const std::string_view path = option.at.path;
+    const bool of_target = path.starts_with("config.") || path.starts_with("method.") || path.starts_with("accuracy.");
+    const auto member = option.member(to);
+    if (of_target && member && !has(given, path)) copy(*read_only(option, from), *member);
+  }
+}
+
+QuantConfig format_of(const QuantConfig& chosen, const std::vector<std::string_view>& given) {
+  QuantConfig format = target(chosen).format;
+  if (has(given, "config.weight_type") || chosen.reduce_range) {
+    format.weight_type = QuantConfig().weight_type;
+    format.weight_symmetric.reset();
+  }
+  return format;
+}
+
+}  // namespace
+
+const std::vector<Target>& targets() {
+  static const std::vector<Target> all{
+      {.name = "balanced",
+       .help = "float where 8 bits do harm, ranges by mse, uint8 weights",
+       .format = balanced_format(),
+       .method = {.method = CalibrationMethod::mse},
+       .integer_chains_only = true,
+       .measures_accuracy = true,
+       .responses = true,
+       .barriers = true,
+       .equal_zero_points = true},
+      {.name = "plain",
+       .help = "all that ONNX Runtime's quantize_static quantizes, with the same bits",
+       .format = plain_format()},
+  };
+  return all;
+}
+
+std::vector<std::pair<std::string, std::string>> target_names() {
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const auto& t : targets()) names.emplace_back(t.name, t.help);
+  return names;
+}
+
+const Target& target(std::string_view name) {
+  std::string all;
+  for (const auto& t : targets()) {
+    if (t.name == name) return t;
+    all += (all.empty() ? "" : ", ") + std::string(t.name);
+  }
+  throw usage_error("--preset: '" + std::string(name) + "' is not one of its values", "choose from: " + all);
+}
+
+void resolve(QuantizeOptions& options, const std::vector<std::string_view>& given) {
+  QuantizeOptions base;
+  base.config = format_of(options.config, given);
+  base.method = target(options.config).method;
+  if (has(given, "method.method")) base.accuracy.other_methods.clear();
+  take(base, options, given);
+}
+
+void resolve(CalibrateOptions& options, const std::vector<std::string_view>& given) {
+  CalibrateOptions base;
+  base.config = format_of(options.config, given);
+  take(base, options, given);
+}
+
+}  // namespace detent::config
+
+namespace detent {
+
+QuantConfig preset_config(std::string_view preset) { return config::target(preset).format; }
+MethodConfig preset_method(std::string_view preset) { return config::target(preset).method; }
+
+}  // namespace detent

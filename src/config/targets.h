@@ -1,0 +1,50 @@
+// Targets: what a preset means, as data. A new one is one more row in targets.cpp.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "detent/calibrate.h"
+#include "detent/config.h"
+#include "detent/quantize.h"
+
+namespace detent::config {
+
+struct Target {
+  std::string_view name;
+  std::string_view help;
+  /// Types, symmetry, granularity, grids and operator lists that its options start from.
+  QuantConfig format = {};
+  MethodConfig method = {};
+  /// Models of an older opset are upgraded to at least this one.
+  std::int64_t opset = 10;
+  /// What stays in float: all but products, convolutions and what hands integers from one to the next.
+  bool integer_chains_only = false;
+  /// Whether the error of each rounding is measured and acted on.
+  bool measures_accuracy = false;
+  /// Whether ranges weigh errors by what the readers of a value make of them.
+  bool responses = false;
+  /// Whether nodes are added that keep the runtime from fusing across the borders of float parts.
+  bool barriers = false;
+  /// Whether channels of zeros get the zero point of the others, which the runtime's fast kernels want.
+  bool equal_zero_points = false;
+};
+
+const std::vector<Target>& targets();
+/// The names, each with what it means.
+std::vector<std::pair<std::string, std::string>> target_names();
+
+/// Throws usage when there is none of this name.
+const Target& target(std::string_view name);
+inline const Target& target(const QuantConfig& config) { return target(config.preset); }
+
+/// Gives every option that the user did not give (by the path of its member) the value of the target that
+/// QuantConfig::preset names. A weight type or a reduced range that is given leaves nothing of the target's own weight
+/// format; a method that is given is the only one.
+void resolve(QuantizeOptions& options, const std::vector<std::string_view>& given);
+void resolve(CalibrateOptions& options, const std::vector<std::string_view>& given);
+
+}  // namespace detent::config

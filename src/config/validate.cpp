@@ -1,0 +1,171 @@
+#include "config/validate.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "config/targets.h"
+#include "config/wanted.h"
+
+namespace detent::config {
+namespace {
+
+std::string wish(const Bounds& b) {
+  const bool bounded = std::isfinite(b.max);
+  if (b.above) return bounded ? fmt::format("above {} and at most {}", b.min, b.max) : fmt::format("above {}", b.min);
+  return bounded ? fmt::format("between {} and {}", b.min, b.max) : fmt::format("at least {}", b.min);
+}
+
+void check(const Option& option, double value) {
+  const Bounds& b = option.bounds;
+  if ((b.above ? value > b.min : value >= b.min) && value <= b.max) return;
+  const bool sign = b.min == 0 && !b.above && !std::isfinite(b.max);
+  throw usage_error(fmt::format("--{} must {}", option.name, sign ? "not be negative" : "be " + wish(b)));
+}
+
+// Numbers against the bounds in their rows.
+template <class Options>
+void check_bounds(const Options& given, unsigned command) {
+  for (const auto& option : options()) {
+    if ((option.commands & command) == 0) continue;
+    const auto member = read_only(option, given);
+    if (!member || option.bounds.min == Bounds().min) continue;
+    std::visit(Overloaded{[&]<class T>(const T* value) {
+                            if constexpr (std::is_arithmetic_v<T>) check(option, static_cast<double>(*value));
+                          },
+                          [&](const std::optional<double>* value) {
+                            if (*value) check(option, **value);
+                          },
+                          [&](const std::vector<double>* values) {
+                            if (values->empty()) throw usage_error(fmt::format("--{} is empty", option.name));
+                            for (const double v : *values) check(option, v);
+                          },
+                          [&](const std::pair<double, double>* pair) {
+                            check(option, pair->first);
+                            check(option, pair->second);
+                          },
+                          [](const Choice&) {}, [](const Choices&) {}},
+               *member);
+  }
+}
+
+bool is_4_bit(QuantType type) { return type == QuantType::int4 || type == QuantType::uint4; }
+
+void check_range(const TensorOverride& entry) {
+  const auto [min, max] = *entry.range;
+  if (std::isfinite(min) && std::isfinite(max) && min <= max) return;
+  throw usage_error(fmt::format("--tensor-range: {} to {} is not a range for '{}'", min, max, entry.tensor),
+                    "give NAME=MIN,MAX with finite MIN <= MAX");
+}
+
+void check_measuring(const QuantizeOptions& options) {
+  const auto& a = options.accuracy;
+  const bool measures = a.target || a.sensitivity == SensitivityMode::report;
+  const bool may_measure = target(options.config).measures_accuracy;
+  if (measures && !may_measure)
+    throw usage_error(fmt::format("--accuracy-target and --sensitivity report choose what stays in float, and --preset "
+                                  "{} says so already",
+                                  options.config.preset),
+                      "give --preset balanced");
+  if (measures && !has_samples(options))
+    throw usage_error("measuring accuracy needs samples", "give --calibration-data beside --statistics");
+  if (a.target && !reads_twice(options)) {
+    throw usage_error("the samples can be read only once, and --accuracy-target reads them again",
+                      "give something that can be iterated again, such as a list or files");
+  }
+  if (a.fallback != AccuracyFallback::float32 && !may_measure)
+    throw usage_error(fmt::format("--accuracy-fallback is about what measuring finds, and --preset {} does not measure",
+                                  options.config.preset),
+                      "give --preset balanced");
+}
+
+void check_metric(const AccuracyConfig& a) {
+  if ((a.metric == AccuracyMetric::command) != (!a.command.empty() || a.score))
+    throw usage_error("--accuracy-metric command and --accuracy-command go together");
+  if (a.target && a.metric != AccuracyMetric::sqnr && !(*a.target > 0 && *a.target <= 1))
+    throw usage_error(fmt::format("--accuracy-target: {} is not above 0 and at most 1", *a.target),
+                      "a cosine, or a share of the float model's score; for decibels give --accuracy-metric sqnr");
+}
+
+void check_samples(const QuantizeOptions& options) {
+  if (!has_samples(options) && !options.statistics)
+    throw usage_error("there is nothing to calibrate with", "give --calibration-data or --statistics");
+  if (!tunes(options.finetune.rounding)) return;
+  if (!has_samples(options)) throw usage_error("--finetune needs samples", "give --calibration-data");
+  if (!reads_twice(options)) {
+    throw usage_error("the samples can be read only once, and fine-tuning reads them twice",
+                      "give something that can be iterated again, such as a list or files");
+  }
+}
+
+}  // namespace
+
+void validate(const QuantConfig& config) {
+  (void)target(config);
+  if (is_4_bit(config.activation_type))
+    throw usage_error("--activation-type: 4-bit types are for weights only", "choose from: int8, int16, uint8, uint16");
+  if (config.reduce_range && is_4_bit(config.weight_type))
+    throw usage_error("--reduce-range does not go with 4-bit weights", "leave it out: it is for 8-bit products");
+}
+
+void validate(const QuantConfig& config, const MethodConfig& method, const std::vector<TensorOverride>& overrides) {
+  if (method.entropy_bins < method.entropy_levels)
+    throw usage_error("--entropy-bins must be at least --entropy-levels");
+  if (method.most_common && !(config.power_of_two_scale && config.activation_symmetric)) {
+    throw usage_error("--most-common chooses between power-of-two scales of symmetric activations",
+                      "add --power-of-two-scale --activation-symmetric");
+  }
+  for (const auto& entry : overrides) {
+    if (entry.range) check_range(entry);
+  }
+}
+
+void validate(const FinetuneConfig& config) {
+  if (!tunes(config.rounding)) return;
+  if (config.rounding == Rounding::gptq && (config.form == FinetuneForm::streamed || config.drop_ratio < 1))
+    throw usage_error("--finetune gptq works in the Gram form", "leave out --form streamed and --drop-ratio");
+  if (config.form == FinetuneForm::gram && config.drop_ratio < 1)
+    throw usage_error("--form gram cannot mix inputs of both models", "leave out --drop-ratio");
+  if (config.update_scale && config.rounding != Rounding::adaquant)
+    throw usage_error("--update-scale goes with --finetune adaquant", "leave it out: it makes other methods worse");
+}
+
+void validate(const DeviceConfig& device, int workers) {
+  const bool has_details = device.memory_budget || device.precision != DevicePrecision::float32 ||
+                           device.layout != DeviceLayout::automatic || device.gds != GdsMode::automatic;
+  if (device.is_cpu() && has_details)
+    throw usage_error("--device-memory-budget, --device-precision, --device-layout and --gds are for GPUs",
+                      "give --device cuda:0, or leave them out");
+  if (!device.is_cpu() && workers > 1)
+    throw usage_error("--workers is for the CPU; a GPU calibrates one sample at a time", "leave out --workers");
+}
+
+void validate(const QuantizeOptions& options, Command command) {
+  check_bounds(options, command);
+  validate(options.config);
+  validate(options.config, options.method, options.overrides);
+  validate(options.finetune);
+  if (options.finetune.update_scale && options.config.power_of_two_scale)
+    throw usage_error("--update-scale finds scales that are no powers of two", "leave it out");
+  validate(options.device, options.statistics ? 1 : options.workers);
+  if (options.device.is_cpu() && options.finetune.pin_memory)
+    throw usage_error("--pin-memory speeds up copies to a GPU, and fine-tuning runs on the CPU",
+                      "leave it out: the result is the same");
+  check_metric(options.accuracy);
+  if (command == kPlan) return;
+  check_samples(options);
+  check_measuring(options);
+}
+
+void validate(const CalibrateOptions& options) {
+  check_bounds(options, kCalibrate);
+  (void)target(options.config);
+  if (options.most_common && !options.histograms)
+    throw usage_error("--most-common needs histograms", "leave out --no-histogram");
+  validate(options.device, options.workers);
+}
+
+void validate(const CompareOptions& options) { check_bounds(options, kCompare); }
+
+}  // namespace detent::config

@@ -1,0 +1,20 @@
+// All checks of options, before anything is read or run.
+#pragma once
+
+#include "config/option.h"
+
+namespace detent::config {
+
+/// Throw usage for options that make no sense or contradict each other, naming them and what to change. `command` is
+/// kQuantize or kPlan: a plan needs no samples.
+void validate(const QuantizeOptions& options, Command command = kQuantize);
+void validate(const CalibrateOptions& options);
+void validate(const CompareOptions& options);
+
+/// The parts that concern one struct alone.
+void validate(const QuantConfig& config);
+void validate(const QuantConfig& config, const MethodConfig& method, const std::vector<TensorOverride>& overrides);
+void validate(const FinetuneConfig& config);
+void validate(const DeviceConfig& device, int workers);
+
+}  // namespace detent::config

@@ -1,0 +1,20 @@
+// What options ask for, as far as several of them decide it together.
+#pragma once
+
+#include "detent/quantize.h"
+
+namespace detent::config {
+
+/// Samples in files or from a stream.
+bool has_samples(const QuantizeOptions& options);
+
+/// Whether the samples can be read again.
+bool reads_twice(const QuantizeOptions& options);
+
+/// Whether the error of each rounding is measured, as long as there are samples.
+bool may_measure_accuracy(const QuantizeOptions& options);
+
+/// Whether Rounding::automatic may lead to gptq: accuracy is measured and acted on, and the samples can be read again.
+bool may_tune(const QuantizeOptions& options);
+
+}  // namespace detent::config

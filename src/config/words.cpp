@@ -1,0 +1,133 @@
+#include "config/words.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "base/error.h"
+
+namespace detent::config {
+namespace {
+
+template <class Enum>
+constexpr Word word(std::string_view text, Enum value) {
+  return {text, static_cast<int>(value)};
+}
+
+}  // namespace
+
+template <>
+std::span<const Word> words<QuantType>() {
+  static constexpr Word all[] = {word("int8", QuantType::int8),   word("uint8", QuantType::uint8),
+                                 word("int16", QuantType::int16), word("uint16", QuantType::uint16),
+                                 word("int4", QuantType::int4),   word("uint4", QuantType::uint4)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<CalibrationMethod>() {
+  static constexpr Word all[] = {word("minmax", CalibrationMethod::minmax),
+                                 word("percentile", CalibrationMethod::percentile),
+                                 word("layerwise-percentile", CalibrationMethod::layerwise_percentile),
+                                 word("mse", CalibrationMethod::mse), word("entropy", CalibrationMethod::entropy)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<ErrorMetric>() {
+  static constexpr Word all[] = {word("mae", ErrorMetric::mae), word("mse", ErrorMetric::mse)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<SensitivityMode>() {
+  static constexpr Word all[] = {word("auto", SensitivityMode::automatic), word("off", SensitivityMode::off),
+                                 word("report", SensitivityMode::report)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<EqualizeMode>() {
+  static constexpr Word all[] = {word("auto", EqualizeMode::automatic), word("off", EqualizeMode::off)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<AccuracyMetric>() {
+  static constexpr Word all[] = {word("cosine", AccuracyMetric::cosine), word("sqnr", AccuracyMetric::sqnr),
+                                 word("command", AccuracyMetric::command)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<AccuracyFallback>() {
+  static constexpr Word all[] = {word("float32", AccuracyFallback::float32), word("int16", AccuracyFallback::int16)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<Rounding>() {
+  static constexpr Word all[] = {word("auto", Rounding::automatic), word("nearest", Rounding::nearest),
+                                 word("adaround", Rounding::adaround), word("adaquant", Rounding::adaquant),
+                                 word("gptq", Rounding::gptq)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<FinetuneForm>() {
+  static constexpr Word all[] = {word("auto", FinetuneForm::automatic), word("gram", FinetuneForm::gram),
+                                 word("streamed", FinetuneForm::streamed)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<DevicePrecision>() {
+  static constexpr Word all[] = {word("float32", DevicePrecision::float32), word("tf32", DevicePrecision::tf32),
+                                 word("bfloat16", DevicePrecision::bfloat16)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<DeviceLayout>() {
+  static constexpr Word all[] = {word("auto", DeviceLayout::automatic), word("nchw", DeviceLayout::nchw),
+                                 word("nhwc", DeviceLayout::nhwc)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<GdsMode>() {
+  static constexpr Word all[] = {word("auto", GdsMode::automatic), word("on", GdsMode::on), word("off", GdsMode::off)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<MemoryLevel>() {
+  static constexpr Word all[] = {word("0", MemoryLevel::memory), word("1", MemoryLevel::budget),
+                                 word("2", MemoryLevel::disk)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<SpoolAccess>() {
+  static constexpr Word all[] = {word("auto", SpoolAccess::automatic), word("buffered", SpoolAccess::buffered),
+                                 word("direct", SpoolAccess::direct), word("uring", SpoolAccess::uring)};
+  return all;
+}
+
+std::string_view word_of(std::span<const Word> words, int value) {
+  for (const auto& word : words) {
+    if (word.value == value) return word.text;
+  }
+  throw internal_error("a value without a word");
+}
+
+int value_of(std::span<const Word> words, std::string_view text, std::string_view option) {
+  std::string all;
+  for (const auto& word : words) {
+    if (word.text == text) return word.value;
+    all += fmt::format("{}{}", all.empty() ? "" : ", ", word.text);
+  }
+  throw usage_error(fmt::format("{}: '{}' is not one of its values", option, text), "choose from: " + all);
+}
+
+}  // namespace detent::config

@@ -1,0 +1,112 @@
+// Precedence: the command line before the file of --config, and of an option and its opposite the last one given.
+#include "cli/options.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/file.h"
+#include "detent/error.h"
+
+namespace detent::cli {
+namespace {
+
+class Options : public ::testing::Test {
+ protected:
+  QuantizeOptions read(std::vector<std::string> words, const std::string& yaml = {}) {
+    const auto path = (directory_.path() / "options.yaml").string();
+    if (!yaml.empty()) {
+      std::ofstream(path) << yaml;
+      words.insert(words.begin(), {"--config", path});
+    }
+    words.insert(words.begin(), {"model.onnx", "-o", "out.onnx"});
+    CLI::App app{"", "quantize"};
+    const Declared declared(app, config::kQuantize);
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
+    QuantizeOptions options;
+    declared.read(options, line_);
+    return options;
+  }
+  std::string error(const std::vector<std::string>& words, const std::string& yaml = {}) {
+    try {
+      read(words, yaml);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::usage);
+      return e.what();
+    }
+    return {};
+  }
+
+  TempDir directory_{""};
+  config::CommandLine line_;
+};
+
+TEST_F(Options, OfAnOptionAndItsOppositeTheLastOneCounts) {
+  EXPECT_TRUE(read({"--per-tensor", "--per-channel"}).config.per_channel);
+  EXPECT_FALSE(read({"--per-channel", "--per-tensor"}).config.per_channel);
+  EXPECT_FALSE(read({"--per-tensor", "--per-channel", "--per-tensor"}).config.per_channel);
+  EXPECT_EQ(read({"--weight-symmetric", "--weight-asymmetric"}).config.weight_symmetric, false);
+  EXPECT_EQ(read({"--weight-asymmetric", "--weight-symmetric"}).config.weight_symmetric, true);
+}
+
+TEST_F(Options, AFlagOnTheCommandLineTakesPrecedenceOverTheFile) {
+  EXPECT_TRUE(read({"--per-channel"}, "per-tensor: true\n").config.per_channel);
+  EXPECT_FALSE(read({"--per-tensor"}, "per-channel: true\n").config.per_channel);
+  EXPECT_FALSE(read({}, "per-tensor: true\n").config.per_channel);
+  EXPECT_FALSE(read({}, "per_channel: false\n").config.per_channel);
+  EXPECT_EQ(read({"--samples", "3"}, "samples: 5\n").max_samples, 3U);
+  EXPECT_EQ(read({"--nodes", "a"}, "nodes: [b, c]\n").config.nodes, std::vector<std::string>{"a"});
+}
+
+TEST_F(Options, AListInTheFileIsOneOverrideForEachEntry) {
+  const auto methods = read({}, "tensor-method: [x=minmax, y=entropy]\n").overrides;
+  ASSERT_EQ(methods.size(), 2U);
+  EXPECT_EQ(methods[1].tensor, "y");
+  EXPECT_EQ(methods[1].method, CalibrationMethod::entropy);
+  const auto ranges = read({}, "tensor_range: ['x=-1,2', 'y=0,1']\n").overrides;
+  ASSERT_EQ(ranges.size(), 2U);
+  EXPECT_EQ(ranges[0].range, std::pair(-1.0F, 2.0F));
+  EXPECT_EQ(read({}, "tensor-range: x=-1,2\n").overrides.size(), 1U);
+}
+
+TEST_F(Options, EntriesOfAListMayHaveCommas) {
+  EXPECT_EQ(read({}, "nodes: ['^a{1,2}', b]\n").config.nodes, (std::vector<std::string>{"^a{1,2}", "b"}));
+  EXPECT_EQ(read({"--nodes", "a,b", "--nodes", "c"}).config.nodes, (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_EQ(read({}, "beta-range: [10, 3]\n").finetune.beta_range, std::pair(10.0, 3.0));
+  EXPECT_EQ(read({"--beta-range", "10,3"}).finetune.beta_range, std::pair(10.0, 3.0));
+}
+
+TEST_F(Options, ThePresetIsWhatTheOthersStartFrom) {
+  EXPECT_EQ(read({}).config.weight_type, QuantType::uint8);
+  EXPECT_EQ(read({"--preset", "plain"}).config.weight_type, QuantType::int8);
+  EXPECT_EQ(read({"--weight-type", "int4", "--preset", "balanced"}).config.weight_type, QuantType::int4);
+  EXPECT_EQ(read({}, "reduce-range: false\n").config.weight_type, QuantType::uint8);
+  EXPECT_EQ(read({}, "preset: plain\n").method.method, CalibrationMethod::minmax);
+  EXPECT_EQ(read({"--method", "mse"}, "preset: plain\n").method.method, CalibrationMethod::mse);
+}
+
+TEST_F(Options, ErrorsNameTheOptionAsItIsSpelled) {
+  EXPECT_EQ(error({"--threads", "many"}), "--threads: 'many' is not a whole number");
+  EXPECT_EQ(error({"--samples", "-3"}), "--samples must not be negative");
+  EXPECT_NE(error({}, "methd: mse\n").find("no option 'methd'"), std::string::npos);
+  EXPECT_NE(error({}, "per-tensor: maybe\n").find("--per-tensor: 'maybe'"), std::string::npos);
+  EXPECT_NE(error({}, "json: [1]\n").find("--json"), std::string::npos);
+}
+
+TEST_F(Options, EveryOptionIsDeclaredOnceWithItsHelp) {
+  for (const auto command :
+       {config::kQuantize, config::kCalibrate, config::kPlan, config::kCompare, config::kInspect}) {
+    CLI::App app;
+    const Declared declared(app, command);
+    for (const auto& option : config::options()) {
+      if ((option.commands & command) == 0) continue;
+      const std::string dashes = option.positional() ? "" : "--";
+      const auto* found = app.get_option_no_throw(dashes + std::string(option.name));
+      ASSERT_NE(found, nullptr) << option.name;
+      EXPECT_NE(found->get_description().find(option.help), std::string::npos) << option.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace detent::cli

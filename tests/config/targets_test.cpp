@@ -1,0 +1,99 @@
+// What a preset means, and what gives way to what the user says.
+#include "config/targets.h"
+
+#include <nlohmann/json.hpp>
+
+#include "support.h"
+
+namespace detent::config {
+namespace {
+
+QuantizeOptions resolved(const std::vector<std::string_view>& given, const std::string& preset = "balanced",
+                         const std::function<void(QuantizeOptions&)>& change = {}) {
+  QuantizeOptions options;
+  options.config.preset = preset;
+  if (change) change(options);
+  resolve(options, given);
+  return options;
+}
+
+TEST(Targets, EveryPresetGivesItsRow) {
+  for (const auto& row : targets()) {
+    const auto options = resolved({"config.preset"}, std::string(row.name));
+    EXPECT_EQ(options.config.preset, row.name);
+    EXPECT_EQ(options.config.weight_type, row.format.weight_type);
+    EXPECT_EQ(options.config.weight_symmetric, row.format.weight_symmetric);
+    EXPECT_EQ(options.method.method, row.method.method);
+    EXPECT_EQ(preset_config(row.name).weight_type, row.format.weight_type);
+    EXPECT_EQ(preset_method(row.name).method, row.method.method);
+  }
+}
+
+TEST(Targets, TheFirstTwoAreWhatTheyWere) {
+  const auto balanced = preset_config("balanced"), plain = preset_config("plain");
+  EXPECT_EQ(balanced.weight_type, QuantType::uint8);
+  EXPECT_EQ(balanced.weight_symmetric, true);
+  EXPECT_EQ(plain.weight_type, QuantType::int8);
+  EXPECT_EQ(plain.weight_symmetric, std::nullopt);
+  EXPECT_TRUE(target("balanced").measures_accuracy && target("balanced").barriers && target("balanced").responses);
+  EXPECT_FALSE(target("plain").measures_accuracy || target("plain").barriers || target("plain").integer_chains_only);
+}
+
+TEST(Targets, AnUnknownNameListsThem) {
+  const auto says = test::usage_error_of([] { (void)target("best"); });
+  for (const auto& row : targets()) EXPECT_TRUE(test::contains(says, row.name)) << says;
+  EXPECT_TRUE(test::contains(says, "'best'")) << says;
+}
+
+TEST(Resolve, WeightsThatAreGivenLeaveNothingOfTheTargets) {
+  const auto typed =
+      resolved({"config.weight_type"}, "balanced", [](auto& o) { o.config.weight_type = QuantType::int4; });
+  EXPECT_EQ(typed.config.weight_type, QuantType::int4);
+  EXPECT_EQ(typed.config.weight_symmetric, std::nullopt);
+  const auto reduced = resolved({"config.reduce_range"}, "balanced", [](auto& o) { o.config.reduce_range = true; });
+  EXPECT_EQ(reduced.config.weight_type, QuantType::int8);
+}
+
+// This once made int8 weights of them.
+TEST(Resolve, AReducedRangeThatIsTurnedOffChangesNothing) {
+  const auto options = resolved({"config.reduce_range"}, "balanced", [](auto& o) { o.config.reduce_range = false; });
+  EXPECT_EQ(options.config.weight_type, QuantType::uint8);
+  EXPECT_EQ(options.config.weight_symmetric, true);
+}
+
+TEST(Resolve, AMethodThatIsGivenIsTheOnlyOne) {
+  const auto given =
+      resolved({"method.method"}, "balanced", [](auto& o) { o.method.method = CalibrationMethod::entropy; });
+  EXPECT_EQ(given.method.method, CalibrationMethod::entropy);
+  EXPECT_TRUE(given.accuracy.other_methods.empty());
+  EXPECT_EQ(resolved({}).accuracy.other_methods.size(), 2U);
+  const std::vector<CalibrationMethod> others{CalibrationMethod::mse};
+  const auto both = resolved({"method.method", "accuracy.other_methods"}, "balanced", [&](auto& o) {
+    o.method.method = CalibrationMethod::minmax;
+    o.accuracy.other_methods = others;
+  });
+  EXPECT_EQ(both.accuracy.other_methods, others);
+}
+
+TEST(Resolve, WhatIsGivenStays) {
+  for (const auto& option : options()) {
+    QuantizeOptions changed;
+    const auto member = option.member(changed);
+    if (!member || option.at.path == "config.preset") continue;
+    SCOPED_TRACE(option.name);
+    test::change(*member);
+    const auto before = json_of(*member);
+    resolve(changed, {option.at.path});
+    EXPECT_EQ(json_of(*member), before);
+  }
+}
+
+TEST(Resolve, CalibrateHasTheTargetsSelection) {
+  CalibrateOptions options;
+  options.config.preset = "plain";
+  resolve(options, {"config.preset"});
+  EXPECT_EQ(options.config.weight_type, QuantType::int8);
+}
+
+}  // namespace
+}  // namespace detent::config

@@ -1,0 +1,113 @@
+"""Follows the walk-through of an option in docs/extending.md: each row of the schema is in all places that it promises."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import support
+from support import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = json.loads(support.detent("options").stdout)
+OPTIONS = SCHEMA["options"]
+COMMANDS = ("quantize", "calibrate", "plan", "compare", "inspect")
+
+
+def named(option: dict) -> bool:
+    return not option["name"].isupper()
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_generated_files_are_up_to_date() -> None:
+    command = [sys.executable, str(ROOT / "scripts/generate_options.py"), str(support.DETENT), "--check"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_every_option_with_its_default(command: str) -> None:
+    text = words(support.detent(command, "--help").stdout)
+    for option in (o for o in OPTIONS if command in o["commands"]):
+        for name in filter(None, (option["name"], option["off"])):
+            assert (f"--{name} " if named(option) else f"{name} ") in text, name
+        assert words(option["full_help"]) in text, option["name"]
+        if option["default"] and option["type"] != "flag":
+            assert words(f"(default: {option['default']})") in text, option["name"]
+
+
+def test_documentation_has_every_option() -> None:
+    page = (ROOT / "docs/options.md").read_text().replace("\\|", "|")
+    man = (ROOT / "share/man/man1/detent.1").read_text().replace("\\-", "-")
+    for option in filter(named, OPTIONS):
+        assert f"--{option['name']}" in page
+        assert option["full_help"] in page
+        assert f"--{option['name']}" in man
+    for preset in SCHEMA["presets"]:
+        assert f"`{preset['name']}` | {preset['help']}" in page
+
+
+EXAMPLES = {"choice": lambda o: o["words"][-1], "size": lambda o: "3GiB", "flag": lambda o: "true", "integer": lambda o: "3"}
+EXAMPLES |= {"number": lambda o: "0.5", "numbers": lambda o: "[50, 60]", "pair": lambda o: "[4, 3]", "text": lambda o: "text"}
+EXAMPLES |= {"texts": lambda o: "[a, b]", "choices": lambda o: f"[{o['words'][0]}]"}
+
+
+def test_a_file_has_every_option(tmp_path: Path) -> None:
+    """Every option of a run that needs no file is accepted from YAML, where only the missing model is complained of."""
+    lines = []
+    for option in filter(named, OPTIONS):
+        if "quantize" in option["commands"] and option["type"] in EXAMPLES and option["name"] not in ("preset", "config", "json"):
+            lines.append(f"{option['name'].replace('-', '_')}: {EXAMPLES[option['type']](option)}")
+    assert len(lines) > 40
+    file = tmp_path / "options.yaml"
+    for line in lines:
+        file.write_text(line + "\n")
+        result = support.detent("quantize", tmp_path / "none.onnx", "-o", tmp_path / "q.onnx", "--config", file)
+        assert "there is no option" not in result.stderr and "is not " not in result.stderr, (line, result.stderr)
+
+
+def complete(typed: str) -> set[str]:
+    script = (
+        f"source {ROOT / 'share/bash-completion/completions/detent'}; read -ra COMP_WORDS <<< \"{typed} \"; "
+        '[[ "$1" == *" " ]] && COMP_WORDS+=(""); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _detent; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    return set(subprocess.run(["bash", "-c", script, "-", typed], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_bash_completes_commands_options_and_words() -> None:
+    assert {"quantize", "plan"} <= complete("detent ")
+    assert complete("detent quantize --finetune-n") == {"--finetune-nodes"}
+    assert complete("detent quantize --preset ") == {preset["name"] for preset in SCHEMA["presets"]}
+    assert complete("detent quantize --method e") == {"entropy"}
+    for option in filter(named, OPTIONS):
+        for command in option["commands"]:
+            assert f"--{option['name']}" in complete(f"detent {command} --{option['name']}")
+
+
+@pytest.mark.parametrize(
+    ("shell", "file"), [("zsh", "zsh/site-functions/_detent"), ("fish", "fish/vendor_completions.d/detent.fish")]
+)
+def test_other_completions_have_every_option(shell: str, file: str) -> None:
+    path = ROOT / "share" / file
+    text = path.read_text()
+    for option in filter(named, OPTIONS):
+        assert f"-{option['name']}[" in text or f"-l {option['name']} " in text
+    if shutil.which(shell):
+        subprocess.run([shell, "-n", str(path)], check=True)
+
+
+def test_the_walk_through_shows_a_row_as_it_is() -> None:
+    """Its example is a row of src/config/, and its table names every file with rows."""
+    page = (ROOT / "docs/extending.md").read_text()
+    files = {path.name for path in (ROOT / "src/config").glob("*_options.cpp")}
+    assert set(re.findall(r"`(\w+_options\.cpp)`", page)) == files
+    row = next(o for o in OPTIONS if o["name"] == "damping")
+    shown = page.split("```cpp")[1].split("```")[0]
+    for text in (row["name"], row["path"], row["label"], row["only"]):
+        assert text in shown
+    assert f"Affects::{row['affects']}" in shown
