@@ -125,7 +125,7 @@ Roundings roundings_of(const quantization::AssignedValues& values) {
   return roundings;
 }
 
-void FakeQuantizer::receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor& parallel) {
+void FakeQuantizer::receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) {
   if (tensor.type != onnx::DataType::float32 || trial_ == nullptr) return;
   const auto found = trial_->find(marks_.at(tap));
   if (found == trial_->end()) return;

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "exec/tap.h"
+#include "data/tap.h"
 #include "onnx/tensor.h"
 #include "quantize/assignment.h"
 
@@ -44,7 +44,7 @@ using Trial = std::unordered_map<std::string, const Rounding*>;
 Trial trial_of(const Roundings& roundings);
 
 /// A receiver that rounds the tapped values that are switched on.
-class FakeQuantizer : public exec::TapReceiver {
+class FakeQuantizer : public data::TapReceiver {
  public:
   /// What the next runs tap, in the order in which they count taps: for each tap the mark that says how it is rounded,
   /// or an empty string for a value that only passes.
@@ -52,7 +52,7 @@ class FakeQuantizer : public exec::TapReceiver {
   /// What is rounded from now on; must outlive that. Null: nothing.
   void switch_on(const Trial* trial) { trial_ = trial; }
 
-  void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor& parallel) override;
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override;
 
  private:
   std::vector<std::string> marks_;

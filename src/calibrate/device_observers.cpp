@@ -38,11 +38,11 @@ DeviceObservers::DeviceObservers(std::vector<Observed> values, const ObserverOpt
   pending_.reserve(cells_.size());
 }
 
-void DeviceObservers::receive(std::size_t, const exec::TensorView&, const exec::ParallelFor&) {
+void DeviceObservers::receive(std::size_t, const data::TensorView&, const data::ParallelFor&) {
   throw internal_error("an observer of a device was given a tensor in the host's memory");
 }
 
-void DeviceObservers::receive_on_device(std::size_t tap, const exec::DeviceTensorView& tensor) {
+void DeviceObservers::receive_on_device(std::size_t tap, const data::DeviceTensorView& tensor) {
   if (tensor.type != onnx::DataType::float32)
     throw internal_error("an observer was given a tensor that is not float32");
   if (pending_.size() == cells_.size()) read_cells();

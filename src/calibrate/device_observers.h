@@ -11,7 +11,7 @@
 
 #include "calibrate/run_cell.h"
 #include "calibrate/run_summary.h"
-#include "exec/device.h"
+#include "shim/device.h"
 
 namespace detent::calibration {
 
@@ -39,7 +39,7 @@ class CalibrationDevice {
   /// "cuda:0 (its name)", for notes.
   virtual std::string name() const = 0;
   /// What the runtime needs to compute there; lives as long as this object.
-  virtual const exec::Device& place() const = 0;
+  virtual const shim::Device& place() const = 0;
   /// Counters for so many taps, with tables or without. Throws resource when the device's memory does not hold them.
   virtual std::unique_ptr<DeviceTables> tables(std::size_t taps, std::size_t cells, bool with_tables) = 0;
 };
@@ -60,8 +60,8 @@ class DeviceObservers : public Observation {
 
   void begin_sample(const std::string& origin) override { sample_ = origin; }
   /// Observes nothing: tensors in the host's memory do not come here. Throws internal.
-  void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor& parallel) override;
-  void receive_on_device(std::size_t tap, const exec::DeviceTensorView& tensor) override;
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override;
+  void receive_on_device(std::size_t tap, const data::DeviceTensorView& tensor) override;
   /// Throws bad_input naming the first tensor of the run with a NaN or infinity, unless they are allowed.
   void end_sample() override;
   Statistics statistics() override;

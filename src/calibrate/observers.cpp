@@ -11,7 +11,7 @@ namespace {
 // Smaller tensors are not worth waking threads for.
 constexpr std::size_t kPartAtLeast = std::size_t{32} << 10;
 
-std::span<const float> floats(const exec::TensorView& tensor) {
+std::span<const float> floats(const data::TensorView& tensor) {
   return {reinterpret_cast<const float*>(tensor.bytes.data()), tensor.bytes.size() / sizeof(float)};
 }
 
@@ -45,7 +45,7 @@ void Observers::reduce(std::span<const float> values, Part& part) const {
   if (options_.histogram) part.scratch.count(finite);
 }
 
-void Observers::receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor& parallel) {
+void Observers::receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) {
   if (tensor.type != onnx::DataType::float32)
     throw internal_error("an observer was given a tensor that is not float32");
   const auto values = floats(tensor);

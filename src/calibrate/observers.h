@@ -16,7 +16,7 @@ class Observers : public Observation {
 
   void begin_sample(const std::string& origin) override { sample_ = origin; }
   /// Throws bad_input naming tensor, node and sample for a NaN or infinity, unless they are allowed.
-  void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor& parallel) override;
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override;
   Statistics statistics() override;
 
  private:

@@ -16,7 +16,7 @@ struct DeviceRequest {
   /// Bytes of its memory: for the counters, and what they leave for the runtime. Unset: 90 % of what is free for the
   /// counters, and the runtime takes what it needs.
   std::optional<std::uint64_t> memory_budget;
-  bool tf32 = false;     // see exec::Device
+  bool tf32 = false;     // see shim::Device
   std::size_t taps = 0;  // at most at a time
   bool tables = false;   // whether there will be any
   /// Told of what is done there, with times; must outlive the device. Null: nothing is timed.

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "calibrate/statistics.h"
-#include "exec/tap.h"
+#include "data/tap.h"
 
 namespace detent::calibration {
 
@@ -41,7 +41,7 @@ struct DeviceWork {
 
 /// Observers of all values: what they have found, whichever memory the tensors are in. After an exception only good
 /// for being destroyed.
-class Observation : public exec::TapReceiver {
+class Observation : public data::TapReceiver {
  public:
   /// Names the sample for messages.
   virtual void begin_sample(const std::string& origin) = 0;

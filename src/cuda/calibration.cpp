@@ -100,14 +100,14 @@ class Calibration : public calibration::CalibrationDevice {
   }
 
   std::string name() const override { return fmt::format("cuda:{} ({})", device_.number(), device_.facts().name); }
-  const exec::Device& place() const override { return place_; }
+  const shim::Device& place() const override { return place_; }
   std::unique_ptr<calibration::DeviceTables> tables(std::size_t taps, std::size_t cells, bool with_tables) override {
     return std::make_unique<Tables>(device_.current(), taps, cells, with_tables);
   }
 
  private:
   Device device_;
-  exec::Device place_;
+  shim::Device place_;
 };
 
 std::unique_ptr<calibration::CalibrationDevice> open(const calibration::DeviceRequest& request) {

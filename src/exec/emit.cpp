@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "exec/tap.h"
+#include "exec/tap_names.h"
 #include "graph/index.h"
 #include "onnx/write.h"
 

@@ -23,7 +23,7 @@ struct ReleaseOptions {
 };
 using CudaOptions = std::unique_ptr<OrtCUDAProviderOptionsV2, ReleaseOptions>;
 
-CudaOptions cuda_options(const Device& device) {
+CudaOptions cuda_options(const shim::Device& device) {
   const auto& api = Ort::GetApi();
   OrtCUDAProviderOptionsV2* made = nullptr;
   Ort::ThrowOnError(api.CreateCUDAProviderOptions(&made));
@@ -50,7 +50,7 @@ CudaOptions cuda_options(const Device& device) {
 
 }  // namespace
 
-void append_provider(Ort::SessionOptions& options, const Device& device, const std::string& library) {
+void append_provider(Ort::SessionOptions& options, const shim::Device& device, const std::string& library) {
   if (device.provider == kCpu) return;  // it stands behind all others anyway
   const auto available = Ort::GetAvailableProviders();
   if (std::find(available.begin(), available.end(), device.provider) == available.end()) {

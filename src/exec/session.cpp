@@ -169,7 +169,7 @@ const std::vector<Port>& Session::inputs() const { return impl_->inputs; }
 const std::vector<Port>& Session::outputs() const { return impl_->outputs; }
 
 std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const std::string& where,
-                                      TapReceiver* receiver) {
+                                      data::TapReceiver* receiver) {
   Impl& impl = *impl_;
   const auto& stop = impl.options.stop;
   if (stop.stop_requested()) throw interrupted();

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "data/sample.h"
-#include "exec/device.h"
+#include "data/tap.h"
 #include "exec/node_times.h"
-#include "exec/tap.h"
 #include "graph/values.h"
 #include "onnx/model.h"
+#include "shim/device.h"
 
 namespace detent::exec {
 
@@ -51,11 +51,11 @@ struct SessionOptions {
   bool shares_cores = false;
   /// Times of nodes are recorded, in a file whose path starts so, until Session::end_recording().
   std::filesystem::path record = {};
-  /// Receivers change what they are handed, see TensorView::passed_on.
+  /// Receivers change what they are handed, see data::TensorView::passed_on.
   bool edits = false;
   /// Nodes run there as far as the runtime has them for it, and all taps do; inputs are copied to it. Must outlive the
   /// session, which runs one sample at a time.
-  const Device* device = nullptr;
+  const shim::Device* device = nullptr;
   /// Without it run() returns nothing, and results never leave the device.
   bool keep_results = true;
 };
@@ -84,7 +84,7 @@ class Session {
   /// what a receiver threw, interrupted when the stop token was set, bad_input, resource or device when the runtime
   /// fails.
   std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where,
-                               TapReceiver* receiver = nullptr);
+                               data::TapReceiver* receiver = nullptr);
 
   /// Ends the recording of SessionOptions::record and returns what the last run gave; its file is removed. Not while
   /// runs are on.

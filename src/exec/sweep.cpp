@@ -113,7 +113,7 @@ std::optional<std::size_t> Branch::lane_passing(std::size_t segment, const std::
 }
 
 std::vector<data::Array> Stage::run(std::size_t sample, std::span<const data::Array> graph_inputs,
-                                    const std::string& where, TapReceiver* receiver) {
+                                    const std::string& where, data::TapReceiver* receiver) {
   Branch::Values values;
   if (segment_ == 0) {
     for (std::size_t i = 0; i < inputs_.size(); ++i) values[inputs_[i]] = graph_inputs[i];

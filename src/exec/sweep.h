@@ -37,10 +37,10 @@ struct BranchOptions {
 class Branch;
 
 /// For a sample that only passes. Taps must stand in its graph all the same, so that it computes the same bits.
-class DeafReceiver : public TapReceiver {
+class DeafReceiver : public data::TapReceiver {
  public:
-  void receive(std::size_t, const TensorView&, const ParallelFor&) override {}
-  void receive_on_device(std::size_t, const DeviceTensorView&) override {}
+  void receive(std::size_t, const data::TensorView&, const data::ParallelFor&) override {}
+  void receive_on_device(std::size_t, const data::DeviceTensorView&) override {}
 };
 
 /// A segment that is loaded and ready to run.
@@ -53,7 +53,7 @@ class Stage {
   /// graph's inputs), and what later segments read goes to the spool. Returns the extra outputs of Branch::load().
   /// Several threads may run samples at a time. Throws what Session::run() and the spool throw.
   std::vector<data::Array> run(std::size_t sample, std::span<const data::Array> graph_inputs, const std::string& where,
-                               TapReceiver* receiver);
+                               data::TapReceiver* receiver);
 
   /// See Session::end_recording().
   std::vector<NodeTime> end_recording() { return session_->end_recording(); }

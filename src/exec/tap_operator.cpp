@@ -43,7 +43,7 @@ struct ParallelCall {
 
 }  // namespace
 
-TapOperator::TapOperator(bool edits, const Device* device) : device_(device) {
+TapOperator::TapOperator(bool edits, const shim::Device* device) : device_(device) {
   (edits ? OrtCustomOp::GetMayInplace : OrtCustomOp::GetAliasMap) = alias_map;
   (edits ? OrtCustomOp::ReleaseMayInplace : OrtCustomOp::ReleaseAliasMap) = release_alias_map;
 }
@@ -55,7 +55,7 @@ OrtStatusPtr TapOperator::CreateKernelV2(const OrtApi& api, const OrtKernelInfo*
   return nullptr;
 }
 
-TapOperator::Run::Run(TapOperator& owner, TapReceiver* receiver) : owner_(owner), receiver_(receiver) {
+TapOperator::Run::Run(TapOperator& owner, data::TapReceiver* receiver) : owner_(owner), receiver_(receiver) {
   const std::lock_guard lock(owner_.mutex_);
   owner_.runs_[std::this_thread::get_id()] = this;
 }
@@ -81,7 +81,7 @@ OrtStatusPtr TapKernel::ComputeV2(OrtKernelContext* raw_context) {
     return Ort::GetApi().CreateStatus(ORT_FAIL, "a tap was reached by a run without a receiver");
   try {
     const Ort::KernelContext context(raw_context);
-    if (const Device* device = owner_.device()) {
+    if (const shim::Device* device = owner_.device()) {
       hand_over_on_device(context, *run->receiver_, *device);
     } else {
       hand_over(context, *run->receiver_);
@@ -93,29 +93,25 @@ OrtStatusPtr TapKernel::ComputeV2(OrtKernelContext* raw_context) {
   }
 }
 
-void TapKernel::hand_over(const Ort::KernelContext& context, TapReceiver& receiver) const {
+void TapKernel::hand_over(const Ort::KernelContext& context, data::TapReceiver& receiver) const {
   const auto [type, shape, size, in, out] = pass(context);
   // The runtime keeps them apart where the input is still needed elsewhere, as at the borders of bodies.
   if (out != in && size > 0) std::memcpy(out, in, size);
-  const ParallelFor parallel = [&](std::size_t parts, const std::function<void(std::size_t)>& fn) {
+  const data::ParallelFor parallel = [&](std::size_t parts, const std::function<void(std::size_t)>& fn) {
     ParallelCall call{&fn};
     context.ParallelFor(ParallelCall::invoke, parts, 0, &call);
   };
   receiver.receive(index_, {type, shape, {out, size}, {out, size}}, parallel);
 }
 
-void TapKernel::hand_over_on_device(const Ort::KernelContext& context, TapReceiver& receiver,
-                                    const Device& device) const {
+void TapKernel::hand_over_on_device(const Ort::KernelContext& context, data::TapReceiver& receiver,
+                                    const shim::Device& device) const {
   // What the receiver puts on the device's stream would else not wait for the tensor.
   if (context.GetGPUComputeStream() != device.stream)
     throw internal_error("ONNX Runtime computes on another stream than it was given");
   const auto [type, shape, size, in, out] = pass(context);
   if (out != in && size > 0) device.copy(out, in, size);
   receiver.receive_on_device(index_, {type, shape, out, size});
-}
-
-void TapReceiver::receive_on_device(std::size_t, const DeviceTensorView&) {
-  throw internal_error("a receiver of host tensors was given one on a device");
 }
 
 }  // namespace detent::exec

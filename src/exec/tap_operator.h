@@ -6,9 +6,10 @@
 #include <mutex>
 #include <thread>
 
-#include "exec/device.h"
+#include "data/tap.h"
 #include "exec/ort.h"
-#include "exec/tap.h"
+#include "exec/tap_names.h"
+#include "shim/device.h"
 
 namespace detent::exec {
 
@@ -19,8 +20,9 @@ struct TapKernel {
   OrtStatusPtr ComputeV2(OrtKernelContext* context);
 
  private:
-  void hand_over(const Ort::KernelContext& context, TapReceiver& receiver) const;
-  void hand_over_on_device(const Ort::KernelContext& context, TapReceiver& receiver, const Device& device) const;
+  void hand_over(const Ort::KernelContext& context, data::TapReceiver& receiver) const;
+  void hand_over_on_device(const Ort::KernelContext& context, data::TapReceiver& receiver,
+                           const shim::Device& device) const;
 
   const TapOperator& owner_;
   std::size_t index_;
@@ -36,7 +38,7 @@ class TapOperator : public Ort::CustomOpBase<TapOperator, TapKernel, true> {
   /// The run of this thread: names its receiver for as long as it lives.
   class Run {
    public:
-    Run(TapOperator& owner, TapReceiver* receiver);
+    Run(TapOperator& owner, data::TapReceiver* receiver);
     Run(const Run&) = delete;
     Run& operator=(const Run&) = delete;
     ~Run();
@@ -46,11 +48,11 @@ class TapOperator : public Ort::CustomOpBase<TapOperator, TapKernel, true> {
    private:
     friend struct TapKernel;
     TapOperator& owner_;
-    TapReceiver* receiver_;
+    data::TapReceiver* receiver_;
     std::exception_ptr error_;  // exceptions must not pass through the runtime
   };
 
-  explicit TapOperator(bool edits, const Device* device = nullptr);
+  explicit TapOperator(bool edits, const shim::Device* device = nullptr);
 
   const char* GetName() const { return kTapOperator; }
   std::size_t GetInputTypeCount() const { return 1; }
@@ -62,10 +64,10 @@ class TapOperator : public Ort::CustomOpBase<TapOperator, TapKernel, true> {
 
   /// The run that the calling thread is in; nullptr outside of runs.
   Run* current() const;
-  const Device* device() const { return device_; }
+  const shim::Device* device() const { return device_; }
 
  private:
-  const Device* device_;
+  const shim::Device* device_;
   mutable std::mutex mutex_;
   std::map<std::thread::id, Run*> runs_;
 };

@@ -15,6 +15,7 @@
 #include "exec/session.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
+#include "quantize/emit/read_values.h"
 #include "run/pairing.h"
 #include "run/prepare.h"
 #include "run/samples.h"
@@ -60,12 +61,13 @@ struct CommonValues {
 
 CommonValues common_values(const Side& original, const Side& quantized) {
   const graph::Index index(quantized.model);
+  const auto dequantized = quantization::dequantized_values(quantized.model, index);
   CommonValues common;
   for (const auto& node : original.model.graph.nodes) {
     for (const auto& name : node.outputs()) {
       if (name.empty() || graph::type_of(original.model, original.types, name) != onnx::DataType::float32) continue;
-      const std::string dequantized = name + "_DequantizeLinear_Output";
-      const std::string& partner = index.producer(dequantized) != graph::kNone ? dequantized : name;
+      const auto found = dequantized.find(name);
+      const std::string& partner = found == dequantized.end() ? name : found->second;
       if (index.producer(partner) == graph::kNone) continue;
       if (graph::type_of(quantized.model, quantized.types, partner) != onnx::DataType::float32) continue;
       common.in_float.push_back(name);

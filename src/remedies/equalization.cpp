@@ -113,7 +113,7 @@ class Equalization : public Remedy {
       by_value[value] = &candidate;
       tapped[value] = values().at(value);
     }
-    const auto add = [&](const std::string& mark, const exec::TensorView& tensor) {
+    const auto add = [&](const std::string& mark, const data::TensorView& tensor) {
       auto& candidate = *by_value.at(mark);
       candidate.extremes.add({reinterpret_cast<const float*>(tensor.bytes.data()), tensor.bytes.size() / sizeof(float)},
                              tensor.shape, candidate.scaling.last_axis);

@@ -14,12 +14,12 @@ namespace detent::remedies {
 namespace {
 
 // Shows values to those who asked, by their marks.
-class Watcher : public exec::TapReceiver {
+class Watcher : public data::TapReceiver {
  public:
   Watcher() = default;
   Watcher(decltype(TrialOptions::watch) watch, std::vector<std::string> marks)
       : watch_(std::move(watch)), marks_(std::move(marks)) {}
-  void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor&) override {
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override {
     if (!marks_.at(tap).empty()) watch_(marks_[tap], tensor);
   }
 
@@ -93,7 +93,7 @@ class Trials {
     std::vector<data::Array> reference;
     for (std::size_t t = 0; t < runs_per_sample(); ++t) {
       quantizer_.switch_on(t == 0 ? nullptr : &trials_[t - 1]);
-      exec::TapReceiver* receiver = &quantizer_;
+      data::TapReceiver* receiver = &quantizer_;
       if (t == 0 && options_.watch) receiver = &watcher_;
       const std::size_t run = s * runs_per_sample() + t;
       auto values = stage.run(run, inputs, fmt::format("trial {} on sample {}", t, s + 1), receiver);

@@ -33,7 +33,7 @@ struct TrialOptions {
   std::vector<int> cuts = {};     // of the trial model
   store::Spool* spool = nullptr;  // needed where it is cut
   /// Is shown the marked values of the float model's runs, by their marks; may be empty.
-  std::function<void(const std::string& mark, const exec::TensorView& value)> watch = {};
+  std::function<void(const std::string& mark, const data::TensorView& value)> watch = {};
 };
 
 /// Of one trial.

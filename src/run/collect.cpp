@@ -228,7 +228,7 @@ class Collector {
   void run_sample(std::size_t segment, exec::Stage& stage, const FedSample& item, Worker& worker) {
     const bool observed = Position{segment, item.number} >= reached_;
     exec::DeafReceiver deaf;  // it was observed before
-    exec::TapReceiver* receiver = &deaf;
+    data::TapReceiver* receiver = &deaf;
     if (observed) {
       worker.observers->begin_sample(item.origin);
       receiver = worker.observers.get();

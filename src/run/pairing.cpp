@@ -108,7 +108,7 @@ void Pairing::reset() {
   error_ = nullptr;
 }
 
-void TakingReceiver::receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor&) {
+void TakingReceiver::receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) {
   const auto bytes = pairing_.take(tap);
   sums_.at(tap).add(as_floats(bytes), as_floats(tensor.bytes), names_[tap]);
   traits_.at(tap).add(as_floats(bytes), tensor.shape);

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "exec/tap.h"
+#include "data/tap.h"
 #include "run/explain.h"
 
 namespace detent::run {
@@ -59,10 +59,10 @@ class Pairing {
 };
 
 /// The receivers that connect two sessions to a pairing.
-class OfferingReceiver : public exec::TapReceiver {
+class OfferingReceiver : public data::TapReceiver {
  public:
   explicit OfferingReceiver(Pairing& pairing) : pairing_(pairing) {}
-  void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor&) override {
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override {
     pairing_.offer(tap, tensor.bytes);
   }
 
@@ -70,12 +70,12 @@ class OfferingReceiver : public exec::TapReceiver {
   Pairing& pairing_;
 };
 
-class TakingReceiver : public exec::TapReceiver {
+class TakingReceiver : public data::TapReceiver {
  public:
   /// `traits` has one entry for each value, and takes in the float ones.
   TakingReceiver(Pairing& pairing, std::vector<std::string> names, std::vector<ValueTraits>& traits)
       : pairing_(pairing), names_(std::move(names)), sums_(names_.size()), traits_(traits) {}
-  void receive(std::size_t tap, const exec::TensorView& tensor, const exec::ParallelFor&) override;
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override;
   const std::vector<PairSums>& sums() const { return sums_; }
 
  private:

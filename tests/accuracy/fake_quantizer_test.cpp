@@ -9,7 +9,7 @@ namespace {
 
 using quantization::ValueAssignment;
 
-const exec::ParallelFor kSerial = [](std::size_t parts, const std::function<void(std::size_t)>& fn) {
+const data::ParallelFor kSerial = [](std::size_t parts, const std::function<void(std::size_t)>& fn) {
   for (std::size_t i = 0; i < parts; ++i) fn(i);
 };
 

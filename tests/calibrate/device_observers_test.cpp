@@ -193,13 +193,13 @@ class ManyTables : public DeviceTables {
 class ManyDevice : public CalibrationDevice {
  public:
   std::string name() const override { return "many"; }
-  const exec::Device& place() const override { return place_; }
+  const shim::Device& place() const override { return place_; }
   std::unique_ptr<DeviceTables> tables(std::size_t, std::size_t, bool) override {
     return std::make_unique<ManyTables>();
   }
 
  private:
-  exec::Device place_;
+  shim::Device place_;
 };
 
 TEST(DeviceObservers, ReadTablesBeforeTheirCountersRunOver) {

@@ -95,7 +95,7 @@ class HostDevice : public CalibrationDevice {
   HostDevice& operator=(const HostDevice&) = delete;
 
   std::string name() const override { return "host:0 (threads one by one)"; }
-  const exec::Device& place() const override { return place_; }
+  const shim::Device& place() const override { return place_; }
   std::unique_ptr<DeviceTables> tables(std::size_t taps, std::size_t cells, bool with_tables) override {
     auto made = std::make_unique<HostTables>(taps, cells, with_tables, grid_);
     last = made.get();
@@ -107,7 +107,7 @@ class HostDevice : public CalibrationDevice {
 
  private:
   Grid grid_;
-  exec::Device place_;
+  shim::Device place_;
 };
 
 }  // namespace detent::calibration::test

@@ -30,7 +30,7 @@ void threaded(std::size_t parts, const std::function<void(std::size_t)>& fn) {
 }
 
 void feed(Observers& observers, std::size_t tap, const std::vector<float>& values,
-          const exec::ParallelFor& parallel = serial) {
+          const data::ParallelFor& parallel = serial) {
   const std::int64_t shape[] = {static_cast<std::int64_t>(values.size())};
   observers.receive(tap, {onnx::DataType::float32, shape, std::as_bytes(std::span<const float>(values))}, parallel);
 }
@@ -62,7 +62,7 @@ void expect_equal(const Summary& a, const Summary& b) {
 TEST(Observers, AnySplitAndAnyOrderOfPartsGivesTheSameStatistics) {
   // Sizes around multiples of the smallest part, and one that leaves parts of unequal length.
   const std::vector<std::size_t> sizes{1, 7, 32768, 65535, 65536, 65537, 300001};
-  const auto run = [&](std::size_t threads, const exec::ParallelFor& parallel, bool reversed) {
+  const auto run = [&](std::size_t threads, const data::ParallelFor& parallel, bool reversed) {
     Observers observers(kTwo, {true, false, true, threads});
     auto order = sizes;
     if (reversed) std::reverse(order.begin(), order.end());
@@ -81,7 +81,7 @@ TEST(Observers, AnySplitAndAnyOrderOfPartsGivesTheSameStatistics) {
   EXPECT_EQ(expected.histogram.total(), expected.count - 7);
   for (const std::size_t threads : {2UL, 3UL, 8UL, 64UL}) {
     for (const auto& parallel :
-         {exec::ParallelFor(serial), exec::ParallelFor(backwards), exec::ParallelFor(threaded)}) {
+         {data::ParallelFor(serial), data::ParallelFor(backwards), data::ParallelFor(threaded)}) {
       for (const bool reversed : {false, true}) {
         SCOPED_TRACE(threads);
         expect_equal(run(threads, parallel, reversed).tensors.at("relu_out"), expected);

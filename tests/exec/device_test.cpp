@@ -31,10 +31,12 @@ struct Host {
   }
 };
 
-struct DeviceRecorder : TapReceiver {
+struct DeviceRecorder : data::TapReceiver {
   std::vector<std::pair<std::size_t, Array>> seen;
-  void receive(std::size_t, const TensorView&, const ParallelFor&) override { FAIL() << "a tensor of the host"; }
-  void receive_on_device(std::size_t tap, const DeviceTensorView& tensor) override {
+  void receive(std::size_t, const data::TensorView&, const data::ParallelFor&) override {
+    FAIL() << "a tensor of the host";
+  }
+  void receive_on_device(std::size_t tap, const data::DeviceTensorView& tensor) override {
     const auto* first = static_cast<const std::byte*>(tensor.address);
     auto owner = std::make_shared<std::vector<std::byte>>(first, first + tensor.size);
     seen.emplace_back(tap, Array{tensor.type, {tensor.shape.begin(), tensor.shape.end()}, *owner, owner});

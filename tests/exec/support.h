@@ -53,7 +53,7 @@ inline Floats floats_of(const Array& array) {
 }
 
 inline std::vector<Array> run(const Model& model, const std::vector<Array>& inputs, const EmitOptions& options = {},
-                              TapReceiver* receiver = nullptr, const SessionOptions& session_options = {}) {
+                              data::TapReceiver* receiver = nullptr, const SessionOptions& session_options = {}) {
   Session session(runtime(), emit(model, options), "the model", session_options);
   return session.run(inputs, "the sample", receiver);
 }
@@ -62,9 +62,9 @@ inline EmitOptions tap(Names names) { return {std::move(names), {}, {}}; }
 inline EmitOptions give(Names names) { return {{}, std::move(names), {}}; }
 
 /// Keeps what each tap was given.
-struct Recorder : TapReceiver {
+struct Recorder : data::TapReceiver {
   std::vector<std::pair<std::size_t, Array>> seen;
-  void receive(std::size_t tap, const TensorView& tensor, const ParallelFor&) override {
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override {
     auto owner = std::make_shared<std::vector<std::byte>>(tensor.bytes.begin(), tensor.bytes.end());
     seen.emplace_back(tap, Array{tensor.type, {tensor.shape.begin(), tensor.shape.end()}, *owner, owner});
   }

@@ -76,9 +76,9 @@ TEST(Tap, SeesEmptyAndIntegerTensors) {
 }
 
 TEST(Tap, RunsPartsInParallelEachOnce) {
-  struct : TapReceiver {
+  struct : data::TapReceiver {
     std::array<std::atomic<int>, 100> counts{};
-    void receive(std::size_t, const TensorView&, const ParallelFor& parallel) override {
+    void receive(std::size_t, const data::TensorView&, const data::ParallelFor& parallel) override {
       parallel(counts.size(), [&](std::size_t part) { ++counts[part]; });
     }
   } receiver;
@@ -87,9 +87,9 @@ TEST(Tap, RunsPartsInParallelEachOnce) {
 }
 
 TEST(Tap, WhatAReceiverThrowsComesOut) {
-  struct Thrower : TapReceiver {
+  struct Thrower : data::TapReceiver {
     int runs = 0;
-    void receive(std::size_t tap, const TensorView&, const ParallelFor&) override {
+    void receive(std::size_t tap, const data::TensorView&, const data::ParallelFor&) override {
       if (tap == 1 && ++runs == 1) throw std::domain_error("NaN in 's'");
     }
   } thrower;

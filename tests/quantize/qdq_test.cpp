@@ -1,4 +1,5 @@
 #include "quantize/emit/qdq.h"
+#include "quantize/emit/read_values.h"
 
 #include <gtest/gtest.h>
 
@@ -309,6 +310,18 @@ TEST(Insert, ForgetsTypesOfValuesThatAreGone) {
   const auto model = inserted(b, {}, {{"y", {0, 5}}}).model;
   ASSERT_EQ(model.graph.value_infos.size(), 1u);
   EXPECT_EQ(model.graph.value_infos[0].name, "x");
+}
+
+// Values are found by the graph, whoever made the model and named its nodes.
+TEST(DequantizedValues, FollowTheGraphAndNotNames) {
+  Builder b;
+  b.input("x").constant("s", {1}).constant("z", {1});
+  b.node("Relu", {"x"}, {"y"}).node("Max", {"y"}, {"passed"});
+  b.node("QuantizeLinear", {"x", "s", "z"}, {"one"}).node("DequantizeLinear", {"one", "s", "z"}, {"two"});
+  b.node("QuantizeLinear", {"passed", "s", "z"}, {"three"}).node("DequantizeLinear", {"three", "s", "z"}, {"four"});
+  b.node("Add", {"two", "four"}, {"out"}).output("out");
+  const auto found = dequantized_values(b.model, graph::Index(b.model));
+  EXPECT_EQ(found, (std::unordered_map<std::string, std::string>{{"x", "two"}, {"y", "four"}}));
 }
 
 // Where every part of the float model went, whatever names it got there.

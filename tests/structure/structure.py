@@ -40,7 +40,7 @@ GUARDED = {
     "cudnn": {"cuda"},
 }
 # Rooms on the longest path of includes from room to room.
-MAX_LAYERS = 11  # to become 10
+MAX_LAYERS = 9
 MAX_LINES = {"src": 450, "include": 450, "python": 450, "scripts": 450, "examples": 450, "tests": 600, "bench": 600}
 MAX_MEDIAN_LINES = 99  # of files in src/ and include/
 MAX_FUNCTION_LINES = 60  # in src/

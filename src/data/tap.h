@@ -9,7 +9,7 @@
 
 #include "onnx/types.h"
 
-namespace detent::exec {
+namespace detent::data {
 
 /// A tensor in the runtime's memory; valid during the call only.
 struct TensorView {
@@ -43,8 +43,4 @@ class TapReceiver {
   virtual void receive_on_device(std::size_t tap, const DeviceTensorView& tensor);
 };
 
-/// Domain and operator name of the tap in graphs handed to the runtime; `index` is its one attribute.
-inline constexpr const char* kTapDomain = "detent.exec";
-inline constexpr const char* kTapOperator = "Tap";
-
-}  // namespace detent::exec
+}  // namespace detent::data

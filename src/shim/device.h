@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-namespace detent::exec {
+namespace detent::shim {
 
 struct Device {
   /// As ONNX Runtime spells them. The CPU's provider is good too: its "device" memory is the host's.
@@ -23,4 +23,4 @@ struct Device {
   std::function<void(void* to, const void* from, std::size_t bytes)> copy;
 };
 
-}  // namespace detent::exec
+}  // namespace detent::shim
