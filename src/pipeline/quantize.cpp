@@ -22,7 +22,6 @@
 #include "data/sample.h"
 #include "exec/session.h"
 #include "onnx/write.h"
-#include "pipeline/quantize_options.h"
 #include "profile/profiler.h"
 #include "quantize/assignment.h"
 #include "quantize/emit/qdq.h"
@@ -34,6 +33,8 @@
 #include "run/model_fingerprint.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
+#include "run/proposals.h"
+#include "run/quantize_result.h"
 #include "run/run_directory.h"
 #include "run/run_profiler.h"
 #include "run/run_report.h"
@@ -50,78 +51,8 @@ using profile::Step;
 
 constexpr std::size_t kCompared = 4;  // samples that both models run on for a report, and that measuring may read again
 
-// Each model may come with a data file beside it.
-std::vector<std::filesystem::path> written_files(const QuantizeOptions& options) {
-  std::vector<std::filesystem::path> files{options.output, options.output.string() + ".data"};
-  if (options.prepared_output) {
-    files.push_back(*options.prepared_output);
-    files.emplace_back(options.prepared_output->string() + ".data");
-  }
-  for (const auto& path : {options.profile, options.report, options.trace}) {
-    if (path) files.push_back(*path);
-  }
-  return files;
-}
-
-// Statistics from a file, which must be of this model and, where they are given, of these samples.
-calibration::Statistics saved_statistics(const QuantizeOptions& options, const Fingerprint& model,
-                                         data::SampleSource* source) {
-  auto statistics = calibration::read_statistics(*options.statistics);
-  const std::string where = fmt::format("statistics '{}'", options.statistics->string());
-  if (statistics.model != model) {
-    throw bad_input(fmt::format("{} were made from another model ('{}', fingerprint {}) than '{}' ({})", where,
-                                statistics.model_name, statistics.model.text(), options.model.string(), model.text()),
-                    "calibrate this model");
-  }
-  if (source != nullptr && run::fingerprint_of(*source) != statistics.data) {
-    throw bad_input(
-        fmt::format("{} were made from other samples than {}", where,
-                    options.calibration_data ? "'" + options.calibration_data->string() + "'" : "those given"),
-        "calibrate again, with the same --samples and --batch-size");
-  }
-  return statistics;
-}
-
-void count_nodes(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result) {
-  const auto& placement = assignment.placement;
-  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
-    if (!placement.selected[n]) continue;
-    const auto& node = model.graph.nodes[n];
-    const auto is_quantized = [&](const std::string& value) { return assignment.values.contains(value); };
-    const bool fused =
-        std::any_of(placement.fused.begin(), placement.fused.end(), [&](const auto& f) { return f.node == n; });
-    const bool any = fused || std::any_of(node.inputs().begin(), node.inputs().end(), is_quantized);
-    ++(any ? result.nodes_quantized : result.nodes_in_float);
-  }
-}
-
-void record_activations(const quantization::Assignment& assignment, QuantizeResult& result) {
-  for (const auto& mark : assignment.placement.marks) {
-    const auto found = assignment.values.find(mark.value);
-    if (mark.is_constant || found == assignment.values.end()) continue;
-    const auto& [scale, zero_point] = found->second.slices.front();
-    result.activations[mark.value] = {scale, zero_point, found->second.range.min, found->second.range.max,
-                                      found->second.origin};
-  }
-}
-
-// A word about this machine only: the model is the same wherever it is made.
-void note_saturation(const QuantConfig& config, std::vector<std::string>& notes) {
-  if (sums_8_bit_products_exactly() || config.reduce_range) return;
-  if (config.weight_type != QuantType::int8) return;  // int8 activations are turned into uint8 inside the runtime
-  notes.emplace_back(
-      "this CPU has no VNNI: ONNX Runtime's products with int8 weights saturate on it and lose accuracy; for such CPUs "
-      "give --weight-type uint8 or --reduce-range");
-}
-
 void append(std::vector<std::string>& all, const std::vector<std::string>& more) {
   all.insert(all.end(), more.begin(), more.end());
-}
-
-std::uint64_t size_on_disk(const onnx::Model& model) {
-  std::uint64_t bytes = model.file->bytes().size();
-  for (const auto& tensor : model.graph.initializers) bytes += tensor.is_external ? tensor.data.size() : 0;
-  return bytes;
 }
 
 // One run of quantize(): the stages in their order, and what they hand on.
@@ -133,7 +64,7 @@ class Run {
         profiler_(run_profiler_.profiler()),
         runtime_(options.runtime),
         reports_(options.report || options.trace),
-        range_options_(pipeline::range_options(options)) {}
+        range_options_(run::range_options(options)) {}
 
   QuantizeResult run() {
     pre_process();
@@ -159,7 +90,7 @@ class Run {
     auto original = onnx::read_model(options_.model);
     profiler_.checkpoint(Step::model_loaded);
     run::check_output(options_.output, original);
-    result_.model_bytes_before = size_on_disk(original);
+    result_.model_bytes_before = run::size_on_disk(original);
     if (options_.statistics) identity_ = run::fingerprint_of(original);
     work_.emplace(options_.resources, run_identity(original));
     profiler_.watch_directory(work_->path());
@@ -205,36 +136,17 @@ class Run {
   void calibrate() {
     const auto scope = profiler_.scope(Step::calibration);
     report_.collect_start = profiler_.now();
-    auto statistics = options_.statistics ? saved_statistics(options_, identity_, source_.get()) : new_statistics();
+    auto statistics =
+        options_.statistics ? run::saved_statistics(options_, identity_, source_.get()) : new_statistics();
     result_.samples = statistics.samples;
     if (source_) append(result_.notes, source_->notes());
     if (!options_.statistics) report_.samples_run = statistics.samples;
-    propose(statistics);
+    const auto& prepared = draft_.prepared;
+    auto extremes = std::move(draft_.proposals.extremes);
+    draft_.proposals = run::propose(prepared, draft_.assignment.placement, statistics, options_, runtime_);
+    draft_.proposals.extremes = std::move(extremes);
     draft_.assign(std::move(draft_.assignment.placement), options_.config);
     if (reports_) report_.statistics = std::move(statistics);
-  }
-
-  // Ranges by the method asked for, and those that remedies may try instead.
-  void propose(const calibration::Statistics& statistics) {
-    const auto& prepared = draft_.prepared;
-    const auto& placement = draft_.assignment.placement;
-    auto& proposals = draft_.proposals;
-    if (config::target(options_.config).responses)
-      range_options_.responses = accuracy::responses(prepared.model, prepared.types, placement, runtime_);
-    proposals.ranges = quantization::find_ranges(placement, statistics, options_.config, range_options_);
-    if (config::may_measure_accuracy(options_) && options_.accuracy.sensitivity == SensitivityMode::automatic &&
-        source_) {
-      for (const auto method : pipeline::other_methods(options_, statistics)) {
-        auto other = range_options_;
-        other.method.method = method;
-        proposals.others.emplace_back(method, quantization::find_ranges(placement, statistics, options_.config, other));
-      }
-    }
-    if (options_.accuracy.fallback == AccuracyFallback::int16) {
-      QuantConfig wide = options_.config;
-      wide.activation_type = quantization::widened(wide.activation_type);
-      proposals.wide = quantization::find_ranges(placement, statistics, wide, range_options_);
-    }
   }
 
   calibration::Statistics new_statistics() {
@@ -297,10 +209,9 @@ class Run {
 
   void emit() {
     const auto scope = profiler_.scope(Step::quantization_static);
-    note_saturation(options_.config, result_.notes);
+    append(result_.notes, run::notes_for_this_machine(options_.config));
     append(result_.notes, draft_.assignment.notes);
-    count_nodes(draft_.prepared.model, draft_.assignment, result_);
-    record_activations(draft_.assignment, result_);
+    run::record(draft_.prepared.model, draft_.assignment, result_);
     draft_.emitted = quantization::emit_qdq(draft_.prepared.model, draft_.assignment, options_.config);
     append(result_.notes, draft_.emitted->notes);
   }
@@ -395,7 +306,7 @@ QuantizeResult quantize(const QuantizeOptions& options) {
     throw usage_error("quantize runs in one process, but MPI started several",
                       "calibrate with mpirun, then quantize --statistics without it");
   }
-  run::check_apart(written_files(options), options.calibration_data, options.statistics);
+  run::check_apart(run::written_files(options), options.calibration_data, options.statistics);
   run::check_report_paths(options.report, options.trace);
   shim::require_cuda(options.device.cuda);
   return Run(options).run();

@@ -77,4 +77,22 @@ void check_apart(const std::vector<fs::path>& written, const std::optional<fs::p
   }
 }
 
+std::vector<fs::path> written_files(const QuantizeOptions& options) {
+  std::vector<fs::path> files{options.output, options.output.string() + ".data"};
+  if (options.prepared_output) {
+    files.push_back(*options.prepared_output);
+    files.emplace_back(options.prepared_output->string() + ".data");
+  }
+  for (const auto& path : {options.profile, options.report, options.trace}) {
+    if (path) files.push_back(*path);
+  }
+  return files;
+}
+
+std::uint64_t size_on_disk(const onnx::Model& model) {
+  std::uint64_t bytes = model.file->bytes().size();
+  for (const auto& tensor : model.graph.initializers) bytes += tensor.is_external ? tensor.data.size() : 0;
+  return bytes;
+}
+
 }  // namespace detent::run

@@ -1,10 +1,12 @@
-// Checks of the files that a run will write, made before anything else.
+// The files that a run reads and will write, and checks of them made before anything else.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <vector>
 
+#include "detent/quantize.h"
 #include "onnx/model.h"
 
 namespace detent::run {
@@ -12,6 +14,12 @@ namespace detent::run {
 /// Throws usage when writing `output` (or the data file beside it) would overwrite a file that the model is read from,
 /// or when its directory cannot be written.
 void check_output(const std::filesystem::path& output, const onnx::Model& model);
+
+/// All files that a run of quantize() may write: each model may come with a data file beside it.
+std::vector<std::filesystem::path> written_files(const QuantizeOptions& options);
+
+/// Of the model's file and the tensors in its data files, in bytes.
+std::uint64_t size_on_disk(const onnx::Model& model);
 
 /// Throws usage when two of the files that a run will write are one, or one of them is a calibration sample or `read`.
 void check_apart(const std::vector<std::filesystem::path>& written, const std::optional<std::filesystem::path>& samples,

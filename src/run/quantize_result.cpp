@@ -1,0 +1,37 @@
+#include "run/quantize_result.h"
+
+#include <algorithm>
+
+#include "base/cpu.h"
+
+namespace detent::run {
+
+void record(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result) {
+  const auto& placement = assignment.placement;
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    if (!placement.selected[n]) continue;
+    const auto& node = model.graph.nodes[n];
+    const auto is_quantized = [&](const std::string& value) { return assignment.values.contains(value); };
+    const bool fused =
+        std::any_of(placement.fused.begin(), placement.fused.end(), [&](const auto& f) { return f.node == n; });
+    const bool any = fused || std::any_of(node.inputs().begin(), node.inputs().end(), is_quantized);
+    ++(any ? result.nodes_quantized : result.nodes_in_float);
+  }
+  for (const auto& mark : placement.marks) {
+    const auto found = assignment.values.find(mark.value);
+    if (mark.is_constant || found == assignment.values.end()) continue;
+    const auto& [scale, zero_point] = found->second.slices.front();
+    const auto& range = found->second.range;
+    result.activations[mark.value] = {scale, zero_point, range.min, range.max, found->second.origin};
+  }
+}
+
+std::vector<std::string> notes_for_this_machine(const QuantConfig& config) {
+  if (sums_8_bit_products_exactly() || config.reduce_range) return {};
+  if (config.weight_type != QuantType::int8) return {};  // int8 activations are turned into uint8 inside the runtime
+  return {
+      "this CPU has no VNNI: ONNX Runtime's products with int8 weights saturate on it and lose accuracy; for such CPUs "
+      "give --weight-type uint8 or --reduce-range"};
+}
+
+}  // namespace detent::run
