@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "calibrate/extremes.h"
-#include "calibrate/histogram.h"
-#include "quantize/weights.h"
+#include "calibration/extremes.h"
+#include "calibration/histogram.h"
+#include "quantization/weights.h"
 
 namespace {
 

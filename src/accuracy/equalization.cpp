@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "graph/traits.h"
-#include "quantize/assignment.h"
+#include "quantization/assignment.h"
 
 namespace detent::accuracy {
 namespace {

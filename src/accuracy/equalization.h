@@ -13,7 +13,7 @@
 #include "accuracy/fake_quantizer.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
-#include "quantize/placement.h"
+#include "quantization/placement.h"
 
 namespace detent::accuracy {
 

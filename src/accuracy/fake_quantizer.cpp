@@ -6,7 +6,7 @@
 
 #include "base/vector_clones.h"
 #include "onnx/nibbles.h"
-#include "quantize/formats.h"
+#include "quantization/formats.h"
 
 namespace detent::accuracy {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "data/tap.h"
 #include "onnx/tensor.h"
-#include "quantize/assignment.h"
+#include "quantization/assignment.h"
 
 namespace detent::accuracy {
 

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "quantize/placement.h"
+#include "quantization/placement.h"
 
 namespace detent::accuracy {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "graph/index.h"
-#include "quantize/placement.h"
+#include "quantization/placement.h"
 
 namespace detent::accuracy {
 

@@ -4,11 +4,11 @@
 #include <map>
 #include <string>
 
-#include "calibrate/response.h"
+#include "calibration/response.h"
 #include "exec/session.h"
 #include "graph/values.h"
 #include "onnx/model.h"
-#include "quantize/placement.h"
+#include "quantization/placement.h"
 
 namespace detent::accuracy {
 

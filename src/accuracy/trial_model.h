@@ -8,8 +8,8 @@
 
 #include "graph/values.h"
 #include "onnx/model.h"
-#include "quantize/assignment.h"
-#include "quantize/placement.h"
+#include "quantization/assignment.h"
+#include "quantization/placement.h"
 
 namespace detent::accuracy {
 

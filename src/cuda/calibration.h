@@ -1,7 +1,7 @@
 // What the plugin offers to calibrate/.
 #pragma once
 
-#include "calibrate/open_device.h"
+#include "calibration/open_device.h"
 
 namespace detent::cuda {
 

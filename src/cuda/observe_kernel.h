@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "calibrate/run_cell.h"
+#include "calibration/run_cell.h"
 #include "cuda/atomics.h"
 #include "cuda/simt.h"
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "quantize/granularity.h"
+#include "quantization/granularity.h"
 
 namespace detent::finetune {
 

@@ -15,7 +15,7 @@
 #include "exec/session.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
-#include "quantize/emit/read_values.h"
+#include "quantization/emit/read_values.h"
 #include "run/pairing.h"
 #include "run/prepare.h"
 #include "run/samples.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "calibrate/statistics_file.h"
+#include "calibration/statistics_file.h"
 #include "detent/calibrate.h"
 
 namespace detent {

@@ -8,8 +8,8 @@
 
 #include "accuracy/fallback_choice.h"
 #include "detent/quantize.h"
-#include "quantize/assignment.h"
-#include "quantize/emit/emitted.h"
+#include "quantization/assignment.h"
+#include "quantization/emit/emitted.h"
 #include "run/prepare.h"
 
 namespace detent::remedies {

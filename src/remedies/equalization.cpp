@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "calibrate/methods.h"
+#include "calibration/methods.h"
 #include "graph/index.h"
 #include "remedies/remedies.h"
 #include "remedies/remedy.h"

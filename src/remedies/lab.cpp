@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "onnx/write.h"
-#include "quantize/emit/qdq.h"
+#include "quantization/emit/qdq.h"
 #include "run/score_command.h"
 #include "run/sweep_setup.h"
 

@@ -3,7 +3,7 @@
 #include <iterator>
 #include <utility>
 
-#include "calibrate/methods.h"
+#include "calibration/methods.h"
 #include "remedies/remedies.h"
 #include "remedies/remedy.h"
 

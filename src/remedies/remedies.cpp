@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "quantize/formats.h"
+#include "quantization/formats.h"
 #include "remedies/workload.h"
 
 namespace detent::remedies {

@@ -8,7 +8,7 @@
 #include "graph/index.h"
 #include "graph/values.h"
 #include "onnx/model.h"
-#include "quantize/placement.h"
+#include "quantization/placement.h"
 
 namespace detent::remedies {
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "calibrate/open_device.h"
+#include "calibration/open_device.h"
 
 namespace detent::run {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "calibrate/device_observers.h"
+#include "calibration/device_observers.h"
 #include "detent/device.h"
 #include "profile/device_activity.h"
 #include "run/collect.h"

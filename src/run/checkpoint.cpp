@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "base/file.h"
-#include "calibrate/statistics_file.h"
+#include "calibration/statistics_file.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "calibrate/statistics.h"
+#include "calibration/statistics.h"
 
 namespace detent::run {
 

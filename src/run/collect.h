@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "calibrate/device_observers.h"
-#include "calibrate/statistics.h"
+#include "calibration/device_observers.h"
+#include "calibration/statistics.h"
 #include "data/sample.h"
 #include "exec/session.h"
-#include "quantize/placement.h"
+#include "quantization/placement.h"
 #include "run/checkpoint.h"
 #include "run/context.h"
 #include "run/prepare.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "quantize/formats.h"
+#include "quantization/formats.h"
 
 namespace detent::run {
 namespace {

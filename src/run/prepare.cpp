@@ -12,7 +12,7 @@
 #include "config/targets.h"
 #include "graph/bodies.h"
 #include "graph/index.h"
-#include "quantize/selection.h"
+#include "quantization/selection.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;

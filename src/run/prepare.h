@@ -10,7 +10,7 @@
 #include "graph/values.h"
 #include "onnx/model.h"
 #include "profile/profiler.h"
-#include "quantize/placement.h"
+#include "quantization/placement.h"
 
 namespace detent::run {
 

@@ -5,11 +5,11 @@
 #include "accuracy/responses.h"
 #include "base/error.h"
 #include "base/parallel.h"
-#include "calibrate/methods.h"
-#include "calibrate/statistics_file.h"
+#include "calibration/methods.h"
+#include "calibration/statistics_file.h"
 #include "config/targets.h"
 #include "config/wanted.h"
-#include "quantize/formats.h"
+#include "quantization/formats.h"
 #include "run/model_fingerprint.h"
 
 namespace detent::run {

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "base/fingerprint.h"
-#include "calibrate/statistics.h"
+#include "calibration/statistics.h"
 #include "data/sample.h"
 #include "detent/quantize.h"
 #include "exec/session.h"
-#include "quantize/assignment.h"
-#include "quantize/ranges.h"
+#include "quantization/assignment.h"
+#include "quantization/ranges.h"
 #include "run/prepare.h"
 
 namespace detent::run {

@@ -6,7 +6,7 @@
 
 #include "detent/quantize.h"
 #include "onnx/model.h"
-#include "quantize/assignment.h"
+#include "quantization/assignment.h"
 
 namespace detent::run {
 

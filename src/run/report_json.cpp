@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "base/bytes.h"
-#include "calibrate/density.h"
+#include "calibration/density.h"
 #include "profile/roofline.h"
 #include "run/device_json.h"
 #include "run/run_report.h"

@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "calibrate/statistics.h"
+#include "calibration/statistics.h"
 #include "detent/compare.h"
 #include "detent/quantize.h"
-#include "plan/calibration.h"
+#include "planning/calibration.h"
 #include "profile/device_peaks.h"
 #include "profile/machine.h"
 #include "profile/profiler.h"
-#include "quantize/placement.h"
+#include "quantization/placement.h"
 #include "run/collect.h"
 #include "run/prepare.h"
 #include "run/run_profiler.h"

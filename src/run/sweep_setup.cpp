@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "graph/liveness.h"
-#include "plan/limits.h"
+#include "planning/limits.h"
 #include "run/samples.h"
 
 namespace detent::run {

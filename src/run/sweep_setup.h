@@ -11,8 +11,8 @@
 
 #include "data/sample.h"
 #include "detent/resources.h"
-#include "plan/segments.h"
-#include "quantize/placement.h"
+#include "planning/segments.h"
+#include "quantization/placement.h"
 #include "run/collect.h"
 #include "run/context.h"
 #include "run/prepare.h"

@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "plan/side_by_side.h"
+#include "planning/side_by_side.h"
 #include "tuning/cost.h"
 #include "tuning/stages.h"
 

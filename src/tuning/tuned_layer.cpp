@@ -13,7 +13,7 @@
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "onnx/nibbles.h"
-#include "quantize/name_pattern.h"
+#include "quantization/name_pattern.h"
 
 namespace detent::tuning {
 namespace {

@@ -11,7 +11,7 @@
 #include "finetune/patches.h"
 #include "finetune/problem.h"
 #include "onnx/model.h"
-#include "quantize/emit/emitted.h"
+#include "quantization/emit/emitted.h"
 
 namespace detent::tuning {
 

@@ -4,8 +4,8 @@
 
 #include <set>
 
-#include "quantize/selection.h"
-#include "quantize/support.h"
+#include "quantization/selection.h"
+#include "quantization/support.h"
 
 namespace detent::accuracy {
 namespace {

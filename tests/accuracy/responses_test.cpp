@@ -6,8 +6,8 @@
 
 #include "accuracy/integer_chains.h"
 #include "exec/support.h"
-#include "quantize/selection.h"
-#include "quantize/support.h"
+#include "quantization/selection.h"
+#include "quantization/support.h"
 
 namespace detent::accuracy {
 namespace {

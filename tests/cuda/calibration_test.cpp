@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <random>
 
-#include "calibrate/observers.h"
-#include "calibrate/statistics_file.h"
+#include "calibration/observers.h"
+#include "calibration/statistics_file.h"
 #include "detent/error.h"
 
 namespace detent::cuda {

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <random>
 
-#include "calibrate/observers.h"
-#include "calibrate/open_device.h"
-#include "calibrate/statistics_file.h"
+#include "calibration/observers.h"
+#include "calibration/open_device.h"
+#include "calibration/statistics_file.h"
 #include "shim/cuda_driver.h"
 #include "store/open_device.h"
 #include "store/support.h"

@@ -113,7 +113,7 @@ class Values:
         return int(exponents[self.errors(np.exp2(exponents), np.zeros(24), integers).argmin()])
 
     def divergences(self, bins: int, levels: int) -> np.ndarray:
-        """Kullback-Leibler divergence for each candidate threshold, the widest first: see src/calibrate/methods.h."""
+        """Kullback-Leibler divergence for each candidate threshold, the widest first: see src/calibration/methods.h."""
         counts = np.histogram(self.magnitudes, bins, (0, self.largest))[0].astype(np.float64)
         counts[0] = counts[1]
         found = []

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "calibrate/methods.h"
+#include "calibration/methods.h"
 #include "remedies/workload.h"
 #include "support.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/file.h"
-#include "calibrate/statistics.h"
+#include "calibration/statistics.h"
 #include "exec/support.h"
 #include "remedies/remedies.h"
 

@@ -4,8 +4,8 @@
 #include <fstream>
 
 #include "base/file.h"
-#include "calibrate/device_support.h"
-#include "calibrate/statistics_file.h"
+#include "calibration/device_support.h"
+#include "calibration/statistics_file.h"
 #include "data/support.h"
 #include "exec/support.h"
 #include "onnx/write.h"

@@ -16,11 +16,11 @@ ROOMS = [
     "store",
     "exec",
     "config",
-    "calibrate",
-    "quantize",
+    "calibration",
+    "quantization",
     "accuracy",
     "finetune",
-    "plan",
+    "planning",
     "tuning",
     "run",
     "remedies",
@@ -31,7 +31,7 @@ ROOMS = [
 # Headers that only some rooms may know.
 GUARDED = {
     "onnxruntime": {"shim", "exec"},
-    "protozero": {"onnx", "graph", "calibrate"},
+    "protozero": {"onnx", "graph", "calibration"},
     "mpi.h": {"mpi"},
     "mpi/": {"mpi", "shim"},
     "dnnl": {"finetune"},
@@ -50,7 +50,7 @@ LONG_FILES = {
 }
 LONG_FUNCTIONS: dict[str, int] = {}
 # A folder's code is in the namespace of the folder's name; folders in this table are in another one.
-NAMESPACES = {"calibrate": "calibration", "quantize": "quantization", "plan": "planning"}
+NAMESPACES = {}
 # Where a namespace is opened for more than declarations of what is elsewhere.
 NAMESPACE = re.compile(r"^(?:inline )?namespace detent::(\w+)[\w:]* \{(?!(?:\n(?:class|struct|enum) [^{]*;)+\n\})", re.MULTILINE)
 CPP = {".h", ".hpp", ".cpp", ".cu", ".cuh"}

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "data/sample.h"
 #include "exec/support.h"
-#include "quantize/emit/emitted.h"
+#include "quantization/emit/emitted.h"
 #include "store/spool.h"
 #include "tuning/finetune.h"
 #include "tuning/tuned_layer.h"

@@ -1,0 +1,144 @@
+#include "calibration/density.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/vector_clones.h"
+
+namespace detent::calibration {
+namespace {
+
+// Half to even, for |u| < 2^51; a library call would take most of the time here.
+double round_even(double u) {
+  constexpr double kShift = 0x1.8p52;
+  return (u + kShift) - kShift;
+}
+
+// Integral of |t - round(t)|^p from 0 to u. Each whole period adds 1/4 (p = 1) or 1/12 (p = 2).
+template <Power power>
+double sawtooth(double u) {
+  const double n = round_even(u);
+  const double d = u - n;
+  if constexpr (power == Power::one) return n * 0.25 + d * std::abs(d) * 0.5;
+  return n / 12 + d * d * d / 3;
+}
+
+// Integral of |t|^p from 0 to u, odd in u.
+template <Power power>
+double tail(double u) {
+  if constexpr (power == Power::one) return u * std::abs(u) * 0.5;
+  return u * u * u / 3;
+}
+
+template <Power power>
+double raised(double d) {
+  return power == Power::one ? std::abs(d) : d * d;
+}
+
+// Error at a point, in units of steps or of their squares.
+template <Power power>
+double at_point(double x, const Grid& grid) {
+  return raised<power>(x / grid.step - round_even(std::clamp(x, grid.low, grid.high) / grid.step));
+}
+
+// Sum over an interval, in the same units; the part beyond the grid is clipped.
+template <Power power>
+double over(const Interval& i, const Grid& grid) {
+  if (i.per_width == 0) return i.count * at_point<power>(0.5 * (i.low + i.high), grid);
+  const double from = grid.low / grid.step;
+  const double to = grid.high / grid.step;
+  const double low = i.low / grid.step;
+  const double high = i.high / grid.step;
+  double sum = 0;
+  if (high > from && low < to) sum += sawtooth<power>(std::min(high, to)) - sawtooth<power>(std::max(low, from));
+  if (high > to) sum += tail<power>(high - to) - tail<power>(std::max(low - to, 0.0));
+  if (low < from) sum += tail<power>(from - low) - tail<power>(std::max(from - high, 0.0));
+  return i.per_width * grid.step * sum;
+}
+
+// The same for intervals within the grid. Always in the same lanes, so that the result does not depend on how wide the
+// machine's vectors are.
+template <Power power>
+[[gnu::always_inline]] inline double sum_within(const Interval* intervals, std::size_t count, double step) {
+  constexpr std::size_t kLanes = 8;
+  std::array<double, kLanes> lanes{};
+  std::size_t i = 0;
+  const double per_step = 1 / step;
+  const auto term = [&](const Interval& at) {
+    return at.per_width * (sawtooth<power>(at.high * per_step) - sawtooth<power>(at.low * per_step));
+  };
+  for (; i + kLanes <= count; i += kLanes) {
+    for (std::size_t k = 0; k < kLanes; ++k) lanes[k] += term(intervals[i + k]);
+  }
+  for (; i < count; ++i) lanes[i % kLanes] += term(intervals[i]);
+  return std::accumulate(lanes.begin(), lanes.end(), 0.0) * step;
+}
+
+DETENT_VECTOR_CLONES
+double sum_within_one(const Interval* intervals, std::size_t count, double step) {
+  return sum_within<Power::one>(intervals, count, step);
+}
+
+DETENT_VECTOR_CLONES
+double sum_within_two(const Interval* intervals, std::size_t count, double step) {
+  return sum_within<Power::two>(intervals, count, step);
+}
+
+template <Power power>
+double mean(const Density& density, const Grid& grid) {
+  const auto& all = density.intervals;
+  const auto first = std::partition_point(all.begin(), all.end(), [&](const auto& i) { return i.low < grid.low; });
+  const auto last = std::partition_point(first, all.end(), [&](const auto& i) { return i.high <= grid.high; });
+  double sum = 0;
+  for (auto i = all.begin(); i != first; ++i) sum += over<power>(*i, grid);
+  for (auto i = last; i != all.end(); ++i) sum += over<power>(*i, grid);
+  const auto count = static_cast<std::size_t>(last - first);
+  const Interval* inside = all.data() + (first - all.begin());
+  sum += power == Power::one ? sum_within_one(inside, count, grid.step) : sum_within_two(inside, count, grid.step);
+  for (auto i = first; i != last; ++i) {
+    if (i->per_width == 0) sum += over<power>(*i, grid);  // a point: the sum above passed over it
+  }
+  const double unit = power == Power::one ? grid.step : grid.step * grid.step;
+  return density.total > 0 ? unit * sum / density.total : 0;
+}
+
+}  // namespace
+
+Interval::Interval(double from, double to, double values) : low(from), high(to), count(values) {
+  // Bins are a good part of an octave wide. Only one that an extreme cuts can be too narrow for differences of
+  // integrals.
+  const double width = high - low;
+  per_width = width > 1e-7 * std::max(std::abs(low), std::abs(high)) ? count / width : 0;
+}
+
+Density density_of(const Summary& summary) {
+  Density density;
+  if (!summary.has_values()) return density;
+  density.min = summary.extremes.lowest();
+  density.max = summary.extremes.highest();
+  for (const auto& bin : summary.histogram.bins()) {
+    const double low = std::clamp<double>(bin.low, density.min, density.max);
+    const double high = std::clamp<double>(bin.high, density.min, density.max);
+    density.intervals.emplace_back(low, high, static_cast<double>(bin.count));
+    density.total += static_cast<double>(bin.count);
+  }
+  return density;
+}
+
+double mean_error(const Density& density, const Grid& grid, Power power) {
+  return power == Power::one ? mean<Power::one>(density, grid) : mean<Power::two>(density, grid);
+}
+
+double rounding_error(std::span<const Interval> intervals, double step) {
+  double sum = sum_within_two(intervals.data(), intervals.size(), step);
+  for (const auto& interval : intervals) {
+    if (interval.per_width != 0) continue;
+    const double middle = 0.5 * (interval.low + interval.high) / step;
+    sum += interval.count * raised<Power::two>(middle - round_even(middle));
+  }
+  return step * step * sum;
+}
+
+}  // namespace detent::calibration

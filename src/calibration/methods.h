@@ -1,0 +1,83 @@
+// Calibration methods: from the summary of a tensor to the range that its integers shall cover. Pure functions, so any
+// method can be tried on saved statistics.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "calibration/density.h"
+#include "calibration/response.h"
+#include "calibration/statistics.h"
+#include "detent/config.h"
+
+namespace detent::calibration {
+
+/// The grid that a range leads to: knows the integer type, symmetry and form of the scale.
+using Quantizer = std::function<Grid(const Range&)>;
+
+/// Smallest and largest value, or with `average` the means over runs of each run's smallest and largest value.
+Range minmax_range(const Summary& summary, bool average);
+
+/// Range that keeps `percentile` percent of the values. Symmetric: that percentile of |x|, on both sides. Two-sided:
+/// half of the rest is cut on each side. Either way no wider than the extremes. Percentiles are those of numpy (linear
+/// between order statistics); a value is known to half a bin, 0.2 % down to 1/32 of the largest value of its sign.
+Range percentile_range(const Summary& summary, double percentile, bool two_sided);
+
+/// The candidate percentile whose range has the least mean error after quantizing and dequantizing; the first of
+/// equals.
+Range layerwise_percentile_range(const Summary& summary, std::span<const double> candidates, bool two_sided,
+                                 ErrorMetric metric, const Quantizer& quantizer);
+
+/// The range with the least mean squared error after quantizing and dequantizing; with a response, of what it makes of
+/// the values.
+Range mse_range(const Summary& summary, const Quantizer& quantizer, const Response* response = nullptr);
+
+/// The same for a quantizer whose scales are powers of two: the range of the extremes, halved as often as is best.
+Range mse_power_of_two_range(const Summary& summary, const Quantizer& quantizer);
+
+/// Exponent of the power-of-two scale with which symmetric integers of so many bits have the least mean squared error.
+int best_power_of_two(const Summary& summary, int bits);
+/// The range that leads to the exponent that was best for most runs, the larger one of equals; without votes scale 1.
+Range most_common_power_of_two_range(const Votes& votes, int bits);
+
+/// Range [-t, t], no wider than the extremes, for the t that loses the least information (Migacz, "8-bit inference with
+/// TensorRT", 2017). |x| is spread over `bins` equal bins up to its largest value; the first bin gets the count of the
+/// second, because zero is exact with every scale. A candidate t ends after i bins, i from `bins` down to `levels` in
+/// steps of `levels`/16 (at least 1): P is the histogram up to there with all that lies beyond added to its last bin, Q
+/// the histogram up to there merged into `levels` groups (group j takes bins floor(j*i/levels) to
+/// floor((j+1)*i/levels)), each group's count spread evenly over its non-empty bins of P. Chosen: the least KL(P || Q),
+/// the widest of equals.
+Range entropy_range(const Summary& summary, std::size_t bins, std::size_t levels);
+
+/// What a method finds the range of one tensor from.
+struct MethodInput {
+  const std::string& tensor;  // its name, for messages
+  const Summary& summary;
+  const MethodConfig& config;
+  const QuantConfig& format;
+  const Quantizer& quantizer;
+  const Response* response = nullptr;  // of the values' readers; heeded by mse with scales of any size
+};
+
+/// A calibration method. Its file defines it, and all_methods() lists it.
+struct Method {
+  CalibrationMethod id;
+  std::string_view name;  // as on the command line
+  bool needs_histogram = true;
+  Range (*range)(const MethodInput& input);
+  /// Whether it needs the best power-of-two scale of each sample. Null: it does not.
+  bool (*needs_votes)(const MethodConfig& config, const QuantConfig& format) = nullptr;
+};
+
+std::span<const Method* const> all_methods() noexcept;
+const Method& method_of(CalibrationMethod id);
+std::string_view method_name(CalibrationMethod id);
+
+/// Whether any method needs the votes, whichever is chosen.
+bool needs_votes(const MethodConfig& config, const QuantConfig& format);
+
+/// The range of one tensor by the configured method. Throws bad_input when the summary lacks what the method needs.
+Range find_range(const MethodInput& input);
+
+}  // namespace detent::calibration

@@ -1,0 +1,117 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/error.h"
+#include "calibration/methods.h"
+
+namespace detent::calibration {
+namespace {
+
+// Values with exact counts, ascending. Each bin stands at its middle, which is never off by more than half its width:
+// spreading its values over it would be closer for smooth data and twice as far off where they are all the same. The
+// bin of zeros stands at 0.
+struct Points {
+  struct Point {
+    double value = 0;
+    std::uint64_t count = 0;
+  };
+  std::vector<Point> points;
+  std::uint64_t total = 0;
+  double smallest = 0, largest = 0;  // exact
+
+  double order_statistic(std::uint64_t rank) const {
+    if (rank == 0) return smallest;
+    if (rank + 1 >= total) return largest;
+    std::uint64_t before = 0;
+    for (const auto& p : points) {
+      before += p.count;
+      if (rank < before) return p.value;
+    }
+    return largest;
+  }
+
+  double percentile(double percent) const {
+    const double position = percent / 100 * static_cast<double>(total - 1);
+    const double below = std::floor(position);
+    const auto rank = static_cast<std::uint64_t>(below);
+    const double low = order_statistic(rank);
+    return low + (order_statistic(rank + 1) - low) * (position - below);
+  }
+};
+
+Points points_of(const Summary& summary) {
+  Points p;
+  p.smallest = summary.extremes.lowest();
+  p.largest = summary.extremes.highest();
+  for (const auto& bin : summary.histogram.bins()) {
+    const double low = std::clamp<double>(bin.low, p.smallest, p.largest);
+    const double high = std::clamp<double>(bin.high, p.smallest, p.largest);
+    const bool zeros = low == 0 && bin.high > 0;
+    p.points.push_back({zeros ? 0 : 0.5 * (low + high), bin.count});
+    p.total += bin.count;
+  }
+  return p;
+}
+
+Points absolute(Points p) {
+  const double low = p.smallest;
+  const double high = p.largest;
+  p.largest = std::max(-low, high);
+  for (auto& point : p.points) point.value = std::abs(point.value);
+  std::sort(p.points.begin(), p.points.end(), [](const auto& a, const auto& b) { return a.value < b.value; });
+  p.smallest = p.points.front().value;
+  if (low >= 0) p.smallest = low;
+  if (high <= 0) p.smallest = -high;
+  return p;
+}
+
+}  // namespace
+
+Range percentile_range(const Summary& summary, double percentile, bool two_sided) {
+  const Points points = points_of(summary);
+  const double low = points.smallest;
+  const double high = points.largest;
+  if (two_sided) {
+    const double cut = (100 - percentile) / 2;
+    return {static_cast<float>(points.percentile(cut)), static_cast<float>(points.percentile(100 - cut))};
+  }
+  const double t = absolute(points).percentile(percentile);
+  return {static_cast<float>(std::max(-t, low)), static_cast<float>(std::min(t, high))};
+}
+
+Range layerwise_percentile_range(const Summary& summary, std::span<const double> candidates, bool two_sided,
+                                 ErrorMetric metric, const Quantizer& quantizer) {
+  const Density density = density_of(summary);
+  Range best;
+  double least = -1;
+  for (const double percentile : candidates) {
+    const Range range = percentile_range(summary, percentile, two_sided);
+    const double error = mean_error(density, quantizer(range), metric == ErrorMetric::mae ? Power::one : Power::two);
+    if (least >= 0 && error >= least) continue;
+    least = error;
+    best = range;
+  }
+  return best;
+}
+
+namespace {
+
+Range range_by_percentile(const MethodInput& input) {
+  return percentile_range(input.summary, input.config.percentile, input.config.two_sided);
+}
+
+Range range_by_candidates(const MethodInput& input) {
+  const MethodConfig& config = input.config;
+  return layerwise_percentile_range(input.summary, config.candidates, config.two_sided, config.metric, input.quantizer);
+}
+
+}  // namespace
+
+extern constexpr Method percentile_method{
+    .id = CalibrationMethod::percentile, .name = "percentile", .range = range_by_percentile};
+
+extern constexpr Method layerwise_percentile_method{
+    .id = CalibrationMethod::layerwise_percentile, .name = "layerwise-percentile", .range = range_by_candidates};
+
+}  // namespace detent::calibration

@@ -1,0 +1,81 @@
+#include "planning/limits.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string>
+
+namespace detent::planning {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
+
+std::optional<std::uint64_t> read_number(const fs::path& path) {
+  std::ifstream in(path);
+  std::uint64_t value = 0;
+  if (!(in >> value)) return std::nullopt;  // "max" too
+  return value;
+}
+
+// A value of a file of "name value" lines, as memory.stat and /proc/meminfo are.
+std::optional<std::uint64_t> read_entry(const fs::path& path, const std::string& name) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string key;
+    std::uint64_t value = 0;
+    if (words >> key >> value && key == name) return value;
+  }
+  return std::nullopt;
+}
+
+std::uint64_t left(std::optional<std::uint64_t> limit, std::optional<std::uint64_t> used,
+                   std::optional<std::uint64_t> droppable) {
+  if (!limit || !used) return kUnlimited;
+  const std::uint64_t held = *used - std::min(*used, droppable.value_or(0));
+  return *limit - std::min(*limit, held);
+}
+
+// The limits of a group bind those below it, so all on the way to the root count.
+std::uint64_t left_in_cgroups() {
+  std::uint64_t least = kUnlimited;
+  std::ifstream in("/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    const auto first = line.find(':');
+    const auto second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool v2 = controllers.empty();
+    if (!v2 && controllers.find("memory") == std::string::npos) continue;
+    const fs::path root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    for (fs::path group = fs::path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
+      const fs::path at = root / group;
+      least = std::min(least,
+                       v2 ? left(read_number(at / "memory.max"), read_number(at / "memory.current"),
+                                 read_entry(at / "memory.stat", "inactive_file"))
+                          : left(read_number(at / "memory.limit_in_bytes"), read_number(at / "memory.usage_in_bytes"),
+                                 read_entry(at / "memory.stat", "total_inactive_file")));
+      if (group.empty()) break;
+    }
+  }
+  return least;
+}
+
+}  // namespace
+
+std::uint64_t available_memory() {
+  constexpr std::uint64_t kKiB = 1024;
+  const auto machine = read_entry("/proc/meminfo", "MemAvailable:");
+  return std::min(machine ? *machine * kKiB : kUnlimited, left_in_cgroups());
+}
+
+std::uint64_t free_disk(const fs::path& directory) {
+  std::error_code failed;
+  const auto space = fs::space(directory, failed);
+  return failed ? 0 : space.available;
+}
+
+}  // namespace detent::planning

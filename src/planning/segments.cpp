@@ -1,0 +1,214 @@
+#include "planning/segments.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "planning/parts.h"
+#include "planning/segment_cost.h"
+
+namespace detent::planning {
+namespace {
+
+constexpr std::uint64_t kInfinite = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t kSegment = 16 * kMiB;  // what a session is worth in bytes moved
+
+// Finds the chain of segments that moves the fewest bytes, by the shortest way over the cuts.
+class Planner {
+ public:
+  Planner(SegmentWalk& walk, std::vector<int> cuts, std::uint64_t workers, std::uint64_t samples, const Budget& budget)
+      : walk_(walk), cuts_(std::move(cuts)), workers_(workers), samples_(samples), budget_(budget) {
+    cuts_.insert(cuts_.begin(), 0);
+    cuts_.push_back(walk_.nodes());
+  }
+
+  /// The chosen cuts; nullopt when nothing fits into `memory`.
+  std::optional<std::vector<int>> solve(std::uint64_t memory) {
+    const std::size_t count = cuts_.size();
+    // Nothing is cheaper than not to cut.
+    if (fits(cost_of(0, walk_.nodes()), 0, walk_.nodes(), memory)) return std::vector<int>();
+    std::vector<std::uint64_t> best(count, kInfinite);
+    std::vector<std::size_t> from(count, 0);
+    best[0] = 0;
+    for (std::size_t a = 0; a + 1 < count; ++a) {
+      if (best[a] == kInfinite) continue;
+      extend(a, memory, [&](std::size_t b, std::uint64_t price) {
+        if (best[a] + price < best[b]) {
+          best[b] = best[a] + price;
+          from[b] = a;
+        }
+      });
+    }
+    if (best.back() == kInfinite) return std::nullopt;
+    std::vector<int> chosen;
+    for (std::size_t b = from[count - 1]; b != 0; b = from[b]) chosen.push_back(cuts_[b]);
+    std::reverse(chosen.begin(), chosen.end());
+    return chosen;
+  }
+
+  /// What a chain takes.
+  SweepPlan describe(std::vector<int> chosen, std::uint64_t memory) {
+    SweepPlan plan;
+    std::vector<int> ends = chosen;
+    ends.push_back(walk_.nodes());
+    int begin = 0;
+    std::uint64_t peak = 0, kept = 0, both = 0;
+    for (const int end : ends) {
+      const SegmentCost cost = cost_of(begin, end);
+      const bool only = chosen.empty();
+      peak = std::max(peak, hard(cost, begin, end) + (fits(cost, begin, end, memory) ? cost.weights : 0));
+      if (!only) plan.spool_traffic += traffic(cost, begin);
+      if (!only) kept = std::max(kept, kept_by(cost, begin, end));
+      both = std::max(both, waiting(begin) + waiting(end));
+      begin = end;
+    }
+    plan.cuts = std::move(chosen);
+    plan.spool_bytes = kept;
+    const std::uint64_t room = memory > peak ? memory - peak : 0;
+    if (!budget_.all_on_disk) plan.spool_memory = room;
+    const bool on_disk = plan.spool_memory < kept;
+    plan.disk = on_disk ? both - std::min(both, plan.spool_memory) : 0;
+    plan.memory = peak + std::min(kept, plan.spool_memory);
+    return plan;
+  }
+
+ private:
+  std::uint64_t waiting(int cut) const { return cut == 0 ? 0 : walk_.waiting(cut) * samples_; }
+  std::uint64_t buffers(const SegmentCost& cost) const {
+    return budget_.all_in_memory ? 0 : spool_buffers(cost.read_bytes + cost.write_bytes);
+  }
+  bool is_whole(int begin, int end) const { return begin == 0 && end == walk_.nodes(); }
+
+  // What a segment cannot do without.
+  std::uint64_t hard(const SegmentCost& cost, int begin, int end) const {
+    return cost.anonymous + (is_whole(begin, end) ? 0 : buffers(cost));
+  }
+  // Whether its weights stay resident from sample to sample.
+  bool fits(const SegmentCost& cost, int begin, int end, std::uint64_t memory) const {
+    return hard(cost, begin, end) + cost.weights <= memory;
+  }
+  std::uint64_t traffic(const SegmentCost& cost, int begin) const {
+    return samples_ * (cost.write_bytes + (begin == 0 ? 0 : cost.read_bytes));
+  }
+
+  // What waits at the most while the segment runs, given back and handed on sample by sample.
+  std::uint64_t kept_by(const SegmentCost& cost, int begin, int end) const {
+    return std::max(waiting(begin), waiting(end)) + workers_ * (cost.read_bytes + cost.write_bytes);
+  }
+
+  // Whether the tensors spooled before and after the segment have room while it runs.
+  bool has_room(const SegmentCost& cost, int begin, int end, std::uint64_t memory) const {
+    if (is_whole(begin, end)) return true;
+    const std::uint64_t both = waiting(begin) + waiting(end);
+    const std::uint64_t kept = kept_by(cost, begin, end);
+    const std::uint64_t room = memory - std::min(memory, hard(cost, begin, end) + cost.weights);
+    if (budget_.all_in_memory) return kept <= room;
+    if (budget_.all_on_disk) return both <= budget_.disk;
+    return kept <= room || both <= budget_.disk + room;
+  }
+
+  template <class Found>
+  void extend(std::size_t a, std::uint64_t memory, const Found& found) {
+    walk_.begin(cuts_[a]);
+    int node = cuts_[a];
+    for (std::size_t b = a + 1; b < cuts_.size(); ++b) {
+      SegmentCost cost;
+      for (; node < cuts_[b]; ++node) cost = walk_.step();
+      // Memory only falls again where a segment hands on less than it holds, which activations alone can do.
+      if (cost.anonymous > memory + memory / 2) break;
+      if (hard(cost, cuts_[a], cuts_[b]) > memory || !has_room(cost, cuts_[a], cuts_[b], memory)) continue;
+      const std::uint64_t reads = fits(cost, cuts_[a], cuts_[b], memory) ? 1 : samples_;
+      const bool whole = is_whole(cuts_[a], cuts_[b]);
+      found(b, kSegment + (whole ? 0 : traffic(cost, cuts_[a])) + cost.weights * reads);
+    }
+  }
+
+  SegmentCost cost_of(int begin, int end) {
+    walk_.begin(begin);
+    SegmentCost cost;
+    for (int node = begin; node < end; ++node) cost = walk_.step();
+    return cost;
+  }
+
+  SegmentWalk& walk_;
+  std::vector<int> cuts_;
+  std::uint64_t workers_;
+  std::uint64_t samples_;
+  const Budget& budget_;
+};
+
+// More cuts, evenly spread, each where little waits.
+std::vector<int> refine(const SegmentWalk& walk, const std::vector<int>& possible, std::vector<int> chosen,
+                        std::size_t segments) {
+  if (chosen.size() + 1 >= segments) return chosen;
+  const double width = static_cast<double>(walk.nodes()) / static_cast<double>(segments);
+  for (std::size_t i = 1; i < segments; ++i) {
+    const double target = width * static_cast<double>(i);
+    const auto low = std::lower_bound(possible.begin(), possible.end(), static_cast<int>(target - width / 2) + 1);
+    const auto high = std::upper_bound(low, possible.end(), static_cast<int>(target + width / 2));
+    if (low == high) continue;
+    chosen.push_back(*std::min_element(low, high, [&](int a, int b) { return walk.waiting(a) < walk.waiting(b); }));
+  }
+  std::sort(chosen.begin(), chosen.end());
+  chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
+  return chosen;
+}
+
+std::uint64_t whole_mib(std::uint64_t bytes) { return (bytes + kMiB - 1) / kMiB * kMiB; }
+
+// The smallest memory budget for which there is a plan, by bisection; 0: none, whatever the memory.
+std::uint64_t smallest_memory(Planner& planner, std::uint64_t too_small) {
+  std::uint64_t high = std::max(too_small, kMiB);
+  do {
+    if (high > (std::uint64_t{1} << 50)) return 0;
+    high *= 2;
+  } while (!planner.solve(high));
+  std::uint64_t low = std::max<std::uint64_t>(too_small, high / 2);
+  while (high - low > kMiB / 16) {
+    const std::uint64_t middle = low + (high - low) / 2;
+    (planner.solve(middle) ? high : low) = middle;
+  }
+  return whole_mib(high);
+}
+
+}  // namespace
+
+SweepPlan plan_sweep(const onnx::Model& model, const graph::ValueTypes& types, const std::vector<std::string>& observed,
+                     const Circumstances& circumstances, std::uint64_t samples, const Budget& budget) {
+  const graph::Index index(model);
+  auto walk = SegmentWalk::make(model, index, types, observed, circumstances);
+  if (!walk) throw usage_error("memory cannot be planned: some shapes depend on values", "leave out --memory-budget");
+  const auto possible = graph::harmless_cuts(model, index, types, {observed.begin(), observed.end()});
+  Planner planner(*walk, possible, circumstances.workers, samples, budget);
+  auto chosen = planner.solve(budget.memory);
+  if (!chosen) {
+    Budget ample = budget;
+    ample.disk = kInfinite / 4;
+    Planner with_disk(*walk, possible, circumstances.workers, samples, ample);
+    const std::string where = fmt::format("model '{}'", model.path.string());
+    if (auto plan = with_disk.solve(budget.memory)) {
+      const auto needed = with_disk.describe(std::move(*plan), budget.memory).disk;
+      throw resource_error(
+          fmt::format("{}: calibration with {} of memory needs {} of disk, but only {} are allowed", where,
+                      format_size(budget.memory), format_size(whole_mib(needed)), format_size(budget.disk)),
+          fmt::format("give --disk-budget {}MiB or more --memory-budget", whole_mib(needed) / kMiB));
+    }
+    const std::uint64_t memory = smallest_memory(planner, budget.memory);
+    throw resource_error(fmt::format("{}: calibration cannot keep to {} of memory", where, format_size(budget.memory)),
+                         fmt::format("the smallest --memory-budget that works is {}MiB", memory / kMiB));
+  }
+  auto plan = planner.describe(refine(*walk, possible, std::move(*chosen), budget.segments), budget.memory);
+  // Cuts that were asked for may take more than those that were chosen.
+  const bool waits_elsewhere = budget.all_in_memory && plan.spool_bytes > plan.spool_memory;
+  if (plan.memory > budget.memory || plan.disk > budget.disk || waits_elsewhere)
+    throw resource_error(fmt::format("model '{}': calibration in {} segments does not keep to {} of memory, or not "
+                                     "to the disk budget or memory level",
+                                     model.path.string(), plan.cuts.size() + 1, format_size(budget.memory)),
+                         "give fewer --segments, or a larger budget");
+  return plan;
+}
+
+}  // namespace detent::planning

@@ -1,0 +1,179 @@
+#include "quantization/assignment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "config/targets.h"
+#include "graph/index.h"
+
+namespace detent::quantization {
+namespace {
+
+const onnx::Tensor& tensor_of(const onnx::Model& model, const graph::Index& index, const std::string& name) {
+  return model.graph.initializers.at(static_cast<std::size_t>(index.initializer(name)));
+}
+
+std::string reader_of(const onnx::Model& model, const graph::Index& index, const std::string& name) {
+  const auto readers = index.consumers(name);
+  return readers.empty() ? "no node" : model.graph.nodes[static_cast<std::size_t>(readers.front())].label();
+}
+
+// Smallest scale with which the bias fits int32, times a hair. ONNX Runtime computes the per-channel case in float.
+double smallest_bias_scale(float bias, bool per_channel) {
+  constexpr double kSpan = 4294967294.0;  // from -(2^31 - 1) to 2^31 - 1
+  const double widened = per_channel ? static_cast<double>(1.0001F * (2.0F * std::abs(bias)))
+                                     : 1.0001 * (2.0 * std::abs(static_cast<double>(bias)));
+  return widened / kSpan;
+}
+
+// Raises weight scales where bias / (input scale * weight scale) would leave int32; the idea is TensorFlow Lite's
+// (quantization_utils.cc).
+void raise_scales_for_bias(const onnx::Tensor& bias, float beta, float input_scale, bool power_of_two,
+                           ValueAssignment& weight) {
+  std::vector<float> values(static_cast<std::size_t>(bias.count()));
+  std::memcpy(values.data(), bias.data.bytes().data(), values.size() * sizeof(float));
+  for (float& value : values) value *= beta;
+  const bool per_channel = weight.granularity.kind == Granularity::Kind::axis;
+  if (per_channel && values.size() != weight.slices.size()) return;
+  const auto largest =
+      std::max_element(values.begin(), values.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
+  for (std::size_t c = 0; c < weight.slices.size() && !values.empty(); ++c) {
+    const double smallest = smallest_bias_scale(per_channel ? values[c] : *largest, per_channel);
+    float& scale = weight.slices[c].scale;
+    const double candidate = static_cast<double>(input_scale) * static_cast<double>(scale);
+    if (!(candidate < smallest && candidate > 0)) continue;
+    const double raised = static_cast<double>(scale) * (smallest / candidate);
+    scale = static_cast<float>(power_of_two ? power_of_two_above(raised) : raised);
+  }
+}
+
+void share(Assignment& assignment) {
+  bool progress = true;
+  while (progress) {
+    progress = false;
+    for (const auto& mark : assignment.placement.marks) {
+      if (!mark.shares || assignment.values.contains(mark.value)) continue;
+      const auto provider = assignment.values.find(*mark.shares);
+      if (provider == assignment.values.end()) continue;
+      assignment.values[mark.value] = ValueAssignment(provider->second);
+      progress = true;
+    }
+  }
+  for (const auto& mark : assignment.placement.marks) {
+    if (mark.shares && !assignment.values.contains(mark.value)) {
+      assignment.notes.push_back(fmt::format("'{}' stays in float: it would share the scale of '{}', which has none",
+                                             mark.value, *mark.shares));
+    }
+  }
+}
+
+// So that every bias fits int32 at the product of its input's and its weight's scale.
+void raise_scales(const onnx::Model& model, const graph::Index& index, const QuantConfig& config,
+                  Assignment& assignment) {
+  for (const auto& bias : assignment.placement.biases) {
+    const auto weight = assignment.values.find(bias.weight);
+    const auto input = assignment.values.find(bias.input);
+    if (weight == assignment.values.end() || input == assignment.values.end() ||
+        index.initializer(bias.weight) == graph::kNone)
+      continue;
+    const bool symmetric = std::all_of(weight->second.slices.begin(), weight->second.slices.end(),
+                                       [](const auto& p) { return p.zero_point == 0; });
+    if (!is_signed(weight->second.type) || !symmetric) continue;
+    raise_scales_for_bias(tensor_of(model, index, bias.bias), bias.beta, input->second.slices.front().scale,
+                          config.power_of_two_scale, weight->second);
+  }
+}
+
+}  // namespace
+
+QuantType type_of(const Mark& mark, const QuantConfig& config) {
+  if (mark.is_weight) return config.weight_type;
+  return mark.wide ? widened(config.activation_type) : config.activation_type;
+}
+
+WeightFormat constant_format(const Mark& mark, const QuantConfig& config) {
+  const QuantType type = type_of(mark, config);
+  const bool symmetric =
+      mark.is_weight ? config.weight_symmetric.value_or(is_signed(type)) : config.activation_symmetric;
+  // The runtime's integer kernels want one zero point for all channels, so per-channel constants are always symmetric.
+  return {{type, !mark.granularity.is_tensor() || symmetric, config.reduce_range, config.power_of_two_scale,
+           mark.is_weight && config::target(config).equal_zero_points},
+          mark.granularity};
+}
+
+WeightExtremes scan_weights(const onnx::Model& model, Placement& placement, bool allow_nonfinite) {
+  const graph::Index index(model);
+  WeightExtremes all;
+  std::erase_if(placement.marks, [&](const Mark& mark) {
+    if (!mark.is_constant) return false;
+    auto extremes = weight_extremes(tensor_of(model, index, mark.value), mark.granularity);
+    const bool finite = std::all_of(extremes.begin(), extremes.end(), [](const auto& e) { return e.finite(); });
+    if (finite) {
+      all[mark.value] = std::move(extremes);
+      return false;
+    }
+    const std::string what =
+        fmt::format("weight '{}' ({}) holds NaN or infinite values", mark.value, reader_of(model, index, mark.value));
+    if (!allow_nonfinite)
+      throw bad_input(what, "correct the model, exclude the node with --exclude-nodes, or give --allow-nonfinite");
+    placement.notes.push_back(what + "; it stays in float");
+    return true;
+  });
+  return all;
+}
+
+void complete_shared(const Placement& placement, ActivationRanges& ranges) {
+  for (const auto& mark : placement.marks) {
+    const auto found = ranges.find(placement.root_of(mark).value);
+    if (!mark.is_constant && found != ranges.end()) ranges.try_emplace(mark.value, ActivationRange(found->second));
+  }
+}
+
+ValueAssignment assign_activation(const Mark& mark, const ActivationRange& range, const QuantConfig& config) {
+  const IntFormat format{type_of(mark, config), config.activation_symmetric, false, config.power_of_two_scale};
+  return {format.type, Granularity::tensor(), {compute_params(range.range.min, range.range.max, format)},
+          mark.value,  range.range,           range.origin};
+}
+
+ValueAssignment assign_constant(const Mark& mark, const std::vector<calibration::KeyRange>& extremes,
+                                const QuantConfig& config) {
+  const auto format = constant_format(mark, config);
+  const bool empty = extremes.empty() || extremes.front().empty();
+  const auto range =
+      empty ? calibration::Range{} : calibration::Range{extremes.front().lowest(), extremes.front().highest()};
+  return {format.type, mark.granularity, weight_params(extremes, format), mark.value, range, {}};
+}
+
+Assignment assign(const onnx::Model& model, Placement placement, const Proposals& proposals,
+                  const QuantConfig& config) {
+  const graph::Index index(model);
+  Assignment assignment{std::move(placement), {}, {}};
+  for (const auto& mark : assignment.placement.marks) {
+    if (mark.shares) continue;
+    if (mark.is_constant) {
+      assignment.values[mark.value] = assign_constant(mark, proposals.extremes.at(mark.value), config);
+      continue;
+    }
+    auto range = proposals.ranges.find(mark.value);
+    bool seen = range != proposals.ranges.end();
+    if (const auto wide = proposals.wide.find(mark.value); mark.wide && wide != proposals.wide.end()) {
+      range = wide;
+      seen = true;
+    }
+    if (!seen) {
+      assignment.notes.push_back(
+          fmt::format("'{}' stays in float: no values of it were seen during calibration", mark.value));
+      continue;
+    }
+    assignment.values[mark.value] = assign_activation(mark, range->second, config);
+  }
+  share(assignment);
+  raise_scales(model, index, config, assignment);
+  return assignment;
+}
+
+}  // namespace detent::quantization

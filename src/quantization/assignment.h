@@ -1,0 +1,85 @@
+// What becomes of each value and each weight of a float model: the one thing that calibration proposes, remedies
+// improve, emitters write and reports tell.
+#pragma once
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "calibration/extremes.h"
+#include "calibration/statistics.h"
+#include "detent/config.h"
+#include "onnx/model.h"
+#include "quantization/formats.h"
+#include "quantization/granularity.h"
+#include "quantization/placement.h"
+#include "quantization/weights.h"
+
+namespace detent::quantization {
+
+/// The range of an activation and where it comes from: the name of a calibration method, "given" by an override, or
+/// "operator" where it follows from that.
+struct ActivationRange {
+  calibration::Range range;
+  std::string origin;
+};
+using ActivationRanges = std::map<std::string, ActivationRange>;
+
+/// Extremes of each slice of each marked constant.
+using WeightExtremes = std::unordered_map<std::string, std::vector<calibration::KeyRange>>;
+
+/// What calibration proposes. Ranges are by value, and cover activations only.
+struct Proposals {
+  ActivationRanges ranges;  // by the method asked for, or what a remedy put in its place
+  /// By other methods that may be tried.
+  std::vector<std::pair<CalibrationMethod, ActivationRanges>> others;
+  ActivationRanges wide;  // for values of 16 bits, where some may become so
+  WeightExtremes extremes;
+};
+
+/// What one value or weight is stored as.
+struct ValueAssignment {
+  QuantType type = QuantType::uint8;
+  Granularity granularity;
+  std::vector<ScaleZeroPoint> slices;  // one for each slice that the granularity cuts: one for the whole tensor
+  std::string source;                  // the value whose scale and zero point these are: itself unless shared
+  /// What they come from; of weights with several slices, that of the first.
+  calibration::Range range;
+  std::string origin;  // of the range; empty for constants
+};
+using AssignedValues = std::unordered_map<std::string, ValueAssignment>;
+
+struct Assignment {
+  Placement placement;
+  AssignedValues values;           // marks that have no entry stay in float
+  std::vector<std::string> notes;  // what stays in float although it is marked, with the reason
+};
+
+/// Reads all marked constants once. Throws bad_input naming tensor and reader for NaN or infinite weights; with
+/// `allow_nonfinite` such constants are taken out of the placement and noted instead.
+WeightExtremes scan_weights(const onnx::Model& model, Placement& placement, bool allow_nonfinite);
+
+/// Gives values that share a scale under `placement` the range of the value that they share it with, for placements
+/// under which they no longer do.
+void complete_shared(const Placement& placement, ActivationRanges& ranges);
+
+/// Scales and zero points of all marks that can have them. Values without a range (never produced, or always empty) and
+/// those that share with one are left out and noted.
+Assignment assign(const onnx::Model& model, Placement placement, const Proposals& proposals, const QuantConfig& config);
+
+/// What a marked activation is stored as that has this range and shares it with no other.
+ValueAssignment assign_activation(const Mark& mark, const ActivationRange& range, const QuantConfig& config);
+
+/// What a marked constant is stored as.
+ValueAssignment assign_constant(const Mark& mark, const std::vector<calibration::KeyRange>& extremes,
+                                const QuantConfig& config);
+
+/// The type of a marked value.
+QuantType type_of(const Mark& mark, const QuantConfig& config);
+
+/// The format that a marked constant gets.
+WeightFormat constant_format(const Mark& mark, const QuantConfig& config);
+
+}  // namespace detent::quantization

@@ -1,0 +1,14 @@
+// Keeps runtimes from quantizing what a model leaves in float.
+#pragma once
+
+#include "quantization/emit/emitted.h"
+
+namespace detent::quantization {
+
+/// ONNX Runtime (its optimizer WeightBiasQuantization) rounds float weights of a Conv, ConvTranspose or Gemm to int8
+/// with one scale for the tensor where the input comes out of a DequantizeLinear with one scale, and the output goes to
+/// a QuantizeLinear, behind Relu and Clip or not, and nowhere else. Puts a Max of one value, which changes nothing,
+/// before such a QuantizeLinear: that is not undone by the optimizer.
+void add_barriers(Emitted& emitted);
+
+}  // namespace detent::quantization

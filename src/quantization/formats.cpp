@@ -1,0 +1,71 @@
+#include "quantization/formats.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace detent::quantization {
+
+onnx::DataType data_type(QuantType type) noexcept {
+  switch (type) {
+    case QuantType::int8: return onnx::DataType::int8;
+    case QuantType::uint8: return onnx::DataType::uint8;
+    case QuantType::int16: return onnx::DataType::int16;
+    case QuantType::uint16: return onnx::DataType::uint16;
+    case QuantType::int4: return onnx::DataType::int4;
+    case QuantType::uint4: return onnx::DataType::uint4;
+  }
+  return onnx::DataType::undefined;
+}
+
+bool is_signed(QuantType type) noexcept {
+  return type == QuantType::int8 || type == QuantType::int16 || type == QuantType::int4;
+}
+bool is_16_bit(QuantType type) noexcept { return type == QuantType::int16 || type == QuantType::uint16; }
+QuantType widened(QuantType type) noexcept { return is_signed(type) ? QuantType::int16 : QuantType::uint16; }
+
+bool is_4_bit(QuantType type) noexcept { return type == QuantType::int4 || type == QuantType::uint4; }
+bool needs_opset_21(QuantType type) noexcept { return is_16_bit(type) || is_4_bit(type); }
+
+IntRange full_range(QuantType type) noexcept {
+  const std::int32_t span = std::int32_t{1} << onnx::bits_of(data_type(type));
+  return is_signed(type) ? IntRange{-span / 2, span / 2 - 1} : IntRange{0, span - 1};
+}
+
+IntRange mapped_range(QuantType type, bool symmetric, bool reduce_range) noexcept {
+  const IntRange full = full_range(type);
+  if (reduce_range) return is_signed(type) ? IntRange{full.min / 2, -(full.min / 2)} : IntRange{0, full.max / 2};
+  if (symmetric && is_signed(type) && !is_4_bit(type)) return {full.min + 1, full.max};
+  return full;
+}
+
+double power_of_two_above(double scale) noexcept {
+  constexpr int kLargest = std::numeric_limits<float>::max_exponent - 1;
+  int exponent = 0;
+  if (std::frexp(scale, &exponent) == 0.5) --exponent;  // it is a power of two
+  return std::ldexp(1.0, std::min(exponent, kLargest));
+}
+
+ScaleZeroPoint compute_params(float min, float max, const IntFormat& format) noexcept {
+  const bool symmetric = format.symmetric;
+  const IntRange q = mapped_range(format.type, symmetric, format.reduce_range);
+  double lo = std::min(min, 0.0F);
+  double hi = std::max(max, 0.0F);
+  if (symmetric) {
+    hi = std::max(std::abs(lo), std::abs(hi));
+    lo = -hi;
+  }
+  double scale = (hi - lo) / (static_cast<double>(q.max) - q.min);
+  const double middle = (static_cast<double>(q.min) + q.max) / 2.0;
+  if (scale < std::numeric_limits<float>::min()) {
+    const bool keeps_middle = symmetric && format.uniform_zero_point;
+    return {1.0F, keeps_middle ? static_cast<std::int32_t>(std::nearbyint(middle)) : 0};
+  }
+  if (format.power_of_two_scale) scale = power_of_two_above(scale);
+  const double zero = symmetric ? middle : q.min - lo / scale;
+  return {static_cast<float>(scale), static_cast<std::int32_t>(std::nearbyint(zero))};
+}
+
+}  // namespace detent::quantization

@@ -1,0 +1,210 @@
+#include "quantization/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "base/error.h"
+#include "config/targets.h"
+#include "graph/traits.h"
+#include "quantization/passthrough.h"
+#include "quantization/rules.h"
+#include "quantization/selection.h"
+
+namespace detent::quantization {
+namespace {
+
+void refuse_quantized(const onnx::Model& model) {
+  std::size_t count = 0;
+  const onnx::Node* first = nullptr;
+  for (const auto& node : model.graph.nodes) {
+    if (!graph::has_trait(node, graph::Trait::quantized)) continue;
+    if (first == nullptr) first = &node;
+    ++count;
+  }
+  if (first == nullptr) return;
+  throw bad_input(fmt::format("model '{}' is quantized already: {} such nodes, the first is {}", model.path.string(),
+                              count, first->label()),
+                  "give the float model");
+}
+
+std::string op_types_of(const onnx::Model& model) {
+  std::set<std::string> types;
+  for (const auto& node : model.graph.nodes) types.insert(node.op_type());
+  return fmt::format("{}", fmt::join(types, ", "));
+}
+
+std::string nothing_hint(const onnx::Model& model, const graph::ValueTypes& types) {
+  const bool half =
+      std::any_of(types.begin(), types.end(), [](const auto& t) { return t.second.type == onnx::DataType::float16; });
+  if (half) return "it computes in float16, which is not quantized: give the float32 model";
+  return fmt::format("its operator types are {}; select with --op-types or --nodes", op_types_of(model));
+}
+
+// Takes out the values, and what would share their scale.
+void drop(std::set<std::string> values, std::vector<Mark>& marks) {
+  std::size_t before = 0;
+  do {
+    before = marks.size();
+    std::erase_if(marks, [&](const Mark& mark) {
+      const bool gone = values.contains(mark.value) || (mark.shares && values.contains(*mark.shares));
+      if (gone) values.insert(mark.value);
+      return gone;
+    });
+  } while (marks.size() != before);
+}
+
+void mark_bypassed(const graph::Index& index, Placement& placement) {
+  const auto selected = [&](int node) { return placement.selected[static_cast<std::size_t>(node)]; };
+  for (auto& mark : placement.marks) {
+    const int producer = index.producer(mark.value);
+    if (!mark.is_constant) mark.bypassed = producer == graph::kNone || !selected(producer);
+  }
+}
+
+void mark_wide(const onnx::Model& model, const std::vector<bool>& nodes, Placement& placement) {
+  std::set<std::string> wide;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (!nodes[n] || !placement.selected[n]) continue;
+    const auto& node = model.graph.nodes[n];
+    wide.insert(node.inputs().begin(), node.inputs().end());
+    wide.insert(node.outputs().begin(), node.outputs().end());
+  }
+  for (const auto& fused : placement.fused) {
+    if (wide.contains(fused.input)) wide.insert(fused.output);
+  }
+  std::size_t before = 0;
+  do {
+    before = wide.size();
+    for (auto& mark : placement.marks) {
+      if (mark.is_weight) continue;
+      mark.wide = wide.contains(mark.value) || (mark.shares && wide.contains(*mark.shares));
+      if (!mark.wide) continue;
+      wide.insert(mark.value);
+      if (mark.shares) wide.insert(*mark.shares);
+    }
+  } while (wide.size() != before);
+}
+
+}  // namespace
+
+std::vector<std::string> Placement::to_observe() const {
+  std::vector<std::string> values;
+  std::set<std::string> seen;
+  for (const auto& mark : marks) {
+    if (mark.is_constant || mark.shares || fixed_ranges.contains(mark.value)) continue;
+    const std::string& source = source_of(mark.value);
+    if (seen.insert(source).second) values.push_back(source);
+  }
+  return values;
+}
+
+const Mark* Placement::find(const std::string& value) const {
+  const auto found = std::find_if(marks.begin(), marks.end(), [&](const auto& mark) { return mark.value == value; });
+  return found == marks.end() ? nullptr : &*found;
+}
+
+const Mark& Placement::root_of(const Mark& mark) const {
+  const auto* root = &mark;
+  while (root->shares) {
+    const auto* next = find(*root->shares);
+    if (next == nullptr) break;
+    root = next;
+  }
+  return *root;
+}
+
+const std::string& Placement::source_of(const std::string& value) const {
+  const auto found = inherits.find(value);
+  return found == inherits.end() ? value : found->second;
+}
+
+Marks::Marks(const onnx::Model& model, const graph::ValueTypes& types, const graph::Index& index)
+    : model_(model), types_(types), index_(index) {}
+
+bool Marks::quantizable(const std::string& value) const {
+  if (value.empty()) return false;
+  // A value that goes straight from an input to an output has no node whose output could be renamed.
+  if (index_.is_output(value) && index_.producer(value) == graph::kNone) return false;
+  return graph::type_of(model_, types_, value) == onnx::DataType::float32;
+}
+
+bool Marks::contains(const std::string& value) const { return position_.contains(value) || biases_.contains(value); }
+
+Mark& Marks::put(const std::string& value) {
+  const auto [it, added] = position_.try_emplace(value, order_.size());
+  if (added) order_.emplace_back();
+  order_[it->second] = Mark{value, index_.initializer(value) != graph::kNone, false, {}, {}, false, false};
+  return *order_[it->second];
+}
+
+void Marks::activation(const std::string& value) {
+  if (quantizable(value) && !position_.contains(value)) put(value);
+}
+
+void Marks::weight(const std::string& value, const Granularity& granularity) {
+  if (!quantizable(value) || (granularity.is_tensor() && position_.contains(value))) return;
+  Mark& mark = put(value);
+  mark.is_weight = mark.is_constant;
+  mark.granularity = granularity;
+}
+
+void Marks::shared(const std::string& value, const std::string& provider) {
+  if (!quantizable(value) || index_.initializer(value) != graph::kNone) return;
+  put(value).shares = provider;
+}
+
+void Marks::erase(const std::string& value) {
+  const auto found = position_.find(value);
+  if (found == position_.end()) return;
+  order_[found->second].reset();
+  position_.erase(found);
+}
+
+std::vector<Mark> Marks::in_order() const {
+  std::vector<Mark> marks;
+  for (const auto& mark : order_) {
+    if (mark) marks.push_back(*mark);
+  }
+  return marks;
+}
+
+std::int64_t needed_opset(const QuantConfig& config) noexcept {
+  return std::max<std::int64_t>(config::target(config).opset, config.per_channel ? 13 : 10);
+}
+
+Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
+                const FloatParts& floats) {
+  refuse_quantized(model);
+  const graph::Index index(model);
+  Placement placement;
+  placement.selected = select_nodes(model, config);
+  for (std::size_t n = 0; n < floats.nodes.size(); ++n)
+    placement.selected[n] = placement.selected[n] && !floats.nodes[n];
+  Marks marks(model, types, index);
+  RuleContext context{model, index, types, config, marks, placement};
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    if (placement.selected[n]) apply_rule(context, n);
+  }
+  placement.marks = marks.in_order();
+  drop(floats.values, placement.marks);
+  if (floats.bypass) mark_bypassed(index, placement);
+  mark_wide(model, floats.wide_nodes, placement);
+  const auto passthrough = passthrough_types(model, config);
+  for (const auto& mark : placement.marks) {
+    if (mark.is_constant || mark.shares) continue;
+    std::string source = statistics_source(model, index, types, passthrough, mark.value);
+    if (source != mark.value) placement.inherits[mark.value] = std::move(source);
+  }
+  if (placement.marks.empty() && !floats.may_be_all) {
+    throw bad_input(
+        fmt::format("model '{}' has nothing to quantize: no selected node reads or computes float32 tensors",
+                    model.path.string()),
+        nothing_hint(model, types));
+  }
+  return placement;
+}
+
+}  // namespace detent::quantization

@@ -1,0 +1,90 @@
+// Where Q/DQ pairs go: decided from the graph alone, before anything is calibrated. The rules are those of ONNX
+// Runtime 1.31's quantize_static (QDQ format); where they differ on purpose, docs/placement.md says why.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "calibration/statistics.h"
+#include "detent/config.h"
+#include "graph/values.h"
+#include "onnx/model.h"
+#include "quantization/granularity.h"
+
+namespace detent::quantization {
+
+/// A value that gets quantized.
+struct Mark {
+  std::string value;
+  bool is_constant = false;           // an initializer: stored as integers
+  bool is_weight = false;             // a constant of the weight type; others have the activation type
+  Granularity granularity;            // of constants
+  std::optional<std::string> shares;  // takes scale and zero point from this value
+  bool bypassed = false;              // nodes in float read the value as it was made, not its integers
+  bool wide = false;                  // 16 bits, whatever QuantConfig::activation_type says; never of weights
+};
+
+/// A bias that becomes int32 with scale = input scale * weight scale.
+struct BiasMark {
+  std::size_t node = 0;
+  std::string bias, input, weight;
+  float beta = 1;  // Gemm multiplies the bias by it; it is folded into the integers
+};
+
+/// A Relu or Clip between a quantized operator and its only reader. The pair goes after it; where the integers saturate
+/// at the same bounds, the node itself is not needed any more.
+struct FusedActivation {
+  std::size_t node = 0;
+  std::string input, output;
+  float low = 0;
+  float high = 0;
+  bool removable = false;
+};
+
+struct Placement {
+  std::vector<Mark> marks;  // in the order in which pairs are made
+  std::vector<BiasMark> biases;
+  std::vector<FusedActivation> fused;
+  /// Ranges that follow from the operator, as of Softmax.
+  calibration::Ranges fixed_ranges;
+  /// Values that take the statistics of another value, see passthrough.h.
+  std::map<std::string, std::string> inherits;
+  std::vector<bool> selected;
+  std::vector<std::string> notes;
+
+  /// The mark of `value`, or null.
+  const Mark* find(const std::string& value) const;
+  /// The mark whose scale and zero point this one has: itself, unless it shares them.
+  const Mark& root_of(const Mark& mark) const;
+  /// The value whose statistics give the range of `value`.
+  const std::string& source_of(const std::string& value) const;
+  /// Values whose statistics calibration must find, each once, in the order of the marks that need them.
+  std::vector<std::string> to_observe() const;
+};
+
+/// What stays in float although its operator could be quantized.
+struct FloatParts {
+  std::vector<bool> nodes;       // one flag for each node, or empty
+  std::set<std::string> values;  // these and what shares their scale
+  /// What a node in float made is read as it is by other nodes in float, and as integers by quantized nodes only.
+  bool bypass = false;
+  /// Of each node, or empty: what it reads and makes, but for its weights, gets 16 bits, and so does all that shares a
+  /// scale with that.
+  std::vector<bool> wide_nodes;
+  /// It is no error when nothing is left to quantize.
+  bool may_be_all = false;
+};
+
+/// Q/DQ came with opset 10, their per-axis form with 13.
+std::int64_t needed_opset(const QuantConfig& config) noexcept;
+
+/// Throws usage for selections that match nothing, bad_input when the model is quantized already or, unless that
+/// may be, holds nothing to quantize.
+Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
+                const FloatParts& floats = {});
+
+}  // namespace detent::quantization

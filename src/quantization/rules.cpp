@@ -1,0 +1,241 @@
+#include "quantization/rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+
+#include "graph/traits.h"
+
+namespace detent::quantization {
+namespace {
+
+using graph::Trait;
+using onnx::Node;
+
+const onnx::Tensor* constant(const RuleContext& c, const std::string& value) {
+  const int i = c.index.initializer(value);
+  return i == graph::kNone ? nullptr : &c.model.graph.initializers[static_cast<std::size_t>(i)];
+}
+
+std::string input(const Node& node, std::size_t i) {
+  return i < node.inputs().size() ? node.inputs()[i] : std::string();
+}
+
+// Whether a matrix product reads the value as its first input.
+bool is_left_operand(const RuleContext& c, const std::string& value) {
+  const auto readers = c.index.consumers(value);
+  return std::any_of(readers.begin(), readers.end(), [&](int reader) {
+    const Node& node = c.model.graph.nodes[static_cast<std::size_t>(reader)];
+    return graph::is_matrix_product(node) && input(node, 0) == value;
+  });
+}
+
+// One scale for each channel of the node's weight, or one for the tensor where that cannot be or was not asked for.
+// Integer kernels take one scale for the left operand of a matrix product.
+Granularity along_channels(const RuleContext& c, const Node& node) {
+  const std::string weight = input(node, graph::kWeightInput);
+  const auto* tensor = constant(c, weight);
+  if (!c.config.per_channel || tensor == nullptr || is_left_operand(c, weight)) return Granularity::tensor();
+  const auto axis = graph::channel_axis(node, tensor->dims.size());
+  return axis ? Granularity::along(*axis) : Granularity::tensor();
+}
+
+void outputs(RuleContext& c, const Node& node) {
+  for (const auto& value : node.outputs()) c.marks.activation(value);
+}
+
+// All float inputs and outputs: Add, Mul, Concat, Sigmoid, Softmax, GlobalAveragePool and every type without a rule of
+// its own.
+void plain(RuleContext& c, std::size_t position) {
+  const Node& node = c.model.graph.nodes[position];
+  for (const auto& value : node.inputs()) c.marks.activation(value);
+  outputs(c, node);
+  if (node.op_type() == "Softmax") c.placement.fixed_ranges[node.outputs().front()] = {0.0F, 1.0F};
+}
+
+void bias(RuleContext& c, std::size_t position, float beta) {
+  const Node& node = c.model.graph.nodes[position];
+  const std::string name = input(node, 2);
+  if (name.empty()) return;
+  const auto* tensor = constant(c, name);
+  const char* why = nullptr;
+  if (tensor == nullptr) {
+    why = "it is not constant";
+  } else if (tensor->type != onnx::DataType::float32) {
+    why = "it is not float32";
+  } else if (tensor->dims.size() != 1) {
+    why = "it is not a vector";
+  }
+  if (why != nullptr) {
+    c.placement.notes.push_back(fmt::format("{}: the bias '{}' stays in float: {}", node.label(), name, why));
+    return;
+  }
+  c.marks.bias(name);
+  c.placement.biases.push_back({position, name, node.inputs()[0], node.inputs()[1], beta});
+}
+
+void conv(RuleContext& c, std::size_t position) {
+  const Node& node = c.model.graph.nodes[position];
+  const bool transposed = node.op_type() == "ConvTranspose";
+  c.marks.activation(input(node, 0));
+  outputs(c, node);
+  auto granularity = along_channels(c, node);
+  // With groups, axis 1 counts the channels of one group only, which cannot give each bias its scale.
+  if (transposed && !granularity.is_tensor() && node.int_or("group", 1) > 1 && !input(node, 2).empty()) {
+    granularity = Granularity::tensor();
+    c.placement.notes.push_back(
+        fmt::format("{}: the weight has a single scale: the node is grouped and has a bias", node.label()));
+  }
+  c.marks.weight(input(node, 1), granularity);
+  bias(c, position, 1.0F);
+}
+
+void gemm(RuleContext& c, std::size_t position) {
+  const Node& node = c.model.graph.nodes[position];
+  c.marks.activation(input(node, 0));
+  outputs(c, node);
+  c.marks.weight(input(node, 1), along_channels(c, node));
+  bias(c, position, node.float_or("beta", 1.0F));
+}
+
+void mat_mul(RuleContext& c, std::size_t position) {
+  const Node& node = c.model.graph.nodes[position];
+  for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+    const std::string& value = node.inputs()[i];
+    if (constant(c, value) == nullptr) {
+      c.marks.activation(value);
+    } else {
+      c.marks.weight(value, i == graph::kWeightInput ? along_channels(c, node) : Granularity::tensor());
+    }
+  }
+  outputs(c, node);
+}
+
+// Scale and bias of InstanceNormalization, LayerNormalization and BatchNormalization.
+void normalization(RuleContext& c, std::size_t position) {
+  const Node& node = c.model.graph.nodes[position];
+  c.marks.activation(input(node, 0));
+  if (constant(c, input(node, 1)) != nullptr) {
+    c.marks.weight(input(node, 1), along_channels(c, node));
+  } else {
+    c.marks.activation(input(node, 1));
+  }
+  bias(c, position, 1.0F);
+  outputs(c, node);
+}
+
+// Data movement: the first output holds values of the first input, so they share a scale.
+void movement(RuleContext& c, std::size_t position) {
+  const Node& node = c.model.graph.nodes[position];
+  if (c.model.opset() < graph::traits_of(node).opset_of_8_bits) return;
+  if (c.marks.contains(input(node, 0))) c.marks.shared(node.outputs().front(), input(node, 0));
+}
+
+void gather(RuleContext& c, std::size_t position) {
+  const Node& node = c.model.graph.nodes[position];
+  if (constant(c, input(node, 0)) != nullptr) c.marks.activation(input(node, 0));
+  movement(c, position);
+}
+
+void split(RuleContext& c, std::size_t position) {
+  const Node& node = c.model.graph.nodes[position];
+  if (!c.marks.contains(input(node, 0))) c.marks.activation(input(node, 0));
+  for (const auto& value : node.outputs()) c.marks.shared(value, input(node, 0));
+}
+
+void where(RuleContext& c, std::size_t position) {
+  const Node& node = c.model.graph.nodes[position];
+  if (c.marks.contains(input(node, 1)) && c.marks.contains(input(node, 2))) outputs(c, node);
+}
+
+// Padding with values of the input, or with 0, which every range includes, keeps the input's scale.
+bool pads_within_range(const RuleContext& c, const Node& node) {
+  const auto* mode = node.attribute("mode");
+  if (mode != nullptr && mode->as_string() != "constant") return true;
+  if (c.model.opset() < 11) return node.float_or("value", 0) == 0;
+  const std::string value = input(node, 2);
+  if (value.empty()) return true;
+  const auto* tensor = constant(c, value);
+  return tensor != nullptr && tensor->type == onnx::DataType::float32 && tensor->count() == 1 &&
+         onnx::to_doubles(*tensor)[0] == 0;
+}
+
+void pad(RuleContext& c, std::size_t position) {
+  const Node& node = c.model.graph.nodes[position];
+  for (const auto& value : node.inputs()) c.marks.activation(value);
+  if (pads_within_range(c, node)) {
+    c.marks.shared(node.outputs().front(), input(node, 0));
+  } else {
+    outputs(c, node);
+  }
+}
+
+// The bounds of Relu or Clip; false when they are not constant.
+bool bounds(const RuleContext& c, const Node& node, FusedActivation& fused) {
+  fused.high = std::numeric_limits<float>::infinity();
+  if (node.op_type() == "Relu") return true;
+  fused.low = -fused.high;
+  if (c.model.opset() < 11) {
+    fused.low = node.float_or("min", fused.low);
+    fused.high = node.float_or("max", fused.high);
+    return true;
+  }
+  float* const sides[] = {&fused.low, &fused.high};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::string name = input(node, i + 1);
+    if (name.empty()) continue;
+    const auto* tensor = constant(c, name);
+    if (tensor == nullptr || tensor->type != onnx::DataType::float32 || tensor->count() != 1) return false;
+    *sides[i] = static_cast<float>(onnx::to_doubles(*tensor)[0]);
+  }
+  return true;
+}
+
+void clipping(RuleContext& c, std::size_t position) {
+  const Node& node = c.model.graph.nodes[position];
+  const std::string& in = node.inputs().front();
+  const std::string& out = node.outputs().front();
+  if (!c.marks.contains(in)) return;
+  const bool only_reader =
+      c.index.consumers(in).size() == 1 && !c.index.is_output(in) && c.index.producer(in) != graph::kNone;
+  if (only_reader) {
+    FusedActivation fused{position, in, out, 0, 0, false};
+    // A body that reads the value reads it in float, where no integers cut it.
+    fused.removable = bounds(c, node, fused) && !c.config.activation_symmetric && !c.index.is_captured(out);
+    c.marks.erase(in);
+    c.placement.fused.push_back(std::move(fused));
+  }
+  c.marks.activation(out);
+}
+
+using Rule = void (*)(RuleContext&, std::size_t);
+
+// The rules of single types; all others follow from their traits.
+const std::unordered_map<std::string_view, Rule>& rules_by_type() {
+  static const std::unordered_map<std::string_view, Rule> kRules{
+      {"Gemm", gemm},   {"MatMul", mat_mul}, {"Gather", gather}, {"GatherElements", gather},
+      {"Split", split}, {"Where", where},    {"Pad", pad},
+  };
+  return kRules;
+}
+
+Rule rule_of(const Node& node) {
+  const auto& traits = graph::traits_of(node);
+  const auto found = rules_by_type().find(traits.type);
+  if (found != rules_by_type().end()) return found->second;
+  if (traits.is(Trait::convolution)) return conv;
+  if (traits.is(Trait::normalization)) return normalization;
+  if (traits.is(Trait::clips)) return clipping;
+  if (traits.is(Trait::shares_scale)) return movement;
+  return plain;
+}
+
+}  // namespace
+
+void apply_rule(RuleContext& context, std::size_t position) {
+  rule_of(context.model.graph.nodes[position])(context, position);
+}
+
+}  // namespace detent::quantization

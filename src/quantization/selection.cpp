@@ -1,0 +1,76 @@
+#include "quantization/selection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "graph/traits.h"
+#include "quantization/name_pattern.h"
+
+namespace detent::quantization {
+namespace {
+
+// Flags of nodes that any entry matches.
+std::vector<bool> match_names(const onnx::Model& model, const std::vector<std::string>& entries, const char* option) {
+  std::vector<bool> matched(model.graph.nodes.size(), false);
+  for (const auto& entry : entries) {
+    const NamePattern pattern(entry);
+    bool any = false;
+    for (std::size_t n = 0; n < matched.size(); ++n) {
+      if (!pattern.matches(model.graph.nodes[n].id())) continue;
+      matched[n] = any = true;
+    }
+    if (!any) {
+      throw usage_error(fmt::format("{}: no node of '{}' matches '{}'", option, model.path.string(), entry),
+                        "names are listed by: detent inspect MODEL; a regular expression starts with '^'");
+    }
+  }
+  return matched;
+}
+
+}  // namespace
+
+void check_op_types(const onnx::Model& model, const std::vector<std::string>& types, const char* option) {
+  for (const auto& type : types) {
+    const bool known = std::any_of(model.graph.nodes.begin(), model.graph.nodes.end(),
+                                   [&](const auto& n) { return n.op_type() == type; });
+    const auto& defaults = default_op_types();
+    if (known || std::find(defaults.begin(), defaults.end(), type) != defaults.end()) continue;
+    throw usage_error(fmt::format("{}: '{}' has no node of type '{}'", option, model.path.string(), type),
+                      "operator types are listed by: detent inspect MODEL");
+  }
+}
+
+const std::vector<std::string>& default_op_types() {
+  static const auto kTypes = [] {
+    std::vector<std::string> types;
+    for (const auto& row : graph::all_traits()) {
+      if (row.is(graph::Trait::by_default)) types.emplace_back(row.type);
+    }
+    std::sort(types.begin(), types.end());
+    return types;
+  }();
+  return kTypes;
+}
+
+std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& config) {
+  check_op_types(model, config.op_types, "--op-types");
+  check_op_types(model, config.exclude_op_types, "--exclude-op-types");
+  const auto wanted = match_names(model, config.nodes, "--nodes");
+  const auto excluded = match_names(model, config.exclude_nodes, "--exclude-nodes");
+  std::set<std::string> types(config.op_types.begin(), config.op_types.end());
+  if (types.empty()) types.insert(default_op_types().begin(), default_op_types().end());
+  for (const auto& type : config.exclude_op_types) types.erase(type);
+
+  std::vector<bool> selected(model.graph.nodes.size(), false);
+  for (std::size_t n = 0; n < selected.size(); ++n) {
+    const auto& node = model.graph.nodes[n];
+    const bool domain_known = node.domain().empty() || node.domain() == "com.microsoft";
+    selected[n] = domain_known && types.contains(node.op_type()) && !excluded[n] && (config.nodes.empty() || wanted[n]);
+  }
+  return selected;
+}
+
+}  // namespace detent::quantization

@@ -1,0 +1,63 @@
+#include "planning/side_by_side.h"
+
+#include <gtest/gtest.h>
+
+#include "graph/support.h"
+#include "planning/parts.h"
+#include "planning/segment_cost.h"
+
+namespace detent::planning {
+namespace {
+
+using namespace graph::test;
+
+graph::ValueTypes types_of(const std::vector<std::pair<std::string, std::int64_t>>& mib) {
+  graph::ValueTypes types;
+  for (const auto& [name, size] : mib)
+    types[name] = {DataType::float32, std::vector<onnx::Dim>{{size * (1 << 18), ""}}};
+  return types;
+}
+
+// x -> a -> b -> y
+const onnx::Model& chain() {
+  static const onnx::Model model =
+      make_model({{"Softmax", "", {"x"}, {"a"}}, {"Softmax", "", {"a"}, {"b"}}, {"Softmax", "", {"b"}, {"y"}}}, {}, 17,
+                 {value("x", {1 << 18})}, {value("y")});
+  return model;
+}
+
+std::uint64_t alone(const graph::ValueTypes& types, int begin, int end) {
+  const graph::Index index(chain());
+  auto walk = SegmentWalk::make(chain(), index, types, {}, {.histograms = false});
+  walk->begin(begin);
+  SegmentCost cost;
+  for (int n = begin; n < end; ++n) cost = walk->step();
+  return cost.memory() - kProcess;
+}
+
+TEST(SideBySide, StagesOfAllFormsAreInMemoryTogether) {
+  const auto types = types_of({{"x", 1}, {"a", 8}, {"b", 2}, {"y", 1}});
+  const auto memory = memory_side_by_side(chain(), types, std::vector<StageEnds>{{1, 3}, {2, 3}});
+  ASSERT_TRUE(memory);
+  // On their way in the first stages: x and a, x and b; in the second a, b.
+  const std::uint64_t buffers = spool_buffers((1 + 8 + 1 + 2) * kMiB);
+  EXPECT_EQ((*memory)[0], kProcess + alone(types, 0, 1) + alone(types, 0, 2) + buffers);
+  EXPECT_EQ((*memory)[1], kProcess + alone(types, 1, 3) + alone(types, 2, 3) + buffers);
+}
+
+TEST(SideBySide, AStageOfNoNodesTakesNothing) {
+  const auto types = types_of({{"x", 1}, {"a", 8}, {"b", 2}, {"y", 1}});
+  const auto memory = memory_side_by_side(chain(), types, std::vector<StageEnds>{{1, 1}, {0, 1}});
+  ASSERT_TRUE(memory);
+  const std::uint64_t buffers = spool_buffers((1 + 8) * kMiB);
+  EXPECT_EQ((*memory)[0], kProcess + alone(types, 0, 1) + buffers);
+  EXPECT_EQ((*memory)[1], kProcess + alone(types, 0, 1) + buffers);
+}
+
+TEST(SideBySide, IsNotKnownWhereAShapeIsNot) {
+  const auto types = types_of({{"x", 1}, {"a", 8}, {"b", 2}});
+  EXPECT_FALSE(memory_side_by_side(chain(), types, std::vector<StageEnds>{{3}}));
+}
+
+}  // namespace
+}  // namespace detent::planning
