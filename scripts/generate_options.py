@@ -119,11 +119,20 @@ def explained(option: Option) -> str:
     return f"{text} (default: {default})" if default else text
 
 
-def python_class(name: str, base: str, first: str, options: list[Option], chosen: str = "", unset: bool = False) -> list[str]:
-    """A dataclass; with `unset` its fields are None until they are given."""
+def python_class(
+    name: str,
+    base: str,
+    first: str,
+    options: list[Option],
+    chosen: str = "",
+    unset: bool = False,
+    inherited: list[Option] | None = None,
+) -> list[str]:
+    """A dataclass; with `unset` its fields are None until they are given. Help lists the inherited fields as well."""
     fields = [(option["path"].split(".")[-1], option) for option in options]
+    above = [(option["path"].split(".")[-1], option) for option in inherited or []]
     lines = ["", "", "@dataclasses.dataclass(frozen=True, kw_only=True)", f"class {name}({base}):"]
-    lines += documented(first, [(field, explained(option)) for field, option in fields])
+    lines += documented(first, [(field, explained(option)) for field, option in fields + above])
     if chosen:
         lines.append(f"    _chosen = {chosen}")
     for field, option in fields:
@@ -155,7 +164,7 @@ def python_text(options: list[Option]) -> str:
     everyone = [o for o in of("finetune") if not o["only"] and o["path"] != "finetune.rounding"]
     lines += python_class("Tuning", "Options", "What all ways of fine-tuning have in common.", everyone)
     for name, word, first in TUNINGS:
-        lines += python_class(name, "Tuning", first, read_by(of("finetune"), word), f'{{"rounding": "{word}"}}')
+        lines += python_class(name, "Tuning", first, read_by(of("finetune"), word), f'{{"rounding": "{word}"}}', inherited=everyone)
     lines += python_class("Accuracy", "Options", "What is measured of accuracy, and what for.", of("accuracy"), unset=True)
     lines += python_class("Resources", "Options", RESOURCES, of("resources"))
     lines += python_class("Device", "Options", DEVICE, of("device"))

@@ -123,6 +123,18 @@ class AdaRound(Tuning):
         reg_param: weight of the regularizer (default: 0.01)
         beta_range: exponent of the regularizer, from and to (default: 20,2)
         warm_start: share of iterations without regularizer (default: 0.2)
+        form: solve layers from sums over all samples (gram) or in mini-batches of stored activations (streamed); auto: the
+            cheaper of the two (default: auto)
+        op_types: tune only layers of these types (default: every quantized Conv, ConvTranspose, Gemm and MatMul)
+        nodes: tune only these nodes; '^…' is a regular expression over the whole name (default: all)
+        only_heaviest_layer: tune only the layer that takes most memory, to see the peak of the whole run early
+        drop_ratio: share of a layer's inputs that come from the quantized model; the others come from the float model
+            (default: 1)
+        update_bias: solve for the biases as well
+        coordinate_sweeps: sweeps of exact coordinate descent after the method (default: gptq 0, others 2)
+        num_workers: samples read ahead from the spool while a mini-batch is worked on (default: 0)
+        pin_memory: speeds up copies to a GPU, where it is always done; refused on the CPU
+        seed: seed of the order of mini-batches (default: 1705472343)
     """
 
     _chosen = {"rounding": "adaround"}
@@ -145,6 +157,18 @@ class AdaQuant(Tuning):
         batch_size: samples in a mini-batch of the streamed form (default: 1)
         early_stop: stop a layer when it no longer improves
         update_scale: give weights the scales that are best for their integers
+        form: solve layers from sums over all samples (gram) or in mini-batches of stored activations (streamed); auto: the
+            cheaper of the two (default: auto)
+        op_types: tune only layers of these types (default: every quantized Conv, ConvTranspose, Gemm and MatMul)
+        nodes: tune only these nodes; '^…' is a regular expression over the whole name (default: all)
+        only_heaviest_layer: tune only the layer that takes most memory, to see the peak of the whole run early
+        drop_ratio: share of a layer's inputs that come from the quantized model; the others come from the float model
+            (default: 1)
+        update_bias: solve for the biases as well
+        coordinate_sweeps: sweeps of exact coordinate descent after the method (default: gptq 0, others 2)
+        num_workers: samples read ahead from the spool while a mini-batch is worked on (default: 0)
+        pin_memory: speeds up copies to a GPU, where it is always done; refused on the CPU
+        seed: seed of the order of mini-batches (default: 1705472343)
     """
 
     _chosen = {"rounding": "adaquant"}
@@ -163,6 +187,18 @@ class Gptq(Tuning):
         damping: share of the mean diagonal added to the diagonal; up to ten times as much where columns are few (default:
             0.01)
         activation_order: round columns in the order of falling diagonal; round columns in their own order if False
+        form: solve layers from sums over all samples (gram) or in mini-batches of stored activations (streamed); auto: the
+            cheaper of the two (default: auto)
+        op_types: tune only layers of these types (default: every quantized Conv, ConvTranspose, Gemm and MatMul)
+        nodes: tune only these nodes; '^…' is a regular expression over the whole name (default: all)
+        only_heaviest_layer: tune only the layer that takes most memory, to see the peak of the whole run early
+        drop_ratio: share of a layer's inputs that come from the quantized model; the others come from the float model
+            (default: 1)
+        update_bias: solve for the biases as well
+        coordinate_sweeps: sweeps of exact coordinate descent after the method (default: gptq 0, others 2)
+        num_workers: samples read ahead from the spool while a mini-batch is worked on (default: 0)
+        pin_memory: speeds up copies to a GPU, where it is always done; refused on the CPU
+        seed: seed of the order of mini-batches (default: 1705472343)
     """
 
     _chosen = {"rounding": "gptq"}

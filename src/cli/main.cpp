@@ -34,6 +34,11 @@ int run(int argc, char** argv) {
   detent::cli::add_inspect(app);
   detent::cli::add_compare(app, signals.token());
   detent::cli::add_options(app);
+  for (const auto& word : words) {  // CLI11 would take the next word for the value
+    if (word.starts_with("--") && word.ends_with('='))
+      return fail(exit_code(detent::ErrorKind::usage), word.substr(0, word.size() - 1) + " has no value",
+                  "see: detent --help");
+  }
   try {
     std::vector<std::string> reversed(words.rbegin(), words.rend() - 1);  // as CLI11 takes them, without the program
     app.parse(std::move(reversed));

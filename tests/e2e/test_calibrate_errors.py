@@ -142,7 +142,7 @@ def test_options_that_make_no_sense(place: Place, model: Path, data: Path, stati
         ("--most-common chooses between", "quantize", model, *samples, "--most-common"),
         ("percentile must be above 0", "quantize", model, *samples, "--percentile", "0"),
         ("--entropy-bins", "quantize", model, *samples, "--entropy-bins", "100"),
-        ("'best' is not one of its values; choose from: entropy, layerwise", "quantize", model, *samples, "--method", "best"),
+        ("'best' is not one of its values; choose from: minmax, percentile", "quantize", model, *samples, "--method", "best"),
         ("'x=1' is not MIN,MAX|'1' is not MIN,MAX", "quantize", model, *samples, "--tensor-range", "x=1"),
         ("'x' is not NAME=VALUE", "quantize", model, *samples, "--tensor-method", "x"),
         ("2 to 1 is not a range for 'x'", "quantize", model, *samples, "--tensor-range", "x=2,1"),
