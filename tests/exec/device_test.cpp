@@ -9,7 +9,7 @@ namespace detent::exec::test {
 namespace {
 
 struct Host {
-  Device device;
+  shim::Device device;
   int copies = 0;
 
   Host() {
@@ -104,7 +104,7 @@ TEST(DeviceSession, NeedsARuntimeWithItsProvider) {
   const auto available = Ort::GetAvailableProviders();
   if (std::find(available.begin(), available.end(), "CUDAExecutionProvider") != available.end())
     GTEST_SKIP() << "this ONNX Runtime has CUDA's provider";
-  Device cuda;
+  shim::Device cuda;
   SessionOptions options{Tuning::lean, 1, {}};
   options.device = &cuda;
   expect_error(
