@@ -22,7 +22,7 @@ def one_line(error: BaseException, *parts: str) -> None:
         ([{"x": np.zeros((1, 4, 16, 16), np.float32)}], detent.BadInput, ["expects float32 [?, 3, 16, 16]", "[1, 4, 16, 16]"]),
         ([{"x": np.zeros((1, 3, 16, 16))}], detent.BadInput, ["expects float32", "float64", "astype('float32')"]),
         ([{"x": np.full((1, 3, 16, 16), np.nan, np.float32)}], detent.BadInput, ["sample 1"]),
-        ([{"x": "text"}], detent.BadInput, ["input 'x'", "no array"]),
+        ([{"x": "text"}], detent.BadInput, ["input 'x'", "not an array"]),
         ([([1], [2])], detent.BadInput, ["a tuple, not a dict"]),
         ([], detent.BadInput, ["gives no sample"]),
         ({"x": np.zeros(3)}, detent.UsageError, ["one dict", "list of dicts"]),
