@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
-
 import onnx
+import onnxruntime
 from onnx import helper, numpy_helper
 
 BITS = 4

@@ -16,9 +16,8 @@ import sys
 from collections.abc import Iterator
 
 import numpy as np
-import onnxruntime
-
 import onnx
+import onnxruntime
 from onnx import helper, numpy_helper
 
 TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")

@@ -12,7 +12,6 @@ import os
 import struct
 
 import numpy as np
-
 import onnx
 from onnx import helper
 

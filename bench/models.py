@@ -8,7 +8,6 @@ import argparse
 import os
 
 import numpy as np
-
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 

@@ -16,7 +16,6 @@ import sys
 import time
 
 import numpy as np
-
 import onnx
 from onnx import TensorProto, helper
 

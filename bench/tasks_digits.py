@@ -6,10 +6,9 @@ The demo does the same with 250 digits. Here are more of them: between models wh
 import pathlib
 
 import numpy as np
+import onnx
 import tasks_common
 from PIL import Image
-
-import onnx
 
 CALIBRATION, TEST = 32, 600
 MEAN = np.array([104, 117, 123], np.float32)  # BGR, as the model was trained

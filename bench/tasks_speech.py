@@ -8,10 +8,9 @@ import pathlib
 import wave
 
 import numpy as np
+import onnx
 import onnxruntime
 import tasks_common
-
-import onnx
 
 CALIBRATION = 32
 RATE, STEP, CONTEXT = 16000, 512, 64

@@ -13,9 +13,8 @@ import shutil
 import sys
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFilter, ImageFont
-
 import onnx
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 CALIBRATION = 64
 

@@ -1,12 +1,11 @@
 """A folder with a small model and samples to break, for the tests of errors."""
 
 import graphs
+import onnx
 import pytest
 import support
 from failures import Place
 from support import Path
-
-import onnx
 
 
 @pytest.fixture

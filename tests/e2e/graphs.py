@@ -1,7 +1,6 @@
 """Small generated models with random weights, and samples for them."""
 
 import numpy as np
-
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 

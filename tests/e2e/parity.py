@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
+import onnx
+from onnx import numpy_helper
 from onnxruntime.quantization.calibrate import TensorsData
 from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax_for_qType
 from support import TYPES, Config, Path, Reader
-
-import onnx
-from onnx import numpy_helper
 
 Range = tuple[float, float]
 # The package has a function of the same name, which `import … as` would find.

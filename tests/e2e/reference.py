@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from functools import cached_property
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 from support import Path, Sample
-
-import onnx
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,10 +11,9 @@ import subprocess
 import sys
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
-
-import onnx
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DETENT = pathlib.Path(os.environ.get("DETENT", ROOT / "build" / "detent"))

@@ -2,12 +2,11 @@
 
 import graphs
 import numpy as np
+import onnx
 import pytest
 import support
-from support import Path
-
-import onnx
 from onnx import TensorProto
+from support import Path
 
 BALANCED = ["--preset", "balanced", "--threads", 2]
 FOUR_BITS = [*BALANCED, "--weight-type", "int4"]

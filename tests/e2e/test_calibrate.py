@@ -11,11 +11,10 @@ from collections.abc import Callable
 
 import graphs
 import numpy as np
+import onnx
 import pytest
 import support
 from support import DETENT, Path, Sample, calibrate, sha256
-
-import onnx
 
 POWERS = ["--power-of-two-scale", "--activation-symmetric"]
 METHODS = {

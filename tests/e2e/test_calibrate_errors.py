@@ -5,12 +5,11 @@ import shutil
 
 import graphs
 import numpy as np
+import onnx
 import pytest
 import support
 from failures import BAD_INPUT, USAGE, Place
 from support import Path, calibrate
-
-import onnx
 
 POWERS = ["--power-of-two-scale", "--activation-symmetric"]
 

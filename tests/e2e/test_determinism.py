@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import graphs
 import numpy as np
+import onnx
 import pytest
 import support
 from support import Path, Sample
-
-import onnx
 
 Setup = tuple[Path, list[Sample], str]
 

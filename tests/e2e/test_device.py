@@ -6,13 +6,12 @@ import pathlib
 import re
 import subprocess
 
+import onnx
 import onnx.numpy_helper
 import pytest
 import support
 from failures import DEVICE, RESOURCE, USAGE, Place
 from support import Path
-
-import onnx
 
 ADAROUND = ["--finetune", "adaround", "--num-iterations", 10]
 

@@ -5,13 +5,12 @@ from collections.abc import Callable
 
 import graphs
 import numpy as np
+import onnx
 import pytest
 import support
 from failures import BAD_INPUT, DEVICE, USAGE, Place
-from support import Path
-
-import onnx
 from onnx import TensorProto, helper, numpy_helper
+from support import Path
 
 # The model.
 

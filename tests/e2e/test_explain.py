@@ -4,12 +4,11 @@ import json
 
 import graphs
 import numpy as np
+import onnx
 import pytest
 import support
-from support import Path, Sample
-
-import onnx
 from onnx import TensorProto
+from support import Path, Sample
 
 FLOAT = TensorProto.FLOAT
 

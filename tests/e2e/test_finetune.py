@@ -4,13 +4,12 @@ import os
 
 import graphs
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 import support
-from support import Path, Sample
-
-import onnx
 from onnx import TensorProto, helper, numpy_helper
+from support import Path, Sample
 
 FAST = ["--num-iterations", 60]
 

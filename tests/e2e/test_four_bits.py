@@ -5,14 +5,13 @@ from collections.abc import Iterator
 
 import graphs
 import numpy as np
+import onnx
 import onnxruntime as ort
 import parity
 import pytest
 import support
-from support import Config, Path, Sample
-
-import onnx
 from onnx import TensorProto
+from support import Config, Path, Sample
 
 TYPES = {"int4": TensorProto.INT4, "uint4": TensorProto.UINT4}
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64

@@ -4,13 +4,12 @@ import dataclasses
 import json
 
 import numpy as np
+import onnx
 import pytest
 import reference
 import support
 from reference import INT8, UINT8, Integers, Values
 from support import Path, Sample
-
-import onnx
 
 # From so many different values on a tensor's distribution counts, not the luck of each value. Small tensors (those behind
 # a global pooling) and images of a few grey levels are smooth to detent, and are not in truth.

@@ -2,12 +2,11 @@
 
 import graphs
 import numpy as np
+import onnx
 import pytest
 import support
-from support import Path, Sample
-
-import onnx
 from onnx import TensorProto, numpy_helper
+from support import Path, Sample
 
 FLOAT = TensorProto.FLOAT
 TYPES = [("uint8", "uint8"), ("uint8", "int8"), ("int8", "int8")]

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 
 import graphs
 import numpy as np
+import onnx
 import pytest
 import support
 from failures import INTERRUPTED, RESOURCE, USAGE, Place, check
 from support import DETENT, Path
-
-import onnx
 
 
 @contextlib.contextmanager

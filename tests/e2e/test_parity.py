@@ -4,13 +4,12 @@ from collections.abc import Callable
 
 import graphs
 import numpy as np
+import onnx
 import parity
 import pytest
 import support
-from support import MODELS, Config, Path, Sample
-
-import onnx
 from onnx import TensorProto
+from support import MODELS, Config, Path, Sample
 
 CONFIGS = [
     Config(),

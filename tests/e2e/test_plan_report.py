@@ -5,11 +5,10 @@ import re
 
 import graphs
 import numpy as np
+import onnx
 import pytest
 import support
 from support import Path
-
-import onnx
 
 Place = tuple[Path, Path]
 

@@ -12,12 +12,11 @@ from collections.abc import Callable
 
 import graphs
 import numpy as np
+import onnx
 import pytest
 import support
-from support import Path, Sample
-
-import onnx
 from onnx import TensorProto, numpy_helper
+from support import Path, Sample
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 BALANCED = ["--preset", "balanced"]

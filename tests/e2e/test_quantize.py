@@ -6,12 +6,11 @@ import re
 
 import graphs
 import numpy as np
+import onnx
 import pytest
 import support
-from support import Path
-
-import onnx
 from onnx import TensorProto, helper, numpy_helper
+from support import Path
 
 
 @pytest.fixture

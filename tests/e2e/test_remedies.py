@@ -2,13 +2,12 @@
 
 import graphs
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 import support
-from support import Path, Sample
-
-import onnx
 from onnx import TensorProto, numpy_helper
+from support import Path, Sample
 
 FLOAT = TensorProto.FLOAT
 BALANCED = ["--preset", "balanced"]

@@ -12,12 +12,11 @@ import time
 
 import graphs
 import numpy as np
+import onnx
 import pytest
 import support
 from failures import BAD_INPUT, INTERRUPTED, RESOURCE, USAGE, check
 from support import Path
-
-import onnx
 
 MIB = 1 << 20
 FINETUNE = {"gptq": ["--finetune", "gptq"], "adaround": ["--finetune", "adaround", "--num-iterations", 5]}

@@ -3,10 +3,9 @@
 import pathlib
 
 import graphs
+import onnx
 import pytest
 import support
-
-import onnx
 
 
 @pytest.fixture

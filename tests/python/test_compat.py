@@ -10,11 +10,10 @@ import detent.compat as compat
 import detent.compat.quark as quark
 import graphs
 import numpy as np
+import onnx
 import onnxruntime.quantization as ort_quantization
 import pytest
 import support
-
-import onnx
 
 EXAMPLE = pathlib.Path(__file__).parent / "onnxruntime_example"
 IMPORT = "from onnxruntime.quantization import "

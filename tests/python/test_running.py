@@ -12,10 +12,9 @@ import types
 import detent
 import graphs
 import numpy as np
+import onnx
 import pytest
 import support
-
-import onnx
 
 # Prints the process's peak memory after quantizing with a generator of so many samples of 4.8 MB each.
 GENERATE = """

@@ -5,10 +5,9 @@ import subprocess
 
 import detent
 import numpy as np
+import onnx
 import pytest
 import support
-
-import onnx
 
 OPTIONS = {
     (): {},
