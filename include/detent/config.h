@@ -19,8 +19,8 @@ enum class QuantType { int8, uint8, int16, uint16, int4, uint4 };
 /// How tensors are quantized. The defaults are the preset `plain`.
 struct QuantConfig {
   /// What the options start from, and what is quantized when the user names nothing. `plain`: all that ONNX Runtime's
-  /// quantize_static does, bit for bit. `balanced`: products and convolutions, and the operators that pass integers from
-  /// one of them to the next, as far as 8 bits are measured to be enough; the rest stays in float.
+  /// quantize_static does, bit for bit. `balanced`: products and convolutions, and the operators that pass integers
+  /// from one of them to the next, as far as 8 bits are measured to be enough; the rest stays in float.
   std::string preset = "plain";
   QuantType activation_type = QuantType::uint8;
   QuantType weight_type = QuantType::int8;
@@ -55,6 +55,9 @@ QuantConfig preset_config(std::string_view preset);
 
 /// How the range of an activation follows from its statistics.
 enum class CalibrationMethod { minmax, percentile, layerwise_percentile, mse, entropy };
+/// Their names, in the order of the enumerators.
+inline constexpr std::string_view kCalibrationMethods[] = {"minmax", "percentile", "layerwise-percentile", "mse",
+                                                           "entropy"};
 enum class ErrorMetric { mae, mse };
 
 struct MethodConfig {
@@ -89,8 +92,8 @@ struct TensorOverride {
 /// float what makes most of it, up to a tenth of the multiplications; `report` only reports; `off` measures nothing.
 enum class SensitivityMode { automatic, off, report };
 
-/// Whether the channel ranges of a value are equalized before it is quantized, where that is measured to remove at least
-/// half of its error: each channel is divided by a factor, and the weights that read it are multiplied by it.
+/// Whether the channel ranges of a value are equalized before it is quantized, where that is measured to remove at
+/// least half of its error: each channel is divided by a factor, and the weights that read it are multiplied by it.
 enum class EqualizeMode { automatic, off };
 
 /// How near the results are to the float model's: the cosine of each output over all samples, its signal to
@@ -109,8 +112,8 @@ struct AccuracyConfig {
   std::vector<CalibrationMethod> other_methods{CalibrationMethod::minmax, CalibrationMethod::percentile};
   AccuracyFallback fallback = AccuracyFallback::float32;
   /// As many products fall back as it takes to reach this value of the metric, and no more. For a command or a function
-  /// it is a share of the float model's score f, where a score s counts as 1 - (f - s) / |f|: s / f for positive scores,
-  /// and less than 1 for every score below f, also a negative one. A float score of zero is refused.
+  /// it is a share of the float model's score f, where a score s counts as 1 - (f - s) / |f|: s / f for positive
+  /// scores, and less than 1 for every score below f, also a negative one. A float score of zero is refused.
   std::optional<double> target;
   AccuracyMetric metric = AccuracyMetric::cosine;
   /// Run by the shell with a model's path as its last argument; the last number that it prints is the score, the
@@ -123,6 +126,8 @@ struct AccuracyConfig {
 /// How the integers of weights are found. `automatic`: each to the nearest; under the preset `balanced` by gptq where
 /// the rounding of weights is measured to make much of the error and gptq to reduce it.
 enum class Rounding { automatic, nearest, adaround, adaquant, gptq };
+/// Their names, in the order of the enumerators.
+inline constexpr std::string_view kRoundings[] = {"auto", "nearest", "adaround", "adaquant", "gptq"};
 
 /// Whether a method was named that looks for better integers than the nearest.
 constexpr bool tunes(Rounding rounding) noexcept {

@@ -60,18 +60,20 @@ struct MethodInput {
   const Response* response = nullptr;  // of the values' readers; heeded by mse with scales of any size
 };
 
-/// A calibration method. Its file defines it, and all_methods() lists it.
+/// A calibration method: a constant of its own name in the namespace calibration::methods, defined by its file in
+/// methods/.
 struct Method {
   CalibrationMethod id;
-  std::string_view name;  // as on the command line
   bool needs_histogram = true;
   Range (*range)(const MethodInput& input);
   /// Whether it needs the best power-of-two scale of each sample. Null: it does not.
   bool (*needs_votes)(const MethodConfig& config, const QuantConfig& format) = nullptr;
 };
 
-std::span<const Method* const> all_methods() noexcept;
+/// In the order of their files. The build lists these.
+std::span<const Method* const> all_methods();
 const Method& method_of(CalibrationMethod id);
+/// As on the command line.
 std::string_view method_name(CalibrationMethod id);
 
 /// Whether any method needs the votes, whichever is chosen.

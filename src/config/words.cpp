@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <string>
 
 #include "base/error.h"
@@ -12,6 +13,14 @@ namespace {
 template <class Enum>
 constexpr Word word(std::string_view text, Enum value) {
   return {text, static_cast<int>(value)};
+}
+
+// Words that stand beside their enumeration, in the order of its enumerators.
+template <std::size_t count>
+constexpr std::array<Word, count> in_order(const std::string_view (&texts)[count]) {
+  std::array<Word, count> all;
+  for (std::size_t i = 0; i < count; ++i) all[i] = {texts[i], static_cast<int>(i)};
+  return all;
 }
 
 }  // namespace
@@ -26,10 +35,7 @@ std::span<const Word> words<QuantType>() {
 
 template <>
 std::span<const Word> words<CalibrationMethod>() {
-  static constexpr Word all[] = {word("minmax", CalibrationMethod::minmax),
-                                 word("percentile", CalibrationMethod::percentile),
-                                 word("layerwise-percentile", CalibrationMethod::layerwise_percentile),
-                                 word("mse", CalibrationMethod::mse), word("entropy", CalibrationMethod::entropy)};
+  static constexpr auto all = in_order(kCalibrationMethods);
   return all;
 }
 
@@ -67,9 +73,7 @@ std::span<const Word> words<AccuracyFallback>() {
 
 template <>
 std::span<const Word> words<Rounding>() {
-  static constexpr Word all[] = {word("auto", Rounding::automatic), word("nearest", Rounding::nearest),
-                                 word("adaround", Rounding::adaround), word("adaquant", Rounding::adaquant),
-                                 word("gptq", Rounding::gptq)};
+  static constexpr auto all = in_order(kRoundings);
   return all;
 }
 

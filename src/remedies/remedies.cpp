@@ -42,13 +42,6 @@ std::string_view word(QuantType type) { return onnx::name_of(quantization::data_
 constexpr std::size_t kMostNamed = 3;
 constexpr double kWorthNaming = 0.1;
 
-void apply(const Row& row, Draft& draft, Lab& lab) {
-  const auto remedy = row.make();
-  if (!remedy->propose(draft, lab)) return;
-  if (remedy->is_better(draft, lab)) remedy->keep(draft, lab);
-  remedy->report(draft.result);
-}
-
 void measure(Draft& draft, Lab& lab) {
   if (draft.sensitivities) return;
   // Values that a smaller placement gives a scale of their own keep the range of the value that they shared it with.
@@ -122,12 +115,20 @@ std::string node_of(const onnx::Model& model, const graph::Index& index, const s
   return node == graph::kNone ? "" : model.graph.nodes[static_cast<std::size_t>(node)].label();
 }
 
+bool apply(Remedy& remedy, Draft& draft, Lab& lab) {
+  if (!remedy.propose(draft, lab)) return false;
+  const bool better = remedy.is_better(draft, lab);
+  if (better) remedy.keep(draft, lab);
+  remedy.report(draft.result);
+  return better;
+}
+
 void improve(Draft& draft, Lab& lab) {
   try {
     for (const auto& row : kOfAssignments) {
       if (!row.is_wanted(lab.options())) continue;
       if (row.needs_sensitivities) measure(draft, lab);
-      apply(row, draft, lab);
+      apply(*row.make(), draft, lab);
     }
     measure(draft, lab);
     conclude(draft, lab);
@@ -140,7 +141,7 @@ void improve(Draft& draft, Lab& lab) {
 
 void improve_emitted(Draft& draft, Lab& lab) {
   for (const auto& row : kOfEmittedModels) {
-    if (row.is_wanted(lab.options())) apply(row, draft, lab);
+    if (row.is_wanted(lab.options())) apply(*row.make(), draft, lab);
   }
 }
 

@@ -19,6 +19,9 @@ std::unique_ptr<Remedy> range_choice();
 std::unique_ptr<Remedy> fallback();
 std::unique_ptr<Remedy> weight_tuning();
 
+/// Lets one remedy propose, judges the proposal, and keeps it where it is better. Whether it was kept.
+bool apply(Remedy& remedy, Draft& draft, Lab& lab);
+
 /// Applies the remedies that change the assignment, as far as the options ask for them, and fills `draft.result`: what
 /// was done, how near the results are, and what makes the error that is left. Throws bad_input when the accuracy
 /// command fails or prints no number, and for a target out of reach; resource when the budget cannot be met.

@@ -64,11 +64,7 @@ struct Bench {
   }
 
   /// As a run applies it.
-  bool apply(Remedy& remedy) {
-    if (!remedy.propose(draft, *lab) || !remedy.is_better(draft, *lab)) return false;
-    remedy.keep(draft, *lab);
-    return true;
-  }
+  bool apply(Remedy& remedy) { return remedies::apply(remedy, draft, *lab); }
   double error() { return noise_of(lab->judge(draft, draft.assignment)); }
 
   QuantizeOptions options;

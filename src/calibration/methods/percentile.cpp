@@ -80,38 +80,18 @@ Range percentile_range(const Summary& summary, double percentile, bool two_sided
   return {static_cast<float>(std::max(-t, low)), static_cast<float>(std::min(t, high))};
 }
 
-Range layerwise_percentile_range(const Summary& summary, std::span<const double> candidates, bool two_sided,
-                                 ErrorMetric metric, const Quantizer& quantizer) {
-  const Density density = density_of(summary);
-  Range best;
-  double least = -1;
-  for (const double percentile : candidates) {
-    const Range range = percentile_range(summary, percentile, two_sided);
-    const double error = mean_error(density, quantizer(range), metric == ErrorMetric::mae ? Power::one : Power::two);
-    if (least >= 0 && error >= least) continue;
-    least = error;
-    best = range;
-  }
-  return best;
-}
-
 namespace {
 
-Range range_by_percentile(const MethodInput& input) {
+Range range_by(const MethodInput& input) {
   return percentile_range(input.summary, input.config.percentile, input.config.two_sided);
-}
-
-Range range_by_candidates(const MethodInput& input) {
-  const MethodConfig& config = input.config;
-  return layerwise_percentile_range(input.summary, config.candidates, config.two_sided, config.metric, input.quantizer);
 }
 
 }  // namespace
 
-extern constexpr Method percentile_method{
-    .id = CalibrationMethod::percentile, .name = "percentile", .range = range_by_percentile};
+namespace methods {
 
-extern constexpr Method layerwise_percentile_method{
-    .id = CalibrationMethod::layerwise_percentile, .name = "layerwise-percentile", .range = range_by_candidates};
+extern const Method percentile{.id = CalibrationMethod::percentile, .range = range_by};
+
+}  // namespace methods
 
 }  // namespace detent::calibration

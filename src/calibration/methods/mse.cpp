@@ -211,7 +211,10 @@ bool votes_needed(const MethodConfig& config, const QuantConfig& format) {
 
 }  // namespace
 
-extern constexpr Method mse_method{
-    .id = CalibrationMethod::mse, .name = "mse", .range = best_range, .needs_votes = votes_needed};
+namespace methods {
+
+extern const Method mse{.id = CalibrationMethod::mse, .range = best_range, .needs_votes = votes_needed};
+
+}  // namespace methods
 
 }  // namespace detent::calibration

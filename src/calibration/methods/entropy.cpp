@@ -105,6 +105,10 @@ Range range_by(const MethodInput& input) {
 
 }  // namespace
 
-extern constexpr Method entropy_method{.id = CalibrationMethod::entropy, .name = "entropy", .range = range_by};
+namespace methods {
+
+extern const Method entropy{.id = CalibrationMethod::entropy, .range = range_by};
+
+}  // namespace methods
 
 }  // namespace detent::calibration

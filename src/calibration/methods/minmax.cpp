@@ -15,7 +15,10 @@ Range range_by(const MethodInput& input) { return minmax_range(input.summary, in
 
 }  // namespace
 
-extern constexpr Method minmax_method{
-    .id = CalibrationMethod::minmax, .name = "minmax", .needs_histogram = false, .range = range_by};
+namespace methods {
+
+extern const Method minmax{.id = CalibrationMethod::minmax, .needs_histogram = false, .range = range_by};
+
+}  // namespace methods
 
 }  // namespace detent::calibration
