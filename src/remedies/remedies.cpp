@@ -12,30 +12,6 @@
 namespace detent::remedies {
 namespace {
 
-bool acts(const QuantizeOptions& options) {
-  return options.accuracy.target || options.accuracy.sensitivity == SensitivityMode::automatic;
-}
-
-struct Row {
-  const char* name;
-  bool (*is_wanted)(const QuantizeOptions& options);
-  bool needs_sensitivities;
-  std::unique_ptr<Remedy> (*make)();
-};
-
-// In the order in which they are applied.
-constexpr Row kOfAssignments[] = {
-    {"equalization", [](const auto& o) { return acts(o) && o.accuracy.equalize == EqualizeMode::automatic; }, false,
-     equalization},
-    {"range choice", [](const auto& o) { return o.accuracy.sensitivity == SensitivityMode::automatic; }, true,
-     range_choice},
-    {"fallback", acts, true, fallback},
-};
-
-constexpr Row kOfEmittedModels[] = {
-    {"weight tuning", [](const auto& o) { return o.finetune.rounding == Rounding::automatic; }, false, weight_tuning},
-};
-
 std::string_view word(QuantType type) { return onnx::name_of(quantization::data_type(type)); }
 
 // Of what is left of the error, so many products are named that make this share of it.

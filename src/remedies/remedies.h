@@ -1,7 +1,6 @@
 // What is done to a draft after calibration: remedies in their order, each kept only where it is measured to help.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,14 +9,10 @@
 #include "graph/index.h"
 #include "remedies/draft.h"
 #include "remedies/lab.h"
+#include "remedies/list.h"
 #include "remedies/remedy.h"
 
 namespace detent::remedies {
-
-std::unique_ptr<Remedy> equalization();
-std::unique_ptr<Remedy> range_choice();
-std::unique_ptr<Remedy> fallback();
-std::unique_ptr<Remedy> weight_tuning();
 
 /// Lets one remedy propose, judges the proposal, and keeps it where it is better. Whether it was kept.
 bool apply(Remedy& remedy, Draft& draft, Lab& lab);

@@ -312,6 +312,30 @@ TEST(Insert, ForgetsTypesOfValuesThatAreGone) {
   EXPECT_EQ(model.graph.value_infos[0].name, "x");
 }
 
+// Blocks along the contracted axis of a MatMul: scales in the shape that ONNX wants, and the attribute that says so.
+TEST(Emit, WeightsInBlocks) {
+  Builder b(21);
+  b.input("x").constant("w", {5, 2}, {1, -10, 2, 20, 3, 30, 4, -40, 5, 50});
+  b.node("MatMul", {"x", "w"}, {"y"}).output("y");
+  auto placement = b.place();
+  for (auto& mark : placement.marks) {
+    if (mark.value == "w") mark.granularity = Granularity::blocks(0, 2);
+  }
+  auto proposals = testing::proposals({{"x", {-1, 3}}, {"y", {-1, 3}}});
+  proposals.extremes = scan_weights(b.model, placement, false);
+  const auto emitted = emit_qdq(b.model, assign(b.model, placement, proposals, {}), {});
+  const auto& weight = emitted.provenance.values.at("w");
+  EXPECT_EQ(tensor(emitted.model, weight.scale).dims, (std::vector<std::int64_t>{3, 2}));
+  EXPECT_EQ(tensor(emitted.model, weight.zero_point).dims, (std::vector<std::int64_t>{3, 2}));
+  const auto& dequantize = maker(emitted.model, weight.read_as);
+  EXPECT_EQ(dequantize.int_or("axis", -7), 0);
+  EXPECT_EQ(dequantize.int_or("block_size", -7), 2);
+  const auto scales = elements<float>(tensor(emitted.model, weight.scale));
+  EXPECT_EQ(scales, (std::vector<float>{2.0F / 127, 20.0F / 127, 4.0F / 127, 40.0F / 127, 5.0F / 127, 50.0F / 127}));
+  EXPECT_EQ(elements<std::int8_t>(tensor(emitted.model, weight.stored)),
+            (std::vector<std::int8_t>{64, -64, 127, 127, 95, 95, 127, -127, 127, 127}));
+}
+
 // Values are found by the graph, whoever made the model and named its nodes.
 TEST(DequantizedValues, FollowTheGraphAndNotNames) {
   Builder b;

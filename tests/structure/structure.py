@@ -45,9 +45,7 @@ MAX_LINES = {"src": 450, "include": 450, "python": 450, "scripts": 450, "example
 MAX_MEDIAN_LINES = 99  # of files in src/ and include/
 MAX_FUNCTION_LINES = 60  # in src/
 # What still breaks a limit, and the lines that it may have until it is split. Entries only ever leave this table.
-LONG_FILES = {
-    "python/detent/compat/quark.py": 485,
-}
+LONG_FILES: dict[str, int] = {}
 LONG_FUNCTIONS: dict[str, int] = {}
 # A folder's code is in the namespace of the folder's name; folders in this table are in another one.
 NAMESPACES = {}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
-import enum
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
@@ -15,112 +13,10 @@ from .._config import AdaQuant, AdaRound, Config, Entropy, Finetune, Gptq, Layer
 from .._models import Model
 from ..errors import UsageError
 from ._options import Chosen, Taker, default_only, into, name_of, not_needed, refuse, take_all, take_overrides
-
-
-class CalibMethod(enum.Enum):
-    MinMax = 0
-    MinMSE = 1
-    Percentile = 2
-    Entropy = 3
-    LayerwisePercentile = 4
-    Distribution = 5
-
-
-class ScaleType(enum.Enum):
-    Float32 = 0
-    PowerOf2 = 1
-    Int16 = 2
-
-
-class QuantGranularity(enum.Enum):
-    Tensor = 0
-    Channel = 1
-    Group = 2
-
-
-@dataclasses.dataclass
-class QTensorConfig:
-    """How tensors of a kind are quantized."""
-
-    symmetric: bool
-    scale_type: Any
-    calibration_method: Any
-    quant_granularity: Any
-    data_type: Any
-
-    def set_symmetric(self, symmetric: bool) -> None:
-        self.symmetric = symmetric
-
-    def set_scale_type(self, scale_type: ScaleType) -> None:
-        self.scale_type = scale_type
-
-    def set_calibration_method(self, calibration_method: CalibMethod) -> None:
-        self.calibration_method = calibration_method
-
-    def set_quant_granularity(self, quant_granularity: QuantGranularity) -> None:
-        self.quant_granularity = quant_granularity
-
-    def set_data_type(self, data_type: Any) -> None:
-        self.data_type = data_type
-
-
-class _Spec(QTensorConfig):
-    _symmetric, _scale_type, _calibration_method, _data_type = True, ScaleType.Float32, CalibMethod.Percentile, ""
-
-    def __init__(
-        self,
-        symmetric: bool | None = None,
-        scale_type: ScaleType | None = None,
-        calibration_method: CalibMethod | None = None,
-        quant_granularity: QuantGranularity = QuantGranularity.Tensor,
-        data_type: Any = None,
-    ) -> None:
-        super().__init__(
-            self._symmetric if symmetric is None else symmetric,
-            scale_type or self._scale_type,
-            calibration_method or self._calibration_method,
-            quant_granularity,
-            data_type or self._data_type,
-        )
-
-
-class Int8Spec(_Spec):
-    _data_type = "Int8"
-
-
-class UInt8Spec(_Spec):
-    _symmetric, _data_type = False, "UInt8"
-
-
-class Int16Spec(_Spec):
-    _data_type = "Int16"
-
-
-class UInt16Spec(_Spec):
-    _symmetric, _data_type = False, "UInt16"
-
-
-class XInt8Spec(Int8Spec):
-    """int8 with power-of-two scales. As the weight's spec it needs calibration_method=CalibMethod.MinMax."""
-
-    _scale_type, _calibration_method = ScaleType.PowerOf2, CalibMethod.MinMSE
-
-
-class Int32Spec(_Spec):
-    """For a bias, which is int32 anyway."""
-
-    _data_type = "Int32"
-
-
-@dataclasses.dataclass(eq=False)
-class QLayerConfig:
-    """How layers are quantized. `activation` is the older name of `input_tensors`."""
-
-    input_tensors: QTensorConfig | None = None
-    activation: QTensorConfig | None = None
-    weight: QTensorConfig | None = None
-    bias: QTensorConfig | None = None
-    output_tensors: QTensorConfig | None = None
+from ._quark_specs import (
+    QLayerConfig,
+    QTensorConfig,
+)
 
 
 class AlgoConfig(abc.ABC):

@@ -63,7 +63,6 @@ class QdqEmitter {
   void fuse(const FusedActivation& fused);
   bool saturates_alike(const FusedActivation& fused) const;
   const ParamNames& param_names(const std::string& value);
-  std::vector<std::int64_t> scale_dims(const std::string& value) const;
   void add_constant(const Mark& mark);
   void add_pair(const Mark& mark);
   void add_bias(const BiasMark& mark);
@@ -124,25 +123,19 @@ onnx::TensorData zero_points(const ValueAssignment& params) {
   return onnx::TensorData::of<std::int8_t>(narrow);
 }
 
-// As ONNX wants the scales of a QuantizeLinear: one number, a vector, or the tensor's shape with blocks counted.
-std::vector<std::int64_t> QdqEmitter::scale_dims(const std::string& value) const {
-  const auto& assigned = values_.at(value);
-  const auto& granularity = assigned.granularity;
-  if (granularity.is_tensor()) return {};
-  if (granularity.kind == Granularity::Kind::axis) return {static_cast<std::int64_t>(assigned.slices.size())};
-  auto dims = model_.graph.initializers[static_cast<std::size_t>(index_.initializer(value))].dims;
-  auto& blocked = dims.at(granularity.axis);
-  blocked = (blocked + granularity.block - 1) / granularity.block;
-  return dims;
-}
-
 const ParamNames& QdqEmitter::param_names(const std::string& value) {
   const auto& params = values_.at(value);
   const auto [it, added] = names_.try_emplace(params.source);
   if (!added) return it->second;
   ParamNames& names = it->second;
   names = {index_.fresh_name(params.source + "_scale"), index_.fresh_name(params.source + "_zero_point")};
-  const auto dims = scale_dims(value);
+  std::vector<std::int64_t> dims;
+  if (params.granularity.kind == Granularity::Kind::blocks) {
+    dims = scale_dims(params.granularity,
+                      model_.graph.initializers[static_cast<std::size_t>(index_.initializer(value))].dims);
+  } else if (!params.granularity.is_tensor()) {
+    dims = {static_cast<std::int64_t>(params.slices.size())};
+  }
   std::vector<float> scales;
   for (const auto& p : params.slices) scales.push_back(p.scale);
   add_initializer(onnx::make_tensor<float>(names.scale, DataType::float32, dims, scales));
