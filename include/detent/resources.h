@@ -8,8 +8,8 @@
 
 namespace detent {
 
-/// Where tensors are kept that one segment of the model hands to a later one: all in memory (0), in memory as far as the
-/// budget allows (1), all on disk (2).
+/// Where tensors are kept that one segment of the model hands to a later one: all in memory (0), in memory as far as
+/// the budget allows (1), all on disk (2).
 enum class MemoryLevel { memory = 0, budget = 1, disk = 2 };
 
 enum class SpoolAccess { automatic, buffered, direct, uring };

@@ -9,8 +9,8 @@
 
 namespace detent::quantization {
 
-/// For each value that goes through a QuantizeLinear and a DequantizeLinear: what the latter makes of it, by the name of
-/// the value. Follows the graph, not names, so that it works for models of any tool.
+/// For each value that goes through a QuantizeLinear and a DequantizeLinear: what the latter makes of it, by the name
+/// of the value. Follows the graph, not names, so that it works for models of any tool.
 std::unordered_map<std::string, std::string> dequantized_values(const onnx::Model& quantized,
                                                                 const graph::Index& index);
 
