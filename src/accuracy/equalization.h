@@ -44,9 +44,9 @@ class ChannelExtremes {
   std::size_t samples_ = 0;
 };
 
-/// Values whose channels can be made alike: those made in float that quantized nodes read in products with constant
-/// weights only, and results of quantized convolutions, behind a Relu or not, that nodes in float and such products
-/// read. Factors are still empty.
+/// Values whose channel ranges can be equalized: those made in float that quantized nodes read in products with
+/// constant weights only, and results of quantized convolutions, behind a Relu or not, that nodes in float and such
+/// products read. Factors are still empty.
 std::vector<graph::ChannelScaling> equalizable(const onnx::Model& model, const graph::Index& index,
                                                const quantization::Placement& placement);
 

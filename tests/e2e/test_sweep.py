@@ -213,7 +213,7 @@ SOLVING = {
 
 @pytest.mark.parametrize("rounding", SOLVING)
 def test_killed_within_a_layer(small: Case, rounding: str, tmp_path: Path) -> None:
-    """A layer's state is put down ten times; the run goes on from there, more than once."""
+    """A layer's state is saved ten times; the run goes on from there, more than once."""
     case, options = small.beside(tmp_path), SOLVING[rounding]
     expected = case.digest(*options)
     for failpoint in ("finetune.state=kill@1", "finetune.state=kill@7", "finetune.state=kill@14"):

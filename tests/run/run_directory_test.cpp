@@ -1,4 +1,4 @@
-// What a run leaves for a later one, and what is put down in it.
+// What a run leaves for a later one, and what is saved in it.
 #include "run/run_directory.h"
 
 #include <gtest/gtest.h>

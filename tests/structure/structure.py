@@ -1,4 +1,4 @@
-"""The rules of the house, read off the #include lines: a room may use itself and the rooms before it, never those after."""
+"""Rules of the source layout, read off the #include lines: a folder may use itself and the folders before it in the list."""
 
 import re
 import statistics
@@ -6,7 +6,7 @@ import statistics
 import measures
 
 ROOMS = [
-    "mpi",  # the plugin: first, so that it uses nothing of the house but its own interface
+    "mpi",  # the plugin: first, so that it uses nothing but its own interface
     "base",
     "shim",
     "profile",

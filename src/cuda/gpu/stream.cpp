@@ -50,7 +50,7 @@ double Event::milliseconds_since(const Event& earlier) const {
   return milliseconds;
 }
 
-/// After each launch; defined here, since nvcc compiles the kernels without the rest of the house.
+/// After each launch; defined here, since nvcc compiles the kernels without the rest of the project.
 void check_launch(const char* kernel) {
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) check(status, fmt::format("launch {}", kernel).c_str());
