@@ -13,9 +13,40 @@ from .._config import AdaQuant, AdaRound, Config, Entropy, Finetune, Gptq, Layer
 from .._models import Model
 from ..errors import UsageError
 from ._options import Chosen, Taker, default_only, into, name_of, not_needed, refuse, take_all, take_overrides
+
+# Under their own names, which scripts import from here.
 from ._quark_specs import (
-    QLayerConfig,
-    QTensorConfig,
+    CalibMethod as CalibMethod,
+)
+from ._quark_specs import (
+    Int8Spec as Int8Spec,
+)
+from ._quark_specs import (
+    Int16Spec as Int16Spec,
+)
+from ._quark_specs import (
+    Int32Spec as Int32Spec,
+)
+from ._quark_specs import (
+    QLayerConfig as QLayerConfig,
+)
+from ._quark_specs import (
+    QTensorConfig as QTensorConfig,
+)
+from ._quark_specs import (
+    QuantGranularity as QuantGranularity,
+)
+from ._quark_specs import (
+    ScaleType as ScaleType,
+)
+from ._quark_specs import (
+    UInt8Spec as UInt8Spec,
+)
+from ._quark_specs import (
+    UInt16Spec as UInt16Spec,
+)
+from ._quark_specs import (
+    XInt8Spec as XInt8Spec,
 )
 
 
