@@ -118,9 +118,10 @@ TEST(SegmentModel, ToldNoShapeWhereATapHidIt) {
   const auto chain = make_chain(model, index, {1});
   const auto types = floats_for({"x", "a", "y"});
   const auto shape_told = [&](const std::unordered_set<std::string>& shapeless) {
-    return segment_model(model, index, types, chain.segments[1], shapeless).graph.inputs.front().raw.view();
+    const auto segment = segment_model(model, index, types, chain.segments[1], shapeless);
+    return std::string(segment.graph.inputs.front().raw.view());
   };
-  const std::string told(shape_told({})), hidden(shape_told({"a"}));
+  const std::string told = shape_told({}), hidden = shape_told({"a"});
   EXPECT_GT(told.size(), hidden.size());
 }
 

@@ -32,8 +32,9 @@ Status cuFileDriverOpen() {
   return {is("fails") ? 5001 : 0, 0};
 }
 Status cuFileHandleRegister(void** handle, Description* description) {
+  if (is("refuses") || description->type != 1) return {5027, 0};
   *handle = new int(description->file.fd);
-  return {is("refuses") || description->type != 1 ? 5027 : 0, 0};
+  return {0, 0};
 }
 void cuFileHandleDeregister(void* handle) { delete static_cast<int*>(handle); }
 // The descriptor may be one that only takes aligned memory.
