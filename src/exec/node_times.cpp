@@ -11,7 +11,6 @@ std::vector<NodeTime> read_node_times(const std::filesystem::path& path) {
   constexpr std::string_view kSuffix = "_kernel_time";
   constexpr double kMicrosecond = 1e-6;
   std::vector<NodeTime> times;
-  std::unordered_map<std::string, std::size_t> position;
   std::ifstream file(path);
   // The file is one JSON array with an event a line: read so, it is never in memory as a whole.
   for (std::string line; std::getline(file, line);) {
@@ -22,16 +21,24 @@ std::vector<NodeTime> read_node_times(const std::filesystem::path& path) {
     if (!name.ends_with(kSuffix)) continue;
     name.resize(name.size() - kSuffix.size());
     const auto args = event.value("args", nlohmann::json::object());
-    NodeTime time{name, args.value("op_name", ""), kMicrosecond * event.value("ts", 0.0),
-                  kMicrosecond * event.value("dur", 0.0), args.value("provider", "")};
-    const auto [it, added] = position.try_emplace(std::move(name), times.size());
-    if (added) {
-      times.push_back(std::move(time));
-    } else {
-      times[it->second] = std::move(time);
-    }
+    times.push_back({std::move(name), args.value("op_name", ""), kMicrosecond * event.value("ts", 0.0),
+                     kMicrosecond * event.value("dur", 0.0), args.value("provider", "")});
   }
   return times;
+}
+
+std::vector<NodeTime> last_of_each(std::vector<NodeTime> times) {
+  std::vector<NodeTime> last;
+  std::unordered_map<std::string, std::size_t> position;
+  for (auto& time : times) {
+    const auto [it, added] = position.try_emplace(time.name, last.size());
+    if (added) {
+      last.push_back(std::move(time));
+    } else {
+      last[it->second] = std::move(time);
+    }
+  }
+  return last;
 }
 
 }  // namespace detent::exec

@@ -12,11 +12,14 @@ struct NodeTime {
   std::string name;
   std::string op_type;
   double start = 0;           // seconds since the session was made
-  double seconds = 0;         // in the last run on record
+  double seconds = 0;         // of one execution
   std::string provider = {};  // that ran it, as in Device::provider
 };
 
-/// In the order of the last run. Lines that are not understood are passed over.
+/// Every execution of every node, in the order in which they ended. Lines that are not understood are passed over.
 std::vector<NodeTime> read_node_times(const std::filesystem::path& path);
+
+/// The last execution of each node.
+std::vector<NodeTime> last_of_each(std::vector<NodeTime> times);
 
 }  // namespace detent::exec

@@ -36,6 +36,11 @@ Ort::SessionOptions session_options(const SessionOptions& options) {
   if (options.threads > 0) so.SetIntraOpNumThreads(options.threads);
   so.AddConfigEntry("session.model_external_initializers_file_folder_path", kExternalRoot);
   if (!options.record.empty()) so.EnableProfiling(options.record.c_str());
+  if (!options.optimized_model.empty()) {
+    so.SetOptimizedModelFilePath(options.optimized_model.c_str());
+    so.AddConfigEntry("session.optimized_model_external_initializers_file_name",
+                      (options.optimized_model.filename().string() + ".data").c_str());
+  }
   if (options.shares_cores) so.AddConfigEntry("session.intra_op.allow_spinning", "0");
   if (options.tuning == Tuning::deployed) return so;
   so.SetGraphOptimizationLevel(optimization_level(options.tuning));
@@ -130,6 +135,21 @@ struct Session::Impl {
     session.Run(run_options, binding);
   }
 
+  /// `create` makes the session with the options that it is given.
+  void open(const std::string& where, const std::function<Ort::Session(const Ort::SessionOptions&)>& create) {
+    try {
+      auto so = session_options(options);
+      domain = Ort::CustomOpDomain(kTapDomain);
+      domain.Add(&tap);
+      so.Add(domain);
+      if (options.device != nullptr) append_provider(so, *options.device, runtime->library);
+      session = create(so);
+      read_ports();
+    } catch (const Ort::Exception& e) {
+      throw runtime_error(where, e);
+    }
+  }
+
   void read_ports() {
     const Ort::AllocatorWithDefaultOptions allocator;
     for (std::size_t i = 0; i < session.GetInputCount(); ++i) {
@@ -141,21 +161,24 @@ struct Session::Impl {
   }
 };
 
+Session::Session(const Runtime& runtime, const SessionOptions& options) : impl_(std::make_unique<Impl>(options)) {
+  impl_->runtime = runtime.impl();
+}
+
 Session::Session(const Runtime& runtime, const std::string& model, const std::string& where,
                  const SessionOptions& options)
-    : impl_(std::make_unique<Impl>(options)) {
-  impl_->runtime = runtime.impl();
-  try {
-    auto so = session_options(options);
-    impl_->domain = Ort::CustomOpDomain(kTapDomain);
-    impl_->domain.Add(&impl_->tap);
-    so.Add(impl_->domain);
-    if (options.device != nullptr) append_provider(so, *options.device, impl_->runtime->library);
-    impl_->session = Ort::Session(impl_->runtime->env, model.data(), model.size(), so);
-    impl_->read_ports();
-  } catch (const Ort::Exception& e) {
-    throw runtime_error(where, e);
-  }
+    : Session(runtime, options) {
+  impl_->open(where, [&](const Ort::SessionOptions& so) {
+    return Ort::Session(impl_->runtime->env, model.data(), model.size(), so);
+  });
+}
+
+Session Session::of_file(const Runtime& runtime, const std::filesystem::path& model, const SessionOptions& options) {
+  Session session(runtime, options);
+  session.impl_->open(fmt::format("model '{}'", model.string()), [&](const Ort::SessionOptions& so) {
+    return Ort::Session(session.impl_->runtime->env, model.c_str(), so);
+  });
+  return session;
 }
 
 Session::Session(Session&&) noexcept = default;
@@ -203,7 +226,9 @@ std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const
   }
 }
 
-std::vector<NodeTime> Session::end_recording() {
+std::vector<NodeTime> Session::end_recording() { return last_of_each(end_recording_of_runs()); }
+
+std::vector<NodeTime> Session::end_recording_of_runs() {
   const Ort::AllocatorWithDefaultOptions allocator;
   const std::filesystem::path file = impl_->session.EndProfilingAllocated(allocator).get();
   auto times = read_node_times(file);

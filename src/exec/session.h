@@ -51,6 +51,8 @@ struct SessionOptions {
   bool shares_cores = false;
   /// Times of nodes are recorded, in a file whose path starts so, until Session::end_recording().
   std::filesystem::path record = {};
+  /// The graph that the runtime made of the model is written there as a model, its large weights beside it.
+  std::filesystem::path optimized_model = {};
   /// Receivers change what they are handed, see data::TensorView::passed_on.
   bool edits = false;
   /// Nodes run there as far as the runtime has them for it, and all taps do; inputs are copied to it. Must outlive the
@@ -72,6 +74,8 @@ class Session {
   /// the model, device when it cannot run on the device.
   Session(const Runtime& runtime, const std::string& model, const std::string& where,
           const SessionOptions& options = {});
+  /// A model as the runtime itself reads it from its file.
+  static Session of_file(const Runtime& runtime, const std::filesystem::path& model, const SessionOptions& options);
   Session(Session&&) noexcept;
   ~Session();
 
@@ -89,8 +93,11 @@ class Session {
   /// Ends the recording of SessionOptions::record and returns what the last run gave; its file is removed. Not while
   /// runs are on.
   std::vector<NodeTime> end_recording();
+  /// The same for each execution of each node, in the order in which they ended.
+  std::vector<NodeTime> end_recording_of_runs();
 
  private:
+  Session(const Runtime& runtime, const SessionOptions& options);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

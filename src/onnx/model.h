@@ -84,6 +84,7 @@ class Node {
   /// The name, or the first output where the node has none: what selections and reports use.
   const std::string& id() const noexcept;
 
+  void set_name(std::string name);
   void set_input(std::size_t index, std::string name);
   void set_inputs(std::vector<std::string> names);
   void set_output(std::size_t index, std::string name);

@@ -90,6 +90,10 @@ void Node::set_output(std::size_t index, std::string name) {
   outputs_.at(index) = std::move(name);
   raw_ = {};
 }
+void Node::set_name(std::string name) {
+  name_ = std::move(name);
+  raw_ = {};
+}
 void Node::set_op_type(std::string op_type) {
   op_type_ = std::move(op_type);
   raw_ = {};
