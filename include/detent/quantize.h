@@ -94,7 +94,7 @@ struct Sensitivity {
   std::string value;
   std::string node;  // that computes the value; for a weight, that reads it
   bool is_weight = false;
-  double error = 0;  // mean over the outputs of the sum of squared differences over the sum of squares
+  double error = 0;  // sum of squared differences over the sum of squares, of the worst output or part of one
 };
 
 /// A value whose channel ranges were equalized. Errors as in Sensitivity, with the weights that read it rounded too.
@@ -129,7 +129,7 @@ struct TunedWeights {
 /// How close the outputs are to the float model's, measured on some of the samples.
 struct AccuracyResult {
   std::size_t samples = 0;
-  double sqnr_all_db = 0;       // of the worst output, with every product in integers
+  double sqnr_all_db = 0;       // of the worst output, before any remedy
   double sqnr_db = 0;           // of the written model
   double cosine = 0;            // of the written model; of the worst output
   std::optional<double> score;  // of AccuracyConfig::command, as a share of the float model's

@@ -272,7 +272,7 @@ class AccuracyResult(_Result):
     """How close the outputs are to the float model's, measured on some of the samples."""
 
     samples: int
-    sqnr_all_db: float  #: with every product in integers
+    sqnr_all_db: float  #: before any remedy, with every product in integers
     sqnr_db: float  #: of the written model
     cosine: float
     score: float | None  #: of the command, as a share of the float model's

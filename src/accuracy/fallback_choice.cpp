@@ -1,17 +1,28 @@
 #include "accuracy/fallback_choice.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <utility>
 
 namespace detent::accuracy {
 
-double predicted_error(const quantization::Placement& placement, const MarkErrors& errors) {
-  double sum = 0;
+PointErrors predicted_error(const quantization::Placement& placement, const MarkErrors& errors) {
+  PointErrors sum(errors.empty() ? 0 : errors.begin()->second.size());
   for (const auto& mark : placement.marks) {
     const auto found = errors.find(mark.value);
-    if (found != errors.end() && !mark.wide) sum += found->second;
+    if (found == errors.end() || mark.wide) continue;
+    std::transform(sum.begin(), sum.end(), found->second.begin(), sum.begin(), std::plus<>());
   }
   return sum;
+}
+
+double removed_share(const PointErrors& before, const PointErrors& after, const PointErrors& whole, double enough) {
+  double share = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (before[i] > enough && whole[i] > 0) share = std::max(share, (before[i] - after[i]) / whole[i]);
+  }
+  return share;
 }
 
 namespace {
@@ -29,28 +40,30 @@ class Chooser {
   struct Choices {
     std::vector<FallbackChoice> taken;
     std::vector<Candidate> left;
-    double error = 0;
+    PointErrors error;
   };
 
   Choices choose(std::vector<Candidate> candidates, const Candidate* first) const {
     Choices c{{}, std::move(candidates), whole_};
     double macs = 0;
     if (first != nullptr) take(c, macs, *first, error_with(c, *first));
-    while (!c.left.empty() && c.error > limits_.error) {
+    while (!c.left.empty() && !is_enough(c.error)) {
       const Candidate* best = nullptr;
-      double best_gain = 0, best_error = 0;
+      double best_gain = 0;
+      PointErrors best_error;
       for (const auto& candidate : c.left) {
         if (macs + candidate.macs > limits_.macs) continue;
-        const double error = error_with(c, candidate);
-        if (!is_worth_it(c.error - error, candidate)) continue;
-        const double gain = (c.error - error) / std::max(candidate.macs, kLeastMacs);
+        auto error = error_with(c, candidate);
+        const double removed = removed_by(c, error);
+        if (!is_worth_it(removed, candidate)) continue;
+        const double gain = removed / std::max(candidate.macs, kLeastMacs);
         if (gain <= best_gain) continue;
         best = &candidate;
         best_gain = gain;
-        best_error = error;
+        best_error = std::move(error);
       }
       if (best == nullptr) break;
-      take(c, macs, *best, best_error);
+      take(c, macs, *best, std::move(best_error));
     }
     return c;
   }
@@ -59,9 +72,8 @@ class Chooser {
   std::vector<Candidate> left_for_lack_of_room(const Choices& c) const {
     std::vector<std::pair<double, Candidate>> found;
     for (const auto& candidate : c.left) {
-      const double removed = c.error - error_with(c, candidate);
-      if (c.error > limits_.error && candidate.macs <= limits_.macs && is_worth_it(removed, candidate))
-        found.emplace_back(removed, candidate);
+      const double removed = removed_by(c, error_with(c, candidate));
+      if (candidate.macs <= limits_.macs && is_worth_it(removed, candidate)) found.emplace_back(removed, candidate);
     }
     std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
     std::vector<Candidate> candidates;
@@ -71,19 +83,27 @@ class Chooser {
 
  private:
   bool is_worth_it(double removed, const Candidate& candidate) const {
-    return removed >= std::max(limits_.worth_removing, limits_.ratio * candidate.macs) * whole_;
+    return removed > 0 && removed >= std::max(limits_.worth_removing, limits_.ratio * candidate.macs);
   }
 
-  double error_with(const Choices& c, const Candidate& candidate) const {
+  bool is_enough(const PointErrors& error) const {
+    return std::none_of(error.begin(), error.end(), [&](double e) { return e > limits_.error; });
+  }
+
+  double removed_by(const Choices& c, const PointErrors& error) const {
+    return removed_share(c.error, error, whole_, limits_.error);
+  }
+
+  PointErrors error_with(const Choices& c, const Candidate& candidate) const {
     std::vector<std::size_t> nodes;
     for (const auto& choice : c.taken) nodes.push_back(choice.node);
     nodes.push_back(candidate.node);
     return predicted_error(place_(nodes), errors_);
   }
 
-  void take(Choices& c, double& macs, Candidate candidate, double error) const {
-    c.taken.push_back({candidate.node, candidate.macs, (c.error - error) / whole_});
-    c.error = error;
+  void take(Choices& c, double& macs, Candidate candidate, PointErrors error) const {
+    c.taken.push_back({candidate.node, candidate.macs, removed_by(c, error)});
+    c.error = std::move(error);
     macs += candidate.macs;
     std::erase_if(c.left, [&](const auto& other) { return other.node == candidate.node; });
   }
@@ -91,7 +111,7 @@ class Chooser {
   const MarkErrors& errors_;
   const Place& place_;
   const ChoiceLimits& limits_;
-  double whole_;
+  PointErrors whole_;
 };
 
 }  // namespace
@@ -102,7 +122,8 @@ std::vector<FallbackChoice> choose_fallbacks(const std::vector<Candidate>& candi
   auto best = chooser.choose(candidates, nullptr);
   for (const auto& first : chooser.left_for_lack_of_room(best)) {
     auto other = chooser.choose(candidates, &first);
-    if (other.error < best.error) best = std::move(other);
+    if (removed_share(best.error, other.error, best.error, 0) > removed_share(other.error, best.error, other.error, 0))
+      best = std::move(other);
   }
   return best.taken;
 }

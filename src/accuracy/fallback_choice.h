@@ -12,12 +12,19 @@
 
 namespace detent::accuracy {
 
-/// What each mark alone adds to the error of the results, as a share of their energy. To first order the errors of
-/// marks are independent of each other and add up.
-using MarkErrors = std::unordered_map<std::string, double>;
+/// An error at each point of the results, as a share of the energy there.
+using PointErrors = std::vector<double>;
+
+/// What each mark alone adds to the errors. To first order the errors of marks are independent of each other and add
+/// up.
+using MarkErrors = std::unordered_map<std::string, PointErrors>;
 
 /// Sum over the marks of a placement; marks that were not measured, and those of 16 bits, count as exact.
-double predicted_error(const quantization::Placement& placement, const MarkErrors& errors);
+PointErrors predicted_error(const quantization::Placement& placement, const MarkErrors& errors);
+
+/// The largest share that goes of the `whole` of a point, of those points where `before` is above `enough`: what is
+/// removed from one output does not count less for others that have no need of it.
+double removed_share(const PointErrors& before, const PointErrors& after, const PointErrors& whole, double enough);
 
 struct Candidate {
   std::size_t node = 0;
@@ -27,14 +34,14 @@ struct Candidate {
 struct FallbackChoice {
   std::size_t node = 0;
   double macs = 0;     // share of the model's
-  double removed = 0;  // share of the error of the whole that goes with it
+  double removed = 0;  // share of the error of the whole that goes with it, see removed_share()
 };
 
 struct ChoiceLimits {
   double macs = 0.1;          // share of the multiplications that may fall back
   double worth_removing = 0;  // a choice must take away this share of the error of the whole
   double ratio = 0;           // and so many times its share of the multiplications
-  double error = 0;           // enough: no further choice below this error
+  double error = 0;           // enough: no further choice where no point is above this error
 };
 
 /// Places the pairs when these nodes fall back.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "data/floats.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 
@@ -10,9 +11,13 @@ namespace {
 
 using onnx::Node;
 
+bool holds_floats(const onnx::Model& model, const graph::ValueTypes& types, const std::string& value) {
+  return data::holds_floats(graph::type_of(model, types, value));
+}
+
 void add_points(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
                 const std::string& value, std::vector<std::string>& points) {
-  if (graph::type_of(model, types, value) != onnx::DataType::float32) return;
+  if (!holds_floats(model, types, value)) return;
   const int producer = index.producer(value);
   if (producer == graph::kNone || std::find(points.begin(), points.end(), value) != points.end()) return;
   const Node& node = model.graph.nodes[static_cast<std::size_t>(producer)];
@@ -35,7 +40,7 @@ std::vector<int> TrialModel::map_cuts(const std::vector<int>& cuts) const {
 
 TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& types,
                             const quantization::Placement& placement, const quantization::AssignedValues& values) {
-  TrialModel trial{model, types, {}, {}, {}, {}};
+  TrialModel trial{model, types, {}, {}, {}, {}, {}};
   graph::Index index(model);
   std::unordered_map<int, std::vector<Node>> after;  // by producer; kNone: graph inputs
   std::unordered_map<std::string, std::string> reads_instead;
@@ -69,7 +74,11 @@ TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& t
   }
   trial.position.push_back(static_cast<int>(nodes.size()));
   trial.model.graph.nodes = std::move(nodes);
-  for (const auto& output : model.graph.outputs) add_points(model, index, types, output.name, trial.points);
+  for (const auto& output : model.graph.outputs) {
+    add_points(model, index, types, output.name, trial.points);
+    if (holds_floats(model, types, output.name) && index.producer(output.name) != graph::kNone)
+      trial.outputs.push_back(output.name);
+  }
   return trial;
 }
 

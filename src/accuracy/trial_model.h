@@ -20,8 +20,10 @@ struct TrialModel {
   std::vector<std::string> taps;
   /// By tapped value, the mark whose parameters round it; taps that only pass are not in it.
   std::unordered_map<std::string, std::string> mark_of;
-  /// Float values that stand for the results: the outputs of the graph, where a Concat made one its parts, so that one
-  /// part of large numbers does not hide the error of the others, and where a Softmax made one what it reads.
+  /// Float outputs of the graph that nodes make: accuracy is told of these.
+  std::vector<std::string> outputs;
+  /// Float values that decisions look at: the outputs, where a Concat made one its parts, so that one part of large
+  /// numbers does not hide the error of the others, and where a Softmax made one what it reads.
   std::vector<std::string> points;
   /// Positions in the original graph become positions in this one.
   std::vector<int> map_cuts(const std::vector<int>& cuts) const;

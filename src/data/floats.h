@@ -1,7 +1,8 @@
-// The elements of a float32 array.
+// The elements of a float32 array, and those of other floating-point types as such.
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "data/sample.h"
 
@@ -10,5 +11,10 @@ namespace detent::data {
 inline std::span<const float> floats(const Array& array) {
   return {reinterpret_cast<const float*>(array.bytes.data()), array.bytes.size() / sizeof(float)};
 }
+
+/// Whether a type is one of floating point, of 16, 32 or 64 bits.
+bool holds_floats(onnx::DataType type);
+/// Of an array of such a type.
+std::vector<float> to_floats(const Array& array);
 
 }  // namespace detent::data

@@ -23,8 +23,6 @@
 namespace detent {
 namespace {
 
-using data::floats;
-
 struct Side {
   onnx::Model model;
   graph::ValueTypes types;
@@ -141,8 +139,7 @@ class LayerRun {
 void add_outputs(const std::vector<std::string>& names, const std::vector<data::Array>& x,
                  const std::vector<data::Array>& y, std::vector<run::PairSums>& sums) {
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (x[i].type == onnx::DataType::float32 && y[i].type == onnx::DataType::float32)
-      sums[i].add(floats(x[i]), floats(y[i]), names[i]);
+    if (data::holds_floats(x[i].type) && data::holds_floats(y[i].type)) sums[i].add(x[i], y[i], names[i]);
   }
 }
 
@@ -200,6 +197,7 @@ Comparison compare(const CompareOptions& options) {
 
   const graph::Index index(original.model);
   for (std::size_t i = 0; i < output_names.size(); ++i) {
+    if (!data::holds_floats(graph::type_of(original.model, original.types, output_names[i]))) continue;
     const int producer = index.producer(output_names[i]);
     const std::string made_by =
         producer == graph::kNone ? "" : original.model.graph.nodes[static_cast<std::size_t>(producer)].label();

@@ -79,7 +79,8 @@ class Equalization : public Remedy {
     }
     const auto every = samples_ < kJudgingEvery ? 1 : kJudgingEvery;
     const auto results = run(trials, samples_ / kJudgingEvery, every);
-    return noise_of(results[1]) < kImprovement * noise_of(results[0]);
+    const auto before = errors_of(results[0]), after = errors_of(results[1]);
+    return change_of(before, after) < kImprovement && worst_of(after) <= worst_of(before);
   }
 
   // Rewrites the model. A value that is read with its channels scaled has a name of its own there.
@@ -182,9 +183,9 @@ class Equalization : public Remedy {
     if (candidates_.empty()) return;
     std::vector<accuracy::Trial> trials;
     for (const auto& candidate : candidates_) trials.push_back(accuracy::trial_of(candidate.plain.front()));
-    const auto results = errors_of(run(trials, samples_for(kLookingRunsPerSample, trials.size())));
+    const auto results = run(trials, samples_for(kLookingRunsPerSample, trials.size()));
     double all = 0;
-    for (std::size_t i = 0; i < results.size(); ++i) all += candidates_[i].error = results[i];
+    for (std::size_t i = 0; i < results.size(); ++i) all += candidates_[i].error = worst_error_of(results[i]);
     std::erase_if(candidates_, [&](const auto& c) { return c.error < std::max(kNoHarm, kWorthDoing * all); });
     std::stable_sort(candidates_.begin(), candidates_.end(),
                      [](const auto& a, const auto& b) { return a.error > b.error; });
@@ -212,17 +213,18 @@ class Equalization : public Remedy {
       for (const auto& plain : candidate.plain) trials.push_back(accuracy::trial_of(plain));
       trials.push_back(accuracy::trial_of(candidate.scaled));
     }
-    const auto results = errors_of(run(trials, samples_for(kTryingRunsPerSample, trials.size())));
+    const auto results = run(trials, samples_for(kTryingRunsPerSample, trials.size()));
     std::vector<Candidate> kept;
     std::size_t at = 0;
     for (auto& candidate : candidates_) {
       const auto first = results.begin() + static_cast<std::ptrdiff_t>(at);
       const auto scaled = first + std::ssize(candidate.plain);
-      const auto best = std::min_element(first, scaled);
+      const auto best = std::min_element(
+          first, scaled, [](const auto& a, const auto& b) { return change_of(errors_of(b), errors_of(a)) < 1; });
       at += candidate.plain.size() + 1;
-      if (*scaled > kImprovement * *best) continue;
+      if (change_of(errors_of(*best), errors_of(*scaled)) > kImprovement) continue;
       candidate.best_plain = &candidate.plain[static_cast<std::size_t>(best - first)];
-      done_.push_back({candidate.scaling.value, *best, *scaled});
+      done_.push_back({candidate.scaling.value, worst_error_of(*best), worst_error_of(*scaled)});
       kept.push_back(std::move(candidate));
     }
     candidates_ = std::move(kept);
@@ -245,12 +247,6 @@ class Equalization : public Remedy {
     }
     const TrialSamples chosen{std::clamp<std::size_t>(samples, 1, kMostJudging), every};
     return lab_->run(*draft_, tapped, trials, chosen);
-  }
-
-  static std::vector<double> errors_of(const std::vector<TrialResult>& results) {
-    std::vector<double> errors(results.size());
-    std::transform(results.begin(), results.end(), errors.begin(), noise_of);
-    return errors;
   }
 
   const onnx::Model& model() const { return draft_->prepared.model; }

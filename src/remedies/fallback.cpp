@@ -52,12 +52,11 @@ class Fallback : public Remedy {
   bool is_better(const Draft& draft, Lab& lab) override {
     all_ = lab.judged(draft);
     chosen_ = lab.judge(draft, assignment_);
-    return accuracy().target || noise_of(chosen_) < noise_of(all_);
+    return accuracy().target || is_improved(errors_of(all_), errors_of(chosen_));
   }
 
   void keep(Draft& draft, Lab& lab) override {
     auto& result = draft.result;
-    result.sqnr_all_db = worst_sqnr_db(all_);
     const bool in_float = accuracy().fallback == AccuracyFallback::float32;
     for (const auto& choice : choices_) {
       const double macs = macs_of(draft.prepared.model, *index_, {choice.node, choice.macs});
@@ -81,7 +80,20 @@ class Fallback : public Remedy {
 
   std::vector<FallbackChoice> choose(const Workload& workload, const accuracy::ChoiceLimits& limits) const {
     return accuracy::choose_fallbacks(
-        workload.products, draft_->sensitivities->errors, [this](const auto& nodes) { return place(nodes); }, limits);
+        workload.products, expected_errors(), [this](const auto& nodes) { return place(nodes); }, limits);
+  }
+
+  // The errors of single values, in proportion, so that they add up to no less than the error of all together.
+  accuracy::MarkErrors expected_errors() const {
+    auto errors = draft_->sensitivities->errors;
+    const auto all = errors_of(lab_->judged(*draft_));
+    const auto sum = accuracy::predicted_error(draft_->assignment.placement, errors);
+    for (auto& [mark, of_points] : errors) {
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        if (sum[i] > 0) of_points[i] *= std::max(1.0, all[i] / sum[i]);
+      }
+    }
+    return errors;
   }
 
   static std::vector<std::size_t> nodes_of(const std::vector<FallbackChoice>& choices) {

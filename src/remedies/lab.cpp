@@ -22,6 +22,8 @@ constexpr std::size_t kJudgingRunsPerSampleForTarget = 3;
 constexpr std::size_t kMostAssignmentsForTarget = 15;
 constexpr std::size_t kJudgingRunsPerSample = 2;
 constexpr std::size_t kMostAssignments = 4;
+// With fewer, an accuracy says little about other samples: so many are judged where there are as many.
+constexpr std::size_t kFewSamples = 8;
 
 }  // namespace
 
@@ -95,8 +97,9 @@ Sensitivities Lab::measure(const Draft& draft) {
   measured.samples = std::clamp<std::size_t>(allowed / (trials.size() + 1), 1, kMostSamples);
   const auto results = run(draft, values, trials, {measured.samples});
   for (std::size_t t = 0; t < trials.size(); ++t) {
-    for (const auto& [value, rounding] : trials[t])
-      measured.errors[value] = noise_of(results[t]) / static_cast<double>(trials[t].size());
+    auto share = errors_of(results[t]);
+    for (double& error : share) error /= static_cast<double>(trials[t].size());
+    for (const auto& [value, rounding] : trials[t]) measured.errors[value] = share;
   }
   measured.each_alone = group == 1;
   return measured;
@@ -107,8 +110,9 @@ TrialSamples Lab::judging_samples() const {
   const std::size_t count = options().accuracy.target
                                 ? kJudgingRunsPerSampleForTarget * all / (2 * kMostAssignmentsForTarget)
                                 : kJudgingRunsPerSample * all / (2 * kMostAssignments);
-  if (means_.readable != 0) return {std::clamp<std::size_t>(count, 1, std::min(means_.readable, all))};
-  return spread_over(all, std::clamp<std::size_t>(count, 1, all));
+  const auto most = means_.readable != 0 ? std::min(means_.readable, all) : all;
+  const auto chosen = std::max(count, std::min(most, kFewSamples));
+  return means_.readable != 0 ? TrialSamples{std::min(chosen, most)} : spread_over(all, chosen);
 }
 
 }  // namespace detent::remedies

@@ -37,17 +37,20 @@ class RangeChoice : public Remedy {
     for (std::size_t i = 0; i < alternatives.size();) {
       const auto& value = alternatives[i].mark->value;
       const Alternative* best = nullptr;
-      double least = errors_.at(value), before = least;
+      auto least = errors_.at(value), before = least;
+      double change = kBetter;
       for (; i < alternatives.size() && alternatives[i].mark->value == value; ++i) {
-        const double error = noise_of(results[i]);
-        if (alternatives[i].is_own) before = least = error;
-        if (error >= least) continue;
-        least = error;
+        auto errors = errors_of(results[i]);
+        if (alternatives[i].is_own) before = errors;
+        if (change_of(before, errors) >= change) continue;
+        change = change_of(before, errors);
+        least = std::move(errors);
         best = &alternatives[i];
       }
-      if (best == nullptr || least > kBetter * before) continue;
+      if (best == nullptr) continue;
       adopt(draft.assignment.placement, *best);
-      chosen_.push_back({value, std::string(calibration::method_name(best->method)), before, least});
+      chosen_.push_back(
+          {value, std::string(calibration::method_name(best->method)), worst_of(before), worst_of(least)});
       errors_[value] = least;
     }
     if (chosen_.empty()) return false;
@@ -63,7 +66,7 @@ class RangeChoice : public Remedy {
     const auto before = accuracy::roundings_of(draft.assignment.values);
     const std::vector<accuracy::Trial> trials{accuracy::trial_of(now), accuracy::trial_of(before)};
     const auto results = lab.run(draft, assignment_.values, trials, lab.judging_samples());
-    return noise_of(results[0]) < noise_of(results[1]);
+    return is_improved(errors_of(results[1]), errors_of(results[0]));
   }
 
   void keep(Draft& draft, Lab& lab) override {

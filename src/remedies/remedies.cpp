@@ -17,6 +17,7 @@ std::string_view word(QuantType type) { return onnx::name_of(quantization::data_
 // Of what is left of the error, so many products are named that make this share of it.
 constexpr std::size_t kMostNamed = 3;
 constexpr double kWorthNaming = 0.1;
+constexpr double kNearDb = 30;  // of results that nothing more is said about
 
 void measure(Draft& draft, Lab& lab) {
   if (draft.sensitivities) return;
@@ -36,16 +37,18 @@ void list_sensitivities(Draft& draft, const graph::Index& index) {
 // What makes most of the error that is left, by the errors of single values, which add up to first order.
 void name_worst(Draft& draft, const Lab& lab, const graph::Index& index, const Workload& workload) {
   const auto& errors = draft.sensitivities->errors;
-  const double now = accuracy::predicted_error(draft.assignment.placement, errors);
-  if (now == 0) return;
+  const auto now = accuracy::predicted_error(draft.assignment.placement, errors);
+  if (worst_of(now) == 0) return;
+  const auto worst = static_cast<std::size_t>(std::max_element(now.begin(), now.end()) - now.begin());
   for (const auto& mark : draft.assignment.placement.marks) {
-    if (mark.is_weight && errors.contains(mark.value)) draft.result.weights_share += errors.at(mark.value) / now;
+    if (mark.is_weight && errors.contains(mark.value))
+      draft.result.weights_share += errors.at(mark.value)[worst] / now[worst];
   }
   for (const auto& product : workload.products) {
     auto nodes = draft.fallbacks;
     nodes.push_back(product.node);
     const auto placement = run::place(draft.prepared, lab.options().config, {lab.options().accuracy.fallback, nodes});
-    const double removed = 1 - accuracy::predicted_error(placement, errors) / now;
+    const double removed = accuracy::removed_share(now, accuracy::predicted_error(placement, errors), now, 0);
     if (removed < kWorthNaming) continue;
     draft.worst_left.push_back({draft.prepared.model.graph.nodes[product.node].label(), removed,
                                 macs_of(draft.prepared.model, index, product)});
@@ -61,7 +64,7 @@ void conclude(Draft& draft, Lab& lab) {
   result.samples = lab.judging_samples().count;
   result.sqnr_db = worst_sqnr_db(judged);
   result.cosine = worst_cosine(judged);
-  if (draft.fallbacks.empty()) result.sqnr_all_db = result.sqnr_db;
+  draft.worst_error = worst_error_of(judged);
   const auto& accuracy = lab.options().accuracy;
   if (accuracy.metric == AccuracyMetric::command && accuracy.target) result.score = lab.score(draft, draft.assignment);
 
@@ -79,7 +82,7 @@ void conclude(Draft& draft, Lab& lab) {
 
 std::vector<std::pair<std::string, double>> by_error(const Sensitivities& sensitivities) {
   std::vector<std::pair<std::string, double>> sorted;
-  for (const auto& value : sensitivities.values) sorted.emplace_back(value, sensitivities.errors.at(value));
+  for (const auto& value : sensitivities.values) sorted.emplace_back(value, worst_of(sensitivities.errors.at(value)));
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   return sorted;
 }
@@ -101,11 +104,19 @@ bool apply(Remedy& remedy, Draft& draft, Lab& lab) {
 
 void improve(Draft& draft, Lab& lab) {
   try {
+    Draft untouched = draft;
+    const TrialResult before = lab.judged(draft);
     for (const auto& row : kOfAssignments) {
       if (!row.is_wanted(lab.options())) continue;
       if (row.needs_sensitivities) measure(draft, lab);
       apply(*row.make(), draft, lab);
     }
+    if (!lab.options().accuracy.target && worst_sqnr_db(lab.judged(draft)) < worst_sqnr_db(before)) {
+      draft = std::move(untouched);
+      lab.model_changed();
+      lab.set_judged(before);
+    }
+    draft.result.sqnr_all_db = worst_sqnr_db(before);
     measure(draft, lab);
     conclude(draft, lab);
   } catch (const Error& e) {
@@ -124,7 +135,7 @@ void improve_emitted(Draft& draft, Lab& lab) {
 std::string what_is_left(const Draft& draft, const QuantizeOptions& options) {
   const auto& result = draft.result;
   const auto& accuracy = options.accuracy;
-  if (accuracy.target || accuracy.sensitivity != SensitivityMode::automatic || !is_far(result)) return {};
+  if (accuracy.target || accuracy.sensitivity != SensitivityMode::automatic || result.sqnr_db >= kNearDb) return {};
   const bool tuned = result.tuned && result.tuned->kept;
   std::string text = fmt::format(
       "{} activations and {} weights leave the results {:.1f} dB from the float model's{} {:.0f} % of that error {} of "

@@ -31,9 +31,6 @@ std::vector<std::pair<std::string, double>> by_error(const Sensitivities& sensit
 /// The node that makes a value, or of a weight the one that reads it; empty: neither.
 std::string node_of(const onnx::Model& model, const graph::Index& index, const std::string& value);
 
-/// Whether results are so far from the float model's that more is worth its cost.
-inline bool is_far(const AccuracyResult& result) { return result.sqnr_db < 30; }
-
 /// A note about results that are far although nothing was asked for, and what helps; empty where there is none.
 std::string what_is_left(const Draft& draft, const QuantizeOptions& options);
 

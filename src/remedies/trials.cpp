@@ -7,11 +7,13 @@
 #include <limits>
 
 #include "base/failpoint.h"
-#include "data/floats.h"
 #include "exec/sweep.h"
 
 namespace detent::remedies {
 namespace {
+
+constexpr double kClearlyWorse = 1.26;  // 1 dB
+constexpr double kFine = 1e-4;          // 40 dB
 
 // Shows values to those who asked, by their marks.
 class Watcher : public data::TapReceiver {
@@ -46,7 +48,9 @@ class Trials {
              .batch_invariant = false,
              .name = "trial-",
              .inputs_of = {}}),
-        results_(trials.size(), TrialResult{std::vector<run::PairSums>(model.points.size())}) {}
+        measured_(measured_values(model)),
+        results_(trials.size(), TrialResult{std::vector<run::PairSums>(model.points.size()),
+                                            std::vector<run::PairSums>(model.outputs.size())}) {}
 
   std::vector<TrialResult> run() {
     for (std::size_t segment = 0; segment < branch_.segments(); ++segment) {
@@ -60,9 +64,7 @@ class Trials {
   std::size_t runs_per_sample() const { return trials_.size() + 1; }
 
   void run_segment(std::size_t segment) {
-    const auto points = points_of(segment);
-    std::vector<std::string> names;
-    for (const auto point : points) names.push_back(model_.points[point]);
+    const auto names = measured_in(segment);
     auto stage = branch_.load(segment, "trial", names);
     std::vector<std::string> marks;
     for (const auto& tap : stage.taps()) {
@@ -84,12 +86,12 @@ class Trials {
         samples_ = s + 1;
       }
       run_sample(segment, s, sample ? std::span<const data::Array>(sample->inputs) : std::span<const data::Array>(),
-                 stage, points);
+                 stage, names);
     }
   }
 
   void run_sample(std::size_t segment, std::size_t s, std::span<const data::Array> inputs, exec::Stage& stage,
-                  const std::vector<std::size_t>& points) {
+                  const std::vector<std::string>& names) {
     std::vector<data::Array> reference;
     for (std::size_t t = 0; t < runs_per_sample(); ++t) {
       quantizer_.switch_on(t == 0 ? nullptr : &trials_[t - 1]);
@@ -101,7 +103,7 @@ class Trials {
       if (t == 0) {
         reference = std::move(values);
       } else {
-        for (std::size_t i = 0; i < points.size(); ++i) add(results_[t - 1], points[i], reference[i], values[i]);
+        for (std::size_t i = 0; i < names.size(); ++i) add(results_[t - 1], names[i], reference[i], values[i]);
       }
       failpoint("accuracy.trial");
       ++done_;
@@ -110,27 +112,41 @@ class Trials {
     }
   }
 
-  void add(TrialResult& result, std::size_t point, const data::Array& reference, const data::Array& values) const {
+  static std::vector<std::string> measured_values(const accuracy::TrialModel& model) {
+    auto values = model.points;
+    for (const auto& output : model.outputs) {
+      if (std::find(values.begin(), values.end(), output) == values.end()) values.push_back(output);
+    }
+    return values;
+  }
+
+  void add(TrialResult& result, const std::string& name, const data::Array& reference,
+           const data::Array& values) const {
     run::PairSums pair;
-    pair.add(data::floats(reference), data::floats(values), model_.points[point]);
+    pair.add(reference, values, name);
+    const auto output = std::find(model_.outputs.begin(), model_.outputs.end(), name);
+    if (output != model_.outputs.end())
+      result.outputs[static_cast<std::size_t>(output - model_.outputs.begin())] += pair;
+    const auto point = std::find(model_.points.begin(), model_.points.end(), name);
+    if (point == model_.points.end()) return;
+    result.points[static_cast<std::size_t>(point - model_.points.begin())] += pair;
     if (pair.signal > 0) {
       result.log_errors += std::log(std::max(pair.noise / pair.signal, kNoHarm));
       ++result.pairs;
     }
-    result.points[point] += pair;
   }
 
-  // Points that are made in the segment.
-  std::vector<std::size_t> points_of(std::size_t segment) const {
+  // What is measured and made in the segment.
+  std::vector<std::string> measured_in(std::size_t segment) const {
     const int begin = segment == 0 ? 0 : options_.cuts[segment - 1];
     const int end =
         segment + 1 == branch_.segments() ? static_cast<int>(model_.model.graph.nodes.size()) : options_.cuts[segment];
-    std::vector<std::size_t> points;
-    for (std::size_t i = 0; i < model_.points.size(); ++i) {
-      const int producer = branch_.index().producer(model_.points[i]);
-      if (producer >= begin && producer < end) points.push_back(i);
+    std::vector<std::string> names;
+    for (const auto& name : measured_) {
+      const int producer = branch_.index().producer(name);
+      if (producer >= begin && producer < end) names.push_back(name);
     }
-    return points;
+    return names;
   }
 
   const run::Context& context_;
@@ -141,6 +157,7 @@ class Trials {
   accuracy::FakeQuantizer quantizer_;
   Watcher watcher_;
   exec::Branch branch_;
+  std::vector<std::string> measured_;
   std::vector<TrialResult> results_;
   std::size_t samples_ = 0;
   std::uint64_t done_ = 0;
@@ -154,15 +171,32 @@ std::vector<TrialResult> run_trials(const run::Context& context, const accuracy:
   return Trials(context, model, trials, source, options).run();
 }
 
-double noise_of(const TrialResult& result) {
-  double sum = 0;
-  std::size_t count = 0;
+accuracy::PointErrors errors_of(const TrialResult& result) {
+  accuracy::PointErrors errors;
   for (const auto& point : result.points) {
-    if (point.signal <= 0) continue;
-    sum += point.noise / point.signal;
-    ++count;
+    const double error = point.signal > 0 ? point.noise / point.signal : 0;
+    errors.push_back(std::isnan(error) ? 0 : error);  // of infinities: they stand for no number
   }
-  return count > 0 ? sum / static_cast<double>(count) : 0;
+  return errors;
+}
+
+double worst_of(const accuracy::PointErrors& errors) {
+  return errors.empty() ? 0 : *std::max_element(errors.begin(), errors.end());
+}
+
+double change_of(const accuracy::PointErrors& before, const accuracy::PointErrors& after) {
+  // Where one point is worse than 40 dB, it does not matter how good another one is beyond that.
+  const double floor = worst_of(before) > kFine ? kFine : kNoHarm;
+  double logs = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (after[i] > kClearlyWorse * before[i] && after[i] > kFine) return std::numeric_limits<double>::infinity();
+    logs += std::log(std::max(after[i], floor) / std::max(before[i], floor));
+  }
+  return before.empty() ? 1 : std::exp(logs / static_cast<double>(before.size()));
+}
+
+bool is_improved(const accuracy::PointErrors& before, const accuracy::PointErrors& after) {
+  return change_of(before, after) < 1 && worst_of(after) <= worst_of(before);
 }
 
 double typical_error_of(const TrialResult& result) {
@@ -171,16 +205,16 @@ double typical_error_of(const TrialResult& result) {
 
 double worst_sqnr_db(const TrialResult& result) {
   double worst = std::numeric_limits<double>::infinity();
-  for (const auto& point : result.points) {
-    if (point.signal > 0) worst = std::min(worst, point.sqnr_db());
+  for (const auto& output : result.outputs) {
+    if (output.signal > 0) worst = std::min(worst, output.sqnr_db());
   }
   return worst;
 }
 
 double worst_cosine(const TrialResult& result) {
   double worst = 1;
-  for (const auto& point : result.points) {
-    if (point.noise > 0) worst = std::min(worst, point.cosine());
+  for (const auto& output : result.outputs) {
+    if (output.noise > 0) worst = std::min(worst, output.cosine());
   }
   return worst;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "accuracy/fake_quantizer.h"
+#include "accuracy/fallback_choice.h"
 #include "accuracy/trial_model.h"
 #include "data/sample.h"
 #include "exec/session.h"
@@ -38,9 +39,10 @@ struct TrialOptions {
 
 /// Of one trial.
 struct TrialResult {
-  std::vector<run::PairSums> points;  // of the trial model, each over all samples
-  double log_errors = 0;              // sum over points and samples of the logarithm of noise / signal
-  std::size_t pairs = 0;              // of them
+  std::vector<run::PairSums> points;   // of the trial model, each over all samples
+  std::vector<run::PairSums> outputs;  // the same
+  double log_errors = 0;               // sum over points and samples of the logarithm of noise / signal
+  std::size_t pairs = 0;               // of them
 };
 
 /// Runs every trial on these samples. One sweep serves all of them: each segment is loaded once. Results depend
@@ -49,17 +51,26 @@ std::vector<TrialResult> run_trials(const run::Context& context, const accuracy:
                                     std::span<const accuracy::Trial> trials, data::SampleSource& source,
                                     const TrialOptions& options);
 
-/// Errors (see noise_of) of 60 dB and less tell nothing about other samples: no choice is made for them.
+/// Errors (see errors_of) of 60 dB and less tell nothing about other samples: no choice is made for them.
 inline constexpr double kNoHarm = 1e-6;
 
-/// Mean over the points of noise / signal; points without signal are left out.
-double noise_of(const TrialResult& result);
+/// Noise / signal at each point; 0 at points without signal.
+accuracy::PointErrors errors_of(const TrialResult& result);
+/// The largest of them: points are judged each.
+double worst_of(const accuracy::PointErrors& errors);
+inline double worst_error_of(const TrialResult& result) { return worst_of(errors_of(result)); }
+
+/// Geometric mean over the points of the error after over that before; points of 40 dB (of 60, if there are no others)
+/// and better are taken as that good. Infinite where one point gets clearly worse: by more than 1 dB, to less than 40.
+double change_of(const accuracy::PointErrors& before, const accuracy::PointErrors& after);
+/// Whether the errors fall on the whole, no point gets clearly worse, and the worst one does not get worse at all.
+bool is_improved(const accuracy::PointErrors& before, const accuracy::PointErrors& after);
 
 /// Geometric mean over points and samples of noise / signal, each taken as 60 dB at the best. For comparisons of two
-/// trials: a sample of which both make nonsense is most of noise_of(), and says little about which is better.
+/// trials: a sample of which both make nonsense is most of errors_of(), and says little about which is better.
 double typical_error_of(const TrialResult& result);
 
-/// Of the worst point: its signal to quantization noise ratio in dB, infinite when all are equal, and its cosine.
+/// Of the worst output: its signal to quantization noise ratio in dB, infinite when all are equal, and its cosine.
 double worst_sqnr_db(const TrialResult& result);
 double worst_cosine(const TrialResult& result);
 

@@ -22,6 +22,7 @@ namespace {
 
 // Below this share of the error the results gain too little for what gptq takes.
 constexpr double kWorthTuning = 0.25;
+constexpr double kNear = 1e-3;  // 30 dB: near enough
 
 // Narrows the configuration to the layer that takes most memory, and says so.
 void keep_heaviest(const Draft& draft, const Lab& lab, const graph::ValueTypes& types, FinetuneConfig& config,
@@ -38,7 +39,7 @@ void keep_heaviest(const Draft& draft, const Lab& lab, const graph::ValueTypes& 
 class WeightTuning : public Remedy {
  public:
   bool propose(const Draft& draft, Lab& lab) override {
-    if (lab.means().samples < tuning::kHeldBackEvery || !is_far(draft.result) ||
+    if (lab.means().samples < tuning::kHeldBackEvery || draft.worst_error < kNear ||
         draft.result.weights_share < kWorthTuning)
       return false;
     const auto config = automatic_gptq(lab.options().finetune);
@@ -55,7 +56,8 @@ class WeightTuning : public Remedy {
     return true;
   }
 
-  // By the typical sample: one of which both make nonsense says little about which is better.
+  // By the typical sample: one of which both make nonsense says little about which is better. But the figure that is
+  // told must not become worse than before all remedies.
   bool is_better(const Draft& draft, Lab& lab) override {
     const auto nearest = accuracy::roundings_of(draft.assignment.values);
     auto tuned = nearest;
@@ -68,7 +70,7 @@ class WeightTuning : public Remedy {
     const auto results = lab.run(draft, draft.assignment.values, both, lab.judging_samples());
     judged_ = results[1];
     errors_ = {typical_error_of(results[0]), typical_error_of(results[1]), false};
-    errors_.kept = errors_.error_after < errors_.error_before;
+    errors_.kept = errors_.error_after < errors_.error_before && worst_sqnr_db(judged_) >= draft.result.sqnr_all_db;
     return errors_.kept;
   }
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "data/floats.h"
 
 namespace detent::run {
 namespace {
@@ -33,6 +34,11 @@ void PairSums::add(std::span<const float> x, std::span<const float> y, const std
     const double distance = std::abs(a - b);
     max_abs = distance > max_abs ? distance : max_abs;
   }
+}
+
+void PairSums::add(const data::Array& x, const data::Array& y, const std::string& name) {
+  if (x.type == onnx::DataType::float32 && y.type == x.type) return add(data::floats(x), data::floats(y), name);
+  add(data::to_floats(x), data::to_floats(y), name);
 }
 
 PairSums& PairSums::operator+=(const PairSums& more) {

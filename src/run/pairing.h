@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "data/sample.h"
 #include "data/tap.h"
 #include "run/explain.h"
 
@@ -24,6 +25,8 @@ struct PairSums {
 
   /// Throws bad_input when the counts differ.
   void add(std::span<const float> x, std::span<const float> y, const std::string& name);
+  /// The same of two arrays of floating-point types.
+  void add(const data::Array& x, const data::Array& y, const std::string& name);
   PairSums& operator+=(const PairSums& more);
   double sqnr_db() const;
   double cosine() const;

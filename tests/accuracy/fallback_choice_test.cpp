@@ -29,7 +29,7 @@ struct Case {
 
   explicit Case(std::vector<std::pair<double, double>> errors_and_macs) {
     for (std::size_t n = 0; n < errors_and_macs.size(); ++n) {
-      errors["m" + std::to_string(n)] = errors_and_macs[n].first;
+      errors["m" + std::to_string(n)] = {errors_and_macs[n].first};
       candidates.push_back({n, errors_and_macs[n].second});
       whole += errors_and_macs[n].first;
     }
@@ -72,7 +72,7 @@ TEST(FallbackChoice, KeepsToItsLimits) {
 
 TEST(FallbackChoice, AValueThatTwoProductsReadGoesWithTheSecond) {
   const std::vector<Candidate> candidates{{0, 0.1}, {1, 0.1}};
-  const MarkErrors errors{{"shared", 0.8}, {"w0", 0.1}, {"w1", 0.1}};
+  const MarkErrors errors{{"shared", PointErrors{0.8}}, {"w0", PointErrors{0.1}}, {"w1", PointErrors{0.1}}};
   const auto place = [](const std::vector<std::size_t>& floats) {
     quantization::Placement placement;
     for (std::size_t n = 0; n < 2; ++n) {
@@ -95,7 +95,7 @@ double cheapest(const Case& c, double error) {
     double left = c.whole, macs = 0;
     for (std::size_t n = 0; n < c.candidates.size(); ++n) {
       if ((set >> n & 1U) == 0) continue;
-      left -= c.errors.at("m" + std::to_string(n));
+      left -= c.errors.at("m" + std::to_string(n)).front();
       macs += c.candidates[n].macs;
     }
     if (left <= error) best = std::min(best, macs);

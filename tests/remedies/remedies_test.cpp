@@ -117,6 +117,8 @@ TEST(Improve, AppliesWhatIsAskedForAndSaysHowNearTheResultsAre) {
   EXPECT_GT(result.sqnr_db, 30);
   EXPECT_NEAR(result.sqnr_db, -10 * std::log10(bench.error()), 1e-6);
   EXPECT_EQ(result.integer_macs, 1);
+  EXPECT_GE(result.sqnr_db, result.sqnr_all_db);
+  EXPECT_EQ(result.samples, 8U);
 
   QuantizeOptions only_tell;
   only_tell.accuracy.sensitivity = SensitivityMode::report;
@@ -126,6 +128,30 @@ TEST(Improve, AppliesWhatIsAskedForAndSaysHowNearTheResultsAre) {
   EXPECT_TRUE(told.draft.result.equalized.empty());
   EXPECT_EQ(told.draft.assignment.values.at("a").slices.front().scale, before);
   EXPECT_LT(told.draft.result.sqnr_db, result.sqnr_db - 10);
+}
+
+TEST(Improve, JudgesEveryOutputOfFloatsByItself) {
+  const auto weights = normal(static_cast<std::size_t>(kWidth * kWidth), 7, 0.2F);
+  auto cast = Node("Cast", "cast", {"b"}, {"fine"});
+  cast.set_attribute(onnx::Attribute::of_int("to", static_cast<std::int64_t>(onnx::DataType::float64)));
+  Bench bench(make_model({Node("Erf", "e", {"x"}, {"a"}), Node("MatMul", "product", {"a", "w"}, {"b"}), cast,
+                          Node("Erf", "f", {"x"}, {"c"}), Node("MatMul", "other", {"c", "v"}, {"bad"})},
+                         {floats("w", {kWidth, kWidth}, weights), floats("v", {kWidth, kWidth}, weights)}, 17,
+                         {value("x", {32, kWidth})}, {value("fine", {32, kWidth}), value("bad", {32, kWidth})}),
+              kShape, {{"a", {-1, 1}}, {"c", {-50, 50}}});
+  const auto judged = bench.lab->judged(bench.draft);
+  ASSERT_EQ(judged.outputs.size(), 2U);
+  EXPECT_GT(judged.outputs[0].sqnr_db(), 30);
+  EXPECT_LT(judged.outputs[1].sqnr_db(), 20);
+  EXPECT_EQ(worst_sqnr_db(judged), judged.outputs[1].sqnr_db());
+}
+
+TEST(Errors, OfOnePointAreNotHiddenByAnother) {
+  EXPECT_TRUE(is_improved({0.5, 1e-2}, {0.5, 1e-3}));
+  EXPECT_FALSE(is_improved({0.5, 1e-2}, {0.1, 2e-2}));   // one gets clearly worse
+  EXPECT_TRUE(is_improved({0.5, 1e-6}, {0.1, 1e-5}));    // but is fine even so
+  EXPECT_FALSE(is_improved({0.5, 1e-2}, {0.51, 1e-4}));  // the worst must not get worse
+  EXPECT_NEAR(change_of({0.4, 0.1}, {0.1, 0.1}), 0.5, 1e-12);
 }
 
 TEST(Workload, CountsProductsByTheirMultiplications) {

@@ -65,7 +65,7 @@ struct Bench {
 
   /// As a run applies it.
   bool apply(Remedy& remedy) { return remedies::apply(remedy, draft, *lab); }
-  double error() { return noise_of(lab->judge(draft, draft.assignment)); }
+  double error() { return worst_error_of(lab->judge(draft, draft.assignment)); }
 
   QuantizeOptions options;
   Samples source;
