@@ -21,6 +21,7 @@ COMMANDS = {
     "plan": "tell what quantize would do and take",
     "compare": "compare a quantized model with its float original",
     "inspect": "tell what a model consists of",
+    "bench": "time models side by side",
 }
 Option = dict[str, Any]
 

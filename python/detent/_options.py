@@ -289,7 +289,7 @@ class Config(Options):
 
     Attributes:
         preset: what the other options start from (default: balanced)
-        max_samples: use at most this many samples (default: all)
+        max_samples: use at most this many samples (default: all; of bench, 16)
         batch_size: split the files' arrays into batches of this many rows (default: as the files have them)
         allow_nonfinite: leave out NaN and infinite values instead of stopping at the first
         method: calibration method, by class or by name

@@ -14,6 +14,7 @@ void add_calibrate(CLI::App& app, const std::stop_token& stop, const std::vector
 void add_plan(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_compare(CLI::App& app, const std::stop_token& stop);
+void add_bench(CLI::App& app, const std::stop_token& stop);
 /// Hidden: prints the schema of options as JSON, from which scripts/generate_options.py writes documentation.
 void add_options(CLI::App& app);
 

@@ -33,6 +33,7 @@ int run(int argc, char** argv) {
   detent::cli::add_plan(app);
   detent::cli::add_inspect(app);
   detent::cli::add_compare(app, signals.token());
+  detent::cli::add_bench(app, signals.token());
   detent::cli::add_options(app);
   for (const auto& word : words) {  // CLI11 would take the next word for the value
     if (word.starts_with("--") && word.ends_with('='))

@@ -2,7 +2,7 @@
 
 #include <csignal>
 
-#include "run/score_command.h"
+#include "run/command.h"
 
 namespace detent::cli {
 namespace {
@@ -28,7 +28,7 @@ Signals::Signals() {
       int number = 0;
       if (sigwait(&signals, &number) != 0 || number == SIGUSR1) continue;
       if (source.stop_requested()) {
-        run::kill_score_command();
+        run::kill_command();
         std::signal(SIGINT, SIG_DFL);
         pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
         std::raise(SIGINT);

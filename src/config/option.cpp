@@ -13,6 +13,7 @@ struct AnyOptions {
   CalibrateOptions calibrate;
   CompareOptions compare;
   InspectOptions inspect;
+  BenchOptions bench;
   CommandLine line;
 };
 
@@ -41,7 +42,7 @@ const Option* find(std::string_view name, unsigned commands) {
 Member any_member(const Option& option) {
   static AnyOptions any;
   for (const auto& member : {option.member(any.quantize), option.member(any.calibrate), option.member(any.compare),
-                             option.member(any.inspect), option.member(any.line)}) {
+                             option.member(any.inspect), option.member(any.bench), option.member(any.line)}) {
     if (member) return *member;
   }
   throw internal_error("an option without a member");

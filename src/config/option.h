@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "config/member.h"
+#include "detent/bench.h"
 #include "detent/calibrate.h"
 #include "detent/compare.h"
 #include "detent/inspect.h"
@@ -26,7 +27,7 @@ struct CommandLine {
   std::optional<std::filesystem::path> options_file;
 };
 
-enum Command : unsigned { kQuantize = 1, kCalibrate = 2, kPlan = 4, kCompare = 8, kInspect = 16 };
+enum Command : unsigned { kQuantize = 1, kCalibrate = 2, kPlan = 4, kCompare = 8, kInspect = 16, kBench = 32 };
 
 /// What changes when an option's value changes. A run resumes only with the same values of all options that affect what
 /// it has done. Statistics affect the integers as well.
@@ -42,6 +43,7 @@ struct Access {
   Member (*calibrate)(CalibrateOptions&) = nullptr;
   Member (*compare)(CompareOptions&) = nullptr;
   Member (*inspect)(InspectOptions&) = nullptr;
+  Member (*bench)(BenchOptions&) = nullptr;
   Member (*command_line)(CommandLine&) = nullptr;
 };
 
@@ -57,6 +59,7 @@ constexpr Access access(std::string_view path, Function) {
   bind(a.calibrate, static_cast<CalibrateOptions*>(nullptr));
   bind(a.compare, static_cast<CompareOptions*>(nullptr));
   bind(a.inspect, static_cast<InspectOptions*>(nullptr));
+  bind(a.bench, static_cast<BenchOptions*>(nullptr));
   bind(a.command_line, static_cast<CommandLine*>(nullptr));
   return a;
 }
@@ -97,6 +100,7 @@ struct Option {
   std::optional<Member> member(CalibrateOptions& o) const { return call(at.calibrate, o); }
   std::optional<Member> member(CompareOptions& o) const { return call(at.compare, o); }
   std::optional<Member> member(InspectOptions& o) const { return call(at.inspect, o); }
+  std::optional<Member> member(BenchOptions& o) const { return call(at.bench, o); }
   std::optional<Member> member(CommandLine& o) const { return call(at.command_line, o); }
 
  private:

@@ -96,6 +96,33 @@ const Option kMemoryRows[] = {
      .bounds = kNotNegative},
 };
 
+const Option kBenchRows[] = {
+    {.name = "runs",
+     .at = DETENT_AT(runs),
+     .commands = kBench,
+     .affects = Affects::nothing,
+     .group = kRunning,
+     .help = "timed runs of each model",
+     .label = "N",
+     .fallback = "as many as --seconds allows"},
+    {.name = "seconds",
+     .at = DETENT_AT(seconds),
+     .commands = kBench,
+     .affects = Affects::nothing,
+     .group = kRunning,
+     .help = "time each model for about so long",
+     .label = "S",
+     .bounds = kNotNegative},
+    {.name = "memory",
+     .at = DETENT_AT(memory),
+     .commands = kBench,
+     .affects = Affects::nothing,
+     .group = kRunning,
+     .help = "measure the peak memory of each model in a process of its own",
+     .off = "no-memory",
+     .off_help = "start no other process"},
+};
+
 const Option kDeviceRows[] = {
     {.name = "device",
      .at = DETENT_AT(device.cuda),
@@ -145,7 +172,7 @@ std::vector<Option> running_options() {
   std::vector<Option> all{
       {.name = "threads",
        .at = DETENT_AT(threads),
-       .commands = kCalibrating | kCompare,
+       .commands = kCalibrating | kCompare | kBench,
        .affects = Affects::statistics,
        .group = kRunning,
        .help = "threads of the runtime",
@@ -162,7 +189,7 @@ std::vector<Option> running_options() {
        .bounds = kAtLeastOne},
       {.name = "runtime",
        .at = DETENT_AT(runtime),
-       .commands = kCalibrating | kCompare | kInspect,
+       .commands = kCalibrating | kCompare | kInspect | kBench,
        .affects = Affects::nothing,
        .group = kRunning,
        .help = "ONNX Runtime's library",
@@ -170,6 +197,7 @@ std::vector<Option> running_options() {
        .fallback = "$DETENT_ONNXRUNTIME, beside detent, the system's"},
   };
   all.insert(all.end(), std::begin(kMemoryRows), std::end(kMemoryRows));
+  all.insert(all.end(), std::begin(kBenchRows), std::end(kBenchRows));
   all.insert(all.end(), std::begin(kDeviceRows), std::end(kDeviceRows));
   return all;
 }

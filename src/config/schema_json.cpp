@@ -17,7 +17,8 @@ json commands_of(unsigned commands) {
                                   {kCalibrate, "calibrate"},
                                   {kPlan, "plan"},
                                   {kCompare, "compare"},
-                                  {kInspect, "inspect"}}) {
+                                  {kInspect, "inspect"},
+                                  {kBench, "bench"}}) {
     if ((commands & bit) != 0) names.push_back(name);
   }
   return names;

@@ -10,6 +10,7 @@ namespace detent::config {
 void validate(const QuantizeOptions& options, Command command = kQuantize);
 void validate(const CalibrateOptions& options);
 void validate(const CompareOptions& options);
+void validate(const BenchOptions& options);
 
 /// The parts that concern one struct alone.
 void validate(const QuantConfig& config);

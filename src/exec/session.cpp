@@ -34,7 +34,6 @@ GraphOptimizationLevel optimization_level(Tuning tuning) {
 Ort::SessionOptions session_options(const SessionOptions& options) {
   Ort::SessionOptions so;
   if (options.threads > 0) so.SetIntraOpNumThreads(options.threads);
-  so.AddConfigEntry("session.model_external_initializers_file_folder_path", kExternalRoot);
   if (!options.record.empty()) so.EnableProfiling(options.record.c_str());
   if (!options.optimized_model.empty()) {
     so.SetOptimizedModelFilePath(options.optimized_model.c_str());
@@ -136,7 +135,7 @@ struct Session::Impl {
   }
 
   /// `create` makes the session with the options that it is given.
-  void open(const std::string& where, const std::function<Ort::Session(const Ort::SessionOptions&)>& create) {
+  void open(const std::string& where, const std::function<Ort::Session(Ort::SessionOptions&)>& create) {
     try {
       auto so = session_options(options);
       domain = Ort::CustomOpDomain(kTapDomain);
@@ -168,14 +167,15 @@ Session::Session(const Runtime& runtime, const SessionOptions& options) : impl_(
 Session::Session(const Runtime& runtime, const std::string& model, const std::string& where,
                  const SessionOptions& options)
     : Session(runtime, options) {
-  impl_->open(where, [&](const Ort::SessionOptions& so) {
+  impl_->open(where, [&](Ort::SessionOptions& so) {
+    so.AddConfigEntry("session.model_external_initializers_file_folder_path", kExternalRoot);
     return Ort::Session(impl_->runtime->env, model.data(), model.size(), so);
   });
 }
 
 Session Session::of_file(const Runtime& runtime, const std::filesystem::path& model, const SessionOptions& options) {
   Session session(runtime, options);
-  session.impl_->open(fmt::format("model '{}'", model.string()), [&](const Ort::SessionOptions& so) {
+  session.impl_->open(fmt::format("model '{}'", model.string()), [&](Ort::SessionOptions& so) {
     return Ort::Session(session.impl_->runtime->env, model.c_str(), so);
   });
   return session;

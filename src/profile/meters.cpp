@@ -14,6 +14,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -165,6 +166,12 @@ double cpu_seconds() {
     if (::getrusage(who, &usage) == 0) sum += seconds(usage.ru_utime) + seconds(usage.ru_stime);
   }
   return sum;
+}
+
+double thread_cpu_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
 }
 
 DiskTraffic disk_traffic(std::span<const pid_t> descendants) {

@@ -64,6 +64,9 @@ std::uint64_t peak_resident();
 /// User and system time of this process since it started, plus that of children it has waited for.
 double cpu_seconds();
 
+/// User and system time of the calling thread since it started.
+double thread_cpu_seconds();
+
 /// Traffic of this process since it started, plus its live `descendants` and the children it has waited for.
 DiskTraffic disk_traffic(std::span<const pid_t> descendants);
 inline DiskTraffic disk_traffic() { return disk_traffic(live_descendants()); }

@@ -7,15 +7,9 @@
 
 namespace detent::run {
 
-/// Runs `command` in a shell, with the quoted path of the model as its last argument; the last number that it prints.
-/// Standard error passes through, standard input is empty. The command and all that it starts form a process group,
-/// which a stop request ends: by SIGTERM, and by SIGKILL where that does not help within two seconds. Throws bad_input
-/// when the command fails or prints no number, and interrupted.
+/// Runs `command` (see run_command) with the quoted path of the model as its last argument; the last number that it
+/// prints. Throws bad_input when the command fails or prints no number, and interrupted.
 double score_by_command(const std::string& command, const std::filesystem::path& model, const std::stop_token& stop);
-
-/// Ends the command that runs at the moment, if there is one, by SIGKILL. Async-signal-safe: for a process that is
-/// about to end without unwinding.
-void kill_score_command() noexcept;
 
 /// A score as a share of the float model's: 1 when they are equal, less when `score` is worse. With f for the float
 /// score it is 1 - (f - score) / |f|, which for positive scores is score / f, and for negative ones (a loss with its

@@ -9,7 +9,7 @@
 namespace detent::config {
 namespace {
 
-constexpr Command kAll[] = {kQuantize, kCalibrate, kPlan, kCompare, kInspect};
+constexpr Command kAll[] = {kQuantize, kCalibrate, kPlan, kCompare, kInspect, kBench};
 
 TEST(Schema, EveryRowIsComplete) {
   for (const auto& option : options()) {
@@ -40,6 +40,9 @@ TEST(Schema, EveryCommandHasTheMembersOfItsOptions) {
     }
     if ((option.commands & kInspect) != 0) {
       EXPECT_NE(option.at.inspect, nullptr);
+    }
+    if ((option.commands & kBench) != 0) {
+      EXPECT_NE(option.at.bench, nullptr);
     }
   }
 }

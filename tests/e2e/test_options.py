@@ -13,7 +13,7 @@ from support import Path
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads(support.detent("options").stdout)
 OPTIONS = SCHEMA["options"]
-COMMANDS = ("quantize", "calibrate", "plan", "compare", "inspect")
+COMMANDS = ("quantize", "calibrate", "plan", "compare", "inspect", "bench")
 
 
 def named(option: dict) -> bool:

@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "data/support.h"
+#include "run/command.h"
 
 namespace detent::run {
 namespace {
@@ -92,10 +93,10 @@ TEST_F(EndedCommand, WhatIgnoresThatIsKilled) {
 TEST_F(EndedCommand, KillingItNeedsNoUnwinding) {
   std::jthread killer([&] {
     wait_for_processes();
-    kill_score_command();
+    kill_command();
   });
   expect_error([&] { score_by_command(writing_to(pids_, "sleep 60"), "m", {}); }, {"status 137"});
-  kill_score_command();  // nothing runs: nothing happens
+  kill_command();  // nothing runs: nothing happens
 }
 
 TEST(ShareOfFloatScore, IsOneForEqualScoresAndLessForWorseOnes) {

@@ -1,0 +1,96 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/bytes.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/progress.h"
+#include "detent/bench.h"
+#include "profile/meters.h"
+
+namespace detent::cli {
+namespace {
+
+constexpr double kMilli = 1e3;
+
+nlohmann::json to_json(const BenchedModel& m) {
+  nlohmann::json out{{"model", m.model.string()},          {"bytes", m.bytes},
+                     {"load_seconds", m.load_seconds},     {"runs", m.latency.runs},
+                     {"min_seconds", m.latency.min},       {"median_seconds", m.latency.median},
+                     {"p90_seconds", m.latency.p90},       {"cpu_seconds", m.latency.cpu},
+                     {"ratio", m.latency.ratio},           {"ratio_low", m.latency.ratio_low},
+                     {"ratio_high", m.latency.ratio_high}, {"cpu_ratio", m.latency.cpu_ratio},
+                     {"waiting_share", m.latency.waiting}};
+  if (m.peak_memory) out["peak_memory_bytes"] = *m.peak_memory;
+  for (const auto& o : m.operators)
+    out["operators"].push_back(
+        {{"op_type", o.op_type}, {"count", o.count}, {"seconds", o.seconds}, {"share", o.share}});
+  return out;
+}
+
+nlohmann::json to_json(const BenchResult& r) {
+  nlohmann::json out{{"threads", r.threads}, {"samples", r.samples}, {"made_up", r.made_up},
+                     {"runtime", r.runtime}, {"notes", r.notes},     {"peak_memory_bytes", profile::peak_resident()}};
+  for (const auto& model : r.models) out["models"].push_back(to_json(model));
+  return out;
+}
+
+void print_models(const BenchResult& r) {
+  fmt::print("{:>9} {:>9} {:>9} {:>9} {:>6} {:>12} {:>8} {:>10} {:>10}  {}\n", "min ms", "median ms", "p90 ms",
+             "CPU ms", "ratio", "(quartiles)", "load s", "size", "memory", "model");
+  for (const auto& m : r.models) {
+    const auto& l = m.latency;
+    fmt::print("{:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f} {:>6.2f} {:>12} {:>8.2f} {:>10} {:>10}  {}\n", kMilli * l.min,
+               kMilli * l.median, kMilli * l.p90, kMilli * l.cpu, l.ratio,
+               fmt::format("({:.2f}-{:.2f})", l.ratio_low, l.ratio_high), m.load_seconds, format_size(m.bytes),
+               m.peak_memory ? format_size(*m.peak_memory) : "-", m.model.string());
+  }
+}
+
+void print_operators(const BenchedModel& m) {
+  fmt::print("\n{:>9} {:>7} {:>6}  operators of {}\n", "ms", "share", "nodes", m.model.string());
+  for (const auto& o : m.operators)
+    fmt::print("{:>9.3f} {:>5.1f} % {:>6}  {}\n", kMilli * o.seconds, 100 * o.share, o.count, o.op_type);
+}
+
+void print_result(const BenchResult& r) {
+  print_models(r);
+  const std::string inputs = r.made_up ? "made-up inputs" : fmt::format("{} samples", r.samples);
+  fmt::print("{} thread{}, {} runs of each model in turns, on {}, ONNX Runtime {}\n", r.threads,
+             r.threads == 1 ? "" : "s", r.models.front().latency.runs, inputs, r.runtime);
+  for (const auto& note : r.notes) fmt::print("note: {}\n", note);
+  for (const auto& model : r.models) {
+    if (!model.operators.empty()) print_operators(model);
+  }
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, const std::stop_token& stop) {
+  auto* command = app.add_subcommand(
+      "bench", "Time models side by side in ONNX Runtime: latency, processor time, size, memory, time by operator");
+  const auto declared = std::make_shared<Declared>(*command, config::kBench);
+  command->callback([declared, stop] {
+    BenchOptions options;
+    config::CommandLine line;
+    declared->read(options, line);
+    options.stop = stop;
+    options.program = std::filesystem::read_symlink("/proc/self/exe");
+    ProgressLine progress;
+    options.progress = [&](const std::string& stage, std::uint64_t done, std::uint64_t total) {
+      progress.update(stage, done, total);
+    };
+    const auto result = bench(options);
+    progress.finish();
+    if (line.json) {
+      fmt::print("{}\n", to_json(result).dump(2));
+    } else {
+      print_result(result);
+    }
+  });
+}
+
+}  // namespace detent::cli

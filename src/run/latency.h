@@ -1,0 +1,28 @@
+// Figures of timed runs, and the inputs that they run on.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/sample.h"
+#include "detent/latency.h"
+#include "exec/turns.h"
+
+namespace detent::run {
+
+using Turns = std::vector<std::vector<exec::RunTime>>;
+
+/// The figures of each model; ratios are to the first one's.
+std::vector<Latency> latencies(const std::vector<Turns>& models);
+
+/// What to say where other programs take so much that times are doubtful; else empty.
+std::string busy_note(const std::vector<Latency>& all);
+
+/// The first samples of a source, in memory.
+std::vector<std::vector<data::Array>> first_samples(data::SampleSource& source, std::size_t count);
+
+}  // namespace detent::run

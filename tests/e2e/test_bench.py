@@ -1,0 +1,85 @@
+"""`detent bench`: what it tells of models that are known to differ."""
+
+import json
+
+import graphs
+import numpy as np
+import onnx
+import pytest
+import support
+from support import Path
+
+
+def product(folder: Path, size: int, **saving: object) -> Path:
+    """x @ W, with W of size × size."""
+    b = graphs.Builder(size)
+    y = b.add("MatMul", "x", b.weight("w", size, size))
+    path = folder / f"product{size}.onnx"
+    onnx.save(b.model({"x": (graphs.FLOAT, (32, size))}, [y]), path, **saving)
+    return path
+
+
+def bench(*arguments: object) -> dict:
+    result = support.detent("bench", *arguments, "--json", "--threads", 1)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Of 256 KiB and 16 MiB of weights; the second does 64 times the work."""
+    folder = tmp_path_factory.mktemp("pair")
+    return product(folder, 256), product(folder, 2048)
+
+
+def test_tells_models_apart(pair: tuple[Path, Path]) -> None:
+    result = bench(*pair, "--seconds", 0.3, "--by-operator")
+    small, large = result["models"]
+    assert (small["ratio"], result["threads"], result["made_up"]) == (1, 1, True)
+    assert large["ratio_low"] <= large["ratio"] <= large["ratio_high"] and large["ratio"] > 5 and large["cpu_ratio"] > 5
+    for model, path in zip((small, large), pair, strict=True):
+        assert model["bytes"] == path.stat().st_size
+        assert 0 < model["min_seconds"] <= model["median_seconds"] <= model["p90_seconds"]
+        assert 0 <= model["waiting_share"] < 1
+        (operator,) = model["operators"]
+        assert (operator["op_type"], operator["count"], operator["share"]) == ("MatMul", 1, 1)
+        assert 0.05 < operator["seconds"] / model["median_seconds"] < 20, "as far as a busy machine lets one tell"
+    assert small["runs"] == large["runs"]
+    more = large["peak_memory_bytes"] - small["peak_memory_bytes"]
+    assert 12 << 20 < more < 80 << 20, "weights, at most as file, as read and as packed"
+
+
+def test_external_data_count(tmp_path: Path) -> None:
+    path = product(tmp_path, 512, save_as_external_data=True, location="w.data", size_threshold=1024)
+    (model,) = bench(path, "--runs", 7, "--no-memory")["models"]
+    assert model["bytes"] == path.stat().st_size + (tmp_path / "w.data").stat().st_size
+    assert model["runs"] == 7 and "peak_memory_bytes" not in model
+
+
+def test_inputs_are_samples_or_made_up(tmp_path: Path) -> None:
+    onnx.save(graphs.small_cnn(), tmp_path / "model.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.cnn_samples(3))
+    real = bench(tmp_path / "model.onnx", "--calibration-data", data, "--runs", 3)
+    assert (real["samples"], real["made_up"]) == (3, False)
+    assert real["models"][0]["peak_memory_bytes"] > 1 << 20
+    name, array = next(iter(graphs.cnn_samples(1)[0].items()))
+    given = bench(tmp_path / "model.onnx", "--shape", f"{name}:{'x'.join(map(str, array.shape))}", "--runs", 3)
+    assert given["made_up"]
+
+
+def test_says_what_to_do_where_made_up_inputs_fail(tmp_path: Path) -> None:
+    b = graphs.Builder()
+    y = b.add("Add", "x", b.constant("c", np.zeros(5)))
+    onnx.save(b.model({"x": (graphs.FLOAT, ("n", "m"))}, [y]), tmp_path / "model.onnx")
+    failed = support.detent("bench", tmp_path / "model.onnx", "--no-memory")
+    assert failed.returncode == 3 and "the inputs were made up: give samples by --calibration-data" in failed.stderr
+    assert support.detent("bench").returncode == 2
+
+
+def test_prints_a_table(pair: tuple[Path, Path]) -> None:
+    result = support.detent("bench", *pair, "--runs", 3, "--threads", 1, "--by-operator")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[1].endswith(str(pair[0])) and lines[2].endswith(str(pair[1])) and "1.00" in lines[1]
+    assert lines[3].startswith("1 thread, 3 runs of each model in turns, on made-up inputs, ONNX Runtime ")
+    assert sum("MatMul" in line for line in lines) == 2
