@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/fingerprint.h"
 
 namespace detent::data {
 namespace {
@@ -20,24 +22,42 @@ ReplayStream::ReplayStream(SampleStream& inner, std::size_t keep, std::filesyste
     : inner_(inner), keep_(keep), directory_(std::move(directory)) {}
 
 std::optional<std::vector<NamedArray>> ReplayStream::next() {
-  if (at_ < kept_.size()) return kept_[at_++];
-  if (at_ < taken_) {
+  if (again_) {
+    if (*again_ != kept_.end()) return (*again_)++->second.sample;
+    if (taken_ == kept_.size()) return std::nullopt;
     throw usage_error("the samples can be read only once, and are needed again",
                       "give something that can be iterated again, such as a list or files, or fewer segments");
   }
-  if (ended_) return std::nullopt;
   auto sample = inner_.next();
-  if (!sample) {
-    ended_ = true;
-    return std::nullopt;
-  }
+  if (!sample) return std::nullopt;
   ++taken_;
-  ++at_;
-  if (taken_ <= keep_) put_down(*sample);
+  consider(*sample);
   return sample;
 }
 
-void ReplayStream::put_down(const std::vector<NamedArray>& sample) {
+void ReplayStream::rewind() {
+  if (taken_ > 0) again_ = kept_.begin();
+}
+
+void ReplayStream::consider(const std::vector<NamedArray>& sample) {
+  Hasher hasher;
+  for (const auto& array : sample) {
+    hasher.add(static_cast<std::uint64_t>(array.type));
+    for (const auto d : array.shape) hasher.add(static_cast<std::uint64_t>(d));
+    hasher.add(array.bytes);
+  }
+  const auto print = hasher.result();
+  const Content content{print.high, print.low};
+  if (kept_.size() == keep_) {
+    const auto last = std::prev(kept_.end());
+    if (!(content < last->first)) return;
+    std::filesystem::remove(last->second.path);
+    kept_.erase(last);
+  }
+  kept_.emplace(content, put_down(sample));
+}
+
+ReplayStream::Kept ReplayStream::put_down(const std::vector<NamedArray>& sample) const {
   const auto path = directory_ / fmt::format("sample-{}.bin", taken_);
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd.valid())
@@ -59,7 +79,7 @@ void ReplayStream::put_down(const std::vector<NamedArray>& sample) {
     kept[i].bytes = file->bytes().subspan(offsets[i], kept[i].bytes.size());
     kept[i].owner = file;
   }
-  kept_.push_back(std::move(kept));
+  return {path, std::move(kept)};
 }
 
 }  // namespace detent::data

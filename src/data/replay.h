@@ -1,36 +1,45 @@
-// A stream that passes once, with its beginning kept so that it can be read again.
+// A stream that passes once, with some of its samples kept so that they can be read again.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "detent/samples.h"
 
 namespace detent::data {
 
-/// Hands on what `inner` yields and puts the first `keep` samples down as files in `directory`, whose owner removes
-/// them. After rewind() those come out of the files; going on behind them throws usage, unless the inner stream is only
-/// now read so far.
+/// Hands on what `inner` yields. The `keep` samples of smallest fingerprints, whatever order they come in, are put down
+/// as files in `directory`, whose owner removes them: after rewind() these are yielded, in the order of their
+/// fingerprints. Going on behind them throws usage, unless there were no others.
 class ReplayStream final : public SampleStream {
  public:
   ReplayStream(SampleStream& inner, std::size_t keep, std::filesystem::path directory);
 
   std::optional<std::vector<NamedArray>> next() override;
-  void rewind() override { at_ = 0; }
+  void rewind() override;
   std::size_t size() const override { return inner_.size(); }
 
  private:
-  void put_down(const std::vector<NamedArray>& sample);
+  struct Kept {
+    std::filesystem::path path;
+    std::vector<NamedArray> sample;  // arrays in the mapped file
+  };
+  using Content = std::pair<std::uint64_t, std::uint64_t>;
+
+  void consider(const std::vector<NamedArray>& sample);
+  Kept put_down(const std::vector<NamedArray>& sample) const;
 
   SampleStream& inner_;
   std::size_t keep_;
   std::filesystem::path directory_;
-  std::vector<std::vector<NamedArray>> kept_;  // arrays in mapped files
-  std::size_t at_ = 0;
-  std::size_t taken_ = 0;  // of the inner stream
-  bool ended_ = false;
+  std::multimap<Content, Kept> kept_;
+  std::optional<std::multimap<Content, Kept>::const_iterator> again_;  // of what is read again, the next
+  std::size_t taken_ = 0;                                              // of the inner stream
 };
 
 }  // namespace detent::data

@@ -49,7 +49,8 @@ namespace {
 
 using profile::Step;
 
-constexpr std::size_t kCompared = 4;  // samples that both models run on for a report, and that measuring may read again
+constexpr std::size_t kCompared = 4;  // samples that both models run on for a report
+constexpr std::size_t kKept = 8;      // of a stream that passes once, for all that reads samples again
 
 void append(std::vector<std::string>& all, const std::vector<std::string>& more) {
   all.insert(all.end(), more.begin(), more.end());
@@ -130,7 +131,7 @@ class Run {
     for (const auto& input : run::input_specs(draft_.prepared.model)) {
       if (input.shape && !input.shape->empty()) rows = std::max(rows, input.shape->front());
     }
-    return &replay_.emplace(*options_.samples, kCompared * static_cast<std::size_t>(rows), work_->scratch());
+    return &replay_.emplace(*options_.samples, kKept * static_cast<std::size_t>(rows), work_->scratch());
   }
 
   void calibrate() {
@@ -178,13 +179,14 @@ class Run {
 
   void make_lab() {
     lab_.emplace(remedies::Means{.options = options_,
+                                 .model = draft_.prepared.model,
                                  .runtime = runtime_,
                                  .source = *source_,
                                  .profiler = profiler_,
                                  .directory = work_->path(),
                                  .weights = work_->scratch(),
                                  .samples = result_.samples,
-                                 .readable = replay_ ? kCompared : 0,
+                                 .readable = replay_ ? std::min<std::size_t>(kKept, result_.samples) : 0,
                                  .layer_tuned = [this](const auto& layer) { checkpoint(layer); },
                                  .activity = activity()});
   }

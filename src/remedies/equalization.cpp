@@ -22,8 +22,9 @@ namespace {
 using accuracy::ChannelExtremes;
 using graph::ChannelScaling;
 
-constexpr std::size_t kMostJudging = 4;   // samples
-constexpr std::size_t kJudgingEvery = 8;  // of them, where all together are judged: not those that each was judged on
+constexpr std::size_t kMostJudging = 4;  // samples
+constexpr std::size_t kJudgingEvery =
+    8;  // of them one, where all together are judged: not those that each was judged on
 // Inferences for each sample that looking for harmful values may take, and the same for what can be done about them.
 constexpr double kLookingRunsPerSample = 1;
 constexpr double kTryingRunsPerSample = 1.5;
@@ -53,7 +54,7 @@ class Equalization : public Remedy {
   bool propose(const Draft& draft, Lab& lab) override {
     draft_ = &draft;
     lab_ = &lab;
-    samples_ = lab.means().readable != 0 ? lab.means().readable : static_cast<std::size_t>(lab.means().samples);
+    samples_ = lab.samples();
     index_.emplace(draft.prepared.model);
     for (auto& scaling : accuracy::equalizable(draft.prepared.model, *index_, draft.assignment.placement)) {
       const auto range = draft.proposals.ranges.find(scaling.value);
@@ -77,8 +78,8 @@ class Equalization : public Remedy {
       trials[0].merge(accuracy::trial_of(*candidate.best_plain));
       trials[1].merge(accuracy::trial_of(candidate.scaled));
     }
-    const auto every = samples_ < kJudgingEvery ? 1 : kJudgingEvery;
-    const auto results = run(trials, samples_ / kJudgingEvery, every);
+    const auto count = std::clamp<std::size_t>(samples_ / kJudgingEvery, 1, kMostJudging);
+    const auto results = run(trials, {count, samples_ - count});
     const auto before = errors_of(results[0]), after = errors_of(results[1]);
     return change_of(before, after) < kImprovement && worst_of(after) <= worst_of(before);
   }
@@ -236,17 +237,17 @@ class Equalization : public Remedy {
   }
 
   // Beside the trials, the float model runs on each sample.
-  std::size_t samples_for(double runs_per_sample, std::size_t trials) const {
-    return static_cast<std::size_t>(allowed_runs(runs_per_sample)) / (trials + 1);
+  TrialSamples samples_for(double runs_per_sample, std::size_t trials) const {
+    const auto count = static_cast<std::size_t>(allowed_runs(runs_per_sample)) / (trials + 1);
+    return {std::clamp<std::size_t>(count, 1, std::min(samples_, kMostJudging))};
   }
 
-  std::vector<TrialResult> run(const std::vector<accuracy::Trial>& trials, std::size_t samples, std::size_t every = 1) {
+  std::vector<TrialResult> run(const std::vector<accuracy::Trial>& trials, TrialSamples samples) {
     quantization::AssignedValues tapped;
     for (const auto& trial : trials) {
       for (const auto& [mark, rounding] : trial) tapped.try_emplace(mark, rounding->params);
     }
-    const TrialSamples chosen{std::clamp<std::size_t>(samples, 1, kMostJudging), every};
-    return lab_->run(*draft_, tapped, trials, chosen);
+    return lab_->run(*draft_, tapped, trials, samples);
   }
 
   const onnx::Model& model() const { return draft_->prepared.model; }

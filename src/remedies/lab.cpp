@@ -30,8 +30,19 @@ constexpr std::size_t kFewSamples = 8;
 Lab::Lab(Means means) : means_(std::move(means)) {}
 
 TrialRunner& Lab::runner(const run::Prepared& prepared) {
-  if (!runner_) runner_.emplace(prepared, means_.source, means_.context());
+  if (!runner_) runner_.emplace(prepared, source(), means_.context());
   return *runner_;
+}
+
+run::ByContent& Lab::source() {
+  if (!source_) source_.emplace(means_.source, run::ByContentOptions{means_.readable, has_rows_for_samples()});
+  return *source_;
+}
+
+bool Lab::has_rows_for_samples() {
+  means_.source.rewind();
+  const auto sample = means_.source.next();
+  return sample && run::rows_are_samples(means_.runtime, means_.model, *sample, options().threads);
 }
 
 void Lab::model_changed() {
@@ -42,7 +53,7 @@ void Lab::model_changed() {
 
 const graph::ValueTypes& Lab::static_types(const Draft& draft) {
   if (!static_types_)
-    static_types_ = run::static_types(draft.prepared.types, draft.prepared.model, means_.runtime, means_.source);
+    static_types_ = run::static_types(draft.prepared.types, draft.prepared.model, means_.runtime, source());
   return *static_types_;
 }
 
@@ -86,7 +97,7 @@ Sensitivities Lab::measure(const Draft& draft) {
   }
   const auto& all = measured.values;
   const std::size_t runs = options().accuracy.target ? kRunsPerSampleForTarget : kRunsPerSample;
-  const std::size_t allowed = std::max<std::size_t>(runs * means_.samples, 8);
+  const std::size_t allowed = std::max<std::size_t>(runs * samples(), 8);
   const std::size_t group = (all.size() + allowed - 1) / allowed;
   std::vector<accuracy::Trial> trials;
   for (std::size_t at = 0; at < all.size(); ++at) {
@@ -95,6 +106,7 @@ Sensitivities Lab::measure(const Draft& draft) {
   }
   // Beside the trials, the float model runs on each sample.
   measured.samples = std::clamp<std::size_t>(allowed / (trials.size() + 1), 1, kMostSamples);
+  measured.samples = std::min(measured.samples, samples());
   const auto results = run(draft, values, trials, {measured.samples});
   for (std::size_t t = 0; t < trials.size(); ++t) {
     auto share = errors_of(results[t]);
@@ -105,14 +117,13 @@ Sensitivities Lab::measure(const Draft& draft) {
   return measured;
 }
 
-TrialSamples Lab::judging_samples() const {
-  const auto all = static_cast<std::size_t>(means_.samples);
-  const std::size_t count = options().accuracy.target
+TrialSamples Lab::judging_samples() {
+  const std::size_t all = samples();
+  const std::size_t share = options().accuracy.target
                                 ? kJudgingRunsPerSampleForTarget * all / (2 * kMostAssignmentsForTarget)
                                 : kJudgingRunsPerSample * all / (2 * kMostAssignments);
-  const auto most = means_.readable != 0 ? std::min(means_.readable, all) : all;
-  const auto chosen = std::max(count, std::min(most, kFewSamples));
-  return means_.readable != 0 ? TrialSamples{std::min(chosen, most)} : spread_over(all, chosen);
+  const std::size_t count = std::max(share, std::min(all, kFewSamples));
+  return {count, all - count};
 }
 
 }  // namespace detent::remedies

@@ -17,6 +17,7 @@
 #include "profile/profiler.h"
 #include "remedies/draft.h"
 #include "remedies/trial_runner.h"
+#include "run/by_content.h"
 #include "run/context.h"
 
 namespace detent::remedies {
@@ -24,13 +25,14 @@ namespace detent::remedies {
 /// What a run lends to its remedies.
 struct Means {
   const QuantizeOptions& options;
+  const onnx::Model& model;  // the float model
   const exec::Runtime& runtime;
   data::SampleSource& source;
   profile::Profiler& profiler;
   std::filesystem::path directory;  // for working files
   std::filesystem::path weights;    // for rewritten weights, which the model then refers to
   std::uint64_t samples = 0;        // of the source
-  std::size_t readable = 0;         // of them, those that can be read again, at the beginning; 0: all
+  std::size_t readable = 0;         // so many can be read again; 0: all
   std::function<void(const LayerTuning&)> layer_tuned = {};
   profile::DeviceActivity* activity = nullptr;  // told what devices do; null: nothing is timed
 
@@ -63,9 +65,15 @@ class Lab {
   /// Rounds each value of the draft alone, or groups of neighbours where there are too many for the samples.
   Sensitivities measure(const Draft& draft);
 
-  /// The samples that whole assignments are judged on: from all over the set, if they can be read again, since those
-  /// that come first may be of one kind.
-  TrialSamples judging_samples() const;
+  /// The samples that whole assignments are judged on: others than those that single values are measured on, if there
+  /// are enough.
+  TrialSamples judging_samples();
+
+  /// The samples, or their rows where these can be run alone, in an order that follows from what they hold: what is
+  /// measured and done then depends on neither their order, nor files, nor batches.
+  run::ByContent& source();
+  /// Of source(), so many.
+  std::size_t samples() { return source().file_count(); }
 
   /// By the user's command or function, as a share of the float model's score.
   double score(const Draft& draft, const quantization::Assignment& assignment);
@@ -78,8 +86,10 @@ class Lab {
 
  private:
   TrialRunner& runner(const run::Prepared& prepared);
+  bool has_rows_for_samples();
 
   Means means_;
+  std::optional<run::ByContent> source_;
   std::optional<TrialRunner> runner_;
   std::optional<TrialResult> judged_;
   std::optional<graph::ValueTypes> static_types_;

@@ -79,9 +79,9 @@ class RangeChoice : public Remedy {
 
  private:
   // As many as the inferences allow, those of one value together.
-  static std::vector<Alternative> list_alternatives(const Draft& draft, const Lab& lab) {
+  static std::vector<Alternative> list_alternatives(const Draft& draft, Lab& lab) {
     const auto& placement = draft.assignment.placement;
-    const std::size_t most = kRunsPerSample * lab.means().samples / draft.sensitivities->samples;
+    const std::size_t most = kRunsPerSample * lab.samples() / draft.sensitivities->samples;
     std::vector<Alternative> all;
     for (const auto& [value, error] : by_error(*draft.sensitivities)) {
       if (error < kNoHarm) break;

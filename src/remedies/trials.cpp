@@ -75,13 +75,14 @@ class Trials {
     watcher_ = Watcher(options_.watch, std::move(marks));
     if (segment == 0) {
       source_.rewind();
+      for (std::size_t i = 0; i < options_.samples.skipped; ++i) source_.next();
     } else {
       branch_.announce(segment, 0, samples_ * runs_per_sample());
     }
     for (std::size_t s = 0; s < (segment == 0 ? options_.samples.count : samples_); ++s) {
       std::optional<data::Sample> sample;
       if (segment == 0) {
-        for (std::size_t i = 0; i < options_.samples.every; ++i) sample = source_.next();
+        sample = source_.next();
         if (!sample) break;
         samples_ = s + 1;
       }

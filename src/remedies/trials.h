@@ -20,14 +20,11 @@
 
 namespace detent::remedies {
 
-/// The last of each `every` samples of the source, until there are so many.
+/// So many samples of the source, behind the first `skipped`.
 struct TrialSamples {
   std::size_t count = 1;
-  std::size_t every = 1;
+  std::size_t skipped = 0;
 };
-
-/// So many of `all`, at equal distances; `count` is from 1 to `all`.
-inline TrialSamples spread_over(std::size_t all, std::size_t count) { return {count, all / count}; }
 
 struct TrialOptions {
   TrialSamples samples;

@@ -39,7 +39,7 @@ void keep_heaviest(const Draft& draft, const Lab& lab, const graph::ValueTypes& 
 class WeightTuning : public Remedy {
  public:
   bool propose(const Draft& draft, Lab& lab) override {
-    if (lab.means().samples < tuning::kHeldBackEvery || draft.worst_error < kNear ||
+    if (lab.samples() < tuning::kHeldBackEvery || draft.worst_error < kNear ||
         draft.result.weights_share < kWorthTuning)
       return false;
     const auto config = automatic_gptq(lab.options().finetune);
@@ -104,6 +104,8 @@ FinetuneConfig automatic_gptq(const FinetuneConfig& given) {
 
 TunedModel tune_weights(const Draft& draft, Lab& lab, FinetuneConfig config, bool asked_for) {
   const auto& means = lab.means();
+  // Those that were kept of a stream are enough to judge by, but not to tune by when that was asked for: it says so.
+  data::SampleSource& source = asked_for && means.readable != 0 ? means.source : lab.source();
   const auto& options = means.options;
   const auto& prepared = draft.prepared;
   trim_heap();  // of what measuring and calibration have left
@@ -113,12 +115,12 @@ TunedModel tune_weights(const Draft& draft, Lab& lab, FinetuneConfig config, boo
   auto found = tuning::find_layers(prepared.model, *draft.emitted, config);
   const auto memory =
       tuning::share_memory(run::budget_of(options.resources, means.directory).memory, asked_for, prepared.model, types,
-                           tuned.model, found.layers, means.source.file_count(), config, thread_count(options.threads));
+                           tuned.model, found.layers, source.file_count(), config, thread_count(options.threads));
   const auto spool = run::make_spool(means.context(), memory.spool);
   tuned.notes.insert(tuned.notes.end(), found.notes.begin(), found.notes.end());
   const auto& resources = options.resources;
   tuned.layers = tuning::finetune(
-      prepared.model, prepared.types, tuned.model, std::move(found.layers), means.runtime, means.source,
+      prepared.model, prepared.types, tuned.model, std::move(found.layers), means.runtime, source,
       {.config = config,
        .device = options.device,
        .threads = options.threads,

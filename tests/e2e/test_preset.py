@@ -116,7 +116,7 @@ def test_small_parts_of_an_output_keep_their_values(tmp_path: Path) -> None:
 
 def test_each_sensitivity_is_that_of_the_value_alone(tmp_path: Path) -> None:
     """A weight's: of a float model with that weight replaced by what its integers stand for."""
-    samples = chain_samples(16)[:1]  # one sample only, so that the same ones are measured
+    samples = [{"x": chain_samples(16)[0]["x"][:1]}]  # one row only, so that the same ones are measured
     model, data = saved(tmp_path, chain(3), samples)  # few enough values for one trial each
     report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--sensitivity", "report")
     told = {s["value"]: s for s in report["accuracy"]["sensitivities"] if s["kind"] == "weight"}

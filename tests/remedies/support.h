@@ -55,6 +55,7 @@ struct Bench {
     for (const auto& [value, range] : ranges) draft.proposals.ranges[value] = {range, "mse"};
     draft.assign(std::move(placement), options.config);
     lab.emplace(Means{.options = options,
+                      .model = draft.prepared.model,
                       .runtime = runtime(),
                       .source = source,
                       .profiler = profiler,
