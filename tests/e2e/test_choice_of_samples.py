@@ -49,7 +49,9 @@ def digest(folder: Path, model: Path, rows: np.ndarray, each: int, *options: obj
     [(1, []), (1, ["--workers", 2]), (8, []), (5, []), (8, ["--batch-size", 2]), (2, ["--segments", 3])],
     ids=str,
 )
-def test_order_files_and_batches_do_not_matter(given: tuple[Path, np.ndarray, str], each: int, options: list, tmp_path: Path) -> None:
+def test_order_files_and_batches_do_not_matter(
+    given: tuple[Path, np.ndarray, str], each: int, options: list, tmp_path: Path
+) -> None:
     model, rows, expected = given
     shuffled = rows[np.random.default_rng(len(options) + each).permutation(ROWS)]
     assert digest(tmp_path, model, shuffled, each, *options) == expected
