@@ -35,6 +35,7 @@ struct QuantizeOptions {
   MethodConfig method = preset_method("balanced");
   std::vector<TensorOverride> overrides;
   AccuracyConfig accuracy;
+  SpeedConfig speed;
   FinetuneConfig finetune;
   /// Devices for calibration (the first only) and fine-tuning.
   DeviceConfig device;
@@ -150,6 +151,8 @@ struct QuantizeResult {
   std::uint64_t model_bytes_after = 0;  // model and data file
   std::size_t nodes_quantized = 0;
   std::size_t nodes_in_float = 0;  // of the selected operator types
+  /// Operators that could compute on integers, but are faster in float on this machine; see SpeedConfig.
+  std::vector<std::string> faster_in_float;
   /// Activations by name.
   std::map<std::string, TensorParams> activations;
   /// Unset if nothing was measured.

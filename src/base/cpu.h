@@ -24,6 +24,9 @@ inline bool sums_8_bit_products_exactly() noexcept {
 /// As the compiler's own check, which also asks whether the system saves these registers.
 inline bool has_avx() noexcept { return __builtin_cpu_supports("avx") != 0; }
 inline bool has_avx512() noexcept { return __builtin_cpu_supports("avx512f") != 0; }
+#else
+inline bool has_avx() noexcept { return false; }
+inline bool has_avx512() noexcept { return false; }
 #endif
 
 }  // namespace detent

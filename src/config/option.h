@@ -135,6 +135,7 @@ std::string full_help(const Option& option);
 std::vector<Option> input_options();
 std::vector<Option> format_options();
 std::vector<Option> accuracy_options();
+std::vector<Option> speed_options();
 std::vector<Option> finetune_options();
 std::vector<Option> running_options();
 std::vector<Option> output_options();

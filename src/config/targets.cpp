@@ -57,6 +57,7 @@ const std::vector<Target>& targets() {
        .method = {.method = CalibrationMethod::mse},
        .integer_chains_only = true,
        .measures_accuracy = true,
+       .chooses_by_speed = true,
        .responses = true,
        .barriers = true,
        .equal_zero_points = true},

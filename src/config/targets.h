@@ -25,6 +25,8 @@ struct Target {
   bool integer_chains_only = false;
   /// Whether the error of each rounding is measured and acted on.
   bool measures_accuracy = false;
+  /// Whether what is faster in float on this machine stays in float.
+  bool chooses_by_speed = false;
   /// Whether ranges weigh errors by what the readers of a value make of them.
   bool responses = false;
   /// Whether nodes are added that keep the runtime from fusing across the borders of float parts.

@@ -72,6 +72,13 @@ std::span<const Word> words<AccuracyFallback>() {
 }
 
 template <>
+std::span<const Word> words<OptimizeFor>() {
+  static constexpr Word all[] = {word("latency", OptimizeFor::latency), word("accuracy", OptimizeFor::accuracy),
+                                 word("size", OptimizeFor::size)};
+  return all;
+}
+
+template <>
 std::span<const Word> words<Rounding>() {
   static constexpr auto all = in_order(kRoundings);
   return all;

@@ -34,6 +34,8 @@ std::span<const Word> words<AccuracyMetric>();
 template <>
 std::span<const Word> words<AccuracyFallback>();
 template <>
+std::span<const Word> words<OptimizeFor>();
+template <>
 std::span<const Word> words<Rounding>();
 template <>
 std::span<const Word> words<FinetuneForm>();

@@ -26,11 +26,12 @@ struct KernelTimesOptions {
   int threads = 0;                       // 0: one per core
   std::size_t runs = 20;                 // at most, and
   double seconds = 1;                    // about so long, but three runs at the least
+  bool fastest = false;                  // the shortest of each kernel's times, not the median
   std::filesystem::path directory = {};  // for working files, which do not stay; empty: a directory of its own
   std::stop_token stop = {};
 };
 
-/// Runs the model on the samples in turn and takes the median of each kernel's times; nodes in bodies are listed with
+/// Runs the model on the samples in turn and takes the median of each kernel's times, or the shortest; nodes in bodies are listed with
 /// the others, by how often they run. In the order in which they first ran. Of what is fused, `outputs` names the last
 /// value. Throws what Session throws.
 std::vector<Kernel> kernel_times(const Runtime& runtime, const onnx::Model& model,

@@ -30,6 +30,7 @@
 #include "remedies/remedies.h"
 #include "remedies/weight_tuning.h"
 #include "run/calibration_device.h"
+#include "run/choose_by_speed.h"
 #include "run/model_fingerprint.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
@@ -111,6 +112,7 @@ class Run {
       source_ = run::open_samples(options_.calibration_data.value_or(""), samples(), run::input_specs(prepared.model),
                                   {options_.max_samples, options_.batch_size});
     }
+    if (config::chooses_by_speed(options_)) choose_by_speed();
     if (options_.prepared_output) {
       run::check_output(*options_.prepared_output, prepared.model);
       onnx::write_model(prepared.model, *options_.prepared_output, {options_.external_data_threshold});
@@ -120,6 +122,16 @@ class Run {
                                                   static_cast<std::size_t>(options_.workers), 0};
       run::describe_layers(prepared, placement, runtime_, *source_, circumstances, report_);
     }
+  }
+
+  void choose_by_speed() {
+    auto& prepared = draft_.prepared;
+    auto& placement = draft_.assignment.placement;
+    auto choice = run::choose_by_speed(prepared, placement, options_, runtime_, source_.get(), *work_);
+    prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
+    placement = run::place(prepared, options_.config);
+    append(result_.notes, choice.notes);
+    result_.faster_in_float = std::move(choice.in_float);
   }
 
   // Of a stream that passes once, as many samples are kept as are read again.

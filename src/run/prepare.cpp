@@ -54,7 +54,9 @@ graph::Store file_store(const fs::path& directory, std::string name) {
 Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Runtime& runtime,
                  const fs::path& work_dir, profile::Profiler& profiler) {
   Prepared prepared{std::move(original), {}, {}};
-  auto& [model, types, notes] = prepared;
+  auto& model = prepared.model;
+  auto& types = prepared.types;
+  auto& notes = prepared.notes;
   note_carried_parts(model, notes);
   append(notes, graph::lift_constants(model));
   append(notes, graph::drop_initializer_inputs(model));
@@ -83,13 +85,15 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
   for (const auto node : fallbacks.nodes) selected[node] = !in_float;
   quantization::FloatParts parts;
   if (config.op_types.empty() && config.nodes.empty()) {
+    for (std::size_t n = 0; n < selected.size(); ++n)
+      selected[n] = selected[n] && !prepared.in_float.contains(model.graph.nodes[n].id());
     parts = accuracy::integer_chains(model, graph::Index(model), selected);
   } else {
     selected.flip();
     parts.nodes = std::move(selected);
   }
   parts.bypass = true;
-  parts.may_be_all = in_float && !fallbacks.nodes.empty();
+  parts.may_be_all = !prepared.in_float.empty() || (in_float && !fallbacks.nodes.empty());
   if (!in_float) {
     parts.wide_nodes.resize(model.graph.nodes.size());
     for (const auto node : fallbacks.nodes) parts.wide_nodes[node] = true;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct Prepared {
   onnx::Model model;
   graph::ValueTypes types;
   std::vector<std::string> notes;
+  /// Nodes by Node::id() that stay in float whatever the accuracy, unless the user names what is quantized.
+  std::set<std::string> in_float = {};
 };
 
 /// Where rewritten weights go: small ones stay in memory, others into files of that name in a directory, whose owner

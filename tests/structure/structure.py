@@ -19,6 +19,7 @@ ROOMS = [
     "calibration",
     "quantization",
     "accuracy",
+    "speed",
     "finetune",
     "planning",
     "tuning",

@@ -48,6 +48,17 @@ int quantizer_behind(const onnx::Model& model, const graph::Index& index, const 
   }
 }
 
+// The QuantizeLinear that makes integers of a pooling in float, or kNone.
+int quantizer_of_float_pool(const onnx::Model& model, const graph::Index& index, const Node& node) {
+  if (!node.is("MaxPool")) return graph::kNone;
+  const int producer = index.producer(node.inputs()[0]);
+  if (producer != graph::kNone && node_at(model, producer).op_type() == "DequantizeLinear") return graph::kNone;
+  for (const int reader : index.consumers(node.outputs()[0])) {
+    if (node_at(model, reader).op_type() == "QuantizeLinear") return reader;
+  }
+  return graph::kNone;
+}
+
 }  // namespace
 
 void add_barriers(Emitted& emitted) {
@@ -55,8 +66,9 @@ void add_barriers(Emitted& emitted) {
   graph::Index index(quantized);
   std::map<int, Node> before;
   for (const auto& node : quantized.graph.nodes) {
-    if (!is_layer(node) || node.inputs().size() < 2 || !is_between_integers_in_float(quantized, index, node)) continue;
-    const int quantizer = quantizer_behind(quantized, index, node);
+    int quantizer = quantizer_of_float_pool(quantized, index, node);
+    if (is_layer(node) && node.inputs().size() >= 2 && is_between_integers_in_float(quantized, index, node))
+      quantizer = quantizer_behind(quantized, index, node);
     if (quantizer == graph::kNone) continue;
     const std::string value = node_at(quantized, quantizer).inputs()[0];
     before.emplace(quantizer,

@@ -1,0 +1,33 @@
+// What is known of the speed of operators, and what for.
+#include "config/option.h"
+
+namespace detent::config {
+namespace {
+
+constexpr unsigned kQuantizing = kQuantize | kPlan;
+constexpr std::string_view kSpeed = "Speed of the result";
+
+const Option kRows[] = {
+    {.name = "optimize-for",
+     .at = DETENT_AT(speed.optimize_for),
+     .commands = kQuantizing,
+     .affects = Affects::integers,
+     .group = kSpeed,
+     .help = "latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a "
+             "tenth faster; size: speed does not count",
+     .label = "latency|accuracy|size"},
+    {.name = "kernel-table",
+     .at = DETENT_AT(speed.kernel_table),
+     .commands = kQuantizing,
+     .affects = Affects::integers,
+     .group = kSpeed,
+     .help = "file with the times of operators, in float and in integers; missing ones are measured and added; by "
+             "default a file of this machine in the user's cache",
+     .label = "FILE"},
+};
+
+}  // namespace
+
+std::vector<Option> speed_options() { return {std::begin(kRows), std::end(kRows)}; }
+
+}  // namespace detent::config

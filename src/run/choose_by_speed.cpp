@@ -1,0 +1,93 @@
+#include "run/choose_by_speed.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/file.h"
+#include "graph/index.h"
+#include "graph/traits.h"
+#include "run/sweep_setup.h"
+#include "speed/choice.h"
+#include "speed/kernel_table.h"
+#include "speed/kernels.h"
+
+namespace detent::run {
+namespace fs = std::filesystem;
+namespace {
+
+// What an interrupted run decided: the table may have been removed since.
+std::optional<std::vector<std::string>> decided(const fs::path& file) {
+  std::ifstream stream(file);
+  const auto json = nlohmann::json::parse(stream, nullptr, false);
+  if (!json.is_array()) return std::nullopt;
+  return json.get<std::vector<std::string>>();
+}
+
+void remember(const fs::path& file, const std::vector<std::string>& nodes) {
+  AtomicFile out(file);
+  const std::string text = nlohmann::json(nodes).dump();
+  out.write(std::as_bytes(std::span(text)));
+  out.commit();
+}
+
+std::vector<std::string> choose(const speed::Subject& subject, const std::vector<bool>& candidates,
+                                const QuantizeOptions& options, const exec::Runtime& runtime,
+                                const fs::path& scratch) {
+  speed::KernelTable table(options.speed.kernel_table ? options.speed.kernel_table
+                                                      : speed::default_kernel_table(runtime.version()));
+  const auto& nodes = subject.model.graph.nodes;
+  std::vector<std::string> kernels(nodes.size());
+  bool complete = true;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (candidates[n]) kernels[n] = speed::kernel_of(subject, n);
+    if (kernels[n].empty() || table.find(kernels[n]) != nullptr) continue;
+    complete = false;
+    table.add(kernels[n], speed::time_kernel(subject, n, runtime, scratch, options.stop));
+    if (options.progress) options.progress("kernels", n + 1, nodes.size());
+  }
+  if (!complete) table.save();
+  std::vector<std::string> in_float;
+  for (const auto n : speed::faster_in_float(
+           subject, candidates, [&](std::size_t i) { return table.find(kernels[i]); }, options.speed.optimize_for))
+    in_float.push_back(nodes[n].id());
+  return in_float;
+}
+
+}  // namespace
+
+SpeedChoice choose_by_speed(const Prepared& prepared, const quantization::Placement& all,
+                            const QuantizeOptions& options, const exec::Runtime& runtime, data::SampleSource* source,
+                            const RunDirectory& directory) {
+  const graph::Index index(prepared.model);
+  SpeedChoice choice;
+  const auto file = directory.path() / "faster-in-float.json";
+  if (auto earlier = decided(file)) {
+    choice.in_float = std::move(*earlier);
+  } else {
+    const auto types =
+        source != nullptr ? static_types(prepared.types, prepared.model, runtime, *source) : prepared.types;
+    choice.in_float =
+        choose({prepared.model, index, types, options.config}, all.selected, options, runtime, directory.scratch());
+    remember(file, choice.in_float);
+  }
+  std::size_t products = 0, slower = 0;
+  const std::set<std::string> in_float(choice.in_float.begin(), choice.in_float.end());
+  for (std::size_t n = 0; n < all.selected.size(); ++n) {
+    const auto& node = prepared.model.graph.nodes[n];
+    if (!all.selected[n] || !graph::is_product(node)) continue;
+    ++products;
+    if (in_float.contains(node.id())) ++slower;
+  }
+  if (slower > 0) {
+    choice.notes.push_back(
+        fmt::format("{} of {} products stay in float: this machine runs them faster so, with the conversions counted; "
+                    "--optimize-for size quantizes them all the same",
+                    slower, products));
+  }
+  return choice;
+}
+
+}  // namespace detent::run

@@ -1,0 +1,203 @@
+#include "speed/choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "graph/traits.h"
+#include "speed/min_cut.h"
+
+namespace detent::speed {
+namespace {
+
+// The source's side computes on integers.
+constexpr std::size_t kIntegers = 0, kFloat = 1, kFirst = 2;
+// What all weights together are worth as integers, as a share of the time in float: near ties go to the smaller file.
+constexpr double kWorthOfSize = 0.02;
+// For accuracy, integers have to be so much faster.
+constexpr double kAccuracyMargin = 1.1;
+
+std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
+
+class Choice {
+ public:
+  Choice(const Subject& subject, const std::vector<bool>& candidates, const TimesOf& times, OptimizeFor optimize_for)
+      : subject_(subject),
+        nodes_(subject.model.graph.nodes),
+        candidates_(candidates),
+        times_(times),
+        margin_(optimize_for == OptimizeFor::accuracy ? kAccuracyMargin : 1),
+        size_counts_(optimize_for != OptimizeFor::accuracy),
+        cut_(kFirst + nodes_.size() + count_values()) {}
+
+  std::vector<std::size_t> run() {
+    find_rates();
+    for (std::size_t n = 0; n < nodes_.size(); ++n) {
+      if (candidates_[n]) add_node(n);
+      if (candidates_[n] && keeps_layout(n)) tie_to_producer(n);
+    }
+    for (std::size_t n = 0; n < nodes_.size(); ++n) {
+      for (const auto& value : nodes_[n].outputs()) add_value(value, candidates_[n] ? vertex(n) : kFloat);
+    }
+    for (const auto& input : subject_.model.graph.inputs) add_value(input.name, kFloat);
+    const auto on_integers = cut_.source_side(kIntegers, kFloat);
+    std::vector<std::size_t> slower;
+    for (std::size_t n = 0; n < nodes_.size(); ++n) {
+      if (candidates_[n] && !on_integers[vertex(n)]) slower.push_back(n);
+    }
+    return slower;
+  }
+
+ private:
+  static std::size_t vertex(std::size_t node) { return kFirst + node; }
+
+  std::size_t count_values() const {
+    std::size_t count = subject_.model.graph.inputs.size();
+    for (const auto& node : nodes_) count += node.outputs().size();
+    return count;
+  }
+
+  double elements(const std::string& value) const {
+    const auto bytes = graph::static_bytes(subject_.types, value);
+    return bytes ? static_cast<double>(*bytes) / sizeof(float) : 0;
+  }
+
+  bool is_float_activation(const std::string& value) const {
+    return !value.empty() && subject_.index.initializer(value) == graph::kNone &&
+           graph::type_of(subject_.model, subject_.types, value) == onnx::DataType::float32;
+  }
+
+  double read_elements(std::size_t n) const {
+    double sum = 0;
+    for (const auto& value : nodes_[n].inputs()) sum += is_float_activation(value) ? elements(value) : 0;
+    return sum;
+  }
+
+  double made_elements(std::size_t n) const {
+    double sum = 0;
+    for (const auto& value : nodes_[n].outputs()) sum += elements(value);
+    return sum;
+  }
+
+  double weight_bytes(std::size_t n) const {
+    double sum = 0;
+    for (const auto& value : nodes_[n].inputs()) {
+      const int constant = subject_.index.initializer(value);
+      if (constant != graph::kNone)
+        sum += static_cast<double>(
+            subject_.model.graph.initializers[static_cast<std::size_t>(constant)].data.size());
+    }
+    return sum;
+  }
+
+  // What conversions take by element, for values whose own conversion was not timed.
+  void find_rates() {
+    double quantize = 0, read = 0, dequantize = 0, made = 0;
+    for (std::size_t n = 0; n < nodes_.size(); ++n) {
+      if (candidates_[n]) all_weights_ += weight_bytes(n);
+      const auto* times = candidates_[n] ? times_(n) : nullptr;
+      if (times == nullptr) continue;
+      in_float_ += times->in_float;
+      quantize += times->quantize;
+      read += read_elements(n);
+      dequantize += times->dequantize;
+      made += made_elements(n);
+    }
+    if (read > 0) quantize_rate_ = quantize / read;
+    if (made > 0) dequantize_rate_ = dequantize / made;
+  }
+
+  // Fast only in the layout that the convolution before it leaves behind, which is another one in each form.
+  bool keeps_layout(std::size_t n) const {
+    return graph::traits_of(nodes_[n]).counting == graph::Counting::per_window || nodes_[n].is("Resize");
+  }
+
+  void tie_to_producer(std::size_t n) {
+    const int maker = subject_.index.producer(nodes_[n].inputs().front());
+    const bool known = maker != graph::kNone && candidates_[static_cast<std::size_t>(maker)];
+    const std::size_t at = known ? vertex(static_cast<std::size_t>(maker)) : kFloat;
+    cut_.add(at, vertex(n), MinCut::kNever);
+    cut_.add(vertex(n), at, MinCut::kNever);
+  }
+
+  // The blocked layout of float convolutions ends where neither a candidate nor its like goes on with it.
+  bool reads_others(std::size_t n) const {
+    const int maker = subject_.index.producer(nodes_[n].inputs().front());
+    return maker == graph::kNone || !candidates_[static_cast<std::size_t>(maker)];
+  }
+
+  bool is_read_by_others(std::size_t n) const {
+    const auto readers = subject_.index.consumers(nodes_[n].outputs().front());
+    return std::any_of(readers.begin(), readers.end(),
+                       [&](int reader) { return !candidates_[static_cast<std::size_t>(reader)]; });
+  }
+
+  void add_node(std::size_t n) {
+    const auto* times = times_(n);
+    const double worth =
+        size_counts_ && all_weights_ > 0 ? kWorthOfSize * in_float_ * weight_bytes(n) / all_weights_ : 0;
+    cut_.add(kIntegers, vertex(n), nanoseconds(worth));
+    if (times == nullptr) return;
+    double in_float = times->in_float;
+    if (reads_others(n)) in_float += times->into_blocks;
+    if (is_read_by_others(n)) in_float += times->out_of_blocks;
+    cut_.add(kIntegers, vertex(n), nanoseconds(in_float));
+    cut_.add(vertex(n), kFloat, nanoseconds(margin_ * times->in_integers));
+  }
+
+  double dequantize_time(const std::string& value, std::size_t producer) const {
+    if (producer == kFloat) return 0;
+    const std::size_t n = producer - kFirst;
+    if (graph::is_matrix_product(nodes_[n])) return 0;  // has a kernel that makes float of integers
+    const auto* times = times_(n);
+    const double made = made_elements(n);
+    return times != nullptr && made > 0 ? times->dequantize * elements(value) / made
+                                        : dequantize_rate_ * elements(value);
+  }
+
+  double quantize_time(const std::string& value, std::size_t n) const {
+    const auto* times = times_(n);
+    const double read = read_elements(n);
+    return times != nullptr && read > 0 ? times->quantize * elements(value) / read : quantize_rate_ * elements(value);
+  }
+
+  void add_value(const std::string& value, std::size_t producer) {
+    if (!is_float_activation(value)) return;
+    const auto readers = subject_.index.consumers(value);
+    const auto dequantize = nanoseconds(dequantize_time(value, producer));
+    const std::size_t converted = kFirst + nodes_.size() + values_++;  // on integers where some reader is
+    const auto* made_by = producer == kFloat ? nullptr : times_(producer - kFirst);
+    const double out_of_blocks = made_by != nullptr ? made_by->out_of_blocks : 0;
+    double quantize = 0;
+    for (const int reader : readers) {
+      const auto n = static_cast<std::size_t>(reader);
+      const std::size_t at = candidates_[n] ? vertex(n) : kFloat;
+      const auto* times = candidates_[n] ? times_(n) : nullptr;
+      cut_.add(producer, at, dequantize + (times != nullptr ? nanoseconds(times->into_blocks) : 0));
+      if (at == kFloat) continue;
+      cut_.add(at, converted, MinCut::kNever);
+      quantize = std::max(quantize, quantize_time(value, n));
+    }
+    if (subject_.index.is_output(value)) cut_.add(producer, kFloat, dequantize);
+    cut_.add(converted, producer, nanoseconds(quantize + out_of_blocks));
+  }
+
+  const Subject& subject_;
+  const std::vector<onnx::Node>& nodes_;
+  const std::vector<bool>& candidates_;
+  const TimesOf& times_;
+  double margin_;
+  bool size_counts_;
+  MinCut cut_;
+  std::size_t values_ = 0;
+  double in_float_ = 0, all_weights_ = 0, quantize_rate_ = 0, dequantize_rate_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::size_t> faster_in_float(const Subject& subject, const std::vector<bool>& candidates,
+                                         const TimesOf& times, OptimizeFor optimize_for) {
+  return Choice(subject, candidates, times, optimize_for).run();
+}
+
+}  // namespace detent::speed

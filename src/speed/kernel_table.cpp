@@ -1,0 +1,113 @@
+#include "speed/kernel_table.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/cpu.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/fingerprint.h"
+
+namespace detent::speed {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kFormat = "detent kernel times 1";
+constexpr double kMicrosecond = 1e-6;
+
+KernelTimes from_json(const nlohmann::json& row) {
+  const auto seconds = [&](const char* name) { return kMicrosecond * row.at(name).get<double>(); };
+  return {seconds("float"),      seconds("integers"),    seconds("quantize"),
+          seconds("dequantize"), seconds("into_blocks"), seconds("out_of_blocks")};
+}
+
+// To the hundredth of a microsecond: what is read back is what was written.
+double microseconds(double seconds) { return std::strtod(fmt::format("{:.2f}", seconds / kMicrosecond).c_str(), nullptr); }
+
+nlohmann::json to_json(const KernelTimes& times) {
+  return {{"float", microseconds(times.in_float)},
+          {"integers", microseconds(times.in_integers)},
+          {"quantize", microseconds(times.quantize)},
+          {"dequantize", microseconds(times.dequantize)},
+          {"into_blocks", microseconds(times.into_blocks)},
+          {"out_of_blocks", microseconds(times.out_of_blocks)}};
+}
+
+// The processor as the kernel names it, and what it can do: a virtual machine may hide some of it.
+std::string machine() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string found;
+  for (std::string line; std::getline(file, line) && !line.empty();) {
+    if (line.starts_with("model name") || line.starts_with("flags") || line.starts_with("Features")) found += line;
+  }
+  return fmt::format("{}{}{}", found, sums_8_bit_products_exactly(), has_avx512());
+}
+
+UniqueFd locked(const fs::path& file) {
+  UniqueFd fd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!fd.valid() || ::flock(fd.get(), LOCK_EX) != 0)
+    throw usage_error(fmt::format("cannot write the kernel table '{}': {}", file.string(), errno_text(errno)),
+                      "give another file with --kernel-table");
+  return fd;
+}
+
+}  // namespace
+
+KernelTable::KernelTable(std::optional<fs::path> file) : file_(std::move(file)) { read(); }
+
+void KernelTable::read() {
+  if (!file_ || !fs::exists(*file_)) return;
+  std::ifstream stream(*file_);
+  const auto json = nlohmann::json::parse(stream, nullptr, false);
+  try {
+    if (json.at("format") != kFormat) throw nlohmann::json::other_error::create(501, "another format", nullptr);
+    for (const auto& [kernel, row] : json.at("kernels").items()) times_.insert_or_assign(kernel, from_json(row));
+  } catch (const nlohmann::json::exception&) {
+    throw bad_input(fmt::format("'{}' is not a table of kernel times", file_->string()),
+                    "remove it, and it is measured anew; or give another with --kernel-table");
+  }
+}
+
+const KernelTimes* KernelTable::find(const std::string& kernel) const {
+  const auto found = times_.find(kernel);
+  return found == times_.end() ? nullptr : &found->second;
+}
+
+void KernelTable::save() {
+  // Rounded as in the file also where there is none: a decision is the same before and after.
+  for (auto& [kernel, times] : times_) times = from_json(to_json(times));
+  if (!file_) return;
+  if (file_->has_parent_path()) {
+    std::error_code ignored;
+    fs::create_directories(file_->parent_path(), ignored);
+  }
+  const auto lock = locked(fs::path(*file_) += ".lock");
+  read();
+  nlohmann::json kernels = nlohmann::json::object();
+  for (const auto& [kernel, times] : times_) kernels[kernel] = to_json(times);
+  AtomicFile out(*file_);
+  const std::string text = nlohmann::json{{"format", kFormat}, {"kernels", kernels}}.dump(1) + "\n";
+  out.write(std::as_bytes(std::span(text)));
+  out.commit();
+}
+
+std::optional<fs::path> default_kernel_table(const std::string& runtime_version) {
+  const auto folder = []() -> std::optional<fs::path> {
+    if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/') return cache;
+    if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/') return fs::path(home) / ".cache";
+    return std::nullopt;
+  }();
+  if (!folder) return std::nullopt;
+  Hasher hasher;
+  hasher.add(machine());
+  return *folder / "detent" / fmt::format("kernels-{}-{}.json", runtime_version, hasher.result().text().substr(0, 12));
+}
+
+}  // namespace detent::speed

@@ -1,0 +1,182 @@
+#include "speed/kernels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/random.h"
+#include "exec/kernel_times.h"
+#include "graph/traits.h"
+#include "onnx/write.h"
+#include "quantization/assignment.h"
+#include "quantization/emit/qdq.h"
+#include "quantization/placement.h"
+
+namespace detent::speed {
+namespace {
+
+using graph::Trait;
+
+constexpr double kSecondsEach = 0.05;  // of runs, but three at the least
+constexpr std::size_t kRuns = 40;
+
+std::optional<std::vector<std::int64_t>> static_shape(const Subject& subject, const std::string& value) {
+  const int constant = subject.index.initializer(value);
+  if (constant != graph::kNone) return subject.model.graph.initializers[static_cast<std::size_t>(constant)].dims;
+  const auto found = subject.types.find(value);
+  if (found == subject.types.end() || !found->second.shape) return std::nullopt;
+  std::vector<std::int64_t> shape;
+  for (const auto& dim : *found->second.shape) {
+    if (!dim.is_static()) return std::nullopt;
+    shape.push_back(dim.value);
+  }
+  return shape;
+}
+
+std::string text_of(const onnx::Attribute& a) {
+  using Kind = onnx::Attribute::Kind;
+  switch (a.kind()) {
+    case Kind::f:
+      return fmt::format("{}={}", a.name(), a.as_float());
+    case Kind::i:
+      return fmt::format("{}={}", a.name(), a.as_int());
+    case Kind::s:
+      return fmt::format("{}={}", a.name(), a.as_string());
+    case Kind::ints:
+      return fmt::format("{}={}", a.name(), fmt::join(a.as_ints(), "x"));
+    case Kind::floats:
+      return fmt::format("{}={}", a.name(), fmt::join(a.as_floats(), "x"));
+    default:
+      return a.name();
+  }
+}
+
+bool is_activation(const Subject& subject, const std::string& value) {
+  return !value.empty() && subject.index.initializer(value) == graph::kNone;
+}
+
+// The node as a model, with the shapes of its values.
+onnx::Model alone(const Subject& subject, std::size_t position) {
+  const auto& model = subject.model;
+  const auto& node = model.graph.nodes[position];
+  onnx::Model part;
+  part.path = model.path;
+  part.file = model.file;
+  part.external = model.external;
+  part.ir_version = model.ir_version;
+  part.opsets = model.opsets;
+  part.other = model.other;
+  part.graph.nodes = {node};
+  const auto info = [&](const std::string& value) {
+    return onnx::make_value_info(value, graph::type_of(model, subject.types, value), subject.types.at(value).shape);
+  };
+  std::vector<std::string> seen;
+  for (const auto& value : node.inputs()) {
+    if (value.empty() || std::find(seen.begin(), seen.end(), value) != seen.end()) continue;
+    seen.push_back(value);
+    if (is_activation(subject, value)) {
+      part.graph.inputs.push_back(info(value));
+    } else {
+      part.graph.initializers.push_back(
+          model.graph.initializers[static_cast<std::size_t>(subject.index.initializer(value))]);
+    }
+  }
+  for (const auto& value : node.outputs()) {
+    if (!value.empty()) part.graph.outputs.push_back(info(value));
+  }
+  return part;
+}
+
+onnx::Model in_integers(const onnx::Model& part, const graph::ValueTypes& types, const QuantConfig& given) {
+  QuantConfig config = given;
+  config.nodes.clear();
+  config.exclude_nodes.clear();
+  config.op_types = {part.graph.nodes.front().op_type()};
+  config.exclude_op_types.clear();
+  auto placement = quantization::place(part, types, config);
+  quantization::Proposals proposals;
+  for (const auto& value : placement.to_observe()) proposals.ranges[value] = {{-1, 1}, {}};
+  proposals.extremes = quantization::scan_weights(part, placement, true);
+  const auto assignment = quantization::assign(part, std::move(placement), proposals, config);
+  return quantization::emit_qdq(part, assignment, config).model;
+}
+
+std::vector<data::Array> made_up(const Subject& subject, const onnx::Model& part) {
+  std::vector<data::Array> arrays;
+  for (const auto& input : part.graph.inputs) {
+    const auto shape = *static_shape(subject, input.name);
+    std::size_t count = 1;
+    for (const auto d : shape) count *= static_cast<std::size_t>(d);
+    auto values = std::make_shared<std::vector<float>>(count);
+    for (std::size_t i = 0; i < count; ++i)
+      (*values)[i] = static_cast<float>(random_at(0, arrays.size(), i)[0]) / 2147483648.0F - 1;
+    const std::span<const float> floats(*values);
+    arrays.push_back({onnx::DataType::float32, shape, std::as_bytes(floats), std::move(values)});
+  }
+  return arrays;
+}
+
+bool changes_layout(const exec::Kernel& kernel) {
+  return kernel.op_type == "Transpose" || kernel.op_type == "ReorderInput" || kernel.op_type == "ReorderOutput";
+}
+
+}  // namespace
+
+std::string kernel_of(const Subject& subject, std::size_t position) {
+  const auto& node = subject.model.graph.nodes[position];
+  const bool is_arithmetic = graph::has_trait(node, Trait::element_wise) && !graph::has_trait(node, Trait::clips);
+  if (!graph::is_product(node) && !is_arithmetic) return {};
+  std::vector<std::string> inputs, attributes;
+  for (const auto& value : node.inputs()) {
+    if (value.empty()) {
+      inputs.emplace_back("-");
+      continue;
+    }
+    const auto shape = static_shape(subject, value);
+    const bool computed = is_activation(subject, value);
+    if (!shape || (computed && graph::type_of(subject.model, subject.types, value) != onnx::DataType::float32)) return {};
+    inputs.push_back(fmt::format("{}[{}]", computed ? "" : "constant", fmt::join(*shape, "x")));
+  }
+  for (const auto& value : node.outputs()) {
+    if (!value.empty() && !static_shape(subject, value)) return {};
+  }
+  for (const auto& a : node.attributes()) attributes.push_back(text_of(a));
+  std::sort(attributes.begin(), attributes.end());
+  return fmt::format("{}({}) {}{}", node.op_type(), fmt::join(inputs, ", "), fmt::join(attributes, " "),
+                     subject.config.per_channel ? "" : " per tensor");
+}
+
+KernelTimes time_kernel(const Subject& subject, std::size_t position, const exec::Runtime& runtime,
+                        const std::filesystem::path& directory, std::stop_token stop) {
+  const auto part = alone(subject, position);
+  const std::vector<std::vector<data::Array>> samples{made_up(subject, part)};
+  const exec::KernelTimesOptions options{
+      .threads = 1, .runs = kRuns, .seconds = kSecondsEach, .fastest = true, .directory = directory, .stop = std::move(stop)};
+  KernelTimes times;
+  bool done = false;  // the operator itself
+  for (const auto& kernel : exec::kernel_times(runtime, part, samples, options)) {
+    (!changes_layout(kernel) ? times.in_float : done ? times.out_of_blocks : times.into_blocks) += kernel.seconds;
+    done = done || !changes_layout(kernel);
+  }
+  done = false;
+  const auto quantized = in_integers(part, subject.types, subject.config);
+  for (const auto& kernel : exec::kernel_times(runtime, quantized, samples, options)) {
+    const bool quantizes = kernel.op_type == "QuantizeLinear", dequantizes = kernel.op_type == "DequantizeLinear";
+    if (!done && (quantizes || changes_layout(kernel))) {
+      times.quantize += kernel.seconds;
+    } else if (done && (dequantizes || changes_layout(kernel))) {
+      times.dequantize += kernel.seconds;
+    } else {
+      // Where the runtime has no integer kernel, weights and activations are dequantized in every run.
+      times.in_integers += kernel.seconds;
+    }
+    done = done || !(quantizes || dequantizes || changes_layout(kernel));
+  }
+  return times;
+}
+
+}  // namespace detent::speed

@@ -1,0 +1,37 @@
+// Single operators of a model, timed in float and in integers as the deployed runtime runs them.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <stop_token>
+#include <string>
+
+#include "detent/config.h"
+#include "exec/session.h"
+#include "graph/index.h"
+#include "graph/values.h"
+#include "onnx/model.h"
+#include "speed/kernel_table.h"
+
+namespace detent::speed {
+
+/// A model, with the shapes that its values have in deployment, and how its integer forms are to be written.
+struct Subject {
+  const onnx::Model& model;
+  const graph::Index& index;
+  const graph::ValueTypes& types;
+  const QuantConfig& config;
+};
+
+/// Type, shapes and attributes of a node as one line: what its times are kept by. Empty where it cannot be timed: a shape
+/// is not static; and for all but products and arithmetic on elements, which take next to nothing in either form, or
+/// run within the operator before them, as a Relu does.
+std::string kernel_of(const Subject& subject, std::size_t node);
+
+/// Runs the node alone, with its own weights and made-up activations, in float and between QuantizeLinear and
+/// DequantizeLinear, on one thread. Changes of layout count as part of the conversions. `directory` is for working
+/// files. Throws what Session throws.
+KernelTimes time_kernel(const Subject& subject, std::size_t node, const exec::Runtime& runtime,
+                        const std::filesystem::path& directory, std::stop_token stop);
+
+}  // namespace detent::speed
