@@ -80,6 +80,7 @@ struct Fields<QuantizeResult> {
                                      shown<&S::model_bytes_after>("model_bytes_after"),
                                      shown<&S::nodes_quantized>("nodes_quantized"),
                                      shown<&S::nodes_in_float>("nodes_in_float"),
+                                     shown<&S::faster_in_float>("faster_in_float"),
                                      shown<&S::activations>("activations"),
                                      shown<&S::accuracy>("accuracy"),
                                      shown<&S::layers>("layers"),

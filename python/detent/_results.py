@@ -308,6 +308,7 @@ class QuantizeResult(_Result):
     model_bytes_after: int
     nodes_quantized: int
     nodes_in_float: int
+    faster_in_float: list[str]  #: operators that could compute on integers, but are faster in float on this machine
     activations: Table[Activation]
     accuracy: AccuracyResult | None  #: None if it was not measured
     layers: Table[TunedLayer]  #: empty without fine-tuning

@@ -96,13 +96,10 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a) {
 }
 
 nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) {
-  nlohmann::json out{{"output", options.output.string()},
-                     {"samples", r.samples},
-                     {"model_bytes_before", r.model_bytes_before},
-                     {"model_bytes_after", r.model_bytes_after},
-                     {"nodes_quantized", r.nodes_quantized},
-                     {"nodes_in_float", r.nodes_in_float},
-                     {"notes", r.notes},
+  nlohmann::json out{{"output", options.output.string()},          {"samples", r.samples},
+                     {"model_bytes_before", r.model_bytes_before}, {"model_bytes_after", r.model_bytes_after},
+                     {"nodes_quantized", r.nodes_quantized},       {"nodes_in_float", r.nodes_in_float},
+                     {"faster_in_float", r.faster_in_float},       {"notes", r.notes},
                      {"peak_memory_bytes", r.peak_memory}};
   for (const auto& s : r.stages)
     out["stages"].push_back({{"name", s.name}, {"seconds", s.seconds}, {"peak_memory_bytes", s.peak_memory}});

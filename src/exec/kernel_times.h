@@ -31,9 +31,9 @@ struct KernelTimesOptions {
   std::stop_token stop = {};
 };
 
-/// Runs the model on the samples in turn and takes the median of each kernel's times, or the shortest; nodes in bodies are listed with
-/// the others, by how often they run. In the order in which they first ran. Of what is fused, `outputs` names the last
-/// value. Throws what Session throws.
+/// Runs the model on the samples in turn and takes the median of each kernel's times, or the shortest; nodes in bodies
+/// are listed with the others, by how often they run. In the order in which they first ran. Of what is fused, `outputs`
+/// names the last value. Throws what Session throws.
 std::vector<Kernel> kernel_times(const Runtime& runtime, const onnx::Model& model,
                                  std::span<const std::vector<data::Array>> samples, const KernelTimesOptions& options);
 

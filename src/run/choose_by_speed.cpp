@@ -34,8 +34,7 @@ void remember(const fs::path& file, const std::vector<std::string>& nodes) {
 }
 
 std::vector<std::string> choose(const speed::Subject& subject, const std::vector<bool>& candidates,
-                                const QuantizeOptions& options, const exec::Runtime& runtime,
-                                const fs::path& scratch) {
+                                const QuantizeOptions& options, const exec::Runtime& runtime, const fs::path& scratch) {
   speed::KernelTable table(options.speed.kernel_table ? options.speed.kernel_table
                                                       : speed::default_kernel_table(runtime.version()));
   const auto& nodes = subject.model.graph.nodes;

@@ -84,8 +84,7 @@ class Choice {
     for (const auto& value : nodes_[n].inputs()) {
       const int constant = subject_.index.initializer(value);
       if (constant != graph::kNone)
-        sum += static_cast<double>(
-            subject_.model.graph.initializers[static_cast<std::size_t>(constant)].data.size());
+        sum += static_cast<double>(subject_.model.graph.initializers[static_cast<std::size_t>(constant)].data.size());
     }
     return sum;
   }

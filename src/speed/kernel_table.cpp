@@ -29,15 +29,14 @@ KernelTimes from_json(const nlohmann::json& row) {
 }
 
 // To the hundredth of a microsecond: what is read back is what was written.
-double microseconds(double seconds) { return std::strtod(fmt::format("{:.2f}", seconds / kMicrosecond).c_str(), nullptr); }
+double microseconds(double seconds) {
+  return std::strtod(fmt::format("{:.2f}", seconds / kMicrosecond).c_str(), nullptr);
+}
 
 nlohmann::json to_json(const KernelTimes& times) {
-  return {{"float", microseconds(times.in_float)},
-          {"integers", microseconds(times.in_integers)},
-          {"quantize", microseconds(times.quantize)},
-          {"dequantize", microseconds(times.dequantize)},
-          {"into_blocks", microseconds(times.into_blocks)},
-          {"out_of_blocks", microseconds(times.out_of_blocks)}};
+  return {{"float", microseconds(times.in_float)},          {"integers", microseconds(times.in_integers)},
+          {"quantize", microseconds(times.quantize)},       {"dequantize", microseconds(times.dequantize)},
+          {"into_blocks", microseconds(times.into_blocks)}, {"out_of_blocks", microseconds(times.out_of_blocks)}};
 }
 
 // The processor as the kernel names it, and what it can do: a virtual machine may hide some of it.

@@ -40,18 +40,12 @@ std::optional<std::vector<std::int64_t>> static_shape(const Subject& subject, co
 std::string text_of(const onnx::Attribute& a) {
   using Kind = onnx::Attribute::Kind;
   switch (a.kind()) {
-    case Kind::f:
-      return fmt::format("{}={}", a.name(), a.as_float());
-    case Kind::i:
-      return fmt::format("{}={}", a.name(), a.as_int());
-    case Kind::s:
-      return fmt::format("{}={}", a.name(), a.as_string());
-    case Kind::ints:
-      return fmt::format("{}={}", a.name(), fmt::join(a.as_ints(), "x"));
-    case Kind::floats:
-      return fmt::format("{}={}", a.name(), fmt::join(a.as_floats(), "x"));
-    default:
-      return a.name();
+    case Kind::f: return fmt::format("{}={}", a.name(), a.as_float());
+    case Kind::i: return fmt::format("{}={}", a.name(), a.as_int());
+    case Kind::s: return fmt::format("{}={}", a.name(), a.as_string());
+    case Kind::ints: return fmt::format("{}={}", a.name(), fmt::join(a.as_ints(), "x"));
+    case Kind::floats: return fmt::format("{}={}", a.name(), fmt::join(a.as_floats(), "x"));
+    default: return a.name();
   }
 }
 
@@ -138,7 +132,8 @@ std::string kernel_of(const Subject& subject, std::size_t position) {
     }
     const auto shape = static_shape(subject, value);
     const bool computed = is_activation(subject, value);
-    if (!shape || (computed && graph::type_of(subject.model, subject.types, value) != onnx::DataType::float32)) return {};
+    if (!shape || (computed && graph::type_of(subject.model, subject.types, value) != onnx::DataType::float32))
+      return {};
     inputs.push_back(fmt::format("{}[{}]", computed ? "" : "constant", fmt::join(*shape, "x")));
   }
   for (const auto& value : node.outputs()) {
@@ -154,8 +149,12 @@ KernelTimes time_kernel(const Subject& subject, std::size_t position, const exec
                         const std::filesystem::path& directory, std::stop_token stop) {
   const auto part = alone(subject, position);
   const std::vector<std::vector<data::Array>> samples{made_up(subject, part)};
-  const exec::KernelTimesOptions options{
-      .threads = 1, .runs = kRuns, .seconds = kSecondsEach, .fastest = true, .directory = directory, .stop = std::move(stop)};
+  const exec::KernelTimesOptions options{.threads = 1,
+                                         .runs = kRuns,
+                                         .seconds = kSecondsEach,
+                                         .fastest = true,
+                                         .directory = directory,
+                                         .stop = std::move(stop)};
   KernelTimes times;
   bool done = false;  // the operator itself
   for (const auto& kernel : exec::kernel_times(runtime, part, samples, options)) {

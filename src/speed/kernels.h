@@ -23,9 +23,9 @@ struct Subject {
   const QuantConfig& config;
 };
 
-/// Type, shapes and attributes of a node as one line: what its times are kept by. Empty where it cannot be timed: a shape
-/// is not static; and for all but products and arithmetic on elements, which take next to nothing in either form, or
-/// run within the operator before them, as a Relu does.
+/// Type, shapes and attributes of a node as one line: what its times are kept by. Empty where it cannot be timed: a
+/// shape is not static; and for all but products and arithmetic on elements, which take next to nothing in either form,
+/// or run within the operator before them, as a Relu does.
 std::string kernel_of(const Subject& subject, std::size_t node);
 
 /// Runs the node alone, with its own weights and made-up activations, in float and between QuantizeLinear and

@@ -1,5 +1,5 @@
-// Minimum cuts of networks: the cheapest way to tell two sides apart. Dinic 1970, "Algorithm for solution of a problem of
-// maximum flow in networks with power estimation".
+// Minimum cuts of networks: the cheapest way to tell two sides apart. Dinic 1970, "Algorithm for solution of a problem
+// of maximum flow in networks with power estimation".
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,112 @@
+"""What is faster in float stays in float, by the times in a kernel table."""
+
+import json
+import os
+import signal
+
+import graphs
+import numpy as np
+import onnx
+import pytest
+import support
+from support import Path
+
+BALANCED = ["--preset", "balanced", "--sensitivity", "off"]
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """A model, its samples, and the table that a first run has measured."""
+    folder = tmp_path_factory.mktemp("speed")
+    model = folder / "model.onnx"
+    onnx.save(graphs.small_cnn(), model)
+    data = support.save_samples(folder / "data", graphs.cnn_samples())
+    table = folder / "kernels.json"
+    quantize(model, folder / "first.onnx", data, table)
+    return model, data, table
+
+
+def quantize(model: Path, output: Path, data: Path, table: Path, *options: object) -> dict:
+    return support.quantize(model, output, data, *BALANCED, "--optimize-for", "latency", "--kernel-table", table, *options)
+
+
+def changed(table: Path, folder: Path, **fields: float) -> Path:
+    """A copy of the table with these times, in microseconds, in all rows."""
+    content = json.loads(table.read_text())
+    for row in content["kernels"].values():
+        row.update(fields)
+    copy = folder / "changed.json"
+    copy.write_text(json.dumps(content))
+    return copy
+
+
+def weights(model: Path) -> list[str]:
+    """Types of the tensors that products read as weights, behind a DequantizeLinear or not."""
+    graph = onnx.load(model).graph
+    stored = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    behind = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+    products = [node for node in graph.node if node.op_type in ("Conv", "Gemm")]
+    return [onnx.TensorProto.DataType.Name(stored[behind.get(n.input[1], n.input[1])]) for n in products]
+
+
+def test_every_product_is_timed_in_both_forms(case: tuple[Path, Path, Path]) -> None:
+    kernels = json.loads(case[2].read_text())["kernels"]
+    assert sorted(name.split("(")[0] for name in kernels) == ["Conv", "Conv", "Gemm"]
+    for times in kernels.values():
+        assert times["float"] > 0 and times["integers"] > 0 and times["quantize"] > 0
+
+
+def test_integers_where_they_are_faster(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    table = changed(case[2], tmp_path, float=1000, integers=1, quantize=1, dequantize=1)
+    result = quantize(case[0], tmp_path / "q.onnx", case[1], table)
+    assert result["faster_in_float"] == []
+    assert "FLOAT" not in weights(tmp_path / "q.onnx")
+
+
+def test_float_where_it_is_faster(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    table = changed(case[2], tmp_path, float=1, integers=1000)
+    result = quantize(case[0], tmp_path / "q.onnx", case[1], table)
+    assert weights(tmp_path / "q.onnx") == ["FLOAT"] * 3
+    assert any("3 of 3 products stay in float" in note for note in result["notes"])
+    sample = support.load_samples(case[1])[0]
+    expected = support.load(case[0]).run(None, sample)[0]
+    np.testing.assert_allclose(support.check_model(tmp_path / "q.onnx").run(None, sample)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_size_asks_for_integers_whatever_their_speed(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    table = changed(case[2], tmp_path, float=1, integers=1000)
+    options = [*BALANCED, "--optimize-for", "size", "--kernel-table", table]
+    support.quantize(case[0], tmp_path / "q.onnx", case[1], *options)
+    assert "FLOAT" not in weights(tmp_path / "q.onnx")
+
+
+def test_a_table_is_kept_and_decides_alike(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    before = case[2].read_text()
+    for name in ("a", "b"):
+        quantize(case[0], tmp_path / name, case[1], case[2])
+    assert support.sha256(tmp_path / "a") == support.sha256(tmp_path / "b")
+    assert case[2].read_text() == before
+
+
+def test_a_resumed_run_decides_as_it_did(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    table = changed(case[2], tmp_path, float=1, integers=1000)
+    quantize(case[0], tmp_path / "expected.onnx", case[1], table)
+    work = tmp_path / "work"
+    work.mkdir()
+    command = ["quantize", case[0], "-o", tmp_path / "q.onnx", "--calibration-data", case[1], "--work-dir", work]
+    command += [*BALANCED, "--optimize-for", "latency", "--kernel-table", table]
+    killed = support.detent(*command, env={**os.environ, "DETENT_FAILPOINT": "calibrate.sample=kill@3"})
+    assert killed.returncode == -signal.SIGKILL
+    changed(table, tmp_path, float=1000, integers=1)
+    assert support.detent(*command, "--resume").returncode == 0
+    assert support.sha256(tmp_path / "q.onnx") == support.sha256(tmp_path / "expected.onnx")
+
+
+def test_what_is_no_table_is_an_error(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    table = tmp_path / "kernels.json"
+    table.write_text('{"format": "another"}')
+    arguments = ["quantize", case[0], "-o", tmp_path / "q.onnx", "--calibration-data", case[1], *BALANCED]
+    result = support.detent(*arguments, "--optimize-for", "latency", "--kernel-table", table)
+    assert result.returncode == 3
+    assert f"'{table}' is not a table of kernel times" in result.stderr
+    assert not (tmp_path / "q.onnx").exists()

@@ -1,0 +1,131 @@
+#include "speed/choice.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "quantization/support.h"
+
+namespace detent::speed {
+namespace {
+
+using quantization::testing::Builder;
+
+constexpr double kMicrosecond = 1e-6;
+
+KernelTimes times(double in_float, double in_integers, double quantize = 0, double dequantize = 0,
+                  double into_blocks = 0, double out_of_blocks = 0) {
+  return {kMicrosecond * in_float,   kMicrosecond * in_integers, kMicrosecond * quantize,
+          kMicrosecond * dequantize, kMicrosecond * into_blocks, kMicrosecond * out_of_blocks};
+}
+
+// A graph of values of equal shapes, with the times of its nodes.
+struct Case {
+  Builder builder;
+  std::map<std::string, KernelTimes> times_of;  // by output; others are not known
+  std::vector<std::string> in_float = {};       // outputs of nodes that cannot compute on integers
+
+  Case() { builder.input("x"); }
+
+  Case& conv(const std::string& from, const std::string& to, const KernelTimes& t) {
+    builder.constant(to + "_w", {1, 1, 1, 1}, {1.0F}).node("Conv", {from, to + "_w"}, {to});
+    times_of[to] = t;
+    return *this;
+  }
+
+  std::vector<std::string> choose(OptimizeFor optimize_for = OptimizeFor::latency) {
+    auto& graph = builder.model.graph;
+    for (auto& [name, type] : builder.types) type.shape = std::vector<onnx::Dim>{{1, ""}, {1, ""}, {4, ""}, {4, ""}};
+    const graph::Index index(builder.model);
+    std::vector<bool> candidates;
+    for (const auto& node : graph.nodes)
+      candidates.push_back(std::find(in_float.begin(), in_float.end(), node.outputs()[0]) == in_float.end());
+    const QuantConfig config = preset_config("balanced");
+    const auto found = faster_in_float(
+        {builder.model, index, builder.types, config}, candidates,
+        [&](std::size_t n) {
+          const auto entry = times_of.find(graph.nodes[n].outputs()[0]);
+          return entry == times_of.end() ? nullptr : &entry->second;
+        },
+        optimize_for);
+    std::vector<std::string> outputs;
+    for (const auto n : found) outputs.push_back(graph.nodes[n].outputs()[0]);
+    return outputs;
+  }
+};
+
+using Names = std::vector<std::string>;
+
+TEST(Choice, counts_the_conversions_around_a_faster_kernel) {
+  Case dear;
+  dear.conv("x", "y", times(100, 80, 15, 15)).builder.output("y");
+  EXPECT_EQ(dear.choose(), Names{"y"});
+  Case cheap;
+  cheap.conv("x", "y", times(100, 80, 5, 5)).builder.output("y");
+  EXPECT_EQ(cheap.choose(), Names{});
+}
+
+TEST(Choice, keeps_a_slower_kernel_in_integers_where_its_neighbours_are) {
+  const auto chain = [](double middle) {
+    Case c;
+    c.conv("x", "a", times(100, 20, 10, 10)).conv("a", "b", times(50, middle, 10, 10));
+    c.conv("b", "y", times(100, 20, 10, 10)).builder.output("y");
+    return c;
+  };
+  EXPECT_EQ(chain(60).choose(), Names{});     // 10 slower, but a DequantizeLinear and a QuantizeLinear less
+  EXPECT_EQ(chain(80).choose(), Names{"b"});  // 30 slower
+}
+
+TEST(Choice, counts_a_conversion_for_each_reader_in_float) {
+  Case gate;
+  gate.conv("x", "a", times(100, 65, 10, 20));
+  gate.builder.node("Sigmoid", {"a"}, {"s"}).node("Mul", {"a", "s"}, {"y"}).output("y");
+  gate.in_float = {"s", "y"};
+  EXPECT_EQ(gate.choose(), Names{"a"});  // 65 + 10 + 2 · 20
+}
+
+TEST(Choice, counts_one_conversion_for_all_readers_in_integers) {
+  Case fork;
+  fork.builder.node("Exp", {"x"}, {"e"});
+  fork.in_float = {"e"};
+  fork.conv("e", "a", times(100, 75, 30, 0)).conv("e", "b", times(100, 75, 30, 0));
+  fork.builder.output("a").output("b");
+  EXPECT_EQ(fork.choose(), Names{});  // 2 · 75 + 30
+}
+
+TEST(Choice, counts_the_way_into_the_blocked_layout_and_back) {
+  Case island;
+  island.conv("x", "a", times(100, 20)).conv("a", "b", times(50, 60, 0, 0, 20, 0));
+  island.conv("b", "y", times(100, 20)).builder.output("y");
+  EXPECT_EQ(island.choose(), Names{});
+  Case all_in_float;
+  all_in_float.conv("x", "a", times(50, 60, 0, 0, 0, 0)).conv("a", "y", times(50, 60, 0, 0, 20, 0)).builder.output("y");
+  EXPECT_EQ(all_in_float.choose(), (Names{"a", "y"}));  // the layout goes on from one to the next
+}
+
+TEST(Choice, keeps_a_pooling_on_the_side_of_the_convolution_before_it) {
+  Case pool;
+  pool.conv("x", "a", times(50, 60, 9, 1));
+  pool.builder.node("MaxPool", {"a"}, {"p"}, {onnx::Attribute::of_ints("kernel_shape", {1, 1})});
+  pool.conv("p", "y", times(100, 10, 1, 1)).builder.output("y");
+  EXPECT_EQ(pool.choose(), (Names{"a", "p"}));
+}
+
+TEST(Choice, for_accuracy_wants_integers_to_be_a_tenth_faster) {
+  Case close;
+  close.conv("x", "y", times(100, 95)).builder.output("y");
+  EXPECT_EQ(close.choose(OptimizeFor::latency), Names{});
+  EXPECT_EQ(close.choose(OptimizeFor::accuracy), Names{"y"});
+}
+
+TEST(Choice, gives_near_ties_to_the_smaller_file) {
+  Case tie;
+  tie.conv("x", "y", times(100, 101)).builder.output("y");
+  EXPECT_EQ(tie.choose(), Names{});
+  Case slower;
+  slower.conv("x", "y", times(100, 104)).builder.output("y");
+  EXPECT_EQ(slower.choose(), Names{"y"});
+}
+
+}  // namespace
+}  // namespace detent::speed
