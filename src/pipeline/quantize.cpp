@@ -185,6 +185,7 @@ class Run {
 
   bool measures_accuracy() {
     if (!config::may_measure_accuracy(options_)) return false;
+    if (draft_.assignment.placement.marks.empty()) return false;  // the float model
     if (!source_) result_.notes.emplace_back("accuracy was not measured: there are no samples");
     return source_ != nullptr;
   }

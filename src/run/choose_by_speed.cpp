@@ -82,8 +82,8 @@ SpeedChoice choose_by_speed(const Prepared& prepared, const quantization::Placem
   }
   if (slower > 0) {
     choice.notes.push_back(
-        fmt::format("{} of {} products stay in float: this machine runs them faster so, with the conversions counted; "
-                    "--optimize-for size quantizes them all the same",
+        fmt::format("{} of {} products stay in float: this machine runs them faster so, with the "
+                    "conversions counted; --optimize-for size quantizes them all the same",
                     slower, products));
   }
   return choice;

@@ -234,6 +234,7 @@ def test_a_signal_ends_the_command_as_well(products: tuple[Path, Path], tmp_path
     pids, model, data = tmp_path / "pids", *products
     score = f"trap '' TERM INT; sleep 60 & echo $$ $! > '{pids}'; wait; :"
     command = ["quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, *BALANCED, *BY_COMMAND, score]
+    command += ["--optimize-for", "size"]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen([support.DETENT, *map(str, command)], stdout=subprocess.DEVNULL, env=environment) as process:
         wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)

@@ -110,3 +110,11 @@ def test_what_is_no_table_is_an_error(case: tuple[Path, Path, Path], tmp_path: P
     assert result.returncode == 3
     assert f"'{table}' is not a table of kernel times" in result.stderr
     assert not (tmp_path / "q.onnx").exists()
+
+
+def test_a_model_that_stays_in_float_is_not_measured(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    table = changed(case[2], tmp_path, float=1, integers=1000)
+    options = ["--preset", "balanced", "--optimize-for", "latency", "--kernel-table", table]
+    result = support.quantize(case[0], tmp_path / "q.onnx", case[1], *options)
+    assert result["nodes_quantized"] == 0
+    assert "accuracy" not in result

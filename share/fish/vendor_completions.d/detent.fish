@@ -51,6 +51,8 @@ complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l accuracy-fa
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l accuracy-target -r -d 'let as many products fall back as it takes to reach this value of the metric, and no more'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l accuracy-metric -x -a 'cosine sqnr command' -d 'cosine or sqnr (dB) of the worst output, or command: the share of the float models score'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l accuracy-command -r -d 'a program that takes a models path and prints its score'
+complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l optimize-for -x -a 'latency accuracy size' -d 'latency: operators that this machine runs faster in float stay in float'
+complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l kernel-table -r -d 'file with the times of operators, in float and in integers'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l finetune -x -a 'auto nearest adaround adaquant gptq' -d 'find better integers for the weights, layer by layer'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l form -x -a 'auto gram streamed' -d 'solve layers from sums over all samples (gram) or in mini-batches of stored activations (streamed)'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l finetune-op-types -r -d 'tune only layers of these types'
