@@ -5,6 +5,7 @@ MODELS ?= ppocr_cls ppocr_det opennsfw digits photos fonts text
 PYTHON := build/venv/bin/python
 # Caches and temporary files stay in build/ too.
 export CCACHE_DIR ?= $(CURDIR)/build/cache/ccache
+export XDG_CACHE_HOME := $(CURDIR)/build/cache
 export PYTHONDONTWRITEBYTECODE := 1
 export ORT_DISABLE_TELEMETRY := 1
 
