@@ -22,8 +22,7 @@ def main() -> None:
 
     model, output = MODELS / "opennsfw.onnx", MODELS / "opennsfw.int8.onnx"
     for finetune in ("nearest", "gptq"):
-        # Weights are uint8 so that CPUs without VNNI compute the same as others.
-        config = detent.Config(weight_type="uint8", method="percentile", finetune=finetune)
+        config = detent.Config(method="percentile", finetune=finetune)
         result = detent.quantize(model, output, calibration, config)
         compared = detent.compare(model, output, held_back)
         print(f"{finetune:8} {result.model_bytes_after / result.model_bytes_before:.2f} of the size", end=", ")

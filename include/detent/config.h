@@ -16,6 +16,11 @@ namespace detent {
 /// Integer types of quantized tensors; those of 4 bits are for weights only.
 enum class QuantType { int8, uint8, int16, uint16, int4, uint4 };
 
+/// How far weights use the range of their type. `full`: all of it. `pairs`: int8 weights of integer products only as
+/// far as no two of them saturate the 16 bits in which x86 CPUs before VNNI add them; others as `full`. `reduced`: 7 of
+/// 8 bits everywhere, for the same CPUs.
+enum class WeightRange { full, pairs, reduced };
+
 /// How tensors are quantized. The defaults are the preset `plain`.
 struct QuantConfig {
   /// What the options start from, and what is quantized when the user names nothing. `plain`: all that ONNX Runtime's
@@ -30,9 +35,7 @@ struct QuantConfig {
   std::optional<bool> weight_symmetric;
   /// One scale for each output channel of a weight instead of one for the tensor.
   bool per_channel = true;
-  /// Weights use 7 of 8 bits (not with 4-bit types); for CPUs whose 8-bit products saturate at 16 bits (x86 before
-  /// VNNI).
-  bool reduce_range = false;
+  WeightRange weight_range = WeightRange::full;
   /// Scales are powers of two: the smallest that covers the range.
   bool power_of_two_scale = false;
 

@@ -296,13 +296,15 @@ class Config(Options):
         accuracy: what is measured of accuracy, and what for
         overrides: what is done differently for single activations
         activation_type: integer type of activations; types of 4 bits are for weights only (default: uint8)
-        weight_type: integer type of weights (default: uint8; plain: int8)
+        weight_type: integer type of weights (default: int8)
         activation_symmetric: zero point of activations in the middle of the type; zero point of activations as their range
             asks for if False
         weight_symmetric: zero point of weights in the middle of the type; zero point of weights as their range asks for;
-            per-channel weights are always symmetric if False
+            per-channel weights are always symmetric if False (default: symmetric; with --weight-type uint8, uint16 or
+            uint4: asymmetric)
         per_channel: one scale for each output channel of a weight; one scale for each weight if False
-        reduce_range: weights use 7 of 8 bits, for x86 CPUs without VNNI
+        weight_range: how far weights use their type. pairs: int8 weights as far as no two of them saturate together on x86
+            CPUs without VNNI; reduced: 7 of 8 bits (default: pairs; plain: full)
         power_of_two_scale: round scales up to powers of two
         op_types: quantize only these operator types (default: as the preset says)
         exclude_op_types: leave these operator types in float
@@ -331,7 +333,7 @@ class Config(Options):
     activation_symmetric: bool | None = None
     weight_symmetric: bool | None = None
     per_channel: bool | None = None
-    reduce_range: bool | None = None
+    weight_range: Literal["full", "pairs", "reduced"] | None = None
     power_of_two_scale: bool | None = None
     op_types: Sequence[str] | None = None
     exclude_op_types: Sequence[str] | None = None

@@ -133,7 +133,7 @@ std::vector<float> weight_magnitudes(const onnx::Model& model, const graph::Inde
 
 quantization::ValueAssignment weight_rounding(const onnx::Tensor& weight, const quantization::Mark& mark,
                                               const QuantConfig& config) {
-  return quantization::assign_constant(mark, quantization::weight_extremes(weight, mark.granularity), config);
+  return quantization::assign_constant(mark, quantization::scan_constant(weight, mark), config);
 }
 
 }  // namespace

@@ -14,13 +14,10 @@ QuantConfig plain_format() {
   return format;
 }
 
-// uint8 weights around 128 are the same values as symmetric int8, and exact on every CPU: ONNX Runtime's products with
-// int8 weights saturate on x86 before VNNI.
 QuantConfig balanced_format() {
   QuantConfig format;
   format.preset = "balanced";
-  format.weight_type = QuantType::uint8;
-  format.weight_symmetric = true;
+  format.weight_range = WeightRange::pairs;
   return format;
 }
 
@@ -38,21 +35,12 @@ void take(const Options& from, Options& to, const std::vector<std::string_view>&
   }
 }
 
-QuantConfig format_of(const QuantConfig& chosen, const std::vector<std::string_view>& given) {
-  QuantConfig format = target(chosen).format;
-  if (has(given, "config.weight_type") || chosen.reduce_range) {
-    format.weight_type = QuantConfig().weight_type;
-    format.weight_symmetric.reset();
-  }
-  return format;
-}
-
 }  // namespace
 
 const std::vector<Target>& targets() {
   static const std::vector<Target> all{
       {.name = "balanced",
-       .help = "float where 8 bits do harm, ranges by mse, uint8 weights",
+       .help = "float where 8 bits do harm, ranges by mse",
        .format = balanced_format(),
        .method = {.method = CalibrationMethod::mse},
        .integer_chains_only = true,
@@ -85,7 +73,7 @@ const Target& target(std::string_view name) {
 
 void resolve(QuantizeOptions& options, const std::vector<std::string_view>& given) {
   QuantizeOptions base;
-  base.config = format_of(options.config, given);
+  base.config = target(options.config).format;
   base.method = target(options.config).method;
   if (has(given, "method.method")) base.accuracy.other_methods.clear();
   take(base, options, given);
@@ -93,7 +81,7 @@ void resolve(QuantizeOptions& options, const std::vector<std::string_view>& give
 
 void resolve(CalibrateOptions& options, const std::vector<std::string_view>& given) {
   CalibrateOptions base;
-  base.config = format_of(options.config, given);
+  base.config = target(options.config).format;
   take(base, options, given);
 }
 

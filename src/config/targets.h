@@ -44,8 +44,7 @@ const Target& target(std::string_view name);
 inline const Target& target(const QuantConfig& config) { return target(config.preset); }
 
 /// Gives every option that the user did not give (by the path of its member) the value of the target that
-/// QuantConfig::preset names. A weight type or a reduced range that is given leaves nothing of the target's own weight
-/// format; a method that is given is the only one.
+/// QuantConfig::preset names. A method that is given is the only one.
 void resolve(QuantizeOptions& options, const std::vector<std::string_view>& given);
 void resolve(CalibrateOptions& options, const std::vector<std::string_view>& given);
 

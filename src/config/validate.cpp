@@ -105,8 +105,9 @@ void validate(const QuantConfig& config) {
   (void)target(config);
   if (is_4_bit(config.activation_type))
     throw usage_error("--activation-type: 4-bit types are for weights only", "choose from: int8, int16, uint8, uint16");
-  if (config.reduce_range && is_4_bit(config.weight_type))
-    throw usage_error("--reduce-range does not go with 4-bit weights", "leave it out: it is for 8-bit products");
+  if (config.weight_range == WeightRange::reduced && is_4_bit(config.weight_type))
+    throw usage_error("--weight-range reduced does not go with 4-bit weights",
+                      "leave it out: it is for 8-bit products");
 }
 
 void validate(const QuantConfig& config, const MethodConfig& method, const std::vector<TensorOverride>& overrides) {

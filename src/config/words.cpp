@@ -34,6 +34,13 @@ std::span<const Word> words<QuantType>() {
 }
 
 template <>
+std::span<const Word> words<WeightRange>() {
+  static constexpr Word all[] = {word("full", WeightRange::full), word("pairs", WeightRange::pairs),
+                                 word("reduced", WeightRange::reduced)};
+  return all;
+}
+
+template <>
 std::span<const Word> words<CalibrationMethod>() {
   static constexpr auto all = in_order(kCalibrationMethods);
   return all;

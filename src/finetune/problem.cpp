@@ -1,6 +1,9 @@
 #include "finetune/problem.h"
 
+#include <cstdlib>
+
 #include "finetune/quadratic.h"
+#include "quantization/pairs.h"
 
 namespace detent::finetune {
 
@@ -14,6 +17,25 @@ Solution nearest(const QuantizedWeights& weights, std::span<const float> bias) {
     }
   }
   return solution;
+}
+
+void keep_pairs(const QuantizedWeights& weights, std::vector<std::int32_t>& integers) {
+  for (std::size_t m = 0; m < weights.rows; ++m) {
+    const std::size_t begin = m * weights.fan_in;
+    // How far the integer is beyond its weight, away from zero.
+    const auto beyond = [&](std::size_t k) {
+      const float exact = weights.values[begin + k] / weights.scale_of(m, k);
+      const auto q = static_cast<float>(integers[begin + k]);
+      return q < 0 ? exact - q : q - exact;
+    };
+    for (const auto& [first, second] : weights.pairs) {
+      std::int32_t& a = integers[begin + first];
+      std::int32_t& b = integers[begin + second];
+      while (a != 0 && b != 0 && (a < 0) == (b < 0) && std::abs(a + b) > quantization::kMostOfPair) {
+        (beyond(first) > beyond(second) ? a : b) += a < 0 ? 1 : -1;
+      }
+    }
+  }
 }
 
 std::vector<float> relative_scales(const QuantizedWeights& weights) {

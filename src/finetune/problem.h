@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "quantization/granularity.h"
@@ -33,6 +34,9 @@ struct QuantizedWeights {
   std::size_t scale_rows = 0;
   /// The block of each weight of a row, where the order of the weights is not the model's; else empty.
   std::vector<std::uint32_t> block_of;
+
+  /// Weights of a row, in the model's order, whose integers of one sign may add up to quantization::kMostOfPair only.
+  std::vector<std::pair<std::size_t, std::size_t>> pairs;
 
   /// Weights of a block; the last of a row may have fewer.
   std::size_t block_size() const noexcept {
@@ -123,6 +127,9 @@ struct Solution {
 
 /// Nearest rounding, half to even, as everywhere else in detent.
 Solution nearest(const QuantizedWeights& weights, std::span<const float> bias);
+
+/// Moves the integers of pairs that add up to too much, as little as can be and those first that were rounded up most.
+void keep_pairs(const QuantizedWeights& weights, std::vector<std::int32_t>& integers);
 
 /// Mean squared error over all output elements, by the Gram form; accumulated in double.
 double mean_squared_error(const QuantizedWeights& weights, const GramForm& form, const Solution& solution);

@@ -105,7 +105,7 @@ class Run {
                             work_->scratch(), profiler_);
     auto& placement = draft_.assignment.placement;
     placement = run::place(prepared, options_.config);
-    draft_.proposals.extremes = quantization::scan_weights(prepared.model, placement, options_.allow_nonfinite);
+    draft_.proposals.constants = quantization::scan_weights(prepared.model, placement, options_.allow_nonfinite);
     append(result_.notes, prepared.notes);
     append(result_.notes, placement.notes);
     if (config::has_samples(options_)) {
@@ -155,9 +155,9 @@ class Run {
     if (source_) append(result_.notes, source_->notes());
     if (!options_.statistics) report_.samples_run = statistics.samples;
     const auto& prepared = draft_.prepared;
-    auto extremes = std::move(draft_.proposals.extremes);
+    auto constants = std::move(draft_.proposals.constants);
     draft_.proposals = run::propose(prepared, draft_.assignment.placement, statistics, options_, runtime_);
-    draft_.proposals.extremes = std::move(extremes);
+    draft_.proposals.constants = std::move(constants);
     draft_.assign(std::move(draft_.assignment.placement), options_.config);
     if (reports_) report_.statistics = std::move(statistics);
   }

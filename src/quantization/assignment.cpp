@@ -100,20 +100,27 @@ WeightFormat constant_format(const Mark& mark, const QuantConfig& config) {
   const bool symmetric =
       mark.is_weight ? config.weight_symmetric.value_or(is_signed(type)) : config.activation_symmetric;
   // The runtime's integer kernels want one zero point for all channels, so per-channel constants are always symmetric.
-  return {{type, !mark.granularity.is_tensor() || symmetric, config.reduce_range, config.power_of_two_scale,
-           mark.is_weight && config::target(config).equal_zero_points},
+  return {{type, !mark.granularity.is_tensor() || symmetric, config.weight_range == WeightRange::reduced,
+           config.power_of_two_scale, mark.is_weight && config::target(config).equal_zero_points},
           mark.granularity};
 }
 
-WeightExtremes scan_weights(const onnx::Model& model, Placement& placement, bool allow_nonfinite) {
+ConstantScan scan_constant(const onnx::Tensor& tensor, const Mark& mark) {
+  ConstantScan scan{weight_extremes(tensor, mark.granularity), {}};
+  if (mark.paired) scan.pair_scales = pair_scales(tensor, mark.granularity, *mark.paired);
+  return scan;
+}
+
+ConstantScans scan_weights(const onnx::Model& model, Placement& placement, bool allow_nonfinite) {
   const graph::Index index(model);
-  WeightExtremes all;
+  ConstantScans all;
   std::erase_if(placement.marks, [&](const Mark& mark) {
     if (!mark.is_constant) return false;
-    auto extremes = weight_extremes(tensor_of(model, index, mark.value), mark.granularity);
-    const bool finite = std::all_of(extremes.begin(), extremes.end(), [](const auto& e) { return e.finite(); });
+    auto scan = scan_constant(tensor_of(model, index, mark.value), mark);
+    const bool finite =
+        std::all_of(scan.extremes.begin(), scan.extremes.end(), [](const auto& e) { return e.finite(); });
     if (finite) {
-      all[mark.value] = std::move(extremes);
+      all[mark.value] = std::move(scan);
       return false;
     }
     const std::string what =
@@ -139,13 +146,19 @@ ValueAssignment assign_activation(const Mark& mark, const ActivationRange& range
           mark.value,  range.range,           range.origin};
 }
 
-ValueAssignment assign_constant(const Mark& mark, const std::vector<calibration::KeyRange>& extremes,
-                                const QuantConfig& config) {
+ValueAssignment assign_constant(const Mark& mark, const ConstantScan& scan, const QuantConfig& config) {
+  const auto& extremes = scan.extremes;
   const auto format = constant_format(mark, config);
   const bool empty = extremes.empty() || extremes.front().empty();
   const auto range =
       empty ? calibration::Range{} : calibration::Range{extremes.front().lowest(), extremes.front().highest()};
-  return {format.type, mark.granularity, weight_params(extremes, format), mark.value, range, {}};
+  auto params = weight_params(extremes, format);
+  for (std::size_t s = 0; s < params.size() && mark.paired; ++s) {
+    const float least = scan.pair_scales.at(s);
+    if (params[s].scale >= least) continue;
+    params[s].scale = format.power_of_two_scale ? static_cast<float>(power_of_two_above(least)) : least;
+  }
+  return {format.type, mark.granularity, std::move(params), mark.value, range, {}};
 }
 
 Assignment assign(const onnx::Model& model, Placement placement, const Proposals& proposals,
@@ -155,7 +168,7 @@ Assignment assign(const onnx::Model& model, Placement placement, const Proposals
   for (const auto& mark : assignment.placement.marks) {
     if (mark.shares) continue;
     if (mark.is_constant) {
-      assignment.values[mark.value] = assign_constant(mark, proposals.extremes.at(mark.value), config);
+      assignment.values[mark.value] = assign_constant(mark, proposals.constants.at(mark.value), config);
       continue;
     }
     auto range = proposals.ranges.find(mark.value);

@@ -27,8 +27,12 @@ struct ActivationRange {
 };
 using ActivationRanges = std::map<std::string, ActivationRange>;
 
-/// Extremes of each slice of each marked constant.
-using WeightExtremes = std::unordered_map<std::string, std::vector<calibration::KeyRange>>;
+/// What the scales of a marked constant follow from.
+struct ConstantScan {
+  std::vector<calibration::KeyRange> extremes;  // of each slice
+  std::vector<float> pair_scales;               // of each slice, where the mark is paired
+};
+using ConstantScans = std::unordered_map<std::string, ConstantScan>;
 
 /// What calibration proposes. Ranges are by value, and cover activations only.
 struct Proposals {
@@ -36,7 +40,7 @@ struct Proposals {
   /// By other methods that may be tried.
   std::vector<std::pair<CalibrationMethod, ActivationRanges>> others;
   ActivationRanges wide;  // for values of 16 bits, where some may become so
-  WeightExtremes extremes;
+  ConstantScans constants;
 };
 
 /// What one value or weight is stored as.
@@ -59,7 +63,7 @@ struct Assignment {
 
 /// Reads all marked constants once. Throws bad_input naming tensor and reader for NaN or infinite weights; with
 /// `allow_nonfinite` such constants are taken out of the placement and noted instead.
-WeightExtremes scan_weights(const onnx::Model& model, Placement& placement, bool allow_nonfinite);
+ConstantScans scan_weights(const onnx::Model& model, Placement& placement, bool allow_nonfinite);
 
 /// Gives values that share a scale under `placement` the range of the value that they share it with, for placements
 /// under which they no longer do.
@@ -73,8 +77,9 @@ Assignment assign(const onnx::Model& model, Placement placement, const Proposals
 ValueAssignment assign_activation(const Mark& mark, const ActivationRange& range, const QuantConfig& config);
 
 /// What a marked constant is stored as.
-ValueAssignment assign_constant(const Mark& mark, const std::vector<calibration::KeyRange>& extremes,
-                                const QuantConfig& config);
+ValueAssignment assign_constant(const Mark& mark, const ConstantScan& scan, const QuantConfig& config);
+
+ConstantScan scan_constant(const onnx::Tensor& tensor, const Mark& mark);
 
 /// The type of a marked value.
 QuantType type_of(const Mark& mark, const QuantConfig& config);

@@ -144,11 +144,12 @@ void Marks::activation(const std::string& value) {
   if (quantizable(value) && !position_.contains(value)) put(value);
 }
 
-void Marks::weight(const std::string& value, const Granularity& granularity) {
+void Marks::weight(const std::string& value, const Granularity& granularity, const std::optional<Summation>& paired) {
   if (!quantizable(value) || (granularity.is_tensor() && position_.contains(value))) return;
   Mark& mark = put(value);
   mark.is_weight = mark.is_constant;
   mark.granularity = granularity;
+  mark.paired = paired;
 }
 
 void Marks::shared(const std::string& value, const std::string& provider) {

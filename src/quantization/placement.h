@@ -14,18 +14,20 @@
 #include "graph/values.h"
 #include "onnx/model.h"
 #include "quantization/granularity.h"
+#include "quantization/pairs.h"
 
 namespace detent::quantization {
 
 /// A value that gets quantized.
 struct Mark {
   std::string value;
-  bool is_constant = false;           // an initializer: stored as integers
-  bool is_weight = false;             // a constant of the weight type; others have the activation type
-  Granularity granularity;            // of constants
-  std::optional<std::string> shares;  // takes scale and zero point from this value
-  bool bypassed = false;              // nodes in float read the value as it was made, not its integers
-  bool wide = false;                  // 16 bits, whatever QuantConfig::activation_type says; never of weights
+  bool is_constant = false;              // an initializer: stored as integers
+  bool is_weight = false;                // a constant of the weight type; others have the activation type
+  Granularity granularity;               // of constants
+  std::optional<std::string> shares;     // takes scale and zero point from this value
+  bool bypassed = false;                 // nodes in float read the value as it was made, not its integers
+  bool wide = false;                     // 16 bits, whatever QuantConfig::activation_type says; never of weights
+  std::optional<Summation> paired = {};  // of weights that are kept from saturating
 };
 
 /// A bias that becomes int32 with scale = input scale * weight scale.

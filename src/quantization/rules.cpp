@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "graph/traits.h"
+#include "quantization/formats.h"
 
 namespace detent::quantization {
 namespace {
@@ -40,6 +41,17 @@ Granularity along_channels(const RuleContext& c, const Node& node) {
   if (!c.config.per_channel || tensor == nullptr || is_left_operand(c, weight)) return Granularity::tensor();
   const auto axis = graph::channel_axis(node, tensor->dims.size());
   return axis ? Granularity::along(*axis) : Granularity::tensor();
+}
+
+// How the node adds up its weight, where that is kept from saturating. Products of 16-bit activations are computed in
+// float.
+std::optional<Summation> paired(const RuleContext& c, const Node& node, const Granularity& granularity) {
+  const auto& config = c.config;
+  const auto* tensor = constant(c, input(node, graph::kWeightInput));
+  const bool symmetric = !granularity.is_tensor() || config.weight_symmetric.value_or(true);
+  const bool saturates = config.weight_type == QuantType::int8 && symmetric && !is_16_bit(config.activation_type);
+  if (tensor == nullptr || config.weight_range != WeightRange::pairs || !saturates) return std::nullopt;
+  return summation_of(node, tensor->dims);
 }
 
 void outputs(RuleContext& c, const Node& node) {
@@ -88,7 +100,7 @@ void conv(RuleContext& c, std::size_t position) {
     c.placement.notes.push_back(
         fmt::format("{}: the weight has a single scale: the node is grouped and has a bias", node.label()));
   }
-  c.marks.weight(input(node, 1), granularity);
+  c.marks.weight(input(node, 1), granularity, paired(c, node, granularity));
   bias(c, position, 1.0F);
 }
 
@@ -96,7 +108,8 @@ void gemm(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
   c.marks.activation(input(node, 0));
   outputs(c, node);
-  c.marks.weight(input(node, 1), along_channels(c, node));
+  const auto granularity = along_channels(c, node);
+  c.marks.weight(input(node, 1), granularity, paired(c, node, granularity));
   bias(c, position, node.float_or("beta", 1.0F));
 }
 
@@ -106,8 +119,11 @@ void mat_mul(RuleContext& c, std::size_t position) {
     const std::string& value = node.inputs()[i];
     if (constant(c, value) == nullptr) {
       c.marks.activation(value);
+    } else if (i == graph::kWeightInput) {
+      const auto granularity = along_channels(c, node);
+      c.marks.weight(value, granularity, paired(c, node, granularity));
     } else {
-      c.marks.weight(value, i == graph::kWeightInput ? along_channels(c, node) : Granularity::tensor());
+      c.marks.weight(value, Granularity::tensor());
     }
   }
   outputs(c, node);

@@ -20,7 +20,8 @@ class Marks {
 
   /// Values that are not float32 are passed over by all of these.
   void activation(const std::string& value);
-  void weight(const std::string& value, const Granularity& granularity);
+  void weight(const std::string& value, const Granularity& granularity,
+              const std::optional<Summation>& paired = std::nullopt);
   void shared(const std::string& value, const std::string& provider);
   void bias(const std::string& value) { biases_.insert(value); }
   void erase(const std::string& value);

@@ -99,7 +99,7 @@ class Equalization : public Remedy {
       ranges[names[i]] = {candidates_[i].scaled_range, std::move(origin)};
     }
     auto placement = run::place(draft.prepared, lab.options().config);
-    draft.proposals.extremes =
+    draft.proposals.constants =
         quantization::scan_weights(draft.prepared.model, placement, lab.options().allow_nonfinite);
     draft.assign(std::move(placement), lab.options().config);
     draft.sensitivities.reset();
@@ -232,7 +232,7 @@ class Equalization : public Remedy {
   }
 
   quantization::AssignedValues assigned_by(const quantization::ActivationRanges& ranges) const {
-    const quantization::Proposals other{ranges, {}, {}, draft_->proposals.extremes};
+    const quantization::Proposals other{ranges, {}, {}, draft_->proposals.constants};
     return quantization::assign(model(), draft_->assignment.placement, other, lab_->options().config).values;
   }
 

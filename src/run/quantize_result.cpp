@@ -27,11 +27,11 @@ void record(const onnx::Model& model, const quantization::Assignment& assignment
 }
 
 std::vector<std::string> notes_for_this_machine(const QuantConfig& config) {
-  if (sums_8_bit_products_exactly() || config.reduce_range) return {};
+  if (sums_8_bit_products_exactly() || config.weight_range != WeightRange::full) return {};
   if (config.weight_type != QuantType::int8) return {};  // int8 activations are turned into uint8 inside the runtime
   return {
       "this CPU has no VNNI: ONNX Runtime's products with int8 weights saturate on it and lose accuracy; for such CPUs "
-      "give --weight-type uint8 or --reduce-range"};
+      "give --weight-range pairs"};
 }
 
 }  // namespace detent::run

@@ -132,6 +132,7 @@ SolvedLayer LayerTuner::solve(LayerProblem& problem) {
   config.update_scale = config.update_scale && layer.owns_scale;
   config.damping = finetune::damping_for(config.damping, problem.positions_per_weight);
   Found found = search(problem, config, control);
+  finetune::keep_pairs(problem.weights, found.solution.integers);
   SolvedLayer solved;
   solved.tuning = {.name = layer.name, .op_type = layer.op_type, .streamed = problem.streamed};
   solved.tuning.tuned = judge(problem, control, found);

@@ -108,6 +108,7 @@ class Finder {
     layer.stored_scale = position_of(quantized_index_, stored->second.scale);
     layer.stored_zero = position_of(quantized_index_, stored->second.zero_point);
     layer.layout = layout_of(node);
+    layer.paired = stored->second.paired;
     std::string why = why_not(float_node, layer);
     if (why.empty() && !find_bias(position, float_node, layer))
       why = "its bias is computed, or not one value for each output";
@@ -303,6 +304,7 @@ finetune::QuantizedWeights weights_of(const onnx::Model& float_model, const onnx
   }
   const bool is_signed = stored.type == onnx::DataType::int8 || stored.type == onnx::DataType::int16 ||
                          stored.type == onnx::DataType::int4;
+  if (layer.paired) weights.pairs = layer.paired->pairs();
   const int bits = onnx::bits_of(stored.type);
   weights.lowest = is_signed ? -(1 << (bits - 1)) : 0;
   weights.highest = is_signed ? (1 << (bits - 1)) - 1 : (1 << bits) - 1;

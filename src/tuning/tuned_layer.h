@@ -29,12 +29,13 @@ struct TunedLayer {
   std::size_t stored_weight = 0;
   std::size_t stored_scale = 0;
   std::size_t stored_zero = 0;
-  float bias_factor = 1;                   // Gemm's beta, which the stored bias has in it
-  std::optional<std::size_t> float_bias;   // initializer of the float model
-  std::optional<std::size_t> stored_bias;  // int32, or the float bias itself
-  std::optional<std::size_t> bias_scale;   // of an int32 bias
-  std::optional<std::size_t> input_scale;  // of the quantized input, where it has one for the whole tensor
-  bool owns_scale = false;                 // whether its scale can be another: nothing else depends on it
+  float bias_factor = 1;                          // Gemm's beta, which the stored bias has in it
+  std::optional<std::size_t> float_bias;          // initializer of the float model
+  std::optional<std::size_t> stored_bias;         // int32, or the float bias itself
+  std::optional<std::size_t> bias_scale;          // of an int32 bias
+  std::optional<std::size_t> input_scale;         // of the quantized input, where it has one for the whole tensor
+  bool owns_scale = false;                        // whether its scale can be another: nothing else depends on it
+  std::optional<quantization::Summation> paired;  // whose pairs of integers are not to saturate
   finetune::WeightLayout layout = finetune::WeightLayout::outputs_first;
 };
 

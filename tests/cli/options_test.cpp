@@ -77,10 +77,10 @@ TEST_F(Options, EntriesOfAListMayHaveCommas) {
 }
 
 TEST_F(Options, ThePresetIsWhatTheOthersStartFrom) {
-  EXPECT_EQ(read({}).config.weight_type, QuantType::uint8);
-  EXPECT_EQ(read({"--preset", "plain"}).config.weight_type, QuantType::int8);
+  EXPECT_EQ(read({}).config.weight_range, WeightRange::pairs);
+  EXPECT_EQ(read({"--preset", "plain"}).config.weight_range, WeightRange::full);
   EXPECT_EQ(read({"--weight-type", "int4", "--preset", "balanced"}).config.weight_type, QuantType::int4);
-  EXPECT_EQ(read({}, "reduce-range: false\n").config.weight_type, QuantType::uint8);
+  EXPECT_EQ(read({}, "weight-range: reduced\n").config.weight_range, WeightRange::reduced);
   EXPECT_EQ(read({}, "preset: plain\n").method.method, CalibrationMethod::minmax);
   EXPECT_EQ(read({"--method", "mse"}, "preset: plain\n").method.method, CalibrationMethod::mse);
 }

@@ -22,7 +22,7 @@ TEST(Targets, EveryPresetGivesItsRow) {
     const auto options = resolved({"config.preset"}, std::string(row.name));
     EXPECT_EQ(options.config.preset, row.name);
     EXPECT_EQ(options.config.weight_type, row.format.weight_type);
-    EXPECT_EQ(options.config.weight_symmetric, row.format.weight_symmetric);
+    EXPECT_EQ(options.config.weight_range, row.format.weight_range);
     EXPECT_EQ(options.method.method, row.method.method);
     EXPECT_EQ(preset_config(row.name).weight_type, row.format.weight_type);
     EXPECT_EQ(preset_method(row.name).method, row.method.method);
@@ -31,9 +31,10 @@ TEST(Targets, EveryPresetGivesItsRow) {
 
 TEST(Targets, TheFirstTwoAreWhatTheyWere) {
   const auto balanced = preset_config("balanced"), plain = preset_config("plain");
-  EXPECT_EQ(balanced.weight_type, QuantType::uint8);
-  EXPECT_EQ(balanced.weight_symmetric, true);
+  EXPECT_EQ(balanced.weight_type, QuantType::int8);
+  EXPECT_EQ(balanced.weight_range, WeightRange::pairs);
   EXPECT_EQ(plain.weight_type, QuantType::int8);
+  EXPECT_EQ(plain.weight_range, WeightRange::full);
   EXPECT_EQ(plain.weight_symmetric, std::nullopt);
   EXPECT_TRUE(target("balanced").measures_accuracy && target("balanced").barriers && target("balanced").responses);
   EXPECT_FALSE(target("plain").measures_accuracy || target("plain").barriers || target("plain").integer_chains_only);
@@ -50,15 +51,10 @@ TEST(Resolve, WeightsThatAreGivenLeaveNothingOfTheTargets) {
       resolved({"config.weight_type"}, "balanced", [](auto& o) { o.config.weight_type = QuantType::int4; });
   EXPECT_EQ(typed.config.weight_type, QuantType::int4);
   EXPECT_EQ(typed.config.weight_symmetric, std::nullopt);
-  const auto reduced = resolved({"config.reduce_range"}, "balanced", [](auto& o) { o.config.reduce_range = true; });
-  EXPECT_EQ(reduced.config.weight_type, QuantType::int8);
-}
-
-// This once made int8 weights of them.
-TEST(Resolve, AReducedRangeThatIsTurnedOffChangesNothing) {
-  const auto options = resolved({"config.reduce_range"}, "balanced", [](auto& o) { o.config.reduce_range = false; });
-  EXPECT_EQ(options.config.weight_type, QuantType::uint8);
-  EXPECT_EQ(options.config.weight_symmetric, true);
+  const auto full =
+      resolved({"config.weight_range"}, "balanced", [](auto& o) { o.config.weight_range = WeightRange::full; });
+  EXPECT_EQ(full.config.weight_type, QuantType::int8);
+  EXPECT_EQ(full.config.weight_range, WeightRange::full);
 }
 
 TEST(Resolve, AMethodThatIsGivenIsTheOnlyOne) {

@@ -99,9 +99,9 @@ TEST(Validate, FourBitsAreForWeightsOfFullRange) {
     EXPECT_EQ(refused([&](auto& o) { o.config.weight_type = type; }), "");
     EXPECT_TRUE(contains(refused([&](auto& o) {
                            o.config.weight_type = type;
-                           o.config.reduce_range = true;
+                           o.config.weight_range = WeightRange::reduced;
                          }),
-                         "--reduce-range"));
+                         "--weight-range reduced"));
     EXPECT_TRUE(contains(refused([&](auto& o) { o.config.activation_type = type; }), "--activation-type"));
   }
 }

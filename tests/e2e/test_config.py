@@ -6,7 +6,7 @@ from support import Path
 
 USAGE = 2
 OPTIONS = {
-    "preset: plain\nmethod: mse\nper-tensor: true\nexclude_nodes: [conv_a, head]\nsamples: 3\nreduce-range: false\n": [
+    "preset: plain\nmethod: mse\nper-tensor: true\nexclude_nodes: [conv_a, head]\nsamples: 3\nweight-range: full\n": [
         *("--preset", "plain", "--method", "mse", "--per-tensor", "--exclude-nodes", "conv_a,head", "--samples", "3")
     ],
     "preset: balanced\nfinetune: gptq\ndamping: 0.02\ntensor-method: x=minmax\n": [

@@ -115,7 +115,7 @@ def test_every_kind_of_layer(layers: tuple[Path, Path, list[Sample]], rounding: 
 def test_low_precision_weights_gain_most(layers: tuple[Path, Path, list[Sample]], tmp_path: Path) -> None:
     """Seven bits and one scale for the whole tensor: rounding matters, and an independent runtime sees the gain."""
     model, data, fresh = layers
-    coarse = ["--reduce-range", "--per-tensor", "--activation-type", "uint16"]
+    coarse = ["--weight-range", "reduced", "--per-tensor", "--activation-type", "uint16"]
     support.quantize(model, tmp_path / "nearest.onnx", data, *coarse)
     nearest = error(model, tmp_path / "nearest.onnx", fresh)
     for rounding in ("gptq", "adaround"):

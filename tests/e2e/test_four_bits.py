@@ -104,7 +104,7 @@ def test_the_kind_of_file(tmp_path: Path) -> None:
     [
         (["--activation-type", "int4"], "--activation-type: 4-bit types are for weights only"),
         (["--activation-type", "uint4"], "--activation-type: 4-bit types are for weights only"),
-        (["--weight-type", "uint4", "--reduce-range"], "--reduce-range does not go with 4-bit weights"),
+        (["--weight-type", "uint4", "--weight-range", "reduced"], "--weight-range reduced does not go with 4-bit weights"),
     ],
 )
 @pytest.mark.parametrize("command", ["quantize", "plan"])

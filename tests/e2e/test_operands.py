@@ -68,7 +68,8 @@ def test_channels_of_zeros_have_the_zero_point_of_the_others(tmp_path: Path) -> 
     rng = np.random.default_rng(34)
     samples = [{"x": rng.normal(size=(1, 3, 16, 16)).astype(np.float32)} for _ in range(4)]
     data = support.save_samples(tmp_path / "data", samples)
-    support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, "--preset", "balanced", "--sensitivity", "off")
+    options = ["--preset", "balanced", "--sensitivity", "off", "--weight-type", "uint8", "--weight-symmetric"]
+    support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *options)
     tensors = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
     assert set(tensors["w2_zero_point"]) == {128}
     assert (tensors["w2_quantized"][[3, 17]] == 128).all()

@@ -121,7 +121,7 @@ def test_right_where_onnx_runtime_is_not(build: Callable[[], onnx.ModelProto], t
     samples = [{"x": rng.normal(size=(1, 8, 6, 6)).astype(np.float32)} for _ in range(4)]
     model, output = tmp_path / "model.onnx", tmp_path / "out.onnx"
     onnx.save(build(), model)
-    support.quantize(model, output, support.save_samples(tmp_path / "data", samples), "--reduce-range")
+    support.quantize(model, output, support.save_samples(tmp_path / "data", samples), "--weight-range", "reduced")
     integers = [t for t in parity.Graph(output).tensors.values() if t.dtype == np.int32 and t.size > 1 and t.any()]
     assert len(integers) == 1, "the bias is quantized"
     found = support.outputs(support.check_model(output), samples)

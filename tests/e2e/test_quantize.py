@@ -112,7 +112,7 @@ def test_opsets(opset: int, tmp_path: Path) -> None:
     model, output = tmp_path / "model.onnx", tmp_path / "out.onnx"
     onnx.save(graphs.small_cnn(opset), model)
     samples = graphs.cnn_samples()
-    report = support.quantize(model, output, support.save_samples(tmp_path / "data", samples), "--reduce-range")
+    report = support.quantize(model, output, support.save_samples(tmp_path / "data", samples), "--weight-range", "reduced")
     assert report["nodes_in_float"] == 0
     found = support.outputs(support.check_model(output), samples)
     assert support.sqnr(support.outputs(support.load(model), samples), found) > 25
@@ -160,7 +160,7 @@ def test_bodies_that_read_quantized_values(kind: str, tmp_path: Path) -> None:
     model, output = tmp_path / "model.onnx", tmp_path / "out.onnx"
     onnx.save(with_body(kind), model)
     samples = [{"x": s["x"][:, :, :8, :8]} for s in graphs.cnn_samples()]
-    report = support.quantize(model, output, support.save_samples(tmp_path / "data", samples), "--reduce-range")
+    report = support.quantize(model, output, support.save_samples(tmp_path / "data", samples), "--weight-range", "reduced")
     assert any("in float, unchanged" in note and kind in note for note in report["notes"]), report["notes"]
     assert quantized_weights(output) == {"w", "w2"}
     # The body sees no integers, which would cut at 0 in its stead.
@@ -174,7 +174,7 @@ def test_dynamic_axes(tmp_path: Path) -> None:
     model, output = tmp_path / "model.onnx", tmp_path / "out.onnx"
     onnx.save(graphs.transformer(), model)
     samples = graphs.transformer_samples(6)
-    report = support.quantize(model, output, support.save_samples(tmp_path / "data", samples[:5]), "--reduce-range")
+    report = support.quantize(model, output, support.save_samples(tmp_path / "data", samples[:5]), "--weight-range", "reduced")
     assert report["samples"] == 5
     found = support.outputs(support.check_model(output), samples[5:])
     assert support.sqnr(support.outputs(support.load(model), samples[5:]), found) > 15

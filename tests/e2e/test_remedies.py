@@ -128,7 +128,7 @@ def test_a_word_where_the_types_do_not_do(tmp_path: Path) -> None:
     found = {}
     for options in ([], ["--equalize", "off"]):
         report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, *options)
-        words = [note for note in report["notes"] if "uint8 activations and uint8 weights leave the results" in note]
+        words = [note for note in report["notes"] if "uint8 activations and int8 weights leave the results" in note]
         assert bool(words) == (report["accuracy"]["sqnr_db"] < 30)
         found[bool(words)] = words
     assert found[True], "one with a word, one without"

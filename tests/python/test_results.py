@@ -58,7 +58,7 @@ def test_python_has_no_option_that_the_library_lacks():
 
 def test_a_reduced_range_that_is_turned_off_changes_nothing(model, samples):
     """It once made int8 weights of the preset's."""
-    assert detent.quantize(model, data=samples, config=detent.Config(reduce_range=False)) == detent.quantize(model, data=samples)
+    assert detent.quantize(model, data=samples, config=detent.Config(weight_range="pairs")) == detent.quantize(model, data=samples)
 
 
 def test_quantize_tells_what_it_did(model, samples, tmp_path):

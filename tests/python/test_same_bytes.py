@@ -15,7 +15,7 @@ OPTIONS = {
     ("--preset", "plain", "--weight-type", "uint8"): {"weight_type": "uint8", "preset": "plain"},
     ("--weight-type", "int8"): {"weight_type": "int8"},
     ("--weight-type", "uint8"): {"weight_type": "uint8"},
-    ("--reduce-range",): {"reduce_range": True},
+    ("--weight-range", "reduced"): {"weight_range": "reduced"},
     ("--accuracy-target", "0.999"): {"accuracy": detent.Accuracy(target=0.999)},
     ("--method", "percentile", "--percentile", "99.9"): {"method": detent.Percentile(percentile=99.9)},
     ("--method", "mse", "--power-of-two-scale"): {"method": "mse", "power_of_two_scale": True},

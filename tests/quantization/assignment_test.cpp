@@ -17,7 +17,7 @@ using testing::config;
 Assignment compute(const Builder& b, const calibration::Ranges& ranges, const QuantConfig& options = {}) {
   auto placement = b.place(options);
   auto proposals = testing::proposals(ranges);
-  proposals.extremes = scan_weights(b.model, placement, false);
+  proposals.constants = scan_weights(b.model, placement, false);
   return assign(b.model, std::move(placement), proposals, options);
 }
 
@@ -96,7 +96,7 @@ TEST(Assign, SharesAlongChainsInAnyOrder) {
   auto placement = b.place();
   std::reverse(placement.marks.begin(), placement.marks.end());
   auto proposals = testing::proposals({{"x", {0, 1}}, {"c", {-1, 3}}});
-  proposals.extremes = scan_weights(b.model, placement, false);
+  proposals.constants = scan_weights(b.model, placement, false);
   const auto [_, params, notes] = assign(b.model, placement, proposals, {});
   for (const char* value : {"r", "t"}) {
     EXPECT_EQ(params.at(value).source, "c");

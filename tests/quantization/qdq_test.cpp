@@ -35,7 +35,7 @@ Inserted inserted(const Builder& b, const QuantConfig& options = {}, const calib
   calibration::Ranges ranges = given;
   for (const auto& value : placement.to_observe()) ranges.try_emplace(value, calibration::Range{-1.0F, 3.0F});
   auto proposals = testing::proposals(ranges);
-  proposals.extremes = scan_weights(b.model, placement, false);
+  proposals.constants = scan_weights(b.model, placement, false);
   const auto assignment = assign(b.model, std::move(placement), proposals, options);
   auto emitted = emit_qdq(b.model, assignment, options);
   auto notes = assignment.notes;
@@ -322,7 +322,7 @@ TEST(Emit, WeightsInBlocks) {
     if (mark.value == "w") mark.granularity = Granularity::blocks(0, 2);
   }
   auto proposals = testing::proposals({{"x", {-1, 3}}, {"y", {-1, 3}}});
-  proposals.extremes = scan_weights(b.model, placement, false);
+  proposals.constants = scan_weights(b.model, placement, false);
   const auto emitted = emit_qdq(b.model, assign(b.model, placement, proposals, {}), {});
   const auto& weight = emitted.provenance.values.at("w");
   EXPECT_EQ(tensor(emitted.model, weight.scale).dims, (std::vector<std::int64_t>{3, 2}));

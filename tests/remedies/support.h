@@ -51,7 +51,7 @@ struct Bench {
     draft.prepared.model = std::move(model);
     draft.prepared.types = exec::probe_values(runtime(), draft.prepared.model);
     auto placement = run::place(draft.prepared, options.config);
-    draft.proposals.extremes = quantization::scan_weights(draft.prepared.model, placement, false);
+    draft.proposals.constants = quantization::scan_weights(draft.prepared.model, placement, false);
     for (const auto& [value, range] : ranges) draft.proposals.ranges[value] = {range, "mse"};
     draft.assign(std::move(placement), options.config);
     lab.emplace(Means{.options = options,

@@ -191,7 +191,7 @@ def quantize_static(
         "preset": "plain",
         "op_types": op_types_to_quantize or (),
         "per_channel": per_channel,
-        "reduce_range": reduce_range,
+        "weight_range": "reduced" if reduce_range else "full",
         "activation_type": type_of(activation_type, "activation_type"),
         "weight_type": type_of(weight_type, "weight_type"),
         "nodes": nodes_to_quantize or (),

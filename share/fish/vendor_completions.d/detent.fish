@@ -38,7 +38,7 @@ complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l weight-symm
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l weight-asymmetric -d 'zero point of weights in the middle of the type'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l per-channel -d 'one scale for each output channel of a weight'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l per-tensor -d 'one scale for each output channel of a weight'
-complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l reduce-range -d 'weights use 7 of 8 bits, for x86 CPUs without VNNI'
+complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l weight-range -x -a 'full pairs reduced' -d 'how far weights use their type. pairs: int8 weights as far as no two of them saturate together on x86 CPUs without VNNI'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l power-of-two-scale -d 'round scales up to powers of two'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l op-types -r -d 'quantize only these operator types'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l exclude-op-types -r -d 'leave these operator types in float'

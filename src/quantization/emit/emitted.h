@@ -8,15 +8,17 @@
 #include <vector>
 
 #include "onnx/model.h"
+#include "quantization/pairs.h"
 
 namespace detent::quantization {
 
 /// Where a value or a constant of the float model is stored in the quantized one, by names there.
 struct StoredTensor {
-  std::string stored;      // the integers: an initializer, or what a QuantizeLinear makes
-  std::string scale;       // initializer
-  std::string zero_point;  // initializer
-  std::string read_as;     // the float value that readers of the integers see
+  std::string stored;                    // the integers: an initializer, or what a QuantizeLinear makes
+  std::string scale;                     // initializer
+  std::string zero_point;                // initializer
+  std::string read_as;                   // the float value that readers of the integers see
+  std::optional<Summation> paired = {};  // as of the mark
 };
 
 /// An int32 bias.
