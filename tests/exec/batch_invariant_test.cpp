@@ -163,7 +163,7 @@ TEST(BatchInvariant, AFixedSingleRowIsRewritten) {
   const Model model = make_model({{"MatMul", "m", {"x", "w"}, {"y"}}}, {weights("w", {kDepth, kWidth})}, 13,
                                  {value("x", {1, kDepth})}, {value("y", {1, kWidth})});
   const Model changed = invariant(model);
-  EXPECT_EQ(op_types(changed), (Names{"Gemm", "Neg"}));
+  EXPECT_EQ(op_types(changed), (Names{"FusedMatMul", "Neg"}));
   const Array x = random_floats({1, kDepth}, 8);
   expect_close(run(changed, {x}).at(0), run(model, {x}).at(0));
 }
