@@ -237,30 +237,6 @@ std::vector<NodeTime> Session::end_recording_of_runs() {
   return times;
 }
 
-graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
-                               const std::map<std::string, std::vector<std::int64_t>>& input_shapes) {
-  EmitOptions options;
-  options.input_shapes = input_shapes;
-  for (const auto& node : model.graph.nodes) {
-    for (const auto& name : node.outputs()) {
-      if (!name.empty()) options.outputs.push_back(name);
-    }
-  }
-  if (options.outputs.empty()) throw bad_input(fmt::format("model '{}' has no nodes", model.path.string()));
-  // With shapes given, folding what follows from them finds those of Reshapes as well.
-  const Tuning tuning = input_shapes.empty() ? Tuning::inspect : Tuning::lean;
-  const Session session(runtime, emit(model, options), fmt::format("model '{}'", model.path.string()), {tuning, 1, {}});
-  graph::ValueTypes types;
-  for (const auto& tensor : model.graph.initializers) {
-    std::vector<onnx::Dim> dims;
-    for (const auto d : tensor.dims) dims.push_back({d, ""});
-    types[tensor.name] = {tensor.type, std::move(dims)};
-  }
-  for (const auto& port : session.inputs()) types[port.name] = port.type;
-  for (const auto& port : session.outputs()) types[port.name] = port.type;
-  return types;
-}
-
 std::vector<onnx::Tensor> compute_constants(const Runtime& runtime, const onnx::Model& model,
                                             const std::vector<int>& nodes) {
   if (nodes.empty()) return {};

@@ -1,0 +1,124 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "exec/emit.h"
+#include "exec/session.h"
+#include "graph/index.h"
+#include "onnx/write.h"
+
+namespace detent::exec {
+namespace {
+
+// The runtime looks for each value among all outputs of the graph, and here every value is one: time that grows with
+// the square of the nodes. So a large model is probed in parts of so many nodes.
+constexpr std::size_t kNodesAtOnce = 4096;
+
+void probe(const Runtime& runtime, const onnx::Model& model,
+           const std::map<std::string, std::vector<std::int64_t>>& input_shapes, graph::ValueTypes& types) {
+  EmitOptions options;
+  options.input_shapes = input_shapes;
+  for (const auto& node : model.graph.nodes) {
+    for (const auto& name : node.outputs()) {
+      if (!name.empty()) options.outputs.push_back(name);
+    }
+  }
+  if (options.outputs.empty()) throw bad_input(fmt::format("model '{}' has no nodes", model.path.string()));
+  // With shapes given, folding what follows from them finds those of Reshapes as well.
+  const Tuning tuning = input_shapes.empty() ? Tuning::inspect : Tuning::lean;
+  const Session session(runtime, emit(model, options), fmt::format("model '{}'", model.path.string()), {tuning, 1, {}});
+  for (const auto& port : session.inputs()) types[port.name] = port.type;
+  for (const auto& port : session.outputs()) types[port.name] = port.type;
+}
+
+// Cuts a model into parts, each of which takes what was found for the values of those before it.
+class Parts {
+ public:
+  explicit Parts(const onnx::Model& model) : model_(model), index_(model), rest_(model) {
+    rest_.graph.nodes.clear();
+    rest_.graph.initializers.clear();
+    rest_.graph.inputs.clear();
+    rest_.graph.outputs.clear();
+    rest_.graph.value_infos.clear();
+    for (const auto& input : model.graph.inputs) stated_[input.name] = &input;
+    for (const auto& info : model.graph.value_infos) stated_[info.name] = &info;
+  }
+
+  /// The nodes [begin, end) as a model; nullopt where one of them reads what cannot be the input of a model.
+  std::optional<onnx::Model> part(std::size_t begin, std::size_t end, const graph::ValueTypes& types) const {
+    onnx::Model part = rest_;
+    auto& made = part.graph;
+    std::unordered_set<std::string> seen;
+    bool possible = true;
+    const auto read = [&](const std::string& name) {
+      if (name.empty() || !seen.insert(name).second) return;
+      const int initializer = index_.initializer(name);
+      const int producer = index_.producer(name);
+      const bool input =
+          index_.is_input(name) || (producer != graph::kNone && static_cast<std::size_t>(producer) < begin);
+      if (initializer != graph::kNone)
+        made.initializers.push_back(model_.graph.initializers[static_cast<std::size_t>(initializer)]);
+      if (input) made.inputs.push_back(info_of(name, types));
+      possible = possible && (!input || made.inputs.back().type != onnx::DataType::undefined);
+    };
+    if (begin == 0) {
+      for (const auto& input : model_.graph.inputs) read(input.name);
+    }
+    for (std::size_t n = begin; n < end; ++n) {
+      const auto& node = model_.graph.nodes[n];
+      for (const auto& name : node.inputs()) read(name);
+      for (const auto& name : graph::captured_names(model_, node)) read(name);
+      for (const auto& name : node.outputs()) {
+        if (const auto found = stated_.find(name); found != stated_.end()) made.value_infos.push_back(*found->second);
+      }
+      made.nodes.push_back(node);
+    }
+    return possible ? std::optional(std::move(part)) : std::nullopt;
+  }
+
+ private:
+  onnx::ValueInfo info_of(const std::string& name, const graph::ValueTypes& types) const {
+    if (const auto found = stated_.find(name); found != stated_.end()) return *found->second;
+    const auto& [type, shape] = types.at(name);
+    // The runtime tells an unknown rank as 0.
+    return onnx::make_value_info(name, type, shape && !shape->empty() ? shape : std::nullopt);
+  }
+
+  const onnx::Model& model_;
+  graph::Index index_;
+  onnx::Model rest_;  // all but the nodes and what they read
+  std::unordered_map<std::string, const onnx::ValueInfo*> stated_;
+};
+
+bool probe_in_parts(const Runtime& runtime, const onnx::Model& model, graph::ValueTypes& types) {
+  const Parts parts(model);
+  const std::size_t count = model.graph.nodes.size();
+  for (std::size_t begin = 0; begin < count; begin += kNodesAtOnce) {
+    const auto part = parts.part(begin, std::min(begin + kNodesAtOnce, count), types);
+    if (!part) return false;
+    probe(runtime, *part, {}, types);
+  }
+  return true;
+}
+
+}  // namespace
+
+graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
+                               const std::map<std::string, std::vector<std::int64_t>>& input_shapes) {
+  graph::ValueTypes types;
+  // Values that follow from given shapes may be folded anywhere, for which the runtime needs all nodes.
+  const bool in_parts = input_shapes.empty() && model.graph.nodes.size() > kNodesAtOnce;
+  if (!in_parts || !probe_in_parts(runtime, model, types)) probe(runtime, model, input_shapes, types);
+  for (const auto& tensor : model.graph.initializers) {
+    std::vector<onnx::Dim> dims;
+    for (const auto d : tensor.dims) dims.push_back({d, ""});
+    types[tensor.name] = {tensor.type, std::move(dims)};
+  }
+  return types;
+}
+
+}  // namespace detent::exec
