@@ -113,11 +113,7 @@ graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
   // Values that follow from given shapes may be folded anywhere, for which the runtime needs all nodes.
   const bool in_parts = input_shapes.empty() && model.graph.nodes.size() > kNodesAtOnce;
   if (!in_parts || !probe_in_parts(runtime, model, types)) probe(runtime, model, input_shapes, types);
-  for (const auto& tensor : model.graph.initializers) {
-    std::vector<onnx::Dim> dims;
-    for (const auto d : tensor.dims) dims.push_back({d, ""});
-    types[tensor.name] = {tensor.type, std::move(dims)};
-  }
+  graph::add_initializers(model, types);
   return types;
 }
 

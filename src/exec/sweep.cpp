@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "base/error.h"
@@ -64,8 +65,9 @@ std::unique_ptr<Session> Branch::make_session(const graph::Segment& segment, con
       graph::segment_model(model_, index_, types_, segment, {options_.taps.begin(), options_.taps.end()});
   std::vector<std::string> all = outputs;
   if (segments() > 1 || !outputs.empty()) {
+    std::unordered_set<std::string> seen(all.begin(), all.end());
     for (const auto& info : part.graph.outputs) {
-      if (std::find(all.begin(), all.end(), info.name) == all.end()) all.push_back(info.name);
+      if (seen.insert(info.name).second) all.push_back(info.name);
     }
     // Inputs that are only observed or handed on still have to be inputs of the session.
     if (segment.begin == 0) part.graph.inputs = model_.graph.inputs;

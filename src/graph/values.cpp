@@ -4,6 +4,14 @@
 
 namespace detent::graph {
 
+void add_initializers(const onnx::Model& model, ValueTypes& types) {
+  for (const auto& tensor : model.graph.initializers) {
+    std::vector<onnx::Dim> dims;
+    for (const auto d : tensor.dims) dims.push_back({d, ""});
+    types[tensor.name] = {tensor.type, std::move(dims)};
+  }
+}
+
 onnx::DataType type_of(const onnx::Model& model, const ValueTypes& types, const std::string& value) {
   const auto found = types.find(value);
   if (found != types.end()) return found->second.type;

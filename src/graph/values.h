@@ -16,6 +16,9 @@ struct ValueType {
 };
 using ValueTypes = std::unordered_map<std::string, ValueType>;
 
+/// Adds types and shapes of the initializers.
+void add_initializers(const onnx::Model& model, ValueTypes& types);
+
 /// Element type of a value: from its initializer, else as inferred; undefined when not known.
 onnx::DataType type_of(const onnx::Model& model, const ValueTypes& types, const std::string& value);
 

@@ -134,9 +134,14 @@ ConstantScans scan_weights(const onnx::Model& model, Placement& placement, bool 
 }
 
 void complete_shared(const Placement& placement, ActivationRanges& ranges) {
-  for (const auto& mark : placement.marks) {
-    const auto found = ranges.find(placement.root_of(mark).value);
-    if (!mark.is_constant && found != ranges.end()) ranges.try_emplace(mark.value, ActivationRange(found->second));
+  bool progress = true;  // in one round, as a rule: who shares comes after whom it shares with
+  while (progress) {
+    progress = false;
+    for (const auto& mark : placement.marks) {
+      if (!mark.shares || mark.is_constant) continue;
+      const auto found = ranges.find(*mark.shares);
+      progress |= found != ranges.end() && ranges.try_emplace(mark.value, ActivationRange(found->second)).second;
+    }
   }
 }
 

@@ -185,7 +185,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   for (std::size_t n = 0; n < floats.nodes.size(); ++n)
     placement.selected[n] = placement.selected[n] && !floats.nodes[n];
   Marks marks(model, types, index);
-  RuleContext context{model, index, types, config, marks, placement};
+  RuleContext context{model, index, types, config, marks, placement, left_operands(model)};
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     if (placement.selected[n]) apply_rule(context, n);
   }

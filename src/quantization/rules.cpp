@@ -24,21 +24,12 @@ std::string input(const Node& node, std::size_t i) {
   return i < node.inputs().size() ? node.inputs()[i] : std::string();
 }
 
-// Whether a matrix product reads the value as its first input.
-bool is_left_operand(const RuleContext& c, const std::string& value) {
-  const auto readers = c.index.consumers(value);
-  return std::any_of(readers.begin(), readers.end(), [&](int reader) {
-    const Node& node = c.model.graph.nodes[static_cast<std::size_t>(reader)];
-    return graph::is_matrix_product(node) && input(node, 0) == value;
-  });
-}
-
 // One scale for each channel of the node's weight, or one for the tensor where that cannot be or was not asked for.
 // Integer kernels take one scale for the left operand of a matrix product.
 Granularity along_channels(const RuleContext& c, const Node& node) {
   const std::string weight = input(node, graph::kWeightInput);
   const auto* tensor = constant(c, weight);
-  if (!c.config.per_channel || tensor == nullptr || is_left_operand(c, weight)) return Granularity::tensor();
+  if (!c.config.per_channel || tensor == nullptr || c.left_operands.contains(weight)) return Granularity::tensor();
   const auto axis = graph::channel_axis(node, tensor->dims.size());
   return axis ? Granularity::along(*axis) : Granularity::tensor();
 }
@@ -249,6 +240,14 @@ Rule rule_of(const Node& node) {
 }
 
 }  // namespace
+
+std::unordered_set<std::string> left_operands(const onnx::Model& model) {
+  std::unordered_set<std::string> values;
+  for (const auto& node : model.graph.nodes) {
+    if (graph::is_matrix_product(node)) values.insert(input(node, 0));
+  }
+  return values;
+}
 
 void apply_rule(RuleContext& context, std::size_t position) {
   rule_of(context.model.graph.nodes[position])(context, position);

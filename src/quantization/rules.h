@@ -47,7 +47,10 @@ struct RuleContext {
   const QuantConfig& config;
   Marks& marks;
   Placement& placement;
+  std::unordered_set<std::string> left_operands;  // what matrix products read as their first input
 };
+
+std::unordered_set<std::string> left_operands(const onnx::Model& model);
 
 /// Marks what the node at `position` needs.
 void apply_rule(RuleContext& context, std::size_t position);

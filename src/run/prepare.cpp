@@ -74,6 +74,7 @@ Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Ru
   graph::drop_unused_initializers(model);
 
   if (upgrade || !constants.empty()) types = exec::probe_values(runtime, model);
+  graph::add_initializers(model, types);
   return prepared;
 }
 

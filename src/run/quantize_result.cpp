@@ -1,6 +1,7 @@
 #include "run/quantize_result.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "base/cpu.h"
 
@@ -8,13 +9,13 @@ namespace detent::run {
 
 void record(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result) {
   const auto& placement = assignment.placement;
+  std::unordered_set<std::size_t> fused;
+  for (const auto& activation : placement.fused) fused.insert(activation.node);
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     if (!placement.selected[n]) continue;
     const auto& node = model.graph.nodes[n];
     const auto is_quantized = [&](const std::string& value) { return assignment.values.contains(value); };
-    const bool fused =
-        std::any_of(placement.fused.begin(), placement.fused.end(), [&](const auto& f) { return f.node == n; });
-    const bool any = fused || std::any_of(node.inputs().begin(), node.inputs().end(), is_quantized);
+    const bool any = fused.contains(n) || std::any_of(node.inputs().begin(), node.inputs().end(), is_quantized);
     ++(any ? result.nodes_quantized : result.nodes_in_float);
   }
   for (const auto& mark : placement.marks) {

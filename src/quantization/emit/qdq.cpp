@@ -92,6 +92,7 @@ class QdqEmitter {
   std::unordered_map<std::string, std::string> made_as_;  // output of a removed activation -> what its producer makes
   std::unordered_map<std::size_t, std::string> bias_input_;  // node -> its bias where it was copied
   std::unordered_set<std::string> used_biases_;
+  std::unordered_map<std::string, int> bias_copies_;          // the number to try next
   std::vector<Node> head_;                                    // before all nodes
   std::unordered_map<std::size_t, std::vector<Node>> after_;  // after a node
 };
@@ -203,7 +204,7 @@ std::string QdqEmitter::bias_tensor_name(const BiasMark& mark) {
   const bool alone = index_.consumers(mark.bias).size() == 1 && !index_.is_captured(mark.bias) &&
                      !index_.is_output(mark.bias) && !new_input_.contains(mark.bias);
   if (alone && used_biases_.insert(mark.bias).second) return mark.bias;
-  int n = 0;
+  int& n = bias_copies_[mark.bias];
   while (index_.knows(fmt::format("{}{}", mark.bias, n))) ++n;
   const auto name = index_.fresh_name(fmt::format("{}{}", mark.bias, n));
   bias_input_[mark.node] = name;
