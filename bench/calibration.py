@@ -52,7 +52,8 @@ def detent_tools(a: argparse.Namespace, model: str, data: str, work: str) -> lis
     calibrate = [a.detent, "calibrate", model, "--preset", "plain", "-o", stats, "--calibration-data", data + "/npz", *shared]
     tools = [Tool("detent", "calibrate", calibrate, detent_stage, stats)]
     for method in a.methods:
-        command = [a.detent, "quantize", model, "--preset", "plain", "-o", out, "--statistics", stats, "--method", method, *shared]
+        command = [a.detent, "quantize", "--no-bench", model, "--preset", "plain", "-o", out]
+        command += ["--statistics", stats, "--method", method, *shared]
         tools.append(Tool("detent", method, command, detent_stage, out))
     return tools
 

@@ -19,7 +19,8 @@ DETENT = pathlib.Path(__file__).resolve().parents[1] / "build" / "detent"
 
 
 def quantize(args: argparse.Namespace, folder: str, options: list[str]) -> dict:
-    command = [DETENT, "quantize", args.model, "-o", f"{folder}/out.onnx", "--calibration-data", args.data, "--preset", "plain"]
+    command = [DETENT, "quantize", "--no-bench", args.model, "-o", f"{folder}/out.onnx"]
+    command += ["--calibration-data", args.data, "--preset", "plain"]
     command += ["--num-iterations", args.num_iterations, "--json", *options, *args.rest]
     start = time.monotonic()
     run = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)

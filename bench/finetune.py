@@ -81,6 +81,7 @@ def tools_of(a: argparse.Namespace, model: str, data: str, work: str) -> list[To
         command = [
             a.detent,
             "quantize",
+            "--no-bench",
             model,
             "--preset",
             "plain",

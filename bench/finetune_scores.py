@@ -31,7 +31,7 @@ ROWS: dict[str, list[str]] = {
 def quantize(job: scores.Job, a: argparse.Namespace, weight_type: str, options: list[str]) -> None:
     tuning = [*options, "--num-iterations", a.num_iterations] if options else []
     formats = ["--weight-type", weight_type, "--method", a.method]
-    job.run_detent("quantize", "-o", job.out, "--calibration-data", job.folder / "calibration", *formats, *tuning)
+    job.run_detent("quantize", "--no-bench", "-o", job.out, "--calibration-data", job.folder / "calibration", *formats, *tuning)
 
 
 def score_column(job: scores.Job, a: argparse.Namespace) -> list[dict[str, Any]]:

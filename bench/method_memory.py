@@ -17,7 +17,7 @@ def method_tools(a: argparse.Namespace, model: str, data: str, work: str) -> lis
     out, stats = work + "/detent.onnx", work + "/statistics"
     tools = [Tool("detent", "calibrate", [a.detent, "calibrate", model, "--preset", "plain", "-o", stats, *given], output=stats)]
     for method in a.methods:
-        command = [a.detent, "quantize", model, "--preset", "plain", "-o", out, *given, "--method", method]
+        command = [a.detent, "quantize", "--no-bench", model, "--preset", "plain", "-o", out, *given, "--method", method]
         tools.append(Tool("detent", f"quantize {method}", command, output=out))
     return tools
 

@@ -54,6 +54,7 @@ def commands(a, model, data, threads, work):
             tools["detent " + method] = [
                 a.detent,
                 "quantize",
+                "--no-bench",
                 "--preset",
                 "plain",
                 model,

@@ -113,10 +113,11 @@ class Job:
 
     def quantize_detent(self, method: str, *options: Any) -> None:
         statistics = ["--statistics", self.folder / "statistics"]
-        self.run_detent("quantize", "-o", self.out, *statistics, "--method", *method.split(), *options)
+        self.run_detent("quantize", "--no-bench", "-o", self.out, *statistics, "--method", *method.split(), *options)
 
     def quantize_default(self) -> None:
-        self.run_detent("quantize", "-o", self.out, "--calibration-data", self.folder / "calibration", preset="balanced")
+        data = self.folder / "calibration"
+        self.run_detent("quantize", "--no-bench", "-o", self.out, "--calibration-data", data, preset="balanced")
 
     def quantize_peer(self, python: str, script: str, method: str, *options: str) -> None:
         files = [self.folder / "prepared.onnx", self.out, self.folder / "calibration"]

@@ -58,6 +58,7 @@ def demo(task, work):
     command = [
         DETENT,
         "quantize",
+        "--no-bench",
         work / "model.onnx",
         "-o",
         target,

@@ -44,7 +44,7 @@ struct BenchOptions {
 /// All nodes of one operator type in the graph that the runtime makes of a model.
 struct OperatorTime {
   std::string op_type;
-  std::size_t count = 0;
+  std::size_t nodes = 0;
   double seconds = 0;  // of one run
   double share = 0;    // of all nodes' time
 };

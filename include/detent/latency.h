@@ -19,6 +19,9 @@ struct Latency {
   double cpu_ratio = 1;  // the same of `cpu`
   /// Share of the time in which the run waited for a processor that other programs had.
   double waiting = 0;
+
+  /// Whether that is so much that processor times tell more than latencies.
+  bool is_doubtful() const noexcept { return waiting > 0.1; }
 };
 
 }  // namespace detent

@@ -13,6 +13,7 @@
 #include "detent/config.h"
 #include "detent/device.h"
 #include "detent/error.h"
+#include "detent/latency.h"
 #include "detent/profile.h"
 #include "detent/progress.h"
 #include "detent/resources.h"
@@ -59,6 +60,8 @@ struct QuantizeOptions {
   std::optional<std::filesystem::path> trace;
   /// The command line, for the report.
   std::vector<std::string> command;
+  /// Time the float and the quantized model side by side at the end, for about half a second or a twentieth of the run.
+  bool bench = true;
   /// ONNX Runtime's library; unset: the usual places are searched.
   std::optional<std::filesystem::path> runtime;
   Resources resources;
@@ -145,6 +148,14 @@ struct AccuracyResult {
   std::vector<Sensitivity> sensitivities;  // worst first
 };
 
+/// The float model's latency and the result's, where both run as deployed. Ratios of `after` are to `before`.
+struct LatencyChange {
+  Latency before, after;
+  int threads = 0;
+  std::size_t samples = 0;
+  bool made_up = false;  // the samples
+};
+
 struct QuantizeResult {
   std::uint64_t samples = 0;
   std::uint64_t model_bytes_before = 0;
@@ -157,6 +168,8 @@ struct QuantizeResult {
   std::map<std::string, TensorParams> activations;
   /// Unset if nothing was measured.
   std::optional<AccuracyResult> accuracy;
+  /// Unset if it was not measured; then a note says why.
+  std::optional<LatencyChange> latency;
   /// Layers in the order of the model; empty without fine-tuning.
   std::vector<LayerTuning> layers;
   /// Changes to the graph, and every deviation from what was asked for.

@@ -146,6 +146,12 @@ NB_MODULE(_core, m) {
         return dp::run<detent::CompareOptions>(options, samples, progress, [](auto& o) { return detent::compare(o); });
       },
       nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
+  m.def(
+      "bench",
+      [](const nb::dict& options, nb::handle samples, nb::handle progress) {
+        return dp::run<detent::BenchOptions>(options, samples, progress, [](auto& o) { return detent::bench(o); });
+      },
+      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
   m.def("inspect", &dp::run_inspect, nb::arg("options"));
   m.def("merge", &dp::run_merge, nb::arg("inputs"), nb::arg("output"));
   m.def(
@@ -158,7 +164,8 @@ NB_MODULE(_core, m) {
     for (const auto& [name, command] : {std::pair("quantize", detent::config::kQuantize),
                                         {"calibrate", detent::config::kCalibrate},
                                         {"compare", detent::config::kCompare},
-                                        {"inspect", detent::config::kInspect}})
+                                        {"inspect", detent::config::kInspect},
+                                        {"bench", detent::config::kBench}})
       names[name] = dp::option_names(command);
     return names;
   });

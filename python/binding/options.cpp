@@ -89,6 +89,10 @@ bool set_unlisted(CalibrateOptions& options, std::string_view path, nb::handle v
   if (path == "command") read(value, options.command, "command");
   return path == "command";
 }
+bool set_unlisted(BenchOptions& options, std::string_view path, nb::handle value) {
+  if (path == "program") read(value, options.program, "program");
+  return path == "program";
+}
 template <class Options>
 bool set_unlisted(Options&, std::string_view, nb::handle) {
   return false;
@@ -152,6 +156,11 @@ CompareOptions read_options(const nb::dict& given) {
 template <>
 InspectOptions read_options(const nb::dict& given) {
   return read_for<InspectOptions>(given, config::kInspect);
+}
+
+template <>
+BenchOptions read_options(const nb::dict& given) {
+  return read_for<BenchOptions>(given, config::kBench);
 }
 
 std::vector<std::string> option_names(config::Command command) {

@@ -25,6 +25,8 @@ template <>
 CompareOptions read_options(const nb::dict& given);
 template <>
 InspectOptions read_options(const nb::dict& given);
+template <>
+BenchOptions read_options(const nb::dict& given);
 
 /// The names at the top of the dict that a command takes.
 std::vector<std::string> option_names(config::Command command);

@@ -1,6 +1,7 @@
 // Results by their names in Python, as dicts for the classes of _results.py.
 #pragma once
 
+#include "detent/bench.h"
 #include "detent/calibrate.h"
 #include "detent/compare.h"
 #include "detent/inspect.h"
@@ -73,6 +74,50 @@ struct Fields<AccuracyResult> {
                                      shown<&S::wide_nodes>("wide_nodes"), shown<&S::sensitivities>("sensitivities")};
 };
 template <>
+struct Fields<Latency> {
+  using S = Latency;
+  static constexpr Field<S> all[] = {shown<&S::runs>("runs"),
+                                     shown<&S::min>("min"),
+                                     shown<&S::median>("median"),
+                                     shown<&S::p90>("p90"),
+                                     shown<&S::cpu>("cpu"),
+                                     shown<&S::ratio>("ratio"),
+                                     shown<&S::ratio_low>("ratio_low"),
+                                     shown<&S::ratio_high>("ratio_high"),
+                                     shown<&S::cpu_ratio>("cpu_ratio"),
+                                     shown<&S::waiting>("waiting")};
+};
+template <>
+struct Fields<LatencyChange> {
+  using S = LatencyChange;
+  static constexpr Field<S> all[] = {shown<&S::before>("before"), shown<&S::after>("after"),
+                                     shown<&S::threads>("threads"), shown<&S::samples>("samples"),
+                                     shown<&S::made_up>("made_up")};
+};
+template <>
+struct Fields<OperatorTime> {
+  using S = OperatorTime;
+  static constexpr Field<S> all[] = {shown<&S::op_type>("op_type"), shown<&S::nodes>("nodes"),
+                                     shown<&S::seconds>("seconds"), shown<&S::share>("share")};
+};
+template <>
+struct Fields<BenchedModel> {
+  using S = BenchedModel;
+  static constexpr Field<S> all[] = {shown<&S::model>("model"),
+                                     shown<&S::bytes>("bytes"),
+                                     shown<&S::load_seconds>("load_seconds"),
+                                     shown<&S::latency>("latency"),
+                                     shown<&S::peak_memory>("peak_memory"),
+                                     shown<&S::operators>("operators")};
+};
+template <>
+struct Fields<BenchResult> {
+  using S = BenchResult;
+  static constexpr Field<S> all[] = {shown<&S::models>("models"),   shown<&S::threads>("threads"),
+                                     shown<&S::samples>("samples"), shown<&S::made_up>("made_up"),
+                                     shown<&S::runtime>("runtime"), shown<&S::notes>("notes")};
+};
+template <>
 struct Fields<QuantizeResult> {
   using S = QuantizeResult;
   static constexpr Field<S> all[] = {shown<&S::samples>("samples"),
@@ -83,6 +128,7 @@ struct Fields<QuantizeResult> {
                                      shown<&S::faster_in_float>("faster_in_float"),
                                      shown<&S::activations>("activations"),
                                      shown<&S::accuracy>("accuracy"),
+                                     shown<&S::latency>("latency"),
                                      shown<&S::layers>("layers"),
                                      shown<&S::notes>("notes"),
                                      shown<&S::stages>("stages"),

@@ -12,7 +12,8 @@ Importing is fast: numpy and ONNX Runtime are loaded when a run needs them.
 from typing import TYPE_CHECKING, Any
 
 from . import _core, errors
-from ._api import calibrate, compare, inspect, merge_statistics, plan, quantize
+from ._api import bench, calibrate, compare, inspect, merge_statistics, plan, quantize
+from ._bench import BenchResult
 from ._config import (
     Accuracy,
     AdaQuant,
@@ -41,6 +42,7 @@ __all__ = [
     "AdaQuant",
     "AdaRound",
     "BadInput",
+    "BenchResult",
     "CalibrateResult",
     "Comparison",
     "Config",
@@ -63,6 +65,7 @@ __all__ = [
     "Resources",
     "TensorOverride",
     "UsageError",
+    "bench",
     "calibrate",
     "compare",
     "data",

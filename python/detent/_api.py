@@ -1,4 +1,4 @@
-"""The calls: quantize, calibrate, merge_statistics, inspect, plan, compare."""
+"""The calls: quantize, calibrate, merge_statistics, inspect, plan, compare, bench."""
 
 from __future__ import annotations
 
@@ -9,10 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from . import _core, _models, _progress, _runtime
+from ._bench import BenchResult
 from ._config import Config, Path, Resources, Size, make
 from ._models import Model
 from ._progress import Progress
-from ._results import CalibrateResult, Comparison, Inspection, ModelBytes, Plan, PlannedDevice, PlannedFinetune, QuantizeResult
+from ._results import (
+    CalibrateResult,
+    Comparison,
+    Inspection,
+    ModelBytes,
+    Plan,
+    PlannedDevice,
+    PlannedFinetune,
+    QuantizeResult,
+)
 from ._samples import Data, stream_of
 from .errors import ResourceError, UsageError
 
@@ -226,3 +236,35 @@ def compare(
         run.give_model("quantized_model", quantized_model)
         run.give(max_samples=max_samples, batch_size=batch_size, threads=threads, outputs_only=outputs_only)
         return Comparison.of(run.call(_core.compare, data, progress))
+
+
+def bench(
+    *models: Model,
+    data: Data | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    max_samples: int = 0,
+    batch_size: int = 0,
+    threads: int = 0,
+    runs: int = 0,
+    seconds: float = 2,
+    by_operator: bool = False,
+    memory: bool = True,
+    runtime: Path | None = None,
+    progress: Progress = None,
+) -> BenchResult:
+    """Time models side by side in ONNX Runtime, in turns, as a program would run them; ratios are to the first.
+
+    Without data inputs are made up; input_shapes gives the shapes of those with dynamic axes. runs: timed runs of each
+    model; 0: as many as `seconds` allows. by_operator: also the time of each operator type. memory: measure the peak memory
+    of each model in a process of its own.
+    """
+    with _run("bench", None, runtime) as run:
+        paths = [_models.path_of(model, run.folder, f"model{number}.onnx") for number, model in enumerate(models, 1)]
+        run.give(models=paths, max_samples=max_samples, batch_size=batch_size, threads=threads, runs=runs, seconds=seconds)
+        run.give(by_operator=by_operator, memory=memory)
+        program = os.path.join(os.path.dirname(__file__), "detent")
+        if os.path.exists(program):
+            run.give(program=program)
+        if input_shapes:
+            run.give(input_shapes={name: list(shape) for name, shape in input_shapes.items()})
+        return BenchResult.of(run.call(_core.bench, data, progress))

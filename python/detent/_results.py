@@ -7,6 +7,7 @@ import dataclasses
 import html
 from typing import Any, NamedTuple, Self
 
+from ._latency import LatencyChange
 from ._tables import Column, Table, count, number, size
 
 
@@ -227,6 +228,8 @@ class _Result(abc.ABC):
         values: dict[str, Any] = {**told, **more}
         if values.get("accuracy"):
             values["accuracy"] = AccuracyResult.of(values["accuracy"])
+        if values.get("latency"):
+            values["latency"] = LatencyChange.of(values["latency"])
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]
             row = str(field.type).removeprefix("Table[").removesuffix("]")
             if str(field.type).startswith("Table[") and field.name in values:
@@ -311,15 +314,20 @@ class QuantizeResult(_Result):
     faster_in_float: list[str]  #: operators that could compute on integers, but are faster in float on this machine
     activations: Table[Activation]
     accuracy: AccuracyResult | None  #: None if it was not measured
+    latency: LatencyChange | None  #: None if it was not measured
     layers: Table[TunedLayer]  #: empty without fine-tuning
     notes: list[str]  #: changes to the graph, and every deviation from what was asked for
     stages: Table[Stage]
     peak_memory: int  #: bytes, the high-water mark of the whole process
 
     def _heading(self) -> str:
+        latency = ""
+        if self.latency:
+            before, after = self.latency.before, self.latency.after
+            latency = f"latency {1e3 * before.median:.4g} -> {1e3 * after.median:.4g} ms ({after.ratio:.2f}x); "
         return (
             f"{self.output or 'model'}: {self.nodes_quantized} nodes quantized, {self.nodes_in_float} left in float; "
-            f"{size(self.model_bytes_before)} -> {size(self.model_bytes_after)}; {self.samples} samples; "
+            f"{size(self.model_bytes_before)} -> {size(self.model_bytes_after)}; {latency}{self.samples} samples; "
             f"peak memory {size(self.peak_memory)}"
         )
 

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "cli/commands.h"
+#include "cli/latency_json.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "detent/bench.h"
@@ -17,17 +18,12 @@ namespace {
 constexpr double kMilli = 1e3;
 
 nlohmann::json to_json(const BenchedModel& m) {
-  nlohmann::json out{{"model", m.model.string()},          {"bytes", m.bytes},
-                     {"load_seconds", m.load_seconds},     {"runs", m.latency.runs},
-                     {"min_seconds", m.latency.min},       {"median_seconds", m.latency.median},
-                     {"p90_seconds", m.latency.p90},       {"cpu_seconds", m.latency.cpu},
-                     {"ratio", m.latency.ratio},           {"ratio_low", m.latency.ratio_low},
-                     {"ratio_high", m.latency.ratio_high}, {"cpu_ratio", m.latency.cpu_ratio},
-                     {"waiting_share", m.latency.waiting}};
+  auto out = latency_json(m.latency);
+  out.update({{"model", m.model.string()}, {"bytes", m.bytes}, {"load_seconds", m.load_seconds}});
   if (m.peak_memory) out["peak_memory_bytes"] = *m.peak_memory;
   for (const auto& o : m.operators)
     out["operators"].push_back(
-        {{"op_type", o.op_type}, {"count", o.count}, {"seconds", o.seconds}, {"share", o.share}});
+        {{"op_type", o.op_type}, {"nodes", o.nodes}, {"seconds", o.seconds}, {"share", o.share}});
   return out;
 }
 
@@ -53,7 +49,7 @@ void print_models(const BenchResult& r) {
 void print_operators(const BenchedModel& m) {
   fmt::print("\n{:>9} {:>7} {:>6}  operators of {}\n", "ms", "share", "nodes", m.model.string());
   for (const auto& o : m.operators)
-    fmt::print("{:>9.3f} {:>5.1f} % {:>6}  {}\n", kMilli * o.seconds, 100 * o.share, o.count, o.op_type);
+    fmt::print("{:>9.3f} {:>5.1f} % {:>6}  {}\n", kMilli * o.seconds, 100 * o.share, o.nodes, o.op_type);
 }
 
 void print_result(const BenchResult& r) {

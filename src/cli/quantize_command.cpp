@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "cli/commands.h"
+#include "cli/latency_json.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "detent/quantize.h"
@@ -113,6 +114,13 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
                              {"seconds", l.seconds}});
   }
   if (r.accuracy) out["accuracy"] = accuracy_json(*r.accuracy);
+  if (r.latency) {
+    out["latency"] = {{"before", latency_json(r.latency->before)},
+                      {"after", latency_json(r.latency->after)},
+                      {"threads", r.latency->threads},
+                      {"samples", r.latency->samples},
+                      {"made_up", r.latency->made_up}};
+  }
   for (const auto& [name, p] : r.activations) {
     out["activations"][name] = {{"scale", p.scale},
                                 {"zero_point", p.zero_point},
@@ -135,6 +143,27 @@ void print_layers(const std::vector<LayerTuning>& layers) {
   }
 }
 
+// What came of it, in one line.
+std::string verdict(const QuantizeResult& r) {
+  std::string text;
+  if (r.latency) {
+    constexpr double kMilli = 1e3;
+    const auto& [before, after, threads, samples, made_up] = *r.latency;
+    text = fmt::format("latency {:.4g} -> {:.4g} ms ({:.2f}x{}, {} thread{}), ", kMilli * before.median,
+                       kMilli * after.median, after.ratio, made_up ? ", made-up inputs" : "", threads,
+                       threads == 1 ? "" : "s");
+    if (before.is_doubtful() || after.is_doubtful())
+      text += fmt::format("processor time {:.4g} -> {:.4g} ms ({:.2f}x), ", kMilli * before.cpu, kMilli * after.cpu,
+                          after.cpu_ratio);
+  }
+  text += fmt::format("size {} -> {}", format_size(r.model_bytes_before), format_size(r.model_bytes_after));
+  if (r.accuracy) {
+    text += fmt::format(", worst output SQNR {:.1f} dB on {} sample{}", r.accuracy->sqnr_db, r.accuracy->samples,
+                        r.accuracy->samples == 1 ? "" : "s");
+  }
+  return text;
+}
+
 void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
   for (const auto& note : r.notes) fmt::print("note: {}\n", note);
   if (r.accuracy) print_accuracy(options, *r.accuracy);
@@ -146,6 +175,7 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
              format_size(r.model_bytes_after),
              static_cast<double>(r.model_bytes_before) / static_cast<double>(r.model_bytes_after), r.samples,
              format_size(r.peak_memory));
+  fmt::print("{}\n", verdict(r));
 }
 
 void run(QuantizeOptions options, bool json) {

@@ -32,8 +32,8 @@ struct TurnsOptions {
 };
 
 /// For each model the runs of each turn. All models have as many turns, and as many runs in a turn: as many as make the
-/// slowest run a few hundredths of a second. Before them each model runs twice untimed, and fast ones once before each
-/// turn, since the others' turns leave them cold caches.
+/// slowest run a few hundredths of a second. Before them each model runs twice untimed (slow ones once), and fast ones
+/// once before each turn, since the others' turns leave them cold caches.
 std::vector<std::vector<std::vector<RunTime>>> time_in_turns(std::span<const Timed> models,
                                                              const TurnsOptions& options);
 

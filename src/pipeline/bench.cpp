@@ -143,7 +143,7 @@ class Bench {
     for (const auto& kernel : kernels) {
       auto& type = types[kernel.op_type];
       type.op_type = kernel.op_type;
-      ++type.count;
+      ++type.nodes;
       type.seconds += kernel.seconds;
       all += kernel.seconds;
     }

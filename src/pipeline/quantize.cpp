@@ -22,6 +22,7 @@
 #include "data/sample.h"
 #include "exec/session.h"
 #include "onnx/write.h"
+#include "profile/meters.h"
 #include "profile/profiler.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/qdq.h"
@@ -31,6 +32,7 @@
 #include "remedies/weight_tuning.h"
 #include "run/calibration_device.h"
 #include "run/choose_by_speed.h"
+#include "run/latency_change.h"
 #include "run/model_fingerprint.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
@@ -77,6 +79,7 @@ class Run {
     tune_weights();
     if (measured_) report_accuracy();
     write();
+    if (options_.bench) bench();
     if (reports_) compare_models();
     work_->finish();
     run_profiler_.finish();
@@ -136,7 +139,7 @@ class Run {
 
   // Of a stream that passes once, as many samples are kept as are read again.
   SampleStream* samples() {
-    const bool again = reports_ || config::may_measure_accuracy(options_);
+    const bool again = reports_ || options_.bench || config::may_measure_accuracy(options_);
     if (options_.samples == nullptr || options_.samples->can_rewind() || !again) return options_.samples;
     if (replay_) return &*replay_;
     std::int64_t rows = 1;  // that may have to be joined for one run of the model
@@ -174,9 +177,11 @@ class Run {
     run::DeviceCalibration device(options_.device, placement.to_observe().size(), collect.histograms, work_->scratch(),
                                   activity());
     device.lend(collect);
+    const double start = profiler_.now();
     auto [statistics, notes] = run::collect_within(
         {runtime_, options_.resources, work_->path(), options_.threads, options_.progress, options_.stop}, *work_,
         draft_.prepared, placement, *source_, collect);
+    if (statistics.samples > 0) sample_seconds_ = (profiler_.now() - start) / static_cast<double>(statistics.samples);
     append(result_.notes, notes);
     append(result_.notes, device.notes());
     if (device.use() != nullptr) report_.device = run::RunReport::Device{options_.device, *device.use(), {}};
@@ -278,6 +283,24 @@ class Run {
             result_.notes,   &result_,       options_.threads, work_->scratch()};
   }
 
+  void bench() {
+    const auto scope = profiler_.scope(run::kLatencyStage);
+    const auto models = 2 * (result_.model_bytes_before + result_.model_bytes_after);  // read, and packed for kernels
+    const auto measured = run::measure_latency(
+        runtime_, {.float_model = options_.model,
+                   .quantized_model = options_.output,
+                   .source = source_.get(),
+                   .samples = kCompared,
+                   .threads = options_.threads,
+                   .run_seconds = profiler_.now(),
+                   .sample_seconds = sample_seconds_,
+                   .needed_memory = profile::memory_now().resident + models + 2 * runtime_.peak_activation_bytes(),
+                   .memory_budget = run::budget_of(options_.resources, work_->path()).memory,
+                   .stop = options_.stop});
+    result_.latency = measured.change;
+    append(result_.notes, measured.notes);
+  }
+
   // A few samples tell which layers lose most.
   void compare_models() {
     if (!config::has_samples(options_)) return;
@@ -310,7 +333,8 @@ class Run {
   std::unique_ptr<data::SampleSource> source_;
   remedies::Draft draft_;
   std::optional<remedies::Lab> lab_;
-  bool measured_ = false;  // what rounding does to the results
+  bool measured_ = false;      // what rounding does to the results
+  double sample_seconds_ = 0;  // of calibration
 };
 
 }  // namespace

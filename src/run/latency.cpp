@@ -65,10 +65,11 @@ std::vector<Latency> latencies(const std::vector<Turns>& models) {
 }
 
 std::string busy_note(const std::vector<Latency>& all) {
-  constexpr double kDoubtful = 0.1;
   double waiting = 0;
-  for (const auto& latency : all) waiting = std::max(waiting, latency.waiting);
-  if (waiting < kDoubtful) return "";
+  for (const auto& latency : all) {
+    if (latency.is_doubtful()) waiting = std::max(waiting, latency.waiting);
+  }
+  if (waiting == 0) return "";
   return fmt::format(
       "the machine was busy: {:.0f} % of the time of a run went by in waiting for a processor, so processor times tell "
       "more than latencies",

@@ -217,6 +217,11 @@ json summary_json(const RunReport& report, const QuantizeResult* quantized, cons
                   {"model_bytes_after", quantized->model_bytes_after},
                   {"nodes_quantized", quantized->nodes_quantized},
                   {"nodes_in_float", quantized->nodes_in_float}});
+  if (quantized->latency) {
+    const auto& [before, after, threads, samples, made_up] = *quantized->latency;
+    summary["latency"] = {
+        {"before", before.median}, {"after", after.median}, {"ratio", after.ratio}, {"threads", threads}};
+  }
   return summary;
 }
 

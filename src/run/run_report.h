@@ -34,6 +34,7 @@ struct LayerRecord {
 /// The stage in which both models run for the report.
 inline constexpr const char* kComparisonStage = "Comparison";
 inline constexpr const char* kSensitivityStage = "Sensitivity";
+inline constexpr const char* kLatencyStage = "Latency";
 
 struct RunReport {
   std::vector<LayerRecord> layers;

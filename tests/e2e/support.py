@@ -61,13 +61,16 @@ def without_progress(stderr: str) -> str:
 
 
 def detent(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    """Runs the binary; options go to subprocess.run. What quantizes does so as quantize_static, if no preset is named."""
+    """Runs the binary; options go to subprocess.run. What quantizes does so as quantize_static, if no preset is
+    named, and times nothing, if not asked to."""
     command = [str(DETENT), *map(str, arguments)]
     quantizes = command[1:2] in (["quantize"], ["plan"], ["calibrate"]) and "--merge" not in command
     if quantizes and "--preset" not in command:
         command += PLAIN
     if quantizes and "calibrate" not in command and "balanced" in command and "--optimize-for" not in command:
         command += ["--optimize-for", "size"]  # what the machine is fast at is of no concern, but in test_speed.py
+    if command[1:2] == ["quantize"] and "--bench" not in command:
+        command.append("--no-bench")
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
     result.stderr = without_progress(result.stderr)
     return result

@@ -1,6 +1,7 @@
 """`detent bench`: what it tells of models that are known to differ."""
 
 import json
+import re
 
 import graphs
 import numpy as np
@@ -42,7 +43,7 @@ def test_tells_models_apart(pair: tuple[Path, Path]) -> None:
         assert 0 < model["min_seconds"] <= model["median_seconds"] <= model["p90_seconds"]
         assert 0 <= model["waiting_share"] < 1
         (operator,) = model["operators"]
-        assert (operator["op_type"], operator["count"], operator["share"]) == ("MatMul", 1, 1)
+        assert (operator["op_type"], operator["nodes"], operator["share"]) == ("MatMul", 1, 1)
         assert 0.05 < operator["seconds"] / model["median_seconds"] < 20, "as far as a busy machine lets one tell"
     assert small["runs"] == large["runs"]
     more = large["peak_memory_bytes"] - small["peak_memory_bytes"]
@@ -83,3 +84,60 @@ def test_prints_a_table(pair: tuple[Path, Path]) -> None:
     assert lines[1].endswith(str(pair[0])) and lines[2].endswith(str(pair[1])) and "1.00" in lines[1]
     assert lines[3].startswith("1 thread, 3 runs of each model in turns, on made-up inputs, ONNX Runtime ")
     assert sum("MatMul" in line for line in lines) == 2
+
+
+def quantized(model: Path, output: Path, *options: object) -> dict:
+    result = support.detent("quantize", model, "-o", output, "--bench", "--threads", 1, "--json", *options)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def cnn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("cnn")
+    onnx.save(graphs.small_cnn(), folder / "model.onnx")
+    return folder / "model.onnx", support.save_samples(folder / "data", graphs.cnn_samples(6))
+
+
+def test_quantize_ends_with_the_latency(cnn: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = cnn
+    latency = quantized(model, tmp_path / "timed.onnx", "--calibration-data", data)["latency"]
+    before, after = latency["before"], latency["after"]
+    assert (latency["threads"], latency["samples"], latency["made_up"], before["ratio"]) == (1, 4, False, 1)
+    assert before["runs"] == after["runs"] > 0
+    assert 0 < after["min_seconds"] <= after["median_seconds"] <= after["p90_seconds"]
+    assert after["ratio_low"] <= after["ratio"] <= after["ratio_high"]
+    untimed = support.quantize(model, tmp_path / "untimed.onnx", data, "--threads", 1)
+    assert "latency" not in untimed and not any("latency" in note for note in untimed["notes"])
+    assert (tmp_path / "timed.onnx").read_bytes() == (tmp_path / "untimed.onnx").read_bytes()
+
+
+def test_the_summary_ends_with_what_came_of_it(cnn: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = cnn
+    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, "--preset", "balanced", "--threads", 1]
+    last = support.detent(*command, "--bench").stdout.splitlines()[-1]
+    latency = r"latency [\d.]+ -> [\d.]+ ms \([\d.]+x, 1 thread\), (processor time .*, )?"
+    others = r"size .* -> .*, worst output SQNR [\d.]+ dB on 6 samples"
+    assert re.fullmatch(latency + others, last), last
+    last = support.detent(*command).stdout.splitlines()[-1]
+    assert re.fullmatch(others, last), last
+
+
+def test_without_samples_inputs_are_made_up(cnn: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = cnn
+    statistics = support.calibrate(model, tmp_path / "s.stats", data)
+    result = quantized(model, tmp_path / "q.onnx", "--statistics", statistics)
+    assert result["latency"]["made_up"] and result["latency"]["after"]["runs"] > 0
+
+
+def test_says_why_there_is_no_latency(tmp_path: Path) -> None:
+    b = graphs.Builder()
+    y = b.add("MatMul", b.add("Add", "x", b.constant("c", np.ones(5))), b.weight("w", 5, 5))
+    onnx.save(b.model({"x": (graphs.FLOAT, ("n", "m"))}, [y]), tmp_path / "model.onnx")
+    rng = np.random.default_rng(0)
+    data = support.save_samples(tmp_path / "data", [{"x": rng.standard_normal((3, 5), np.float32)}])
+    statistics = support.calibrate(tmp_path / "model.onnx", tmp_path / "s.stats", data)
+    result = quantized(tmp_path / "model.onnx", tmp_path / "q.onnx", "--statistics", statistics)
+    assert "latency" not in result
+    (note,) = [note for note in result["notes"] if note.startswith("latency was not measured: ")]
+    assert "made up" in note

@@ -2,6 +2,7 @@
 
 import pathlib
 
+import detent
 import graphs
 import onnx
 import pytest
@@ -23,3 +24,14 @@ def samples() -> list[support.Sample]:
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, samples: list[support.Sample]) -> pathlib.Path:
     return support.save_samples(tmp_path / "samples", samples)
+
+
+@pytest.fixture(autouse=True)
+def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs time nothing unless the configuration asks for it: it takes half a second each time."""
+    quantize = detent._core.quantize
+
+    def run(options: dict, *rest: object) -> object:
+        return quantize({"bench": False, **options}, *rest)
+
+    monkeypatch.setattr(detent._core, "quantize", run)

@@ -101,6 +101,25 @@ def test_inspect_plan_compare(model, samples, tmp_path):
     assert len(detent.compare(model, quantized, samples, outputs_only=True).layers) == 0
 
 
+def test_bench_and_latency(model, samples, tmp_path):
+    result = detent.quantize(model, tmp_path / "q.onnx", samples, {"bench": True, "threads": 1})
+    assert (result.latency.threads, result.latency.made_up) == (1, False)
+    assert result.latency.before.median > 0 and result.latency.after.ratio > 0
+    assert "latency" in str(result)
+    benched = detent.bench(model, tmp_path / "q.onnx", data=(s for s in samples), threads=1, seconds=0.1, by_operator=True)
+    assert (len(benched.models), benched.made_up, benched.samples) == (2, False, 9)
+    first, second = benched.models
+    assert first.latency.ratio == 1 and second.latency.runs == first.latency.runs > 0
+    assert (first.model, second.bytes) == (str(model), (tmp_path / "q.onnx").stat().st_size)
+    assert sum(operator.share for operator in second.operators) == pytest.approx(1)
+    assert first.peak_memory is None or first.peak_memory > 1 << 20
+    assert "CPU ms" in str(benched) and "QLinearConv" in str(benched)
+    shapes = {"x": samples[0]["x"].shape}
+    assert detent.bench(model.read_bytes(), input_shapes=shapes, runs=3, memory=False).models[0].latency.runs == 3
+    with pytest.raises(detent.UsageError):
+        detent.bench()
+
+
 def test_reports_work_with_samples_in_memory(model, samples, tmp_path):
     detent.quantize(model, tmp_path / "out.onnx", samples, report=tmp_path / "r.html", trace=tmp_path / "t.json")
     assert (tmp_path / "r.html").read_text().lower().startswith("<!doctype html>")

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "exec/support.h"
+#include "run/latency_change.h"
+
 namespace detent::run {
 namespace {
 
@@ -38,6 +41,26 @@ TEST(Latencies, TellOfABusyMachine) {
   const auto busy = latencies({{turn(1)}, {turn(2, 3, 1)}});
   EXPECT_DOUBLE_EQ(busy[1].waiting, 0.5);
   EXPECT_NE(busy_note(busy).find("50 %"), std::string::npos);
+}
+
+TEST(MeasuredLatency, IsLeftOutWhereItCostsTooMuch) {
+  const auto note_of = [](const LatencyRequest& request) {
+    const auto measured = measure_latency(exec::test::runtime(), request);
+    EXPECT_FALSE(measured.change);
+    return measured.notes.at(0);
+  };
+  LatencyRequest large;
+  large.needed_memory = 3 << 20;
+  large.memory_budget = 2 << 20;
+  EXPECT_EQ(note_of(large),
+            "latency was not measured: both models side by side would take about 3.0 MiB, and the memory budget is 2.0 "
+            "MiB");
+  LatencyRequest slow;
+  slow.sample_seconds = 2;
+  slow.run_seconds = 10;
+  EXPECT_NE(note_of(slow).find("one run takes about 2.0 s; detent bench"), std::string::npos);
+  slow.run_seconds = 1000;
+  EXPECT_NE(note_of(slow).find("model ''"), std::string::npos) << "it is tried, and there is no model";
 }
 
 }  // namespace

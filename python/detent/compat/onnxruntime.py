@@ -189,6 +189,7 @@ def quantize_static(
         raise refuse(f"calibration_providers={calibration_providers}", "detent calibrates on the CPU")
     chosen: Chosen = {
         "preset": "plain",
+        "bench": False,
         "op_types": op_types_to_quantize or (),
         "per_channel": per_channel,
         "weight_range": "reduced" if reduce_range else "full",

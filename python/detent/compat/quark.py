@@ -190,7 +190,7 @@ class QConfig:
 
     def to_detent(self, samples: int = 0) -> Config:
         """Translates to a detent.Config; UsageError names what has no counterpart. samples: their number."""
-        chosen: Chosen = {"preset": "plain"}
+        chosen: Chosen = {"preset": "plain", "bench": False}
         _take_specs(self.global_config, chosen)
         _take_exclusions(self, chosen)
         take_all("extra_options", self.extra_options, EXTRA_OPTIONS, chosen)

@@ -105,5 +105,7 @@ complete -c detent -n '__fish_seen_subcommand_from quantize calibrate' -l trace 
 complete -c detent -n '__fish_seen_subcommand_from compare inspect' -l layers -r -d 'list this many layers, of compare the worst inner values'
 complete -c detent -n '__fish_seen_subcommand_from compare' -l outputs-only -d 'compare the models outputs only, no inner values'
 complete -c detent -n '__fish_seen_subcommand_from compare' -l pending-limit -r -d 'memory for inner values of the float model until their quantized counterparts are there'
+complete -c detent -n '__fish_seen_subcommand_from quantize' -l bench -d 'time the float and the quantized model side by side at the end'
+complete -c detent -n '__fish_seen_subcommand_from quantize' -l no-bench -d 'time the float and the quantized model side by side at the end'
 complete -c detent -n '__fish_seen_subcommand_from bench' -l by-operator -d 'also list the time of each operator type, by the runtimes own profile'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare inspect bench' -l json -d 'print the result as JSON'

@@ -10,6 +10,8 @@ function headlineFacts(s) {
     ['Samples', s.samples, count, s.seconds > 0 && `${digits(s.samples / s.seconds, 2)} per second`],
     ['Model before', s.model_bytes_before, bytes],
     ['Model after', s.model_bytes_after, bytes, s.model_bytes_before > 0 && `${percent(s.model_bytes_after / s.model_bytes_before)} of before`],
+    ['Latency before', record(s.latency).before, seconds],
+    ['Latency after', record(s.latency).after, seconds, isNumber(record(s.latency).ratio) && `${digits(s.latency.ratio, 2)} of before, ${count(s.latency.threads)} thread${s.latency.threads === 1 ? '' : 's'}`],
     ['Nodes quantized', s.nodes_quantized, count],
     ['Nodes left in float', s.nodes_in_float, count],
   ];

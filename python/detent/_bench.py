@@ -1,0 +1,75 @@
+"""What detent.bench() gives back."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple, Self
+
+from ._latency import Latency
+from ._results import _Result
+from ._tables import Column, Table, count, size
+
+
+class OperatorTime(NamedTuple):
+    """All nodes of one operator type in the graph that the runtime makes of a model."""
+
+    op_type: str
+    nodes: int
+    seconds: float  #: of one run
+    share: float
+
+
+class BenchedModel(NamedTuple):
+    """Latency, size and memory of a model."""
+
+    model: str
+    bytes: int  #: on disk, with external data
+    load_seconds: float
+    latency: Latency
+    peak_memory: int | None  #: of a process that loads and runs the model; None if it was not measured
+    operators: Table[OperatorTime]  #: slowest first
+
+
+_OPERATORS = (
+    Column("operator", "op_type"),
+    Column("nodes", "nodes", count),
+    Column("ms", "seconds", lambda s: f"{1e3 * s:.3f}"),
+    Column("share", "share", lambda share: f"{share:.1%}"),
+)
+_BENCHED = (
+    Column("model", "model"),
+    Column("median ms", "latency", lambda latency: f"{1e3 * latency.median:.3f}"),
+    Column("p90 ms", "latency", lambda latency: f"{1e3 * latency.p90:.3f}"),
+    Column("CPU ms", "latency", lambda latency: f"{1e3 * latency.cpu:.3f}"),
+    Column("ratio", "latency", lambda latency: f"{latency.ratio:.2f}"),
+    Column("size", "bytes", size),
+    Column("peak memory", "peak_memory", size),
+)
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class BenchResult(_Result):
+    """Latency, size and memory of models, side by side."""
+
+    models: Table[BenchedModel]
+    threads: int
+    samples: int
+    made_up: bool  #: the samples
+    runtime: str  #: version of ONNX Runtime
+    notes: list[str]
+
+    @classmethod
+    def of(cls, told: dict[str, Any], **more: Any) -> Self:
+        rows = []
+        for model in told["models"]:
+            operators = Table([OperatorTime(**entry) for entry in model["operators"]], _OPERATORS)
+            values = {**model, "model": str(model["model"]), "latency": Latency(**model["latency"]), "operators": operators}
+            rows.append(BenchedModel(**values))
+        return cls(**{**told, "models": Table(rows, _BENCHED), **more})
+
+    def _heading(self) -> str:
+        inputs = "made-up inputs" if self.made_up else f"{self.samples} samples"
+        return f"{len(self.models)} models in turns on {inputs}, {self.threads} threads, ONNX Runtime {self.runtime}"
+
+    def _shown(self) -> list[Table[Any]]:
+        return [self.models, *(model.operators for model in self.models)]

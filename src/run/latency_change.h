@@ -1,0 +1,38 @@
+// How long the quantized model runs beside the float one, where both are deployed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "data/sample.h"
+#include "detent/quantize.h"
+#include "exec/session.h"
+
+namespace detent::run {
+
+struct LatencyRequest {
+  std::filesystem::path float_model, quantized_model;
+  data::SampleSource* source = nullptr;  // null: inputs are made up
+  std::size_t samples = 1;               // of the source, at most
+  int threads = 0;
+  double run_seconds = 0;           // so far, of the run whose result this is
+  double sample_seconds = 0;        // that one sample takes, about; 0: not known
+  std::uint64_t needed_memory = 0;  // of both models side by side, about
+  std::uint64_t memory_budget = 0;
+  std::stop_token stop = {};
+};
+
+struct MeasuredLatency {
+  std::optional<LatencyChange> change;
+  std::vector<std::string> notes;  // why there is none, or what to know about it
+};
+
+/// Times both models in turns, for about half a second or a twentieth of the run if that is more. What speaks against
+/// it, or goes wrong, comes back as a note; only an interruption is thrown.
+MeasuredLatency measure_latency(const exec::Runtime& runtime, const LatencyRequest& request);
+
+}  // namespace detent::run
