@@ -28,7 +28,9 @@ void record(const onnx::Model& model, const quantization::Assignment& assignment
 }
 
 std::vector<std::string> notes_for_this_machine(const QuantConfig& config) {
-  if (sums_8_bit_products_exactly() || config.weight_range != WeightRange::full) return {};
+  const bool symmetric = config.per_channel || config.weight_symmetric.value_or(true);
+  const bool in_pairs = config.weight_range == WeightRange::pairs && symmetric;
+  if (sums_8_bit_products_exactly() || config.weight_range == WeightRange::reduced || in_pairs) return {};
   if (config.weight_type != QuantType::int8) return {};  // int8 activations are turned into uint8 inside the runtime
   return {
       "this CPU has no VNNI: ONNX Runtime's products with int8 weights saturate on it and lose accuracy; for such CPUs "
