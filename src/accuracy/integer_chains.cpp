@@ -16,13 +16,15 @@ bool makes_float(const onnx::Node& node) { return graph::is_matrix_product(node)
 
 class Chains {
  public:
-  Chains(const onnx::Model& model, const graph::Index& index, const std::vector<bool>& selected)
-      : model_(model), index_(index), kept_(model.graph.nodes.size()), feeds_(kept_.size()) {
+  Chains(const onnx::Model& model, const graph::Index& index, const std::vector<bool>& selected,
+         const GateNames& integer_gates)
+      : model_(model), index_(index), kept_(model.graph.nodes.size()), feeds_(kept_.size()), in_gate_(kept_.size()) {
     const auto& nodes = model.graph.nodes;
+    if (!integer_gates.empty()) mark_gates(integer_gates);
     for (std::size_t n = 0; n < nodes.size(); ++n) {
       const bool starts = is_product(nodes[n]) || is_table(nodes[n], index);
-      kept_[n] =
-          selected[n] && (starts || (graph::has_trait(nodes[n], Trait::carries_integers) && reads_integers(nodes[n])));
+      const bool carries = in_gate_[n] || graph::has_trait(nodes[n], Trait::carries_integers);
+      kept_[n] = selected[n] && (starts || (carries && reads_integers(n)));
     }
     for (std::size_t n = nodes.size(); n-- > 0;) {
       feeds_[n] = std::any_of(nodes[n].outputs().begin(), nodes[n].outputs().end(),
@@ -45,10 +47,21 @@ class Chains {
   }
 
  private:
-  bool reads_integers(const onnx::Node& node) const {
-    const std::size_t count = graph::has_trait(node, Trait::joins) ? node.inputs().size() : 1;
+  void mark_gates(const GateNames& names) {
+    for (const auto& gate : find_gates(model_, index_)) {
+      if (!names.contains(model_.graph.nodes[static_cast<std::size_t>(gate.sigmoid)].outputs().front())) continue;
+      for (const int node : {gate.sigmoid, gate.product, gate.sum}) {
+        if (node != graph::kNone) in_gate_[static_cast<std::size_t>(node)] = true;
+      }
+    }
+  }
+
+  bool reads_integers(std::size_t n) const {
+    const auto& node = model_.graph.nodes[n];
+    const std::size_t count = in_gate_[n] || graph::has_trait(node, Trait::joins) ? node.inputs().size() : 1;
     return std::all_of(node.inputs().begin(), node.inputs().begin() + static_cast<std::ptrdiff_t>(count),
                        [&](const auto& value) {
+                         if (in_gate_[n] && index_.initializer(value) != graph::kNone) return true;
                          const int producer = index_.producer(value);
                          return producer != graph::kNone && kept_[static_cast<std::size_t>(producer)];
                        });
@@ -72,6 +85,7 @@ class Chains {
   const graph::Index& index_;
   std::vector<bool> kept_;   // nodes that compute on integers
   std::vector<bool> feeds_;  // nodes whose results reach a product through such nodes
+  std::vector<bool> in_gate_;
 };
 
 }  // namespace
@@ -81,8 +95,8 @@ bool is_table(const onnx::Node& node, const graph::Index& index) {
 }
 
 quantization::FloatParts integer_chains(const onnx::Model& model, const graph::Index& index,
-                                        const std::vector<bool>& selected) {
-  return Chains(model, index, selected).floats();
+                                        const std::vector<bool>& selected, const GateNames& integer_gates) {
+  return Chains(model, index, selected, integer_gates).floats();
 }
 
 }  // namespace detent::accuracy

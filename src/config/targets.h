@@ -33,6 +33,8 @@ struct Target {
   bool barriers = false;
   /// Whether channels of zeros get the zero point of the others, which the runtime's fast kernels want.
   bool equal_zero_points = false;
+  /// Whether the float model is rewritten into forms that the runtime runs fast once it is quantized.
+  bool fast_forms = false;
 };
 
 const std::vector<Target>& targets();

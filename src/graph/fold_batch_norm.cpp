@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstring>
 #include <optional>
 #include <unordered_set>
 
+#include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
 
@@ -19,22 +19,6 @@ struct BatchNorm {
   float epsilon = 1e-5F;
 };
 
-const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index, const onnx::Node& node,
-                                   std::size_t input) {
-  if (input >= node.inputs().size()) return nullptr;
-  const int i = index.initializer(node.inputs()[input]);
-  if (i == kNone) return nullptr;
-  const auto& tensor = model.graph.initializers[static_cast<std::size_t>(i)];
-  return tensor.type == onnx::DataType::float32 ? &tensor : nullptr;
-}
-
-Floats values_of(const onnx::Tensor& tensor) {
-  const auto bytes = tensor.data.bytes();
-  Floats out(bytes.size() / sizeof(float));
-  std::memcpy(out.data(), bytes.data(), out.size() * sizeof(float));
-  return out;
-}
-
 std::optional<BatchNorm> read_batch_norm(const onnx::Model& model, const Index& index, const onnx::Node& node) {
   if (!node.is("BatchNormalization") || node.int_or("training_mode", 0) != 0 || node.int_or("spatial", 1) != 1)
     return std::nullopt;
@@ -47,7 +31,7 @@ std::optional<BatchNorm> read_batch_norm(const onnx::Model& model, const Index& 
   for (std::size_t p = 0; p < 4; ++p) {
     const auto* tensor = float_constant(model, index, node, p + 1);
     if (tensor == nullptr) return std::nullopt;
-    *parts[p] = values_of(*tensor);
+    *parts[p] = floats_of(*tensor);
     if (parts[p]->size() != bn.scale.size()) return std::nullopt;
   }
   bn.epsilon = node.float_or("epsilon", 1e-5F);
@@ -58,8 +42,7 @@ std::optional<BatchNorm> read_batch_norm(const onnx::Model& model, const Index& 
 int folding_target(const onnx::Model& model, const Index& index, const onnx::Node& bn) {
   const std::string& value = bn.inputs().front();
   const int producer = index.producer(value);
-  if (producer == kNone || index.consumers(value).size() != 1 || index.is_output(value) || index.is_captured(value))
-    return kNone;
+  if (producer == kNone || only_reader(index, value) == kNone) return kNone;
   const auto& conv = model.graph.nodes[static_cast<std::size_t>(producer)];
   const bool transposed = conv.is("ConvTranspose") && conv.int_or("group", 1) == 1;
   return (conv.is("Conv") || transposed) && conv.inputs().size() >= 2 ? producer : kNone;
@@ -67,7 +50,7 @@ int folding_target(const onnx::Model& model, const Index& index, const onnx::Nod
 
 // Multiplies the weights of each output channel: axis 0 for Conv [M, C/g, k…], axis 1 for ConvTranspose [C, M, k…].
 Floats scaled_weight(const onnx::Tensor& weight, const Floats& scale, bool transposed) {
-  Floats w = values_of(weight);
+  Floats w = floats_of(weight);
   const auto outer = transposed ? static_cast<std::size_t>(weight.dims[0]) : std::size_t{1};
   const std::size_t inner = w.size() / (outer * scale.size());
   for (std::size_t o = 0; o < outer; ++o) {
@@ -81,16 +64,11 @@ Floats scaled_weight(const onnx::Tensor& weight, const Floats& scale, bool trans
 
 // The order of operations is ONNX Runtime's (conv_bn_fusion.cc), in float32, so that results agree bit for bit.
 Floats folded_bias(const BatchNorm& bn, const Floats& scale, const onnx::Tensor* bias) {
-  Floats b = bias != nullptr ? values_of(*bias) : bn.shift;
+  Floats b = bias != nullptr ? floats_of(*bias) : bn.shift;
   for (std::size_t c = 0; c < b.size(); ++c) {
     b[c] = bias != nullptr ? (b[c] - bn.mean[c]) * scale[c] + bn.shift[c] : b[c] - bn.mean[c] * scale[c];
   }
   return b;
-}
-
-onnx::Tensor stored(const std::string& name, std::vector<std::int64_t> dims, const Floats& values, const Store& store) {
-  const auto bytes = std::as_bytes(std::span(values));
-  return {name, onnx::DataType::float32, std::move(dims), store({bytes.begin(), bytes.end()}), {}, false};
 }
 
 bool fold(onnx::Model& model, Index& index, const BatchNorm& bn, const onnx::Node& bn_node, onnx::Node& conv,
@@ -108,9 +86,9 @@ bool fold(onnx::Model& model, Index& index, const BatchNorm& bn, const onnx::Nod
   for (std::size_t c = 0; c < scale.size(); ++c) scale[c] /= std::sqrt(bn.variance[c] + bn.epsilon);
   const std::string bias_source =
       bias != nullptr ? "ConvBnFusion_B_" + bias->name : "ConvBnFusion_BN_B_" + bn_node.inputs()[2];
-  auto new_weight = stored(index.fresh_name("ConvBnFusion_W_" + weight->name), weight->dims,
-                           scaled_weight(*weight, scale, transposed), store);
-  auto new_bias = stored(index.fresh_name(bias_source), {channels}, folded_bias(bn, scale, bias), store);
+  auto new_weight = stored_floats(index.fresh_name("ConvBnFusion_W_" + weight->name), weight->dims,
+                                  scaled_weight(*weight, scale, transposed), store);
+  auto new_bias = stored_floats(index.fresh_name(bias_source), {channels}, folded_bias(bn, scale, bias), store);
   conv.set_inputs({conv.inputs()[0], new_weight.name, new_bias.name});
   conv.set_output(0, bn_node.outputs().front());
   model.graph.initializers.push_back(std::move(new_weight));
@@ -122,7 +100,8 @@ bool fold(onnx::Model& model, Index& index, const BatchNorm& bn, const onnx::Nod
 
 Notes fold_batch_norm(onnx::Model& model, const Store& store) {
   Index index(model);
-  std::unordered_set<int> removed;
+  std::vector<bool> removed(model.graph.nodes.size());
+  std::size_t removed_count = 0;
   // A weight that two convolutions share is folded into the first only: the copy would cost what sharing saves.
   std::unordered_set<std::string> folded_weights;
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
@@ -134,16 +113,13 @@ Notes fold_batch_norm(onnx::Model& model, const Store& store) {
     const std::string weight = conv.inputs()[1];
     if (folded_weights.contains(weight) || !fold(model, index, *bn, model.graph.nodes[n], conv, store)) continue;
     folded_weights.insert(weight);
-    removed.insert(static_cast<int>(n));
+    removed[n] = true;
+    ++removed_count;
   }
-  if (removed.empty()) return {};
-  std::vector<onnx::Node> kept;
-  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
-    if (!removed.contains(static_cast<int>(n))) kept.push_back(std::move(model.graph.nodes[n]));
-  }
-  model.graph.nodes = std::move(kept);
+  if (removed_count == 0) return {};
+  remove_nodes(model, removed);
   drop_unused_initializers(model);
-  return {fmt::format("{} BatchNormalization nodes were folded into the convolutions before them", removed.size())};
+  return {fmt::format("{} BatchNormalization nodes were folded into the convolutions before them", removed_count)};
 }
 
 }  // namespace detent::graph

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
 
@@ -22,10 +24,9 @@ bool passes_through(const onnx::Model& model, const Index& index, const onnx::No
   return values.size() == 1 && values[0] == 0;
 }
 
-}  // namespace
-
-Notes remove_identities(onnx::Model& model) {
-  const Index index(model);
+// So many nodes, each of which hands its first input (or the one that `passed` gives) on, are bypassed.
+template <class Passed>
+std::size_t bypass(onnx::Model& model, const Index& index, const Passed& passed) {
   std::unordered_map<std::string, std::string> alias;  // removed output -> the value that stands in for it
   std::unordered_set<int> removed;
   const auto source = [&](std::string name) {
@@ -34,14 +35,16 @@ Notes remove_identities(onnx::Model& model) {
   };
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const auto& node = model.graph.nodes[n];
-    if (node.inputs().empty() || node.outputs().empty() || !passes_through(model, index, node)) continue;
+    if (node.inputs().empty() || node.outputs().empty()) continue;
     const std::string& out = node.outputs().front();
     // Graph outputs keep their names, and the bodies of control flow are not rewritten.
     if (index.is_output(out) || index.is_captured(out)) continue;
-    alias[out] = node.inputs().front();
+    const auto value = passed(node);
+    if (!value) continue;
+    alias[out] = *value;
     removed.insert(static_cast<int>(n));
   }
-  if (removed.empty()) return {};
+  if (removed.empty()) return 0;
   std::vector<onnx::Node> kept;
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     if (removed.contains(static_cast<int>(n))) continue;
@@ -52,7 +55,31 @@ Notes remove_identities(onnx::Model& model) {
     kept.push_back(std::move(node));
   }
   model.graph.nodes = std::move(kept);
-  return {fmt::format("{} Identity and Dropout nodes were removed", removed.size())};
+  return removed.size();
+}
+
+}  // namespace
+
+Notes remove_identities(onnx::Model& model) {
+  const Index index(model);
+  const std::size_t removed = bypass(model, index, [&](const onnx::Node& node) {
+    return passes_through(model, index, node) ? std::make_optional(node.inputs().front()) : std::nullopt;
+  });
+  if (removed == 0) return {};
+  return {fmt::format("{} Identity and Dropout nodes were removed", removed)};
+}
+
+Notes remove_neutral_steps(onnx::Model& model, const ValueTypes& types) {
+  const Index index(model);
+  const std::size_t removed = bypass(model, index, [&](const onnx::Node& node) -> std::optional<std::string> {
+    const auto step = constant_step(model, index, node);
+    const auto rank = step ? rank_of(types, step->value) : std::nullopt;
+    const auto number = rank ? scalar_of(*step, *rank) : std::nullopt;
+    return number == (step && step->multiplies ? 1.0 : 0.0) ? std::make_optional(step->value) : std::nullopt;
+  });
+  if (removed == 0) return {};
+  drop_unused_initializers(model);
+  return {fmt::format("{} multiplications by 1 and additions of 0 were removed", removed)};
 }
 
 }  // namespace detent::graph

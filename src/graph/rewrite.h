@@ -23,6 +23,8 @@ Notes drop_initializer_inputs(onnx::Model& model);
 
 /// Identity, and Dropout outside of training, are removed where the names of graph inputs and outputs allow it.
 Notes remove_identities(onnx::Model& model);
+/// The same for products and quotients with 1, and sums and differences with 0.
+Notes remove_neutral_steps(onnx::Model& model, const ValueTypes& types);
 
 /// Nodes whose inputs are all constant, in order. Leaves out what has a body, what draws random numbers, and results
 /// whose shape is unknown or that would blow the model up (more than 1 MiB and more than 4 times their inputs).
@@ -38,6 +40,18 @@ using Store = std::function<onnx::TensorData(std::vector<std::byte>)>;
 /// "ConvBnFusion_BN_B_…") are those of ONNX Runtime's own fusion, so that weights are comparable with models it
 /// prepared.
 Notes fold_batch_norm(onnx::Model& model, const Store& store);
+
+/// Products and sums with constants that follow a convolution or matrix product, one number or one for each channel,
+/// become part of its weight and bias. A product of two matrices becomes a Gemm where it gets a bias: ONNX Runtime
+/// makes of MatMul and Add a Gemm in float, whose integers it would convert back at each run.
+Notes fold_after_products(onnx::Model& model, const ValueTypes& types, const Store& store);
+
+/// The same for one number that what products read is multiplied by, or that is added to it. What a padded convolution
+/// reads stays a sum, since zeros are put around it.
+Notes fold_before_products(onnx::Model& model, ValueTypes& types, const Store& store);
+
+/// Clip(x + 3, 0, 6) / 6 becomes HardSigmoid, also where x is multiplied with it before it is divided.
+Notes compose_hard_sigmoids(onnx::Model& model, ValueTypes& types);
 
 /// Brings a model of opset 7..12 to 13, the first with per-axis QuantizeLinear. Throws bad_input for an operator whose
 /// meaning changed in between and that has no rewrite, and for opsets below 7. Models of opset 13 and later are left

@@ -118,8 +118,7 @@ class Calibration {
     append(result_.notes, work_->notes());
     profiler_.watch_directory(work_->path());
     runtime_.emplace(options_.runtime);
-    prepared_ = run::prepare(std::move(original), quantization::needed_opset(options_.config), *runtime_,
-                             work_->scratch(), profiler_);
+    prepared_ = run::prepare(std::move(original), options_.config, *runtime_, work_->scratch(), profiler_);
     append(result_.notes, prepared_.notes);
     placement_ = run::place(prepared_, options_.config);
     append(result_.notes, placement_.notes);

@@ -173,8 +173,7 @@ Plan plan(const QuantizeOptions& options) {
   profile::Profiler silent;
   auto original = onnx::read_model(options.model);
   const exec::Runtime runtime(options.runtime);
-  const auto prepared =
-      run::prepare(std::move(original), quantization::needed_opset(options.config), runtime, work.path(), silent);
+  const auto prepared = run::prepare(std::move(original), options.config, runtime, work.path(), silent);
   const auto placement = run::place(prepared, options.config);
   count_nodes(placement, result);
   result.tensors_observed = placement.to_observe().size();

@@ -104,8 +104,7 @@ class Run {
       store::open_cuda_storage(options_.device.cuda.front(), GdsMode::on, work_->path());
     append(result_.notes, work_->notes());
     auto& prepared = draft_.prepared;
-    prepared = run::prepare(std::move(original), quantization::needed_opset(options_.config), runtime_,
-                            work_->scratch(), profiler_);
+    prepared = run::prepare(std::move(original), options_.config, runtime_, work_->scratch(), profiler_);
     auto& placement = draft_.assignment.placement;
     placement = run::place(prepared, options_.config);
     draft_.proposals.constants = quantization::scan_weights(prepared.model, placement, options_.allow_nonfinite);
@@ -161,7 +160,14 @@ class Run {
     auto constants = std::move(draft_.proposals.constants);
     draft_.proposals = run::propose(prepared, draft_.assignment.placement, statistics, options_, runtime_);
     draft_.proposals.constants = std::move(constants);
-    draft_.assign(std::move(draft_.assignment.placement), options_.config);
+    auto& placement = draft_.assignment.placement;
+    if (!draft_.prepared.integer_gates.empty()) {
+      // What was observed serves both forms. Gates are in integers only where that is measured to do no harm.
+      quantization::complete_shared(placement, draft_.proposals.ranges);
+      draft_.prepared.integer_gates.clear();
+      placement = run::place(prepared, options_.config);
+    }
+    draft_.assign(std::move(placement), options_.config);
     if (reports_) report_.statistics = std::move(statistics);
   }
 
@@ -213,6 +219,8 @@ class Run {
     const auto scope = profiler_.scope(run::kSensitivityStage);
     if (!options_.device.is_cpu()) result_.notes.emplace_back("accuracy was measured on the CPU");
     remedies::improve(draft_, *lab_);
+    append(result_.notes, draft_.notes);
+    draft_.notes.clear();
     measured_ = true;
   }
 

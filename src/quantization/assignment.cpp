@@ -173,7 +173,9 @@ Assignment assign(const onnx::Model& model, Placement placement, const Proposals
   for (const auto& mark : assignment.placement.marks) {
     if (mark.shares) continue;
     if (mark.is_constant) {
-      assignment.values[mark.value] = assign_constant(mark, proposals.constants.at(mark.value), config);
+      // Without statistics it is not finite, and stays as it is.
+      if (const auto found = proposals.constants.find(mark.value); found != proposals.constants.end())
+        assignment.values[mark.value] = assign_constant(mark, found->second, config);
       continue;
     }
     auto range = proposals.ranges.find(mark.value);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string_view>
 
+#include "config/targets.h"
 #include "graph/traits.h"
 #include "quantization/formats.h"
 
@@ -55,7 +56,8 @@ void plain(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
   for (const auto& value : node.inputs()) c.marks.activation(value);
   outputs(c, node);
-  if (node.op_type() == "Softmax") c.placement.fixed_ranges[node.outputs().front()] = {0.0F, 1.0F};
+  const bool is_gate = config::target(c.config).fast_forms && (node.is("Sigmoid") || node.is("HardSigmoid"));
+  if (is_gate || node.op_type() == "Softmax") c.placement.fixed_ranges[node.outputs().front()] = {0.0F, 1.0F};
 }
 
 void bias(RuleContext& c, std::size_t position, float beta) {

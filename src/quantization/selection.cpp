@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "config/targets.h"
 #include "graph/traits.h"
 #include "quantization/name_pattern.h"
 
@@ -62,6 +63,7 @@ std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& conf
   const auto excluded = match_names(model, config.exclude_nodes, "--exclude-nodes");
   std::set<std::string> types(config.op_types.begin(), config.op_types.end());
   if (types.empty()) types.insert(default_op_types().begin(), default_op_types().end());
+  if (config.op_types.empty() && config::target(config).fast_forms) types.insert("HardSigmoid");  // as gates only
   for (const auto& type : config.exclude_op_types) types.erase(type);
 
   std::vector<bool> selected(model.graph.nodes.size(), false);

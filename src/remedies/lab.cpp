@@ -73,8 +73,9 @@ double Lab::score(const Draft& draft, const quantization::Assignment& assignment
 
 std::vector<TrialResult> Lab::run(const Draft& draft, const quantization::AssignedValues& tapped,
                                   std::span<const accuracy::Trial> trials, TrialSamples samples,
-                                  decltype(TrialOptions::watch) watch) {
-  return runner(draft.prepared).run(draft.assignment.placement, tapped, trials, samples, std::move(watch));
+                                  decltype(TrialOptions::watch) watch, const quantization::Placement* placement) {
+  const auto& marks = placement != nullptr ? *placement : draft.assignment.placement;
+  return runner(draft.prepared).run(marks, tapped, trials, samples, std::move(watch));
 }
 
 TrialResult Lab::judge(const Draft& draft, const quantization::Assignment& assignment) {

@@ -53,7 +53,8 @@ class Lab {
   /// when the budget cannot be met.
   std::vector<TrialResult> run(const Draft& draft, const quantization::AssignedValues& tapped,
                                std::span<const accuracy::Trial> trials, TrialSamples samples,
-                               decltype(TrialOptions::watch) watch = {});
+                               decltype(TrialOptions::watch) watch = {},
+                               const quantization::Placement* placement = nullptr);
 
   /// With everything rounded as assigned.
   TrialResult judge(const Draft& draft, const quantization::Assignment& assignment);

@@ -104,6 +104,9 @@ bool apply(Remedy& remedy, Draft& draft, Lab& lab) {
 
 void improve(Draft& draft, Lab& lab) {
   try {
+    for (const auto& row : kOfForms) {
+      if (row.is_wanted(lab.options())) apply(*row.make(), draft, lab);
+    }
     Draft untouched = draft;
     const TrialResult before = lab.judged(draft);
     for (const auto& row : kOfAssignments) {

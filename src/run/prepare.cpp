@@ -12,6 +12,7 @@
 #include "config/targets.h"
 #include "graph/bodies.h"
 #include "graph/index.h"
+#include "quantization/formats.h"
 #include "quantization/selection.h"
 
 namespace detent::run {
@@ -33,6 +34,18 @@ void note_carried_parts(const onnx::Model& model, std::vector<std::string>& note
     notes.push_back(fmt::format("model-local function {} stays in float, unchanged", name));
 }
 
+// Less work between the products, where the runtime would do it in float: the fewer operators are left, the more of the
+// chains stays in integers.
+void make_fast_forms(Prepared& prepared, const graph::Store& store) {
+  auto& model = prepared.model;
+  auto& types = prepared.types;
+  auto& notes = prepared.notes;
+  append(notes, graph::remove_neutral_steps(model, types));
+  append(notes, graph::fold_after_products(model, types, store));
+  append(notes, graph::compose_hard_sigmoids(model, types));
+  append(notes, graph::fold_before_products(model, types, store));
+}
+
 }  // namespace
 
 // Files are as cheap to hold as the model's own weights: mapped, not resident.
@@ -51,7 +64,7 @@ graph::Store file_store(const fs::path& directory, std::string name) {
   };
 }
 
-Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Runtime& runtime,
+Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Runtime& runtime,
                  const fs::path& work_dir, profile::Profiler& profiler) {
   Prepared prepared{std::move(original), {}, {}};
   auto& model = prepared.model;
@@ -65,7 +78,7 @@ Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Ru
     const auto scope = profiler.scope(profile::Step::float_model_validation);
     types = exec::probe_values(runtime, model);
   }
-  const bool upgrade = model.opset() < needed_opset;
+  const bool upgrade = model.opset() < quantization::needed_opset(config);
   if (upgrade) append(notes, graph::upgrade_opset(model, types));
   append(notes, graph::remove_identities(model));
   const auto constants = graph::constant_nodes(model, types);
@@ -74,11 +87,16 @@ Prepared prepare(onnx::Model original, std::int64_t needed_opset, const exec::Ru
   graph::drop_unused_initializers(model);
 
   if (upgrade || !constants.empty()) types = exec::probe_values(runtime, model);
+  const bool fast_forms = config::target(config).fast_forms;
+  if (fast_forms) make_fast_forms(prepared, file_store(work_dir, "folded"));
   graph::add_initializers(model, types);
+  if (fast_forms && !quantization::is_16_bit(config.activation_type))
+    prepared.integer_gates = accuracy::all_gates(model, graph::Index(model));
   return prepared;
 }
 
-quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks) {
+quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks,
+                              const accuracy::GateNames* integer_gates) {
   const auto& model = prepared.model;
   if (!config::target(config).integer_chains_only) return quantization::place(model, prepared.types, config);
   auto selected = quantization::select_nodes(model, config);
@@ -88,7 +106,8 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
   if (config.op_types.empty() && config.nodes.empty()) {
     for (std::size_t n = 0; n < selected.size(); ++n)
       selected[n] = selected[n] && !prepared.in_float.contains(model.graph.nodes[n].id());
-    parts = accuracy::integer_chains(model, graph::Index(model), selected);
+    parts = accuracy::integer_chains(model, graph::Index(model), selected,
+                                     integer_gates != nullptr ? *integer_gates : prepared.integer_gates);
   } else {
     selected.flip();
     parts.nodes = std::move(selected);

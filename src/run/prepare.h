@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "accuracy/gates.h"
 #include "exec/session.h"
 #include "graph/rewrite.h"
 #include "graph/values.h"
@@ -21,15 +22,17 @@ struct Prepared {
   std::vector<std::string> notes;
   /// Nodes by Node::id() that stay in float whatever the accuracy, unless the user names what is quantized.
   std::set<std::string> in_float = {};
+  /// Gates that place() puts into integers; at first all of them, so that what is observed serves both forms.
+  accuracy::GateNames integer_gates = {};
 };
 
 /// Where rewritten weights go: small ones stay in memory, others into files of that name in a directory, whose owner
 /// removes them.
 graph::Store file_store(const std::filesystem::path& directory, std::string name);
 
-/// Applies the graph rewrites; `needed_opset` is what the quantized form asks for. Rewritten weights are kept as files
-/// in `work_dir`. Throws what the rewrites and the runtime throw.
-Prepared prepare(onnx::Model model, std::int64_t needed_opset, const exec::Runtime& runtime,
+/// Applies the graph rewrites that the format and the target ask for. Rewritten weights are kept as files in
+/// `work_dir`. Throws what the rewrites and the runtime throw.
+Prepared prepare(onnx::Model model, const QuantConfig& config, const exec::Runtime& runtime,
                  const std::filesystem::path& work_dir, profile::Profiler& profiler);
 
 /// Nodes that 8 bits do not serve, and what becomes of them.
@@ -39,6 +42,8 @@ struct Fallbacks {
 };
 
 /// Where Q/DQ pairs go under the preset. Operator types and nodes that the user named are taken as they are.
-quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks = {});
+/// The gates given, if any are, have precedence over the model's own.
+quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks = {},
+                              const accuracy::GateNames* integer_gates = nullptr);
 
 }  // namespace detent::run

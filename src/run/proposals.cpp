@@ -11,6 +11,7 @@
 #include "config/wanted.h"
 #include "quantization/formats.h"
 #include "run/model_fingerprint.h"
+#include "run/prepare.h"
 
 namespace detent::run {
 namespace {
@@ -55,8 +56,11 @@ quantization::Proposals propose(const Prepared& prepared, const quantization::Pl
                                 const exec::Runtime& runtime) {
   const auto& accuracy = options.accuracy;
   auto by = range_options(options);
-  if (config::target(options.config).responses)
-    by.responses = accuracy::responses(prepared.model, prepared.types, placement, runtime);
+  if (config::target(options.config).responses) {
+    const accuracy::GateNames no_gates;
+    const auto in_float = place(prepared, options.config, {}, &no_gates);
+    by.responses = accuracy::responses(prepared.model, prepared.types, in_float, runtime);
+  }
   quantization::Proposals proposals;
   proposals.ranges = quantization::find_ranges(placement, statistics, options.config, by);
   if (config::may_measure_accuracy(options) && accuracy.sensitivity == SensitivityMode::automatic &&

@@ -94,6 +94,7 @@ onnx::Model in_integers(const onnx::Model& part, const graph::ValueTypes& types,
   auto placement = quantization::place(part, types, config);
   quantization::Proposals proposals;
   for (const auto& value : placement.to_observe()) proposals.ranges[value] = {{-1, 1}, {}};
+  for (const auto& [value, range] : placement.fixed_ranges) proposals.ranges[value] = {range, {}};
   proposals.constants = quantization::scan_weights(part, placement, true);
   const auto assignment = quantization::assign(part, std::move(placement), proposals, config);
   return quantization::emit_qdq(part, assignment, config).model;

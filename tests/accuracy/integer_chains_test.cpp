@@ -54,6 +54,52 @@ TEST(IntegerChains, GatesSoftmaxAndArithmeticWithConstantsStayInFloat) {
   EXPECT_EQ(kept(b), (std::set<std::string>{"n_a", "n_c", "n_d"}));
 }
 
+Builder& silu(Builder& b, const std::string& in, const std::string& out) {
+  return b.node("Sigmoid", {in}, {"gate_" + out}).node("Mul", {in, "gate_" + out}, {out});
+}
+
+TEST(Gates, AreFoundBehindConvolutions) {
+  Builder b;
+  b.input("x").constant("k", {1}).constant("rows", {4, 1, 1}).constant("w", {4, 4});
+  silu(b, "x", "of_input");
+  conv(b, "of_input", "a");
+  silu(b, "a", "s").node("Add", {"k", "s"}, {"shifted"});
+  conv(b, "shifted", "c").node("HardSigmoid", {"c"}, {"h"}).node("Mul", {"h", "c"}, {"hard"});
+  b.node("Add", {"hard", "rows"}, {"other"});
+  conv(b, "other", "d").node("Sigmoid", {"d"}, {"seen"}).node("Mul", {"d", "seen"}, {"e"}).output("seen");
+  b.node("MatMul", {"e", "w"}, {"m"});
+  silu(b, "m", "y").output("y");
+  const graph::Index index(b.model);
+  EXPECT_EQ(all_gates(b.model, index), (GateNames{"gate_s", "h"}));
+  const auto gates = find_gates(b.model, index);
+  const auto& nodes = b.model.graph.nodes;
+  ASSERT_EQ(gates.size(), 2U);
+  EXPECT_EQ(nodes[static_cast<std::size_t>(gates[0].sum)].name(), "n_shifted");
+  EXPECT_EQ(nodes[static_cast<std::size_t>(gates[1].product)].name(), "n_hard");
+  EXPECT_EQ(gates[1].sum, graph::kNone);
+}
+
+TEST(IntegerChains, GatesThatAreNamedCarryIntegers) {
+  Builder b;
+  b.input("x").constant("k", {1});
+  conv(b, "x", "a");
+  silu(b, "a", "s").node("Add", {"s", "k"}, {"shifted"});
+  conv(b, "shifted", "c");
+  silu(b, "c", "t");
+  conv(b, "t", "d");
+  silu(b, "d", "y").output("y");  // which no product reads
+  const auto floats =
+      integer_chains(b.model, graph::Index(b.model), quantization::select_nodes(b.model, {}), {"gate_s", "gate_y"});
+  std::set<std::string> in_float;
+  for (std::size_t n = 0; n < floats.nodes.size(); ++n) {
+    if (floats.nodes[n]) in_float.insert(b.model.graph.nodes[n].name());
+  }
+  EXPECT_EQ(in_float, (std::set<std::string>{"n_gate_t", "n_t", "n_gate_y", "n_y"}));
+  const auto placement = quantization::place(b.model, b.types, preset_config("balanced"), floats);
+  EXPECT_EQ(placement.fixed_ranges.at("gate_s").max, 1);
+  EXPECT_NE(find(placement, "k"), nullptr);
+}
+
 TEST(IntegerChains, WhatNoProductReadsStaysInFloatButForTheActivationOfAConvolution) {
   Builder b;
   b.input("x");

@@ -37,7 +37,8 @@ TEST(Targets, TheFirstTwoAreWhatTheyWere) {
   EXPECT_EQ(plain.weight_range, WeightRange::full);
   EXPECT_EQ(plain.weight_symmetric, std::nullopt);
   EXPECT_TRUE(target("balanced").measures_accuracy && target("balanced").barriers && target("balanced").responses);
-  EXPECT_FALSE(target("plain").measures_accuracy || target("plain").barriers || target("plain").integer_chains_only);
+  EXPECT_FALSE(target("plain").measures_accuracy || target("plain").barriers || target("plain").integer_chains_only ||
+               target("plain").fast_forms);
 }
 
 TEST(Targets, AnUnknownNameListsThem) {

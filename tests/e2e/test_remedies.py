@@ -46,7 +46,7 @@ def spectrum() -> onnx.ModelProto:
     first[[2, 9]] *= 60
     gains[[2, 9]] = 1
     x = b.add("Conv", "x", b.constant("w1", first), b.weight("b1", 16), name="first")
-    x = b.add("Tanh", b.add("Mul", x, b.constant("gains", gains / 60)))
+    x = b.add("Tanh", b.add("Mul", b.add("Neg", x), b.constant("gains", gains / 60)))
     return b.model({"x": (FLOAT, [1, 3, 10, 10])}, [b.add("Conv", x, b.weight("w2", 8, 16, 1, 1), name="second")])
 
 
@@ -120,7 +120,7 @@ def test_results_of_convolutions(tmp_path: Path) -> None:
     assert report["accuracy"]["integer_macs"] == 1
     assert alike > off + 6
     readers = {node.input[0]: node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
-    assert readers["first.out"] == "Mul", "whoever reads the value finds it under its name"
+    assert readers["first.out"] == "Neg", "whoever reads the value finds it under its name"
 
 
 def test_a_word_where_the_types_do_not_do(tmp_path: Path) -> None:
@@ -144,6 +144,42 @@ def test_channels_between_convolutions(tmp_path: Path) -> None:
     _, alike, off = remedied(tmp_path, rectified(), samples_of([1, 3, 10, 10]), "relu.out")
     assert "Mul" not in {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
     assert alike > off + 6
+
+
+def gates() -> onnx.ModelProto:
+    """Convolutions with x * Sigmoid(x), and with x * Clip(x + 3, 0, 6) / 6 scaled and shifted, as exporters write them."""
+    b = graphs.Builder(33)
+    for number in ((3, 3), (6, 6), (0, 0), (0.4, 0.4), (0.1, -0.1)):
+        b.constant(f"c{number[0]}" if number[0] != 0.1 else "shift", number[1])
+    x = "x"
+    for i in range(4):
+        x = b.add("Conv", x, b.weight(f"w{i}", 16, 16, 3, 3), b.weight(f"b{i}", 16), pads=[1] * 4)
+        if i % 2:
+            clipped = b.add("Clip", b.add("Add", x, "c3"), "c0", "c6")
+            x = b.add("Div", b.add("Mul", x, clipped), "c6", name=f"gated{i}")
+            x = b.add("Add", b.add("Mul", x, "c0.4"), "shift")
+        else:
+            x = b.add("Mul", x, b.add("Sigmoid", x), name=f"gated{i}")
+    return b.model({"x": (FLOAT, [1, 16, 10, 10])}, [b.add("Conv", x, b.weight("last", 16, 16, 3, 3), name="last")])
+
+
+def test_gates_in_integers(tmp_path: Path) -> None:
+    samples = samples_of([1, 16, 10, 10])
+    model, data = saved(tmp_path, gates(), samples)
+    # A coarse input makes so much of the error that gates do not show.
+    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--tensor-range", "x=-60,60")
+    assert "4 gates compute in integers" in report["notes"]
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    ort.InferenceSession(tmp_path / "q.onnx", options)
+    types = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+    counts = {t: types.count(t) for t in ("QLinearConv", "QLinearSigmoid", "QLinearMul", "QLinearAdd", "HardSigmoid")}
+    # A HardSigmoid is a sum, and so is the constant that a padded convolution reads with it.
+    assert counts == {"QLinearConv": 5, "QLinearSigmoid": 2, "QLinearMul": 4, "QLinearAdd": 3, "HardSigmoid": 0}
+    assert sqnr(model, tmp_path / "q.onnx", samples) > report["accuracy"]["sqnr_db"] - 3
+    unmeasured = support.quantize(model, tmp_path / "f.onnx", data, *BALANCED, "--sensitivity", "off")
+    assert not any("gates" in note for note in unmeasured["notes"])
+    assert "HardSigmoid" in {node.op_type for node in onnx.load(tmp_path / "f.onnx").graph.node}
 
 
 def test_float_weights_stay_float_in_the_runtime(tmp_path: Path) -> None:

@@ -49,6 +49,39 @@ TEST(Equalization, LeavesEvenChannelsAlone) {
   EXPECT_TRUE(bench.draft.result.equalized.empty());
 }
 
+// Two gates behind convolutions, the sum of what they let through, and a convolution that reads it.
+Model gated() {
+  const auto weight = [](const std::string& name, unsigned seed) {
+    return floats(name, {4, 4, 3, 3}, normal(144, seed, 0.2F));
+  };
+  return make_model({Node("Conv", "first", {"x", "w1"}, {"a"}, {Attribute::of_ints("pads", {1, 1, 1, 1})}),
+                     Node("Sigmoid", "", {"a"}, {"gate_a"}), Node("Mul", "", {"a", "gate_a"}, {"m"}),
+                     Node("Conv", "second", {"m", "w2"}, {"b"}, {Attribute::of_ints("pads", {1, 1, 1, 1})}),
+                     Node("HardSigmoid", "", {"b"}, {"gate_b"}), Node("Mul", "", {"b", "gate_b"}, {"n"}),
+                     Node("Add", "", {"m", "n"}, {"r"}), Node("Conv", "third", {"r", "w3"}, {"y"})},
+                    {weight("w1", 1), weight("w2", 2), weight("w3", 3)}, 17, {value("x", {1, 4, 8, 8})},
+                    {value("y", {1, 4, 6, 6})});
+}
+calibration::Ranges gate_ranges(calibration::Range of_n) {
+  return {{"x", {-40, 40}}, {"a", {-5, 5}}, {"m", {-1, 5}}, {"b", {-5, 5}},
+          {"r", {-2, 5}},   {"y", {-5, 5}}, {"n", of_n}};
+}
+
+TEST(Gates, GoToIntegersWhereTheResultsAllowIt) {
+  Bench bench(gated(), {1, 4, 8, 8}, gate_ranges({-1, 4}));
+  EXPECT_EQ(bench.draft.assignment.placement.find("n"), nullptr);
+  ASSERT_TRUE(bench.apply(*gates()));
+  EXPECT_EQ(bench.draft.prepared.integer_gates, (accuracy::GateNames{"gate_a", "gate_b"}));
+  EXPECT_FALSE(bench.draft.assignment.placement.find("m")->bypassed);
+}
+
+TEST(Gates, ThatDoHarmStayInFloat) {
+  Bench bench(gated(), {1, 4, 8, 8}, gate_ranges({-500, 500}));
+  ASSERT_TRUE(bench.apply(*gates()));
+  EXPECT_EQ(bench.draft.prepared.integer_gates, (accuracy::GateNames{"gate_a"}));
+  EXPECT_EQ(bench.draft.assignment.placement.find("n"), nullptr);
+}
+
 TEST(RangeChoice, TakesTheRangeThatDoesLeastHarmAndSaysWhose) {
   Bench bench(uneven(Floats(kWidth, 1)), kShape, {{"a", {-60, 60}}});
   bench.draft.proposals.others = {{CalibrationMethod::minmax, {{"a", {{-4, 4}, "minmax"}}}},

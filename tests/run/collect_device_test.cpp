@@ -32,7 +32,8 @@ class CollectOnADevice : public testing::Test {
           << data::test::counting({3, 4}, static_cast<float>(i));
     }
     profile::Profiler profiler;
-    prepared_ = prepare(onnx::read_model(at("model.onnx")), 13, exec::test::runtime(), folder_.path(), profiler);
+    prepared_ =
+        prepare(onnx::read_model(at("model.onnx")), QuantConfig(), exec::test::runtime(), folder_.path(), profiler);
     QuantConfig config;
     config.op_types = {"Add", "Mul", "Relu"};
     placement_ = place(prepared_, config);

@@ -14,6 +14,7 @@
 #include "graph/rewrite.h"
 #include "onnx/nibbles.h"
 #include "quantization/emit/barriers.h"
+#include "quantization/emit/hard_sigmoids.h"
 
 namespace detent::quantization {
 namespace {
@@ -318,6 +319,7 @@ void QdqEmitter::tidy_up() {
 Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantConfig& config) {
   auto emitted = QdqEmitter(std::move(model), assignment, config).run();
   if (config::target(config).barriers) add_barriers(emitted);
+  if (config::target(config).fast_forms) emit_hard_sigmoids(emitted);
   return emitted;
 }
 

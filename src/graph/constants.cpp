@@ -1,0 +1,71 @@
+#include "graph/constants.h"
+
+#include <cstring>
+#include <utility>
+
+namespace detent::graph {
+
+const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index, const std::string& name) {
+  const int i = index.initializer(name);
+  if (i == kNone) return nullptr;
+  const auto& tensor = model.graph.initializers[static_cast<std::size_t>(i)];
+  return tensor.type == onnx::DataType::float32 ? &tensor : nullptr;
+}
+
+const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index, const onnx::Node& node,
+                                   std::size_t input) {
+  return input < node.inputs().size() ? float_constant(model, index, node.inputs()[input]) : nullptr;
+}
+
+std::vector<float> floats_of(const onnx::Tensor& tensor) {
+  const auto bytes = tensor.data.bytes();
+  std::vector<float> out(bytes.size() / sizeof(float));
+  std::memcpy(out.data(), bytes.data(), out.size() * sizeof(float));
+  return out;
+}
+
+onnx::Tensor stored_floats(const std::string& name, std::vector<std::int64_t> dims, const std::vector<float>& values,
+                           const Store& store) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {name, onnx::DataType::float32, std::move(dims), store({bytes.begin(), bytes.end()}), {}, false};
+}
+
+int only_reader(const Index& index, const std::string& value) {
+  const auto readers = index.consumers(value);
+  return readers.size() == 1 && !index.is_output(value) && !index.is_captured(value) ? readers.front() : kNone;
+}
+
+std::vector<double> ConstantStep::values() const {
+  std::vector<double> all;
+  for (const double v : floats_of(*constant)) all.push_back(multiplies ? (inverse ? 1 / v : v) : (inverse ? -v : v));
+  return all;
+}
+
+std::optional<ConstantStep> constant_step(const onnx::Model& model, const Index& index, const onnx::Node& node) {
+  ConstantStep step;
+  step.inverse = node.is("Div") || node.is("Sub");
+  step.multiplies = node.is("Div") || node.is("Mul");
+  if (!step.inverse && !node.is("Add") && !node.is("Mul")) return std::nullopt;
+  for (const std::size_t input : {1, 0}) {
+    step.constant = float_constant(model, index, node, input);
+    step.value = node.inputs()[1 - input];
+    if (step.constant != nullptr && index.initializer(step.value) == kNone) return step;
+    if (step.inverse) break;  // a constant minus the value, or divided by it
+  }
+  return std::nullopt;
+}
+
+std::optional<double> scalar_of(const ConstantStep& step, std::size_t rank) {
+  if (step.constant->count() != 1 || step.constant->dims.size() > rank) return std::nullopt;
+  return step.values().front();
+}
+
+void remove_nodes(onnx::Model& model, const std::vector<bool>& removed) {
+  std::vector<onnx::Node> kept;
+  for (std::size_t n = 0; n < removed.size(); ++n) {
+    if (!removed[n]) kept.push_back(std::move(model.graph.nodes[n]));
+  }
+  model.graph.nodes = std::move(kept);
+}
+
+}  // namespace detent::graph

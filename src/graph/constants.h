@@ -1,0 +1,44 @@
+// Constants that rewrites read and make.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/index.h"
+#include "graph/rewrite.h"
+#include "onnx/model.h"
+
+namespace detent::graph {
+
+/// The initializer of that name where it is float32, or null.
+const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index, const std::string& name);
+/// The input of a node, likewise.
+const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index, const onnx::Node& node,
+                                   std::size_t input);
+
+std::vector<float> floats_of(const onnx::Tensor& tensor);
+onnx::Tensor stored_floats(const std::string& name, std::vector<std::int64_t> dims, const std::vector<float>& values,
+                           const Store& store);
+
+/// The one node that reads the value, or kNone: where there are others, or it is a graph output or read by a body.
+int only_reader(const Index& index, const std::string& value);
+
+/// An Add, Sub, Mul or Div that multiplies a value by a constant or adds one to it.
+struct ConstantStep {
+  std::string value;             // that is not constant
+  const onnx::Tensor* constant;  // of the model: valid while its initializers are not touched
+  bool multiplies = false;       // else it adds
+  bool inverse = false;          // divides, or subtracts
+
+  /// Multiplier or summand for each element of the constant.
+  std::vector<double> values() const;
+};
+std::optional<ConstantStep> constant_step(const onnx::Model& model, const Index& index, const onnx::Node& node);
+
+/// Of a step whose constant is one number that leaves the shape of a value of this rank.
+std::optional<double> scalar_of(const ConstantStep& step, std::size_t rank);
+
+/// Removes nodes by position.
+void remove_nodes(onnx::Model& model, const std::vector<bool>& removed);
+
+}  // namespace detent::graph
