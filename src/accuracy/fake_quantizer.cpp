@@ -20,6 +20,27 @@ DETENT_VECTOR_CLONES void round_to_grid(float* values, std::size_t count, float 
   }
 }
 
+// The same of a row in which each element has a scale of its own.
+DETENT_VECTOR_CLONES void round_row(float* values, std::size_t count, const float* scales, const float* zeros,
+                                    float low, float high) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float q = std::nearbyint(values[i] / scales[i]) + zeros[i];
+    values[i] = (std::min(std::max(q, low), high) - zeros[i]) * scales[i];
+  }
+}
+
+void round_rows(std::span<float> values, const std::vector<quantization::ScaleZeroPoint>& slices,
+                quantization::IntRange bounds) {
+  std::vector<float> scales, zeros;
+  for (const auto& p : slices) {
+    scales.push_back(p.scale);
+    zeros.push_back(static_cast<float>(p.zero_point));
+  }
+  for (std::size_t at = 0; at < values.size(); at += scales.size())
+    round_row(values.data() + at, scales.size(), scales.data(), zeros.data(), static_cast<float>(bounds.min),
+              static_cast<float>(bounds.max));
+}
+
 void round_run(std::span<float> values, const quantization::ScaleZeroPoint& p, quantization::IntRange bounds) {
   round_to_grid(values.data(), values.size(), p.scale, static_cast<float>(p.zero_point), static_cast<float>(bounds.min),
                 static_cast<float>(bounds.max));
@@ -109,6 +130,9 @@ void dequantize(std::span<float> values, std::span<const std::int64_t> shape,
 void fake_quantize(std::span<float> values, std::span<const std::int64_t> shape,
                    const quantization::ValueAssignment& params) {
   const auto bounds = quantization::full_range(params.type);
+  const auto& granularity = params.granularity;
+  if (granularity.kind == quantization::Granularity::Kind::axis && granularity.axis + 1 == shape.size())
+    return round_rows(values, params.slices, bounds);
   for_each_run(values, shape, params.granularity,
                [&](std::span<float> run, std::size_t slice) { round_run(run, params.slices[slice], bounds); });
 }
@@ -125,31 +149,49 @@ Roundings roundings_of(const quantization::AssignedValues& values) {
   return roundings;
 }
 
+namespace {
+
+void round_as(std::span<float> values, std::span<const std::int64_t> shape, const Rounding& rounding) {
+  const auto& [params, factors, axis, integers] = rounding;
+  if (integers) return dequantize(values, shape, params, integers->bytes());
+  if (factors.empty()) return fake_quantize(values, shape, params);
+  const auto rank = static_cast<std::ptrdiff_t>(shape.size());
+  const auto along = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
+  for_each_channel_run(values, shape, along, [&, &f = factors](std::span<float> of_channel, std::size_t c) {
+    for (float& value : of_channel) value *= f[c];
+  });
+  fake_quantize(values, shape, params);
+  for_each_channel_run(values, shape, along, [&, &f = factors](std::span<float> of_channel, std::size_t c) {
+    for (float& value : of_channel) value /= f[c];
+  });
+}
+
+}  // namespace
+
+void FakeQuantizer::round_constant(std::span<float> values, std::span<const std::int64_t> shape,
+                                   const Rounding& rounding) {
+  if (const auto kept = kept_.find(&rounding); kept != kept_.end()) {
+    std::copy(kept->second.begin(), kept->second.end(), values.begin());
+    return;
+  }
+  round_as(values, shape, rounding);
+  if (kept_bytes_ + values.size_bytes() > kMostKept) return;
+  kept_bytes_ += values.size_bytes();
+  kept_[&rounding].assign(values.begin(), values.end());
+}
+
 void FakeQuantizer::receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) {
   if (tensor.type != onnx::DataType::float32 || trial_ == nullptr) return;
   const auto found = trial_->find(marks_.at(tap));
   if (found == trial_->end()) return;
-  const auto& [params, factors, axis, integers] = *found->second;
+  const auto& params = found->second->params;
   const std::span<float> values(reinterpret_cast<float*>(tensor.passed_on.data()),
                                 tensor.passed_on.size() / sizeof(float));
-  if (integers) return dequantize(values, tensor.shape, params, integers->bytes());
+  if (constants_.contains(found->first)) return round_constant(values, tensor.shape, *found->second);
   constexpr std::size_t kPiece = std::size_t{1} << 16;
-  if (!factors.empty()) {
-    const auto rank = static_cast<std::ptrdiff_t>(tensor.shape.size());
-    const auto along = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
-    for_each_channel_run(values, tensor.shape, along, [&, &f = factors](std::span<float> of_channel, std::size_t c) {
-      for (float& value : of_channel) value *= f[c];
-    });
-    fake_quantize(values, tensor.shape, params);
-    for_each_channel_run(values, tensor.shape, along, [&, &f = factors](std::span<float> of_channel, std::size_t c) {
-      for (float& value : of_channel) value /= f[c];
-    });
-    return;
-  }
-  if (!params.granularity.is_tensor() || values.size() <= kPiece) {
-    fake_quantize(values, tensor.shape, params);
-    return;
-  }
+  const auto& rounding = *found->second;
+  const bool plainly = rounding.factors.empty() && !rounding.integers && params.granularity.is_tensor();
+  if (!plainly || values.size() <= kPiece) return round_as(values, tensor.shape, rounding);
   const std::size_t pieces = (values.size() + kPiece - 1) / kPiece;
   parallel(pieces, [&, &p = params](std::size_t i) {
     const std::size_t at = i * kPiece;

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "data/tap.h"
@@ -49,13 +50,22 @@ class FakeQuantizer : public data::TapReceiver {
   /// What the next runs tap, in the order in which they count taps: for each tap the mark that says how it is rounded,
   /// or an empty string for a value that only passes.
   void expect(std::vector<std::string> marks) { marks_ = std::move(marks); }
+  /// Marks whose values are the same in every run: what they are rounded to is kept, up to some memory.
+  void expect_constants(std::unordered_set<std::string> marks) { constants_ = std::move(marks); }
   /// What is rounded from now on; must outlive that. Null: nothing.
   void switch_on(const Trial* trial) { trial_ = trial; }
 
   void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override;
 
  private:
+  static constexpr std::uint64_t kMostKept = std::uint64_t{64} << 20;
+
+  void round_constant(std::span<float> values, std::span<const std::int64_t> shape, const Rounding& rounding);
+
   std::vector<std::string> marks_;
+  std::unordered_set<std::string> constants_;
+  std::unordered_map<const Rounding*, std::vector<float>> kept_;
+  std::uint64_t kept_bytes_ = 0;
   const Trial* trial_ = nullptr;
 };
 

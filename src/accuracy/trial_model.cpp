@@ -40,7 +40,7 @@ std::vector<int> TrialModel::map_cuts(const std::vector<int>& cuts) const {
 
 TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& types,
                             const quantization::Placement& placement, const quantization::AssignedValues& values) {
-  TrialModel trial{model, types, {}, {}, {}, {}, {}};
+  TrialModel trial{model, types, {}, {}, {}, {}, {}, {}};
   graph::Index index(model);
   std::unordered_map<int, std::vector<Node>> after;  // by producer; kNone: graph inputs
   std::unordered_map<std::string, std::string> reads_instead;
@@ -48,6 +48,7 @@ TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& t
     // A table is rounded where its rows come out.
     if (!values.contains(mark.value) || (mark.is_constant && !mark.is_weight)) continue;
     trial.taps.push_back(mark.value);
+    if (mark.is_weight) trial.weights.insert(mark.value);
     if (!mark.bypassed) {
       trial.mark_of[mark.value] = mark.value;
       continue;

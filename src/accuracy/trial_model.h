@@ -4,6 +4,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "graph/values.h"
@@ -20,6 +21,8 @@ struct TrialModel {
   std::vector<std::string> taps;
   /// By tapped value, the mark whose parameters round it; taps that only pass are not in it.
   std::unordered_map<std::string, std::string> mark_of;
+  /// Marks of weights.
+  std::unordered_set<std::string> weights;
   /// Float outputs of the graph that nodes make: accuracy is told of these.
   std::vector<std::string> outputs;
   /// Float values that decisions look at: the outputs, where a Concat made one its parts, so that one part of large

@@ -72,10 +72,13 @@ double seconds_for(const Plan& plan, const profile::MachinePeaks& machine) {
          kObserved * static_cast<double>(plan.observed_elements) / machine.threads * static_cast<double>(plan.files);
 }
 
-// See equalize() and refine().
+// Runs of the whole model that measuring takes: all samples for the extremes of channels; the float model and about
+// four drafts on those that are judged; groups of values, and each value near itself, on a few. See remedies::Lab.
 double seconds_of_measuring(const Plan& plan, const profile::MachinePeaks& machine) {
-  constexpr double kRunsPerSample = 10;
-  return kRunsPerSample * seconds_of_inference(plan, machine);
+  const auto samples = static_cast<double>(std::max<std::size_t>(plan.files, 1));
+  const double judged = std::max(samples / 4, std::min(samples, 8.0));
+  const double runs = samples + 5 * judged + 16 * std::max(1.0, samples / 16);
+  return runs / samples * seconds_of_inference(plan, machine);
 }
 
 void add_cost(const planning::CalibrationCost& cost, Plan& plan) {

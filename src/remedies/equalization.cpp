@@ -1,7 +1,6 @@
 // Channel equalization (SmoothQuant): for values whose channels differ so much that one scale does not serve them.
 // Each candidate is run with its value and the weights that read it rounded: as they are, with the best of the ranges,
-// and with channel ranges equalized. The model is rewritten where that takes away half of an error that matters. Takes
-// about four inferences for each sample.
+// and with channel ranges equalized. The model is rewritten where that takes away half of an error that matters.
 #include "accuracy/equalization.h"
 
 #include <algorithm>
@@ -22,13 +21,14 @@ namespace {
 using accuracy::ChannelExtremes;
 using graph::ChannelScaling;
 
-constexpr std::size_t kMostJudging = 4;  // samples
+constexpr std::size_t kMostSamples = 4;
+constexpr std::size_t kSamplesForEach = 16;  // of them one, where each is tried
 constexpr std::size_t kJudgingEvery =
     8;  // of them one, where all together are judged: not those that each was judged on
-// Inferences for each sample that looking for harmful values may take, and the same for what can be done about them.
-constexpr double kLookingRunsPerSample = 1;
-constexpr double kTryingRunsPerSample = 1.5;
-constexpr std::ptrdiff_t kLeastRuns = 16;
+// Trials for each sample that looking for harmful values may take, and the same for what can be done about them.
+constexpr double kLookingPerSample = 1;
+constexpr double kTryingPerSample = 2;
+constexpr std::ptrdiff_t kLeastTrials = 32;
 constexpr double kUneven = 2;         // below, there is nothing to gain
 constexpr double kWorthDoing = 0.01;  // share of the error of all candidates
 constexpr double kImprovement = 0.5;
@@ -78,8 +78,8 @@ class Equalization : public Remedy {
       trials[0].merge(accuracy::trial_of(*candidate.best_plain));
       trials[1].merge(accuracy::trial_of(candidate.scaled));
     }
-    const auto count = std::clamp<std::size_t>(samples_ / kJudgingEvery, 1, kMostJudging);
-    const auto results = run(trials, {count, samples_ - count});
+    const auto count = std::clamp<std::size_t>(samples_ / kJudgingEvery, 1, kMostSamples);
+    const auto results = lab_->run(*draft_, rounded_by(trials), trials, {count, samples_ - count});
     const auto before = errors_of(results[0]), after = errors_of(results[1]);
     return change_of(before, after) < kImprovement && worst_of(after) <= worst_of(before);
   }
@@ -137,13 +137,13 @@ class Equalization : public Remedy {
     std::stable_sort(candidates_.begin(), candidates_.end(), [](const auto& a, const auto& b) {
       return std::pair(a.is_between_products(), -a.unevenness) < std::pair(b.is_between_products(), -b.unevenness);
     });
-    const auto most = allowed_runs(kLookingRunsPerSample);
+    const auto most = allowed(kLookingPerSample);
     if (std::ssize(candidates_) > most) candidates_.erase(candidates_.begin() + most, candidates_.end());
     for (auto& candidate : candidates_) add_plain(candidate, values());
   }
 
-  std::ptrdiff_t allowed_runs(double runs_per_sample) const {
-    return std::max(static_cast<std::ptrdiff_t>(runs_per_sample * static_cast<double>(samples_)), kLeastRuns);
+  std::ptrdiff_t allowed(double per_sample) const {
+    return std::max(static_cast<std::ptrdiff_t>(per_sample * static_cast<double>(samples_)), kLeastTrials);
   }
 
   static double root_mean_square(const std::vector<float>& values) {
@@ -184,14 +184,14 @@ class Equalization : public Remedy {
     if (candidates_.empty()) return;
     std::vector<accuracy::Trial> trials;
     for (const auto& candidate : candidates_) trials.push_back(accuracy::trial_of(candidate.plain.front()));
-    const auto results = run(trials, samples_for(kLookingRunsPerSample, trials.size()));
+    const auto results = run_near(trials);
     double all = 0;
     for (std::size_t i = 0; i < results.size(); ++i) all += candidates_[i].error = worst_error_of(results[i]);
     std::erase_if(candidates_, [&](const auto& c) { return c.error < std::max(kNoHarm, kWorthDoing * all); });
     std::stable_sort(candidates_.begin(), candidates_.end(),
                      [](const auto& a, const auto& b) { return a.error > b.error; });
     std::ptrdiff_t runs = 0;
-    const auto most = allowed_runs(kTryingRunsPerSample);
+    const auto most = allowed(kTryingPerSample);
     const auto is_too_much = [&](const auto& candidate) {
       runs += candidate.keeps_range() ? 1 : 1 + std::ssize(draft_->proposals.others);
       return runs > most;
@@ -214,7 +214,7 @@ class Equalization : public Remedy {
       for (const auto& plain : candidate.plain) trials.push_back(accuracy::trial_of(plain));
       trials.push_back(accuracy::trial_of(candidate.scaled));
     }
-    const auto results = run(trials, samples_for(kTryingRunsPerSample, trials.size()));
+    const auto results = run_near(trials);
     std::vector<Candidate> kept;
     std::size_t at = 0;
     for (auto& candidate : candidates_) {
@@ -236,18 +236,17 @@ class Equalization : public Remedy {
     return quantization::assign(model(), draft_->assignment.placement, other, lab_->options().config).values;
   }
 
-  // Beside the trials, the float model runs on each sample.
-  TrialSamples samples_for(double runs_per_sample, std::size_t trials) const {
-    const auto count = static_cast<std::size_t>(allowed_runs(runs_per_sample)) / (trials + 1);
-    return {std::clamp<std::size_t>(count, 1, std::min(samples_, kMostJudging))};
-  }
-
-  std::vector<TrialResult> run(const std::vector<accuracy::Trial>& trials, TrialSamples samples) {
+  static quantization::AssignedValues rounded_by(const std::vector<accuracy::Trial>& trials) {
     quantization::AssignedValues tapped;
     for (const auto& trial : trials) {
       for (const auto& [mark, rounding] : trial) tapped.try_emplace(mark, rounding->params);
     }
-    return lab_->run(*draft_, tapped, trials, samples);
+    return tapped;
+  }
+
+  std::vector<TrialResult> run_near(const std::vector<accuracy::Trial>& trials) {
+    const auto count = std::clamp<std::size_t>(samples_ / kSamplesForEach, 1, kMostSamples);
+    return lab_->run_near(*draft_, rounded_by(trials), trials, {count});
   }
 
   const onnx::Model& model() const { return draft_->prepared.model; }

@@ -1,23 +1,30 @@
 #include "remedies/lab.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <utility>
 
 #include "onnx/write.h"
 #include "quantization/emit/qdq.h"
+#include "remedies/near_trials.h"
 #include "run/score_command.h"
 #include "run/sweep_setup.h"
 
 namespace detent::remedies {
 namespace {
 
-// Inferences that measuring single values may take for each calibration sample, with a target and without, and how
-// many samples they run on.
-constexpr std::size_t kRunsPerSampleForTarget = 2;
-constexpr std::size_t kRunsPerSample = 3;
+// Single values are measured on one of so many samples. So few are measured at the results each; more of them near
+// themselves, in parts of the model, and in groups at the results.
+constexpr std::size_t kSamplesForEach = 16;
+constexpr std::size_t kSamplesForEachNear = 32;
 constexpr std::size_t kMostSamples = 4;
-// The same for whole assignments, and how many are judged at the most. Each takes a run of the float model beside its
-// own.
+constexpr std::size_t kFewValues = 16;
+constexpr std::size_t kParts = 24;
+constexpr std::size_t kGroups = 8;
+constexpr double kLeastHarm = 1e-12;
+// Inferences that judging whole assignments may take for each calibration sample, with a target and without, and how
+// many are judged at the most. Each takes a run of the float model beside its own.
 constexpr std::size_t kJudgingRunsPerSampleForTarget = 3;
 constexpr std::size_t kMostAssignmentsForTarget = 15;
 constexpr std::size_t kJudgingRunsPerSample = 2;
@@ -48,6 +55,7 @@ bool Lab::has_rows_for_samples() {
 void Lab::model_changed() {
   runner_.reset();
   judged_.reset();
+  parts_.clear();
   static_types_.reset();
 }
 
@@ -78,10 +86,28 @@ std::vector<TrialResult> Lab::run(const Draft& draft, const quantization::Assign
   return runner(draft.prepared).run(marks, tapped, trials, samples, std::move(watch));
 }
 
+std::vector<TrialResult> Lab::run_near(const Draft& draft, const quantization::AssignedValues& tapped,
+                                       std::span<const accuracy::Trial> trials, TrialSamples samples) {
+  const auto model =
+      accuracy::make_trial_model(draft.prepared.model, draft.prepared.types, draft.assignment.placement, tapped);
+  return run_near_trials(means_.context(), model, parts_in(model, draft), trials, source(), samples);
+}
+
+std::vector<int> Lab::parts_in(const accuracy::TrialModel& model, const Draft& draft) {
+  if (parts_.empty()) parts_ = parts_of(draft.prepared.model, static_types(draft), kParts);
+  auto parts = model.map_cuts(parts_);
+  parts.front() = 0;  // copies of inputs stand before the first node
+  return parts;
+}
+
+TrialResult Lab::judge(const Draft& draft, const quantization::AssignedValues& tapped,
+                       const quantization::Placement& placement, const accuracy::Trial& trial) {
+  return runner(draft.prepared).run(placement, tapped, {&trial, 1}, judging_samples(), {}, &references_).front();
+}
+
 TrialResult Lab::judge(const Draft& draft, const quantization::Assignment& assignment) {
   const auto roundings = accuracy::roundings_of(assignment.values);
-  const accuracy::Trial all = accuracy::trial_of(roundings);
-  return runner(draft.prepared).run(assignment.placement, assignment.values, {&all, 1}, judging_samples()).front();
+  return judge(draft, assignment.values, assignment.placement, accuracy::trial_of(roundings));
 }
 
 const TrialResult& Lab::judged(const Draft& draft) {
@@ -93,30 +119,72 @@ Sensitivities Lab::measure(const Draft& draft) {
   const auto& values = draft.assignment.values;
   const auto roundings = accuracy::roundings_of(values);
   Sensitivities measured;
+  std::vector<accuracy::Trial> alone;
   for (const auto& mark : draft.assignment.placement.marks) {
-    if (values.contains(mark.value)) measured.values.push_back(mark.value);
+    if (!values.contains(mark.value)) continue;
+    measured.values.push_back(mark.value);
+    alone.push_back({{mark.value, &roundings.at(mark.value)}});
   }
-  const auto& all = measured.values;
-  const std::size_t runs = options().accuracy.target ? kRunsPerSampleForTarget : kRunsPerSample;
-  const std::size_t allowed = std::max<std::size_t>(runs * samples(), 8);
-  const std::size_t group = (all.size() + allowed - 1) / allowed;
-  std::vector<accuracy::Trial> trials;
-  for (std::size_t at = 0; at < all.size(); ++at) {
-    if (at % group == 0) trials.emplace_back();
-    trials.back()[all[at]] = &roundings.at(all[at]);
+  measured.each_alone = alone.size() <= kFewValues;
+  measured.samples = std::clamp<std::size_t>(samples() / kSamplesForEach, 1, kMostSamples);
+  if (measured.each_alone) {
+    const auto results = run(draft, values, alone, {measured.samples});
+    for (std::size_t v = 0; v < alone.size(); ++v) measured.errors[measured.values[v]] = errors_of(results[v]);
+    return measured;
   }
-  // Beside the trials, the float model runs on each sample.
-  measured.samples = std::clamp<std::size_t>(allowed / (trials.size() + 1), 1, kMostSamples);
-  measured.samples = std::min(measured.samples, samples());
-  const auto results = run(draft, values, trials, {measured.samples});
-  for (std::size_t t = 0; t < trials.size(); ++t) {
-    auto share = errors_of(results[t]);
-    for (double& error : share) error /= static_cast<double>(trials[t].size());
-    for (const auto& [value, rounding] : trials[t]) measured.errors[value] = share;
-  }
-  measured.each_alone = group == 1;
+  share_out(draft, alone, run_near(draft, values, alone, near_samples()), measured);
   return measured;
 }
+
+// The error of each group of neighbours at the results, in proportion to what its values do near themselves.
+void Lab::share_out(const Draft& draft, const std::vector<accuracy::Trial>& alone, const std::vector<TrialResult>& near,
+                    Sensitivities& measured) {
+  const auto model = accuracy::make_trial_model(draft.prepared.model, draft.prepared.types, draft.assignment.placement,
+                                                draft.assignment.values);
+  const graph::Index index(model.model);
+  const auto cuts = parts_in(model, draft);
+  const std::size_t parts_in_group = (cuts.size() + kGroups - 2) / kGroups;
+  std::map<std::size_t, std::vector<std::size_t>> groups;  // positions in `alone`
+  std::vector<double> harm;
+  for (std::size_t v = 0; v < alone.size(); ++v) {
+    groups[part_of(model, index, cuts, alone[v]) / parts_in_group].push_back(v);
+    const auto errors = errors_of(near[v]);
+    harm.push_back(std::accumulate(errors.begin(), errors.end(), kLeastHarm));
+  }
+  std::vector<accuracy::Trial> together;
+  for (const auto& [at, members] : groups) {
+    auto& trial = together.emplace_back();
+    for (const auto v : members) trial.insert(alone[v].begin(), alone[v].end());
+  }
+  const auto results = run(draft, draft.assignment.values, together, {measured.samples});
+  std::size_t g = 0;
+  for (const auto& [at, members] : groups) {
+    double sum = 0;
+    for (const auto v : members) sum += harm[v];
+    for (const auto v : members) {
+      auto& errors = measured.errors[measured.values[v]] = errors_of(results[g]);
+      for (double& error : errors) error *= harm[v] / sum;
+    }
+    ++g;
+  }
+}
+
+double Lab::weights_share(const Draft& draft) {
+  const auto& values = draft.assignment.values;
+  const auto roundings = accuracy::roundings_of(values);
+  std::vector<accuracy::Trial> trials(2);  // of weights, of all else
+  for (const auto& mark : draft.assignment.placement.marks) {
+    if (values.contains(mark.value)) trials[mark.is_weight ? 0 : 1][mark.value] = &roundings.at(mark.value);
+  }
+  const auto results = run(draft, values, trials, {draft.sensitivities->samples});
+  const auto all = errors_of(judged(draft));
+  const auto worst = static_cast<std::size_t>(std::max_element(all.begin(), all.end()) - all.begin());
+  if (all.empty()) return 0;
+  const double of_weights = errors_of(results[0])[worst], of_others = errors_of(results[1])[worst];
+  return of_weights > 0 ? of_weights / (of_weights + of_others) : 0;
+}
+
+TrialSamples Lab::near_samples() { return {std::clamp<std::size_t>(samples() / kSamplesForEachNear, 1, kMostSamples)}; }
 
 TrialSamples Lab::judging_samples() {
   const std::size_t all = samples();

@@ -56,6 +56,13 @@ class Lab {
                                decltype(TrialOptions::watch) watch = {},
                                const quantization::Placement* placement = nullptr);
 
+  /// The same near what each trial rounds, see run_near_trials(): to compare trials of the same values.
+  std::vector<TrialResult> run_near(const Draft& draft, const quantization::AssignedValues& tapped,
+                                    std::span<const accuracy::Trial> trials, TrialSamples samples);
+
+  /// On the judging samples.
+  TrialResult judge(const Draft& draft, const quantization::AssignedValues& tapped,
+                    const quantization::Placement& placement, const accuracy::Trial& trial);
   /// With everything rounded as assigned.
   TrialResult judge(const Draft& draft, const quantization::Assignment& assignment);
   /// The same of the draft as it is, measured once.
@@ -63,9 +70,15 @@ class Lab {
   /// Of the draft as it is from now on; unset: it has changed, and is measured when asked for.
   void set_judged(std::optional<TrialResult> result) { judged_ = std::move(result); }
 
-  /// Rounds each value of the draft alone, or groups of neighbours where there are too many for the samples.
+  /// Rounds each value of the draft alone. Where there are many, that is measured near the value, and groups of
+  /// neighbours at the results, whose errors are shared out in proportion.
   Sensitivities measure(const Draft& draft);
 
+  /// The share of weights in the error at the worst point: of all weights, beside that of all activations.
+  double weights_share(const Draft& draft);
+
+  /// For run_near(): few, since what rounding does near a value is much the same on all of them.
+  TrialSamples near_samples();
   /// The samples that whole assignments are judged on: others than those that single values are measured on, if there
   /// are enough.
   TrialSamples judging_samples();
@@ -88,10 +101,15 @@ class Lab {
  private:
   TrialRunner& runner(const run::Prepared& prepared);
   bool has_rows_for_samples();
+  std::vector<int> parts_in(const accuracy::TrialModel& model, const Draft& draft);
+  void share_out(const Draft& draft, const std::vector<accuracy::Trial>& alone, const std::vector<TrialResult>& near,
+                 Sensitivities& measured);
 
   Means means_;
   std::optional<run::ByContent> source_;
   std::optional<TrialRunner> runner_;
+  References references_;  // of the judging samples
+  std::vector<int> parts_;
   std::optional<TrialResult> judged_;
   std::optional<graph::ValueTypes> static_types_;
   std::optional<double> float_score_;

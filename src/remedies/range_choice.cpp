@@ -10,9 +10,9 @@
 namespace detent::remedies {
 namespace {
 
-// Inferences for each sample that trying may take, and the share of a value's error that a range may leave at most to
-// be taken.
-constexpr std::size_t kRunsPerSample = 1;
+// Trials for each sample, and the share of a value's error that a range may leave at most to be taken.
+constexpr std::size_t kTrialsPerSample = 1;
+constexpr std::size_t kLeastTrials = 16;
 constexpr double kBetter = 0.9;
 
 /// A range that a value could have instead.
@@ -31,27 +31,26 @@ class RangeChoice : public Remedy {
     if (alternatives.empty()) return false;
     std::vector<accuracy::Trial> trials;
     for (const auto& alternative : alternatives) trials.push_back({{alternative.mark->value, &alternative.rounding}});
-    const auto results = lab.run(draft, draft.assignment.values, trials, {draft.sensitivities->samples});
+    const auto results = lab.run_near(draft, draft.assignment.values, trials, lab.near_samples());
     ranges_ = draft.proposals.ranges;
     errors_ = draft.sensitivities->errors;
     for (std::size_t i = 0; i < alternatives.size();) {
       const auto& value = alternatives[i].mark->value;
       const Alternative* best = nullptr;
-      auto least = errors_.at(value), before = least;
+      const auto own = errors_of(results[i++]);
       double change = kBetter;
       for (; i < alternatives.size() && alternatives[i].mark->value == value; ++i) {
-        auto errors = errors_of(results[i]);
-        if (alternatives[i].is_own) before = errors;
-        if (change_of(before, errors) >= change) continue;
-        change = change_of(before, errors);
-        least = std::move(errors);
+        const double changed = change_of(own, errors_of(results[i]));
+        if (changed >= change) continue;
+        change = changed;
         best = &alternatives[i];
       }
       if (best == nullptr) continue;
       adopt(draft.assignment.placement, *best);
-      chosen_.push_back(
-          {value, std::string(calibration::method_name(best->method)), worst_of(before), worst_of(least)});
-      errors_[value] = least;
+      auto& errors = errors_.at(value);
+      const double before = worst_of(errors);
+      for (double& error : errors) error *= change;
+      chosen_.push_back({value, std::string(calibration::method_name(best->method)), before, worst_of(errors)});
     }
     if (chosen_.empty()) return false;
     auto proposals = draft.proposals;
@@ -62,11 +61,8 @@ class RangeChoice : public Remedy {
   }
 
   bool is_better(const Draft& draft, Lab& lab) override {
-    const auto now = accuracy::roundings_of(assignment_.values);
-    const auto before = accuracy::roundings_of(draft.assignment.values);
-    const std::vector<accuracy::Trial> trials{accuracy::trial_of(now), accuracy::trial_of(before)};
-    const auto results = lab.run(draft, assignment_.values, trials, lab.judging_samples());
-    return is_improved(errors_of(results[1]), errors_of(results[0]));
+    judged_ = lab.judge(draft, assignment_);
+    return is_improved(errors_of(lab.judged(draft)), errors_of(judged_));
   }
 
   void keep(Draft& draft, Lab& lab) override {
@@ -74,14 +70,14 @@ class RangeChoice : public Remedy {
     draft.sensitivities->errors = std::move(errors_);
     draft.assignment = std::move(assignment_);
     draft.result.methods = std::move(chosen_);
-    lab.set_judged({});
+    lab.set_judged(std::move(judged_));
   }
 
  private:
   // As many as the inferences allow, those of one value together.
   static std::vector<Alternative> list_alternatives(const Draft& draft, Lab& lab) {
     const auto& placement = draft.assignment.placement;
-    const std::size_t most = kRunsPerSample * lab.samples() / draft.sensitivities->samples;
+    const std::size_t most = std::max(kTrialsPerSample * lab.samples(), kLeastTrials);
     std::vector<Alternative> all;
     for (const auto& [value, error] : by_error(*draft.sensitivities)) {
       if (error < kNoHarm) break;
@@ -90,7 +86,7 @@ class RangeChoice : public Remedy {
       if (mark->is_constant || mark->shares || own == draft.proposals.ranges.end()) continue;
       auto of_value = alternatives_of(draft, lab.options().config, *mark, own->second);
       if (of_value.empty() || of_value.back().is_own) continue;
-      if (all.size() + of_value.size() + 1 > most) break;
+      if (all.size() + of_value.size() > most) break;
       std::move(of_value.begin(), of_value.end(), std::back_inserter(all));
     }
     return all;
@@ -100,8 +96,7 @@ class RangeChoice : public Remedy {
                                                   const quantization::Mark& mark,
                                                   const quantization::ActivationRange& own) {
     std::vector<Alternative> found;
-    if (!draft.sensitivities->each_alone)
-      found.push_back({&mark, true, {}, own, {draft.assignment.values.at(mark.value)}});
+    found.push_back({&mark, true, {}, own, {draft.assignment.values.at(mark.value)}});
     for (const auto& [method, ranges] : draft.proposals.others) {
       const auto other = ranges.find(mark.value);
       if (other == ranges.end()) continue;
@@ -126,6 +121,7 @@ class RangeChoice : public Remedy {
   quantization::Assignment assignment_;
   accuracy::MarkErrors errors_;
   std::vector<MethodChoice> chosen_;
+  TrialResult judged_;
 };
 
 }  // namespace

@@ -35,15 +35,11 @@ void list_sensitivities(Draft& draft, const graph::Index& index) {
 }
 
 // What makes most of the error that is left, by the errors of single values, which add up to first order.
-void name_worst(Draft& draft, const Lab& lab, const graph::Index& index, const Workload& workload) {
+void name_worst(Draft& draft, Lab& lab, const graph::Index& index, const Workload& workload) {
   const auto& errors = draft.sensitivities->errors;
   const auto now = accuracy::predicted_error(draft.assignment.placement, errors);
   if (worst_of(now) == 0) return;
-  const auto worst = static_cast<std::size_t>(std::max_element(now.begin(), now.end()) - now.begin());
-  for (const auto& mark : draft.assignment.placement.marks) {
-    if (mark.is_weight && errors.contains(mark.value))
-      draft.result.weights_share += errors.at(mark.value)[worst] / now[worst];
-  }
+  draft.result.weights_share = lab.weights_share(draft);
   for (const auto& product : workload.products) {
     auto nodes = draft.fallbacks;
     nodes.push_back(product.node);

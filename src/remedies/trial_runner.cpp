@@ -8,7 +8,7 @@ namespace detent::remedies {
 std::vector<TrialResult> TrialRunner::run(const quantization::Placement& placement,
                                           const quantization::AssignedValues& values,
                                           std::span<const accuracy::Trial> trials, TrialSamples samples,
-                                          decltype(TrialOptions::watch) watch) {
+                                          decltype(TrialOptions::watch) watch, References* references) {
   const auto model = accuracy::make_trial_model(prepared_.model, prepared_.types, placement, values);
   run::Context context = context_;
   context.directory /= "trials";
@@ -19,6 +19,7 @@ std::vector<TrialResult> TrialRunner::run(const quantization::Placement& placeme
                             {.samples = samples,
                              .cuts = model.map_cuts(sweep_->cuts),
                              .spool = sweep_->spool.get(),
+                             .references = references,
                              .watch = std::move(watch)});
   sweep_->spool.reset();
   std::filesystem::remove_all(context.directory);

@@ -26,7 +26,7 @@ class TrialRunner {
   /// met.
   std::vector<TrialResult> run(const quantization::Placement& placement, const quantization::AssignedValues& values,
                                std::span<const accuracy::Trial> trials, TrialSamples samples,
-                               decltype(TrialOptions::watch) watch = {});
+                               decltype(TrialOptions::watch) watch = {}, References* references = nullptr);
 
  private:
   void plan_sweep(const quantization::Placement& placement, const run::Context& context);

@@ -53,6 +53,7 @@ class Trials {
                                             std::vector<run::PairSums>(model.outputs.size())}) {}
 
   std::vector<TrialResult> run() {
+    quantizer_.expect_constants(model_.weights);
     for (std::size_t segment = 0; segment < branch_.segments(); ++segment) {
       run_segment(segment);
       if (segment + 1 < branch_.segments()) branch_.finish(segment);
@@ -93,8 +94,8 @@ class Trials {
 
   void run_sample(std::size_t segment, std::size_t s, std::span<const data::Array> inputs, exec::Stage& stage,
                   const std::vector<std::string>& names) {
-    std::vector<data::Array> reference;
-    for (std::size_t t = 0; t < runs_per_sample(); ++t) {
+    auto reference = kept_reference(s, names);
+    for (std::size_t t = reference.empty() ? 0 : 1; t < runs_per_sample(); ++t) {
       quantizer_.switch_on(t == 0 ? nullptr : &trials_[t - 1]);
       data::TapReceiver* receiver = &quantizer_;
       if (t == 0 && options_.watch) receiver = &watcher_;
@@ -103,6 +104,7 @@ class Trials {
       if (options_.spool != nullptr) branch_.release(segment, run, true);
       if (t == 0) {
         reference = std::move(values);
+        keep_reference(s, names, reference);
       } else {
         for (std::size_t i = 0; i < names.size(); ++i) add(results_[t - 1], names[i], reference[i], values[i]);
       }
@@ -111,6 +113,28 @@ class Trials {
       if (context_.progress)
         context_.progress("accuracy", done_, options_.samples.count * runs_per_sample() * branch_.segments());
     }
+  }
+
+  // Of a run in one piece; empty: not kept.
+  std::vector<data::Array> kept_reference(std::size_t s, const std::vector<std::string>& names) const {
+    std::vector<data::Array> kept;
+    if (options_.references == nullptr || options_.spool != nullptr || options_.watch) return kept;
+    for (const auto& name : names) {
+      const auto found = options_.references->find({s, name});
+      if (found == options_.references->end()) return {};
+      kept.push_back(found->second);
+    }
+    return kept;
+  }
+
+  void keep_reference(std::size_t s, const std::vector<std::string>& names,
+                      const std::vector<data::Array>& values) const {
+    if (options_.references == nullptr) return;
+    std::uint64_t bytes = 0;
+    for (const auto& [key, value] : *options_.references) bytes += value.bytes.size();
+    for (const auto& value : values) bytes += value.bytes.size();
+    if (bytes > kReferenceBytes) return;
+    for (std::size_t i = 0; i < names.size(); ++i) (*options_.references)[{s, names[i]}] = values[i];
   }
 
   static std::vector<std::string> measured_values(const accuracy::TrialModel& model) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,10 +27,16 @@ struct TrialSamples {
   std::size_t skipped = 0;
 };
 
+using References = std::map<std::pair<std::size_t, std::string>, data::Array>;
+inline constexpr std::uint64_t kReferenceBytes = std::uint64_t{16} << 20;
+
 struct TrialOptions {
   TrialSamples samples;
   std::vector<int> cuts = {};     // of the trial model
   store::Spool* spool = nullptr;  // needed where it is cut
+  /// Results of the float model by sample and name: those that are there are not computed again, and others are kept up
+  /// to kReferenceBytes.
+  References* references = nullptr;
   /// Is shown the marked values of the float model's runs, by their marks; may be empty.
   std::function<void(const std::string& mark, const data::TensorView& value)> watch = {};
 };

@@ -59,17 +59,14 @@ class WeightTuning : public Remedy {
   // By the typical sample: one of which both make nonsense says little about which is better. But the figure that is
   // told must not become worse than before all remedies.
   bool is_better(const Draft& draft, Lab& lab) override {
-    const auto nearest = accuracy::roundings_of(draft.assignment.values);
-    auto tuned = nearest;
+    auto tuned = accuracy::roundings_of(draft.assignment.values);
     for (const auto& layer : layers_) {
       const auto& weight = draft.prepared.model.graph.initializers[layer.float_weight].name;
       const auto& data = tuned_.model.graph.initializers[layer.stored_weight].data;
       if (!data.is_produced()) tuned.at(weight).integers = data;
     }
-    const std::vector<accuracy::Trial> both{accuracy::trial_of(nearest), accuracy::trial_of(tuned)};
-    const auto results = lab.run(draft, draft.assignment.values, both, lab.judging_samples());
-    judged_ = results[1];
-    errors_ = {typical_error_of(results[0]), typical_error_of(results[1]), false};
+    judged_ = lab.judge(draft, draft.assignment.values, draft.assignment.placement, accuracy::trial_of(tuned));
+    errors_ = {typical_error_of(lab.judged(draft)), typical_error_of(judged_), false};
     errors_.kept = errors_.error_after < errors_.error_before && worst_sqnr_db(judged_) >= draft.result.sqnr_all_db;
     return errors_.kept;
   }
