@@ -39,21 +39,18 @@ Latency latency_of(const Turns& turns, const Turns& first) {
   for (const auto& turn : turns) runs.insert(runs.end(), turn.begin(), turn.end());
   const auto wall = of_runs(runs, &exec::RunTime::wall);
   const auto ratio = ratios(turns, first, &exec::RunTime::wall);
-  double all = 0, own = 0;
-  for (const auto& run : runs) {
-    all += run.wall;
-    own += run.own;
-  }
+  // Of a typical run: a few that were interrupted do not make the others' times doubtful.
+  const double typical = median(wall), own = median(of_runs(runs, &exec::RunTime::own));
   return {.runs = runs.size(),
           .min = quantile(wall, 0),
-          .median = median(wall),
+          .median = typical,
           .p90 = quantile(wall, 0.9),
           .cpu = median(of_runs(runs, &exec::RunTime::cpu)),
           .ratio = median(ratio),
           .ratio_low = quantile(ratio, 0.25),
           .ratio_high = quantile(ratio, 0.75),
           .cpu_ratio = median(ratios(turns, first, &exec::RunTime::cpu)),
-          .waiting = all > 0 ? std::max(1 - own / all, 0.0) : 0};
+          .waiting = typical > 0 ? std::max(1 - own / typical, 0.0) : 0};
 }
 
 }  // namespace
