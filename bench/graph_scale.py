@@ -71,9 +71,11 @@ def ifs(b, x, nodes):
     value = onnx.helper.make_tensor_value_info
     condition = b.constant(np.array(True))
     for i in range(nodes):
+
         def body(kind):
             node = onnx.helper.make_node(kind, [x], [f"inner_{kind}_{i}"])
             return onnx.helper.make_graph([node], kind, [], [value(f"inner_{kind}_{i}", 1, None)])
+
         x = b.op("If", condition, then_branch=body("Relu"), else_branch=body("Neg"))
     return matmul(b, x)
 

@@ -161,7 +161,7 @@ struct QuantizeResult {
   std::uint64_t model_bytes_before = 0;
   std::uint64_t model_bytes_after = 0;  // model and data file
   std::size_t nodes_quantized = 0;
-  std::size_t nodes_in_float = 0;  // of the selected operator types
+  std::size_t nodes_in_float = 0;  // all other products, in bodies as well, and selected nodes
   /// Operators that could compute on integers, but are faster in float on this machine; see SpeedConfig.
   std::vector<std::string> faster_in_float;
   /// Activations by name.

@@ -96,6 +96,17 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a) {
       100 * a.integer_macs, a.wide_macs > 0 ? fmt::format(", {:.1f} % of 16 bits", 100 * a.wide_macs) : "");
 }
 
+std::string change_of_size(std::uint64_t before, std::uint64_t after) {
+  const bool grown = after > before;
+  const double times = static_cast<double>(grown ? after : before) / static_cast<double>(grown ? before : after);
+  return fmt::format("{:.2f}x {}", times, grown ? "larger" : "smaller");
+}
+
+std::string counted_samples(std::uint64_t samples) {
+  constexpr std::uint64_t kFew = 8;  // fewer say little of all inputs
+  return fmt::format("{} samples{}", samples, samples < kFew ? " (few samples)" : "");
+}
+
 nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) {
   nlohmann::json out{{"output", options.output.string()},          {"samples", r.samples},
                      {"model_bytes_before", r.model_bytes_before}, {"model_bytes_after", r.model_bytes_after},
@@ -170,10 +181,9 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
   if (tunes(options.finetune.rounding)) print_layers(r.layers);
   for (const auto& s : r.stages)
     fmt::print("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
-  fmt::print("{}: {} nodes quantized, {} left in float; {} -> {} ({:.2f}x smaller); {} samples; peak memory {}\n",
-             options.output.string(), r.nodes_quantized, r.nodes_in_float, format_size(r.model_bytes_before),
-             format_size(r.model_bytes_after),
-             static_cast<double>(r.model_bytes_before) / static_cast<double>(r.model_bytes_after), r.samples,
+  fmt::print("{}: {} nodes quantized, {} left in float; {} -> {} ({}); {}; peak memory {}\n", options.output.string(),
+             r.nodes_quantized, r.nodes_in_float, format_size(r.model_bytes_before), format_size(r.model_bytes_after),
+             change_of_size(r.model_bytes_before, r.model_bytes_after), counted_samples(r.samples),
              format_size(r.peak_memory));
   fmt::print("{}\n", verdict(r));
 }

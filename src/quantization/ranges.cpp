@@ -75,7 +75,7 @@ const calibration::Summary& summary_of(const calibration::Statistics& statistics
   const auto found = statistics.tensors.find(value);
   if (found != statistics.tensors.end()) return found->second;
   throw bad_input(fmt::format("the statistics lack tensor '{}', which these options quantize", value),
-                  "calibrate with the same selection options");
+                  "calibrate with the same --preset and the same options that select nodes");
 }
 
 }  // namespace

@@ -1,19 +1,46 @@
 #include "run/quantize_result.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <unordered_set>
 
 #include "base/cpu.h"
+#include "graph/bodies.h"
+#include "graph/traits.h"
 
 namespace detent::run {
+namespace {
+
+// Bodies stay as they are.
+std::size_t products_in_bodies(const onnx::Model& model, const onnx::Node& node) {
+  std::size_t count = 0;
+  for (const auto& body : graph::read_bodies(model, node)) {
+    for (const auto& inner : body.nodes) {
+      if (graph::is_product(inner)) ++count;
+      count += products_in_bodies(model, inner);
+    }
+  }
+  return count;
+}
+
+}  // namespace
 
 void record(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result) {
   const auto& placement = assignment.placement;
   std::unordered_set<std::size_t> fused;
   for (const auto& activation : placement.fused) fused.insert(activation.node);
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
-    if (!placement.selected[n]) continue;
     const auto& node = model.graph.nodes[n];
+    if (const std::size_t inside = products_in_bodies(model, node); inside > 0) {
+      result.nodes_in_float += inside;
+      result.notes.push_back(
+          fmt::format("{}: {} products in its bodies stay in float, and no share counts them", node.label(), inside));
+    }
+    if (!placement.selected[n]) {
+      if (graph::is_product(node)) ++result.nodes_in_float;
+      continue;
+    }
     const auto is_quantized = [&](const std::string& value) { return assignment.values.contains(value); };
     const bool any = fused.contains(n) || std::any_of(node.inputs().begin(), node.inputs().end(), is_quantized);
     ++(any ? result.nodes_quantized : result.nodes_in_float);

@@ -10,7 +10,7 @@
 
 namespace detent::run {
 
-/// Counts the selected nodes, and records scale, zero point, range and method of each activation.
+/// Counts nodes, in bodies as well, and records scale, zero point, range and method of each activation.
 void record(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result);
 
 /// Notes that concern this machine only: the model is the same wherever it is made.
