@@ -84,7 +84,7 @@ class Passes {
     quantization::Placement placement;
     time("place", [&] { placement = built_.place(); });
     quantization::Proposals proposals;
-    time("scan weights", [&] { proposals.extremes = scan_weights(model, placement, false); });
+    time("scan weights", [&] { proposals.constants = scan_weights(model, placement, false); });
     const auto observed = placement.to_observe();
     const graph::Index index(model);
     time("liveness", [&] { graph::liveness(model, index, types); });
