@@ -131,12 +131,6 @@ struct AccuracyConfig {
 /// tenth faster. `size`: all do.
 enum class OptimizeFor { latency, accuracy, size };
 
-struct SpeedConfig {
-  OptimizeFor optimize_for = OptimizeFor::latency;
-  /// How long operators take; what is missing is measured and added. Unset: a file of this machine in the user's cache.
-  std::optional<std::filesystem::path> kernel_table;
-};
-
 /// How the integers of weights are found. `automatic`: each to the nearest; under the preset `balanced` by gptq where
 /// the rounding of weights is measured to make much of the error and gptq to reduce it.
 enum class Rounding { automatic, nearest, adaround, adaquant, gptq };

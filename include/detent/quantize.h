@@ -36,7 +36,9 @@ struct QuantizeOptions {
   MethodConfig method = preset_method("balanced");
   std::vector<TensorOverride> overrides;
   AccuracyConfig accuracy;
-  SpeedConfig speed;
+  OptimizeFor optimize_for = OptimizeFor::latency;
+  /// How long operators take; what is missing is measured and added. Unset: a file of this machine in the user's cache.
+  std::optional<std::filesystem::path> kernel_table;
   FinetuneConfig finetune;
   /// Devices for calibration (the first only) and fine-tuning.
   DeviceConfig device;
@@ -162,7 +164,7 @@ struct QuantizeResult {
   std::uint64_t model_bytes_after = 0;  // model and data file
   std::size_t nodes_quantized = 0;
   std::size_t nodes_in_float = 0;  // all other products, in bodies as well, and selected nodes
-  /// Operators that could compute on integers, but are faster in float on this machine; see SpeedConfig.
+  /// Operators that could compute on integers, but are faster in float on this machine; see OptimizeFor.
   std::vector<std::string> faster_in_float;
   /// Activations by name.
   std::map<std::string, TensorParams> activations;

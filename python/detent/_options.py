@@ -312,8 +312,10 @@ class Config(Options):
         exclude_nodes: leave these nodes in float; '^…' is a regular expression over the whole name
         passthrough_op_types: outputs of these types take their input's statistics, as those of Reshape, Transpose and the
             like do
-        speed: latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a tenth
-            faster; size: speed does not count (default: latency)
+        optimize_for: latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a
+            tenth faster; size: speed does not count (default: latency)
+        kernel_table: file with the times of operators, in float and in integers; missing ones are measured and added; by
+            default a file of this machine in the user's cache
         finetune: fine-tuning of weights, by class or by name
         threads: threads of the runtime (default: one per core)
         workers: samples run at a time, sharing one copy of the weights (default: 1)
@@ -341,7 +343,8 @@ class Config(Options):
     nodes: Sequence[str] | None = None
     exclude_nodes: Sequence[str] | None = None
     passthrough_op_types: Sequence[str] | None = None
-    speed: Literal["latency", "accuracy", "size"] | None = None
+    optimize_for: Literal["latency", "accuracy", "size"] | None = None
+    kernel_table: Path | None = None
     finetune: _config.Finetune | _config.RoundingName | None = None
     threads: int | None = None
     workers: int | None = None

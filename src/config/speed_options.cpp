@@ -9,7 +9,7 @@ constexpr std::string_view kSpeed = "Speed of the result";
 
 const Option kRows[] = {
     {.name = "optimize-for",
-     .at = DETENT_AT(speed.optimize_for),
+     .at = DETENT_AT(optimize_for),
      .commands = kQuantizing,
      .affects = Affects::integers,
      .group = kSpeed,
@@ -17,7 +17,7 @@ const Option kRows[] = {
              "tenth faster; size: speed does not count",
      .label = "latency|accuracy|size"},
     {.name = "kernel-table",
-     .at = DETENT_AT(speed.kernel_table),
+     .at = DETENT_AT(kernel_table),
      .commands = kQuantizing,
      .affects = Affects::integers,
      .group = kSpeed,

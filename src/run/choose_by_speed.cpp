@@ -35,7 +35,7 @@ void remember(const fs::path& file, const std::vector<std::string>& nodes) {
 
 std::vector<std::string> choose(const speed::Subject& subject, const std::vector<bool>& candidates,
                                 const QuantizeOptions& options, const exec::Runtime& runtime, const fs::path& scratch) {
-  speed::KernelTable table(options.speed.kernel_table ? options.speed.kernel_table
+  speed::KernelTable table(options.kernel_table ? options.kernel_table
                                                       : speed::default_kernel_table(runtime.version()));
   const auto& nodes = subject.model.graph.nodes;
   std::vector<std::string> kernels(nodes.size());
@@ -50,7 +50,7 @@ std::vector<std::string> choose(const speed::Subject& subject, const std::vector
   if (!complete) table.save();
   std::vector<std::string> in_float;
   for (const auto n : speed::faster_in_float(
-           subject, candidates, [&](std::size_t i) { return table.find(kernels[i]); }, options.speed.optimize_for))
+           subject, candidates, [&](std::size_t i) { return table.find(kernels[i]); }, options.optimize_for))
     in_float.push_back(nodes[n].id());
   return in_float;
 }
