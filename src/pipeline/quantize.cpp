@@ -53,7 +53,7 @@ namespace {
 using profile::Step;
 
 constexpr std::size_t kCompared = 4;  // samples that both models run on for a report
-constexpr std::size_t kKept = 8;      // of a stream that passes once, for all that reads samples again
+constexpr std::size_t kKept = 32;     // of a stream that passes once, for all that reads samples again
 
 void append(std::vector<std::string>& all, const std::vector<std::string>& more) {
   all.insert(all.end(), more.begin(), more.end());
@@ -132,6 +132,9 @@ class Run {
     auto choice = run::choose_by_speed(prepared, placement, options_, runtime_, source_.get(), *work_);
     prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
     placement = run::place(prepared, options_.config);
+    if (placement.marks.empty() && tunes(options_.finetune.rounding))
+      throw usage_error("--finetune: this machine runs all products faster in float, so that none is quantized",
+                        "give --optimize-for size");
     append(result_.notes, choice.notes);
     result_.faster_in_float = std::move(choice.in_float);
   }

@@ -110,7 +110,7 @@ def test_statistics_that_lack_something(place: Place, model: Path, data: Path, s
     place.output.unlink()
     refuses(statistics, "'x'.*most samples; calibrate with --most-common", "--method", "mse", "--most-common", *POWERS)
     some = calibrate(model, place.inputs / "some.stats", data, "--nodes", "conv_b")
-    refuses(some, "lack tensor 'x'.*same selection", "--method", "minmax")
+    refuses(some, "lack tensor 'x'.*same --preset", "--method", "minmax")
     assert support.detent("quantize", model, "-o", place.output, "--statistics", some, "--nodes", "conv_b").returncode == 0
 
 

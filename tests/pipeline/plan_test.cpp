@@ -99,6 +99,7 @@ TEST_F(PlanTest, MemoryIsTheSumOfItsParts) {
 TEST_F(PlanTest, AgreesWithTheRun) {
   auto unmeasured = options();  // measuring may leave products in float
   unmeasured.accuracy.sensitivity = SensitivityMode::off;
+  unmeasured.optimize_for = OptimizeFor::size;
   const Plan planned = plan(unmeasured);
   const QuantizeResult result = quantize(unmeasured);
   EXPECT_EQ(planned.nodes_quantized + planned.nodes_in_float, 10U) << "all nodes of the model";

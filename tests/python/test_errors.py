@@ -96,7 +96,7 @@ def test_an_exception_of_the_callers_comes_through(model, samples, tmp_path):
 def test_samples_that_pass_once_are_refused_where_they_are_needed_twice(model, samples, tmp_path, monkeypatch, option):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(detent.UsageError) as caught:
-        detent.quantize(model, data=(s for s in samples), **option)
+        detent.quantize(model, data=(s for s in samples * 4), **option)  # more than are kept
     one_line(caught.value, "only once", "list")
 
 

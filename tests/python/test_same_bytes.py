@@ -38,7 +38,7 @@ def run(*arguments):
 
 
 def command_line(model, output, folder, *flags):
-    run("quantize", model, "-o", output, "--calibration-data", folder, *flags)
+    run("quantize", model, "-o", output, "--calibration-data", folder, "--optimize-for", "size", "--no-bench", *flags)
 
 
 @pytest.fixture

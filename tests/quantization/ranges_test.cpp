@@ -152,7 +152,7 @@ TEST(FindRanges, RangesThatMakeNoSense) {
 TEST(FindRanges, StatisticsThatLackATensor) {
   Statistics s = statistics();
   s.tensors.erase("r");
-  expect_error(ErrorKind::bad_input, {"'r'", "same selection"}, [&] { find(with(CalibrationMethod::minmax), {}, s); });
+  expect_error(ErrorKind::bad_input, {"'r'", "same --preset"}, [&] { find(with(CalibrationMethod::minmax), {}, s); });
   const auto ranges = find(with(CalibrationMethod::minmax, {range_of("r", 0, 9)}), {}, s);
   expect_range(ranges, "r", {0, 9});
   s.tensors["r"] = {};  // observed, but it never had a value
