@@ -9,10 +9,9 @@ bool has_samples(const QuantizeOptions& options) { return options.calibration_da
 bool chooses_by_speed(const QuantizeOptions& options) {
   const auto& config = options.config;
   const auto has_8_bits = [](QuantType type) { return type == QuantType::int8 || type == QuantType::uint8; };
-  return target(config).chooses_by_speed && options.optimize_for != OptimizeFor::size &&
-         config.op_types.empty() && config.nodes.empty() && has_8_bits(config.activation_type) &&
-         has_8_bits(config.weight_type) && !config.power_of_two_scale &&
-         options.accuracy.fallback == AccuracyFallback::float32;
+  return target(config).chooses_by_speed && options.optimize_for != OptimizeFor::size && config.op_types.empty() &&
+         config.nodes.empty() && has_8_bits(config.activation_type) && has_8_bits(config.weight_type) &&
+         !config.power_of_two_scale && options.accuracy.fallback == AccuracyFallback::float32;
 }
 
 bool reads_twice(const QuantizeOptions& options) { return options.samples == nullptr || options.samples->can_rewind(); }

@@ -36,7 +36,7 @@ void remember(const fs::path& file, const std::vector<std::string>& nodes) {
 std::vector<std::string> choose(const speed::Subject& subject, const std::vector<bool>& candidates,
                                 const QuantizeOptions& options, const exec::Runtime& runtime, const fs::path& scratch) {
   speed::KernelTable table(options.kernel_table ? options.kernel_table
-                                                      : speed::default_kernel_table(runtime.version()));
+                                                : speed::default_kernel_table(runtime.version()));
   const auto& nodes = subject.model.graph.nodes;
   std::vector<std::string> kernels(nodes.size());
   bool complete = true;
