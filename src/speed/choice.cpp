@@ -14,6 +14,8 @@ namespace {
 constexpr std::size_t kIntegers = 0, kFloat = 1, kFirst = 2;
 // What all weights together are worth as integers, as a share of the time in float: near ties go to the smaller file.
 constexpr double kWorthOfSize = 0.02;
+// A gain smaller than this share of the time in float is less than what times of single operators can tell.
+constexpr double kLeastGain = 0.07;
 // For accuracy, integers have to be so much faster.
 constexpr double kAccuracyMargin = 1.1;
 
@@ -41,10 +43,12 @@ class Choice {
     }
     for (const auto& input : subject_.model.graph.inputs) add_value(input.name, kFloat);
     const auto on_integers = cut_.source_side(kIntegers, kFloat);
+    const bool worth_it = static_cast<double>(cut_.cost()) <= (1 - kLeastGain) * static_cast<double>(all_in_float_);
     std::vector<std::size_t> slower;
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
-      if (candidates_[n] && !on_integers[vertex(n)]) slower.push_back(n);
+      if (candidates_[n] && !(worth_it && on_integers[vertex(n)])) slower.push_back(n);
     }
+
     return slower;
   }
 
@@ -136,11 +140,13 @@ class Choice {
     const double worth =
         size_counts_ && all_weights_ > 0 ? kWorthOfSize * in_float_ * weight_bytes(n) / all_weights_ : 0;
     cut_.add(kIntegers, vertex(n), nanoseconds(worth));
+    all_in_float_ += nanoseconds(worth);
     if (times == nullptr) return;
     double in_float = times->in_float;
     if (reads_others(n)) in_float += times->into_blocks;
     if (is_read_by_others(n)) in_float += times->out_of_blocks;
     cut_.add(kIntegers, vertex(n), nanoseconds(in_float));
+    all_in_float_ += nanoseconds(in_float);
     cut_.add(vertex(n), kFloat, nanoseconds(margin_ * times->in_integers));
   }
 
@@ -189,6 +195,7 @@ class Choice {
   bool size_counts_;
   MinCut cut_;
   std::size_t values_ = 0;
+  std::int64_t all_in_float_ = 0;
   double in_float_ = 0, all_weights_ = 0, quantize_rate_ = 0, dequantize_rate_ = 0;
 };
 

@@ -20,8 +20,7 @@ void MinCut::add(std::size_t from, std::size_t to, std::int64_t cost) {
 std::vector<bool> MinCut::source_side(std::size_t source, std::size_t sink) {
   while (measure_distances(source, sink)) {
     next_.assign(arcs_of_.size(), 0);
-    while (push(source, sink) > 0) {
-    }
+    while (const auto flow = push(source, sink)) cost_ += flow;
   }
   std::vector<bool> side(arcs_of_.size());
   for (std::size_t v = 0; v < side.size(); ++v) side[v] = distance_[v] != kUnreached;

@@ -22,6 +22,8 @@ class MinCut {
   /// For each vertex whether it is on the source's side of a cut of least cost; of several, the one with the fewest
   /// vertices there. To be called once.
   std::vector<bool> source_side(std::size_t source, std::size_t sink);
+  /// Of that cut.
+  std::int64_t cost() const noexcept { return cost_; }
 
  private:
   struct Arc {
@@ -34,6 +36,7 @@ class MinCut {
   std::vector<Arc> arcs_;
   std::vector<std::vector<std::size_t>> arcs_of_;
   std::vector<std::size_t> distance_, next_;
+  std::int64_t cost_ = 0;  // what flows
 };
 
 }  // namespace detent::speed
