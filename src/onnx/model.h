@@ -147,6 +147,10 @@ struct Model {
   void set_opset(std::string_view domain, std::int64_t version);
   void set_ir_version(std::int64_t version);
   void set_producer(std::string_view name, std::string_view version);
+  /// An entry of the model's metadata_props; empty: there is none.
+  std::string metadata(std::string_view key) const;
+  /// Adds an entry that is not there yet.
+  void add_metadata(std::string_view key, std::string_view value);
 };
 
 /// Maps and parses a model; tensor data stay in the file. Throws bad_input naming the file and the place for anything

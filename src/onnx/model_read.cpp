@@ -15,6 +15,8 @@ namespace {
 using protozero::pbf_reader;
 using protozero::pbf_wire_type;
 
+constexpr std::uint32_t kMetadata = 14;  // ModelProto.metadata_props
+
 bool is_message(const pbf_reader& reader) { return reader.wire_type() == pbf_wire_type::length_delimited; }
 
 Wire take(pbf_reader& reader, const Wire& parent) {
@@ -235,6 +237,30 @@ void Model::set_ir_version(std::int64_t version) {
 void Model::set_producer(std::string_view name, std::string_view version) {
   set_field(other, string_field(2, name));
   set_field(other, string_field(3, version));
+}
+
+// StringStringEntryProto: the key is field 1, the value field 2.
+std::string Model::metadata(std::string_view key) const {
+  for (const auto& field : other) {
+    if (field.number != kMetadata) continue;
+    std::string name, value;
+    const auto payload = payload_of(field);
+    pbf_reader entry(payload.data(), payload.size());
+    while (entry.next()) {
+      if (!is_message(entry) || entry.tag() > 2) {
+        entry.skip();
+        continue;
+      }
+      (entry.tag() == 1 ? name : value) = entry.get_string();
+    }
+    if (name == key) return value;
+  }
+  return {};
+}
+
+void Model::add_metadata(std::string_view key, std::string_view value) {
+  const auto name = string_field(1, key), text = string_field(2, value);
+  other.push_back(string_field(kMetadata, std::string(name.wire.view()) + std::string(text.wire.view())));
 }
 
 }  // namespace detent::onnx

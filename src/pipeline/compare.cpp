@@ -150,7 +150,7 @@ bool worse(const Fidelity& a, const Fidelity& b) {
 
 // Inner values, worst first.
 std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& index, const CommonValues& common,
-                                   const LayerRun& run) {
+                                   const LayerRun& run, const run::Applied& applied) {
   std::vector<Fidelity> layers;
   std::unordered_map<std::string, run::Judged> judged;
   for (std::size_t i = 0; i < common.in_float.size(); ++i) {
@@ -158,7 +158,7 @@ std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& ind
     judged[common.in_float[i]] = {&run.traits()[i], layers.back().sqnr_db};
   }
   for (auto& layer : layers) {
-    auto explained = run::explain(original.model, index, layer.name, judged);
+    auto explained = run::explain(original.model, index, layer.name, judged, applied);
     layer.reason = std::move(explained.reason);
     layer.cure = std::move(explained.cure);
   }
@@ -203,7 +203,7 @@ Comparison compare(const CompareOptions& options) {
         producer == graph::kNone ? "" : original.model.graph.nodes[static_cast<std::size_t>(producer)].label();
     comparison.outputs.push_back(fidelity(output_names[i], made_by, output_sums[i]));
   }
-  comparison.layers = judge_layers(original, index, common, layers);
+  comparison.layers = judge_layers(original, index, common, layers, run::read_applied(quantized.model));
   comparison.notes = source->notes();
   return comparison;
 }

@@ -32,6 +32,7 @@
 #include "remedies/weight_tuning.h"
 #include "run/calibration_device.h"
 #include "run/choose_by_speed.h"
+#include "run/explain.h"
 #include "run/latency_change.h"
 #include "run/model_fingerprint.h"
 #include "run/outputs.h"
@@ -284,6 +285,8 @@ class Run {
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
     draft_.emitted->model.set_producer("detent", DETENT_VERSION);
+    const bool equalized = result_.accuracy && !result_.accuracy->equalized.empty();
+    run::write_applied({equalized, !result_.layers.empty()}, draft_.emitted->model);
     if (options_.stop.stop_requested()) throw interrupted();
     const auto written = onnx::write_model(draft_.emitted->model, options_.output, {options_.external_data_threshold});
     result_.model_bytes_after = written.model_bytes + written.data_bytes;

@@ -17,6 +17,11 @@ constexpr double kFewLarge = 1e-3;        // of the values
 constexpr std::size_t kFewChannels = 16;  // at most one in so many
 constexpr double kInherited = 3;          // dB
 
+// Of the model's metadata.
+constexpr std::string_view kAppliedKey = "detent.applied";
+constexpr std::string_view kEqualized = "channel ranges equalized";
+constexpr std::string_view kTuned = "weights tuned";
+
 // An initializer of one element.
 const onnx::Tensor* scalar(const onnx::Model& model, const graph::Index& index, const std::string& name) {
   const int i = index.initializer(name);
@@ -48,7 +53,7 @@ std::optional<std::pair<double, double>> parts(const onnx::Node& node,
 
 // What is wrong with the range of a quantized value.
 Explanation of_range(const onnx::Node& node, const std::string& value, const ValueTraits& traits,
-                     const std::unordered_map<std::string, Judged>& values) {
+                     const std::unordered_map<std::string, Judged>& values, const Applied& applied) {
   const auto& [low, high] = *traits.range();
   const std::string leave = fmt::format("--preset balanced, or --exclude-nodes {}", node.id());
   if (std::max(-low, high) > kMask) return {fmt::format("a mask constant of {:.2g} sets the range", low), leave};
@@ -66,7 +71,8 @@ Explanation of_range(const onnx::Node& node, const std::string& value, const Val
   }
   if (traits.large_channels() * kFewChannels <= traits.channels()) {
     return {fmt::format("{} of {} channels hold the range", traits.large_channels(), traits.channels()),
-            "--equalize auto, --activation-type uint16, or --exclude-nodes with its consumers"};
+            applied.equalized ? "--activation-type uint16, or --exclude-nodes with its consumers"
+                              : "--equalize auto, --activation-type uint16, or --exclude-nodes with its consumers"};
   }
   return {};
 }
@@ -121,14 +127,26 @@ std::size_t ValueTraits::large_channels() const {
       std::count_if(channels_.begin(), channels_.end(), [&](float most) { return most > magnitude() / 2; }));
 }
 
+Applied read_applied(const onnx::Model& quantized) {
+  const auto text = quantized.metadata(kAppliedKey);
+  return {text.find(kEqualized) != std::string::npos, text.find(kTuned) != std::string::npos};
+}
+
+void write_applied(const Applied& applied, onnx::Model& quantized) {
+  std::vector<std::string_view> words;
+  if (applied.equalized) words.push_back(kEqualized);
+  if (applied.tuned) words.push_back(kTuned);
+  if (!words.empty()) quantized.add_metadata(kAppliedKey, fmt::format("{}", fmt::join(words, ", ")));
+}
+
 Explanation explain(const onnx::Model& original, const graph::Index& index, const std::string& value,
-                    const std::unordered_map<std::string, Judged>& values) {
+                    const std::unordered_map<std::string, Judged>& values, const Applied& applied) {
   const auto& judged = values.at(value);
   const int producer = index.producer(value);
   if (producer == graph::kNone || !std::isfinite(judged.sqnr_db)) return {};
   const auto& node = original.graph.nodes[static_cast<std::size_t>(producer)];
   if (judged.traits->range()) {
-    auto found = of_range(node, value, *judged.traits, values);
+    auto found = of_range(node, value, *judged.traits, values, applied);
     if (!found.reason.empty()) return found;
   }
   const std::string* worst = nullptr;
@@ -142,7 +160,8 @@ Explanation explain(const onnx::Model& original, const graph::Index& index, cons
   if (worst != nullptr && least < judged.sqnr_db + kInherited)
     return {fmt::format("inherited from '{}' ({:.1f} dB)", *worst, least), ""};
   if (!judged.traits->range()) return {};
-  return {"rounding of the values and weights here", "--finetune gptq, or --accuracy-target"};
+  return {"rounding of the values and weights here",
+          applied.tuned ? "--accuracy-target" : "--finetune gptq, or --accuracy-target"};
 }
 
 }  // namespace detent::run

@@ -56,8 +56,18 @@ struct Judged {
   double sqnr_db = 0;
 };
 
+/// What was done already, and is no advice any more.
+struct Applied {
+  bool equalized = false;  // channel ranges
+  bool tuned = false;      // weights, by gptq, adaround or adaquant
+};
+
+/// What detent wrote into a model that it made. Of other tools' models: nothing.
+Applied read_applied(const onnx::Model& quantized);
+void write_applied(const Applied& applied, onnx::Model& quantized);
+
 /// `values` are those of the float model, by name.
 Explanation explain(const onnx::Model& original, const graph::Index& index, const std::string& value,
-                    const std::unordered_map<std::string, Judged>& values);
+                    const std::unordered_map<std::string, Judged>& values, const Applied& applied = {});
 
 }  // namespace detent::run

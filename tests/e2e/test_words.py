@@ -1,5 +1,7 @@
 """What a run says in words is so: products left in float, sizes, few samples."""
 
+import json
+
 import graphs
 import numpy as np
 import onnx
@@ -62,3 +64,14 @@ def test_a_larger_file_is_called_larger_and_few_samples_few(model: Path, data: P
     assert "x larger); 8 samples; " in support.detent(*command).stdout
     next(data.iterdir()).unlink()
     assert "; 7 samples (few samples); " in support.detent(*command).stdout
+
+
+def test_compare_does_not_advise_what_was_done(tmp_path: Path) -> None:
+    onnx.save(graphs.small_cnn(), tmp_path / "cnn.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.cnn_samples())
+    advised = {}
+    for method in ("nearest", "gptq"):
+        support.quantize(tmp_path / "cnn.onnx", tmp_path / "out.onnx", data, "--finetune", method)
+        report = support.detent("compare", tmp_path / "cnn.onnx", tmp_path / "out.onnx", "--calibration-data", data, "--json")
+        advised[method] = any("--finetune" in layer.get("cure", "") for layer in json.loads(report.stdout)["layers"])
+    assert advised == {"nearest": True, "gptq": False}
