@@ -6,15 +6,35 @@
 #include "graph/bodies.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
+#include "graph/traits.h"
 
 namespace detent::graph {
 namespace {
 
-constexpr std::uint64_t kAlwaysFold = std::uint64_t{1} << 20;
+// Results up to so many bytes do not grow the file: those that products read as weights, and others.
+constexpr std::uint64_t kSmallWeight = std::uint64_t{1} << 20;
+constexpr std::uint64_t kSmall = std::uint64_t{4} << 10;
 constexpr std::uint64_t kGrowth = 4;
 
 bool is_quantization(const onnx::Node& node) {
   return node.op_type() == "QuantizeLinear" || node.op_type() == "DequantizeLinear";
+}
+
+// Constant nodes that weights of products or parameters of normalizations are made by.
+std::vector<bool> make_weights(const onnx::Model& model, const Index& index, const std::vector<bool>& depends) {
+  std::vector<bool> found(depends.size());
+  for (std::size_t n = depends.size(); n-- > 0;) {
+    if (depends[n]) continue;
+    for (const auto& output : model.graph.nodes[n].outputs()) {
+      for (const int reader : index.consumers(output)) {
+        const auto r = static_cast<std::size_t>(reader);
+        const auto& node = model.graph.nodes[r];
+        const bool takes_weights = is_product(node) || has_trait(node, Trait::normalization);
+        if (depends[r] ? takes_weights : found[r]) found[n] = true;
+      }
+    }
+  }
+  return found;
 }
 
 }  // namespace
@@ -22,6 +42,7 @@ bool is_quantization(const onnx::Node& node) {
 std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& types) {
   const Index index(model);
   const auto depends = depends_on_input(model, index);
+  const auto weights = make_weights(model, index, depends);
   std::unordered_map<std::string, std::uint64_t> known;  // constants and their bytes
   for (const auto& tensor : model.graph.initializers) known[tensor.name] = tensor.data.size();
 
@@ -43,7 +64,7 @@ std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& type
       foldable = foldable && bytes.has_value() && !index.is_output(name);
       outputs += bytes.value_or(0);
     }
-    if (!foldable || (outputs > kAlwaysFold && outputs > kGrowth * inputs)) continue;
+    if (!foldable || (outputs > (weights[n] ? kSmallWeight : kSmall) && outputs > kGrowth * inputs)) continue;
     for (const auto& name : node.outputs()) known[name] = static_bytes(types, name).value_or(0);
     chosen.push_back(static_cast<int>(n));
   }

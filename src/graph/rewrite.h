@@ -27,7 +27,8 @@ Notes remove_identities(onnx::Model& model);
 Notes remove_neutral_steps(onnx::Model& model, const ValueTypes& types);
 
 /// Nodes whose inputs are all constant, in order. Leaves out what has a body, what draws random numbers, and results
-/// whose shape is unknown or that would blow the model up (more than 1 MiB and more than 4 times their inputs).
+/// whose shape is unknown or that would grow the model (more than 4 KiB, of weights 1 MiB, and more than 4 times their
+/// inputs).
 std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& types);
 /// Replaces the nodes by initializers, which must hold every output of theirs that other nodes or the graph's outputs
 /// read.

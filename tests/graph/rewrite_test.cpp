@@ -121,6 +121,25 @@ TEST(ConstantNodes, TakesWhatIsSmallOrDoesNotGrow) {
   EXPECT_EQ(constant_nodes(model, types), (std::vector<int>{0, 1, 4, 11}));
 }
 
+TEST(ConstantNodes, WhatGrowsIsComputedOnlyWhereAProductReadsIt) {
+  const auto type = [](const std::vector<std::int64_t>& dims) {
+    std::vector<onnx::Dim> shape;
+    for (const auto d : dims) shape.push_back({d, ""});
+    return ValueType{DataType::float32, shape};
+  };
+  const Model model =
+      make_model({{"Expand", "0 a weight", {"w", "s"}, {"a"}},
+                  {"Neg", "1 on the way to it", {"a"}, {"b"}},
+                  {"MatMul", "2", {"x", "b"}, {"c"}},
+                  {"Expand", "3 read by an Add", {"w", "s"}, {"d"}},
+                  {"Neg", "4 on the way to it", {"d"}, {"e"}},
+                  {"Add", "5", {"c", "e"}, {"y"}}},
+                 {floats("w", {1}, {1}), ints("s", {64, 64})}, 17, {value("x", {64, 64})}, {value("y", {64, 64})});
+  const ValueTypes types{{"a", type({64, 64})}, {"b", type({64, 64})}, {"c", type({64, 64})},
+                         {"d", type({64, 64})}, {"e", type({64, 64})}, {"y", type({64, 64})}};
+  EXPECT_EQ(constant_nodes(model, types), (std::vector<int>{0, 1}));
+}
+
 TEST(ConstantNodes, AreReplacedByTheirResults) {
   Model model = make_model({{"Neg", "", {"w"}, {"a"}}, {"Abs", "", {"a"}, {"b"}}, {"Add", "", {"x", "b"}, {"y"}}},
                            {floats("w", {2}, {1, 2})});
