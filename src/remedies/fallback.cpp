@@ -40,7 +40,7 @@ class Fallback : public Remedy {
       choices_ = reach(choose(workload, kNone));
     } else {
       auto limits = kAutomatic;
-      limits.macs -= workload.others;
+      limits.macs *= 1 - workload.others;  // of those that are left: speed may have left many in float
       choices_ = choose(workload, limits);
     }
     assignment_ = assign_with(choices_);
