@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "graph/index.h"
 #include "graph/traits.h"
@@ -33,8 +34,20 @@ void remember(const fs::path& file, const std::vector<std::string>& nodes) {
   out.commit();
 }
 
+// A table that the user names has to be written; without the one in the user's cache a run does as well.
+void save(speed::KernelTable& table, const QuantizeOptions& options, std::vector<std::string>& notes) {
+  try {
+    table.save();
+  } catch (const Error& e) {
+    if (options.kernel_table) throw;
+    notes.push_back(
+        fmt::format("{}: the times of kernels are not kept, and another run may choose otherwise", e.what()));
+  }
+}
+
 std::vector<std::string> choose(const speed::Subject& subject, const std::vector<bool>& candidates,
-                                const QuantizeOptions& options, const exec::Runtime& runtime, const fs::path& scratch) {
+                                const QuantizeOptions& options, const exec::Runtime& runtime, const fs::path& scratch,
+                                std::vector<std::string>& notes) {
   speed::KernelTable table(options.kernel_table ? options.kernel_table
                                                 : speed::default_kernel_table(runtime.version()));
   const auto& nodes = subject.model.graph.nodes;
@@ -47,7 +60,7 @@ std::vector<std::string> choose(const speed::Subject& subject, const std::vector
     table.add(kernels[n], speed::time_kernel(subject, n, runtime, scratch, options.stop));
     if (options.progress) options.progress("kernels", n + 1, nodes.size());
   }
-  if (!complete) table.save();
+  if (!complete) save(table, options, notes);
   std::vector<std::string> in_float;
   for (const auto n : speed::faster_in_float(
            subject, candidates, [&](std::size_t i) { return table.find(kernels[i]); }, options.optimize_for))
@@ -68,8 +81,8 @@ SpeedChoice choose_by_speed(const Prepared& prepared, const quantization::Placem
   } else {
     const auto types =
         source != nullptr ? static_types(prepared.types, prepared.model, runtime, *source) : prepared.types;
-    choice.in_float =
-        choose({prepared.model, index, types, options.config}, all.selected, options, runtime, directory.scratch());
+    choice.in_float = choose({prepared.model, index, types, options.config}, all.selected, options, runtime,
+                             directory.scratch(), choice.notes);
     remember(file, choice.in_float);
   }
   std::size_t products = 0, slower = 0;

@@ -118,3 +118,17 @@ def test_a_model_that_stays_in_float_is_not_measured(case: tuple[Path, Path, Pat
     result = support.quantize(case[0], tmp_path / "q.onnx", case[1], *options)
     assert result["nodes_quantized"] == 0
     assert "accuracy" not in result
+
+
+def test_a_cache_that_cannot_be_written_is_told_of(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    options = ["--preset", "balanced", "--sensitivity", "off", "--optimize-for", "latency", "--no-bench"]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "file")}
+    result = support.quantize(case[0], tmp_path / "q.onnx", case[1], *options, env=environment)
+    assert any("cannot write the kernel table" in note and "not kept" in note for note in result["notes"])
+    named = support.detent(
+        *["quantize", case[0], "-o", tmp_path / "r.onnx", "--calibration-data", case[1], *options],
+        *["--kernel-table", tmp_path / "file" / "kernels.json"],
+    )
+    assert named.returncode == 2
+    assert not (tmp_path / "r.onnx").exists()
