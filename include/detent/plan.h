@@ -53,7 +53,7 @@ struct Plan {
   std::size_t files = 0;                                    // calibration files; there are at least as many samples
   std::vector<std::pair<std::string, std::string>> inputs;  // name, shape in the first sample
   std::size_t nodes_quantized = 0;
-  std::size_t nodes_in_float = 0;
+  std::size_t nodes_in_float = 0;  // counted as in QuantizeResult
   std::size_t tensors_observed = 0;
   std::uint64_t macs = 0;               // of one sample
   std::uint64_t flops = 0;              // of one sample

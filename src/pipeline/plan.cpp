@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -25,6 +26,7 @@
 #include "run/calibration_device.h"
 #include "run/prepare.h"
 #include "run/proposals.h"
+#include "run/quantize_result.h"
 #include "run/samples.h"
 #include "run/sweep_setup.h"
 #include "shim/cuda_driver.h"
@@ -53,8 +55,12 @@ std::uint64_t output_bytes(const onnx::Model& model, const quantization::Placeme
   return bytes;
 }
 
-void count_nodes(const quantization::Placement& placement, Plan& plan) {
-  for (const bool selected : placement.selected) ++(selected ? plan.nodes_quantized : plan.nodes_in_float);
+void count_nodes(const onnx::Model& model, const quantization::Placement& placement, Plan& plan) {
+  std::unordered_set<std::string> marked;
+  for (const auto& mark : placement.marks) marked.insert(mark.value);
+  const auto counts = run::count_nodes(model, placement, [&](const auto& value) { return marked.contains(value); });
+  plan.nodes_quantized = counts.quantized;
+  plan.nodes_in_float = counts.in_float;
 }
 
 // A guess: the share of the machine's peak that convolutions and products of middling size reach, and a nanosecond for
@@ -178,7 +184,7 @@ Plan plan(const QuantizeOptions& options) {
   const exec::Runtime runtime(options.runtime);
   const auto prepared = run::prepare(std::move(original), options.config, runtime, work.path(), silent);
   const auto placement = run::place(prepared, options.config);
-  count_nodes(placement, result);
+  count_nodes(prepared.model, placement, result);
   result.tensors_observed = placement.to_observe().size();
   result.work_bytes = profile::directory_size(work.path());
   result.output_bytes = output_bytes(prepared.model, placement, options.config);

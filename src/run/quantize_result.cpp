@@ -26,25 +26,34 @@ std::size_t products_in_bodies(const onnx::Model& model, const onnx::Node& node)
 
 }  // namespace
 
-void record(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result) {
-  const auto& placement = assignment.placement;
+NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& placement,
+                       const std::function<bool(const std::string&)>& has_integers) {
+  NodeCounts counts;
   std::unordered_set<std::size_t> fused;
   for (const auto& activation : placement.fused) fused.insert(activation.node);
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const auto& node = model.graph.nodes[n];
     if (const std::size_t inside = products_in_bodies(model, node); inside > 0) {
-      result.nodes_in_float += inside;
-      result.notes.push_back(
+      counts.in_float += inside;
+      counts.notes.push_back(
           fmt::format("{}: {} products in its bodies stay in float, and no share counts them", node.label(), inside));
     }
     if (!placement.selected[n]) {
-      if (graph::is_product(node)) ++result.nodes_in_float;
+      if (graph::is_product(node)) ++counts.in_float;
       continue;
     }
-    const auto is_quantized = [&](const std::string& value) { return assignment.values.contains(value); };
-    const bool any = fused.contains(n) || std::any_of(node.inputs().begin(), node.inputs().end(), is_quantized);
-    ++(any ? result.nodes_quantized : result.nodes_in_float);
+    const bool any = fused.contains(n) || std::any_of(node.inputs().begin(), node.inputs().end(), has_integers);
+    ++(any ? counts.quantized : counts.in_float);
   }
+  return counts;
+}
+
+void record(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result) {
+  const auto& placement = assignment.placement;
+  auto counts = count_nodes(model, placement, [&](const auto& value) { return assignment.values.contains(value); });
+  result.nodes_quantized = counts.quantized;
+  result.nodes_in_float = counts.in_float;
+  for (auto& note : counts.notes) result.notes.push_back(std::move(note));
   for (const auto& mark : placement.marks) {
     const auto found = assignment.values.find(mark.value);
     if (mark.is_constant || found == assignment.values.end()) continue;
