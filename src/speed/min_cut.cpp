@@ -22,9 +22,25 @@ std::vector<bool> MinCut::source_side(std::size_t source, std::size_t sink) {
     next_.assign(arcs_of_.size(), 0);
     while (const auto flow = push(source, sink)) cost_ += flow;
   }
-  std::vector<bool> side(arcs_of_.size());
-  for (std::size_t v = 0; v < side.size(); ++v) side[v] = distance_[v] != kUnreached;
+  auto side = reaches(sink);
+  side.flip();
   return side;
+}
+
+// Vertices from which more could flow to the sink.
+std::vector<bool> MinCut::reaches(std::size_t sink) const {
+  std::vector<bool> found(arcs_of_.size());
+  found[sink] = true;
+  std::vector<std::size_t> queue{sink};
+  for (std::size_t i = 0; i < queue.size(); ++i) {
+    for (const auto a : arcs_of_[queue[i]]) {
+      const auto from = arcs_[a].to;  // the other end of the arc that comes in
+      if (arcs_[a ^ 1U].left == 0 || found[from]) continue;
+      found[from] = true;
+      queue.push_back(from);
+    }
+  }
+  return found;
 }
 
 bool MinCut::measure_distances(std::size_t source, std::size_t sink) {

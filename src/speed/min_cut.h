@@ -19,7 +19,7 @@ class MinCut {
   /// What it costs when `from` is on the source's side and `to` is not. 0 <= cost <= kNever.
   void add(std::size_t from, std::size_t to, std::int64_t cost);
 
-  /// For each vertex whether it is on the source's side of a cut of least cost; of several, the one with the fewest
+  /// For each vertex whether it is on the source's side of a cut of least cost; of several, the one with the most
   /// vertices there. To be called once.
   std::vector<bool> source_side(std::size_t source, std::size_t sink);
   /// Of that cut.
@@ -31,6 +31,7 @@ class MinCut {
     std::int64_t left = 0;  // what can still flow; the arc back is the next or the one before
   };
   bool measure_distances(std::size_t source, std::size_t sink);
+  std::vector<bool> reaches(std::size_t sink) const;
   std::int64_t push(std::size_t source, std::size_t sink);
 
   std::vector<Arc> arcs_;

@@ -132,3 +132,13 @@ def test_a_cache_that_cannot_be_written_is_told_of(case: tuple[Path, Path, Path]
     )
     assert named.returncode == 2
     assert not (tmp_path / "r.onnx").exists()
+
+
+def test_without_shapes_all_goes_to_integers(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """The model's batch is dynamic, and statistics do not tell it."""
+    statistics = support.calibrate(case[0], tmp_path / "s.stats", case[1], "--preset", "balanced")
+    options = ["--preset", "balanced", "--optimize-for", "latency", "--kernel-table", tmp_path / "none.json"]
+    result = support.detent("quantize", case[0], "-o", tmp_path / "q.onnx", "--statistics", statistics, *options, "--json")
+    assert result.returncode == 0, result.stderr
+    assert any("shapes are not known" in note for note in json.loads(result.stdout)["notes"])
+    assert "FLOAT" not in weights(tmp_path / "q.onnx")

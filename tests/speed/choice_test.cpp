@@ -128,6 +128,13 @@ TEST(Choice, gives_near_ties_to_the_smaller_file) {
   EXPECT_EQ(beside_a_fast_one(104), Names{"y"});
 }
 
+TEST(Choice, leaves_in_integers_what_was_not_timed) {
+  Case unknown;
+  unknown.conv("x", "y", {}).builder.output("y");
+  unknown.times_of.clear();
+  EXPECT_EQ(unknown.choose(), Names{});
+}
+
 TEST(Choice, leaves_all_in_float_where_little_is_to_be_gained) {
   Case little;
   little.conv("x", "y", times(100, 97)).builder.output("y");

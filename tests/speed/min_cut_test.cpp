@@ -54,17 +54,22 @@ TEST(MinCut, keeps_together_what_may_never_part) {
   EXPECT_EQ(network.cut(), (std::vector<bool>{true, false, true, true}));
 }
 
+TEST(MinCut, gives_ties_to_the_source) {
+  EXPECT_EQ((Network{3, {{{0, 2}, 3}, {{2, 1}, 3}}}.cut()), (std::vector<bool>{true, false, true}));
+  EXPECT_EQ((Network{3, {}}.cut()), (std::vector<bool>{true, false, true}));
+}
+
 TEST(MinCut, takes_chains_of_a_hundred_thousand_vertices) {
   constexpr std::size_t kLength = 100'000;
   Network network{kLength + 2, {}};
   for (std::size_t v = 2; v < network.vertices; ++v) {
     network.costs[{0, v}] = 4;
-    network.costs[{v, 1}] = v % 2 == 0 ? 2 : 5;
+    network.costs[{v, 1}] = v % 2 == 0 ? 2 : 6;
     if (v + 1 < network.vertices) network.costs[{v, v + 1}] = 1;
   }
   const auto side = network.cut();
   EXPECT_TRUE(side[2]);   // in integers: 2, and 1 for the conversion, instead of 4
-  EXPECT_FALSE(side[3]);  // as cheap in float, and then it stays there
+  EXPECT_FALSE(side[3]);  // 4, and 1 for the conversion, instead of 6
 }
 
 }  // namespace
