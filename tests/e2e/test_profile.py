@@ -90,13 +90,21 @@ def test_disk_traffic_is_that_of_the_kernel(ocr: tuple[Path, Path], tmp_path: Pa
         options = ["--calibration-data", ocr[1], "--profile", profile, "--work-dir", off_disk, "--samples", 2, *support.PLAIN]
         return run_measured(off_disk / "counts", "quantize", ocr[0], "-o", tmp_path / f"{name}.onnx", *options), profile
 
-    run("warm")  # the program's own pages are read before anything is measured
-    for path in (ocr[0], *ocr[1].iterdir()):
-        evict(path)
-    counted, profile = run("cold")
-    assert counted["write_bytes"] > (tmp_path / "cold.onnx").stat().st_size
-    assert abs(figure(profile, "total_disk_write_mb") * MIB - counted["write_bytes"]) <= ROUNDING
-    assert abs(figure(profile, "total_disk_read_mb") * MIB - counted["read_bytes"]) <= ROUNDING
+    def off(figure_mb: str, counted: int, profile: Path) -> float:
+        return abs(figure(profile, figure_mb) * MIB - counted)
+
+    run("warm")
+    # The program's own pages are in memory now. On a machine with little of it they may go again, and are then read before
+    # anything is measured: so up to three tries.
+    for attempt in range(3):
+        for path in (ocr[0], *ocr[1].iterdir()):
+            evict(path)
+        counted, profile = run(f"cold{attempt}")
+        if off("total_disk_read_mb", counted["read_bytes"], profile) <= ROUNDING:
+            break
+    assert counted["write_bytes"] > (tmp_path / f"cold{attempt}.onnx").stat().st_size
+    assert off("total_disk_write_mb", counted["write_bytes"], profile) <= ROUNDING
+    assert off("total_disk_read_mb", counted["read_bytes"], profile) <= ROUNDING
     assert counted["read_bytes"] > 0 or on_memory(ocr[0])
 
 
