@@ -27,6 +27,11 @@ void PairSums::add(std::span<const float> x, std::span<const float> y, const std
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double a = x[i];
     const double b = y[i];
+    if (!std::isfinite(a) || !std::isfinite(b)) {
+      const bool same = a == b || (std::isnan(a) && std::isnan(b));
+      if (!same) noise = max_abs = std::numeric_limits<double>::infinity();
+      continue;
+    }
     signal += a * a;
     other += b * b;
     product += a * b;
