@@ -27,10 +27,12 @@ class Choice {
       : subject_(subject),
         nodes_(subject.model.graph.nodes),
         candidates_(candidates),
-        times_(times),
+        times_(nodes_.size()),
         margin_(optimize_for == OptimizeFor::accuracy ? kAccuracyMargin : 1),
         size_counts_(optimize_for != OptimizeFor::accuracy),
-        cut_(kFirst + nodes_.size() + count_values()) {}
+        cut_(kFirst + nodes_.size() + count_values()) {
+    for (std::size_t n = 0; n < nodes_.size(); ++n) times_[n] = candidates_[n] ? times(n) : nullptr;
+  }
 
   std::vector<std::size_t> run() {
     find_rates();
@@ -39,7 +41,7 @@ class Choice {
       if (candidates_[n] && keeps_layout(n)) tie_to_producer(n);
     }
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
-      for (const auto& value : nodes_[n].outputs()) add_value(value, candidates_[n] ? vertex(n) : kFloat);
+      for (const auto& value : nodes_[n].outputs()) add_value(value, vertex_of(static_cast<int>(n)));
     }
     for (const auto& input : subject_.model.graph.inputs) add_value(input.name, kFloat);
     const auto on_integers = cut_.source_side(kIntegers, kFloat);
@@ -48,12 +50,13 @@ class Choice {
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
       if (candidates_[n] && !(worth_it && on_integers[vertex(n)])) slower.push_back(n);
     }
-
     return slower;
   }
 
  private:
   static std::size_t vertex(std::size_t node) { return kFirst + node; }
+  bool is_candidate(int node) const { return node != graph::kNone && candidates_[static_cast<std::size_t>(node)]; }
+  std::size_t vertex_of(int node) const { return is_candidate(node) ? vertex(static_cast<std::size_t>(node)) : kFloat; }
 
   std::size_t count_values() const {
     std::size_t count = subject_.model.graph.inputs.size();
@@ -98,7 +101,7 @@ class Choice {
     double quantize = 0, read = 0, dequantize = 0, made = 0;
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
       if (candidates_[n]) all_weights_ += weight_bytes(n);
-      const auto* times = candidates_[n] ? times_(n) : nullptr;
+      const auto* times = times_[n];
       if (times == nullptr) continue;
       in_float_ += times->in_float;
       quantize += times->quantize;
@@ -116,27 +119,23 @@ class Choice {
   }
 
   void tie_to_producer(std::size_t n) {
-    const int maker = subject_.index.producer(nodes_[n].inputs().front());
-    const bool known = maker != graph::kNone && candidates_[static_cast<std::size_t>(maker)];
-    const std::size_t at = known ? vertex(static_cast<std::size_t>(maker)) : kFloat;
+    const std::size_t at = vertex_of(subject_.index.producer(nodes_[n].inputs().front()));
     cut_.add(at, vertex(n), MinCut::kNever);
     cut_.add(vertex(n), at, MinCut::kNever);
   }
 
   // The blocked layout of float convolutions ends where neither a candidate nor its like goes on with it.
   bool reads_others(std::size_t n) const {
-    const int maker = subject_.index.producer(nodes_[n].inputs().front());
-    return maker == graph::kNone || !candidates_[static_cast<std::size_t>(maker)];
+    return !is_candidate(subject_.index.producer(nodes_[n].inputs().front()));
   }
 
   bool is_read_by_others(std::size_t n) const {
     const auto readers = subject_.index.consumers(nodes_[n].outputs().front());
-    return std::any_of(readers.begin(), readers.end(),
-                       [&](int reader) { return !candidates_[static_cast<std::size_t>(reader)]; });
+    return std::any_of(readers.begin(), readers.end(), [&](int reader) { return !is_candidate(reader); });
   }
 
   void add_node(std::size_t n) {
-    const auto* times = times_(n);
+    const auto* times = times_[n];
     const double worth =
         size_counts_ && all_weights_ > 0 ? kWorthOfSize * in_float_ * weight_bytes(n) / all_weights_ : 0;
     cut_.add(kIntegers, vertex(n), nanoseconds(worth));
@@ -154,14 +153,14 @@ class Choice {
     if (producer == kFloat) return 0;
     const std::size_t n = producer - kFirst;
     if (graph::is_matrix_product(nodes_[n])) return 0;  // has a kernel that makes float of integers
-    const auto* times = times_(n);
+    const auto* times = times_[n];
     const double made = made_elements(n);
     return times != nullptr && made > 0 ? times->dequantize * elements(value) / made
                                         : dequantize_rate_ * elements(value);
   }
 
   double quantize_time(const std::string& value, std::size_t n) const {
-    const auto* times = times_(n);
+    const auto* times = times_[n];
     const double read = read_elements(n);
     return times != nullptr && read > 0 ? times->quantize * elements(value) / read : quantize_rate_ * elements(value);
   }
@@ -171,14 +170,13 @@ class Choice {
     const auto readers = subject_.index.consumers(value);
     const auto dequantize = nanoseconds(dequantize_time(value, producer));
     const std::size_t converted = kFirst + nodes_.size() + values_++;  // on integers where some reader is
-    const auto* made_by = producer == kFloat ? nullptr : times_(producer - kFirst);
+    const auto* made_by = producer == kFloat ? nullptr : times_[producer - kFirst];
     const double out_of_blocks = made_by != nullptr ? made_by->out_of_blocks : 0;
     double quantize = 0;
     for (const int reader : readers) {
       const auto n = static_cast<std::size_t>(reader);
-      const std::size_t at = candidates_[n] ? vertex(n) : kFloat;
-      const auto* times = candidates_[n] ? times_(n) : nullptr;
-      cut_.add(producer, at, dequantize + (times != nullptr ? nanoseconds(times->into_blocks) : 0));
+      const std::size_t at = vertex_of(reader);
+      cut_.add(producer, at, dequantize + (times_[n] != nullptr ? nanoseconds(times_[n]->into_blocks) : 0));
       if (at == kFloat) continue;
       cut_.add(at, converted, MinCut::kNever);
       quantize = std::max(quantize, quantize_time(value, n));
@@ -190,7 +188,7 @@ class Choice {
   const Subject& subject_;
   const std::vector<onnx::Node>& nodes_;
   const std::vector<bool>& candidates_;
-  const TimesOf& times_;
+  std::vector<const KernelTimes*> times_;  // null: stays in float, or was not timed
   double margin_;
   bool size_counts_;
   MinCut cut_;

@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
-#include <optional>
-#include <string_view>
 #include <vector>
 
-#include "base/random.h"
+#include "config/words.h"
+#include "data/made_up.h"
 #include "exec/kernel_times.h"
 #include "graph/traits.h"
 #include "onnx/write.h"
@@ -24,19 +22,6 @@ using graph::Trait;
 constexpr double kSecondsEach = 0.05;  // of runs, but three at the least
 constexpr std::size_t kRuns = 40;
 
-std::optional<std::vector<std::int64_t>> static_shape(const Subject& subject, const std::string& value) {
-  const int constant = subject.index.initializer(value);
-  if (constant != graph::kNone) return subject.model.graph.initializers[static_cast<std::size_t>(constant)].dims;
-  const auto found = subject.types.find(value);
-  if (found == subject.types.end() || !found->second.shape) return std::nullopt;
-  std::vector<std::int64_t> shape;
-  for (const auto& dim : *found->second.shape) {
-    if (!dim.is_static()) return std::nullopt;
-    shape.push_back(dim.value);
-  }
-  return shape;
-}
-
 std::string text_of(const onnx::Attribute& a) {
   using Kind = onnx::Attribute::Kind;
   switch (a.kind()) {
@@ -47,6 +32,16 @@ std::string text_of(const onnx::Attribute& a) {
     case Kind::floats: return fmt::format("{}={}", a.name(), fmt::join(a.as_floats(), "x"));
     default: return a.name();
   }
+}
+
+// What of the format decides which kernels the runtime has; empty for the default one.
+std::string format_of(const QuantConfig& config) {
+  const QuantConfig usual;
+  const auto word = [](QuantType type) { return config::word_of(config::words<QuantType>(), static_cast<int>(type)); };
+  std::string text = config.per_channel ? "" : " per tensor";
+  if (config.activation_type != usual.activation_type || config.weight_type != usual.weight_type)
+    text += fmt::format(" {} by {}", word(config.activation_type), word(config.weight_type));
+  return text;
 }
 
 bool is_activation(const Subject& subject, const std::string& value) {
@@ -101,18 +96,10 @@ onnx::Model in_integers(const onnx::Model& part, const graph::ValueTypes& types,
 }
 
 std::vector<data::Array> made_up(const Subject& subject, const onnx::Model& part) {
-  std::vector<data::Array> arrays;
-  for (const auto& input : part.graph.inputs) {
-    const auto shape = *static_shape(subject, input.name);
-    std::size_t count = 1;
-    for (const auto d : shape) count *= static_cast<std::size_t>(d);
-    auto values = std::make_shared<std::vector<float>>(count);
-    for (std::size_t i = 0; i < count; ++i)
-      (*values)[i] = static_cast<float>(random_at(0, arrays.size(), i)[0]) / 2147483648.0F - 1;
-    const std::span<const float> floats(*values);
-    arrays.push_back({onnx::DataType::float32, shape, std::as_bytes(floats), std::move(values)});
-  }
-  return arrays;
+  std::vector<data::InputSpec> inputs;
+  for (const auto& input : part.graph.inputs)
+    inputs.push_back({input.name, onnx::DataType::float32, graph::static_shape(subject.types, input.name)});
+  return data::made_up_inputs(inputs, {});
 }
 
 bool changes_layout(const exec::Kernel& kernel) {
@@ -131,19 +118,19 @@ std::string kernel_of(const Subject& subject, std::size_t position) {
       inputs.emplace_back("-");
       continue;
     }
-    const auto shape = static_shape(subject, value);
+    const auto shape = graph::static_shape(subject.types, value);
     const bool computed = is_activation(subject, value);
     if (!shape || (computed && graph::type_of(subject.model, subject.types, value) != onnx::DataType::float32))
       return {};
     inputs.push_back(fmt::format("{}[{}]", computed ? "" : "constant", fmt::join(*shape, "x")));
   }
   for (const auto& value : node.outputs()) {
-    if (!value.empty() && !static_shape(subject, value)) return {};
+    if (!value.empty() && !graph::static_shape(subject.types, value)) return {};
   }
   for (const auto& a : node.attributes()) attributes.push_back(text_of(a));
   std::sort(attributes.begin(), attributes.end());
   return fmt::format("{}({}) {}{}", node.op_type(), fmt::join(inputs, ", "), fmt::join(attributes, " "),
-                     subject.config.per_channel ? "" : " per tensor");
+                     format_of(subject.config));
 }
 
 KernelTimes time_kernel(const Subject& subject, std::size_t position, const exec::Runtime& runtime,
