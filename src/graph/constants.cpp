@@ -60,6 +60,14 @@ std::optional<double> scalar_of(const ConstantStep& step, std::size_t rank) {
   return step.values().front();
 }
 
+std::optional<ScalarStep> scalar_step(const onnx::Model& model, const Index& index, const ValueTypes& types,
+                                      const onnx::Node& node) {
+  const auto step = constant_step(model, index, node);
+  const auto rank = step ? rank_of(types, step->value) : std::nullopt;
+  const auto number = rank ? scalar_of(*step, *rank) : std::nullopt;
+  return number ? std::make_optional(ScalarStep{step->value, *number, step->multiplies}) : std::nullopt;
+}
+
 void remove_nodes(onnx::Model& model, const std::vector<bool>& removed) {
   std::vector<onnx::Node> kept;
   for (std::size_t n = 0; n < removed.size(); ++n) {

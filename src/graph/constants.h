@@ -6,6 +6,7 @@
 
 #include "graph/index.h"
 #include "graph/rewrite.h"
+#include "graph/values.h"
 #include "onnx/model.h"
 
 namespace detent::graph {
@@ -37,6 +38,15 @@ std::optional<ConstantStep> constant_step(const onnx::Model& model, const Index&
 
 /// Of a step whose constant is one number that leaves the shape of a value of this rank.
 std::optional<double> scalar_of(const ConstantStep& step, std::size_t rank);
+
+/// A step whose constant is one number, and which leaves the shape of the value.
+struct ScalarStep {
+  std::string value;
+  double number;
+  bool multiplies;  // else it adds
+};
+std::optional<ScalarStep> scalar_step(const onnx::Model& model, const Index& index, const ValueTypes& types,
+                                      const onnx::Node& node);
 
 /// Removes nodes by position.
 void remove_nodes(onnx::Model& model, const std::vector<bool>& removed);

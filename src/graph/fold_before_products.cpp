@@ -23,26 +23,19 @@ class Folding {
 
   std::size_t run() {
     for (std::size_t n = 0; n < removed_.size(); ++n) {
-      const auto step = scalar_step(static_cast<int>(n));
-      if (step) step->step.multiplies ? fold_factor(n, *step) : fold_sum(n, *step);
+      const auto step = step_at(static_cast<int>(n));
+      if (step) step->multiplies ? fold_factor(n, *step) : fold_sum(n, *step);
     }
     remove_nodes(model_, removed_);
     return static_cast<std::size_t>(std::count(removed_.begin(), removed_.end(), true));
   }
 
  private:
-  struct ScalarStep {
-    ConstantStep step;
-    double number;
-  };
-
-  std::optional<ScalarStep> scalar_step(int node) const {
+  std::optional<ScalarStep> step_at(int node) const {
     if (node == kNone) return std::nullopt;
-    const auto step = constant_step(model_, index_, node_at(node));
-    const auto rank = step ? rank_of(types_, step->value) : std::nullopt;
-    const auto number = rank ? scalar_of(*step, *rank) : std::nullopt;
-    if (!number || !std::isfinite(*number) || (step->multiplies && *number == 0)) return std::nullopt;
-    return ScalarStep{*step, *number};
+    const auto step = scalar_step(model_, index_, types_, node_at(node));
+    if (!step || !std::isfinite(step->number) || (step->multiplies && step->number == 0)) return std::nullopt;
+    return step;
   }
 
   const onnx::Node& node_at(int n) const { return model_.graph.nodes[static_cast<std::size_t>(n)]; }
@@ -95,22 +88,22 @@ class Folding {
 
   void fold_sum(std::size_t n, const ScalarStep& sum) {
     const auto products = products_of(model_.graph.nodes[n].outputs().front());
-    if (!all_take_sum(products, sum.step.value)) return;
-    for (const int product : products) fold_into(product, sum.step.value, 1, sum.number);
+    if (!all_take_sum(products, sum.value)) return;
+    for (const int product : products) fold_into(product, sum.value, 1, sum.number);
     removed_[n] = true;
   }
 
   void fold_factor(std::size_t n, const ScalarStep& factor) {
     const std::string& scaled = model_.graph.nodes[n].outputs().front();
-    const std::string& value = factor.step.value;
+    const std::string& value = factor.value;
     const auto direct = products_of(scaled);
     for (const int product : direct) fold_into(product, value, factor.number, 0);
     removed_[n] = !direct.empty();
     if (!direct.empty()) return;
 
     const int next = only_reader(index_, scaled);
-    const auto sum = scalar_step(next);
-    if (!sum || sum->step.multiplies) return;
+    const auto sum = step_at(next);
+    if (!sum || sum->multiplies) return;
     const auto products = products_of(node_at(next).outputs().front());
     if (products.empty()) return;
     removed_[n] = true;

@@ -43,12 +43,11 @@ class Composer {
     return floats_of(*tensor).front();
   }
 
-  // The node that is all that reads `value` where it multiplies it by one number or adds one to it.
-  std::optional<double> step_number(int node, bool multiplies) const {
+  // Where the node multiplies by one number, or adds one.
+  std::optional<ScalarStep> step_at(int node, bool multiplies) const {
     if (node == kNone) return std::nullopt;
-    const auto step = constant_step(model_, index_, model_.graph.nodes[static_cast<std::size_t>(node)]);
-    const auto rank = step ? rank_of(types_, step->value) : std::nullopt;
-    return rank && step->multiplies == multiplies ? scalar_of(*step, *rank) : std::nullopt;
+    const auto step = scalar_step(model_, index_, types_, model_.graph.nodes[static_cast<std::size_t>(node)]);
+    return step && step->multiplies == multiplies ? step : std::nullopt;
   }
 
   std::optional<Gate> gate_of(int n) {
@@ -56,16 +55,16 @@ class Composer {
     if (!clip.is("Clip") || clip.inputs().size() < 3 || number(clip, 1) != 0.0) return std::nullopt;
     const auto top = number(clip, 2);
     const int sum = index_.producer(clip.inputs().front());
-    const auto shift = step_number(sum, false);
+    const auto shift = step_at(sum, false);
     if (!top || !(*top > 0) || !std::isfinite(*top) || !shift || only_reader(index_, clip.inputs().front()) != n)
       return std::nullopt;
-    return Gate{constant_step(model_, index_, node_at(sum))->value, sum, n, *shift, *top};
+    return Gate{shift->value, sum, n, shift->number, *top};
   }
 
   // Whether the node divides what it reads by the gate's top.
   bool divides(int node, const Gate& gate) const {
-    const auto factor = step_number(node, true);
-    return factor && std::abs(*factor * gate.top - 1) < 1e-6;
+    const auto factor = step_at(node, true);
+    return factor && std::abs(factor->number * gate.top - 1) < 1e-6;
   }
 
   // In the place of the clipping, which comes before all that reads it.

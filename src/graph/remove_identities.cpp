@@ -2,7 +2,7 @@
 
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
+#include <vector>
 
 #include "graph/constants.h"
 #include "graph/index.h"
@@ -28,7 +28,7 @@ bool passes_through(const onnx::Model& model, const Index& index, const onnx::No
 template <class Passed>
 std::size_t bypass(onnx::Model& model, const Index& index, const Passed& passed) {
   std::unordered_map<std::string, std::string> alias;  // removed output -> the value that stands in for it
-  std::unordered_set<int> removed;
+  std::vector<bool> removed(model.graph.nodes.size());
   const auto source = [&](std::string name) {
     while (alias.contains(name)) name = alias.at(name);
     return name;
@@ -42,20 +42,15 @@ std::size_t bypass(onnx::Model& model, const Index& index, const Passed& passed)
     const auto value = passed(node);
     if (!value) continue;
     alias[out] = *value;
-    removed.insert(static_cast<int>(n));
+    removed[n] = true;
   }
-  if (removed.empty()) return 0;
-  std::vector<onnx::Node> kept;
-  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
-    if (removed.contains(static_cast<int>(n))) continue;
-    auto& node = model.graph.nodes[n];
+  remove_nodes(model, removed);
+  for (auto& node : model.graph.nodes) {
     for (std::size_t i = 0; i < node.inputs().size(); ++i) {
       if (alias.contains(node.inputs()[i])) node.set_input(i, source(node.inputs()[i]));
     }
-    kept.push_back(std::move(node));
   }
-  model.graph.nodes = std::move(kept);
-  return removed.size();
+  return alias.size();
 }
 
 }  // namespace
@@ -72,10 +67,8 @@ Notes remove_identities(onnx::Model& model) {
 Notes remove_neutral_steps(onnx::Model& model, const ValueTypes& types) {
   const Index index(model);
   const std::size_t removed = bypass(model, index, [&](const onnx::Node& node) -> std::optional<std::string> {
-    const auto step = constant_step(model, index, node);
-    const auto rank = step ? rank_of(types, step->value) : std::nullopt;
-    const auto number = rank ? scalar_of(*step, *rank) : std::nullopt;
-    return number == (step && step->multiplies ? 1.0 : 0.0) ? std::make_optional(step->value) : std::nullopt;
+    const auto step = scalar_step(model, index, types, node);
+    return step && step->number == (step->multiplies ? 1 : 0) ? std::make_optional(step->value) : std::nullopt;
   });
   if (removed == 0) return {};
   drop_unused_initializers(model);

@@ -21,13 +21,22 @@ onnx::DataType type_of(const onnx::Model& model, const ValueTypes& types, const 
   return tensor == initializers.end() ? onnx::DataType::undefined : tensor->type;
 }
 
-std::optional<std::uint64_t> static_bytes(const ValueTypes& types, const std::string& value) {
+std::optional<std::vector<std::int64_t>> static_shape(const ValueTypes& types, const std::string& value) {
   const auto found = types.find(value);
-  if (found == types.end() || !found->second.shape || onnx::bits_of(found->second.type) == 0) return std::nullopt;
-  std::vector<std::int64_t> dims;
-  for (const auto& dim : *found->second.shape) dims.push_back(dim.value);
-  const auto count = onnx::element_count(dims);
-  return count ? onnx::byte_count(found->second.type, *count) : std::nullopt;
+  if (found == types.end() || !found->second.shape) return std::nullopt;
+  std::vector<std::int64_t> shape;
+  for (const auto& dim : *found->second.shape) {
+    if (!dim.is_static()) return std::nullopt;
+    shape.push_back(dim.value);
+  }
+  return shape;
+}
+
+std::optional<std::uint64_t> static_bytes(const ValueTypes& types, const std::string& value) {
+  const auto shape = static_shape(types, value);
+  if (!shape || onnx::bits_of(types.at(value).type) == 0) return std::nullopt;
+  const auto count = onnx::element_count(*shape);
+  return count ? onnx::byte_count(types.at(value).type, *count) : std::nullopt;
 }
 
 std::optional<std::size_t> rank_of(const ValueTypes& types, const std::string& value) {

@@ -22,6 +22,9 @@ void add_initializers(const onnx::Model& model, ValueTypes& types);
 /// Element type of a value: from its initializer, else as inferred; undefined when not known.
 onnx::DataType type_of(const onnx::Model& model, const ValueTypes& types, const std::string& value);
 
+/// Dimensions of a value whose shape is static, nullopt when it is not or is not known.
+std::optional<std::vector<std::int64_t>> static_shape(const ValueTypes& types, const std::string& value);
+
 /// Bytes of a value whose shape is static, nullopt when it is not or is not known.
 std::optional<std::uint64_t> static_bytes(const ValueTypes& types, const std::string& value);
 

@@ -19,14 +19,7 @@ class Shapes {
   std::optional<Shape> of(const std::string& value) const {
     const int i = index_.initializer(value);
     if (i != kNone) return model_.graph.initializers[static_cast<std::size_t>(i)].dims;
-    const auto found = types_.find(value);
-    if (found == types_.end() || !found->second.shape) return std::nullopt;
-    Shape shape;
-    for (const auto& dim : *found->second.shape) {
-      if (!dim.is_static()) return std::nullopt;
-      shape.push_back(dim.value);
-    }
-    return shape;
+    return static_shape(types_, value);
   }
 
   std::optional<std::uint64_t> bytes(const std::string& value) const {

@@ -23,8 +23,8 @@ using graph::ChannelScaling;
 
 constexpr std::size_t kMostSamples = 4;
 constexpr std::size_t kSamplesForEach = 16;  // of them one, where each is tried
-constexpr std::size_t kJudgingEvery =
-    8;  // of them one, where all together are judged: not those that each was judged on
+// Of them one, where all together are judged: not those that each was judged on.
+constexpr std::size_t kJudgingEvery = 8;
 // Trials for each sample that looking for harmful values may take, and the same for what can be done about them.
 constexpr double kLookingPerSample = 1;
 constexpr double kTryingPerSample = 2;
