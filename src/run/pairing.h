@@ -15,8 +15,8 @@
 
 namespace detent::run {
 
-/// Running sums for one pair of values. Where both have the same infinity, or both no number, nothing is added; where one
-/// of them is not finite, the noise is infinite.
+/// Running sums for one pair of values. Where both have the same infinity, or both no number, nothing is added; where
+/// one of them is not finite, the noise is infinite.
 struct PairSums {
   double signal = 0;   // sum x^2
   double noise = 0;    // sum (x-y)^2

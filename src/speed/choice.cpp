@@ -125,9 +125,7 @@ class Choice {
   }
 
   // The blocked layout of float convolutions ends where neither a candidate nor its like goes on with it.
-  bool reads_others(std::size_t n) const {
-    return !is_candidate(subject_.index.producer(nodes_[n].inputs().front()));
-  }
+  bool reads_others(std::size_t n) const { return !is_candidate(subject_.index.producer(nodes_[n].inputs().front())); }
 
   bool is_read_by_others(std::size_t n) const {
     const auto readers = subject_.index.consumers(nodes_[n].outputs().front());
