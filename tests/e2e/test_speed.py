@@ -142,3 +142,14 @@ def test_without_shapes_all_goes_to_integers(case: tuple[Path, Path, Path], tmp_
     assert result.returncode == 0, result.stderr
     assert any("shapes are not known" in note for note in json.loads(result.stdout)["notes"])
     assert "FLOAT" not in weights(tmp_path / "q.onnx")
+
+
+def test_values_of_unknown_rank_are_not_timed(tmp_path: Path) -> None:
+    """What follows a Reshape to computed dimensions has no rank without samples; the runtime says 0."""
+    model = support.MODELS / "ppocr_cls.onnx"
+    rng = np.random.default_rng(0)
+    data = support.save_samples(tmp_path / "data", [{"x": rng.random((1, 3, 48, 192), dtype=np.float32)} for _ in range(2)])
+    statistics = support.calibrate(model, tmp_path / "s.stats", data, "--preset", "balanced")
+    options = ["--preset", "balanced", "--optimize-for", "latency", "--kernel-table", tmp_path / "table.json"]
+    result = support.detent("quantize", model, "-o", tmp_path / "q.onnx", "--statistics", statistics, *options)
+    assert result.returncode == 0, result.stderr
