@@ -122,7 +122,8 @@ std::string kernel_of(const Subject& subject, std::size_t position) {
     const bool computed = is_activation(subject, value);
     if (!shape) return {};
     // The runtime tells an unknown rank as 0.
-    const bool known = !shape->empty() && graph::type_of(subject.model, subject.types, value) == onnx::DataType::float32;
+    const bool known =
+        !shape->empty() && graph::type_of(subject.model, subject.types, value) == onnx::DataType::float32;
     if (computed && !known) return {};
     inputs.push_back(fmt::format("{}[{}]", computed ? "" : "constant", fmt::join(*shape, "x")));
   }
