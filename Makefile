@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := all
-.PHONY: all cuda setup configure build models test check sanitize demo bench format lint clean distclean help
+.PHONY: all cuda setup configure build models runtimes test check sanitize demo bench format lint clean distclean help
 
 all: build  ## install what is needed and build build/detent
 
@@ -33,7 +33,10 @@ cuda: setup  ## build build/libdetent_cuda.so, the plugin for GPUs; fetches a CU
 models: setup  ## fetch trained models and data for tests and demo into build/models
 	@$(PYTHON) scripts/fetch_models.py $(MODELS)
 
-test: configure models  ## run all tests
+runtimes: setup  ## fetch other versions of ONNX Runtime, which the tests load models in
+	@scripts/setup.sh runtimes
+
+test: configure models runtimes  ## run all tests
 	@cmake --build build
 	@ctest --test-dir build --output-on-failure --no-tests=error -j 2
 

@@ -13,15 +13,18 @@ PACKAGES=(g++ cmake ninja-build ccache python3 python3-dev python3-venv ca-certi
 if [ "$(. /etc/os-release; echo "${ID:-}")" = debian ]; then PACKAGES+=(chromium-headless-shell); fi
 
 # `scripts/setup.sh wheel` stops at what `pip install .` needs: system packages and headers, no Python environment.
+# `scripts/setup.sh runtimes` also fetches other versions of ONNX Runtime into build/deps/runtimes, for the tests: the oldest
+# that is supported, newer ones, and one that is newer than the one of the environment.
+RUNTIMES=(1.21.1 1.24.1 1.28.0 1.32.0)
 # `scripts/setup.sh cuda` also fetches a CUDA toolkit into build/deps/cuda, where none is installed: what the plugin for GPUs
 # is built with and runs on, 0.9 GB to fetch and 1.3 GB on disk. These versions go together.
 CUDA_WHEELS=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96
   nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56)
 only=${1:-all}
-[ "$only" = all ] || [ "$only" = wheel ] || [ "$only" = cuda ] || { echo "setup: '$only' is neither 'wheel' nor 'cuda'" >&2; exit 2; }
+case $only in all|wheel|runtimes|cuda) ;; *) echo "setup: '$only' is none of: wheel, runtimes, cuda" >&2; exit 2 ;; esac
 stamp=build/.setup-$(cat scripts/setup.sh scripts/requirements.txt | sha256sum | cut -c1-16)
 if [ -e "$stamp" ] && [ -e build/libonnxruntime.so ]; then
-  [ "$only" = cuda ] || exit 0
+  [ "$only" = cuda ] || [ "$only" = runtimes ] || exit 0
   ready=yes
 fi
 mkdir -p build/deps build/tmp
@@ -117,8 +120,26 @@ cuda_toolkit() {
   rm -rf "$work"
 }
 
+# Each whole or not at all: a folder has its name only when all is in it.
+other_runtimes() {
+  local version target=build/deps/runtimes
+  for version in "${RUNTIMES[@]}"; do
+    [ ! -d "$target/$version" ] || continue
+    say "fetching ONNX Runtime $version"
+    rm -rf "$target/.new"
+    build/venv/bin/python -m pip install -q --no-deps --no-cache-dir --disable-pip-version-check --target "$target/.new" \
+      "onnxruntime==$version" || fail "pip could not fetch ONNX Runtime $version: is the package index within reach?"
+    mv "$target/.new" "$target/$version"
+  done
+}
+
+extras() {
+  [ "$only" != cuda ] || cuda_toolkit
+  [ "$only" != runtimes ] || other_runtimes
+}
+
 if [ -n "${ready:-}" ]; then
-  cuda_toolkit
+  extras
   exit 0
 fi
 install_packages "${PACKAGES[@]}"
@@ -127,4 +148,4 @@ runtime_headers
 python_environment
 rm -f build/.setup-*
 touch "$stamp"
-[ "$only" != cuda ] || cuda_toolkit
+extras
