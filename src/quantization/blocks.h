@@ -1,0 +1,68 @@
+// Weights cut into blocks, each with a scale and an integer zero point: what MatMulNBits, GatherBlockQuantized and
+// DequantizeLinear with a block_size store.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace detent::quantization {
+
+/// How the columns of a weight become integers. Integers and zero points are in [0, 2^bits).
+struct BlockFormat {
+  int bits = 4;             // 2, 4 or 8
+  std::int64_t block = 32;  // neighbours along a column that share a scale; 0: all of it
+  bool symmetric = true;    // every zero point is the middle, 2^(bits-1)
+
+  constexpr int largest() const noexcept { return (1 << bits) - 1; }
+  constexpr int middle() const noexcept { return 1 << (bits - 1); }
+  constexpr std::int64_t block_of(std::int64_t rows) const noexcept { return block > 0 ? block : std::max(rows, 1L); }
+  /// Blocks in a column of so many values. The last one may be shorter than the others.
+  constexpr std::int64_t blocks_of(std::int64_t rows) const noexcept {
+    return (rows + block_of(rows) - 1) / block_of(rows);
+  }
+  friend constexpr bool operator==(const BlockFormat&, const BlockFormat&) = default;
+};
+
+/// Some or all columns of a weight W [rows, all columns] of a product x·W, column by column:
+/// W[k][n] = scales[n][b] * (integers[n][k] - zero_points[n][b]), where b = k / block. Columns do not depend on one
+/// another, so a weight may be worked on in stripes of columns.
+struct BlockWeight {
+  std::int64_t rows = 0;     // the length that products sum over, "K"
+  std::int64_t columns = 0;  // "N"
+  BlockFormat format;
+  std::vector<std::uint8_t> integers;     // [columns, rows]
+  std::vector<float> scales;              // [columns, blocks]; 0 or -0: all values of the block are 0
+  std::vector<std::uint8_t> zero_points;  // [columns, blocks], also where symmetric
+
+  std::int64_t blocks() const noexcept { return format.blocks_of(rows); }
+};
+
+/// All of the right size, with scales 0 and the middle everywhere.
+BlockWeight make_blocks(std::int64_t rows, std::int64_t columns, const BlockFormat& format);
+
+struct BlockScale {
+  float scale = 0;
+  std::uint8_t zero_point = 0;
+};
+
+/// Scale and zero point of a block with these extremes, as ONNX Runtime's MatMulNBitsQuantizer has them with its
+/// algorithm DEFAULT (onnxruntime/core/mlas/lib/q4_dq.cpp): symmetric -m / 2^(bits-1), where m is the value farther
+/// from zero, with its sign; else (max - min) / (2^bits - 1) over a range that includes zero. Throws bad_input where
+/// the range exceeds float32.
+BlockScale block_scale(float min, float max, const BlockFormat& format);
+
+/// The nearest integers: clip(round_half_away(value * (1 / scale) + zero_point)) in float32; the zero point where the
+/// scale is 0. `integers` has as many elements as `values`.
+void round_block(std::span<const float> values, BlockScale scale, int bits, std::uint8_t* integers);
+
+/// Scales, zero points and nearest integers of columns of `rows` finite values each, which follow one another. The
+/// same bytes as ONNX Runtime's algorithm DEFAULT makes, for 2, 4 and 8 bits.
+BlockWeight nearest(std::span<const float> columns, std::int64_t rows, const BlockFormat& format);
+
+/// The values that are stored, column by column: `values` has rows * columns elements.
+void dequantize(const BlockWeight& weight, std::span<float> values);
+
+}  // namespace detent::quantization
