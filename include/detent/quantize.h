@@ -25,6 +25,8 @@ namespace detent {
 struct LayerTuning;
 
 struct QuantizeOptions {
+  /// A file, or a folder as onnxruntime-genai, optimum and transformers.js have them; then the output is a new folder
+  /// of the same layout, with the other files in it.
   std::filesystem::path model;
   std::filesystem::path output;
   /// Samples, or statistics made from them earlier, or both; the statistics are then checked against the samples.
@@ -50,6 +52,8 @@ struct QuantizeOptions {
   int workers = 1;              // samples run at a time
   /// Tensors of at least this many bytes go to a file beside the output; unset: only if the model would exceed 2 GiB.
   std::optional<std::uint64_t> external_data_threshold;
+  /// The name of that file is the output's and this.
+  std::string external_data_suffix = ".data";
   /// Also write the float model as it was calibrated, after the graph rewrites.
   std::optional<std::filesystem::path> prepared_output;
   std::optional<std::filesystem::path> profile;

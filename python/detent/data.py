@@ -105,3 +105,86 @@ def images(
 
     pair = (size, size) if isinstance(size, int) else (size[0], size[1])
     return Images(paths, pair, per_channel(mean, "mean"), per_channel(std, "std"), layout, channels, name)
+
+
+class Text:
+    """Windows of a text's token ids, each a sample of one row; see text()."""
+
+    def __init__(self, windows: NDArray[np.int64], name: str) -> None:
+        self._windows, self._name = windows, name
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def __iter__(self) -> Iterator[dict[str, NDArray[np.int64]]]:
+        for window in self._windows:
+            yield {self._name: window[None]}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes one .npy of all windows, for `detent … --calibration-data PATH --batch-size 1`."""
+        import numpy as np
+
+        with open(path, "wb") as file:
+            np.save(file, self._windows)
+
+
+def text(
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    model: str | os.PathLike[str],
+    length: int = 512,
+    *,
+    count: int = 0,
+    name: str = "input_ids",
+) -> Text:
+    """Text files as samples for a decoder: token ids by the model's own tokenizer, one after another without padding,
+    cut into windows of one length. What is left at the end is not used.
+
+    files: one UTF-8 file, or several in their order.
+    model: the model's folder, which has a tokenizer.json; or that file.
+    length: tokens of a window, with those that the tokenizer puts before every text.
+    count: of windows, spread over the text; 0 is all.
+
+    Needs tokenizers: pip install detent[text].
+    """
+    import importlib.util
+
+    import numpy as np
+
+    if importlib.util.find_spec("tokenizers") is None:
+        raise UsageError("detent.data.text needs tokenizers", "pip install tokenizers")
+    from tokenizers import Tokenizer
+
+    path = pathlib.Path(model)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_file():
+        raise BadInput(f"'{path}' does not exist", "give the folder of a model with its tokenizer")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the package has no narrower type
+        raise BadInput(f"'{path}' cannot be read as a tokenizer: {str(error).splitlines()[0]}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+
+    start = tokenizer.encode("").ids[:1]  # what begins every text, if anything does
+    own = length - len(start)
+    if own < 1:
+        raise UsageError(f"length: {length} leaves no room for text", "give at least 2")
+    paths = [files] if isinstance(files, str | os.PathLike) else list(files)
+    ids = np.concatenate([_tokens_of(pathlib.Path(file), tokenizer) for file in paths] or [np.empty(0, np.int64)])
+    starts = np.arange(0, len(ids) - own + 1, own)
+    if len(starts) == 0:
+        raise BadInput(f"the text has {len(ids)} tokens, less than one window of {own}", "give more text, or a smaller length")
+    if 0 < count < len(starts):
+        starts = starts[np.linspace(0, len(starts) - 1, count).astype(int)]
+    rows = [np.concatenate([np.array(start, np.int64), ids[at : at + own]]) for at in starts]
+    return Text(np.stack(rows), name)
+
+
+def _tokens_of(path: pathlib.Path, tokenizer: Any) -> NDArray[np.int64]:
+    import numpy as np
+
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"'{path}' cannot be read as text: {error}") from None
+    return np.array(tokenizer.encode(content, add_special_tokens=False).ids, np.int64)

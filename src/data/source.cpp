@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "data/batch.h"
+#include "data/decoder.h"
 #include "data/layout.h"
 #include "data/load.h"
 #include "data/sample.h"
@@ -17,12 +18,15 @@ namespace {
 class FileUnits final : public Units {
  public:
   FileUnits(std::filesystem::path path, std::vector<InputSpec> inputs)
-      : path_(std::move(path)), files_(find_files(path_, inputs)), inputs_(std::move(inputs)) {}
+      : path_(std::move(path)),
+        inputs_(std::move(inputs)),
+        given_(inputs_given(path_, inputs_)),
+        files_(find_files(path_, given_)) {}
 
   std::optional<LoadedFile> next() override {
     if (next_ == files_.names.size()) return std::nullopt;
     const std::size_t index = next_++;
-    return load_file(files_, index, inputs_);
+    return completed(load_file(files_, index, given_), given_, inputs_);
   }
   void rewind() override { next_ = 0; }
   std::size_t count() const override { return files_.names.size(); }
@@ -30,8 +34,8 @@ class FileUnits final : public Units {
 
  private:
   std::filesystem::path path_;
+  std::vector<InputSpec> inputs_, given_;
   FileSet files_;
-  std::vector<InputSpec> inputs_;
   std::size_t next_ = 0;
 };
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "data/buffer.h"
+#include "data/decoder.h"
 #include "data/text.h"
 #include "data/units.h"
 
@@ -51,8 +52,7 @@ class StreamUnits final : public Units {
  private:
   LoadedFile checked(std::vector<NamedArray> arrays, std::string origin) const {
     LoadedFile unit{std::move(origin), {}};
-    if (inputs_.size() == 1 && arrays.size() == 1 && arrays.front().name.empty())
-      arrays.front().name = inputs_.front().name;
+    if (arrays.size() == 1 && arrays.front().name.empty()) arrays.front().name = name_of_only(inputs_);
     for (const NamedArray& array : arrays) {
       const auto same = [&](const auto& other) { return other.name == array.name; };
       if (std::none_of(inputs_.begin(), inputs_.end(), same))
@@ -61,7 +61,12 @@ class StreamUnits final : public Units {
       if (std::count_if(arrays.begin(), arrays.end(), same) > 1)
         throw bad_input(fmt::format("{}: input '{}' appears twice", unit.origin, printable(array.name, 120)));
     }
+    std::vector<std::string> names;
+    for (const NamedArray& array : arrays) names.push_back(array.name);
+    std::vector<InputSpec> given;
     for (const InputSpec& input : inputs_) {
+      if (follows_from_ids(input, inputs_, names)) continue;
+      given.push_back(input);
       const auto found =
           std::find_if(arrays.begin(), arrays.end(), [&](const auto& a) { return a.name == input.name; });
       if (found == arrays.end())
@@ -69,7 +74,7 @@ class StreamUnits final : public Units {
                         describe_inputs(inputs_));
       unit.inputs.push_back(fitted(std::move(*found), input, unit.origin));
     }
-    return unit;
+    return completed(std::move(unit), given, inputs_);
   }
 
   static LoadedArray fitted(NamedArray given, const InputSpec& input, const std::string& origin) {

@@ -183,7 +183,7 @@ std::string encode_model(const Model& model, const Placer& place) {
 }
 
 WrittenModel write_model(const Model& model, const std::filesystem::path& path, const WriteOptions& options) {
-  const std::filesystem::path data_path = path.string() + ".data";
+  const std::filesystem::path data_path = path.string() + options.data_suffix;
   DataLayout layout{data_path.filename().string(), options.external_threshold.value_or(1024), 0, {}};
   const auto place = [&](const Tensor& t) { return layout(t); };
 

@@ -23,9 +23,11 @@ using Placer = std::function<std::optional<Placement>(const Tensor&)>;
 std::string encode_model(const Model& model, const Placer& place);
 
 struct WriteOptions {
-  /// Tensors of at least this many bytes go to `<file name>.data` beside the model; nullopt: everything inline as long
+  /// Tensors of at least this many bytes go to a file beside the model; nullopt: everything inline as long
   /// as the file stays below protobuf's 2 GiB, else all tensors of 1 KiB and more go beside it.
   std::optional<std::uint64_t> external_threshold;
+  /// The data file's name is the model's and this.
+  std::string data_suffix = ".data";
 };
 
 /// What was written.

@@ -17,6 +17,7 @@
 #include "onnx/model.h"
 #include "run/command.h"
 #include "run/latency.h"
+#include "run/model_folder.h"
 #include "run/outputs.h"
 #include "run/samples.h"
 
@@ -43,7 +44,7 @@ class Bench {
     result_.threads = static_cast<int>(thread_count(options_.threads));
     result_.runtime = runtime_.version();
     for (const auto& path : options_.models) {
-      Entry entry{onnx::read_model(path), {}, {}, {}};
+      Entry entry{onnx::read_model(run::model_file(path)), {}, {}, {}};
       entry.inputs = run::input_specs(entry.model);
       auto& benched = result_.models.emplace_back();
       benched.model = path;

@@ -18,6 +18,7 @@
 #include "quantization/placement.h"
 #include "run/calibration_device.h"
 #include "run/model_fingerprint.h"
+#include "run/model_folder.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
 #include "run/run_directory.h"
@@ -110,7 +111,7 @@ class Calibration {
  private:
   void prepare() {
     const auto scope = profiler_.scope(Step::pre_process);
-    auto original = onnx::read_model(options_.model);
+    auto original = onnx::read_model(run::model_file(options_.model));
     profiler_.checkpoint(Step::model_loaded);
     run::check_output(options_.output, original);
     fingerprint_.emplace(original);

@@ -16,6 +16,7 @@
 #include "graph/index.h"
 #include "graph/rewrite.h"
 #include "quantization/emit/read_values.h"
+#include "run/model_folder.h"
 #include "run/pairing.h"
 #include "run/prepare.h"
 #include "run/samples.h"
@@ -30,7 +31,7 @@ struct Side {
 };
 
 Side read_side(const std::filesystem::path& path, const exec::Runtime& runtime) {
-  Side side{onnx::read_model(path), {}, fmt::format("model '{}'", path.string())};
+  Side side{onnx::read_model(run::model_file(path)), {}, fmt::format("model '{}'", path.string())};
   graph::lift_constants(side.model);
   graph::drop_initializer_inputs(side.model);
   graph::sort_topologically(side.model);

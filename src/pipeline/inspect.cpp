@@ -15,6 +15,7 @@
 #include "graph/work.h"
 #include "onnx/model.h"
 #include "tuning/cost.h"
+#include "run/model_folder.h"
 
 namespace detent {
 namespace {
@@ -117,7 +118,7 @@ void add_finetune_bytes(const onnx::Model& model, const graph::ValueTypes& types
 }  // namespace
 
 Inspection inspect(const InspectOptions& options) {
-  onnx::Model model = onnx::read_model(options.model);
+  onnx::Model model = onnx::read_model(run::model_file(options.model));
   check_shapes(model, options);
   Inspection report;
   report.ir_version = model.ir_version;

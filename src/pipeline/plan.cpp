@@ -24,6 +24,7 @@
 #include "quantization/ranges.h"
 #include "remedies/weight_tuning.h"
 #include "run/calibration_device.h"
+#include "run/model_folder.h"
 #include "run/prepare.h"
 #include "run/proposals.h"
 #include "run/quantize_result.h"
@@ -180,7 +181,7 @@ Plan plan(const QuantizeOptions& options) {
   Plan result;
   const TempDir work(options.resources.work_dir.value_or(""));
   profile::Profiler silent;
-  auto original = onnx::read_model(options.model);
+  auto original = onnx::read_model(run::model_file(options.model));
   const exec::Runtime runtime(options.runtime);
   const auto prepared = run::prepare(std::move(original), options.config, runtime, work.path(), silent);
   const auto placement = run::place(prepared, options.config);

@@ -34,6 +34,7 @@
 #include "run/choose_by_speed.h"
 #include "run/explain.h"
 #include "run/latency_change.h"
+#include "run/model_folder.h"
 #include "run/model_fingerprint.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
@@ -288,7 +289,8 @@ class Run {
     const bool equalized = result_.accuracy && !result_.accuracy->equalized.empty();
     run::write_applied({equalized, !result_.layers.empty()}, draft_.emitted->model);
     if (options_.stop.stop_requested()) throw interrupted();
-    const auto written = onnx::write_model(draft_.emitted->model, options_.output, {options_.external_data_threshold});
+    const auto written = onnx::write_model(draft_.emitted->model, options_.output,
+                                           {options_.external_data_threshold, options_.external_data_suffix});
     result_.model_bytes_after = written.model_bytes + written.data_bytes;
   }
 
@@ -351,9 +353,18 @@ class Run {
   double sample_seconds_ = 0;  // of calibration
 };
 
+QuantizeResult quantize_folder(const QuantizeOptions& options) {
+  run::FolderResult folder(options);
+  auto result = quantize(folder.options());
+  folder.finish(result);
+  return result;
+}
+
 }  // namespace
 
 QuantizeResult quantize(const QuantizeOptions& options) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(options.model, ignored)) return quantize_folder(options);
   config::validate(options);
   if (shim::Ranks::join().size() > 1) {
     throw usage_error("quantize runs in one process, but MPI started several",

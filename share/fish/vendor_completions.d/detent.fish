@@ -5,7 +5,7 @@ complete -c detent -n __fish_use_subcommand -a plan -d 'tell what quantize would
 complete -c detent -n __fish_use_subcommand -a compare -d 'compare a quantized model with its float original'
 complete -c detent -n __fish_use_subcommand -a inspect -d 'tell what a model consists of'
 complete -c detent -n __fish_use_subcommand -a bench -d 'time models side by side'
-complete -c detent -n '__fish_seen_subcommand_from quantize calibrate' -l output -r -d 'file to write: the quantized model'
+complete -c detent -n '__fish_seen_subcommand_from quantize calibrate' -l output -r -d 'file to write: the quantized model (a new folder if MODEL is one)'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare bench' -l calibration-data -r -d 'samples: a directory of .npy, .npz or test_data_set_*/input_N.pb, or one .npy or .npz file'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l statistics -r -d 'use statistics saved by detent calibrate instead of running the model'
 complete -c detent -n '__fish_seen_subcommand_from calibrate' -l merge -r -d 'add up these statistics files of one model'

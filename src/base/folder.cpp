@@ -1,0 +1,82 @@
+#include "base/folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/error.h"
+#include "base/failpoint.h"
+
+namespace detent {
+namespace fs = std::filesystem;
+namespace {
+
+void check_target(const fs::path& target) {
+  std::error_code ignored;
+  const auto status = fs::symlink_status(target, ignored);
+  if (!fs::exists(status)) return;
+  if (!fs::is_directory(status))
+    throw usage_error(fmt::format("output '{}' exists and is not a folder", target.string()), "choose another --output");
+  if (!fs::is_empty(target, ignored))
+    throw usage_error(fmt::format("output folder '{}' exists and is not empty", target.string()),
+                      "choose another --output, or remove it");
+}
+
+void sync(const fs::path& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid() || ::fsync(fd.get()) != 0)
+    throw resource_error(fmt::format("cannot write '{}': {}", path.string(), errno_text(errno)));
+}
+
+}  // namespace
+
+AtomicFolder::AtomicFolder(const fs::path& target)
+    : target_(target.has_filename() ? target : target.parent_path()),
+      staging_(target_.parent_path() / fmt::format(".{}.partial", target_.filename().string())) {
+  check_target(target_);
+  if (::mkdir(staging_.c_str(), 0777) != 0 && errno != EEXIST)
+    throw usage_error(fmt::format("cannot create folder '{}': {}", target_.string(), errno_text(errno)),
+                      "choose an --output in a folder that exists and can be written");
+  lock_ = UniqueFd(::open(staging_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info {};
+  if (!lock_.valid() || ::fstat(lock_.get(), &info) != 0 || info.st_uid != ::geteuid())
+    throw usage_error(fmt::format("'{}' is in the way", staging_.string()), "remove it, or choose another --output");
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
+    throw usage_error(fmt::format("another run is writing '{}'", target_.string()), "choose another --output");
+  for (const auto& entry : fs::directory_iterator(staging_)) fs::remove_all(entry);
+}
+
+AtomicFolder::~AtomicFolder() {
+  std::error_code ignored;
+  if (!staging_.empty()) fs::remove_all(staging_, ignored);
+}
+
+void AtomicFolder::copy(const fs::path& file, const fs::path& name) const {
+  const fs::path to = staging_ / name;
+  fs::create_directories(to.parent_path());
+  std::error_code error;
+  fs::copy_file(file, to, error);
+  if (error == std::errc::no_space_on_device)
+    throw resource_error(fmt::format("cannot write '{}': {}", to.string(), error.message()), "free some space there");
+  if (error) throw bad_input(fmt::format("cannot copy '{}': {}", file.string(), error.message()));
+  sync(to);
+}
+
+void AtomicFolder::commit() {
+  for (const auto& entry : fs::recursive_directory_iterator(staging_)) {
+    if (entry.is_directory()) sync(entry.path());
+  }
+  sync(staging_);
+  failpoint("folder.commit");
+  if (::rename(staging_.c_str(), target_.c_str()) != 0)
+    throw usage_error(fmt::format("cannot create folder '{}': {}", target_.string(), errno_text(errno)),
+                      "choose another --output");
+  staging_.clear();
+  sync(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
+}
+
+}  // namespace detent
