@@ -20,7 +20,8 @@ void check_target(const fs::path& target) {
   const auto status = fs::symlink_status(target, ignored);
   if (!fs::exists(status)) return;
   if (!fs::is_directory(status))
-    throw usage_error(fmt::format("output '{}' exists and is not a folder", target.string()), "choose another --output");
+    throw usage_error(fmt::format("output '{}' exists and is not a folder", target.string()),
+                      "choose another --output");
   if (!fs::is_empty(target, ignored))
     throw usage_error(fmt::format("output folder '{}' exists and is not empty", target.string()),
                       "choose another --output, or remove it");

@@ -108,9 +108,9 @@ std::vector<InputSpec> inputs_given(const fs::path& path, const std::vector<Inpu
 
 LoadedArray from_ids(const InputSpec& input, const LoadedArray& ids) {
   if (ids.array.shape.size() != 2)
-    throw bad_input(fmt::format("{}: '{}' is {}, not [row, position]", ids.where, kTokenIds,
-                                describe_shape(ids.array.shape)),
-                    "give all inputs in the calibration data");
+    throw bad_input(
+        fmt::format("{}: '{}' is {}, not [row, position]", ids.where, kTokenIds, describe_shape(ids.array.shape)),
+        "give all inputs in the calibration data");
   const std::int64_t rows = ids.array.shape[0], length = ids.array.shape[1];
   LoadedArray made;
   made.where = ids.where;

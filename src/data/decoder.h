@@ -13,8 +13,8 @@ namespace detent::data {
 
 constexpr std::string_view kTokenIds = "input_ids";
 
-/// The input that data with a single array without a name feed: the only one, or a decoder's token ids; "" where neither
-/// is meant.
+/// The input that data with a single array without a name feed: the only one, or a decoder's token ids; "" where
+/// neither is meant.
 std::string name_of_only(const std::vector<InputSpec>& inputs);
 
 /// Whether data may leave this input of a decoder out: 'attention_mask', 'position_ids', 'use_cache_branch' and
@@ -27,8 +27,8 @@ bool follows_from_ids(const InputSpec& input, const std::vector<InputSpec>& inpu
 /// that the data do not have.
 std::vector<InputSpec> inputs_given(const std::filesystem::path& path, const std::vector<InputSpec>& inputs);
 
-/// What the input is for these token ids [row, position]. The cache's second dynamic axis has length 0. Throws bad_input
-/// when the ids or the input have no such shape.
+/// What the input is for these token ids [row, position]. The cache's second dynamic axis has length 0. Throws
+/// bad_input when the ids or the input have no such shape.
 LoadedArray from_ids(const InputSpec& input, const LoadedArray& ids);
 
 /// The arrays of `given` and what follows from the ids among them, in the order of `inputs`.

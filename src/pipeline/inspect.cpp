@@ -14,8 +14,8 @@
 #include "graph/rewrite.h"
 #include "graph/work.h"
 #include "onnx/model.h"
-#include "tuning/cost.h"
 #include "run/model_folder.h"
+#include "tuning/cost.h"
 
 namespace detent {
 namespace {

@@ -24,7 +24,8 @@ const std::set<std::string> kVariants{"_fp16", "_int8", "_uint8", "_q4", "_q4f16
 Json read_json(const fs::path& path) {
   std::ifstream file(path);
   auto json = Json::parse(file, nullptr, false);
-  if (json.is_discarded() || !json.is_object()) throw bad_input(fmt::format("'{}' is not a JSON object", path.string()));
+  if (json.is_discarded() || !json.is_object())
+    throw bad_input(fmt::format("'{}' is not a JSON object", path.string()));
   return json;
 }
 
@@ -65,15 +66,16 @@ fs::path only_model(const fs::path& root, const std::vector<fs::path>& files) {
   std::vector<fs::path> models;
   std::copy_if(files.begin(), files.end(), std::back_inserter(models),
                [](const auto& file) { return file.extension() == ".onnx"; });
-  for (const char* usual : {"onnx/model.onnx", "model.onnx", "onnx/decoder_model_merged.onnx",
-                            "decoder_model_merged.onnx"}) {
+  for (const char* usual :
+       {"onnx/model.onnx", "model.onnx", "onnx/decoder_model_merged.onnx", "decoder_model_merged.onnx"}) {
     if (std::binary_search(models.begin(), models.end(), fs::path(usual))) return usual;
   }
   if (models.size() == 1) return models.front();
   std::vector<std::string> names(models.size());
   std::transform(models.begin(), models.end(), names.begin(), [](const auto& model) { return model.string(); });
-  throw bad_input(models.empty() ? fmt::format("there is no ONNX model in folder '{}'", root.string())
-                                 : fmt::format("folder '{}' holds several models: {}", root.string(), fmt::join(names, ", ")),
+  throw bad_input(models.empty()
+                      ? fmt::format("there is no ONNX model in folder '{}'", root.string())
+                      : fmt::format("folder '{}' holds several models: {}", root.string(), fmt::join(names, ", ")),
                   models.empty() ? "" : "give the file of one of them");
 }
 
@@ -131,8 +133,8 @@ ModelFolder read_model_folder(const fs::path& root) {
   folder.model = fs::exists(root / kGenaiConfig) ? model_of_genai(root) : only_model(root, files);
   const auto found = std::find(files.begin(), files.end(), folder.model);
   if (found == files.end())
-    throw bad_input(fmt::format("folder '{}' has no '{}', which its configuration names", root.string(),
-                                folder.model.string()));
+    throw bad_input(
+        fmt::format("folder '{}' has no '{}', which its configuration names", root.string(), folder.model.string()));
   files.erase(found);
   std::copy_if(files.begin(), files.end(), std::back_inserter(folder.variants),
                [&](const auto& file) { return is_variant(file, folder.model); });

@@ -65,7 +65,8 @@ TEST_F(DecoderData, RowsAreSplitWithAllThatBelongsToThem) {
 TEST_F(DecoderData, WhatIsGivenIsTaken) {
   const auto mask = npy("<i8", {1, 3}, raw(std::vector<std::int64_t>{0, 1, 1}));
   const auto positions = npy("<i4", {1, 3}, raw(std::vector<std::int32_t>{5, 5, 6}));
-  write_zip(at("a.npz"), {{"input_ids.npy", ids({1, 3})}, {"attention_mask.npy", mask}, {"position_ids.npy", positions}});
+  write_zip(at("a.npz"),
+            {{"input_ids.npy", ids({1, 3})}, {"attention_mask.npy", mask}, {"position_ids.npy", positions}});
   const auto sample = open_samples(at("a.npz"), kInputs)->next();
   ASSERT_TRUE(sample);
   EXPECT_EQ(values<std::int64_t>(sample->inputs[2]), (std::vector<std::int64_t>{0, 1, 1}));
