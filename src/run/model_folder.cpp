@@ -73,10 +73,11 @@ fs::path only_model(const fs::path& root, const std::vector<fs::path>& files) {
   if (models.size() == 1) return models.front();
   std::vector<std::string> names(models.size());
   std::transform(models.begin(), models.end(), names.begin(), [](const auto& model) { return model.string(); });
-  throw bad_input(models.empty()
-                      ? fmt::format("there is no ONNX model in folder '{}'", root.string())
-                      : fmt::format("folder '{}' holds several models: {}", root.string(), fmt::join(names, ", ")),
-                  models.empty() ? "" : "give the file of one of them");
+  if (models.empty())
+    throw bad_input(fmt::format("'{}' is a directory that holds no ONNX model", root.string()),
+                    "give a model's file, or the folder that it is in");
+  throw bad_input(fmt::format("folder '{}' holds several models: {}", root.string(), fmt::join(names, ", ")),
+                  "give the file of one of them");
 }
 
 // The files that external data of a model lie in, as its entries name them.

@@ -21,7 +21,7 @@ def missing(_path: Path) -> str:
 
 def directory(path: Path) -> str:
     path.mkdir()
-    return "is a directory"
+    return "is a directory that holds no ONNX model; give a model's file"
 
 
 def empty(path: Path) -> str:
