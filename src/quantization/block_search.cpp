@@ -1,0 +1,312 @@
+#include "quantization/block_search.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/error.h"
+#include "base/vector_clones.h"
+
+namespace detent::quantization {
+namespace {
+
+constexpr std::size_t kLanes = 16;  // columns that are searched together
+
+struct alignas(64) Lanes {
+  float at[kLanes];
+};
+
+// One block of kLanes columns, each divided by a power of two that brings its largest value into [0.5, 1): no square
+// overflows, and no result depends on the unit of the weights.
+struct Tile {
+  std::vector<Lanes> values;
+  std::vector<float> importance;  // largest in [0.5, 1); empty: all 1
+  Lanes min, max;                 // of a range that includes zero
+  int exponent[kLanes];
+  float levels = 15;  // the integers of a block are 0 to this
+};
+
+// Which scales are tried: range / steps, where the range is that of the values (symmetric: of the largest value).
+struct Trials {
+  std::vector<float> steps;
+  float fine = 0;  // a part of the best scale: a quarter of the distance between two of them
+  bool symmetric = true;
+  int zero_points = 0;  // on either side of the first guess
+};
+
+struct Found {
+  Lanes error, scale, zero;
+};
+
+// Numbers of steps on an even grid. With weights, narrower ranges can be better: they clip what counts little.
+Trials trials_of(const BlockFormat& format, bool weighted) {
+  struct Grid {
+    double first, last;
+    int count;
+  };
+  Grid grid{};
+  Trials trials{.steps = {}, .fine = 0, .symmetric = format.symmetric, .zero_points = 0};
+  if (format.bits == 8) {
+    grid = weighted ? Grid{0.96, 1.3, 64} : Grid{0.97, 1.1, 32};
+  } else if (format.symmetric) {
+    grid = weighted ? Grid{0.7, 2.5, 48} : Grid{format.bits == 2 ? 0.4 : 0.8, 1.6, 24};
+  } else {
+    grid = weighted ? Grid{0.85, format.bits == 2 ? 4.0 : 2.8, 40} : Grid{0.88, 1.65, 24};
+    trials.zero_points = weighted ? 2 : format.bits == 2 ? 1 : 0;
+  }
+  const double whole = format.symmetric ? format.middle() : format.largest();
+  for (int i = 0; i < grid.count; ++i) {
+    trials.steps.push_back(static_cast<float>(whole * (grid.first + (grid.last - grid.first) * i / (grid.count - 1))));
+  }
+  trials.fine = static_cast<float>((grid.last - grid.first) / (4 * (grid.count - 1)));
+  return trials;
+}
+
+// To the nearest integer, halves to even, for |x| < 2^22.
+[[gnu::always_inline]] inline float rounded(float x) {
+  constexpr float kShift = 12582912.0F;  // 1.5 * 2^23
+  return (x + kShift) - kShift;
+}
+
+[[gnu::always_inline]] inline float clipped(float x, float low, float high) {
+  x = x < low ? low : x;
+  return x > high ? high : x;
+}
+
+// Keeps scale and zero point of the lanes where they are better than the best so far. With integers m for the scale s,
+// and r = value / s - m, the best scale for these integers is s (1 + Σrm / Σm²), and its error s² (Σr² - (Σrm)² / Σm²).
+template <bool weighted>
+[[gnu::always_inline]] inline void attempt(const Tile& tile, const Lanes& scale, const Lanes& zero, Found& best) {
+  Lanes inverse, low, high;
+  float rr[kLanes] = {}, rm[kLanes] = {}, mm[kLanes] = {};
+  for (std::size_t l = 0; l < kLanes; ++l) {
+    inverse.at[l] = 1.0F / scale.at[l];
+    low.at[l] = -zero.at[l];
+    high.at[l] = tile.levels - zero.at[l];
+  }
+  const std::size_t length = tile.values.size();
+  const Lanes* values = tile.values.data();
+  const float* importance = tile.importance.data();
+  for (std::size_t k = 0; k < length; ++k) {
+    const float weight = weighted ? importance[k] : 1.0F;
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      const float x = values[k].at[l] * inverse.at[l];
+      const float m = rounded(clipped(x, low.at[l], high.at[l]));
+      const float r = x - m;
+      const float wm = weighted ? weight * m : m;
+      rr[l] += weighted ? weight * r * r : r * r;
+      rm[l] += wm * r;
+      mm[l] += wm * m;
+    }
+  }
+  for (std::size_t l = 0; l < kLanes; ++l) {
+    const float more = rm[l] / (mm[l] > 0 ? mm[l] : 1.0F);
+    const float error = scale.at[l] * scale.at[l] * (rr[l] - more * rm[l]);
+    const bool better = error < best.error.at[l];
+    best.error.at[l] = better ? error : best.error.at[l];
+    best.scale.at[l] = better ? scale.at[l] + scale.at[l] * more : best.scale.at[l];
+    best.zero.at[l] = better ? zero.at[l] : best.zero.at[l];
+  }
+}
+
+// Tries scales next to the best one, then what least squares make of it.
+template <bool weighted>
+[[gnu::always_inline]] inline void refine(const Tile& tile, float fine, Found& best) {
+  constexpr int kNeighbours = 3, kRepeats = 2;
+  const Lanes around = best.scale;
+  for (int i = -kNeighbours; i <= kNeighbours + kRepeats; ++i) {
+    Lanes scale = best.scale;
+    const Lanes zero = best.zero;
+    const float factor = 1 + fine * static_cast<float>(i);
+    for (std::size_t l = 0; l < kLanes && i <= kNeighbours; ++l) scale.at[l] = around.at[l] * factor;
+    attempt<weighted>(tile, scale, zero, best);
+  }
+}
+
+template <bool weighted>
+[[gnu::always_inline]] inline void try_all(const Tile& tile, const Trials& trials, Found& best) {
+  Lanes scale, zero, first, range;
+  for (std::size_t l = 0; l < kLanes; ++l) {
+    const float farther = tile.max.at[l] > -tile.min.at[l] ? tile.max.at[l] : -tile.min.at[l];
+    const float size = trials.symmetric ? farther : tile.max.at[l] - tile.min.at[l];
+    range.at[l] = size > 0 ? size : 1.0F;
+    zero.at[l] = (tile.levels + 1) / 2;
+  }
+  for (const float steps : trials.steps) {
+    if (trials.symmetric) {
+      for (const float sign : {-1.0F, 1.0F}) {
+        for (std::size_t l = 0; l < kLanes; ++l) scale.at[l] = range.at[l] / (sign * steps);
+        attempt<weighted>(tile, scale, zero, best);
+      }
+      continue;
+    }
+    const float beyond = steps > tile.levels ? (steps - tile.levels) / 2 : 0.0F;  // clipped at either end
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      scale.at[l] = range.at[l] / steps;
+      first.at[l] = rounded(-tile.min.at[l] / scale.at[l] - beyond);
+    }
+    for (int shift = -trials.zero_points; shift <= trials.zero_points; ++shift) {
+      for (std::size_t l = 0; l < kLanes; ++l) {
+        zero.at[l] = clipped(first.at[l] + static_cast<float>(shift), 0.0F, tile.levels);
+      }
+      attempt<weighted>(tile, scale, zero, best);
+    }
+  }
+  refine<weighted>(tile, trials.fine, best);
+}
+
+DETENT_VECTOR_CLONES
+void try_plain(const Tile& tile, const Trials& trials, Found& best) { try_all<false>(tile, trials, best); }
+
+DETENT_VECTOR_CLONES
+void try_weighted(const Tile& tile, const Trials& trials, Found& best) { try_all<true>(tile, trials, best); }
+
+// Integers for these scales and, as exactly as float64 has them, the errors of what will be stored.
+DETENT_VECTOR_CLONES
+void round_tile(const Tile& tile, const Lanes& scale, const Lanes& zero, double* errors, std::uint8_t* integers) {
+  Lanes inverse, low, high;
+  double sums[kLanes] = {};
+  for (std::size_t l = 0; l < kLanes; ++l) {
+    inverse.at[l] = scale.at[l] != 0 ? 1.0F / scale.at[l] : 0.0F;
+    low.at[l] = -zero.at[l];
+    high.at[l] = tile.levels - zero.at[l];
+  }
+  for (std::size_t k = 0; k < tile.values.size(); ++k) {
+    const double weight = tile.importance.empty() ? 1.0 : static_cast<double>(tile.importance[k]);
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      const float m = rounded(clipped(tile.values[k].at[l] * inverse.at[l], low.at[l], high.at[l]));
+      const double r = tile.values[k].at[l] - scale.at[l] * m;
+      sums[l] += weight * (r * r);
+      integers[k * kLanes + l] = static_cast<std::uint8_t>(static_cast<std::int32_t>(m + zero.at[l]));
+    }
+  }
+  for (std::size_t l = 0; l < kLanes; ++l) errors[l] = sums[l];
+}
+
+int exponent_of(float value) {
+  int exponent = 0;
+  std::frexp(value, &exponent);
+  return exponent;
+}
+
+// The weights of a block, so that the largest is in [0.5, 1). Those that are all 0 say nothing.
+std::vector<float> scaled(std::span<const float> importance) {
+  const float most = importance.empty() ? 0.0F : *std::max_element(importance.begin(), importance.end());
+  if (!(most > 0)) return {};
+  std::vector<float> made(importance.begin(), importance.end());
+  for (auto& v : made) v = std::ldexp(v, -exponent_of(most));
+  return made;
+}
+
+void fill_lane(const float* values, std::size_t lane, Tile& tile) {
+  const std::size_t length = tile.values.size();
+  float low = 0, high = 0, wrong = 0;
+  for (std::size_t k = 0; k < length; ++k) {
+    const float v = values[k];
+    low = v < low ? v : low;
+    high = v > high ? v : high;
+    wrong += v * 0.0F;
+  }
+  if (wrong != 0) throw bad_input("weights are not finite");
+  const int exponent = exponent_of(std::max(high, -low));
+  // Two factors, since one alone would not be a float for the smallest values.
+  const float once = std::ldexp(1.0F, -exponent / 2), again = std::ldexp(1.0F, -exponent - -exponent / 2);
+  for (std::size_t k = 0; k < length; ++k) tile.values[k].at[lane] = values[k] * once * again;
+  tile.exponent[lane] = exponent;
+  tile.min.at[lane] = low * once * again;
+  tile.max.at[lane] = high * once * again;
+}
+
+// A scale as it will be stored: as float32, and with finite levels only.
+BlockScale storable(float scale, float zero, const Tile& tile, std::size_t lane) {
+  BlockScale made{.scale = std::ldexp(scale, tile.exponent[lane]), .zero_point = static_cast<std::uint8_t>(zero)};
+  const float most = std::numeric_limits<float>::max() / std::max({zero, tile.levels - zero, 1.0F});
+  made.scale = std::clamp(made.scale, -most, most);
+  return made;
+}
+
+// What nearest() takes, where the range is a float.
+BlockScale plain_scale(const Tile& tile, std::size_t lane, const BlockFormat& format) {
+  const auto made = block_scale(tile.min.at[lane], tile.max.at[lane], format);
+  return storable(made.scale, made.zero_point, tile, lane);
+}
+
+// Searches the columns of a tile. `integers`: room for two times the tile's.
+void search_tile(const Tile& tile, const Trials& trials, const BlockFormat& format, std::size_t columns,
+                 BlockScale* found, std::vector<std::uint8_t>& integers) {
+  Found best;
+  std::fill_n(best.error.at, kLanes, std::numeric_limits<float>::infinity());
+  (tile.importance.empty() ? try_plain : try_weighted)(tile, trials, best);
+  struct Candidate {
+    BlockScale stored[kLanes];
+    Lanes scale, zero;
+    double errors[kLanes];
+  };
+  Candidate searched, plain;
+  for (std::size_t l = 0; l < kLanes; ++l) {
+    searched.stored[l] = storable(best.scale.at[l], best.zero.at[l], tile, l);
+    plain.stored[l] = plain_scale(tile, l, format);
+  }
+  const std::size_t size = tile.values.size() * kLanes;
+  std::uint8_t* from = integers.data();
+  for (auto* candidate : {&searched, &plain}) {
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      candidate->scale.at[l] = std::ldexp(candidate->stored[l].scale, -tile.exponent[l]);
+      candidate->zero.at[l] = candidate->stored[l].zero_point;
+    }
+    round_tile(tile, candidate->scale, candidate->zero, candidate->errors, from);
+    from += size;
+  }
+  for (std::size_t l = 0; l < columns; ++l) {
+    const bool better = searched.errors[l] < plain.errors[l];
+    found[l] = better ? searched.stored[l] : plain.stored[l];
+    for (std::size_t i = l; !better && i < size; i += kLanes) integers[i] = integers[size + i];
+  }
+}
+
+}  // namespace
+
+void search_blocks(const BlockOfColumns& of, const BlockFormat& format, std::span<const float> importance,
+                   std::span<BlockScale> found, std::uint8_t* integers, std::size_t integer_stride) {
+  if (of.length == 0) return;
+  Tile tile;
+  tile.values.resize(of.length);
+  tile.importance = scaled(importance);
+  tile.levels = static_cast<float>(format.largest());
+  const auto trials = trials_of(format, !tile.importance.empty());
+  std::vector<std::uint8_t> rounded_values(2 * of.length * kLanes);
+  for (std::size_t first = 0; first < of.columns; first += kLanes) {
+    const std::size_t columns = std::min(kLanes, of.columns - first);
+    for (std::size_t l = 0; l < kLanes; ++l) {  // lanes to spare repeat a column
+      fill_lane(of.values + (first + std::min(l, columns - 1)) * of.stride, l, tile);
+    }
+    search_tile(tile, trials, format, columns, found.data() + first, rounded_values);
+    for (std::size_t l = 0; integers != nullptr && l < columns; ++l) {
+      std::uint8_t* to = integers + (first + l) * integer_stride;
+      for (std::size_t k = 0; k < of.length; ++k) to[k] = rounded_values[k * kLanes + l];
+    }
+  }
+}
+
+BlockWeight search(std::span<const float> columns, std::int64_t rows, const BlockFormat& format,
+                   std::span<const float> importance) {
+  const auto count = rows > 0 ? static_cast<std::int64_t>(columns.size()) / rows : 0;
+  auto made = make_blocks(rows, count, format);
+  const auto blocks = made.blocks(), block = format.block_of(rows);
+  std::vector<BlockScale> found(static_cast<std::size_t>(count));
+  for (std::int64_t b = 0; b < blocks && count > 0; ++b) {
+    const auto first = static_cast<std::size_t>(b * block), stride = static_cast<std::size_t>(rows);
+    const auto length = static_cast<std::size_t>(std::min(block, rows - b * block));
+    search_blocks({columns.data() + first, stride, found.size(), length}, format,
+                  importance.empty() ? importance : importance.subspan(first, length), found,
+                  made.integers.data() + first, stride);
+    for (std::size_t n = 0; n < found.size(); ++n) {
+      const auto at = n * static_cast<std::size_t>(blocks) + static_cast<std::size_t>(b);
+      made.scales[at] = found[n].scale;
+      made.zero_points[at] = found[n].zero_point;
+    }
+  }
+  return made;
+}
+
+}  // namespace detent::quantization
