@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,9 +29,32 @@ UniqueFd::~UniqueFd() {
 }
 int UniqueFd::release() noexcept { return std::exchange(fd_, -1); }
 
+namespace {
+
+// A model may have thousands of data files, which stay open: more than the 1,024 that a shell usually allows at first.
+bool allow_more_files() {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return false;
+  limit.rlim_cur = limit.rlim_max;
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
+// O_NONBLOCK: opening a FIFO by mistake must not hang.
+UniqueFd open_for_reading(const fs::path& path) {
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+  UniqueFd fd(::open(path.c_str(), kFlags));
+  if (!fd.valid() && errno == EMFILE && allow_more_files()) fd = UniqueFd(::open(path.c_str(), kFlags));
+  return fd;
+}
+
+}  // namespace
+
 std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path, const std::string& role) {
-  // O_NONBLOCK: opening a FIFO by mistake must not hang.
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  UniqueFd fd = open_for_reading(path);
+  if (!fd.valid() && (errno == EMFILE || errno == ENFILE)) {
+    throw resource_error(fmt::format("cannot open {} '{}': {}", role, path.string(), errno_text(errno)),
+                         "allow more open files (ulimit -n)");
+  }
   if (!fd.valid()) throw bad_input(fmt::format("cannot open {} '{}': {}", role, path.string(), errno_text(errno)));
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) {
@@ -47,7 +71,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path, const s
     }
     bytes = {static_cast<const std::byte*>(address), size};
   }
-  return std::shared_ptr<const MappedFile>(new MappedFile(path, bytes));
+  return std::shared_ptr<const MappedFile>(new MappedFile(path, std::move(fd), bytes));
 }
 
 MappedFile::~MappedFile() {

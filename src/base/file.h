@@ -32,11 +32,11 @@ class UniqueFd {
 
 /// A regular file mapped read-only as a whole. Pages are read on first touch and can be given back with release().
 /// The mapping has a fixed address for the object's life, so spans into it stay valid as long as the shared pointer
-/// lives.
+/// lives. The file stays open: descriptor() refers to what was mapped, whatever the path leads to by then.
 class MappedFile {
  public:
   /// `role` names the file's part in messages, as in "model". Throws bad_input when the path is missing, is not a
-  /// regular file or cannot be read.
+  /// regular file or cannot be read, and resource when the process may open no more files.
   static std::shared_ptr<const MappedFile> open(const std::filesystem::path& path, const std::string& role);
 
   MappedFile(const MappedFile&) = delete;
@@ -45,15 +45,18 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
   const std::filesystem::path& path() const noexcept { return path_; }
+  int descriptor() const noexcept { return fd_.get(); }
   bool contains(std::span<const std::byte> part) const noexcept;
   std::uint64_t offset_of(std::span<const std::byte> part) const noexcept;
   /// Drops the resident pages that `part` touches; they are read again from the file when next needed.
   void release(std::span<const std::byte> part) const noexcept;
 
  private:
-  MappedFile(std::filesystem::path path, std::span<const std::byte> bytes) : path_(std::move(path)), bytes_(bytes) {}
+  MappedFile(std::filesystem::path path, UniqueFd fd, std::span<const std::byte> bytes)
+      : path_(std::move(path)), fd_(std::move(fd)), bytes_(bytes) {}
 
   std::filesystem::path path_;
+  UniqueFd fd_;
   std::span<const std::byte> bytes_;
 };
 

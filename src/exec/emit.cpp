@@ -1,6 +1,7 @@
 #include "exec/emit.h"
 
-#include <filesystem>
+#include <fmt/format.h>
+
 #include <unordered_map>
 #include <unordered_set>
 
@@ -20,8 +21,8 @@ std::optional<onnx::Placement> place(const onnx::Tensor& tensor) {
 #if !defined(__x86_64__) && !defined(__aarch64__)
   if (file->offset_of(tensor.data.bytes()) % 8 != 0) return std::nullopt;  // kernels there need aligned data
 #endif
-  return onnx::Placement{std::filesystem::absolute(file->path()).string().substr(1),
-                         file->offset_of(tensor.data.bytes())};
+  // By descriptor: another file may stand at the path by now.
+  return onnx::Placement{fmt::format("proc/self/fd/{}", file->descriptor()), file->offset_of(tensor.data.bytes())};
 }
 
 // An initializer keeps its name; the nodes that read it read the tap.

@@ -19,7 +19,8 @@ struct EmitOptions {
   std::map<std::string, std::vector<std::int64_t>> input_shapes;
 };
 
-/// Weights are referred to as external data below the root directory "/": give the session kExternalRoot for them.
+/// Weights are referred to as external data in the open files of this process (/proc/self/fd): give the session
+/// kExternalRoot for them, and keep the model until it has loaded them.
 std::string emit(const onnx::Model& model, const EmitOptions& options = {});
 inline constexpr const char* kExternalRoot = "/";
 

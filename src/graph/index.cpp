@@ -17,18 +17,10 @@ using onnx::printable;
 
 constexpr int kMaxDepth = 64;  // nesting of bodies; real models stay below 5
 
-// Adds the names that a body of `node` defines itself.
-void add_definitions(const onnx::Node& node, const onnx::Graph& body, std::unordered_set<std::string>& defined) {
+// Adds the names that a body defines itself.
+void add_definitions(const onnx::Graph& body, std::unordered_set<std::string>& defined) {
   for (const auto& input : body.inputs) defined.insert(input.name);
-  for (const auto& tensor : body.initializers) {
-    // Bodies are written back untouched, so the location would point beside the new model, where nothing is.
-    if (tensor.is_external) {
-      throw bad_input(
-          fmt::format("body of {}: tensor '{}' lies in an external data file", node.label(), printable(tensor.name)),
-          "store the tensors of bodies inside of the model file");
-    }
-    defined.insert(tensor.name);
-  }
+  for (const auto& tensor : body.initializers) defined.insert(tensor.name);
   for (const auto& name : body.sparse_initializers) defined.insert(name);
   for (const auto& n : body.nodes) defined.insert(n.outputs().begin(), n.outputs().end());
 }
@@ -38,7 +30,7 @@ void collect_captures(const onnx::Model& model, const onnx::Node& node, const st
   if (depth > kMaxDepth) throw bad_input(fmt::format("node {}: bodies are nested too deeply", node.label()));
   for (const auto& body : read_bodies(model, node)) {
     auto inside = defined;
-    add_definitions(node, body, inside);
+    add_definitions(body, inside);
     const auto read = [&](const std::string& name) {
       if (!name.empty() && !inside.contains(name)) out.insert(name);
     };

@@ -1,6 +1,7 @@
 #include "onnx/external_data.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <charconv>
@@ -24,6 +25,24 @@ std::uint64_t parse_number(const std::string& key, const std::string& text, cons
 bool is_inside(const fs::path& path, const fs::path& directory) {
   const auto [rest, unused] = std::mismatch(directory.begin(), directory.end(), path.begin(), path.end());
   return rest == directory.end();
+}
+
+// What was opened is the file that was judged, and it has no other name: a hard link has no target that could be judged,
+// and lies inside the directory whatever else it is (as an archive may unpack it).
+void check_opened(const MappedFile& file, const fs::path& judged, const std::string& where) {
+  std::error_code failed;
+  const fs::path opened = fs::read_symlink(fmt::format("/proc/self/fd/{}", file.descriptor()), failed);
+  struct stat info {};
+  if (failed || opened != judged || ::fstat(file.descriptor(), &info) != 0) {
+    throw bad_input(fmt::format("{}: external data file '{}' was replaced while it was opened", where,
+                                printable(judged.string())),
+                    "run again when nothing else changes the model's directory");
+  }
+  if (info.st_nlink > 1) {
+    throw bad_input(fmt::format("{}: external data file '{}' has {} hard links, so it may be a file from elsewhere",
+                                where, printable(judged.string()), info.st_nlink),
+                    "replace it by a copy of its own");
+  }
 }
 
 }  // namespace
@@ -70,7 +89,12 @@ std::shared_ptr<const MappedFile> ExternalFiles::open(const std::string& locatio
         fmt::format("{}: external data location '{}' leads outside the model's directory", where, printable(location)),
         "keep the data file beside the model");
   }
+  if (const auto kind = fs::status(resolved, status); !fs::is_regular_file(kind)) {
+    throw bad_input(fmt::format("{}: external data file '{}' is {}", where, printable(resolved.string()),
+                                fs::is_directory(kind) ? "a directory" : "not a regular file"));
+  }
   auto file = MappedFile::open(resolved, "external data file");
+  check_opened(*file, resolved, where);
   files_.emplace_back(location, file);
   return file;
 }

@@ -1,7 +1,7 @@
 // Where a tensor's external data may lie, and opening it. Rules: the location is relative and, with every link
 // resolved, stays inside the model's directory or inside the directory of the file that the model's own path resolves
-// to (the second form lets model caches made of links work). Answers CVE-2022-25882, CVE-2024-27318, CVE-2026-27489,
-// -34445 and -34447.
+// to (the second form lets model caches made of links work); the file has no other hard link. Answers CVE-2022-25882,
+// CVE-2024-27318, CVE-2026-27489, -34445, -34446 and -34447 (SECURITY.md).
 #pragma once
 
 #include <cstdint>

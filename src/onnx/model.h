@@ -153,8 +153,9 @@ struct Model {
   void add_metadata(std::string_view key, std::string_view value);
 };
 
-/// Maps and parses a model; tensor data stay in the file. Throws bad_input naming the file and the place for anything
-/// that is not a sound ONNX model of IR version 3 or later.
+/// Maps and parses a model; tensor data stay in their files. Only the initializers of the main graph may be external
+/// afterwards: other tensors with external data are read and stand in the model. Throws bad_input naming the file and
+/// the place for anything that is not a sound ONNX model of IR version 3 or later.
 Model read_model(const std::filesystem::path& path);
 
 /// Parses a GraphProto on its own, as for the body of an If, Loop or Scan.

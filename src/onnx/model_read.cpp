@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "onnx/external_data.h"
+#include "onnx/inline_external.h"
 #include "onnx/model.h"
 
 namespace detent::onnx {
@@ -138,13 +139,25 @@ std::string sparse_name(std::string_view payload) {
   return name;
 }
 
+// Puts the data of every tensor in the field's message inline.
+void inline_field(RawField& field, Message kind, ExternalInliner& inliner) {
+  const auto payload = payload_of(field);
+  const Wire before = field.wire.part(payload), after = inliner.inlined(kind, before);
+  if (after.view().data() != before.view().data()) field = string_field(field.number, after.view());
+}
+
+// Without an inliner nodes and sparse tensors stay as they are: those of a body were made whole with the model.
 Graph read_graph_fields(const Wire& raw, const std::shared_ptr<const MappedFile>& file, ExternalFiles& external,
-                        const std::string& where) {
+                        ExternalInliner* inliner, const std::string& where) {
   Graph graph;
   graph.other = walk(raw, [&](pbf_reader& r) {
     if (!is_message(r)) return false;
     switch (r.tag()) {
-      case 1: graph.nodes.emplace_back(take(r, raw)); return true;
+      case 1: {
+        const Wire node = take(r, raw);
+        graph.nodes.emplace_back(inliner != nullptr ? inliner->inlined(Message::node, node) : node);
+        return true;
+      }
       case 5: graph.initializers.push_back(read_tensor(take(r, raw), file, external, where)); return true;
       case 11: graph.inputs.push_back(read_value_info(take(r, raw))); return true;
       case 12: graph.outputs.push_back(read_value_info(take(r, raw))); return true;
@@ -152,19 +165,22 @@ Graph read_graph_fields(const Wire& raw, const std::shared_ptr<const MappedFile>
       default: return false;
     }
   });
-  for (const auto& field : graph.other) {
-    if (field.number == 15) graph.sparse_initializers.push_back(sparse_name(payload_of(field)));
+  for (auto& field : graph.other) {
+    if (field.number != 15) continue;
+    if (inliner != nullptr) inline_field(field, Message::sparse_tensor, *inliner);
+    graph.sparse_initializers.push_back(sparse_name(payload_of(field)));
   }
   return graph;
 }
 
 void read_model_fields(Model& model, const Wire& raw, const std::string& where) {
   bool has_graph = false;
+  ExternalInliner inliner(*model.external, where);
   model.other = walk(raw, [&](pbf_reader& r) {
     if (r.tag() == 7 && is_message(r)) {
       if (has_graph) throw bad_input(fmt::format("{}: more than one graph", where));
       has_graph = true;
-      model.graph = read_graph(take(r, raw), model.file, *model.external, where);
+      model.graph = read_graph_fields(take(r, raw), model.file, *model.external, &inliner, where);
     } else if (r.tag() == 8 && is_message(r)) {
       model.opsets.push_back(read_opset(take(r, raw)));
     } else {
@@ -173,7 +189,9 @@ void read_model_fields(Model& model, const Wire& raw, const std::string& where) 
     return true;
   });
   if (!has_graph) throw bad_input(fmt::format("{} is not an ONNX model: it has no graph", where));
-  for (const auto& field : model.other) {
+  for (auto& field : model.other) {
+    if (field.number == 20) inline_field(field, Message::training_info, inliner);
+    if (field.number == 25) inline_field(field, Message::function, inliner);
     if (field.number == 25) model.functions.push_back(function_name(payload_of(field)));
     if (field.number != 1) continue;
     pbf_reader reader(field.wire.view().data(), field.wire.view().size());
@@ -185,7 +203,7 @@ void read_model_fields(Model& model, const Wire& raw, const std::string& where) 
 
 Graph read_graph(const Wire& raw, const std::shared_ptr<const MappedFile>& file, ExternalFiles& external,
                  const std::string& where) {
-  return guarded(where, [&] { return read_graph_fields(raw, file, external, where); });
+  return guarded(where, [&] { return read_graph_fields(raw, file, external, nullptr, where); });
 }
 
 Model read_model(const std::filesystem::path& path) {

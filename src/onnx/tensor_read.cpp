@@ -259,7 +259,13 @@ Tensor read_tensor(const Wire& raw, const std::shared_ptr<const MappedFile>& fil
   const std::string at = fmt::format("{}, tensor '{}'", where, printable(tensor.name));
   const auto count = element_count(tensor.dims);
   if (!count) throw bad_input(fmt::format("{}: shape [{}] is not valid", at, fmt::join(tensor.dims, ",")));
-  if (tensor.type == DataType::string || bits_of(tensor.type) == 0) return tensor;
+  if (tensor.type == DataType::string || bits_of(tensor.type) == 0) {
+    if (parsed.is_external) {
+      throw bad_input(fmt::format("{}: external data of type {} are not supported", at, name_of(tensor.type)),
+                      "store it inside of the model file");
+    }
+    return tensor;
+  }
   const auto need = byte_count(tensor.type, *count);
   if (!need) throw bad_input(fmt::format("{}: shape [{}] is too large", at, fmt::join(tensor.dims, ",")));
   if (parsed.has_strings) throw bad_input(fmt::format("{}: string data in a {} tensor", at, name_of(tensor.type)));

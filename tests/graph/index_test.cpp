@@ -97,18 +97,6 @@ TEST(Index, DamagedBodiesAreErrors) {
   expect_error([&] { Index{make_model({{"If", "bad", {"x"}, {"y"}, {attribute("\xff\xff")}}})}; }, "body of If 'bad'");
 }
 
-TEST(Index, RefusesBodiesWithExternalData) {
-  const TempDir temp;
-  onnx::test::write_file(temp.path() / "w.bin", "four");
-  using onnx::test::entry;
-  const auto w = onnx::test::tensor_head("w", DataType::float32, {}).sub(13, entry("location", "w.bin")).varint(14, 1);
-  const Attribute inside = body("then_branch", {Node("Add", "", {"x", "w"}, {"o"})}, {value("o")}, {}, {w});
-  Model model = make_model({{"If", "choose", {"x"}, {"y"}, {inside}}});
-  onnx::test::write_file(temp.path() / "m.onnx", "");
-  model.external = std::make_shared<onnx::ExternalFiles>(temp.path() / "m.onnx");
-  expect_error([&] { Index{model}; }, "body of If 'choose': tensor 'w' lies in an external data file");
-}
-
 TEST(Dependence, FollowsInputsAndChance) {
   const Model model =
       make_model({{"Neg", "", {"w"}, {"a"}},

@@ -116,13 +116,18 @@ TEST_F(Damage, NotAModel) {
 
 TEST_F(Damage, DeeplyNestedBodies) {
   Msg graph = graph_with({});
-  for (int depth = 0; depth < 1000; ++depth) {
-    graph = Msg()
-                .sub(1, node("If", {"x"}, {"y"}, {attribute_head("then_branch").sub(6, graph).varint(20, 5)}))
-                .sub(12, value_info("y"));
-  }
+  const auto nest = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      graph = Msg()
+                  .sub(1, node("If", {"x"}, {"y"}, {attribute_head("then_branch").sub(6, graph).varint(20, 5)}))
+                  .sub(12, value_info("y"));
+    }
+  };
+  nest(60);
   const Msg message = model_of(graph);
   EXPECT_EQ(encode_model(read(message), nullptr), message.bytes);
+  nest(1000);
+  expect_error([&] { read(model_of(graph)); }, "nested more than 64 deep");
 }
 
 TEST_F(Damage, LengthsBeyondTheFile) {

@@ -92,6 +92,23 @@ TEST_F(External, RefusesWhatIsNotAFile) {
   refuse({{"location", "loop"}}, "cannot open external data file");
 }
 
+TEST_F(External, RefusesFilesWithOtherNames) {
+  write_file(at("secret.bin"), raw_bytes<float>({7, 8}));
+  fs::create_hard_link(at("secret.bin"), at("m/hard.bin"));
+  refuse({{"location", "hard.bin"}}, "has 2 hard links");
+  fs::remove(at("secret.bin"));
+  EXPECT_NO_THROW(load({{"location", "hard.bin"}})) << "the only name that is left";
+}
+
+TEST_F(External, KeepsTheFileThatItOpened) {
+  const Tensor before = load({{"location", "w.bin"}});
+  write_file(at("m/other.bin"), raw_bytes<float>({9, 9, 9, 9}));
+  fs::rename(at("m/other.bin"), at("m/w.bin"));
+  float first = 0;
+  ASSERT_EQ(::pread(before.data.file()->descriptor(), &first, sizeof first, 0), 4);
+  EXPECT_EQ(first, 1) << "not what stands at the path by now";
+}
+
 TEST_F(External, FollowsLinksOfAModelCache) {
   // models--x/snapshots/rev/model.onnx -> ../../blobs/1, model.onnx_data -> ../../blobs/2
   write_file(at("cache/blobs/1"), model_with({{"location", "model.onnx_data"}}).bytes);
