@@ -27,16 +27,16 @@ bool is_inside(const fs::path& path, const fs::path& directory) {
   return rest == directory.end();
 }
 
-// What was opened is the file that was judged, and it has no other name: a hard link has no target that could be judged,
-// and lies inside the directory whatever else it is (as an archive may unpack it).
+// What was opened is the file that was judged, and it has no other name: a hard link has no target that could be
+// judged, and lies inside the directory whatever else it is (as an archive may unpack it).
 void check_opened(const MappedFile& file, const fs::path& judged, const std::string& where) {
   std::error_code failed;
   const fs::path opened = fs::read_symlink(fmt::format("/proc/self/fd/{}", file.descriptor()), failed);
   struct stat info {};
   if (failed || opened != judged || ::fstat(file.descriptor(), &info) != 0) {
-    throw bad_input(fmt::format("{}: external data file '{}' was replaced while it was opened", where,
-                                printable(judged.string())),
-                    "run again when nothing else changes the model's directory");
+    throw bad_input(
+        fmt::format("{}: external data file '{}' was replaced while it was opened", where, printable(judged.string())),
+        "run again when nothing else changes the model's directory");
   }
   if (info.st_nlink > 1) {
     throw bad_input(fmt::format("{}: external data file '{}' has {} hard links, so it may be a file from elsewhere",

@@ -208,7 +208,8 @@ def test_no_file_is_carried_out(carrier: Carrier, place: Place, data: Path, secr
         if pattern != "hard.bin":  # which is judged when it is open, and never read
             assert not watch.opened(), pattern
         watch.opened()
-    for command in (["inspect"], ["plan"], ["calibrate", "-o", place.out / "s"], ["bench"], ["compare", place.inputs / "model.onnx"]):
+    commands = [["inspect"], ["plan"], ["bench"], ["calibrate", "-o", place.out / "s"], ["compare", place.inputs / "model.onnx"]]
+    for command in commands:
         model = hostile(place, carrier, str(secret))
         samples = [] if command[0] in ("inspect", "bench") else ["--calibration-data", data]
         place.refuses(BAD_INPUT, "model.onnx", command[0], model, *command[1:], *samples)
