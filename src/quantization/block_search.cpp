@@ -189,12 +189,14 @@ int exponent_of(float value) {
   return exponent;
 }
 
-// The weights of a block, so that the largest is in [0.5, 1). Those that are all 0 say nothing.
+// The weights of a block, so that the largest is in [0.5, 1). Those that are all the same say nothing.
 std::vector<float> scaled(std::span<const float> importance) {
-  const float most = importance.empty() ? 0.0F : *std::max_element(importance.begin(), importance.end());
-  if (!(most > 0)) return {};
+  if (importance.empty()) return {};
+  const auto [least, most] = std::minmax_element(importance.begin(), importance.end());
+  if (!(*most > *least)) return {};
+  const int exponent = exponent_of(*most);
   std::vector<float> made(importance.begin(), importance.end());
-  for (auto& v : made) v = std::ldexp(v, -exponent_of(most));
+  for (auto& v : made) v = std::ldexp(v, -exponent);
   return made;
 }
 
