@@ -1,0 +1,67 @@
+// The ladder of methods for weights in blocks, from nearest rounding up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "finetune/block_error.h"
+#include "finetune/block_gptq.h"
+#include "finetune/kernels.h"
+#include "quantization/blocks.h"
+
+namespace detent::finetune {
+
+enum class BlockMethod {
+  nearest,    // quantization::nearest()
+  search,     // quantization::search(), weighted by the diagonal of the Gram matrix
+  gptq,       // BlockGptq, then rounds of refit_scales() and descend()
+  automatic,  // of each column the best of these
+};
+
+struct BlockSolverOptions {
+  BlockMethod method = BlockMethod::automatic;
+  double damping = 0.01;   // see Damping
+  std::size_t rounds = 2;  // of fitting scales, then integers; the scales are fitted once more after the last
+  std::size_t sweeps = 2;  // over the integers in each round
+};
+
+/// Errors are sums of column_errors() over the columns: by the held-back Gram matrix where there is one.
+struct BlockSolution {
+  quantization::BlockWeight weight;
+  double error = 0;
+  // With the method automatic, of each rung alone.
+  double error_nearest = 0, error_search = 0, error_gptq = 0;
+  std::vector<double> column_errors;        // of what was chosen; only with the method automatic
+  std::vector<BlockMethod> column_methods;  // the same
+};
+
+/// Solves the columns of one weight, in one call or in stripes of a multiple of kColumnsTogether: each stripe's result
+/// is that of the whole, with any number of threads.
+///
+/// Memory: with gptq and automatic the factor of the Gram matrix, and for a stripe four times its weights at the most.
+class BlockSolver {
+ public:
+  /// Refers to the matrices. `held_back`: of samples that are not in `gram`; decides what automatic keeps.
+  BlockSolver(const Gram& gram, const std::optional<Gram>& held_back, const quantization::BlockFormat& format,
+              const BlockSolverOptions& options, const Kernels& kernels, std::size_t threads);
+
+  BlockSolution solve(std::span<const float> columns) const;
+
+ private:
+  quantization::BlockWeight searched(std::span<const float> columns) const;
+  quantization::BlockWeight rounded(std::span<const float> columns) const;
+
+  Gram gram_;
+  Gram judge_;
+  quantization::BlockFormat format_;
+  BlockSolverOptions options_;
+  const Kernels& kernels_;
+  std::size_t threads_;
+  Damping damping_;
+  std::optional<BlockGptq> gptq_;
+};
+
+}  // namespace detent::finetune
