@@ -3,8 +3,10 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <chrono>
 #include <string>
 #include <string_view>
+#include <thread>
 
 namespace detent {
 namespace {
@@ -36,6 +38,7 @@ int failpoint(const char* name) noexcept {
   static std::atomic<long> seen = 0;
   if (setting.place.empty() || setting.place != name || ++seen != setting.at) return 0;
   if (setting.action == "kill") std::raise(SIGKILL);
+  if (setting.action == "hang") std::this_thread::sleep_for(std::chrono::minutes(1));
   if (setting.action == "ENOSPC") return ENOSPC;
   if (setting.action == "EIO") return EIO;
   if (setting.action == "ENOMEM") return ENOMEM;

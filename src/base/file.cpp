@@ -118,6 +118,7 @@ AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
     throw usage_error(what, "choose an output path in a directory that exists and can be written");
   }
   temporary_ = name;
+  leftover_ = Leftover(temporary_);
   const mode_t mask = ::umask(0);
   ::umask(mask);
   ::fchmod(fd_.get(), 0666 & ~mask);
@@ -126,6 +127,7 @@ AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : target_(std::move(other.target_)),
       temporary_(std::exchange(other.temporary_, {})),
+      leftover_(std::move(other.leftover_)),
       fd_(std::move(other.fd_)),
       buffer_(std::move(other.buffer_)),
       size_(other.size_) {}
@@ -160,6 +162,7 @@ void AtomicFile::commit() {
     throw usage_error(fmt::format("cannot create '{}': {}", target_.string(), errno_text(errno)));
   }
   temporary_.clear();
+  leftover_.release();
   const fs::path parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
   const UniqueFd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.valid()) ::fsync(directory.get());
@@ -179,6 +182,7 @@ TempDir::TempDir(const fs::path& parent) {
                       "choose a directory that exists and can be written with --work-dir");
   }
   path_ = fs::absolute(name);
+  leftover_ = Leftover(path_);
 }
 
 TempDir::~TempDir() {

@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "base/leftovers.h"
+
 namespace detent {
 
 /// A file descriptor, closed on destruction. Move-only.
@@ -80,6 +82,7 @@ class AtomicFile {
 
   std::filesystem::path target_;
   std::filesystem::path temporary_;
+  Leftover leftover_;
   UniqueFd fd_;
   std::string buffer_;
   std::uint64_t size_ = 0;
@@ -91,20 +94,27 @@ class TempDir {
   explicit TempDir(const std::filesystem::path& parent = {});
   /// Takes over a directory that is there.
   static TempDir adopt(std::filesystem::path path) { return TempDir(Adopted{}, std::move(path)); }
-  TempDir(TempDir&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  TempDir(TempDir&& other) noexcept
+      : path_(std::exchange(other.path_, {})), leftover_(std::move(other.leftover_)) {}
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
   ~TempDir();
 
   const std::filesystem::path& path() const noexcept { return path_; }
   /// Leaves the directory where it is.
-  void keep() noexcept { path_.clear(); }
+  void keep() noexcept {
+    path_.clear();
+    leftover_.release();
+  }
+  /// It stays when the process ends without unwinding.
+  void outlive_process() noexcept { leftover_.release(); }
 
  private:
   struct Adopted {};
-  TempDir(Adopted, std::filesystem::path path) : path_(std::move(path)) {}
+  TempDir(Adopted, std::filesystem::path path) : path_(std::move(path)), leftover_(path_) {}
 
   std::filesystem::path path_;
+  Leftover leftover_;
 };
 
 /// Where working files go when nobody says: $TMPDIR or /tmp.

@@ -48,6 +48,7 @@ AtomicFolder::AtomicFolder(const fs::path& target)
     throw usage_error(fmt::format("'{}' is in the way", staging_.string()), "remove it, or choose another --output");
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
     throw usage_error(fmt::format("another run is writing '{}'", target_.string()), "choose another --output");
+  leftover_ = Leftover(staging_);
   for (const auto& entry : fs::directory_iterator(staging_)) fs::remove_all(entry);
 }
 
@@ -77,6 +78,7 @@ void AtomicFolder::commit() {
     throw usage_error(fmt::format("cannot create folder '{}': {}", target_.string(), errno_text(errno)),
                       "choose another --output");
   staging_.clear();
+  leftover_.release();
   sync(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
 }
 

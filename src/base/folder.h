@@ -26,6 +26,7 @@ class AtomicFolder {
 
  private:
   std::filesystem::path target_, staging_;
+  Leftover leftover_;
   UniqueFd lock_;
 };
 

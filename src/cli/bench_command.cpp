@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/latency_json.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "detent/bench.h"
 #include "profile/meters.h"
@@ -35,11 +36,11 @@ nlohmann::json to_json(const BenchResult& r) {
 }
 
 void print_models(const BenchResult& r) {
-  fmt::print("{:>9} {:>9} {:>9} {:>9} {:>6} {:>12} {:>8} {:>10} {:>10}  {}\n", "min ms", "median ms", "p90 ms",
+  print_text("{:>9} {:>9} {:>9} {:>9} {:>6} {:>12} {:>8} {:>10} {:>10}  {}\n", "min ms", "median ms", "p90 ms",
              "CPU ms", "ratio", "(quartiles)", "load s", "size", "memory", "model");
   for (const auto& m : r.models) {
     const auto& l = m.latency;
-    fmt::print("{:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f} {:>6.2f} {:>12} {:>8.2f} {:>10} {:>10}  {}\n", kMilli * l.min,
+    print_text("{:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f} {:>6.2f} {:>12} {:>8.2f} {:>10} {:>10}  {}\n", kMilli * l.min,
                kMilli * l.median, kMilli * l.p90, kMilli * l.cpu, l.ratio,
                fmt::format("({:.2f}-{:.2f})", l.ratio_low, l.ratio_high), m.load_seconds, format_size(m.bytes),
                m.peak_memory ? format_size(*m.peak_memory) : "-", m.model.string());
@@ -47,17 +48,17 @@ void print_models(const BenchResult& r) {
 }
 
 void print_operators(const BenchedModel& m) {
-  fmt::print("\n{:>9} {:>7} {:>6}  operators of {}\n", "ms", "share", "nodes", m.model.string());
+  print_text("\n{:>9} {:>7} {:>6}  operators of {}\n", "ms", "share", "nodes", m.model.string());
   for (const auto& o : m.operators)
-    fmt::print("{:>9.3f} {:>5.1f} % {:>6}  {}\n", kMilli * o.seconds, 100 * o.share, o.nodes, o.op_type);
+    print_text("{:>9.3f} {:>5.1f} % {:>6}  {}\n", kMilli * o.seconds, 100 * o.share, o.nodes, o.op_type);
 }
 
 void print_result(const BenchResult& r) {
   print_models(r);
   const std::string inputs = r.made_up ? "made-up inputs" : fmt::format("{} samples", r.samples);
-  fmt::print("{} thread{}, {} runs of each model in turns, on {}, ONNX Runtime {}\n", r.threads,
+  print_text("{} thread{}, {} runs of each model in turns, on {}, ONNX Runtime {}\n", r.threads,
              r.threads == 1 ? "" : "s", r.models.front().latency.runs, inputs, r.runtime);
-  for (const auto& note : r.notes) fmt::print("note: {}\n", note);
+  for (const auto& note : r.notes) print_text("note: {}\n", note);
   for (const auto& model : r.models) {
     if (!model.operators.empty()) print_operators(model);
   }
@@ -65,15 +66,15 @@ void print_result(const BenchResult& r) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, const std::stop_token& stop) {
+void add_bench(CLI::App& app, Signals& signals) {
   auto* command = app.add_subcommand(
       "bench", "Time models side by side in ONNX Runtime: latency, processor time, size, memory, time by operator");
   const auto declared = std::make_shared<Declared>(*command, config::kBench);
-  command->callback([declared, stop] {
+  command->callback([declared, &signals] {
     BenchOptions options;
     config::CommandLine line;
     declared->read(options, line);
-    options.stop = stop;
+    options.stop = signals.token();
     options.program = std::filesystem::read_symlink("/proc/self/exe");
     ProgressLine progress;
     options.progress = [&](const std::string& stage, std::uint64_t done, std::uint64_t total) {
@@ -82,7 +83,7 @@ void add_bench(CLI::App& app, const std::stop_token& stop) {
     const auto result = bench(options);
     progress.finish();
     if (line.json) {
-      fmt::print("{}\n", to_json(result).dump(2));
+      print_json(to_json(result));
     } else {
       print_result(result);
     }

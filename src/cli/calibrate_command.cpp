@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "detent/calibrate.h"
 
@@ -24,15 +25,15 @@ nlohmann::json to_json(const std::filesystem::path& output, const CalibrateResul
 void print_result(const std::filesystem::path& output, bool json, const CalibrateResult& r) {
   if (r.rank != 0) return;
   if (json) {
-    fmt::print("{}\n", to_json(output, r).dump(2));
+    print_json(to_json(output, r));
     return;
   }
-  for (const auto& note : r.notes) fmt::print("note: {}\n", note);
+  for (const auto& note : r.notes) print_text("note: {}\n", note);
   for (const auto& s : r.stages)
-    fmt::print("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
+    print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
   const std::string ranks = r.ranks > 1 ? fmt::format(" by {} ranks", r.ranks) : "";
   const std::string peak = r.peak_memory > 0 ? "; peak memory " + format_size(r.peak_memory) : "";
-  fmt::print("{}: statistics of {} tensors over {} samples{}, {}{}\n", output.string(), r.tensors, r.samples, ranks,
+  print_text("{}: statistics of {} tensors over {} samples{}, {}{}\n", output.string(), r.tensors, r.samples, ranks,
              format_size(r.output_bytes), peak);
 }
 
@@ -68,17 +69,17 @@ void run(CalibrateOptions options, const config::CommandLine& line) {
 
 }  // namespace
 
-void add_calibrate(CLI::App& app, const std::stop_token& stop, const std::vector<std::string>& words) {
+void add_calibrate(CLI::App& app, Signals& signals, const std::vector<std::string>& words) {
   auto* command = app.add_subcommand(
       "calibrate", "Write the statistics of a model's activations, for detent quantize --statistics with any method");
   const auto declared = std::make_shared<Declared>(*command, config::kCalibrate);
   command->footer("Started by mpirun, each process takes a share of the samples; rank 0 writes.");
-  command->callback([declared, stop, words] {
+  command->callback([declared, &signals, words] {
     CalibrateOptions options;
     config::CommandLine line;
     options.command = words;
     declared->read(options, line);
-    options.stop = stop;
+    options.stop = signals.token();
     run(std::move(options), line);
   });
 }

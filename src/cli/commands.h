@@ -2,19 +2,20 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <stop_token>
 #include <string>
 #include <vector>
+
+#include "cli/signals.h"
 
 namespace detent::cli {
 
 /// `words` is the command line, for the report.
-void add_quantize(CLI::App& app, const std::stop_token& stop, const std::vector<std::string>& words);
-void add_calibrate(CLI::App& app, const std::stop_token& stop, const std::vector<std::string>& words);
+void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string>& words);
+void add_calibrate(CLI::App& app, Signals& signals, const std::vector<std::string>& words);
 void add_plan(CLI::App& app);
 void add_inspect(CLI::App& app);
-void add_compare(CLI::App& app, const std::stop_token& stop);
-void add_bench(CLI::App& app, const std::stop_token& stop);
+void add_compare(CLI::App& app, Signals& signals);
+void add_bench(CLI::App& app, Signals& signals);
 /// Hidden: prints the schema of options as JSON, from which scripts/generate_options.py writes documentation.
 void add_options(CLI::App& app);
 

@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "detent/compare.h"
 
@@ -27,22 +28,22 @@ nlohmann::json to_json(const std::vector<Fidelity>& all) {
 }
 
 void print_table(const std::vector<Fidelity>& all, std::size_t limit, const char* title) {
-  fmt::print("{:>8} {:>10} {:>11}  {}\n", "SQNR dB", "cosine", "max |diff|", title);
+  print_text("{:>8} {:>10} {:>11}  {}\n", "SQNR dB", "cosine", "max |diff|", title);
   const std::size_t shown = limit == 0 ? all.size() : std::min(limit, all.size());
   for (std::size_t i = 0; i < shown; ++i) {
     const auto& f = all[i];
-    fmt::print("{:>8.2f} {:>10.6f} {:>11.4g}  {}{}{}\n", f.sqnr_db, f.cosine, f.max_abs, f.name,
+    print_text("{:>8.2f} {:>10.6f} {:>11.4g}  {}{}{}\n", f.sqnr_db, f.cosine, f.max_abs, f.name,
                f.made_by.empty() ? "" : "  ", f.made_by);
-    if (!f.reason.empty()) fmt::print("{:>33}{}{}{}\n", "", f.reason, f.cure.empty() ? "" : ": ", f.cure);
+    if (!f.reason.empty()) print_text("{:>33}{}{}{}\n", "", f.reason, f.cure.empty() ? "" : ": ", f.cure);
   }
-  if (shown < all.size()) fmt::print("… and {} more (--layers 0 lists all)\n", all.size() - shown);
+  if (shown < all.size()) print_text("… and {} more (--layers 0 lists all)\n", all.size() - shown);
 }
 
 void print_comparison(const Comparison& result, bool outputs_only, std::size_t layers) {
-  for (const auto& note : result.notes) fmt::print("note: {}\n", note);
+  for (const auto& note : result.notes) print_text("note: {}\n", note);
   print_table(result.outputs, 0, "output, as deployed");
   if (outputs_only) return;
-  fmt::print("\n");
+  print_text("\n");
   print_table(result.layers, layers, "inner value, worst first");
 }
 
@@ -57,24 +58,23 @@ void run(CompareOptions options, const config::CommandLine& line) {
     print_comparison(result, options.outputs_only, line.layers);
     return;
   }
-  fmt::print("{}\n", nlohmann::json{{"samples", result.samples},
-                                    {"outputs", to_json(result.outputs)},
-                                    {"layers", to_json(result.layers)},
-                                    {"notes", result.notes}}
-                         .dump(2));
+  print_json({{"samples", result.samples},
+              {"outputs", to_json(result.outputs)},
+              {"layers", to_json(result.layers)},
+              {"notes", result.notes}});
 }
 
 }  // namespace
 
-void add_compare(CLI::App& app, const std::stop_token& stop) {
+void add_compare(CLI::App& app, Signals& signals) {
   auto* command = app.add_subcommand(
       "compare", "SQNR and cosine of a quantized model against its float original, per output and per layer");
   const auto declared = std::make_shared<Declared>(*command, config::kCompare);
-  command->callback([declared, stop] {
+  command->callback([declared, &signals] {
     CompareOptions options;
     config::CommandLine line;
     declared->read(options, line);
-    options.stop = stop;
+    options.stop = signals.token();
     run(std::move(options), line);
   });
 }

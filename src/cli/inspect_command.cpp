@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "detent/inspect.h"
 
 namespace detent::cli {
@@ -62,16 +63,16 @@ void print_layers(const Inspection& r, std::size_t limit) {
   };
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return weight(a) > weight(b); });
   if (limit != 0 && order.size() > limit) order.resize(limit);
-  fmt::print("\n{:>12} {:>10} {:>9} {:>12} {:>11}  {:<18} {:<20} {}\n", "parameters", "bytes", "MACs", "activations",
+  print_text("\n{:>12} {:>10} {:>9} {:>12} {:>11}  {:<18} {:<20} {}\n", "parameters", "bytes", "MACs", "activations",
              "fine-tuning", "operator", "output", "layer (heaviest first)");
   for (const auto i : order) {
     const auto& l = r.layers[i];
-    fmt::print("{:>12} {:>10} {:>9} {:>12} {:>11}  {:<18} {:<20} {}\n", l.parameters, format_size(l.parameter_bytes),
+    print_text("{:>12} {:>10} {:>9} {:>12} {:>11}  {:<18} {:<20} {}\n", l.parameters, format_size(l.parameter_bytes),
                count_or_unknown(l.macs), size_or_unknown(l.activation_bytes),
                l.finetune_bytes ? format_size(*l.finetune_bytes) : "-", l.op_type, l.output_shape, l.name);
   }
   if (order.size() < r.layers.size())
-    fmt::print("… and {} more (--layers 0 lists all)\n", r.layers.size() - order.size());
+    print_text("… and {} more (--layers 0 lists all)\n", r.layers.size() - order.size());
 }
 
 void print_report(const Inspection& r, std::size_t layers) {
@@ -79,15 +80,15 @@ void print_report(const Inspection& r, std::size_t layers) {
   for (const auto& [domain, version] : r.opsets)
     opsets.push_back(fmt::format("{} {}", domain.empty() ? "onnx" : domain, version));
   for (const auto& [type, count] : r.op_types) types.push_back(fmt::format("{} {}", type, count));
-  fmt::print("IR version {}, opsets: {}\n", r.ir_version, fmt::join(opsets, ", "));
-  for (const auto& v : r.inputs) fmt::print("input  {} {} {}\n", v.name, v.type, v.shape);
-  for (const auto& v : r.outputs) fmt::print("output {} {} {}\n", v.name, v.type, v.shape);
-  fmt::print("operators: {}\n", fmt::join(types, ", "));
-  fmt::print("parameters: {} ({}); MACs: {}; activations: {} in all, {} alive at once{}\n", r.parameters,
+  print_text("IR version {}, opsets: {}\n", r.ir_version, fmt::join(opsets, ", "));
+  for (const auto& v : r.inputs) print_text("input  {} {} {}\n", v.name, v.type, v.shape);
+  for (const auto& v : r.outputs) print_text("output {} {} {}\n", v.name, v.type, v.shape);
+  print_text("operators: {}\n", fmt::join(types, ", "));
+  print_text("parameters: {} ({}); MACs: {}; activations: {} in all, {} alive at once{}\n", r.parameters,
              format_size(r.parameter_bytes), count_or_unknown(r.macs), size_or_unknown(r.activation_bytes),
              size_or_unknown(r.peak_activation_bytes), r.peak_at ? ", at " + r.layers[*r.peak_at].name : "");
-  if (r.heaviest) fmt::print("heaviest layer: {} {}\n", r.layers[*r.heaviest].op_type, r.layers[*r.heaviest].name);
-  for (const auto& note : r.notes) fmt::print("note: {}\n", note);
+  if (r.heaviest) print_text("heaviest layer: {} {}\n", r.layers[*r.heaviest].op_type, r.layers[*r.heaviest].name);
+  for (const auto& note : r.notes) print_text("note: {}\n", note);
   print_layers(r, layers);
 }
 
@@ -103,7 +104,7 @@ void add_inspect(CLI::App& app) {
     declared->read(options, line);
     const auto report = inspect(options);
     if (line.json) {
-      fmt::print("{}\n", to_json(report).dump(2));
+      print_json(to_json(report));
     } else {
       print_report(report, line.layers);
     }

@@ -1,24 +1,23 @@
 // The command line: options in, one call of the library, a readable answer or one line that says what is wrong.
-#include <fmt/format.h>
 #include <CLI/CLI.hpp>
-
-#include <cstdio>
-#include <new>
+#include <csignal>
+#include <exception>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+#include "base/failure.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/signals.h"
-#include "detent/error.h"
 
 namespace {
 
-int fail(int code, const std::string& what, const std::string& hint = {}) {
-  fmt::print(stderr, "detent: error: {}{}{}\n", what, hint.empty() ? "" : "; ", hint);
-  return code;
-}
+using detent::cli::Signals;
 
-int run(int argc, char** argv) {
+detent::Error usage(const std::string& what) { return detent::usage_error(what, "see: detent --help"); }
+
+void run(const std::vector<std::string>& words, Signals& signals) {
   CLI::App app{"detent quantizes ONNX models after training, at the memory cost of plain inference.", "detent"};
   app.set_version_flag("--version", "detent " DETENT_VERSION);
   app.require_subcommand(0, 1);  // an unknown word is then reported as such
@@ -26,44 +25,56 @@ int run(int argc, char** argv) {
       "Exit codes: 0 done, 2 usage, 3 bad model or data, 4 out of memory or disk, 5 runtime or device, 130 "
       "interrupted, 1 a bug.");
 
-  const detent::cli::Signals signals;
-  const auto words = std::vector<std::string>(argv, argv + argc);
-  detent::cli::add_quantize(app, signals.token(), words);
-  detent::cli::add_calibrate(app, signals.token(), words);
+  detent::cli::add_quantize(app, signals, words);
+  detent::cli::add_calibrate(app, signals, words);
   detent::cli::add_plan(app);
   detent::cli::add_inspect(app);
-  detent::cli::add_compare(app, signals.token());
-  detent::cli::add_bench(app, signals.token());
+  detent::cli::add_compare(app, signals);
+  detent::cli::add_bench(app, signals);
   detent::cli::add_options(app);
   for (const auto& word : words) {  // CLI11 would take the next word for the value
-    if (word.starts_with("--") && word.ends_with('='))
-      return fail(exit_code(detent::ErrorKind::usage), word.substr(0, word.size() - 1) + " has no value",
-                  "see: detent --help");
+    if (word.starts_with("--") && word.ends_with('=')) throw usage(word.substr(0, word.size() - 1) + " has no value");
   }
   try {
     std::vector<std::string> reversed(words.rbegin(), words.rend() - 1);  // as CLI11 takes them, without the program
     app.parse(std::move(reversed));
-  } catch (const CLI::Success& e) {
-    return app.exit(e);
+    if (app.get_subcommands().empty()) throw usage("no command given");
+  } catch (const CLI::CallForHelp&) {
+    detent::cli::print_text("{}", app.help());
+  } catch (const CLI::CallForVersion& e) {
+    detent::cli::print_text("{}\n", e.what());
   } catch (const CLI::ParseError& e) {
-    return fail(exit_code(detent::ErrorKind::usage), e.what(), "see: detent --help");
+    throw usage(e.what());
   }
-  if (app.get_subcommands().empty())
-    return fail(exit_code(detent::ErrorKind::usage), "no command given", "see: detent --help");
-  return 0;
+  detent::cli::flush_out();
+}
+
+// What is thrown becomes an exit code and one line.
+int guarded_run(const std::vector<std::string>& words, Signals& signals) {
+  try {
+    run(words, signals);
+    return 0;
+  } catch (const detent::cli::NobodyReads&) {
+    std::signal(SIGPIPE, SIG_DFL);
+    std::raise(SIGPIPE);  // ends as others do whose reader has gone
+    return 1;
+  } catch (...) {
+    auto error = detent::as_error(std::current_exception());
+    if (error.kind() == detent::ErrorKind::interrupted) error = signals.reason();
+    if (error.kind() == detent::ErrorKind::internal && error.hint().empty())
+      error = detent::Error(error.kind(), error.what(), "please report it");
+    return detent::cli::fail(error);
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  detent::cli::open_standard_descriptors();
   try {
-    return run(argc, argv);
-  } catch (const detent::Error& e) {
-    return fail(exit_code(e.kind()), e.what(), e.hint());
-  } catch (const std::bad_alloc&) {
-    return fail(exit_code(detent::ErrorKind::resource), "out of memory", "give smaller samples, or --batch-size");
-  } catch (const std::exception& e) {
-    return fail(exit_code(detent::ErrorKind::internal), fmt::format("internal error: {}", e.what()),
-                "please report it");
+    Signals signals;
+    return guarded_run(std::vector<std::string>(argv, argv + argc), signals);
+  } catch (...) {  // no thread for signals
+    return detent::cli::fail(detent::as_error(std::current_exception()));
   }
 }

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "config/schema_json.h"
 
 namespace detent::cli {
@@ -10,7 +11,7 @@ namespace detent::cli {
 void add_options(CLI::App& app) {
   auto* command = app.add_subcommand("options", "Print all options as JSON");
   command->group("");
-  command->callback([] { fmt::print("{}\n", config::schema_json().dump(1)); });
+  command->callback([] { print_json(config::schema_json(), 1); });
 }
 
 }  // namespace detent::cli

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "detent/plan.h"
 
 namespace detent::cli {
@@ -59,51 +60,51 @@ nlohmann::json to_json(const Plan& p) {
 
 void print_segments(const Plan& p) {
   if (p.segments.size() < 2) return;
-  fmt::print("{} segments; at most {} spooled between them, {} of it on disk\n", p.segments.size(),
+  print_text("{} segments; at most {} spooled between them, {} of it on disk\n", p.segments.size(),
              format_size(p.waiting_bytes), format_size(p.waiting_on_disk));
-  for (const auto& s : p.segments) fmt::print("  {:>5} nodes  {} … {}\n", s.nodes, s.first, s.last);
+  for (const auto& s : p.segments) print_text("  {:>5} nodes  {} … {}\n", s.nodes, s.first, s.last);
 }
 
 void print_device(const PlannedDevice& d) {
   if (d.devices == 0) return;
-  fmt::print("{} {}: ", d.devices == 1 ? "device memory" : "memory of each device", format_size(d.peak()));
-  fmt::print("{} the budget of {}\n", d.fits() ? "fits" : "does not fit", format_size(d.budget));
+  print_text("{} {}: ", d.devices == 1 ? "device memory" : "memory of each device", format_size(d.peak()));
+  print_text("{} the budget of {}\n", d.fits() ? "fits" : "does not fit", format_size(d.budget));
   if (d.calibration_counters > 0)
-    fmt::print("  {:>22}  calibration counters, besides the runtime's own memory\n",
+    print_text("  {:>22}  calibration counters, besides the runtime's own memory\n",
                format_size(d.calibration_counters));
   for (const auto& l : d.layers) {
-    fmt::print("  {:>22}  {}{}{}\n", format_size(l.bytes), l.name, l.streamed ? " (mini-batches)" : "",
+    print_text("  {:>22}  {}{}{}\n", format_size(l.bytes), l.name, l.streamed ? " (mini-batches)" : "",
                l.bytes <= d.budget ? "" : ": does not fit");
   }
 }
 
 void print_plan(const Plan& p) {
-  for (const auto& [name, shape] : p.inputs) fmt::print("input {} {} (first sample)\n", name, shape);
-  fmt::print("quantize {} nodes, leave {} in float; observe {} tensors", p.nodes_quantized, p.nodes_in_float,
+  for (const auto& [name, shape] : p.inputs) print_text("input {} {} (first sample)\n", name, shape);
+  print_text("quantize {} nodes, leave {} in float; observe {} tensors", p.nodes_quantized, p.nodes_in_float,
              p.tensors_observed);
-  if (p.files > 0) fmt::print(" over {} files", p.files);
-  fmt::print("\n");
+  if (p.files > 0) print_text(" over {} files", p.files);
+  print_text("\n");
   if (p.peak_memory > 0) {
-    fmt::print("one sample: {} MACs, {} operations, {} observed values\n", format_count(p.macs), format_count(p.flops),
+    print_text("one sample: {} MACs, {} operations, {} observed values\n", format_count(p.macs), format_count(p.flops),
                format_count(p.observed_elements));
-    fmt::print("peak memory {:>12}  (budget {})\n", format_size(p.peak_memory), format_size(p.memory_budget));
-    for (const auto& m : p.memory) fmt::print("  {:>22}  {}\n", format_size(m.bytes), m.what);
+    print_text("peak memory {:>12}  (budget {})\n", format_size(p.peak_memory), format_size(p.memory_budget));
+    for (const auto& m : p.memory) print_text("  {:>22}  {}\n", format_size(m.bytes), m.what);
   }
   print_segments(p);
   if (p.finetune.layers > 0) {
-    fmt::print(
+    print_text(
         "{}fine-tune {} layers, {} of them streamed, in about {:.0f} s plus two runs of the model for each sample; the "
         "heaviest, '{}', takes {}\n",
         p.finetune.only_if_needed ? "if weights cause much of the error, " : "", p.finetune.layers, p.finetune.streamed,
         p.finetune.seconds, p.finetune.heaviest, format_size(p.finetune.heaviest_bytes));
   }
   print_device(p.device);
-  fmt::print("working files {:>10}\noutput      {:>12} (estimated)\n", format_size(p.work_bytes),
+  print_text("working files {:>10}\noutput      {:>12} (estimated)\n", format_size(p.work_bytes),
              format_size(p.output_bytes));
   if (p.calibration_seconds > 0 && p.files > 0)
-    fmt::print("calibration {:>10.1f} s (estimated from this machine's measured peak)\n", p.calibration_seconds);
-  if (p.measuring_seconds > 0 && p.files > 0) fmt::print("sensitivity {:>10.1f} s (as roughly)\n", p.measuring_seconds);
-  for (const auto& note : p.notes) fmt::print("note: {}\n", note);
+    print_text("calibration {:>10.1f} s (estimated from this machine's measured peak)\n", p.calibration_seconds);
+  if (p.measuring_seconds > 0 && p.files > 0) print_text("sensitivity {:>10.1f} s (as roughly)\n", p.measuring_seconds);
+  for (const auto& note : p.notes) print_text("note: {}\n", note);
 }
 
 }  // namespace
@@ -118,7 +119,7 @@ void add_plan(CLI::App& app) {
     declared->read(options, line);
     const auto result = plan(options);
     if (line.json) {
-      fmt::print("{}\n", to_json(result).dump(2));
+      print_json(to_json(result));
     } else {
       print_plan(result);
     }

@@ -74,8 +74,7 @@ void ProgressLine::update(const std::string& stage, std::uint64_t done, std::uin
   pending_ = true;
   if (terminal_) {
     if (shown_ && now - last_ < kRedraw) return;
-    fmt::print(out_, "\r{}\x1b[K", one_line(text(now), columns_of(out_)));
-    std::fflush(out_);
+    write(fmt::format("\r{}\x1b[K", one_line(text(now), columns_of(out_))));
     last_ = now;
     shown_ = true;
     pending_ = false;
@@ -86,8 +85,7 @@ void ProgressLine::update(const std::string& stage, std::uint64_t done, std::uin
 
 void ProgressLine::finish(Clock::time_point now) {
   if (shown_ && terminal_) {
-    fmt::print(out_, "\r\x1b[K");
-    std::fflush(out_);
+    write("\r\x1b[K");
   } else if (shown_ && pending_) {
     print_plain(now);
   }
@@ -96,11 +94,16 @@ void ProgressLine::finish(Clock::time_point now) {
 }
 
 void ProgressLine::print_plain(Clock::time_point now) {
-  fmt::print(out_, "{}\n", one_line(text(now), std::string::npos));
-  std::fflush(out_);
+  write(one_line(text(now), std::string::npos) + "\n");
   last_ = now;
   shown_ = true;
   pending_ = false;
+}
+
+// That nobody reads it is no failure of the run.
+void ProgressLine::write(const std::string& text) {
+  std::fputs(text.c_str(), out_);
+  std::fflush(out_);
 }
 
 std::string ProgressLine::text(Clock::time_point now) const {

@@ -39,6 +39,7 @@ class ProgressLine {
 
  private:
   std::string text(Clock::time_point now) const;
+  void write(const std::string& text);
   void print_plain(Clock::time_point now);
 
   std::FILE* out_;

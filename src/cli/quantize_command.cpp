@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/latency_json.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "detent/quantize.h"
 
@@ -62,34 +63,34 @@ nlohmann::json accuracy_json(const AccuracyResult& a) {
 
 void print_fallbacks(const char* what, const std::vector<FallbackNode>& nodes) {
   for (const auto& n : nodes) {
-    fmt::print("{}: {}, {:.1f} % of the error and {:.1f} % of the multiplications\n", what, n.node, 100 * n.error_share,
+    print_text("{}: {}, {:.1f} % of the error and {:.1f} % of the multiplications\n", what, n.node, 100 * n.error_share,
                100 * n.macs_share);
   }
 }
 
 void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a) {
   if (options.accuracy.sensitivity == SensitivityMode::report) {
-    fmt::print("{:<8} {:<10} {:<44} {}\n", "SQNR dB", "rounded", "value", "node");
+    print_text("{:<8} {:<10} {:<44} {}\n", "SQNR dB", "rounded", "value", "node");
     for (const auto& s : a.sensitivities) {
-      fmt::print("{:>7.1f}  {:<10} {:<44} {}\n", in_db(s.error), s.is_weight ? "weight" : "activation", s.value,
+      print_text("{:>7.1f}  {:<10} {:<44} {}\n", in_db(s.error), s.is_weight ? "weight" : "activation", s.value,
                  s.node);
     }
   }
   for (const auto& e : a.equalized) {
-    fmt::print("channel ranges equalized: '{}', error {:.1f} -> {:.1f} dB\n", e.value, in_db(e.error_before),
+    print_text("channel ranges equalized: '{}', error {:.1f} -> {:.1f} dB\n", e.value, in_db(e.error_before),
                in_db(e.error_after));
   }
   for (const auto& m : a.methods) {
-    fmt::print("range by {}: '{}', error {:.1f} -> {:.1f} dB\n", m.method, m.value, in_db(m.error_before),
+    print_text("range by {}: '{}', error {:.1f} -> {:.1f} dB\n", m.method, m.value, in_db(m.error_before),
                in_db(m.error_after));
   }
   print_fallbacks("in float", a.float_nodes);
   print_fallbacks("with 16-bit activations", a.wide_nodes);
   if (a.tuned) {
-    fmt::print("weights by gptq: error of a typical sample {:.1f} -> {:.1f} dB{}\n", in_db(a.tuned->error_before),
+    print_text("weights by gptq: error of a typical sample {:.1f} -> {:.1f} dB{}\n", in_db(a.tuned->error_before),
                in_db(a.tuned->error_after), a.tuned->kept ? "" : ", so weights are rounded to the nearest");
   }
-  fmt::print(
+  print_text(
       "accuracy on {} samples, worst output: SQNR {:.1f} dB (all in integers: {:.1f}), cosine {:.5f}{}; {:.1f} % of "
       "the multiplications in integers{}\n",
       a.samples, a.sqnr_db, a.sqnr_all_db, a.cosine, a.score ? fmt::format(", score {:.4f} of float", *a.score) : "",
@@ -144,10 +145,10 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
 
 void print_layers(const std::vector<LayerTuning>& layers) {
   if (layers.empty()) return;
-  fmt::print("{:<40} {:<13} {:<8} {:>11} {:>11} {:>7} {:>8}\n", "layer", "type", "form", "nearest", "tuned", "ratio",
+  print_text("{:<40} {:<13} {:<8} {:>11} {:>11} {:>7} {:>8}\n", "layer", "type", "form", "nearest", "tuned", "ratio",
              "seconds");
   for (const auto& l : layers) {
-    fmt::print("{:<40} {:<13} {:<8} {:>11.4g} {:>11.4g} {:>7.3f} {:>8.2f}{}\n", l.name, l.op_type,
+    print_text("{:<40} {:<13} {:<8} {:>11.4g} {:>11.4g} {:>7.3f} {:>8.2f}{}\n", l.name, l.op_type,
                l.streamed ? "streamed" : "gram", l.error_before, l.error_after,
                l.error_before > 0 ? l.error_after / l.error_before : 1.0, l.seconds,
                l.tuned ? "" : "  kept nearest rounding");
@@ -176,16 +177,16 @@ std::string verdict(const QuantizeResult& r) {
 }
 
 void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
-  for (const auto& note : r.notes) fmt::print("note: {}\n", note);
+  for (const auto& note : r.notes) print_text("note: {}\n", note);
   if (r.accuracy) print_accuracy(options, *r.accuracy);
   if (tunes(options.finetune.rounding)) print_layers(r.layers);
   for (const auto& s : r.stages)
-    fmt::print("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
-  fmt::print("{}: {} nodes quantized, {} left in float; {} -> {} ({}); {}; peak memory {}\n", options.output.string(),
+    print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
+  print_text("{}: {} nodes quantized, {} left in float; {} -> {} ({}); {}; peak memory {}\n", options.output.string(),
              r.nodes_quantized, r.nodes_in_float, format_size(r.model_bytes_before), format_size(r.model_bytes_after),
              change_of_size(r.model_bytes_before, r.model_bytes_after), counted_samples(r.samples),
              format_size(r.peak_memory));
-  fmt::print("{}\n", verdict(r));
+  print_text("{}\n", verdict(r));
 }
 
 void run(QuantizeOptions options, bool json) {
@@ -200,7 +201,7 @@ void run(QuantizeOptions options, bool json) {
   const auto result = quantize(options);
   progress.finish();
   if (json) {
-    fmt::print("{}\n", to_json(options, result).dump(2));
+    print_json(to_json(options, result));
   } else {
     print_summary(options, result);
   }
@@ -208,16 +209,16 @@ void run(QuantizeOptions options, bool json) {
 
 }  // namespace
 
-void add_quantize(CLI::App& app, const std::stop_token& stop, const std::vector<std::string>& words) {
+void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string>& words) {
   auto* command =
       app.add_subcommand("quantize", "Write a quantized model: float model and calibration samples in, Q/DQ model out");
   const auto declared = std::make_shared<Declared>(*command, config::kQuantize);
-  command->callback([declared, stop, words] {
+  command->callback([declared, &signals, words] {
     QuantizeOptions options;
     config::CommandLine line;
     options.command = words;
     declared->read(options, line);
-    options.stop = stop;
+    options.stop = signals.token();
     run(std::move(options), line.json);
   });
 }

@@ -1,46 +1,97 @@
 #include "cli/signals.h"
 
-#include <csignal>
+#include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <optional>
+
+#include "base/error.h"
+#include "base/leftovers.h"
+#include "cli/output.h"
 #include "run/command.h"
 
 namespace detent::cli {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kGrace = std::chrono::seconds(5);
+constexpr int kWake = SIGUSR1;  // of the waiter, at the end
+
+bool is_ignored(int number) {
+  struct sigaction now {};
+  return ::sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 sigset_t watched() {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGUSR1);  // wakes the waiter at the end
+  for (const int number : {SIGINT, SIGTERM, kWake}) sigaddset(&set, number);
+  for (const int number : {SIGHUP, SIGQUIT, SIGALRM, SIGXCPU, SIGUSR2}) {
+    if (!is_ignored(number)) sigaddset(&set, number);
+  }
   return set;
+}
+
+// The next of the signals; 0 when none has come until then.
+int next_signal(const sigset_t& signals, const std::optional<Clock::time_point>& until) {
+  while (true) {
+    if (!until) {
+      if (const int number = ::sigwaitinfo(&signals, nullptr); number > 0) return number;
+      continue;
+    }
+    const auto left = std::chrono::nanoseconds(*until - Clock::now());
+    if (left.count() <= 0) return 0;
+    const auto whole = std::chrono::duration_cast<std::chrono::seconds>(left);
+    const timespec time{whole.count(), (left - whole).count()};
+    const int number = ::sigtimedwait(&signals, nullptr, &time);
+    if (number > 0) return number;
+    if (errno == EAGAIN) return 0;
+  }
 }
 
 }  // namespace
 
 // A waiting thread instead of a handler: in a handler hardly anything is allowed, not even a stop request.
 Signals::Signals() {
+  for (const int number : {SIGPIPE, SIGXFSZ}) std::signal(number, SIG_IGN);
   const sigset_t set = watched();
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  waiter_ = std::jthread([source = source_](const std::stop_token& ended) mutable {
-    const sigset_t signals = watched();
-    while (!ended.stop_requested()) {
-      int number = 0;
-      if (sigwait(&signals, &number) != 0 || number == SIGUSR1) continue;
-      if (source.stop_requested()) {
-        run::kill_command();
-        std::signal(SIGINT, SIG_DFL);
-        pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-        std::raise(SIGINT);
-      }
-      source.request_stop();
-    }
-  });
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  waiter_ = std::jthread([this](const std::stop_token& ended) { wait(ended); });
+}
+
+void Signals::wait(const std::stop_token& ended) {
+  const sigset_t signals = watched();
+  std::optional<Clock::time_point> until;
+  while (!ended.stop_requested()) {
+    const int number = next_signal(signals, until);
+    if (number == kWake) continue;
+    if (first_ == 0) first_ = number;
+    if (until && number == SIGXCPU) continue;  // which comes every second
+    if (until || number == 0 || !unwinds_) end_process();
+    source_.request_stop();
+    until = Clock::now() + kGrace;
+  }
+}
+
+void Signals::end_process() const {
+  run::kill_command();
+  remove_leftovers();
+  const Error told = reason();
+  ::_exit(fail(told));
+}
+
+Error Signals::reason() const {
+  if (first_ == SIGXCPU)
+    return resource_error("the limit of processor time was reached", "raise it (ulimit -t), or give less work");
+  return interrupted();
 }
 
 Signals::~Signals() {
   waiter_.request_stop();
-  pthread_kill(waiter_.native_handle(), SIGUSR1);
+  ::pthread_kill(waiter_.native_handle(), kWake);
 }
 
 }  // namespace detent::cli

@@ -1,14 +1,21 @@
-// Ctrl-C and SIGTERM as a stop token.
+// Signals that end a program as a stop token.
 #pragma once
 
+#include <atomic>
 #include <stop_token>
 #include <thread>
 
+#include "detent/error.h"
+
 namespace detent::cli {
 
-/// Takes SIGINT and SIGTERM for the process: the first one requests a stop, after which the run unwinds and removes its
-/// working files; a second one ends the process at once, with the accuracy
-/// command that it may have started. Make it before any other thread starts.
+/// Takes the signals by which users, terminals and limits end a process (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM,
+/// SIGXCPU, SIGUSR2; those that the process was started to ignore stay ignored, but SIGINT and SIGTERM). The first one
+/// requests a stop, after which the run unwinds and removes its working files. What has not ended five seconds later,
+/// at the second signal, or where nobody waits for a stop, is ended here: working files and an accuracy command are
+/// removed all the same, then the process exits. SIGPIPE and SIGXFSZ are ignored: writing then fails with an error.
+///
+/// Make it before any other thread starts, and once.
 class Signals {
  public:
   Signals();
@@ -16,10 +23,22 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
   ~Signals();
 
-  std::stop_token token() const { return source_.get_token(); }
+  /// For a command that ends soon after a stop is requested.
+  std::stop_token token() {
+    unwinds_ = true;
+    return source_.get_token();
+  }
+
+  /// What the user is told of a run that was interrupted.
+  Error reason() const;
 
  private:
+  void wait(const std::stop_token& ended);
+  [[noreturn]] void end_process() const;
+
   std::stop_source source_;
+  std::atomic<bool> unwinds_ = false;
+  std::atomic<int> first_ = 0;  // signal
   std::jthread waiter_;
 };
 

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/failpoint.h"
 #include "exec/emit.h"
 #include "exec/message.h"
 #include "exec/provider.h"
@@ -142,6 +143,7 @@ struct Session::Impl {
       domain.Add(&tap);
       so.Add(domain);
       if (options.device != nullptr) append_provider(so, *options.device, runtime->library);
+      failpoint("session.create");
       session = create(so);
       read_ports();
     } catch (const Ort::Exception& e) {

@@ -35,6 +35,7 @@ std::atomic<pid_t> running_group{0};
   sigset_t none;
   sigemptyset(&none);
   ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
+  for (const int ignored : {SIGPIPE, SIGXFSZ}) ::signal(ignored, SIG_DFL);  // as every program expects them
   const int empty = ::open("/dev/null", O_RDONLY);
   ::dup2(empty, STDIN_FILENO);
   ::dup2(output, STDOUT_FILENO);
@@ -138,6 +139,7 @@ CommandResult run_command(const std::string& line, const std::stop_token& stop) 
   auto output = shell.read_all(stop);
   if (!output) throw interrupted();
   const int status = shell.wait();
+  if (stop.stop_requested()) throw interrupted();  // what it has said may come from the same signal
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), std::move(*output)};
 }
 

@@ -89,7 +89,9 @@ nlohmann::json run_identity(const RunInputs& inputs) {
 }
 
 RunDirectory::RunDirectory(const Resources& resources, const nlohmann::json& identity)
-    : resume_(resources.resume), directory_(find_or_make(resources, identity)), scratch_(directory_.path()) {}
+    : resume_(resources.resume), directory_(find_or_make(resources, identity)), scratch_(directory_.path()) {
+  if (resume_) directory_.outlive_process();
+}
 
 TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::json& identity) {
   const fs::path work_dir = resources.work_dir.value_or(default_work_dir());

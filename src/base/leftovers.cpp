@@ -1,0 +1,64 @@
+#include "base/leftovers.h"
+
+#include <unistd.h>
+
+#include <list>
+#include <mutex>
+#include <utility>
+
+namespace detent {
+namespace fs = std::filesystem;
+namespace {
+
+// Of the whole process, since that is what ends.
+struct Entry {
+  fs::path path;
+  pid_t owner;  // a child that was forked has no part in it
+};
+struct All {
+  std::mutex mutex;
+  std::list<Entry> entries;
+};
+All& all() {
+  static auto* const all = new All;  // never destroyed: threads may outlive main()
+  return *all;
+}
+
+}  // namespace
+
+Leftover::Leftover(const fs::path& path) {
+  const std::lock_guard lock(all().mutex);
+  entry_ = &all().entries.emplace_back(Entry{path, ::getpid()});
+}
+
+Leftover::Leftover(Leftover&& other) noexcept : entry_(std::exchange(other.entry_, nullptr)) {}
+
+Leftover& Leftover::operator=(Leftover&& other) noexcept {
+  if (this != &other) {
+    release();
+    entry_ = std::exchange(other.entry_, nullptr);
+  }
+  return *this;
+}
+
+void Leftover::release() noexcept {
+  if (entry_ == nullptr) return;
+  const std::lock_guard lock(all().mutex);
+  all().entries.remove_if([this](const Entry& entry) { return &entry == entry_; });
+  entry_ = nullptr;
+}
+
+void remove_leftovers() noexcept {
+  constexpr int kTries = 5;  // the other threads still write
+  all().mutex.lock();        // and is never unlocked, so that nothing new comes
+  for (const auto& [path, owner] : all().entries) {
+    if (owner != ::getpid()) continue;
+    std::error_code failed, ignored;
+    for (int i = 0; i < kTries; ++i) {
+      fs::remove_all(path, failed);
+      if (!failed && !fs::exists(fs::symlink_status(path, ignored))) break;
+    }
+  }
+}
+
+}  // namespace detent

@@ -1,0 +1,56 @@
+#include "cli/output.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/error.h"
+#include "base/printable.h"
+
+namespace detent::cli {
+namespace {
+
+// After a call that has set errno, if it failed.
+void require(bool written) {
+  if (written) return;
+  if (errno == EPIPE) throw NobodyReads();
+  throw resource_error(fmt::format("cannot write to standard output: {}", errno_text(errno)));
+}
+
+void write_raw(std::string_view text) {
+  require(std::fwrite(text.data(), 1, text.size(), stdout) == text.size());
+}
+
+}  // namespace
+
+void open_standard_descriptors() noexcept {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF && ::open("/dev/null", O_RDWR) != fd) ::_exit(1);
+  }
+}
+
+void write_out(std::string_view text) { write_raw(printable_lines(text)); }
+
+void print_json(const nlohmann::json& value, int indent) {
+  write_raw(value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+void flush_out() { require(std::fflush(stdout) == 0); }
+
+int fail(const Error& error) noexcept {
+  try {
+    const char* clear = ::isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "";  // of a line of progress
+    const std::string hint = error.hint().empty() ? "" : "; " + error.hint();
+    const auto line = fmt::format("{}detent: error: {}\n", clear, printable(error.what() + hint));
+    std::fputs(line.c_str(), stderr);
+  } catch (const std::bad_alloc&) {
+    std::fputs("detent: error: out of memory\n", stderr);
+  }
+  return exit_code(error.kind());
+}
+
+}  // namespace detent::cli

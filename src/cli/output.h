@@ -1,0 +1,40 @@
+// What the command line says: results on standard output, one line for a failure on standard error.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+#include <utility>
+
+#include "detent/error.h"
+
+namespace detent::cli {
+
+/// Nobody reads standard output any more, as with `detent inspect MODEL | head`.
+struct NobodyReads : std::exception {};
+
+/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed, so that no file of the run takes
+/// it and gets what is printed. To be called first of all.
+void open_standard_descriptors() noexcept;
+
+/// Writes text to standard output. Names in it come from models: control characters other than line breaks are escaped,
+/// so that none reaches a terminal. Throws resource when it cannot be written, or NobodyReads.
+void write_out(std::string_view text);
+
+template <class... T>
+void print_text(fmt::format_string<T...> format, T&&... values) {
+  write_out(fmt::format(format, std::forward<T>(values)...));
+}
+
+/// Writes a JSON value; what is not UTF-8 in it is replaced.
+void print_json(const nlohmann::json& value, int indent = 2);
+
+/// Has everything written. Throws as write_out() does.
+void flush_out();
+
+/// Prints the one line of a failure; its exit code.
+int fail(const Error& error) noexcept;
+
+}  // namespace detent::cli

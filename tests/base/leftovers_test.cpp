@@ -1,0 +1,39 @@
+#include "base/leftovers.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "base/file.h"
+
+namespace detent {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A process that ends without unwinding, with what it has made in `folder`.
+[[noreturn]] void end_in(const fs::path& folder) {
+  const TempDir removed(folder);
+  TempDir kept(folder);
+  kept.outlive_process();
+  std::ofstream(removed.path() / "file") << "1";
+  fs::create_directory(removed.path() / "inner");
+  AtomicFile half(folder / "output");
+  Leftover(folder / "released").release();
+  std::ofstream(folder / "released") << "1";
+  remove_leftovers();
+  std::_Exit(7);
+}
+
+TEST(Leftovers, AreRemovedWithoutUnwinding) {
+  const TempDir folder;
+  EXPECT_EXIT(end_in(folder.path()), testing::ExitedWithCode(7), "");
+  std::size_t folders = 0, files = 0;
+  for (const auto& entry : fs::directory_iterator(folder.path())) ++(entry.is_directory() ? folders : files);
+  EXPECT_EQ(folders, 1u) << "what may outlive the process";
+  EXPECT_EQ(files, 1u) << "what was released";
+}
+
+}  // namespace
+}  // namespace detent
