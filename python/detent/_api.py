@@ -144,7 +144,7 @@ def quantize(
         )
         if output is None and external_data_threshold is not None:
             raise UsageError("external_data_threshold puts tensors beside the output", "give output a path")
-        result = QuantizeResult.of(run.call(_core.quantize, data, progress), output="" if output is None else str(output))
+        result = QuantizeResult.of(run.call(_core.quantize, data, progress), output="" if output is None else os.fsdecode(output))
         return result if output is not None else _read_back(os.path.join(run.folder, "output.onnx"), result)
 
 
@@ -187,12 +187,12 @@ def calibrate(
             trace=trace,
             command=["detent.calibrate"],
         )
-        return CalibrateResult.of(run.call(_core.calibrate, data, progress), output=str(output))
+        return CalibrateResult.of(run.call(_core.calibrate, data, progress), output=os.fsdecode(output))
 
 
 def merge_statistics(inputs: Sequence[Path], output: Path) -> CalibrateResult:
     """Write the sum of several statistics files of one model, as if all samples had been calibrated in one run."""
-    return CalibrateResult.of(_core.merge(list(inputs), output), output=str(output))
+    return CalibrateResult.of(_core.merge(list(inputs), output), output=os.fsdecode(output))
 
 
 def inspect(model: Model, input_shapes: Mapping[str, Sequence[int]] | None = None, *, runtime: Path | None = None) -> Inspection:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple, Self
 
 from ._latency import Latency
 from ._results import _Result
-from ._tables import Column, Table, count, size
+from ._tables import Column, Table, count, percent, size
 
 
 class OperatorTime(NamedTuple):
@@ -30,18 +31,30 @@ class BenchedModel(NamedTuple):
     operators: Table[OperatorTime]  #: slowest first
 
 
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f}"
+
+
+def _time_of(which: str, latency: Latency) -> str:
+    return _milliseconds(getattr(latency, which))
+
+
+def _ratio_of(latency: Latency) -> str:
+    return f"{latency.ratio:.2f}"
+
+
 _OPERATORS = (
     Column("operator", "op_type"),
     Column("nodes", "nodes", count),
-    Column("ms", "seconds", lambda s: f"{1e3 * s:.3f}"),
-    Column("share", "share", lambda share: f"{share:.1%}"),
+    Column("ms", "seconds", _milliseconds),
+    Column("share", "share", percent),
 )
 _BENCHED = (
     Column("model", "model"),
-    Column("median ms", "latency", lambda latency: f"{1e3 * latency.median:.3f}"),
-    Column("p90 ms", "latency", lambda latency: f"{1e3 * latency.p90:.3f}"),
-    Column("CPU ms", "latency", lambda latency: f"{1e3 * latency.cpu:.3f}"),
-    Column("ratio", "latency", lambda latency: f"{latency.ratio:.2f}"),
+    Column("median ms", "latency", functools.partial(_time_of, "median")),
+    Column("p90 ms", "latency", functools.partial(_time_of, "p90")),
+    Column("CPU ms", "latency", functools.partial(_time_of, "cpu")),
+    Column("ratio", "latency", _ratio_of),
     Column("size", "bytes", size),
     Column("peak memory", "peak_memory", size),
 )

@@ -8,7 +8,7 @@ import html
 from typing import Any, NamedTuple, Self
 
 from ._latency import LatencyChange
-from ._tables import Column, Table, count, number, size
+from ._tables import Column, Table, count, fixed, number, percent, size
 
 
 class Stage(NamedTuple):
@@ -149,7 +149,7 @@ class PlannedDevice(NamedTuple):
         return cls(**{**told, "layers": [PlannedDeviceLayer(**layer) for layer in told["layers"]]})
 
 
-_STAGES = (Column("stage", "name"), Column("seconds", "seconds", lambda s: f"{s:.2f}"), Column("peak", "peak_memory", size))
+_STAGES = (Column("stage", "name"), Column("seconds", "seconds", fixed(2)), Column("peak", "peak_memory", size))
 _ACTIVATIONS = (
     Column("activation", "name"),
     Column("scale", "scale", number),
@@ -163,12 +163,12 @@ _TUNED = (
     Column("type", "op_type"),
     Column("nearest", "error_before", number),
     Column("tuned", "error_after", number),
-    Column("seconds", "seconds", lambda s: f"{s:.2f}"),
+    Column("seconds", "seconds", fixed(2)),
 )
 _FALLBACK_NODES = (
     Column("fell back", "node"),
-    Column("of the error", "error_share", lambda share: f"{share:.1%}"),
-    Column("of the MACs", "macs_share", lambda share: f"{share:.1%}"),
+    Column("of the error", "error_share", percent),
+    Column("of the MACs", "macs_share", percent),
 )
 _EQUALIZED = (
     Column("channel ranges equalized", "value"),
@@ -185,8 +185,8 @@ _SENSITIVITIES = (Column("value", "value"), Column("node", "node"), Column("erro
 _FIDELITY = (
     Column("value", "name"),
     Column("made by", "made_by"),
-    Column("SQNR dB", "sqnr_db", lambda db: f"{db:.2f}"),
-    Column("cosine", "cosine", lambda c: f"{c:.6f}"),
+    Column("SQNR dB", "sqnr_db", fixed(2)),
+    Column("cosine", "cosine", fixed(6)),
     Column("max |diff|", "max_abs", number),
     Column("reason", "reason"),
 )

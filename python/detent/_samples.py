@@ -98,6 +98,10 @@ def _array(value: Any) -> Any:
         value = value.detach()
     import numpy as np
 
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise BadInput(
+            "a sample has a masked array, and models have no masks", "give its values: array.filled(value), or array.data"
+        )
     if not hasattr(value, "__dlpack__"):
         value = np.asarray(value)
     if isinstance(value, np.ndarray) and not value.dtype.isnative:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, overload
@@ -24,8 +25,21 @@ def count(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
 
 
+def percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def _fixed(digits: int, value: float) -> str:
+    return f"{value:.{digits}f}"
+
+
+def fixed(digits: int) -> Callable[[float], str]:
+    """Numbers with so many decimals."""
+    return functools.partial(_fixed, digits)
+
+
 class Column(NamedTuple):
-    """A column: its title, the attribute that it shows, and how."""
+    """A column: its title, the attribute that it shows, and how: no lambda, which pickle cannot take."""
 
     title: str
     attribute: str
