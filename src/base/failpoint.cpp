@@ -1,9 +1,9 @@
 #include "base/failpoint.h"
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <chrono>
 #include <string>
 #include <string_view>
 #include <thread>

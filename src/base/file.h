@@ -94,8 +94,7 @@ class TempDir {
   explicit TempDir(const std::filesystem::path& parent = {});
   /// Takes over a directory that is there.
   static TempDir adopt(std::filesystem::path path) { return TempDir(Adopted{}, std::move(path)); }
-  TempDir(TempDir&& other) noexcept
-      : path_(std::exchange(other.path_, {})), leftover_(std::move(other.leftover_)) {}
+  TempDir(TempDir&& other) noexcept : path_(std::exchange(other.path_, {})), leftover_(std::move(other.leftover_)) {}
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
   ~TempDir();

@@ -32,8 +32,6 @@ std::string without_controls(std::string_view text, std::size_t limit, bool line
 }  // namespace
 
 std::string printable(std::string_view text, std::size_t limit) { return without_controls(text, limit, false); }
-std::string printable_lines(std::string_view text) {
-  return without_controls(text, std::string_view::npos, true);
-}
+std::string printable_lines(std::string_view text) { return without_controls(text, std::string_view::npos, true); }
 
 }  // namespace detent

@@ -21,9 +21,7 @@ void require(bool written) {
   throw resource_error(fmt::format("cannot write to standard output: {}", errno_text(errno)));
 }
 
-void write_raw(std::string_view text) {
-  require(std::fwrite(text.data(), 1, text.size(), stdout) == text.size());
-}
+void write_raw(std::string_view text) { require(std::fwrite(text.data(), 1, text.size(), stdout) == text.size()); }
 
 }  // namespace
 
