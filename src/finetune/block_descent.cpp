@@ -7,34 +7,26 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "base/vector_clones.h"
+#include "finetune/block_factor.h"
 
 namespace detent::finetune {
 namespace {
 
 using quantization::BlockWeight;
 
-constexpr std::size_t kLanes = 16;  // columns in one vector
-
-struct alignas(64) Lanes {
-  float at[kLanes];
-};
-
-// residuals[k] += change * line[k] * keep
-DETENT_VECTOR_CLONES
-void add_outer(Lanes* residuals, const Lanes& change, const float* line, float keep, std::size_t count) {
-  const Lanes c = change;
-  for (std::size_t k = 0; k < count; ++k) {
-    const float factor = keep * line[k];
-    for (std::size_t l = 0; l < kLanes; ++l) residuals[k].at[l] += c.at[l] * factor;
-  }
-}
-
 // Up to kLanes columns: (Ŵ − W) A by weight, and the integers that it is of.
 class Group {
  public:
-  Group(const Gram& gram, const Damping& damping, BlockWeight& weight, std::size_t first, std::size_t count)
-      : gram_(gram), damping_(damping), weight_(weight), first_(first), count_(count), residuals_(gram.rows) {}
+  // `kept`: the columns, of which zeros keep their integers; null: none do.
+  Group(const Gram& gram, const Damping& damping, BlockWeight& weight, std::size_t first, std::size_t count,
+        const float* kept)
+      : gram_(gram),
+        damping_(damping),
+        weight_(weight),
+        first_(first),
+        count_(count),
+        kept_(kept),
+        residuals_(gram.rows) {}
 
   // `product` and `difference` begin at the group's first column.
   void fill(const float* difference, const float* product) {
@@ -53,8 +45,11 @@ class Group {
       Lanes change{};
       if (!find_changes(k, change)) continue;
       changed = true;
-      add_outer(residuals_.data(), change, gram_.values.data() + k * gram_.rows, damping_.keep, gram_.rows);
-      for (std::size_t l = 0; l < kLanes; ++l) residuals_[k].at[l] += change.at[l] * damping_.more[k];
+      for (std::size_t l = 0; l < kLanes; ++l) {
+        residuals_[k].at[l] += change.at[l] * damping_.more[k];
+        change.at[l] *= damping_.keep;
+      }
+      add_outer(change, gram_.values.data() + k * gram_.rows, gram_.rows, residuals_.data());
     }
     return changed;
   }
@@ -68,6 +63,7 @@ class Group {
     const std::size_t block = k / static_cast<std::size_t>(weight_.format.block_of(weight_.rows));
     bool any = false;
     for (std::size_t l = 0; l < count_; ++l) {
+      if (kept_ != nullptr && kept_[(first_ + l) * gram_.rows + k] == 0) continue;
       const float scale = weight_.scales[(first_ + l) * blocks + block];
       const float steps = -residuals_[k].at[l] / (damping_.diagonal[k] * scale);
       if (!(std::fabs(steps) > kHalf) || !std::isfinite(steps)) continue;
@@ -85,13 +81,14 @@ class Group {
   const Damping& damping_;
   BlockWeight& weight_;
   std::size_t first_, count_;
+  const float* kept_;
   std::vector<Lanes> residuals_;
 };
 
 }  // namespace
 
 void descend(const Gram& gram, const Damping& damping, std::span<const float> columns, BlockWeight& weight,
-             std::size_t sweeps, const Kernels& kernels, std::size_t threads) {
+             std::size_t sweeps, bool keep_zeros, const Kernels& kernels, std::size_t threads) {
   const auto rows = static_cast<std::size_t>(weight.rows), all = static_cast<std::size_t>(weight.columns);
   if (gram.rows != rows || gram.values.size() != rows * rows || columns.size() != rows * all) {
     throw internal_error("a Gram matrix and columns do not belong together");
@@ -103,7 +100,8 @@ void descend(const Gram& gram, const Damping& damping, std::span<const float> co
     kernels.gemm(gemm_of(kColumnsTogether, rows, rows, false), difference.data(), rows, gram.values.data(), rows,
                  product.data(), rows);
     for (std::size_t at = 0; at < some; at += kLanes) {
-      Group group(gram, damping, weight, first + at, std::min(kLanes, some - at));
+      Group group(gram, damping, weight, first + at, std::min(kLanes, some - at),
+                  keep_zeros ? columns.data() : nullptr);
       group.fill(difference.data() + at * rows, product.data() + at * rows);
       for (std::size_t sweep = 0; sweep < sweeps && group.sweep(); ++sweep) {
       }

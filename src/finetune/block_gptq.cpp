@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/vector_clones.h"
+#include "finetune/block_factor.h"
 
 namespace detent::finetune {
 namespace {
@@ -14,12 +14,6 @@ namespace {
 using quantization::BlockFormat;
 using quantization::BlockScale;
 using quantization::BlockWeight;
-
-constexpr std::size_t kLanes = 16;  // columns in one vector
-
-struct alignas(64) Lanes {
-  float at[kLanes];
-};
 
 // The grids of a block of several columns.
 struct Grids {
@@ -40,25 +34,11 @@ Grids grids_of(const BlockWeight& made, std::size_t first_column, std::size_t co
   return grids;
 }
 
-// D with (D L)_j = -sums_j for the places of a block: what brings the entries of the error to 0 there. `sums` is used
-// up.
-DETENT_VECTOR_CLONES
-void make_up(const Cholesky& factor, std::size_t first, std::size_t last, Lanes* sums, Lanes* change) {
-  for (std::size_t j = last; j-- > first;) {
-    const float* line = factor.row(j) + first;
-    const std::size_t c = j - first;
-    for (std::size_t l = 0; l < kLanes; ++l) change[c].at[l] = -sums[c].at[l] / line[c];
-    for (std::size_t i = 0; i < c; ++i) {
-      for (std::size_t l = 0; l < kLanes; ++l) sums[i].at[l] += change[c].at[l] * line[i];
-    }
-  }
-}
-
 // Rounds the places [first, last), the last of them first. All arrays begin at place `begin`; `sums` holds entries of
-// the error so far. `steps` gets integers without their zero points.
+// the error so far. `steps` gets integers without their zero points, with keep_zeros 0 for weights of 0.
 DETENT_VECTOR_CLONES
 void round_places(const Cholesky& factor, std::size_t begin, std::size_t first, std::size_t last, const Grids& grids,
-                  const Lanes* weights, Lanes* sums, Lanes* difference, Lanes* steps) {
+                  const Lanes* weights, bool keep_zeros, Lanes* sums, Lanes* difference, Lanes* steps) {
   constexpr float kShift = 12582912.0F;  // 1.5 * 2^23: adding it rounds
   const Grids g = grids;
   for (std::size_t j = last; j-- > first;) {
@@ -69,7 +49,7 @@ void round_places(const Cholesky& factor, std::size_t begin, std::size_t first, 
       float x = (weights[c].at[l] - sums[c].at[l] / line[c]) * g.inverse.at[l];
       x = x < g.low.at[l] ? g.low.at[l] : x;
       x = x > g.high.at[l] ? g.high.at[l] : x;
-      const float m = (x + kShift) - kShift;
+      const float m = keep_zeros && weights[c].at[l] == 0 ? 0.0F : (x + kShift) - kShift;
       change.at[l] = g.scale.at[l] * m - weights[c].at[l];
       steps[c].at[l] = m;
     }
@@ -78,34 +58,6 @@ void round_places(const Cholesky& factor, std::size_t begin, std::size_t first, 
       for (std::size_t l = 0; l < kLanes; ++l) sums[i].at[l] += change.at[l] * line[i];
     }
   }
-}
-
-// The lower half of A with its rows in this order.
-std::vector<float> damped(const Gram& gram, const Damping& damping, const std::vector<std::size_t>& order) {
-  const std::size_t n = gram.rows;
-  std::vector<float> sorted(n * n);
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t j = 0; j < i; ++j) sorted[i * n + j] = damping.keep * gram.at(order[i], order[j]);
-    sorted[i * n + i] = damping.diagonal[order[i]];
-  }
-  return sorted;
-}
-
-// Which weight stands at each place: the last is rounded first, and blocks stay together.
-std::vector<std::size_t> order_of(const std::vector<float>& importance, std::size_t block, bool by_importance) {
-  std::vector<std::size_t> order(importance.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  if (!by_importance) return {order.rbegin(), order.rend()};
-  std::vector<double> power((order.size() + block - 1) / block);
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    power[i / block] += importance[i] / static_cast<double>(std::min(block, order.size() - i / block * block));
-  }
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    const std::size_t p = a / block, q = b / block;
-    if (p != q) return power[p] != power[q] ? power[p] > power[q] : p < q;
-    return importance[a] > importance[b];
-  });
-  return {order.rbegin(), order.rend()};
 }
 
 }  // namespace
@@ -117,8 +69,7 @@ struct BlockGptq::Work {
   std::size_t first = 0;           // the first of them in `made`
   BlockWeight& made;
   std::vector<float> difference;  // Ŵ − W, kColumnsTogether × rows, by place
-  std::vector<float>
-      sums;  // kColumnsTogether × places of a chunk: the entries of the error that rounded weights add to
+  std::vector<float> sums;        // kColumnsTogether × places of a chunk: what rounded weights add to (Ŵ − W) L
   // Of kLanes columns and the places of a chunk.
   std::vector<Lanes> weights, entries, changes, steps, spare;
 };
@@ -130,10 +81,11 @@ BlockGptq::BlockGptq(const Gram& gram, const Damping& damping, const BlockFormat
       options_(options),
       threads_(threads),
       importance_(damping.diagonal),
-      order_(order_of(importance_, static_cast<std::size_t>(format.block_of(static_cast<std::int64_t>(gram.rows))),
-                      options.activation_order)),
+      order_(order_of_turns(importance_,
+                            static_cast<std::size_t>(format.block_of(static_cast<std::int64_t>(gram.rows))),
+                            options.activation_order)),
       chunks_(chunks_of(order_, static_cast<std::size_t>(format.block_of(static_cast<std::int64_t>(gram.rows))))),
-      factor_(damped(gram, damping, order_), gram.rows, kernels, threads) {}
+      factor_(damped_matrix(gram, damping, order_), gram.rows, kernels, threads) {}
 
 std::vector<BlockGptq::Chunk> BlockGptq::chunks_of(const std::vector<std::size_t>& order, std::size_t block) {
   const std::size_t longest = block > kLongestBlock ? Cholesky::kBlock : block;
@@ -169,7 +121,10 @@ void BlockGptq::find_scales(Work& work, const Chunk& chunk, const Part& part, st
     make_up(factor_, part.first, part.last, work.spare.data(), work.changes.data());
     for (std::size_t c = 0; c < length; ++c) {
       const std::size_t k = order_[part.first + c] - begin;
-      for (std::size_t l = 0; l < count; ++l) values[l * length + k] += work.changes[c].at[l];
+      for (std::size_t l = 0; l < count; ++l) {
+        float& value = values[l * length + k];
+        if (!options_.keep_zeros || value != 0) value += work.changes[c].at[l];
+      }
     }
   }
   BlockScale found[kLanes];
@@ -195,8 +150,8 @@ void BlockGptq::round_lanes(Work& work, const Chunk& chunk, std::size_t column) 
   for (const Part& part : chunk.parts) {
     if (part.opens) find_scales(work, chunk, part, column);
     const Grids grids = grids_of(work.made, work.first + column, count, part.block);
-    round_places(factor_, chunk.first, part.first, part.last, grids, work.weights.data(), work.entries.data(),
-                 work.changes.data(), work.steps.data());
+    round_places(factor_, chunk.first, part.first, part.last, grids, work.weights.data(), options_.keep_zeros,
+                 work.entries.data(), work.changes.data(), work.steps.data());
     for (std::size_t j = part.first; j < part.last; ++j) {
       const std::size_t c = j - chunk.first;
       for (std::size_t l = 0; l < count; ++l) {

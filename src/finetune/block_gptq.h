@@ -19,6 +19,8 @@ struct BlockGptqOptions {
   bool activation_order = true;
   /// Scales from the weights as they are instead of as they have become when their block is reached.
   bool scales_first = false;
+  /// Weights that are 0 stay 0, as those that sparsity has set so.
+  bool keep_zeros = false;
 };
 
 /// GPTQ (Frantar et al. 2022, arXiv:2210.17323) as the nearest-plane method, see solvers/gptq.cpp: with the matrix

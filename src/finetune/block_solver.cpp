@@ -44,7 +44,7 @@ BlockSolver::BlockSolver(const Gram& gram, const std::optional<Gram>& held_back,
       threads_(threads),
       damping_(gram, options.damping) {
   if (options.method == BlockMethod::gptq || options.method == BlockMethod::automatic) {
-    gptq_.emplace(gram, damping_, format, BlockGptqOptions{}, kernels, threads);
+    gptq_.emplace(gram, damping_, format, BlockGptqOptions{.keep_zeros = options.keep_zeros}, kernels, threads);
   }
 }
 
@@ -65,7 +65,7 @@ BlockWeight BlockSolver::rounded(std::span<const float> columns) const {
   auto made = gptq_->round(columns);
   for (std::size_t round = 0; round < options_.rounds; ++round) {
     refit_scales(gram_, damping_, columns, made, kernels_, threads_);
-    descend(gram_, damping_, columns, made, options_.sweeps, kernels_, threads_);
+    descend(gram_, damping_, columns, made, options_.sweeps, options_.keep_zeros, kernels_, threads_);
   }
   refit_scales(gram_, damping_, columns, made, kernels_, threads_);
   return made;

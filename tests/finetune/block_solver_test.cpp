@@ -101,7 +101,7 @@ TEST(BlockDescent, FindsNoSingleIntegerThatIsBetter) {
     const BlockFormat format{.bits = 4, .block = 32, .symmetric = symmetric};
     auto made = quantization::search(product.weight, 80, format);
     const double before = total(column_errors(product.gram(), product.weight, made, kernels(), 1));
-    descend(product.gram(), damping, product.weight, made, 100, kernels(), 1);
+    descend(product.gram(), damping, product.weight, made, 100, false, kernels(), 1);
     EXPECT_LT(total(column_errors(product.gram(), product.weight, made, kernels(), 1)), 0.5 * before);
     std::vector<float> stored(product.weight.size());
     dequantize(made, stored);
