@@ -23,8 +23,8 @@ from turns import Limits, Tool, Turns, one_run
 DETENT = {
     "nearest": [],
     "adaround": ["--finetune", "adaround"],
-    "adaround gram": ["--finetune", "adaround", "--form", "gram"],
-    "adaround streamed": ["--finetune", "adaround", "--form", "streamed"],
+    "adaround gram": ["--finetune", "adaround", "--finetune-form", "gram"],
+    "adaround streamed": ["--finetune", "adaround", "--finetune-form", "streamed"],
     "adaquant": ["--finetune", "adaquant"],
     "gptq": ["--finetune", "gptq"],
 }

@@ -24,7 +24,7 @@ ROWS: dict[str, list[str]] = {
     "gptq, bias": ["--finetune", "gptq", "--update-bias"],
     "adaround": ["--finetune", "adaround"],
     "adaround, bias": ["--finetune", "adaround", "--update-bias"],
-    "adaround, streamed": ["--finetune", "adaround", "--form", "streamed"],
+    "adaround, streamed": ["--finetune", "adaround", "--finetune-form", "streamed"],
 }
 
 

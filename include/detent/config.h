@@ -56,6 +56,34 @@ struct QuantConfig {
 /// The format that a preset starts from. Throws usage for a name that is none.
 QuantConfig preset_config(std::string_view preset);
 
+/// How weights in blocks are written. `matmul_nbits`: operators MatMulNBits and GatherBlockQuantized of ONNX Runtime.
+/// `qdq`: DequantizeLinear with a block size, of opset 21.
+enum class WeightForm { matmul_nbits, qdq };
+
+/// How the scales, zero points and integers of blocks are found. `nearest`: from the extremes of each block, with the
+/// bytes of ONNX Runtime's MatMulNBitsQuantizer. `search`: those with the least error, weighted by what the samples'
+/// inputs are, if there are samples. `gptq`: each integer also makes up for the errors of those before it; needs
+/// samples. `automatic`: the best that is there.
+enum class WeightMethod { automatic, nearest, search, gptq };
+
+enum class WeightBits { two = 2, four = 4, eight = 8 };
+/// Neighbours along the inputs of a product that share a scale; `channel`: all of them.
+enum class BlockSize { channel = 0, of16 = 16, of32 = 32, of64 = 64, of128 = 128, of256 = 256 };
+
+/// Weights alone, in blocks; activations stay in float. Whether blocks have zero points is
+/// QuantConfig::weight_symmetric; unset: they have.
+struct WeightsOnlyConfig {
+  bool enabled = false;
+  WeightBits bits = WeightBits::four;
+  BlockSize block_size = BlockSize::of32;
+  WeightForm form = WeightForm::matmul_nbits;
+  WeightMethod method = WeightMethod::automatic;
+  /// What MatMulNBits computes with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8.
+  int accuracy_level = 4;
+  /// "NODE=2", "=4", "=8" or "=float": other bits for some nodes, by name or '^' pattern; of several the last counts.
+  std::vector<std::string> node_bits;
+};
+
 /// How the range of an activation follows from its statistics.
 enum class CalibrationMethod { minmax, percentile, layerwise_percentile, mse, entropy };
 /// Their names, in the order of the enumerators.

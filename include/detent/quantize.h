@@ -42,6 +42,8 @@ struct QuantizeOptions {
   /// How long operators take; what is missing is measured and added. Unset: a file of this machine in the user's cache.
   std::optional<std::filesystem::path> kernel_table;
   FinetuneConfig finetune;
+  /// Quantizes weights alone; samples are then optional, and what concerns activations is not used.
+  WeightsOnlyConfig weights_only;
   /// Devices for calibration (the first only) and fine-tuning.
   DeviceConfig device;
   /// Count and ignore NaN and infinite values instead of stopping at the first.
@@ -97,6 +99,21 @@ struct LayerTuning {
   double error_before = 0;  // of nearest rounding
   double error_after = 0;   // of the rounding that is kept
   double seconds = 0;       // of solving
+};
+
+/// A weight that is stored in blocks.
+struct BlockedWeight {
+  std::string name;
+  std::string node;     // the first that reads it
+  std::string op_type;  // of that node
+  int bits = 4;
+  std::int64_t block_size = 32;  // 0: a whole column
+  std::int64_t rows = 0;         // along which blocks lie
+  std::int64_t columns = 0;
+  std::string method;  // that found its integers
+  double sqnr_db = 0;  // of its values; infinite if they are exact
+  /// Sum of squared errors of the product over that of its results, on the samples; unset without samples.
+  std::optional<double> output_error;
 };
 
 /// The error at the model's outputs if this value alone is rounded.
@@ -176,6 +193,8 @@ struct QuantizeResult {
   std::optional<AccuracyResult> accuracy;
   /// Unset if it was not measured; then a note says why.
   std::optional<LatencyChange> latency;
+  /// Weights in blocks, in the order of the model; empty unless weights alone were quantized.
+  std::vector<BlockedWeight> weights;
   /// Layers in the order of the model; empty without fine-tuning.
   std::vector<LayerTuning> layers;
   /// Changes to the graph, and every deviation from what was asked for.

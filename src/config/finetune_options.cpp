@@ -21,7 +21,7 @@ const Option kRows[] = {
      .help = "find better integers for the weights, layer by layer; nearest: do not; auto: gptq where it is measured "
              "to be needed and to help",
      .label = "METHOD"},
-    {.name = "form",
+    {.name = "finetune-form",
      .at = DETENT_AT(finetune.form),
      .commands = kQuantizing,
      .affects = Affects::integers,

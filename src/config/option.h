@@ -134,6 +134,7 @@ std::string full_help(const Option& option);
 // The rows, by file.
 std::vector<Option> input_options();
 std::vector<Option> format_options();
+std::vector<Option> weights_only_options();
 std::vector<Option> accuracy_options();
 std::vector<Option> speed_options();
 std::vector<Option> finetune_options();

@@ -125,9 +125,9 @@ void validate(const QuantConfig& config, const MethodConfig& method, const std::
 void validate(const FinetuneConfig& config) {
   if (!tunes(config.rounding)) return;
   if (config.rounding == Rounding::gptq && (config.form == FinetuneForm::streamed || config.drop_ratio < 1))
-    throw usage_error("--finetune gptq works in the Gram form", "leave out --form streamed and --drop-ratio");
+    throw usage_error("--finetune gptq works in the Gram form", "leave out --finetune-form streamed and --drop-ratio");
   if (config.form == FinetuneForm::gram && config.drop_ratio < 1)
-    throw usage_error("--form gram cannot mix inputs of both models", "leave out --drop-ratio");
+    throw usage_error("--finetune-form gram cannot mix inputs of both models", "leave out --drop-ratio");
   if (config.update_scale && config.rounding != Rounding::adaquant)
     throw usage_error("--update-scale goes with --finetune adaquant", "leave it out: it makes other methods worse");
 }

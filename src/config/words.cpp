@@ -41,6 +41,33 @@ std::span<const Word> words<WeightRange>() {
 }
 
 template <>
+std::span<const Word> words<WeightForm>() {
+  static constexpr Word all[] = {word("matmul-nbits", WeightForm::matmul_nbits), word("qdq", WeightForm::qdq)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<WeightMethod>() {
+  static constexpr Word all[] = {word("auto", WeightMethod::automatic), word("nearest", WeightMethod::nearest),
+                                 word("search", WeightMethod::search), word("gptq", WeightMethod::gptq)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<WeightBits>() {
+  static constexpr Word all[] = {word("2", WeightBits::two), word("4", WeightBits::four), word("8", WeightBits::eight)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<BlockSize>() {
+  static constexpr Word all[] = {word("16", BlockSize::of16),   word("32", BlockSize::of32),
+                                 word("64", BlockSize::of64),   word("128", BlockSize::of128),
+                                 word("256", BlockSize::of256), word("channel", BlockSize::channel)};
+  return all;
+}
+
+template <>
 std::span<const Word> words<CalibrationMethod>() {
   static constexpr auto all = in_order(kCalibrationMethods);
   return all;

@@ -22,6 +22,14 @@ std::span<const Word> words();
 template <>
 std::span<const Word> words<QuantType>();
 template <>
+std::span<const Word> words<WeightForm>();
+template <>
+std::span<const Word> words<WeightMethod>();
+template <>
+std::span<const Word> words<WeightBits>();
+template <>
+std::span<const Word> words<BlockSize>();
+template <>
 std::span<const Word> words<CalibrationMethod>();
 template <>
 std::span<const Word> words<ErrorMetric>();

@@ -80,7 +80,7 @@ std::string_view advice_on_tuning(Bound bound) {
       return "The disk is the bottleneck: put --work-dir on a faster one, or raise --memory-budget so that samples are "
              "spooled in memory.";
     case Bound::transfer:
-      return "Copies of samples to the GPU are the bottleneck: --form gram copies each sample once, and fewer "
+      return "Copies of samples to the GPU are the bottleneck: --finetune-form gram copies each sample once, and fewer "
              "--num-iterations copy less.";
     case Bound::waiting:
       return "The GPU waits for the host, which runs the model between layers: --threads uses more cores if there are "

@@ -103,7 +103,7 @@ def plan(model: Path, data: Path, *options: object, **more: object) -> dict:
 
 @pytest.mark.parametrize("form", ["gram", "streamed"])
 def test_a_plan_for_a_known_budget_needs_no_device(form: str, model: Path, data: Path, no_driver: None) -> None:
-    options = [*ADAROUND, "--form", form, "--device", "cuda:0,cuda:1", "--device-memory-budget"]
+    options = [*ADAROUND, "--finetune-form", form, "--device", "cuda:0,cuda:1", "--device-memory-budget"]
     fits = plan(model, data, *options, "1GiB")["device"]
     assert fits["fits"] and fits["devices"] == 2 and fits["budget_bytes"] == 1 << 30
     assert fits["layers"] and all(layer["fits"] and layer["form"] == form for layer in fits["layers"])
@@ -133,7 +133,7 @@ def on_host() -> dict:
 @pytest.mark.parametrize("form", ["gram", "streamed"])
 @pytest.mark.parametrize("rounding", ["adaround", "adaquant"])
 def test_finds_what_the_cpu_finds(form: str, rounding: str, place: Place, model: Path, data: Path, on_host: dict) -> None:
-    options = ["--finetune", rounding, "--form", form, "--num-iterations", 40]
+    options = ["--finetune", rounding, "--finetune-form", form, "--num-iterations", 40]
     options += ["--learning-rate", 0.1 if rounding == "adaround" else 1e-3]
     # Calibration apart: on a device it rounds otherwise, and gives another problem to solve.
     options += ["--statistics", support.calibrate(model, place.out / "s.stats", data)]
@@ -154,7 +154,7 @@ def test_finds_what_the_cpu_finds(form: str, rounding: str, place: Place, model:
 
 
 def test_stored_samples_come_by_the_way_asked_for(place: Place, model: Path, data: Path, on_host: dict) -> None:
-    options = ["--finetune", "adaround", "--form", "streamed", "--num-iterations", 20, "--device", "cuda:0"]
+    options = ["--finetune", "adaround", "--finetune-form", "streamed", "--num-iterations", 20, "--device", "cuda:0"]
     options += ["--statistics", support.calibrate(model, place.out / "s.stats", data)]
     support.quantize(model, place.out / "memory.onnx", data, *options, env=on_host)
     from_disk = support.quantize(model, place.out / "disk.onnx", data, *options, "--memory-level", 2, "--gds", "off", env=on_host)
@@ -203,7 +203,7 @@ def test_memory_budget_of_a_device(place: Place, model: Path, data: Path, on_hos
 
 @pytest.mark.parametrize("form", ["gram", "streamed"])
 def test_a_run_takes_no_more_than_its_plan(form: str, place: Place, model: Path, data: Path, on_host: dict) -> None:
-    options = [*ADAROUND, "--form", form, "--device", "cuda:0"]
+    options = [*ADAROUND, "--finetune-form", form, "--device", "cuda:0"]
     planned = plan(model, data, *options, env=on_host)["device"]
     assert planned["budget_bytes"] > 1 << 30  # of what is free
     report = place.out / "report.html"
@@ -216,7 +216,7 @@ def test_a_run_takes_no_more_than_its_plan(form: str, place: Place, model: Path,
 def test_the_trace_has_a_lane_for_each_part_of_the_way(place: Place, model: Path, data: Path, on_host: dict) -> None:
     """Samples rest on disk, so that they are read; the report is of the same run, and is there in a moment."""
     trace, report = place.out / "trace.json", place.out / "report.html"
-    options = [*ADAROUND, "--form", "streamed", "--memory-level", 2, "--gds", "off", "--device", "cuda:0,cuda:1"]
+    options = [*ADAROUND, "--finetune-form", "streamed", "--memory-level", 2, "--gds", "off", "--device", "cuda:0,cuda:1"]
     support.quantize(model, place.output, data, *options, "--trace", trace, "--report", report, env=on_host)
     events = json.loads(trace.read_text())["traceEvents"]
     tracks = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}

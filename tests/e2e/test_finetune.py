@@ -90,12 +90,12 @@ def test_every_kind_of_layer(layers: tuple[Path, Path, list[Sample]], rounding: 
     model, data, _ = layers
     if (rounding, form) == ("gptq", "streamed"):
         result = support.detent(
-            "quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, "--finetune", rounding, "--form", form
+            "quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, "--finetune", rounding, "--finetune-form", form
         )
         assert result.returncode == 2 and "gptq" in result.stderr.lower()
         assert not (tmp_path / "q.onnx").exists()
         return
-    report = support.quantize(model, tmp_path / "q.onnx", data, "--finetune", rounding, "--form", form, *FAST)
+    report = support.quantize(model, tmp_path / "q.onnx", data, "--finetune", rounding, "--finetune-form", form, *FAST)
     assert [layer["name"] for layer in report["layers"]] == [
         "conv",
         "grouped",
@@ -141,7 +141,7 @@ def test_scales_and_float_parts_stay(layers: tuple[Path, Path, list[Sample]], tm
 @pytest.mark.parametrize("form", ["gram", "streamed"])
 def test_scales_follow_the_integers(layers: tuple[Path, Path, list[Sample]], tmp_path: Path, form: str) -> None:
     model, data, fresh = layers
-    tuning = ["--weight-type", "int4", "--finetune", "adaquant", "--form", form, "--learning-rate", 1e-3, "--num-iterations", 200]
+    tuning = ["--weight-type", "int4", "--finetune", "adaquant", "--finetune-form", form, "--learning-rate", 1e-3, "--num-iterations", 200]
     support.quantize(model, tmp_path / "plain.onnx", data, *tuning)
     support.quantize(model, tmp_path / "scaled.onnx", data, *tuning, "--update-scale")
     plain, scaled = (
@@ -237,7 +237,7 @@ def test_trained_transformer_and_task(tmp_path: Path) -> None:
         (["--finetune", "adaround", "--finetune-op-types", "Relu"], "Relu"),
         (["--finetune", "sgd"], "sgd"),
         (["--finetune", "adaround", "--num-iterations", "0"], "--num-iterations"),
-        (["--finetune", "adaround", "--form", "gram", "--drop-ratio", "0.5"], "--drop-ratio"),
+        (["--finetune", "adaround", "--finetune-form", "gram", "--drop-ratio", "0.5"], "--drop-ratio"),
         (["--finetune", "gptq", "--drop-ratio", "0.5"], "--drop-ratio"),
         (["--finetune", "adaround", "--drop-ratio", "7"], "--drop-ratio"),
         (["--finetune", "adaround", "--finetune-batch-size", "-1"], "--finetune-batch-size"),

@@ -139,7 +139,7 @@ def test_tuned_models_are_the_same(small: Case, rounding: str, tmp_path: Path) -
 def test_samples_read_ahead_change_nothing(small: Case, tmp_path: Path) -> None:
     case = small.beside(tmp_path)
     for extra in ([], ["--drop-ratio", 0.5, "--finetune-batch-size", 3]):
-        options = ["--finetune", "adaround", "--form", "streamed", "--num-iterations", 9, *extra]
+        options = ["--finetune", "adaround", "--finetune-form", "streamed", "--num-iterations", 9, *extra]
         ways = ["", "--num-workers 1", "--memory-level 2 --num-workers 3", "--memory-level 2 --num-workers 100"]
         assert len({case.digest(*options, *way.split()) for way in ways}) == 1
 
@@ -203,11 +203,11 @@ def test_tuning_killed_and_resumed(small: Case, expected: dict[str, str], roundi
 
 
 SOLVING = {
-    "adaround": ["--finetune", "adaround", "--num-iterations", 20, "--form", "gram"],
-    "adaround-streamed": ["--finetune", "adaround", "--num-iterations", 20, "--form", "streamed"],
-    "adaquant": ["--finetune", "adaquant", "--num-iterations", 20, "--form", "gram", "--update-bias"],
-    "adaquant-streamed": ["--finetune", "adaquant", "--num-iterations", 20, "--form", "streamed", "--update-bias"],
-    "adaquant-scale": ["--finetune", "adaquant", "--num-iterations", 20, "--form", "gram", "--update-bias", "--update-scale"],
+    "adaround": ["--finetune", "adaround", "--num-iterations", 20, "--finetune-form", "gram"],
+    "adaround-streamed": ["--finetune", "adaround", "--num-iterations", 20, "--finetune-form", "streamed"],
+    "adaquant": ["--finetune", "adaquant", "--num-iterations", 20, "--finetune-form", "gram", "--update-bias"],
+    "adaquant-streamed": ["--finetune", "adaquant", "--num-iterations", 20, "--finetune-form", "streamed", "--update-bias"],
+    "adaquant-scale": ["--finetune", "adaquant", "--num-iterations", 20, "--finetune-form", "gram", "--update-bias", "--update-scale"],
 }
 
 

@@ -1,0 +1,67 @@
+// Weights alone, in blocks.
+#include "config/option.h"
+
+namespace detent::config {
+namespace {
+
+constexpr std::string_view kWeightsOnly = "Weights only";
+
+const Option kRows[] = {
+    {.name = "weights-only",
+     .at = DETENT_AT(weights_only.enabled),
+     .commands = kQuantize,
+     .affects = Affects::integers,
+     .group = kWeightsOnly,
+     .help = "quantize weights alone, in blocks that have a scale each; samples are not needed, but make it better"},
+    {.name = "bits",
+     .at = DETENT_AT(weights_only.bits),
+     .commands = kQuantize,
+     .affects = Affects::integers,
+     .group = kWeightsOnly,
+     .help = "bits of a weight",
+     .label = "2|4|8"},
+    {.name = "block-size",
+     .at = DETENT_AT(weights_only.block_size),
+     .commands = kQuantize,
+     .affects = Affects::integers,
+     .group = kWeightsOnly,
+     .help = "weights that share a scale, along the inputs of a product; channel: all of an output",
+     .label = "N|channel"},
+    {.name = "node-bits",
+     .at = DETENT_AT(weights_only.node_bits),
+     .commands = kQuantize,
+     .affects = Affects::integers,
+     .group = kWeightsOnly,
+     .help = "other bits for some nodes, or float; a name that starts with '^' is a regular expression over the whole "
+             "name, and of several entries for a node the last counts",
+     .label = "NODE=2|4|8|float,…"},
+    {.name = "form",
+     .at = DETENT_AT(weights_only.form),
+     .commands = kQuantize,
+     .affects = Affects::integers,
+     .group = kWeightsOnly,
+     .help = "matmul-nbits: operators of ONNX Runtime; qdq: DequantizeLinear with blocks, of opset 21",
+     .label = "FORM"},
+    {.name = "method-weights",
+     .at = DETENT_AT(weights_only.method),
+     .commands = kQuantize,
+     .affects = Affects::integers,
+     .group = kWeightsOnly,
+     .help = "nearest: from the extremes of each block; search: scales with the least error, weighted by the samples' "
+             "inputs; gptq: integers that make up for each other's errors, with samples; auto: the best that is there",
+     .label = "METHOD"},
+    {.name = "accuracy-level",
+     .at = DETENT_AT(weights_only.accuracy_level),
+     .commands = kQuantize,
+     .affects = Affects::integers,
+     .group = kWeightsOnly,
+     .help = "what MatMulNBits computes with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the fast one",
+     .label = "N",
+     .bounds = {.min = 0, .max = 4}},
+};
+
+}  // namespace
+
+std::vector<Option> weights_only_options() { return {std::begin(kRows), std::end(kRows)}; }
+
+}  // namespace detent::config

@@ -1,0 +1,205 @@
+#include "quantization/block_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "base/error.h"
+#include "graph/index.h"
+#include "graph/traits.h"
+#include "quantization/block_layout.h"
+#include "quantization/name_pattern.h"
+#include "quantization/selection.h"
+
+namespace detent::quantization {
+namespace {
+
+using onnx::Node;
+
+bool is_float(onnx::DataType type) { return type == onnx::DataType::float32; }
+
+// How a node reads a constant matrix.
+struct Reading {
+  std::size_t initializer = 0;
+  bool by_columns = false;
+  bool is_table = false;
+};
+
+class Placer {
+ public:
+  Placer(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks)
+      : model_(model), blocks_(blocks), index_(model), selected_(selection(model, config, blocks)) {
+    format_.bits = static_cast<int>(blocks.bits);
+    format_.block = static_cast<std::int64_t>(blocks.block_size);
+    format_.symmetric = config.weight_symmetric.value_or(false);
+  }
+
+  BlockPlacement place() {
+    const auto bits = bits_of_nodes();
+    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
+      if (selected_[n]) visit(n, bits[n]);
+    }
+    for (auto& tensor : placement_.tensors) tensor.stays = has_other_readers(tensor);
+    for (const auto& [reason, nodes] : left_) {
+      placement_.in_float += nodes.size();
+      placement_.notes.push_back(fmt::format("{}{} in float: {}", nodes.front(),
+                                             nodes.size() > 1 ? fmt::format(" and {} more stay", nodes.size() - 1)
+                                                              : std::string(" stays"),
+                                             reason));
+    }
+    return std::move(placement_);
+  }
+
+ private:
+  // Tables are read by GatherBlockQuantized. After a DequantizeLinear a runtime would make all of a table float at each
+  // run, so there they stay as they are unless they are named.
+  static std::vector<bool> selection(const onnx::Model& model, QuantConfig config, const WeightsOnlyConfig& blocks) {
+    if (config.op_types.empty()) {
+      config.op_types = {"MatMul", "Gemm"};
+      if (blocks.form == WeightForm::matmul_nbits) config.op_types.emplace_back("Gather");
+    } else {
+      for (const auto& type : config.op_types) {
+        if (type != "MatMul" && type != "Gemm" && type != "Gather")
+          throw usage_error(fmt::format("--op-types: weights of {} cannot be stored in blocks", type),
+                            "choose from: MatMul, Gemm, Gather");
+      }
+    }
+    return select_nodes(model, config);
+  }
+
+  // Of each node; 0: float.
+  std::vector<int> bits_of_nodes() const {
+    std::vector<int> bits(model_.graph.nodes.size(), format_.bits);
+    for (const auto& entry : blocks_.node_bits) {
+      const auto parsed = parse_node_bits(entry);
+      const NamePattern pattern(parsed.pattern);
+      bool any = false;
+      for (std::size_t n = 0; n < bits.size(); ++n) {
+        if (!pattern.matches(model_.graph.nodes[n].id())) continue;
+        bits[n] = parsed.bits;
+        any = true;
+      }
+      if (!any)
+        throw usage_error(fmt::format("--node-bits: no node of '{}' matches '{}'", model_.path.string(),
+                                      parsed.pattern),
+                          "names are listed by: detent inspect MODEL; a regular expression starts with '^'");
+    }
+    return bits;
+  }
+
+  void visit(std::size_t n, int bits) {
+    const auto& node = model_.graph.nodes[n];
+    const auto reading = reading_of(node);
+    if (!reading) return;
+    const auto& weight = model_.graph.initializers[reading->initializer];
+    if (bits == 0) return leave(node, "--node-bits says so");
+    if (auto reason = reason_against(node, weight, *reading, bits); !reason.empty()) return leave(node, reason);
+    auto& tensor = tensor_for(*reading, bits);
+    (reading->is_table ? tensor.tables : tensor.products).push_back(n);
+  }
+
+  // A constant matrix that the node could read in blocks.
+  std::optional<Reading> reading_of(const Node& node) const {
+    const bool table = node.is("Gather");
+    if (node.inputs().size() < 2) return std::nullopt;
+    const int at = index_.initializer(node.inputs()[table ? 0 : 1]);
+    if (at == graph::kNone) return std::nullopt;
+    const auto& weight = model_.graph.initializers[static_cast<std::size_t>(at)];
+    if (weight.dims.size() != 2 || !is_float(weight.type)) return std::nullopt;
+    if (table && node.int_or("axis", 0) != 0) return std::nullopt;
+    const bool by_columns = table || (node.is("Gemm") && node.int_or("transB", 0) != 0);
+    return Reading{static_cast<std::size_t>(at), by_columns, table};
+  }
+
+  std::string reason_against(const Node& node, const onnx::Tensor& weight, const Reading& reading, int bits) const {
+    if (node.is("Gemm")) {
+      if (node.int_or("transA", 0) != 0) return "its first input is transposed";
+      if (node.float_or("alpha", 1) != 1) return "its alpha is not 1";
+      if (node.float_or("beta", 1) != 1 && node.inputs().size() > 2) return "its beta is not 1";
+    }
+    const auto [rows, columns] = shape_of(weight, reading.by_columns);
+    if (rows == 0 || columns == 0) return "its weight has no elements";
+    BlockFormat format = format_;
+    format.bits = bits;
+    if (reading.is_table && rows % format.block_of(rows) != 0) return "blocks do not divide the entries of its table";
+    if (reading.is_table && bits == 2) return "there is no operator that looks up 2 bits";
+    if (stored_bytes(rows, columns, format) * 2 > weight.data.size()) return "blocks would not make it much smaller";
+    return {};
+  }
+
+  static std::pair<std::int64_t, std::int64_t> shape_of(const onnx::Tensor& weight, bool by_columns) {
+    return by_columns ? std::pair(weight.dims[1], weight.dims[0]) : std::pair(weight.dims[0], weight.dims[1]);
+  }
+
+  static std::uint64_t stored_bytes(std::int64_t rows, std::int64_t columns, const BlockFormat& format) {
+    const auto blocks = static_cast<std::size_t>(format.blocks_of(rows));
+    const std::size_t integers = packed_bytes(blocks * static_cast<std::size_t>(format.block_of(rows)), format.bits);
+    return static_cast<std::uint64_t>(columns) * (integers + blocks * sizeof(float));
+  }
+
+  BlockTensor& tensor_for(const Reading& reading, int bits) {
+    const auto key = std::pair(reading.initializer, reading.by_columns);
+    const auto [found, is_new] = known_.try_emplace(key, placement_.tensors.size());
+    if (is_new) {
+      const auto [rows, columns] =
+          shape_of(model_.graph.initializers[reading.initializer], reading.by_columns);
+      BlockFormat format = format_;
+      format.bits = bits;
+      placement_.tensors.push_back({.initializer = reading.initializer,
+                                    .rows = rows,
+                                    .columns = columns,
+                                    .by_columns = reading.by_columns,
+                                    .format = format,
+                                    .products = {},
+                                    .tables = {}});
+    }
+    auto& tensor = placement_.tensors[found->second];
+    if (bits != format_.bits) tensor.format.bits = bits;
+    return tensor;
+  }
+
+  bool has_other_readers(const BlockTensor& tensor) const {
+    const auto& name = model_.graph.initializers[tensor.initializer].name;
+    if (index_.is_output(name) || index_.is_captured(name)) return true;
+    const auto is_ours = [&](int reader) {
+      return std::any_of(placement_.tensors.begin(), placement_.tensors.end(), [&](const BlockTensor& t) {
+        const auto n = static_cast<std::size_t>(reader);
+        return t.initializer == tensor.initializer &&
+               (std::binary_search(t.products.begin(), t.products.end(), n) ||
+                std::binary_search(t.tables.begin(), t.tables.end(), n));
+      });
+    };
+    const auto readers = index_.consumers(name);
+    return !std::all_of(readers.begin(), readers.end(), is_ours);
+  }
+
+  void leave(const Node& node, const std::string& reason) { left_[reason].push_back(node.label()); }
+
+  const onnx::Model& model_;
+  const WeightsOnlyConfig& blocks_;
+  graph::Index index_;
+  std::vector<bool> selected_;
+  BlockFormat format_;
+  BlockPlacement placement_;
+  std::map<std::pair<std::size_t, bool>, std::size_t> known_;  // initializer and order -> tensor
+  std::map<std::string, std::vector<std::string>> left_;       // reason -> nodes
+};
+
+}  // namespace
+
+NodeBits parse_node_bits(const std::string& text) {
+  const auto equals = text.rfind('=');
+  const auto bits = equals == std::string::npos ? std::string() : text.substr(equals + 1);
+  if (equals == 0 || (bits != "2" && bits != "4" && bits != "8" && bits != "float"))
+    throw usage_error(fmt::format("--node-bits: '{}' is not a node with its bits", text),
+                      "give NODE=2, =4, =8 or =float");
+  return {text.substr(0, equals), bits == "float" ? 0 : bits.front() - '0'};
+}
+
+BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks) {
+  return Placer(model, config, blocks).place();
+}
+
+}  // namespace detent::quantization

@@ -1,0 +1,47 @@
+// Which weights of a model are stored in blocks, and by which of their nodes they are read: decided from the graph.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "detent/config.h"
+#include "onnx/model.h"
+#include "quantization/blocks.h"
+
+namespace detent::quantization {
+
+/// A constant matrix that is stored in blocks.
+struct BlockTensor {
+  std::size_t initializer = 0;
+  std::int64_t rows = 0;     // that products sum over; along which blocks lie
+  std::int64_t columns = 0;  // outputs of a product, entries of a table
+  bool by_columns = false;   // a column's values follow one another in the tensor; else its rows' do
+  BlockFormat format;
+  /// Nodes that read it in blocks, ascending.
+  std::vector<std::size_t> products;  // MatMul, Gemm
+  std::vector<std::size_t> tables;    // Gather
+  /// Whether other nodes, bodies or the graph's outputs read it as well, so that it stays.
+  bool stays = false;
+};
+
+struct BlockPlacement {
+  std::vector<BlockTensor> tensors;  // in the order of their first reader
+  std::size_t in_float = 0;          // products and tables with constant weights that stay as they are
+  std::vector<std::string> notes;    // which, and why
+};
+
+/// What NODE=BITS means: 2, 4 or 8 bits, or float: 0. Throws usage.
+struct NodeBits {
+  std::string pattern;
+  int bits = 0;
+};
+NodeBits parse_node_bits(const std::string& text);
+
+/// Weights of the selected MatMul, Gemm and (in the form matmul_nbits, or where they are named) Gather nodes, as far as
+/// blocks make them smaller. Nodes that share a weight share its bits: those of the last entry for any of them. Throws
+/// usage for names and types that match nothing.
+BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks);
+
+}  // namespace detent::quantization
