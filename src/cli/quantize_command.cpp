@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -105,7 +106,16 @@ std::string change_of_size(std::uint64_t before, std::uint64_t after) {
 
 std::string counted_samples(std::uint64_t samples) {
   constexpr std::uint64_t kFew = 8;  // fewer say little of all inputs
+  if (samples == 0) return "no samples";
   return fmt::format("{} samples{}", samples, samples < kFew ? " (few samples)" : "");
+}
+
+void print_weights(const std::vector<BlockedWeight>& weights) {
+  if (weights.empty()) return;
+  const auto worst =
+      std::min_element(weights.begin(), weights.end(), [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
+  fmt::print("{} weights in blocks, worst SQNR of their values: {:.1f} dB, '{}', {} bits, {}\n", weights.size(),
+             worst->sqnr_db, worst->name, worst->bits, worst->method);
 }
 
 nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) {
@@ -124,6 +134,18 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
                              {"error_before", l.error_before},
                              {"error_after", l.error_after},
                              {"seconds", l.seconds}});
+  }
+  for (const auto& w : r.weights) {
+    out["weights"].push_back({{"name", w.name},
+                              {"node", w.node},
+                              {"op_type", w.op_type},
+                              {"bits", w.bits},
+                              {"block_size", w.block_size},
+                              {"rows", w.rows},
+                              {"columns", w.columns},
+                              {"method", w.method},
+                              {"sqnr_db", number(w.sqnr_db)}});
+    if (w.output_error) out["weights"].back()["output_error"] = *w.output_error;
   }
   if (r.accuracy) out["accuracy"] = accuracy_json(*r.accuracy);
   if (r.latency) {
@@ -180,6 +202,7 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
   for (const auto& note : r.notes) print_text("note: {}\n", note);
   if (r.accuracy) print_accuracy(options, *r.accuracy);
   if (tunes(options.finetune.rounding)) print_layers(r.layers);
+  print_weights(r.weights);
   for (const auto& s : r.stages)
     print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
   print_text("{}: {} nodes quantized, {} left in float; {} -> {} ({}); {}; peak memory {}\n", options.output.string(),

@@ -142,8 +142,32 @@ void validate(const DeviceConfig& device, int workers) {
     throw usage_error("--workers is for the CPU; a GPU calibrates one sample at a time", "leave out --workers");
 }
 
+// What concerns activations, or is about products of integers, does not go with weights alone.
+void check_weights_only(const QuantizeOptions& options) {
+  const auto& blocks = options.weights_only;
+  if (tunes(options.finetune.rounding))
+    throw usage_error("--finetune solves for int8 products; weights in blocks have methods of their own",
+                      "give --method-weights instead");
+  if (options.statistics)
+    throw usage_error("--statistics are of activations, and --weights-only leaves these in float",
+                      "give --calibration-data, or nothing");
+  if (options.accuracy.target)
+    throw usage_error("--accuracy-target chooses among int8 products, not among weights in blocks",
+                      "leave it out, or give more --bits");
+  if (!options.device.is_cpu()) throw usage_error("--weights-only runs on the CPU", "leave out --device");
+  if (options.report || options.trace)
+    throw usage_error("--report and --trace tell of a calibration, and --weights-only has none yet",
+                      "leave them out; --profile and --json tell of the run");
+  if (blocks.method == WeightMethod::gptq && !has_samples(options))
+    throw usage_error("--method-weights gptq needs samples", "give --calibration-data");
+  if (blocks.form == WeightForm::matmul_nbits && blocks.block_size == BlockSize::channel)
+    throw usage_error("MatMulNBits has scales for blocks of 16 to 256 weights, not for whole channels",
+                      "give --block-size 256, or --form qdq");
+}
+
 void validate(const QuantizeOptions& options, Command command) {
   check_bounds(options, command);
+  if (options.weights_only.enabled) return check_weights_only(options);
   validate(options.config);
   validate(options.config, options.method, options.overrides);
   validate(options.finetune);

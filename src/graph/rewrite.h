@@ -54,12 +54,12 @@ Notes fold_before_products(onnx::Model& model, ValueTypes& types, const Store& s
 /// Clip(x + 3, 0, 6) / 6 becomes HardSigmoid, also where x is multiplied with it before it is divided.
 Notes compose_hard_sigmoids(onnx::Model& model, ValueTypes& types);
 
-/// Brings a model of opset 7..12 to 13, the first with per-axis QuantizeLinear. Throws bad_input for an operator whose
-/// meaning changed in between and that has no rewrite, and for opsets below 7. Models of opset 13 and later are left
-/// alone.
-Notes upgrade_opset(onnx::Model& model, const ValueTypes& types);
 inline constexpr std::int64_t kOldestOpset = 7;
 inline constexpr std::int64_t kUpgradedOpset = 13;
+/// Brings a model of opset 7 or later to opset `to`, 13 to 25: 13 is the first with per-axis QuantizeLinear, 21 the first
+/// with blocks. Throws bad_input for an operator whose meaning changed in between and that has no rewrite, and for
+/// opsets below 7. Models that have it already, or a later one, are left alone.
+Notes upgrade_opset(onnx::Model& model, const ValueTypes& types, std::int64_t to = kUpgradedOpset);
 
 /// A value whose channels are divided by factors, and the products that make up for it in their weights.
 struct ChannelScaling {

@@ -1,4 +1,4 @@
-// Changes of meaning between opset 7 and 13, from the ONNX operator changelog (docs/Changelog.md of the ONNX project).
+// Changes of meaning between opset 7 and 25, from the ONNX operator changelog (docs/Changelog.md of the ONNX project).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@ using onnx::Node;
 // The model under change: rewritten nodes and new constants are collected beside it.
 class Upgrade {
  public:
-  Upgrade(onnx::Model& model, const ValueTypes& types)
-      : model_(model), types_(types), index_(model), from_(model.opset()) {}
+  Upgrade(onnx::Model& model, const ValueTypes& types, std::int64_t to)
+      : model_(model), types_(types), index_(model), from_(model.opset()), to_(to) {}
 
   std::int64_t from() const { return from_; }
   void run();
@@ -31,7 +31,7 @@ class Upgrade {
   // Rewrites call these.
   [[noreturn]] void refuse(const Node& node, const std::string& why) const {
     throw bad_input(fmt::format("model '{}', node {}: cannot raise opset {} to {}: {}", model_.path.string(),
-                                node.label(), from_, kUpgradedOpset, why),
+                                node.label(), from_, to_, why),
                     "convert the model first, for example with onnx.version_converter");
   }
   bool is_read(const std::string& value) const {
@@ -73,6 +73,7 @@ class Upgrade {
   const ValueTypes& types_;
   Index index_;
   std::int64_t from_;
+  std::int64_t to_;
   std::vector<Node> out_;
   std::size_t changed_ = 0;
   Notes notes_;
@@ -214,8 +215,53 @@ void upgrade_softmax(Upgrade& up, Node node) {
 
 void refuse_scan(Upgrade& up, Node node) { up.refuse(node, "Scan changed its inputs at opset 9"); }
 
-const std::multimap<std::string, Change>& changes() {
-  static const std::multimap<std::string, Change> kChanges{
+// From 18 on the number of parts is told where their sizes are not.
+void upgrade_split(Upgrade& up, Node node) {
+  if (node.inputs().size() < 2 || node.inputs()[1].empty())
+    node.set_attribute(Attribute::of_int("num_outputs", static_cast<std::int64_t>(node.outputs().size())));
+  up.emit(std::move(node));
+}
+
+void upgrade_grid_sample(Upgrade& up, Node node) {
+  const auto* mode = node.attribute("mode");
+  const std::string old = mode == nullptr ? "bilinear" : mode->as_string();
+  if (old.starts_with("bi")) node.set_attribute(Attribute::of_string("mode", old.substr(2)));
+  up.emit(std::move(node));
+}
+
+void upgrade_trained_batch_norm(Upgrade& up, Node node) {
+  if (node.outputs().size() > 1) up.refuse(node, "its outputs for training were removed from the operator");
+  up.emit(std::move(node));
+}
+
+void refuse_group_norm(Upgrade& up, Node node) { up.refuse(node, "its scale and bias changed their shape"); }
+void refuse_dft(Upgrade& up, Node node) { up.refuse(node, "its axis changed its default"); }
+
+using Changes = std::multimap<std::string, Change>;
+
+// Those after opset 13.
+const Changes& later_changes() {
+  static const Changes kChanges{
+      {"BatchNormalization", {14, upgrade_trained_batch_norm}},
+      {"ReduceL1", {18, attribute_to_input("axes")}},
+      {"ReduceL2", {18, attribute_to_input("axes")}},
+      {"ReduceLogSum", {18, attribute_to_input("axes")}},
+      {"ReduceLogSumExp", {18, attribute_to_input("axes")}},
+      {"ReduceMax", {18, attribute_to_input("axes")}},
+      {"ReduceMean", {18, attribute_to_input("axes")}},
+      {"ReduceMin", {18, attribute_to_input("axes")}},
+      {"ReduceProd", {18, attribute_to_input("axes")}},
+      {"ReduceSumSquare", {18, attribute_to_input("axes")}},
+      {"Split", {18, upgrade_split}},
+      {"GridSample", {20, upgrade_grid_sample}},
+      {"DFT", {20, refuse_dft}},
+      {"GroupNormalization", {21, refuse_group_norm}},
+  };
+  return kChanges;
+}
+
+const Changes& changes() {
+  static const Changes kChanges{
       {"BatchNormalization", {9, upgrade_batch_norm}},
       {"Upsample", {13, upgrade_resize}},
       {"Resize", {11, upgrade_resize}},
@@ -237,17 +283,20 @@ const std::multimap<std::string, Change>& changes() {
   return kChanges;
 }
 
-const Change* change_for(const Node& node, std::int64_t from) {
+// To opset 13 at most, or from there on.
+const Change* change_for(const Node& node, std::int64_t from, std::int64_t to) {
   if (!node.domain().empty()) return nullptr;
-  const auto found = changes().find(node.op_type());
-  return found != changes().end() && from < found->second.before ? &found->second : nullptr;
+  const auto& all = to <= kUpgradedOpset ? changes() : later_changes();
+  const auto found = all.find(node.op_type());
+  const bool is_meant = found != all.end() && from < found->second.before && found->second.before <= to;
+  return is_meant ? &found->second : nullptr;
 }
 
 // Bodies of control flow are carried through untouched, so what they hold must mean the same in the new opset.
 void Upgrade::check_bodies(const Node& node) const {
   for (const auto& body : read_bodies(model_, node)) {
     for (const auto& inner : body.nodes) {
-      if (change_for(inner, from_) != nullptr)
+      if (change_for(inner, from_, to_) != nullptr)
         refuse(node, fmt::format("its body holds {}, whose meaning changed", inner.label()));
       check_bodies(inner);
     }
@@ -258,7 +307,7 @@ void Upgrade::run() {
   auto nodes = std::move(model_.graph.nodes);
   for (auto& node : nodes) {
     check_bodies(node);
-    if (const Change* change = change_for(node, from_)) {
+    if (const Change* change = change_for(node, from_, to_)) {
       ++changed_;
       change->rewrite(*this, std::move(node));
     } else {
@@ -266,25 +315,33 @@ void Upgrade::run() {
     }
   }
   model_.graph.nodes = std::move(out_);
-  model_.set_opset("", kUpgradedOpset);
-  if (model_.ir_version < 7)
-    model_.set_ir_version(7);  // the IR version that ONNX released together with opset 13 (1.8)
+  model_.set_opset("", to_);
+  // IR versions that ONNX released together with these opsets: 1.8, 1.16, 1.20.
+  const std::int64_t ir_version = to_ > 21 ? 13 : to_ > kUpgradedOpset ? 10 : 7;
+  if (model_.ir_version < ir_version) model_.set_ir_version(ir_version);
 }
 
 }  // namespace
 
-Notes upgrade_opset(onnx::Model& model, const ValueTypes& types) {
+Notes upgrade_opset(onnx::Model& model, const ValueTypes& types, std::int64_t to) {
   const std::int64_t from = model.opset();
-  if (from >= kUpgradedOpset) return {};
+  if (from >= to) return {};
   if (from < kOldestOpset) {
     throw bad_input(fmt::format("model '{}' has opset {}; the oldest that detent reads is {}", model.path.string(),
                                 from, kOldestOpset),
                     "export the model again with a newer opset");
   }
-  Upgrade upgrade(model, types);
-  upgrade.run();
-  Notes notes{fmt::format("opset {} was raised to {}: {} nodes rewritten", from, kUpgradedOpset, upgrade.changed())};
-  for (auto& line : upgrade.take_notes()) notes.push_back(std::move(line));
+  std::size_t changed = 0;
+  Notes details;
+  for (const auto step : {kUpgradedOpset, to}) {
+    if (model.opset() >= step) continue;
+    Upgrade upgrade(model, types, step);
+    upgrade.run();
+    changed += upgrade.changed();
+    for (auto& line : upgrade.take_notes()) details.push_back(std::move(line));
+  }
+  Notes notes{fmt::format("opset {} was raised to {}: {} nodes rewritten", from, to, changed)};
+  notes.insert(notes.end(), details.begin(), details.end());
   return notes;
 }
 

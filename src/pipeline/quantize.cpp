@@ -22,6 +22,7 @@
 #include "data/sample.h"
 #include "exec/session.h"
 #include "onnx/write.h"
+#include "pipeline/quantize_weights.h"
 #include "profile/meters.h"
 #include "profile/profiler.h"
 #include "quantization/assignment.h"
@@ -372,6 +373,7 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   }
   run::check_apart(run::written_files(options), options.calibration_data, options.statistics);
   run::check_report_paths(options.report, options.trace);
+  if (options.weights_only.enabled) return pipeline::quantize_weights(options);
   shim::require_cuda(options.device.cuda);
   return Run(options).run();
 }

@@ -37,7 +37,7 @@ std::vector<std::byte> packed_columns(const BlockWeight& weight) {
       const std::uint8_t* integers = weight.integers.data() + n * rows + b * block;
       const std::size_t length = std::min(block, rows - b * block);
       if (length < block) {
-        std::fill(std::copy_n(integers, length, whole.begin()), whole.end(), weight.zero_points[n * blocks + b]);
+        std::fill(std::copy_n(integers, length, whole.begin()), whole.end(), std::uint8_t{0});
         integers = whole.data();
       }
       pack({integers, block}, bits, out);
@@ -50,8 +50,12 @@ std::vector<std::byte> packed_zero_points(const BlockWeight& weight) {
   const auto blocks = static_cast<std::size_t>(weight.blocks());
   const std::size_t column_bytes = packed_bytes(blocks, weight.format.bits);
   std::vector<std::byte> packed(static_cast<std::size_t>(weight.columns) * column_bytes);
-  for (std::size_t n = 0; n < static_cast<std::size_t>(weight.columns); ++n)
-    pack(std::span(weight.zero_points).subspan(n * blocks, blocks), weight.format.bits, &packed[n * column_bytes]);
+  std::vector<std::uint8_t> column(column_bytes * 8 / static_cast<std::size_t>(weight.format.bits),
+                                   static_cast<std::uint8_t>(weight.format.middle()));
+  for (std::size_t n = 0; n < static_cast<std::size_t>(weight.columns); ++n) {
+    std::copy_n(weight.zero_points.begin() + static_cast<std::ptrdiff_t>(n * blocks), blocks, column.begin());
+    pack(column, weight.format.bits, &packed[n * column_bytes]);
+  }
   return packed;
 }
 

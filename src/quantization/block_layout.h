@@ -20,11 +20,12 @@ constexpr std::size_t packed_bytes(std::size_t count, int bits) noexcept {
 /// `packed` has packed_bytes() elements.
 void pack(std::span<const std::uint8_t> integers, int bits, std::byte* packed);
 
-/// For each column its blocks, each of them whole: the last one is filled up with zero points. MatMulNBits' B, and,
-/// where blocks divide the columns, GatherBlockQuantized's data and a DequantizeLinear's along the last axis.
+/// For each column its blocks, each of them whole: the last one is filled up with 0, as ONNX Runtime does. MatMulNBits'
+/// B, and, where blocks divide the columns, GatherBlockQuantized's data and a DequantizeLinear's along the last axis.
 std::vector<std::byte> packed_columns(const BlockWeight& weight);
 
-/// For each column its zero points, which begin at a byte of their own.
+/// For each column its zero points, which begin at a byte of their own; the last byte is filled up with the middle, as
+/// ONNX Runtime does.
 std::vector<std::byte> packed_zero_points(const BlockWeight& weight);
 
 /// A matrix of integers [rows, all columns], row by row and packed throughout, that columns are put into: the data and

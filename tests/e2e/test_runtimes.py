@@ -23,6 +23,9 @@ FORMATS = {
     "wide-fallback": ["--preset", "balanced", "--accuracy-fallback", "int16"],
     "int4": ["--weight-type", "int4"],
     "power-of-two": ["--power-of-two-scale"],
+    "blocks": ["--weights-only"],
+    "blocks-symmetric": ["--weights-only", "--weight-symmetric", "--block-size", 16],
+    "blocks-qdq": ["--weights-only", "--form", "qdq", "--block-size", 16],
 }
 # Runs every model of a folder, in a process that has another onnxruntime.
 RUN = """

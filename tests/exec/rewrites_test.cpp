@@ -194,6 +194,27 @@ TEST(UpgradeOpset, LeavesNewerModelsAlone) {
   }
 }
 
+TEST(UpgradeOpset, KeepsWhatIsComputedWithBlocks) {
+  const std::vector<std::vector<Node>> cases{{one("ReduceMean", {Attribute::of_ints("axes", {1})})},
+                                             {one("ReduceMax", {i("keepdims", 0)})},
+                                             {one("Split", {i("axis", 1)}, {"x"}, {"y", "z"})},
+                                             {one("Relu", {})}};
+  for (const auto& nodes : cases) {
+    for (const std::int64_t opset : {11, 13, 17}) {
+      SCOPED_TRACE(fmt::format("{} of opset {}", nodes.front().op_type(), opset));
+      const Model before = make_model(nodes, {}, opset, {value("x", {4, 6})}, {untyped("y")});
+      Model after = before;
+      const auto notes = graph::upgrade_opset(after, {}, 21);
+      ASSERT_EQ(notes.size(), 1U);
+      EXPECT_EQ(after.opset(), 21);
+      EXPECT_EQ(after.ir_version, 10);
+      expect_same_bits(before, after, {random_floats({4, 6})});
+    }
+  }
+  Model refused = make_model({one("GroupNormalization", {}, {"x", "w", "w"})}, {floats("w", {1}, {1})}, 18);
+  expect_error([&] { graph::upgrade_opset(refused, {}, 21); }, "scale and bias changed");
+}
+
 TEST(UpgradeOpset, RefusesWhatItCannotKeep) {
   const auto refuses = [](const std::vector<Node>& nodes, std::int64_t opset, const std::string& part,
                           const std::vector<onnx::Tensor>& tensors = {}) {

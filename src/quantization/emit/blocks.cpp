@@ -127,10 +127,8 @@ class Emitter {
       throw bad_input(fmt::format("model '{}' has opset {}, and DequantizeLinear has blocks of {} bits from opset {} on",
                                   model_.path.string(), model_.opset(), tensor.format.bits, opset),
                       "give --form matmul-nbits, or convert the model first");
-    if (!tensor.products.empty()) {
-      const auto stored = add_matrix(t, weight);
-      for (const auto n : tensor.products) dequantize_for(n, 1, tensor.format.block > 0 ? 0 : 1, tensor, stored);
-    }
+    for (const auto n : tensor.products)
+      dequantize_for(n, 1, tensor.format.block > 0 ? 0 : 1, tensor, add_matrix(t, weight));
     if (!tensor.tables.empty()) {
       const auto stored = add_table(t, weight);
       for (const auto n : tensor.tables) dequantize_for(n, 0, tensor.format.block > 0 ? 1 : 0, tensor, stored);
@@ -141,9 +139,6 @@ class Emitter {
   Stored add_product_weight(std::size_t t, const std::string& weight) {
     const auto& tensor = placement_.tensors[t];
     const auto& format = tensor.format;
-    if (format.block == 0)
-      throw usage_error("MatMulNBits has no scales for whole channels, but for blocks of 16 to 256 weights",
-                        "give --block-size 256, or --form qdq");
     const auto blocks = format.blocks_of(tensor.rows);
     const auto block_bytes = static_cast<std::int64_t>(packed_bytes(static_cast<std::size_t>(format.block), format.bits));
     const bool again = !tensor.tables.empty();
@@ -198,7 +193,7 @@ class Emitter {
         }));
     const std::vector<std::int64_t> scale_dims =
         format.block > 0 ? std::vector{blocks, tensor.columns} : std::vector{tensor.columns};
-    const bool again = !stored.zero_points.empty() || !tensor.tables.empty();
+    const bool again = !stored.zero_points.empty();
     const auto columns = static_cast<std::size_t>(tensor.columns);
     add(stored.scales, DataType::float32, scale_dims,
         TensorData::produced(columns * static_cast<std::size_t>(blocks) * sizeof(float),
@@ -288,28 +283,38 @@ class Emitter {
   std::vector<Node> product(const Node& node, const BlockTensor& tensor, const Stored& stored) {
     std::vector<std::string> inputs{node.inputs()[0], stored.integers, stored.scales};
     if (!stored.zero_points.empty()) inputs.push_back(stored.zero_points);
-    const auto bias = node.is("Gemm") && node.inputs().size() > 2 ? node.inputs()[2] : std::string();
-    const bool takes_bias = is_bias(bias, tensor.columns);
-    if (takes_bias) {
+    const bool has_bias = node.is("Gemm") && node.inputs().size() > 2;
+    const auto flat = has_bias ? flat_bias(node.inputs()[2], tensor.columns) : std::string();
+    if (!flat.empty()) {
       inputs.resize(5);
-      inputs.push_back(bias);
+      inputs.push_back(flat);
     }
     std::vector<Attribute> attributes{Attribute::of_int("K", tensor.rows), Attribute::of_int("N", tensor.columns),
                                       Attribute::of_int("bits", tensor.format.bits),
                                       Attribute::of_int("block_size", tensor.format.block)};
     if (config_.accuracy_level > 0) attributes.push_back(Attribute::of_int("accuracy_level", config_.accuracy_level));
     Node made("MatMulNBits", node.name(), std::move(inputs), node.outputs(), std::move(attributes), kMicrosoftDomain);
-    if (bias.empty() || takes_bias) return {std::move(made)};
+    if (!has_bias || node.inputs()[2].empty() || !flat.empty()) return {std::move(made)};
     const auto value = index_.fresh_name(node.outputs()[0] + "_without_bias");
     made.set_output(0, value);
-    Node sum("Add", index_.fresh_name(node.id() + "_Add"), {value, bias}, node.outputs());
+    Node sum("Add", index_.fresh_name(node.id() + "_Add"), {value, node.inputs()[2]}, node.outputs());
     return {std::move(made), std::move(sum)};
   }
 
-  bool is_bias(const std::string& name, std::int64_t columns) const {
+  // The constant of this name as a vector of one number for each output, the form that the runtime takes; "" where it
+  // is none.
+  std::string flat_bias(const std::string& name, std::int64_t columns) {
     const int at = index_.initializer(name);
-    return at != graph::kNone &&
-           model_.graph.initializers[static_cast<std::size_t>(at)].dims == std::vector<std::int64_t>{columns};
+    if (at == graph::kNone) return {};
+    const auto& bias = model_.graph.initializers[static_cast<std::size_t>(at)];
+    if (bias.dims == std::vector{columns}) return name;
+    if (bias.dims != std::vector<std::int64_t>{1, columns}) return {};
+    const auto [found, is_new] = flat_biases_.try_emplace(name);
+    if (is_new) {
+      found->second = index_.fresh_name(name + "_flat");
+      add(found->second, bias.type, {columns}, bias.data);
+    }
+    return found->second;
   }
 
   static Node look_up(const Node& node, const BlockTensor& tensor, const Stored& stored) {
@@ -335,7 +340,11 @@ class Emitter {
     Node dequantizer("DequantizeLinear", index_.fresh_name(weight + "_DequantizeLinear"), std::move(inputs), {value},
                      std::move(attributes));
     node.set_input(input, value);
-    if (node.is("Gemm")) node.set_attribute(Attribute::of_int("transB", 0));
+    if (node.is("Gemm")) {
+      node.set_attribute(Attribute::of_int("transB", 0));
+      const auto flat = node.inputs().size() > 2 ? flat_bias(node.inputs()[2], tensor.columns) : std::string();
+      if (!flat.empty()) node.set_input(2, flat);
+    }
     replaced_[n] = {std::move(dequantizer), std::move(node)};
   }
 
@@ -359,6 +368,7 @@ class Emitter {
     }
     for (auto& tensor : new_tensors_) tensors.push_back(std::move(tensor));
     graph.initializers = std::move(tensors);
+    if (!flat_biases_.empty()) graph::drop_unused_initializers(model_);
     if (config_.form == WeightForm::matmul_nbits && model_.opset(kMicrosoftDomain) == 0)
       model_.set_opset(kMicrosoftDomain, 1);
     raise_ir_version();
@@ -380,6 +390,7 @@ class Emitter {
   const BlockPlacement& placement_;
   std::vector<std::shared_ptr<Found>> found_;
   std::unordered_map<std::size_t, std::vector<Node>> replaced_;
+  std::unordered_map<std::string, std::string> flat_biases_;
   std::vector<Tensor> new_tensors_;
 };
 

@@ -1,0 +1,179 @@
+#include "pipeline/quantize_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "exec/session.h"
+#include "graph/rewrite.h"
+#include "graph/traits.h"
+#include "onnx/write.h"
+#include "planning/limits.h"
+#include "profile/meters.h"
+#include "profile/profiler.h"
+#include "quantization/block_search.h"
+#include "quantization/block_stream.h"
+#include "quantization/block_weights.h"
+#include "quantization/emit/blocks.h"
+#include "run/latency_change.h"
+#include "run/outputs.h"
+#include "run/run_profiler.h"
+#include "run/run_report.h"
+
+namespace detent::pipeline {
+namespace {
+
+using profile::Step;
+
+class WeightsRun {
+ public:
+  explicit WeightsRun(const QuantizeOptions& options)
+      : options_(options),
+        threads_(thread_count(options.threads)),
+        run_profiler_(options.profiler, options.profile),
+        profiler_(run_profiler_.profiler()) {}
+
+  QuantizeResult run() {
+    pre_process();
+    write();
+    if (options_.bench) bench();
+    run_profiler_.finish();
+    result_.stages = run_profiler_.stage_reports();
+    result_.peak_memory = profiler_.peak_memory();
+    return std::move(result_);
+  }
+
+ private:
+  void pre_process() {
+    const auto scope = profiler_.scope(Step::pre_process);
+    model_ = onnx::read_model(options_.model);
+    profiler_.checkpoint(Step::model_loaded);
+    run::check_output(options_.output, model_);
+    result_.model_bytes_before = run::size_on_disk(model_);
+    append(graph::lift_constants(model_));
+    append(graph::drop_initializer_inputs(model_));
+    graph::sort_topologically(model_);
+    if (options_.weights_only.form == WeightForm::qdq) append(graph::upgrade_opset(model_, {}, needed_opset()));
+    placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only);
+    append(placement_.notes);
+    if (placement_.tensors.empty())
+      throw bad_input(fmt::format("model '{}' has no weights that can be stored in blocks", options_.model.string()),
+                      "what stays as it is, and why: " +
+                          (placement_.notes.empty() ? "no selected MatMul, Gemm or Gather reads a constant matrix"
+                                                    : placement_.notes.front()));
+    count_nodes();
+  }
+
+  std::int64_t needed_opset() const {
+    std::int64_t opset = quantization::opset_of_blocks(static_cast<int>(options_.weights_only.bits));
+    for (const auto& entry : options_.weights_only.node_bits)
+      opset = std::max(opset, quantization::opset_of_blocks(quantization::parse_node_bits(entry).bits));
+    return opset;
+  }
+
+  void count_nodes() {
+    for (const auto& tensor : placement_.tensors)
+      result_.nodes_quantized += tensor.products.size() + tensor.tables.size();
+    result_.nodes_in_float = placement_.in_float;
+  }
+
+  std::vector<quantization::BlockStream> streams() const {
+    std::vector<quantization::BlockStream> all;
+    for (std::size_t t = 0; t < placement_.tensors.size(); ++t) {
+      const auto& tensor = placement_.tensors[t];
+      all.emplace_back(model_.graph.initializers[tensor.initializer], tensor, solver(t), threads_);
+    }
+    return all;
+  }
+
+  quantization::BlockSolver solver(std::size_t t) const {
+    const auto rows = placement_.tensors[t].rows;
+    const auto format = placement_.tensors[t].format;
+    const bool nearest = options_.weights_only.method == WeightMethod::nearest;
+    return [this, rows, format, nearest](std::span<const float> columns, std::int64_t) {
+      if (options_.stop.stop_requested()) throw interrupted();
+      return nearest ? quantization::nearest(columns, rows, format) : quantization::search(columns, rows, format);
+    };
+  }
+
+  void write() {
+    const auto scope = profiler_.scope(Step::quantization_matmul_nbits);
+    std::uint64_t all = 0, done = 0;
+    for (const auto& tensor : placement_.tensors) all += bytes_of(tensor);
+    result_.weights.resize(placement_.tensors.size());
+    const auto written = [&](std::size_t t, const quantization::BlockErrors& errors) {
+      result_.weights[t] = record(placement_.tensors[t], errors);
+      done = std::min(all, done + bytes_of(placement_.tensors[t]));
+      if (options_.progress) options_.progress("weights", done, all);
+    };
+    auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only, written);
+    emitted.set_producer("detent", DETENT_VERSION);
+    const auto files = onnx::write_model(emitted, options_.output,
+                                         {options_.external_data_threshold, options_.external_data_suffix});
+    result_.model_bytes_after = files.model_bytes + files.data_bytes;
+  }
+
+  static std::uint64_t bytes_of(const quantization::BlockTensor& tensor) {
+    return static_cast<std::uint64_t>(tensor.rows * tensor.columns) * sizeof(float);
+  }
+
+  BlockedWeight record(const quantization::BlockTensor& tensor, const quantization::BlockErrors& errors) const {
+    const bool table = tensor.products.empty();
+    const auto& reader = model_.graph.nodes[table ? tensor.tables.front() : tensor.products.front()];
+    const bool nearest = options_.weights_only.method == WeightMethod::nearest;
+    return {.name = model_.graph.initializers[tensor.initializer].name,
+            .node = reader.id(),
+            .op_type = reader.op_type(),
+            .bits = tensor.format.bits,
+            .block_size = tensor.format.block,
+            .rows = tensor.rows,
+            .columns = tensor.columns,
+            .method = nearest ? "nearest" : "search",
+            .sqnr_db = errors.errors > 0 ? 10 * std::log10(errors.squares / errors.errors)
+                                         : std::numeric_limits<double>::infinity(),
+            .output_error = {}};
+  }
+
+  void bench() {
+    const auto scope = profiler_.scope(run::kLatencyStage);
+    const exec::Runtime runtime(options_.runtime);
+    const auto models = 2 * (result_.model_bytes_before + result_.model_bytes_after);  // read, and packed for kernels
+    const auto measured = run::measure_latency(
+        runtime, {.float_model = options_.model,
+                  .quantized_model = options_.output,
+                  .source = nullptr,
+                  .samples = 1,
+                  .threads = options_.threads,
+                  .run_seconds = profiler_.now(),
+                  .sample_seconds = 0,
+                  .needed_memory = profile::memory_now().resident + models,
+                  .memory_budget = options_.resources.memory_budget.value_or(planning::available_memory()),
+                  .stop = options_.stop});
+    result_.latency = measured.change;
+    append(measured.notes);
+  }
+
+  void append(const std::vector<std::string>& notes) {
+    result_.notes.insert(result_.notes.end(), notes.begin(), notes.end());
+  }
+
+  const QuantizeOptions& options_;
+  std::size_t threads_;
+  run::RunProfiler run_profiler_;
+  profile::Profiler& profiler_;
+  QuantizeResult result_;
+  onnx::Model model_;
+  quantization::BlockPlacement placement_;
+};
+
+}  // namespace
+
+QuantizeResult quantize_weights(const QuantizeOptions& options) { return WeightsRun(options).run(); }
+
+}  // namespace detent::pipeline

@@ -1,0 +1,274 @@
+"""Weights alone in blocks: the bytes of ONNX Runtime's own rounding, what the formats say, and every way to be refused."""
+
+import json
+import os
+
+import graphs
+import numpy as np
+import onnx
+import pytest
+import support
+from failures import BAD_INPUT, USAGE, Place, check
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi import _pybind_state as ort_native
+from support import Path
+
+RNG = np.random.default_rng(5)
+REPLACED = {"MatMul", "Gemm", "Gather"}
+
+
+def weights_only(model: Path, output: Path, *options: object, **run_options: object) -> dict:
+    """`detent quantize --weights-only`, which must succeed without a word on stderr."""
+    result = support.detent("quantize", model, "-o", output, "--weights-only", "--json", *options, **run_options)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return json.loads(result.stdout)
+
+
+def products(path: Path, rows: int = 64, columns: int = 24, opset: int = 17, weight: np.ndarray | None = None) -> Path:
+    """A product of two matrices, two of a Gemm's forms, and a table that is looked up."""
+    weight = RNG.standard_normal((rows, columns)).astype(np.float32) if weight is None else weight
+    other = RNG.standard_normal((rows, columns)).astype(np.float32)
+    tensors = {
+        "w": weight,
+        "t": np.ascontiguousarray(other.T),
+        "g": other + 3,
+        "bias": RNG.standard_normal(columns).astype(np.float32),
+        "row": RNG.standard_normal((1, columns)).astype(np.float32),
+        "table": RNG.standard_normal((40, rows)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["x"], "gather"),
+        helper.make_node("MatMul", ["x", "w"], ["a"], "matmul"),
+        helper.make_node("Gemm", ["x", "t", "bias"], ["b"], "transposed", transB=1),
+        helper.make_node("Gemm", ["x", "g", "row"], ["c"], "straight"),
+        helper.make_node("MatMul", ["x", "w"], ["d"], "again"),
+    ]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", columns]) for n in "abcd"]
+    initializers = [numpy_helper.from_array(np.float32(v), k) for k, v in tensors.items()]
+    graph = helper.make_graph(nodes, "g", [ids], outputs, initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
+def initializers(path: Path) -> dict[str, np.ndarray]:
+    return {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
+
+
+def unpacked(array: np.ndarray, bits: int) -> np.ndarray:
+    """Integers packed along the last axis, the first in the lowest bits."""
+    parts = [array >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(*array.shape[:-1], -1)
+
+
+@pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "asymmetric"])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize(("rows", "block"), [(64, 32), (72, 16), (96, 128)])
+def test_nearest_has_the_bytes_of_onnxruntime(tmp_path: Path, rows: int, block: int, bits: int, symmetric: bool) -> None:
+    model = products(tmp_path / "m.onnx", rows)
+    weight = initializers(model)["w"]
+    form = ["--bits", bits, "--block-size", block, "--weight-symmetric" if symmetric else "--weight-asymmetric"]
+    weights_only(model, tmp_path / "q.onnx", "--method-weights", "nearest", "--op-types", "MatMul", *form)
+    found = initializers(tmp_path / "q.onnx")
+
+    columns, blocks = weight.shape[1], -(-rows // block)
+    integers = np.zeros((columns, blocks, block * bits // 8), np.uint8)
+    scales = np.zeros(columns * blocks, np.float32)
+    zero_points = np.zeros(columns * (-(-blocks * bits // 8)), np.uint8)
+    rounds = getattr(ort_native, f"quantize_matmul_{bits}bits")
+    rounds(integers, weight, scales, zero_points, block, columns, rows, symmetric)
+    np.testing.assert_array_equal(found[f"w_Q{bits}"], integers)
+    np.testing.assert_array_equal(found["w_scales"].ravel(), scales)
+    assert ("w_zero_points" in found) == (not symmetric)
+    if not symmetric:
+        np.testing.assert_array_equal(found["w_zero_points"].ravel(), zero_points)
+
+
+def dequantized(path: Path, node: onnx.NodeProto, rows: int) -> np.ndarray:
+    """The weight [rows, columns] that a MatMulNBits stands for, as its definition says."""
+    tensors = initializers(path)
+    values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    bits, block = values["bits"], values["block_size"]
+    integers = unpacked(tensors[node.input[1]], bits).astype(np.float64)
+    scales = tensors[node.input[2]].astype(np.float64)
+    zero = np.full(scales.shape, 1 << bits - 1)
+    if len(node.input) > 3 and node.input[3]:
+        zero = unpacked(tensors[node.input[3]], bits)[:, : scales.shape[1]]
+    weight = (integers - zero[..., None]) * scales[..., None]
+    assert integers.shape[-1] == block
+    return weight.reshape(len(weight), -1)[:, :rows].T
+
+
+def load_exact(path: Path) -> support.ort.InferenceSession:
+    """Without rounding of activations."""
+    options = support.ort.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    return support.ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("form", ["matmul-nbits", "qdq"])
+@pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "asymmetric"])
+@pytest.mark.parametrize(("bits", "block", "least"), [(4, 32, 20), (8, 16, 44), (4, 64, 18), (8, "channel", 38)])
+def test_results_are_those_of_the_weights(
+    tmp_path: Path, bits: int, block: object, least: float, symmetric: bool, form: str
+) -> None:
+    if block == "channel" and form == "matmul-nbits":
+        pytest.skip("it has blocks only")
+    model = products(tmp_path / "m.onnx", 128)
+    options = ["--bits", bits, "--block-size", block, "--form", form, "--accuracy-level", 1]
+    options += ["--weight-symmetric" if symmetric else "--weight-asymmetric"]
+    result = weights_only(model, tmp_path / "q.onnx", *options)
+    session = load_exact(tmp_path / "q.onnx")
+    quantized = onnx.load(tmp_path / "q.onnx")
+    sample = {"ids": np.arange(7)}
+    in_float = support.load(model).run(None, sample)
+    found = session.run(None, sample)
+    for i, (a, b) in enumerate(zip(in_float, found, strict=True)):
+        assert support.sqnr([[a]], [[b]]) > least - (4 if form == "matmul-nbits" else 0), i  # with the error of the table
+    np.testing.assert_array_equal(found[0], found[3])  # they share a weight
+    assert [w["sqnr_db"] > least for w in result["weights"]]
+    types = [node.op_type for node in quantized.graph.node]
+    if form == "qdq":
+        # One for each product, which is what the runtime fuses; the table stays as it is.
+        assert types.count("DequantizeLinear") == 4 and types[0] == "Gather"
+        assert quantized.opset_import[0].version == 21
+        support.check_model(tmp_path / "q.onnx")
+    else:
+        assert types == ["GatherBlockQuantized", "MatMulNBits", "MatMulNBits", "MatMulNBits", "MatMulNBits"]
+        tensors = initializers(model)
+        for node in quantized.graph.node:
+            if node.op_type == "MatMulNBits":
+                weight = {"a": tensors["w"], "b": tensors["t"].T, "d": tensors["w"]}.get(node.output[0], tensors["g"])
+                stored = dequantized(tmp_path / "q.onnx", node, 128)
+                assert support.sqnr([[weight]], [[stored]]) > least
+
+
+def test_runtime_fuses_every_dequantizer(tmp_path: Path) -> None:
+    weights_only(products(tmp_path / "m.onnx"), tmp_path / "q.onnx", "--form", "qdq")
+    options = support.ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3
+    support.ort.InferenceSession(tmp_path / "q.onnx", options, providers=["CPUExecutionProvider"])
+    types = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+    assert types.count("MatMulNBits") == 4
+    assert not {"DequantizeLinear", "MatMul", "Gemm"} & set(types)
+
+
+def test_blocks_that_exclude_zero(tmp_path: Path) -> None:
+    """Other quantizers' asymmetric blocks take the range from the smallest to the largest value and clip the zero point."""
+    weight = (3 + RNG.random((64, 24))).astype(np.float32)
+    model = products(tmp_path / "m.onnx", weight=weight)
+    result = weights_only(model, tmp_path / "q.onnx", "--op-types", "MatMul")
+    assert result["weights"][0]["sqnr_db"] > 30
+
+
+def test_search_is_better_than_nearest(tmp_path: Path) -> None:
+    model = products(tmp_path / "m.onnx", 512, 48)
+    for bits in (2, 4, 8):
+        found = {
+            method: weights_only(model, tmp_path / "q.onnx", "--bits", bits, "--method-weights", method)["weights"][0]
+            for method in ("nearest", "search")
+        }
+        assert found["search"]["sqnr_db"] > found["nearest"]["sqnr_db"] + 0.2, bits
+
+
+def test_same_bytes_whatever_threads_and_files(tmp_path: Path) -> None:
+    model = products(tmp_path / "m.onnx", 200, 300)
+    weights_only(model, tmp_path / "one.onnx", "--threads", 1)
+    weights_only(model, tmp_path / "three.onnx", "--threads", 3)
+    assert support.sha256(tmp_path / "one.onnx") == support.sha256(tmp_path / "three.onnx")
+    weights_only(model, tmp_path / "beside.onnx", "--external-data-threshold", "1KiB")
+    assert (tmp_path / "beside.onnx").stat().st_size < 4096
+    beside, inside = initializers(tmp_path / "beside.onnx"), initializers(tmp_path / "one.onnx")
+    assert beside.keys() == inside.keys()
+    for name, value in inside.items():
+        np.testing.assert_array_equal(value, beside[name])
+
+
+def test_bits_of_nodes(tmp_path: Path) -> None:
+    model = products(tmp_path / "m.onnx")
+    options = ["--node-bits", "^tra.*=8,straight=float,matmul=8,^gather$=8"]
+    result = weights_only(model, tmp_path / "q.onnx", *options)
+    assert {w["name"]: w["bits"] for w in result["weights"]} == {"table": 8, "w": 8, "t": 8}
+    assert (result["nodes_quantized"], result["nodes_in_float"]) == (4, 1)
+    assert any("'straight'" in note and "--node-bits" in note for note in result["notes"])
+    session = support.load(tmp_path / "q.onnx")
+    assert len(session.run(None, {"ids": np.arange(3)})) == 4
+
+
+def test_transformer_as_deployed(tmp_path: Path) -> None:
+    onnx.save(graphs.transformer(), tmp_path / "m.onnx")
+    samples = graphs.transformer_samples()
+    in_float = support.outputs(support.load(tmp_path / "m.onnx"), samples)
+    weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--bits", 8)
+    assert support.sqnr(in_float, support.outputs(support.load(tmp_path / "q.onnx"), samples)) > 30
+
+
+REFUSED = {
+    "channels": (["--block-size", "channel"], USAGE, "--block-size 256, or --form qdq"),
+    "gptq": (["--method-weights", "gptq"], USAGE, "needs samples"),
+    "bits": (["--bits", 3], USAGE, "2, 4, 8"),
+    "block": (["--block-size", 24], USAGE, "16, 32"),
+    "node": (["--node-bits", "nothing=8"], USAGE, "no node of .* matches 'nothing'"),
+    "node bits": (["--node-bits", "matmul=5"], USAGE, "=2, =4, =8 or =float"),
+    "type": (["--op-types", "Add"], USAGE, "--op-types"),
+    "nothing": (["--exclude-op-types", "MatMul,Gemm,Gather"], BAD_INPUT, "no weights that can be stored in blocks"),
+    "finetune": (["--finetune", "gptq"], USAGE, "--method-weights"),
+    "level": (["--accuracy-level", 5], USAGE, "between 0 and 4"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(tmp_path: Path, case: str) -> None:
+    options, code, says = REFUSED[case]
+    place = Place(tmp_path)
+    model = products(place.inputs / "m.onnx")
+    place.refuses(code, says, "quantize", model, "-o", place.output, "--weights-only", *options)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers(tmp_path: Path, value: float) -> None:
+    place = Place(tmp_path)
+    weight = np.ones((64, 24), np.float32)
+    weight[50, 20] = value
+    model = products(place.inputs / "m.onnx", weight=weight)
+    place.refuses(BAD_INPUT, "weight 'w' holds NaN or infinite", "quantize", model, "-o", place.output, "--weights-only")
+
+
+@pytest.mark.parametrize("form", ["matmul-nbits", "qdq"])
+def test_odd_weights(tmp_path: Path, form: str) -> None:
+    """Constant blocks, blocks of zeros, the smallest and the largest numbers."""
+    weight = np.zeros((64, 24), np.float32)
+    weight[:32, 1] = 0.7
+    weight[:, 2] = 3e30
+    weight[:, 3] = -1e-44
+    weight[:32, 4] = np.linspace(-3e38, 3e38, 32)
+    model = products(tmp_path / "m.onnx", weight=weight)
+    weights_only(model, tmp_path / "q.onnx", "--form", form, "--accuracy-level", 1, "--op-types", "MatMul")
+    results = support.load(tmp_path / "q.onnx").run(None, {"ids": np.arange(4)})
+    expected = support.load(model).run(None, {"ids": np.arange(4)})
+    np.testing.assert_allclose(results[0][:, :2], expected[0][:, :2], rtol=0.02, atol=0.02)
+    assert not np.isnan(results[0][:, :4]).any()
+
+
+def test_without_the_runtime(tmp_path: Path) -> None:
+    """Nothing is run, so nothing is needed to run it."""
+    environment = {**os.environ, "DETENT_ONNXRUNTIME": str(tmp_path / "none.so")}
+    weights_only(products(tmp_path / "m.onnx"), tmp_path / "q.onnx", env=environment)
+
+
+def test_old_opset_is_raised(tmp_path: Path) -> None:
+    model = products(tmp_path / "m.onnx", opset=12)
+    result = weights_only(model, tmp_path / "q.onnx", "--form", "qdq")
+    assert any("opset 12 was raised to 21" in note for note in result["notes"])
+    support.check_model(tmp_path / "q.onnx")
+
+
+def test_words(tmp_path: Path) -> None:
+    done = support.detent("quantize", products(tmp_path / "m.onnx"), "-o", tmp_path / "q.onnx", "--weights-only")
+    assert done.returncode == 0 and "no samples" in done.stdout
+    assert "worst SQNR of their values" in done.stdout
+    failed = support.detent("quantize", tmp_path / "none.onnx", "-o", tmp_path / "q.onnx", "--weights-only")
+    check(BAD_INPUT, "none.onnx", failed.returncode, failed.stderr)
