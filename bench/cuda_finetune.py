@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Fine-tuning on a GPU beside the CPU: time, memory of the device, and each layer's error, on the same samples.
 
-  cuda_finetune.py MODEL DATA [--device cuda:0] [--finetune adaround ...] [--finetune-form gram ...] [--precision float32 tf32 bfloat16]
-                   [--num-iterations 1000] [--no-cpu] [--json FILE] [-- OPTIONS of detent quantize]
+  cuda_finetune.py MODEL DATA [--device cuda:0] [--finetune adaround ...] [--finetune-form gram ...]
+                   [--precision float32 tf32 bfloat16] [--num-iterations 1000] [--no-cpu] [--json FILE]
+                   [-- OPTIONS of detent quantize]
 
 Exit status 1 when, on the GPU, a layer's error is above the CPU's by more than --bound (0.05), or the error of the model's
 outputs on the same samples differs from the CPU's by more than --whole (0.01); 5 when there is no GPU."""

@@ -33,6 +33,20 @@ struct Fields<LayerTuning> {
       shown<&S::seconds>("seconds")};
 };
 template <>
+struct Fields<BlockedWeight> {
+  using S = BlockedWeight;
+  static constexpr Field<S> all[] = {shown<&S::name>("name"),
+                                     shown<&S::node>("node"),
+                                     shown<&S::op_type>("op_type"),
+                                     shown<&S::bits>("bits"),
+                                     shown<&S::block_size>("block_size"),
+                                     shown<&S::rows>("rows"),
+                                     shown<&S::columns>("columns"),
+                                     shown<&S::method>("method"),
+                                     shown<&S::sqnr_db>("sqnr_db"),
+                                     shown<&S::output_error>("output_error")};
+};
+template <>
 struct Fields<Sensitivity> {
   using S = Sensitivity;
   static constexpr Field<S> all[] = {shown<&S::value>("value"), shown<&S::node>("node"),
@@ -129,6 +143,7 @@ struct Fields<QuantizeResult> {
                                      shown<&S::activations>("activations"),
                                      shown<&S::accuracy>("accuracy"),
                                      shown<&S::latency>("latency"),
+                                     shown<&S::weights>("weights"),
                                      shown<&S::layers>("layers"),
                                      shown<&S::notes>("notes"),
                                      shown<&S::stages>("stages"),

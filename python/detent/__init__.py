@@ -28,6 +28,7 @@ from ._config import (
     Percentile,
     Resources,
     TensorOverride,
+    WeightsOnly,
 )
 from ._results import CalibrateResult, Comparison, Inspection, ModelBytes, Plan, QuantizeResult
 from .errors import BadInput, DeviceError, Error, InternalError, Interrupted, ResourceError, UsageError
@@ -65,6 +66,7 @@ __all__ = [
     "Resources",
     "TensorOverride",
     "UsageError",
+    "WeightsOnly",
     "bench",
     "calibrate",
     "compare",

@@ -8,10 +8,11 @@ from typing import Any, Literal, Self
 
 from . import _core, _options
 from ._base import Options, Path, Size, make
-from ._options import AdaQuant, AdaRound, Entropy, Gptq, LayerwisePercentile, MinMax, Mse, Percentile, Resources
+from ._options import AdaQuant, AdaRound, Entropy, Gptq, LayerwisePercentile, MinMax, Mse, Percentile, Resources, WeightsOnly
 
 __all__ = ["Accuracy", "AdaQuant", "AdaRound", "Config", "Device", "Entropy", "Finetune", "Gptq", "LayerwisePercentile", "Method"]
-__all__ += ["MethodName", "MinMax", "Mse", "Path", "Percentile", "Resources", "RoundingName", "Size", "TensorOverride", "make"]
+__all__ += ["MethodName", "MinMax", "Mse", "Path", "Percentile", "Resources", "RoundingName", "Size", "TensorOverride"]
+__all__ += ["WeightsOnly", "make"]
 
 MethodName = Literal["minmax", "percentile", "layerwise-percentile", "mse", "entropy"]
 RoundingName = Literal["auto", "nearest", "adaround", "adaquant", "gptq"]
@@ -69,7 +70,10 @@ class Config(_options.Config):
             options["finetune"] = {"rounding": self.finetune}
         if isinstance(self.device, str):
             options["device"] = Device.named(self.device).to_dict()
-        for name, cls in (("accuracy", Accuracy), ("resources", Resources), ("device", Device)):
+        if isinstance(self.weights_only, bool):
+            options["weights_only"] = {"enabled": self.weights_only}
+        nested = {"accuracy": Accuracy, "resources": Resources, "device": Device, "weights_only": WeightsOnly}
+        for name, cls in nested.items():
             if isinstance(getattr(self, name), Mapping):
                 options[name] = make(cls, getattr(self, name), name).to_dict()
         if self.overrides is not None:

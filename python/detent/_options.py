@@ -207,6 +207,33 @@ class Gptq(Tuning):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class WeightsOnly(Options):
+    """Weights in blocks that have a scale each. Samples are not needed, but make the result better.
+
+    Attributes:
+        bits: bits of a weight (default: 4)
+        block_size: weights that share a scale, along the inputs of a product; channel: all of an output (default: 32)
+        node_bits: other bits for some nodes, or float; a name that starts with '^' is a regular expression over the whole
+            name, and of several entries for a node the last counts
+        form: matmul-nbits: operators of ONNX Runtime; qdq: DequantizeLinear with blocks, of opset 21 (default:
+            matmul-nbits)
+        method: nearest: from the extremes of each block; search: scales with the least error, weighted by the samples'
+            inputs; gptq: integers that make up for each other's errors, with samples; auto: the best that is there
+            (default: auto)
+        accuracy_level: what MatMulNBits computes with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the
+            fast one (default: 4)
+    """
+
+    _chosen = {"enabled": True}
+    bits: Literal[2, 4, 8] = 4
+    block_size: Literal[16, 32, 64, 128, 256, "channel"] = 32
+    node_bits: Sequence[str] = ()
+    form: Literal["matmul-nbits", "qdq"] = "matmul-nbits"
+    method: Literal["auto", "nearest", "search", "gptq"] = "auto"
+    accuracy_level: int = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Accuracy(Options):
     """What is measured of accuracy, and what for.
 
@@ -312,6 +339,7 @@ class Config(Options):
         exclude_nodes: leave these nodes in float; '^…' is a regular expression over the whole name
         passthrough_op_types: outputs of these types take their input's statistics, as those of Reshape, Transpose and the
             like do
+        weights_only: quantize weights alone, in blocks; activations stay in float
         optimize_for: latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a
             tenth faster; size: speed does not count (default: latency)
         kernel_table: file with the times of operators, in float and in integers; missing ones are measured and added; by
@@ -343,6 +371,7 @@ class Config(Options):
     nodes: Sequence[str] | None = None
     exclude_nodes: Sequence[str] | None = None
     passthrough_op_types: Sequence[str] | None = None
+    weights_only: _config.WeightsOnly | bool | None = None
     optimize_for: Literal["latency", "accuracy", "size"] | None = None
     kernel_table: Path | None = None
     finetune: _config.Finetune | _config.RoundingName | None = None

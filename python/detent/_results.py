@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from ._latency import LatencyChange
 from ._tables import Column, Table, count, fixed, number, percent, size
+from ._weights import BLOCKED, TUNED, BlockedWeight, TunedLayer
 
 
 class Stage(NamedTuple):
@@ -28,18 +29,6 @@ class Activation(NamedTuple):
     range_min: float
     range_max: float
     method: str
-
-
-class TunedLayer(NamedTuple):
-    """The result of fine-tuning a layer. Errors are mean squares over its output."""
-
-    name: str
-    op_type: str
-    streamed: bool  #: solved in mini-batches
-    tuned: bool  #: False: nearest rounding was better on the held-back samples
-    error_before: float
-    error_after: float
-    seconds: float
 
 
 class FallbackNode(NamedTuple):
@@ -158,13 +147,6 @@ _ACTIVATIONS = (
     Column("max", "range_max", number),
     Column("method", "method"),
 )
-_TUNED = (
-    Column("layer", "name"),
-    Column("type", "op_type"),
-    Column("nearest", "error_before", number),
-    Column("tuned", "error_after", number),
-    Column("seconds", "seconds", fixed(2)),
-)
 _FALLBACK_NODES = (
     Column("fell back", "node"),
     Column("of the error", "error_share", percent),
@@ -207,7 +189,8 @@ _SEGMENTS = (Column("first", "first"), Column("last", "last"), Column("nodes", "
 _TABLES: dict[str, tuple[type, tuple[Column, ...]]] = {
     "Stage": (Stage, _STAGES),
     "Activation": (Activation, _ACTIVATIONS),
-    "TunedLayer": (TunedLayer, _TUNED),
+    "BlockedWeight": (BlockedWeight, BLOCKED),
+    "TunedLayer": (TunedLayer, TUNED),
     "EqualizedValue": (EqualizedValue, _EQUALIZED),
     "MethodChoice": (MethodChoice, _METHODS),
     "FallbackNode": (FallbackNode, _FALLBACK_NODES),
@@ -315,6 +298,7 @@ class QuantizeResult(_Result):
     activations: Table[Activation]
     accuracy: AccuracyResult | None  #: None if it was not measured
     latency: LatencyChange | None  #: None if it was not measured
+    weights: Table[BlockedWeight]  #: in blocks; empty unless weights alone were quantized
     layers: Table[TunedLayer]  #: empty without fine-tuning
     notes: list[str]  #: changes to the graph, and every deviation from what was asked for
     stages: Table[Stage]
@@ -332,7 +316,7 @@ class QuantizeResult(_Result):
         )
 
     def _shown(self) -> list[Table[Any]]:
-        return [self.layers, self.stages]
+        return [self.weights, self.layers, self.stages]
 
 
 class ModelBytes(bytes):

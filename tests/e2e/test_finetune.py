@@ -90,7 +90,16 @@ def test_every_kind_of_layer(layers: tuple[Path, Path, list[Sample]], rounding: 
     model, data, _ = layers
     if (rounding, form) == ("gptq", "streamed"):
         result = support.detent(
-            "quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, "--finetune", rounding, "--finetune-form", form
+            "quantize",
+            model,
+            "-o",
+            tmp_path / "q.onnx",
+            "--calibration-data",
+            data,
+            "--finetune",
+            rounding,
+            "--finetune-form",
+            form,
         )
         assert result.returncode == 2 and "gptq" in result.stderr.lower()
         assert not (tmp_path / "q.onnx").exists()
@@ -141,7 +150,18 @@ def test_scales_and_float_parts_stay(layers: tuple[Path, Path, list[Sample]], tm
 @pytest.mark.parametrize("form", ["gram", "streamed"])
 def test_scales_follow_the_integers(layers: tuple[Path, Path, list[Sample]], tmp_path: Path, form: str) -> None:
     model, data, fresh = layers
-    tuning = ["--weight-type", "int4", "--finetune", "adaquant", "--finetune-form", form, "--learning-rate", 1e-3, "--num-iterations", 200]
+    tuning = [
+        "--weight-type",
+        "int4",
+        "--finetune",
+        "adaquant",
+        "--finetune-form",
+        form,
+        "--learning-rate",
+        1e-3,
+        "--num-iterations",
+        200,
+    ]
     support.quantize(model, tmp_path / "plain.onnx", data, *tuning)
     support.quantize(model, tmp_path / "scaled.onnx", data, *tuning, "--update-scale")
     plain, scaled = (

@@ -207,7 +207,16 @@ SOLVING = {
     "adaround-streamed": ["--finetune", "adaround", "--num-iterations", 20, "--finetune-form", "streamed"],
     "adaquant": ["--finetune", "adaquant", "--num-iterations", 20, "--finetune-form", "gram", "--update-bias"],
     "adaquant-streamed": ["--finetune", "adaquant", "--num-iterations", 20, "--finetune-form", "streamed", "--update-bias"],
-    "adaquant-scale": ["--finetune", "adaquant", "--num-iterations", 20, "--finetune-form", "gram", "--update-bias", "--update-scale"],
+    "adaquant-scale": [
+        "--finetune",
+        "adaquant",
+        "--num-iterations",
+        20,
+        "--finetune-form",
+        "gram",
+        "--update-bias",
+        "--update-scale",
+    ],
 }
 
 

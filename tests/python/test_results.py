@@ -15,7 +15,7 @@ CALLS |= {"profile", "report", "trace", "runtime"}
 METHODS = (_config.MinMax, _config.Percentile, _config.LayerwisePercentile, _config.Mse, _config.Entropy)
 TUNINGS = (_config.AdaRound, _config.AdaQuant, _config.Gptq)
 GROUPS = {"method": METHODS, "finetune": TUNINGS, "accuracy": (_config.Accuracy,)}
-GROUPS |= {"resources": (_config.Resources,), "device": (_config.Device,)}
+GROUPS |= {"resources": (_config.Resources,), "device": (_config.Device,), "weights_only": (_config.WeightsOnly,)}
 
 
 def classes_of(option):
@@ -35,6 +35,9 @@ def test_every_option_is_in_python_with_its_default_and_help(option):
     if option["path"] in ("method.method", "finetune.rounding"):  # by the choice of the class, or by name
         chosen = [cls._chosen[option["path"].split(".")[1]] for cls in GROUPS[option["path"].split(".")[0]]]
         assert set(chosen) <= set(option["words"])
+        return
+    if option["path"] == "weights_only.enabled":  # by giving the class
+        assert _config.WeightsOnly._chosen == {"enabled": True}
         return
     classes, name = classes_of(option)
     assert classes

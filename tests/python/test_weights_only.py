@@ -1,0 +1,42 @@
+"""Weights alone, from Python."""
+
+import detent
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+
+def product(rows: int = 64, columns: int = 48) -> onnx.ModelProto:
+    weight = np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", rows])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", columns])
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], "product")], "g", [x], [y], [numpy_helper.from_array(weight, "w")]
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_no_samples_are_needed() -> None:
+    written = detent.quantize(product(), config=detent.Config(weights_only=True))
+    assert [n.op_type for n in onnx.load_from_string(written).graph.node] == ["MatMulNBits"]
+    (weight,) = written.result.weights
+    assert (weight.name, weight.node, weight.bits, weight.block_size, weight.rows, weight.columns) == (
+        *("w", "product", 4, 32, 64, 48),
+    )
+    assert 20 < weight.sqnr_db < 30 and weight.output_error is None
+    assert "SQNR" in str(written.result)
+
+
+def test_its_options() -> None:
+    given = detent.WeightsOnly(bits=8, block_size="channel", form="qdq", node_bits=["^pro.*=4"])
+    written = detent.quantize(product(), config=detent.Config(weights_only=given))
+    assert [n.op_type for n in onnx.load_from_string(written).graph.node] == ["DequantizeLinear", "MatMul"]
+    assert (written.result.weights[0].bits, written.result.weights[0].block_size) == (4, 0)
+    same = detent.quantize(product(), config={"weights_only": {"bits": 4, "form": "qdq", "block_size": "channel"}})
+    assert bytes(written) == bytes(same)
+
+
+def test_what_does_not_go_together() -> None:
+    with pytest.raises(detent.UsageError, match="MatMulNBits has scales for blocks"):
+        detent.quantize(product(), config=detent.Config(weights_only=detent.WeightsOnly(block_size="channel")))
