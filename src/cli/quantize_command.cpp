@@ -112,8 +112,8 @@ std::string counted_samples(std::uint64_t samples) {
 
 void print_weights(const std::vector<BlockedWeight>& weights) {
   if (weights.empty()) return;
-  const auto worst =
-      std::min_element(weights.begin(), weights.end(), [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
+  const auto worst = std::min_element(weights.begin(), weights.end(),
+                                      [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
   fmt::print("{} weights in blocks, worst SQNR of their values: {:.1f} dB, '{}', {} bits, {}\n", weights.size(),
              worst->sqnr_db, worst->name, worst->bits, worst->method);
 }

@@ -22,8 +22,8 @@ struct AnyOptions {
 const std::vector<Option>& options() {
   static const std::vector<Option> all = [] {
     std::vector<Option> list;
-    for (auto* rows : {&input_options, &format_options, &weights_only_options, &accuracy_options, &speed_options, &finetune_options,
-                       &running_options, &output_options}) {
+    for (auto* rows : {&input_options, &format_options, &weights_only_options, &accuracy_options, &speed_options,
+                       &finetune_options, &running_options, &output_options}) {
       for (auto& option : rows()) list.push_back(std::move(option));
     }
     return list;

@@ -56,9 +56,9 @@ Notes compose_hard_sigmoids(onnx::Model& model, ValueTypes& types);
 
 inline constexpr std::int64_t kOldestOpset = 7;
 inline constexpr std::int64_t kUpgradedOpset = 13;
-/// Brings a model of opset 7 or later to opset `to`, 13 to 25: 13 is the first with per-axis QuantizeLinear, 21 the first
-/// with blocks. Throws bad_input for an operator whose meaning changed in between and that has no rewrite, and for
-/// opsets below 7. Models that have it already, or a later one, are left alone.
+/// Brings a model of opset 7 or later to opset `to`, 13 to 25: 13 is the first with per-axis QuantizeLinear, 21 the
+/// first with blocks. Throws bad_input for an operator whose meaning changed in between and that has no rewrite, and
+/// for opsets below 7. Models that have it already, or a later one, are left alone.
 Notes upgrade_opset(onnx::Model& model, const ValueTypes& types, std::int64_t to = kUpgradedOpset);
 
 /// A value whose channels are divided by factors, and the products that make up for it in their weights.

@@ -114,8 +114,8 @@ class WeightsRun {
     };
     auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only, written);
     emitted.set_producer("detent", DETENT_VERSION);
-    const auto files = onnx::write_model(emitted, options_.output,
-                                         {options_.external_data_threshold, options_.external_data_suffix});
+    const auto files =
+        onnx::write_model(emitted, options_.output, {options_.external_data_threshold, options_.external_data_suffix});
     result_.model_bytes_after = files.model_bytes + files.data_bytes;
   }
 

@@ -115,8 +115,7 @@ void read_columns(const onnx::Tensor& tensor, const BlockTensor& shape, std::int
 }
 
 // Parts are of a fixed size, so that sums do not depend on threads.
-BlockErrors BlockStream::for_each(
-    const std::function<void(std::int64_t first, const BlockWeight& stripe)>& fn) const {
+BlockErrors BlockStream::for_each(const std::function<void(std::int64_t first, const BlockWeight& stripe)>& fn) const {
   constexpr std::int64_t kParts = 8;
   const std::int64_t part = std::max<std::int64_t>(1, kStripeValues / kParts / std::max<std::int64_t>(1, shape_.rows));
   const std::int64_t parts = (shape_.columns + part - 1) / part;

@@ -44,10 +44,9 @@ class Placer {
     for (auto& tensor : placement_.tensors) tensor.stays = has_other_readers(tensor);
     for (const auto& [reason, nodes] : left_) {
       placement_.in_float += nodes.size();
-      placement_.notes.push_back(fmt::format("{}{} in float: {}", nodes.front(),
-                                             nodes.size() > 1 ? fmt::format(" and {} more stay", nodes.size() - 1)
-                                                              : std::string(" stays"),
-                                             reason));
+      placement_.notes.push_back(fmt::format(
+          "{}{} in float: {}", nodes.front(),
+          nodes.size() > 1 ? fmt::format(" and {} more stay", nodes.size() - 1) : std::string(" stays"), reason));
     }
     return std::move(placement_);
   }
@@ -82,9 +81,9 @@ class Placer {
         any = true;
       }
       if (!any)
-        throw usage_error(fmt::format("--node-bits: no node of '{}' matches '{}'", model_.path.string(),
-                                      parsed.pattern),
-                          "names are listed by: detent inspect MODEL; a regular expression starts with '^'");
+        throw usage_error(
+            fmt::format("--node-bits: no node of '{}' matches '{}'", model_.path.string(), parsed.pattern),
+            "names are listed by: detent inspect MODEL; a regular expression starts with '^'");
     }
     return bits;
   }
@@ -143,8 +142,7 @@ class Placer {
     const auto key = std::pair(reading.initializer, reading.by_columns);
     const auto [found, is_new] = known_.try_emplace(key, placement_.tensors.size());
     if (is_new) {
-      const auto [rows, columns] =
-          shape_of(model_.graph.initializers[reading.initializer], reading.by_columns);
+      const auto [rows, columns] = shape_of(model_.graph.initializers[reading.initializer], reading.by_columns);
       BlockFormat format = format_;
       format.bits = bits;
       placement_.tensors.push_back({.initializer = reading.initializer,
@@ -166,9 +164,8 @@ class Placer {
     const auto is_ours = [&](int reader) {
       return std::any_of(placement_.tensors.begin(), placement_.tensors.end(), [&](const BlockTensor& t) {
         const auto n = static_cast<std::size_t>(reader);
-        return t.initializer == tensor.initializer &&
-               (std::binary_search(t.products.begin(), t.products.end(), n) ||
-                std::binary_search(t.tables.begin(), t.tables.end(), n));
+        return t.initializer == tensor.initializer && (std::binary_search(t.products.begin(), t.products.end(), n) ||
+                                                       std::binary_search(t.tables.begin(), t.tables.end(), n));
       });
     };
     const auto readers = index_.consumers(name);

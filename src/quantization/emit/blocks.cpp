@@ -124,9 +124,10 @@ class Emitter {
     const auto& tensor = placement_.tensors[t];
     const auto opset = opset_of_blocks(tensor.format.bits);
     if (model_.opset() < opset)
-      throw bad_input(fmt::format("model '{}' has opset {}, and DequantizeLinear has blocks of {} bits from opset {} on",
-                                  model_.path.string(), model_.opset(), tensor.format.bits, opset),
-                      "give --form matmul-nbits, or convert the model first");
+      throw bad_input(
+          fmt::format("model '{}' has opset {}, and DequantizeLinear has blocks of {} bits from opset {} on",
+                      model_.path.string(), model_.opset(), tensor.format.bits, opset),
+          "give --form matmul-nbits, or convert the model first");
     for (const auto n : tensor.products)
       dequantize_for(n, 1, tensor.format.block > 0 ? 0 : 1, tensor, add_matrix(t, weight));
     if (!tensor.tables.empty()) {
@@ -140,14 +141,16 @@ class Emitter {
     const auto& tensor = placement_.tensors[t];
     const auto& format = tensor.format;
     const auto blocks = format.blocks_of(tensor.rows);
-    const auto block_bytes = static_cast<std::int64_t>(packed_bytes(static_cast<std::size_t>(format.block), format.bits));
+    const auto block_bytes =
+        static_cast<std::int64_t>(packed_bytes(static_cast<std::size_t>(format.block), format.bits));
     const bool again = !tensor.tables.empty();
     Stored stored = names_of(weight, format);
     add_integers(stored.integers, DataType::uint8, {tensor.columns, blocks, block_bytes}, t);
     add_scales(stored.scales, {tensor.columns, blocks}, t, !stored.zero_points.empty() || again);
     if (!stored.zero_points.empty()) {
       const auto bytes = packed_bytes(static_cast<std::size_t>(blocks), format.bits);
-      add_zero_points(stored.zero_points, DataType::uint8, {tensor.columns, static_cast<std::int64_t>(bytes)}, t, again);
+      add_zero_points(stored.zero_points, DataType::uint8, {tensor.columns, static_cast<std::int64_t>(bytes)}, t,
+                      again);
     }
     return stored;
   }
@@ -212,13 +215,14 @@ class Emitter {
     const auto blocks = static_cast<std::size_t>(shape.columns * shape.format.blocks_of(shape.rows));
     const bool has_sign = type == DataType::int8 || type == DataType::int4 || type == DataType::int2;
     add(name, type, std::move(dims),
-        TensorData::produced(blocks * packed_bytes(block, shape.format.bits), [found, has_sign](const onnx::Sink& sink) {
-          found->write_integers([&](std::int64_t, const BlockWeight& stripe) {
-            auto packed = packed_columns(stripe);
-            if (has_sign) subtract_middle(packed, stripe.format.bits);
-            sink(packed);
-          });
-        }));
+        TensorData::produced(blocks * packed_bytes(block, shape.format.bits),
+                             [found, has_sign](const onnx::Sink& sink) {
+                               found->write_integers([&](std::int64_t, const BlockWeight& stripe) {
+                                 auto packed = packed_columns(stripe);
+                                 if (has_sign) subtract_middle(packed, stripe.format.bits);
+                                 sink(packed);
+                               });
+                             }));
   }
 
   // Of packed integers: the highest bit of each changes.
@@ -324,8 +328,8 @@ class Emitter {
                                       Attribute::of_int("quantize_axis", 1), Attribute::of_int("gather_axis", 0)};
     // The attribute is newer than the operator, and only integers of 8 bits need it.
     if (tensor.format.bits == 8) attributes.push_back(Attribute::of_int("bits", 8));
-    return {"GatherBlockQuantized", node.name(), std::move(inputs), node.outputs(), std::move(attributes),
-            kMicrosoftDomain};
+    return {"GatherBlockQuantized", node.name(),           std::move(inputs),
+            node.outputs(),         std::move(attributes), kMicrosoftDomain};
   }
 
   void dequantize_for(std::size_t n, std::size_t input, std::int64_t axis, const BlockTensor& tensor,
