@@ -6,10 +6,13 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "config/identity.h"
+#include "config/wanted.h"
 #include "exec/session.h"
 #include "graph/rewrite.h"
 #include "graph/traits.h"
@@ -21,10 +24,16 @@
 #include "quantization/block_stream.h"
 #include "quantization/block_weights.h"
 #include "quantization/emit/blocks.h"
+#include "run/by_content.h"
 #include "run/latency_change.h"
 #include "run/outputs.h"
+#include "run/run_directory.h"
 #include "run/run_profiler.h"
 #include "run/run_report.h"
+#include "run/samples.h"
+#include "run/sweep_setup.h"
+#include "store/spool.h"
+#include "tuning/block_weights.h"
 
 namespace detent::pipeline {
 namespace {
@@ -41,7 +50,9 @@ class WeightsRun {
 
   QuantizeResult run() {
     pre_process();
+    if (config::has_samples(options_)) solve();
     write();
+    if (work_) work_->finish();
     if (options_.bench) bench();
     run_profiler_.finish();
     result_.stages = run_profiler_.stage_reports();
@@ -55,6 +66,10 @@ class WeightsRun {
     model_ = onnx::read_model(options_.model);
     profiler_.checkpoint(Step::model_loaded);
     run::check_output(options_.output, model_);
+    if (config::has_samples(options_)) {
+      work_.emplace(options_.resources, identity());
+      append(work_->notes());
+    }
     result_.model_bytes_before = run::size_on_disk(model_);
     append(graph::lift_constants(model_));
     append(graph::drop_initializer_inputs(model_));
@@ -83,6 +98,38 @@ class WeightsRun {
     result_.nodes_in_float = placement_.in_float;
   }
 
+  nlohmann::json identity() const {
+    const auto options = config::identity(options_, config::Affects::integers);
+    return run::run_identity({.model = model_,
+                              .output = options_.output,
+                              .calibration_data = options_.calibration_data,
+                              .options = options});
+  }
+
+  // From what the products read on the samples.
+  void solve() {
+    const auto scope = profiler_.scope(Step::calibration);
+    runtime_.emplace(options_.runtime);
+    const auto types = exec::probe_values(*runtime_, model_);
+    const auto given = run::open_samples(options_.calibration_data.value_or(""), options_.samples,
+                                         run::input_specs(model_), {options_.max_samples, options_.batch_size});
+    run::ByContent source(*given, {});
+    const run::Context context{*runtime_, options_.resources, work_->path(), options_.threads};
+    const auto budget = run::budget_of(options_.resources, work_->path());
+    const auto stages = tuning::block_stages(model_, placement_, budget.memory / 2);
+    std::unique_ptr<store::Spool> spool;
+    if (stages.size() > 1) spool = run::make_spool(context, budget.memory / 4);
+    solved_ = tuning::solve_blocks(model_, types, placement_, stages, *runtime_, source,
+                                   {.method = options_.weights_only.method,
+                                    .threads = options_.threads,
+                                    .spool = spool.get(),
+                                    .directory = work_->path(),
+                                    .progress = options_.progress,
+                                    .stop = options_.stop});
+    result_.samples = solved_.samples;
+    append(source.notes());
+  }
+
   std::vector<quantization::BlockStream> streams() const {
     std::vector<quantization::BlockStream> all;
     for (std::size_t t = 0; t < placement_.tensors.size(); ++t) {
@@ -92,7 +139,12 @@ class WeightsRun {
     return all;
   }
 
+  const tuning::StoredBlocks* solved(std::size_t t) const {
+    return t < solved_.tensors.size() && solved_.tensors[t] ? &*solved_.tensors[t] : nullptr;
+  }
+
   quantization::BlockSolver solver(std::size_t t) const {
+    if (const auto* found = solved(t)) return found->solver();
     const auto rows = placement_.tensors[t].rows;
     const auto format = placement_.tensors[t].format;
     const bool nearest = options_.weights_only.method == WeightMethod::nearest;
@@ -108,7 +160,7 @@ class WeightsRun {
     for (const auto& tensor : placement_.tensors) all += bytes_of(tensor);
     result_.weights.resize(placement_.tensors.size());
     const auto written = [&](std::size_t t, const quantization::BlockErrors& errors) {
-      result_.weights[t] = record(placement_.tensors[t], errors);
+      result_.weights[t] = record(t, errors);
       done = std::min(all, done + bytes_of(placement_.tensors[t]));
       if (options_.progress) options_.progress("weights", done, all);
     };
@@ -123,29 +175,35 @@ class WeightsRun {
     return static_cast<std::uint64_t>(tensor.rows * tensor.columns) * sizeof(float);
   }
 
-  BlockedWeight record(const quantization::BlockTensor& tensor, const quantization::BlockErrors& errors) const {
+  BlockedWeight record(std::size_t t, const quantization::BlockErrors& errors) const {
+    const auto& tensor = placement_.tensors[t];
     const bool table = tensor.products.empty();
     const auto& reader = model_.graph.nodes[table ? tensor.tables.front() : tensor.products.front()];
     const bool nearest = options_.weights_only.method == WeightMethod::nearest;
-    return {.name = model_.graph.initializers[tensor.initializer].name,
-            .node = reader.id(),
-            .op_type = reader.op_type(),
-            .bits = tensor.format.bits,
-            .block_size = tensor.format.block,
-            .rows = tensor.rows,
-            .columns = tensor.columns,
-            .method = nearest ? "nearest" : "search",
-            .sqnr_db = errors.errors > 0 ? 10 * std::log10(errors.squares / errors.errors)
-                                         : std::numeric_limits<double>::infinity(),
-            .output_error = {}};
+    BlockedWeight told{.name = model_.graph.initializers[tensor.initializer].name,
+                       .node = reader.id(),
+                       .op_type = reader.op_type(),
+                       .bits = tensor.format.bits,
+                       .block_size = tensor.format.block,
+                       .rows = tensor.rows,
+                       .columns = tensor.columns,
+                       .method = nearest ? "nearest" : "search",
+                       .sqnr_db = errors.errors > 0 ? 10 * std::log10(errors.squares / errors.errors)
+                                                    : std::numeric_limits<double>::infinity(),
+                       .output_error = {}};
+    if (const auto* found = solved(t)) {
+      told.method = found->verdict().method;
+      told.output_error = found->verdict().output_error;
+    }
+    return told;
   }
 
   void bench() {
     const auto scope = profiler_.scope(run::kLatencyStage);
-    const exec::Runtime runtime(options_.runtime);
+    if (!runtime_) runtime_.emplace(options_.runtime);
     const auto models = 2 * (result_.model_bytes_before + result_.model_bytes_after);  // read, and packed for kernels
     const auto measured = run::measure_latency(
-        runtime, {.float_model = options_.model,
+        *runtime_, {.float_model = options_.model,
                   .quantized_model = options_.output,
                   .source = nullptr,
                   .samples = 1,
@@ -170,6 +228,9 @@ class WeightsRun {
   QuantizeResult result_;
   onnx::Model model_;
   quantization::BlockPlacement placement_;
+  std::optional<run::RunDirectory> work_;  // of runs with samples
+  std::optional<exec::Runtime> runtime_;   // of runs that need it
+  tuning::SolvedBlocks solved_;
 };
 
 }  // namespace

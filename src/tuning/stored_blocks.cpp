@@ -1,0 +1,81 @@
+#include "tuning/stored_blocks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "base/error.h"
+
+namespace detent::tuning {
+namespace {
+
+using quantization::BlockWeight;
+
+constexpr std::size_t kMethodLength = 16;
+
+// The end of the file: integers [columns, rows], scales and zero points [columns, blocks] come before it.
+struct Footer {
+  double output_error = 0;
+  char method[kMethodLength] = {};
+};
+
+std::size_t block_count(const quantization::BlockTensor& shape) {
+  return static_cast<std::size_t>(shape.columns * shape.format.blocks_of(shape.rows));
+}
+
+std::size_t file_size(const quantization::BlockTensor& shape) {
+  return static_cast<std::size_t>(shape.rows * shape.columns) + block_count(shape) * (sizeof(float) + 1) +
+         sizeof(Footer);
+}
+
+}  // namespace
+
+void BlockWriter::add(const BlockWeight& stripe) {
+  file_.write(std::as_bytes(std::span(stripe.integers)));
+  scales_.insert(scales_.end(), stripe.scales.begin(), stripe.scales.end());
+  zero_points_.insert(zero_points_.end(), stripe.zero_points.begin(), stripe.zero_points.end());
+}
+
+void BlockWriter::finish(const BlockVerdict& verdict) {
+  file_.write(std::as_bytes(std::span(scales_)));
+  file_.write(std::as_bytes(std::span(zero_points_)));
+  Footer footer{.output_error = verdict.output_error};
+  std::copy_n(verdict.method.begin(), std::min(verdict.method.size(), kMethodLength - 1), footer.method);
+  file_.write(std::as_bytes(std::span(&footer, 1)));
+  if (file_.size() != file_size(shape_)) throw internal_error("a solution does not fit its weight");
+  file_.commit();
+}
+
+StoredBlocks::StoredBlocks(const std::filesystem::path& path, const quantization::BlockTensor& shape)
+    : file_(MappedFile::open(path, "solution")), shape_(shape) {
+  const auto bytes = file_->bytes();
+  if (bytes.size() != file_size(shape))
+    throw bad_input(fmt::format("the saved solution '{}' is damaged", path.string()), "run without --resume");
+  Footer footer;
+  std::memcpy(&footer, bytes.data() + bytes.size() - sizeof(footer), sizeof(footer));
+  footer.method[kMethodLength - 1] = '\0';
+  verdict_ = {footer.method, footer.output_error};
+}
+
+BlockWeight StoredBlocks::columns(std::int64_t first, std::int64_t count) const {
+  auto made = quantization::make_blocks(shape_.rows, count, shape_.format);
+  const std::byte* scales = file_->bytes().data() + shape_.rows * shape_.columns;
+  const std::byte* zero_points = scales + block_count(shape_) * sizeof(float);
+  const auto block = static_cast<std::size_t>(first * made.blocks());
+  std::memcpy(made.integers.data(), file_->bytes().data() + first * shape_.rows, made.integers.size());
+  std::memcpy(made.scales.data(), scales + block * sizeof(float), made.scales.size() * sizeof(float));
+  std::memcpy(made.zero_points.data(), zero_points + block, made.zero_points.size());
+  file_->release(file_->bytes());
+  return made;
+}
+
+quantization::BlockSolver StoredBlocks::solver() const {
+  return [stored = *this](std::span<const float> columns, std::int64_t first) {
+    const auto rows = static_cast<std::size_t>(std::max<std::int64_t>(1, stored.shape_.rows));
+    return stored.columns(first, static_cast<std::int64_t>(columns.size() / rows));
+  };
+}
+
+}  // namespace detent::tuning
