@@ -116,6 +116,12 @@ void print_weights(const std::vector<BlockedWeight>& weights) {
                                       [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
   fmt::print("{} weights in blocks, worst SQNR of their values: {:.1f} dB, '{}', {} bits, {}\n", weights.size(),
              worst->sqnr_db, worst->name, worst->bits, worst->method);
+  const auto loses_most = std::max_element(
+      weights.begin(), weights.end(), [](const auto& a, const auto& b) { return a.output_error < b.output_error; });
+  if (loses_most->output_error) {
+    fmt::print("worst SQNR of a product's results on held-back samples: {:.1f} dB, '{}'\n",
+               in_db(*loses_most->output_error), loses_most->node);
+  }
 }
 
 nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) {

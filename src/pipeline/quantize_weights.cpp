@@ -116,7 +116,7 @@ class WeightsRun {
     run::ByContent source(*given, {});
     const run::Context context{*runtime_, options_.resources, work_->path(), options_.threads};
     const auto budget = run::budget_of(options_.resources, work_->path());
-    const auto stages = tuning::block_stages(model_, placement_, budget.memory / 2);
+    const auto stages = tuning::block_stages(model_, placement_, for_sums(budget.memory));
     std::unique_ptr<store::Spool> spool;
     if (stages.size() > 1) spool = run::make_spool(context, budget.memory / 4);
     solved_ = tuning::solve_blocks(model_, types, placement_, stages, *runtime_, source,
@@ -128,6 +128,13 @@ class WeightsRun {
                                     .stop = options_.stop});
     result_.samples = solved_.samples;
     append(source.notes());
+  }
+
+  // What the process and a stripe of a weight leave of the budget, for sums and activations alike.
+  static std::uint64_t for_sums(std::uint64_t budget) {
+    constexpr std::uint64_t kStripe = std::uint64_t{64} << 20;
+    const auto taken = profile::memory_now().anonymous + kStripe;
+    return budget > taken ? (budget - taken) / 2 : 0;
   }
 
   std::vector<quantization::BlockStream> streams() const {

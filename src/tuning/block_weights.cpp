@@ -17,6 +17,7 @@
 #include "finetune/block_solver.h"
 #include "finetune/gram.h"
 #include "finetune/kernels.h"
+#include "finetune/device_memory.h"
 #include "graph/index.h"
 #include "quantization/block_stream.h"
 #include "tuning/finetune.h"
@@ -30,6 +31,12 @@ using quantization::BlockTensor;
 using quantization::BlockWeight;
 
 std::uint64_t square_bytes(std::int64_t rows) { return static_cast<std::uint64_t>(rows * rows) * sizeof(float); }
+
+// Of a matrix that is being summed up, with the rows that wait to be added.
+std::uint64_t sum_bytes(std::int64_t rows) {
+  const auto width = static_cast<std::size_t>(rows);
+  return square_bytes(rows) + finetune::tile_positions(width + 1) * width * sizeof(float);
+}
 
 finetune::LayerGeometry one_output(std::int64_t rows) {
   finetune::LayerGeometry geometry;
@@ -331,9 +338,9 @@ std::vector<BlockStage> block_stages(const onnx::Model& model, const quantizatio
   std::uint64_t taken = 0;
   for (auto& [place, input] : inputs) {
     // Two matrices are summed up; a third holds the factor while a weight is solved.
-    const std::uint64_t bytes = 2 * square_bytes(input.rows), needed = 3 * square_bytes(input.rows);
+    const std::uint64_t bytes = 2 * sum_bytes(input.rows), needed = bytes + square_bytes(input.rows);
     if (needed > memory)
-      throw resource_error(fmt::format("sums over what '{}' holds take {}, and {} are free for them", input.value,
+      throw resource_error(fmt::format("sums over what '{}' holds take {}, and {} of the memory budget are free for them", input.value,
                                        format_size(needed), format_size(memory)),
                            "raise --memory-budget, or leave out --calibration-data");
     if (taken > 0 && taken + needed > memory && place.first > stages.back().begin) {

@@ -14,6 +14,7 @@ from onnxruntime.capi import _pybind_state as ort_native
 from support import Path
 
 RNG = np.random.default_rng(5)
+MIX = RNG.standard_normal((12, 128))
 REPLACED = {"MatMul", "Gemm", "Gather"}
 
 
@@ -204,6 +205,81 @@ def test_transformer_as_deployed(tmp_path: Path) -> None:
     in_float = support.outputs(support.load(tmp_path / "m.onnx"), samples)
     weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--bits", 8)
     assert support.sqnr(in_float, support.outputs(support.load(tmp_path / "q.onnx"), samples)) > 30
+
+
+def correlated(folder: Path, count: int = 24) -> tuple[Path, list[dict[str, np.ndarray]]]:
+    """Samples for twice_a_product() whose values depend on one another, as those in trained models do."""
+    samples = []
+    for _ in range(count):
+        x = RNG.standard_normal((1, 20, 12)) @ MIX + 0.1 * RNG.standard_normal((1, 20, 128))
+        samples.append({"x": (x * np.where(np.arange(128) % 37 == 0, 8, 1)).astype(np.float32)})
+    return support.save_samples(folder, samples), samples
+
+
+def twice_a_product(path: Path) -> Path:
+    first, second = (RNG.standard_normal((128, 128)).astype(np.float32) for _ in range(2))
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["a"], "first"),
+        helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("MatMul", ["b", "second"], ["y"], "second"),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", "t", 128]) for n in "xy")
+    tensors = [numpy_helper.from_array(first, "first"), numpy_helper.from_array(second, "second")]
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_samples_remove_most_of_the_loss(tmp_path: Path) -> None:
+    model = twice_a_product(tmp_path / "m.onnx")
+    data, samples = correlated(tmp_path / "data")
+    _, unseen = correlated(tmp_path / "unseen")
+    in_float = support.outputs(support.load(model), unseen)
+    db = {}
+    for method, options in {
+        "nearest": [],
+        "search": ["--calibration-data", data],
+        "gptq": ["--calibration-data", data],
+        "auto": ["--calibration-data", data],
+    }.items():
+        chosen = ["--method-weights", method, "--accuracy-level", 1, "--block-size", 128]
+        result = weights_only(model, tmp_path / f"{method}.onnx", *chosen, *options)
+        db[method] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{method}.onnx"), unseen))
+        assert result["samples"] == (len(samples) if options else 0)
+    assert db["search"] > db["nearest"] + 1
+    assert db["gptq"] > db["search"] + 3
+    assert db["auto"] > db["gptq"] - 0.5
+    assert {w["method"] for w in result["weights"]} == {"gptq"}
+    assert all(0 < w["output_error"] < 0.01 for w in result["weights"])
+
+
+def test_samples_same_bytes(tmp_path: Path) -> None:
+    """Whatever the threads, the order and the files of the samples, the budget, and an interruption."""
+    model = twice_a_product(tmp_path / "m.onnx")
+    data, samples = correlated(tmp_path / "data")
+    reference = tmp_path / "q.onnx"
+    weights_only(model, reference, "--calibration-data", data)
+
+    def same(name: str, *options: object, samples: Path = data) -> None:
+        weights_only(model, tmp_path / name, "--calibration-data", samples, *options)
+        assert support.sha256(tmp_path / name) == support.sha256(reference), name
+
+    same("one thread.onnx", "--threads", 1)
+    same("shuffled.onnx", samples=support.save_samples(tmp_path / "shuffled", samples[::-1]))
+    same("on disk.onnx", "--memory-budget", "156MiB", "--memory-level", 2)
+    for point in ("weights.sample=kill@5", "weights.solved=kill@1", "weights.stage=kill@1"):
+        folder = tmp_path / point
+        folder.mkdir()
+        found = support.resumed_after_kill(point, model, data, folder, "--weights-only")
+        assert support.sha256(found) == support.sha256(reference), point
+
+
+def test_budget_too_small_for_sums(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    model = twice_a_product(place.inputs / "m.onnx")
+    data, _ = correlated(place.inputs / "data", 2)
+    options = ["--calibration-data", data, "--memory-budget", "64MiB"]
+    place.refuses(4, "raise --memory-budget", "quantize", model, "-o", place.output, "--weights-only", *options)
 
 
 REFUSED = {
