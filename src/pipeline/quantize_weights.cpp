@@ -211,15 +211,15 @@ class WeightsRun {
     const auto models = 2 * (result_.model_bytes_before + result_.model_bytes_after);  // read, and packed for kernels
     const auto measured = run::measure_latency(
         *runtime_, {.float_model = options_.model,
-                  .quantized_model = options_.output,
-                  .source = nullptr,
-                  .samples = 1,
-                  .threads = options_.threads,
-                  .run_seconds = profiler_.now(),
-                  .sample_seconds = 0,
-                  .needed_memory = profile::memory_now().resident + models,
-                  .memory_budget = options_.resources.memory_budget.value_or(planning::available_memory()),
-                  .stop = options_.stop});
+                    .quantized_model = options_.output,
+                    .source = nullptr,
+                    .samples = 1,
+                    .threads = options_.threads,
+                    .run_seconds = profiler_.now(),
+                    .sample_seconds = 0,
+                    .needed_memory = profile::memory_now().resident + models,
+                    .memory_budget = options_.resources.memory_budget.value_or(planning::available_memory()),
+                    .stop = options_.stop});
     result_.latency = measured.change;
     append(measured.notes);
   }

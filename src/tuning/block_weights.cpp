@@ -15,9 +15,9 @@
 #include "base/parallel.h"
 #include "exec/sweep.h"
 #include "finetune/block_solver.h"
+#include "finetune/device_memory.h"
 #include "finetune/gram.h"
 #include "finetune/kernels.h"
-#include "finetune/device_memory.h"
 #include "graph/index.h"
 #include "quantization/block_stream.h"
 #include "tuning/finetune.h"
@@ -340,9 +340,10 @@ std::vector<BlockStage> block_stages(const onnx::Model& model, const quantizatio
     // Two matrices are summed up; a third holds the factor while a weight is solved.
     const std::uint64_t bytes = 2 * sum_bytes(input.rows), needed = bytes + square_bytes(input.rows);
     if (needed > memory)
-      throw resource_error(fmt::format("sums over what '{}' holds take {}, and {} of the memory budget are free for them", input.value,
-                                       format_size(needed), format_size(memory)),
-                           "raise --memory-budget, or leave out --calibration-data");
+      throw resource_error(
+          fmt::format("sums over what '{}' holds take {}, and {} of the memory budget are free for them", input.value,
+                      format_size(needed), format_size(memory)),
+          "raise --memory-budget, or leave out --calibration-data");
     if (taken > 0 && taken + needed > memory && place.first > stages.back().begin) {
       stages.emplace_back().begin = place.first;
       taken = 0;

@@ -40,8 +40,7 @@ class StoredBlocks {
 /// Writes one, stripe by stripe in the order of columns. The file is there after finish(), or not at all.
 class BlockWriter {
  public:
-  BlockWriter(const std::filesystem::path& path, const quantization::BlockTensor& shape)
-      : file_(path), shape_(shape) {}
+  BlockWriter(const std::filesystem::path& path, const quantization::BlockTensor& shape) : file_(path), shape_(shape) {}
   void add(const quantization::BlockWeight& stripe);
   void finish(const BlockVerdict& verdict);
 
