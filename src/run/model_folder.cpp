@@ -80,7 +80,7 @@ fs::path only_model(const fs::path& root, const std::vector<fs::path>& files) {
                   "give the file of one of them");
 }
 
-// The files that external data of a model lie in, as its entries name them.
+// The files that external data of a model lie in, with every link resolved.
 std::set<fs::path> data_files(const onnx::Model& model) {
   std::set<fs::path> files;
   for (const auto& tensor : model.graph.initializers) {
@@ -159,7 +159,7 @@ FolderResult::FolderResult(const QuantizeOptions& options)
   fs::create_directories(options_.output.parent_path());
   const auto model = onnx::read_model(options_.model);
   const auto data = data_files(model);
-  std::erase_if(folder_.others, [&](const auto& file) { return data.contains(folder_.root / file); });
+  std::erase_if(folder_.others, [&](const auto& file) { return data.contains(fs::weakly_canonical(folder_.root / file)); });
   if (folder_.model.parent_path() == "onnx") options_.external_data_suffix = "_data";
   if (!data.empty() && !options_.external_data_threshold) options_.external_data_threshold = 1024;
 }

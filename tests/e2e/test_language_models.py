@@ -1,0 +1,95 @@
+"""Decoders with a KV cache: from the folder that they come in to one that runs the same way."""
+
+import json
+
+import decoders
+import numpy as np
+import onnx
+import pytest
+import support
+from support import Path
+from test_runtimes import RUNTIMES
+
+PROMPT = [5, 17, 99, 200, 3, 44]
+WAYS = {
+    "default": ["--preset", "balanced"],
+    "blocks": ["--weights-only"],
+    "blocks-qdq": ["--weights-only", "--form", "qdq"],
+    "blocks-8": ["--weights-only", "--bits", 8, "--block-size", 64],
+}
+
+
+@pytest.fixture
+def ids(tmp_path: Path) -> Path:
+    np.save(tmp_path / "ids.npy", np.random.default_rng(1).integers(0, decoders.VOCABULARY, (12, 32)))
+    return tmp_path / "ids.npy"
+
+
+def quantized(source: Path, output: Path, ids: Path, *options: object) -> dict:
+    return support.quantize(source, output, ids, "--batch-size", 1, *options)
+
+
+def step_by_step(model: Path, count: int) -> list[int]:
+    """Tokens, one at a time with the cache, which must be those without it."""
+    session = support.load(model)
+    tokens, fed, cache = list(PROMPT), PROMPT, decoders.empty_cache()
+    for _ in range(count):
+        mask = np.ones((1, len(tokens)), np.int64)
+        logits, *present = session.run(None, {"input_ids": np.array([fed]), "attention_mask": mask, **cache})
+        fed = [int(logits[0, -1].argmax())]
+        tokens += fed
+        cache = dict(zip(cache, present, strict=True))
+    before = {"input_ids": np.array([tokens[:-1]]), "attention_mask": np.ones((1, len(tokens) - 1), np.int64)}
+    at_once = session.run(None, {**before, **decoders.empty_cache()})[0][0].argmax(-1)
+    assert at_once[len(PROMPT) - 1 :].tolist() == tokens[len(PROMPT) :]
+    return tokens[len(PROMPT) :]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_folder_of_onnxruntime_genai(tmp_path: Path, ids: Path, way: str) -> None:
+    source = decoders.genai_folder(tmp_path / "source")
+    # From where the folder is, as a user would.
+    output = tmp_path / "result"
+    result = support.detent(
+        *("quantize", "source", "-o", "result", "--calibration-data", ids, "--batch-size", 1, "--json", *WAYS[way]), cwd=tmp_path
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert sorted(p.name for p in output.iterdir()) == ["genai_config.json", "model.onnx", "model.onnx.data", "tokenizer.json"]
+    assert json.loads((output / "genai_config.json").read_text()) == json.loads((source / "genai_config.json").read_text())
+    assert len(step_by_step(output / "model.onnx", 12)) == 12
+    if way != "default":
+        size = (output / "model.onnx.data").stat().st_size
+        assert size < (0.35 if way == "blocks-8" else 0.31) * (source / "model.onnx.data").stat().st_size
+
+
+def test_folder_of_transformers_js(tmp_path: Path, ids: Path) -> None:
+    source, output = decoders.transformers_folder(tmp_path / "source"), tmp_path / "result"
+    result = quantized(source, output, ids, "--weights-only")
+    files = sorted(str(p.relative_to(output)) for p in output.rglob("*") if p.is_file())
+    assert files == ["config.json", "onnx/model.onnx", "onnx/model.onnx_data"]
+    assert any("model_q4.onnx" in note for note in result["notes"])
+    settings = json.loads((output / "config.json").read_text())["transformers.js_config"]
+    assert settings == {"use_external_data_format": {"model.onnx": True}}
+    step_by_step(output / "onnx" / "model.onnx", 4)
+
+
+def test_samples_help_a_decoder(tmp_path: Path, ids: Path) -> None:
+    onnx.save(decoders.decoder(), tmp_path / "m.onnx")
+    unseen = np.random.default_rng(2).integers(0, decoders.VOCABULARY, (1, 64))
+    sample = {"input_ids": unseen, "attention_mask": np.ones_like(unseen), **decoders.empty_cache()}
+    in_float = support.outputs(support.load(tmp_path / "m.onnx"), [sample])
+    db = {}
+    for name, options in {"nearest": ["--method-weights", "nearest"], "auto": []}.items():
+        options += ["--op-types", "MatMul", "--accuracy-level", 1]
+        quantized(tmp_path / "m.onnx", tmp_path / f"{name}.onnx", ids, "--weights-only", *options)
+        db[name] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{name}.onnx"), [sample]))
+    assert db["auto"] > db["nearest"] + 0.4  # random weights leave little to make use of
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda path: path.name)
+def test_every_runtime_calibrates_a_decoder(tmp_path: Path, ids: Path, runtime: Path) -> None:
+    library = next((runtime / "onnxruntime" / "capi").glob("libonnxruntime.so.*"))
+    onnx.save(decoders.decoder(), tmp_path / "m.onnx")
+    for options in (["--weights-only"], ["--preset", "plain"], ["--preset", "plain", "--segments", 3]):
+        result = quantized(tmp_path / "m.onnx", tmp_path / "q.onnx", ids, *options, "--runtime", library)
+        assert result["nodes_quantized"] >= 16
