@@ -159,7 +159,8 @@ FolderResult::FolderResult(const QuantizeOptions& options)
   fs::create_directories(options_.output.parent_path());
   const auto model = onnx::read_model(options_.model);
   const auto data = data_files(model);
-  std::erase_if(folder_.others, [&](const auto& file) { return data.contains(fs::weakly_canonical(folder_.root / file)); });
+  std::erase_if(folder_.others,
+                [&](const auto& file) { return data.contains(fs::weakly_canonical(folder_.root / file)); });
   if (folder_.model.parent_path() == "onnx") options_.external_data_suffix = "_data";
   if (!data.empty() && !options_.external_data_threshold) options_.external_data_threshold = 1024;
 }
