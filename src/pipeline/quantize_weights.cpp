@@ -13,6 +13,7 @@
 #include "base/parallel.h"
 #include "config/identity.h"
 #include "config/wanted.h"
+#include "data/replay.h"
 #include "exec/session.h"
 #include "graph/rewrite.h"
 #include "graph/traits.h"
@@ -111,7 +112,12 @@ class WeightsRun {
     const auto scope = profiler_.scope(Step::calibration);
     runtime_.emplace(options_.runtime);
     const auto types = exec::probe_values(*runtime_, model_);
-    const auto given = run::open_samples(options_.calibration_data.value_or(""), options_.samples,
+    // Samples are read in the order of what they hold, so those that pass once are kept.
+    std::optional<data::ReplayStream> kept;
+    auto* stream = options_.samples;
+    if (stream != nullptr && !stream->can_rewind())
+      stream = &kept.emplace(*stream, std::numeric_limits<std::size_t>::max(), work_->scratch());
+    const auto given = run::open_samples(options_.calibration_data.value_or(""), stream,
                                          run::input_specs(model_), {options_.max_samples, options_.batch_size});
     run::ByContent source(*given, {});
     const run::Context context{*runtime_, options_.resources, work_->path(), options_.threads};
