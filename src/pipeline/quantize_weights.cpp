@@ -117,8 +117,8 @@ class WeightsRun {
     auto* stream = options_.samples;
     if (stream != nullptr && !stream->can_rewind())
       stream = &kept.emplace(*stream, std::numeric_limits<std::size_t>::max(), work_->scratch());
-    const auto given = run::open_samples(options_.calibration_data.value_or(""), stream,
-                                         run::input_specs(model_), {options_.max_samples, options_.batch_size});
+    const auto given = run::open_samples(options_.calibration_data.value_or(""), stream, run::input_specs(model_),
+                                         {options_.max_samples, options_.batch_size});
     run::ByContent source(*given, {});
     const run::Context context{*runtime_, options_.resources, work_->path(), options_.threads};
     const auto budget = run::budget_of(options_.resources, work_->path());
