@@ -175,7 +175,7 @@ class WeightsRun {
     const auto written = [&](std::size_t t, const quantization::BlockErrors& errors) {
       result_.weights[t] = record(t, errors);
       done = std::min(all, done + bytes_of(placement_.tensors[t]));
-      if (options_.progress) options_.progress("weights", done, all);
+      if (options_.progress) options_.progress("weights (MiB)", done >> 20, all >> 20);
     };
     auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only, written);
     emitted.set_producer("detent", DETENT_VERSION);

@@ -41,6 +41,7 @@ class Placer {
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
       if (selected_[n]) visit(n, bits[n]);
     }
+    find_bypassed();
     for (auto& tensor : placement_.tensors) tensor.stays = has_other_readers(tensor);
     for (const auto& [reason, nodes] : left_) {
       placement_.in_float += nodes.size();
@@ -103,13 +104,48 @@ class Placer {
   std::optional<Reading> reading_of(const Node& node) const {
     const bool table = node.is("Gather");
     if (node.inputs().size() < 2) return std::nullopt;
-    const int at = index_.initializer(node.inputs()[table ? 0 : 1]);
+    const auto& value = node.inputs()[table ? 0 : 1];
+    const auto* transpose = table ? nullptr : transpose_of(value);
+    const int at = index_.initializer(transpose != nullptr ? transpose->inputs()[0] : value);
     if (at == graph::kNone) return std::nullopt;
     const auto& weight = model_.graph.initializers[static_cast<std::size_t>(at)];
     if (weight.dims.size() != 2 || !is_float(weight.type)) return std::nullopt;
     if (table && node.int_or("axis", 0) != 0) return std::nullopt;
-    const bool by_columns = table || (node.is("Gemm") && node.int_or("transB", 0) != 0);
-    return Reading{static_cast<std::size_t>(at), by_columns, table};
+    const bool turned = (transpose != nullptr) != (node.is("Gemm") && node.int_or("transB", 0) != 0);
+    return Reading{static_cast<std::size_t>(at), table || turned, table};
+  }
+
+  // The node that makes the value of a constant matrix, as where a table is also the weight of the last product.
+  const Node* transpose_of(const std::string& value) const {
+    const int producer = index_.producer(value);
+    if (producer == graph::kNone) return nullptr;
+    const auto& node = model_.graph.nodes[static_cast<std::size_t>(producer)];
+    if (!node.is("Transpose") || index_.initializer(node.inputs().at(0)) == graph::kNone) return nullptr;
+    const auto* order = node.attribute("perm");
+    return order == nullptr || order->as_ints() == std::vector<std::int64_t>{1, 0} ? &node : nullptr;
+  }
+
+  // Whether the node reads the value in blocks, and as nothing else.
+  bool is_ours(int reader, const std::string& value) const {
+    const auto n = static_cast<std::size_t>(reader);
+    const auto& node = model_.graph.nodes[n];
+    const auto& inputs = node.inputs();
+    if (std::count(inputs.begin(), inputs.end(), value) != 1 || inputs[node.is("Gather") ? 0 : 1] != value) return false;
+    return std::any_of(placement_.tensors.begin(), placement_.tensors.end(), [&](const BlockTensor& t) {
+      return std::binary_search(t.products.begin(), t.products.end(), n) ||
+             std::binary_search(t.tables.begin(), t.tables.end(), n);
+    });
+  }
+
+  void find_bypassed() {
+    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
+      const auto& output = model_.graph.nodes[n].outputs().empty() ? std::string() : model_.graph.nodes[n].outputs()[0];
+      if (output.empty() || transpose_of(output) == nullptr) continue;
+      const auto readers = index_.consumers(output);
+      const bool free = !index_.is_output(output) && !index_.is_captured(output);
+      if (free && !readers.empty() && std::all_of(readers.begin(), readers.end(), [&](int r) { return is_ours(r, output); }))
+        placement_.transposes.push_back(n);
+    }
   }
 
   std::string reason_against(const Node& node, const onnx::Tensor& weight, const Reading& reading, int bits) const {
@@ -161,15 +197,11 @@ class Placer {
   bool has_other_readers(const BlockTensor& tensor) const {
     const auto& name = model_.graph.initializers[tensor.initializer].name;
     if (index_.is_output(name) || index_.is_captured(name)) return true;
-    const auto is_ours = [&](int reader) {
-      return std::any_of(placement_.tensors.begin(), placement_.tensors.end(), [&](const BlockTensor& t) {
-        const auto n = static_cast<std::size_t>(reader);
-        return t.initializer == tensor.initializer && (std::binary_search(t.products.begin(), t.products.end(), n) ||
-                                                       std::binary_search(t.tables.begin(), t.tables.end(), n));
-      });
-    };
     const auto readers = index_.consumers(name);
-    return !std::all_of(readers.begin(), readers.end(), is_ours);
+    return !std::all_of(readers.begin(), readers.end(), [&](int reader) {
+      const auto& gone = placement_.transposes;
+      return is_ours(reader, name) || std::binary_search(gone.begin(), gone.end(), static_cast<std::size_t>(reader));
+    });
   }
 
   void leave(const Node& node, const std::string& reason) { left_[reason].push_back(node.label()); }

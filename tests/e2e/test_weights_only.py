@@ -188,6 +188,30 @@ def test_same_bytes_whatever_threads_and_files(tmp_path: Path) -> None:
         np.testing.assert_array_equal(value, beside[name])
 
 
+@pytest.mark.parametrize("form", ["matmul-nbits", "qdq"])
+def test_table_that_is_also_a_product(tmp_path: Path, form: str) -> None:
+    """As in language models whose last product has the embedding's weights."""
+    table = RNG.standard_normal((96, 64)).astype(np.float32)
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["x"], "table"),
+        helper.make_node("Transpose", ["table"], ["turned"], "turn", perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "turned"], ["y"], "head"),
+    ]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 96])
+    graph = helper.make_graph(nodes, "g", [ids], [y], [numpy_helper.from_array(table, "table")])
+    model = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), model)
+    weights_only(model, tmp_path / "q.onnx", "--bits", 8, "--form", form)
+    types = [node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node]
+    tables = {"matmul-nbits": "GatherBlockQuantized", "qdq": "Gather"}
+    assert types[0] == tables[form] and "Transpose" not in types
+    assert ("table" in initializers(tmp_path / "q.onnx")) == (form == "qdq")
+    sample = [{"ids": np.arange(9)}]
+    in_float = support.outputs(support.load(model), sample)
+    assert support.sqnr(in_float, support.outputs(support.load(tmp_path / "q.onnx"), sample)) > 36
+
+
 def test_bits_of_nodes(tmp_path: Path) -> None:
     model = products(tmp_path / "m.onnx")
     options = ["--node-bits", "^tra.*=8,straight=float,matmul=8,^gather$=8"]

@@ -357,6 +357,7 @@ class Emitter {
     std::vector<Node> nodes;
     nodes.reserve(graph.nodes.size() + replaced_.size());
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+      if (std::binary_search(placement_.transposes.begin(), placement_.transposes.end(), n)) continue;
       if (const auto found = replaced_.find(n); found != replaced_.end()) {
         std::move(found->second.begin(), found->second.end(), std::back_inserter(nodes));
       } else {
