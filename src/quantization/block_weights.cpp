@@ -130,7 +130,8 @@ class Placer {
     const auto n = static_cast<std::size_t>(reader);
     const auto& node = model_.graph.nodes[n];
     const auto& inputs = node.inputs();
-    if (std::count(inputs.begin(), inputs.end(), value) != 1 || inputs[node.is("Gather") ? 0 : 1] != value) return false;
+    if (std::count(inputs.begin(), inputs.end(), value) != 1 || inputs[node.is("Gather") ? 0 : 1] != value)
+      return false;
     return std::any_of(placement_.tensors.begin(), placement_.tensors.end(), [&](const BlockTensor& t) {
       return std::binary_search(t.products.begin(), t.products.end(), n) ||
              std::binary_search(t.tables.begin(), t.tables.end(), n);
@@ -143,7 +144,8 @@ class Placer {
       if (output.empty() || transpose_of(output) == nullptr) continue;
       const auto readers = index_.consumers(output);
       const bool free = !index_.is_output(output) && !index_.is_captured(output);
-      if (free && !readers.empty() && std::all_of(readers.begin(), readers.end(), [&](int r) { return is_ours(r, output); }))
+      if (free && !readers.empty() &&
+          std::all_of(readers.begin(), readers.end(), [&](int r) { return is_ours(r, output); }))
         placement_.transposes.push_back(n);
     }
   }

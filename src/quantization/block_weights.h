@@ -30,8 +30,8 @@ struct BlockPlacement {
   std::vector<BlockTensor> tensors;  // in the order of their first reader
   /// Transpose nodes between a weight and products that read it in blocks; none reads their results any more.
   std::vector<std::size_t> transposes;
-  std::size_t in_float = 0;          // products and tables with constant weights that stay as they are
-  std::vector<std::string> notes;    // which, and why
+  std::size_t in_float = 0;        // products and tables with constant weights that stay as they are
+  std::vector<std::string> notes;  // which, and why
 };
 
 /// What NODE=BITS means: 2, 4 or 8 bits, or float: 0. Throws usage.
