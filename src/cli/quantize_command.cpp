@@ -153,7 +153,12 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
                               {"sqnr_db", number(w.sqnr_db)}});
     if (w.output_error) out["weights"].back()["output_error"] = *w.output_error;
   }
-  if (r.accuracy) out["accuracy"] = accuracy_json(*r.accuracy);
+  if (r.accuracy && r.weights.empty()) out["accuracy"] = accuracy_json(*r.accuracy);
+  if (r.accuracy && !r.weights.empty()) {
+    out["accuracy"] = {{"samples", r.accuracy->samples},
+                       {"sqnr_db", number(r.accuracy->sqnr_db)},
+                       {"cosine", r.accuracy->cosine}};
+  }
   if (r.latency) {
     out["latency"] = {{"before", latency_json(r.latency->before)},
                       {"after", latency_json(r.latency->after)},
@@ -206,7 +211,7 @@ std::string verdict(const QuantizeResult& r) {
 
 void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
   for (const auto& note : r.notes) print_text("note: {}\n", note);
-  if (r.accuracy) print_accuracy(options, *r.accuracy);
+  if (r.accuracy && r.weights.empty()) print_accuracy(options, *r.accuracy);
   if (tunes(options.finetune.rounding)) print_layers(r.layers);
   print_weights(r.weights);
   for (const auto& s : r.stages)

@@ -9,11 +9,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/parallel.h"
 #include "config/identity.h"
 #include "config/wanted.h"
 #include "data/replay.h"
+#include "detent/compare.h"
 #include "exec/session.h"
 #include "graph/rewrite.h"
 #include "graph/traits.h"
@@ -41,6 +43,9 @@ namespace {
 
 using profile::Step;
 
+constexpr std::size_t kTimed = 4;     // samples that both models are timed on
+constexpr std::size_t kCompared = 8;  // samples whose outputs are compared
+
 class WeightsRun {
  public:
   explicit WeightsRun(const QuantizeOptions& options)
@@ -55,6 +60,7 @@ class WeightsRun {
     write();
     if (work_) work_->finish();
     if (options_.bench) bench();
+    if (config::has_samples(options_)) compare_outputs();
     run_profiler_.finish();
     result_.stages = run_profiler_.stage_reports();
     result_.peak_memory = profiler_.peak_memory();
@@ -213,6 +219,12 @@ class WeightsRun {
 
   void bench() {
     const auto scope = profiler_.scope(run::kLatencyStage);
+    std::unique_ptr<data::SampleSource> source;  // none: inputs are made up
+    if (config::has_samples(options_) && config::reads_twice(options_)) {
+      if (options_.samples != nullptr) options_.samples->rewind();
+      source = run::open_samples(options_.calibration_data.value_or(""), options_.samples, run::input_specs(model_),
+                                 {kCompared, options_.batch_size});
+    }
     if (!runtime_) runtime_.emplace(options_.runtime);
     const auto models = 2 * (result_.model_bytes_before + result_.model_bytes_after);  // read, and packed for kernels
     const auto measured = run::measure_latency(
@@ -228,6 +240,39 @@ class WeightsRun {
                     .stop = options_.stop});
     result_.latency = measured.change;
     append(measured.notes);
+  }
+
+  // As deployed, on samples that the weights were solved with.
+  void compare_outputs() {
+    const auto budget = run::budget_of(options_.resources, work_->path()).memory;
+    const auto needed = profile::memory_now().resident + 2 * (result_.model_bytes_before + result_.model_bytes_after);
+    if (needed > budget || !config::reads_twice(options_)) {
+      result_.notes.emplace_back("the outputs were not compared: " +
+                                 (needed > budget ? fmt::format("both models side by side would take about {}",
+                                                                format_size(needed))
+                                                  : std::string("the samples can be read only once")));
+      return;
+    }
+    if (options_.samples != nullptr) options_.samples->rewind();
+    const auto scope = profiler_.scope(run::kComparisonStage);
+    const auto comparison = compare({.float_model = options_.model,
+                                     .quantized_model = options_.output,
+                                     .calibration_data = options_.calibration_data.value_or(""),
+                                     .samples = options_.samples,
+                                     .max_samples = kCompared,
+                                     .batch_size = options_.batch_size,
+                                     .threads = options_.threads,
+                                     .outputs_only = true,
+                                     .runtime = options_.runtime,
+                                     .progress = {},
+                                     .stop = options_.stop});
+    if (comparison.outputs.empty()) return;
+    const auto worst = std::min_element(comparison.outputs.begin(), comparison.outputs.end(),
+                                        [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
+    auto& accuracy = result_.accuracy.emplace();
+    accuracy.samples = comparison.samples;
+    accuracy.sqnr_db = accuracy.sqnr_all_db = worst->sqnr_db;
+    accuracy.cosine = worst->cosine;
   }
 
   void append(const std::vector<std::string>& notes) {

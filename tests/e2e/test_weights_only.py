@@ -275,6 +275,10 @@ def test_samples_remove_most_of_the_loss(tmp_path: Path) -> None:
     assert db["auto"] > db["gptq"] - 0.5
     assert {w["method"] for w in result["weights"]} == {"gptq"}
     assert all(0 < w["output_error"] < 0.01 for w in result["weights"])
+    # What is printed is what the runtime gives.
+    seen = [support.outputs(support.load(path), samples) for path in (model, tmp_path / "auto.onnx")]
+    assert result["accuracy"]["samples"] == 8
+    assert abs(result["accuracy"]["sqnr_db"] - support.sqnr(*seen)) < 1.5
 
 
 def test_samples_same_bytes(tmp_path: Path) -> None:
