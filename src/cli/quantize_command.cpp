@@ -155,9 +155,8 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
   }
   if (r.accuracy && r.weights.empty()) out["accuracy"] = accuracy_json(*r.accuracy);
   if (r.accuracy && !r.weights.empty()) {
-    out["accuracy"] = {{"samples", r.accuracy->samples},
-                       {"sqnr_db", number(r.accuracy->sqnr_db)},
-                       {"cosine", r.accuracy->cosine}};
+    out["accuracy"] = {
+        {"samples", r.accuracy->samples}, {"sqnr_db", number(r.accuracy->sqnr_db)}, {"cosine", r.accuracy->cosine}};
   }
   if (r.latency) {
     out["latency"] = {{"before", latency_json(r.latency->before)},

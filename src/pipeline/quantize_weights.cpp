@@ -248,9 +248,9 @@ class WeightsRun {
     const auto needed = profile::memory_now().resident + 2 * (result_.model_bytes_before + result_.model_bytes_after);
     if (needed > budget || !config::reads_twice(options_)) {
       result_.notes.emplace_back("the outputs were not compared: " +
-                                 (needed > budget ? fmt::format("both models side by side would take about {}",
-                                                                format_size(needed))
-                                                  : std::string("the samples can be read only once")));
+                                 (needed > budget
+                                      ? fmt::format("both models side by side would take about {}", format_size(needed))
+                                      : std::string("the samples can be read only once")));
       return;
     }
     if (options_.samples != nullptr) options_.samples->rewind();
