@@ -230,8 +230,8 @@ class WeightsRun {
     const auto measured = run::measure_latency(
         *runtime_, {.float_model = options_.model,
                     .quantized_model = options_.output,
-                    .source = nullptr,
-                    .samples = 1,
+                    .source = source.get(),
+                    .samples = kTimed,
                     .threads = options_.threads,
                     .run_seconds = profiler_.now(),
                     .sample_seconds = 0,
