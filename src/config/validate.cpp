@@ -155,6 +155,10 @@ void check_weights_only(const QuantizeOptions& options) {
     throw usage_error("--accuracy-target chooses among int8 products, not among weights in blocks",
                       "leave it out, or give more --bits");
   if (!options.device.is_cpu()) throw usage_error("--weights-only runs on the CPU", "leave out --device");
+  if (options.prepared_output)
+    throw usage_error("--prepared-output: --weights-only takes the float model as it is", "leave it out");
+  if (options.allow_nonfinite)
+    throw usage_error("--allow-nonfinite is about activations; weights in blocks have to be finite", "leave it out");
   if (options.report || options.trace)
     throw usage_error("--report and --trace tell of a calibration, and --weights-only has none yet",
                       "leave them out; --profile and --json tell of the run");

@@ -320,6 +320,8 @@ REFUSED = {
     "type": (["--op-types", "Add"], USAGE, "--op-types"),
     "nothing": (["--exclude-op-types", "MatMul,Gemm,Gather"], BAD_INPUT, "no weights that can be stored in blocks"),
     "finetune": (["--finetune", "gptq"], USAGE, "--method-weights"),
+    "prepared": (["--prepared-output", "p.onnx"], USAGE, "takes the float model as it is"),
+    "report": (["--report", "r.html"], USAGE, "--profile and --json"),
     "level": (["--accuracy-level", 5], USAGE, "between 0 and 4"),
 }
 
