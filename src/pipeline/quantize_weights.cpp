@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -81,7 +82,7 @@ class WeightsRun {
     append(graph::lift_constants(model_));
     append(graph::drop_initializer_inputs(model_));
     graph::sort_topologically(model_);
-    if (options_.weights_only.form == WeightForm::qdq) append(graph::upgrade_opset(model_, {}, needed_opset()));
+    if (const auto opset = needed_opset(); opset > 0) append(graph::upgrade_opset(model_, {}, opset));
     placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only);
     append(placement_.notes);
     if (placement_.tensors.empty())
@@ -92,7 +93,14 @@ class WeightsRun {
     count_nodes();
   }
 
+  // By the DequantizeLinear nodes that may be written; 0: none.
   std::int64_t needed_opset() const {
+    constexpr std::string_view kDequantized[] = {"Conv", "LSTM", "GRU"};
+    const auto& types = options_.config.op_types;
+    const bool any = std::any_of(types.begin(), types.end(), [&](const std::string& type) {
+      return std::find(std::begin(kDequantized), std::end(kDequantized), type) != std::end(kDequantized);
+    });
+    if (options_.weights_only.form != WeightForm::qdq && !any) return 0;
     std::int64_t opset = quantization::opset_of_blocks(static_cast<int>(options_.weights_only.bits));
     for (const auto& entry : options_.weights_only.node_bits)
       opset = std::max(opset, quantization::opset_of_blocks(quantization::parse_node_bits(entry).bits));
@@ -100,8 +108,13 @@ class WeightsRun {
   }
 
   void count_nodes() {
-    for (const auto& tensor : placement_.tensors)
-      result_.nodes_quantized += tensor.products.size() + tensor.tables.size();
+    std::set<std::size_t> nodes;
+    for (const auto& tensor : placement_.tensors) {
+      nodes.insert(tensor.products.begin(), tensor.products.end());
+      nodes.insert(tensor.tables.begin(), tensor.tables.end());
+      for (const auto& [node, input] : tensor.others) nodes.insert(node);
+    }
+    result_.nodes_quantized = nodes.size();
     result_.nodes_in_float = placement_.in_float;
   }
 
@@ -196,8 +209,10 @@ class WeightsRun {
 
   BlockedWeight record(std::size_t t, const quantization::BlockErrors& errors) const {
     const auto& tensor = placement_.tensors[t];
-    const bool table = tensor.products.empty();
-    const auto& reader = model_.graph.nodes[table ? tensor.tables.front() : tensor.products.front()];
+    const auto first = !tensor.products.empty() ? tensor.products.front()
+                       : !tensor.tables.empty() ? tensor.tables.front()
+                                                : tensor.others.front().first;
+    const auto& reader = model_.graph.nodes[first];
     const bool nearest = options_.weights_only.method == WeightMethod::nearest;
     BlockedWeight told{.name = model_.graph.initializers[tensor.initializer].name,
                        .node = reader.id(),

@@ -1,10 +1,12 @@
 #include "quantization/block_weights.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "graph/index.h"
@@ -61,9 +63,10 @@ class Placer {
       if (blocks.form == WeightForm::matmul_nbits) config.op_types.emplace_back("Gather");
     } else {
       for (const auto& type : config.op_types) {
-        if (type != "MatMul" && type != "Gemm" && type != "Gather")
+        static const std::set<std::string> kKnown{"MatMul", "Gemm", "Gather", "Conv", "LSTM", "GRU"};
+        if (!kKnown.contains(type))
           throw usage_error(fmt::format("--op-types: weights of {} cannot be stored in blocks", type),
-                            "choose from: MatMul, Gemm, Gather");
+                            fmt::format("choose from: {}", fmt::join(kKnown, ", ")));
       }
     }
     return select_nodes(model, config);
@@ -91,6 +94,11 @@ class Placer {
 
   void visit(std::size_t n, int bits) {
     const auto& node = model_.graph.nodes[n];
+    if (node.is("Conv")) return visit_other(n, 1, bits, true);
+    if (node.is("LSTM") || node.is("GRU")) {
+      for (const std::size_t input : {1, 2}) visit_other(n, input, bits, false);
+      return;
+    }
     const auto reading = reading_of(node);
     if (!reading) return;
     const auto& weight = model_.graph.initializers[reading->initializer];
@@ -98,6 +106,39 @@ class Placer {
     if (auto reason = reason_against(node, weight, *reading, bits); !reason.empty()) return leave(node, reason);
     auto& tensor = tensor_for(*reading, bits);
     (reading->is_table ? tensor.tables : tensor.products).push_back(n);
+  }
+
+  // All of a filter's weights for an output follow one another; rows of a recurrent net's lie along the last axis.
+  void visit_other(std::size_t n, std::size_t input, int bits, bool is_filter) {
+    const auto& node = model_.graph.nodes[n];
+    const int at = node.inputs().size() > input ? index_.initializer(node.inputs()[input]) : graph::kNone;
+    if (at == graph::kNone) return;
+    const auto& weight = model_.graph.initializers[static_cast<std::size_t>(at)];
+    if (weight.dims.size() < 3 || !is_float(weight.type) || weight.count() == 0) return;
+    if (bits == 0) return leave(node, "--node-bits says so");
+    BlockFormat format = format_;
+    format.bits = bits;
+    const auto columns = is_filter ? weight.dims.front() : weight.count() / weight.dims.back();
+    const auto rows = weight.count() / columns;
+    if (is_filter) format.block = 0;
+    if (format.block == 0) format.block = is_filter ? 0 : rows;
+    if (rows % format.block_of(rows) != 0 || rows * bits % 8 != 0)
+      return leave(node, "its weights for an output do not fill whole blocks and bytes");
+    if (stored_bytes(rows, columns, format) * 2 > weight.data.size())
+      return leave(node, "blocks would not make it much smaller");
+    const auto [found, is_new] = known_.try_emplace({static_cast<std::size_t>(at), true}, placement_.tensors.size());
+    if (is_new) {
+      placement_.tensors.push_back({.initializer = static_cast<std::size_t>(at),
+                                    .rows = rows,
+                                    .columns = columns,
+                                    .by_columns = true,
+                                    .format = format,
+                                    .products = {},
+                                    .tables = {},
+                                    .others = {}});
+    }
+    auto& tensor = placement_.tensors[found->second];
+    if (tensor.rows == rows && tensor.format.block == format.block) tensor.others.emplace_back(n, input);
   }
 
   // A constant matrix that the node could read in blocks.
@@ -130,11 +171,13 @@ class Placer {
     const auto n = static_cast<std::size_t>(reader);
     const auto& node = model_.graph.nodes[n];
     const auto& inputs = node.inputs();
-    if (std::count(inputs.begin(), inputs.end(), value) != 1 || inputs[node.is("Gather") ? 0 : 1] != value)
-      return false;
+    if (std::count(inputs.begin(), inputs.end(), value) != 1) return false;
+    const bool as_weight = inputs[node.is("Gather") ? 0 : 1] == value;
     return std::any_of(placement_.tensors.begin(), placement_.tensors.end(), [&](const BlockTensor& t) {
-      return std::binary_search(t.products.begin(), t.products.end(), n) ||
-             std::binary_search(t.tables.begin(), t.tables.end(), n);
+      return (as_weight && (std::binary_search(t.products.begin(), t.products.end(), n) ||
+                            std::binary_search(t.tables.begin(), t.tables.end(), n))) ||
+             std::any_of(t.others.begin(), t.others.end(),
+                         [&](const auto& other) { return other.first == n && inputs[other.second] == value; });
     });
   }
 
@@ -189,7 +232,8 @@ class Placer {
                                     .by_columns = reading.by_columns,
                                     .format = format,
                                     .products = {},
-                                    .tables = {}});
+                                    .tables = {},
+                                    .others = {}});
     }
     auto& tensor = placement_.tensors[found->second];
     if (bits != format_.bits) tensor.format.bits = bits;

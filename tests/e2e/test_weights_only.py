@@ -188,6 +188,34 @@ def test_same_bytes_whatever_threads_and_files(tmp_path: Path) -> None:
         np.testing.assert_array_equal(value, beside[name])
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_filters_and_recurrent_nets(tmp_path: Path, bits: int) -> None:
+    """Where they are named."""
+    shapes = {"filter": (8, 4, 3, 3), "W": (2, 64, 32), "R": (2, 64, 16), "G": (1, 48, 32), "S": (1, 48, 16)}
+    tensors = [numpy_helper.from_array(0.2 * RNG.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()]
+    tensors.append(numpy_helper.from_array(np.array([8, 1, 32]), "shape"))
+    nodes = [
+        helper.make_node("Conv", ["image", "filter"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Reshape", ["c", "shape"], ["rows"], "rows"),
+        helper.make_node("LSTM", ["rows", "W", "R"], ["", "h"], "lstm", hidden_size=16, direction="bidirectional"),
+        helper.make_node("GRU", ["rows", "G", "S"], ["", "g"], "gru", hidden_size=16),
+    ]
+    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 4, 4, 8])
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [d, 1, 16]) for n, d in (("h", 2), ("g", 1))]
+    graph = helper.make_graph(nodes, "g", [image], ends, tensors)
+    model = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
+    options = ["--op-types", "Conv,LSTM,GRU", "--bits", bits, "--block-size", 16]
+    result = weights_only(model, tmp_path / "q.onnx", *options)
+    assert (result["nodes_quantized"], len(result["weights"])) == (3, 5)
+    support.check_model(tmp_path / "q.onnx")
+    sample = [{"image": RNG.standard_normal((1, 4, 4, 8)).astype(np.float32)}]
+    in_float = support.outputs(support.load(model), sample)
+    found = support.outputs(support.load(tmp_path / "q.onnx"), sample)
+    assert all(support.sqnr(in_float, found, i) > (40 if bits == 8 else 16) for i in range(2))
+    assert not set(shapes) & set(initializers(tmp_path / "q.onnx"))
+
+
 @pytest.mark.parametrize("form", ["matmul-nbits", "qdq"])
 def test_table_that_is_also_a_product(tmp_path: Path, form: str) -> None:
     """As in language models whose last product has the embedding's weights."""

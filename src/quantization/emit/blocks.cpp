@@ -23,6 +23,7 @@ using onnx::Tensor;
 using onnx::TensorData;
 
 constexpr const char* kMicrosoftDomain = "com.microsoft";
+constexpr std::int64_t kOpsetOfAxes = 13;  // of a DequantizeLinear with a scale for each index of an axis
 
 // What is known of a weight once its integers have been found. Scales follow the integers into the file, so they are
 // kept until they are written.
@@ -102,6 +103,7 @@ class Emitter {
       } else {
         add_dequantizers(t, weight);
       }
+      if (!tensor.others.empty()) add_dequantized(t, weight);
     }
     assemble();
     return std::move(model_);
@@ -134,6 +136,33 @@ class Emitter {
       const auto stored = add_table(t, weight);
       for (const auto n : tensor.tables) dequantize_for(n, 0, tensor.format.block > 0 ? 1 : 0, tensor, stored);
     }
+  }
+
+  // In the shape of the weight.
+  void add_dequantized(std::size_t t, const std::string& weight) {
+    const auto& tensor = placement_.tensors[t];
+    const auto& format = tensor.format;
+    check_opset(format.block == 0 && format.bits == 8 ? kOpsetOfAxes : opset_of_blocks(format.bits), format.bits);
+    auto dims = model_.graph.initializers[tensor.initializer].dims;
+    Stored stored = names_of(weight, format);
+    add_integers(stored.integers, type_of(format), dims, t);
+    const bool is_filter = format.block == 0;
+    const auto axis = is_filter ? 0 : static_cast<std::int64_t>(dims.size()) - 1;
+    if (is_filter) {
+      dims = {tensor.columns};
+    } else {
+      dims.back() = format.blocks_of(tensor.rows);
+    }
+    add_scales(stored.scales, dims, t, !stored.zero_points.empty());
+    if (!stored.zero_points.empty()) add_packed_zero_points(stored.zero_points, dims, t, false);
+    for (const auto& [n, input] : tensor.others) dequantize_for(n, input, axis, tensor, stored);
+  }
+
+  void check_opset(std::int64_t opset, int bits) const {
+    if (model_.opset() >= opset) return;
+    throw bad_input(fmt::format("model '{}' has opset {}, and DequantizeLinear has {} bits in this form from opset {} on",
+                                model_.path.string(), model_.opset(), bits, opset),
+                    "give --form matmul-nbits, or convert the model first");
   }
 
   // B [N, blocks, bytes], scales [N, blocks], zero points [N, bytes] of MatMulNBits.
@@ -334,7 +363,10 @@ class Emitter {
 
   void dequantize_for(std::size_t n, std::size_t input, std::int64_t axis, const BlockTensor& tensor,
                       const Stored& stored) {
-    auto node = model_.graph.nodes[n];
+    // A recurrent net reads two of them.
+    auto& nodes = replaced_[n];
+    Node node = nodes.empty() ? model_.graph.nodes[n] : nodes.back();
+    if (!nodes.empty()) nodes.pop_back();
     const auto weight = node.inputs()[input];
     const auto value = index_.fresh_name(weight + "_DequantizeLinear_Output");
     std::vector<std::string> inputs{stored.integers, stored.scales};
@@ -349,7 +381,8 @@ class Emitter {
       const auto flat = node.inputs().size() > 2 ? flat_bias(node.inputs()[2], tensor.columns) : std::string();
       if (!flat.empty()) node.set_input(2, flat);
     }
-    replaced_[n] = {std::move(dequantizer), std::move(node)};
+    nodes.push_back(std::move(dequantizer));
+    nodes.push_back(std::move(node));
   }
 
   void assemble() {
