@@ -23,8 +23,8 @@ struct BlockTensor {
   /// Nodes that read it in blocks, ascending.
   std::vector<std::size_t> products;  // MatMul, Gemm
   std::vector<std::size_t> tables;    // Gather
-  /// Conv, LSTM, GRU: nodes, and which of their inputs it is. They read it through a DequantizeLinear whatever the form,
-  /// Conv with one block for each output channel.
+  /// Conv, LSTM, GRU: nodes, and which of their inputs it is. They read it through a DequantizeLinear whatever the
+  /// form, Conv with one block for each output channel.
   std::vector<std::pair<std::size_t, std::size_t>> others;
   /// Whether other nodes, bodies or the graph's outputs read it as well, so that it stays.
   bool stays = false;
@@ -45,9 +45,9 @@ struct NodeBits {
 };
 NodeBits parse_node_bits(const std::string& text);
 
-/// Weights of the selected MatMul, Gemm and (in the form matmul_nbits, or where they are named) Gather nodes, and of Conv,
-/// LSTM and GRU nodes where these types are named, as far as blocks make them smaller. Nodes that share a weight share its bits: those of the last entry for any of them. Throws
-/// usage for names and types that match nothing.
+/// Weights of the selected MatMul, Gemm and (in the form matmul_nbits, or where they are named) Gather nodes, and of
+/// Conv, LSTM and GRU nodes where these types are named, as far as blocks make them smaller. Nodes that share a weight
+/// share its bits: those of the last entry for any of them. Throws usage for names and types that match nothing.
 BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks);
 
 }  // namespace detent::quantization

@@ -160,9 +160,10 @@ class Emitter {
 
   void check_opset(std::int64_t opset, int bits) const {
     if (model_.opset() >= opset) return;
-    throw bad_input(fmt::format("model '{}' has opset {}, and DequantizeLinear has {} bits in this form from opset {} on",
-                                model_.path.string(), model_.opset(), bits, opset),
-                    "give --form matmul-nbits, or convert the model first");
+    throw bad_input(
+        fmt::format("model '{}' has opset {}, and DequantizeLinear has {} bits in this form from opset {} on",
+                    model_.path.string(), model_.opset(), bits, opset),
+        "give --form matmul-nbits, or convert the model first");
   }
 
   // B [N, blocks, bytes], scales [N, blocks], zero points [N, bytes] of MatMulNBits.
