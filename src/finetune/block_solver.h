@@ -23,8 +23,8 @@ enum class BlockMethod {
 
 struct BlockSolverOptions {
   BlockMethod method = BlockMethod::automatic;
-  double damping = 0.01;    // see Damping
-  std::size_t rounds = 2;   // of fitting scales, then integers; the scales are fitted once more after the last
+  std::optional<double> damping = {};  // see Damping; unset: usual_damping()
+  std::size_t rounds = 1;   // of fitting scales, then integers; the scales are fitted once more after the last
   std::size_t sweeps = 2;   // over the integers in each round
   bool keep_zeros = false;  // weights that are 0 stay 0, as those that sparsity has set so
 };

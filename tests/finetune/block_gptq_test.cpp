@@ -240,6 +240,12 @@ TEST(BlockError, IsThatOfTheOutputs) {
   }
 }
 
+TEST(Damping, FewPositionsGetMore) {
+  EXPECT_EQ(usual_damping(0), 0.5);
+  EXPECT_EQ(usual_damping(10), 0.5);
+  EXPECT_NEAR(usual_damping(6400), 0.1, 1e-12);
+}
+
 TEST(Damping, ShrinksWhatIsNoMoreThanChance) {
   const auto independent = make_product(Inputs::outliers, 64, 1, 300);
   EXPECT_LT(Damping(independent.gram(), 0.01).keep, 0.2);
