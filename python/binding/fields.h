@@ -51,6 +51,8 @@ struct MemberOf<V S::*> {
 };
 
 std::string text_of(nb::handle value);  // for messages: its repr, cut short
+/// A str. Names come from models: bytes that are no UTF-8 become "\\xff".
+nb::object python_text(std::string_view text);
 
 template <class T>
 void read(nb::handle value, T& into, const std::string& where);
@@ -165,8 +167,10 @@ nb::object write(const T& value) {
     return list;
   } else if constexpr (requires { typename T::mapped_type; }) {
     nb::dict dict;
-    for (const auto& [key, element] : value) dict[nb::cast(key)] = write(element);
+    for (const auto& [key, element] : value) dict[write(key)] = write(element);
     return dict;
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return python_text(value);
   } else {
     return nb::cast(value);
   }

@@ -1,15 +1,69 @@
 #include "host.h"
 
 #include <nanobind/nanobind.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <set>
 #include <thread>
 
 #include "base/error.h"
+#include "base/leftovers.h"
 
 namespace nb = nanobind;
 
 namespace detent::python {
+
+// All that run in this process.
+struct Hosts {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::set<Host*> running;
+  pid_t process = ::getpid();
+  bool ending = false;
+  std::atomic<bool> abandoned = false;
+};
+
+namespace {
+
+// Those of a forked child are its own. Called with the GIL held.
+Hosts& hosts() {
+  static Hosts* all = new Hosts;  // never destroyed: threads may outlive main()
+  if (all->process != ::getpid()) all = new Hosts;
+  return *all;
+}
+
+}  // namespace
+
+Host::Host() : all_(hosts()) {
+  const std::lock_guard lock(all_.mutex);
+  if (all_.ending) throw usage_error("Python is about to end, so no run can begin");
+  all_.running.insert(this);
+}
+
+Host::~Host() {
+  const std::lock_guard lock(all_.mutex);
+  all_.running.erase(this);
+  all_.changed.notify_all();
+}
+
+void Host::end_all() {
+  constexpr std::chrono::seconds kLongest{10};
+  auto& all = hosts();
+  const nb::gil_scoped_release released;
+  std::unique_lock lock(all.mutex);
+  all.ending = true;
+  for (auto* host : all.running) host->stop_.request_stop();
+  if (all.running.empty()) return;
+  if (all.changed.wait_for(lock, kLongest, [&] { return all.running.empty(); })) {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // they are on their way back to Python
+    return;
+  }
+  all.abandoned = true;
+  remove_leftovers();
+}
 
 void Host::run(const std::function<void(std::stop_token)>& work) {
   std::exception_ptr failure;
@@ -32,6 +86,8 @@ void Host::run(const std::function<void(std::stop_token)>& work) {
       changed_.wait_for(lock, kSignals, [&] { return errand_ != nullptr || finished_; });
       errand = errand_;
       finished = finished_;
+      lock.unlock();
+      while (all_.abandoned) ::pause();  // Python has no way back for this thread
     }
     if (errand != nullptr) serve(*errand);
     check_signals();

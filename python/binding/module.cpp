@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "base/failure.h"
 #include "config/schema_json.h"
 #include "host.h"
 #include "options.h"
@@ -98,17 +99,20 @@ constexpr const char* name_of(ErrorKind kind) {
 
 // detent's errors become those of detent.errors, which has a class for each kind.
 void raise(const char* kind, const std::string& message, const std::string& hint) {
-  const nb::object error = nb::module_::import_("detent.errors").attr("make")(kind, message, hint);
+  const nb::object error = nb::module_::import_("detent.errors").attr("make")(kind, python_text(message), python_text(hint));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
 }
 
 void translate(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
-  } catch (const Error& e) {
+  } catch (const nb::builtin_exception&) {
+    throw;  // nanobind's own, as nb::next_overload
+  } catch (const nb::python_error&) {
+    throw;
+  } catch (...) {
+    const Error e = as_error(std::current_exception());
     raise(name_of(e.kind()), e.what(), e.hint());
-  } catch (const std::bad_alloc&) {
-    raise("resource", "out of memory", "give smaller samples, or batch_size");
   }
 }
 
@@ -169,5 +173,6 @@ NB_MODULE(_core, m) {
       names[name] = dp::option_names(command);
     return names;
   });
+  m.def("end_runs", &dp::Host::end_all);
   m.def("schema", [] { return detent::config::schema_json().dump(); });
 }

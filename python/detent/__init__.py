@@ -9,6 +9,7 @@
 Importing is fast: numpy and ONNX Runtime are loaded when a run needs them.
 """
 
+import atexit
 from typing import TYPE_CHECKING, Any
 
 from . import _core, errors
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from . import data
 
 __version__ = _core.__version__
+atexit.register(_core.end_runs)  # of daemon threads
 
 __all__ = [
     "Accuracy",

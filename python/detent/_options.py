@@ -275,6 +275,7 @@ class Resources(Options):
         spool_bfloat16: spool tensors as bfloat16: half the bytes, and different results
         resume: continue an interrupted run for this output; if interrupted again, keep what is done
         checkpoint_seconds: how often progress is saved; 0: after every sample (default: 10)
+        time_limit: end the run after so many seconds (exit code 4); with --resume what is done is kept (default: none)
     """
 
     memory_budget: Size | None = None
@@ -287,6 +288,7 @@ class Resources(Options):
     spool_bfloat16: bool = False
     resume: bool = False
     checkpoint_seconds: float = 10.0
+    time_limit: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -31,6 +33,7 @@ struct Shared {
   std::mutex mutex;
   std::weak_ptr<Runtime::Impl> alive;
   const Runtime::Impl* registered = nullptr;
+  std::atomic<pid_t> process = 0;  // that has it
 };
 Shared& shared() {
   static Shared shared;
@@ -53,6 +56,7 @@ Runtime::Impl::Impl(std::string runtime_version, std::string runtime_library)
   allocator.info = Ort::MemoryInfo("Cpu", OrtDeviceAllocator, 0, OrtMemTypeDefault);
   Ort::ThrowOnError(Ort::GetApi().RegisterAllocator(env, &allocator));
   shared().registered = this;
+  shared().process = ::getpid();
 }
 
 // Between the last use of this one and here a new one may have taken its place.
@@ -60,6 +64,7 @@ Runtime::Impl::~Impl() {
   const std::lock_guard lock(shared().mutex);
   if (shared().registered != this) return;
   shared().registered = nullptr;
+  shared().process = 0;
   const Ort::Status ignored(Ort::GetApi().UnregisterAllocator(env, allocator.info));
 }
 
@@ -75,6 +80,10 @@ Runtime::Runtime(const std::optional<std::filesystem::path>& library) {
                        "install a newer one (pip install --upgrade onnxruntime)");
   }
   Ort::InitApi(api);
+  // Only the thread that forked is in a child; what the others held stays held. So this comes before any lock.
+  if (const pid_t owner = shared().process; owner != 0 && owner != ::getpid())
+    throw usage_error("this process was forked while a run of detent went on, and has not the threads of that run",
+                      "start processes with multiprocessing's 'spawn' or 'forkserver', or fork when no run goes on");
   const std::lock_guard lock(shared().mutex);
   impl_ = shared().alive.lock();
   if (impl_) return;
