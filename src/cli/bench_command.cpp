@@ -70,6 +70,7 @@ void add_bench(CLI::App& app, Signals& signals) {
   auto* command = app.add_subcommand(
       "bench", "Time models side by side in ONNX Runtime: latency, processor time, size, memory, time by operator");
   const auto declared = std::make_shared<Declared>(*command, config::kBench);
+  command->footer("Example:\n  detent bench model.onnx model.int8.onnx");
   command->callback([declared, &signals] {
     BenchOptions options;
     config::CommandLine line;

@@ -70,6 +70,7 @@ void add_compare(CLI::App& app, Signals& signals) {
   auto* command = app.add_subcommand(
       "compare", "SQNR and cosine of a quantized model against its float original, per output and per layer");
   const auto declared = std::make_shared<Declared>(*command, config::kCompare);
+  command->footer("Example:\n  detent compare model.onnx model.int8.onnx --calibration-data samples/");
   command->callback([declared, &signals] {
     CompareOptions options;
     config::CommandLine line;

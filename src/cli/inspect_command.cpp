@@ -98,6 +98,7 @@ void add_inspect(CLI::App& app) {
   auto* command =
       app.add_subcommand("inspect", "Operators, shapes, parameters and activation bytes of each layer; runs nothing");
   const auto declared = std::make_shared<Declared>(*command, config::kInspect);
+  command->footer("Example:\n  detent inspect model.onnx --shape image:1x3x224x224");
   command->callback([declared] {
     InspectOptions options;
     config::CommandLine line;

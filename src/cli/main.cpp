@@ -2,14 +2,17 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <exception>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "base/failure.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "cli/output.h"
 #include "cli/signals.h"
+#include "cli/slips.h"
 
 namespace {
 
@@ -19,11 +22,14 @@ detent::Error usage(const std::string& what) { return detent::usage_error(what, 
 
 void run(const std::vector<std::string>& words, Signals& signals) {
   CLI::App app{"detent quantizes ONNX models after training, at the memory cost of plain inference.", "detent"};
+  app.formatter(std::make_shared<detent::cli::HelpFormatter>());
+  app.set_help_flag("-h,--help", "show the usual options");
+  app.set_help_all_flag("--help-all", "show all options");
   app.set_version_flag("--version", "detent " DETENT_VERSION);
   app.require_subcommand(0, 1);  // an unknown word is then reported as such
   app.footer(
-      "Exit codes: 0 done, 2 usage, 3 bad model or data, 4 out of memory or disk, 5 runtime or device, 130 "
-      "interrupted, 1 a bug.");
+      "detent help COMMAND lists a command's options.\n\nExit codes: 0 done, 2 usage, 3 bad model or data, 4 out of "
+      "memory, disk or time, 5 runtime or device, 130 interrupted, 1 a bug.");
 
   detent::cli::add_quantize(app, signals, words);
   detent::cli::add_calibrate(app, signals, words);
@@ -36,11 +42,16 @@ void run(const std::vector<std::string>& words, Signals& signals) {
     if (word.starts_with("--") && word.ends_with('=')) throw usage(word.substr(0, word.size() - 1) + " has no value");
   }
   try {
-    std::vector<std::string> reversed(words.rbegin(), words.rend() - 1);  // as CLI11 takes them, without the program
+    const auto given = detent::cli::with_help_as_option(words);
+    std::vector<std::string> reversed(given.rbegin(), given.rend() - 1);  // as CLI11 takes them, without the program
     app.parse(std::move(reversed));
     if (app.get_subcommands().empty()) throw usage("no command given");
   } catch (const CLI::CallForHelp&) {
     detent::cli::print_text("{}", app.help());
+  } catch (const CLI::CallForAllHelp&) {
+    detent::cli::print_text("{}", app.help("", CLI::AppFormatMode::All));
+  } catch (const CLI::ExtrasError&) {
+    throw detent::cli::unexpected_word(app);
   } catch (const CLI::CallForVersion& e) {
     detent::cli::print_text("{}\n", e.what());
   } catch (const CLI::ParseError& e) {

@@ -113,6 +113,7 @@ void add_plan(CLI::App& app) {
   auto* command =
       app.add_subcommand("plan", "What quantize would do, with predicted memory, disk and time; runs nothing");
   const auto declared = std::make_shared<Declared>(*command, config::kPlan);
+  command->footer("Example:\n  detent plan model.onnx --calibration-data samples/ --memory-budget 2GiB");
   command->callback([declared] {
     QuantizeOptions options;
     config::CommandLine line;

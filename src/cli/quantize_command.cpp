@@ -114,7 +114,7 @@ void print_weights(const std::vector<BlockedWeight>& weights) {
   if (weights.empty()) return;
   const auto worst = std::min_element(weights.begin(), weights.end(),
                                       [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
-  fmt::print("{} weights in blocks, worst SQNR of their values: {:.1f} dB, '{}', {} bits, {}\n", weights.size(),
+  print_text("{} weights in blocks, worst SQNR of their values: {:.1f} dB, '{}', {} bits, {}\n", weights.size(),
              worst->sqnr_db, worst->name, worst->bits, worst->method);
   const auto loses_most = std::max_element(
       weights.begin(), weights.end(), [](const auto& a, const auto& b) { return a.output_error < b.output_error; });
@@ -246,6 +246,7 @@ void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string
   auto* command =
       app.add_subcommand("quantize", "Write a quantized model: float model and calibration samples in, Q/DQ model out");
   const auto declared = std::make_shared<Declared>(*command, config::kQuantize);
+  command->footer("Example:\n  detent quantize model.onnx -o model.int8.onnx --calibration-data samples/");
   command->callback([declared, &signals, words] {
     QuantizeOptions options;
     config::CommandLine line;

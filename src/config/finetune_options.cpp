@@ -20,7 +20,8 @@ const Option kRows[] = {
      .group = kFinetuning,
      .help = "find better integers for the weights, layer by layer; nearest: do not; auto: gptq where it is measured "
              "to be needed and to help",
-     .label = "METHOD"},
+     .label = "METHOD",
+     .usual = true},
     {.name = "finetune-form",
      .at = DETENT_AT(finetune.form),
      .commands = kQuantizing,

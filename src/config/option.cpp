@@ -31,6 +31,30 @@ const std::vector<Option>& options() {
   return all;
 }
 
+std::span<const std::pair<Command, std::string_view>> commands() {
+  static constexpr std::pair<Command, std::string_view> kCommands[] = {
+      {kQuantize, "quantize"}, {kCalibrate, "calibrate"}, {kPlan, "plan"},
+      {kCompare, "compare"},   {kInspect, "inspect"},     {kBench, "bench"}};
+  return kCommands;
+}
+
+unsigned command_of(std::string_view name) {
+  for (const auto& [command, its_name] : commands()) {
+    if (its_name == name) return command;
+  }
+  return 0;
+}
+
+std::vector<std::string_view> names(unsigned commands) {
+  std::vector<std::string_view> all;
+  for (const auto& option : options()) {
+    if (option.positional() || (option.commands & commands) == 0) continue;
+    all.push_back(option.name);
+    if (!option.off.empty()) all.push_back(option.off);
+  }
+  return all;
+}
+
 const Option* find(std::string_view name, unsigned commands) {
   for (const auto& option : options()) {
     const bool named = option.name == name || (!option.off.empty() && option.off == name);

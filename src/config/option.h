@@ -29,6 +29,11 @@ struct CommandLine {
 
 enum Command : unsigned { kQuantize = 1, kCalibrate = 2, kPlan = 4, kCompare = 8, kInspect = 16, kBench = 32 };
 
+/// All commands with their names.
+std::span<const std::pair<Command, std::string_view>> commands();
+/// 0: none has this name.
+unsigned command_of(std::string_view name);
+
 /// What changes when an option's value changes. A run resumes only with the same values of all options that affect what
 /// it has done. Statistics affect the integers as well.
 enum class Affects { undeclared, nothing, statistics, integers };
@@ -94,6 +99,7 @@ struct Option {
   nlohmann::json (*identity)(const Member&) = nullptr;
   /// The texts that it may be, each with what it means, where they are not the words of an enumeration.
   std::vector<std::pair<std::string, std::string>> (*texts)() = nullptr;
+  bool usual = false;  // --help shows it; the others --help-all
 
   bool positional() const noexcept { return name.front() >= 'A' && name.front() <= 'Z'; }
   std::optional<Member> member(QuantizeOptions& o) const { return call(at.quantize, o); }
@@ -115,6 +121,9 @@ const std::vector<Option>& options();
 
 /// The option of this name (or opposite name) that one of the commands takes; nullptr: there is none.
 const Option* find(std::string_view name, unsigned commands);
+
+/// Names and opposite names of the options that one of the commands takes.
+std::vector<std::string_view> names(unsigned commands);
 
 /// The member of an option in a struct that is only read. (One set of access functions serves reading and writing.)
 template <class Options>

@@ -36,7 +36,8 @@ const Option kRows[] = {
      .affects = Affects::nothing,
      .group = kOutput,
      .help = "write a report (HTML): time, memory, bottleneck, layers, histograms, errors",
-     .label = "FILE"},
+     .label = "FILE",
+     .usual = true},
     {.name = "trace",
      .at = DETENT_AT(trace),
      .commands = kQuantize | kCalibrate,
@@ -84,7 +85,8 @@ const Option kRows[] = {
      .commands = kQuantize | kCalibrate | kPlan | kCompare | kInspect | kBench,
      .affects = Affects::nothing,
      .group = kOutput,
-     .help = "print the result as JSON"},
+     .help = "print the result as JSON",
+     .usual = true},
 };
 
 }  // namespace

@@ -11,15 +11,10 @@ namespace {
 
 using nlohmann::json;
 
-json commands_of(unsigned commands) {
+json names_of(unsigned some) {
   json names = json::array();
-  for (const auto& [bit, name] : {std::pair(kQuantize, "quantize"),
-                                  {kCalibrate, "calibrate"},
-                                  {kPlan, "plan"},
-                                  {kCompare, "compare"},
-                                  {kInspect, "inspect"},
-                                  {kBench, "bench"}}) {
-    if ((commands & bit) != 0) names.push_back(name);
+  for (const auto& [command, name] : commands()) {
+    if ((some & command) != 0) names.push_back(name);
   }
   return names;
 }
@@ -42,8 +37,8 @@ json schema_json() {
     const Member member = any_member(option);
     rows.push_back({{"name", option.name},
                     {"path", option.at.path},
-                    {"commands", commands_of(option.commands)},
-                    {"required", commands_of(option.required)},
+                    {"commands", names_of(option.commands)},
+                    {"required", names_of(option.required)},
                     {"of_library", option.at.command_line == nullptr},
                     {"affects", word(option.affects)},
                     {"group", option.group},
@@ -57,7 +52,8 @@ json schema_json() {
                     {"only", option.only},
                     {"off", option.off},
                     {"off_help", option.off_help},
-                    {"letter", option.letter}});
+                    {"letter", option.letter},
+                    {"usual", option.usual}});
   }
   json presets = json::array();
   for (const auto& t : targets()) presets.push_back({{"name", t.name}, {"help", t.help}});

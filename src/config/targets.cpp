@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "config/value.h"
+#include "config/words.h"
 
 namespace detent::config {
 namespace {
@@ -64,12 +65,12 @@ std::vector<std::pair<std::string, std::string>> target_names() {
 }
 
 const Target& target(std::string_view name) {
-  std::string all;
+  std::vector<std::string_view> all;
   for (const auto& t : targets()) {
     if (t.name == name) return t;
-    all += (all.empty() ? "" : ", ") + std::string(t.name);
+    all.push_back(t.name);
   }
-  throw usage_error("--preset: '" + std::string(name) + "' is not one of its values", "choose from: " + all);
+  throw not_one_of("--preset", name, all);
 }
 
 void resolve(QuantizeOptions& options, const std::vector<std::string_view>& given) {

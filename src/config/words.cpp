@@ -4,8 +4,10 @@
 
 #include <array>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 
 namespace detent::config {
 namespace {
@@ -159,6 +161,12 @@ std::span<const Word> words<SpoolAccess>() {
   return all;
 }
 
+Error not_one_of(std::string_view option, std::string_view text, std::span<const std::string_view> all) {
+  const std::string meant = did_you_mean(text, all);
+  return usage_error(fmt::format("{}: '{}' is not one of its values", option, text),
+                     fmt::format("{}{}choose from: {}", meant, meant.empty() ? "" : " ", fmt::join(all, ", ")));
+}
+
 std::string_view word_of(std::span<const Word> words, int value) {
   for (const auto& word : words) {
     if (word.value == value) return word.text;
@@ -167,12 +175,12 @@ std::string_view word_of(std::span<const Word> words, int value) {
 }
 
 int value_of(std::span<const Word> words, std::string_view text, std::string_view option) {
-  std::string all;
+  std::vector<std::string_view> texts;
   for (const auto& word : words) {
     if (word.text == text) return word.value;
-    all += fmt::format("{}{}", all.empty() ? "" : ", ", word.text);
+    texts.push_back(word.text);
   }
-  throw usage_error(fmt::format("{}: '{}' is not one of its values", option, text), "choose from: " + all);
+  throw not_one_of(option, text, texts);
 }
 
 }  // namespace detent::config

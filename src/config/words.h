@@ -6,6 +6,7 @@
 
 #include "detent/config.h"
 #include "detent/device.h"
+#include "detent/error.h"
 #include "detent/resources.h"
 
 namespace detent::config {
@@ -60,6 +61,9 @@ std::span<const Word> words<SpoolAccess>();
 
 /// The word of a value.
 std::string_view word_of(std::span<const Word> words, int value);
+
+/// The usage error for a text that is none of an option's words; its hint names the nearest, and all.
+Error not_one_of(std::string_view option, std::string_view text, std::span<const std::string_view> all);
 
 /// The value of a word. Throws usage with all words when there is none such.
 int value_of(std::span<const Word> words, std::string_view text, std::string_view option);

@@ -32,13 +32,70 @@ def test_generated_files_are_up_to_date() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_every_option_with_its_default(command: str) -> None:
-    text = words(support.detent(command, "--help").stdout)
+    text = words(support.detent(command, "--help-all").stdout)
     for option in (o for o in OPTIONS if command in o["commands"]):
         for name in filter(None, (option["name"], option["off"])):
             assert (f"--{name} " if named(option) else f"{name} ") in text, name
         assert words(option["full_help"]) in text, option["name"]
         if option["default"] and option["type"] != "flag":
             assert words(f"(default: {option['default']})") in text, option["name"]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ""])
+@pytest.mark.parametrize("flag", ["--help", "--help-all"])
+def test_help_fits_a_terminal(command: str, flag: str) -> None:
+    lines = support.detent(*filter(None, (command, flag))).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith(" ") for line in lines)
+    if flag == "--help":
+        assert len(lines) <= 80
+
+
+@pytest.mark.parametrize("command", ["quantize", "calibrate", "plan"])
+def test_short_help_has_the_usual_options(command: str) -> None:
+    text = support.detent(command, "--help").stdout
+    for option in (o for o in OPTIONS if command in o["commands"] and named(o)):
+        assert (f" --{option['name']}" in text) == option["usual"], option["name"]
+    assert f"detent {command} --help-all" in text
+
+
+def test_help_is_a_command_too() -> None:
+    assert support.detent("help").stdout == support.detent("--help").stdout
+    assert support.detent("help", "plan").stdout == support.detent("plan", "--help").stdout
+    assert support.detent("help", "plan", "--help-all").stdout == support.detent("plan", "--help-all").stdout
+    for name in COMMANDS:
+        assert f"\n  {name} " in support.detent("--help").stdout
+
+
+SLIPS = [
+    (["quantise"], "there is no command 'quantise'; did you mean quantize?"),
+    (["help", "benhc"], "there is no command 'benhc'; did you mean bench?"),
+    (["frobnicate"], "there is no command 'frobnicate'; see: detent --help"),
+    (["quantize", "m", "-o", "q", "--calibration-dta", "d"], "'--calibration-dta'; did you mean --calibration-data?"),
+    (["quantize", "m", "-o", "q", "--data=d"], "'--data'; did you mean --calibration-data?"),
+    (["quantize", "m", "-o", "q", "--no-benhc"], "'--no-benhc'; did you mean --no-bench?"),
+    (["quantize", "m", "-o", "q", "--frobnicate"], "'--frobnicate'; see: detent help quantize"),
+    (["inspect", "m", "--calibration-data", "d"], "detent inspect does not take --calibration-data; it is an option of quantize,"),
+    (["inspect", "m", "n"], "unexpected word 'n'; see: detent help inspect"),
+    (["--json", "inspect", "m"], "there is no option '--json' before the command; options follow the command"),
+    (["quantize", "m", "-o", "q", "--method", "entropie"], "--method: 'entropie' is not one of its values; did you mean entropy?"),
+    (["quantize", "m", "-o", "q", "--preset", "blanced"], "--preset: 'blanced' is not one of its values; did you mean balanced?"),
+    (["quantize", "m", "-o", "q", "--weight-type", "float32"], "'float32' is not one of its values; choose from: int8,"),
+]
+
+
+@pytest.mark.parametrize(("words_given", "says"), SLIPS, ids=[" ".join(slip[0]) for slip in SLIPS])
+def test_slips_get_an_answer(words_given: list[str], says: str) -> None:
+    result = subprocess.run([support.DETENT, *words_given], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert says in result.stderr
+
+
+def test_slips_in_a_file_get_an_answer(tmp_path: Path) -> None:
+    (tmp_path / "options.yaml").write_text("wieght_type: int8\n")
+    result = support.detent("quantize", "m", "-o", "q", "--config", tmp_path / "options.yaml")
+    assert result.returncode == 2
+    assert "there is no option 'wieght-type'; did you mean weight-type?" in result.stderr
 
 
 def test_documentation_has_every_option() -> None:

@@ -95,6 +95,7 @@ complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l s
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l spool-bfloat16 -d 'spool tensors as bfloat16: half the bytes, and different results'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l resume -d 'continue an interrupted run for this output'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l checkpoint-seconds -r -d 'how often progress is saved'
+complete -c detent -n '__fish_seen_subcommand_from quantize calibrate' -l time-limit -r -d 'end the run after so many seconds (exit code 4)'
 complete -c detent -n '__fish_seen_subcommand_from bench' -l runs -r -d 'timed runs of each model'
 complete -c detent -n '__fish_seen_subcommand_from bench' -l seconds -r -d 'time each model for about so long'
 complete -c detent -n '__fish_seen_subcommand_from bench' -l memory -d 'measure the peak memory of each model in a process of its own'

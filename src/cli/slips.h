@@ -1,0 +1,19 @@
+// Answers to words on the command line that nothing takes.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "detent/error.h"
+
+namespace detent::cli {
+
+/// The usage error for the first word that was left over when `app` parsed the command line: it names the nearest
+/// command or option, or the commands that do take the option.
+Error unexpected_word(const CLI::App& app);
+
+/// The command line with "help COMMAND" spelled as "COMMAND --help". Throws usage when there is no such command.
+std::vector<std::string> with_help_as_option(std::vector<std::string> words);
+
+}  // namespace detent::cli
