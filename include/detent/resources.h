@@ -32,6 +32,8 @@ struct Resources {
   bool resume = false;
   /// How often progress is saved, so that the run can be resumed; 0: after every sample.
   double checkpoint_seconds = 10;
+  /// Seconds; then the run ends as if the user had stopped it, with an Error of kind resource.
+  std::optional<double> time_limit;
 };
 
 }  // namespace detent

@@ -39,6 +39,7 @@ int failpoint(const char* name) noexcept {
   if (setting.place.empty() || setting.place != name || ++seen != setting.at) return 0;
   if (setting.action == "kill") std::raise(SIGKILL);
   if (setting.action == "hang") std::this_thread::sleep_for(std::chrono::minutes(1));
+  if (setting.action == "nap") std::this_thread::sleep_for(std::chrono::seconds(1));
   if (setting.action == "ENOSPC") return ENOSPC;
   if (setting.action == "EIO") return EIO;
   if (setting.action == "ENOMEM") return ENOMEM;

@@ -14,7 +14,7 @@ namespace {
 const char* hint_for(int code) {
   switch (code) {
     case ENOSPC:
-    case EDQUOT: return "free some space there";
+    case EDQUOT: return "free some space there, or choose another place with --output or --work-dir";
     case EFBIG: return "raise the limit of file sizes (ulimit -f), or choose another file system";
     case EMFILE:
     case ENFILE: return "raise the limit of open files (ulimit -n)";
@@ -52,7 +52,7 @@ Error as_error(const std::exception_ptr& thrown) {
   } catch (const std::system_error& e) {
     const bool is_thread = e.code() == std::errc::resource_unavailable_try_again;
     return failed_call(e.code().value(), is_thread ? "cannot start a thread" : "a call of the system failed",
-                       ErrorKind::internal);
+                       ErrorKind::bad_input);
   } catch (const std::exception& e) {
     return internal_error(fmt::format("internal error: {}", e.what()));
   } catch (...) {

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/failpoint.h"
+#include "base/failure.h"
 
 namespace detent {
 namespace fs = std::filesystem;
@@ -51,14 +52,11 @@ UniqueFd open_for_reading(const fs::path& path) {
 
 std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path, const std::string& role) {
   UniqueFd fd = open_for_reading(path);
-  if (!fd.valid() && (errno == EMFILE || errno == ENFILE)) {
-    throw resource_error(fmt::format("cannot open {} '{}': {}", role, path.string(), errno_text(errno)),
-                         "allow more open files (ulimit -n)");
-  }
-  if (!fd.valid()) throw bad_input(fmt::format("cannot open {} '{}': {}", role, path.string(), errno_text(errno)));
+  if (!fd.valid())
+    throw failed_call(errno, fmt::format("cannot open {} '{}'", role, path.string()), ErrorKind::bad_input);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) {
-    throw bad_input(fmt::format("cannot read {} '{}': {}", role, path.string(), errno_text(errno)));
+    throw failed_call(errno, fmt::format("cannot read {} '{}'", role, path.string()), ErrorKind::bad_input);
   }
   if (S_ISDIR(info.st_mode)) throw bad_input(fmt::format("{} '{}' is a directory, not a file", role, path.string()));
   if (!S_ISREG(info.st_mode)) throw bad_input(fmt::format("{} '{}' is not a regular file", role, path.string()));
@@ -98,11 +96,8 @@ void write_all(int fd, std::span<const std::byte> data, const fs::path& path) {
     const ssize_t n = ::write(fd, data.data(), data.size());
     if (n >= 0) {
       data = data.subspan(static_cast<std::size_t>(n));
-    } else if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
-      throw resource_error(fmt::format("cannot write '{}': {}", path.string(), errno_text(errno)),
-                           "free some space there, or choose another place with --output or --work-dir");
     } else if (errno != EINTR) {
-      throw bad_input(fmt::format("cannot write '{}': {}", path.string(), errno_text(errno)));
+      throw failed_call(errno, fmt::format("cannot write '{}'", path.string()), ErrorKind::bad_input);
     }
   }
 }
@@ -111,12 +106,9 @@ AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
   const fs::path parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
   std::string name = (parent / fmt::format(".{}.XXXXXX", target_.filename().string())).string();
   fd_ = UniqueFd(::mkostemp(name.data(), O_CLOEXEC));
-  if (!fd_.valid()) {
-    const int code = errno;
-    const std::string what = fmt::format("cannot create '{}': {}", target_.string(), errno_text(code));
-    if (code == ENOSPC || code == EDQUOT) throw resource_error(what, "free some space there");
-    throw usage_error(what, "choose an output path in a directory that exists and can be written");
-  }
+  if (!fd_.valid())
+    throw failed_call(errno, fmt::format("cannot create '{}'", target_.string()), ErrorKind::usage,
+                      "choose an output path in a directory that exists and can be written");
   temporary_ = name;
   leftover_ = Leftover(temporary_);
   const mode_t mask = ::umask(0);
@@ -159,7 +151,8 @@ void AtomicFile::commit() {
     throw resource_error(fmt::format("cannot write '{}': {}", target_.string(), errno_text(errno)));
   }
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) {
-    throw usage_error(fmt::format("cannot create '{}': {}", target_.string(), errno_text(errno)));
+    throw failed_call(errno, fmt::format("cannot create '{}'", target_.string()), ErrorKind::usage,
+                      "choose another output path");
   }
   temporary_.clear();
   leftover_.release();
@@ -178,7 +171,7 @@ TempDir::TempDir(const fs::path& parent) {
   const fs::path base = parent.empty() ? default_work_dir() : parent;
   std::string name = (base / "detent-XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr) {  // mkdtemp creates with mode 0700
-    throw usage_error(fmt::format("cannot create a working directory in '{}': {}", base.string(), errno_text(errno)),
+    throw failed_call(errno, fmt::format("cannot create a working directory in '{}'", base.string()), ErrorKind::usage,
                       "choose a directory that exists and can be written with --work-dir");
   }
   path_ = fs::absolute(name);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/failpoint.h"
+#include "base/failure.h"
 
 namespace detent {
 namespace fs = std::filesystem;
@@ -40,7 +41,7 @@ AtomicFolder::AtomicFolder(const fs::path& target)
       staging_(target_.parent_path() / fmt::format(".{}.partial", target_.filename().string())) {
   check_target(target_);
   if (::mkdir(staging_.c_str(), 0777) != 0 && errno != EEXIST)
-    throw usage_error(fmt::format("cannot create folder '{}': {}", target_.string(), errno_text(errno)),
+    throw failed_call(errno, fmt::format("cannot create folder '{}'", target_.string()), ErrorKind::usage,
                       "choose an --output in a folder that exists and can be written");
   lock_ = UniqueFd(::open(staging_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat info {};
@@ -62,9 +63,7 @@ void AtomicFolder::copy(const fs::path& file, const fs::path& name) const {
   fs::create_directories(to.parent_path());
   std::error_code error;
   fs::copy_file(file, to, error);
-  if (error == std::errc::no_space_on_device)
-    throw resource_error(fmt::format("cannot write '{}': {}", to.string(), error.message()), "free some space there");
-  if (error) throw bad_input(fmt::format("cannot copy '{}': {}", file.string(), error.message()));
+  if (error) throw failed_call(error.value(), fmt::format("cannot copy '{}'", file.string()), ErrorKind::bad_input);
   sync(to);
 }
 

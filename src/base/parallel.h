@@ -40,7 +40,12 @@ void parallel_for(std::size_t count, std::size_t threads, const Fn& fn) {
   };
   {
     std::vector<std::jthread> others;
-    for (std::size_t t = 1; t < threads && t < count; ++t) others.emplace_back(work);
+    try {
+      for (std::size_t t = 1; t < threads && t < count; ++t) others.emplace_back(work);
+    } catch (...) {  // no further thread can be had
+      next = count;
+      throw;
+    }
     work();
   }
   if (failure) std::rethrow_exception(failure);

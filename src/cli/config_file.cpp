@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/nearest_word.h"
 #include "detent/error.h"
 
 namespace detent::cli {
@@ -13,6 +14,12 @@ namespace {
 Error wrong(const std::string& path, const std::string& what) {
   return {ErrorKind::usage, fmt::format("--config: '{}': {}", path, what),
           "write options as on the command line, without dashes: 'method: mse', 'exclude-nodes: [a, b]'"};
+}
+
+Error no_option(const std::string& path, const std::string& name, config::Command command) {
+  const std::string meant = did_you_mean(name, config::names(command));
+  return {ErrorKind::usage, fmt::format("--config: '{}': there is no option '{}'", path, name),
+          meant.empty() ? "docs/options.md lists all options" : meant};
 }
 
 YAML::Node load(const std::string& path) {
@@ -50,7 +57,7 @@ std::vector<Given> read_config_file(const std::string& path, config::Command com
     std::string name = entry.first.Scalar();
     std::replace(name.begin(), name.end(), '_', '-');
     const auto* option = config::find(name, command);
-    if (option == nullptr) throw wrong(path, fmt::format("there is no option '{}'", name));
+    if (option == nullptr) throw no_option(path, name, command);
     if (option->name == "config") throw wrong(path, "names another file");
     const auto& value = entry.second;
     const bool is_empty =

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/failure.h"
 #include "data/text.h"
 
 namespace detent::data {
@@ -142,7 +143,7 @@ Listing list_folder(const fs::path& folder) {
     std::error_code ignored;  // what cannot be told apart counts as a file, and is reported when it is opened
     (at->is_directory(ignored) ? listing.folders : listing.files).push_back(std::move(name));
   }
-  if (failed) throw bad_input(fmt::format("cannot list {}: {}", quoted(folder), failed.message()));
+  if (failed) throw failed_call(failed.value(), fmt::format("cannot list {}", quoted(folder)), ErrorKind::bad_input);
   return listing;
 }
 
@@ -154,7 +155,9 @@ FileSet find_files(const fs::path& path, std::span<const InputSpec> inputs) {
   if (status.type() == fs::file_type::not_found) {
     throw bad_input(fmt::format("calibration data {} does not exist", quoted(path)), expectation(inputs));
   }
-  if (failed) throw bad_input(fmt::format("cannot open calibration data {}: {}", quoted(path), failed.message()));
+  if (failed)
+    throw failed_call(failed.value(), fmt::format("cannot open calibration data {}", quoted(path)),
+                      ErrorKind::bad_input);
   if (status.type() != fs::file_type::directory) return single_file(root, inputs);
 
   const Listing listing = list_folder(root);

@@ -24,20 +24,7 @@ std::string_view without_zeros(std::string_view digits) noexcept {
 
 }  // namespace
 
-std::string printable(std::string_view text, std::size_t limit) {
-  std::string out;
-  for (const char c : text.substr(0, limit)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
-    } else {
-      out += c;
-    }
-  }
-  return text.size() > limit ? out + "..." : out;
-}
-
-std::string quoted(const std::filesystem::path& path) { return fmt::format("'{}'", printable(path.string())); }
+std::string quoted(const std::filesystem::path& path) { return fmt::format("'{}'", printable(path.string(), 4096)); }
 
 std::string describe_shape(std::span<const std::int64_t> shape) {
   std::vector<std::string> dims;

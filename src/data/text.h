@@ -8,12 +8,10 @@
 #include <string>
 #include <string_view>
 
+#include "base/printable.h"
 #include "data/sample.h"
 
 namespace detent::data {
-
-/// The text on one line: control characters are escaped, and what is longer than `limit` bytes is cut.
-std::string printable(std::string_view text, std::size_t limit = 4096);
 
 /// The path in quotes.
 std::string quoted(const std::filesystem::path& path);

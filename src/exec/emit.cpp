@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/error.h"
 #include "exec/tap_names.h"
 #include "graph/index.h"
 #include "onnx/write.h"
@@ -14,6 +16,7 @@ namespace {
 
 // Small tensors take part in the runtime's shape inference, which reads only inline data.
 constexpr std::uint64_t kInlineBelow = 1024;
+constexpr std::uint32_t kFunctions = 25;  // field of ModelProto
 
 std::optional<onnx::Placement> place(const onnx::Tensor& tensor) {
   const auto& file = tensor.data.file();
@@ -77,6 +80,21 @@ void insert_taps(onnx::Model& model, const std::vector<std::string>& taps) {
   model.set_opset(kTapDomain, 1);
 }
 
+// Taps of a stranger's would be handed to receivers that do not know them. No operator works without the import of its
+// domain, by the model or by the function that it is in.
+void require_no_taps(const onnx::Model& model) {
+  const auto imports = [](const auto& opset) { return opset.domain == kTapDomain; };
+  const auto mentions = [](const auto& field) {
+    return field.number == kFunctions && field.wire.view().find(kTapDomain) != std::string_view::npos;
+  };
+  if (std::none_of(model.opsets.begin(), model.opsets.end(), imports) &&
+      std::none_of(model.other.begin(), model.other.end(), mentions))
+    return;
+  throw bad_input(fmt::format("model '{}' uses the operator domain '{}', which is detent's own", model.path.string(),
+                              kTapDomain),
+                  "give the model as it was before");
+}
+
 onnx::ValueInfo untyped_output(const std::string& name) {
   const onnx::RawField field = onnx::string_field(1, name);
   return {name, onnx::DataType::undefined, std::nullopt, field.wire};
@@ -95,6 +113,7 @@ void set_input_shapes(onnx::Model& model, const std::map<std::string, std::vecto
 }  // namespace
 
 std::string emit(const onnx::Model& model, const EmitOptions& options) {
+  require_no_taps(model);
   onnx::Model copy = model;
   set_input_shapes(copy, options.input_shapes);
   if (!options.input_shapes.empty()) copy.graph.value_infos.clear();  // they may contradict the shapes given

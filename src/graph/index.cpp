@@ -13,7 +13,6 @@
 namespace detent::graph {
 namespace {
 
-using onnx::printable;
 
 constexpr int kMaxDepth = 64;  // nesting of bodies; real models stay below 5
 

@@ -16,19 +16,6 @@ Wire Wire::own(std::string bytes) {
   return {view, std::move(owner)};
 }
 
-std::string printable(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    if (code < 0x20 || code == 0x7f) {
-      out += fmt::format("\\x{:02x}", code);
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
 void throw_damaged(const std::string& where, const protozero::exception& cause) {
   throw bad_input(fmt::format("{} is truncated or not an ONNX file ({})", where, cause.what()),
                   "check that it was copied whole; detent reads .onnx files");

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/printable.h"
+
 namespace detent::onnx {
 
 /// A view of serialized bytes together with whatever keeps them alive (a mapped file or an owned string). Cheap to
@@ -35,9 +37,6 @@ struct RawField {
   std::uint32_t number = 0;
   Wire wire;
 };
-
-/// Text from a file made fit for a message: control characters as "\x1b".
-std::string printable(std::string_view text);
 
 /// Throws the bad_input that damaged protobuf data in `where` are for the user.
 [[noreturn]] void throw_damaged(const std::string& where, const protozero::exception& cause);

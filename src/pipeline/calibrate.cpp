@@ -17,6 +17,7 @@
 #include "profile/profiler.h"
 #include "quantization/placement.h"
 #include "run/calibration_device.h"
+#include "run/deadline.h"
 #include "run/model_fingerprint.h"
 #include "run/model_folder.h"
 #include "run/outputs.h"
@@ -202,7 +203,7 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
   run::check_apart(written_files(options), data_path(options));
   run::check_report_paths(options.report, options.trace);
   shim::require_cuda(options.device.cuda);
-  return Calibration(options).run();
+  return run::within_time(options, [](const CalibrateOptions& limited) { return Calibration(limited).run(); });
 }
 
 }  // namespace detent

@@ -6,11 +6,13 @@
 #include "base/error.h"
 #include "calibration/statistics_file.h"
 #include "detent/calibrate.h"
+#include "run/outputs.h"
 
 namespace detent {
 
 CalibrateResult merge_statistics(const std::vector<std::filesystem::path>& inputs,
                                  const std::filesystem::path& output) {
+  run::check_place(output);
   if (inputs.empty()) throw usage_error("there is nothing to merge", "name statistics files after --merge");
   const auto is_output = [&](const auto& input) {
     std::error_code ignored;

@@ -33,6 +33,7 @@
 #include "remedies/weight_tuning.h"
 #include "run/calibration_device.h"
 #include "run/choose_by_speed.h"
+#include "run/deadline.h"
 #include "run/explain.h"
 #include "run/latency_change.h"
 #include "run/model_fingerprint.h"
@@ -373,9 +374,10 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   }
   run::check_apart(run::written_files(options), options.calibration_data, options.statistics);
   run::check_report_paths(options.report, options.trace);
-  if (options.weights_only.enabled) return pipeline::quantize_weights(options);
+  if (options.weights_only.enabled)
+    return run::within_time(options, [](const auto& limited) { return pipeline::quantize_weights(limited); });
   shim::require_cuda(options.device.cuda);
-  return Run(options).run();
+  return run::within_time(options, [](const QuantizeOptions& limited) { return Run(limited).run(); });
 }
 
 }  // namespace detent

@@ -110,7 +110,7 @@ void read_columns(const onnx::Tensor& tensor, const BlockTensor& shape, std::int
     transpose(tensor, shape, first, last, columns);
   }
   if (!all_finite(columns.data(), columns.size()))
-    throw bad_input(fmt::format("weight '{}' holds NaN or infinite values", onnx::printable(tensor.name)),
+    throw bad_input(fmt::format("weight '{}' holds NaN or infinite values", printable(tensor.name)),
                     "leave its node in float with --exclude-nodes, or mend the model");
 }
 

@@ -206,7 +206,11 @@ class Collector {
     };
     {
       std::vector<std::jthread> others;
-      for (std::size_t w = 1; w < workers.size(); ++w) others.emplace_back([&, w] { run_all(workers[w]); });
+      try {
+        for (std::size_t w = 1; w < workers.size(); ++w) others.emplace_back([&, w] { run_all(workers[w]); });
+      } catch (...) {  // no further thread can be had
+        queue.failed(0, std::current_exception());
+      }
       run_all(workers.front());
     }
     return queue.finish();

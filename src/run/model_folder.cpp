@@ -47,7 +47,9 @@ std::vector<fs::path> files_of(const fs::path& root) {
 
 fs::path model_of_genai(const fs::path& root) {
   const fs::path path = root / kGenaiConfig;
-  const auto decoder = read_json(path).value("/model/decoder"_json_pointer, Json::object());
+  const auto config = read_json(path);
+  const Json model = config.value("model", Json());
+  const Json decoder = model.is_object() ? model.value("decoder", Json()) : Json();
   if (!decoder.is_object() || decoder.contains("pipeline") || !decoder.contains("filename") ||
       !decoder["filename"].is_string()) {
     throw bad_input(fmt::format("'{}' names no single decoder model", path.string()), "give the model's file itself");

@@ -1,6 +1,7 @@
 #include "run/outputs.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/failure.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;
@@ -16,14 +18,18 @@ namespace {
 // The directory entry that writing `path` replaces, spelled in one way. The last part is not followed: links are
 // replaced.
 fs::path entry_of(const fs::path& path) {
-  return fs::weakly_canonical(fs::absolute(path).parent_path()) / path.filename();
+  std::error_code failed;
+  const auto parent = fs::weakly_canonical(fs::absolute(path, failed).parent_path(), failed);
+  return (failed ? path.parent_path() : parent) / path.filename();
 }
 
 bool is_sample(const fs::path& entry, const fs::path& samples) {
   static const std::set<fs::path> kExtensions{".npy", ".npz", ".pb"};
-  if (!fs::exists(entry) || !kExtensions.contains(entry.extension())) return false;
+  std::error_code failed;
+  if (!fs::exists(entry, failed) || !kExtensions.contains(entry.extension())) return false;
   const fs::path root = entry_of(samples);
-  const fs::path target = fs::weakly_canonical(samples);
+  const fs::path target = fs::weakly_canonical(samples, failed);
+  if (failed) return false;  // opening them tells more
   return entry == root || std::mismatch(target.begin(), target.end(), entry.begin(), entry.end()).first == target.end();
 }
 
@@ -34,17 +40,31 @@ bool is_same_file(const fs::path& a, const fs::path& b) {
 
 }  // namespace
 
-void check_output(const fs::path& output, const onnx::Model& model) {
+void check_place(const fs::path& output) {
+  if (output.empty()) throw usage_error("the name of an output is empty", "give the name of a file");
   const fs::path parent = output.has_parent_path() ? output.parent_path() : fs::path(".");
-  if (output.filename().empty() || fs::is_directory(output)) {
+  std::error_code failed;
+  const auto kind = fs::status(output, failed).type();
+  const bool is_loop = failed == std::errc::too_many_symbolic_link_levels;
+  if (output.filename().empty() || kind == fs::file_type::directory) {
     throw usage_error(fmt::format("output '{}' is a directory", output.string()), "give the name of a file");
   }
-  if (!fs::is_directory(parent))
-    throw usage_error(fmt::format("output directory '{}' does not exist", parent.string()), "create it first");
-  if (::access(parent.c_str(), W_OK) != 0) {
-    throw usage_error(fmt::format("cannot write to output directory '{}': {}", parent.string(), errno_text(errno)),
-                      "choose another --output");
-  }
+  const auto parent_kind = fs::status(parent, failed).type();
+  if (parent_kind == fs::file_type::not_found)
+    throw usage_error(fmt::format("directory '{}' of output '{}' does not exist", parent.string(), output.string()),
+                      "create it first");
+  if (!failed && is_loop) failed = std::make_error_code(std::errc::too_many_symbolic_link_levels);
+  if (!failed && parent_kind != fs::file_type::directory) failed = std::make_error_code(std::errc::not_a_directory);
+  if (!failed && ::access(parent.c_str(), W_OK | X_OK) != 0) failed = {errno, std::generic_category()};
+  struct stat info {};
+  if (!failed && ::lstat(output.c_str(), &info) != 0 && errno != ENOENT) failed = {errno, std::generic_category()};
+  if (failed)
+    throw failed_call(failed.value(), fmt::format("cannot write output '{}'", output.string()), ErrorKind::usage,
+                      "choose another path");
+}
+
+void check_output(const fs::path& output, const onnx::Model& model) {
+  check_place(output);
   const fs::path data_file = output.string() + ".data";
   std::vector<fs::path> sources{model.path};
   for (const auto& tensor : model.graph.initializers) {
@@ -63,6 +83,7 @@ void check_apart(const std::vector<fs::path>& written, const std::optional<fs::p
                  const std::optional<fs::path>& read) {
   std::set<fs::path> entries;
   for (const auto& path : written) {
+    check_place(path);
     const fs::path entry = entry_of(path);
     if (!entries.insert(entry).second)
       throw usage_error(fmt::format("'{}' would be written twice", path.string()),

@@ -11,6 +11,9 @@
 
 namespace detent::run {
 
+/// Throws usage when `output` is no name of a file, or its directory cannot be written.
+void check_place(const std::filesystem::path& output);
+
 /// Throws usage when writing `output` (or the data file beside it) would overwrite a file that the model is read from,
 /// or when its directory cannot be written.
 void check_output(const std::filesystem::path& output, const onnx::Model& model);
@@ -21,7 +24,8 @@ std::vector<std::filesystem::path> written_files(const QuantizeOptions& options)
 /// Of the model's file and the tensors in its data files, in bytes.
 std::uint64_t size_on_disk(const onnx::Model& model);
 
-/// Throws usage when two of the files that a run will write are one, or one of them is a calibration sample or `read`.
+/// Throws usage when a file that a run will write cannot be written, two of them are one, or one of them is a
+/// calibration sample or `read`.
 void check_apart(const std::vector<std::filesystem::path>& written, const std::optional<std::filesystem::path>& samples,
                  const std::optional<std::filesystem::path>& read = {});
 

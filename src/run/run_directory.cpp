@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;
@@ -85,6 +86,9 @@ nlohmann::json run_identity(const RunInputs& inputs) {
       {"histograms (which the method needs)", inputs.histograms},
       {"votes (of --most-common)", inputs.votes}};
   identity.update(inputs.options);
+  for (auto& member : identity) {  // JSON takes no other text than UTF-8
+    if (member.is_string()) member = printable(member.get_ref<const std::string&>());
+  }
   return identity;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/failure.h"
 
 namespace detent::store {
 namespace {
@@ -117,8 +118,8 @@ bool Reader::begin(const std::shared_ptr<ReadJob>& job) {
     return true;
   } catch (const std::bad_alloc&) {
     job->failure = no_memory();
-  } catch (const Error& error) {
-    job->failure = error;
+  } catch (...) {  // no threads among them
+    job->failure = as_error(std::current_exception());
   }
   job->result.set_value(std::nullopt);
   return false;

@@ -88,9 +88,8 @@ std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage) co
   const auto* text = reinterpret_cast<const char*>(bytes.data());
   const auto json = Json::parse(text, text + length, nullptr, false);
   bytes = bytes.subspan(length);
-  if (json.is_discarded() || json.value("sum", "") != sum_of(bytes).text()) throw damaged();
   std::vector<StoredLayer> layers;
-  for (const auto& entry : json.at("layers")) {
+  const auto read = [&](const Json& entry) {
     StoredLayer layer;
     layer.tuning = {entry.at("name"),   entry.at("op_type"), entry.at("streamed"), entry.at("tuned"),
                     entry.at("before"), entry.at("after"),   entry.at("seconds")};
@@ -104,7 +103,13 @@ std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage) co
     layer.bias = cut(entry.at("bias"));
     layer.scale = cut(entry.at("scale"));
     layer.bias_scale = cut(entry.at("bias_scale"));
-    layers.push_back(std::move(layer));
+    return layer;
+  };
+  try {
+    if (json.at("sum") != sum_of(bytes).text()) throw damaged();
+    for (const auto& entry : json.at("layers")) layers.push_back(read(entry));
+  } catch (const Json::exception&) {
+    throw damaged();
   }
   return layers;
 }
