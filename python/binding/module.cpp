@@ -99,7 +99,8 @@ constexpr const char* name_of(ErrorKind kind) {
 
 // detent's errors become those of detent.errors, which has a class for each kind.
 void raise(const char* kind, const std::string& message, const std::string& hint) {
-  const nb::object error = nb::module_::import_("detent.errors").attr("make")(kind, python_text(message), python_text(hint));
+  const nb::object error =
+      nb::module_::import_("detent.errors").attr("make")(kind, python_text(message), python_text(hint));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
 }
 

@@ -6,8 +6,9 @@
 namespace detent {
 
 /// Does nothing unless $DETENT_FAILPOINT names this place: "NAME=kill" ends the process as SIGKILL does, "NAME=hang"
-/// sleeps for a minute, "NAME=nap" for a second, "NAME=ENOSPC" (or EIO, ENOMEM) makes it return that errno, else it returns 0; "NAME=kill@3"
-/// waits for the third time. Callers turn an errno into the error that the real one would give.
+/// sleeps for a minute, "NAME=nap" for a second, "NAME=ENOSPC" (or EIO, ENOMEM) makes it return that errno, else it
+/// returns 0; "NAME=kill@3" waits for the third time. Callers turn an errno into the error that the real one would
+/// give.
 int failpoint(const char* name) noexcept;
 
 }  // namespace detent

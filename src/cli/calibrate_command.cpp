@@ -73,7 +73,8 @@ void add_calibrate(CLI::App& app, Signals& signals, const std::vector<std::strin
   auto* command = app.add_subcommand(
       "calibrate", "Write the statistics of a model's activations, for detent quantize --statistics with any method");
   const auto declared = std::make_shared<Declared>(*command, config::kCalibrate);
-  command->footer("Example:\n  detent calibrate model.onnx -o model.stats --calibration-data samples/\n\n"
+  command->footer(
+      "Example:\n  detent calibrate model.onnx -o model.stats --calibration-data samples/\n\n"
       "Started by mpirun, each process takes a share of the samples; rank 0 writes.");
   command->callback([declared, &signals, words] {
     CalibrateOptions options;

@@ -37,11 +37,10 @@ Error no_such_word(const std::string& command, const std::string& word) {
       if ((row->commands & bit) != 0) takers.push_back(taker);
     }
     return usage_error(fmt::format("detent {} does not take --{}", command, name),
-                               fmt::format("it is an option of {}", fmt::join(takers, ", ")));
+                       fmt::format("it is an option of {}", fmt::join(takers, ", ")));
   }
   const auto meant = did_you_mean(name, config::names(config::command_of(command)), "--");
-  return usage_error(fmt::format("detent {} has no option '{}'", command, typed),
-                     meant.empty() ? hint : meant);
+  return usage_error(fmt::format("detent {} has no option '{}'", command, typed), meant.empty() ? hint : meant);
 }
 
 }  // namespace
@@ -53,13 +52,12 @@ Error unexpected_word(const CLI::App& app) {
   if (!chosen.empty()) return no_such_word(chosen.front()->get_name(), words.front());
   if (!words.front().starts_with('-')) return no_command(words.front());
   return usage_error(fmt::format("there is no option '{}' before the command", words.front()),
-                             "options follow the command, as in: detent quantize MODEL -o FILE");
+                     "options follow the command, as in: detent quantize MODEL -o FILE");
 }
 
 std::vector<std::string> with_help_as_option(std::vector<std::string> words) {
   if (words.size() < 2 || words[1] != "help") return words;
-  if (words.size() > 2 && !words[2].starts_with('-') && config::command_of(words[2]) == 0)
-    throw no_command(words[2]);
+  if (words.size() > 2 && !words[2].starts_with('-') && config::command_of(words[2]) == 0) throw no_command(words[2]);
   words.erase(words.begin() + 1);
   words.emplace_back("--help");
   return words;

@@ -90,9 +90,9 @@ void require_no_taps(const onnx::Model& model) {
   if (std::none_of(model.opsets.begin(), model.opsets.end(), imports) &&
       std::none_of(model.other.begin(), model.other.end(), mentions))
     return;
-  throw bad_input(fmt::format("model '{}' uses the operator domain '{}', which is detent's own", model.path.string(),
-                              kTapDomain),
-                  "give the model as it was before");
+  throw bad_input(
+      fmt::format("model '{}' uses the operator domain '{}', which is detent's own", model.path.string(), kTapDomain),
+      "give the model as it was before");
 }
 
 onnx::ValueInfo untyped_output(const std::string& name) {

@@ -13,7 +13,6 @@
 namespace detent::graph {
 namespace {
 
-
 constexpr int kMaxDepth = 64;  // nesting of bodies; real models stay below 5
 
 // Adds the names that a body defines itself.

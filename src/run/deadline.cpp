@@ -8,9 +8,8 @@ namespace detent::run {
 
 Deadline::Deadline(double seconds, const std::stop_token& stop)
     : outer_(stop, [this] { source_.request_stop(); }),
-      waiter_([this, time = std::chrono::duration<double>(seconds)](const std::stop_token& ended) {
-        wait(ended, time);
-      }) {}
+      waiter_(
+          [this, time = std::chrono::duration<double>(seconds)](const std::stop_token& ended) { wait(ended, time); }) {}
 
 void Deadline::wait(const std::stop_token& ended, std::chrono::duration<double> time) {
   constexpr std::chrono::duration<double> kForEver = std::chrono::hours(24 * 365 * 100);  // what clocks can count
@@ -23,8 +22,9 @@ void Deadline::wait(const std::stop_token& ended, std::chrono::duration<double> 
 
 Error time_is_over(double seconds, bool resumable) {
   return resource_error(fmt::format("the time limit of {} s has passed", seconds),
-                        resumable ? "the same command continues the run"
-                                  : "give more, or --resume from the beginning, which keeps what is done for the next run");
+                        resumable
+                            ? "the same command continues the run"
+                            : "give more, or --resume from the beginning, which keeps what is done for the next run");
 }
 
 }  // namespace detent::run

@@ -39,8 +39,8 @@ class Deadline {
 /// What a run is told that Resources::time_limit has ended.
 Error time_is_over(double seconds, bool resumable);
 
-/// Calls `call` with the options; with Resources::time_limit it is stopped as by the user when that time has passed, and
-/// throws resource.
+/// Calls `call` with the options; with Resources::time_limit it is stopped as by the user when that time has passed,
+/// and throws resource.
 template <class Options, class Call>
 auto within_time(const Options& options, const Call& call) {
   if (!options.resources.time_limit) return call(options);
