@@ -49,9 +49,9 @@ Trials trials_of(const BlockFormat& format, bool weighted) {
   if (format.bits == 8) {
     grid = weighted ? Grid{0.96, 1.3, 64} : Grid{0.97, 1.1, 32};
   } else if (format.symmetric) {
-    grid = weighted ? Grid{0.7, 2.5, 48} : Grid{format.bits == 2 ? 0.4 : 0.8, 1.6, 24};
+    grid = weighted ? Grid{0.7, 2.5, 32} : Grid{format.bits == 2 ? 0.4 : 0.8, 1.6, 24};
   } else {
-    grid = weighted ? Grid{0.85, format.bits == 2 ? 4.0 : 2.8, 40} : Grid{0.88, 1.65, 24};
+    grid = weighted ? Grid{0.85, format.bits == 2 ? 4.0 : 2.8, 20} : Grid{0.88, 1.65, 24};
     trials.zero_points = weighted ? 2 : format.bits == 2 ? 1 : 0;
   }
   const double whole = format.symmetric ? format.middle() : format.largest();
