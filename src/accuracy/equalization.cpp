@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/vector_clones.h"
 #include "graph/traits.h"
 #include "quantization/assignment.h"
 
@@ -138,6 +139,40 @@ quantization::ValueAssignment weight_rounding(const onnx::Tensor& weight, const 
 
 }  // namespace
 
+namespace {
+
+// Each bound by the value in its place.
+DETENT_VECTOR_CLONES void widen_each(const float* values, std::size_t count, float* low, float* high) {
+  for (std::size_t i = 0; i < count; ++i) {
+    low[i] = values[i] < low[i] ? values[i] : low[i];
+    high[i] = values[i] > high[i] ? values[i] : high[i];
+  }
+}
+
+// One pair of bounds by all values: in lanes, as the compiler may not reorder a chain of comparisons.
+DETENT_VECTOR_CLONES void widen(const float* values, std::size_t count, float& low, float& high) {
+  constexpr std::size_t kLanes = 16;
+  std::array<float, kLanes> lows, highs;
+  lows.fill(low);
+  highs.fill(high);
+  std::size_t at = 0;
+  for (; at + kLanes <= count; at += kLanes) {
+    for (std::size_t i = 0; i < kLanes; ++i) {
+      const float value = values[at + i];
+      lows[i] = value < lows[i] ? value : lows[i];
+      highs[i] = value > highs[i] ? value : highs[i];
+    }
+  }
+  for (; at < count; ++at) {
+    lows[0] = std::min(lows[0], values[at]);
+    highs[0] = std::max(highs[0], values[at]);
+  }
+  low = *std::min_element(lows.begin(), lows.end());
+  high = *std::max_element(highs.begin(), highs.end());
+}
+
+}  // namespace
+
 void ChannelExtremes::add(std::span<const float> values, std::span<const std::int64_t> shape, bool last_axis) {
   if (shape.empty() || (!last_axis && shape.size() < 2)) throw bad_input("a value without channels");
   const auto count = static_cast<std::size_t>(last_axis ? shape.back() : shape[1]);
@@ -146,12 +181,14 @@ void ChannelExtremes::add(std::span<const float> values, std::span<const std::in
   auto& [low, high] = halves_[samples_++ % 2];
   std::size_t run = 1;
   for (std::size_t d = 2; !last_axis && d < shape.size(); ++d) run *= static_cast<std::size_t>(shape[d]);
-  for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % count) {
-    for (const float value : values.subspan(at, run)) {
-      low[c] = std::min(low[c], value);
-      high[c] = std::max(high[c], value);
-    }
+  if (count == 0 || run == 0) return;
+  if (run == 1) {
+    for (std::size_t at = 0; at < values.size(); at += count)
+      widen_each(values.data() + at, count, low.data(), high.data());
+    return;
   }
+  for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % count)
+    widen(values.data() + at, run, low[c], high[c]);
 }
 
 double ChannelExtremes::unevenness() const {

@@ -44,6 +44,10 @@ class SampleSource {
   /// The next sample, or nullopt after the last.
   virtual std::optional<Sample> next() = 0;
   virtual void rewind() = 0;
+  /// Passes over so many samples, or all that are left.
+  virtual void skip(std::size_t count) {
+    while (count > 0 && next()) --count;
+  }
   /// Files (or test_data_set folders, or samples of a stream) behind the source, of which max_samples are used at the
   /// most: the work known beforehand, for progress. A stream may not know it (0) before it has been read once.
   virtual std::size_t file_count() const = 0;

@@ -83,7 +83,7 @@ std::vector<TrialResult> Lab::run(const Draft& draft, const quantization::Assign
                                   std::span<const accuracy::Trial> trials, TrialSamples samples,
                                   decltype(TrialOptions::watch) watch, const quantization::Placement* placement) {
   const auto& marks = placement != nullptr ? *placement : draft.assignment.placement;
-  return runner(draft.prepared).run(marks, tapped, trials, samples, std::move(watch));
+  return runner(draft.prepared).run(marks, tapped, trials, samples, std::move(watch), &references_);
 }
 
 std::vector<TrialResult> Lab::run_near(const Draft& draft, const quantization::AssignedValues& tapped,

@@ -108,7 +108,7 @@ class Lab {
   Means means_;
   std::optional<run::ByContent> source_;
   std::optional<TrialRunner> runner_;
-  References references_;  // of the judging samples
+  References references_;
   std::vector<int> parts_;
   std::optional<TrialResult> judged_;
   std::optional<graph::ValueTypes> static_types_;

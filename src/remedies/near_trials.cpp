@@ -144,7 +144,7 @@ class NearTrials {
  private:
   void read(data::SampleSource& source, TrialSamples samples) {
     source.rewind();
-    for (std::size_t i = 0; i < samples.skipped; ++i) source.next();
+    source.skip(samples.skipped);
     for (std::size_t s = 0; s < samples.count; ++s) {
       auto sample = source.next();
       if (!sample) break;

@@ -76,7 +76,7 @@ class Trials {
     watcher_ = Watcher(options_.watch, std::move(marks));
     if (segment == 0) {
       source_.rewind();
-      for (std::size_t i = 0; i < options_.samples.skipped; ++i) source_.next();
+      source_.skip(options_.samples.skipped);
     } else {
       branch_.announce(segment, 0, samples_ * runs_per_sample());
     }
@@ -120,7 +120,7 @@ class Trials {
     std::vector<data::Array> kept;
     if (options_.references == nullptr || options_.spool != nullptr || options_.watch) return kept;
     for (const auto& name : names) {
-      const auto found = options_.references->find({s, name});
+      const auto found = options_.references->find({options_.samples.skipped + s, name});
       if (found == options_.references->end()) return {};
       kept.push_back(found->second);
     }
@@ -134,7 +134,7 @@ class Trials {
     for (const auto& [key, value] : *options_.references) bytes += value.bytes.size();
     for (const auto& value : values) bytes += value.bytes.size();
     if (bytes > kReferenceBytes) return;
-    for (std::size_t i = 0; i < names.size(); ++i) (*options_.references)[{s, names[i]}] = values[i];
+    for (std::size_t i = 0; i < names.size(); ++i) (*options_.references)[{options_.samples.skipped + s, names[i]}] = values[i];
   }
 
   static std::vector<std::string> measured_values(const accuracy::TrialModel& model) {

@@ -123,12 +123,21 @@ void ByContent::read_ahead() {
   }
 }
 
+void ByContent::keep(bool keeps) {
+  keeps_ = keeps;
+  if (!keeps_) ahead_.clear();
+}
+
 std::optional<data::Sample> ByContent::next() {
   if (next_ == order().size()) return std::nullopt;
-  while (!ahead_.empty() && ahead_.front().position != next_) ahead_.pop_front();
-  if (ahead_.empty()) read_ahead();
+  const bool is_there = !ahead_.empty() && ahead_.front().position <= next_ && next_ <= ahead_.back().position;
+  if (!is_there) read_ahead();
+  if (keeps_) return ahead_[next_++ - ahead_.front().position].sample;
+  ahead_.erase(ahead_.begin(), ahead_.begin() + static_cast<std::ptrdiff_t>(next_ - ahead_.front().position));
+  auto sample = std::move(ahead_.front().sample);
+  ahead_.pop_front();
   ++next_;
-  return ahead_.front().sample;
+  return sample;
 }
 
 }  // namespace detent::run

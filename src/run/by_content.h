@@ -1,6 +1,7 @@
 // Samples in an order that follows from what they hold, and not from where they are.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -35,6 +36,9 @@ class ByContent final : public data::SampleSource {
 
   std::optional<data::Sample> next() override;
   void rewind() override { next_ = 0; }
+  void skip(std::size_t count) override { next_ += std::min(count, order().size() - next_); }
+  /// Whether what was read ahead stays for another pass, as at first. Without it, samples go as they are handed over.
+  void keep(bool keeps);
   /// Samples, or rows.
   std::size_t file_count() const override { return order().size(); }
   std::vector<std::string> notes() const override { return inner_.notes(); }
@@ -57,7 +61,8 @@ class ByContent final : public data::SampleSource {
   data::SampleSource& inner_;
   ByContentOptions options_;
   mutable std::vector<Place> order_;  // empty: not read yet
-  std::deque<Ahead> ahead_;           // from next_ on
+  std::deque<Ahead> ahead_;           // of positions that follow each other
+  bool keeps_ = true;
   std::size_t next_ = 0;
 };
 
