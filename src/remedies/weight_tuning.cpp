@@ -129,7 +129,8 @@ TunedModel tune_weights(const Draft& draft, Lab& lab, FinetuneConfig config, boo
        .progress = options.progress,
        .solved = means.layer_tuned,
        .activity = means.activity,
-       .stop = options.stop},
+       .stop = options.stop,
+       .static_types = &types},
       tuned.notes);
   return tuned;
 }

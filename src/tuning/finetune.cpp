@@ -45,7 +45,7 @@ class Tuning {
                                         : finetune::cuda_solver(options.device, kernels_, options.activity)),
         layers_(some(std::move(layers))),
         stages_(stages_of(layers_, float_model, quantized, std::min(options.memory.together, solver_->sums_budget()))),
-        tuner_(float_model, float_types, quantized, layers_, std::max<std::uint64_t>(source.file_count(), 1), *solver_,
+        tuner_(float_model, options.static_types != nullptr ? *options.static_types : float_types, quantized, layers_, std::max<std::uint64_t>(source.file_count(), 1), *solver_,
                kernels_, options, [this] { report(); }),
         quantized_types_(exec::probe_values(runtime, quantized)),
         solved_(options.directory),

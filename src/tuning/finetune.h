@@ -40,6 +40,9 @@ struct FinetuneOptions {
   std::function<void(const LayerTuning&)> solved = {};  // told of each layer
   profile::DeviceActivity* activity = nullptr;          // told what devices do; null: nothing is timed
   std::stop_token stop = {};
+  /// Types of the float model with the shapes of one sample, which tell which layers need the float model's outputs;
+  /// null: where the model leaves shapes open, all do.
+  const graph::ValueTypes* static_types = nullptr;
 };
 
 /// Replaces the integers of `quantized`'s weights (and biases, if asked for) by better ones. A layer keeps nearest

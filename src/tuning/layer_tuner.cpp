@@ -175,7 +175,8 @@ LayerTuner::Found LayerTuner::search_form(LayerProblem& problem, const FinetuneC
   const bool judged = problem.held_back->count() > 0;
   const bool integers_only = finetune::find_solver(config.rounding)->takes_symmetric_form &&
                              finetune::coordinate_sweeps(config) == 0 && judged;
-  const float share = finetune::asymmetric_share(problem.positions_per_weight, weights.levels());
+  const float share =
+      problem.needs_targets ? finetune::asymmetric_share(problem.positions_per_weight, weights.levels()) : 0;
   finetune::set_targets(form, weights, bias, {share, config.update_bias, integers_only}, kernels_, control.threads);
   found.solution = solver_.solve(weights, form, bias, config, control);
   if (config.update_scale) {
