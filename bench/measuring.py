@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What a default run takes beside plain inference of its samples: CPU time, one thread.
 
-  measuring.py [MODELS] [--samples N] [--rounds N] [--detent PATH]
-  MODELS  a folder of trained models (default: build/models); those that are there of
+  measuring.py [MODELS ...] [--data FOLDER] [--samples N] [--rounds N] [--detent PATH]
+  MODELS  trained models, or folders of them (default: build/models), of which those are taken that are there of
           ppocr_cls, ppocr_det, ppocr_rec, opennsfw, nudenet_320n, minilm
+  FOLDER  samples of a model that is none of these, as .npz files
 
-Samples are seeded random numbers of the models' shapes. The tools take turns, and the least time of each counts; ratios are to
-plain inference. quantize_static and `--preset plain` calibrate by minmax."""
+Samples are seeded random numbers of the models' shapes, unless they are given. The tools take turns, and the least time of each
+counts; ratios are to plain inference. quantize_static and `--preset plain` calibrate by minmax."""
 
 import argparse
 import os
@@ -67,10 +68,29 @@ def child_seconds(command: list[object]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+def given_samples(folder: Path, count: int) -> list[dict[str, np.ndarray]]:
+    return [dict(np.load(file)) for file in sorted(folder.glob("*.npz"))[:count]]
+
+
+def models_of(given: list[Path], has_data: bool) -> list[Path]:
+    """Raises SystemExit for what cannot be measured: an empty table would not say so."""
+    models = []
+    for path in given:
+        if path.is_dir():
+            models += [path / f"{name}.onnx" for name in SHAPES if (path / f"{name}.onnx").is_file()]
+        elif not path.is_file():
+            sys.exit(f"there is no model '{path}'")
+        elif path.stem not in SHAPES and not has_data:
+            sys.exit(f"samples of '{path}' are not known: give --data, or one of {', '.join(SHAPES)}")
+        else:
+            models.append(path)
+    return models or sys.exit(f"none of {', '.join(SHAPES)} is in {', '.join(map(str, given))}")
+
+
 def row(model: Path, a: argparse.Namespace, folder: Path) -> str:
     data, out = folder / "data", folder / "out.onnx"
     data.mkdir()
-    samples = samples_of(model, a.samples)
+    samples = given_samples(a.data, a.samples) if a.data else samples_of(model, a.samples)
     for i, sample in enumerate(samples):
         np.savez(data / f"{i:03}.npz", **sample)
     detent = [a.detent, "quantize", model, "-o", out, "--calibration-data", data, "--threads", 1]
@@ -88,17 +108,18 @@ def row(model: Path, a: argparse.Namespace, folder: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="?", type=Path, default=HERE.parent / "build" / "models")
+    parser.add_argument("models", nargs="*", type=Path, default=[HERE.parent / "build" / "models"])
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--detent", type=Path, default=HERE.parent / "build" / "detent")
     a = parser.parse_args()
     os.environ.setdefault("DETENT_ONNXRUNTIME", str(HERE.parent / "build" / "libonnxruntime.so"))
+    models = models_of(a.models, a.data is not None)
     print("| model | inference, s | default | without gptq | plain | quantize_static |\n|---|---|---|---|---|---|")
-    for name in SHAPES:
-        if (a.models / f"{name}.onnx").is_file():
-            with tempfile.TemporaryDirectory() as folder:
-                print(row(a.models / f"{name}.onnx", a, Path(folder)), flush=True)
+    for model in models:
+        with tempfile.TemporaryDirectory() as folder:
+            print(row(model, a, Path(folder)), flush=True)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ struct QuantizeOptions {
   std::optional<std::filesystem::path> trace;
   /// The command line, for the report.
   std::vector<std::string> command;
-  /// Time the float and the quantized model side by side at the end, for about half a second or a twentieth of the run.
+  /// Time the float and the quantized model side by side at the end, for about 3 % of the run, at least 0.2 s.
   bool bench = true;
   /// ONNX Runtime's library; unset: the usual places are searched.
   std::optional<std::filesystem::path> runtime;

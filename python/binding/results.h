@@ -263,6 +263,7 @@ struct Fields<Plan> {
                                      shown<&S::device>("device"),
                                      shown<&S::calibration_seconds>("calibration_seconds"),
                                      shown<&S::measuring_seconds>("measuring_seconds"),
+                                     shown<&S::measuring_inferences>("measuring_inferences"),
                                      shown<&S::notes>("notes")};
 };
 

@@ -421,6 +421,7 @@ class Plan(_Result):
     device: PlannedDevice
     calibration_seconds: float
     measuring_seconds: float  #: of measuring accuracy
+    measuring_inferences: float  #: the same in plain inferences of all samples
     notes: list[str]
 
     def _heading(self) -> str:

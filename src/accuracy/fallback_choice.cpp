@@ -31,11 +31,23 @@ namespace {
 constexpr double kLeastMacs = 1e-4;
 // Products that did not fit, of which the choice is tried again with each as the first.
 constexpr std::size_t kSecondThoughts = 3;
+// With neighbours in float a product may take away more than alone, at most so many times: pairs between them go too.
+// What is not even then the best choice need not be placed to know.
+constexpr double kWithNeighbours = 3;
 
 class Chooser {
  public:
   Chooser(const MarkErrors& errors, const Place& place, const ChoiceLimits& limits)
       : errors_(errors), place_(place), limits_(limits), whole_(predicted_error(place({}), errors)) {}
+
+  /// Of each candidate, what it takes away alone; to be called once.
+  void look_at(const std::vector<Candidate>& candidates) {
+    for (const auto& candidate : candidates) {
+      auto& alone = alone_[candidate.node] = whole_;
+      const auto left = predicted_error(place_({candidate.node}), errors_);
+      for (std::size_t i = 0; i < alone.size(); ++i) alone[i] -= left[i];
+    }
+  }
 
   struct Choices {
     std::vector<FallbackChoice> taken;
@@ -51,14 +63,15 @@ class Chooser {
       const Candidate* best = nullptr;
       double best_gain = 0;
       PointErrors best_error;
-      for (const auto& candidate : c.left) {
-        if (macs + candidate.macs > limits_.macs) continue;
-        auto error = error_with(c, candidate);
+      for (const auto& [most, candidate] : by_most_gain(c)) {
+        if (most <= best_gain) break;
+        if (macs + candidate->macs > limits_.macs) continue;
+        auto error = error_with(c, *candidate);
         const double removed = removed_by(c, error);
-        if (!is_worth_it(removed, candidate)) continue;
-        const double gain = removed / std::max(candidate.macs, kLeastMacs);
+        if (!is_worth_it(removed, *candidate)) continue;
+        const double gain = gain_of(removed, *candidate);
         if (gain <= best_gain) continue;
-        best = &candidate;
+        best = candidate;
         best_gain = gain;
         best_error = std::move(error);
       }
@@ -72,8 +85,9 @@ class Chooser {
   std::vector<Candidate> left_for_lack_of_room(const Choices& c) const {
     std::vector<std::pair<double, Candidate>> found;
     for (const auto& candidate : c.left) {
+      if (candidate.macs > limits_.macs || !is_worth_it(most_removed(c, candidate), candidate)) continue;
       const double removed = removed_by(c, error_with(c, candidate));
-      if (candidate.macs <= limits_.macs && is_worth_it(removed, candidate)) found.emplace_back(removed, candidate);
+      if (is_worth_it(removed, candidate)) found.emplace_back(removed, candidate);
     }
     std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
     std::vector<Candidate> candidates;
@@ -84,6 +98,28 @@ class Chooser {
  private:
   bool is_worth_it(double removed, const Candidate& candidate) const {
     return removed > 0 && removed >= std::max(limits_.worth_removing, limits_.ratio * candidate.macs);
+  }
+
+  static double gain_of(double removed, const Candidate& candidate) {
+    return removed / std::max(candidate.macs, kLeastMacs);
+  }
+
+  double most_removed(const Choices& c, const Candidate& candidate) const {
+    auto left = c.error;
+    const auto& alone = alone_.at(candidate.node);
+    for (std::size_t i = 0; i < left.size(); ++i) left[i] = std::max(left[i] - kWithNeighbours * alone[i], 0.0);
+    return removed_by(c, left);
+  }
+
+  // Those that may be worth it, by the most that they may gain.
+  std::vector<std::pair<double, const Candidate*>> by_most_gain(const Choices& c) const {
+    std::vector<std::pair<double, const Candidate*>> order;
+    for (const auto& candidate : c.left) {
+      const double removed = most_removed(c, candidate);
+      if (is_worth_it(removed, candidate)) order.emplace_back(gain_of(removed, candidate), &candidate);
+    }
+    std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    return order;
   }
 
   bool is_enough(const PointErrors& error) const {
@@ -112,13 +148,15 @@ class Chooser {
   const Place& place_;
   const ChoiceLimits& limits_;
   PointErrors whole_;
+  std::unordered_map<std::size_t, PointErrors> alone_;
 };
 
 }  // namespace
 
 std::vector<FallbackChoice> choose_fallbacks(const std::vector<Candidate>& candidates, const MarkErrors& errors,
                                              const Place& place, const ChoiceLimits& limits) {
-  const Chooser chooser(errors, place, limits);
+  Chooser chooser(errors, place, limits);
+  chooser.look_at(candidates);
   auto best = chooser.choose(candidates, nullptr);
   for (const auto& first : chooser.left_for_lack_of_room(best)) {
     auto other = chooser.choose(candidates, &first);

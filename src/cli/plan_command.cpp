@@ -25,6 +25,7 @@ nlohmann::json to_json(const Plan& p) {
                      {"output_bytes", p.output_bytes},
                      {"calibration_seconds", p.calibration_seconds},
                      {"measuring_seconds", p.measuring_seconds},
+                     {"measuring_inferences", p.measuring_inferences},
                      {"notes", p.notes}};
   out["memory_budget_bytes"] = p.memory_budget;
   out["disk_budget_bytes"] = p.disk_budget;
@@ -103,7 +104,9 @@ void print_plan(const Plan& p) {
              format_size(p.output_bytes));
   if (p.calibration_seconds > 0 && p.files > 0)
     print_text("calibration {:>10.1f} s (estimated from this machine's measured peak)\n", p.calibration_seconds);
-  if (p.measuring_seconds > 0 && p.files > 0) print_text("sensitivity {:>10.1f} s (as roughly)\n", p.measuring_seconds);
+  if (p.measuring_seconds > 0 && p.files > 0)
+    print_text("sensitivity {:>10.1f} s (as roughly; {:.0f} times plain inference of the samples)\n",
+               p.measuring_seconds, p.measuring_inferences);
   for (const auto& note : p.notes) print_text("note: {}\n", note);
 }
 

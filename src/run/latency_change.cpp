@@ -18,7 +18,8 @@
 namespace detent::run {
 namespace {
 
-constexpr double kLeastSeconds = 0.5, kMostSeconds = 5, kShareOfRun = 0.05;
+constexpr double kLeastSeconds = 0.2, kMostSeconds = 5, kShareOfRun = 0.03;
+constexpr double kTolerable = 1;  // seconds for one turn, or twice what it should take
 constexpr double kRunsAtLeast = 4;  // of a sample: each model warm and timed once
 
 double seconds_to_take(const LatencyRequest& request) {
@@ -26,12 +27,11 @@ double seconds_to_take(const LatencyRequest& request) {
 }
 
 std::string too_costly(const LatencyRequest& request) {
-  constexpr double kTolerable = 2;  // times what it should take
   if (request.needed_memory > request.memory_budget) {
     return fmt::format("both models side by side would take about {}, and the memory budget is {}",
                        format_size(request.needed_memory), format_size(request.memory_budget));
   }
-  if (kRunsAtLeast * request.sample_seconds > kTolerable * seconds_to_take(request))
+  if (kRunsAtLeast * request.sample_seconds > std::max(kTolerable, 2 * seconds_to_take(request)))
     return fmt::format("one run takes about {:.1f} s; detent bench takes the time", request.sample_seconds);
   return "";
 }

@@ -26,6 +26,26 @@ TEST(ChannelExtremes, HoldAllSamplesAndZero) {
   EXPECT_DOUBLE_EQ(extremes.unevenness(), 5 * 3 / 11.0);
 }
 
+TEST(ChannelExtremes, AreOfEachChannelHoweverLongItsRows) {
+  for (const std::int64_t run : {1, 3, 16, 37}) {
+    std::vector<float> values(static_cast<std::size_t>(2 * 3 * run));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 7) - 3;
+    const auto channel = [&](std::size_t i) { return i / static_cast<std::size_t>(run) % 3; };
+    ChannelExtremes extremes;
+    extremes.add(values, std::vector<std::int64_t>{2, 3, run}, false);
+    for (std::size_t c = 0; c < 3; ++c) {
+      float low = 0, high = 0;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (channel(i) != c) continue;
+        low = std::min(low, values[i]);
+        high = std::max(high, values[i]);
+      }
+      EXPECT_EQ(extremes.low(c), low) << run;
+      EXPECT_EQ(extremes.high(c), high) << run;
+    }
+  }
+}
+
 TEST(ChannelExtremes, HeadroomIsWhatFourTimesAsManyBring) {
   EXPECT_EQ(extremes_of({{2, 8}, {2, 8}, {2, 8}, {2, 8}}).headroom(), 1) << "no more is to come";
   // One half of the samples reaches half as far in each channel: on average √2 from half to all, 2 to four times all.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -40,6 +41,22 @@ struct Case {
         candidates, errors, [this](const auto& floats) { return without(candidates.size(), floats); }, limits);
   }
 };
+
+TEST(FallbackChoice, PlacesOnlyWhatMayBeTheBest) {
+  std::vector<std::pair<double, double>> errors_and_macs;
+  for (int n = 0; n < 100; ++n) errors_and_macs.emplace_back(std::pow(0.8, n), 0.01);
+  const Case c(errors_and_macs);
+  std::size_t placed = 0;
+  const auto choices = choose_fallbacks(
+      c.candidates, c.errors,
+      [&](const auto& floats) {
+        ++placed;
+        return without(c.candidates.size(), floats);
+      },
+      {.macs = 0.2});
+  EXPECT_EQ(choices.size(), 20u);
+  EXPECT_LT(placed, 1000u) << "each of 100 in each of 20 steps, and again for second thoughts, would be 8,000";
+}
 
 TEST(FallbackChoice, TakesMostErrorForFewestMultiplicationsFirst) {
   const Case c({{0.1, 0.5}, {0.4, 0.1}, {0.3, 0.3}, {0.2, 0.1}});

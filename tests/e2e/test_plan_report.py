@@ -54,6 +54,7 @@ def test_what_measuring_takes(place: Place) -> None:
     balanced = ["--preset", "balanced", "--calibration-data", data]
     planned = plan(model, *balanced)
     assert planned["measuring_seconds"] > planned["calibration_seconds"] > 0
+    assert 5 < planned["measuring_inferences"] < 100
     assert planned["finetune"]["only_if_needed"]
     asked = plan(model, *balanced, "--sensitivity", "off", "--finetune", "gptq")
     assert asked["measuring_seconds"] == 0
