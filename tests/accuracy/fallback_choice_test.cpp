@@ -53,7 +53,7 @@ TEST(FallbackChoice, PlacesOnlyWhatMayBeTheBest) {
         ++placed;
         return without(c.candidates.size(), floats);
       },
-      {.macs = 0.2});
+      {.macs = 0.205});
   EXPECT_EQ(choices.size(), 20u);
   EXPECT_LT(placed, 1000u) << "each of 100 in each of 20 steps, and again for second thoughts, would be 8,000";
 }
