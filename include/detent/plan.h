@@ -69,8 +69,8 @@ struct Plan {
   std::uint64_t waiting_on_disk = 0;     // the part of these on disk
   PlannedFinetune finetune;
   PlannedDevice device;
-  double calibration_seconds = 0;  // estimate from this machine's measured arithmetic rate, for `files` samples
-  double measuring_seconds = 0;    // the same for measuring accuracy
+  double calibration_seconds = 0;   // estimate from this machine's measured arithmetic rate, for `files` samples
+  double measuring_seconds = 0;     // the same for measuring accuracy
   double measuring_inferences = 0;  // in inferences of all samples, as the runtime runs the float model by default
   std::vector<std::string> notes;
 };

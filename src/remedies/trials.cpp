@@ -134,7 +134,8 @@ class Trials {
     for (const auto& [key, value] : *options_.references) bytes += value.bytes.size();
     for (const auto& value : values) bytes += value.bytes.size();
     if (bytes > kReferenceBytes) return;
-    for (std::size_t i = 0; i < names.size(); ++i) (*options_.references)[{options_.samples.skipped + s, names[i]}] = values[i];
+    for (std::size_t i = 0; i < names.size(); ++i)
+      (*options_.references)[{options_.samples.skipped + s, names[i]}] = values[i];
   }
 
   static std::vector<std::string> measured_values(const accuracy::TrialModel& model) {

@@ -34,8 +34,8 @@ struct TrialOptions {
   TrialSamples samples;
   std::vector<int> cuts = {};     // of the trial model
   store::Spool* spool = nullptr;  // needed where it is cut
-  /// Results of the float model by position of the sample and by name: those that are there are not computed again, and others are kept up
-  /// to kReferenceBytes.
+  /// Results of the float model by position of the sample and by name: those that are there are not computed again, and
+  /// others are kept up to kReferenceBytes.
   References* references = nullptr;
   /// Is shown the marked values of the float model's runs, by their marks; may be empty.
   std::function<void(const std::string& mark, const data::TensorView& value)> watch = {};

@@ -19,7 +19,7 @@ namespace detent::run {
 namespace {
 
 constexpr double kLeastSeconds = 0.2, kMostSeconds = 5, kShareOfRun = 0.03;
-constexpr double kTolerable = 1;  // seconds for one turn, or twice what it should take
+constexpr double kTolerable = 1;    // seconds for one turn, or twice what it should take
 constexpr double kRunsAtLeast = 4;  // of a sample: each model warm and timed once
 
 double seconds_to_take(const LatencyRequest& request) {

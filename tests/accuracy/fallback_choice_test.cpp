@@ -47,13 +47,12 @@ TEST(FallbackChoice, PlacesOnlyWhatMayBeTheBest) {
   for (int n = 0; n < 100; ++n) errors_and_macs.emplace_back(std::pow(0.8, n), 0.01);
   const Case c(errors_and_macs);
   std::size_t placed = 0;
-  const auto choices = choose_fallbacks(
-      c.candidates, c.errors,
-      [&](const auto& floats) {
-        ++placed;
-        return without(c.candidates.size(), floats);
-      },
-      {.macs = 0.205});
+  const auto choices = choose_fallbacks(c.candidates, c.errors,
+                                        [&](const auto& floats) {
+                                          ++placed;
+                                          return without(c.candidates.size(), floats);
+                                        },
+                                        {.macs = 0.205});
   EXPECT_EQ(choices.size(), 20u);
   EXPECT_LT(placed, 1000u) << "each of 100 in each of 20 steps, and again for second thoughts, would be 8,000";
 }
