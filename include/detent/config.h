@@ -16,6 +16,10 @@ namespace detent {
 /// Integer types of quantized tensors; those of 4 bits are for weights only.
 enum class QuantType { int8, uint8, int16, uint16, int4, uint4 };
 
+/// The floating-point type of what is not quantized. `keep`: as the model has it. `float32`: nodes of 16-bit types are
+/// brought to float32 before all else. `float16`, `bfloat16`: all nodes for which the type is safe get it.
+enum class FloatType { keep, float32, float16, bfloat16 };
+
 /// How far weights use the range of their type. `full`: all of it. `pairs`: int8 weights of integer products only as
 /// far as no two of them saturate the 16 bits in which x86 CPUs before VNNI add them; others as `full`. `reduced`: 7 of
 /// 8 bits everywhere, for the same CPUs.
@@ -25,7 +29,8 @@ enum class WeightRange { full, pairs, reduced };
 struct QuantConfig {
   /// What the options start from, and what is quantized when the user names nothing. `plain`: all that ONNX Runtime's
   /// quantize_static does, bit for bit. `balanced`: products and convolutions, and the operators that pass integers
-  /// from one of them to the next, as far as 8 bits are measured to be enough; the rest stays in float.
+  /// from one of them to the next, as far as 8 bits are measured to be enough; the rest stays in float. `none`: nothing;
+  /// it goes with a float_type.
   std::string preset = "plain";
   QuantType activation_type = QuantType::uint8;
   QuantType weight_type = QuantType::int8;
@@ -38,6 +43,10 @@ struct QuantConfig {
   WeightRange weight_range = WeightRange::full;
   /// Scales are powers of two: the smallest that covers the range.
   bool power_of_two_scale = false;
+
+  FloatType float_type = FloatType::keep;
+  /// Whether graph inputs and outputs keep their types where float_type changes others.
+  bool keep_io_types = true;
 
   /// Operator types to quantize; empty: all that detent knows how to place.
   std::vector<std::string> op_types;

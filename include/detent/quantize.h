@@ -179,6 +179,14 @@ struct LatencyChange {
   bool made_up = false;  // the samples
 };
 
+/// What became 16-bit floats.
+struct FloatConversion {
+  std::size_t nodes = 0;         // that compute in 16 bits
+  std::size_t nodes_kept = 0;    // with float32 values, that stay
+  std::size_t casts = 0;         // added
+  double constants = 0;          // share of the bytes of float32 constants that were converted
+};
+
 struct QuantizeResult {
   std::uint64_t samples = 0;
   std::uint64_t model_bytes_before = 0;
@@ -195,6 +203,8 @@ struct QuantizeResult {
   std::optional<LatencyChange> latency;
   /// Weights in blocks, in the order of the model; empty unless weights alone were quantized.
   std::vector<BlockedWeight> weights;
+  /// Unset unless a 16-bit QuantConfig::float_type was asked for.
+  std::optional<FloatConversion> floats;
   /// Layers in the order of the model; empty without fine-tuning.
   std::vector<LayerTuning> layers;
   /// Changes to the graph, and every deviation from what was asked for.

@@ -132,6 +132,12 @@ struct Fields<BenchResult> {
                                      shown<&S::runtime>("runtime"), shown<&S::notes>("notes")};
 };
 template <>
+struct Fields<FloatConversion> {
+  using S = FloatConversion;
+  static constexpr Field<S> all[] = {shown<&S::nodes>("nodes"), shown<&S::nodes_kept>("nodes_kept"),
+                                     shown<&S::casts>("casts"), shown<&S::constants>("constants")};
+};
+template <>
 struct Fields<QuantizeResult> {
   using S = QuantizeResult;
   static constexpr Field<S> all[] = {shown<&S::samples>("samples"),
@@ -144,6 +150,7 @@ struct Fields<QuantizeResult> {
                                      shown<&S::accuracy>("accuracy"),
                                      shown<&S::latency>("latency"),
                                      shown<&S::weights>("weights"),
+                                     shown<&S::floats>("floats"),
                                      shown<&S::layers>("layers"),
                                      shown<&S::notes>("notes"),
                                      shown<&S::stages>("stages"),

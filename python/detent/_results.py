@@ -213,6 +213,8 @@ class _Result(abc.ABC):
             values["accuracy"] = AccuracyResult.of(values["accuracy"])
         if values.get("latency"):
             values["latency"] = LatencyChange.of(values["latency"])
+        if values.get("floats"):
+            values["floats"] = FloatConversion(**values["floats"])
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]
             row = str(field.type).removeprefix("Table[").removesuffix("]")
             if str(field.type).startswith("Table[") and field.name in values:
@@ -251,6 +253,15 @@ class TunedWeights:
     error_before: float  #: geometric mean over outputs and samples, with everything rounded, weights to the nearest
     error_after: float
     kept: bool  #: False: gptq was not better, and weights are rounded to the nearest
+
+
+class FloatConversion(NamedTuple):
+    """What became 16-bit floats."""
+
+    nodes: int  #: that compute in 16 bits
+    nodes_kept: int  #: with float32 values, that stay
+    casts: int  #: added
+    constants: float  #: share of the bytes of float32 constants that were converted
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -299,6 +310,7 @@ class QuantizeResult(_Result):
     accuracy: AccuracyResult | None  #: None if it was not measured
     latency: LatencyChange | None  #: None if it was not measured
     weights: Table[BlockedWeight]  #: in blocks; empty unless weights alone were quantized
+    floats: FloatConversion | None  #: None unless a 16-bit float_type was asked for
     layers: Table[TunedLayer]  #: empty without fine-tuning
     notes: list[str]  #: changes to the graph, and every deviation from what was asked for
     stages: Table[Stage]

@@ -11,6 +11,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "config/targets.h"
 #include "detent/quantize.h"
 
 namespace detent::cli {
@@ -153,6 +154,12 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
                               {"sqnr_db", number(w.sqnr_db)}});
     if (w.output_error) out["weights"].back()["output_error"] = *w.output_error;
   }
+  if (r.floats) {
+    out["floats"] = {{"nodes", r.floats->nodes},
+                     {"nodes_kept", r.floats->nodes_kept},
+                     {"casts", r.floats->casts},
+                     {"constants", r.floats->constants}};
+  }
   if (r.accuracy && r.weights.empty()) out["accuracy"] = accuracy_json(*r.accuracy);
   if (r.accuracy && !r.weights.empty()) {
     out["accuracy"] = {
@@ -208,6 +215,14 @@ std::string verdict(const QuantizeResult& r) {
   return text;
 }
 
+void print_floats(const QuantizeOptions& options, const QuantizeResult& r) {
+  print_text("{}: {} nodes in {}, {} in float32, {} casts; {:.1f} % of the float bytes converted; {} -> {}; {}\n",
+             options.output.string(), r.floats->nodes,
+             options.config.float_type == FloatType::bfloat16 ? "bfloat16" : "float16", r.floats->nodes_kept,
+             r.floats->casts, 100 * r.floats->constants, format_size(r.model_bytes_before),
+             format_size(r.model_bytes_after), r.samples > 0 ? counted_samples(r.samples) : "no samples");
+}
+
 void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
   for (const auto& note : r.notes) print_text("note: {}\n", note);
   if (r.accuracy && r.weights.empty()) print_accuracy(options, *r.accuracy);
@@ -215,6 +230,10 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
   print_weights(r.weights);
   for (const auto& s : r.stages)
     print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
+  if (r.floats) return print_floats(options, r);
+  if (options.config.float_type == FloatType::float32 && !config::target(options.config).quantizes)
+    return print_text("{}: float32; {} -> {}\n", options.output.string(), format_size(r.model_bytes_before),
+                      format_size(r.model_bytes_after));
   print_text("{}: {} nodes quantized, {} left in float; {} -> {} ({}); {}; peak memory {}\n", options.output.string(),
              r.nodes_quantized, r.nodes_in_float, format_size(r.model_bytes_before), format_size(r.model_bytes_after),
              change_of_size(r.model_bytes_before, r.model_bytes_after), counted_samples(r.samples),

@@ -21,6 +21,8 @@ struct Target {
   MethodConfig method = {};
   /// Models of an older opset are upgraded to at least this one.
   std::int64_t opset = 10;
+  /// Whether anything becomes integers.
+  bool quantizes = true;
   /// What stays in float: all but products, convolutions and what hands integers from one to the next.
   bool integer_chains_only = false;
   /// Whether the error of each rounding is measured and acted on.
@@ -46,7 +48,8 @@ const Target& target(std::string_view name);
 inline const Target& target(const QuantConfig& config) { return target(config.preset); }
 
 /// Gives every option that the user did not give (by the path of its member) the value of the target that
-/// QuantConfig::preset names. A method that is given is the only one.
+/// QuantConfig::preset names. A method that is given is the only one. With a 16-bit float type that is given, the preset
+/// is `none` unless it is given too; then options about integers throw usage.
 void resolve(QuantizeOptions& options, const std::vector<std::string_view>& given);
 void resolve(CalibrateOptions& options, const std::vector<std::string_view>& given);
 

@@ -88,7 +88,19 @@ void check_metric(const AccuracyConfig& a) {
                       "a cosine, or a share of the float model's score; for decibels give --accuracy-metric sqnr");
 }
 
+bool is_16_bit(FloatType type) { return type == FloatType::float16 || type == FloatType::bfloat16; }
+
+void check_floats(const QuantConfig& config, Command command) {
+  const bool quantizes = target(config).quantizes;
+  if (quantizes && is_16_bit(config.float_type))
+    throw usage_error(fmt::format("--float 16 and bf16 quantize nothing, and --preset {} does", config.preset),
+                      "leave out --preset, or --float");
+  if (!quantizes && (config.float_type == FloatType::keep || command != kQuantize))
+    throw usage_error("--preset none quantizes nothing", "give another preset, or quantize --float 16, bf16 or 32");
+}
+
 void check_samples(const QuantizeOptions& options) {
+  if (!target(options.config).quantizes) return;
   if (!has_samples(options) && !options.statistics)
     throw usage_error("there is nothing to calibrate with", "give --calibration-data or --statistics");
   if (!tunes(options.finetune.rounding)) return;
@@ -171,8 +183,11 @@ void check_weights_only(const QuantizeOptions& options) {
 
 void validate(const QuantizeOptions& options, Command command) {
   check_bounds(options, command);
+  if (options.weights_only.enabled && options.config.float_type != FloatType::keep)
+    throw usage_error("--weights-only leaves activations as they are", "leave out --float");
   if (options.weights_only.enabled) return check_weights_only(options);
   validate(options.config);
+  check_floats(options.config, command);
   validate(options.config, options.method, options.overrides);
   validate(options.finetune);
   if (options.finetune.update_scale && options.config.power_of_two_scale)
@@ -189,7 +204,7 @@ void validate(const QuantizeOptions& options, Command command) {
 
 void validate(const CalibrateOptions& options) {
   check_bounds(options, kCalibrate);
-  (void)target(options.config);
+  check_floats(options.config, kCalibrate);
   if (options.most_common && !options.histograms)
     throw usage_error("--most-common needs histograms", "leave out --no-histogram");
   validate(options.device, options.workers);

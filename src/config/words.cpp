@@ -36,6 +36,13 @@ std::span<const Word> words<QuantType>() {
 }
 
 template <>
+std::span<const Word> words<FloatType>() {
+  static constexpr Word all[] = {word("keep", FloatType::keep), word("32", FloatType::float32),
+                                 word("16", FloatType::float16), word("bf16", FloatType::bfloat16)};
+  return all;
+}
+
+template <>
 std::span<const Word> words<WeightRange>() {
   static constexpr Word all[] = {word("full", WeightRange::full), word("pairs", WeightRange::pairs),
                                  word("reduced", WeightRange::reduced)};

@@ -31,6 +31,8 @@ std::span<const Word> words<WeightBits>();
 template <>
 std::span<const Word> words<BlockSize>();
 template <>
+std::span<const Word> words<FloatType>();
+template <>
 std::span<const Word> words<CalibrationMethod>();
 template <>
 std::span<const Word> words<ErrorMetric>();

@@ -90,6 +90,13 @@ Attribute Attribute::of_ints(std::string_view name, const std::vector<std::int64
   });
 }
 
+Attribute Attribute::of_messages(std::string_view name, Kind kind, const std::vector<std::string>& messages) {
+  const auto field = static_cast<protozero::pbf_tag_type>(kind) + 1;
+  return build(name, kind, [&](auto& w) {
+    for (const auto& message : messages) w.add_message(field, message);
+  });
+}
+
 std::int64_t Attribute::as_int() const {
   if (kind_ != Kind::i) throw bad_input(fmt::format("attribute '{}' is not an integer", name_));
   std::int64_t value = 0;

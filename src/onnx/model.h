@@ -39,6 +39,8 @@ class Attribute {
   static Attribute of_int(std::string_view name, std::int64_t value);
   static Attribute of_float(std::string_view name, float value);
   static Attribute of_string(std::string_view name, std::string_view value);
+  /// `kind` is t, g, tensors or graphs; the messages are serialized TensorProtos or GraphProtos.
+  static Attribute of_messages(std::string_view name, Kind kind, const std::vector<std::string>& messages);
   static Attribute of_ints(std::string_view name, const std::vector<std::int64_t>& values);
 
   const std::string& name() const noexcept { return name_; }

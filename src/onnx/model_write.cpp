@@ -182,6 +182,21 @@ std::string encode_model(const Model& model, const Placer& place) {
   return out;
 }
 
+std::string encode_tensor(const Tensor& tensor) {
+  std::string out = tensor_header(tensor, std::nullopt) + length_prefix(9, tensor.data.size());
+  tensor.data.write_to([&](auto bytes) { out.append(as_text(bytes)); });
+  return out;
+}
+
+std::string encode_graph(const Graph& graph) {
+  std::string out;
+  for (const auto& [number, piece] : graph_fields(graph, nullptr)) {
+    out.append(piece.head);
+    piece.data.write_to([&](auto bytes) { out.append(as_text(bytes)); });
+  }
+  return out;
+}
+
 WrittenModel write_model(const Model& model, const std::filesystem::path& path, const WriteOptions& options) {
   const std::filesystem::path data_path = path.string() + options.data_suffix;
   DataLayout layout{data_path.filename().string(), options.external_threshold.value_or(1024), 0, {}};

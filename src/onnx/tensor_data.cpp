@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "onnx/half.h"
 #include "onnx/nibbles.h"
 #include "onnx/tensor.h"
 
@@ -33,28 +34,6 @@ std::vector<std::int64_t> unpacked_nibbles(const Tensor& tensor) {
   for (std::size_t i = 0; i < out.size(); ++i)
     out[i] = nibble_at(tensor.data.bytes(), i, tensor.type == DataType::int4);
   return out;
-}
-
-float half_to_float(std::uint16_t h) {
-  const std::uint32_t sign = (h & 0x8000U) << 16;
-  std::uint32_t exponent = (h >> 10) & 0x1fU;
-  std::uint32_t mantissa = h & 0x3ffU;
-  std::uint32_t bits = sign;
-  if (exponent == 0x1f) {
-    bits |= 0x7f800000U | (mantissa << 13);
-  } else if (exponent != 0) {
-    bits |= ((exponent + 112) << 23) | (mantissa << 13);
-  } else if (mantissa != 0) {
-    exponent = 113;
-    while ((mantissa & 0x400U) == 0) {
-      mantissa <<= 1;
-      --exponent;
-    }
-    bits |= (exponent << 23) | ((mantissa & 0x3ffU) << 13);
-  }
-  float value = 0;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
 }
 
 }  // namespace
@@ -137,7 +116,12 @@ std::vector<double> to_doubles(const Tensor& tensor) {
     case DataType::float64: return convert<double, double>(tensor);
     case DataType::float16: {
       std::vector<double> out;
-      for (const auto h : convert<std::uint16_t, std::uint16_t>(tensor)) out.push_back(half_to_float(h));
+      for (const auto h : convert<std::uint16_t, std::uint16_t>(tensor)) out.push_back(from_float16(h));
+      return out;
+    }
+    case DataType::bfloat16: {
+      std::vector<double> out;
+      for (const auto b : convert<std::uint16_t, std::uint16_t>(tensor)) out.push_back(from_bfloat16(b));
       return out;
     }
     default: throw bad_input("tensor '" + tensor.name + "' was expected to hold floating-point numbers");

@@ -40,6 +40,10 @@ struct WrittenModel {
 /// be written and resource when the disk is full.
 WrittenModel write_model(const Model& model, const std::filesystem::path& path, const WriteOptions& options = {});
 
+/// A TensorProto and a GraphProto with all data inline, as attributes hold them.
+std::string encode_tensor(const Tensor& tensor);
+std::string encode_graph(const Graph& graph);
+
 /// A ValueInfoProto of a tensor.
 ValueInfo make_value_info(std::string name, DataType type, std::optional<std::vector<Dim>> shape);
 

@@ -22,6 +22,7 @@
 #include "data/sample.h"
 #include "exec/session.h"
 #include "onnx/write.h"
+#include "pipeline/convert_floats.h"
 #include "pipeline/quantize_weights.h"
 #include "profile/meters.h"
 #include "profile/profiler.h"
@@ -377,6 +378,8 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   if (options.weights_only.enabled)
     return run::within_time(options, [](const auto& limited) { return pipeline::quantize_weights(limited); });
   shim::require_cuda(options.device.cuda);
+  if (!config::target(options.config).quantizes)
+    return run::within_time(options, [](const auto& limited) { return pipeline::convert_floats(limited); });
   return run::within_time(options, [](const QuantizeOptions& limited) { return Run(limited).run(); });
 }
 

@@ -39,7 +39,7 @@ std::string op_types_of(const onnx::Model& model) {
 std::string nothing_hint(const onnx::Model& model, const graph::ValueTypes& types) {
   const bool half =
       std::any_of(types.begin(), types.end(), [](const auto& t) { return t.second.type == onnx::DataType::float16; });
-  if (half) return "it computes in float16, which is not quantized: give the float32 model";
+  if (half) return "it computes in float16, which is not quantized: give --float 32, or the float32 model";
   return fmt::format("its operator types are {}; select with --op-types or --nodes", op_types_of(model));
 }
 
@@ -173,6 +173,7 @@ std::vector<Mark> Marks::in_order() const {
 }
 
 std::int64_t needed_opset(const QuantConfig& config) noexcept {
+  if (!config::target(config).quantizes) return 0;
   return std::max<std::int64_t>(config::target(config).opset, config.per_channel ? 13 : 10);
 }
 

@@ -56,23 +56,42 @@ const std::vector<std::string>& default_op_types() {
   return kTypes;
 }
 
-std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& config) {
+namespace {
+
+// Nodes of which `type_fits` says so, and that the user's lists of nodes hold or do not hold.
+template <class TypeFits>
+std::vector<bool> select(const onnx::Model& model, const QuantConfig& config, const TypeFits& type_fits) {
   check_op_types(model, config.op_types, "--op-types");
   check_op_types(model, config.exclude_op_types, "--exclude-op-types");
   const auto wanted = match_names(model, config.nodes, "--nodes");
   const auto excluded = match_names(model, config.exclude_nodes, "--exclude-nodes");
+  std::vector<bool> selected(model.graph.nodes.size(), false);
+  for (std::size_t n = 0; n < selected.size(); ++n)
+    selected[n] = type_fits(model.graph.nodes[n]) && !excluded[n] && (config.nodes.empty() || wanted[n]);
+  return selected;
+}
+
+bool lists(const std::vector<std::string>& types, const onnx::Node& node) {
+  return std::find(types.begin(), types.end(), node.op_type()) != types.end();
+}
+
+}  // namespace
+
+std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& config) {
   std::set<std::string> types(config.op_types.begin(), config.op_types.end());
   if (types.empty()) types.insert(default_op_types().begin(), default_op_types().end());
   if (config.op_types.empty() && config::target(config).fast_forms) types.insert("HardSigmoid");  // as gates only
   for (const auto& type : config.exclude_op_types) types.erase(type);
-
-  std::vector<bool> selected(model.graph.nodes.size(), false);
-  for (std::size_t n = 0; n < selected.size(); ++n) {
-    const auto& node = model.graph.nodes[n];
+  return select(model, config, [&](const onnx::Node& node) {
     const bool domain_known = node.domain().empty() || node.domain() == "com.microsoft";
-    selected[n] = domain_known && types.contains(node.op_type()) && !excluded[n] && (config.nodes.empty() || wanted[n]);
-  }
-  return selected;
+    return domain_known && types.contains(node.op_type());
+  });
+}
+
+std::vector<bool> select_of_all_types(const onnx::Model& model, const QuantConfig& config) {
+  return select(model, config, [&](const onnx::Node& node) {
+    return (config.op_types.empty() || lists(config.op_types, node)) && !lists(config.exclude_op_types, node);
+  });
 }
 
 }  // namespace detent::quantization

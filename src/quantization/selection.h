@@ -19,4 +19,7 @@ void check_op_types(const onnx::Model& model, const std::vector<std::string>& ty
 /// pattern: a misspelt exclusion must not pass in silence.
 std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& config);
 
+/// The same where the user who names no types means all that the model has.
+std::vector<bool> select_of_all_types(const onnx::Model& model, const QuantConfig& config);
+
 }  // namespace detent::quantization

@@ -74,10 +74,13 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   append(notes, graph::lift_constants(model));
   append(notes, graph::drop_initializer_inputs(model));
   graph::sort_topologically(model);
+  const bool raises = config.float_type != FloatType::keep;
+  if (raises) append(notes, graph::raise_floats(model, file_store(work_dir, "float"), config.keep_io_types));
   {
     const auto scope = profiler.scope(profile::Step::float_model_validation);
     types = exec::probe_values(runtime, model);
   }
+  if (raises) graph::name_idle_casts(model, types);
   const bool upgrade = model.opset() < quantization::needed_opset(config);
   if (upgrade) append(notes, graph::upgrade_opset(model, types));
   append(notes, graph::remove_identities(model));

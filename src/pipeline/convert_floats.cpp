@@ -1,0 +1,162 @@
+#include "pipeline/convert_floats.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "config/identity.h"
+#include "config/wanted.h"
+#include "data/sample.h"
+#include "exec/session.h"
+#include "graph/index.h"
+#include "onnx/write.h"
+#include "profile/profiler.h"
+#include "quantization/emit/float16.h"
+#include "quantization/float_placement.h"
+#include "quantization/selection.h"
+#include "run/calibration_device.h"
+#include "run/outputs.h"
+#include "run/prepare.h"
+#include "run/run_directory.h"
+#include "run/run_profiler.h"
+#include "run/samples.h"
+#include "run/sweep_setup.h"
+
+namespace detent::pipeline {
+namespace {
+
+using profile::Step;
+
+void append(std::vector<std::string>& all, const std::vector<std::string>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+std::uint64_t float_bytes(const onnx::Model& model) {
+  std::uint64_t bytes = 0;
+  for (const auto& tensor : model.graph.initializers) {
+    if (tensor.type == onnx::DataType::float32) bytes += tensor.data.size();
+  }
+  return bytes;
+}
+
+// One run: the stages in their order.
+class Conversion {
+ public:
+  explicit Conversion(const QuantizeOptions& options)
+      : options_(options),
+        run_profiler_(options.profiler, options.profile),
+        profiler_(run_profiler_.profiler()),
+        runtime_(options.runtime) {}
+
+  QuantizeResult run() {
+    prepare();
+    if (options_.config.float_type == FloatType::float32) {
+      converted_ = std::move(prepared_.model);
+    } else {
+      if (config::has_samples(options_)) observe();
+      convert();
+    }
+    write();
+    work_->finish();
+    run_profiler_.finish();
+    result_.stages = run_profiler_.stage_reports();
+    result_.peak_memory = profiler_.peak_memory();
+    return std::move(result_);
+  }
+
+ private:
+  void prepare() {
+    const auto scope = profiler_.scope(Step::pre_process);
+    auto original = onnx::read_model(options_.model);
+    profiler_.checkpoint(Step::model_loaded);
+    run::check_output(options_.output, original);
+    result_.model_bytes_before = run::size_on_disk(original);
+    work_.emplace(options_.resources, run::run_identity({.model = original,
+                                                         .output = options_.output,
+                                                         .calibration_data = options_.calibration_data,
+                                                         .options = config::run_identity(options_)}));
+    profiler_.watch_directory(work_->path());
+    append(result_.notes, work_->notes());
+    prepared_ = run::prepare(std::move(original), options_.config, runtime_, work_->scratch(), profiler_);
+    append(result_.notes, prepared_.notes);
+    facts_ = {.type = options_.config.float_type,
+              .keep_io_types = options_.config.keep_io_types,
+              .allowed = quantization::select_of_all_types(prepared_.model, options_.config)};
+    if (!options_.prepared_output) return;
+    run::check_output(*options_.prepared_output, prepared_.model);
+    onnx::write_model(prepared_.model, *options_.prepared_output, {options_.external_data_threshold});
+  }
+
+  // The extremes of all values, and shapes as static as the first sample makes them.
+  void observe() {
+    const auto scope = profiler_.scope(Step::calibration);
+    const auto source = run::open_samples(options_.calibration_data.value_or(""), options_.samples,
+                                          run::input_specs(prepared_.model), {options_.max_samples, options_.batch_size});
+    auto types = run::static_types(prepared_.types, prepared_.model, runtime_, *source);
+    quantization::Placement placement;
+    for (auto& value : quantization::float_values(prepared_.model, prepared_.types)) {
+      placement.marks.push_back({});
+      placement.marks.back().value = std::move(value);
+    }
+    // Infinite values, as in masks, are values of 16-bit floats as well.
+    run::CollectOptions collect{.allow_nonfinite = true, .workers = options_.workers};
+    run::DeviceCalibration device(options_.device, placement.marks.size(), false, work_->scratch(), nullptr);
+    device.lend(collect);
+    auto [statistics, notes] = run::collect_within(
+        {runtime_, options_.resources, work_->path(), options_.threads, options_.progress, options_.stop}, *work_,
+        prepared_, placement, *source, collect);
+    for (const auto& more : {source->notes(), notes, device.notes()}) append(result_.notes, more);
+    result_.samples = statistics.samples;
+    statistics_ = std::move(statistics);
+    facts_.statistics = &*statistics_;
+    prepared_.types = std::move(types);
+  }
+
+  void convert() {
+    const auto scope = profiler_.scope(Step::quantization_static);
+    if (!statistics_)
+      result_.notes.emplace_back(
+          "there are no samples: weights and operators decided what becomes 16-bit, and no value was looked at");
+    auto& model = prepared_.model;
+    const auto placed = quantization::place_floats(model, prepared_.types, facts_);
+    append(result_.notes, placed.notes);
+    FloatConversion floats;
+    for (const bool low : placed.low) floats.nodes += low ? 1 : 0;
+    floats.nodes_kept = placed.kept;
+    const auto nodes = model.graph.nodes.size();
+    const auto bytes = float_bytes(model);
+    converted_ = quantization::emit_floats(std::move(model), prepared_.types, placed, options_.config.float_type,
+                                           options_.config.keep_io_types);
+    floats.casts = converted_.graph.nodes.size() - nodes;
+    const auto left = float_bytes(converted_);
+    floats.constants = bytes > 0 ? 1 - static_cast<double>(left) / static_cast<double>(bytes) : 0;
+    result_.floats = floats;
+  }
+
+  void write() {
+    const auto scope = profiler_.scope(Step::post_process);
+    converted_.set_producer("detent", DETENT_VERSION);
+    if (options_.stop.stop_requested()) throw interrupted();
+    const auto written = onnx::write_model(converted_, options_.output,
+                                           {options_.external_data_threshold, options_.external_data_suffix});
+    result_.model_bytes_after = written.model_bytes + written.data_bytes;
+  }
+
+  const QuantizeOptions& options_;
+  run::RunProfiler run_profiler_;
+  profile::Profiler& profiler_;
+  exec::Runtime runtime_;
+  std::optional<run::RunDirectory> work_;
+  run::Prepared prepared_;
+  quantization::FloatFacts facts_;
+  std::optional<calibration::Statistics> statistics_;
+  onnx::Model converted_;
+  QuantizeResult result_;
+};
+
+}  // namespace
+
+QuantizeResult convert_floats(const QuantizeOptions& options) { return Conversion(options).run(); }
+
+}  // namespace detent::pipeline
