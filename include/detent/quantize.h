@@ -54,8 +54,10 @@ struct QuantizeOptions {
   int workers = 1;              // samples run at a time
   /// Tensors of at least this many bytes go to a file beside the output; unset: only if the model would exceed 2 GiB.
   std::optional<std::uint64_t> external_data_threshold;
-  /// The name of that file is the output's and this.
-  std::string external_data_suffix = ".data";
+  /// The name of that file is the output's and this; empty: `OUTPUT.<16 hex digits>.data` by its contents, so that a
+  /// model that stands at the output works until the new one takes its place, and its own data file goes then. With a
+  /// fixed name both files are replaced one after the other.
+  std::string external_data_suffix = {};
   /// Also write the float model as it was calibrated, after the graph rewrites.
   std::optional<std::filesystem::path> prepared_output;
   std::optional<std::filesystem::path> profile;

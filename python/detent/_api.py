@@ -149,7 +149,7 @@ def quantize(
 
 
 def _read_back(path: str, result: QuantizeResult) -> ModelBytes:
-    if os.path.exists(path + ".data"):
+    if any(name.startswith("output.onnx.") for name in os.listdir(os.path.dirname(path))):
         raise ResourceError("the quantized model exceeds 2 GiB, the limit of bytes", "give output a path")
     with open(path, "rb") as file:
         model = ModelBytes(file.read())

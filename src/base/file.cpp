@@ -102,7 +102,22 @@ void write_all(int fd, std::span<const std::byte> data, const fs::path& path) {
   }
 }
 
+void check_replaceable(const fs::path& path) {
+  std::error_code failed;
+  const auto kind = fs::symlink_status(path, failed).type();
+  if (failed || kind == fs::file_type::not_found || kind == fs::file_type::regular) return;  // opening it tells more
+  if (kind == fs::file_type::directory)
+    throw usage_error(fmt::format("output '{}' is a directory", path.string()), "give the name of a file");
+  if (kind == fs::file_type::symlink) {
+    throw usage_error(fmt::format("output '{}' is a symbolic link", path.string()),
+                      "give the file that it leads to, or remove the link");
+  }
+  throw usage_error(fmt::format("output '{}' exists and is not a regular file", path.string()),
+                    "choose another path");
+}
+
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
+  check_replaceable(target_);
   const fs::path parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
   std::string name = (parent / fmt::format(".{}.XXXXXX", target_.filename().string())).string();
   fd_ = UniqueFd(::mkostemp(name.data(), O_CLOEXEC));
@@ -122,7 +137,8 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
       leftover_(std::move(other.leftover_)),
       fd_(std::move(other.fd_)),
       buffer_(std::move(other.buffer_)),
-      size_(other.size_) {}
+      size_(other.size_),
+      synced_(other.synced_) {}
 
 AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
@@ -131,6 +147,7 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::write(std::span<const std::byte> data) {
   constexpr std::size_t kBuffer = 1 << 18;
   size_ += data.size();
+  synced_ = false;
   if (buffer_.size() + data.size() > kBuffer) flush();
   if (data.size() >= kBuffer) {
     write_all(fd_.get(), data, target_);
@@ -144,12 +161,18 @@ void AtomicFile::flush() {
   buffer_.clear();
 }
 
-void AtomicFile::commit() {
+void AtomicFile::sync() {
   flush();
-  failpoint("file.commit");
   if (::fsync(fd_.get()) != 0) {
     throw resource_error(fmt::format("cannot write '{}': {}", target_.string(), errno_text(errno)));
   }
+  synced_ = true;
+}
+
+void AtomicFile::commit() {
+  failpoint("file.commit");
+  if (!synced_) sync();
+  check_replaceable(target_);
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) {
     throw failed_call(errno, fmt::format("cannot create '{}'", target_.string()), ErrorKind::usage,
                       "choose another output path");

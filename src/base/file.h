@@ -62,9 +62,13 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
+/// Throws usage when something stands at `path` that a file must not take the place of: a folder, a device, a FIFO, a
+/// socket, or a symbolic link (whose target would stay as it is).
+void check_replaceable(const std::filesystem::path& path);
+
 /// A file written under a temporary name in its target directory and renamed into place by commit(). Without commit()
 /// the destructor removes it, so the target is either whole or untouched. Throws usage when the target cannot be
-/// created and resource when the disk is full.
+/// created or check_replaceable() refuses it, and resource when the disk is full.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path target);
@@ -74,7 +78,12 @@ class AtomicFile {
 
   void write(std::span<const std::byte> data);
   std::uint64_t size() const noexcept { return size_; }
-  /// fsync, rename over the target, fsync the directory.
+  const std::filesystem::path& target() const noexcept { return target_; }
+  /// Another name in the same directory.
+  void set_target(std::filesystem::path target) { target_ = std::move(target); }
+  /// Brings what was written to the disk, so that commit() does not take long.
+  void sync();
+  /// sync(), rename over the target, fsync the directory.
   void commit();
 
  private:
@@ -86,6 +95,7 @@ class AtomicFile {
   UniqueFd fd_;
   std::string buffer_;
   std::uint64_t size_ = 0;
+  bool synced_ = false;
 };
 
 /// A private 0700 directory under `parent` (default: $TMPDIR or /tmp), removed with all it holds on destruction.

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/nearest_word.h"
+#include "base/small_file.h"
 #include "detent/error.h"
 
 namespace detent::cli {
@@ -25,9 +26,9 @@ Error no_option(const std::string& path, const std::string& name, config::Comman
 YAML::Node load(const std::string& path) {
   YAML::Node root;
   try {
-    root = YAML::LoadFile(path);
-  } catch (const YAML::BadFile&) {
-    throw wrong(path, "cannot be read");
+    root = YAML::Load(read_small_file(path, "the configuration"));
+  } catch (const Error& e) {
+    throw wrong(path, fmt::format("cannot be read ({})", e.what()));
   } catch (const YAML::Exception& e) {
     throw wrong(path, fmt::format("line {}: {}", e.mark.line + 1, e.msg));
   }

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "data/npy.h"
 #include "data/npz.h"
@@ -53,17 +55,24 @@ std::vector<std::size_t> match_keys(const NpzFile& npz, const std::string& file,
   return order;
 }
 
-std::vector<LoadedArray> load_npz(const fs::path& path, std::span<const InputSpec> inputs) {
+std::vector<LoadedArray> load_npz(const fs::path& path, std::span<const InputSpec> inputs, std::uint64_t memory) {
   const NpzFile npz = NpzFile::open(path);
   const std::vector<std::size_t> order = match_keys(npz, quoted(path), inputs);
   std::vector<LoadedArray> arrays;
   std::vector<std::vector<std::int64_t>> shapes;
   // All headers first: no memory is spent on a sample of which one part does not fit.
+  std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const NpyHeader header = npz.header(order[i]);
     shapes.push_back(header.shape);
     const Fit fit = fit_to_input(inputs[i], header.type, shapes.back(), npz.where(order[i]));
     arrays.push_back({{}, fit, npz.where(order[i]), nullptr});
+    bytes += std::min(header.data_bytes, std::numeric_limits<std::uint64_t>::max() - bytes);
+  }
+  if (memory > 0 && bytes > memory) {
+    throw resource_error(fmt::format("{} takes {} in memory, and there are {} for it", quoted(path), format_size(bytes),
+                                     format_size(memory)),
+                         "store fewer rows in a file, or use .npy files, which are read in place");
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     arrays[i].array = npz.read(order[i]);
@@ -153,11 +162,11 @@ std::vector<LoadedArray> load_test_set(const fs::path& folder, std::span<const I
 
 }  // namespace
 
-LoadedFile load_file(const FileSet& files, std::size_t index, std::span<const InputSpec> inputs) {
+LoadedFile load_file(const FileSet& files, std::size_t index, std::span<const InputSpec> inputs, std::uint64_t memory) {
   const std::string& name = files.names.at(index);
   LoadedFile loaded{printable(name), {}};
   switch (files.layout) {
-    case Layout::npz: loaded.inputs = load_npz(files.root / name, inputs); break;
+    case Layout::npz: loaded.inputs = load_npz(files.root / name, inputs, memory); break;
     case Layout::npy: loaded.inputs.push_back(load_npy(files.root / name, inputs.front())); break;
     case Layout::per_input:
       for (const InputSpec& input : inputs) loaded.inputs.push_back(load_npy(files.root / input.name / name, input));

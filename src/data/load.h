@@ -26,6 +26,7 @@ struct LoadedFile {
   std::vector<LoadedArray> inputs;  // in the order of the input specs
 };
 
-LoadedFile load_file(const FileSet& files, std::size_t index, std::span<const InputSpec> inputs);
+/// Throws resource when a .npz file would take more than `memory` bytes (0: no limit).
+LoadedFile load_file(const FileSet& files, std::size_t index, std::span<const InputSpec> inputs, std::uint64_t memory);
 
 }  // namespace detent::data

@@ -17,8 +17,9 @@ namespace {
 
 class FileUnits final : public Units {
  public:
-  FileUnits(std::filesystem::path path, std::vector<InputSpec> inputs)
+  FileUnits(std::filesystem::path path, std::vector<InputSpec> inputs, std::uint64_t memory)
       : path_(std::move(path)),
+        memory_(memory),
         inputs_(std::move(inputs)),
         given_(inputs_given(path_, inputs_)),
         files_(find_files(path_, given_)) {}
@@ -26,7 +27,7 @@ class FileUnits final : public Units {
   std::optional<LoadedFile> next() override {
     if (next_ == files_.names.size()) return std::nullopt;
     const std::size_t index = next_++;
-    return completed(load_file(files_, index, given_), given_, inputs_);
+    return completed(load_file(files_, index, given_, memory_), given_, inputs_);
   }
   void rewind() override { next_ = 0; }
   std::size_t count() const override { return files_.names.size(); }
@@ -34,6 +35,7 @@ class FileUnits final : public Units {
 
  private:
   std::filesystem::path path_;
+  std::uint64_t memory_;
   std::vector<InputSpec> inputs_, given_;
   FileSet files_;
   std::size_t next_ = 0;
@@ -95,7 +97,7 @@ class BatchedSource final : public SampleSource {
 
 std::unique_ptr<SampleSource> open_samples(const std::filesystem::path& path, std::vector<InputSpec> inputs,
                                            const SourceOptions& options) {
-  auto units = std::make_unique<FileUnits>(path, inputs);
+  auto units = std::make_unique<FileUnits>(path, inputs, options.file_memory);
   return std::make_unique<BatchedSource>(std::move(units), std::move(inputs), options);
 }
 

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "onnx/external_data.h"
+#include "onnx/functions.h"
 #include "onnx/inline_external.h"
 #include "onnx/model.h"
 
@@ -156,6 +157,7 @@ Graph read_graph_fields(const Wire& raw, const std::shared_ptr<const MappedFile>
       case 1: {
         const Wire node = take(r, raw);
         graph.nodes.emplace_back(inliner != nullptr ? inliner->inlined(Message::node, node) : node);
+        check_operator(graph.nodes.back());
         return true;
       }
       case 5: graph.initializers.push_back(read_tensor(take(r, raw), file, external, where)); return true;
@@ -219,6 +221,7 @@ Model read_model(const std::filesystem::path& path) {
                     "store the weights as external data beside the model");
   }
   guarded(where, [&] { read_model_fields(model, Wire(as_text(bytes), model.file), where); });
+  guarded(where, [&] { check_functions(model, where); });
   if (model.opsets.empty()) throw bad_input(fmt::format("{} is not an ONNX model: it imports no opset", where));
   return model;
 }

@@ -8,6 +8,9 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/failpoint.h"
+#include "base/fingerprint.h"
+#include "onnx/own_data.h"
 #include "onnx/write.h"
 
 namespace detent::onnx {
@@ -146,8 +149,8 @@ void write_pieces(const std::vector<Piece>& pieces, const Sink& sink) {
 
 // Lays tensors out in the data file in their order; large ones on page boundaries, so that readers can map them.
 struct DataLayout {
-  std::string location;
   std::uint64_t threshold = 0;
+  std::string location;
   std::uint64_t end = 0;
   std::vector<std::pair<std::uint64_t, const Tensor*>> placed;
 
@@ -162,11 +165,37 @@ struct DataLayout {
   }
 };
 
-void write_data_file(const DataLayout& layout, AtomicFile& file) {
+Fingerprint write_data_file(const DataLayout& layout, AtomicFile& file) {
   static constexpr std::byte kZeros[4096] = {};
+  Hasher hasher;
+  const auto write = [&](std::span<const std::byte> bytes) {
+    hasher.add(bytes);
+    file.write(bytes);
+  };
   for (const auto& [offset, tensor] : layout.placed) {
-    file.write(std::span(kZeros).first(offset - file.size()));
-    tensor->data.write_to([&](auto bytes) { file.write(bytes); });
+    write(std::span(kZeros).first(offset - file.size()));
+    tensor->data.write_to(write);
+  }
+  return hasher.result();
+}
+
+// Puts both files in place, the data first, and then removes what only the old model used. Another run for the same
+// path must not be between these steps, or it could lose data that it shares with the old model. Where no lock is to be
+// had, the old data stay.
+void commit_with_data(const std::filesystem::path& path, AtomicFile& model, std::optional<AtomicFile>& data) {
+  if (data) data->sync();
+  model.sync();
+  const UniqueFd lock = lock_directory(path.parent_path());
+  auto old = lock.valid() ? own_data_files(path) : std::set<std::filesystem::path>();
+  if (data) {
+    data->commit();
+    old.erase(data->target());
+  }
+  model.commit();
+  for (const auto& file : old) {
+    std::error_code ignored;
+    std::filesystem::remove(file, ignored);
+    failpoint("model.old_data_removed");
   }
 }
 
@@ -198,8 +227,10 @@ std::string encode_graph(const Graph& graph) {
 }
 
 WrittenModel write_model(const Model& model, const std::filesystem::path& path, const WriteOptions& options) {
-  const std::filesystem::path data_path = path.string() + options.data_suffix;
-  DataLayout layout{data_path.filename().string(), options.external_threshold.value_or(1024), 0, {}};
+  const bool is_unique = options.data_suffix.empty();
+  // Every name that the data may get is as long: sizes are known before the data are.
+  const std::string name = is_unique ? own_data_name(path, {}) : path.filename().string() + options.data_suffix;
+  DataLayout layout{options.external_threshold.value_or(1024), name, 0, {}};
   const auto place = [&](const Tensor& t) { return layout(t); };
 
   std::vector<Piece> pieces;
@@ -213,14 +244,23 @@ WrittenModel write_model(const Model& model, const std::filesystem::path& path, 
   AtomicFile model_file(path);
   std::optional<AtomicFile> data_file;
   if (!layout.placed.empty()) {
-    data_file.emplace(data_path);
-    write_data_file(layout, *data_file);
+    data_file.emplace(path);
+    const Fingerprint contents = write_data_file(layout, *data_file);
+    if (is_unique) {
+      layout = {layout.threshold, own_data_name(path, contents), 0, {}};
+      pieces = model_pieces(model, place);
+    }
+    data_file->set_target(path.parent_path() / layout.location);
   }
   write_pieces(pieces, [&](auto bytes) { model_file.write(bytes); });
-  const WrittenModel written{model_file.size(), data_file ? data_file->size() : 0};
-  if (data_file) data_file->commit();
-  model_file.commit();
-  return written;
+  if (is_unique) {
+    commit_with_data(path, model_file, data_file);
+  } else {
+    if (data_file) data_file->commit();
+    model_file.commit();
+  }
+  if (!data_file) return {model_file.size(), 0, {}};
+  return {model_file.size(), data_file->size(), data_file->target()};
 }
 
 ValueInfo make_value_info(std::string name, DataType type, std::optional<std::vector<Dim>> shape) {

@@ -26,18 +26,21 @@ struct WriteOptions {
   /// Tensors of at least this many bytes go to a file beside the model; nullopt: everything inline as long
   /// as the file stays below protobuf's 2 GiB, else all tensors of 1 KiB and more go beside it.
   std::optional<std::uint64_t> external_threshold;
-  /// The data file's name is the model's and this.
-  std::string data_suffix = ".data";
+  /// The data file's name is the model's and this; empty: a name of its own for these data (onnx/own_data.h). With a
+  /// given name an old data file is replaced before the model is: only for folders that are put in place as a whole.
+  std::string data_suffix = {};
 };
 
 /// What was written.
 struct WrittenModel {
   std::uint64_t model_bytes = 0;
-  std::uint64_t data_bytes = 0;  // of the file beside the model; 0 when there is none
+  std::uint64_t data_bytes = 0;     // of the file beside the model; 0 when there is none
+  std::filesystem::path data_file;  // empty when there is none
 };
 
-/// Writes `path` whole or not at all; a data file beside it is put in place first. Throws usage when the place cannot
-/// be written and resource when the disk is full.
+/// Writes `path` whole or not at all; a data file beside it is put in place first. Whatever stops the process, what
+/// stands at `path` is the old model with its data or the new one with its own; the data file of an old model that
+/// detent wrote is removed at last. Throws usage when the place cannot be written and resource when the disk is full.
 WrittenModel write_model(const Model& model, const std::filesystem::path& path, const WriteOptions& options = {});
 
 /// A TensorProto and a GraphProto with all data inline, as attributes hold them.

@@ -72,7 +72,7 @@ class Bench {
         entry.samples = in_order_of(entry);
       } else {
         const auto source = run::open_samples(options_.calibration_data, options_.samples, entry.inputs,
-                                              {options_.max_samples, options_.batch_size});
+                                              {.max_samples = options_.max_samples, .batch_size = options_.batch_size});
         entry.samples = run::first_samples(*source, options_.max_samples > 0 ? options_.max_samples : kMostSamples);
       }
       if (entry.samples.empty()) throw bad_input("there are no samples");

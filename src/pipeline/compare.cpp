@@ -178,7 +178,7 @@ Comparison compare(const CompareOptions& options) {
   require_same(names_of(original.model.graph.inputs), names_of(quantized.model.graph.inputs), "inputs");
   require_same(output_names, names_of(quantized.model.graph.outputs), "outputs");
   const auto source = run::open_samples(options.calibration_data, options.samples, run::input_specs(original.model),
-                                        {options.max_samples, options.batch_size});
+                                        {.max_samples = options.max_samples, .batch_size = options.batch_size});
 
   const CommonValues common = options.outputs_only ? CommonValues() : common_values(original, quantized);
   LayerRun layers(original, quantized, runtime, options, common);

@@ -203,7 +203,9 @@ Plan plan(const QuantizeOptions& options) {
                                         thread_count(options.threads), static_cast<std::size_t>(options.workers), 0};
   if (options.calibration_data || options.samples != nullptr) {
     const auto source = run::open_samples(options.calibration_data.value_or(""), options.samples, specs,
-                                          {options.max_samples, options.batch_size});
+                                          {.max_samples = options.max_samples,
+                                           .batch_size = options.batch_size,
+                                           .file_memory = run::memory_for_samples(options.resources)});
     result.files = source->file_count();
     first = run::first_sample(*source, specs);
     circumstances.sample_bytes = first.bytes;

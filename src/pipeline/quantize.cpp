@@ -99,7 +99,8 @@ class Run {
     const auto scope = profiler_.scope(Step::pre_process);
     auto original = onnx::read_model(options_.model);
     profiler_.checkpoint(Step::model_loaded);
-    run::check_output(options_.output, original);
+    run::check_output(options_.output, original, options_.external_data_suffix);
+    if (options_.prepared_output) run::check_output(*options_.prepared_output, original);
     result_.model_bytes_before = run::size_on_disk(original);
     if (options_.statistics) identity_ = run::fingerprint_of(original);
     work_.emplace(options_.resources, run_identity(original));
@@ -117,7 +118,9 @@ class Run {
     append(result_.notes, placement.notes);
     if (config::has_samples(options_)) {
       source_ = run::open_samples(options_.calibration_data.value_or(""), samples(), run::input_specs(prepared.model),
-                                  {options_.max_samples, options_.batch_size});
+                                  {.max_samples = options_.max_samples,
+                                   .batch_size = options_.batch_size,
+                                   .file_memory = run::memory_for_samples(options_.resources)});
     }
     if (config::chooses_by_speed(options_)) choose_by_speed();
     if (options_.prepared_output) {

@@ -2,21 +2,22 @@
 #pragma once
 
 #include <optional>
-#include <regex>
 #include <string>
+
+#include "base/pattern.h"
 
 namespace detent::quantization {
 
-/// An exact name, or a regular expression (ECMAScript, over the whole name) when it starts with '^'.
+/// An exact name, or a regular expression (RE2's syntax, over the whole name) when it starts with '^'.
 class NamePattern {
  public:
   /// Throws usage for a bad expression.
   explicit NamePattern(const std::string& text);
-  bool matches(const std::string& name) const { return regex_ ? std::regex_match(name, *regex_) : name == text_; }
+  bool matches(const std::string& name) const { return pattern_ ? pattern_->matches_whole(name) : name == text_; }
 
  private:
   std::string text_;
-  std::optional<std::regex> regex_;
+  std::optional<Pattern> pattern_;
 };
 
 }  // namespace detent::quantization

@@ -73,9 +73,10 @@ double Lab::score(const Draft& draft, const quantization::Assignment& assignment
   if (!float_score_) float_score_ = score_of(options().model);
   const auto path = means_.directory / "candidate.onnx";
   const auto emitted = quantization::emit_qdq(draft.prepared.model, assignment, options().config);
-  onnx::write_model(emitted.model, path, {options().external_data_threshold});
+  const auto written = onnx::write_model(emitted.model, path, {options().external_data_threshold});
   const double found = score_of(path);
   std::filesystem::remove(path);
+  if (!written.data_file.empty()) std::filesystem::remove(written.data_file);
   return run::share_of_float_score(found, *float_score_);
 }
 

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/failpoint.h"
+#include "base/small_file.h"
 #include "base/file.h"
 #include "calibration/statistics_file.h"
 
@@ -26,8 +26,7 @@ Clock::time_point after(double seconds) {
 std::string statistics_name(std::size_t number) { return fmt::format("statistics-{}", number); }
 
 nlohmann::json read_json(const fs::path& path) {
-  std::ifstream in(path);
-  auto json = nlohmann::json::parse(in, nullptr, false);
+  auto json = nlohmann::json::parse(read_small_file(path, "progress"), nullptr, false);
   if (json.is_discarded()) throw bad_input(fmt::format("'{}' is damaged", path.string()), "run without --resume");
   return json;
 }

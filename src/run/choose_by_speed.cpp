@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
+#include "base/small_file.h"
 #include "base/file.h"
 #include "graph/index.h"
 #include "graph/traits.h"
@@ -22,9 +22,10 @@ namespace {
 
 // What an interrupted run decided: the table may have been removed since.
 std::optional<std::vector<std::string>> decided(const fs::path& file) {
-  std::ifstream stream(file);
-  const auto json = nlohmann::json::parse(stream, nullptr, false);
-  if (!json.is_array()) return std::nullopt;
+  if (!fs::exists(file)) return std::nullopt;
+  const auto json = nlohmann::json::parse(read_small_file(file, "the choice"), nullptr, false);
+  const auto is_name = [](const auto& entry) { return entry.is_string(); };
+  if (!json.is_array() || !std::all_of(json.begin(), json.end(), is_name)) return std::nullopt;
   return json.get<std::vector<std::string>>();
 }
 

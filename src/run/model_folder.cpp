@@ -4,11 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
+#include "base/small_file.h"
 #include "onnx/model.h"
 
 namespace detent::run {
@@ -22,8 +22,7 @@ constexpr auto kGenaiConfig = "genai_config.json";
 const std::set<std::string> kVariants{"_fp16", "_int8", "_uint8", "_q4", "_q4f16", "_q8", "_bnb4", "_quantized"};
 
 Json read_json(const fs::path& path) {
-  std::ifstream file(path);
-  auto json = Json::parse(file, nullptr, false);
+  auto json = Json::parse(read_small_file(path, "configuration"), nullptr, false);
   if (json.is_discarded() || !json.is_object())
     throw bad_input(fmt::format("'{}' is not a JSON object", path.string()));
   return json;
@@ -163,7 +162,8 @@ FolderResult::FolderResult(const QuantizeOptions& options)
   const auto data = data_files(model);
   std::erase_if(folder_.others,
                 [&](const auto& file) { return data.contains(fs::weakly_canonical(folder_.root / file)); });
-  if (folder_.model.parent_path() == "onnx") options_.external_data_suffix = "_data";
+  // The folder is put in place as a whole, and transformers.js expects this name.
+  options_.external_data_suffix = folder_.model.parent_path() == "onnx" ? "_data" : ".data";
   if (!data.empty() && !options_.external_data_threshold) options_.external_data_threshold = 1024;
 }
 

@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 #include "base/failure.h"
+#include "base/file.h"
+#include "onnx/own_data.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;
@@ -63,20 +65,24 @@ void check_place(const fs::path& output) {
                       "choose another path");
 }
 
-void check_output(const fs::path& output, const onnx::Model& model) {
+void check_output(const fs::path& output, const onnx::Model& model, const std::string& data_suffix) {
   check_place(output);
-  const fs::path data_file = output.string() + ".data";
+  // What is replaced or removed: also the data of a model that stands at the output.
+  std::set<fs::path> gone = onnx::own_data_files(output);
+  gone.insert(output);
+  if (!data_suffix.empty()) gone.insert(output.string() + data_suffix);
   std::vector<fs::path> sources{model.path};
   for (const auto& tensor : model.graph.initializers) {
     if (tensor.is_external && tensor.data.file()) sources.push_back(tensor.data.file()->path());
   }
   for (const auto& source : sources) {
-    if (is_same_file(output, source) || is_same_file(data_file, source)) {
+    if (std::any_of(gone.begin(), gone.end(), [&](const auto& file) { return is_same_file(file, source); })) {
       throw usage_error(fmt::format("output '{}' would overwrite '{}', which the model is read from", output.string(),
                                     source.string()),
                         "choose another --output");
     }
   }
+  check_replaceable(output);
 }
 
 void check_apart(const std::vector<fs::path>& written, const std::optional<fs::path>& samples,
@@ -99,11 +105,9 @@ void check_apart(const std::vector<fs::path>& written, const std::optional<fs::p
 }
 
 std::vector<fs::path> written_files(const QuantizeOptions& options) {
-  std::vector<fs::path> files{options.output, options.output.string() + ".data"};
-  if (options.prepared_output) {
-    files.push_back(*options.prepared_output);
-    files.emplace_back(options.prepared_output->string() + ".data");
-  }
+  std::vector<fs::path> files{options.output};
+  if (!options.external_data_suffix.empty()) files.emplace_back(options.output.string() + options.external_data_suffix);
+  if (options.prepared_output) files.push_back(*options.prepared_output);
   for (const auto& path : {options.profile, options.report, options.trace}) {
     if (path) files.push_back(*path);
   }

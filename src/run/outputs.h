@@ -14,11 +14,11 @@ namespace detent::run {
 /// Throws usage when `output` is no name of a file, or its directory cannot be written.
 void check_place(const std::filesystem::path& output);
 
-/// Throws usage when writing `output` (or the data file beside it) would overwrite a file that the model is read from,
-/// or when its directory cannot be written.
-void check_output(const std::filesystem::path& output, const onnx::Model& model);
+/// Throws usage when writing `output` (or the data file whose name is that and `data_suffix`) would overwrite a file
+/// that the model is read from, when what stands there is no regular file or its directory cannot be written.
+void check_output(const std::filesystem::path& output, const onnx::Model& model, const std::string& data_suffix = {});
 
-/// All files that a run of quantize() may write: each model may come with a data file beside it.
+/// All files that a run of quantize() may write, but data files with names of their own.
 std::vector<std::filesystem::path> written_files(const QuantizeOptions& options);
 
 /// Of the model's file and the tensors in its data files, in bytes.

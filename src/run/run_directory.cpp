@@ -3,14 +3,17 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "base/small_file.h"
+#include "base/utf8.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;
@@ -18,35 +21,69 @@ namespace {
 
 constexpr const char* kIdentity = "run.json";
 
+// Fit for JSON, which takes no other text than UTF-8.
+std::string text_of(const fs::path& path) { return escaped_utf8(fs::absolute(path).string()); }
+
 // A file's size and time of change: enough to see that it was replaced, without reading gigabytes.
 std::string stamp(const fs::path& path) {
-  return fmt::format("{} ({} bytes, {})", fs::absolute(path).string(), fs::file_size(path),
+  return fmt::format("{} ({} bytes, {})", text_of(path), fs::file_size(path),
                      fs::last_write_time(path).time_since_epoch().count());
 }
 
-// Locks the directory for as long as the descriptor lives; invalid when another process holds it.
-UniqueFd lock(const fs::path& directory) {
-  UniqueFd fd(::open((directory / kIdentity).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!fd.valid())
-    throw resource_error(fmt::format("cannot use '{}': {}", directory.string(), errno_text(errno)),
-                         "choose another --work-dir");
-  return ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 ? std::move(fd) : UniqueFd();
+// A run that stands in the working directory, which is open to be locked.
+struct Found {
+  fs::path directory;
+  nlohmann::json identity;
+  UniqueFd file;
+};
+
+bool is_private(int fd, mode_t type) {
+  struct stat info {};
+  return fd >= 0 && ::fstat(fd, &info) == 0 && (info.st_mode & S_IFMT) == type && info.st_uid == ::geteuid() &&
+         (info.st_mode & 077) == 0;
 }
 
-std::vector<fs::path> runs_for(const fs::path& work_dir, const nlohmann::json& wanted,
-                               std::vector<nlohmann::json>& identities) {
-  std::vector<fs::path> found;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(work_dir, ignored)) {
-    if (!entry.path().filename().string().starts_with("detent-")) continue;
-    std::ifstream in(entry.path() / kIdentity);
-    auto identity = nlohmann::json::parse(in, nullptr, false);
-    if (!identity.is_object() || identity.value("output", "") != wanted.at("output")) continue;
-    if (identity.value("rank", 0) != wanted.at("rank")) continue;
-    found.push_back(entry.path());
-    identities.push_back(std::move(identity));
+// The working directory may be everybody's, as /tmp is: what stands there counts only when this user made it and nobody
+// else may change it. Links are not followed, and nothing is waited for.
+std::optional<Found> read_run(const fs::path& directory) {
+  const UniqueFd folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!is_private(folder.get(), S_IFDIR)) return std::nullopt;
+  UniqueFd file(::openat(folder.get(), kIdentity, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!is_private(file.get(), S_IFREG)) return std::nullopt;
+  try {
+    auto identity = nlohmann::json::parse(read_small_file(file.get(), directory / kIdentity, "run"), nullptr, false);
+    if (identity.is_object()) return Found{directory, std::move(identity), std::move(file)};
+  } catch (const Error&) {  // damaged: of no use, and no harm to others
+    return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::vector<Found> runs_for(const fs::path& work_dir, const nlohmann::json& wanted) {
+  std::vector<Found> found;
+  std::error_code failed;
+  for (fs::directory_iterator entry(work_dir, failed), end; !failed && entry != end; entry.increment(failed)) {
+    if (!entry->path().filename().string().starts_with("detent-")) continue;
+    auto run = read_run(entry->path());
+    if (run && run->identity.value("output", nlohmann::json()) == wanted.at("output") &&
+        run->identity.value("rank", nlohmann::json()) == wanted.at("rank"))
+      found.push_back(std::move(*run));
   }
   return found;
+}
+
+// Locked for as long as the descriptor lives; false when another process holds it.
+bool lock(const UniqueFd& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
+
+UniqueFd write_identity(const fs::path& directory, const nlohmann::json& identity) {
+  const fs::path path = directory / kIdentity;
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file.valid() || !lock(file))
+    throw resource_error(fmt::format("cannot use '{}': {}", directory.string(), errno_text(errno)),
+                         "choose another --work-dir");
+  const std::string text = identity.dump();
+  write_all(file.get(), std::as_bytes(std::span(text)), path);
+  return file;
 }
 
 // The first member that is not as it was, of those that there were if possible; empty: all are.
@@ -77,12 +114,12 @@ nlohmann::json run_identity(const RunInputs& inputs) {
   for (const auto& file : files) external += stamp(file) + "\n";
   nlohmann::json identity{
       {"version", DETENT_VERSION},
-      {"output", fs::weakly_canonical(fs::absolute(inputs.output)).string()},
+      {"output", text_of(fs::weakly_canonical(fs::absolute(inputs.output)))},
       {"rank", inputs.rank},
       {"ranks", inputs.ranks},
       {"model", stamp(inputs.model.path)},
       {"external data", external},
-      {"calibration data", inputs.calibration_data ? fs::absolute(*inputs.calibration_data).string() : ""},
+      {"calibration data", inputs.calibration_data ? text_of(*inputs.calibration_data) : ""},
       {"histograms (which the method needs)", inputs.histograms},
       {"votes (of --most-common)", inputs.votes}};
   identity.update(inputs.options);
@@ -99,35 +136,32 @@ RunDirectory::RunDirectory(const Resources& resources, const nlohmann::json& ide
 
 TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::json& identity) {
   const fs::path work_dir = resources.work_dir.value_or(default_work_dir());
-  std::vector<nlohmann::json> identities;
-  const auto runs = runs_for(work_dir, identity, identities);
   std::string changed;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
+  for (auto& run : runs_for(work_dir, identity)) {
     if (!resources.resume) {
-      if (lock(runs[i]).valid())
+      if (lock(run.file))
         notes_.push_back(
             fmt::format("there is an interrupted run for this output in '{}': continue it with --resume, or remove it",
-                        runs[i].string()));
+                        run.directory.string()));
       continue;
     }
-    const std::string differs = difference(identities[i], identity);
+    const std::string differs = difference(run.identity, identity);
     if (!differs.empty()) {
-      changed = fmt::format("'{}': its {} was {}, now it is {}", runs[i].string(), differs,
-                            identities[i].value(differs, nlohmann::json()).dump(), identity.at(differs).dump());
+      changed = fmt::format("'{}': its {} was {}, now it is {}", run.directory.string(), differs,
+                            run.identity.value(differs, nlohmann::json()).dump(), identity.at(differs).dump());
       continue;
     }
-    lock_ = lock(runs[i]);
-    if (!lock_.valid())
-      throw usage_error(fmt::format("the run in '{}' is still going on", runs[i].string()), "wait for it, or end it");
-    remove_all_but_progress(runs[i]);
+    if (!lock(run.file))
+      throw usage_error(fmt::format("the run in '{}' is still going on", run.directory.string()),
+                        "wait for it, or end it");
+    lock_ = std::move(run.file);
+    remove_all_but_progress(run.directory);
     resumed_ = true;
-    return TempDir::adopt(runs[i]);
+    return TempDir::adopt(run.directory);
   }
   if (!changed.empty()) throw usage_error("cannot resume the run in " + changed, "run without --resume, or as before");
   TempDir fresh(work_dir);
-  const std::string text = identity.dump();
-  lock_ = lock(fresh.path());
-  write_all(lock_.get(), std::as_bytes(std::span(text)), fresh.path() / kIdentity);
+  lock_ = write_identity(fresh.path(), identity);
   if (resources.resume)
     notes_.emplace_back("there was no interrupted run to resume: this one starts from the beginning");
   return fresh;

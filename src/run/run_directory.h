@@ -32,7 +32,8 @@ nlohmann::json run_identity(const RunInputs& inputs);
 class RunDirectory {
  public:
   /// Makes a directory in Resources::work_dir, or with Resources::resume opens that of an interrupted run for the same
-  /// output. Throws usage when that run has not ended, or had other inputs or options; the message names the first.
+  /// output. Only directories count that belong to this user and are closed to others (mode 0700, no links). Throws
+  /// usage when that run has not ended, or had other inputs or options; the message names the first.
   RunDirectory(const Resources& resources, const nlohmann::json& identity);
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;

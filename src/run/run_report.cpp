@@ -88,6 +88,8 @@ void describe_layers(const Prepared& prepared, const quantization::Placement& pl
 
 void check_report_paths(const std::optional<std::filesystem::path>& html,
                         const std::optional<std::filesystem::path>& trace) {
+  if (trace) check_replaceable(*trace);
+  if (html) check_replaceable(*html);
   if (trace) profile::check_trace_path(*trace);
   if (html) check_html_path(*html);
 }

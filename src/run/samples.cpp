@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "graph/index.h"
+#include "planning/limits.h"
 
 namespace detent::run {
 
@@ -26,9 +27,15 @@ std::vector<data::InputSpec> input_specs(const onnx::Model& model) {
   return specs;
 }
 
+std::uint64_t memory_for_samples(const Resources& resources) {
+  return resources.memory_budget.value_or(planning::available_memory());
+}
+
 std::unique_ptr<data::SampleSource> open_samples(const std::filesystem::path& path, SampleStream* stream,
                                                  std::vector<data::InputSpec> inputs,
-                                                 const data::SourceOptions& options) {
+                                                 const data::SourceOptions& given) {
+  auto options = given;
+  if (options.file_memory == 0) options.file_memory = planning::available_memory();
   if (path.empty() == (stream == nullptr))
     throw usage_error(stream == nullptr ? "there is no calibration data" : "samples are given twice",
                       "give a path or a stream of samples");

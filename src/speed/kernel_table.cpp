@@ -12,6 +12,7 @@
 
 #include "base/cpu.h"
 #include "base/error.h"
+#include "base/small_file.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
 
@@ -50,7 +51,7 @@ std::string machine() {
 }
 
 UniqueFd locked(const fs::path& file) {
-  UniqueFd fd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  UniqueFd fd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644));
   if (!fd.valid() || ::flock(fd.get(), LOCK_EX) != 0)
     throw usage_error(fmt::format("cannot write the kernel table '{}': {}", file.string(), errno_text(errno)),
                       "give another file with --kernel-table");
@@ -63,8 +64,7 @@ KernelTable::KernelTable(std::optional<fs::path> file) : file_(std::move(file)) 
 
 void KernelTable::read() {
   if (!file_ || !fs::exists(*file_)) return;
-  std::ifstream stream(*file_);
-  const auto json = nlohmann::json::parse(stream, nullptr, false);
+  const auto json = nlohmann::json::parse(read_small_file(*file_, "the kernel table"), nullptr, false);
   try {
     if (json.at("format") != kFormat) throw nlohmann::json::other_error::create(501, "another format", nullptr);
     for (const auto& [kernel, row] : json.at("kernels").items()) times_.insert_or_assign(kernel, from_json(row));

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/small_file.h"
 #include "detent/error.h"
 
 namespace detent {
@@ -234,6 +235,46 @@ TEST(AtomicFile, ReplacesAnOldFile) {
   file.write(as_byte_span("new"));
   file.commit();
   EXPECT_EQ(read_text(target), "new");
+}
+
+TEST(AtomicFile, ReplacesOnlyRegularFiles) {
+  const TempDir dir;
+  const fs::path target = dir.path() / "out";
+  const auto refused = [&](const std::string& says) {
+    try {
+      AtomicFile file(target);
+      ADD_FAILURE() << "accepted: " << says;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_NE(std::string(error.what()).find(says), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(entries(dir.path()), 1u);
+    fs::remove(target);
+  };
+  fs::create_directory(target);
+  refused("is a directory");
+  ASSERT_EQ(::mkfifo(target.c_str(), 0600), 0);
+  refused("is not a regular file");
+  fs::create_symlink("elsewhere", target);
+  refused("is a symbolic link");
+  AtomicFile file(target);
+  fs::create_symlink("elsewhere", target);  // made meanwhile
+  EXPECT_THROW(file.commit(), Error);
+  EXPECT_TRUE(fs::is_symlink(target));
+}
+
+TEST(SmallFile, IsRegularAndSmall) {
+  const TempDir dir;
+  const fs::path path = dir.path() / "settings";
+  write_text(path, "a: 1\n");
+  EXPECT_EQ(read_small_file(path, "settings"), "a: 1\n");
+  fs::resize_file(path, kSmallFile + 1);
+  EXPECT_THROW(read_small_file(path, "settings"), Error);
+  fs::remove(path);
+  EXPECT_THROW(read_small_file(path, "settings"), Error);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THROW(read_small_file(path, "settings"), Error) << "without waiting for a writer";
+  EXPECT_THROW(read_small_file(dir.path(), "settings"), Error);
 }
 
 TEST(AtomicFile, AnOpenMappingOfTheOldFileStaysIntact) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "onnx/own_data.h"
 #include "onnx/support.h"
 
 namespace detent::onnx::test {
@@ -36,9 +37,10 @@ TEST_F(Write, PutsLargeTensorsBesideTheModel) {
   fs::create_directory(at("out"));
   const Model model = some_model();
   const WrittenModel written = write_model(model, at("out/q.onnx"), {std::uint64_t{1024}});
-  EXPECT_EQ(files(), (std::vector<std::string>{"q.onnx", "q.onnx.data"}));
+  EXPECT_EQ(files(), (std::vector<std::string>{"q.onnx", written.data_file.filename()}));
+  EXPECT_TRUE(is_own_data_name("q.onnx", written.data_file.filename().string())) << written.data_file;
   EXPECT_EQ(written.model_bytes, fs::file_size(at("out/q.onnx")));
-  EXPECT_EQ(written.data_bytes, fs::file_size(at("out/q.onnx.data")));
+  EXPECT_EQ(written.data_bytes, fs::file_size(written.data_file));
   EXPECT_LT(written.model_bytes, 2048U);
 
   fs::rename(at("out"), at("elsewhere"));  // the location is relative
@@ -64,12 +66,55 @@ TEST_F(Write, PutsLargeTensorsBesideTheModel) {
 
 TEST_F(Write, GivesTheSameBytesTwice) {
   const Model model = some_model();
+  std::vector<fs::path> data;
   for (const auto* folder : {"1", "2"}) {
     fs::create_directory(at(folder));
-    write_model(model, at(folder) / "q.onnx", {std::uint64_t{1024}});
+    data.push_back(write_model(model, at(folder) / "q.onnx", {std::uint64_t{1024}}).data_file);
   }
   EXPECT_EQ(read_file(at("1/q.onnx")), read_file(at("2/q.onnx")));
-  EXPECT_EQ(read_file(at("1/q.onnx.data")), read_file(at("2/q.onnx.data")));
+  EXPECT_EQ(data[0].filename(), data[1].filename());
+  EXPECT_EQ(read_file(data[0]), read_file(data[1]));
+}
+
+TEST_F(Write, RemovesTheDataOfTheModelThatItReplaces) {
+  fs::create_directory(at("out"));
+  const WriteOptions apart{std::uint64_t{1024}};
+  const auto first = write_model(some_model(), at("out/q.onnx"), apart).data_file;
+  write_file(at("out/q.onnx.0123456789abcdef.data"), "no model refers to this");
+  Model other = some_model();
+  other.graph.initializers.pop_back();
+  const auto second = write_model(other, at("out/q.onnx"), apart).data_file;
+  EXPECT_NE(first, second);
+  EXPECT_EQ(files().size(), 3U);
+  EXPECT_FALSE(fs::exists(first));
+  EXPECT_EQ(write_model(other, at("out/q.onnx"), apart).data_file, second) << "the same data keep their file";
+  EXPECT_EQ(read_model(at("out/q.onnx")).graph.initializers.size(), 3U);
+  write_model(other, at("out/q.onnx"));
+  EXPECT_EQ(files(), (std::vector<std::string>{"q.onnx", "q.onnx.0123456789abcdef.data"}));
+}
+
+TEST_F(Write, LeavesDataOfOthersAlone) {
+  fs::create_directory(at("out"));
+  for (const std::string name : {"q.onnx.data", "weights.bin", "q.onnx.0123456789ABCDEF.data", "p.onnx.0123456789abcdef.data"}) {
+    write_file(at("out/" + name), raw_bytes<float>({1, 2}));
+    const Msg t = tensor_head("w", DataType::float32, {2}).sub(13, entry("location", name)).varint(14, 1);
+    write_file(at("out/q.onnx"), model_of(graph_with({t})).bytes);
+    EXPECT_TRUE(own_data_files(at("out/q.onnx")).empty());
+    write_model(some_model(), at("out/q.onnx"));
+    EXPECT_TRUE(fs::exists(at("out/" + name)));
+  }
+  const WrittenModel fixed = write_model(some_model(), at("out/q.onnx"), {std::uint64_t{0}, ".data"});
+  EXPECT_EQ(fixed.data_file.filename(), "q.onnx.data");
+}
+
+TEST_F(Write, ALockedDirectoryOnlyKeepsTheOldData) {
+  fs::create_directory(at("out"));
+  const auto first = write_model(some_model(), at("out/q.onnx"), {std::uint64_t{1024}}).data_file;
+  const UniqueFd held = lock_directory(at("out"));
+  ASSERT_TRUE(held.valid());
+  write_model(some_model(), at("out/q.onnx"));
+  EXPECT_TRUE(fs::exists(first));
+  EXPECT_FALSE(read_model(at("out/q.onnx")).graph.initializers.at(1).is_external);
 }
 
 TEST_F(Write, KeepsEmptyTensorsInline) {

@@ -2,6 +2,8 @@
 #include "run/run_directory.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -101,6 +103,67 @@ TEST_F(RunDirectories, AreMentionedToARunThatDoesNotResume) {
 TEST_F(RunDirectories, WithADamagedIdentityAreNotTakenUp) {
   std::ofstream(interrupted() / "run.json") << "{";
   EXPECT_FALSE(RunDirectory(resources_, identity()).resumed());
+}
+
+// In a directory like /tmp anybody can make something whose name begins with detent-.
+TEST_F(RunDirectories, AreNotTrustedWhenSomebodyElseCouldHaveMadeThem) {
+  const auto path = interrupted();
+  const auto refused = [&](const char* why) {
+    RunDirectory run(resources_, identity());
+    EXPECT_FALSE(run.resumed()) << why;
+    run.finish();
+  };
+  fs::permissions(path, fs::perms::others_read, fs::perm_options::add);
+  refused("others may look into it");
+  fs::permissions(path, fs::perms::owner_all);
+  fs::permissions(path / "run.json", fs::perms::group_write, fs::perm_options::add);
+  refused("others may write its identity");
+  fs::permissions(path / "run.json", fs::perms::owner_read | fs::perms::owner_write);
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown(path.c_str(), 12345, 12345), 0);
+    refused("it is another user's");
+    ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);
+    ASSERT_EQ(::chown((path / "run.json").c_str(), 12345, 12345), 0);
+    refused("its identity is another user's");
+    ASSERT_EQ(::chown((path / "run.json").c_str(), 0, 0), 0);
+  }
+  const fs::path real = work_.path() / "real";
+  fs::rename(path, real);
+  fs::create_directory_symlink(real, path);
+  refused("a link");
+  fs::remove(path);
+  fs::rename(real, path);
+  EXPECT_TRUE(RunDirectory(resources_, identity()).resumed());
+}
+
+TEST_F(RunDirectories, PlantedOnesHurtNobody) {
+  const fs::path path = work_.path() / "detent-x";
+  ASSERT_EQ(::mkdir(path.c_str(), 0700), 0);
+  const auto starts = [&](const char* what) {
+    for (const bool resume : {false, true}) {
+      resources_.resume = resume;
+      RunDirectory run(resources_, identity());
+      EXPECT_FALSE(run.resumed()) << what;
+      run.finish();
+    }
+    fs::remove_all(path / "run.json");
+  };
+  ASSERT_EQ(::mkfifo((path / "run.json").c_str(), 0600), 0);
+  starts("a FIFO");
+  fs::create_directory(path / "run.json");
+  starts("a folder");
+  fs::create_symlink("/dev/zero", path / "run.json");
+  starts("a link to a device");
+  for (const char* text : {"[1]", "7", "{}", R"({"output": 5, "rank": "0"})", R"({"output": "/q.onnx", "rank": [0]})",
+                           R"({"output": {"a": 1}})", "\xff\xfe"}) {
+    std::ofstream(path / "run.json") << text;
+    ASSERT_EQ(::chmod((path / "run.json").c_str(), 0600), 0);
+    starts(text);
+  }
+  { std::ofstream(path / "run.json") << std::string(1 << 20, '['); }
+  ASSERT_EQ(::chmod((path / "run.json").c_str(), 0600), 0);
+  fs::resize_file(path / "run.json", std::uintmax_t{1} << 40);  // takes no room on the disk
+  starts("a terabyte");
 }
 
 TEST_F(RunDirectories, LoseTheScratchOfAKilledProcess) {

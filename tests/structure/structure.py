@@ -34,6 +34,7 @@ GUARDED = {
     "onnxruntime": {"shim", "exec"},
     "protozero": {"onnx", "graph", "calibration"},
     "mpi.h": {"mpi"},
+    "re2/": {"base"},
     "mpi/": {"mpi", "shim"},
     "dnnl": {"finetune"},
     "cuda_runtime": {"cuda"},

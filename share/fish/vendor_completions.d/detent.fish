@@ -108,7 +108,7 @@ complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l d
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l device-precision -x -a 'float32 tf32 bfloat16' -d 'what a device multiplies in'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l device-layout -x -a 'auto nchw nhwc' -d 'layout of a devices convolutions'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l gds -x -a 'auto on off' -d 'read stored samples past the hosts memory (GPUDirect Storage)'
-complete -c detent -n '__fish_seen_subcommand_from quantize' -l external-data-threshold -r -d 'put tensors of at least this size into OUTPUT.data'
+complete -c detent -n '__fish_seen_subcommand_from quantize' -l external-data-threshold -r -d 'put tensors of at least this size into a file beside OUTPUT'
 complete -c detent -n '__fish_seen_subcommand_from quantize' -l prepared-output -r -d 'also write the float model as it was calibrated'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate' -l profile -r -d 'write a profile (YAML) while running'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate' -l report -r -d 'write a report (HTML): time, memory, bottleneck, layers, histograms, errors'

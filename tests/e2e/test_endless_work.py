@@ -1,0 +1,163 @@
+"""What would take forever, all memory, or the process with it: bounded, or refused with a word."""
+
+import os
+import time
+import zipfile
+from collections.abc import Callable
+
+import graphs
+import numpy as np
+import onnx
+import pytest
+import support
+from failures import BAD_INPUT, RESOURCE, USAGE, Place
+from onnx import TensorProto, helper
+from support import Path
+
+FLOAT = TensorProto.FLOAT
+
+
+@pytest.fixture(autouse=True)
+def at_most_a_minute():
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < 60
+
+
+def test_long_names_and_patterns(place: Place, data: Path) -> None:
+    """Names of 50 kB, and patterns that take exponential time in engines that go back."""
+    model = graphs.small_cnn()
+    for i, node in enumerate(model.graph.node):
+        node.name = node.op_type + "a" * (50_000 + i)
+    path = place.inputs / "long.onnx"
+    onnx.save(model, path)
+    for pattern in ("^Gemm.*", "^(G|e|m|a)+$", "^(Gemm|Conv)(a+)+$"):
+        support.quantize(path, place.output, data, "--exclude-nodes", pattern)
+    place.output.unlink()
+    place.refused(USAGE, "--nodes", path, data, "--nodes", "^(Conv|a+)+!")
+    place.refused(USAGE, "not a valid regular expression.*RE2", path, data, "--nodes", "^(?!Conv).*")
+
+
+def test_a_runtime_that_answers_with_a_long_name(place: Place, data: Path) -> None:
+    model = graphs.small_cnn()
+    model.graph.node[0].op_type = "N" * 100_000
+    path = place.inputs / "unknown.onnx"
+    onnx.save(model, path)
+    place.refused(BAD_INPUT, "unknown.onnx", path, data)
+
+
+def with_functions(place: Place, functions: list[onnx.FunctionProto], call: onnx.NodeProto) -> Path:
+    model = graphs.small_cnn()
+    model.functions.extend(functions)
+    model.graph.node.append(call)
+    if call.domain:
+        model.opset_import.append(helper.make_opsetid(call.domain, 1))
+    model.graph.output.append(helper.make_tensor_value_info(call.output[0], FLOAT, None))
+    path = place.inputs / "functions.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def function(name: str, inputs: list[str], outputs: list[str], nodes: list[onnx.NodeProto], domain: str = "own"):
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    return helper.make_function(domain, name, inputs, outputs, nodes, imports)
+
+
+def test_functions_that_double(place: Place, data: Path) -> None:
+    """10 kB that come to 2^40 nodes."""
+    functions = [function("f0", ["x"], ["y"], [helper.make_node("Neg", ["x"], ["y"])])]
+    for i in range(1, 41):
+        calls = [
+            helper.make_node(f"f{i - 1}", ["x"], ["m"], domain="own"),
+            helper.make_node(f"f{i - 1}", ["m"], ["y"], domain="own"),
+        ]
+        functions.append(function(f"f{i}", ["x"], ["y"], calls))
+    path = with_functions(place, functions, helper.make_node("f40", ["x"], ["z"], domain="own"))
+    place.refused(BAD_INPUT, "come to more than 1000000 nodes", path, data)
+    place.refuses(BAD_INPUT, "come to more than 1000000 nodes", "inspect", path)
+    path = with_functions(place, functions[:8], helper.make_node("f7", ["x"], ["z"], domain="own"))
+    support.quantize(path, place.output, data)
+
+
+CONTRIB = ["FusedConv", "FusedMatMul", "Gelu", "FastGelu", "BiasGelu", "LayerNormalization", "SkipLayerNormalization", "QLinearAdd"]
+
+
+@pytest.mark.parametrize("arity", [(0, 1), (1, 0), (1, 3), (9, 1)], ids=str)
+def test_functions_named_like_operators(arity: tuple[int, int], place: Place, data: Path) -> None:
+    """Both detent and the runtime know what such an operator takes; a function of another arity ended either."""
+    inputs, outputs = [f"i{n}" for n in range(arity[0])], [f"o{n}" for n in range(arity[1])]
+    for name in CONTRIB:
+        nodes = [helper.make_node("Constant", [], [o], value_float=1.0) for o in outputs]
+        made = function(name, inputs, outputs, nodes, "com.microsoft")
+        call = helper.make_node(name, ["x"] * arity[0], ["z", "z2", "z3"][: arity[1]] or ["z"], domain="com.microsoft")
+        place.refused(BAD_INPUT, "domain of its own", with_functions(place, [made], call), data)
+
+
+@pytest.mark.parametrize("op_type", sorted({s.name for s in onnx.defs.get_all_schemas() if s.domain == ""}))
+def test_operators_without_inputs(op_type: str, place: Place, data: Path) -> None:
+    model = graphs.small_cnn()
+    model.graph.node.append(helper.make_node(op_type, [], ["z"]))
+    model.graph.output.append(helper.make_tensor_value_info("z", FLOAT, None))
+    path = place.inputs / "bare.onnx"
+    onnx.save(model, path)
+    for command in (["inspect", path], ["quantize", path, "-o", place.output, "--calibration-data", data]):
+        result = support.detent(*command, env=place.environment)
+        assert result.returncode in (0, BAD_INPUT), (command[0], result.returncode, result.stderr)
+
+
+def no_rows(folder: Path) -> None:
+    """A header of 128 bytes that claims 2^60 rows of nothing."""
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d, 0, 16, 16), }" % (1 << 60)
+    header += b" " * (117 - len(header)) + b"\n"
+    (folder / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+
+
+def test_rows_without_bytes(place: Place) -> None:
+    b = graphs.Builder()
+    path = place.inputs / "empty.onnx"
+    onnx.save(b.model({"x": (FLOAT, ["N", "C", 16, 16])}, [b.add("MatMul", "x", b.weight("w", 16, 16))]), path)
+    folder = place.inputs / "rows"
+    folder.mkdir()
+    no_rows(folder)
+    place.refused(BAD_INPUT, "a.npy.*hold no data", path, folder, "--batch-size", 1)
+
+
+def test_a_small_file_that_is_large_in_memory(place: Place, model: Path) -> None:
+    folder = place.inputs / "bomb"
+    folder.mkdir()
+    row = np.zeros((1, 3, 16, 16), np.float32)
+    with zipfile.ZipFile(folder / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as member:
+        np.lib.format.write_array_header_1_0(
+            member, {"descr": "<f4", "fortran_order": False, "shape": (100_000, 3, 16, 16)}
+        )
+        for _ in range(100):
+            member.write(bytes(1000 * row.nbytes))
+    assert (folder / "a.npz").stat().st_size < 1_000_000
+    place.refused(RESOURCE, "a.npz.*takes 293 MiB.*200 MiB", model, folder, "--memory-budget", "200MiB")
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def directory(path: Path) -> None:
+    path.mkdir()
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [fifo, directory, device], ids=lambda f: f.__name__)
+def test_settings_that_are_no_files(make: Callable[[Path], None], place: Place, model: Path, data: Path) -> None:
+    path = place.inputs / "settings"
+    make(path)
+    place.refused(USAGE, "settings.*not a regular file", model, data, "--config", path)
+    table = ["--preset", "balanced", "--optimize-for", "latency", "--kernel-table", path]
+    place.refused(BAD_INPUT, "settings.*not a regular file", model, data, *table)
+    sample = place.inputs / "samples"
+    sample.mkdir()
+    make(sample / "a.npy")
+    make(sample / "b.npz")
+    for name in ("a.npy", "b.npz"):
+        place.refused(BAD_INPUT, "regular file|folder|directory|is empty|layout", model, sample / name)
