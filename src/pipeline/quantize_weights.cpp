@@ -73,7 +73,7 @@ class WeightsRun {
     const auto scope = profiler_.scope(Step::pre_process);
     model_ = onnx::read_model(options_.model);
     profiler_.checkpoint(Step::model_loaded);
-    run::check_output(options_.output, model_);
+    run::check_output(options_.output, model_, options_.external_data_suffix);
     if (config::has_samples(options_)) {
       work_.emplace(options_.resources, identity());
       append(work_->notes());
