@@ -120,7 +120,7 @@ void print_weights(const std::vector<BlockedWeight>& weights) {
   const auto loses_most = std::max_element(
       weights.begin(), weights.end(), [](const auto& a, const auto& b) { return a.output_error < b.output_error; });
   if (loses_most->output_error) {
-    fmt::print("worst SQNR of a product's results on held-back samples: {:.1f} dB, '{}'\n",
+    print_text("worst SQNR of a product's results on held-back samples: {:.1f} dB, '{}'\n",
                in_db(*loses_most->output_error), loses_most->node);
   }
 }
