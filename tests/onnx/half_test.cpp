@@ -14,8 +14,12 @@ TEST(Half, EveryNumberComesBackAsItWas) {
     const bool nan16 = (bits & 0x7fffU) > 0x7c00U, nan_brain = (bits & 0x7fffU) > 0x7f80U;
     EXPECT_EQ(std::isnan(from_float16(half)), nan16);
     EXPECT_EQ(std::isnan(from_bfloat16(half)), nan_brain);
-    if (!nan16) EXPECT_EQ(to_float16(from_float16(half)), half);
-    if (!nan_brain) EXPECT_EQ(to_bfloat16(from_bfloat16(half)), half);
+    if (!nan16) {
+      EXPECT_EQ(to_float16(from_float16(half)), half);
+    }
+    if (!nan_brain) {
+      EXPECT_EQ(to_bfloat16(from_bfloat16(half)), half);
+    }
   }
   EXPECT_TRUE(std::isnan(from_float16(to_float16(NAN))));
   EXPECT_TRUE(std::isnan(from_bfloat16(to_bfloat16(NAN))));
