@@ -105,9 +105,15 @@ concept IsVector = requires(T t) {
 }
 &&!std::is_same_v<T, std::string>;
 
+/// A text as it is; what is no text, or no UTF-8, in words.
+inline std::string word_of(nb::handle value) {
+  std::string text;
+  return nb::try_cast(nb::str(value), text) ? text : text_of(value);
+}
+
 template <class T>
 void read_words(nb::handle value, T& into, const std::string& where) {
-  into = static_cast<T>(config::value_of(config::words<T>(), nb::cast<std::string>(nb::str(value)), where));
+  into = static_cast<T>(config::value_of(config::words<T>(), word_of(value), where));
 }
 
 template <class T>

@@ -50,7 +50,7 @@ bool is_group(std::string_view name, config::Command command) {
 
 void set(const Option& option, const config::Member& member, nb::handle value, const std::string& where) {
   const bool is_text = nb::isinstance<nb::str>(value);
-  const auto text = [&] { return nb::cast<std::string>(nb::str(value)); };
+  const auto text = [&] { return word_of(value); };
   const auto size = [&](auto* to) {
     if (option.form == config::Form::bytes && is_text) {
       *to = parse_size(text());

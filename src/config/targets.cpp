@@ -60,7 +60,10 @@ const std::vector<Target>& targets() {
       {.name = "plain",
        .help = "all that ONNX Runtime's quantize_static quantizes, with the same bits",
        .format = plain_format()},
-      {.name = "none", .help = "nothing is quantized; with --float", .format = unquantized_format(), .quantizes = false},
+      {.name = "none",
+       .help = "nothing is quantized; with --float",
+       .format = unquantized_format(),
+       .quantizes = false},
   };
   return all;
 }
@@ -82,14 +85,15 @@ const Target& target(std::string_view name) {
 
 // What is given beside a 16-bit float type alone must have a meaning there.
 void check_given(const std::vector<std::string_view>& given) {
-  static constexpr std::string_view kFloats[] = {
-      "config.preset",         "config.float_type",    "config.keep_io_types", "config.nodes", "config.op_types",
-      "config.exclude_op_types", "config.exclude_nodes"};
+  static constexpr std::string_view kFloats[] = {"config.preset",       "config.float_type", "config.keep_io_types",
+                                                 "config.nodes",        "config.op_types",   "config.exclude_op_types",
+                                                 "config.exclude_nodes"};
   for (const auto& option : options()) {
     const std::string_view path = option.at.path;
     const bool of_integers = path.starts_with("config.") || path.starts_with("method.") || path == "overrides" ||
-                             path.starts_with("accuracy.") || path.starts_with("finetune.") || path.starts_with("weights_only.") || path == "statistics" ||
-                             path == "optimize_for" || path == "report" || path == "trace";
+                             path.starts_with("accuracy.") || path.starts_with("finetune.") ||
+                             path.starts_with("weights_only.") || path == "statistics" || path == "optimize_for" ||
+                             path == "report" || path == "trace";
     const bool known = std::find(std::begin(kFloats), std::end(kFloats), path) != std::end(kFloats);
     if (of_integers && !known && has(given, path))
       throw usage_error("--" + std::string(option.name) + " is for quantization, and nothing is quantized",

@@ -69,6 +69,9 @@ Error runtime_error(const std::string& where, const Ort::Exception& e) {
     return resource_error(fmt::format("{}: out of memory ({})", where, one_line(e.what())),
                           "give smaller samples or a smaller batch");
   }
+  if (std::string_view(e.what()).find("Too many open files") != std::string_view::npos)
+    return resource_error(fmt::format("{}: ONNX Runtime: {}", where, one_line(e.what())),
+                          "raise the limit on open files");
   if (is_device_failure(e.what())) return device_error(fmt::format("{}: ONNX Runtime: {}", where, one_line(e.what())));
   const bool too_new = std::string_view(e.what()).find("version") != std::string_view::npos;
   return bad_input(fmt::format("{}: ONNX Runtime: {}", where, one_line(e.what())),

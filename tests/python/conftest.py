@@ -33,6 +33,7 @@ def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     quantize = detent._core.quantize
 
     def run(options: dict, *rest: object) -> object:
-        return quantize({"bench": False, "optimize_for": "size", **options}, *rest)
+        defaults = {"bench": False, **({} if "float_type" in options else {"optimize_for": "size"})}
+        return quantize({**defaults, **options}, *rest)
 
     monkeypatch.setattr(detent._core, "quantize", run)

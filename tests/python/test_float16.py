@@ -38,7 +38,7 @@ def test_float_type_alone_quantizes_nothing():
 
 
 def test_options_about_integers_are_refused():
-    with pytest.raises(detent.UsageError, match="--weight-type is for quantization"):
+    with pytest.raises(detent.UsageError, match="weight_type is for quantization"):
         detent.quantize(product(), config=detent.Config(float_type="16", weight_type="int4"))
 
 

@@ -22,7 +22,9 @@ def _proto(model: Model) -> onnx.ModelProto:
         return model
     if isinstance(model, bytes):
         return onnx.load_from_string(model)
-    return onnx.load(os.fspath(model), load_external_data=False)
+    if isinstance(model, (bytearray, memoryview)):
+        return onnx.load_from_string(bytes(model))
+    return onnx.load(str(os.fspath(model)), load_external_data=False)  # type: ignore[arg-type]
 
 
 def convert_float_to_float16(
