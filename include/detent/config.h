@@ -29,8 +29,8 @@ enum class WeightRange { full, pairs, reduced };
 struct QuantConfig {
   /// What the options start from, and what is quantized when the user names nothing. `plain`: all that ONNX Runtime's
   /// quantize_static does, bit for bit. `balanced`: products and convolutions, and the operators that pass integers
-  /// from one of them to the next, as far as 8 bits are measured to be enough; the rest stays in float. `none`: nothing;
-  /// it goes with a float_type.
+  /// from one of them to the next, as far as 8 bits are measured to be enough; the rest stays in float. `none`:
+  /// nothing; it goes with a float_type.
   std::string preset = "plain";
   QuantType activation_type = QuantType::uint8;
   QuantType weight_type = QuantType::int8;

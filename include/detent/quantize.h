@@ -183,10 +183,10 @@ struct LatencyChange {
 
 /// What became 16-bit floats.
 struct FloatConversion {
-  std::size_t nodes = 0;         // that compute in 16 bits
-  std::size_t nodes_kept = 0;    // with float32 values, that stay
-  std::size_t casts = 0;         // added
-  double constants = 0;          // share of the bytes of float32 constants that were converted
+  std::size_t nodes = 0;       // that compute in 16 bits
+  std::size_t nodes_kept = 0;  // with float32 values, that stay
+  std::size_t casts = 0;       // added
+  double constants = 0;        // share of the bytes of float32 constants that were converted
 };
 
 struct QuantizeResult {

@@ -112,8 +112,7 @@ void check_replaceable(const fs::path& path) {
     throw usage_error(fmt::format("output '{}' is a symbolic link", path.string()),
                       "give the file that it leads to, or remove the link");
   }
-  throw usage_error(fmt::format("output '{}' exists and is not a regular file", path.string()),
-                    "choose another path");
+  throw usage_error(fmt::format("output '{}' exists and is not a regular file", path.string()), "choose another path");
 }
 
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {

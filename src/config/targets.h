@@ -48,8 +48,8 @@ const Target& target(std::string_view name);
 inline const Target& target(const QuantConfig& config) { return target(config.preset); }
 
 /// Gives every option that the user did not give (by the path of its member) the value of the target that
-/// QuantConfig::preset names. A method that is given is the only one. With a 16-bit float type that is given, the preset
-/// is `none` unless it is given too; then options about integers throw usage.
+/// QuantConfig::preset names. A method that is given is the only one. With a 16-bit float type that is given, the
+/// preset is `none` unless it is given too; then options about integers throw usage.
 void resolve(QuantizeOptions& options, const std::vector<std::string_view>& given);
 void resolve(CalibrateOptions& options, const std::vector<std::string_view>& given);
 

@@ -102,7 +102,8 @@ void Batcher::plan() {
   }
   // A header can claim any number of rows that take no bytes.
   constexpr std::int64_t kMostEmptyRows = 1 << 20;
-  const bool is_empty = std::all_of(arrays.begin(), arrays.end(), [](const auto& a) { return row_bytes(a.array) == 0; });
+  const bool is_empty =
+      std::all_of(arrays.begin(), arrays.end(), [](const auto& a) { return row_bytes(a.array) == 0; });
   if (is_empty && rows_ > kMostEmptyRows) {
     throw bad_input(fmt::format("{}: its {} rows hold no data", arrays.front().where, rows_),
                     "give arrays without an axis of length 0");

@@ -62,8 +62,8 @@ struct SourceOptions {
   /// A share of the samples: every `shares`-th, beginning with the one at `share`.
   std::size_t share = 0;
   std::size_t shares = 1;
-  /// What the arrays of one .npz file may take in memory, in bytes: a compressed one may be a thousand times its size on
-  /// the disk. 0: no limit.
+  /// What the arrays of one .npz file may take in memory, in bytes: a compressed one may be a thousand times its size
+  /// on the disk. 0: no limit.
   std::uint64_t file_memory = 0;
 };
 

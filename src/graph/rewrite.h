@@ -89,8 +89,8 @@ std::vector<std::string> scale_channels(onnx::Model& model, ValueTypes& types,
 /// A weight's elements times the factor of their index along an axis.
 std::vector<float> scaled_along(const onnx::Tensor& weight, std::size_t axis, const std::vector<float>& factors);
 
-/// Values of float16 and bfloat16 become float32, also in bodies: constants, casts, and types that attributes name. With
-/// `keep_io_types` graph inputs and outputs stay as they are, with a cast each; a note says what else stays.
+/// Values of float16 and bfloat16 become float32, also in bodies: constants, casts, and types that attributes name.
+/// With `keep_io_types` graph inputs and outputs stay as they are, with a cast each; a note says what else stays.
 Notes raise_floats(onnx::Model& model, const Store& store, bool keep_io_types);
 /// Casts of a value to the type that it has become Identity.
 void name_idle_casts(onnx::Model& model, const ValueTypes& types);

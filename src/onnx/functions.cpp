@@ -16,9 +16,15 @@ namespace {
 using protozero::pbf_reader;
 using protozero::pbf_wire_type;
 
-constexpr std::array<std::string_view, 9> kOwnDomains{
-    "",      "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft", "com.microsoft.nchwc",
-    "com.ms.internal.nhwc", kPrivateDomain};
+constexpr std::array<std::string_view, 9> kOwnDomains{"",
+                                                      "ai.onnx",
+                                                      "ai.onnx.ml",
+                                                      "ai.onnx.training",
+                                                      "ai.onnx.preview.training",
+                                                      "com.microsoft",
+                                                      "com.microsoft.nchwc",
+                                                      "com.ms.internal.nhwc",
+                                                      kPrivateDomain};
 constexpr int kMaxDepth = 64;   // of bodies, as elsewhere
 constexpr int kMaxCalls = 100;  // of functions that call functions
 
@@ -36,7 +42,9 @@ struct Function {
 
 using Functions = std::map<std::string, Function>;
 
-std::string name_of(std::string_view domain, std::string_view op_type) { return fmt::format("{}::{}", domain, op_type); }
+std::string name_of(std::string_view domain, std::string_view op_type) {
+  return fmt::format("{}::{}", domain, op_type);
+}
 
 template <class Fn>
 void each(pbf_reader reader, Fn fn) {
@@ -119,9 +127,9 @@ std::uint64_t expanded(const Uses& uses, Functions& functions, int depth, const 
     const std::uint64_t size = expanded(name, functions, depth, where);
     if (size > 0) nodes += std::min(calls, kMaxExpandedNodes / size + 1) * size;
     if (nodes > kMaxExpandedNodes) {
-      throw bad_input(fmt::format("{}: its functions come to more than {} nodes where they are called", where,
-                                  kMaxExpandedNodes),
-                      "inline them in part, and look for functions that call each other many times");
+      throw bad_input(
+          fmt::format("{}: its functions come to more than {} nodes where they are called", where, kMaxExpandedNodes),
+          "inline them in part, and look for functions that call each other many times");
     }
   }
   return nodes;

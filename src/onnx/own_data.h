@@ -1,5 +1,5 @@
-// Names of the data files that detent puts beside a model, `MODEL.<16 hex digits>.data`: the digits are a fingerprint of
-// what is in the file. A new model and an old one never share a data file with different contents, so the old model
+// Names of the data files that detent puts beside a model, `MODEL.<16 hex digits>.data`: the digits are a fingerprint
+// of what is in the file. A new model and an old one never share a data file with different contents, so the old model
 // works until the new one stands in its place.
 #pragma once
 

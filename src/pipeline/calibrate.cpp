@@ -126,8 +126,7 @@ class Calibration {
     append(result_.notes, placement_.notes);
     source_ = run::open_samples(options_.calibration_data, options_.samples, run::input_specs(prepared_.model),
                                 {options_.max_samples, options_.batch_size, static_cast<std::size_t>(ranks_.rank()),
-                                 static_cast<std::size_t>(ranks_.size()),
-                                 run::memory_for_samples(options_.resources)});
+                                 static_cast<std::size_t>(ranks_.size()), run::memory_for_samples(options_.resources)});
     if (!reports_) return;
     run::describe_layers(prepared_, placement_, *runtime_, *source_,
                          {placement_.to_observe().size(), options_.histograms, thread_count(options_.threads),

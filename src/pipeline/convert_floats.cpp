@@ -91,8 +91,9 @@ class Conversion {
   // The extremes of all values, and shapes as static as the first sample makes them.
   void observe() {
     const auto scope = profiler_.scope(Step::calibration);
-    const auto source = run::open_samples(options_.calibration_data.value_or(""), options_.samples,
-                                          run::input_specs(prepared_.model), {options_.max_samples, options_.batch_size});
+    const auto source =
+        run::open_samples(options_.calibration_data.value_or(""), options_.samples, run::input_specs(prepared_.model),
+                          {options_.max_samples, options_.batch_size});
     auto types = run::static_types(prepared_.types, prepared_.model, runtime_, *source);
     quantization::Placement placement;
     for (auto& value : quantization::float_values(prepared_.model, prepared_.types)) {

@@ -25,8 +25,12 @@ class Borders {
       const auto [it, added] = known.try_emplace(name, values_.size());
       if (added) {
         const bool output = index.is_output(name);
-        values_.push_back({-1, false, !keep_io_types, index.is_captured(name) || (output && keep_io_types),
-                           output && !keep_io_types, {}});
+        values_.push_back({-1,
+                           false,
+                           !keep_io_types,
+                           index.is_captured(name) || (output && keep_io_types),
+                           output && !keep_io_types,
+                           {}});
       }
       return values_[it->second];
     };

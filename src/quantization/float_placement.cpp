@@ -109,7 +109,7 @@ class Placer {
       if (!is_float(inputs[i]) || in_mask(rule.float32_inputs, i) || rule.trait == FloatTrait::reads_any) continue;
       const ConstantUse use{in_mask(rule.divisors, i), in_mask(rule.bounds, i), node.is("Add") || node.is("Sub")};
       auto text = index_.initializer(inputs[i]) != graph::kNone ? range_.of_constant(inputs[i], use)
-                                                                 : range_.of_value(inputs[i]);
+                                                                : range_.of_value(inputs[i]);
       if (!text.empty()) return text;
     }
     for (std::size_t o = 0; o < node.outputs().size(); ++o) {
@@ -128,8 +128,7 @@ class Placer {
       std::uint64_t bytes = 0;
       for (const auto& input : node.inputs()) {
         const int tensor = index_.initializer(input);
-        if (tensor != graph::kNone)
-          bytes += model_.graph.initializers[static_cast<std::size_t>(tensor)].data.size();
+        if (tensor != graph::kNone) bytes += model_.graph.initializers[static_cast<std::size_t>(tensor)].data.size();
       }
       flags[n] = !graph::is_product(node) && bytes <= kLightBytes;
     }
@@ -214,8 +213,9 @@ class Placer {
     for (auto& [text, labels] : groups) {
       const std::size_t count = labels.size();
       if (count > kLabels) labels.resize(kLabels);
-      placement_.notes.push_back(fmt::format("{} node{} in float32, since {}: {}{}", count, count == 1 ? " stays" : "s stay",
-                                             text, fmt::join(labels, ", "), count > kLabels ? ", …" : ""));
+      placement_.notes.push_back(fmt::format("{} node{} in float32, since {}: {}{}", count,
+                                             count == 1 ? " stays" : "s stay", text, fmt::join(labels, ", "),
+                                             count > kLabels ? ", …" : ""));
     }
   }
 

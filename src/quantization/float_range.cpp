@@ -70,7 +70,8 @@ const FloatRange::Magnitudes& FloatRange::magnitudes(const std::string& constant
       errors += error * error;
     }
   });
-  it->second = {std::isfinite(smallest) ? smallest : 0, largest, squares > 0 ? errors / squares : 0, tensor.count() == 1};
+  it->second = {std::isfinite(smallest) ? smallest : 0, largest, squares > 0 ? errors / squares : 0,
+                tensor.count() == 1};
   return it->second;
 }
 
@@ -133,7 +134,8 @@ std::optional<std::vector<std::int64_t>> FloatRange::axes(const onnx::Node& node
   const auto counted = [&](std::int64_t axis) { return axis < 0 ? axis + dims : axis; };
   const auto& type = node.op_type();
   if (type.starts_with("Global") || type == "InstanceNormalization") return range(2);
-  if (type.find("LayerNorm") != std::string::npos || type == "RMSNormalization") return range(counted(node.int_or("axis", -1)));
+  if (type.find("LayerNorm") != std::string::npos || type == "RMSNormalization")
+    return range(counted(node.int_or("axis", -1)));
   if (type == "Softmax" || type == "LogSoftmax") return std::vector{counted(node.int_or("axis", -1))};
   if (type == "LpNormalization") return std::vector{counted(node.int_or("axis", -1))};
   if (type == "GroupNorm" || type == "SkipGroupNorm") return range(1);

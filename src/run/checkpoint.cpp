@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/failpoint.h"
-#include "base/small_file.h"
 #include "base/file.h"
+#include "base/small_file.h"
 #include "calibration/statistics_file.h"
 
 namespace detent::run {

@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/small_file.h"
 #include "base/file.h"
+#include "base/small_file.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "run/sweep_setup.h"

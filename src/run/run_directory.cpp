@@ -112,16 +112,15 @@ nlohmann::json run_identity(const RunInputs& inputs) {
   }
   std::string external;
   for (const auto& file : files) external += stamp(file) + "\n";
-  nlohmann::json identity{
-      {"version", DETENT_VERSION},
-      {"output", text_of(fs::weakly_canonical(fs::absolute(inputs.output)))},
-      {"rank", inputs.rank},
-      {"ranks", inputs.ranks},
-      {"model", stamp(inputs.model.path)},
-      {"external data", external},
-      {"calibration data", inputs.calibration_data ? text_of(*inputs.calibration_data) : ""},
-      {"histograms (which the method needs)", inputs.histograms},
-      {"votes (of --most-common)", inputs.votes}};
+  nlohmann::json identity{{"version", DETENT_VERSION},
+                          {"output", text_of(fs::weakly_canonical(fs::absolute(inputs.output)))},
+                          {"rank", inputs.rank},
+                          {"ranks", inputs.ranks},
+                          {"model", stamp(inputs.model.path)},
+                          {"external data", external},
+                          {"calibration data", inputs.calibration_data ? text_of(*inputs.calibration_data) : ""},
+                          {"histograms (which the method needs)", inputs.histograms},
+                          {"votes (of --most-common)", inputs.votes}};
   identity.update(inputs.options);
   for (auto& member : identity) {  // JSON takes no other text than UTF-8
     if (member.is_string()) member = printable(member.get_ref<const std::string&>());

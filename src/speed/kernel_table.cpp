@@ -12,9 +12,9 @@
 
 #include "base/cpu.h"
 #include "base/error.h"
-#include "base/small_file.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
+#include "base/small_file.h"
 
 namespace detent::speed {
 namespace fs = std::filesystem;

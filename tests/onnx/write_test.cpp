@@ -95,7 +95,8 @@ TEST_F(Write, RemovesTheDataOfTheModelThatItReplaces) {
 
 TEST_F(Write, LeavesDataOfOthersAlone) {
   fs::create_directory(at("out"));
-  for (const std::string name : {"q.onnx.data", "weights.bin", "q.onnx.0123456789ABCDEF.data", "p.onnx.0123456789abcdef.data"}) {
+  for (const std::string name :
+       {"q.onnx.data", "weights.bin", "q.onnx.0123456789ABCDEF.data", "p.onnx.0123456789abcdef.data"}) {
     write_file(at("out/" + name), raw_bytes<float>({1, 2}));
     const Msg t = tensor_head("w", DataType::float32, {2}).sub(13, entry("location", name)).varint(14, 1);
     write_file(at("out/q.onnx"), model_of(graph_with({t})).bytes);

@@ -125,8 +125,7 @@ class FloatEmitter {
     if (constant) value.made_low = value.wants_low && !value.wants_high;
     const bool own_is_low = value.shown_low || (!value.shown_high && value.made_low);
     value.high = own_is_low && (value.wants_high || !value.made_low) ? index_.fresh_name(name + "_float32") : name;
-    value.low = own_is_low ? name
-                           : index_.fresh_name(name + (type_ == DataType::float16 ? "_float16" : "_bfloat16"));
+    value.low = own_is_low ? name : index_.fresh_name(name + (type_ == DataType::float16 ? "_float16" : "_bfloat16"));
   }
 
   void store_constants() {
