@@ -1,5 +1,6 @@
 # `make help` lists the targets. All output goes to build/.
 WERROR ?= OFF
+MINUTES ?= 2
 MODELS ?= ppocr_cls ppocr_det opennsfw digits photos fonts text
 
 PYTHON := build/venv/bin/python
@@ -10,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := all
-.PHONY: all cuda setup configure build models runtimes test check sanitize demo bench format lint clean distclean help
+.PHONY: all cuda setup configure build models runtimes test check sanitize faults fuzz demo bench format lint clean distclean help
 
 all: build  ## install what is needed and build build/detent
 
@@ -40,6 +41,10 @@ test: configure models runtimes  ## run all tests
 	@cmake --build build
 	@ctest --test-dir build --output-on-failure --no-tests=error -j 2
 
+faults: configure  ## let every call to the system fail, one after another, and kill runs at every point (hours)
+	@cmake --build build --target detent detent_python failing_calls
+	@for tried in faults kills; do DETENT_ONNXRUNTIME=$(CURDIR)/build/libonnxruntime.so $(PYTHON) tests/e2e/$$tried.py || exit 1; done
+
 demo: build models  ## quantize two trained models and compare their scores with the float models'
 	@$(PYTHON) examples/demo/demo.py
 
@@ -62,6 +67,16 @@ sanitize: setup  ## test the parsers and the spool with AddressSanitizer and Und
 	  || { cat build/configure.log >&2; exit 1; }
 	@cmake --build --preset parsers -j 2
 	@ctest --preset parsers --no-tests=error -j 2
+
+fuzz: build  ## run all fuzz targets for MINUTES (default 2), as many at once as there are processors; needs clang
+	@command -v clang++ >/dev/null || { echo "make fuzz needs clang: apt-get install clang llvm" >&2; exit 1; }
+	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \
+	cmake --preset fuzz --log-level=WARNING >build/configure.log 2>&1 || { cat build/configure.log >&2; exit 1; }
+	@cmake --build --preset fuzz --target fuzz
+	@DETENT_ONNXRUNTIME=$(CURDIR)/build/libonnxruntime.so $(PYTHON) tests/fuzz/run.py build/fuzz/tests/fuzz/fuzz build/fuzz/grown \
+	  --minutes $(MINUTES)
+	@DETENT_ONNXRUNTIME=$(CURDIR)/build/libonnxruntime.so $(PYTHON) tests/fuzz/differential.py build/detent \
+	  --minutes $$(($(MINUTES) / 10)) --count 100 --seed $$$$ --keep build/fuzz/grown/findings
 
 lint: configure  ## run clang-tidy on all C++ sources
 	@command -v clang-tidy >/dev/null || { echo "make lint needs clang-tidy: apt-get install clang-tidy" >&2; exit 1; }

@@ -4,26 +4,19 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <random>
 #include <vector>
 
 #include "finetune/block_descent.h"
 #include "finetune/block_refit.h"
 #include "finetune/block_solver.h"
 #include "quantization/block_search.h"
+#include "random_values.h"
 
 namespace {
 
 using namespace detent;
+using bench::normal;
 using quantization::BlockWeight;
-
-std::vector<float> normal(std::size_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> value;
-  std::vector<float> values(count);
-  for (float& v : values) v = value(random);
-  return values;
-}
 
 // Sums over inputs that are mixtures of an eighth as many, and a little noise.
 std::vector<float> made_up_sums(std::size_t rows, std::size_t positions, const finetune::Kernels& kernels) {

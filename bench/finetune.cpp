@@ -3,15 +3,16 @@
 #include <array>
 
 #include <cstddef>
-#include <random>
 #include <vector>
 
 #include "finetune/adaround_variables.h"
 #include "finetune/gram.h"
 #include "finetune/solver.h"
+#include "random_values.h"
 
 namespace {
 
+using detent::bench::normal;
 using namespace detent::finetune;
 
 constexpr std::size_t kChannels = 256;
@@ -25,14 +26,6 @@ LayerGeometry layer(std::int64_t groups) {
   g.kernel = {3, 3};
   g.strides = g.dilations = g.pads_begin = g.pads_end = {1, 1};
   return g;
-}
-
-std::vector<float> normal(std::size_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> value;
-  std::vector<float> values(count);
-  for (float& v : values) v = value(random);
-  return values;
 }
 
 QuantizedWeights weights_of(std::size_t rows, std::size_t fan_in) {

@@ -144,13 +144,14 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 double cpu_seconds() {
   rusage u{};
   ::getrusage(RUSAGE_SELF, &u);
-  return u.ru_utime.tv_sec + u.ru_stime.tv_sec + 1e-6 * (u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+  return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+         1e-6 * static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
 double peak_mb() {
   rusage u{};
   ::getrusage(RUSAGE_SELF, &u);
-  return u.ru_maxrss / 1024.0;
+  return static_cast<double>(u.ru_maxrss) / 1024;
 }
 
 int run(const Options& o) {

@@ -16,6 +16,8 @@ if [ "$(. /etc/os-release; echo "${ID:-}")" = debian ]; then PACKAGES+=(chromium
 # `scripts/setup.sh runtimes` also fetches other versions of ONNX Runtime into build/deps/runtimes, for the tests: the oldest
 # that is supported, newer ones, and one that is newer than the one of the environment.
 RUNTIMES=(1.21.1 1.24.1 1.28.0 1.32.0)
+# And into build/deps/language what language models are tested with.
+LANGUAGE_PACKAGES=(tokenizers==0.23.3 onnxruntime-genai==0.18.0)
 # `scripts/setup.sh cuda` also fetches a CUDA toolkit into build/deps/cuda, where none is installed: what the plugin for GPUs
 # is built with and runs on, 0.9 GB to fetch and 1.3 GB on disk. These versions go together.
 CUDA_WHEELS=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96
@@ -133,9 +135,20 @@ other_runtimes() {
   done
 }
 
+# Tokenizers, and the program that language models are run in, without what they would bring along.
+language_packages() {
+  local target=build/deps/language
+  [ ! -d "$target" ] || return 0
+  say "fetching tokenizers and onnxruntime-genai"
+  rm -rf "$target.new"
+  build/venv/bin/python -m pip install -q --no-deps --no-cache-dir --disable-pip-version-check --target "$target.new" \
+    "${LANGUAGE_PACKAGES[@]}" || fail "pip could not fetch ${LANGUAGE_PACKAGES[*]}: is the package index within reach?"
+  mv "$target.new" "$target"
+}
+
 extras() {
   [ "$only" != cuda ] || cuda_toolkit
-  [ "$only" != runtimes ] || other_runtimes
+  [ "$only" != runtimes ] || { other_runtimes; language_packages; }
 }
 
 if [ -n "${ready:-}" ]; then

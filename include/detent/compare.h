@@ -44,8 +44,20 @@ struct Fidelity {
   std::string cure = {};
 };
 
+/// What a decoder and its quantized form, as deployed, make of text: over all positions whose next token is in the
+/// samples.
+struct NextTokens {
+  std::uint64_t positions = 0;
+  double float_perplexity = 0;  // exp(mean of -ln p(next token))
+  double perplexity = 0;        // of the quantized model
+  double agreement = 0;         // share of positions at which both find the same token the likeliest
+  double kl_divergence = 0;     // mean over positions of sum p ln(p/q), in nats; p: float model, q: quantized model
+};
+
 struct Comparison {
   std::uint64_t samples = 0;
+  /// Of decoders with a KV cache; nullopt of other models.
+  std::optional<NextTokens> next_tokens;
   /// Measured as deployed: the quantized model runs with all of the runtime's optimizations.
   std::vector<Fidelity> outputs;
   /// Inner float values that both models have, worst SQNR first. For these the quantized model runs its Q/DQ pairs in

@@ -25,6 +25,14 @@ enum class FloatType { keep, float32, float16, bfloat16 };
 /// 8 bits everywhere, for the same CPUs.
 enum class WeightRange { full, pairs, reduced };
 
+/// How quantized nodes are written. `qdq`: as float operators between QuantizeLinear and DequantizeLinear, which every
+/// runtime can read. `qoperator`: as operators on integers, as far as ONNX and ONNX Runtime have them.
+enum class QuantFormat { qdq, qoperator };
+
+/// Where scales and zero points of activations come from. `fixed`: from samples, before the model is written.
+/// `dynamic`: from the values of each run, while it runs; only weights are quantized beforehand.
+enum class Activations { fixed, dynamic };
+
 /// How tensors are quantized. The defaults are the preset `plain`.
 struct QuantConfig {
   /// What the options start from, and what is quantized when the user names nothing. `plain`: all that ONNX Runtime's
@@ -32,6 +40,8 @@ struct QuantConfig {
   /// from one of them to the next, as far as 8 bits are measured to be enough; the rest stays in float. `none`:
   /// nothing; it goes with a float_type.
   std::string preset = "plain";
+  Activations activations = Activations::fixed;
+  QuantFormat quant_format = QuantFormat::qdq;
   QuantType activation_type = QuantType::uint8;
   QuantType weight_type = QuantType::int8;
   /// Zero point in the middle of the integer range, scale from the larger of |min| and |max|.
@@ -71,9 +81,13 @@ enum class WeightForm { matmul_nbits, qdq };
 
 /// How the scales, zero points and integers of blocks are found. `nearest`: from the extremes of each block, with the
 /// bytes of ONNX Runtime's MatMulNBitsQuantizer. `search`: those with the least error, weighted by what the samples'
-/// inputs are, if there are samples. `gptq`: each integer also makes up for the errors of those before it; needs
-/// samples. `automatic`: the best that is there.
-enum class WeightMethod { automatic, nearest, search, gptq };
+/// inputs are, if there are samples. `awq`: the same with inputs scaled first, where what makes them can be scaled the
+/// other way; needs samples. `gptq`: each integer also makes up for the errors of those before it; needs samples.
+/// `automatic`: the best that is there, inputs scaled as well where it helps.
+enum class WeightMethod { automatic, nearest, search, awq, gptq };
+
+/// `two_of_four`: of each four neighbours along the inputs of a product two become 0, and the others make up for them.
+enum class WeightSparsity { none, two_of_four };
 
 enum class WeightBits { two = 2, four = 4, eight = 8 };
 /// Neighbours along the inputs of a product that share a scale; `channel`: all of them.
@@ -91,6 +105,11 @@ struct WeightsOnlyConfig {
   int accuracy_level = 4;
   /// "NODE=2", "=4", "=8" or "=float": other bits for some nodes, by name or '^' pattern; of several the last counts.
   std::vector<std::string> node_bits;
+  /// Bytes that the written model may have, with its data file: 2, 4 or 8 bits or float for each weight that node_bits
+  /// does not name, chosen so that the results change least. `bits` is then what sensitivity is measured with.
+  std::optional<std::uint64_t> max_size;
+  /// Needs samples and the methods gptq or automatic.
+  WeightSparsity sparsity = WeightSparsity::none;
 };
 
 /// How the range of an activation follows from its statistics.

@@ -40,6 +40,14 @@ struct LayerReport {
   std::optional<std::uint64_t> finetune_bytes;
 };
 
+/// A product, a recurrent net or a table of a quantized model, and what the runtime runs in its place.
+struct QuantizedProduct {
+  std::string name;
+  std::string op_type;
+  std::string runs_as;    // the type of the runtime's operator; "" where it has become part of another one
+  bool in_float = false;  // the runtime dequantizes its operands and computes in float
+};
+
 struct Inspection {
   std::int64_t ir_version = 0;
   std::map<std::string, std::int64_t> opsets;  // by domain, "" for ONNX
@@ -55,6 +63,10 @@ struct Inspection {
   /// reuse of memory; unset as above. `peak_at`: index of the layer that runs then.
   std::optional<std::uint64_t> peak_activation_bytes;
   std::optional<std::size_t> peak_at;
+  /// Nodes that read what a DequantizeLinear makes, and operators on integers; in graph order. Empty where there are
+  /// none, or where the runtime's own graph could not be had, of which a note tells.
+  std::vector<QuantizedProduct> products;
+  std::string runtime;  // the version that was asked
   std::vector<std::string> notes;
 };
 

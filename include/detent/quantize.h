@@ -116,6 +116,29 @@ struct BlockedWeight {
   double sqnr_db = 0;  // of its values; infinite if they are exact
   /// Sum of squared errors of the product over that of its results, on the samples; unset without samples.
   std::optional<double> output_error;
+  /// With sparsity: what output_error would be without it.
+  std::optional<double> dense_error;
+  /// The exponent of AWQ that the product's inputs are scaled with; unset: they are not.
+  std::optional<double> input_exponent;
+};
+
+/// What WeightsOnlyConfig::max_size came to for a weight.
+struct PlannedWeight {
+  std::string name;
+  std::string node;  // the first that reads it
+  int bits = 4;      // 0: it stays in float
+  std::uint64_t bytes = 0;
+  double error = 0;  // that is expected; see BitsPlan
+};
+
+/// The choice of bits under WeightsOnlyConfig::max_size.
+struct BitsPlan {
+  std::uint64_t max_size = 0;
+  std::uint64_t size = 0;  // that is expected, of model and data file
+  /// That is expected: with samples of the worst output, the sum of squared errors over that of squares; without, the
+  /// sum of these shares over the weights themselves.
+  double error = 0;
+  std::vector<PlannedWeight> weights;  // in the order of the model
 };
 
 /// The error at the model's outputs if this value alone is rounded.
@@ -205,6 +228,8 @@ struct QuantizeResult {
   std::optional<LatencyChange> latency;
   /// Weights in blocks, in the order of the model; empty unless weights alone were quantized.
   std::vector<BlockedWeight> weights;
+  /// Unset without WeightsOnlyConfig::max_size.
+  std::optional<BitsPlan> bits_plan;
   /// Unset unless a 16-bit QuantConfig::float_type was asked for.
   std::optional<FloatConversion> floats;
   /// Layers in the order of the model; empty without fine-tuning.

@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/failure.h"
+#include "base/printable.h"
 #include "config/schema_json.h"
 #include "host.h"
 #include "options.h"
@@ -113,7 +114,7 @@ void translate(const std::exception_ptr& thrown, void*) {
     throw;
   } catch (...) {
     const Error e = as_error(std::current_exception());
-    raise(name_of(e.kind()), e.what(), e.hint());
+    raise(name_of(e.kind()), printable(e.what()), printable(e.hint()));  // tracebacks go to terminals
   }
 }
 

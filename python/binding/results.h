@@ -44,7 +44,21 @@ struct Fields<BlockedWeight> {
                                      shown<&S::columns>("columns"),
                                      shown<&S::method>("method"),
                                      shown<&S::sqnr_db>("sqnr_db"),
-                                     shown<&S::output_error>("output_error")};
+                                     shown<&S::output_error>("output_error"),
+                                     shown<&S::dense_error>("dense_error"),
+                                     shown<&S::input_exponent>("input_exponent")};
+};
+template <>
+struct Fields<PlannedWeight> {
+  using S = PlannedWeight;
+  static constexpr Field<S> all[] = {shown<&S::name>("name"), shown<&S::node>("node"), shown<&S::bits>("bits"),
+                                     shown<&S::bytes>("bytes"), shown<&S::error>("error")};
+};
+template <>
+struct Fields<BitsPlan> {
+  using S = BitsPlan;
+  static constexpr Field<S> all[] = {shown<&S::max_size>("max_size"), shown<&S::size>("size"),
+                                     shown<&S::error>("error"), shown<&S::weights>("weights")};
 };
 template <>
 struct Fields<Sensitivity> {
@@ -150,6 +164,7 @@ struct Fields<QuantizeResult> {
                                      shown<&S::accuracy>("accuracy"),
                                      shown<&S::latency>("latency"),
                                      shown<&S::weights>("weights"),
+                                     shown<&S::bits_plan>("bits_plan"),
                                      shown<&S::floats>("floats"),
                                      shown<&S::layers>("layers"),
                                      shown<&S::notes>("notes"),
@@ -172,10 +187,18 @@ struct Fields<Fidelity> {
                                      shown<&S::cure>("cure")};
 };
 template <>
+struct Fields<NextTokens> {
+  using S = NextTokens;
+  static constexpr Field<S> all[] = {shown<&S::positions>("positions"), shown<&S::float_perplexity>("float_perplexity"),
+                                     shown<&S::perplexity>("perplexity"), shown<&S::agreement>("agreement"),
+                                     shown<&S::kl_divergence>("kl_divergence")};
+};
+template <>
 struct Fields<Comparison> {
   using S = Comparison;
-  static constexpr Field<S> all[] = {shown<&S::samples>("samples"), shown<&S::outputs>("outputs"),
-                                     shown<&S::layers>("layers"), shown<&S::notes>("notes")};
+  static constexpr Field<S> all[] = {shown<&S::samples>("samples"), shown<&S::next_tokens>("next_tokens"),
+                                     shown<&S::outputs>("outputs"), shown<&S::layers>("layers"),
+                                     shown<&S::notes>("notes")};
 };
 template <>
 struct Fields<ValueReport> {
@@ -196,6 +219,12 @@ struct Fields<LayerReport> {
                                      shown<&S::finetune_bytes>("finetune_bytes")};
 };
 template <>
+struct Fields<QuantizedProduct> {
+  using S = QuantizedProduct;
+  static constexpr Field<S> all[] = {shown<&S::name>("name"), shown<&S::op_type>("op_type"),
+                                     shown<&S::runs_as>("runs_as"), shown<&S::in_float>("in_float")};
+};
+template <>
 struct Fields<Inspection> {
   using S = Inspection;
   static constexpr Field<S> all[] = {shown<&S::ir_version>("ir_version"),
@@ -211,6 +240,8 @@ struct Fields<Inspection> {
                                      shown<&S::macs>("macs"),
                                      shown<&S::peak_activation_bytes>("peak_activation_bytes"),
                                      shown<&S::peak_at>("peak_at"),
+                                     shown<&S::products>("products"),
+                                     shown<&S::runtime>("runtime"),
                                      shown<&S::notes>("notes")};
 };
 template <>

@@ -31,7 +31,8 @@ from ._config import (
     TensorOverride,
     WeightsOnly,
 )
-from ._results import CalibrateResult, Comparison, Inspection, ModelBytes, Plan, QuantizeResult
+from ._inspection import Inspection
+from ._results import CalibrateResult, Comparison, ModelBytes, Plan, QuantizeResult
 from .errors import BadInput, DeviceError, Error, InternalError, Interrupted, ResourceError, UsageError
 
 if TYPE_CHECKING:

@@ -6,6 +6,29 @@ import sys
 
 from . import _runtime
 
+_EXIT_CODES = {"usage": 2, "bad_input": 3}
+
+
+def _run_with_text(binary: pathlib.Path) -> int:
+    """The exit code of the binary, which gets token ids instead of the text of --calibration-text."""
+    import signal
+    import subprocess
+
+    from . import _command_text
+    from .errors import Error
+
+    try:
+        with _command_text.with_token_ids(binary, sys.argv[1:]) as words:
+            child = subprocess.Popen([binary, *words])
+
+            signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
+            signal.signal(signal.SIGINT, lambda *_: None)  # terminals send it to the binary as well
+            code = child.wait()
+            return code if code >= 0 else 128 - code
+    except Error as error:
+        print(f"detent: error: {error}", file=sys.stderr)
+        return _EXIT_CODES.get(error.kind, 1)
+
 
 def main() -> None:
     binary = pathlib.Path(__file__).with_name("detent")
@@ -13,6 +36,8 @@ def main() -> None:
     if runtime is not None:
         os.environ["DETENT_ONNXRUNTIME"] = runtime
     try:
+        if any(word.startswith("--calibration-text") for word in sys.argv[2:]):
+            sys.exit(_run_with_text(binary))
         os.execv(binary, ["detent", *sys.argv[1:]])
     except OSError as error:
         sys.exit(f"detent: error: cannot run '{binary}': {error.strerror}; install detent again")

@@ -11,12 +11,12 @@ from typing import Any, overload
 from . import _core, _models, _progress, _runtime
 from ._bench import BenchResult
 from ._config import Config, Path, Resources, Size, make
+from ._inspection import Inspection
 from ._models import Model
 from ._progress import Progress
 from ._results import (
     CalibrateResult,
     Comparison,
-    Inspection,
     ModelBytes,
     Plan,
     PlannedDevice,

@@ -218,8 +218,12 @@ class WeightsOnly(Options):
         form: matmul-nbits: operators of ONNX Runtime; qdq: DequantizeLinear with blocks, of opset 21 (default:
             matmul-nbits)
         method: nearest: from the extremes of each block; search: scales with the least error, weighted by the samples'
-            inputs; gptq: integers that make up for each other's errors, with samples; auto: the best that is there
-            (default: auto)
+            inputs; awq: the same with inputs scaled, with samples; gptq: integers that make up for each other's errors,
+            with samples; auto: the best that is there (default: auto)
+        max_size: bits of each weight (2, 4, 8 or float) are chosen so that the written model with its data takes at most so
+            much and its results change least; with samples, sensitivity is measured with --bits (default: --bits for all)
+        sparsity: 2:4: of each four neighbours along the inputs of a product two become 0 and the others make up for them;
+            with samples, and --method-weights gptq or auto (default: none)
         accuracy_level: what MatMulNBits computes with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the
             fast one (default: 4)
     """
@@ -229,7 +233,9 @@ class WeightsOnly(Options):
     block_size: Literal[16, 32, 64, 128, 256, "channel"] = 32
     node_bits: Sequence[str] = ()
     form: Literal["matmul-nbits", "qdq"] = "matmul-nbits"
-    method: Literal["auto", "nearest", "search", "gptq"] = "auto"
+    method: Literal["auto", "nearest", "search", "awq", "gptq"] = "auto"
+    max_size: Size | None = None
+    sparsity: Literal["none", "2:4"] = "none"
     accuracy_level: int = 4
 
 
@@ -324,6 +330,10 @@ class Config(Options):
         method: calibration method, by class or by name
         accuracy: what is measured of accuracy, and what for
         overrides: what is done differently for single activations
+        activations: where scales of activations come from; static: from samples; dynamic: from the values of each run, so
+            that no samples are needed (default: static)
+        quant_format: qdq: float operators between QuantizeLinear and DequantizeLinear; qoperator: operators on integers,
+            QLinearConv and the like, for old runtimes and tools that read no pairs (default: qdq)
         activation_type: integer type of activations; types of 4 bits are for weights only (default: uint8)
         weight_type: integer type of weights (default: int8)
         activation_symmetric: zero point of activations in the middle of the type; zero point of activations as their range
@@ -364,6 +374,8 @@ class Config(Options):
     method: _config.Method | _config.MethodName | None = None
     accuracy: _config.Accuracy | None = None
     overrides: Sequence[_config.TensorOverride] | None = None
+    activations: Literal["static", "dynamic"] | None = None
+    quant_format: Literal["qdq", "qoperator"] | None = None
     activation_type: Literal["int8", "uint8", "int16", "uint16", "int4", "uint4"] | None = None
     weight_type: Literal["int8", "uint8", "int16", "uint16", "int4", "uint4"] | None = None
     activation_symmetric: bool | None = None

@@ -7,9 +7,10 @@ import dataclasses
 import html
 from typing import Any, NamedTuple, Self
 
+from ._fidelity import Fidelity, NextTokens
 from ._latency import LatencyChange
 from ._tables import Column, Table, count, fixed, number, percent, size
-from ._weights import BLOCKED, TUNED, BlockedWeight, TunedLayer
+from ._weights import BLOCKED, TUNED, BitsPlan, BlockedWeight, TunedLayer
 
 
 class Stage(NamedTuple):
@@ -65,18 +66,6 @@ class Sensitivity(NamedTuple):
     error: float
 
 
-class Fidelity(NamedTuple):
-    """The difference between a quantized value and the float one, over all samples."""
-
-    name: str
-    made_by: str
-    sqnr_db: float
-    cosine: float
-    max_abs: float
-    reason: str  #: for inner values: the likely reason; empty if there is no clear one
-    cure: str  #: the option that helps
-
-
 class Value(NamedTuple):
     name: str
     type: str
@@ -95,6 +84,15 @@ class Layer(NamedTuple):
     flops: int | None
     output_shape: str
     finetune_bytes: int | None  #: None also for layers that cannot be tuned
+
+
+class QuantizedProduct(NamedTuple):
+    """A product, recurrent net or table of a quantized model, and the operator that ONNX Runtime runs in its place."""
+
+    name: str
+    op_type: str
+    runs_as: str  #: "" where it has become part of another operator
+    in_float: bool  #: its operands are dequantized, and it computes in float
 
 
 class PlannedMemory(NamedTuple):
@@ -182,6 +180,7 @@ _LAYERS = (
     Column("activations", "activation_bytes", size),
     Column("output", "output_shape"),
 )
+_PRODUCTS = (Column("product", "name"), Column("type", "op_type"), Column("runs as", "runs_as"), Column("in float", "in_float"))
 _MEMORY = (Column("memory", "what"), Column("bytes", "bytes", size))
 _SEGMENTS = (Column("first", "first"), Column("last", "last"), Column("nodes", "nodes", count))
 
@@ -198,6 +197,7 @@ _TABLES: dict[str, tuple[type, tuple[Column, ...]]] = {
     "Fidelity": (Fidelity, _FIDELITY),
     "Value": (Value, _VALUES),
     "Layer": (Layer, _LAYERS),
+    "QuantizedProduct": (QuantizedProduct, _PRODUCTS),
     "PlannedMemory": (PlannedMemory, _MEMORY),
     "Segment": (Segment, _SEGMENTS),
 }
@@ -215,6 +215,10 @@ class _Result(abc.ABC):
             values["latency"] = LatencyChange.of(values["latency"])
         if values.get("floats"):
             values["floats"] = FloatConversion(**values["floats"])
+        if values.get("bits_plan"):
+            values["bits_plan"] = BitsPlan.of(values["bits_plan"])
+        if values.get("next_tokens"):
+            values["next_tokens"] = NextTokens(**values["next_tokens"])
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]
             row = str(field.type).removeprefix("Table[").removesuffix("]")
             if str(field.type).startswith("Table[") and field.name in values:
@@ -310,6 +314,7 @@ class QuantizeResult(_Result):
     accuracy: AccuracyResult | None  #: None if it was not measured
     latency: LatencyChange | None  #: None if it was not measured
     weights: Table[BlockedWeight]  #: in blocks; empty unless weights alone were quantized
+    bits_plan: BitsPlan | None  #: None without max_size
     floats: FloatConversion | None  #: None unless a 16-bit float_type was asked for
     layers: Table[TunedLayer]  #: empty without fine-tuning
     notes: list[str]  #: changes to the graph, and every deviation from what was asked for
@@ -367,45 +372,17 @@ class Comparison(_Result):
     """The difference between a quantized model and its original; worst layers first."""
 
     samples: int
+    next_tokens: NextTokens | None  #: None unless the models are decoders with a KV cache
     outputs: Table[Fidelity]  #: as deployed
     layers: Table[Fidelity]
     notes: list[str]
 
     def _heading(self) -> str:
-        return f"{len(self.outputs)} outputs and {len(self.layers)} inner values over {self.samples} samples"
+        text = f"{self.next_tokens}; " if self.next_tokens else ""
+        return f"{text}{len(self.outputs)} outputs and {len(self.layers)} inner values over {self.samples} samples"
 
     def _shown(self) -> list[Table[Any]]:
         return [self.outputs, self.layers]
-
-
-@dataclasses.dataclass(eq=False, repr=False)
-class Inspection(_Result):
-    """The layers and sizes of a model. None: unknown without input_shapes."""
-
-    ir_version: int
-    opsets: dict[str, int]
-    inputs: Table[Value]
-    outputs: Table[Value]
-    op_types: dict[str, int]
-    layers: Table[Layer]
-    heaviest: int | None  #: position in layers
-    parameters: int
-    parameter_bytes: int
-    activation_bytes: int | None
-    macs: int | None
-    peak_activation_bytes: int | None
-    peak_at: int | None  #: position in layers
-    notes: list[str]
-
-    def _heading(self) -> str:
-        opsets = ", ".join(f"{domain or 'onnx'} {version}" for domain, version in self.opsets.items())
-        return (
-            f"IR version {self.ir_version}, opsets: {opsets}; {len(self.layers)} layers, {count(self.parameters)} parameters "
-            f"({size(self.parameter_bytes)}), {count(self.macs)} MACs, activations {size(self.activation_bytes)}"
-        )
-
-    def _shown(self) -> list[Table[Any]]:
-        return [self.inputs, self.outputs, self.layers]
 
 
 @dataclasses.dataclass(eq=False, repr=False)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
+from typing import Any, NamedTuple
 
-from ._tables import Column, count, fixed, number
+from ._tables import Column, Table, count, fixed, number, size
 
 
 class BlockedWeight(NamedTuple):
@@ -20,6 +21,33 @@ class BlockedWeight(NamedTuple):
     method: str  #: that found its integers
     sqnr_db: float  #: of its values
     output_error: float | None  #: of the product on the samples, as a share; None without samples
+    dense_error: float | None  #: the same without sparsity; None where weights are dense
+    input_exponent: float | None  #: of AWQ, that the product's inputs are scaled with; None: they are not
+
+
+class PlannedWeight(NamedTuple):
+    """What max_size came to for a weight."""
+
+    name: str
+    node: str  #: the first that reads it
+    bits: int  #: 0: it stays in float
+    bytes: int
+    error: float  #: that is expected; see BitsPlan
+
+
+@dataclasses.dataclass(frozen=True)
+class BitsPlan:
+    """The choice of bits under max_size."""
+
+    max_size: int
+    size: int  #: that is expected, of model and data file
+    error: float  #: that is expected: with samples of the worst output, as a share; without, the sum of the weights' shares
+    weights: Table[PlannedWeight]
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> BitsPlan:
+        rows = Table([PlannedWeight(**entry) for entry in told["weights"]], PLANNED)
+        return cls(**{**told, "weights": rows})
 
 
 class TunedLayer(NamedTuple):
@@ -40,6 +68,13 @@ BLOCKED = (
     Column("bits", "bits", count),
     Column("method", "method"),
     Column("SQNR dB", "sqnr_db", fixed(2)),
+)
+PLANNED = (
+    Column("weight", "name"),
+    Column("node", "node"),
+    Column("bits", "bits", count),
+    Column("bytes", "bytes", size),
+    Column("error", "error", number),
 )
 TUNED = (
     Column("layer", "name"),

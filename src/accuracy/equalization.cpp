@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/min_max.h"
 #include "base/vector_clones.h"
 #include "graph/traits.h"
 #include "quantization/assignment.h"
@@ -137,38 +138,12 @@ quantization::ValueAssignment weight_rounding(const onnx::Tensor& weight, const 
   return quantization::assign_constant(mark, quantization::scan_constant(weight, mark), config);
 }
 
-}  // namespace
-
-namespace {
-
 // Each bound by the value in its place.
 DETENT_VECTOR_CLONES void widen_each(const float* values, std::size_t count, float* low, float* high) {
   for (std::size_t i = 0; i < count; ++i) {
     low[i] = values[i] < low[i] ? values[i] : low[i];
     high[i] = values[i] > high[i] ? values[i] : high[i];
   }
-}
-
-// One pair of bounds by all values: in lanes, as the compiler may not reorder a chain of comparisons.
-DETENT_VECTOR_CLONES void widen(const float* values, std::size_t count, float& low, float& high) {
-  constexpr std::size_t kLanes = 16;
-  std::array<float, kLanes> lows, highs;
-  lows.fill(low);
-  highs.fill(high);
-  std::size_t at = 0;
-  for (; at + kLanes <= count; at += kLanes) {
-    for (std::size_t i = 0; i < kLanes; ++i) {
-      const float value = values[at + i];
-      lows[i] = value < lows[i] ? value : lows[i];
-      highs[i] = value > highs[i] ? value : highs[i];
-    }
-  }
-  for (; at < count; ++at) {
-    lows[0] = std::min(lows[0], values[at]);
-    highs[0] = std::max(highs[0], values[at]);
-  }
-  low = *std::min_element(lows.begin(), lows.end());
-  high = *std::max_element(highs.begin(), highs.end());
 }
 
 }  // namespace
@@ -187,8 +162,11 @@ void ChannelExtremes::add(std::span<const float> values, std::span<const std::in
       widen_each(values.data() + at, count, low.data(), high.data());
     return;
   }
-  for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % count)
-    widen(values.data() + at, run, low[c], high[c]);
+  for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % count) {
+    const auto bounds = widened({low[c], high[c]}, values.subspan(at, run));
+    low[c] = bounds.min;
+    high[c] = bounds.max;
+  }
 }
 
 double ChannelExtremes::unevenness() const {

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <new>
+#include <string_view>
 #include <system_error>
 
 namespace detent {
@@ -25,6 +26,8 @@ const char* hint_for(int code) {
   }
 }
 
+Error out_of_memory() { return resource_error("out of memory", "give smaller samples, or --batch-size"); }
+
 Error of_file_system(const std::filesystem::filesystem_error& e) {
   const auto& path = e.path1();
   return failed_call(e.code().value(),
@@ -40,13 +43,15 @@ Error failed_call(int code, const std::string& what, ErrorKind otherwise, const 
   return {otherwise, text, hint};
 }
 
+bool is_of_machine(int code) noexcept { return hint_for(code) != nullptr; }
+
 Error as_error(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const Error& e) {
     return e;
   } catch (const std::bad_alloc&) {
-    return resource_error("out of memory", "give smaller samples, or --batch-size");
+    return out_of_memory();
   } catch (const std::filesystem::filesystem_error& e) {
     return of_file_system(e);
   } catch (const std::system_error& e) {
@@ -54,6 +59,8 @@ Error as_error(const std::exception_ptr& thrown) {
     return failed_call(e.code().value(), is_thread ? "cannot start a thread" : "a call of the system failed",
                        ErrorKind::bad_input);
   } catch (const std::exception& e) {
+    // Libraries with an interface in C hand on the text of what they caught.
+    if (std::string_view(e.what()).find("std::bad_alloc") != std::string_view::npos) return out_of_memory();
     return internal_error(fmt::format("internal error: {}", e.what()));
   } catch (...) {
     return internal_error("internal error: an unknown exception");

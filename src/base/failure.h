@@ -13,6 +13,9 @@ namespace detent {
 /// "WHAT: No such file or directory".
 Error failed_call(int code, const std::string& what, ErrorKind otherwise, const std::string& hint = {});
 
+/// Whether the machine is at fault for this errno, and not what was asked for.
+bool is_of_machine(int code) noexcept;
+
 /// Any exception as an Error: those of the standard library that stand for a failed call of the system or for memory
 /// that is used up as what they are, all others as internal.
 Error as_error(const std::exception_ptr& thrown);

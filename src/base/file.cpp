@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "base/failure.h"
+#include "base/remove_tree.h"
 
 namespace detent {
 namespace fs = std::filesystem;
@@ -123,8 +124,13 @@ AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
   if (!fd_.valid())
     throw failed_call(errno, fmt::format("cannot create '{}'", target_.string()), ErrorKind::usage,
                       "choose an output path in a directory that exists and can be written");
-  temporary_ = name;
-  leftover_ = Leftover(temporary_);
+  try {
+    temporary_ = name;
+    leftover_ = Leftover(temporary_);
+  } catch (...) {
+    ::unlink(name.c_str());
+    throw;
+  }
   const mode_t mask = ::umask(0);
   ::umask(mask);
   ::fchmod(fd_.get(), 0666 & ~mask);
@@ -180,7 +186,10 @@ void AtomicFile::commit() {
   leftover_.release();
   const fs::path parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
   const UniqueFd directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.valid()) ::fsync(directory.get());
+  // Some file systems know no fsync of a directory.
+  if (directory.valid() && ::fsync(directory.get()) != 0 && errno == EIO)
+    throw failed_call(EIO, fmt::format("'{}' is written, but its folder is not safely on the disk", target_.string()),
+                      ErrorKind::usage);
   failpoint("file.committed");
 }
 
@@ -190,20 +199,23 @@ fs::path default_work_dir() {
 }
 
 TempDir::TempDir(const fs::path& parent) {
-  const fs::path base = parent.empty() ? default_work_dir() : parent;
+  const fs::path base = fs::absolute(parent.empty() ? default_work_dir() : parent);
   std::string name = (base / "detent-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) {  // mkdtemp creates with mode 0700
+  if (!reserve_descriptors() || ::mkdtemp(name.data()) == nullptr) {  // mkdtemp creates with mode 0700
     throw failed_call(errno, fmt::format("cannot create a working directory in '{}'", base.string()), ErrorKind::usage,
                       "choose a directory that exists and can be written with --work-dir");
   }
-  path_ = fs::absolute(name);
-  leftover_ = Leftover(path_);
+  try {
+    path_ = name;
+    leftover_ = Leftover(path_);
+  } catch (...) {
+    ::rmdir(name.c_str());
+    throw;
+  }
 }
 
 TempDir::~TempDir() {
-  if (path_.empty()) return;
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+  if (!path_.empty()) remove_tree(path_.c_str());
 }
 
 }  // namespace detent

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "base/failure.h"
+#include "base/remove_tree.h"
 
 namespace detent {
 namespace fs = std::filesystem;
@@ -31,7 +32,7 @@ void check_target(const fs::path& target) {
 void sync(const fs::path& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid() || ::fsync(fd.get()) != 0)
-    throw resource_error(fmt::format("cannot write '{}': {}", path.string(), errno_text(errno)));
+    throw failed_call(errno, fmt::format("cannot write '{}'", path.string()), ErrorKind::resource);
 }
 
 }  // namespace
@@ -40,12 +41,26 @@ AtomicFolder::AtomicFolder(const fs::path& target)
     : target_(target.has_filename() ? target : target.parent_path()),
       staging_(target_.parent_path() / fmt::format(".{}.partial", target_.filename().string())) {
   check_target(target_);
-  if (::mkdir(staging_.c_str(), 0777) != 0 && errno != EEXIST)
+  const bool made = reserve_descriptors() && ::mkdir(staging_.c_str(), 0777) == 0;
+  if (!made && errno != EEXIST)
     throw failed_call(errno, fmt::format("cannot create folder '{}'", target_.string()), ErrorKind::usage,
                       "choose an --output in a folder that exists and can be written");
+  try {
+    take_over();
+  } catch (...) {
+    if (made) ::rmdir(staging_.c_str());
+    throw;
+  }
+}
+
+// The folder that it is filled in, which must be this user's and nobody else's at the moment.
+void AtomicFolder::take_over() {
   lock_ = UniqueFd(::open(staging_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat info {};
-  if (!lock_.valid() || ::fstat(lock_.get(), &info) != 0 || info.st_uid != ::geteuid())
+  const bool known = lock_.valid() && ::fstat(lock_.get(), &info) == 0;
+  if (!known && is_of_machine(errno))
+    throw failed_call(errno, fmt::format("cannot open '{}'", staging_.string()), ErrorKind::usage);
+  if (!known || info.st_uid != ::geteuid())
     throw usage_error(fmt::format("'{}' is in the way", staging_.string()), "remove it, or choose another --output");
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
     throw usage_error(fmt::format("another run is writing '{}'", target_.string()), "choose another --output");
@@ -54,8 +69,7 @@ AtomicFolder::AtomicFolder(const fs::path& target)
 }
 
 AtomicFolder::~AtomicFolder() {
-  std::error_code ignored;
-  if (!staging_.empty()) fs::remove_all(staging_, ignored);
+  if (!staging_.empty()) remove_tree(staging_.c_str());
 }
 
 void AtomicFolder::copy(const fs::path& file, const fs::path& name) const {
@@ -74,7 +88,7 @@ void AtomicFolder::commit() {
   sync(staging_);
   failpoint("folder.commit");
   if (::rename(staging_.c_str(), target_.c_str()) != 0)
-    throw usage_error(fmt::format("cannot create folder '{}': {}", target_.string(), errno_text(errno)),
+    throw failed_call(errno, fmt::format("cannot create folder '{}'", target_.string()), ErrorKind::usage,
                       "choose another --output");
   staging_.clear();
   leftover_.release();

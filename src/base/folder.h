@@ -25,6 +25,8 @@ class AtomicFolder {
   void commit();
 
  private:
+  void take_over();
+
   std::filesystem::path target_, staging_;
   Leftover leftover_;
   UniqueFd lock_;

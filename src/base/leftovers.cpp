@@ -2,9 +2,13 @@
 
 #include <unistd.h>
 
+#include <cstddef>
 #include <list>
 #include <mutex>
+#include <new>
 #include <utility>
+
+#include "base/remove_tree.h"
 
 namespace detent {
 namespace fs = std::filesystem;
@@ -20,7 +24,8 @@ struct All {
   std::list<Entry> entries;
 };
 All& all() {
-  static auto* const all = new All;  // never destroyed: threads may outlive main()
+  alignas(All) static std::byte place[sizeof(All)];
+  static auto* const all = new (place) All;  // never destroyed: threads may outlive main()
   return *all;
 }
 
@@ -53,10 +58,7 @@ void remove_leftovers() noexcept {
   all().mutex.lock();        // and is never unlocked, so that nothing new comes
   for (const auto& [path, owner] : all().entries) {
     if (owner != ::getpid()) continue;
-    std::error_code failed, ignored;
-    for (int i = 0; i < kTries; ++i) {
-      fs::remove_all(path, failed);
-      if (!failed && !fs::exists(fs::symlink_status(path, ignored))) break;
+    for (int i = 0; i < kTries && !remove_tree(path.c_str()); ++i) {
     }
   }
 }

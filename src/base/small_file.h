@@ -10,7 +10,8 @@ namespace detent {
 inline constexpr std::uint64_t kSmallFile = std::uint64_t{64} << 20;
 
 /// The contents of a regular file of at most kSmallFile bytes. Does not wait for a writer, as reading a FIFO would.
-/// `role` names the file's part in messages. Throws bad_input for anything else.
+/// `role` names the file's part in messages. Throws bad_input for anything else, and
+/// resource where the machine is at fault.
 std::string read_small_file(const std::filesystem::path& path, const std::string& role);
 
 /// The same of an open file.

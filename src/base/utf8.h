@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstddef>
-#include <string>
 #include <string_view>
 
 namespace detent {
@@ -32,23 +31,6 @@ inline CodePoint first_code_point(std::string_view text) {
   const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
   if (value < kSmallest[length] || surrogate || value > 0x10FFFF) return {};
   return {value, length, true};
-}
-
-/// The text with every byte that is not of UTF-8 as "\xNN": different texts stay different.
-inline std::string escaped_utf8(std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string out;
-  while (!text.empty()) {
-    const CodePoint point = first_code_point(text);
-    if (point.valid) {
-      out.append(text.substr(0, point.length));
-    } else {
-      const auto byte = static_cast<unsigned char>(text.front());
-      out.append("\\x").append(1, kDigits[byte >> 4]).append(1, kDigits[byte & 0xF]);
-    }
-    text.remove_prefix(point.length);
-  }
-  return out;
 }
 
 }  // namespace detent

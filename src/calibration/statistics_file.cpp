@@ -55,6 +55,12 @@ enum class Tensor : protozero::pbf_tag_type {
 enum class Row : protozero::pbf_tag_type { exponent = 1, counts = 2 };
 enum class Vote : protozero::pbf_tag_type { exponent = 1, count = 2 };
 
+// A field of another type is none that encode() writes, and is passed over as one of an unknown number is.
+using protozero::tag_and_type;
+constexpr auto kNumber = protozero::pbf_wire_type::varint;
+constexpr auto kFloat = protozero::pbf_wire_type::fixed32;
+constexpr auto kBytes = protozero::pbf_wire_type::length_delimited;
+
 void put_sum(protozero::pbf_builder<Tensor>& out, Tensor field, const ExactSum& sum) {
   const auto limbs = sum.limbs();
   out.add_packed_sint64(field, limbs.begin(), limbs.end());
@@ -106,9 +112,9 @@ void get_row(protozero::pbf_message<Row> in, Histogram::Rows& rows) {
   int exponent = 0;
   Histogram::Counts counts;
   while (in.next()) {
-    switch (in.tag()) {
-      case Row::exponent: exponent = static_cast<int>(std::min(in.get_uint32(), 1000U)); break;
-      case Row::counts:
+    switch (in.tag_and_type()) {
+      case tag_and_type(Row::exponent, kNumber): exponent = static_cast<int>(std::min(in.get_uint32(), 1000U)); break;
+      case tag_and_type(Row::counts, kBytes):
         for (const auto c : in.get_packed_uint64()) {
           if (counts.size() == Histogram::kFineBins) throw std::invalid_argument("a row that is too long");
           counts.push_back(c);
@@ -125,9 +131,9 @@ void get_vote(protozero::pbf_message<Vote> in, Votes& votes) {
   int exponent = 0;
   std::uint64_t count = 0;
   while (in.next()) {
-    switch (in.tag()) {
-      case Vote::exponent: exponent = std::clamp(in.get_sint32(), -kFarthest, kFarthest); break;
-      case Vote::count: count = in.get_uint64(); break;
+    switch (in.tag_and_type()) {
+      case tag_and_type(Vote::exponent, kNumber): exponent = std::clamp(in.get_sint32(), -kFarthest, kFarthest); break;
+      case tag_and_type(Vote::count, kNumber): count = in.get_uint64(); break;
       default: in.skip();
     }
   }
@@ -173,20 +179,20 @@ std::pair<std::string, Summary> get_tensor(protozero::pbf_message<Tensor> in) {
   Summary s;
   Histogram::Rows rows, negative_rows;
   while (in.next()) {
-    switch (in.tag()) {
-      case Tensor::name: name = in.get_string(); break;
-      case Tensor::minimum: s.extremes.min = finite_key(in.get_float()); break;
-      case Tensor::maximum: s.extremes.max = finite_key(in.get_float()); break;
-      case Tensor::count: s.count = in.get_uint64(); break;
-      case Tensor::nan_count: s.nan_count = in.get_uint64(); break;
-      case Tensor::inf_count: s.inf_count = in.get_uint64(); break;
-      case Tensor::runs: s.runs = in.get_uint64(); break;
-      case Tensor::sum_of_minima: s.sum_of_minima = get_sum(in); break;
-      case Tensor::sum_of_maxima: s.sum_of_maxima = get_sum(in); break;
-      case Tensor::row: get_row(in.get_message(), rows); break;
-      case Tensor::negative_row: get_row(in.get_message(), negative_rows); break;
-      case Tensor::vote_8_bit: get_vote(in.get_message(), s.votes_8_bit); break;
-      case Tensor::vote_16_bit: get_vote(in.get_message(), s.votes_16_bit); break;
+    switch (in.tag_and_type()) {
+      case tag_and_type(Tensor::name, kBytes): name = in.get_string(); break;
+      case tag_and_type(Tensor::minimum, kFloat): s.extremes.min = finite_key(in.get_float()); break;
+      case tag_and_type(Tensor::maximum, kFloat): s.extremes.max = finite_key(in.get_float()); break;
+      case tag_and_type(Tensor::count, kNumber): s.count = in.get_uint64(); break;
+      case tag_and_type(Tensor::nan_count, kNumber): s.nan_count = in.get_uint64(); break;
+      case tag_and_type(Tensor::inf_count, kNumber): s.inf_count = in.get_uint64(); break;
+      case tag_and_type(Tensor::runs, kNumber): s.runs = in.get_uint64(); break;
+      case tag_and_type(Tensor::sum_of_minima, kBytes): s.sum_of_minima = get_sum(in); break;
+      case tag_and_type(Tensor::sum_of_maxima, kBytes): s.sum_of_maxima = get_sum(in); break;
+      case tag_and_type(Tensor::row, kBytes): get_row(in.get_message(), rows); break;
+      case tag_and_type(Tensor::negative_row, kBytes): get_row(in.get_message(), negative_rows); break;
+      case tag_and_type(Tensor::vote_8_bit, kBytes): get_vote(in.get_message(), s.votes_8_bit); break;
+      case tag_and_type(Tensor::vote_16_bit, kBytes): get_vote(in.get_message(), s.votes_16_bit); break;
       default: in.skip();
     }
   }
@@ -209,13 +215,13 @@ Statistics parse(std::string_view message) {
   Statistics statistics;
   protozero::pbf_message<File> in(message.data(), message.size());
   while (in.next()) {
-    switch (in.tag()) {
-      case File::model_name: statistics.model_name = in.get_string(); break;
-      case File::fingerprints: get_fingerprints(in, statistics); break;
-      case File::samples: statistics.samples = in.get_uint64(); break;
-      case File::has_histograms: statistics.has_histograms = in.get_bool(); break;
-      case File::has_votes: statistics.has_votes = in.get_bool(); break;
-      case File::tensor: {
+    switch (in.tag_and_type()) {
+      case tag_and_type(File::model_name, kBytes): statistics.model_name = in.get_string(); break;
+      case tag_and_type(File::fingerprints, kBytes): get_fingerprints(in, statistics); break;
+      case tag_and_type(File::samples, kNumber): statistics.samples = in.get_uint64(); break;
+      case tag_and_type(File::has_histograms, kNumber): statistics.has_histograms = in.get_bool(); break;
+      case tag_and_type(File::has_votes, kNumber): statistics.has_votes = in.get_bool(); break;
+      case tag_and_type(File::tensor, kBytes): {
         auto [name, summary] = get_tensor(in.get_message());
         if (!statistics.tensors.try_emplace(std::move(name), std::move(summary)).second)
           throw std::invalid_argument("a tensor that comes twice");

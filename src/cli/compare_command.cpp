@@ -39,8 +39,26 @@ void print_table(const std::vector<Fidelity>& all, std::size_t limit, const char
   if (shown < all.size()) print_text("… and {} more (--layers 0 lists all)\n", all.size() - shown);
 }
 
+nlohmann::json to_json(const std::optional<NextTokens>& tokens) {
+  if (!tokens) return nullptr;
+  return {{"positions", tokens->positions},
+          {"float_perplexity", tokens->float_perplexity},
+          {"perplexity", tokens->perplexity},
+          {"agreement", tokens->agreement},
+          {"kl_divergence", tokens->kl_divergence}};
+}
+
+void print_tokens(const NextTokens& tokens) {
+  print_text(
+      "perplexity {:.4f}, of the float model {:.4f} ({:+.2f} %); the same next token at {:.2f} % of {} positions; ",
+      tokens.perplexity, tokens.float_perplexity, 100 * (tokens.perplexity / tokens.float_perplexity - 1),
+      100 * tokens.agreement, tokens.positions);
+  print_text("KL divergence {:.4g} nats\n\n", tokens.kl_divergence);
+}
+
 void print_comparison(const Comparison& result, bool outputs_only, std::size_t layers) {
   for (const auto& note : result.notes) print_text("note: {}\n", note);
+  if (result.next_tokens) print_tokens(*result.next_tokens);
   print_table(result.outputs, 0, "output, as deployed");
   if (outputs_only) return;
   print_text("\n");
@@ -59,6 +77,7 @@ void run(CompareOptions options, const config::CommandLine& line) {
     return;
   }
   print_json({{"samples", result.samples},
+              {"next_tokens", to_json(result.next_tokens)},
               {"outputs", to_json(result.outputs)},
               {"layers", to_json(result.layers)},
               {"notes", result.notes}});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -49,6 +50,10 @@ nlohmann::json to_json(const Inspection& r) {
                              {"output_shape", l.output_shape},
                              {"finetune_bytes", to_json(l.finetune_bytes)}});
   }
+  if (!r.products.empty()) out["runtime"] = r.runtime;
+  for (const auto& p : r.products)
+    out["products"].push_back(
+        {{"name", p.name}, {"op_type", p.op_type}, {"runs_as", p.runs_as}, {"in_float", p.in_float}});
   return out;
 }
 
@@ -75,6 +80,27 @@ void print_layers(const Inspection& r, std::size_t limit) {
     print_text("… and {} more (--layers 0 lists all)\n", r.layers.size() - order.size());
 }
 
+// How many of each kind the runtime runs, and which of them in float.
+void print_products(const Inspection& r) {
+  if (r.products.empty()) return;
+  constexpr std::size_t kNamed = 5;
+  std::map<std::string, std::size_t> kinds;
+  std::vector<std::string> in_float;
+  for (const auto& p : r.products) {
+    const auto type = p.runs_as.empty() ? std::string("part of another operator") : p.runs_as;
+    ++kinds[p.in_float ? type + " in float" : type];
+    if (p.in_float) in_float.push_back(fmt::format("{} {}", p.op_type, p.name));
+  }
+  std::vector<std::string> counts;
+  for (const auto& [kind, count] : kinds) counts.push_back(fmt::format("{} {}", kind, count));
+  print_text("quantized products as ONNX Runtime {} runs them: {}\n", r.runtime, fmt::join(counts, ", "));
+  if (in_float.empty()) return;
+  const auto more = in_float.size() - std::min(in_float.size(), kNamed);
+  in_float.resize(std::min(in_float.size(), kNamed));
+  print_text("dequantized and computed in float: {}{}\n", fmt::join(in_float, ", "),
+             more > 0 ? fmt::format(" and {} more (--json lists all)", more) : "");
+}
+
 void print_report(const Inspection& r, std::size_t layers) {
   std::vector<std::string> opsets, types;
   for (const auto& [domain, version] : r.opsets)
@@ -88,6 +114,7 @@ void print_report(const Inspection& r, std::size_t layers) {
              format_size(r.parameter_bytes), count_or_unknown(r.macs), size_or_unknown(r.activation_bytes),
              size_or_unknown(r.peak_activation_bytes), r.peak_at ? ", at " + r.layers[*r.peak_at].name : "");
   if (r.heaviest) print_text("heaviest layer: {} {}\n", r.layers[*r.heaviest].op_type, r.layers[*r.heaviest].name);
+  print_products(r);
   for (const auto& note : r.notes) print_text("note: {}\n", note);
   print_layers(r, layers);
 }

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <exception>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "cli/output.h"
 #include "cli/signals.h"
 #include "cli/slips.h"
+#include "cli/sudden_end.h"
 
 namespace {
 
@@ -60,11 +62,12 @@ void run(const std::vector<std::string>& words, Signals& signals) {
   detent::cli::flush_out();
 }
 
-// What is thrown becomes an exit code and one line.
-int guarded_run(const std::vector<std::string>& words, Signals& signals) {
+// What was thrown, as an exit code and one line. Throws std::bad_alloc where there is no memory for that.
+int fail_with(const std::exception_ptr& thrown, const Signals& signals) {
   try {
-    run(words, signals);
-    return 0;
+    std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    return detent::cli::fail_without_memory();
   } catch (const detent::cli::NobodyReads&) {
     std::signal(SIGPIPE, SIG_DFL);
     std::raise(SIGPIPE);  // ends as others do whose reader has gone
@@ -78,13 +81,25 @@ int guarded_run(const std::vector<std::string>& words, Signals& signals) {
   }
 }
 
+int guarded_run(int argc, char** argv) {
+  Signals signals;
+  try {
+    run(std::vector<std::string>(argv, argv + argc), signals);
+    return 0;
+  } catch (...) {
+    return fail_with(std::current_exception(), signals);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   detent::cli::open_standard_descriptors();
+  detent::cli::clean_up_at_sudden_end();
   try {
-    Signals signals;
-    return guarded_run(std::vector<std::string>(argv, argv + argc), signals);
+    return guarded_run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return detent::cli::fail_without_memory();
   } catch (...) {  // no thread for signals
     return detent::cli::fail(detent::as_error(std::current_exception()));
   }

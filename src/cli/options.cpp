@@ -128,6 +128,14 @@ std::vector<Given> Declared::given() const {
   return all;
 }
 
+void Declared::refuse_text(const std::vector<Given>& given) {
+  for (const auto& entry : given) {
+    if (entry.option->name != "calibration-text") continue;
+    throw usage_error("--calibration-text needs the model's tokenizer, which this program does not have",
+                      "run python3 -m detent (pip install detent[text]), or give token ids by --calibration-data");
+  }
+}
+
 void Declared::check_required(const std::vector<Given>& given) const {
   for (const auto& option : config::options()) {
     if ((option.required & command_) == 0 || option.positional()) continue;

@@ -43,6 +43,7 @@ class Declared {
   std::vector<Given> given_on_command_line() const;
   /// The same, after what only the file says.
   std::vector<Given> given() const;
+  static void refuse_text(const std::vector<Given>& given);
   void check_required(const std::vector<Given>& given) const;
   void declare(const config::Option& option);
 
@@ -54,6 +55,7 @@ class Declared {
 template <class Options>
 void Declared::read(Options& options, config::CommandLine& line) const {
   const auto all = given();
+  refuse_text(all);
   check_required(all);
   std::vector<std::string_view> paths;
   for (const auto& entry : all) {

@@ -45,10 +45,15 @@ int fail(const Error& error) noexcept {
     const std::string hint = error.hint().empty() ? "" : "; " + error.hint();
     const auto line = fmt::format("{}detent: error: {}\n", clear, printable(error.what() + hint));
     std::fputs(line.c_str(), stderr);
+    return exit_code(error.kind());
   } catch (const std::bad_alloc&) {
-    std::fputs("detent: error: out of memory\n", stderr);
+    return fail_without_memory();
   }
-  return exit_code(error.kind());
+}
+
+int fail_without_memory() noexcept {
+  std::fputs("detent: error: out of memory; give smaller samples, or --batch-size\n", stderr);
+  return exit_code(ErrorKind::resource);
 }
 
 }  // namespace detent::cli

@@ -37,4 +37,7 @@ void flush_out();
 /// Prints the one line of a failure; its exit code.
 int fail(const Error& error) noexcept;
 
+/// The same where not even a message can be made.
+int fail_without_memory() noexcept;
+
 }  // namespace detent::cli

@@ -1,9 +1,13 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "cli/commands.h"
@@ -111,6 +115,52 @@ std::string counted_samples(std::uint64_t samples) {
   return fmt::format("{} samples{}", samples, samples < kFew ? " (few samples)" : "");
 }
 
+void print_sparsity(const std::vector<BlockedWeight>& weights) {
+  double sparse = 0, dense = 0;
+  std::size_t count = 0;
+  for (const auto& w : weights) {
+    if (!w.dense_error || !w.output_error) continue;
+    sparse += in_db(*w.output_error);
+    dense += in_db(*w.dense_error);
+    ++count;
+  }
+  if (count == 0) return;
+  const auto n = static_cast<double>(count);
+  print_text("{} weights are 2:4 sparse: SQNR of a product's results {:.1f} dB in the mean, {:.1f} dB if dense\n",
+             count, sparse / n, dense / n);
+}
+
+constexpr std::array<int, 4> kBits{2, 4, 8, 0};
+
+std::string words_of_bits(int bits) { return bits == 0 ? "float" : fmt::format("{} bits", bits); }
+
+void print_plan(const QuantizeResult& r) {
+  constexpr std::size_t kMost = 6;
+  if (!r.bits_plan) return;
+  for (const int bits : kBits) {
+    std::vector<std::string> nodes;
+    for (const auto& w : r.bits_plan->weights) {
+      if (w.bits == bits) nodes.push_back(w.node);
+    }
+    if (nodes.empty()) continue;
+    const auto more = nodes.size() > kMost ? fmt::format(" and {} more", nodes.size() - kMost) : std::string();
+    nodes.resize(std::min(nodes.size(), kMost));
+    print_text("{:<7} {}{}\n", words_of_bits(bits) + ":", fmt::join(nodes, ", "), more);
+  }
+  print_text(
+      "planned: {} of at most {}, {} {:.1f} dB\n", format_size(r.bits_plan->size), format_size(r.bits_plan->max_size),
+      r.samples > 0 ? "expected SQNR of the worst output" : "total SQNR of the weights", in_db(r.bits_plan->error));
+}
+
+nlohmann::json to_json(const BitsPlan& plan) {
+  nlohmann::json out{
+      {"max_size", plan.max_size}, {"size", plan.size}, {"error", plan.error}, {"weights", nlohmann::json::array()}};
+  for (const auto& w : plan.weights)
+    out["weights"].push_back(
+        {{"name", w.name}, {"node", w.node}, {"bits", w.bits}, {"bytes", w.bytes}, {"error", w.error}});
+  return out;
+}
+
 void print_weights(const std::vector<BlockedWeight>& weights) {
   if (weights.empty()) return;
   const auto worst = std::min_element(weights.begin(), weights.end(),
@@ -123,6 +173,12 @@ void print_weights(const std::vector<BlockedWeight>& weights) {
     print_text("worst SQNR of a product's results on held-back samples: {:.1f} dB, '{}'\n",
                in_db(*loses_most->output_error), loses_most->node);
   }
+  print_sparsity(weights);
+}
+
+// Whether roundings were measured and acted on; without, there is only what came of them.
+bool has_remedies(const QuantizeOptions& options, const QuantizeResult& r) {
+  return r.weights.empty() && options.config.activations == Activations::fixed;
 }
 
 nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) {
@@ -153,15 +209,18 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
                               {"method", w.method},
                               {"sqnr_db", number(w.sqnr_db)}});
     if (w.output_error) out["weights"].back()["output_error"] = *w.output_error;
+    if (w.dense_error) out["weights"].back()["dense_error"] = *w.dense_error;
+    if (w.input_exponent) out["weights"].back()["input_exponent"] = *w.input_exponent;
   }
+  if (r.bits_plan) out["bits_plan"] = to_json(*r.bits_plan);
   if (r.floats) {
     out["floats"] = {{"nodes", r.floats->nodes},
                      {"nodes_kept", r.floats->nodes_kept},
                      {"casts", r.floats->casts},
                      {"constants", r.floats->constants}};
   }
-  if (r.accuracy && r.weights.empty()) out["accuracy"] = accuracy_json(*r.accuracy);
-  if (r.accuracy && !r.weights.empty()) {
+  if (r.accuracy && has_remedies(options, r)) out["accuracy"] = accuracy_json(*r.accuracy);
+  if (r.accuracy && !has_remedies(options, r)) {
     out["accuracy"] = {
         {"samples", r.accuracy->samples}, {"sqnr_db", number(r.accuracy->sqnr_db)}, {"cosine", r.accuracy->cosine}};
   }
@@ -220,13 +279,14 @@ void print_floats(const QuantizeOptions& options, const QuantizeResult& r) {
              options.output.string(), r.floats->nodes,
              options.config.float_type == FloatType::bfloat16 ? "bfloat16" : "float16", r.floats->nodes_kept,
              r.floats->casts, 100 * r.floats->constants, format_size(r.model_bytes_before),
-             format_size(r.model_bytes_after), r.samples > 0 ? counted_samples(r.samples) : "no samples");
+             format_size(r.model_bytes_after), counted_samples(r.samples));
 }
 
 void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
   for (const auto& note : r.notes) print_text("note: {}\n", note);
-  if (r.accuracy && r.weights.empty()) print_accuracy(options, *r.accuracy);
+  if (r.accuracy && has_remedies(options, r)) print_accuracy(options, *r.accuracy);
   if (tunes(options.finetune.rounding)) print_layers(r.layers);
+  print_plan(r);
   print_weights(r.weights);
   for (const auto& s : r.stages)
     print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));

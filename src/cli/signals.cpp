@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <new>
 #include <optional>
 
 #include "base/error.h"
@@ -79,8 +80,11 @@ void Signals::wait(const std::stop_token& ended) {
 void Signals::end_process() const {
   run::kill_command();
   remove_leftovers();
-  const Error told = reason();
-  ::_exit(fail(told));
+  try {
+    ::_exit(fail(reason()));
+  } catch (const std::bad_alloc&) {
+    ::_exit(fail_without_memory());
+  }
 }
 
 Error Signals::reason() const {

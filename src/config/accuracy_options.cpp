@@ -56,6 +56,6 @@ const Option kRows[] = {
 
 }  // namespace
 
-std::vector<Option> accuracy_options() { return {std::begin(kRows), std::end(kRows)}; }
+std::vector<Option> accuracy_options() { return only_for(kIntegers, kRows); }
 
 }  // namespace detent::config

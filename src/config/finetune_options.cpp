@@ -185,6 +185,6 @@ const Option kRows[] = {
 
 }  // namespace
 
-std::vector<Option> finetune_options() { return {std::begin(kRows), std::end(kRows)}; }
+std::vector<Option> finetune_options() { return only_for(kIntegers, kRows); }
 
 }  // namespace detent::config

@@ -31,6 +31,12 @@ const std::vector<Option>& options() {
   return all;
 }
 
+std::vector<Option> only_for(unsigned results, std::span<const Option> rows) {
+  std::vector<Option> list(rows.begin(), rows.end());
+  for (auto& option : list) option.results = results;
+  return list;
+}
+
 std::span<const std::pair<Command, std::string_view>> commands() {
   static constexpr std::pair<Command, std::string_view> kCommands[] = {
       {kQuantize, "quantize"}, {kCalibrate, "calibrate"}, {kPlan, "plan"},

@@ -25,6 +25,8 @@ struct CommandLine {
   std::size_t layers = 20;
   std::vector<std::filesystem::path> merge;
   std::optional<std::filesystem::path> options_file;
+  std::optional<std::filesystem::path> calibration_text;  // which the Python package's command makes token ids of
+  std::size_t text_length = 512;
 };
 
 enum Command : unsigned { kQuantize = 1, kCalibrate = 2, kPlan = 4, kCompare = 8, kInspect = 16, kBench = 32 };
@@ -37,6 +39,13 @@ unsigned command_of(std::string_view name);
 /// What changes when an option's value changes. A run resumes only with the same values of all options that affect what
 /// it has done. Statistics affect the integers as well.
 enum class Affects { undeclared, nothing, statistics, integers };
+
+/// What a run of quantize makes: products of integers; weights in blocks (--weights-only); 16-bit floats; 32-bit
+/// floats; products of integers whose scales are found while they run (--activations dynamic).
+enum Result : unsigned { kIntegers = 1, kBlocks = 2, kFloat16 = 4, kFloat32 = 8, kDynamic = 16 };
+/// Results that are made from samples; all.
+constexpr unsigned kSampled = kIntegers | kBlocks | kFloat16;
+constexpr unsigned kAnyResult = kSampled | kFloat32 | kDynamic;
 
 /// How texts become values where the type of the member does not tell.
 enum class Form { by_type, bytes, tensor_method, tensor_range };
@@ -84,7 +93,8 @@ struct Option {
   Access at;
   unsigned commands = 0;  // that take it
   Affects affects = Affects::undeclared;
-  std::string_view group;  // in help and documentation
+  unsigned results = kAnyResult;  // that it has a meaning for; quantize refuses it for others
+  std::string_view group;         // in help and documentation
   std::string_view help;
   std::string_view label = {};     // stands for the value in help
   std::string_view fallback = {};  // the default in words, where the value itself does not tell
@@ -139,6 +149,9 @@ std::vector<std::string> words_of(const Option& option);
 std::string default_of(const Option& option);
 /// Help with the methods that read the option in front, without the default.
 std::string full_help(const Option& option);
+
+/// Rows that have a meaning for these results alone.
+std::vector<Option> only_for(unsigned results, std::span<const Option> rows);
 
 // The rows, by file.
 std::vector<Option> input_options();

@@ -29,6 +29,6 @@ const Option kRows[] = {
 
 }  // namespace
 
-std::vector<Option> speed_options() { return {std::begin(kRows), std::end(kRows)}; }
+std::vector<Option> speed_options() { return only_for(kIntegers, kRows); }
 
 }  // namespace detent::config

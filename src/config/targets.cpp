@@ -83,21 +83,44 @@ const Target& target(std::string_view name) {
   throw not_one_of("--preset", name, all);
 }
 
-// What is given beside a 16-bit float type alone must have a meaning there.
-void check_given(const std::vector<std::string_view>& given) {
-  static constexpr std::string_view kFloats[] = {"config.preset",       "config.float_type", "config.keep_io_types",
-                                                 "config.nodes",        "config.op_types",   "config.exclude_op_types",
-                                                 "config.exclude_nodes"};
-  for (const auto& option : options()) {
-    const std::string_view path = option.at.path;
-    const bool of_integers = path.starts_with("config.") || path.starts_with("method.") || path == "overrides" ||
-                             path.starts_with("accuracy.") || path.starts_with("finetune.") ||
-                             path.starts_with("weights_only.") || path == "statistics" || path == "optimize_for" ||
-                             path == "report" || path == "trace";
-    const bool known = std::find(std::begin(kFloats), std::end(kFloats), path) != std::end(kFloats);
-    if (of_integers && !known && has(given, path))
-      throw usage_error("--" + std::string(option.name) + " is for quantization, and nothing is quantized",
-                        "leave it out, or leave out --float 16, --float bf16 and --preset none");
+Result result_of(const QuantizeOptions& options) {
+  if (options.weights_only.enabled) return kBlocks;
+  if (target(options.config).quantizes)
+    return options.config.activations == Activations::dynamic ? kDynamic : kIntegers;
+  return options.config.float_type == FloatType::float32 ? kFloat32 : kFloat16;
+}
+
+// Its name as it was given, and whether that asks for nothing: --no-bench does, or a switch that is off in a file.
+std::pair<std::string, bool> as_given(const Option& option, const QuantizeOptions& options) {
+  const auto member = read_only(option, options);
+  const auto* value = member ? std::get_if<bool*>(&*member) : nullptr;
+  const bool is_off = value != nullptr && !**value;
+  const auto name = is_off && !option.off.empty() ? option.off : option.name;
+  return {"--" + std::string(name), is_off && (option.off.empty() || option.off.starts_with("no-"))};
+}
+
+Error without_meaning(const std::string& name, const Option& option, Result result) {
+  if (result == kIntegers) return usage_error(name + " is for --weights-only", "add --weights-only, or leave it out");
+  if (result == kBlocks)
+    return usage_error(name + " means nothing with --weights-only, which quantizes no activations",
+                       "leave it out, or leave out --weights-only");
+  if (result == kDynamic)
+    return usage_error(name + " means nothing with --activations dynamic, which finds scales while the model runs",
+                       "leave it out, or leave out --activations dynamic");
+  if (result == kFloat32 && (option.results & kFloat16) != 0)
+    return usage_error(name + " means nothing with --float 32 and --preset none, which change types alone",
+                       "leave it out");
+  return usage_error(name + " is for quantization, and nothing is quantized",
+                     "leave it out, or leave out --float 16, --float bf16 and --preset none");
+}
+
+// What is given must have a meaning for what the run makes.
+void check_given(const QuantizeOptions& options, const std::vector<std::string_view>& given) {
+  const auto result = result_of(options);
+  for (const auto& option : config::options()) {
+    if ((option.results & result) != 0 || !has(given, option.at.path)) continue;
+    if (const auto [name, is_nothing] = as_given(option, options); !is_nothing)
+      throw without_meaning(name, option, result);
   }
 }
 
@@ -105,7 +128,7 @@ void resolve(QuantizeOptions& options, const std::vector<std::string_view>& give
   const auto type = options.config.float_type;
   const bool in_16_bits = type == FloatType::float16 || type == FloatType::bfloat16;
   if (in_16_bits && !has(given, "config.preset")) options.config.preset = "none";
-  if (!target(options.config).quantizes) check_given(given);
+  check_given(options, given);
   QuantizeOptions base;
   base.config = target(options.config).format;
   base.method = target(options.config).method;

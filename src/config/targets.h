@@ -49,7 +49,8 @@ inline const Target& target(const QuantConfig& config) { return target(config.pr
 
 /// Gives every option that the user did not give (by the path of its member) the value of the target that
 /// QuantConfig::preset names. A method that is given is the only one. With a 16-bit float type that is given, the
-/// preset is `none` unless it is given too; then options about integers throw usage.
+/// preset is `none` unless it is given too. Throws usage for an option that is given and has no meaning for what the
+/// run makes (Option::results).
 void resolve(QuantizeOptions& options, const std::vector<std::string_view>& given);
 void resolve(CalibrateOptions& options, const std::vector<std::string_view>& given);
 

@@ -176,9 +176,34 @@ void check_weights_only(const QuantizeOptions& options) {
                       "leave them out; --profile and --json tell of the run");
   if (blocks.method == WeightMethod::gptq && !has_samples(options))
     throw usage_error("--method-weights gptq needs samples", "give --calibration-data");
+  if (blocks.method == WeightMethod::awq && !has_samples(options))
+    throw usage_error("--method-weights awq needs samples", "give --calibration-data");
+  if (blocks.sparsity != WeightSparsity::none) {
+    if (blocks.max_size)
+      throw usage_error("--sparsity 2:4 and --max-size do not go together: zeros make no file smaller",
+                        "give bits with --bits and --node-bits");
+    if (!has_samples(options))
+      throw usage_error("--sparsity 2:4 needs samples, by which it finds the weights that may go",
+                        "give --calibration-data");
+    if (blocks.method != WeightMethod::gptq && blocks.method != WeightMethod::automatic)
+      throw usage_error("--sparsity 2:4 goes with --method-weights gptq or auto", "give one of them");
+  }
   if (blocks.form == WeightForm::matmul_nbits && blocks.block_size == BlockSize::channel)
     throw usage_error("MatMulNBits has scales for blocks of 16 to 256 weights, not for whole channels",
                       "give --block-size 256, or --form qdq");
+}
+
+void check_dynamic(const QuantizeOptions& options) {
+  validate(options.config);
+  if (!target(options.config).quantizes)
+    throw usage_error("--activations dynamic quantizes, and --preset none does not", "leave out one of them");
+  if (options.config.float_type != FloatType::keep)
+    throw usage_error("--activations dynamic leaves what is not quantized as it is", "leave out --float");
+  if (options.config.weight_type != QuantType::int8 && options.config.weight_type != QuantType::uint8)
+    throw usage_error("--activations dynamic has weights of 8 bits", "give --weight-type int8 or uint8");
+  if (tunes(options.finetune.rounding))
+    throw usage_error("--finetune solves for products with activations from samples",
+                      "leave out --activations dynamic");
 }
 
 void validate(const QuantizeOptions& options, Command command) {
@@ -186,6 +211,7 @@ void validate(const QuantizeOptions& options, Command command) {
   if (options.weights_only.enabled && options.config.float_type != FloatType::keep)
     throw usage_error("--weights-only leaves activations as they are", "leave out --float");
   if (options.weights_only.enabled) return check_weights_only(options);
+  if (options.config.activations == Activations::dynamic) return check_dynamic(options);
   validate(options.config);
   check_floats(options.config, command);
   validate(options.config, options.method, options.overrides);

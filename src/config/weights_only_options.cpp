@@ -49,8 +49,28 @@ const Option kRows[] = {
      .affects = Affects::integers,
      .group = kWeightsOnly,
      .help = "nearest: from the extremes of each block; search: scales with the least error, weighted by the samples' "
-             "inputs; gptq: integers that make up for each other's errors, with samples; auto: the best that is there",
+             "inputs; awq: the same with inputs scaled, with samples; gptq: integers that make up for each other's "
+             "errors, with samples; auto: the best that is there",
      .label = "METHOD"},
+    {.name = "max-size",
+     .at = DETENT_AT(weights_only.max_size),
+     .commands = kQuantize,
+     .affects = Affects::integers,
+     .group = kWeightsOnly,
+     .help =
+         "bits of each weight (2, 4, 8 or float) are chosen so that the written model with its data takes at most so "
+         "much and its results change least; with samples, sensitivity is measured with --bits",
+     .label = "SIZE",
+     .fallback = "--bits for all",
+     .form = Form::bytes},
+    {.name = "sparsity",
+     .at = DETENT_AT(weights_only.sparsity),
+     .commands = kQuantize,
+     .affects = Affects::integers,
+     .group = kWeightsOnly,
+     .help = "2:4: of each four neighbours along the inputs of a product two become 0 and the others make up for them; "
+             "with samples, and --method-weights gptq or auto",
+     .label = "none|2:4"},
     {.name = "accuracy-level",
      .at = DETENT_AT(weights_only.accuracy_level),
      .commands = kQuantize,
@@ -64,6 +84,6 @@ const Option kRows[] = {
 
 }  // namespace
 
-std::vector<Option> weights_only_options() { return {std::begin(kRows), std::end(kRows)}; }
+std::vector<Option> weights_only_options() { return only_for(kBlocks, kRows); }
 
 }  // namespace detent::config

@@ -43,6 +43,18 @@ std::span<const Word> words<FloatType>() {
 }
 
 template <>
+std::span<const Word> words<QuantFormat>() {
+  static constexpr Word all[] = {word("qdq", QuantFormat::qdq), word("qoperator", QuantFormat::qoperator)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<Activations>() {
+  static constexpr Word all[] = {word("static", Activations::fixed), word("dynamic", Activations::dynamic)};
+  return all;
+}
+
+template <>
 std::span<const Word> words<WeightRange>() {
   static constexpr Word all[] = {word("full", WeightRange::full), word("pairs", WeightRange::pairs),
                                  word("reduced", WeightRange::reduced)};
@@ -58,7 +70,14 @@ std::span<const Word> words<WeightForm>() {
 template <>
 std::span<const Word> words<WeightMethod>() {
   static constexpr Word all[] = {word("auto", WeightMethod::automatic), word("nearest", WeightMethod::nearest),
-                                 word("search", WeightMethod::search), word("gptq", WeightMethod::gptq)};
+                                 word("search", WeightMethod::search), word("awq", WeightMethod::awq),
+                                 word("gptq", WeightMethod::gptq)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<WeightSparsity>() {
+  static constexpr Word all[] = {word("none", WeightSparsity::none), word("2:4", WeightSparsity::two_of_four)};
   return all;
 }
 

@@ -23,9 +23,15 @@ std::span<const Word> words();
 template <>
 std::span<const Word> words<QuantType>();
 template <>
+std::span<const Word> words<QuantFormat>();
+template <>
+std::span<const Word> words<Activations>();
+template <>
 std::span<const Word> words<WeightForm>();
 template <>
 std::span<const Word> words<WeightMethod>();
+template <>
+std::span<const Word> words<WeightSparsity>();
 template <>
 std::span<const Word> words<WeightBits>();
 template <>

@@ -19,9 +19,10 @@ void ActivityClock::log_to(profile::DeviceActivity* log, const Stream& stream) {
   if (log == nullptr) return;
   stream_ = &stream;
   base_ = std::make_unique<Event>(true);
+  // Read before and not after: a thread that is held up here moves spans to the front, never past the run's end.
+  base_seconds_ = log->seconds_at(Clock::now());
   base_->record(stream);
   base_->wait();
-  base_seconds_ = log->seconds_at(Clock::now());
 }
 
 ActivityClock::Timed& ActivityClock::next() {

@@ -28,12 +28,6 @@ bool holds(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-bool is_decoder(const std::vector<InputSpec>& inputs) {
-  const auto any = [&](const auto& holds) { return std::any_of(inputs.begin(), inputs.end(), holds); };
-  return any([](const auto& input) { return input.name == kTokenIds; }) &&
-         any([](const auto& input) { return input.name.starts_with(kCache); });
-}
-
 std::vector<std::string> keys_of(const fs::path& npz) {
   auto keys = NpzFile::open(npz).keys();
   if (keys.size() == 1 && keys.front() == "arr_0") keys.front() = kTokenIds;
@@ -83,6 +77,12 @@ std::vector<std::int64_t> shape_of(const InputSpec& input, std::int64_t rows, st
 }
 
 }  // namespace
+
+bool is_decoder(const std::vector<InputSpec>& inputs) {
+  const auto any = [&](const auto& holds) { return std::any_of(inputs.begin(), inputs.end(), holds); };
+  return any([](const auto& input) { return input.name == kTokenIds; }) &&
+         any([](const auto& input) { return input.name.starts_with(kCache); });
+}
 
 std::string name_of_only(const std::vector<InputSpec>& inputs) {
   if (inputs.size() == 1) return inputs.front().name;

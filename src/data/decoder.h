@@ -13,6 +13,9 @@ namespace detent::data {
 
 constexpr std::string_view kTokenIds = "input_ids";
 
+/// Whether a model with these inputs reads token ids and a KV cache.
+bool is_decoder(const std::vector<InputSpec>& inputs);
+
 /// The input that data with a single array without a name feed: the only one, or a decoder's token ids; "" where
 /// neither is meant.
 std::string name_of_only(const std::vector<InputSpec>& inputs);

@@ -51,7 +51,7 @@ std::uint32_t bits_at(std::size_t i) { return random_at(0, 0, i)[0]; }
 double share_at(std::size_t i) { return static_cast<double>(bits_at(i)) / 4294967296.0; }
 
 void fill_with_values(std::span<std::byte> bytes, onnx::DataType type) {
-  constexpr std::uint16_t kHalfInFloat16 = 0x3800, kHalfInBfloat16 = 0x3F00;
+  static constexpr std::uint16_t kHalfInFloat16 = 0x3800, kHalfInBfloat16 = 0x3F00;
   using onnx::DataType;
   const auto one = [](std::size_t) { return 1; };
   switch (type) {

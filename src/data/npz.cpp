@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/failure.h"
 #include "data/buffer.h"
 #include "data/text.h"
 
@@ -19,11 +20,20 @@ namespace {
 constexpr std::string_view kSuffix = ".npy";
 constexpr std::uint64_t kBestDeflateRatio = 1032;  // deflate cannot pack tighter (zlib's technical notes)
 
+// Throws where the machine is at fault and not the archive.
+void check_machine(zip_error_t* error, const std::string& where) {
+  const int code = zip_error_code_system(error);
+  if (zip_error_code_zip(error) == ZIP_ER_MEMORY)
+    throw resource_error(fmt::format("{}: no memory to read the archive", where));
+  if (zip_error_system_type(error) == ZIP_ET_SYS && code != 0)
+    throw failed_call(code, where + " cannot be read", ErrorKind::bad_input);
+}
+
 [[noreturn]] void throw_zip(zip_error_t* error, const std::string& where) {
+  const std::unique_ptr<zip_error_t, void (*)(zip_error_t*)> end(error, zip_error_fini);
+  check_machine(error, where);
   const int code = zip_error_code_zip(error);
   const std::string text = printable(zip_error_strerror(error));
-  zip_error_fini(error);
-  if (code == ZIP_ER_MEMORY) throw resource_error(fmt::format("{}: no memory to read the archive", where));
   const bool no_archive = code == ZIP_ER_NOZIP || code == ZIP_ER_INCONS;
   throw bad_input(fmt::format("{}: {}", where, no_archive ? "not a whole zip archive (" + text + ")" : text),
                   no_archive ? "write it again with numpy.savez" : "");
@@ -38,7 +48,10 @@ std::size_t read_some(zip_file* member, std::span<std::byte> to, const std::stri
   std::size_t done = 0;
   while (done < to.size()) {
     const zip_int64_t n = zip_fread(member, to.data() + done, to.size() - done);
-    if (n < 0) throw_damaged(where, printable(zip_file_strerror(member)));
+    if (n < 0) {
+      check_machine(zip_file_get_error(member), where);
+      throw_damaged(where, printable(zip_file_strerror(member)));
+    }
     if (n == 0) break;
     done += static_cast<std::size_t>(n);
   }
@@ -73,12 +86,10 @@ NpzFile NpzFile::open(const std::filesystem::path& path) {
   const std::string where = quoted(path);
   std::error_code failed;
   // libzip would wait for a writer on a FIFO.
-  if (!std::filesystem::is_regular_file(path, failed)) {
-    throw bad_input(
-        fmt::format("{} {}", where, failed ? "cannot be opened: " + failed.message() : "is not a regular file"));
-  }
-  const std::uintmax_t size = std::filesystem::file_size(path, failed);
-  if (failed) throw bad_input(fmt::format("{} cannot be read: {}", where, failed.message()));
+  const bool is_regular = std::filesystem::is_regular_file(path, failed);
+  if (!is_regular && !failed) throw bad_input(where + " is not a regular file");
+  const std::uintmax_t size = failed ? 0 : std::filesystem::file_size(path, failed);
+  if (failed) throw failed_call(failed.value(), where + " cannot be read", ErrorKind::bad_input);
   if (size == 0) throw bad_input(fmt::format("{}: the file is empty", where), "write it again with numpy.savez");
   int code = 0;
   std::unique_ptr<zip, CloseArchive> archive(zip_open(path.c_str(), ZIP_RDONLY, &code));
@@ -136,7 +147,10 @@ NpzFile::Stream NpzFile::stream(std::size_t index) const {
   if (zip_stat_index(archive_.get(), index, 0, &info) != 0) throw_damaged(name, zip_strerror(archive_.get()));
   check_sizes(info, archive_size_, name);
   Stream result{std::unique_ptr<zip_file, CloseMember>(zip_fopen_index(archive_.get(), index, 0)), info.size};
-  if (!result.member) throw_damaged(name, printable(zip_strerror(archive_.get())));
+  if (!result.member) {
+    check_machine(zip_get_error(archive_.get()), name);
+    throw_damaged(name, printable(zip_strerror(archive_.get())));
+  }
   return result;
 }
 

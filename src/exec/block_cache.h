@@ -7,7 +7,6 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <unordered_map>
 #include <utility>
 
 namespace detent::exec {
@@ -30,15 +29,25 @@ class BlockCache {
   std::size_t peak_in_use() const;
 
  private:
-  std::byte* take_unused(std::size_t size);
-  void keep_unused(std::byte* block, std::size_t size);
-  void forget_unused(std::byte* block, std::size_t size);
+  using BySize = std::set<std::pair<std::size_t, std::byte*>>;
+  struct Block {
+    std::size_t size;
+    BySize::node_type place;  // in unused_; held here while the block is in use, so that freeing it takes no memory
+  };
+  using Blocks = std::map<std::byte*, Block>;
+
+  Blocks::iterator add(std::byte* begin, std::size_t size);
+  Blocks::iterator take_unused(std::size_t size);
+  Blocks::iterator map_new(std::size_t size);
+  void keep_unused(Blocks::iterator block) noexcept;
+  void take_over(Blocks::iterator block, Blocks::iterator next) noexcept;
+  void give_back(BySize::iterator place) noexcept;
   void make_room(std::size_t size) noexcept;
+  void give_all_back() noexcept;
 
   mutable std::mutex mutex_;
-  std::unordered_map<std::byte*, std::size_t> live_;
-  std::map<std::byte*, std::size_t> unused_;                     // by address, to join neighbours
-  std::set<std::pair<std::size_t, std::byte*>> unused_by_size_;  // the same blocks, to find the best fit
+  Blocks blocks_;  // all, by address, so that neighbours are found
+  BySize unused_;  // to find the best fit
   std::size_t live_bytes_ = 0;
   std::size_t unused_bytes_ = 0;
   std::size_t peak_bytes_ = 0;

@@ -6,7 +6,6 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "base/error.h"
 #include "exec/tap_names.h"
 #include "graph/index.h"
 #include "onnx/write.h"
@@ -16,7 +15,6 @@ namespace {
 
 // Small tensors take part in the runtime's shape inference, which reads only inline data.
 constexpr std::uint64_t kInlineBelow = 1024;
-constexpr std::uint32_t kFunctions = 25;  // field of ModelProto
 
 std::optional<onnx::Placement> place(const onnx::Tensor& tensor) {
   const auto& file = tensor.data.file();
@@ -80,24 +78,32 @@ void insert_taps(onnx::Model& model, const std::vector<std::string>& taps) {
   model.set_opset(kTapDomain, 1);
 }
 
-// Taps of a stranger's would be handed to receivers that do not know them. No operator works without the import of its
-// domain, by the model or by the function that it is in.
-void require_no_taps(const onnx::Model& model) {
-  const auto imports = [](const auto& opset) { return opset.domain == kTapDomain; };
-  const auto mentions = [](const auto& field) {
-    return field.number == kFunctions && field.wire.view().find(kTapDomain) != std::string_view::npos;
-  };
-  if (std::none_of(model.opsets.begin(), model.opsets.end(), imports) &&
-      std::none_of(model.other.begin(), model.other.end(), mentions))
-    return;
-  throw bad_input(
-      fmt::format("model '{}' uses the operator domain '{}', which is detent's own", model.path.string(), kTapDomain),
-      "give the model as it was before");
-}
-
 onnx::ValueInfo untyped_output(const std::string& name) {
   const onnx::RawField field = onnx::string_field(1, name);
   return {name, onnx::DataType::undefined, std::nullopt, field.wire};
+}
+
+// ONNX Runtime (seen with 1.28 and 1.31) finds the length of a sequence from static shapes as an int64, and then does
+// not load GroupQueryAttention, which takes an int32. What comes out of an Abs it does not find beforehand.
+void hide_lengths(onnx::Model& model) {
+  constexpr std::size_t kTotalLength = 6;  // input
+  const auto has_length = [](const onnx::Node& node) {
+    return node.op_type() == "GroupQueryAttention" && node.domain() == "com.microsoft" &&
+           node.inputs().size() > kTotalLength && !node.inputs()[kTotalLength].empty();
+  };
+  if (std::none_of(model.graph.nodes.begin(), model.graph.nodes.end(), has_length)) return;
+  graph::Index index(model);
+  std::vector<onnx::Node> nodes;
+  for (auto& node : model.graph.nodes) {
+    if (has_length(node)) {
+      const auto& length = node.inputs()[kTotalLength];
+      const auto hidden = index.fresh_name(length + "@hidden");
+      nodes.emplace_back("Abs", hidden, std::vector{length}, std::vector{hidden});
+      node.set_input(kTotalLength, hidden);
+    }
+    nodes.push_back(std::move(node));
+  }
+  model.graph.nodes = std::move(nodes);
 }
 
 void set_input_shapes(onnx::Model& model, const std::map<std::string, std::vector<std::int64_t>>& shapes) {
@@ -113,10 +119,12 @@ void set_input_shapes(onnx::Model& model, const std::map<std::string, std::vecto
 }  // namespace
 
 std::string emit(const onnx::Model& model, const EmitOptions& options) {
-  require_no_taps(model);
   onnx::Model copy = model;
   set_input_shapes(copy, options.input_shapes);
-  if (!options.input_shapes.empty()) copy.graph.value_infos.clear();  // they may contradict the shapes given
+  if (!options.input_shapes.empty()) {
+    copy.graph.value_infos.clear();  // they may contradict the shapes given
+    hide_lengths(copy);
+  }
   if (!options.outputs.empty()) {
     copy.graph.outputs.clear();
     for (const auto& name : options.outputs) copy.graph.outputs.push_back(untyped_output(name));
@@ -126,6 +134,16 @@ std::string emit(const onnx::Model& model, const EmitOptions& options) {
   // Walking the messages has mapped a stretch of pages around every tensor; the runtime makes its own mapping.
   if (model.file) model.file->release(model.file->bytes());
   return bytes;
+}
+
+void name_nodes(onnx::Model& model) {
+  std::unordered_set<std::string> taken;
+  for (auto& node : model.graph.nodes) {
+    if (!node.name().empty() && taken.insert(node.name()).second) continue;
+    std::string name = node.name().empty() ? node.op_type() : node.name();
+    for (std::size_t i = 2; !taken.insert(name).second; ++i) name = fmt::format("{}#{}", node.id(), i);
+    node.set_name(std::move(name));
+  }
 }
 
 onnx::Model constant_part(const onnx::Model& model, const std::vector<int>& nodes,

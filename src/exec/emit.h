@@ -24,6 +24,9 @@ struct EmitOptions {
 std::string emit(const onnx::Model& model, const EmitOptions& options = {});
 inline constexpr const char* kExternalRoot = "/";
 
+/// Gives nodes names of their own, by which the runtime's profile and its graph know them.
+void name_nodes(onnx::Model& model);
+
 /// A model of just these nodes of `model` (indexes, in order) with no inputs: all they read must be initializers or
 /// made by them. `outputs` become its outputs.
 onnx::Model constant_part(const onnx::Model& model, const std::vector<int>& nodes,

@@ -18,17 +18,6 @@ namespace {
 
 constexpr std::size_t kLeastRuns = 3;
 
-// The profile knows nodes by their names.
-void name_nodes(onnx::Model& model) {
-  std::unordered_set<std::string> taken;
-  for (auto& node : model.graph.nodes) {
-    if (!node.name().empty() && taken.insert(node.name()).second) continue;
-    std::string name = node.name().empty() ? node.op_type() : node.name();
-    for (std::size_t i = 2; !taken.insert(name).second; ++i) name = fmt::format("{}#{}", node.id(), i);
-    node.set_name(std::move(name));
-  }
-}
-
 // Executions end in the order of the list: what ran within one stands before it.
 void leave_out_bodies(std::vector<NodeTime>& executions) {
   std::vector<std::pair<double, double>> waiting;  // start and whole duration of those whose outer node is yet to come

@@ -6,9 +6,11 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <new>
 #include <set>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/failpoint.h"
@@ -60,8 +62,12 @@ graph::ValueType value_type(const Ort::TypeInfo& info) {
   return {static_cast<onnx::DataType>(tensor.GetElementType()), std::move(dims)};
 }
 
+bool contains_any(std::string_view text, std::initializer_list<std::string_view> words) {
+  return std::any_of(words.begin(), words.end(), [&](const auto& word) { return text.find(word) != text.npos; });
+}
+
 bool is_out_of_memory(const std::string& text) {
-  return text.find("bad_alloc") != std::string::npos || text.find("Failed to allocate memory") != std::string::npos;
+  return contains_any(text, {"bad_alloc", "Failed to allocate memory", "Cannot allocate memory", "SystemError : 12"});
 }
 
 Error runtime_error(const std::string& where, const Ort::Exception& e) {
@@ -69,12 +75,14 @@ Error runtime_error(const std::string& where, const Ort::Exception& e) {
     return resource_error(fmt::format("{}: out of memory ({})", where, one_line(e.what())),
                           "give smaller samples or a smaller batch");
   }
-  if (std::string_view(e.what()).find("Too many open files") != std::string_view::npos)
-    return resource_error(fmt::format("{}: ONNX Runtime: {}", where, one_line(e.what())),
-                          "raise the limit on open files");
-  if (is_device_failure(e.what())) return device_error(fmt::format("{}: ONNX Runtime: {}", where, one_line(e.what())));
+  const auto text = [&] { return fmt::format("{}: ONNX Runtime: {}", where, one_line(e.what())); };
+  if (contains_any(e.what(), {"Too many open files", "SystemError : 24", "SystemError : 23"}))
+    return resource_error(text(), "raise the limit on open files");
+  if (contains_any(e.what(), {"pthread_create failed", "Resource temporarily unavailable"}))
+    return resource_error(text(), "raise the limit of processes (ulimit -u), or give fewer --threads");
+  if (is_device_failure(e.what())) return device_error(text());
   const bool too_new = std::string_view(e.what()).find("version") != std::string_view::npos;
-  return bad_input(fmt::format("{}: ONNX Runtime: {}", where, one_line(e.what())),
+  return bad_input(text(),
                    too_new ? "use a newer ONNX Runtime, or save the model with an older IR or opset version" : "");
 }
 

@@ -71,10 +71,10 @@ BlockWeight BlockSolver::rounded(std::span<const float> columns) const {
   return made;
 }
 
-BlockSolution BlockSolver::solve(std::span<const float> columns) const {
+BlockSolution BlockSolver::solve(std::span<const float> columns, std::span<const float> against) const {
   BlockSolution solution;
   const auto errors_of = [&](const BlockWeight& weight) {
-    return column_errors(judge_, columns, weight, kernels_, threads_);
+    return column_errors(judge_, against.empty() ? columns : against, weight, kernels_, threads_);
   };
   const auto rows = static_cast<std::int64_t>(gram_.rows);
   if (options_.method != BlockMethod::automatic) {

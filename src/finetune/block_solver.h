@@ -49,7 +49,8 @@ class BlockSolver {
   BlockSolver(const Gram& gram, const std::optional<Gram>& held_back, const quantization::BlockFormat& format,
               const BlockSolverOptions& options, const Kernels& kernels, std::size_t threads);
 
-  BlockSolution solve(std::span<const float> columns) const;
+  /// `against`: what errors are told of, where `columns` are not the weights themselves, but those that sparsity left.
+  BlockSolution solve(std::span<const float> columns, std::span<const float> against = {}) const;
 
  private:
   quantization::BlockWeight searched(std::span<const float> columns) const;

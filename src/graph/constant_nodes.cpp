@@ -12,7 +12,7 @@ namespace detent::graph {
 namespace {
 
 // Results up to so many bytes do not grow the file: those that products read as weights, and others.
-constexpr std::uint64_t kSmallWeight = std::uint64_t{1} << 20;
+constexpr std::uint64_t kSmallWeight = std::uint64_t{64} << 10;
 constexpr std::uint64_t kSmall = std::uint64_t{4} << 10;
 constexpr std::uint64_t kGrowth = 4;
 

@@ -2,8 +2,8 @@
 
 #include <array>
 #include <cstddef>
-#include <functional>
-#include <unordered_map>
+
+#include "graph/operator_table.h"
 
 namespace detent::graph {
 namespace {
@@ -137,31 +137,15 @@ constexpr auto kRows = std::to_array<OperatorTraits>({
     {"QuantizeLinear", quantized, per_output, kNoInput, 0, kMicrosoft},
 });
 
-struct Key {
-  std::string_view domain, type;
-  friend bool operator==(const Key&, const Key&) = default;
-};
-
-struct Hash {
-  std::size_t operator()(const Key& key) const noexcept {
-    const std::hash<std::string_view> hash;
-    return hash(key.type) * 31 + hash(key.domain);
-  }
-};
-
 }  // namespace
 
 std::span<const OperatorTraits> all_traits() noexcept { return kRows; }
 
 const OperatorTraits& traits_of(const onnx::Node& node) noexcept {
   static constexpr OperatorTraits kUnknown{};
-  static const auto kByType = [] {
-    std::unordered_map<Key, const OperatorTraits*, Hash> rows;
-    for (const auto& row : kRows) rows.emplace(Key{row.domain, row.type}, &row);
-    return rows;
-  }();
-  const auto found = kByType.find({node.domain(), node.op_type()});
-  return found == kByType.end() ? kUnknown : *found->second;
+  static constexpr OperatorTable kTable(kRows);
+  const auto* found = kTable.find(node);
+  return found == nullptr ? kUnknown : *found;
 }
 
 std::optional<std::size_t> channel_axis(const onnx::Node& node, std::size_t rank) {

@@ -61,13 +61,10 @@ void each(pbf_reader reader, Fn fn) {
 
 pbf_reader reader_of(std::string_view message) { return {message.data(), message.size()}; }
 
-Error private_operator(std::string_view op_type) {
-  return bad_input(fmt::format("operator '{}' of domain '{}' is detent's own", printable(op_type), kPrivateDomain),
-                   "take it out of the model");
-}
-
+// Calls fn(domain, op_type) for a node and those of its bodies, the innermost first.
 // NodeProto: op_type 4, attribute 5, domain 7. AttributeProto: g 6, graphs 11. GraphProto: node 1.
-void add_node(std::string_view node, int depth, Uses& uses) {
+template <class Fn>
+void each_node(std::string_view node, int depth, const Fn& fn) {
   if (depth > kMaxDepth) return;  // refused where bodies are read
   std::string_view op_type, domain;
   each(reader_of(node), [&](auto number, std::string_view value) {
@@ -77,13 +74,26 @@ void add_node(std::string_view node, int depth, Uses& uses) {
     each(reader_of(value), [&](auto field, std::string_view graph) {
       if (field != 6 && field != 11) return;
       each(reader_of(graph), [&](auto of_graph, std::string_view inner) {
-        if (of_graph == 1) add_node(inner, depth + 1, uses);
+        if (of_graph == 1) each_node(inner, depth + 1, fn);
       });
     });
   });
-  if (domain == kPrivateDomain) throw private_operator(op_type);
-  ++uses.nodes;
-  ++uses.calls[name_of(domain, op_type)];
+  fn(domain, op_type);
+}
+
+void check_domain(std::string_view domain, std::string_view op_type, const std::string& where) {
+  if (domain != kPrivateDomain) return;
+  throw bad_input(
+      fmt::format("{}: operator '{}' is of the domain '{}', which is detent's own", where, printable(op_type), domain),
+      "give the model as it was before");
+}
+
+void add_node(std::string_view node, Uses& uses, const std::string& where) {
+  each_node(node, 0, [&](std::string_view domain, std::string_view op_type) {
+    check_domain(domain, op_type, where);
+    ++uses.nodes;
+    ++uses.calls[name_of(domain, op_type)];
+  });
 }
 
 // FunctionProto: name 1, node 7, domain 10.
@@ -93,7 +103,7 @@ void add_function(std::string_view payload, Functions& functions, const std::str
   each(reader_of(payload), [&](auto number, std::string_view value) {
     if (number == 1) name = value;
     if (number == 10) domain = value;
-    if (number == 7) add_node(value, 0, uses);
+    if (number == 7) add_node(value, uses, where);
   });
   if (std::find(kOwnDomains.begin(), kOwnDomains.end(), domain) != kOwnDomains.end()) {
     throw bad_input(fmt::format("{}: function '{}' is in the domain '{}', which belongs to the runtime's operators",
@@ -137,18 +147,19 @@ std::uint64_t expanded(const Uses& uses, Functions& functions, int depth, const 
 
 }  // namespace
 
-void check_operator(const Node& node) {
-  if (node.domain() == kPrivateDomain) throw private_operator(node.op_type());
-}
-
 void check_functions(const Model& model, const std::string& where) {
   Functions functions;
   for (const auto& field : model.other) {
     if (field.number == 25) add_function(payload_of(field), functions, where);
   }
-  if (functions.empty()) return;
+  if (functions.empty()) {  // then nothing is called, and nothing has to be counted
+    for (const auto& node : model.graph.nodes) {
+      each_node(node.encode().view(), 0, [&](auto domain, auto op_type) { check_domain(domain, op_type, where); });
+    }
+    return;
+  }
   Uses uses;
-  for (const auto& node : model.graph.nodes) add_node(node.encode().view(), 0, uses);
+  for (const auto& node : model.graph.nodes) add_node(node.encode().view(), uses, where);
   expanded(uses, functions, 0, where);
   for (const auto& [name, function] : functions) expanded(name, functions, 0, where);  // also those without a caller
 }

@@ -7,7 +7,6 @@
 
 namespace detent::onnx {
 
-class Node;
 struct Model;
 
 /// The domain of the operators that detent adds when it runs a model; a model that is read may have none of them.
@@ -16,12 +15,10 @@ inline constexpr const char* kPrivateDomain = "detent.exec";
 /// More nodes than any real model has, once every call is replaced by the function's nodes.
 inline constexpr std::uint64_t kMaxExpandedNodes = 1'000'000;
 
-/// Throws bad_input for an operator in kPrivateDomain.
-void check_operator(const Node& node);
-
-/// Throws bad_input for a function that calls itself, by whatever way, or others more than 100 deep; for calls that
-/// come to more than kMaxExpandedNodes nodes in all; and for functions in the domains of the runtime's own operators or
-/// of detent's, whose place they would take: both rely on what those operators take.
+/// Throws bad_input for an operator in kPrivateDomain, in the graph, a body or a function; for a function that calls
+/// itself, by whatever way, or others more than 100 deep; for calls that come to more than kMaxExpandedNodes nodes in
+/// all; and for functions in the domains of the runtime's own operators or of detent's, whose place they would take:
+/// both rely on what those operators take.
 void check_functions(const Model& model, const std::string& where);
 
 }  // namespace detent::onnx

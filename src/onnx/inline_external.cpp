@@ -51,12 +51,6 @@ const Child* child_of(Message in, std::uint32_t field) {
   return nullptr;
 }
 
-void append_field(std::string& out, std::uint32_t number, std::string_view payload) {
-  protozero::add_varint_to_buffer(&out, (std::uint64_t{number} << 3) | 2);
-  protozero::add_varint_to_buffer(&out, payload.size());
-  out.append(payload);
-}
-
 // TensorProto.data_location; the last one counts.
 bool is_external(const Wire& raw) {
   bool external = false;
@@ -107,7 +101,7 @@ bool ExternalInliner::rewrite(Message kind, const Wire& raw, int depth, std::str
       changed = true;
     }
     if (replaced) {
-      append_field(out, number, inner);
+      protozero::pbf_writer(out).add_bytes(number, inner);
     } else if (changed) {
       out.append(at, end);
     }
@@ -136,7 +130,8 @@ bool ExternalInliner::rewrite_tensor(const Wire& raw, std::string& out) {
     if (!is_data) out.append(at, end);
     at = end;
   }
-  append_field(out, 9, as_text(tensor.data.bytes()));
+  const auto bytes = as_text(tensor.data.bytes());
+  protozero::pbf_writer(out).add_bytes(9, bytes.data(), bytes.size());
   return true;
 }
 

@@ -157,7 +157,6 @@ Graph read_graph_fields(const Wire& raw, const std::shared_ptr<const MappedFile>
       case 1: {
         const Wire node = take(r, raw);
         graph.nodes.emplace_back(inliner != nullptr ? inliner->inlined(Message::node, node) : node);
-        check_operator(graph.nodes.back());
         return true;
       }
       case 5: graph.initializers.push_back(read_tensor(take(r, raw), file, external, where)); return true;

@@ -33,8 +33,8 @@ std::string length_prefix(std::uint32_t number, std::uint64_t length) {
 }
 
 std::string delimited(std::uint32_t number, std::string_view payload) {
-  std::string out = length_prefix(number, payload.size());
-  out.append(payload);
+  std::string out;
+  protozero::pbf_writer(out).add_bytes(number, payload.data(), payload.size());
   return out;
 }
 
@@ -147,23 +147,44 @@ void write_pieces(const std::vector<Piece>& pieces, const Sink& sink) {
   }
 }
 
-// Lays tensors out in the data file in their order; large ones on page boundaries, so that readers can map them.
+// Lays tensors out in the data file in their order; large ones on page boundaries, so that readers can map them. What
+// several tensors have in common lies there once.
 struct DataLayout {
   std::uint64_t threshold = 0;
   std::string location;
   std::uint64_t end = 0;
   std::vector<std::pair<std::uint64_t, const Tensor*>> placed;
+  std::map<std::pair<const void*, std::uint64_t>, std::uint64_t> offsets = {};  // by identity and size
 
   std::optional<Placement> operator()(const Tensor& tensor) {
     const std::uint64_t size = tensor.data.size();
     if (size == 0 || size < threshold) return std::nullopt;
+    const auto [known, is_new] = offsets.try_emplace({tensor.data.identity(), size}, end);
+    if (!is_new) return Placement{location, known->second};
     const std::uint64_t alignment = size >= (1U << 20) ? 4096 : 64;
     const std::uint64_t offset = (end + alignment - 1) / alignment * alignment;
     end = offset + size;
+    known->second = offset;
     placed.emplace_back(offset, &tensor);
     return Placement{location, offset};
   }
 };
+
+// Every name that the data may get is as long: sizes are known before the data are.
+DataLayout layout_of(const std::filesystem::path& path, const WriteOptions& options) {
+  const std::string name =
+      options.data_suffix.empty() ? own_data_name(path, {}) : path.filename().string() + options.data_suffix;
+  return {options.external_threshold.value_or(1024), name, 0, {}, {}};
+}
+
+// Tensors are placed in `layout` only where the model needs a data file.
+std::vector<Piece> laid_out(const Model& model, const WriteOptions& options, DataLayout& layout) {
+  std::vector<Piece> pieces;
+  if (!options.external_threshold) pieces = model_pieces(model, nullptr);
+  if (options.external_threshold || total_size(pieces) > kProtobufLimit)
+    pieces = model_pieces(model, [&](const Tensor& t) { return layout(t); });
+  return pieces;
+}
 
 Fingerprint write_data_file(const DataLayout& layout, AtomicFile& file) {
   static constexpr std::byte kZeros[4096] = {};
@@ -226,16 +247,17 @@ std::string encode_graph(const Graph& graph) {
   return out;
 }
 
+WrittenModel sizes_of(const Model& model, const std::filesystem::path& path, const WriteOptions& options) {
+  auto layout = layout_of(path, options);
+  const auto pieces = laid_out(model, options, layout);
+  return {total_size(pieces), layout.end, {}};
+}
+
 WrittenModel write_model(const Model& model, const std::filesystem::path& path, const WriteOptions& options) {
   const bool is_unique = options.data_suffix.empty();
-  // Every name that the data may get is as long: sizes are known before the data are.
-  const std::string name = is_unique ? own_data_name(path, {}) : path.filename().string() + options.data_suffix;
-  DataLayout layout{options.external_threshold.value_or(1024), name, 0, {}};
+  auto layout = layout_of(path, options);
+  auto pieces = laid_out(model, options, layout);
   const auto place = [&](const Tensor& t) { return layout(t); };
-
-  std::vector<Piece> pieces;
-  if (!options.external_threshold) pieces = model_pieces(model, nullptr);
-  if (options.external_threshold || total_size(pieces) > kProtobufLimit) pieces = model_pieces(model, place);
   if (total_size(pieces) > kProtobufLimit) {
     throw resource_error("the quantized model does not fit protobuf's limit of 2 GiB",
                          "lower --external-data-threshold");
@@ -247,7 +269,7 @@ WrittenModel write_model(const Model& model, const std::filesystem::path& path, 
     data_file.emplace(path);
     const Fingerprint contents = write_data_file(layout, *data_file);
     if (is_unique) {
-      layout = {layout.threshold, own_data_name(path, contents), 0, {}};
+      layout = {layout.threshold, own_data_name(path, contents), 0, {}, {}};
       pieces = model_pieces(model, place);
     }
     data_file->set_target(path.parent_path() / layout.location);

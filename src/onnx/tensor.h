@@ -38,7 +38,9 @@ class TensorData {
   std::uint64_t size() const noexcept { return size_; }
   /// The mapped file that holds the elements, or null.
   const std::shared_ptr<const MappedFile>& file() const noexcept { return file_; }
-  bool is_produced() const noexcept { return static_cast<bool>(produce_); }
+  bool is_produced() const noexcept { return produce_ != nullptr; }
+  /// The same for copies of one another, and for elements at the same place in a file.
+  const void* identity() const noexcept { return produce_ ? static_cast<const void*>(produce_.get()) : bytes_.data(); }
   /// The elements in place. Throws internal for produced data.
   std::span<const std::byte> bytes() const;
   /// Passes all bytes to the sink in pieces of at most 4 MiB; pages of mapped files are given back behind it.
@@ -49,7 +51,7 @@ class TensorData {
   std::span<const std::byte> bytes_;
   std::shared_ptr<const MappedFile> file_;
   std::shared_ptr<const std::vector<std::byte>> owned_;
-  Producer produce_;
+  std::shared_ptr<const Producer> produce_;
 };
 
 /// A TensorProto. For element types without a raw form (string) and types this version does not know, `data` is empty

@@ -57,7 +57,7 @@ TensorData TensorData::owned(std::vector<std::byte> bytes) {
 TensorData TensorData::produced(std::uint64_t size, Producer produce) {
   TensorData data;
   data.size_ = size;
-  data.produce_ = std::move(produce);
+  data.produce_ = std::make_shared<const Producer>(std::move(produce));
   return data;
 }
 
@@ -68,7 +68,7 @@ std::span<const std::byte> TensorData::bytes() const {
 
 void TensorData::write_to(const Sink& sink) const {
   if (produce_) {
-    produce_(sink);
+    (*produce_)(sink);
     return;
   }
   for (std::size_t at = 0; at < bytes_.size(); at += kPiece) {

@@ -38,10 +38,14 @@ struct WrittenModel {
   std::filesystem::path data_file;  // empty when there is none
 };
 
-/// Writes `path` whole or not at all; a data file beside it is put in place first. Whatever stops the process, what
+/// Writes `path` whole or not at all; a data file beside it is put in place first. Data that tensors share (copies of
+/// one TensorData) lie there once; inline each tensor has its own. Whatever stops the process, what
 /// stands at `path` is the old model with its data or the new one with its own; the data file of an old model that
 /// detent wrote is removed at last. Throws usage when the place cannot be written and resource when the disk is full.
 WrittenModel write_model(const Model& model, const std::filesystem::path& path, const WriteOptions& options = {});
+
+/// What write_model() would write, without making any data. `data_file` stays empty.
+WrittenModel sizes_of(const Model& model, const std::filesystem::path& path, const WriteOptions& options = {});
 
 /// A TensorProto and a GraphProto with all data inline, as attributes hold them.
 std::string encode_tensor(const Tensor& tensor);

@@ -17,6 +17,7 @@
 #include "graph/rewrite.h"
 #include "quantization/emit/read_values.h"
 #include "run/model_folder.h"
+#include "run/next_tokens.h"
 #include "run/pairing.h"
 #include "run/prepare.h"
 #include "run/samples.h"
@@ -177,8 +178,10 @@ Comparison compare(const CompareOptions& options) {
   const auto output_names = names_of(original.model.graph.outputs);
   require_same(names_of(original.model.graph.inputs), names_of(quantized.model.graph.inputs), "inputs");
   require_same(output_names, names_of(quantized.model.graph.outputs), "outputs");
-  const auto source = run::open_samples(options.calibration_data, options.samples, run::input_specs(original.model),
+  const auto inputs = run::input_specs(original.model);
+  const auto source = run::open_samples(options.calibration_data, options.samples, inputs,
                                         {.max_samples = options.max_samples, .batch_size = options.batch_size});
+  const auto tokens = run::find_tokens(inputs, output_names);
 
   const CommonValues common = options.outputs_only ? CommonValues() : common_values(original, quantized);
   LayerRun layers(original, quantized, runtime, options, common);
@@ -187,10 +190,15 @@ Comparison compare(const CompareOptions& options) {
 
   Comparison comparison;
   std::vector<run::PairSums> output_sums(output_names.size());
+  run::NextTokenSums token_sums;
   while (const auto sample = source->next()) {
     const auto expected = layers.run(*sample);
     const auto got = deployed.run(sample->inputs, fmt::format("sample '{}', quantized model", sample->origin));
     add_outputs(output_names, expected, got, output_sums);
+    if (tokens) {
+      token_sums.add(sample->inputs[tokens->ids], tokens->mask ? &sample->inputs[*tokens->mask] : nullptr,
+                     expected[tokens->logits], got[tokens->logits]);
+    }
     ++comparison.samples;
     if (options.progress) options.progress("compare", comparison.samples, source->file_count());
   }
@@ -205,6 +213,7 @@ Comparison compare(const CompareOptions& options) {
     comparison.outputs.push_back(fidelity(output_names[i], made_by, output_sums[i]));
   }
   comparison.layers = judge_layers(original, index, common, layers, run::read_applied(quantized.model));
+  comparison.next_tokens = token_sums.result();
   comparison.notes = source->notes();
   return comparison;
 }

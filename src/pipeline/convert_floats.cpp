@@ -93,7 +93,9 @@ class Conversion {
     const auto scope = profiler_.scope(Step::calibration);
     const auto source =
         run::open_samples(options_.calibration_data.value_or(""), options_.samples, run::input_specs(prepared_.model),
-                          {options_.max_samples, options_.batch_size});
+                          {.max_samples = options_.max_samples,
+                           .batch_size = options_.batch_size,
+                           .file_memory = run::memory_for_samples(options_.resources)});
     auto types = run::static_types(prepared_.types, prepared_.model, runtime_, *source);
     quantization::Placement placement;
     for (auto& value : quantization::float_values(prepared_.model, prepared_.types)) {
@@ -137,11 +139,7 @@ class Conversion {
 
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
-    converted_.set_producer("detent", DETENT_VERSION);
-    if (options_.stop.stop_requested()) throw interrupted();
-    const auto written = onnx::write_model(converted_, options_.output,
-                                           {options_.external_data_threshold, options_.external_data_suffix});
-    result_.model_bytes_after = written.model_bytes + written.data_bytes;
+    run::write_output(converted_, options_, result_);
   }
 
   const QuantizeOptions& options_;

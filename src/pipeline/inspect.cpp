@@ -4,16 +4,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/parallel.h"
+#include "exec/deployed_graph.h"
 #include "exec/session.h"
 #include "graph/index.h"
 #include "graph/liveness.h"
 #include "graph/rewrite.h"
 #include "graph/work.h"
 #include "onnx/model.h"
+#include "planning/limits.h"
 #include "run/model_folder.h"
 #include "tuning/cost.h"
 
@@ -106,6 +110,59 @@ void describe_layers(const onnx::Model& model, const graph::Index& index, const 
   }
 }
 
+// Operators on integers, and those that are such after a DequantizeLinear.
+bool is_on_integers(const onnx::Node& node) {
+  static const std::set<std::string_view> kTypes{
+      "MatMulNBits",           "GatherBlockQuantized", "QLinearMatMul", "QGemm",
+      "QLinearConv",           "MatMulInteger",        "ConvInteger",   "MatMulIntegerToFloat",
+      "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",  "QAttention",    "QMoE"};
+  return kTypes.contains(node.op_type());
+}
+
+bool reads_dequantized(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  static const std::set<std::string_view> kTypes{"MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "GRU", "Gather"};
+  if (!node.domain().empty() || !kTypes.contains(node.op_type())) return false;
+  return std::any_of(node.inputs().begin(), node.inputs().end(), [&](const std::string& input) {
+    const int producer = index.producer(input);
+    if (producer == graph::kNone) return false;
+    const auto& maker = model.graph.nodes[static_cast<std::size_t>(producer)];
+    if (maker.op_type() != "DequantizeLinear") return false;
+    // Others than tables hand on what they read, whatever it is.
+    return !node.is("Gather") || index.initializer(maker.inputs().at(0)) != graph::kNone;
+  });
+}
+
+// Asks the runtime for the graph that it makes of a quantized model.
+void describe_products(const exec::Runtime& runtime, const onnx::Model& model, const graph::Index& index,
+                       Inspection& report) {
+  static const std::set<std::string_view> kFloat{"MatMul", "Gemm",   "Conv",        "ConvTranspose", "LSTM",
+                                                 "GRU",    "Gather", "FusedMatMul", "FusedConv",     "FusedGemm"};
+  std::vector<std::size_t> nodes;
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    const auto& node = model.graph.nodes[n];
+    if (is_on_integers(node) || reads_dequantized(model, index, node)) nodes.push_back(n);
+  }
+  if (nodes.empty()) return;
+  constexpr std::uint64_t kCopies = 3;  // as read, as fused, as packed for the runtime's kernels
+  if (report.parameter_bytes * kCopies > planning::available_memory()) {
+    report.notes.push_back(
+        fmt::format("which products the runtime fuses was not asked: loading the model takes about {}",
+                    format_size(report.parameter_bytes * kCopies)));
+    return;
+  }
+  try {
+    const auto types = exec::run_as(runtime, model);
+    for (const auto n : nodes) {
+      const auto& node = model.graph.nodes[n];
+      report.products.push_back({node.id(), node.op_type(), types[n], kFloat.contains(types[n])});
+    }
+    report.runtime = runtime.version();
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::bad_input) throw;
+    report.notes.push_back(fmt::format("which products the runtime fuses is not known: {}", e.what()));
+  }
+}
+
 // Memory that tuning each layer would take, with AdaRound.
 void add_finetune_bytes(const onnx::Model& model, const graph::ValueTypes& types, Inspection& report) {
   FinetuneConfig adaround;
@@ -139,6 +196,7 @@ Inspection inspect(const InspectOptions& options) {
   }
   describe_layers(model, index, types, report);
   add_finetune_bytes(model, types, report);
+  describe_products(runtime, model, index, report);
   if (const auto alive = graph::liveness(model, index, types)) {
     report.peak_activation_bytes = alive->peak_bytes;
     report.peak_at = alive->at_node;

@@ -11,6 +11,7 @@
 #include "accuracy/responses.h"
 #include "base/cpu.h"
 #include "base/error.h"
+#include "base/failure.h"
 #include "base/parallel.h"
 #include "calibration/methods.h"
 #include "calibration/statistics_file.h"
@@ -23,11 +24,13 @@
 #include "exec/session.h"
 #include "onnx/write.h"
 #include "pipeline/convert_floats.h"
+#include "pipeline/quantize_dynamic.h"
 #include "pipeline/quantize_weights.h"
 #include "profile/meters.h"
 #include "profile/profiler.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/qdq.h"
+#include "quantization/emit/qoperators.h"
 #include "quantization/formats.h"
 #include "quantization/ranges.h"
 #include "remedies/remedies.h"
@@ -291,13 +294,16 @@ class Run {
 
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
-    draft_.emitted->model.set_producer("detent", DETENT_VERSION);
     const bool equalized = result_.accuracy && !result_.accuracy->equalized.empty();
     run::write_applied({equalized, !result_.layers.empty()}, draft_.emitted->model);
-    if (options_.stop.stop_requested()) throw interrupted();
-    const auto written = onnx::write_model(draft_.emitted->model, options_.output,
-                                           {options_.external_data_threshold, options_.external_data_suffix});
-    result_.model_bytes_after = written.model_bytes + written.data_bytes;
+    if (options_.config.quant_format == QuantFormat::qoperator) {
+      const auto made = quantization::to_qoperators(draft_.emitted->model);
+      result_.notes.push_back(
+          fmt::format("{} nodes are operators on integers; {} stay between QuantizeLinear and "
+                      "DequantizeLinear: there is no such operator for them",
+                      made.nodes, made.left));
+    }
+    run::write_output(draft_.emitted->model, options_, result_);
   }
 
   run::ReportRequest report_request() const {
@@ -369,8 +375,11 @@ QuantizeResult quantize_folder(const QuantizeOptions& options) {
 }  // namespace
 
 QuantizeResult quantize(const QuantizeOptions& options) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(options.model, ignored)) return quantize_folder(options);
+  std::error_code failed;
+  if (std::filesystem::is_directory(options.model, failed)) return quantize_folder(options);
+  if (is_of_machine(failed.value()))
+    throw failed_call(failed.value(), fmt::format("cannot open model '{}'", options.model.string()),
+                      ErrorKind::bad_input);
   config::validate(options);
   if (shim::Ranks::join().size() > 1) {
     throw usage_error("quantize runs in one process, but MPI started several",
@@ -380,6 +389,8 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   run::check_report_paths(options.report, options.trace);
   if (options.weights_only.enabled)
     return run::within_time(options, [](const auto& limited) { return pipeline::quantize_weights(limited); });
+  if (options.config.activations == Activations::dynamic)
+    return run::within_time(options, [](const auto& limited) { return pipeline::quantize_dynamic(limited); });
   shim::require_cuda(options.device.cuda);
   if (!config::target(options.config).quantizes)
     return run::within_time(options, [](const auto& limited) { return pipeline::convert_floats(limited); });

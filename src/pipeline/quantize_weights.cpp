@@ -16,12 +16,12 @@
 #include "config/identity.h"
 #include "config/wanted.h"
 #include "data/replay.h"
-#include "detent/compare.h"
 #include "exec/session.h"
 #include "graph/rewrite.h"
 #include "graph/traits.h"
 #include "onnx/write.h"
-#include "planning/limits.h"
+#include "pipeline/bits_plan.h"
+#include "pipeline/deployed.h"
 #include "profile/meters.h"
 #include "profile/profiler.h"
 #include "quantization/block_search.h"
@@ -29,8 +29,8 @@
 #include "quantization/block_weights.h"
 #include "quantization/emit/blocks.h"
 #include "run/by_content.h"
-#include "run/latency_change.h"
 #include "run/outputs.h"
+#include "run/prepare.h"
 #include "run/run_directory.h"
 #include "run/run_profiler.h"
 #include "run/run_report.h"
@@ -44,8 +44,7 @@ namespace {
 
 using profile::Step;
 
-constexpr std::size_t kTimed = 4;     // samples that both models are timed on
-constexpr std::size_t kCompared = 8;  // samples whose outputs are compared
+constexpr std::string_view kPlanStage = "Choice of bits";
 
 class WeightsRun {
  public:
@@ -57,11 +56,14 @@ class WeightsRun {
 
   QuantizeResult run() {
     pre_process();
-    if (config::has_samples(options_)) solve();
+    if (options_.weights_only.max_size) plan();
+    if (source_) {
+      solve();
+      close_samples();
+    }
     write();
     if (work_) work_->finish();
-    if (options_.bench) bench();
-    if (config::has_samples(options_)) compare_outputs();
+    run_models();
     run_profiler_.finish();
     result_.stages = run_profiler_.stage_reports();
     result_.peak_memory = profiler_.peak_memory();
@@ -82,28 +84,28 @@ class WeightsRun {
     append(graph::lift_constants(model_));
     append(graph::drop_initializer_inputs(model_));
     graph::sort_topologically(model_);
-    if (const auto opset = needed_opset(); opset > 0) append(graph::upgrade_opset(model_, {}, opset));
     placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only);
-    append(placement_.notes);
+    if (const auto opset = needed_opset(); opset > model_.opset()) {
+      append(graph::upgrade_opset(model_, {}, opset));
+      placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only);
+    }
+    if (!options_.weights_only.max_size) append(placement_.notes);
     if (placement_.tensors.empty())
       throw bad_input(fmt::format("model '{}' has no weights that can be stored in blocks", options_.model.string()),
                       "what stays as it is, and why: " +
                           (placement_.notes.empty() ? "no selected MatMul, Gemm or Gather reads a constant matrix"
                                                     : placement_.notes.front()));
     count_nodes();
+    if (config::has_samples(options_)) open_samples();
   }
 
-  // By the DequantizeLinear nodes that may be written; 0: none.
+  // By the DequantizeLinear nodes that will be written; 0: none.
   std::int64_t needed_opset() const {
-    constexpr std::string_view kDequantized[] = {"Conv", "LSTM", "GRU"};
-    const auto& types = options_.config.op_types;
-    const bool any = std::any_of(types.begin(), types.end(), [&](const std::string& type) {
-      return std::find(std::begin(kDequantized), std::end(kDequantized), type) != std::end(kDequantized);
-    });
-    if (options_.weights_only.form != WeightForm::qdq && !any) return 0;
-    std::int64_t opset = quantization::opset_of_blocks(static_cast<int>(options_.weights_only.bits));
-    for (const auto& entry : options_.weights_only.node_bits)
-      opset = std::max(opset, quantization::opset_of_blocks(quantization::parse_node_bits(entry).bits));
+    std::int64_t opset = 0;
+    for (const auto& tensor : placement_.tensors) {
+      if (options_.weights_only.form == WeightForm::qdq || !tensor.others.empty())
+        opset = std::max(opset, quantization::opset_of_blocks(tensor.format.bits));
+    }
     return opset;
   }
 
@@ -126,33 +128,114 @@ class WeightsRun {
                               .options = options});
   }
 
+  void open_samples() {
+    runtime_.emplace(options_.runtime);
+    raise_model();
+    types_ = exec::probe_values(*runtime_, running());
+    if (raised_) graph::name_idle_casts(*raised_, types_);
+    // Samples are read in the order of what they hold, so those that pass once are kept.
+    auto* stream = options_.samples;
+    if (stream != nullptr && !stream->can_rewind())
+      stream = &kept_.emplace(*stream, std::numeric_limits<std::size_t>::max(), work_->scratch());
+    given_ = run::open_samples(options_.calibration_data.value_or(""), stream, run::input_specs(running()),
+                               {.max_samples = options_.max_samples,
+                                .batch_size = options_.batch_size,
+                                .file_memory = run::memory_for_samples(options_.resources)});
+    source_.emplace(*given_, run::ByContentOptions{});
+  }
+
+  void close_samples() {
+    append(source_->notes());
+    source_.reset();
+    given_.reset();
+    kept_.reset();
+  }
+
+  run::Context context() const {
+    return {*runtime_, options_.resources, work_->path(), options_.threads, options_.progress, options_.stop};
+  }
+
+  // Which weights get how many bits.
+  void plan() {
+    const auto scope = profiler_.scope(kPlanStage);
+    std::optional<PlanSamples> samples;
+    if (source_) {
+      const auto budget = run::budget_of(options_.resources, work_->path());
+      samples.emplace(PlanSamples{context(), types_, *source_, budget.memory, for_sums(budget.memory)});
+    }
+    auto planned = plan_bits(model_, options_, samples);
+    placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only, planned.of_nodes);
+    append(placement_.notes);
+    result_.bits_plan = std::move(planned.plan);
+    count_nodes();
+  }
+
   // From what the products read on the samples.
   void solve() {
     const auto scope = profiler_.scope(Step::calibration);
-    runtime_.emplace(options_.runtime);
-    const auto types = exec::probe_values(*runtime_, model_);
-    // Samples are read in the order of what they hold, so those that pass once are kept.
-    std::optional<data::ReplayStream> kept;
-    auto* stream = options_.samples;
-    if (stream != nullptr && !stream->can_rewind())
-      stream = &kept.emplace(*stream, std::numeric_limits<std::size_t>::max(), work_->scratch());
-    const auto given = run::open_samples(options_.calibration_data.value_or(""), stream, run::input_specs(model_),
-                                         {options_.max_samples, options_.batch_size});
-    run::ByContent source(*given, {});
-    const run::Context context{*runtime_, options_.resources, work_->path(), options_.threads};
     const auto budget = run::budget_of(options_.resources, work_->path());
-    const auto stages = tuning::block_stages(model_, placement_, for_sums(budget.memory));
+    const auto placement = placement_as_run();
+    const auto stages = tuning::block_stages(running(), placement, options_.weights_only, for_sums(budget.memory));
     std::unique_ptr<store::Spool> spool;
-    if (stages.size() > 1) spool = run::make_spool(context, budget.memory / 4);
-    solved_ = tuning::solve_blocks(model_, types, placement_, stages, *runtime_, source,
-                                   {.method = options_.weights_only.method,
-                                    .threads = options_.threads,
-                                    .spool = spool.get(),
-                                    .directory = work_->path(),
-                                    .progress = options_.progress,
-                                    .stop = options_.stop});
+    if (stages.size() > 1) spool = run::make_spool(context(), budget.memory / 4);
+    solved_ = tuning::solve_blocks(
+        running(), types_, placement, stages, *runtime_, *source_,
+        {.config = options_.weights_only,
+         .scale_inputs = !raised_,
+         .directory = work_->path(),
+         .sweep = {
+             .threads = options_.threads, .spool = spool.get(), .progress = options_.progress, .stop = options_.stop}});
     result_.samples = solved_.samples;
-    append(source.notes());
+    for (const auto& [fold, scaling] : solved_.scalings)
+      quantization::apply_fold(fold, scaling.factors, model_, placement_);
+  }
+
+  // The model as samples are run through it: in float32, since products are summed up so.
+  const onnx::Model& running() const { return raised_ ? *raised_ : model_; }
+
+  void raise_model() {
+    if (!any_type(onnx::DataType::float16) && !any_type(onnx::DataType::bfloat16)) return;
+    if (options_.weights_only.max_size)
+      throw bad_input(
+          fmt::format("model '{}' has weights of 16-bit floats, and --max-size measures float32 with samples",
+                      options_.model.string()),
+          "leave out --calibration-data, or quantize the model in float32");
+    if (options_.weights_only.method == WeightMethod::awq)
+      throw bad_input(fmt::format("model '{}' has weights of 16-bit floats, and --method-weights awq scales float32",
+                                  options_.model.string()),
+                      "give gptq or auto, or quantize the model in float32");
+    raised_ = model_;
+    graph::raise_floats(*raised_, run::file_store(work_->scratch(), "float"), true);
+  }
+
+  quantization::BlockPlacement placement_as_run() const {
+    auto placement = placement_;
+    if (raised_) move_nodes(placement, casts_of_inputs());
+    return placement;
+  }
+
+  // They stand before all other nodes.
+  std::size_t casts_of_inputs() const {
+    const auto& inputs = model_.graph.inputs;
+    return static_cast<std::size_t>(std::count_if(inputs.begin(), inputs.end(), [](const auto& input) {
+      return input.type == onnx::DataType::float16 || input.type == onnx::DataType::bfloat16;
+    }));
+  }
+
+  static void move_nodes(quantization::BlockPlacement& placement, std::size_t by) {
+    for (auto& node : placement.transposes) node += by;
+    for (auto& tensor : placement.tensors) {
+      tensor.type = onnx::DataType::float32;
+      for (auto* nodes : {&tensor.products, &tensor.tables}) {
+        for (auto& node : *nodes) node += by;
+      }
+      for (auto& [node, input] : tensor.others) node += by;
+    }
+  }
+
+  bool any_type(onnx::DataType type) const {
+    return std::any_of(placement_.tensors.begin(), placement_.tensors.end(),
+                       [type](const auto& tensor) { return tensor.type == type; });
   }
 
   // What the process and a stripe of a weight leave of the budget, for sums and activations alike.
@@ -175,14 +258,28 @@ class WeightsRun {
     return t < solved_.tensors.size() && solved_.tensors[t] ? &*solved_.tensors[t] : nullptr;
   }
 
+  // Blocks lie along columns, so that the factor of a column is one of its scales.
+  static quantization::BlockSolver scaled(quantization::BlockSolver solve, const std::vector<float>& factors) {
+    if (factors.empty()) return solve;
+    return [solve = std::move(solve), factors](std::span<const float> columns, std::int64_t first) {
+      auto made = solve(columns, first);
+      const auto blocks = static_cast<std::size_t>(made.blocks());
+      for (std::size_t i = 0; i < made.scales.size(); ++i)
+        made.scales[i] *= factors[static_cast<std::size_t>(first) + i / blocks];
+      return made;
+    };
+  }
+
   quantization::BlockSolver solver(std::size_t t) const {
-    if (const auto* found = solved(t)) return found->solver();
-    const auto rows = placement_.tensors[t].rows;
-    const auto format = placement_.tensors[t].format;
+    if (const auto* found = solved(t)) return scaled(found->solver(), placement_.tensors[t].column_factors);
+    const auto& tensor = placement_.tensors[t];
     const bool nearest = options_.weights_only.method == WeightMethod::nearest;
-    return [this, rows, format, nearest](std::span<const float> columns, std::int64_t) {
+    return [this, rows = tensor.rows, format = tensor.format, type = tensor.type, nearest](
+               std::span<const float> columns, std::int64_t) {
       if (options_.stop.stop_requested()) throw interrupted();
-      return nearest ? quantization::nearest(columns, rows, format) : quantization::search(columns, rows, format);
+      auto found = nearest ? quantization::nearest(columns, rows, format) : quantization::search(columns, rows, format);
+      quantization::round_scales(found, columns, type, 0);
+      return found;
     };
   }
 
@@ -197,14 +294,19 @@ class WeightsRun {
       if (options_.progress) options_.progress("weights (MiB)", done >> 20, all >> 20);
     };
     auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only, written);
-    emitted.set_producer("detent", DETENT_VERSION);
-    const auto files =
-        onnx::write_model(emitted, options_.output, {options_.external_data_threshold, options_.external_data_suffix});
-    result_.model_bytes_after = files.model_bytes + files.data_bytes;
+    run::write_output(emitted, options_, result_);
   }
 
   static std::uint64_t bytes_of(const quantization::BlockTensor& tensor) {
-    return static_cast<std::uint64_t>(tensor.rows * tensor.columns) * sizeof(float);
+    return *onnx::byte_count(tensor.type, tensor.rows * tensor.columns);
+  }
+
+  // Of AWQ, where the weight's inputs are scaled.
+  std::optional<double> exponent_of(std::size_t t) const {
+    for (const auto& [fold, scaling] : solved_.scalings) {
+      if (std::find(fold.tensors.begin(), fold.tensors.end(), t) != fold.tensors.end()) return scaling.exponent;
+    }
+    return std::nullopt;
   }
 
   BlockedWeight record(std::size_t t, const quantization::BlockErrors& errors) const {
@@ -224,70 +326,31 @@ class WeightsRun {
                        .method = nearest ? "nearest" : "search",
                        .sqnr_db = errors.errors > 0 ? 10 * std::log10(errors.squares / errors.errors)
                                                     : std::numeric_limits<double>::infinity(),
-                       .output_error = {}};
+                       .output_error = {},
+                       .dense_error = {},
+                       .input_exponent = {}};
     if (const auto* found = solved(t)) {
       told.method = found->verdict().method;
       told.output_error = found->verdict().output_error;
+      told.dense_error = found->verdict().dense_error;
+      told.input_exponent = exponent_of(t);
+      if (told.input_exponent && options_.weights_only.method == WeightMethod::awq) told.method = "awq";
     }
     return told;
   }
 
-  void bench() {
-    const auto scope = profiler_.scope(run::kLatencyStage);
-    std::unique_ptr<data::SampleSource> source;  // none: inputs are made up
-    if (config::has_samples(options_) && config::reads_twice(options_)) {
-      if (options_.samples != nullptr) options_.samples->rewind();
-      source = run::open_samples(options_.calibration_data.value_or(""), options_.samples, run::input_specs(model_),
-                                 {kCompared, options_.batch_size});
-    }
-    if (!runtime_) runtime_.emplace(options_.runtime);
-    const auto models = 2 * (result_.model_bytes_before + result_.model_bytes_after);  // read, and packed for kernels
-    const auto measured = run::measure_latency(
-        *runtime_, {.float_model = options_.model,
-                    .quantized_model = options_.output,
-                    .source = source.get(),
-                    .samples = kTimed,
-                    .threads = options_.threads,
-                    .run_seconds = profiler_.now(),
-                    .sample_seconds = 0,
-                    .needed_memory = profile::memory_now().resident + models,
-                    .memory_budget = options_.resources.memory_budget.value_or(planning::available_memory()),
-                    .stop = options_.stop});
-    result_.latency = measured.change;
-    append(measured.notes);
-  }
-
-  // As deployed, on samples that the weights were solved with.
-  void compare_outputs() {
-    const auto budget = run::budget_of(options_.resources, work_->path()).memory;
-    const auto needed = profile::memory_now().resident + 2 * (result_.model_bytes_before + result_.model_bytes_after);
-    if (needed > budget || !config::reads_twice(options_)) {
-      result_.notes.emplace_back("the outputs were not compared: " +
-                                 (needed > budget
-                                      ? fmt::format("both models side by side would take about {}", format_size(needed))
-                                      : std::string("the samples can be read only once")));
+  // Both of them, where the runtime can.
+  void run_models() {
+    if (any_type(onnx::DataType::bfloat16)) {
+      result_.notes.emplace_back(
+          "neither model was run: the weights are bfloat16, which ONNX Runtime has no operators for on CPUs");
       return;
     }
-    if (options_.samples != nullptr) options_.samples->rewind();
-    const auto scope = profiler_.scope(run::kComparisonStage);
-    const auto comparison = compare({.float_model = options_.model,
-                                     .quantized_model = options_.output,
-                                     .calibration_data = options_.calibration_data.value_or(""),
-                                     .samples = options_.samples,
-                                     .max_samples = kCompared,
-                                     .batch_size = options_.batch_size,
-                                     .threads = options_.threads,
-                                     .outputs_only = true,
-                                     .runtime = options_.runtime,
-                                     .progress = {},
-                                     .stop = options_.stop});
-    if (comparison.outputs.empty()) return;
-    const auto worst = std::min_element(comparison.outputs.begin(), comparison.outputs.end(),
-                                        [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
-    auto& accuracy = result_.accuracy.emplace();
-    accuracy.samples = comparison.samples;
-    accuracy.sqnr_db = accuracy.sqnr_all_db = worst->sqnr_db;
-    accuracy.cosine = worst->cosine;
+    if (options_.bench) {
+      if (!runtime_) runtime_.emplace(options_.runtime);
+      time_models(options_, run::input_specs(model_), *runtime_, profiler_, result_);
+    }
+    if (config::has_samples(options_)) compare_models(options_, work_->path(), profiler_, result_);
   }
 
   void append(const std::vector<std::string>& notes) {
@@ -301,8 +364,13 @@ class WeightsRun {
   QuantizeResult result_;
   onnx::Model model_;
   quantization::BlockPlacement placement_;
+  std::optional<onnx::Model> raised_;      // of runs with samples, where the model has 16-bit floats
   std::optional<run::RunDirectory> work_;  // of runs with samples
   std::optional<exec::Runtime> runtime_;   // of runs that need it
+  graph::ValueTypes types_;                // of runs with samples
+  std::optional<data::ReplayStream> kept_;
+  std::unique_ptr<data::SampleSource> given_;
+  std::optional<run::ByContent> source_;
   tuning::SolvedBlocks solved_;
 };
 

@@ -143,6 +143,7 @@ class Planner {
 // More cuts, evenly spread, each where little waits.
 std::vector<int> refine(const SegmentWalk& walk, const std::vector<int>& possible, std::vector<int> chosen,
                         std::size_t segments) {
+  segments = std::min(segments, static_cast<std::size_t>(walk.nodes()) + 1);  // more cannot be told apart
   if (chosen.size() + 1 >= segments) return chosen;
   const double width = static_cast<double>(walk.nodes()) / static_cast<double>(segments);
   for (std::size_t i = 1; i < segments; ++i) {

@@ -48,6 +48,7 @@ Profiler::Profiler(ProfilerOptions options)
   if (options.yaml) {
     file_.emplace(std::move(*options.yaml));
     file_->append(header_text());
+    file_->sync();  // by its first line the next run knows that it may be replaced
   }
   if (options.gpu) {
     gpu_ = GpuMeter::open(*options.gpu);

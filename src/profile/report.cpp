@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/failure.h"
 #include "base/utf8.h"
 
 namespace detent::profile {
@@ -144,7 +145,7 @@ std::string summary_text(const Summary& summary) {
 ReportFile::ReportFile(std::filesystem::path path) : path_(std::move(path)) {
   fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (!fd_.valid()) {
-    throw usage_error(fmt::format("cannot create profile '{}': {}", path_.string(), errno_text(errno)),
+    throw failed_call(errno, fmt::format("cannot create profile '{}'", path_.string()), ErrorKind::usage,
                       "choose a path in a directory that exists and can be written");
   }
   if (!may_replace(fd_.get())) {
@@ -153,6 +154,17 @@ ReportFile::ReportFile(std::filesystem::path path) : path_(std::move(path)) {
   }
   // Fails for terminals and pipes, which hold nothing to remove.
   static_cast<void>(::ftruncate(fd_.get(), 0));
+}
+
+// Not even its first record was written: it may be a new file.
+ReportFile::~ReportFile() {
+  struct stat info {};
+  if (failure_ != nullptr && size_ == 0 && ::lstat(path_.c_str(), &info) == 0 && S_ISREG(info.st_mode))
+    ::unlink(path_.c_str());
+}
+
+void ReportFile::sync() noexcept {
+  if (::fdatasync(fd_.get()) != 0) return;  // a pipe, or what the next record will tell of
 }
 
 void ReportFile::append(std::string_view text) noexcept {

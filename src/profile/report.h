@@ -89,9 +89,14 @@ class ReportFile {
   /// Creates the file, or replaces one that is empty or an earlier profile. Throws usage when it cannot be created, and
   /// when the path holds any other file: a mistyped path must not cost a model.
   explicit ReportFile(std::filesystem::path path);
+  ReportFile(const ReportFile&) = delete;
+  ReportFile& operator=(const ReportFile&) = delete;
+  ~ReportFile();
 
   /// Never throws for a failed write: it takes a torn record back, drops what follows and keeps the error in failure().
   void append(std::string_view text) noexcept;
+  /// Has what was written so far outlive a power failure too, as far as the file can.
+  void sync() noexcept;
   std::exception_ptr failure() const noexcept { return failure_; }
 
  private:

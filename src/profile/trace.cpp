@@ -26,12 +26,13 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kBeginning = "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"writer\":\"detent\"}";
 
-double sane(double seconds) { return std::isfinite(seconds) && seconds > 0 ? seconds : 0; }
+// A run of thirty years is long enough: sums stay finite, and figures plain.
+double sane(double seconds) { return std::isfinite(seconds) && seconds > 0 ? std::min(seconds, 1e9) : 0; }
 double microseconds(double seconds) { return sane(seconds) * 1e6; }
 double mb(std::uint64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
 /// As JSON; what is not UTF-8 becomes U+FFFD.
-std::string quoted(std::string_view text) {
+std::string as_json(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -86,12 +87,13 @@ class Trace {
     for (std::size_t lane = 0; lane < lanes; ++lane) {
       const std::string name = lane == 0 ? std::string(kind) : fmt::format("{} {}", kind, lane + 1);
       const std::size_t track = first_track + lane;
-      add(0, R"({{"ph":"M","pid":1,"tid":{},"name":"thread_name","args":{{"name":"{}"}}}})", track, name);
+      add(0, R"({{"ph":"M","pid":1,"tid":{},"name":"thread_name","args":{{"name":{}}}}})", track, as_json(name));
       add(0, R"({{"ph":"M","pid":1,"tid":{},"name":"thread_sort_index","args":{{"sort_index":{}}}}})", track, track);
     }
     for (const Bar& bar : bars) {
-      add(bar.start, R"({{"ph":"X","pid":1,"tid":{},"ts":{:.3f},"dur":{:.3f},"cat":"{}","name":{}}})",
-          first_track + bar.lane, microseconds(bar.start), microseconds(bar.end - bar.start), kind, quoted(bar.name));
+      add(bar.start, R"({{"ph":"X","pid":1,"tid":{},"ts":{:.3f},"dur":{:.3f},"cat":{},"name":{}}})",
+          first_track + bar.lane, microseconds(bar.start), microseconds(bar.end - bar.start), as_json(kind),
+          as_json(bar.name));
     }
   }
 

@@ -200,23 +200,48 @@ std::vector<float> scaled(std::span<const float> importance) {
   return made;
 }
 
-void fill_lane(const float* values, std::size_t lane, Tile& tile) {
-  const std::size_t length = tile.values.size();
-  float low = 0, high = 0, wrong = 0;
-  for (std::size_t k = 0; k < length; ++k) {
-    const float v = values[k];
-    low = v < low ? v : low;
-    high = v > high ? v : high;
-    wrong += v * 0.0F;
+// Extremes of the lanes, over a range that includes zero; false where a value is not finite.
+DETENT_VECTOR_CLONES
+bool find_extremes(Tile& tile) {
+  Lanes low{}, high{}, wrong{};
+  for (const auto& row : tile.values) {
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      const float v = row.at[l];
+      low.at[l] = v < low.at[l] ? v : low.at[l];
+      high.at[l] = v > high.at[l] ? v : high.at[l];
+      wrong.at[l] += v * 0.0F;
+    }
   }
-  if (wrong != 0) throw bad_input("weights are not finite");
-  const int exponent = exponent_of(std::max(high, -low));
-  // Two factors, since one alone would not be a float for the smallest values.
-  const float once = std::ldexp(1.0F, -exponent / 2), again = std::ldexp(1.0F, -exponent - -exponent / 2);
-  for (std::size_t k = 0; k < length; ++k) tile.values[k].at[lane] = values[k] * once * again;
-  tile.exponent[lane] = exponent;
-  tile.min.at[lane] = low * once * again;
-  tile.max.at[lane] = high * once * again;
+  tile.min = low;
+  tile.max = high;
+  return std::all_of(std::begin(wrong.at), std::end(wrong.at), [](float w) { return w == 0; });
+}
+
+// By two factors, since one alone would not be a float for the smallest values.
+DETENT_VECTOR_CLONES
+void scale_lanes(Tile& tile, const Lanes& once, const Lanes& again) {
+  for (auto& row : tile.values) {
+    for (std::size_t l = 0; l < kLanes; ++l) row.at[l] = row.at[l] * once.at[l] * again.at[l];
+  }
+}
+
+// Lanes to spare repeat a column.
+void fill_tile(const BlockOfColumns& of, std::size_t first, std::size_t columns, Tile& tile) {
+  for (std::size_t l = 0; l < kLanes; ++l) {
+    const float* values = of.values + (first + std::min(l, columns - 1)) * of.stride;
+    for (std::size_t k = 0; k < of.length; ++k) tile.values[k].at[l] = values[k];
+  }
+  if (!find_extremes(tile)) throw bad_input("weights are not finite");
+  Lanes once, again;
+  for (std::size_t l = 0; l < kLanes; ++l) {
+    const int exponent = exponent_of(std::max(tile.max.at[l], -tile.min.at[l]));
+    once.at[l] = std::ldexp(1.0F, -exponent / 2);
+    again.at[l] = std::ldexp(1.0F, -exponent - -exponent / 2);
+    tile.exponent[l] = exponent;
+    tile.min.at[l] = tile.min.at[l] * once.at[l] * again.at[l];
+    tile.max.at[l] = tile.max.at[l] * once.at[l] * again.at[l];
+  }
+  scale_lanes(tile, once, again);
 }
 
 // A scale as it will be stored: as float32, and with finite levels only.
@@ -279,9 +304,7 @@ void search_blocks(const BlockOfColumns& of, const BlockFormat& format, std::spa
   std::vector<std::uint8_t> rounded_values(2 * of.length * kLanes);
   for (std::size_t first = 0; first < of.columns; first += kLanes) {
     const std::size_t columns = std::min(kLanes, of.columns - first);
-    for (std::size_t l = 0; l < kLanes; ++l) {  // lanes to spare repeat a column
-      fill_lane(of.values + (first + std::min(l, columns - 1)) * of.stride, l, tile);
-    }
+    fill_tile(of, first, columns, tile);
     search_tile(tile, trials, format, columns, found.data() + first, rounded_values);
     for (std::size_t l = 0; integers != nullptr && l < columns; ++l) {
       std::uint8_t* to = integers + (first + l) * integer_stride;

@@ -22,10 +22,14 @@ struct BlockErrors {
   double errors = 0;
 };
 
-/// The columns [first, last) of a float32 matrix, one after another. Pages of mapped files are given back. Throws
-/// bad_input naming the tensor for NaN and infinite values.
+/// The columns [first, last) of a matrix of floats of any type, times its factors, one after another. Pages of mapped
+/// files are given back. Throws bad_input naming the tensor for NaN and infinite values.
 void read_columns(const onnx::Tensor& tensor, const BlockTensor& shape, std::int64_t first, std::int64_t last,
                   std::span<float> columns);
+
+/// Gives scales values that floats of the type have, other than 0. Where that changes one by more than this share, the
+/// nearest integers of its block are found anew. (Scales of float16 below 6e-5 have few bits.)
+void round_scales(BlockWeight& found, std::span<const float> columns, onnx::DataType type, float tolerance);
 
 class BlockStream {
  public:
@@ -35,7 +39,8 @@ class BlockStream {
 
   const BlockTensor& shape() const noexcept { return shape_; }
   const onnx::Tensor& tensor() const noexcept { return tensor_; }
-  /// Calls `fn` with stripes of columns, from the first to the last. Each holds about 16 Mi values.
+  /// Calls `fn` with stripes of columns, from the first to the last. Each holds about 2 Mi values; eight stripes are
+  /// worked on at a time. Scales have values of the type of the weight.
   BlockErrors for_each(const std::function<void(std::int64_t first, const BlockWeight& stripe)>& fn) const;
 
  private:

@@ -9,9 +9,11 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/block_layout.h"
+#include "quantization/left_in_float.h"
 #include "quantization/name_pattern.h"
 #include "quantization/selection.h"
 
@@ -20,7 +22,9 @@ namespace {
 
 using onnx::Node;
 
-bool is_float(onnx::DataType type) { return type == onnx::DataType::float32; }
+bool is_float(onnx::DataType type) {
+  return type == onnx::DataType::float32 || type == onnx::DataType::float16 || type == onnx::DataType::bfloat16;
+}
 
 // How a node reads a constant matrix.
 struct Reading {
@@ -31,26 +35,32 @@ struct Reading {
 
 class Placer {
  public:
-  Placer(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks)
-      : model_(model), blocks_(blocks), index_(model), selected_(selection(model, config, blocks)) {
+  Placer(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
+         std::span<const int> planned)
+      : model_(model),
+        blocks_(blocks),
+        index_(model),
+        selected_(selection(model, config, blocks)),
+        named_(named_bits(model, blocks)),
+        planned_(planned) {
     format_.bits = static_cast<int>(blocks.bits);
     format_.block = static_cast<std::int64_t>(blocks.block_size);
     format_.symmetric = config.weight_symmetric.value_or(false);
+    names_products_ = std::find(config.op_types.begin(), config.op_types.end(), "MatMul") != config.op_types.end();
   }
 
   BlockPlacement place() {
-    const auto bits = bits_of_nodes();
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
-      if (selected_[n]) visit(n, bits[n]);
+      if (selected_[n]) visit(n, named_[n].value_or(planned_.empty() ? format_.bits : planned_[n]));
     }
     find_bypassed();
-    for (auto& tensor : placement_.tensors) tensor.stays = has_other_readers(tensor);
-    for (const auto& [reason, nodes] : left_) {
-      placement_.in_float += nodes.size();
-      placement_.notes.push_back(fmt::format(
-          "{}{} in float: {}", nodes.front(),
-          nodes.size() > 1 ? fmt::format(" and {} more stay", nodes.size() - 1) : std::string(" stays"), reason));
+    for (auto& tensor : placement_.tensors) {
+      tensor.stays = has_other_readers(tensor);
+      tensor.shared = shares(tensor);
+      tell_of_copies(tensor);
     }
+    placement_.in_float = left_.count();
+    for (auto& note : left_.notes()) placement_.notes.push_back(std::move(note));
     return std::move(placement_);
   }
 
@@ -63,7 +73,8 @@ class Placer {
       if (blocks.form == WeightForm::matmul_nbits) config.op_types.emplace_back("Gather");
     } else {
       for (const auto& type : config.op_types) {
-        static const std::set<std::string> kKnown{"MatMul", "Gemm", "Gather", "Conv", "LSTM", "GRU"};
+        static const std::set<std::string> kKnown{"MatMul",        "Gemm", "Gather", "Conv",
+                                                  "ConvTranspose", "LSTM", "GRU",    "MoE"};
         if (!kKnown.contains(type))
           throw usage_error(fmt::format("--op-types: weights of {} cannot be stored in blocks", type),
                             fmt::format("choose from: {}", fmt::join(kKnown, ", ")));
@@ -72,60 +83,63 @@ class Placer {
     return select_nodes(model, config);
   }
 
-  // Of each node; 0: float.
-  std::vector<int> bits_of_nodes() const {
-    std::vector<int> bits(model_.graph.nodes.size(), format_.bits);
-    for (const auto& entry : blocks_.node_bits) {
-      const auto parsed = parse_node_bits(entry);
-      const NamePattern pattern(parsed.pattern);
-      bool any = false;
-      for (std::size_t n = 0; n < bits.size(); ++n) {
-        if (!pattern.matches(model_.graph.nodes[n].id())) continue;
-        bits[n] = parsed.bits;
-        any = true;
-      }
-      if (!any)
-        throw usage_error(
-            fmt::format("--node-bits: no node of '{}' matches '{}'", model_.path.string(), parsed.pattern),
-            "names are listed by: detent inspect MODEL; a regular expression starts with '^'");
-    }
-    return bits;
-  }
-
   void visit(std::size_t n, int bits) {
     const auto& node = model_.graph.nodes[n];
-    if (node.is("Conv")) return visit_other(n, 1, bits, true);
+    if (node.is("Conv") || node.is("ConvTranspose")) return visit_other(n, 1, bits, true);
     if (node.is("LSTM") || node.is("GRU")) {
       for (const std::size_t input : {1, 2}) visit_other(n, input, bits, false);
       return;
     }
+    if (node.op_type() == "MoE") {
+      for (const std::size_t input : {2, 4, 6}) visit_other(n, input, bits, false);
+      return;
+    }
+    if (node.is("MatMul") && is_stack(node)) {
+      if (names_products_) return visit_other(n, 1, bits, false);
+      return leave(node,
+                   "its weight is a stack of matrices, which runtimes would make float at each run; --op-types "
+                   "MatMul stores it in blocks all the same");
+    }
     const auto reading = reading_of(node);
     if (!reading) return;
     const auto& weight = model_.graph.initializers[reading->initializer];
-    if (bits == 0) return leave(node, "--node-bits says so");
+    if (bits == 0) return leave(node, why_float(n));
     if (auto reason = reason_against(node, weight, *reading, bits); !reason.empty()) return leave(node, reason);
     auto& tensor = tensor_for(*reading, bits);
     (reading->is_table ? tensor.tables : tensor.products).push_back(n);
   }
 
-  // All of a filter's weights for an output follow one another; rows of a recurrent net's lie along the last axis.
+  std::string why_float(std::size_t n) const {
+    return named_[n] ? "--node-bits says so" : "--max-size has room for it";
+  }
+
+  bool is_stack(const Node& node) const {
+    const int at = node.inputs().size() > 1 ? index_.initializer(node.inputs()[1]) : graph::kNone;
+    if (at == graph::kNone) return false;
+    const auto& weight = model_.graph.initializers[static_cast<std::size_t>(at)];
+    return weight.dims.size() > 2 && is_float(weight.type) && weight.count() > 0;
+  }
+
+  // All of a filter's weights for its first axis follow one another; blocks of other weights lie along the last axis.
   void visit_other(std::size_t n, std::size_t input, int bits, bool is_filter) {
     const auto& node = model_.graph.nodes[n];
     const int at = node.inputs().size() > input ? index_.initializer(node.inputs()[input]) : graph::kNone;
     if (at == graph::kNone) return;
     const auto& weight = model_.graph.initializers[static_cast<std::size_t>(at)];
     if (weight.dims.size() < 3 || !is_float(weight.type) || weight.count() == 0) return;
-    if (bits == 0) return leave(node, "--node-bits says so");
+    if (bits == 0) return leave(node, why_float(n));
     BlockFormat format = format_;
     format.bits = bits;
     const auto columns = is_filter ? weight.dims.front() : weight.count() / weight.dims.back();
     const auto rows = weight.count() / columns;
-    if (is_filter) format.block = 0;
-    if (format.block == 0) format.block = is_filter ? 0 : rows;
+    // Channels of a filter of one pixel follow one another.
+    const bool in_blocks = !is_filter || (rows == weight.dims[1] && format.block > 0 &&
+                                          rows % std::max(format.block, std::int64_t{1}) == 0);
+    if (!in_blocks) format.block = 0;
+    if (in_blocks && format.block == 0) format.block = rows;
     if (rows % format.block_of(rows) != 0 || rows * bits % 8 != 0)
       return leave(node, "its weights for an output do not fill whole blocks and bytes");
-    if (stored_bytes(rows, columns, format) * 2 > weight.data.size())
-      return leave(node, "blocks would not make it much smaller");
+    if (!is_worth_it(weight, rows, columns, format)) return leave(node, "blocks would not make it much smaller");
     const auto [found, is_new] = known_.try_emplace({static_cast<std::size_t>(at), true}, placement_.tensors.size());
     if (is_new) {
       placement_.tensors.push_back({.initializer = static_cast<std::size_t>(at),
@@ -133,6 +147,7 @@ class Placer {
                                     .columns = columns,
                                     .by_columns = true,
                                     .format = format,
+                                    .type = weight.type,
                                     .products = {},
                                     .tables = {},
                                     .others = {}});
@@ -194,18 +209,14 @@ class Placer {
   }
 
   std::string reason_against(const Node& node, const onnx::Tensor& weight, const Reading& reading, int bits) const {
-    if (node.is("Gemm")) {
-      if (node.int_or("transA", 0) != 0) return "its first input is transposed";
-      if (node.float_or("alpha", 1) != 1) return "its alpha is not 1";
-      if (node.float_or("beta", 1) != 1 && node.inputs().size() > 2) return "its beta is not 1";
-    }
+    if (auto reason = node.is("Gemm") ? reason_against_gemm(node) : std::string(); !reason.empty()) return reason;
     const auto [rows, columns] = shape_of(weight, reading.by_columns);
     if (rows == 0 || columns == 0) return "its weight has no elements";
     BlockFormat format = format_;
     format.bits = bits;
     if (reading.is_table && rows % format.block_of(rows) != 0) return "blocks do not divide the entries of its table";
-    if (reading.is_table && bits == 2) return "there is no operator that looks up 2 bits";
-    if (stored_bytes(rows, columns, format) * 2 > weight.data.size()) return "blocks would not make it much smaller";
+    if (reading.is_table && bits == 2) return "most versions of ONNX Runtime look up no 2 bits";
+    if (!is_worth_it(weight, rows, columns, format)) return "blocks would not make it much smaller";
     return {};
   }
 
@@ -213,17 +224,23 @@ class Placer {
     return by_columns ? std::pair(weight.dims[1], weight.dims[0]) : std::pair(weight.dims[0], weight.dims[1]);
   }
 
-  static std::uint64_t stored_bytes(std::int64_t rows, std::int64_t columns, const BlockFormat& format) {
+  // Half of float32, three quarters of 16-bit floats.
+  static bool is_worth_it(const onnx::Tensor& weight, std::int64_t rows, std::int64_t columns,
+                          const BlockFormat& format) {
     const auto blocks = static_cast<std::size_t>(format.blocks_of(rows));
     const std::size_t integers = packed_bytes(blocks * static_cast<std::size_t>(format.block_of(rows)), format.bits);
-    return static_cast<std::uint64_t>(columns) * (integers + blocks * sizeof(float));
+    const std::size_t scale = *onnx::byte_count(weight.type, 1);
+    const auto stored = static_cast<std::uint64_t>(columns) * (integers + blocks * scale);
+    const auto size = weight.data.size();
+    return scale == sizeof(float) ? stored * 2 <= size : stored * 4 <= size * 3;
   }
 
   BlockTensor& tensor_for(const Reading& reading, int bits) {
     const auto key = std::pair(reading.initializer, reading.by_columns);
     const auto [found, is_new] = known_.try_emplace(key, placement_.tensors.size());
     if (is_new) {
-      const auto [rows, columns] = shape_of(model_.graph.initializers[reading.initializer], reading.by_columns);
+      const auto& weight = model_.graph.initializers[reading.initializer];
+      const auto [rows, columns] = shape_of(weight, reading.by_columns);
       BlockFormat format = format_;
       format.bits = bits;
       placement_.tensors.push_back({.initializer = reading.initializer,
@@ -231,6 +248,7 @@ class Placer {
                                     .columns = columns,
                                     .by_columns = reading.by_columns,
                                     .format = format,
+                                    .type = weight.type,
                                     .products = {},
                                     .tables = {},
                                     .others = {}});
@@ -250,16 +268,50 @@ class Placer {
     });
   }
 
-  void leave(const Node& node, const std::string& reason) { left_[reason].push_back(node.label()); }
+  // A table's entries lie as the columns of a product do. ONNX Runtime 1.24 looks up wrong values where the zero points
+  // of an entry do not fill bytes, and no version fuses a product that shares scales of whole channels.
+  bool shares(const BlockTensor& tensor) const {
+    constexpr std::int64_t kOpsetOfShapes = 5;  // of a Reshape that reads them
+    if (tensor.products.empty() || tensor.tables.empty()) return false;
+    if (blocks_.form == WeightForm::qdq) return tensor.format.block > 0;
+    const bool is_whole = tensor.format.symmetric || tensor.format.blocks_of(tensor.rows) * tensor.format.bits % 8 == 0;
+    return is_whole && model_.opset() >= kOpsetOfShapes;
+  }
+
+  void tell_of_copies(const BlockTensor& tensor) {
+    const auto name = printable(model_.graph.initializers[tensor.initializer].name);
+    if (!tensor.products.empty() && !tensor.tables.empty() && !tensor.shared)
+      placement_.notes.push_back(
+          fmt::format("weight '{}' is stored twice, for products and as a table, since {}", name,
+                      blocks_.form == WeightForm::qdq
+                          ? "ONNX Runtime fuses no product that shares scales of whole channels; blocks are "
+                            "stored once"
+                          : "ONNX Runtime 1.24 looks up wrong values where zero points do not fill bytes; "
+                            "--weight-symmetric stores it once"));
+    if (!tensor.products.empty() && tensor.stays)
+      placement_.notes.push_back(fmt::format("weight '{}' stays in float as well, for other nodes that read it", name));
+    const auto copies = tensor.products.size() - (tensor.shared ? 1 : 0);
+    if (blocks_.form == WeightForm::qdq && copies > 1)
+      placement_.notes.push_back(
+          fmt::format("weight '{}' has a DequantizeLinear with tensors of its own for each of {} products, since ONNX "
+                      "Runtime fuses no "
+                      "other; in a file beside the model (--external-data-threshold) they share their data",
+                      name, copies));
+  }
+
+  void leave(const Node& node, const std::string& reason) { left_.add(node, reason); }
 
   const onnx::Model& model_;
   const WeightsOnlyConfig& blocks_;
   graph::Index index_;
   std::vector<bool> selected_;
+  std::vector<std::optional<int>> named_;
+  std::span<const int> planned_;
   BlockFormat format_;
+  bool names_products_ = false;  // the user does
   BlockPlacement placement_;
   std::map<std::pair<std::size_t, bool>, std::size_t> known_;  // initializer and order -> tensor
-  std::map<std::string, std::vector<std::string>> left_;       // reason -> nodes
+  LeftInFloat left_;
 };
 
 }  // namespace
@@ -273,8 +325,27 @@ NodeBits parse_node_bits(const std::string& text) {
   return {text.substr(0, equals), bits == "float" ? 0 : bits.front() - '0'};
 }
 
-BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks) {
-  return Placer(model, config, blocks).place();
+std::vector<std::optional<int>> named_bits(const onnx::Model& model, const WeightsOnlyConfig& blocks) {
+  std::vector<std::optional<int>> bits(model.graph.nodes.size());
+  for (const auto& entry : blocks.node_bits) {
+    const auto parsed = parse_node_bits(entry);
+    const NamePattern pattern(parsed.pattern);
+    bool any = false;
+    for (std::size_t n = 0; n < bits.size(); ++n) {
+      if (!pattern.matches(model.graph.nodes[n].id())) continue;
+      bits[n] = parsed.bits;
+      any = true;
+    }
+    if (!any)
+      throw usage_error(fmt::format("--node-bits: no node of '{}' matches '{}'", model.path.string(), parsed.pattern),
+                        "names are listed by: detent inspect MODEL; a regular expression starts with '^'");
+  }
+  return bits;
+}
+
+BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
+                            std::span<const int> planned) {
+  return Placer(model, config, blocks, planned).place();
 }
 
 }  // namespace detent::quantization

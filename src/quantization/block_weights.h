@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,14 +22,20 @@ struct BlockTensor {
   std::int64_t columns = 0;  // outputs of a product, entries of a table
   bool by_columns = false;   // a column's values follow one another in the tensor; else its rows' do
   BlockFormat format;
+  onnx::DataType type = onnx::DataType::float32;  // of the weight, and so of scales
   /// Nodes that read it in blocks, ascending.
   std::vector<std::size_t> products;  // MatMul, Gemm
   std::vector<std::size_t> tables;    // Gather
-  /// Conv, LSTM, GRU: nodes, and which of their inputs it is. They read it through a DequantizeLinear whatever the
-  /// form, Conv with one block for each output channel.
+  /// Conv, ConvTranspose, LSTM, GRU, MoE, products with stacks of matrices: nodes, and which of their inputs it is.
+  /// They read it through a DequantizeLinear whatever the form; filters of more than a pixel with a scale for each
+  /// index of their first axis.
   std::vector<std::pair<std::size_t, std::size_t>> others;
+  /// Whether tables and products read the same integers, which are stored once.
+  bool shared = false;
   /// Whether other nodes, bodies or the graph's outputs read it as well, so that it stays.
   bool stays = false;
+  /// What is stored is the weight times these, one for each row and one for each column, see input_folds.h; empty: 1.
+  std::vector<float> row_factors = {}, column_factors = {};
 };
 
 struct BlockPlacement {
@@ -46,8 +54,17 @@ struct NodeBits {
 NodeBits parse_node_bits(const std::string& text);
 
 /// Weights of the selected MatMul, Gemm and (in the form matmul_nbits, or where they are named) Gather nodes, and of
-/// Conv, LSTM and GRU nodes where these types are named, as far as blocks make them smaller. Nodes that share a weight
-/// share its bits: those of the last entry for any of them. Throws usage for names and types that match nothing.
-BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks);
+/// Conv, ConvTranspose, LSTM, GRU and MoE nodes where these types are named, as far as blocks make them smaller. Nodes
+/// that share a weight share its bits: those of the last entry for any of them. Throws usage for names and types that
+/// match nothing.
+///
+/// `planned`: bits of each node that node_bits does not name, 0 for float, instead of WeightsOnlyConfig::bits; empty:
+/// none.
+BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
+                            std::span<const int> planned = {});
+
+/// For each node the bits that node_bits says, 0 for float; unset for those that it does not name. Throws usage for a
+/// name that no node has.
+std::vector<std::optional<int>> named_bits(const onnx::Model& model, const WeightsOnlyConfig& blocks);
 
 }  // namespace detent::quantization

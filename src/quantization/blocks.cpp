@@ -3,41 +3,11 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/min_max.h"
 #include "base/vector_clones.h"
 
 namespace detent::quantization {
 namespace {
-
-struct Extremes {
-  float min = 0;
-  float max = 0;
-};
-
-DETENT_VECTOR_CLONES
-Extremes extremes_of(const float* values, std::size_t count) {
-  constexpr std::size_t kLanes = 16;
-  float low[kLanes];
-  float high[kLanes];
-  for (std::size_t l = 0; l < kLanes; ++l) low[l] = high[l] = values[0];
-  std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (std::size_t l = 0; l < kLanes; ++l) {
-      const float v = values[i + l];
-      low[l] = v < low[l] ? v : low[l];
-      high[l] = v > high[l] ? v : high[l];
-    }
-  }
-  Extremes all{low[0], high[0]};
-  for (; i < count; ++i) {
-    low[0] = values[i] < low[0] ? values[i] : low[0];
-    high[0] = values[i] > high[0] ? values[i] : high[0];
-  }
-  for (std::size_t l = 0; l < kLanes; ++l) {
-    all.min = low[l] < all.min ? low[l] : all.min;
-    all.max = high[l] > all.max ? high[l] : all.max;
-  }
-  return all;
-}
 
 // Halves go away from zero, and what is negative becomes 0 in any case: adding the bit that truncation cuts off is
 // exact, where adding one half is not.
@@ -116,7 +86,7 @@ BlockWeight nearest(std::span<const float> columns, std::int64_t rows, const Blo
   auto made = make_blocks(rows, count, format);
   for_each_block(made, [&](std::size_t block, std::size_t first, std::size_t length) {
     const auto values = columns.subspan(first, length);
-    const auto [min, max] = extremes_of(values.data(), length);
+    const auto [min, max] = widened({values[0], values[0]}, values);
     const auto scale = block_scale(min, max, format);
     made.scales[block] = scale.scale;
     made.zero_points[block] = scale.zero_point;

@@ -12,8 +12,6 @@ namespace {
 
 constexpr int kPasses = 3;
 
-bool in_mask(std::uint16_t mask, std::size_t position) { return position < 16 && (mask >> position & 1U) != 0; }
-
 // What is between nodes: the float32 values that are no constants.
 class Borders {
  public:

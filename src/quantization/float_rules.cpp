@@ -1,8 +1,8 @@
 #include "quantization/float_rules.h"
 
 #include <array>
-#include <functional>
-#include <unordered_map>
+
+#include "graph/operator_table.h"
 
 namespace detent::quantization {
 namespace {
@@ -165,28 +165,11 @@ constexpr auto kRows = std::to_array<FloatRule>({
     {"SkipSimplifiedLayerNormalization", 1, kNever, squares, 0, 0b110, 0, 0, kMicrosoft},
 });
 
-struct Key {
-  std::string_view domain, type;
-  friend bool operator==(const Key&, const Key&) = default;
-};
-
-struct Hash {
-  std::size_t operator()(const Key& key) const noexcept {
-    const std::hash<std::string_view> hash;
-    return hash(key.type) * 31 + hash(key.domain);
-  }
-};
-
 }  // namespace
 
 const FloatRule* float_rule(const onnx::Node& node) noexcept {
-  static const auto kByType = [] {
-    std::unordered_map<Key, const FloatRule*, Hash> rows;
-    for (const auto& row : kRows) rows.emplace(Key{row.domain, row.type}, &row);
-    return rows;
-  }();
-  const auto found = kByType.find({node.domain(), node.op_type()});
-  return found == kByType.end() ? nullptr : found->second;
+  static constexpr graph::OperatorTable kTable(kRows);
+  return kTable.find(node);
 }
 
 }  // namespace detent::quantization

@@ -1,6 +1,7 @@
 // What 16-bit floating point means to each operator type.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -35,6 +36,9 @@ struct FloatRule {
   std::uint16_t bounds = 0;           ///< inputs that may become infinite
   std::string_view domain = {};
 };
+
+/// Whether a mask of a FloatRule has the input or output.
+inline bool in_mask(std::uint16_t mask, std::size_t position) { return position < 16 && (mask >> position & 1U) != 0; }
 
 /// Null for operators that stay in float32: those with no such type in their schema, those that no GPU has kernels of
 /// (the list in ONNX Runtime's transformers/float16.py), those whose type an attribute says, and unknown ones.

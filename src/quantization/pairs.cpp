@@ -41,6 +41,7 @@ class PairScan {
     if (granularity.is_tensor()) return;
     const auto axis = dims.begin() + static_cast<std::ptrdiff_t>(granularity.axis);
     slice_stride_ = product(axis + 1, dims.end());
+    if (granularity.kind == Granularity::Kind::blocks) slice_stride_ *= static_cast<std::size_t>(granularity.block);
   }
 
   void take(std::span<const float> values) {

@@ -34,7 +34,7 @@ struct Summation {
 std::optional<Summation> summation_of(const onnx::Node& node, const std::vector<std::int64_t>& dims);
 
 /// The smallest scale of each slice with which, rounded half to even, no pair of a symmetric weight is above
-/// kMostOfPair. No larger scale brings one back, since rounding is monotone.
+/// kMostOfPair. No larger scale brings one back, since rounding is monotone. Blocks must divide the last axis.
 std::vector<float> pair_scales(const onnx::Tensor& weight, const Granularity& granularity, const Summation& summation);
 
 }  // namespace detent::quantization

@@ -25,10 +25,22 @@ Clock::time_point after(double seconds) {
 
 std::string statistics_name(std::size_t number) { return fmt::format("statistics-{}", number); }
 
+[[noreturn]] void throw_damaged(const fs::path& path) {
+  throw bad_input(fmt::format("'{}' is damaged", path.string()), "run without --resume");
+}
+
 nlohmann::json read_json(const fs::path& path) {
   auto json = nlohmann::json::parse(read_small_file(path, "progress"), nullptr, false);
-  if (json.is_discarded()) throw bad_input(fmt::format("'{}' is damaged", path.string()), "run without --resume");
+  if (json.is_discarded()) throw_damaged(path);
   return json;
+}
+
+std::size_t last_save(const fs::path& path) {
+  try {
+    return read_json(path).at("save").get<std::size_t>();
+  } catch (const nlohmann::json::exception&) {
+    throw_damaged(path);
+  }
 }
 
 }  // namespace
@@ -50,7 +62,7 @@ std::optional<Progressed> Checkpoints::load() const {
         calibration::read_statistics(directory_ / statistics_name(json.at("save").get<std::size_t>()));
     return progressed;
   } catch (const nlohmann::json::exception&) {
-    throw bad_input(fmt::format("'{}' is damaged", path.string()), "run without --resume");
+    throw_damaged(path);
   }
 }
 
@@ -58,8 +70,7 @@ void Checkpoints::save(const Progressed& progressed) {
   const auto start = Clock::now();
   failpoint("checkpoint.begin");
   // An earlier process may have left files: numbers only have to differ from the one that counts now.
-  if (number_ == 0 && fs::exists(directory_ / kFile))
-    number_ = read_json(directory_ / kFile).value("save", std::size_t{0});
+  if (number_ == 0 && fs::exists(directory_ / kFile)) number_ = last_save(directory_ / kFile);
   const std::size_t previous = number_++;
   calibration::write_statistics(progressed.statistics, directory_ / statistics_name(number_));
   failpoint("checkpoint.statistics");

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/failure.h"
 #include "base/small_file.h"
 #include "onnx/model.h"
 
@@ -39,7 +40,8 @@ std::vector<fs::path> files_of(const fs::path& root) {
       files.push_back(entry->path().lexically_relative(root));
     }
   }
-  if (failed) throw bad_input(fmt::format("cannot list folder '{}': {}", root.string(), failed.message()));
+  if (failed)
+    throw failed_call(failed.value(), fmt::format("cannot list folder '{}'", root.string()), ErrorKind::bad_input);
   std::sort(files.begin(), files.end());
   return files;
 }

@@ -12,6 +12,7 @@
 #include "base/failure.h"
 #include "base/file.h"
 #include "onnx/own_data.h"
+#include "onnx/write.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;
@@ -112,6 +113,14 @@ std::vector<fs::path> written_files(const QuantizeOptions& options) {
     if (path) files.push_back(*path);
   }
   return files;
+}
+
+void write_output(onnx::Model& model, const QuantizeOptions& options, QuantizeResult& result) {
+  model.set_producer("detent", DETENT_VERSION);
+  if (options.stop.stop_requested()) throw interrupted();
+  const auto files =
+      onnx::write_model(model, options.output, {options.external_data_threshold, options.external_data_suffix});
+  result.model_bytes_after = files.model_bytes + files.data_bytes;
 }
 
 std::uint64_t size_on_disk(const onnx::Model& model) {

@@ -21,6 +21,9 @@ void check_output(const std::filesystem::path& output, const onnx::Model& model,
 /// All files that a run of quantize() may write, but data files with names of their own.
 std::vector<std::filesystem::path> written_files(const QuantizeOptions& options);
 
+/// Writes the model to QuantizeOptions::output and tells its size. Throws interrupted.
+void write_output(onnx::Model& model, const QuantizeOptions& options, QuantizeResult& result);
+
 /// Of the model's file and the tensors in its data files, in bytes.
 std::uint64_t size_on_disk(const onnx::Model& model);
 

@@ -11,9 +11,9 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/failure.h"
 #include "base/printable.h"
 #include "base/small_file.h"
-#include "base/utf8.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;
@@ -21,12 +21,18 @@ namespace {
 
 constexpr const char* kIdentity = "run.json";
 
-// Fit for JSON, which takes no other text than UTF-8.
-std::string text_of(const fs::path& path) { return escaped_utf8(fs::absolute(path).string()); }
+std::string absolute_of(const fs::path& path) { return fs::absolute(path).string(); }
+
+// JSON takes no other text than UTF-8; options may name nodes and files that are something else.
+void make_printable(nlohmann::json& value) {
+  if (value.is_string()) value = printable(value.get_ref<const std::string&>());
+  if (!value.is_structured()) return;
+  for (auto& member : value) make_printable(member);
+}
 
 // A file's size and time of change: enough to see that it was replaced, without reading gigabytes.
 std::string stamp(const fs::path& path) {
-  return fmt::format("{} ({} bytes, {})", text_of(path), fs::file_size(path),
+  return fmt::format("{} ({} bytes, {})", absolute_of(path), fs::file_size(path),
                      fs::last_write_time(path).time_since_epoch().count());
 }
 
@@ -37,28 +43,40 @@ struct Found {
   UniqueFd file;
 };
 
-bool is_private(int fd, mode_t type) {
+bool is_private(int fd, mode_t type, const fs::path& shown) {
   struct stat info {};
-  return fd >= 0 && ::fstat(fd, &info) == 0 && (info.st_mode & S_IFMT) == type && info.st_uid == ::geteuid() &&
-         (info.st_mode & 077) == 0;
+  if (fd >= 0 && ::fstat(fd, &info) != 0)
+    throw failed_call(errno, fmt::format("cannot read '{}'", shown.string()), ErrorKind::bad_input);
+  return fd >= 0 && (info.st_mode & S_IFMT) == type && info.st_uid == ::geteuid() && (info.st_mode & 077) == 0;
+}
+
+// Opens what may be somebody else's, or gone by now (an invalid descriptor). Throws resource where the machine is at
+// fault: a run that cannot be looked at must not be taken for none.
+UniqueFd open_if_possible(int folder, const fs::path& name, int flags, const fs::path& shown) {
+  UniqueFd fd(::openat(folder, name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!fd.valid() && is_of_machine(errno))
+    throw failed_call(errno, fmt::format("cannot open '{}'", shown.string()), ErrorKind::bad_input);
+  return fd;
 }
 
 // The working directory may be everybody's, as /tmp is: what stands there counts only when this user made it and nobody
 // else may change it. Links are not followed, and nothing is waited for.
 std::optional<Found> read_run(const fs::path& directory) {
-  const UniqueFd folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!is_private(folder.get(), S_IFDIR)) return std::nullopt;
-  UniqueFd file(::openat(folder.get(), kIdentity, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!is_private(file.get(), S_IFREG)) return std::nullopt;
+  const UniqueFd folder = open_if_possible(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY, directory);
+  if (!is_private(folder.get(), S_IFDIR, directory)) return std::nullopt;
+  UniqueFd file = open_if_possible(folder.get(), kIdentity, O_RDWR, directory / kIdentity);
+  if (!is_private(file.get(), S_IFREG, directory / kIdentity)) return std::nullopt;
   try {
     auto identity = nlohmann::json::parse(read_small_file(file.get(), directory / kIdentity, "run"), nullptr, false);
     if (identity.is_object()) return Found{directory, std::move(identity), std::move(file)};
-  } catch (const Error&) {  // damaged: of no use, and no harm to others
+  } catch (const Error& e) {  // damaged: of no use, and no harm to others
+    if (e.kind() == ErrorKind::resource) throw;
     return std::nullopt;
   }
   return std::nullopt;
 }
 
+// Throws resource when the machine does not let all be looked at.
 std::vector<Found> runs_for(const fs::path& work_dir, const nlohmann::json& wanted) {
   std::vector<Found> found;
   std::error_code failed;
@@ -69,13 +87,32 @@ std::vector<Found> runs_for(const fs::path& work_dir, const nlohmann::json& want
         run->identity.value("rank", nlohmann::json()) == wanted.at("rank"))
       found.push_back(std::move(*run));
   }
-  return found;
+  if (failed && is_of_machine(failed.value()))
+    throw failed_call(failed.value(), fmt::format("cannot list '{}'", work_dir.string()), ErrorKind::usage);
+  return found;  // where it failed otherwise, making a directory there tells more
+}
+
+std::vector<Found> runs_of_concern(const fs::path& work_dir, const nlohmann::json& wanted, bool resume) {
+  try {
+    return runs_for(work_dir, wanted);
+  } catch (const Error&) {
+    if (resume) throw;
+    return {};  // they would only be mentioned
+  }
 }
 
 // Locked for as long as the descriptor lives; false when another process holds it.
 bool lock(const UniqueFd& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
 
-UniqueFd write_identity(const fs::path& directory, const nlohmann::json& identity) {
+void sync_folder(const fs::path& folder) {
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems know no fsync of a directory.
+  if (!fd.valid() || (::fsync(fd.get()) != 0 && errno != EINVAL))
+    throw failed_call(errno, fmt::format("cannot write '{}'", folder.string()), ErrorKind::usage);
+}
+
+// `durable`: it is on the disk when this returns, since what is saved later is of no use without it.
+UniqueFd write_identity(const fs::path& directory, const nlohmann::json& identity, bool durable) {
   const fs::path path = directory / kIdentity;
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file.valid() || !lock(file))
@@ -83,6 +120,11 @@ UniqueFd write_identity(const fs::path& directory, const nlohmann::json& identit
                          "choose another --work-dir");
   const std::string text = identity.dump();
   write_all(file.get(), std::as_bytes(std::span(text)), path);
+  if (!durable) return file;
+  if (::fsync(file.get()) != 0)
+    throw failed_call(errno, fmt::format("cannot write '{}'", path.string()), ErrorKind::usage);
+  sync_folder(directory);
+  sync_folder(directory.parent_path());
   return file;
 }
 
@@ -113,18 +155,16 @@ nlohmann::json run_identity(const RunInputs& inputs) {
   std::string external;
   for (const auto& file : files) external += stamp(file) + "\n";
   nlohmann::json identity{{"version", DETENT_VERSION},
-                          {"output", text_of(fs::weakly_canonical(fs::absolute(inputs.output)))},
+                          {"output", fs::weakly_canonical(fs::absolute(inputs.output)).string()},
                           {"rank", inputs.rank},
                           {"ranks", inputs.ranks},
                           {"model", stamp(inputs.model.path)},
                           {"external data", external},
-                          {"calibration data", inputs.calibration_data ? text_of(*inputs.calibration_data) : ""},
+                          {"calibration data", inputs.calibration_data ? absolute_of(*inputs.calibration_data) : ""},
                           {"histograms (which the method needs)", inputs.histograms},
                           {"votes (of --most-common)", inputs.votes}};
   identity.update(inputs.options);
-  for (auto& member : identity) {  // JSON takes no other text than UTF-8
-    if (member.is_string()) member = printable(member.get_ref<const std::string&>());
-  }
+  make_printable(identity);
   return identity;
 }
 
@@ -136,7 +176,7 @@ RunDirectory::RunDirectory(const Resources& resources, const nlohmann::json& ide
 TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::json& identity) {
   const fs::path work_dir = resources.work_dir.value_or(default_work_dir());
   std::string changed;
-  for (auto& run : runs_for(work_dir, identity)) {
+  for (auto& run : runs_of_concern(work_dir, identity, resources.resume)) {
     if (!resources.resume) {
       if (lock(run.file))
         notes_.push_back(
@@ -160,7 +200,7 @@ TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::j
   }
   if (!changed.empty()) throw usage_error("cannot resume the run in " + changed, "run without --resume, or as before");
   TempDir fresh(work_dir);
-  lock_ = write_identity(fresh.path(), identity);
+  lock_ = write_identity(fresh.path(), identity, resources.resume);
   if (resources.resume)
     notes_.emplace_back("there was no interrupted run to resume: this one starts from the beginning");
   return fresh;

@@ -1,11 +1,14 @@
 #include "run/sweep_setup.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/failure.h"
 #include "base/parallel.h"
 #include "graph/liveness.h"
 #include "planning/limits.h"
@@ -81,8 +84,8 @@ std::unique_ptr<store::Spool> make_spool(const Context& context, std::uint64_t m
     if (ours == resources.spool_access) options.access = theirs;
   }
   options.half_precision = resources.spool_bfloat16;
-  fs::create_directory(options.directory);
-  fs::permissions(options.directory, fs::perms::owner_all);
+  if (::mkdir(options.directory.c_str(), S_IRWXU) != 0 && errno != EEXIST)  // of the run that is resumed
+    throw failed_call(errno, fmt::format("cannot create '{}'", options.directory.string()), ErrorKind::usage);
   return std::make_unique<store::Spool>(std::move(options));
 }
 

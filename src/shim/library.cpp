@@ -2,11 +2,16 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <array>
+#include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/failure.h"
 
 namespace detent::shim {
 namespace fs = std::filesystem;
@@ -29,13 +34,38 @@ fs::path own_folder() {
   const bool known = ::dladdr(&anchor, &info) != 0 && info.dli_fname != nullptr;
   if (known && std::string_view(info.dli_fname).find(".so") != std::string_view::npos)
     return fs::weakly_canonical(info.dli_fname, ignored).parent_path();
-  return fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  std::array<char, PATH_MAX> self{};
+  const ssize_t length = ::readlink("/proc/self/exe", self.data(), self.size());
+  return length <= 0 ? fs::path() : fs::path(std::string(self.data(), static_cast<std::size_t>(length))).parent_path();
 }
 
 /// Where a library of this name is when detent is installed or was built.
 std::vector<std::string> installed(const char* name) {
   const fs::path here = own_folder();
   return {(here / name).string(), (here.parent_path() / "lib" / name).string()};
+}
+
+/// Why dlopen() failed; what the machine lacks is told from what is wrong with the library.
+Error load_failure(const char* what, const std::string& hint) {
+  const char* reason = ::dlerror();
+  const std::string text = fmt::format("cannot load {}: {}", what, reason == nullptr ? "not found" : reason);
+  for (const int code : {EMFILE, ENFILE, ENOMEM}) {
+    if (text.ends_with(errno_text(code))) return failed_call(code, text.substr(0, text.rfind(": ")), ErrorKind::device);
+  }
+  if (text.ends_with("failed to map segment from shared object"))  // glibc names all other reasons
+    return failed_call(ENOMEM, text, ErrorKind::device);
+  return device_error(text, hint);
+}
+
+// The first that can be loaded. Where the machine keeps one from it, that is told, and not that the others are missing.
+Library load_first(const std::vector<std::string>& candidates, const char* what, const std::string& hint) {
+  std::optional<Error> failure;
+  for (const auto& name : candidates) {
+    if (auto library = Library::open({name})) return *library;
+    failure.emplace(load_failure(what, hint));
+    if (failure->kind() == ErrorKind::resource) break;
+  }
+  throw *failure;
 }
 
 Library load_plugin(const std::optional<fs::path>& explicit_path, const char* variable, const char* name,
@@ -46,9 +76,7 @@ Library load_plugin(const std::optional<fs::path>& explicit_path, const char* va
     candidates = installed(name);
     if (fs::exists(candidates.front())) candidates.resize(1);
   }
-  if (auto library = Library::open(candidates)) return *library;
-  const char* reason = ::dlerror();
-  throw device_error(fmt::format("cannot load {}: {}", what, reason == nullptr ? "not found" : reason), hint);
+  return load_first(candidates, what, hint);
 }
 
 }  // namespace
@@ -74,10 +102,8 @@ Library load_onnxruntime(const std::optional<fs::path>& explicit_path) {
     candidates = installed("libonnxruntime.so");
     candidates.insert(candidates.end(), {"libonnxruntime.so.1", "libonnxruntime.so"});
   }
-  if (auto library = Library::open(candidates)) return *library;
-  const char* reason = ::dlerror();
-  throw device_error(
-      fmt::format("cannot load ONNX Runtime: {}", reason == nullptr ? "not found" : reason),
+  return load_first(
+      candidates, "ONNX Runtime",
       "install it (pip install onnxruntime) and set DETENT_ONNXRUNTIME to the path of its libonnxruntime.so");
 }
 

@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <stop_token>
 #include <thread>
@@ -30,7 +29,7 @@ class ThreadQueue : public IoQueue {
   void start(IoRequest& request) override {
     {
       const std::lock_guard lock(mutex_);
-      waiting_.push_back(&request);
+      waiting_.push(request);
     }
     begun_.notify_one();
   }
@@ -38,21 +37,18 @@ class ThreadQueue : public IoQueue {
   IoRequest& finish() override {
     std::unique_lock lock(mutex_);
     ended_.wait(lock, [&] { return !done_.empty(); });
-    IoRequest& request = *done_.front();
-    done_.pop_front();
-    return request;
+    return done_.pop();
   }
 
  private:
   void work(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (begun_.wait(lock, stop, [&] { return !waiting_.empty(); })) {
-      IoRequest* const request = waiting_.front();
-      waiting_.pop_front();
+      IoRequest& request = waiting_.pop();
       lock.unlock();
-      run(*request);
+      run(request);
       lock.lock();
-      done_.push_back(request);
+      done_.push(request);
       ended_.notify_one();
     }
   }
@@ -76,8 +72,7 @@ class ThreadQueue : public IoQueue {
   std::mutex mutex_;
   std::condition_variable_any begun_;
   std::condition_variable ended_;
-  std::deque<IoRequest*> waiting_;
-  std::deque<IoRequest*> done_;
+  RequestList waiting_, done_;
   std::vector<std::jthread> threads_;  // last: they use all of the above
 };
 

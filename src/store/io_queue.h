@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "store/spool.h"
 
@@ -17,8 +18,26 @@ struct IoRequest {
   bool write = false;
   std::uint64_t offset = 0;
   std::span<std::byte> data;
-  std::size_t done = 0;  // bytes moved: fewer than asked for at the end of a file or after an error
-  int error = 0;         // errno
+  std::size_t done = 0;       // bytes moved: fewer than asked for at the end of a file or after an error
+  int error = 0;              // errno
+  IoRequest* next = nullptr;  // of a queue's own list
+};
+
+/// Requests that wait, first come first served. Takes no memory: threads that have nobody to throw to use it.
+class RequestList {
+ public:
+  bool empty() const noexcept { return first_ == nullptr; }
+  void push(IoRequest& request) noexcept {
+    request.next = nullptr;
+    (first_ == nullptr ? first_ : last_->next) = &request;
+    last_ = &request;
+  }
+  /// There must be one.
+  IoRequest& pop() noexcept { return *std::exchange(first_, first_->next); }
+
+ private:
+  IoRequest* first_ = nullptr;
+  IoRequest* last_ = nullptr;
 };
 
 /// Belongs to one thread. Must not be destroyed while requests are under way.

@@ -15,15 +15,19 @@ namespace {
 
 constexpr std::uint64_t kPiece = std::uint64_t{1} << 20;
 
-Error no_memory() {
-  return resource_error("no memory for reading intermediate tensors from disk",
-                        "free some memory, or lower --memory-budget");
-}
+std::shared_ptr<const Error> shared(Error error) { return std::make_shared<const Error>(std::move(error)); }
 
 }  // namespace
 
 Reader::Reader(std::function<DiskAccess()> access, BufferPool& buffers)
-    : access_choice_(std::move(access)), buffers_(buffers), pieces_(IoQueue::kDepth), thread_([this] { run(); }) {}
+    : access_choice_(std::move(access)),
+      buffers_(buffers),
+      pieces_(IoQueue::kDepth),
+      no_memory_(shared(resource_error("no memory for reading intermediate tensors from disk",
+                                       "free some memory, or lower --memory-budget"))) {
+  for (Piece& piece : pieces_) free_.push_back(&piece);
+  thread_ = std::thread([this] { run(); });
+}
 
 Reader::~Reader() {
   {
@@ -53,7 +57,6 @@ void Reader::hurry(const std::shared_ptr<ReadJob>& job) {
 }
 
 void Reader::run() {
-  for (Piece& piece : pieces_) free_.push_back(&piece);
   while (wait_for_work()) {
     start_some();
     if (free_.size() < pieces_.size()) finish_one();
@@ -116,13 +119,26 @@ bool Reader::begin(const std::shared_ptr<ReadJob>& job) {
     job->arrived.resize((job->extent.size + kPiece - 1) / kPiece);
     job->hash.emplace();
     return true;
-  } catch (const std::bad_alloc&) {
-    job->failure = no_memory();
   } catch (...) {  // no threads among them
-    job->failure = as_error(std::current_exception());
+    note_failure(*job);
   }
   job->result.set_value(std::nullopt);
   return false;
+}
+
+// Of the exception that is being handled.
+void Reader::note_failure(ReadJob& job) const noexcept {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    job.failure = no_memory_;
+  } catch (...) {
+    try {
+      job.failure = shared(as_error(std::current_exception()));
+    } catch (const std::bad_alloc&) {  // not even for saying what it was
+      job.failure = no_memory_;
+    }
+  }
 }
 
 void Reader::finish_one() {
@@ -158,7 +174,7 @@ void Reader::complete(ReadJob& job) {
   std::optional<Record> record;
   try {
     if (job.error != 0) {
-      job.failure = resource_error(
+      throw resource_error(
           fmt::format("cannot read '{}' (sample {}): {}", job.file->path().string(), job.sample, errno_text(job.error)),
           "choose a directory on another disk with --work-dir");
     } else if (!job.cut) {
@@ -167,10 +183,8 @@ void Reader::complete(ReadJob& job) {
                          header->payload_hash == job.hash->result();
       if (right) record = to_record(*header, job.buffer);
     }
-  } catch (const std::bad_alloc&) {
-    job.failure = no_memory();
-  } catch (const Error& error) {
-    job.failure = error;
+  } catch (...) {
+    note_failure(job);
   }
   job.buffer.reset();
   job.result.set_value(std::move(record));

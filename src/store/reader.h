@@ -28,7 +28,7 @@ struct ReadJob {
   std::shared_ptr<LaneFile> file;
   Extent extent;
   std::promise<std::optional<Record>> result;  // nullopt: damaged, or there is a failure
-  std::optional<Error> failure;
+  std::shared_ptr<const Error> failure;
   std::atomic<bool> dropped = false;  // nobody waits for it
   Charge charge;                      // of what is read ahead; the spool's own
 
@@ -68,8 +68,9 @@ class Reader {
   void start_some();
   bool begin(const std::shared_ptr<ReadJob>& job);
   void finish_one();
+  void note_failure(ReadJob& job) const noexcept;
   static void hash_arrived(ReadJob& job);
-  static void complete(ReadJob& job);
+  void complete(ReadJob& job);
 
   const std::function<DiskAccess()> access_choice_;
   BufferPool& buffers_;
@@ -85,7 +86,8 @@ class Reader {
   std::unique_ptr<IoQueue> queue_;
   std::vector<Piece> pieces_;
   std::vector<Piece*> free_;
-  std::shared_ptr<ReadJob> current_;  // not all of it is asked for yet
+  const std::shared_ptr<const Error> no_memory_;  // made while there is some
+  std::shared_ptr<ReadJob> current_;              // not all of it is asked for yet
 
   std::thread thread_;
 };

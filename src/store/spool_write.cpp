@@ -85,6 +85,7 @@ std::shared_ptr<WriteJob> Spool::Impl::start_writing(LaneIndex& index, Lane lane
     }
   }
   forget(index, lane, sample, job->replaced);
+  job->replaced.reserve(job->replaced.size() + 1);  // written() adds one, in a thread that has nobody to throw to
   index.entries[sample].job = job;
   return job;
 }

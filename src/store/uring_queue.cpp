@@ -7,7 +7,6 @@
 #include <liburing.h>
 
 #include <cerrno>
-#include <deque>
 
 #include "base/error.h"
 #include "store/aligned_buffer.h"
@@ -28,12 +27,12 @@ class UringQueue : public IoQueue {
     if (request.error == 0) {
       submit(request);
     } else {
-      refused_.push_back(&request);
+      refused_.push(request);
     }
   }
 
   IoRequest& finish() override {
-    if (!refused_.empty()) return take_refused();
+    if (!refused_.empty()) return refused_.pop();
     for (;;) {
       io_uring_cqe* completion = nullptr;
       const int code = -::io_uring_wait_cqe(&ring_, &completion);
@@ -45,17 +44,11 @@ class UringQueue : public IoQueue {
       if (request == nullptr) continue;  // one that submit() made harmless
       if (is_done(*request, result)) return *request;
       submit(*request);
-      if (request->error != 0) return take_refused();
+      if (request->error != 0) return refused_.pop();
     }
   }
 
  private:
-  IoRequest& take_refused() {
-    IoRequest& request = *refused_.front();
-    refused_.pop_front();
-    return request;
-  }
-
   // What is left of a request that was done in part is asked for again.
   static bool is_done(IoRequest& request, int result) {
     if (result == -EINTR || result == -EAGAIN) return false;
@@ -87,12 +80,12 @@ class UringQueue : public IoQueue {
     ::io_uring_prep_nop(entry);
     ::io_uring_sqe_set_data(entry, nullptr);
     request.error = -code;
-    refused_.push_back(&request);
+    refused_.push(request);
   }
 
   io_uring ring_{};
   int refusal_;
-  std::deque<IoRequest*> refused_;
+  RequestList refused_;
 };
 
 }  // namespace

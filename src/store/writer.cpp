@@ -25,6 +25,8 @@ Writer::Writer(Options options, Gauge& memory)
     : options_(std::move(options)),
       memory_(memory),
       chunk_size_(whole_blocks(std::clamp(options_.buffer_bytes / (2 * kChunks), kSmallestChunk, kLargestChunk))),
+      no_memory_(std::make_exception_ptr(resource_error("no memory for writing intermediate tensors to disk",
+                                                        "free some memory, or lower --memory-budget"))),
       thread_([this] { run(); }) {}
 
 Writer::~Writer() {
@@ -82,8 +84,7 @@ void Writer::run() {
       }
     } catch (const std::bad_alloc&) {
       job->failed = true;
-      fail(std::make_exception_ptr(resource_error("no memory for writing intermediate tensors to disk",
-                                                  "free some memory, or lower --memory-budget")));
+      fail(no_memory_);
     } catch (...) {
       job->failed = true;
       fail(std::current_exception());
@@ -123,6 +124,7 @@ void Writer::prepare() {
   std::vector<Chunk> chunks(kChunks);
   for (Chunk& chunk : chunks) chunk.buffer = AlignedBuffer(chunk_size_);
   staging_ = Charge(memory_, kChunks * chunk_size_);
+  free_.reserve(kChunks);
   chunks_ = std::move(chunks);
   for (Chunk& chunk : chunks_) free_.push_back(&chunk);
   queue_ = std::move(queue);
@@ -217,11 +219,11 @@ Writer::Chunk& Writer::take_chunk(const std::shared_ptr<WriteJob>& job, std::uin
   Chunk& chunk = *free_.back();
   // The header of a record with very many arrays.
   if (chunk.buffer.size() < needed) chunk.buffer = AlignedBuffer(needed);
+  chunk.jobs.assign(1, job);
   free_.pop_back();
   chunk.filled = 0;
   chunk.offset = offset;
   chunk.file = job->file;
-  chunk.jobs.assign(1, job);
   ++job->chunks;
   return chunk;
 }
@@ -250,6 +252,8 @@ void Writer::finish_one() {
   if (code != 0) {
     try {
       chunk.file->throw_write_error(code, request.data.size());
+    } catch (const std::bad_alloc&) {
+      fail(no_memory_);
     } catch (...) {
       fail(std::current_exception());
     }

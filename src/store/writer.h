@@ -102,6 +102,7 @@ class Writer {
   std::size_t unfinished_ = 0;
   std::uint64_t waiting_bytes_ = 0;
   std::exception_ptr failure_;
+  const std::exception_ptr no_memory_;  // made while there is some
   bool stopping_ = false;
   std::atomic<std::uint64_t> bytes_written_ = 0;
 

@@ -3,220 +3,90 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <map>
-#include <memory>
-#include <utility>
 
-#include "base/bytes.h"
-#include "base/error.h"
 #include "base/failpoint.h"
 #include "base/parallel.h"
-#include "exec/sweep.h"
-#include "finetune/block_solver.h"
-#include "finetune/device_memory.h"
-#include "finetune/gram.h"
 #include "finetune/kernels.h"
-#include "graph/index.h"
-#include "quantization/block_stream.h"
-#include "tuning/finetune.h"
+#include "tuning/weight_solving.h"
 
 namespace detent::tuning {
 namespace fs = std::filesystem;
 namespace {
 
-using finetune::BlockMethod;
-using quantization::BlockTensor;
-using quantization::BlockWeight;
-
-std::uint64_t square_bytes(std::int64_t rows) { return static_cast<std::uint64_t>(rows * rows) * sizeof(float); }
-
-// Of a matrix that is being summed up, with the rows that wait to be added.
-std::uint64_t sum_bytes(std::int64_t rows) {
-  const auto width = static_cast<std::size_t>(rows);
-  return square_bytes(rows) + finetune::tile_positions(width + 1) * width * sizeof(float);
-}
-
-finetune::LayerGeometry one_output(std::int64_t rows) {
-  finetune::LayerGeometry geometry;
-  geometry.inputs = rows;
-  geometry.outputs = 1;  // sums with targets are not wanted, and would take room for each output
-  return geometry;
-}
-
-// Sums over what one value held in the samples, and in those that are held back.
-class InputSums {
+class Solving final : public GramReceiver {
  public:
-  InputSums(std::int64_t rows, const finetune::Kernels& kernels, std::size_t threads)
-      : rows_(static_cast<std::size_t>(rows)),
-        fitted_(std::in_place, one_output(rows), kernels, threads),
-        held_back_(std::in_place, one_output(rows), kernels, threads) {}
-
-  void add(std::span<const std::int64_t> shape, std::span<const float> values, bool is_held_back) {
-    (is_held_back ? held_back_ : fitted_)->add({shape.begin(), shape.end()}, values, {});
-  }
-
-  void finish() {
-    fitted_form_ = fitted_->take();
-    held_back_form_ = held_back_->take();
-    fitted_.reset();
-    held_back_.reset();
-  }
-  finetune::Gram fitted() const { return gram(fitted_form_); }
-  std::optional<finetune::Gram> held_back() const {
-    return held_back_form_.positions > 0 ? std::optional(gram(held_back_form_)) : std::nullopt;
-  }
-
- private:
-  finetune::Gram gram(const finetune::GramForm& form) const { return {form.gram, rows_, form.positions}; }
-
-  std::size_t rows_;
-  std::optional<finetune::GramAccumulator> fitted_, held_back_;
-  finetune::GramForm fitted_form_, held_back_form_;
-};
-
-class SumsReceiver final : public data::TapReceiver {
- public:
-  explicit SumsReceiver(std::vector<InputSums*> sums) : sums_(std::move(sums)) {}
-  void begin_sample(std::string origin, bool is_held_back) {
-    origin_ = std::move(origin);
-    is_held_back_ = is_held_back;
-  }
-  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override {
-    if (sums_[tap] == nullptr) return;  // solved by an earlier process
-    const std::span values(reinterpret_cast<const float*>(tensor.bytes.data()), tensor.bytes.size() / sizeof(float));
-    if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }))
-      throw bad_input(fmt::format("sample '{}' makes NaN or infinite values before a product", origin_),
-                      "mend the sample, or leave it out");
-    sums_[tap]->add(tensor.shape, values, is_held_back_);
-  }
-
- private:
-  std::vector<InputSums*> sums_;
-  std::string origin_;
-  bool is_held_back_ = false;
-};
-
-BlockMethod method_of(WeightMethod method) {
-  switch (method) {
-    case WeightMethod::nearest: return BlockMethod::nearest;
-    case WeightMethod::search: return BlockMethod::search;
-    case WeightMethod::gptq: return BlockMethod::gptq;
-    case WeightMethod::automatic: break;
-  }
-  return BlockMethod::automatic;
-}
-
-constexpr std::array<std::string_view, 3> kMethodNames{"nearest", "search", "gptq"};
-
-// Solves the columns of one weight stripe by stripe.
-class WeightSolving {
- public:
-  WeightSolving(const onnx::Tensor& tensor, const BlockTensor& shape, const InputSums& sums, WeightMethod method,
-                const finetune::Kernels& kernels, std::size_t threads)
-      : tensor_(tensor),
-        shape_(shape),
-        judge_(sums.held_back().value_or(sums.fitted())),
-        method_(method_of(method)),
-        kernels_(kernels),
-        threads_(threads),
-        solver_(sums.fitted(), sums.held_back(), shape.format, {.method = method_of(method)}, kernels, threads) {}
-
-  BlockVerdict run(BlockWriter& writer, const std::stop_token& stop) {
-    constexpr std::int64_t kValues = std::int64_t{1} << 22;
-    constexpr auto kTogether = static_cast<std::int64_t>(finetune::kColumnsTogether);
-    const std::int64_t stripe = std::max<std::int64_t>(1, kValues / shape_.rows / kTogether) * kTogether;
-    for (std::int64_t first = 0; first < shape_.columns; first += stripe) {
-      if (stop.stop_requested()) throw interrupted();
-      const auto last = std::min(first + stripe, shape_.columns);
-      std::vector<float> columns(static_cast<std::size_t>((last - first) * shape_.rows));
-      quantization::read_columns(tensor_, shape_, first, last, columns);
-      const auto solution = solver_.solve(columns);
-      error_ += solution.error;
-      energy_ += energy_of(columns, last - first);
-      count_methods(solution, last - first);
-      writer.add(solution.weight);
-    }
-    const auto most = std::max_element(counts_.begin(), counts_.end()) - counts_.begin();
-    return {std::string(kMethodNames[static_cast<std::size_t>(most)]), energy_ > 0 ? error_ / energy_ : 0};
-  }
-
- private:
-  // The error of storing nothing.
-  double energy_of(std::span<const float> columns, std::int64_t count) const {
-    const auto nothing = quantization::make_blocks(shape_.rows, count, shape_.format);
-    double sum = 0;
-    for (const double e : finetune::column_errors(judge_, columns, nothing, kernels_, threads_)) sum += e;
-    return sum;
-  }
-
-  void count_methods(const finetune::BlockSolution& solution, std::int64_t columns) {
-    if (method_ != BlockMethod::automatic) {
-      counts_[static_cast<std::size_t>(method_)] += columns;
-    } else {
-      for (const auto method : solution.column_methods) ++counts_[static_cast<std::size_t>(method)];
-    }
-  }
-
-  const onnx::Tensor& tensor_;
-  const BlockTensor& shape_;
-  finetune::Gram judge_;
-  BlockMethod method_;
-  const finetune::Kernels& kernels_;
-  std::size_t threads_;
-  finetune::BlockSolver solver_;
-  double error_ = 0, energy_ = 0;
-  std::array<std::int64_t, kMethodNames.size()> counts_{};
-};
-
-class Sweep {
- public:
-  Sweep(const onnx::Model& model, const graph::ValueTypes& types, const quantization::BlockPlacement& placement,
-        const std::vector<BlockStage>& stages, const exec::Runtime& runtime, data::SampleSource& source,
-        const BlockSolving& options)
+  Solving(const onnx::Model& model, const quantization::BlockPlacement& placement,
+          const std::vector<BlockStage>& stages, const BlockSolving& options)
       : model_(model),
         placement_(placement),
-        stages_(stages),
-        source_(source),
         options_(options),
-        threads_(thread_count(options.threads)),
+        threads_(thread_count(options.sweep.threads)),
         kernels_(finetune::cpu_kernels()),
-        branch_(runtime, model, types, cuts(), options.spool, branch_options()) {
-    samples_ = source.file_count();
+        folds_(options.scale_inputs ? folds_of(model, placement, options.config)
+                                    : std::vector<quantization::InputFold>()) {
     solved_.tensors.resize(placement.tensors.size());
+    find_earlier(stages);
   }
 
-  SolvedBlocks run() {
-    find_earlier();
-    for (std::size_t s = 0; s < stages_.size() && !all_solved(s); ++s) run_stage(s);
-    solved_.samples = samples_;
+  bool wants(const BlockStage::Input& input) const override {
+    return !std::all_of(input.tensors.begin(), input.tensors.end(),
+                        [&](std::size_t t) { return solved_.tensors[t].has_value(); });
+  }
+
+  void receive(const BlockStage::Input& input, const InputGrams& grams) override {
+    const auto scaling = scaling_of(input.value, grams);
+    if (scaling.factors.empty()) {
+      for (const auto t : input.tensors) solve(t, placement_.tensors[t], grams);
+      return;
+    }
+    const ScaledGrams scaled(grams, scaling.factors);
+    const auto of_scaled = scaled.grams();
+    for (const auto t : input.tensors) {
+      auto shape = placement_.tensors[t];
+      shape.row_factors = scaling.factors;
+      solve(t, shape, of_scaled);
+    }
+  }
+
+  SolvedBlocks take(std::uint64_t samples) {
+    solved_.samples = samples;
+    for (const auto& fold : folds_) {
+      if (!fs::exists(file_of(fold))) continue;
+      auto scaling = load_scaling(file_of(fold), placement_.tensors[fold.tensors.front()].rows);
+      if (!scaling.factors.empty()) solved_.scalings.emplace_back(fold, std::move(scaling));
+    }
     return std::move(solved_);
   }
 
  private:
-  std::vector<int> cuts() const {
-    std::vector<int> cuts;
-    for (std::size_t s = 1; s < stages_.size(); ++s) cuts.push_back(stages_[s].begin);
-    return cuts;
-  }
-
-  exec::BranchOptions branch_options() {
-    exec::BranchOptions made;
-    made.session.threads = options_.threads;
-    made.session.stop = options_.stop;
-    made.session.shares_cores = true;
-    for (const auto& stage : stages_) {
-      for (const auto& input : stage.inputs) made.taps.push_back(input.value);
-    }
-    made.batch_invariant = true;
-    return made;
-  }
-
   fs::path file_of(std::size_t tensor) const { return options_.directory / fmt::format("blocks-{}.bin", tensor); }
 
-  void find_earlier() {
-    for (const auto& stage : stages_) {
+  fs::path file_of(const quantization::InputFold& fold) const {
+    return options_.directory / fmt::format("factors-{}.bin", fold.tensors.front());
+  }
+
+  WeightSolvingOptions solving() const {
+    return {.method = options_.config.method,
+            .sparsity = options_.config.sparsity,
+            .kernels = kernels_,
+            .threads = threads_,
+            .stop = options_.sweep.stop};
+  }
+
+  // Chosen before the first of its weights is solved, and kept for those of a later process.
+  InputScaling scaling_of(const std::string& value, const InputGrams& grams) const {
+    const auto fold = std::find_if(folds_.begin(), folds_.end(), [&](const auto& f) { return f.value == value; });
+    if (fold == folds_.end()) return {};
+    const auto path = file_of(*fold);
+    if (fs::exists(path)) return load_scaling(path, static_cast<std::int64_t>(grams.fitted.rows));
+    const auto chosen = choose_scaling(model_, placement_, *fold, grams, solving());
+    save_scaling(path, chosen);
+    failpoint("weights.factors");
+    return chosen;
+  }
+
+  void find_earlier(const std::vector<BlockStage>& stages) {
+    for (const auto& stage : stages) {
       for (const auto& input : stage.inputs) {
         for (const auto t : input.tensors) {
           if (fs::exists(file_of(t))) load(t);
@@ -227,137 +97,34 @@ class Sweep {
 
   void load(std::size_t t) { solved_.tensors[t].emplace(file_of(t), placement_.tensors[t]); }
 
-  // From this stage on.
-  bool all_solved(std::size_t stage) const {
-    return std::all_of(stages_.begin() + static_cast<std::ptrdiff_t>(stage), stages_.end(),
-                       [&](const BlockStage& s) { return is_solved(s); });
-  }
-  bool is_solved(const BlockStage& stage) const {
-    return std::all_of(stage.inputs.begin(), stage.inputs.end(), [&](const auto& input) { return is_solved(input); });
-  }
-  bool is_solved(const BlockStage::Input& input) const {
-    return std::all_of(input.tensors.begin(), input.tensors.end(),
-                       [&](std::size_t t) { return solved_.tensors[t].has_value(); });
-  }
-
-  void run_stage(std::size_t s) {
-    auto segment = branch_.load(s, fmt::format("model '{}'", model_.path.string()));
-    std::map<std::string, InputSums> sums;
-    for (const auto& input : stages_[s].inputs) {
-      if (!is_solved(input)) sums.try_emplace(input.value, input.rows, kernels_, threads_);
-    }
-    run_samples(s, segment, sums);
-    branch_.finish(s);
-    for (const auto& input : stages_[s].inputs) {
-      if (is_solved(input)) continue;
-      auto at = sums.extract(input.value);
-      at.mapped().finish();
-      for (const auto t : input.tensors) solve(t, at.mapped());
-    }
-    failpoint("weights.stage");
-  }
-
-  void run_samples(std::size_t s, exec::Stage& segment, std::map<std::string, InputSums>& sums) {
-    std::vector<InputSums*> of_taps;
-    for (const auto& tap : segment.taps()) {
-      const auto found = sums.find(tap);
-      of_taps.push_back(found != sums.end() ? &found->second : nullptr);
-    }
-    SumsReceiver receiver(of_taps);
-    exec::DeafReceiver deaf;
-    if (s == 0) {
-      source_.rewind();
-    } else {
-      branch_.announce(s, 0, samples_);
-    }
-    for (std::size_t n = 0; s == 0 || n < samples_; ++n) {
-      std::optional<data::Sample> sample;
-      if (s == 0 && !(sample = source_.next())) {
-        samples_ = n;
-        break;
-      }
-      receiver.begin_sample(sample ? sample->origin : fmt::format("{}", n + 1), is_held_back(n));
-      const auto inputs = sample ? std::span<const data::Array>(sample->inputs) : std::span<const data::Array>();
-      data::TapReceiver* to = sums.empty() ? static_cast<data::TapReceiver*>(&deaf) : &receiver;
-      segment.run(n, inputs, fmt::format("sample {}", n + 1), to);
-      branch_.release(s, n, true);
-      failpoint("weights.sample");
-      if (options_.progress) options_.progress("samples", s * samples_ + n + 1, stages_.size() * samples_);
-    }
-    if (samples_ == 0) throw bad_input("there are no samples", "give at least one, or leave out --calibration-data");
-  }
-
-  bool is_held_back(std::size_t sample) const {
-    const std::size_t every = std::min(kHeldBackEvery, samples_);
-    return every > 1 && sample % every == every - 1;
-  }
-
-  void solve(std::size_t t, const InputSums& sums) {
+  void solve(std::size_t t, const quantization::BlockTensor& shape, const InputGrams& grams) {
     if (solved_.tensors[t]) return;
-    const auto& shape = placement_.tensors[t];
     BlockWriter writer(file_of(t), shape);
-    WeightSolving solving(model_.graph.initializers[shape.initializer], shape, sums, options_.method, kernels_,
-                          threads_);
-    writer.finish(solving.run(writer, options_.stop));
+    writer.finish(solve_weight(model_.graph.initializers[shape.initializer], shape, grams, solving(), writer));
     load(t);
     failpoint("weights.solved");
     ++done_;
-    if (options_.progress) options_.progress("solve", done_, placement_.tensors.size());
+    if (options_.sweep.progress) options_.sweep.progress("solve", done_, placement_.tensors.size());
   }
 
   const onnx::Model& model_;
   const quantization::BlockPlacement& placement_;
-  const std::vector<BlockStage>& stages_;
-  data::SampleSource& source_;
   const BlockSolving& options_;
   std::size_t threads_;
   const finetune::Kernels& kernels_;
-  exec::Branch branch_;
+  std::vector<quantization::InputFold> folds_;
   SolvedBlocks solved_;
-  std::size_t samples_ = 0;
   std::size_t done_ = 0;
 };
 
 }  // namespace
 
-std::vector<BlockStage> block_stages(const onnx::Model& model, const quantization::BlockPlacement& placement,
-                                     std::uint64_t memory) {
-  const graph::Index index(model);
-  std::map<std::pair<int, std::string>, BlockStage::Input> inputs;  // by where they are made
-  for (std::size_t t = 0; t < placement.tensors.size(); ++t) {
-    const auto& tensor = placement.tensors[t];
-    if (tensor.products.empty()) continue;
-    const auto& value = model.graph.nodes[tensor.products.front()].inputs()[0];
-    if (index.initializer(value) != graph::kNone) continue;
-    auto& input = inputs[{index.producer(value), value}];
-    input.value = value;
-    input.rows = tensor.rows;
-    input.tensors.push_back(t);
-  }
-  std::vector<BlockStage> stages(1);
-  std::uint64_t taken = 0;
-  for (auto& [place, input] : inputs) {
-    // Two matrices are summed up; a third holds the factor while a weight is solved.
-    const std::uint64_t bytes = 2 * sum_bytes(input.rows), needed = bytes + square_bytes(input.rows);
-    if (needed > memory)
-      throw resource_error(
-          fmt::format("sums over what '{}' holds take {}, and {} of the memory budget are free for them", input.value,
-                      format_size(needed), format_size(memory)),
-          "raise --memory-budget, or leave out --calibration-data");
-    if (taken > 0 && taken + needed > memory && place.first > stages.back().begin) {
-      stages.emplace_back().begin = place.first;
-      taken = 0;
-    }
-    taken += bytes;
-    stages.back().inputs.push_back(std::move(input));
-  }
-  return stages;
-}
-
 SolvedBlocks solve_blocks(const onnx::Model& model, const graph::ValueTypes& types,
                           const quantization::BlockPlacement& placement, const std::vector<BlockStage>& stages,
                           const exec::Runtime& runtime, data::SampleSource& source, const BlockSolving& options) {
-  return Sweep(model, types, placement, stages, runtime, source, options).run();
+  Solving solving(model, placement, stages, options);
+  const auto samples = sweep_grams(model, types, stages, runtime, source, options.sweep, solving);
+  return solving.take(samples);
 }
 
 }  // namespace detent::tuning

@@ -94,7 +94,7 @@ std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage) co
     layer.tuning = {entry.at("name"),   entry.at("op_type"), entry.at("streamed"), entry.at("tuned"),
                     entry.at("before"), entry.at("after"),   entry.at("seconds")};
     const auto cut = [&](std::size_t size) {
-      if (padded(size) > bytes.size()) throw damaged();
+      if (size > bytes.size() || padded(size) > bytes.size()) throw damaged();
       const auto part = bytes.first(size);
       bytes = bytes.subspan(padded(size));
       return onnx::TensorData::mapped(file, part);

@@ -14,10 +14,12 @@ namespace {
 using quantization::BlockWeight;
 
 constexpr std::size_t kMethodLength = 16;
+constexpr double kNone = -1;
 
 // The end of the file: integers [columns, rows], scales and zero points [columns, blocks] come before it.
 struct Footer {
   double output_error = 0;
+  double dense_error = kNone;
   char method[kMethodLength] = {};
 };
 
@@ -28,6 +30,12 @@ std::size_t block_count(const quantization::BlockTensor& shape) {
 std::size_t file_size(const quantization::BlockTensor& shape) {
   return static_cast<std::size_t>(shape.rows * shape.columns) + block_count(shape) * (sizeof(float) + 1) +
          sizeof(Footer);
+}
+
+// A weight may have no elements.
+template <typename T>
+void copy_to(std::span<T> to, const std::byte* from) {
+  if (!to.empty()) std::memcpy(to.data(), from, to.size_bytes());
 }
 
 }  // namespace
@@ -41,7 +49,7 @@ void BlockWriter::add(const BlockWeight& stripe) {
 void BlockWriter::finish(const BlockVerdict& verdict) {
   file_.write(std::as_bytes(std::span(scales_)));
   file_.write(std::as_bytes(std::span(zero_points_)));
-  Footer footer{.output_error = verdict.output_error};
+  Footer footer{.output_error = verdict.output_error, .dense_error = verdict.dense_error.value_or(kNone)};
   std::copy_n(verdict.method.begin(), std::min(verdict.method.size(), kMethodLength - 1), footer.method);
   file_.write(std::as_bytes(std::span(&footer, 1)));
   if (file_.size() != file_size(shape_)) throw internal_error("a solution does not fit its weight");
@@ -56,7 +64,8 @@ StoredBlocks::StoredBlocks(const std::filesystem::path& path, const quantization
   Footer footer;
   std::memcpy(&footer, bytes.data() + bytes.size() - sizeof(footer), sizeof(footer));
   footer.method[kMethodLength - 1] = '\0';
-  verdict_ = {footer.method, footer.output_error};
+  verdict_ = {footer.method, footer.output_error, {}};
+  if (footer.dense_error >= 0) verdict_.dense_error = footer.dense_error;
 }
 
 BlockWeight StoredBlocks::columns(std::int64_t first, std::int64_t count) const {
@@ -64,9 +73,9 @@ BlockWeight StoredBlocks::columns(std::int64_t first, std::int64_t count) const 
   const std::byte* scales = file_->bytes().data() + shape_.rows * shape_.columns;
   const std::byte* zero_points = scales + block_count(shape_) * sizeof(float);
   const auto block = static_cast<std::size_t>(first * made.blocks());
-  std::memcpy(made.integers.data(), file_->bytes().data() + first * shape_.rows, made.integers.size());
-  std::memcpy(made.scales.data(), scales + block * sizeof(float), made.scales.size() * sizeof(float));
-  std::memcpy(made.zero_points.data(), zero_points + block, made.zero_points.size());
+  copy_to(std::span(made.integers), file_->bytes().data() + first * shape_.rows);
+  copy_to(std::span(made.scales), scales + block * sizeof(float));
+  copy_to(std::span(made.zero_points), zero_points + block);
   file_->release(file_->bytes());
   return made;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,9 @@ namespace detent::tuning {
 
 /// How a weight was solved.
 struct BlockVerdict {
-  std::string method;       // that most columns keep
-  double output_error = 0;  // of the product on samples: sum of squared errors over the sum of squares
+  std::string method;                      // that most columns keep
+  double output_error = 0;                 // of the product on samples: sum of squared errors over the sum of squares
+  std::optional<double> dense_error = {};  // with sparsity, the same without it
 };
 
 /// A solution on disk. Cheap to copy.

@@ -44,6 +44,18 @@ TEST(Message, RefusesCountsThatContradictEachOther) {
   refuse("not finite", [](Summary& s) { s.extremes.min = order_key(static_cast<std::int32_t>(0xffc00000U)); });
 }
 
+TEST(Message, PassesOverFieldsOfAnotherType) {
+  std::string message;
+  protozero::pbf_writer file(message);
+  file.add_string(4, "flags are numbers");
+  file.add_uint64(1, 5);  // a name
+  file.add_fixed32(3, 7);
+  const Statistics read = decode(bytes_of(wrap(message)), kWhere);
+  EXPECT_FALSE(read.has_histograms);
+  EXPECT_EQ(read.model_name, "");
+  EXPECT_EQ(read.samples, 0U);
+}
+
 TEST(Message, RefusesPartsThatItsFlagsDeny) {
   Statistics s;
   s.tensors["t"] = summary_of({1.0F, 2.0F});

@@ -76,13 +76,60 @@ TEST(Resolve, WhatIsGivenStays) {
   for (const auto& option : options()) {
     QuantizeOptions changed;
     const auto member = option.member(changed);
-    if (!member || option.at.path == "config.preset") continue;
+    if (!member || option.at.path == "config.preset" || option.at.path == "weights_only.enabled") continue;
     SCOPED_TRACE(option.name);
+    changed.weights_only.enabled = (option.results & kIntegers) == 0;
     test::change(*member);
     const auto before = json_of(*member);
     resolve(changed, {option.at.path});
     EXPECT_EQ(json_of(*member), before);
   }
+}
+
+void convert_to(FloatType type, QuantizeOptions& options) {
+  options.config.preset = "none";
+  options.config.float_type = type;
+}
+
+// Whatever is given means something, or is refused by its name.
+TEST(Resolve, WhatHasNoMeaningIsRefused) {
+  const std::pair<Result, std::function<void(QuantizeOptions&)>> kinds[] = {
+      {kIntegers, [](auto&) {}},
+      {kBlocks, [](auto& o) { o.weights_only.enabled = true; }},
+      {kFloat16, [](auto& o) { convert_to(FloatType::float16, o); }},
+      {kFloat32, [](auto& o) { convert_to(FloatType::float32, o); }}};
+  for (const auto& [result, set] : kinds) {
+    for (const auto& option : options()) {
+      QuantizeOptions changed;
+      set(changed);
+      const auto member = option.member(changed);
+      const auto path = option.at.path;
+      if (!member || path == "config.preset" || path == "config.float_type" || path == "weights_only.enabled") continue;
+      SCOPED_TRACE(std::string(option.name) + " " + std::to_string(result));
+      test::change(*member);
+      const auto* value = std::get_if<bool*>(&*member);
+      if (value != nullptr && !**value && option.off.starts_with("no-")) continue;  // asks for nothing
+      const std::vector<std::string_view> given{path, "config.preset"};
+      const std::vector<std::string_view> without_preset{path};
+      const auto call = [&] { resolve(changed, result == kBlocks ? without_preset : given); };
+      if ((option.results & result) != 0) {
+        EXPECT_NO_THROW(call());
+      } else {
+        EXPECT_TRUE(test::contains(test::usage_error_of(call), "--"));
+      }
+    }
+  }
+}
+
+TEST(Resolve, SwitchesThatAreOffAskForNothing) {
+  QuantizeOptions options;
+  convert_to(FloatType::float16, options);
+  options.bench = false;
+  EXPECT_NO_THROW(resolve(options, {"config.preset", "bench"}));
+  options.bench = true;
+  EXPECT_TRUE(test::contains(test::usage_error_of([&] { resolve(options, {"bench"}); }), "--bench"));
+  options.config.per_channel = false;
+  EXPECT_TRUE(test::contains(test::usage_error_of([&] { resolve(options, {"config.per_channel"}); }), "--per-tensor"));
 }
 
 TEST(Resolve, CalibrateHasTheTargetsSelection) {

@@ -18,6 +18,8 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DETENT = pathlib.Path(os.environ.get("DETENT", ROOT / "build" / "detent"))
 MODELS = pathlib.Path(os.environ.get("DETENT_MODELS", ROOT / "build" / "models"))
+# Packages for language models, which `scripts/setup.sh runtimes` fetches.
+LANGUAGE = MODELS.parent / "deps" / "language"
 TASKS = ROOT / "examples" / "demo" / "tasks.py"
 TYPES = {
     "int8": QuantType.QInt8,
@@ -31,6 +33,16 @@ TYPES = {
 PLAIN = ["--preset", "plain"]
 
 Sample = dict[str, np.ndarray]
+#: Other versions of ONNX Runtime.
+RUNTIMES = sorted(p for p in (MODELS.parent / "deps" / "runtimes").glob("[0-9]*"))
+RUN = """
+import sys
+import numpy as np, onnxruntime as ort
+options = ort.SessionOptions()
+options.log_severity_level = 3
+session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+np.savez(sys.argv[3], *session.run(None, dict(np.load(sys.argv[2]))))
+"""
 Path = pathlib.Path
 
 
@@ -65,7 +77,7 @@ def detent(*arguments: object, **options: object) -> subprocess.CompletedProcess
     named, and times nothing, if not asked to."""
     command = [str(DETENT), *map(str, arguments)]
     quantizes = command[1:2] in (["quantize"], ["plan"], ["calibrate"]) and "--merge" not in command
-    if quantizes and "--preset" not in command:
+    if quantizes and not {"--preset", "--weights-only"} & set(command):
         command += PLAIN
     if quantizes and "calibrate" not in command and "balanced" in command and "--optimize-for" not in command:
         command += ["--optimize-for", "size"]  # what the machine is fast at is of no concern, but in test_speed.py
@@ -81,6 +93,21 @@ def quantize(model: Path, output: Path, data: Path, *options: object, **run_opti
     result = detent("quantize", model, "-o", output, "--calibration-data", data, "--json", *options, **run_options)
     assert (result.returncode, result.stderr) == (0, ""), result.stderr
     return json.loads(result.stdout)
+
+
+def weights_only(model: Path, output: Path, *options: object, **run_options: object) -> dict:
+    """`detent quantize --weights-only`, which must succeed without a word on stderr; what it prints as JSON."""
+    result = detent("quantize", model, "-o", output, "--weights-only", "--json", *options, **run_options)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return json.loads(result.stdout)
+
+
+def run_in(runtime: Path, model: Path, results: Path, **inputs: np.ndarray) -> list[np.ndarray] | None:
+    """What another version of ONNX Runtime makes of a model, in a process of its own; None where it does not run it."""
+    np.savez(results.with_suffix(".inputs.npz"), **inputs)
+    command = [sys.executable, "-c", RUN, model, results.with_suffix(".inputs.npz"), results]
+    done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "PYTHONPATH": str(runtime)})
+    return list(np.load(results).values()) if done.returncode == 0 else None
 
 
 def gain(layers: list[dict]) -> float:

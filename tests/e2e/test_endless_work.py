@@ -127,13 +127,46 @@ def test_a_small_file_that_is_large_in_memory(place: Place, model: Path) -> None
     folder.mkdir()
     row = np.zeros((1, 3, 16, 16), np.float32)
     with zipfile.ZipFile(folder / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as member:
-        np.lib.format.write_array_header_1_0(
-            member, {"descr": "<f4", "fortran_order": False, "shape": (100_000, 3, 16, 16)}
-        )
+        np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": (100_000, 3, 16, 16)})
         for _ in range(100):
             member.write(bytes(1000 * row.nbytes))
     assert (folder / "a.npz").stat().st_size < 1_000_000
     place.refused(RESOURCE, "a.npz.*takes 293 MiB.*200 MiB", model, folder, "--memory-budget", "200MiB")
+
+
+def endless(starts_from_input: bool) -> onnx.ModelProto:
+    """With a Loop whose condition stays true."""
+    made = graphs.small_cnn()
+    infos = {"i": TensorProto.INT64, "c": TensorProto.BOOL, "v": FLOAT, "c2": TensorProto.BOOL, "v2": FLOAT}
+    shapes = {"i": [], "c": [], "c2": [], "v": None, "v2": None}
+    values = {name: helper.make_tensor_value_info(name, t, shapes[name]) for name, t in infos.items()}
+    nodes = [helper.make_node("Identity", ["c"], ["c2"]), helper.make_node("Identity", ["v"], ["v2"])]
+    body = helper.make_graph(nodes, "body", [values["i"], values["c"], values["v"]], [values["c2"], values["v2"]])
+    made.graph.initializer.append(helper.make_tensor("true", TensorProto.BOOL, [], [True]))
+    made.graph.initializer.append(helper.make_tensor("start", FLOAT, [1], [1.0]))
+    start = made.graph.output[0].name if starts_from_input else "start"
+    made.graph.node.append(helper.make_node("Loop", ["", "true", start], ["looped"], body=body, name="loop"))
+    made.graph.output.append(helper.make_tensor_value_info("looped", FLOAT, None))
+    return made
+
+
+@pytest.mark.parametrize("starts_from_input", [True, False], ids=["data", "constant"])
+def test_a_loop_without_end(starts_from_input: bool, place: Place, data: Path) -> None:
+    """What only looks at the model does not run it, also where its input is constant; what runs it keeps to a limit."""
+    path = place.inputs / "endless.onnx"
+    onnx.save(endless(starts_from_input), path)
+    for command in (["inspect", path], ["plan", path, "--calibration-data", data]):
+        assert support.detent(*command, env=place.environment).returncode == 0
+    limit = ["--time-limit", 1]
+    place.refused(RESOURCE, "time limit of 1 s", path, data, *limit)
+    arguments = ["-o", place.out / "s", "--calibration-data", data, *limit]
+    place.refuses(RESOURCE, "time limit of 1 s", "calibrate", path, *arguments)
+
+
+def test_more_segments_than_there_are_nodes(place: Place, model: Path, data: Path) -> None:
+    start = time.monotonic()
+    support.quantize(model, place.output, data, "--segments", 2_000_000_000)
+    assert time.monotonic() - start < 10
 
 
 def fifo(path: Path) -> None:

@@ -115,8 +115,8 @@ def with_tap(where: str) -> onnx.ModelProto:
 def test_taps_of_a_strangers(where: str, place: Place, data: Path) -> None:
     path = place.inputs / "tapped.onnx"
     onnx.save(with_tap(where), path)
-    place.refused(BAD_INPUT, "'detent.exec'.* is detent's own", path, data)
-    place.refuses(BAD_INPUT, "detent's own", "inspect", path)
+    place.refused(BAD_INPUT, "tapped.onnx.*'detent.exec', which is detent's own", path, data)
+    place.refuses(BAD_INPUT, "tapped.onnx.*'detent.exec', which is detent's own", "inspect", path)
 
 
 def limited(what: int, value: int) -> Callable[[], None]:

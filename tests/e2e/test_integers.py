@@ -1,7 +1,6 @@
 """Integer products in ONNX Runtime, bit for bit beside their exact sums, on a CPU that adds them in saturating 16 bits."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -15,21 +14,8 @@ from support import Path
 
 FLOAT = TensorProto.FLOAT
 INTEGERS = Path(__file__).with_name("integers.py")
-AVX2_CPU = os.environ.get("AVX2_CPU", "")
 PRODUCTS = ["odd_channels", "pointwise", "depthwise", "two_of_each_channel", "dilated", "matrix", "plain", "transposed"]
 BALANCED = ["--preset", "balanced", "--sensitivity", "off"]
-
-
-@pytest.fixture(scope="module")
-def old_cpu() -> dict[str, str]:
-    """The environment in which the CPU has AVX2 only."""
-    if not Path(AVX2_CPU).is_file():
-        pytest.skip("CPUID cannot be made to fault but on x86 under Linux")
-    env = {**os.environ, "LD_PRELOAD": AVX2_CPU, "OPENBLAS_NUM_THREADS": "1"}
-    result = subprocess.run([sys.executable, "-c", ""], env=env, capture_output=True, text=True, check=False)
-    if result.returncode == 77:
-        pytest.skip(result.stderr.strip())
-    return env
 
 
 def differing(model: Path, samples: Path, env: dict[str, str]) -> dict[str, float]:

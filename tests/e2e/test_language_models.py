@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import pytest
 import support
+from onnx import numpy_helper
 from support import Path
-from test_runtimes import RUNTIMES
 
 PROMPT = [5, 17, 99, 200, 3, 44]
 WAYS = {
@@ -86,10 +86,44 @@ def test_samples_help_a_decoder(tmp_path: Path, ids: Path) -> None:
     assert db["auto"] > db["nearest"] + 0.4  # random weights leave little to make use of
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda path: path.name)
+@pytest.mark.parametrize("runtime", support.RUNTIMES, ids=lambda path: path.name)
 def test_every_runtime_calibrates_a_decoder(tmp_path: Path, ids: Path, runtime: Path) -> None:
     library = next((runtime / "onnxruntime" / "capi").glob("libonnxruntime.so.*"))
     onnx.save(decoders.decoder(), tmp_path / "m.onnx")
     for options in (["--weights-only"], ["--preset", "plain"], ["--preset", "plain", "--segments", 3]):
         result = quantized(tmp_path / "m.onnx", tmp_path / "q.onnx", ids, *options, "--runtime", library)
         assert result["nodes_quantized"] >= 16
+
+
+def test_compare_tells_how_well_the_next_token_is_told(tmp_path: Path, ids: Path) -> None:
+    """Against numpy, on the outputs of ONNX Runtime."""
+    source, output = decoders.genai_folder(tmp_path / "source"), tmp_path / "result"
+    quantized(source, output, ids, "--weights-only")
+    result = support.detent("compare", source, output, "--calibration-data", ids, "--outputs-only", "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    told = json.loads(result.stdout)["next_tokens"]
+
+    tokens = np.load(ids)
+    cache = {name: np.zeros((len(tokens), *past.shape[1:]), np.float32) for name, past in decoders.empty_cache().items()}
+    feed = {"input_ids": tokens, "attention_mask": np.ones_like(tokens), **cache}
+    x, y = (support.load(folder / "model.onnx").run(["logits"], feed)[0][:, :-1].astype(float) for folder in (source, output))
+    p, q = (logits - np.log(np.exp(logits).sum(-1, keepdims=True)) for logits in (x, y))
+    perplexities = [np.exp(-np.take_along_axis(told_by, tokens[:, 1:, None], -1).mean()) for told_by in (p, q)]
+    assert told["positions"] == tokens[:, 1:].size
+    np.testing.assert_allclose([told["float_perplexity"], told["perplexity"]], perplexities, rtol=1e-4)
+    np.testing.assert_allclose(told["kl_divergence"], (np.exp(p) * (p - q)).sum(-1).mean(), rtol=1e-3)
+    assert abs(told["agreement"] - (x.argmax(-1) == y.argmax(-1)).mean()) < 2 / told["positions"]
+
+
+@pytest.mark.parametrize("runtime", support.RUNTIMES, ids=lambda path: path.name)
+@pytest.mark.parametrize("preset", ["plain", "balanced"])
+def test_a_length_that_is_a_vector(tmp_path: Path, ids: Path, runtime: Path, preset: str) -> None:
+    """Where shapes are static ONNX Runtime takes it for an int64, and does not load the operator that reads it."""
+    model = decoders.decoder()
+    second = next(t for t in model.graph.initializer if t.name == "second")
+    second.CopyFrom(numpy_helper.from_array(np.array([1]), "second"))
+    onnx.save(model, tmp_path / "m.onnx")
+    library = next((runtime / "onnxruntime" / "capi").glob("libonnxruntime.so.*"))
+    report = quantized(tmp_path / "m.onnx", tmp_path / "q.onnx", ids, "--preset", preset, "--runtime", library)
+    assert report["nodes_quantized"] > 0
+    assert len(step_by_step(tmp_path / "q.onnx", 3)) == 3

@@ -243,12 +243,11 @@ def test_a_signal_ends_the_command_as_well(products: tuple[Path, Path], tmp_path
             process.send_signal(number)
             time.sleep(0.3)
         process.wait(timeout=20)
-    # A second one may come while the run is about to end by itself.
-    assert process.returncode in ((130,) if len(signals) == 1 else (130, -signal.SIGINT))
+    assert process.returncode == 130
     for pid in pids.read_text().split():
         wait_until(lambda: not is_running(pid))
     assert not (tmp_path / "q.onnx").exists()
-    assert len(signals) > 1 or not list(tmp_path.glob("detent-*")), "the working directory is removed"
+    assert not list(tmp_path.glob("detent-*")), "the working directory is removed"
 
 
 def quantized_in(model: Path, bits: int) -> set[str]:

@@ -11,7 +11,6 @@ import pytest
 import support
 from support import Path, Sample
 
-RUNTIMES = sorted(p for p in (support.MODELS.parent / "deps" / "runtimes").glob("[0-9]*"))
 FORMATS = {
     "default": ["--preset", "balanced"],
     "fast": ["--preset", "balanced", "--optimize-for", "latency"],
@@ -23,6 +22,7 @@ FORMATS = {
     "wide-fallback": ["--preset", "balanced", "--accuracy-fallback", "int16"],
     "int4": ["--weight-type", "int4"],
     "power-of-two": ["--power-of-two-scale"],
+    "dynamic": ["--activations", "dynamic"],
     "blocks": ["--weights-only"],
     "blocks-symmetric": ["--weights-only", "--weight-symmetric", "--block-size", 16],
     "blocks-qdq": ["--weights-only", "--form", "qdq", "--block-size", 16],
@@ -79,13 +79,13 @@ def run_all(folder: Path, results: Path, version: str, python_path: str) -> dict
 
 
 def test_there_are_older_and_newer_runtimes() -> None:
-    assert [path.name for path in RUNTIMES][0] == "1.21.1" and len(RUNTIMES) >= 4
+    assert [path.name for path in support.RUNTIMES][0] == "1.21.1" and len(support.RUNTIMES) >= 4
 
 
 def test_every_format_runs_in_every_version(written: Path, tmp_path: Path) -> None:
     reference = run_all(written, tmp_path / "now", support.ort.__version__, "")
     assert len(reference) == 3 * (1 + len(FORMATS)) + 4
-    for runtime in RUNTIMES:
+    for runtime in support.RUNTIMES:
         found = run_all(written, tmp_path / runtime.name, runtime.name, str(runtime))
         assert found.keys() == reference.keys()
         for name, values in found.items():
@@ -99,7 +99,7 @@ def test_every_format_runs_in_every_version(written: Path, tmp_path: Path) -> No
                 assert then > min(now, 40) - (6 if "int16" in name else 3), (runtime.name, name, i, then, now)
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda path: path.name)
+@pytest.mark.parametrize("runtime", support.RUNTIMES, ids=lambda path: path.name)
 def test_every_version_calibrates(runtime: Path, tmp_path: Path) -> None:
     library = next((runtime / "onnxruntime" / "capi").glob("libonnxruntime.so.*"))
     onnx.save(graphs.transformer(), tmp_path / "model.onnx")

@@ -119,7 +119,10 @@ def test_ctrl_c_in_a_terminal_ends_the_accuracy_command_too(times: int, place: P
     measure = f"trap '' INT TERM; echo $$ >> {pids}; sleep 40; echo 1;"
     options = ["--preset", "balanced", "--accuracy-target", "0.99", "--accuracy-metric", "command", "--accuracy-command", measure]
     command = ["quantize", model, "-o", place.output, "--calibration-data", data, "--optimize-for", "size", *options]
-    child, terminal = pty.fork()
+    try:
+        child, terminal = pty.fork()
+    except OSError as error:
+        pytest.skip(f"there are no terminals here: {error}")
     if child == 0:
         os.execve(DETENT, [str(DETENT), *map(str, command)], place.environment)
     wait_until(pids.exists)

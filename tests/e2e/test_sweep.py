@@ -432,10 +432,15 @@ def test_an_error_of_the_spool(small: Case, place: str, error: str, tmp_path: Pa
     assert not list(case.work.iterdir())
 
 
-# Without "read": what is still in memory on its way to the disk is not read from there.
-@pytest.mark.parametrize("place", ["write", "open", "allocate"])
-def test_an_error_of_the_spool_in_tuning(small: Case, place: str, tmp_path: Path) -> None:
-    case, options = small.beside(tmp_path), [*FINETUNE["gptq"], "--memory-level", 2, *UNPROBED]
+# What is still in memory on its way to the disk is not read from there: AdaRound reads again long after it was written.
+STREAMED = ["--finetune", "adaround", "--finetune-form", "streamed", "--num-iterations", 300]
+
+
+@pytest.mark.parametrize(
+    ("place", "tuning"), [*((place, FINETUNE["gptq"]) for place in ("write", "open", "allocate")), ("read", STREAMED)]
+)
+def test_an_error_of_the_spool_in_tuning(small: Case, place: str, tuning: list[object], tmp_path: Path) -> None:
+    case, options = small.beside(tmp_path), [*tuning, "--memory-level", 2, *UNPROBED]
     case.output.write_text("an earlier output")
     case.refused(RESOURCE, "lane|memory", *options, failpoint=f"spool.{place}=EIO")
     assert not list(case.work.iterdir())

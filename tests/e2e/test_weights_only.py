@@ -1,6 +1,5 @@
 """Weights alone in blocks: the bytes of ONNX Runtime's own rounding, what the formats say, and every way to be refused."""
 
-import json
 import os
 
 import graphs
@@ -16,13 +15,6 @@ from support import Path
 RNG = np.random.default_rng(5)
 MIX = RNG.standard_normal((12, 128))
 REPLACED = {"MatMul", "Gemm", "Gather"}
-
-
-def weights_only(model: Path, output: Path, *options: object, **run_options: object) -> dict:
-    """`detent quantize --weights-only`, which must succeed without a word on stderr."""
-    result = support.detent("quantize", model, "-o", output, "--weights-only", "--json", *options, **run_options)
-    assert (result.returncode, result.stderr) == (0, ""), result.stderr
-    return json.loads(result.stdout)
 
 
 def products(path: Path, rows: int = 64, columns: int = 24, opset: int = 17, weight: np.ndarray | None = None) -> Path:
@@ -70,7 +62,7 @@ def test_nearest_has_the_bytes_of_onnxruntime(tmp_path: Path, rows: int, block: 
     model = products(tmp_path / "m.onnx", rows)
     weight = initializers(model)["w"]
     form = ["--bits", bits, "--block-size", block, "--weight-symmetric" if symmetric else "--weight-asymmetric"]
-    weights_only(model, tmp_path / "q.onnx", "--method-weights", "nearest", "--op-types", "MatMul", *form)
+    support.weights_only(model, tmp_path / "q.onnx", "--method-weights", "nearest", "--op-types", "MatMul", *form)
     found = initializers(tmp_path / "q.onnx")
 
     columns, blocks = weight.shape[1], -(-rows // block)
@@ -120,7 +112,7 @@ def test_results_are_those_of_the_weights(
     model = products(tmp_path / "m.onnx", 128)
     options = ["--bits", bits, "--block-size", block, "--form", form, "--accuracy-level", 1]
     options += ["--weight-symmetric" if symmetric else "--weight-asymmetric"]
-    result = weights_only(model, tmp_path / "q.onnx", *options)
+    result = support.weights_only(model, tmp_path / "q.onnx", *options)
     session = load_exact(tmp_path / "q.onnx")
     quantized = onnx.load(tmp_path / "q.onnx")
     sample = {"ids": np.arange(7)}
@@ -147,7 +139,7 @@ def test_results_are_those_of_the_weights(
 
 
 def test_runtime_fuses_every_dequantizer(tmp_path: Path) -> None:
-    weights_only(products(tmp_path / "m.onnx"), tmp_path / "q.onnx", "--form", "qdq")
+    support.weights_only(products(tmp_path / "m.onnx"), tmp_path / "q.onnx", "--form", "qdq")
     options = support.ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.log_severity_level = 3
@@ -161,7 +153,7 @@ def test_blocks_that_exclude_zero(tmp_path: Path) -> None:
     """Other quantizers' asymmetric blocks take the range from the smallest to the largest value and clip the zero point."""
     weight = (3 + RNG.random((64, 24))).astype(np.float32)
     model = products(tmp_path / "m.onnx", weight=weight)
-    result = weights_only(model, tmp_path / "q.onnx", "--op-types", "MatMul")
+    result = support.weights_only(model, tmp_path / "q.onnx", "--op-types", "MatMul")
     assert result["weights"][0]["sqnr_db"] > 30
 
 
@@ -169,7 +161,7 @@ def test_search_is_better_than_nearest(tmp_path: Path) -> None:
     model = products(tmp_path / "m.onnx", 512, 48)
     for bits in (2, 4, 8):
         found = {
-            method: weights_only(model, tmp_path / "q.onnx", "--bits", bits, "--method-weights", method)["weights"][0]
+            method: support.weights_only(model, tmp_path / "q.onnx", "--bits", bits, "--method-weights", method)["weights"][0]
             for method in ("nearest", "search")
         }
         assert found["search"]["sqnr_db"] > found["nearest"]["sqnr_db"] + 0.2, bits
@@ -177,10 +169,10 @@ def test_search_is_better_than_nearest(tmp_path: Path) -> None:
 
 def test_same_bytes_whatever_threads_and_files(tmp_path: Path) -> None:
     model = products(tmp_path / "m.onnx", 200, 300)
-    weights_only(model, tmp_path / "one.onnx", "--threads", 1)
-    weights_only(model, tmp_path / "three.onnx", "--threads", 3)
+    support.weights_only(model, tmp_path / "one.onnx", "--threads", 1)
+    support.weights_only(model, tmp_path / "three.onnx", "--threads", 3)
     assert support.sha256(tmp_path / "one.onnx") == support.sha256(tmp_path / "three.onnx")
-    weights_only(model, tmp_path / "beside.onnx", "--external-data-threshold", "1KiB")
+    support.weights_only(model, tmp_path / "beside.onnx", "--external-data-threshold", "1KiB")
     assert (tmp_path / "beside.onnx").stat().st_size < 4096
     beside, inside = initializers(tmp_path / "beside.onnx"), initializers(tmp_path / "one.onnx")
     assert beside.keys() == inside.keys()
@@ -206,7 +198,7 @@ def test_filters_and_recurrent_nets(tmp_path: Path, bits: int) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
     options = ["--op-types", "Conv,LSTM,GRU", "--bits", bits, "--block-size", 16]
-    result = weights_only(model, tmp_path / "q.onnx", *options)
+    result = support.weights_only(model, tmp_path / "q.onnx", *options)
     assert (result["nodes_quantized"], len(result["weights"])) == (3, 5)
     support.check_model(tmp_path / "q.onnx")
     sample = [{"image": RNG.standard_normal((1, 4, 4, 8)).astype(np.float32)}]
@@ -216,34 +208,10 @@ def test_filters_and_recurrent_nets(tmp_path: Path, bits: int) -> None:
     assert not set(shapes) & set(initializers(tmp_path / "q.onnx"))
 
 
-@pytest.mark.parametrize("form", ["matmul-nbits", "qdq"])
-def test_table_that_is_also_a_product(tmp_path: Path, form: str) -> None:
-    """As in language models whose last product has the embedding's weights."""
-    table = RNG.standard_normal((96, 64)).astype(np.float32)
-    nodes = [
-        helper.make_node("Gather", ["table", "ids"], ["x"], "table"),
-        helper.make_node("Transpose", ["table"], ["turned"], "turn", perm=[1, 0]),
-        helper.make_node("MatMul", ["x", "turned"], ["y"], "head"),
-    ]
-    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 96])
-    graph = helper.make_graph(nodes, "g", [ids], [y], [numpy_helper.from_array(table, "table")])
-    model = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), model)
-    weights_only(model, tmp_path / "q.onnx", "--bits", 8, "--form", form)
-    types = [node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node]
-    tables = {"matmul-nbits": "GatherBlockQuantized", "qdq": "Gather"}
-    assert types[0] == tables[form] and "Transpose" not in types
-    assert ("table" in initializers(tmp_path / "q.onnx")) == (form == "qdq")
-    sample = [{"ids": np.arange(9)}]
-    in_float = support.outputs(support.load(model), sample)
-    assert support.sqnr(in_float, support.outputs(support.load(tmp_path / "q.onnx"), sample)) > 36
-
-
 def test_bits_of_nodes(tmp_path: Path) -> None:
     model = products(tmp_path / "m.onnx")
     options = ["--node-bits", "^tra.*=8,straight=float,matmul=8,^gather$=8"]
-    result = weights_only(model, tmp_path / "q.onnx", *options)
+    result = support.weights_only(model, tmp_path / "q.onnx", *options)
     assert {w["name"]: w["bits"] for w in result["weights"]} == {"table": 8, "w": 8, "t": 8}
     assert (result["nodes_quantized"], result["nodes_in_float"]) == (4, 1)
     assert any("'straight'" in note and "--node-bits" in note for note in result["notes"])
@@ -255,7 +223,7 @@ def test_transformer_as_deployed(tmp_path: Path) -> None:
     onnx.save(graphs.transformer(), tmp_path / "m.onnx")
     samples = graphs.transformer_samples()
     in_float = support.outputs(support.load(tmp_path / "m.onnx"), samples)
-    weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--bits", 8)
+    support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--bits", 8)
     assert support.sqnr(in_float, support.outputs(support.load(tmp_path / "q.onnx"), samples)) > 30
 
 
@@ -295,7 +263,7 @@ def test_samples_remove_most_of_the_loss(tmp_path: Path) -> None:
         "auto": ["--calibration-data", data],
     }.items():
         chosen = ["--method-weights", method, "--accuracy-level", 1, "--block-size", 128]
-        result = weights_only(model, tmp_path / f"{method}.onnx", *chosen, *options)
+        result = support.weights_only(model, tmp_path / f"{method}.onnx", *chosen, *options)
         db[method] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{method}.onnx"), unseen))
         assert result["samples"] == (len(samples) if options else 0)
     assert db["search"] > db["nearest"] + 1
@@ -314,10 +282,10 @@ def test_samples_same_bytes(tmp_path: Path) -> None:
     model = twice_a_product(tmp_path / "m.onnx")
     data, samples = correlated(tmp_path / "data")
     reference = tmp_path / "q.onnx"
-    weights_only(model, reference, "--calibration-data", data)
+    support.weights_only(model, reference, "--calibration-data", data)
 
     def same(name: str, *options: object, samples: Path = data) -> None:
-        weights_only(model, tmp_path / name, "--calibration-data", samples, *options)
+        support.weights_only(model, tmp_path / name, "--calibration-data", samples, *options)
         assert support.sha256(tmp_path / name) == support.sha256(reference), name
 
     same("one thread.onnx", "--threads", 1)
@@ -347,9 +315,13 @@ REFUSED = {
     "node bits": (["--node-bits", "matmul=5"], USAGE, "=2, =4, =8 or =float"),
     "type": (["--op-types", "Add"], USAGE, "--op-types"),
     "nothing": (["--exclude-op-types", "MatMul,Gemm,Gather"], BAD_INPUT, "no weights that can be stored in blocks"),
-    "finetune": (["--finetune", "gptq"], USAGE, "--method-weights"),
-    "prepared": (["--prepared-output", "p.onnx"], USAGE, "takes the float model as it is"),
-    "report": (["--report", "r.html"], USAGE, "--profile and --json"),
+    "finetune": (["--finetune", "gptq"], USAGE, "--finetune means nothing with --weights-only"),
+    "prepared": (["--prepared-output", "p.onnx"], USAGE, "--prepared-output means nothing"),
+    "report": (["--report", "r.html"], USAGE, "--report means nothing"),
+    "percentile": (["--percentile", 99.9], USAGE, "--percentile means nothing"),
+    "per channel": (["--per-tensor"], USAGE, "--per-tensor means nothing"),
+    "preset": (["--preset", "plain"], USAGE, "--preset means nothing"),
+    "workers": (["--workers", 1], USAGE, "--workers means nothing"),
     "level": (["--accuracy-level", 5], USAGE, "between 0 and 4"),
 }
 
@@ -380,7 +352,7 @@ def test_odd_weights(tmp_path: Path, form: str) -> None:
     weight[:, 3] = -1e-44
     weight[:32, 4] = np.linspace(-3e38, 3e38, 32)
     model = products(tmp_path / "m.onnx", weight=weight)
-    weights_only(model, tmp_path / "q.onnx", "--form", form, "--accuracy-level", 1, "--op-types", "MatMul")
+    support.weights_only(model, tmp_path / "q.onnx", "--form", form, "--accuracy-level", 1, "--op-types", "MatMul")
     results = support.load(tmp_path / "q.onnx").run(None, {"ids": np.arange(4)})
     expected = support.load(model).run(None, {"ids": np.arange(4)})
     np.testing.assert_allclose(results[0][:, :2], expected[0][:, :2], rtol=0.02, atol=0.02)
@@ -390,12 +362,12 @@ def test_odd_weights(tmp_path: Path, form: str) -> None:
 def test_without_the_runtime(tmp_path: Path) -> None:
     """Nothing is run, so nothing is needed to run it."""
     environment = {**os.environ, "DETENT_ONNXRUNTIME": str(tmp_path / "none.so")}
-    weights_only(products(tmp_path / "m.onnx"), tmp_path / "q.onnx", env=environment)
+    support.weights_only(products(tmp_path / "m.onnx"), tmp_path / "q.onnx", env=environment)
 
 
 def test_old_opset_is_raised(tmp_path: Path) -> None:
     model = products(tmp_path / "m.onnx", opset=12)
-    result = weights_only(model, tmp_path / "q.onnx", "--form", "qdq")
+    result = support.weights_only(model, tmp_path / "q.onnx", "--form", "qdq")
     assert any("opset 12 was raised to 21" in note for note in result["notes"])
     support.check_model(tmp_path / "q.onnx")
 

@@ -1,8 +1,10 @@
 #include "exec/block_cache.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -56,6 +58,39 @@ TEST(BlockCache, RefusesAbsurdSizes) {
   EXPECT_EQ(cache.in_use(), 0U);
 }
 
+// In a child, since the limit stays.
+[[noreturn, maybe_unused]] void run_out_of_memory() {
+  BlockCache cache;
+  void* const kept = cache.allocate(kMiB);
+  cache.free(cache.allocate(32 * kMiB));  // lies idle
+  std::ifstream pages("/proc/self/statm");
+  std::size_t size = 0;
+  pages >> size;
+  const rlimit limit{size * 4096 + 8 * kMiB, RLIM_INFINITY};
+  ::setrlimit(RLIMIT_AS, &limit);
+  std::vector<void*> blocks;
+  blocks.reserve(1 << 10);
+  blocks.push_back(cache.allocate(36 * kMiB));  // there is room once the idle block has gone
+  try {
+    for (;;) blocks.push_back(cache.allocate(kMiB));
+  } catch (const std::bad_alloc&) {
+    const std::size_t in_use = cache.in_use();
+    if (in_use != blocks.size() * kMiB + 36 * kMiB) std::_Exit(1);
+  }
+  for (std::size_t i = 0; i < blocks.size(); i += 2) cache.free(blocks[i]);
+  for (std::size_t i = 1; i < blocks.size(); i += 2) cache.free(blocks[i]);
+  cache.free(kept);
+  cache.allocate(4 * kMiB);
+  std::_Exit(cache.in_use() == 4 * kMiB ? 7 : 2);
+}
+
+TEST(BlockCache, RunsOutOfMemoryAndGoesOn) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer needs memory, too";
+#endif
+  EXPECT_EXIT(run_out_of_memory(), testing::ExitedWithCode(7), "");
+}
+
 TEST(BlockCache, LiveBlocksNeverOverlap) {
   BlockCache cache;
   std::mt19937 generator(1);
@@ -99,7 +134,7 @@ std::size_t resident_bytes() {
 }
 
 TEST(BlockCache, HoldsNoMoreThanThePeak) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizer's own memory is in the measure";
 #endif
   BlockCache cache;

@@ -24,7 +24,7 @@ TEST(Turns, AreAsManyForEachModel) {
   for (const auto& run : turns[1].front()) {
     EXPECT_GT(run.wall, 0);
     EXPECT_GT(run.cpu, 0);
-    EXPECT_LE(run.own, run.wall * 1.05 + 1e-5);
+    EXPECT_LE(run.own, run.wall * 1.05 + 1e-3);  // two clocks, read one after the other
   }
 }
 

@@ -124,6 +124,23 @@ TEST(TwoOfFour, ZerosStayWhenTheRestIsQuantized) {
   EXPECT_LT(error(BlockMethod::automatic), 0.5 * error(BlockMethod::nearest));
 }
 
+// Errors are told of the weights themselves, not of what sparsity left of them.
+TEST(TwoOfFour, ErrorsAreThoseOfTheDenseWeights) {
+  const auto product = make_product(Inputs::both, 96, 30, 400);
+  const auto sparse = pruned(product);
+  const BlockFormat format{.bits = 8, .block = 32, .symmetric = false};
+  const auto held_back = product.held_back();
+  for (const auto method : {BlockMethod::gptq, BlockMethod::automatic}) {
+    const auto solution =
+        BlockSolver(product.gram(), held_back, format, {.method = method, .keep_zeros = true}, kernels(), 1)
+            .solve(sparse, product.weight);
+    std::vector<float> stored(sparse.size());
+    dequantize(solution.weight, stored);
+    const double expected = error_of(product, product.other_sums, stored);
+    EXPECT_NEAR(solution.error, expected, 0.01 * expected);
+  }
+}
+
 TEST(TwoOfFour, ThreadsAndStripesChangeNothing) {
   const auto product = make_product(Inputs::both, 150, 200, 300);
   const auto whole = pruned(product, 5, 3);

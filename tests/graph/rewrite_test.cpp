@@ -121,23 +121,23 @@ TEST(ConstantNodes, TakesWhatIsSmallOrDoesNotGrow) {
   EXPECT_EQ(constant_nodes(model, types), (std::vector<int>{0, 1, 4, 11}));
 }
 
-TEST(ConstantNodes, WhatGrowsIsComputedOnlyWhereAProductReadsIt) {
-  const auto type = [](const std::vector<std::int64_t>& dims) {
-    std::vector<onnx::Dim> shape;
-    for (const auto d : dims) shape.push_back({d, ""});
-    return ValueType{DataType::float32, shape};
+TEST(ConstantNodes, WhatGrowsIsComputedOnlyAsASmallWeight) {
+  const auto chosen = [](std::int64_t width) {
+    const ValueType type{DataType::float32, {{{width, ""}, {width, ""}}}};
+    const Model model = make_model({{"Expand", "0 a weight", {"w", "s"}, {"a"}},
+                                    {"Neg", "1 on the way to it", {"a"}, {"b"}},
+                                    {"MatMul", "2", {"x", "b"}, {"c"}},
+                                    {"Expand", "3 read by an Add", {"w", "s"}, {"d"}},
+                                    {"Neg", "4 on the way to it", {"d"}, {"e"}},
+                                    {"Add", "5", {"c", "e"}, {"y"}}},
+                                   {floats("w", {1}, {1}), ints("s", {width, width})}, 17, {value("x", {width, width})},
+                                   {value("y", {width, width})});
+    ValueTypes types;
+    for (const char* name : {"a", "b", "c", "d", "e", "y"}) types[name] = type;
+    return constant_nodes(model, types);
   };
-  const Model model =
-      make_model({{"Expand", "0 a weight", {"w", "s"}, {"a"}},
-                  {"Neg", "1 on the way to it", {"a"}, {"b"}},
-                  {"MatMul", "2", {"x", "b"}, {"c"}},
-                  {"Expand", "3 read by an Add", {"w", "s"}, {"d"}},
-                  {"Neg", "4 on the way to it", {"d"}, {"e"}},
-                  {"Add", "5", {"c", "e"}, {"y"}}},
-                 {floats("w", {1}, {1}), ints("s", {64, 64})}, 17, {value("x", {64, 64})}, {value("y", {64, 64})});
-  const ValueTypes types{{"a", type({64, 64})}, {"b", type({64, 64})}, {"c", type({64, 64})},
-                         {"d", type({64, 64})}, {"e", type({64, 64})}, {"y", type({64, 64})}};
-  EXPECT_EQ(constant_nodes(model, types), (std::vector<int>{0, 1}));
+  EXPECT_EQ(chosen(64), (std::vector<int>{0, 1})) << "16 KiB";
+  EXPECT_EQ(chosen(256), std::vector<int>()) << "256 KiB";
 }
 
 TEST(ConstantNodes, AreReplacedByTheirResults) {

@@ -62,8 +62,9 @@ TEST_F(Functions, RefusesTheDomainsOfOperators) {
 
 TEST_F(Functions, RefusesOperatorsOfDetentsOwn) {
   const Msg tap = node("Tap", {"x"}, {"y"}).text(7, kPrivateDomain);
-  expect_error([&] { read(model({}, tap)); }, "is detent's own");
-  expect_error([&] { read(model({function("f", {tap})}, call("f"))); }, "is detent's own");
+  expect_error([&] { read(model({}, tap)); }, "is of the domain 'detent.exec', which is detent's own");
+  expect_error([&] { read(model({function("f", {tap})}, call("f"))); },
+               "is of the domain 'detent.exec', which is detent's own");
 }
 
 }  // namespace

@@ -33,6 +33,32 @@ class Write : public ModelTest {
   }
 };
 
+TEST_F(Write, SharedDataLieOnceBesideTheModel) {
+  fs::create_directory(at("out"));
+  Model model = some_model();
+  int produced = 0;
+  const auto made = TensorData::produced(4000, [&produced](const Sink& sink) {
+    ++produced;
+    sink(std::vector<std::byte>(4000, std::byte{7}));
+  });
+  auto& tensors = model.graph.initializers;
+  tensors.push_back({"first", DataType::float32, {1000}, made, {}, false});
+  tensors.push_back({"second", DataType::float32, {10, 100}, made, {}, false});
+  tensors.push_back({"a again", DataType::float32, {1000}, tensors[1].data, {}, false});
+  write_model(model, at("out/q.onnx"), {std::uint64_t{1024}});
+  EXPECT_EQ(produced, 1);
+  const Model again = read_model(at("out/q.onnx"));
+  const auto data = [&](std::size_t i) { return again.graph.initializers[i].data.bytes(); };
+  EXPECT_EQ(data(4).data(), data(5).data());
+  EXPECT_EQ(data(1).data(), data(6).data());
+  EXPECT_NE(data(1).data(), data(4).data());
+  EXPECT_EQ(again.graph.initializers[5].data.identity(), again.graph.initializers[4].data.identity());
+
+  write_model(model, at("out/inside.onnx"));
+  const Model inside = read_model(at("out/inside.onnx"));
+  EXPECT_TRUE(std::ranges::equal(inside.graph.initializers[5].data.bytes(), data(4)));
+}
+
 TEST_F(Write, PutsLargeTensorsBesideTheModel) {
   fs::create_directory(at("out"));
   const Model model = some_model();

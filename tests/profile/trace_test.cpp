@@ -138,6 +138,13 @@ TEST(Trace, TimesAreInOrderAndFinite) {
   }
 }
 
+TEST(Trace, LanesOfAnyNameAndTimesOfAnyLengthMakeJson) {
+  const json events = written({stage("s", 1e308, 1e308)}, {{.time = 1e308}}, {{"a", 1e308, 1e308, "\"}\xFF</script>"}});
+  const auto bars = of_phase(events, "X");
+  ASSERT_EQ(bars.size(), 2u);
+  EXPECT_LE(bars[0]["ts"].get<double>(), 1e15);
+}
+
 TEST(Trace, NothingMakesAnEmptyTrace) { EXPECT_EQ(of_phase(written({}, {}, {}), "X").size(), 0u); }
 
 TEST(Trace, ReplacesTracesAndNothingElse) {

@@ -33,7 +33,10 @@ def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     quantize = detent._core.quantize
 
     def run(options: dict, *rest: object) -> object:
-        defaults = {"bench": False, **({} if "float_type" in options else {"optimize_for": "size"})}
+        defaults = {
+            "bench": False,
+            **({} if {"float_type", "weights_only", "activations"} & set(options) else {"optimize_for": "size"}),
+        }
         return quantize({**defaults, **options}, *rest)
 
     monkeypatch.setattr(detent._core, "quantize", run)

@@ -99,7 +99,6 @@ def test_external_data_and_protobuf_models(model, samples, tmp_path):
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"quant_format": compat.QuantFormat.QOperator}, "quant_format=QOperator"),
         ({"calibrate_method": compat.CalibrationMethod.Distribution}, "calibrate_method=Distribution"),
         ({"activation_type": compat.QuantType.QFLOAT8E4M3FN}, "activation_type=QFLOAT8E4M3FN"),
         ({"calibration_providers": ["CUDAExecutionProvider"]}, "CUDAExecutionProvider"),
@@ -118,9 +117,36 @@ def test_what_is_not_done_is_refused_by_name(model, samples, tmp_path, options, 
     assert not (tmp_path / "out.onnx").exists()
 
 
-def test_dynamic_quantization_is_refused(model, tmp_path):
-    with pytest.raises(detent.UsageError, match="quantize_dynamic is not supported by detent"):
-        compat.quantize_dynamic(model, tmp_path / "out.onnx")
+def test_operators_on_integers(model, samples, tmp_path):
+    compat.quantize_static(model, tmp_path / "q.onnx", Reader(samples), quant_format=compat.QuantFormat.QOperator)
+    kinds = [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node]
+    assert "QLinearConv" in kinds and "Conv" not in kinds
+
+
+def product_model():
+    b = graphs.Builder(3)
+    x = b.add("Relu", b.add("MatMul", "data", b.weight("w1", 32, 24), name="first"))
+    x = b.add("Gemm", x, b.weight("w2", 8, 24), b.weight("b2", 8), name="second", transB=1)
+    return b.model({"data": (onnx.TensorProto.FLOAT, ["n", 32])}, [x])
+
+
+@pytest.mark.parametrize("options", [{}, {"per_channel": True}, {"weight_type": compat.QuantType.QUInt8, "per_channel": True}])
+def test_dynamic_quantization_has_the_numbers_of_onnxruntime(tmp_path, options):
+    onnx.save(product_model(), tmp_path / "m.onnx")
+    compat.quantize_dynamic(tmp_path / "m.onnx", tmp_path / "ours.onnx", **options)
+    theirs = {k: ort_quantization.QuantType.QUInt8 if k == "weight_type" else v for k, v in options.items()}
+    theirs["extra_options"] = {"WeightSymmetric": True}
+    ort_quantization.quantize_dynamic(tmp_path / "m.onnx", tmp_path / "theirs.onnx", **theirs)
+    x = np.random.default_rng(0).standard_normal((5, 32)).astype(np.float32)
+    ours, expected = (support.load(tmp_path / f"{name}.onnx").run(None, {"data": x})[0] for name in ("ours", "theirs"))
+    np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("extra", [{"MatMulConstBOnly": False}, {"ActivationSymmetric": True}, {"CalibPercentile": 99}])
+def test_options_of_dynamic_quantization_that_are_refused(tmp_path, extra):
+    onnx.save(product_model(), tmp_path / "m.onnx")
+    with pytest.raises(detent.UsageError, match=next(iter(extra))):
+        compat.quantize_dynamic(tmp_path / "m.onnx", tmp_path / "out.onnx", extra_options=extra)
 
 
 def test_every_extra_option_of_onnx_runtime_is_known():

@@ -6,6 +6,7 @@ import sys
 
 import detent
 import numpy as np
+import onnx
 import pytest
 
 
@@ -113,3 +114,13 @@ except detent.BadInput:
 """
     subprocess.run([sys.executable, "-c", code, model], check=True)
     assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_names_cannot_move_a_terminals_cursor(model, samples, tmp_path):
+    made = onnx.load(model)
+    made.graph.node[0].input.append("\x1b[2J")
+    onnx.save(made, tmp_path / "m.onnx")
+    with pytest.raises(detent.BadInput) as caught:
+        detent.quantize(tmp_path / "m.onnx", data=samples)
+    one_line(caught.value, "\\x1b[2J")
+    assert "\x1b" not in str(caught.value)

@@ -86,6 +86,13 @@ def test_inspect_plan_compare(model, samples, tmp_path):
     assert found.layers[found.heaviest].macs > 0
     assert "conv_a" in str(found)
     assert detent.inspect(model).macs is None
+    assert not found.products
+    quantized = tmp_path / "quantized.onnx"
+    detent.quantize(model, quantized, samples, detent.Config(preset="plain"))
+    products = detent.inspect(quantized).products
+    assert {product.runs_as for product in products} == {"QLinearConv", "QGemm"}
+    assert not any(product.in_float for product in products)
+    assert "QGemm" in str(detent.inspect(quantized))
     plan = detent.plan(model, samples, {"finetune": "gptq"})
     assert plan.samples == 9
     assert plan.peak_memory > 0

@@ -40,3 +40,23 @@ def test_its_options() -> None:
 def test_what_does_not_go_together() -> None:
     with pytest.raises(detent.UsageError, match="MatMulNBits has scales for blocks"):
         detent.quantize(product(), config=detent.Config(weights_only=detent.WeightsOnly(block_size="channel")))
+
+
+def test_bits_by_size() -> None:
+    model = product(256, 64)
+    float_size = len(model.SerializeToString())
+    written = detent.quantize(model, config=detent.Config(weights_only=detent.WeightsOnly(max_size=float_size // 3)))
+    plan = written.result.bits_plan
+    assert plan.size == len(written) <= plan.max_size == float_size // 3
+    assert [(w.name, w.bits) for w in plan.weights] == [("w", 8)]
+    assert "w" in str(plan.weights)
+    assert detent.quantize(model, config=detent.Config(weights_only=True)).result.bits_plan is None
+
+
+def test_sparsity() -> None:
+    samples = [{"x": np.random.default_rng(i).standard_normal((20, 64)).astype(np.float32)} for i in range(4)]
+    given = detent.WeightsOnly(sparsity="2:4", method="gptq")
+    (weight,) = detent.quantize(product(), data=samples, config=detent.Config(weights_only=given)).result.weights
+    assert weight.output_error > weight.dense_error > 0
+    with pytest.raises(detent.UsageError, match="needs samples"):
+        detent.quantize(product(), config=detent.Config(weights_only=given))

@@ -222,5 +222,21 @@ TEST(Checkpoint, IsDueAfterSoManySeconds) {
   EXPECT_GT(Checkpoints(directory.path(), 100).due(), now + std::chrono::seconds(90));
 }
 
+TEST(Checkpoints, SayThatProgressIsDamaged) {
+  const TempDir folder;
+  for (const char* text : {"7", "[]", "{}", "null", R"({"save":"1"})", R"({"save":-1,"cuts":7})", "{"}) {
+    std::ofstream(folder.path() / "progress.json") << text;
+    Checkpoints checkpoints(folder.path(), 0);
+    for (const bool saves : {false, true}) {
+      try {
+        saves ? checkpoints.save({}) : static_cast<void>(checkpoints.load());
+        EXPECT_TRUE(saves) << text;  // a number is enough to save the next one
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::bad_input) << text;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace detent::run

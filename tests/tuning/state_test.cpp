@@ -32,6 +32,28 @@ void damage(const std::filesystem::path& path, int from_end) {
   file.put('\x7f');
 }
 
+TEST(SolvedLayers, RefuseALengthThatNoFileHas) {
+  const TempDir folder(std::filesystem::temp_directory_path());
+  const SolvedLayers solved(folder.path());
+  std::vector<SolvedLayer> layers(1);
+  layers[0].tuning.name = "a";
+  solved.save(1, layers);
+  const auto path = folder.path() / "solved-1";
+  std::ifstream in(path, std::ios::binary);
+  std::string file{std::istreambuf_iterator<char>(in), {}};
+  const std::string length = "\"integers\":0";
+  const auto at = file.find(length);
+  ASSERT_NE(at, std::string::npos);
+  // 2^64 - 1, which is 0 once it is rounded up to whole blocks.
+  file.replace(at, length.size(), "\"integers\":18446744073709551615");
+  std::uint64_t size = 0;
+  std::memcpy(&size, file.data(), sizeof size);
+  size += 19;
+  std::memcpy(file.data(), &size, sizeof size);
+  std::ofstream(path, std::ios::binary) << file;
+  EXPECT_THROW(solved.load(1), Error);
+}
+
 TEST(SolvedLayers, ComeBackAsTheyWereSaved) {
   const TempDir folder(std::filesystem::temp_directory_path());
   const SolvedLayers solved(folder.path());

@@ -84,9 +84,7 @@ class RTNWeightOnlyQuantConfig(WeightOnlyQuantConfig):
     ) -> None:
         if ratios:
             raise refuse(f"ratios={ratios!r}", "leave it out: ranges are searched")
-        super().__init__(
-            self.algorithm_name, quant_format, op_types_to_quantize, customized_weight_config=customized_weight_config
-        )
+        super().__init__(self.algorithm_name, quant_format, op_types_to_quantize, customized_weight_config=customized_weight_config)
 
 
 class KQuantWeightOnlyQuantConfig(RTNWeightOnlyQuantConfig):
@@ -198,7 +196,6 @@ class MatMulNBitsQuantizer:
         algorithm = self.algo_config
         blocks = {"accuracy_level": self.accuracy_level or 0, **algorithm.options(self)}
         config = Config(
-            preset="plain",
             bench=False,
             op_types=sorted(algorithm.op_types_to_quantize),
             weight_symmetric=blocks.pop("symmetric"),

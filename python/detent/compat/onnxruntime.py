@@ -1,4 +1,5 @@
-"""quantize_static of onnxruntime.quantization, implemented by detent. docs/migration.md lists the differences."""
+"""quantize_static and quantize_dynamic of onnxruntime.quantization, implemented by detent. docs/migration.md lists the
+differences."""
 
 from __future__ import annotations
 
@@ -183,13 +184,12 @@ def quantize_static(
         raise refuse("calibration_cache_path", "detent.calibrate() writes statistics that detent.quantize() takes")
     if calibration_data_reader is None:
         raise UsageError("there is no calibration_data_reader", "give one with get_next()")
-    if name_of(quant_format) != "QDQ":
-        raise refuse(f"quant_format={name_of(quant_format)}", "QuantFormat.QDQ runs as fast: the runtime fuses it")
     if calibration_providers not in (None, [], ["CPUExecutionProvider"]):
         raise refuse(f"calibration_providers={calibration_providers}", "detent calibrates on the CPU")
     chosen: Chosen = {
         "preset": "plain",
         "bench": False,
+        "quant_format": name_of(quant_format).lower(),
         "op_types": op_types_to_quantize or (),
         "per_channel": per_channel,
         "weight_range": "reduced" if reduce_range else "full",
@@ -209,6 +209,50 @@ def quantize_static(
     )
 
 
-def quantize_dynamic(*arguments: Any, **options: Any) -> None:
-    """Refused: detent does static quantization only."""
-    raise refuse("quantize_dynamic", "use quantize_static with some samples, or onnxruntime.quantization.quantize_dynamic")
+def _matmul_const_only(chosen: Chosen, value: Any) -> None:
+    if not value:
+        raise refuse("MatMulConstBOnly=False", "products of two activations stay in float: they are not faster so")
+
+
+DYNAMIC_OPTIONS: dict[str, Taker] = {
+    "MatMulConstBOnly": _matmul_const_only,
+    "ActivationSymmetric": default_only("ActivationSymmetric", False, hint="DynamicQuantizeLinear has zero points"),
+    **{
+        name: EXTRA_OPTIONS[name]
+        for name in ("WeightSymmetric", "DefaultTensorType", "EnableSubgraph", "ForceQuantizeNoInputCheck")
+    },
+}
+
+
+def quantize_dynamic(
+    model_input: Model,
+    model_output: str | os.PathLike[str],
+    op_types_to_quantize: list[str] | None = None,
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    weight_type: Any = QuantType.QInt8,
+    nodes_to_quantize: list[str] | None = None,
+    nodes_to_exclude: list[str] | None = None,
+    use_external_data_format: bool = False,
+    extra_options: dict[str, Any] | None = None,
+) -> None:
+    """Quantize a model as onnxruntime.quantization.quantize_dynamic does, with its arguments and defaults. A Conv is
+    quantized only where op_types_to_quantize names it, and tables get a scale for each row."""
+    chosen: Chosen = {
+        "preset": "plain",
+        "bench": False,
+        "activations": "dynamic",
+        "op_types": op_types_to_quantize or (),
+        "per_channel": per_channel,
+        "weight_range": "reduced" if reduce_range else "full",
+        "weight_type": type_of(weight_type, "weight_type"),
+        "nodes": nodes_to_quantize or (),
+        "exclude_nodes": nodes_to_exclude or (),
+    }
+    take_all("extra_options", extra_options or {}, DYNAMIC_OPTIONS, chosen)
+    _api.quantize(
+        model_input,
+        model_output,
+        config=Config.of(chosen),
+        external_data_threshold=1024 if use_external_data_format else None,
+    )

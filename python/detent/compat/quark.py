@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import abc
+import copy
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _api, _samples
-from .._config import AdaQuant, AdaRound, Config, Entropy, Finetune, Gptq, LayerwisePercentile, Method, MinMax, Mse, Percentile
+from .._config import (
+    AdaQuant,
+    AdaRound,
+    Config,
+    Entropy,
+    Finetune,
+    Gptq,
+    LayerwisePercentile,
+    Method,
+    MinMax,
+    Mse,
+    Percentile,
+    WeightsOnly,
+)
 from .._models import Model
 from ..errors import UsageError
+from . import _quark_nbits
 from ._options import Chosen, Taker, default_only, into, name_of, not_needed, refuse, take_all, take_overrides
 
 # Under their own names, which scripts import from here.
@@ -166,7 +181,7 @@ class QConfig:
 
     def __init__(
         self,
-        global_config: QLayerConfig,
+        global_config: QLayerConfig | None = None,
         specific_layer_config: Mapping[Any, Any] | None = None,
         layer_type_config: Mapping[Any, Sequence[str]] | None = None,
         exclude: Sequence[Any] | None = None,
@@ -184,19 +199,37 @@ class QConfig:
 
     @staticmethod
     def get_default_config(config_name: str) -> QConfig:
+        if config_name == "MATMUL_NBITS":
+            return QConfig(extra_options=copy.deepcopy(_quark_nbits.PRESET))
         raise refuse(
             f"the preset '{config_name}'", "build a QConfig from specs: QConfig(QLayerConfig(UInt8Spec(), weight=Int8Spec()))"
         )
 
     def to_detent(self, samples: int = 0) -> Config:
         """Translates to a detent.Config; UsageError names what has no counterpart. samples: their number."""
+        if self.in_blocks:
+            return self._to_blocks()
         chosen: Chosen = {"preset": "plain", "bench": False}
+        if self.global_config is None:
+            raise UsageError("QConfig needs global_config", "give a QLayerConfig")
         _take_specs(self.global_config, chosen)
         _take_exclusions(self, chosen)
         take_all("extra_options", self.extra_options, EXTRA_OPTIONS, chosen)
         _take_algorithms(self.algo_config, chosen, samples)
         chosen["method"] = _method(chosen)
         return Config.of(chosen)
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether weights alone are quantized; what global_config says means nothing then, in Quark as well."""
+        return bool(self.extra_options.get("UseMatMulNBits"))
+
+    def _to_blocks(self) -> Config:
+        if self.algo_config:
+            raise refuse("algo_config with UseMatMulNBits", "give MatMulNBitsParams an Algorithm")
+        chosen: Chosen = {}
+        _take_exclusions(self, chosen)
+        return _quark_nbits.to_detent(self.extra_options, chosen)
 
 
 _TYPES = {"Int8": "int8", "UInt8": "uint8", "Int16": "int16", "UInt16": "uint16"}
@@ -360,6 +393,8 @@ EXTRA_OPTIONS: dict[str, Taker] = {
             _only("SkipPreprocess", False),
             _only("UseRandomData", False, hint="give samples"),
             _only("WeightsOnly", False),
+            _only("UseMatMulNBits", False),
+            _only("UseGPTQ", False, hint="give algo_config a GPTQConfig"),
         )
     ),
 }
@@ -398,9 +433,12 @@ class ModelQuantizer:
         if algorithms:
             raise refuse("quantize_model(algorithms)", "give QConfig(algo_config)")
         data = calibration_data_path if calibration_data_reader is None else calibration_data_reader
-        if data is None:
+        config = self.config.to_detent(0 if data is None or isinstance(data, str) else _samples.length(data))
+        blocks = config.weights_only
+        if isinstance(blocks, WeightsOnly) and blocks.method == "nearest":
+            data = None  # it reads none
+        elif data is None and not (isinstance(blocks, WeightsOnly) and blocks.method == "search"):
             raise UsageError("there is no calibration_data_reader", "give one with get_next()")
-        config = self.config.to_detent(0 if isinstance(data, str) else _samples.length(data))
         if model_output is not None:
             threshold = 1024 if self.config.use_external_data_format else None
             _api.quantize(model_input, model_output, data, config, external_data_threshold=threshold)

@@ -17,9 +17,9 @@ using BlocksWritten = std::function<void(std::size_t tensor, const BlockErrors& 
 
 /// `streams` are those of the placement's tensors. Integers are found when the model is written, and, as long as its
 /// tensors are written in their order, once. A Gemm becomes MatMulNBits with a bias, or keeps its DequantizeLinear with
-/// the weight transposed. Each product gets a DequantizeLinear with initializers of its own, since ONNX Runtime (1.31)
-/// fuses no others. Throws bad_input where the model's opset has no such DequantizeLinear. MatMulNBits has no blocks of
-/// whole columns.
+/// the weight transposed. Each product gets a DequantizeLinear with initializers of its own, since ONNX Runtime (1.28
+/// and later) fuses no others; they share their data. Throws bad_input where the model's opset has no such
+/// DequantizeLinear. MatMulNBits has no blocks of whole columns.
 onnx::Model emit_blocks(onnx::Model model, const BlockPlacement& placement, std::vector<BlockStream> streams,
                         const WeightsOnlyConfig& config, BlocksWritten written = {});
 

@@ -18,8 +18,6 @@ namespace {
 using onnx::DataType;
 using onnx::Node;
 
-bool in_mask(std::uint16_t mask, std::size_t position) { return position < 16 && (mask >> position & 1U) != 0; }
-
 onnx::Tensor converted(const onnx::Tensor& tensor, std::string name, DataType type) {
   const auto size = onnx::byte_count(type, tensor.count()).value_or(0);
   auto produce = [data = tensor.data, type](const onnx::Sink& sink) {

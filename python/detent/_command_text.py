@@ -1,0 +1,91 @@
+"""--calibration-text on the command line: the text becomes a file of token ids, which the native binary takes as samples."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from . import data
+from .errors import UsageError
+
+TEXT = "--calibration-text"
+
+
+def _schema(binary: pathlib.Path) -> list[dict[str, Any]]:
+    printed = subprocess.run([binary, "options"], capture_output=True, text=True, check=True).stdout
+    rows: list[dict[str, Any]] = json.loads(printed)["options"]
+    return rows
+
+
+class _Words:
+    """A command line, taken apart by the schema of options."""
+
+    def __init__(self, words: Sequence[str], schema: list[dict[str, Any]]) -> None:
+        command = words[0]
+        rows = [row for row in schema if command in row["commands"]]
+        with_value = {name for row in rows if row["type"] != "flag" for name in ("--" + row["name"], row["letter"]) if name}
+        self.values: dict[str, str] = {}
+        self.rest = [command]
+        positional: list[str] = []
+        at = 1
+        while at < len(words):
+            name, joined, value = words[at].partition("=")
+            taken = 1 if joined or name not in with_value or at + 1 == len(words) else 2
+            if name in with_value and (joined or taken == 2):
+                self.values[name] = value if joined else words[at + 1]
+            elif not name.startswith("-"):
+                positional.append(words[at])
+            if name not in (TEXT, "--text-length"):
+                self.rest += words[at : at + taken]
+            at += taken
+        self.model = positional[0] if positional else None
+
+    def number(self, name: str, default: int) -> int:
+        given = self.values.get(name)
+        if given is not None and not given.isdecimal():
+            raise UsageError(f"{name}: '{given}' is not a whole number")
+        return default if given is None else int(given)
+
+
+def _tokenizer_of(model: str) -> pathlib.Path:
+    """Beside the model, or, of transformers.js' folders, above it."""
+    path = pathlib.Path(model)
+    folders = [path] if path.is_dir() else [path.parent, path.parent.parent]
+    return next((folder / "tokenizer.json" for folder in folders if (folder / "tokenizer.json").is_file()), folders[0])
+
+
+def _ids_path(words: Sequence[str]) -> pathlib.Path:
+    """The same for the same command, so that --resume finds its samples."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    named = "\0".join([os.getcwd(), *(word for word in words if word != "--resume")])
+    return pathlib.Path(home, "detent", f"text-{hashlib.sha256(named.encode(errors='surrogateescape')).hexdigest()[:16]}.npy")
+
+
+@contextlib.contextmanager
+def with_token_ids(binary: pathlib.Path, words: Sequence[str]) -> Iterator[list[str]]:
+    """The words with --calibration-data instead of --calibration-text; the file exists until the context ends."""
+    taken = _Words(words, _schema(binary))
+    if "--calibration-data" in taken.values:
+        raise UsageError(f"{TEXT} and --calibration-data were both given", "give one of them")
+    if TEXT not in taken.values or taken.model is None:
+        raise UsageError(f"{TEXT} needs a file, and a model with its tokenizer", f"see: detent {words[0]} --help")
+    windows = data.text(
+        taken.values[TEXT],
+        _tokenizer_of(taken.model),
+        taken.number("--text-length", 512),
+        count=taken.number("--samples", 0),
+    )
+    path = _ids_path(words)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    windows.save(path)
+    rows = [] if "--batch-size" in taken.values else ["--batch-size", "1"]
+    try:
+        yield [*taken.rest, "--calibration-data", str(path), *rows]
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,145 @@
+#include "base/remove_tree.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+
+namespace detent {
+namespace {
+
+constexpr int kOpenFolder = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+
+// One for the folder itself, one for that below it which is being read.
+struct Reserve {
+  std::mutex mutex;  // one removal at a time may need them
+  std::array<int, 2> descriptors{-1, -1};
+
+  bool fill() noexcept {
+    for (int& fd : descriptors) {
+      if (fd < 0) fd = ::open("/", O_PATH | O_CLOEXEC);
+      if (fd < 0) return false;
+    }
+    return true;
+  }
+  bool give_one() noexcept {
+    for (int& fd : descriptors) {
+      if (fd < 0) continue;
+      ::close(fd);
+      fd = -1;
+      return true;
+    }
+    return false;
+  }
+};
+Reserve& reserve() {
+  static Reserve reserve;
+  return reserve;
+}
+
+// openat() where it is possible at all.
+int open_folder(int at, const char* path) noexcept {
+  for (;;) {
+    const int fd = ::openat(at, path, kOpenFolder);
+    if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || !reserve().give_one()) return fd;
+  }
+}
+
+// opendir() takes memory.
+struct Entry {
+  ino64_t inode;
+  off64_t offset;
+  unsigned short length;
+  unsigned char type;
+  char name[1];
+};
+
+bool is_dots(const char* name) noexcept { return std::string_view(name) == "." || std::string_view(name) == ".."; }
+
+// A path below the folder that is removed; empty: that folder.
+class Below {
+ public:
+  const char* text() const noexcept { return length_ == 0 ? "." : text_.data(); }
+  bool is_top() const noexcept { return length_ == 0; }
+  bool enter(const char* name) noexcept {
+    const std::size_t more = std::strlen(name);
+    if (length_ + 1 + more >= text_.size()) return false;
+    if (length_ > 0) text_[length_++] = '/';
+    std::memcpy(text_.data() + length_, name, more + 1);
+    length_ += more;
+    return true;
+  }
+  void leave() noexcept {
+    const auto slash = std::string_view(text_.data(), length_).rfind('/');
+    length_ = slash == std::string_view::npos ? 0 : slash;
+    text_[length_] = '\0';
+  }
+
+ private:
+  std::array<char, PATH_MAX> text_{};
+  std::size_t length_ = 0;
+};
+
+enum class Found { nothing, folder, failure };
+
+// Removes all files of a folder up to the first folder in it, which is entered.
+Found remove_files(int fd, Below& where) noexcept {
+  alignas(Entry) std::array<char, 4096> buffer;
+  for (;;) {
+    const long size = ::syscall(SYS_getdents64, fd, buffer.data(), buffer.size());
+    if (size < 0) return Found::failure;
+    if (size == 0) return Found::nothing;
+    for (long at = 0; at < size;) {
+      const auto* entry = reinterpret_cast<const Entry*>(buffer.data() + at);
+      at += entry->length;
+      if (is_dots(entry->name) || ::unlinkat(fd, entry->name, 0) == 0 || errno == ENOENT) continue;
+      if (errno != EISDIR && errno != EPERM) return Found::failure;
+      return where.enter(entry->name) ? Found::folder : Found::failure;
+    }
+  }
+}
+
+// Each folder is read again after one in it is gone, so that two descriptors are enough for any depth.
+bool empty_folder(int top) noexcept {
+  Below where;
+  for (;;) {
+    const int fd = open_folder(top, where.text());
+    if (fd < 0) return false;
+    const Found found = remove_files(fd, where);
+    ::close(fd);
+    if (found == Found::failure) return false;
+    if (found == Found::folder) continue;
+    if (where.is_top()) return true;
+    if (::unlinkat(top, where.text(), AT_REMOVEDIR) != 0 && errno != ENOENT) return false;
+    where.leave();
+  }
+}
+
+}  // namespace
+
+bool reserve_descriptors() noexcept {
+  const std::lock_guard lock(reserve().mutex);
+  return reserve().fill();
+}
+
+bool remove_tree(const char* path) noexcept {
+  if (::unlink(path) == 0 || errno == ENOENT) return true;
+  if (errno != EISDIR && errno != EPERM) return false;
+  const std::lock_guard lock(reserve().mutex);
+  const int top = open_folder(AT_FDCWD, path);
+  if (top < 0) return errno == ENOENT;
+  const bool emptied = empty_folder(top);
+  ::close(top);
+  reserve().fill();
+  return emptied && (::rmdir(path) == 0 || errno == ENOENT);
+}
+
+}  // namespace detent

@@ -1,0 +1,43 @@
+// Mixed precision: which weights get 2, 4 or 8 bits, or stay in float, so that the model keeps within a size.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "data/sample.h"
+#include "detent/quantize.h"
+#include "graph/values.h"
+#include "onnx/model.h"
+#include "run/context.h"
+#include "store/spool.h"
+
+namespace detent::pipeline {
+
+/// What tells how weights matter, where there are samples.
+struct PlanSamples {
+  run::Context context;
+  const graph::ValueTypes& types;
+  data::SampleSource& source;
+  std::uint64_t memory = 0;  // the budget
+  std::uint64_t memory_for_sums = 0;
+};
+
+struct PlannedBits {
+  std::vector<int> of_nodes;  // see quantization::place_blocks()
+  BitsPlan plan;
+};
+
+/// Chooses the bits of all weights that WeightsOnlyConfig::node_bits does not name. Weights whose products read the
+/// same value, as those of one attention's queries, keys and values, get the same bits.
+///
+/// With samples each group of weights is rounded to the nearest alone, with WeightsOnlyConfig::bits, and the error of
+/// the model's outputs divided by that of the products' results is its sensitivity. The error of other bits follows
+/// from it and the Gram matrix, solved by the method for some columns. Without samples errors are those of the weights'
+/// values.
+///
+/// Throws usage where the model cannot be made so small, or is no larger in float, and resource where the model does
+/// not fit the memory budget in one piece.
+PlannedBits plan_bits(const onnx::Model& model, const QuantizeOptions& options,
+                      const std::optional<PlanSamples>& samples);
+
+}  // namespace detent::pipeline

@@ -1,0 +1,90 @@
+#include "pipeline/deployed.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/bytes.h"
+#include "config/wanted.h"
+#include "detent/compare.h"
+#include "planning/limits.h"
+#include "profile/meters.h"
+#include "run/latency_change.h"
+#include "run/run_report.h"
+#include "run/samples.h"
+#include "run/sweep_setup.h"
+
+namespace detent::pipeline {
+namespace {
+
+constexpr std::size_t kTimed = 4;     // samples that both models are timed on
+constexpr std::size_t kCompared = 8;  // samples whose outputs are compared
+
+// Of both models side by side, which are read, and packed for kernels.
+std::uint64_t needed_memory(const QuantizeResult& result) {
+  return profile::memory_now().resident + 2 * (result.model_bytes_before + result.model_bytes_after);
+}
+
+}  // namespace
+
+void time_models(const QuantizeOptions& options, const std::vector<data::InputSpec>& inputs,
+                 const exec::Runtime& runtime, profile::Profiler& profiler, QuantizeResult& result) {
+  const auto scope = profiler.scope(run::kLatencyStage);
+  std::unique_ptr<data::SampleSource> source;  // none: inputs are made up
+  if (config::has_samples(options) && config::reads_twice(options)) {
+    if (options.samples != nullptr) options.samples->rewind();
+    source = run::open_samples(options.calibration_data.value_or(""), options.samples, inputs,
+                               {.max_samples = kCompared,
+                                .batch_size = options.batch_size,
+                                .file_memory = run::memory_for_samples(options.resources)});
+  }
+  const auto measured = run::measure_latency(
+      runtime, {.float_model = options.model,
+                .quantized_model = options.output,
+                .source = source.get(),
+                .samples = kTimed,
+                .threads = options.threads,
+                .run_seconds = profiler.now(),
+                .sample_seconds = 0,
+                .needed_memory = needed_memory(result),
+                .memory_budget = options.resources.memory_budget.value_or(planning::available_memory()),
+                .stop = options.stop});
+  result.latency = measured.change;
+  result.notes.insert(result.notes.end(), measured.notes.begin(), measured.notes.end());
+}
+
+void compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir, profile::Profiler& profiler,
+                    QuantizeResult& result) {
+  const auto needed = needed_memory(result);
+  const bool has_room = needed <= run::budget_of(options.resources, work_dir).memory;
+  if (!has_room || !config::reads_twice(options)) {
+    result.notes.emplace_back("the outputs were not compared: " +
+                              (has_room
+                                   ? std::string("the samples can be read only once")
+                                   : fmt::format("both models side by side would take about {}", format_size(needed))));
+    return;
+  }
+  if (options.samples != nullptr) options.samples->rewind();
+  const auto scope = profiler.scope(run::kComparisonStage);
+  const auto comparison = compare({.float_model = options.model,
+                                   .quantized_model = options.output,
+                                   .calibration_data = options.calibration_data.value_or(""),
+                                   .samples = options.samples,
+                                   .max_samples = kCompared,
+                                   .batch_size = options.batch_size,
+                                   .threads = options.threads,
+                                   .outputs_only = true,
+                                   .runtime = options.runtime,
+                                   .progress = {},
+                                   .stop = options.stop});
+  if (comparison.outputs.empty()) return;
+  const auto worst = std::min_element(comparison.outputs.begin(), comparison.outputs.end(),
+                                      [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
+  auto& accuracy = result.accuracy.emplace();
+  accuracy.samples = comparison.samples;
+  accuracy.sqnr_db = accuracy.sqnr_all_db = worst->sqnr_db;
+  accuracy.cosine = worst->cosine;
+}
+
+}  // namespace detent::pipeline

@@ -1,0 +1,24 @@
+// What the written model does beside the float one, where both run as deployed.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "data/sample.h"
+#include "detent/quantize.h"
+#include "exec/session.h"
+#include "profile/profiler.h"
+
+namespace detent::pipeline {
+
+/// QuantizeResult::latency, on samples if there are some that can be read again, else on made-up inputs. Without room
+/// for both models it stays unset, and a note says so.
+void time_models(const QuantizeOptions& options, const std::vector<data::InputSpec>& inputs,
+                 const exec::Runtime& runtime, profile::Profiler& profiler, QuantizeResult& result);
+
+/// QuantizeResult::accuracy: SQNR and cosine of the worst output on the first samples. Without room for both models, or
+/// where the samples can be read only once, it stays unset, and a note says so.
+void compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir, profile::Profiler& profiler,
+                    QuantizeResult& result);
+
+}  // namespace detent::pipeline

@@ -1,0 +1,159 @@
+#include "quantization/dynamic.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "graph/index.h"
+#include "graph/traits.h"
+#include "quantization/left_in_float.h"
+#include "quantization/selection.h"
+
+namespace detent::quantization {
+namespace {
+
+using onnx::Node;
+
+std::vector<bool> selection(const onnx::Model& model, const QuantConfig& config) {
+  static const std::set<std::string> kKnown{"MatMul", "Gemm", "Gather", "LSTM", "Conv"};
+  for (const auto& type : config.op_types) {
+    if (kKnown.contains(type)) continue;
+    throw usage_error(fmt::format("--op-types: {} has no form with dynamic activations", type),
+                      fmt::format("choose from: {}", fmt::join(kKnown, ", ")));
+  }
+  auto selected = select_of_all_types(model, config);
+  // ConvInteger is slower than Conv: one is made only where the user says so.
+  for (std::size_t n = 0; n < selected.size(); ++n) {
+    if (config.op_types.empty() && config.nodes.empty() && model.graph.nodes[n].is("Conv")) selected[n] = false;
+  }
+  return selected;
+}
+
+// What the integer forms of a node do not do.
+std::string reason_against(const Node& node) {
+  if (node.is("Gemm")) return reason_against_gemm(node);
+  if (node.is("LSTM") && node.int_or("layout", 0) != 0) return "DynamicQuantizeLSTM has no batch-first layout";
+  if (node.is("Gather") && node.int_or("axis", 0) != 0) return "it does not look up rows";
+  return {};
+}
+
+std::size_t rank_of_weight(const Node& node) { return node.is("LSTM") ? 3 : 2; }
+
+Granularity granularity_of(const Node& node, const std::vector<std::int64_t>& dims, const QuantConfig& config) {
+  if (node.is("Gather")) return Granularity::along(0);
+  // [directions, 4 * hidden, inputs]: a scale for each row, or for each direction.
+  if (node.is("LSTM")) return config.per_channel ? Granularity::blocks(2, dims.back()) : Granularity::along(0);
+  if (!config.per_channel) return Granularity::tensor();
+  return Granularity::along(node.is("Conv") || node.int_or("transB", 0) != 0 ? 0 : 1);
+}
+
+std::optional<Summation> summation(const Node& node, const std::vector<std::int64_t>& dims) {
+  if (node.is("LSTM")) return Summation{static_cast<std::size_t>(dims.back()), 1, 1};
+  return summation_of(node, dims);
+}
+
+class Placer {
+ public:
+  Placer(const onnx::Model& model, const QuantConfig& config)
+      : model_(model), config_(config), index_(model), selected_(selection(model, config)) {}
+
+  DynamicPlacement place() {
+    placement_.weights.selected.resize(model_.graph.nodes.size(), false);
+    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
+      const bool placed = selected_[n] && visit(n);
+      if (placed) placement_.nodes.push_back(n);
+      const auto& node = model_.graph.nodes[n];
+      const bool recurrent = node.is("LSTM") || node.is("GRU") || node.is("RNN");
+      if (!placed && (graph::is_product(node) || recurrent)) ++placement_.in_float;
+    }
+    placement_.notes = left_.notes();
+    if (placement_.nodes.empty())
+      throw bad_input(fmt::format("model '{}' has no weights to quantize", model_.path.string()),
+                      placement_.notes.empty()
+                          ? "no selected MatMul, Gemm, LSTM or Gather reads a constant float32 matrix"
+                          : placement_.notes.front());
+    return std::move(placement_);
+  }
+
+ private:
+  // Whether all weights of the node become integers.
+  bool visit(std::size_t n) {
+    const auto& node = model_.graph.nodes[n];
+    std::vector<Mark> marks;
+    for (const auto input : weight_inputs(node)) {
+      const auto* weight = constant(node, input);
+      if (weight == nullptr) return false;
+      if (node.is("Conv") ? weight->dims.size() < 3 : weight->dims.size() != rank_of_weight(node))
+        return leave(node, "its weight is no matrix");
+      if (weight->count() == 0) return leave(node, "its weight has no elements");
+      Mark mark{.value = weight->name,
+                .is_constant = true,
+                .is_weight = true,
+                .granularity = granularity_of(node, weight->dims, config_),
+                .shares = {}};
+      const bool paired = config_.weight_range == WeightRange::pairs && config_.weight_type == QuantType::int8;
+      if (paired && !node.is("Gather")) mark.paired = summation(node, weight->dims);
+      marks.push_back(std::move(mark));
+    }
+    if (marks.empty()) return false;
+    if (const auto reason = reason_against(node); !reason.empty()) return leave(node, reason);
+    for (const auto& mark : marks) {
+      const auto known = known_.find(mark.value);
+      if (known != known_.end() && placement_.weights.marks[known->second].granularity != mark.granularity)
+        return leave(node, "others read its weight in another direction");
+    }
+    for (auto& mark : marks) add(std::move(mark));
+    return true;
+  }
+
+  const onnx::Tensor* constant(const Node& node, std::size_t input) const {
+    if (node.inputs().size() <= input) return nullptr;
+    const int at = index_.initializer(node.inputs()[input]);
+    if (at == graph::kNone) return nullptr;
+    const auto& tensor = model_.graph.initializers[static_cast<std::size_t>(at)];
+    return tensor.type == onnx::DataType::float32 ? &tensor : nullptr;
+  }
+
+  // A table that is also a product's weight is kept from saturating like that.
+  void add(Mark mark) {
+    auto& marks = placement_.weights.marks;
+    const auto [found, is_new] = known_.try_emplace(mark.value, marks.size());
+    if (is_new) {
+      marks.push_back(std::move(mark));
+    } else if (mark.paired) {
+      marks[found->second].paired = mark.paired;
+    }
+  }
+
+  bool leave(const Node& node, const std::string& reason) {
+    left_.add(node, reason);
+    return false;
+  }
+
+  const onnx::Model& model_;
+  const QuantConfig& config_;
+  graph::Index index_;
+  std::vector<bool> selected_;
+  DynamicPlacement placement_;
+  std::map<std::string, std::size_t> known_;  // weight -> mark
+  LeftInFloat left_;
+};
+
+}  // namespace
+
+std::vector<std::size_t> weight_inputs(const Node& node) {
+  if (node.is("MatMul") || node.is("Gemm") || node.is("Conv")) return {1};
+  if (node.is("LSTM")) return {1, 2};
+  if (node.is("Gather")) return {0};
+  return {};
+}
+
+DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config) {
+  return Placer(model, config).place();
+}
+
+}  // namespace detent::quantization

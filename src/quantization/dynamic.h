@@ -1,0 +1,31 @@
+// Dynamic quantization: weights are integers, and activations become integers at each run, with scales from the values
+// of that run. Which nodes take part is decided from the graph.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "detent/config.h"
+#include "onnx/model.h"
+#include "quantization/placement.h"
+
+namespace detent::quantization {
+
+struct DynamicPlacement {
+  std::vector<std::size_t> nodes;  // MatMul, Gemm, Conv, LSTM and Gather nodes that read integers, ascending
+  Placement weights;               // marks of what they read, constants only
+  std::size_t in_float = 0;        // products and recurrent nodes that stay as they are
+  std::vector<std::string> notes;  // which, and why
+};
+
+/// Which inputs of such a node are weights: none of other nodes.
+std::vector<std::size_t> weight_inputs(const onnx::Node& node);
+
+/// Of the selected nodes, or where no types are named of all MatMul, Gemm, LSTM and Gather nodes, those that read
+/// float32 weights. They get a scale for each output or, without QuantConfig::per_channel, for each weight, LSTM for
+/// each direction; tables one for each row. Throws usage for selections that match nothing or types that have no such
+/// form, and bad_input when nothing is left.
+DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config);
+
+}  // namespace detent::quantization

@@ -1,0 +1,228 @@
+#include "quantization/emit/dynamic.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "graph/index.h"
+#include "graph/rewrite.h"
+#include "quantization/weights.h"
+
+namespace detent::quantization {
+namespace {
+
+using onnx::Attribute;
+using onnx::DataType;
+using onnx::Node;
+using onnx::Tensor;
+using onnx::TensorData;
+
+constexpr const char* kMicrosoftDomain = "com.microsoft";
+
+// Each of the matrices [rows, columns] that follow one another in the data, transposed when it is written.
+TensorData transposed(const TensorData& bytes, std::size_t rows, std::size_t columns) {
+  return TensorData::produced(bytes.size(), [bytes, rows, columns](const onnx::Sink& sink) {
+    std::vector<std::byte> in, out(rows * columns);
+    bytes.write_to([&](std::span<const std::byte> piece) {
+      in.insert(in.end(), piece.begin(), piece.end());
+      std::size_t at = 0;
+      for (; in.size() - at >= out.size(); at += out.size()) {
+        for (std::size_t r = 0; r < rows; ++r) {
+          for (std::size_t c = 0; c < columns; ++c) out[c * rows + r] = in[at + r * columns + c];
+        }
+        sink(out);
+      }
+      in.erase(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(at));
+    });
+  });
+}
+
+class Emitter {
+ public:
+  Emitter(onnx::Model model, const DynamicPlacement& placement, const AssignedValues& weights)
+      : model_(std::move(model)), placement_(placement), weights_(weights), index_(model_) {}
+
+  onnx::Model run() {
+    std::vector<Node> nodes;
+    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
+      auto& node = model_.graph.nodes[n];
+      if (!std::binary_search(placement_.nodes.begin(), placement_.nodes.end(), n) || !has_weights(node)) {
+        nodes.push_back(std::move(node));
+      } else if (node.is("Gather")) {
+        look_up(node, nodes);
+      } else if (node.is("LSTM")) {
+        recurrent(node, nodes);
+      } else {
+        product(node, nodes);
+      }
+    }
+    model_.graph.nodes = std::move(nodes);
+    for (auto& tensor : new_tensors_) model_.graph.initializers.push_back(std::move(tensor));
+    graph::drop_unused_initializers(model_);
+    return std::move(model_);
+  }
+
+ private:
+  struct Stored {
+    std::string integers, scale, zero_point;
+  };
+
+  bool has_weights(const Node& node) const {
+    const auto inputs = weight_inputs(node);
+    return std::all_of(inputs.begin(), inputs.end(), [&](auto i) { return weights_.contains(node.inputs()[i]); });
+  }
+
+  const Tensor& weight(const std::string& name) const {
+    return model_.graph.initializers[static_cast<std::size_t>(index_.initializer(name))];
+  }
+
+  // With scales of these dimensions, and zero points as many, or one where all are equal. The last two dimensions of
+  // the integers change places where asked for.
+  Stored store(const std::string& name, const std::vector<std::int64_t>& scale_dims, bool transpose,
+               bool one_zero_point = false) {
+    const auto [found, is_new] = stored_.try_emplace({name, scale_dims, transpose});
+    if (!is_new) return found->second;
+    const auto& values = weights_.at(name);
+    Stored names{index_.fresh_name(name + "_quantized"), index_.fresh_name(name + "_scale"),
+                 index_.fresh_name(name + "_zero_point")};
+    auto tensor = quantized_weight(weight(name), names.integers, {{values.type}, values.granularity}, values.slices);
+    if (transpose) {
+      const auto rank = tensor.dims.size();
+      tensor.data = transposed(tensor.data, static_cast<std::size_t>(tensor.dims[rank - 2]),
+                               static_cast<std::size_t>(tensor.dims[rank - 1]));
+      std::swap(tensor.dims[rank - 2], tensor.dims[rank - 1]);
+    }
+    new_tensors_.push_back(std::move(tensor));
+    std::vector<float> scales;
+    std::vector<std::int8_t> zeros;
+    for (const auto& slice : values.slices) {
+      scales.push_back(slice.scale);
+      zeros.push_back(static_cast<std::int8_t>(slice.zero_point));
+    }
+    new_tensors_.push_back(onnx::make_tensor<float>(names.scale, DataType::float32, scale_dims, scales));
+    if (one_zero_point) zeros.resize(1);
+    new_tensors_.push_back({names.zero_point,
+                            data_type(values.type),
+                            one_zero_point ? std::vector<std::int64_t>{} : scale_dims,
+                            TensorData::of<std::int8_t>(zeros),
+                            {},
+                            false});
+    return found->second = std::move(names);
+  }
+
+  // Integers, scale and zero point of an activation.
+  const Stored& quantize(const std::string& value, std::vector<Node>& nodes) {
+    const auto [found, is_new] = activations_.try_emplace(value);
+    if (is_new) {
+      found->second = {index_.fresh_name(value + "_quantized"), index_.fresh_name(value + "_scale"),
+                       index_.fresh_name(value + "_zero_point")};
+      const auto& [integers, scale, zero_point] = found->second;
+      nodes.emplace_back("DynamicQuantizeLinear", index_.fresh_name(value + "_QuantizeLinear"), std::vector{value},
+                         std::vector{integers, scale, zero_point});
+    }
+    return found->second;
+  }
+
+  void product(const Node& node, std::vector<Node>& nodes) {
+    const auto& name = node.inputs()[1];
+    const bool filter = node.is("Conv");
+    const auto slices = static_cast<std::int64_t>(weights_.at(name).slices.size());
+    std::vector<std::int64_t> scale_dims;
+    if (!weights_.at(name).granularity.is_tensor()) scale_dims = {slices};
+    // A filter's outputs are its result's second axis.
+    if (filter && !scale_dims.empty()) scale_dims.insert(scale_dims.end(), weight(name).dims.size() - 2, 1);
+    const auto stored = store(name, scale_dims, node.int_or("transB", 0) != 0, filter);  // ConvInteger has one
+    const auto read = quantize(node.inputs()[0], nodes);
+    const auto& output = node.outputs()[0];
+    const auto sums = index_.fresh_name(output + "_sums"), floats = index_.fresh_name(output + "_sums_cast");
+    const auto scale = index_.fresh_name(output + "_scales");
+    nodes.emplace_back(filter ? "ConvInteger" : "MatMulInteger", node.name(),
+                       std::vector{read.integers, stored.integers, read.zero_point, stored.zero_point},
+                       std::vector{sums}, filter ? node.attributes() : std::vector<Attribute>{});
+    nodes.emplace_back("Cast", index_.fresh_name(node.id() + "_Cast"), std::vector{sums}, std::vector{floats},
+                       std::vector{Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
+    nodes.emplace_back("Mul", index_.fresh_name(node.id() + "_Scales"), std::vector{read.scale, stored.scale},
+                       std::vector{scale});
+    const bool has_bias = node.inputs().size() > 2 && !node.inputs()[2].empty();
+    const auto value = has_bias ? index_.fresh_name(output + "_without_bias") : output;
+    nodes.emplace_back("Mul", index_.fresh_name(node.id() + "_Mul"), std::vector{floats, scale}, std::vector{value});
+    if (!has_bias) return;
+    const auto bias = filter ? spread_bias(node.inputs()[2], weight(name).dims.size(), nodes) : node.inputs()[2];
+    nodes.emplace_back("Add", index_.fresh_name(node.id() + "_Add"), std::vector{value, bias}, std::vector{output});
+  }
+
+  // The bias of a convolution with the axes of its result: [1, outputs, 1, 1].
+  std::string spread_bias(const std::string& bias, std::size_t rank, std::vector<Node>& nodes) {
+    std::vector<std::int64_t> dims(rank, 1);
+    dims[1] = -1;
+    const auto shape = index_.fresh_name(bias + "_shape"), spread = index_.fresh_name(bias + "_spread");
+    new_tensors_.push_back(onnx::make_tensor<std::int64_t>(shape, DataType::int64, {std::ssize(dims)}, dims));
+    nodes.emplace_back("Reshape", index_.fresh_name(bias + "_Reshape"), std::vector{bias, shape}, std::vector{spread});
+    return spread;
+  }
+
+  // DynamicQuantizeLSTM has its weights as [directions, inputs, 4 * hidden], LSTM as [directions, 4 * hidden, inputs].
+  void recurrent(const Node& node, std::vector<Node>& nodes) {
+    auto inputs = node.inputs();
+    inputs.resize(8);
+    std::vector<std::string> parameters;
+    for (const auto input : weight_inputs(node)) {
+      const auto& name = node.inputs()[input];
+      const auto directions = weight(name).dims.front();
+      const auto slices = static_cast<std::int64_t>(weights_.at(name).slices.size());
+      std::vector<std::int64_t> scale_dims{directions};
+      if (slices > directions) scale_dims.push_back(slices / directions);
+      const auto stored = store(name, scale_dims, true);
+      inputs[input] = stored.integers;
+      parameters.insert(parameters.end(), {stored.scale, stored.zero_point});
+    }
+    inputs.insert(inputs.end(), parameters.begin(), parameters.end());
+    auto attributes = node.attributes();
+    std::erase_if(attributes, [](const Attribute& a) { return a.name() == "layout"; });
+    nodes.emplace_back("DynamicQuantizeLSTM", node.name(), std::move(inputs), node.outputs(), std::move(attributes),
+                       kMicrosoftDomain);
+    if (model_.opset(kMicrosoftDomain) == 0) model_.set_opset(kMicrosoftDomain, 1);
+  }
+
+  void look_up(const Node& node, std::vector<Node>& nodes) {
+    const auto& name = node.inputs()[0];
+    const auto stored = store(name, {weight(name).dims.front(), 1}, false);
+    const auto& output = node.outputs()[0];
+    const auto row = index_.fresh_name(output + "_quantized"), floats = index_.fresh_name(output + "_cast");
+    const auto scale = index_.fresh_name(output + "_scale");
+    nodes.emplace_back("Gather", node.name(), std::vector{stored.integers, node.inputs()[1]}, std::vector{row});
+    nodes.emplace_back("Cast", index_.fresh_name(node.id() + "_Cast"), std::vector{row}, std::vector{floats},
+                       std::vector{Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
+    nodes.emplace_back("Gather", index_.fresh_name(node.id() + "_Scales"), std::vector{stored.scale, node.inputs()[1]},
+                       std::vector{scale});
+    // Rows are symmetric: all zero points are the middle of the type.
+    auto centred = floats;
+    if (const int middle = weights_.at(name).slices.front().zero_point; middle != 0) {
+      const auto zero = index_.fresh_name(output + "_zero_point");
+      const std::vector value{static_cast<float>(middle)};
+      new_tensors_.push_back(onnx::make_tensor<float>(zero, DataType::float32, {}, value));
+      centred = index_.fresh_name(output + "_centred");
+      nodes.emplace_back("Sub", index_.fresh_name(node.id() + "_Sub"), std::vector{floats, zero}, std::vector{centred});
+    }
+    nodes.emplace_back("Mul", index_.fresh_name(node.id() + "_Mul"), std::vector{centred, scale}, std::vector{output});
+  }
+
+  onnx::Model model_;
+  const DynamicPlacement& placement_;
+  const AssignedValues& weights_;
+  graph::Index index_;
+  std::map<std::tuple<std::string, std::vector<std::int64_t>, bool>, Stored> stored_;
+  std::map<std::string, Stored> activations_;
+  std::vector<Tensor> new_tensors_;
+};
+
+}  // namespace
+
+onnx::Model emit_dynamic(onnx::Model model, const DynamicPlacement& placement, const AssignedValues& weights) {
+  return Emitter(std::move(model), placement, weights).run();
+}
+
+}  // namespace detent::quantization

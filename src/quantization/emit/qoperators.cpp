@@ -1,0 +1,252 @@
+#include "quantization/emit/qoperators.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/index.h"
+#include "graph/rewrite.h"
+
+namespace detent::quantization {
+namespace {
+
+using onnx::Attribute;
+using onnx::DataType;
+using onnx::Node;
+
+constexpr const char* kMicrosoftDomain = "com.microsoft";
+
+// A value in integers.
+struct Integers {
+  std::string values, scale, zero_point;
+};
+
+// How the inputs of an integer operator follow one another.
+enum class Shape {
+  product,  // each input, then scale and zero point of the result, then the bias
+  gemm,     // each input, the bias, then the result
+  plain,    // each input, then the result
+  concat,   // the result, then each input
+  where,    // the condition, each other input, then the result
+};
+
+struct Row {
+  std::string_view type, integer_type;
+  Shape shape;
+  bool contrib = true;
+};
+
+constexpr Row kRows[] = {
+    {"Conv", "QLinearConv", Shape::product, false},
+    {"MatMul", "QLinearMatMul", Shape::product, false},
+    {"Gemm", "QGemm", Shape::gemm},
+    {"Add", "QLinearAdd", Shape::plain},
+    {"Mul", "QLinearMul", Shape::plain},
+    {"Sigmoid", "QLinearSigmoid", Shape::plain},
+    {"LeakyRelu", "QLinearLeakyRelu", Shape::plain},
+    {"Softmax", "QLinearSoftmax", Shape::plain},
+    {"AveragePool", "QLinearAveragePool", Shape::plain},
+    {"GlobalAveragePool", "QLinearGlobalAveragePool", Shape::plain},
+    {"Concat", "QLinearConcat", Shape::concat},
+    {"Where", "QLinearWhere", Shape::where},
+};
+
+// These read one value and hand on its integers.
+constexpr std::string_view kMoving[] = {"MaxPool", "Reshape", "Transpose", "Squeeze",      "Unsqueeze",
+                                        "Flatten", "Slice",   "Gather",    "DepthToSpace", "SpaceToDepth",
+                                        "Split",   "Expand",  "Identity"};
+
+class Rewriter {
+ public:
+  explicit Rewriter(onnx::Model& model) : model_(model), index_(model), gone_(model.graph.nodes.size(), false) {}
+
+  QOperators run() {
+    for (std::size_t n = 0; n < gone_.size(); ++n) {
+      const Node& node = model_.graph.nodes[n];
+      if (node.is("QuantizeLinear") || node.is("DequantizeLinear") || !reads_integers(node)) continue;
+      ++(rewrite(n) ? found_.nodes : found_.left);
+    }
+    std::vector<Node> nodes;
+    for (std::size_t n = 0; n < gone_.size(); ++n) {
+      if (!gone_[n]) nodes.push_back(std::move(model_.graph.nodes[n]));
+    }
+    model_.graph.nodes = std::move(nodes);
+    drop_unread_dequantizers();
+    graph::drop_unused_initializers(model_);
+    if (uses_contrib_ && model_.opset(kMicrosoftDomain) == 0) model_.set_opset(kMicrosoftDomain, 1);
+    return found_;
+  }
+
+ private:
+  bool reads_integers(const Node& node) const {
+    return std::any_of(node.inputs().begin(), node.inputs().end(), [&](const auto& i) { return read(i).has_value(); });
+  }
+
+  const Node* producer(const std::string& value) const {
+    const int at = value.empty() ? graph::kNone : index_.producer(value);
+    return at == graph::kNone ? nullptr : &node_at(at);
+  }
+
+  const onnx::Tensor* constant(const std::string& name) const {
+    const int at = index_.initializer(name);
+    return at == graph::kNone ? nullptr : &model_.graph.initializers[static_cast<std::size_t>(at)];
+  }
+
+  // What a node of a pair says, with integers of one of these types.
+  std::optional<Integers> pair_of(const Node& node, const std::string& values, bool wide) const {
+    if (node.inputs().size() < 3 || node.int_or("block_size", 0) != 0) return std::nullopt;
+    const auto* zero = constant(node.inputs()[2]);
+    if (zero == nullptr) return std::nullopt;
+    const bool narrow = zero->type == DataType::int8 || zero->type == DataType::uint8;
+    if (wide ? zero->type != DataType::int32 : !narrow) return std::nullopt;
+    return Integers{values, node.inputs()[1], node.inputs()[2]};
+  }
+
+  // What is behind a DequantizeLinear.
+  std::optional<Integers> read(const std::string& value, bool wide = false) const {
+    const auto* node = producer(value);
+    return node != nullptr && node->is("DequantizeLinear") ? pair_of(*node, node->inputs()[0], wide) : std::nullopt;
+  }
+
+  // The QuantizeLinear that is all that reads the value, or kNone.
+  int quantizer(const std::string& value) const {
+    const auto readers = index_.consumers(value);
+    if (readers.size() != 1 || index_.is_output(value) || index_.is_captured(value)) return graph::kNone;
+    const auto& node = node_at(readers.front());
+    const bool fits =
+        node.is("QuantizeLinear") && node.inputs()[0] == value && pair_of(node, node.outputs()[0], false).has_value();
+    return fits ? readers.front() : graph::kNone;
+  }
+
+  const Node& node_at(int at) const { return model_.graph.nodes[static_cast<std::size_t>(at)]; }
+
+  // A Relu that is all that reads the value, or kNone.
+  int relu_behind(const std::string& value) const {
+    constexpr std::int64_t kOpsetOfIntegerClip = 12;
+    const auto readers = index_.consumers(value);
+    if (readers.size() != 1 || index_.is_output(value) || index_.is_captured(value)) return graph::kNone;
+    return node_at(readers.front()).is("Relu") && model_.opset() >= kOpsetOfIntegerClip ? readers.front()
+                                                                                        : graph::kNone;
+  }
+
+  bool rewrite(std::size_t n) {
+    const Node node = model_.graph.nodes[n];
+    if (!node.domain().empty()) return false;
+    const auto row =
+        std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.type == node.op_type(); });
+    if (row != std::end(kRows)) return compute(n, node, *row);
+    const bool moves = std::find(std::begin(kMoving), std::end(kMoving), node.op_type()) != std::end(kMoving);
+    constexpr std::int64_t kOpsetOfIntegerMaxPool = 12;
+    if (node.is("MaxPool") && model_.opset() < kOpsetOfIntegerMaxPool) return false;
+    return moves && move(n, node);
+  }
+
+  bool compute(std::size_t n, const Node& node, const Row& row) {
+    if (node.outputs().size() != 1 || !reads_what_it_needs(node, row)) return false;
+    const int relu = relu_behind(node.outputs()[0]);
+    const int at = quantizer(relu == graph::kNone ? node.outputs()[0] : node_at(relu).outputs()[0]);
+    if (at == graph::kNone) return false;
+    auto result = *pair_of(node_at(at), node_at(at).outputs()[0], false);
+    if (relu != graph::kNone) {
+      // On integers: nothing below the zero point.
+      auto& clip = model_.graph.nodes[static_cast<std::size_t>(relu)];
+      const auto before = index_.fresh_name(result.values + "_before_Relu");
+      clip = Node("Clip", clip.name(), {before, result.zero_point}, {result.values});
+      result.values = before;
+    }
+    auto attributes = node.attributes();
+    if (row.type == "Gemm") std::erase_if(attributes, [](const Attribute& a) { return a.name() == "beta"; });
+    if (row.type == "Softmax") attributes.push_back(Attribute::of_int("opset", model_.opset()));
+    model_.graph.nodes[n] = Node(std::string(row.integer_type), node.name(), inputs_of(node, row, result),
+                                 {result.values}, std::move(attributes), row.contrib ? kMicrosoftDomain : "");
+    uses_contrib_ = uses_contrib_ || row.contrib;
+    gone_[static_cast<std::size_t>(at)] = true;
+    return true;
+  }
+
+  static bool has_bias(const Row& row) { return row.shape == Shape::product || row.shape == Shape::gemm; }
+
+  // Whether all inputs are integers, and what the operator computes with them is the same.
+  bool reads_what_it_needs(const Node& node, const Row& row) const {
+    for (std::size_t i = row.shape == Shape::where ? 1 : 0; i < node.inputs().size(); ++i) {
+      const bool bias = has_bias(row) && i == 2;
+      if (!read(node.inputs()[i], bias) && !(bias && node.inputs()[i].empty())) return false;
+    }
+    // The bias of a QGemm has a scale with alpha in it.
+    const bool plain = node.float_or("beta", 1) == 1 && (node.float_or("alpha", 1) == 1 || node.inputs().size() < 3);
+    return row.shape != Shape::gemm || plain;
+  }
+
+  std::vector<std::string> inputs_of(const Node& node, const Row& row, const Integers& result) const {
+    std::vector<std::string> inputs;
+    const std::vector<std::string> parameters{result.scale, result.zero_point};
+    std::string bias;
+    if (row.shape == Shape::concat) inputs = parameters;
+    for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+      if (row.shape == Shape::where && i == 0) {
+        inputs.push_back(node.inputs()[0]);
+      } else if (has_bias(row) && i == 2) {
+        if (const auto found = read(node.inputs()[2], true)) bias = found->values;
+      } else {
+        const auto found = read(node.inputs()[i]).value();
+        inputs.insert(inputs.end(), {found.values, found.scale, found.zero_point});
+      }
+    }
+    if (row.shape == Shape::gemm) inputs.push_back(bias);
+    if (row.shape != Shape::concat) inputs.insert(inputs.end(), parameters.begin(), parameters.end());
+    if (row.shape == Shape::product && !bias.empty()) inputs.push_back(bias);
+    return inputs;
+  }
+
+  bool move(std::size_t n, const Node& node) {
+    const auto source = read(node.inputs()[0]);
+    if (!source) return false;
+    std::vector<int> quantizers;
+    for (const auto& output : node.outputs()) {
+      const int at = quantizer(output);
+      if (at == graph::kNone) return false;
+      const auto& inputs = node_at(at).inputs();
+      if (!alike(source->scale, inputs[1]) || !alike(source->zero_point, inputs[2])) return false;
+      quantizers.push_back(at);
+    }
+    auto& moved = model_.graph.nodes[n];
+    moved.set_input(0, source->values);
+    for (std::size_t o = 0; o < quantizers.size(); ++o) {
+      const auto at = static_cast<std::size_t>(quantizers[o]);
+      moved.set_output(o, model_.graph.nodes[at].outputs()[0]);
+      gone_[at] = true;
+    }
+    return true;
+  }
+
+  bool alike(const std::string& one, const std::string& other) const {
+    if (one == other) return true;
+    const auto *a = constant(one), *b = constant(other);
+    if (a == nullptr || b == nullptr || a->type != b->type || a->dims != b->dims) return false;
+    return std::ranges::equal(a->data.bytes(), b->data.bytes());
+  }
+
+  void drop_unread_dequantizers() {
+    const graph::Index now(model_);
+    std::erase_if(model_.graph.nodes, [&](const Node& node) {
+      if (!node.is("DequantizeLinear")) return false;
+      const auto& output = node.outputs()[0];
+      return now.consumers(output).empty() && !now.is_output(output) && !now.is_captured(output);
+    });
+  }
+
+  onnx::Model& model_;
+  graph::Index index_;
+  std::vector<bool> gone_;
+  bool uses_contrib_ = false;
+  QOperators found_;
+};
+
+}  // namespace
+
+QOperators to_qoperators(onnx::Model& model) { return Rewriter(model).run(); }
+
+}  // namespace detent::quantization

@@ -1,0 +1,28 @@
+// Nodes that could read integers but stay in float, and why.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "onnx/model.h"
+
+namespace detent::quantization {
+
+/// The nodes by the reason.
+class LeftInFloat {
+ public:
+  void add(const onnx::Node& node, const std::string& reason) { nodes_[reason].push_back(node.label()); }
+
+  /// One for each reason, with the first node and how many more there are.
+  std::vector<std::string> notes() const;
+  std::size_t count() const;
+
+ private:
+  std::map<std::string, std::vector<std::string>> nodes_;
+};
+
+/// What a Gemm does beside multiplying by its second input and adding its third; empty: nothing.
+std::string reason_against_gemm(const onnx::Node& gemm);
+
+}  // namespace detent::quantization

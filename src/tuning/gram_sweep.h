@@ -1,0 +1,70 @@
+// One pass over the float model that sums up what each product reads, within the memory that there is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "data/sample.h"
+#include "detent/config.h"
+#include "detent/progress.h"
+#include "exec/session.h"
+#include "finetune/block_error.h"
+#include "finetune/kernels.h"
+#include "graph/values.h"
+#include "onnx/model.h"
+#include "quantization/block_weights.h"
+#include "store/spool.h"
+
+namespace detent::tuning {
+
+/// Products whose inputs are summed up in one pass, by the values that they read.
+struct BlockStage {
+  struct Input {
+    std::string value;
+    std::int64_t rows = 0;             // its last dimension
+    std::vector<std::size_t> tensors;  // of the placement; the first product of each reads the value
+  };
+  std::vector<Input> inputs;
+  int begin = 0;  // the first node of the stage; the model is cut before it
+};
+
+/// Stages in the order of the model, of which each takes at most so many bytes of Gram matrices and what solving takes
+/// beside them. Weights that only tables read are in none. Throws resource where there is too little for one of them.
+std::vector<BlockStage> block_stages(const onnx::Model& model, const quantization::BlockPlacement& placement,
+                                     const WeightsOnlyConfig& config, std::uint64_t memory);
+
+/// Of the samples that weights are fitted to, and of those that are held back and judge.
+struct InputGrams {
+  finetune::Gram fitted;
+  std::optional<finetune::Gram> held_back;
+
+  const finetune::Gram& judge() const { return held_back ? *held_back : fitted; }
+};
+
+class GramReceiver {
+ public:
+  virtual ~GramReceiver() = default;
+  /// Whether the sums over an input are wanted: those of other inputs are not made.
+  virtual bool wants(const BlockStage::Input& input) const = 0;
+  /// All samples have gone by. The matrices are valid during the call.
+  virtual void receive(const BlockStage::Input& input, const InputGrams& grams) = 0;
+};
+
+struct GramSweepOptions {
+  int threads = 0;
+  store::Spool* spool = nullptr;  // needed for more than one stage
+  Progress progress = {};
+  std::stop_token stop = {};
+};
+
+/// Returns the number of samples, of which every eighth is held back; of 2 to 7 the last is. The sums depend on the
+/// samples and their order alone. Throws what the runtime, the samples and the spool throw.
+std::uint64_t sweep_grams(const onnx::Model& model, const graph::ValueTypes& types,
+                          const std::vector<BlockStage>& stages, const exec::Runtime& runtime,
+                          data::SampleSource& source, const GramSweepOptions& options, GramReceiver& receiver);
+
+}  // namespace detent::tuning

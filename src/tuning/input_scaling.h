@@ -1,0 +1,53 @@
+// Factors for what products read, chosen by the sums over samples and kept where they help samples that are held back.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "onnx/model.h"
+#include "quantization/block_weights.h"
+#include "quantization/input_folds.h"
+#include "tuning/gram_sweep.h"
+#include "tuning/weight_solving.h"
+
+namespace detent::tuning {
+
+struct InputScaling {
+  std::vector<float> factors;  // that rows of weights are multiplied by; empty: none help
+  double exponent = 0;         // of AWQ: factors are the power of the inputs to half of it
+};
+
+/// The Gram matrices of inputs that have been divided by factors.
+class ScaledGrams {
+ public:
+  ScaledGrams(const InputGrams& grams, std::span<const float> factors);
+  InputGrams grams() const;
+
+ private:
+  struct Sums {
+    std::vector<float> values;
+    std::uint64_t positions = 0;
+  };
+  std::size_t rows_;
+  Sums fitted_;
+  std::optional<Sums> held_back_;
+};
+
+/// finetune::best_input_scales() for all weights that read an input, by some columns of each; these factors and their
+/// roots are tried with the method itself, and what leaves the least error on held-back samples is taken. Weights of
+/// different bits are not scaled. Memory: two matrices of the size of the sums.
+InputScaling choose_scaling(const onnx::Model& model, const quantization::BlockPlacement& placement,
+                            const quantization::InputFold& fold, const InputGrams& grams,
+                            const WeightSolvingOptions& options);
+
+/// Folds that the method makes use of: with awq and automatic those that there are. Sparse weights are not scaled.
+std::vector<quantization::InputFold> folds_of(const onnx::Model& model, const quantization::BlockPlacement& placement,
+                                              const WeightsOnlyConfig& config);
+
+/// Writes a choice, and reads it again.
+void save_scaling(const std::filesystem::path& path, const InputScaling& scaling);
+InputScaling load_scaling(const std::filesystem::path& path, std::int64_t rows);
+
+}  // namespace detent::tuning

@@ -1,0 +1,40 @@
+#include "tuning/some_columns.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "finetune/block_error.h"
+#include "quantization/block_stream.h"
+
+namespace detent::tuning {
+namespace {
+
+constexpr std::int64_t kMostPieces = 2;
+
+// First and last columns of the pieces that stand for all.
+std::vector<std::pair<std::int64_t, std::int64_t>> pieces_of(std::int64_t columns) {
+  constexpr auto kPiece = static_cast<std::int64_t>(finetune::kColumnsTogether);
+  const std::int64_t all = (columns + kPiece - 1) / kPiece, count = std::min(all, kMostPieces);
+  std::vector<std::pair<std::int64_t, std::int64_t>> pieces;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto first = (i * all / count) * kPiece;
+    pieces.emplace_back(first, std::min(first + kPiece, columns));
+  }
+  return pieces;
+}
+
+}  // namespace
+
+std::vector<float> some_columns(const onnx::Tensor& tensor, const quantization::BlockTensor& shape) {
+  std::vector<float> columns;
+  for (const auto& [first, last] : pieces_of(shape.columns)) {
+    const auto at = columns.size();
+    columns.resize(at + static_cast<std::size_t>((last - first) * shape.rows));
+    quantization::read_columns(tensor, shape, first, last, std::span(columns).subspan(at));
+  }
+  return columns;
+}
+
+}  // namespace detent::tuning

@@ -1,0 +1,40 @@
+// One weight in blocks, solved stripe by stripe from the sums over what its products read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stop_token>
+
+#include "detent/config.h"
+#include "finetune/block_solver.h"
+#include "finetune/kernels.h"
+#include "onnx/tensor.h"
+#include "quantization/block_weights.h"
+#include "tuning/gram_sweep.h"
+#include "tuning/stored_blocks.h"
+
+namespace detent::tuning {
+
+/// What solves a weight that is given as it is: awq is search on weights that have been scaled.
+finetune::BlockMethod solver_of(WeightMethod method);
+
+/// What stands for the method where something is tried out: the other rungs of automatic matter to single columns.
+finetune::BlockMethod method_of_trials(WeightMethod method);
+
+struct WeightSolvingOptions {
+  WeightMethod method = WeightMethod::automatic;
+  WeightSparsity sparsity = WeightSparsity::none;
+  const finetune::Kernels& kernels;
+  std::size_t threads = 1;
+  std::stop_token stop = {};
+};
+
+/// Writes the solution's columns to `writer`, but does not finish it. With sparsity, weights that a table reads as well
+/// stay dense. Threads change nothing.
+BlockVerdict solve_weight(const onnx::Tensor& tensor, const quantization::BlockTensor& shape, const InputGrams& grams,
+                          const WeightSolvingOptions& options, BlockWriter& writer);
+
+/// Matrices of rows² floats that solving a weight takes beside the sums.
+constexpr std::uint64_t factors_of(WeightSparsity sparsity) { return sparsity == WeightSparsity::none ? 1 : 2; }
+
+}  // namespace detent::tuning

@@ -1,0 +1,203 @@
+"""Dynamic activations: the numbers of ONNX Runtime's quantize_dynamic, and better ones where it is at fault."""
+
+import json
+import subprocess
+import sys
+
+import graphs
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import support
+from failures import BAD_INPUT, USAGE, check
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from support import Path
+
+RNG = np.random.default_rng(3)
+
+
+def dynamic(model: Path, output: Path, *options: object) -> dict:
+    """`detent quantize --activations dynamic`, which must succeed without a word on stderr."""
+    result = support.detent("quantize", model, "-o", output, "--activations", "dynamic", "--json", "--no-bench", *options)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return json.loads(result.stdout)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def save(path: Path, nodes: list, tensors: dict[str, np.ndarray], inputs: dict[str, tuple], outputs: list[str]) -> Path:
+    values = [
+        helper.make_tensor_value_info(k, TensorProto.INT64 if k == "ids" else TensorProto.FLOAT, s) for k, s in inputs.items()
+    ]
+    made = [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outputs]
+    initializers = [numpy_helper.from_array(v, k) for k, v in tensors.items()]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", values, made, initializers), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    model.ir_version = 8
+    onnx.save(model, path)
+    return path
+
+
+def products(path: Path) -> Path:
+    """Three products of one value, a Gemm in both directions, a product of a product."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "q"], ["a"], "query"),
+        helper.make_node("MatMul", ["x", "k"], ["b"], "key"),
+        helper.make_node("Gemm", ["x", "t", "bias"], ["c"], "transposed", transB=1),
+        helper.make_node("Gemm", ["x", "g", "row"], ["d"], "straight"),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("MatMul", ["r", "o"], ["e"], "after"),
+    ]
+    tensors = {"q": normal(48, 24), "k": normal(48, 24), "t": normal(24, 48), "g": normal(48, 24), "o": normal(24, 8)}
+    tensors |= {"bias": normal(24), "row": normal(1, 24)}
+    return save(path, nodes, tensors, {"x": ("n", 48)}, ["a", "b", "d", "e"])
+
+
+def run(path: Path, **inputs: np.ndarray) -> list[np.ndarray]:
+    return support.load(path).run(None, inputs)
+
+
+@pytest.mark.parametrize("per_channel", [True, False], ids=["channels", "tensors"])
+@pytest.mark.parametrize("weight", ["int8", "uint8"])
+def test_the_numbers_of_onnxruntime(tmp_path: Path, weight: str, per_channel: bool) -> None:
+    model, theirs, ours = products(tmp_path / "m.onnx"), tmp_path / "theirs.onnx", tmp_path / "ours.onnx"
+    extra = {"WeightSymmetric": per_channel or weight == "int8"}
+    kind = QuantType.QInt8 if weight == "int8" else QuantType.QUInt8
+    quantize_dynamic(model, theirs, per_channel=per_channel, weight_type=kind, extra_options=extra)
+    options = ["--weight-type", weight, "--per-channel" if per_channel else "--per-tensor"]
+    result = dynamic(model, ours, *options)
+    assert (result["nodes_quantized"], result["nodes_in_float"]) == (5, 0)
+    x = normal(6, 48)
+    for expected, found in zip(run(theirs, x=x), run(ours, x=x), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_the_runtime_fuses_all_products(tmp_path: Path) -> None:
+    model = products(tmp_path / "m.onnx")
+    dynamic(model, tmp_path / "q.onnx")
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    ort.InferenceSession(tmp_path / "q.onnx", options, providers=["CPUExecutionProvider"])
+    kinds = [n.op_type for n in onnx.load(tmp_path / "optimized.onnx").graph.node]
+    assert kinds.count("MatMulIntegerToFloat") + kinds.count("DynamicQuantizeMatMul") == 5
+    assert kinds.count("DynamicQuantizeLinear") == 1, "one value of four readers is quantized once"
+
+
+def test_tables_have_a_scale_for_each_row(tmp_path: Path) -> None:
+    table = normal(50, 32)
+    table[7] *= 20
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["x"], "table"), helper.make_node("MatMul", ["x", "w"], ["y"], "product")]
+    model = save(tmp_path / "m.onnx", nodes, {"table": table, "w": normal(32, 8)}, {"ids": ("n",)}, ["x"])
+    ids = np.arange(50)
+    for options in ([], ["--weight-type", "uint8"]):
+        dynamic(model, tmp_path / "q.onnx", "--op-types", "Gather", *options)
+        found = run(tmp_path / "q.onnx", ids=ids)[0]
+        expected = np.rint(table / (scale := np.abs(table).max(1, keepdims=True) / 127)) * scale
+        np.testing.assert_allclose(found, expected, atol=1.01 * float(scale.max()) if options else 1e-6)
+        assert support.sqnr([[table]], [[found]]) > 40, "ONNX Runtime's one scale for all: 22 dB"
+
+
+def recurrent(path: Path, direction: str, hidden: int = 64, width: int = 32) -> Path:
+    directions = 1 + (direction != "forward")
+    shapes = {"W": (directions, 4 * hidden, width), "R": (directions, 4 * hidden, hidden), "B": (directions, 8 * hidden)}
+    tensors = {k: np.float32(RNG.uniform(-1, 1, s) / np.sqrt(hidden)) for k, s in shapes.items()}
+    node = helper.make_node("LSTM", ["x", "W", "R", "B"], ["y", "h"], "lstm", hidden_size=hidden, direction=direction)
+    return save(path, [node], tensors, {"x": ("t", "n", width)}, ["y", "h"])
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_recurrent_layers(tmp_path: Path, direction: str) -> None:
+    model = recurrent(tmp_path / "m.onnx", direction)
+    x = normal(30, 2, 32)
+    for per_channel in (True, False):
+        quantize_dynamic(model, tmp_path / "theirs.onnx", per_channel=per_channel)
+        dynamic(model, tmp_path / "q.onnx", "--per-channel" if per_channel else "--per-tensor")
+        assert [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node] == ["DynamicQuantizeLSTM"]
+        for expected, found in zip(run(tmp_path / "theirs.onnx", x=x), run(tmp_path / "q.onnx", x=x), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+ON_OLD_CPU = """
+import sys, numpy as np, onnxruntime as ort
+np.savez(sys.argv[3], *ort.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"]).run(None, dict(np.load(sys.argv[2]))))
+"""
+
+
+def test_no_sum_saturates_on_an_older_cpu(tmp_path: Path, old_cpu: dict[str, str]) -> None:
+    """Where two products are added in 16 bits, as before VNNI, quantize_dynamic's LSTM is left with less than 20 dB."""
+    cases = {"lstm": (recurrent(tmp_path / "lstm.onnx", "forward"), normal(30, 2, 32))}
+    cases["products"] = (products(tmp_path / "products.onnx"), normal(20, 48))
+    for name, (model, x) in cases.items():
+        dynamic(model, tmp_path / "ours.onnx", "--weight-range", "pairs")
+        quantize_dynamic(model, tmp_path / "theirs.onnx", per_channel=True)
+        np.savez(tmp_path / "x.npz", x=x)
+        expected, scores = run(model, x=x), {}
+        for tool in ("ours", "theirs"):
+            command = [sys.executable, "-c", ON_OLD_CPU, tmp_path / f"{tool}.onnx", tmp_path / "x.npz", tmp_path / "y.npz"]
+            subprocess.run(command, env=old_cpu, check=True)
+            found = list(np.load(tmp_path / "y.npz").values())
+            scores[tool] = min(support.sqnr([[e]], [[f]]) for e, f in zip(expected, found, strict=True))
+        assert scores["ours"] > 36 > scores["theirs"] + 10, (name, scores)
+
+
+def test_convolutions_where_they_are_named(tmp_path: Path) -> None:
+    tensors = {"w": normal(8, 4, 3, 3), "b": normal(8), "d": normal(8, 1, 3, 3)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["a"], "conv", strides=[2, 2], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["a", "d"], ["y"], "depthwise", group=8),
+    ]
+    model = save(tmp_path / "m.onnx", nodes, tensors, {"x": ("n", 4, 16, 16)}, ["y"])
+    x = normal(2, 4, 16, 16)
+    for weight in ("int8", "uint8"):
+        result = dynamic(model, tmp_path / "q.onnx", "--op-types", "Conv", "--weight-type", weight)
+        assert result["nodes_quantized"] == 2
+        assert support.sqnr([run(model, x=x)], [run(tmp_path / "q.onnx", x=x)]) > 33
+    line = support.detent("quantize", model, "-o", tmp_path / "no.onnx", "--activations", "dynamic")
+    check(BAD_INPUT, "no weights to quantize", line.returncode, line.stderr, line.stdout)
+
+
+def test_a_transformer(tmp_path: Path) -> None:
+    """With samples it tells how near the results are; the same bytes again, and whatever the threads."""
+    onnx.save(graphs.transformer(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.transformer_samples())
+    result = dynamic(tmp_path / "m.onnx", tmp_path / "q.onnx", "--calibration-data", data)
+    assert result["accuracy"]["sqnr_db"] > 25
+    assert any("whole batch" in note for note in result["notes"])
+    for threads in (1, 3):
+        dynamic(tmp_path / "m.onnx", tmp_path / "again.onnx", "--threads", threads)
+        assert support.sha256(tmp_path / "again.onnx") == support.sha256(tmp_path / "q.onnx")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--method", "mse"], "--method means nothing with --activations dynamic"),
+        (["--weights-only"], "--activations means nothing with --weights-only"),
+        (["--weight-type", "int4"], "weights of 8 bits"),
+        (["--op-types", "Relu"], "Relu has no form with dynamic activations"),
+        (["--exclude-nodes", "nobody"], "nobody"),
+    ],
+)
+def test_what_does_not_go_together(tmp_path: Path, options: list[str], says: str) -> None:
+    model = products(tmp_path / "m.onnx")
+    result = support.detent("quantize", model, "-o", tmp_path / "q.onnx", "--activations", "dynamic", *options)
+    check(USAGE, says, result.returncode, result.stderr, result.stdout)
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_weights_that_are_not_finite(tmp_path: Path) -> None:
+    model = onnx.load(products(tmp_path / "m.onnx"))
+    weight = numpy_helper.to_array(model.graph.initializer[0]).copy()
+    weight[0, 0] = np.nan
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "q"))
+    onnx.save(model, tmp_path / "m.onnx")
+    result = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--activations", "dynamic")
+    check(BAD_INPUT, "weight 'q'.*holds NaN", result.returncode, result.stderr, result.stdout)
+    told = dynamic(tmp_path / "m.onnx", tmp_path / "q.onnx", "--allow-nonfinite")
+    assert any("stays in float" in note for note in told["notes"])
+    assert {n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node} >= {"MatMul", "MatMulInteger"}

@@ -1,0 +1,106 @@
+"""What `detent inspect` says of the operators that the runtime makes of a quantized model's products."""
+
+import json
+
+import graphs
+import numpy as np
+import onnx
+import pytest
+import support
+from onnx import TensorProto, helper, numpy_helper
+from support import Path
+
+RNG = np.random.default_rng(7)
+
+
+def inspected(model: Path, *options: object) -> dict:
+    result = support.detent("inspect", model, "--json", *options)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return json.loads(result.stdout)
+
+
+def run_as(model: Path) -> dict[str, str]:
+    return {p["name"]: p["runs_as"] + (" in float" if p["in_float"] else "") for p in inspected(model)["products"]}
+
+
+def optimized_types(model: Path, path: Path) -> list[str]:
+    """What Python's onnxruntime writes of its graph."""
+    options = support.ort.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    options.log_severity_level = 3
+    support.ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return [node.op_type for node in onnx.load(path).graph.node]
+
+
+@pytest.mark.parametrize("form", ["matmul-nbits", "qdq"])
+def test_weights_in_blocks(tmp_path: Path, form: str) -> None:
+    onnx.save(graphs.transformer(), tmp_path / "m.onnx")
+    done = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--weights-only", "--form", form)
+    assert done.returncode == 0, done.stderr
+    found = run_as(tmp_path / "q.onnx")
+    types = optimized_types(tmp_path / "q.onnx", tmp_path / "optimized.onnx")
+    assert list(found.values()).count("MatMulNBits") == types.count("MatMulNBits") == 6
+    assert set(found.values()) <= {"MatMulNBits", "GatherBlockQuantized"}
+    assert inspected(tmp_path / "q.onnx")["runtime"] == support.ort.__version__
+
+
+def test_integers(tmp_path: Path) -> None:
+    for name, model, samples in (
+        ("cnn", graphs.small_cnn(), graphs.cnn_samples()),
+        ("transformer", graphs.transformer(), graphs.transformer_samples()),
+    ):
+        onnx.save(model, tmp_path / f"{name}.onnx")
+        data = support.save_samples(tmp_path / name, samples)
+        support.quantize(tmp_path / f"{name}.onnx", tmp_path / "q.onnx", data)
+        found = list(run_as(tmp_path / "q.onnx").values())
+        types = optimized_types(tmp_path / "q.onnx", tmp_path / "optimized.onnx")
+        for kind in ("QLinearConv", "QLinearMatMul", "QGemm"):
+            assert found.count(kind) == types.count(kind), (name, kind)
+        assert any(found.count(kind) for kind in ("QLinearConv", "QLinearMatMul"))
+
+
+def test_what_is_left_in_float_is_named(tmp_path: Path) -> None:
+    """A DequantizeLinear that two products share, blocks along the second axis, and a Conv with float activations."""
+    weight = RNG.integers(0, 255, (64, 64)).astype(np.uint8)
+    tensors = [
+        numpy_helper.from_array(weight, "q"),
+        numpy_helper.from_array(RNG.random((2, 64)).astype(np.float32), "s"),
+        numpy_helper.from_array(RNG.random((64, 2)).astype(np.float32), "across"),
+        numpy_helper.from_array(np.float32(RNG.random((64, 64))), "plain"),
+    ]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["w"], "dq", axis=0, block_size=32),
+        helper.make_node("MatMul", ["x", "w"], ["a"], "first"),
+        helper.make_node("MatMul", ["a", "w"], ["b"], "second"),
+        helper.make_node("DequantizeLinear", ["q", "across"], ["v"], "dq2", axis=1, block_size=32),
+        helper.make_node("MatMul", ["b", "v"], ["c"], "third"),
+        helper.make_node("MatMul", ["c", "plain"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 64]) for n in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    path = tmp_path / "q.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    assert run_as(path) == {"first": "MatMul in float", "second": "MatMul in float", "third": "MatMul in float"}
+    text = support.detent("inspect", path).stdout
+    assert "MatMul in float 3" in text
+    assert "dequantized and computed in float: MatMul first, MatMul second, MatMul third\n" in text
+
+
+def test_float_models_have_none(tmp_path: Path) -> None:
+    onnx.save(graphs.small_cnn(), tmp_path / "m.onnx")
+    found = inspected(tmp_path / "m.onnx")
+    assert "products" not in found and "runtime" not in found
+    assert "quantized products" not in support.detent("inspect", tmp_path / "m.onnx").stdout
+
+
+def test_a_runtime_that_fuses_less(tmp_path: Path) -> None:
+    """Gemm with blocks: fused since 1.26."""
+    onnx.save(graphs.transformer(), tmp_path / "m.onnx")
+    done = support.detent(
+        "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--weights-only", "--form", "qdq", "--bits", 8
+    )
+    assert done.returncode == 0, done.stderr
+    older = next((support.MODELS.parent / "deps" / "runtimes" / "1.24.1" / "onnxruntime" / "capi").glob("libonnxruntime.so.*"))
+    found = inspected(tmp_path / "q.onnx", "--runtime", older)
+    assert found["runtime"] == "1.24.1"
+    assert all(p["in_float"] for p in found["products"])  # 8 bits: since 1.26

@@ -1,0 +1,142 @@
+"""Weights that several nodes read are stored once."""
+
+import numpy as np
+import onnx
+import pytest
+import support
+from onnx import TensorProto, helper, numpy_helper
+from support import Path
+
+RNG = np.random.default_rng(11)
+
+
+def tied(path: Path, rows: int = 64, entries: int = 96, head: str = "transpose") -> Path:
+    """As in language models whose last product has the embedding's weights."""
+    table = RNG.standard_normal((entries, rows)).astype(np.float32)
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["x"], "table")]
+    if head == "transpose":
+        nodes.append(helper.make_node("Transpose", ["table"], ["turned"], "turn", perm=[1, 0]))
+        nodes.append(helper.make_node("MatMul", ["x", "turned"], ["y"], "head"))
+    else:
+        nodes.append(helper.make_node("Gemm", ["x", "table"], ["y"], "head", transB=1))
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", d]) for n, d in (("x", rows), ("y", entries))]
+    graph = helper.make_graph(nodes, "g", [ids], ends, [numpy_helper.from_array(table, "table")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return path
+
+
+def integers(path: Path) -> list[onnx.TensorProto]:
+    """Initializers that hold packed integers, without zero points and shapes."""
+    return [t for t in onnx.load(path).graph.initializer if "_Q" in t.name and not t.name.endswith("_shape")]
+
+
+@pytest.mark.parametrize("head", ["transpose", "gemm"])
+@pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "asymmetric"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_table_and_product_share_their_integers(tmp_path: Path, bits: int, symmetric: bool, head: str) -> None:
+    model = tied(tmp_path / "m.onnx", head=head)
+    options = ["--bits", bits, "--accuracy-level", 1, "--weight-symmetric" if symmetric else "--weight-asymmetric"]
+    result = support.weights_only(model, tmp_path / "q.onnx", *options)
+    types = [node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node]
+    assert types == ["Reshape", "GatherBlockQuantized", "MatMulNBits"]
+    assert len(integers(tmp_path / "q.onnx")) == 1 and not any("stored twice" in note for note in result["notes"])
+
+    # Both are what the definition says of the integers.
+    found = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
+    parts = [found[f"table_Q{bits}"] >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
+    values = np.stack(parts, axis=-1).reshape(96, 2, 32).astype(np.float64)
+    zero = np.full((96, 2), 1 << bits - 1)
+    if not symmetric:
+        zero = np.stack([found["table_zero_points"] >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)], axis=-1).reshape(
+            96, 2
+        )
+    weight = ((values - zero[..., None]) * found["table_scales"].reshape(96, 2, 1)).reshape(96, 64)
+    x, y = support.load(tmp_path / "q.onnx").run(None, {"ids": np.arange(9)})
+    np.testing.assert_allclose(x, weight[:9], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(y, weight[:9] @ weight.T, rtol=1e-3, atol=1e-2)
+
+
+def test_every_runtime_reads_what_is_shared(tmp_path: Path) -> None:
+    """From 1.24 on; the oldest has no tables of bytes."""
+    tied(tmp_path / "m.onnx")
+    for bits in (4, 8):
+        for form in ("matmul-nbits", "qdq"):
+            quantized = tmp_path / f"{bits}-{form}.onnx"
+            chosen = ["--op-types", "MatMul,Gather"] if form == "qdq" else []
+            support.weights_only(tmp_path / "m.onnx", quantized, "--bits", bits, "--form", form, *chosen)
+            assert len(integers(quantized)) == 1
+            expected = support.load(quantized).run(None, {"ids": np.arange(9)})
+            for runtime in support.RUNTIMES:
+                found = support.run_in(runtime, quantized, tmp_path / "r.npz", ids=np.arange(9))
+                if runtime.name == "1.21.1" and form == "matmul-nbits":
+                    assert found is None
+                    continue
+                assert found is not None, runtime.name
+                for a, b in zip(expected, found, strict=True):
+                    assert support.sqnr([[a]], [[b]]) > 35, (bits, form, runtime.name)
+
+
+def test_zero_points_that_fill_no_bytes_are_stored_twice(tmp_path: Path) -> None:
+    """ONNX Runtime 1.24 looks up wrong values of such tables, and says nothing."""
+    model = tied(tmp_path / "m.onnx", rows=96)
+    result = support.weights_only(model, tmp_path / "q.onnx")
+    assert any("'table' is stored twice" in note and "--weight-symmetric" in note for note in result["notes"])
+    assert len(integers(tmp_path / "q.onnx")) == 2
+    support.weights_only(model, tmp_path / "q.onnx", "--weight-symmetric")
+    assert len(integers(tmp_path / "q.onnx")) == 1
+
+
+@pytest.mark.parametrize("block", [32, "channel"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_dequantizers_share_a_table(tmp_path: Path, bits: int, block: object) -> None:
+    """The product reads it transposed, which the runtime computes once: it fuses the product all the same. With scales
+    of whole channels it does not, so these are stored twice."""
+    model = tied(tmp_path / "m.onnx")
+    options = ["--form", "qdq", "--bits", bits, "--block-size", block, "--op-types", "MatMul,Gather"]
+    result = support.weights_only(model, tmp_path / "q.onnx", *options)
+    support.check_model(tmp_path / "q.onnx")
+    twice = block == "channel"
+    assert len(integers(tmp_path / "q.onnx")) == 1 + twice
+    assert any("stored twice" in note for note in result["notes"]) == twice
+    sample = [{"ids": np.arange(9)}]
+    found = support.outputs(support.load(tmp_path / "q.onnx"), sample)
+    assert support.sqnr(support.outputs(support.load(model), sample), found) > (15 if bits == 4 else 35)
+    session = support.ort.SessionOptions()
+    session.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    session.log_severity_level = 3
+    support.ort.InferenceSession(tmp_path / "q.onnx", session, providers=["CPUExecutionProvider"])
+    types = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+    assert sorted(types) == ["DequantizeLinear", "Gather", "MatMulNBits"]
+
+
+def test_a_table_that_stays_in_float_is_told(tmp_path: Path) -> None:
+    result = support.weights_only(tied(tmp_path / "m.onnx"), tmp_path / "q.onnx", "--form", "qdq")
+    assert any("'table' stays in float as well" in note for note in result["notes"])
+
+
+def test_products_share_data_in_a_file_beside_the_model(tmp_path: Path) -> None:
+    """Each needs a DequantizeLinear with tensors of its own, or the runtime merges them and fuses none."""
+    weight = numpy_helper.from_array(RNG.standard_normal((256, 64)).astype(np.float32), "w")
+    nodes = [helper.make_node("MatMul", [f"x{i}", "w"], [f"y{i}"], f"p{i}") for i in range(3)]
+    inputs = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, ["n", 256]) for i in range(3)]
+    outputs = [helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT, ["n", 64]) for i in range(3)]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [weight])
+    model = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), model)
+
+    result = support.weights_only(model, tmp_path / "inside.onnx", "--form", "qdq")
+    assert any("of 3 products" in note and "--external-data-threshold" in note for note in result["notes"])
+    support.weights_only(model, tmp_path / "beside.onnx", "--form", "qdq", "--external-data-threshold", "1")
+    files = [t for t in onnx.load(tmp_path / "beside.onnx", load_external_data=False).graph.initializer]
+    places = {tuple((e.key, e.value) for e in t.external_data) for t in files}
+    assert (len(files), len(places)) == (9, 3)
+    data = next(p for p in tmp_path.iterdir() if p.name.startswith("beside.onnx") and p.name != "beside.onnx")
+    assert data.stat().st_size < 256 * 64 // 2 + 8 * 64 * 5 + 256
+    for a, b in zip(
+        onnx.load(tmp_path / "inside.onnx").graph.initializer, onnx.load(tmp_path / "beside.onnx").graph.initializer, strict=True
+    ):
+        np.testing.assert_array_equal(numpy_helper.to_array(a), numpy_helper.to_array(b))
+    sample = [{f"x{i}": RNG.standard_normal((2, 256)).astype(np.float32) for i in range(3)}]
+    both = [support.outputs(support.load(tmp_path / f"{name}.onnx"), sample) for name in ("inside", "beside")]
+    assert all(support.sqnr(*both, i) > 100 for i in range(3))

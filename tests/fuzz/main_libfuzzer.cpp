@@ -1,0 +1,75 @@
+// One program for all targets: `fuzz TARGET [libFuzzer's options and folders]`.
+#include <cstring>
+#include <string>
+
+#include "fuzz/fuzz.h"
+#include "fuzz/messages.h"
+
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
+
+namespace {
+
+using detent::fuzz::Target;
+
+const Target* chosen = nullptr;
+constexpr const char* kVariable = "FUZZ_TARGET";  // for the processes that libFuzzer starts without our word
+
+std::string changed(std::string bytes, std::size_t max_size) {
+  const std::size_t size = bytes.size();
+  bytes.resize(std::max(max_size, size));
+  bytes.resize(LLVMFuzzerMutate(reinterpret_cast<std::uint8_t*>(bytes.data()), size, bytes.size()));
+  return bytes;
+}
+
+// By the fields of the message that the input is; `other` gives fields as well.
+std::size_t mutated(std::uint8_t* data, std::size_t size, std::string_view other, std::size_t max_size,
+                    unsigned int seed) {
+  const std::size_t prefix = std::min(chosen->prefix, size);
+  const auto& kinds = chosen->kinds;
+  const auto* kind = kinds[prefix == 0 ? 0 : data[0] % kinds.size()];
+  const std::string_view message(reinterpret_cast<const char*>(data) + prefix, size - prefix);
+  other.remove_prefix(std::min(chosen->prefix, other.size()));
+  const std::string result = detent::fuzz::mutated(message, other, *kind, max_size - prefix, seed, changed);
+  std::memcpy(data + prefix, result.data(), result.size());
+  return prefix + result.size();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int* count, char*** words) {
+  const char* inherited = std::getenv(kVariable);
+  const std::string name = inherited != nullptr ? inherited : *count > 1 ? (*words)[1] : "";
+  for (const Target& target : detent::fuzz::targets()) {
+    if (target.name == name) chosen = &target;
+  }
+  if (chosen == nullptr) {
+    std::fprintf(stderr, "usage: fuzz TARGET [OPTION...] [FOLDER...], TARGET one of:\n");
+    for (const Target& target : detent::fuzz::targets()) std::fprintf(stderr, "  %s\n", target.name.c_str());
+    std::exit(2);
+  }
+  if (inherited != nullptr) return 0;
+  ::setenv(kVariable, name.c_str(), 1);
+  for (int i = 1; i + 1 < *count; ++i) (*words)[i] = (*words)[i + 1];
+  (*words)[--*count] = nullptr;
+  return 0;
+}
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,
+                                               unsigned int seed) {
+  if (chosen->kinds.empty() || size <= chosen->prefix || seed % 16 == 0) return LLVMFuzzerMutate(data, size, max_size);
+  return mutated(data, size, {reinterpret_cast<const char*>(data), size}, max_size, seed);
+}
+
+extern "C" std::size_t LLVMFuzzerCustomCrossOver(const std::uint8_t* data, std::size_t size, const std::uint8_t* other,
+                                                 std::size_t other_size, std::uint8_t* out, std::size_t max_size,
+                                                 unsigned int seed) {
+  size = std::min(size, max_size);
+  std::memcpy(out, data, size);
+  if (chosen->kinds.empty() || size <= chosen->prefix) return LLVMFuzzerMutate(out, size, max_size);
+  return mutated(out, size, {reinterpret_cast<const char*>(other), other_size}, max_size, seed);
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  chosen->run(std::as_bytes(std::span(data, size)));
+  return 0;
+}

@@ -1,0 +1,553 @@
+"""Writes the first inputs of all targets into a folder: `make_seeds.py FOLDER`. Tiny models of each construct that detent
+reads, samples for them in each layout, and the files that runs leave. The corpora were grown from these and minimized."""
+
+import io
+import json
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+rng = np.random.default_rng(0)
+
+
+def weight(name: str, *shape: int, dtype: type = np.float32) -> TensorProto:
+    return numpy_helper.from_array(rng.normal(size=shape).astype(dtype), name)
+
+
+def value(name: str, shape: list | None, kind: int = FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def model(nodes: list, inputs: list, outputs: list, weights: list = (), opset: int = 17, **more: object) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "g", inputs, outputs, list(weights))
+    opsets = [helper.make_opsetid("", opset), *[helper.make_opsetid(d, 1) for d in more.pop("domains", [])]]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="p", **more)
+    return made
+
+
+def external(tensor: TensorProto, location: str, **keys: object) -> TensorProto:
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, text in {"location": location, **keys}.items():
+        tensor.external_data.add(key=key, value=str(text))
+    return tensor
+
+
+def convolutions() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", "s", "s", "s", "v"], ["n"], name="bn"),
+        helper.make_node("Relu", ["n"], ["r"], name="relu"),
+        helper.make_node("MaxPool", ["r"], ["p"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("GlobalAveragePool", ["p"], ["a"], name="mean"),
+        helper.make_node("Flatten", ["a"], ["f"], name="flat"),
+        helper.make_node("Gemm", ["f", "g", "h"], ["y"], name="head", transB=1),
+    ]
+    weights = [weight("w", 4, 2, 3, 3), weight("b", 4), weight("s", 4), weight("g", 3, 4), weight("h", 3)]
+    weights.append(numpy_helper.from_array(np.ones(4, np.float32), "v"))
+    return model(nodes, [value("x", ["N", 2, 4, 4])], [value("y", ["N", 3])], weights)
+
+
+def attention() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("MatMul", ["x", "q"], ["a"], name="query"),
+        helper.make_node("MatMul", ["x", "k"], ["b"], name="key"),
+        helper.make_node("Transpose", ["b"], ["t"], name="turn", perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["a", "t"], ["s"], name="scores"),
+        helper.make_node("Div", ["s", "two"], ["d"], name="scale"),
+        helper.make_node("Softmax", ["d"], ["p"], name="softmax", axis=-1),
+        helper.make_node("MatMul", ["p", "x"], ["m"], name="mix"),
+        helper.make_node("LayerNormalization", ["m", "one", "one"], ["y"], name="norm"),
+    ]
+    weights = [weight("q", 4, 4), weight("k", 4, 4), weight("one", 4), numpy_helper.from_array(np.float32(2), "two")]
+    return model(nodes, [value("x", [1, 3, 4])], [value("y", [1, 3, 4])], weights)
+
+
+def constants() -> onnx.ModelProto:
+    ints = helper.make_tensor("i", INT64, [2], [1, 4])
+    nodes = [
+        helper.make_node("Constant", [], ["w"], name="const", value=weight("", 4, 4)),
+        helper.make_node("Constant", [], ["f"], name="float", value_float=2.0),
+        helper.make_node("Constant", [], ["fs"], name="floats", value_floats=[1.0, 2.0, 3.0, 4.0]),
+        helper.make_node("Constant", [], ["shape"], name="ints", value_ints=[1, 4]),
+        helper.make_node("ConstantOfShape", ["i"], ["z"], name="zeros", value=helper.make_tensor("", FLOAT, [1], [0.5])),
+        helper.make_node("MatMul", ["x", "w"], ["m"], name="product"),
+        helper.make_node("Mul", ["m", "f"], ["n"], name="scaled"),
+        helper.make_node("Add", ["n", "fs"], ["o"], name="shifted"),
+        helper.make_node("Add", ["o", "z"], ["p"], name="again"),
+        helper.make_node("Reshape", ["p", "shape"], ["y"], name="shaped"),
+    ]
+    return model(nodes, [value("x", [1, 4])], [value("y", [1, 4])], [ints])
+
+
+def bodies() -> onnx.ModelProto:
+    then = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["t"], name="inner")], "then", [], [value("t", [1, 4])], [weight("w", 4, 4)]
+    )
+    other = helper.make_graph([helper.make_node("Relu", ["x"], ["e"], name="relu")], "else", [], [value("e", [1, 4])])
+    loop = helper.make_graph(
+        [helper.make_node("Identity", ["cond"], ["out"]), helper.make_node("Add", ["state", "u"], ["next"], name="step")],
+        "loop",
+        [value("i", [], INT64), value("cond", [], BOOL), value("state", [1, 4])],
+        [value("out", [], BOOL), value("next", [1, 4])],
+        [weight("u", 4)],
+    )
+    nodes = [
+        helper.make_node("If", ["c"], ["a"], name="if", then_branch=then, else_branch=other),
+        helper.make_node("Loop", ["n", "", "a"], ["b"], name="loop", body=loop),
+        helper.make_node("MatMul", ["b", "v"], ["y"], name="outer"),
+    ]
+    counts = [helper.make_tensor("n", INT64, [], [2]), weight("v", 4, 4)]
+    return model(nodes, [value("x", [1, 4]), value("c", [], BOOL)], [value("y", [1, 4])], counts)
+
+
+def functions() -> onnx.ModelProto:
+    inner = helper.make_function(
+        "own",
+        "Double",
+        ["p"],
+        ["q"],
+        [
+            helper.make_node("Constant", [], ["two"], value=helper.make_tensor("", FLOAT, [], [2.0])),
+            helper.make_node("Mul", ["p", "two"], ["q"]),
+        ],
+        [helper.make_opsetid("", 17)],
+    )
+    outer = helper.make_function(
+        "own",
+        "Fourfold",
+        ["p"],
+        ["q"],
+        [helper.make_node("Double", ["p"], ["h"], domain="own"), helper.make_node("Double", ["h"], ["q"], domain="own")],
+        [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)],
+        attributes=["alpha"],
+    )
+    nodes = [
+        helper.make_node("Fourfold", ["x"], ["f"], name="call", domain="own"),
+        helper.make_node("MatMul", ["f", "w"], ["y"], name="product"),
+    ]
+    return model(nodes, [value("x", [1, 4])], [value("y", [1, 4])], [weight("w", 4, 4)], functions=[inner, outer], domains=["own"])
+
+
+def sparse() -> onnx.ModelProto:
+    made = model(
+        [helper.make_node("MatMul", ["x", "w"], ["m"], name="product"), helper.make_node("MatMul", ["m", "v"], ["y"])],
+        [value("x", [1, 4])],
+        [value("y", [1, 4])],
+        [weight("v", 4, 4)],
+    )
+    indices = helper.make_tensor("", INT64, [2], [1, 7])
+    made.graph.sparse_initializer.append(helper.make_sparse_tensor(weight("w", 2), indices, [4, 4]))
+    return made
+
+
+def quantized() -> onnx.ModelProto:
+    scale, zero = helper.make_tensor("s", FLOAT, [], [0.1]), helper.make_tensor("z", TensorProto.UINT8, [], [128])
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], name="q"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], name="dq"),
+        helper.make_node("MatMul", ["d", "w"], ["y"], name="product"),
+    ]
+    return model(nodes, [value("x", [1, 4])], [value("y", [1, 4])], [scale, zero, weight("w", 4, 4)])
+
+
+def halves() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], name="down", to=TensorProto.FLOAT16),
+        helper.make_node("MatMul", ["h", "w"], ["m"], name="product"),
+        helper.make_node("Cast", ["m"], ["y"], name="up", to=FLOAT),
+    ]
+    return model(nodes, [value("x", ["N", 4])], [value("y", ["N", 4])], [weight("w", 4, 4, dtype=np.float16)])
+
+
+def outside() -> onnx.ModelProto:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
+    tensor = external(weight("w", 4, 4), "data.bin", offset=0, length=64)
+    return model(nodes, [value("x", [1, 4])], [value("y", [1, 4])], [tensor])
+
+
+def elementwise() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["a"], name="a"),
+        helper.make_node("HardSigmoid", ["x"], ["b"], name="b"),
+        helper.make_node("Concat", ["a", "b"], ["c"], name="c", axis=1),
+        helper.make_node("Split", ["c"], ["d", "e"], name="d", axis=1),
+        helper.make_node("Clip", ["d", "", "hi"], ["f"], name="f"),
+        helper.make_node("Resize", ["f", "", "", "size"], ["g"], name="g", mode="nearest"),
+        helper.make_node("Gather", ["g", "at"], ["h"], name="h", axis=1),
+        helper.make_node("ReduceMean", ["h"], ["i"], name="i", axes=[1], keepdims=1),
+        helper.make_node("Dropout", ["i"], ["j"], name="j"),
+        helper.make_node("ConvTranspose", ["x", "w"], ["k"], name="k"),
+        helper.make_node("Add", ["k", "i"], ["y"], name="y"),
+    ]
+    sizes = [helper.make_tensor("size", INT64, [4], [1, 2, 2, 2]), helper.make_tensor("at", INT64, [2], [0, 1])]
+    weights = [*sizes, helper.make_tensor("hi", FLOAT, [], [6.0]), weight("w", 2, 1, 1, 1)]
+    return model(nodes, [value("x", [1, 2, 2, 2])], [value("y", None)], weights)
+
+
+def endless() -> onnx.ModelProto:
+    """Functions that call themselves, and that double at each level."""
+    made = functions()
+    made.functions[0].node.append(helper.make_node("Fourfold", ["p"], ["again"], domain="own"))
+    made.metadata_props.add(key="k", value="v")
+    return made
+
+
+def doubling() -> onnx.ModelProto:
+    made = functions()
+    del made.functions[:]
+    for level in range(24):
+        inner = "Relu" if level == 0 else f"F{level - 1}"
+        domain = "" if level == 0 else "own"
+        calls = [helper.make_node(inner, [a], [b], domain=domain) for a, b in (("p", "h"), ("h", "q"))]
+        name = "Fourfold" if level == 23 else f"F{level}"
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+        made.functions.append(helper.make_function("own", name, ["p"], ["q"], calls, opsets))
+    return made
+
+
+def own_operators() -> onnx.ModelProto:
+    made = attention()
+    made.graph.node[0].domain = "detent.exec"
+    return made
+
+
+MODELS = [convolutions, attention, constants, bodies, functions, sparse, quantized, halves, elementwise]
+
+
+def tensors() -> dict[str, TensorProto]:
+    made = {}
+    for name, kind in TensorProto.DataType.items():
+        if kind in (TensorProto.UNDEFINED, TensorProto.STRING):
+            continue
+        made[f"raw-{name.lower()}"] = TensorProto(name="t", data_type=kind, dims=[2, 2], raw_data=bytes(range(64)))
+        size = {"DOUBLE": 32, "INT64": 32, "UINT64": 32, "COMPLEX64": 32, "COMPLEX128": 64}.get(name)
+        size = size or (16 if "32" in name or name == "FLOAT" else 8 if "16" in name else 2 if "4" in name[:5] else 4)
+        made[f"raw-{name.lower()}"].raw_data = bytes(range(size))
+    made["floats"] = helper.make_tensor("t", FLOAT, [3], [1.0, -2.0, float("nan")])
+    made["doubles"] = helper.make_tensor("t", TensorProto.DOUBLE, [2], [1.0, 2.0])
+    made["ints"] = helper.make_tensor("t", TensorProto.INT8, [2], [1, -2])
+    made["int64s"] = helper.make_tensor("t", INT64, [2], [1, -2])
+    made["uint64s"] = helper.make_tensor("t", TensorProto.UINT64, [2], [1, 2])
+    made["halves"] = helper.make_tensor("t", TensorProto.FLOAT16, [2], [1.0, 2.0])
+    made["int4s"] = helper.make_tensor("t", TensorProto.INT4, [3], [1, -2, 3])
+    made["strings"] = helper.make_tensor("t", TensorProto.STRING, [2], [b"a", b"b"])
+    made["empty"] = helper.make_tensor("t", FLOAT, [0, 4], [])
+    for place in ("data.bin", "sub/data.bin", "link.bin", "up/secret.bin", "../outside/secret.bin", "hard.bin", "pipe"):
+        made[f"external-{place.replace('/', '-')}"] = external(weight("w", 2, 2), place, offset=16, length=16)
+    made["external-whole"] = external(weight("w", 8, 8), "data.bin")
+    made["external-checksum"] = external(weight("w", 2), "./data.bin", offset="0", length="8", checksum="0" * 40)
+    made["external-short"] = external(weight("w", 8), "data.bin", length=16)
+    made["external-beyond"] = external(weight("w", 8), "data.bin", offset=240)
+    made["external-number"] = external(weight("w", 8), "data.bin", offset="1x")
+    made["external-folder"] = external(weight("w", 8), "sub")
+    made["external-sub-byte"] = external(helper.make_tensor("t", TensorProto.INT4, [3], [1, 2, 3]), "data.bin", length=2)
+    return made
+
+
+def npy(array: np.ndarray, version: tuple[int, int] | None = None) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, version=version, allow_pickle=False)
+    return file.getvalue()
+
+
+def npz(compressed: bool, **arrays: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(file, **arrays)
+    return file.getvalue()
+
+
+def piece(part: bytes) -> bytes:
+    return struct.pack("<H", len(part)) + part
+
+
+def npy_header(kind: str) -> bytes:
+    text = f"{{'descr': '|{kind}', 'fortran_order': False, 'shape': (2,), }}\n".encode()
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text
+
+
+def arrays() -> dict[str, bytes]:
+    kinds = ["f4", "f8", "f2", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "?", ">f4"]
+    made = {f"type-{i}": npy(np.arange(4).reshape(2, 2).astype(kind)) for i, kind in enumerate(kinds)}
+    for kind in ("O", "U2", "S2", "V3", "c16", "c8", "M8[s]"):
+        made[f"type-{kind[:2]}"] = npy_header(kind) + bytes(64)
+    for kind in ("u1", "u2", "f8"):
+        made[f"columns-{kind}"] = npy(np.asfortranarray(np.ones((2, 3), kind)))
+    made["columns"] = npy(np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)))
+    made["scalar"] = npy(np.float32(1))
+    made["empty"] = npy(np.zeros((0, 3), np.float32))
+    made["version-2"] = npy(np.zeros(2, np.float32), (2, 0))
+    made["version-3"] = npy(np.zeros(2, np.float32), (3, 0))
+    return made
+
+
+def archives() -> dict[str, bytes]:
+    x, y = np.zeros((2, 2), np.float32), np.arange(2, dtype=np.int64)
+    member = lambda name, array, packed: bytes([packed]) + piece(name) + piece(npy(array))  # noqa: E731
+    return {
+        "stored": npz(False, x=x, y=y),
+        "deflated": npz(True, x=np.zeros((20, 20), np.float32)),
+        "twice": member(b"x.npy", x, 0) + member(b"x", x, 0),
+        "made": member(b"x.npy", x, 0) + member(b"y.npy", y, 1),
+        "made-columns": member(b"x.npy", np.asfortranarray(np.ones((2, 3))), 1) + member(b"read.me", x, 0),
+    }
+
+
+def samples() -> dict[str, bytes]:
+    x, y = np.zeros((2, 2), np.float32), np.arange(2, dtype=np.int64)
+    ids = np.ones((1, 3), np.int64)
+    pb = lambda array, name="": numpy_helper.from_array(array, name).SerializeToString()  # noqa: E731
+
+    def files(inputs: int, batch: int, *given: tuple[int, bytes]) -> bytes:
+        return bytes([inputs, 0, batch]) + b"".join(bytes([name]) + piece(part) for name, part in given)
+
+    return {
+        "npz": files(1, 0, (0, npz(False, x=x, y=y)), (1, npz(True, x=x, y=y))),
+        "npy": files(0, 0, (2, npy(x)), (3, npy(x))),
+        "npy-rows": files(0, 1, (2, npy(np.zeros((5, 2), np.float32)))),
+        "npy-join": files(0, 3, (2, npy(x)), (3, npy(np.zeros((5, 2), np.float32)))),
+        "per-input": files(1, 0, (4, npy(x)), (6, npy(y))),
+        "test-sets": files(1, 0, (7, pb(x)), (8, pb(y))),
+        "named-test-sets": files(1, 0, (7, pb(x, "x")), (8, pb(y, "y"))),
+        "any-shape": files(2, 0, (2, npy(np.float32(1)))),
+        "scalars": files(3, 0, (0, npz(False, x=np.uint8(3), y=np.zeros((1, 0), np.float32)))),
+        "no-files": files(1, 0, (4, npy(x)), (12, b"")),
+        "other-names": files(1, 0, (7, pb(x, "y")), (8, pb(y, "x"))),
+        "one-name": files(1, 0, (7, pb(x, "y")), (8, pb(y))),
+        "halves": files(0, 0, (2, npy(x.astype(np.float64)))),
+        "ids": files(4, 0, (2, npy(ids))),
+        "ids-and-mask": files(4, 0, (0, npz(False, input_ids=ids, attention_mask=ids))),
+        "ids-per-input": files(4, 0, (10, npy(ids)), (11, npy(ids))),
+        "other": files(0, 0, (12, b"hello")),
+    }
+
+
+def streams() -> dict[str, bytes]:
+    def array(name: bytes, kind: int, shape: list[int], data: bytes) -> bytes:
+        dims = b"".join(bytes([0, d]) for d in shape)
+        return piece(name) + bytes([kind, len(shape)]) + dims + piece(data)
+
+    def sample(*given: bytes) -> bytes:
+        return bytes([len(given)]) + b"".join(given)
+
+    x, y = array(b"x", 1, [2, 2], bytes(16)), array(b"y", 7, [2], bytes(16))
+    ids = array(b"input_ids", 7, [1, 3], bytes(24))
+    return {
+        "one": bytes([0, 0, 0]) + sample(x) + sample(array(b"", 1, [2, 2], bytes(16))),
+        "two": bytes([1, 0, 0]) + sample(x, y) + sample(y, x),
+        "rows": bytes([0, 0, 1]) + sample(array(b"x", 1, [5, 2], bytes(40))) * 2,
+        "join": bytes([0, 0, 3]) + sample(array(b"x", 1, [2, 2], bytes(16))) * 4,
+        "any": bytes([2, 1, 0]) + sample(array(b"x", 1, [1, 1, 1, 1], bytes(4))),
+        "ids": bytes([4, 0, 0]) + sample(ids),
+    }
+
+
+def varint(number: int) -> bytes:
+    out = b""
+    while number > 127:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+def field(number: int, content: bytes | int) -> bytes:
+    if isinstance(content, int):
+        return varint(number << 3) + varint(content)
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def statistics() -> dict[str, bytes]:
+    """Of one value, as docs/statistics.md has it: 3 samples of 4 values, sums of 9 limbs."""
+    limbs = bytes(9)
+    head = field(1, b"m") + field(2, bytes(32)) + field(3, 3)
+    bounds = varint(2 << 3 | 5) + struct.pack("<f", -1) + varint(3 << 3 | 5) + struct.pack("<f", 1)
+    plain = field(1, b"x") + bounds + field(4, 12) + field(7, 3) + field(8, limbs) + field(9, limbs)
+    row = field(10, field(1, 127) + field(2, bytes([6]) + bytes(255)))
+    negative = field(11, field(1, 127) + field(2, bytes([6]) + bytes(255)))
+    votes = field(12, field(1, 3) + field(2, 3)) + field(13, field(1, 3) + field(2, 3))
+    return {
+        "extremes": head + field(4, 0) + field(5, 0) + field(6, plain),
+        "histogram": head + field(4, 1) + field(5, 0) + field(6, plain + row + negative),
+        "votes": head + field(4, 1) + field(5, 1) + field(6, plain + row + negative + votes),
+        "foreign": b"detent\x1as" + bytes(40),
+        "newer": b"detent\x1as" + struct.pack("<IIQQ", 2, 0, 0, 0),
+        "damaged": b"detent\x1as" + struct.pack("<IIQQ", 1, 0, 1, 0) + b"\1",
+        "limbs": head + field(4, 0) + field(6, plain + field(8, b"\xfe\xff\xff\xff\x7f" + bytes(8))),
+        "none": head + field(4, 0) + field(5, 0) + field(6, field(1, b"x") + field(4, 2) + field(5, 2)),
+    }
+
+
+def spools() -> dict[str, bytes]:
+    def record(form: int, arrays: list[tuple[int, int, int, list[int]]], payload: bytes) -> bytes:
+        body = b"".join(bytes([len(dims), kind, 0, begin, size, *dims]) for kind, begin, size, dims in arrays)
+        return bytes([form, len(arrays)]) + body + piece(payload)
+
+    one = record(0, [(1, 0, 16, [2, 2])], bytes(range(64)))
+    narrowed = bytes([1 << 4 & 0, 1]) + bytes([1, 1, 1, 0, 4, 2]) + piece(bytes(64))
+    return {
+        "one": b"\1" + one,
+        "three": b"\1" + one + record(16, [(7, 0, 8, [1]), (2, 64, 3, [3])], bytes(128)) + record(1, [], b""),
+        "narrowed": b"\1" + narrowed,
+        "torn": b"\0" + b"d1spool"[::-1] + bytes(4096),
+        "raw": b"\0" + struct.pack("<Q", 0x1A6C6F6F70733164) + bytes(8300),
+    }
+
+
+def states() -> dict[str, bytes]:
+    run = {"output": "out.onnx", "rank": 0, "model": "m", "histograms": True}
+    progress = {"cuts": [1, 2], "segment": 1, "done": 2, "samples": 3, "save": 1}
+    layer = dict(name="n", op_type="Conv", streamed=False, tuned=True, before=1.0, after=0.5, seconds=0.1)
+    layer.update(integers=4, bias=0, scale=4, bias_scale=0)
+    solved = json.dumps({"layers": [layer], "sum": "SUM"}).encode()
+    times = dict.fromkeys(["float", "integers", "quantize", "dequantize", "into_blocks", "out_of_blocks"], 1.5)
+    kernels = {"format": "detent kernel times 1", "kernels": {"Conv": times}}
+    genai = {"model": {"decoder": {"filename": "onnx/decoder.onnx"}}}
+    return {
+        "run": b"\0" + json.dumps(run).encode(),
+        "run-differs": b"\0" + json.dumps({**run, "model": "other"}).encode(),
+        "progress": b"\1" + piece(b"") + json.dumps(progress).encode(),
+        "progress-whole": b"\1" + piece(statistics()["votes"]) + json.dumps({**progress, "save": 2}).encode(),
+        "solved": b"\2" + piece(solved) + bytes(128),
+        "blocks": b"\3" + bytes([16, 1, 0]) + bytes(16 + 5 + 24),
+        "layer": b"\4\1" + bytes(16),
+        "kernels": b"\5" + json.dumps(kernels).encode(),
+        "saved": b"\6" + b"\1" + 4 * (piece(bytes(70)) + b"\3") + bytes([16, 2]) + bytes(9),
+        "genai": b"\7\0" + json.dumps(genai).encode(),
+        "transformers": b"\7\1" + b"{}",
+    }
+
+
+def options() -> dict[str, bytes]:
+    lines = [
+        "quantize model.onnx -o out.onnx --calibration-data d --method percentile --percentile 99.9",
+        "quantize model.onnx -o out.onnx --weights-only --weight-bits 4 --block-size 32 --node-bits a=8",
+        "quantize m --output=o --activation-type int16 --per-channel --no-bench --exclude-nodes ^a.*,b --tensor-range x=0,1",
+        "quantize m -o o --rounding adaround --num-iterations 10 --beta-range 20,2 --device cuda:0,cuda:1 --threads 2",
+        "calibrate m -o s --calibration-data d --most-common --memory-budget 1GiB --batch-size 2",
+        "calibrate --merge a b -o c",
+        "plan m --shape x:1x3x4 --json",
+        "inspect m --layers 3 --json",
+        "compare a b --calibration-data d",
+        "bench a b --runs 3",
+        "help quantize",
+        "quantise m",
+        "--version",
+    ]
+    return {f"line-{i}": line.replace(" ", "\n").encode() for i, line in enumerate(lines)}
+
+
+def configurations() -> dict[str, bytes]:
+    texts = [
+        "method: mse\nper-channel: true\nnodes: [a, '^b{1,2}']\n",
+        "percentile: 99.9\ntensor_range: ['x=-1,2', 'y=0,1']\nmemory-budget: 1GiB\n",
+        "a: &x 1\nb: *x\n",
+        "preset: plain\nbeta-range: [20, 2]\nthreads: 2 # c\nreport: |\n  r.html\n",
+        "{method: minmax, samples: 3}\n",
+        "--- \n? [a]\n: b\n",
+    ]
+    return {f"text-{i}": bytes([i % 6]) + text.encode() for i, text in enumerate(texts)}
+
+
+def pages() -> dict[str, bytes]:
+    return {
+        "script": b'{"title": "</script><script>alert(1)</script>", "notes": ["<!--", "a"]}',
+        "lines": '{"title": "\u2028\u2029", "layers": [{"name": "\u00e9"}]}'.encode(),
+        "bytes": b'{"title": "\xff\xfe"}',
+        "none": b"",
+    }
+
+
+def traces() -> dict[str, bytes]:
+    return {
+        "bars": bytes([0, 4, 8]) + piece(b"layer") + piece(b"lane") + bytes([1, 0, 9]) + piece(b"stage\xff"),
+        "curve": bytes([2, 1, 1]) + bytes(8) + bytes([3]) + bytes([2, 8, 1]) + bytes([9] * 8) + bytes([3]),
+        "numbers": bytes([0x80]) + struct.pack("<dd", float("nan"), float("inf")) + piece(b"<") + piece(b""),
+    }
+
+
+def texts() -> dict[str, bytes]:
+    return {"plain": b"\x10img_10", "terminal": b"\x05a\x1b[31mred\n\x07\xc2\x9b", "utf8": "\x03\u00e9\u2028\U0001f600".encode()}
+
+
+def patterns() -> dict[str, bytes]:
+    return {
+        "plain": piece(b"^conv.*_[0-9]{1,3}$") + piece(b"\\0x") + b"conv_12",
+        "nested": piece(b"^((a|b)*c+?)+$") + piece(b"") + b"ababcc",
+    }
+
+
+def seeds() -> dict[str, dict[str, bytes]]:
+    models = {make.__name__: make().SerializeToString() for make in MODELS}
+    runs = {f"{name}-{i}": bytes([i]) + data for name, data in models.items() for i in (1, 2)}
+    nodes = {}
+    for make in MODELS:
+        for node in make().graph.node:
+            if node.attribute:
+                nodes[node.op_type.lower()] = node.SerializeToString()
+    refused = {make.__name__: make().SerializeToString() for make in (endless, doubling, own_operators)}
+    made = {
+        "model": {**models, "outside": outside().SerializeToString(), **refused},
+        "tensor": {name: tensor.SerializeToString() for name, tensor in tensors().items()},
+        "pb": {name: tensor.SerializeToString() for name, tensor in tensors().items()},
+        "attribute": nodes,
+        "external": externals(),
+        "npy": arrays(),
+        "npz": archives(),
+        "samples": samples(),
+        "stream": streams(),
+        "spool": spools(),
+        "text": texts(),
+        "pattern": patterns(),
+        "statistics": statistics(),
+        "state": states(),
+        "command_line": options(),
+        "yaml": configurations(),
+        "page": pages(),
+        "trace": traces(),
+        "inspect": models,
+        "plan": runs,
+        "quantize": runs,
+        "weights": runs,
+    }
+    return made
+
+
+def externals() -> dict[str, bytes]:
+    tensor = external(weight("w", 2, 2), "data.bin", offset=16, length=16)
+    constant = helper.make_node("Constant", [], ["w"], value=tensor)
+    values = helper.make_sparse_tensor(external(weight("w", 2), "sub/data.bin"), helper.make_tensor("", INT64, [2], [0, 1]), [4])
+    values.values.external_data.add(key="length", value="8")
+    body = helper.make_graph([constant], "g", [], [value("w", [2, 2])], [tensor])
+    body.sparse_initializer.append(values)
+    branch = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    function = helper.make_function("own", "F", ["a"], ["w"], [constant], [helper.make_opsetid("", 17)])
+    function.attribute_proto.append(helper.make_attribute("d", tensor))
+    training = onnx.TrainingInfoProto(initialization=body, algorithm=body)
+    messages = [body, branch, branch.attribute[0], tensor, values, function, training]
+    made = {f"kind-{i}": bytes([i]) + message.SerializeToString() for i, message in enumerate(messages)}
+    large = external(weight("w", 64), "data.bin")
+    for _ in range(3):
+        body.initializer.append(large)
+    made["large"] = b"\0" + body.SerializeToString()
+    deep = b""
+    for _ in range(70):
+        deep = field(1, field(5, field(1, b"b") + field(20, 5) + field(6, deep)))
+    made["deep"] = b"\0" + deep
+    made["constant"] = bytes([1]) + constant.SerializeToString()
+    return made
+
+
+def main() -> None:
+    for target, inputs in seeds().items():
+        folder = Path(sys.argv[1]) / target
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in inputs.items():
+            (folder / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()

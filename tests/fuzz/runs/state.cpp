@@ -1,0 +1,184 @@
+// What an interrupted run left in its directory, and files of settings beside models: any of them may be damaged, or
+// not what this run wrote.
+#include <nlohmann/json.hpp>
+
+#include "base/fingerprint.h"
+#include "fuzz/fuzz.h"
+#include "fuzz/runs/sealed.h"
+#include "run/checkpoint.h"
+#include "run/model_folder.h"
+#include "run/run_directory.h"
+#include "speed/kernel_table.h"
+#include "tuning/layer_state.h"
+#include "tuning/solved_layers.h"
+#include "tuning/stored_blocks.h"
+
+namespace detent::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string sum_of(Bytes bytes) {
+  Hasher hasher;
+  hasher.add(bytes);
+  return hasher.result().text();
+}
+
+/// A run that is to be resumed where there is this run.json.
+void read_run(Bytes identity) {
+  const fs::path work = fresh_folder("work");
+  const fs::path directory = fresh_folder("work/detent-run");
+  fs::permissions(directory, fs::perms::owner_all);
+  fs::permissions(put("work/detent-run/run.json", identity), fs::perms::owner_read | fs::perms::owner_write);
+  const nlohmann::json wanted{{"output", "out.onnx"}, {"rank", 0}, {"model", "m"}, {"histograms", true}};
+  for (const bool resume : {false, true}) {
+    try_to([&] {
+      Resources resources;
+      resources.work_dir = work;
+      resources.resume = resume;
+      run::RunDirectory run(resources, wanted);
+      run.finish();
+    });
+  }
+}
+
+void read_progress(Parts parts) {
+  const fs::path directory = fresh_folder("progress");
+  const Bytes message = parts.piece();
+  put("progress/statistics-1", message);
+  put("progress/statistics-2", as_byte_span(sealed(as_text(message))));
+  put("progress/progress.json", parts.rest());
+  run::Checkpoints checkpoints(directory, 0);
+  try_to([&] {
+    const auto progressed = checkpoints.load();
+    require(progressed.has_value(), "there is progress where there is a file");
+  });
+  try_to([&] { checkpoints.save({}); });
+}
+
+void read_solved(Parts parts) {
+  const fs::path directory = fresh_folder("solved");
+  std::string text(as_text(parts.piece()));
+  const Bytes data = parts.rest();
+  const std::string mark = "SUM";  // the checksum, which no mutation finds
+  if (const auto at = text.find(mark); at != std::string::npos) text.replace(at, mark.size(), sum_of(data));
+  const std::uint64_t size = text.size();
+  std::string file(reinterpret_cast<const char*>(&size), sizeof size);
+  file += text;
+  file += as_text(data);
+  put("solved/solved-1", as_byte_span(file));
+  try_to([&] {
+    const auto layers = tuning::SolvedLayers(directory).load(1);
+    require(layers.has_value(), "there are layers where there is a file");
+    for (const auto& layer : *layers) {
+      for (const auto* part : {&layer.integers, &layer.bias, &layer.scale, &layer.bias_scale}) {
+        std::size_t seen = 0;
+        part->write_to([&](Bytes bytes) { seen += bytes.size(); });
+        require(seen == part->size() && seen <= data.size(), "a part lies in the file");
+      }
+    }
+  });
+}
+
+/// What is saved comes back, whatever it is.
+void save_and_read(Parts parts) {
+  const fs::path directory = fresh_folder("saved");
+  const auto vector_of = [](Bytes bytes) { return std::vector<std::byte>(bytes.begin(), bytes.end()); };
+  std::vector<tuning::SolvedLayer> layers(1 + parts.byte() % 3);
+  for (auto& layer : layers) {
+    layer.integers = vector_of(parts.piece());
+    layer.bias = vector_of(parts.piece());
+    layer.scales.weights.resize(parts.byte() % 9);
+  }
+  const tuning::SolvedLayers solved(directory);
+  solved.save(2, layers);
+  const auto found = solved.load(2);
+  require(found && found->size() == layers.size(), "saved layers are found");
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    require(std::ranges::equal((*found)[i].integers.bytes(), layers[i].integers), "a saved layer comes back");
+  quantization::BlockTensor shape;
+  shape.rows = parts.byte() % 40;
+  shape.columns = 1 + parts.byte() % 8;
+  tuning::BlockWriter writer(directory / "blocks", shape);
+  writer.add(quantization::make_blocks(shape.rows, shape.columns, shape.format));
+  writer.finish({"nearest", 0.5});
+  const tuning::StoredBlocks stored(directory / "blocks", shape);
+  require(stored.verdict().method == "nearest", "saved blocks come back");
+  const std::vector<float> columns(static_cast<std::size_t>(std::max<std::int64_t>(1, shape.rows)), 1.0F);
+  require(stored.solver()(columns, 0).columns == 1, "a saved column comes back");
+  const Bytes rest = parts.rest();
+  tuning::LayerState state(directory / "layer", 0);
+  const Bytes both[] = {rest, rest};
+  state.save(both);
+  require(state.is_due() && state.load().bytes.size() == 2 * rest.size(), "a saved state comes back");
+}
+
+void read_blocks(Parts parts) {
+  quantization::BlockTensor shape;
+  shape.rows = parts.byte() % 40;
+  shape.columns = parts.byte() % 8;
+  shape.format.bits = 4;
+  shape.format.block = parts.byte() % 2 == 0 ? 16 : 0;
+  fresh_folder("blocks");
+  const fs::path file = put("blocks/solved", parts.rest());
+  try_to([&] {
+    const tuning::StoredBlocks blocks(file, shape);
+    blocks.columns(0, shape.columns);
+  });
+}
+
+void read_layer_state(Parts parts) {
+  const bool sealed = parts.byte() % 2 == 1;
+  const Bytes rest = parts.rest();
+  fresh_folder("state");
+  const std::string text = sealed ? sum_of(rest) + std::string(as_text(rest)) : std::string(as_text(rest));
+  const fs::path file = put("state/layer", as_byte_span(text));
+  try_to([&] {
+    const auto stored = tuning::LayerState(file, 1).load();
+    require(!sealed || stored.bytes.size() == rest.size(), "a state with its checksum is read");
+  });
+}
+
+void read_kernels(Parts parts) {
+  fresh_folder("kernels");
+  const fs::path file = put("kernels/table.json", parts.rest());
+  try_to([&] {
+    speed::KernelTable table(file);
+    table.find("Conv");
+    table.add("Conv", {});
+    table.save();
+    speed::KernelTable(file).find("Conv");
+    speed::default_kernel_table("1.0");
+  });
+}
+
+void read_folder(Parts parts) {
+  const fs::path root = fresh_folder("model");
+  put("model/model.onnx", {});
+  put("model/onnx/decoder.onnx", {});
+  put(parts.byte() % 2 == 0 ? "model/genai_config.json" : "model/config.json", parts.rest());
+  try_to([&] {
+    const auto found = run::read_model_folder(root);
+    require(fs::is_regular_file(root / found.model), "the model is a file of the folder");
+    require(!found.model.is_absolute() && *found.model.begin() != "..", "the model lies in the folder");
+  });
+}
+
+void run_state(Bytes input) {
+  Parts parts(input);
+  switch (parts.byte() % 8) {
+    case 0: return read_run(parts.rest());
+    case 1: return read_progress(parts);
+    case 2: return read_solved(parts);
+    case 3: return read_blocks(parts);
+    case 4: return read_layer_state(parts);
+    case 5: return read_kernels(parts);
+    case 6: return save_and_read(parts);
+    default: return read_folder(parts);
+  }
+}
+
+const Registered state{{"state", run_state}};
+
+}  // namespace
+}  // namespace detent::fuzz

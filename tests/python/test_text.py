@@ -1,0 +1,114 @@
+"""Text as calibration data."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import decoders
+import detent
+import numpy as np
+import pytest
+import support
+
+sys.path.append(str(support.LANGUAGE))
+tokenizers = pytest.importorskip("tokenizers", reason="tokenizers are missing; scripts/setup.sh runtimes fetches them")
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz ."
+TEXT = "the quick brown fox jumps over the lazy dog. " * 30
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A decoder whose tokens are letters."""
+    made = decoders.genai_folder(tmp_path / "source")
+    vocabulary = {"<s>": 0, **{letter: i for i, letter in enumerate(LETTERS, 1)}}
+    model = tokenizers.models.WordLevel(vocabulary, unk_token=".")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer.save(str(made / "tokenizer.json"))
+    return made
+
+
+@pytest.fixture
+def text(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "text.txt").write_text(TEXT)
+    return tmp_path / "text.txt"
+
+
+def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "detent", *map(str, words)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(support.LANGUAGE)]), **environment},
+        check=False,
+    )
+
+
+def test_text_becomes_windows(folder, text):
+    windows = [sample["input_ids"] for sample in detent.data.text(text, folder, 11)]
+    assert len(windows) == len(TEXT) // 10
+    assert {window.shape for window in windows} == {(1, 11)}
+    assert {int(window[0, 0]) for window in windows} == {0}
+    ids = np.concatenate([window[0, 1:] for window in windows])
+    assert "".join(LETTERS[i - 1] for i in ids) == TEXT[: len(ids)]
+    spread = list(detent.data.text(text, folder, 11, count=3))
+    assert [sample["input_ids"].tolist() for sample in spread] == [windows[i].tolist() for i in (0, 67, 134)]
+
+
+def test_the_command_takes_text(folder, text, tmp_path):
+    cache = tmp_path / "cache"
+    options = ["--weights-only", "--no-bench", "--samples", 5]
+    result = command(
+        *("quantize", folder, "-o", tmp_path / "by-command", "--calibration-text", text, "--text-length=33", *options),
+        XDG_CACHE_HOME=str(cache),
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert not list((cache / "detent").glob("text-*"))
+    config = {"weights_only": detent.WeightsOnly(), "batch_size": 1, "bench": False}
+    detent.quantize(folder, tmp_path / "by-call", detent.data.text(text, folder, 33, count=5), config)
+    for name in ("model.onnx", "model.onnx.data"):
+        assert (tmp_path / "by-command" / name).read_bytes() == (tmp_path / "by-call" / name).read_bytes()
+    compared = command("compare", folder, tmp_path / "by-call", f"--calibration-text={text}", "--text-length", 33)
+    assert compared.stdout.startswith("perplexity ")
+    held_out = detent.data.text(text, folder, 33)
+    told = detent.compare(folder, tmp_path / "by-call", held_out, outputs_only=True)
+    assert told.next_tokens.positions == 32 * len(held_out)
+    assert (
+        f"perplexity {told.next_tokens.perplexity:.4f}, of the float model {told.next_tokens.float_perplexity:.4f}"
+        in compared.stdout
+    )
+    assert "perplexity" in str(told)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--calibration-text", "no.txt"], 3, "'no.txt' cannot be read as text"),
+        (["--calibration-text", "text.txt", "--text-length", "x"], 2, "'x' is not a whole number"),
+        (["--calibration-text", "text.txt", "--text-length", "5000"], 3, "less than one window"),
+        (["--calibration-text", "text.txt", "--calibration-data", "x.npy"], 2, "were both given"),
+        (["--calibration-text", "text.txt", "--method-weights", "worst"], 2, "worst"),  # the native command's own word
+    ],
+)
+def test_what_is_wrong_is_said(folder, text, tmp_path, monkeypatch, words, code, says):
+    monkeypatch.chdir(tmp_path)
+    result = command("quantize", "source", "-o", "out", "--weights-only", "--no-bench", *words)
+    assert result.returncode == code
+    assert result.stderr.startswith("detent: error: ") and says in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_tokenizer_is_refused(folder, text, tmp_path):
+    (folder / "tokenizer.json").unlink()
+    result = command("quantize", folder, "-o", tmp_path / "out", "--weights-only", "--calibration-text", text)
+    assert (result.returncode, result.stderr.count("\n")) == (3, 1)
+    assert "tokenizer.json' does not exist; give the folder of a model with its tokenizer" in result.stderr
+
+
+def test_the_native_command_says_who_reads_text(folder, text, tmp_path):
+    result = support.detent("quantize", folder, "-o", tmp_path / "out", "--weights-only", "--calibration-text", text)
+    assert result.returncode == 2
+    assert "run python3 -m detent" in result.stderr
