@@ -156,8 +156,9 @@ enum class SensitivityMode { automatic, off, report };
 enum class EqualizeMode { automatic, off };
 
 /// How near the results are to the float model's: the cosine of each output over all samples, its signal to
-/// quantization noise ratio in dB, or what the user's command or function says. Of several outputs the worst counts.
-enum class AccuracyMetric { cosine, sqnr, command };
+/// quantization noise ratio in dB, for decoders the float model's perplexity divided by that of the quantized model, or
+/// what the user's command or function says. Of several outputs the worst counts.
+enum class AccuracyMetric { cosine, sqnr, perplexity, command };
 
 /// What becomes of products for which 8 bits are too few: they stay in float, or their activations get 16 bits, with
 /// the sign of QuantConfig::activation_type, while their weights stay as they are.
@@ -170,9 +171,10 @@ struct AccuracyConfig {
   /// Methods tried beside MethodConfig::method for the values that cause most of the error.
   std::vector<CalibrationMethod> other_methods{CalibrationMethod::minmax, CalibrationMethod::percentile};
   AccuracyFallback fallback = AccuracyFallback::float32;
-  /// As many products fall back as it takes to reach this value of the metric, and no more. For a command or a function
-  /// it is a share of the float model's score f, where a score s counts as 1 - (f - s) / |f|: s / f for positive
-  /// scores, and less than 1 for every score below f, also a negative one. A float score of zero is refused.
+  /// As many products fall back as it takes to reach this value of the metric, and no more; of weights alone, each gets
+  /// as few bits as that leaves. For a command or a function it is a share of the float model's score f, where a score s
+  /// counts as 1 - (f - s) / |f|: s / f for positive scores, and less than 1 for every score below f, also a negative
+  /// one. A float score of zero is refused.
   std::optional<double> target;
   AccuracyMetric metric = AccuracyMetric::cosine;
   /// Run by the shell with a model's path as its last argument; the last number that it prints is the score, the

@@ -122,7 +122,7 @@ struct BlockedWeight {
   std::optional<double> input_exponent;
 };
 
-/// What WeightsOnlyConfig::max_size came to for a weight.
+/// What WeightsOnlyConfig::max_size or an accuracy target came to for a weight.
 struct PlannedWeight {
   std::string name;
   std::string node;  // the first that reads it
@@ -131,14 +131,22 @@ struct PlannedWeight {
   double error = 0;  // that is expected; see BitsPlan
 };
 
-/// The choice of bits under WeightsOnlyConfig::max_size.
+/// A model that was written on the way to AccuracyConfig::target, and the metric that was measured of it.
+struct MeasuredSize {
+  std::uint64_t size = 0;
+  double value = 0;
+};
+
+/// The choice of bits under WeightsOnlyConfig::max_size, or for an accuracy target.
 struct BitsPlan {
-  std::uint64_t max_size = 0;
+  std::uint64_t max_size = 0;  // for a target, that with which it was reached
   std::uint64_t size = 0;  // that is expected, of model and data file
   /// That is expected: with samples of the worst output, the sum of squared errors over that of squares; without, the
   /// sum of these shares over the weights themselves.
   double error = 0;
   std::vector<PlannedWeight> weights;  // in the order of the model
+  std::optional<double> reached = {};  // of the metric, where there is a target
+  std::vector<MeasuredSize> tried = {};
 };
 
 /// The error at the model's outputs if this value alone is rounded.
@@ -184,7 +192,7 @@ struct AccuracyResult {
   double sqnr_all_db = 0;       // of the worst output, before any remedy
   double sqnr_db = 0;           // of the written model
   double cosine = 0;            // of the written model; of the worst output
-  std::optional<double> score;  // of AccuracyConfig::command, as a share of the float model's
+  std::optional<double> score;  // by AccuracyMetric::command or perplexity, as a share of the float model's
   double integer_macs = 0;      // share of the multiplications that use integers
   double wide_macs = 0;         // share of the multiplications that read a 16-bit activation
   double weights_share = 0;     // share of weights in the error with nearest rounding

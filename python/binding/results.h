@@ -55,10 +55,16 @@ struct Fields<PlannedWeight> {
                                      shown<&S::bytes>("bytes"), shown<&S::error>("error")};
 };
 template <>
+struct Fields<MeasuredSize> {
+  using S = MeasuredSize;
+  static constexpr Field<S> all[] = {shown<&S::size>("size"), shown<&S::value>("value")};
+};
+template <>
 struct Fields<BitsPlan> {
   using S = BitsPlan;
   static constexpr Field<S> all[] = {shown<&S::max_size>("max_size"), shown<&S::size>("size"),
-                                     shown<&S::error>("error"), shown<&S::weights>("weights")};
+                                     shown<&S::error>("error"),       shown<&S::weights>("weights"),
+                                     shown<&S::reached>("reached"),   shown<&S::tried>("tried")};
 };
 template <>
 struct Fields<Sensitivity> {

@@ -314,7 +314,7 @@ class QuantizeResult(_Result):
     accuracy: AccuracyResult | None  #: None if it was not measured
     latency: LatencyChange | None  #: None if it was not measured
     weights: Table[BlockedWeight]  #: in blocks; empty unless weights alone were quantized
-    bits_plan: BitsPlan | None  #: None without max_size
+    bits_plan: BitsPlan | None  #: None without max_size or an accuracy target
     floats: FloatConversion | None  #: None unless a 16-bit float_type was asked for
     layers: Table[TunedLayer]  #: empty without fine-tuning
     notes: list[str]  #: changes to the graph, and every deviation from what was asked for

@@ -25,8 +25,15 @@ class BlockedWeight(NamedTuple):
     input_exponent: float | None  #: of AWQ, that the product's inputs are scaled with; None: they are not
 
 
+class MeasuredSize(NamedTuple):
+    """A model that was written on the way to an accuracy target, and the metric that was measured of it."""
+
+    size: int
+    value: float
+
+
 class PlannedWeight(NamedTuple):
-    """What max_size came to for a weight."""
+    """What max_size or an accuracy target came to for a weight."""
 
     name: str
     node: str  #: the first that reads it
@@ -37,17 +44,20 @@ class PlannedWeight(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class BitsPlan:
-    """The choice of bits under max_size."""
+    """The choice of bits under max_size, or for an accuracy target."""
 
-    max_size: int
+    max_size: int  #: for a target, that with which it was reached
     size: int  #: that is expected, of model and data file
     error: float  #: that is expected: with samples of the worst output, as a share; without, the sum of the weights' shares
     weights: Table[PlannedWeight]
+    reached: float | None  #: of the metric; None without a target
+    tried: list[MeasuredSize]
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> BitsPlan:
         rows = Table([PlannedWeight(**entry) for entry in told["weights"]], PLANNED)
-        return cls(**{**told, "weights": rows})
+        tried = [MeasuredSize(**entry) for entry in told["tried"]]
+        return cls(**{**told, "weights": rows, "tried": tried})
 
 
 class TunedLayer(NamedTuple):

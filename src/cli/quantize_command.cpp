@@ -150,6 +150,11 @@ void print_plan(const QuantizeResult& r) {
   print_text(
       "planned: {} of at most {}, {} {:.1f} dB\n", format_size(r.bits_plan->size), format_size(r.bits_plan->max_size),
       r.samples > 0 ? "expected SQNR of the worst output" : "total SQNR of the weights", in_db(r.bits_plan->error));
+  if (r.bits_plan->reached) {
+    std::vector<std::string> tried;
+    for (const auto& t : r.bits_plan->tried) tried.push_back(fmt::format("{:.6g} with {}", t.value, format_size(t.size)));
+    print_text("target: {:.6g} reached on held-back samples; tried: {}\n", *r.bits_plan->reached, fmt::join(tried, ", "));
+  }
 }
 
 nlohmann::json to_json(const BitsPlan& plan) {
@@ -158,6 +163,10 @@ nlohmann::json to_json(const BitsPlan& plan) {
   for (const auto& w : plan.weights)
     out["weights"].push_back(
         {{"name", w.name}, {"node", w.node}, {"bits", w.bits}, {"bytes", w.bytes}, {"error", w.error}});
+  if (plan.reached) {
+    out["reached"] = number(*plan.reached);
+    for (const auto& t : plan.tried) out["tried"].push_back({{"size", t.size}, {"value", number(t.value)}});
+  }
   return out;
 }
 

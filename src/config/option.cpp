@@ -33,7 +33,9 @@ const std::vector<Option>& options() {
 
 std::vector<Option> only_for(unsigned results, std::span<const Option> rows) {
   std::vector<Option> list(rows.begin(), rows.end());
-  for (auto& option : list) option.results = results;
+  for (auto& option : list) {
+    if (option.results == kAnyResult) option.results = results;
+  }
   return list;
 }
 

@@ -150,7 +150,7 @@ std::string default_of(const Option& option);
 /// Help with the methods that read the option in front, without the default.
 std::string full_help(const Option& option);
 
-/// Rows that have a meaning for these results alone.
+/// Rows that have a meaning for these results alone, unless they say for which.
 std::vector<Option> only_for(unsigned results, std::span<const Option> rows);
 
 // The rows, by file.

@@ -88,6 +88,16 @@ void check_metric(const AccuracyConfig& a) {
                       "a cosine, or a share of the float model's score; for decibels give --accuracy-metric sqnr");
 }
 
+void check_blocks_target(const QuantizeOptions& options) {
+  if (!options.accuracy.target) return;
+  if (options.weights_only.max_size)
+    throw usage_error("--max-size and --accuracy-target both choose the bits of weights", "give one of them");
+  if (options.weights_only.sparsity != WeightSparsity::none)
+    throw usage_error("--sparsity 2:4 and --accuracy-target do not go together", "leave out one of them");
+  if (!has_samples(options))
+    throw usage_error("--accuracy-target needs samples, on which the model is measured", "give --calibration-data");
+}
+
 bool is_16_bit(FloatType type) { return type == FloatType::float16 || type == FloatType::bfloat16; }
 
 void check_floats(const QuantConfig& config, Command command) {
@@ -163,9 +173,8 @@ void check_weights_only(const QuantizeOptions& options) {
   if (options.statistics)
     throw usage_error("--statistics are of activations, and --weights-only leaves these in float",
                       "give --calibration-data, or nothing");
-  if (options.accuracy.target)
-    throw usage_error("--accuracy-target chooses among int8 products, not among weights in blocks",
-                      "leave it out, or give more --bits");
+  check_metric(options.accuracy);
+  check_blocks_target(options);
   if (!options.device.is_cpu()) throw usage_error("--weights-only runs on the CPU", "leave out --device");
   if (options.prepared_output)
     throw usage_error("--prepared-output: --weights-only takes the float model as it is", "leave it out");

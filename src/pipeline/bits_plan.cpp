@@ -57,29 +57,49 @@ std::vector<quantization::BlockStream> unsolved(const onnx::Model& model, const 
   return streams;
 }
 
-class Planner {
+}  // namespace
+
+class BitsPlanner::Impl {
  public:
-  Planner(const onnx::Model& model, const QuantizeOptions& options, const std::optional<PlanSamples>& samples)
+  Impl(const onnx::Model& model, const QuantizeOptions& options, const std::optional<PlanSamples>& samples)
       : model_(model),
         options_(options),
         samples_(samples),
-        budget_(*options.weights_only.max_size),
         named_(quantization::named_bits(model, options.weights_only)) {
     find_candidates();
     find_groups();
-  }
-
-  PlannedBits plan() {
     for (std::size_t t = 0; t < all_.tensors.size(); ++t) {
       for (const int bits : candidates_[t].bits) candidates_[t].bytes[bits] = more_bytes(t, bits);
     }
-    check_smallest();
+    find_smallest();
+  }
+
+  std::uint64_t smallest() const { return size_of(smallest_); }
+  std::uint64_t in_float() const { return fixed_bytes_ > 0 ? static_cast<std::uint64_t>(fixed_bytes_) : 0; }
+
+  std::uint64_t uniform() const { return size_of_nodes(std::vector<int>(model_.graph.nodes.size(), base_bits())); }
+
+  // Before anything is measured.
+  void check(std::uint64_t max_size) const {
+    if (smallest() > max_size)
+      throw usage_error(fmt::format("--max-size {}: with the fewest bits the model takes {}", format_size(max_size),
+                                    format_size(smallest())),
+                        "give more, or larger blocks, or name more with --op-types");
+    if (in_float() <= max_size && !any_fixed())
+      throw usage_error(
+          fmt::format("--max-size {}: in float the model takes {}", format_size(max_size), format_size(in_float())),
+          "give less, or leave it out");
+  }
+
+  void measure() {
     find_errors();
-    std::vector<std::vector<BitOption>> options;
-    for (std::size_t g = 0; g < groups_.size(); ++g) options.push_back(options_of(g));
-    const auto chosen = choose(options);
+    for (std::size_t g = 0; g < groups_.size(); ++g) choices_.push_back(options_of(g));
+  }
+
+  PlannedBits within(std::uint64_t max_size) const {
+    const auto chosen = choose(max_size);
     PlannedBits planned{nodes_of(chosen), {}};
-    planned.plan = {.max_size = budget_, .size = size_of(chosen), .error = 0, .weights = {}};
+    planned.plan = {.max_size = max_size, .size = size_of(chosen), .error = 0, .weights = {}};
     for (std::size_t t = 0; t < all_.tensors.size(); ++t) {
       planned.plan.weights.push_back(told(t, chosen[group_of_[t]]));
       planned.plan.error += planned.plan.weights.back().error;
@@ -202,7 +222,7 @@ class Planner {
     const auto needed = profile::memory_now().anonymous + run::size_on_disk(model_);
     if (needed > samples_->memory)
       throw resource_error(
-          fmt::format("--max-size measures the whole model at once, which takes about {}, and the memory "
+          fmt::format("the choice of bits measures the whole model at once, which takes about {}, and the memory "
                       "budget is {}",
                       format_size(needed), format_size(samples_->memory)),
           "raise --memory-budget, or leave out --calibration-data");
@@ -266,8 +286,7 @@ class Planner {
     return options;
   }
 
-  // Before anything is measured.
-  void check_smallest() {
+  void find_smallest() {
     std::int64_t bytes = 0;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       const auto bits = bits_of(g);
@@ -275,16 +294,7 @@ class Planner {
           *std::min_element(bits.begin(), bits.end(), [&](int a, int b) { return bytes_of(g, a) < bytes_of(g, b); }));
       bytes += bytes_of(g, smallest_.back());
     }
-    const auto size = size_of(smallest_);
-    if (size > budget_)
-      throw usage_error(fmt::format("--max-size {}: with the fewest bits the model takes {}", format_size(budget_),
-                                    format_size(size)),
-                        "give more, or larger blocks, or name more with --op-types");
-    fixed_bytes_ = static_cast<std::int64_t>(size) - bytes;
-    if (fixed_bytes_ <= static_cast<std::int64_t>(budget_) && !any_fixed())
-      throw usage_error(fmt::format("--max-size {}: in float the model takes {}", format_size(budget_),
-                                    format_size(static_cast<std::uint64_t>(fixed_bytes_))),
-                        "give less, or leave it out");
+    fixed_bytes_ = static_cast<std::int64_t>(size_of(smallest_)) - bytes;
   }
 
   bool any_fixed() const {
@@ -293,16 +303,16 @@ class Planner {
 
   // Bits of each group. What nodes and names take depends on the choice by a little: where the result is too large,
   // less is left to choose with.
-  std::vector<int> choose(const std::vector<std::vector<BitOption>>& options) const {
-    std::int64_t left = static_cast<std::int64_t>(budget_) - fixed_bytes_;
+  std::vector<int> choose(std::uint64_t max_size) const {
+    std::int64_t left = static_cast<std::int64_t>(max_size) - fixed_bytes_;
     for (int attempt = 0; attempt < 8; ++attempt) {
-      const auto found = quantization::choose_bits(options, left);
+      const auto found = quantization::choose_bits(choices_, left);
       if (!found) break;
       std::vector<int> chosen;
-      for (std::size_t g = 0; g < options.size(); ++g) chosen.push_back(options[g][(*found)[g]].bits);
+      for (std::size_t g = 0; g < choices_.size(); ++g) chosen.push_back(choices_[g][(*found)[g]].bits);
       const auto size = size_of(chosen);
-      if (size <= budget_) return chosen;
-      left -= static_cast<std::int64_t>(size - budget_);
+      if (size <= max_size) return chosen;
+      left -= static_cast<std::int64_t>(size - max_size);
     }
     return smallest_;
   }
@@ -315,8 +325,10 @@ class Planner {
     return bits;
   }
 
-  std::uint64_t size_of(const std::vector<int>& of_groups) const {
-    const auto placement = quantization::place_blocks(model_, options_.config, blocks(), nodes_of(of_groups));
+  std::uint64_t size_of(const std::vector<int>& of_groups) const { return size_of_nodes(nodes_of(of_groups)); }
+
+  std::uint64_t size_of_nodes(const std::vector<int>& of_nodes) const {
+    const auto placement = quantization::place_blocks(model_, options_.config, blocks(), of_nodes);
     auto emitted = quantization::emit_blocks(model_, placement, unsolved(model_, placement), blocks());
     emitted.set_producer("detent", DETENT_VERSION);
     return file_size(emitted);
@@ -340,7 +352,6 @@ class Planner {
   const onnx::Model& model_;
   const QuantizeOptions& options_;
   const std::optional<PlanSamples>& samples_;
-  std::uint64_t budget_;
   std::vector<std::optional<int>> named_;
   BlockPlacement all_;  // every weight that may be stored in blocks
   std::vector<Candidate> candidates_;
@@ -349,14 +360,20 @@ class Planner {
   std::vector<int> smallest_;          // bits of each group
   std::int64_t fixed_bytes_ = 0;       // of the model with all weights in float
   std::vector<tuning::BitErrors> errors_;
-  std::vector<double> sensitivities_;  // by group: the error of the outputs with nearest rounding
+  std::vector<double> sensitivities_;            // by group: the error of the outputs with nearest rounding
+  std::vector<std::vector<BitOption>> choices_;  // by group; of measure()
 };
 
-}  // namespace
+BitsPlanner::BitsPlanner(const onnx::Model& model, const QuantizeOptions& options,
+                         const std::optional<PlanSamples>& samples)
+    : impl_(std::make_unique<Impl>(model, options, samples)) {}
+BitsPlanner::~BitsPlanner() = default;
 
-PlannedBits plan_bits(const onnx::Model& model, const QuantizeOptions& options,
-                      const std::optional<PlanSamples>& samples) {
-  return Planner(model, options, samples).plan();
-}
+std::uint64_t BitsPlanner::smallest() const { return impl_->smallest(); }
+std::uint64_t BitsPlanner::in_float() const { return impl_->in_float(); }
+std::uint64_t BitsPlanner::uniform() const { return impl_->uniform(); }
+void BitsPlanner::check(std::uint64_t max_size) const { impl_->check(max_size); }
+void BitsPlanner::measure() { impl_->measure(); }
+PlannedBits BitsPlanner::within(std::uint64_t max_size) const { return impl_->within(max_size); }
 
 }  // namespace detent::pipeline

@@ -1,6 +1,8 @@
 // Mixed precision: which weights get 2, 4 or 8 bits, or stay in float, so that the model keeps within a size.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -34,10 +36,28 @@ struct PlannedBits {
 /// the model's outputs divided by that of the products' results is its sensitivity. The error of other bits follows
 /// from it and the Gram matrix, solved by the method for some columns. Without samples errors are those of the weights'
 /// values.
-///
-/// Throws usage where the model cannot be made so small, or is no larger in float, and resource where the model does
-/// not fit the memory budget in one piece.
-PlannedBits plan_bits(const onnx::Model& model, const QuantizeOptions& options,
-                      const std::optional<PlanSamples>& samples);
+class BitsPlanner {
+ public:
+  /// What is given must outlive the planner.
+  BitsPlanner(const onnx::Model& model, const QuantizeOptions& options, const std::optional<PlanSamples>& samples);
+  ~BitsPlanner();
+
+  /// Of the written model and its data, with the fewest bits, and about that of the float model.
+  std::uint64_t smallest() const;
+  std::uint64_t in_float() const;
+  /// With WeightsOnlyConfig::bits for all.
+  std::uint64_t uniform() const;
+  /// Throws usage where the model cannot be made so small, or is no larger in float.
+  void check(std::uint64_t max_size) const;
+
+  /// To be called once, before within(). Throws resource where the model does not fit the memory budget in one piece.
+  void measure();
+  /// The least expected error within a size that check() takes.
+  PlannedBits within(std::uint64_t max_size) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace detent::pipeline

@@ -15,6 +15,7 @@
 #include "base/parallel.h"
 #include "config/identity.h"
 #include "config/wanted.h"
+#include "data/part.h"
 #include "data/replay.h"
 #include "exec/session.h"
 #include "graph/rewrite.h"
@@ -28,13 +29,16 @@
 #include "quantization/block_stream.h"
 #include "quantization/block_weights.h"
 #include "quantization/emit/blocks.h"
+#include "quantization/size_search.h"
 #include "run/by_content.h"
+#include "run/deployed_fidelity.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
 #include "run/run_directory.h"
 #include "run/run_profiler.h"
 #include "run/run_report.h"
 #include "run/samples.h"
+#include "run/score_command.h"
 #include "run/sweep_setup.h"
 #include "store/spool.h"
 #include "tuning/block_weights.h"
@@ -56,11 +60,13 @@ class WeightsRun {
 
   QuantizeResult run() {
     pre_process();
-    if (options_.weights_only.max_size) plan();
-    if (source_) {
-      solve();
-      close_samples();
+    if (options_.accuracy.target) {
+      meet_target();
+    } else {
+      if (options_.weights_only.max_size) plan();
+      if (source_) solve(*source_, work_->path());
     }
+    if (source_) close_samples();
     write();
     if (work_) work_->finish();
     run_models();
@@ -89,7 +95,7 @@ class WeightsRun {
       append(graph::upgrade_opset(model_, {}, opset));
       placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only);
     }
-    if (!options_.weights_only.max_size) append(placement_.notes);
+    if (!chooses_bits()) append(placement_.notes);
     if (placement_.tensors.empty())
       throw bad_input(fmt::format("model '{}' has no weights that can be stored in blocks", options_.model.string()),
                       "what stays as it is, and why: " +
@@ -98,6 +104,8 @@ class WeightsRun {
     count_nodes();
     if (config::has_samples(options_)) open_samples();
   }
+
+  bool chooses_bits() const { return options_.weights_only.max_size || options_.accuracy.target; }
 
   // By the DequantizeLinear nodes that will be written; 0: none.
   std::int64_t needed_opset() const {
@@ -159,30 +167,128 @@ class WeightsRun {
   void plan() {
     const auto scope = profiler_.scope(kPlanStage);
     std::optional<PlanSamples> samples;
-    if (source_) {
-      const auto budget = run::budget_of(options_.resources, work_->path());
-      samples.emplace(PlanSamples{context(), types_, *source_, budget.memory, for_sums(budget.memory)});
-    }
-    auto planned = plan_bits(model_, options_, samples);
-    placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only, planned.of_nodes);
+    if (source_) samples.emplace(plan_samples(*source_));
+    BitsPlanner planner(model_, options_, samples);
+    planner.check(*options_.weights_only.max_size);
+    planner.measure();
+    take(planner.within(*options_.weights_only.max_size));
     append(placement_.notes);
+  }
+
+  PlanSamples plan_samples(data::SampleSource& source) const {
+    const auto budget = run::budget_of(options_.resources, work_->path()).memory;
+    return {context(), types_, source, budget, for_sums(budget)};
+  }
+
+  void take(PlannedBits planned) {
+    placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only, planned.of_nodes);
     result_.bits_plan = std::move(planned.plan);
     count_nodes();
   }
 
+  // The smallest model that reaches the target on samples that are held back, each solved, written and run.
+  void meet_target() {
+    constexpr std::size_t kHeldBack = 4;  // one in so many
+    data::Part fitted(*source_, kHeldBack, data::Part::Kind::others);
+    data::Part judging(*source_, kHeldBack, data::Part::Kind::last);
+    const std::optional<PlanSamples> samples(plan_samples(fitted));
+    const auto original = model_;
+    BitsPlanner planner(original, options_, samples);
+    {
+      const auto scope = profiler_.scope(kPlanStage);
+      planner.measure();
+    }
+    struct Found {
+      onnx::Model model;
+      quantization::BlockPlacement placement;
+      tuning::SolvedBlocks solved;
+      BitsPlan plan;
+    };
+    std::optional<Found> best;
+    std::vector<MeasuredSize> tried;
+    const auto measured = [&](std::uint64_t size) {
+      model_ = original;
+      take(planner.within(size));
+      const auto directory = work_->path() / fmt::format("try-{}", tried.size() + 1);
+      std::filesystem::create_directory(directory);
+      solve(fitted, directory);
+      const double value = measure(judging);
+      tried.push_back({result_.bits_plan->size, value});
+      if (loss_of(value) <= most_loss()) {
+        result_.bits_plan->reached = value;
+        best = {model_, placement_, solved_, *result_.bits_plan};
+      }
+      return loss_of(value);
+    };
+    const auto expected = [&](std::uint64_t size) { return planner.within(size).plan.error; };
+    std::vector<quantization::SizeTrial> trials;
+    quantization::smallest_size({.smallest = planner.smallest(),
+                                 .largest = planner.in_float(),
+                                 .first = planner.uniform(),
+                                 .most_loss = most_loss()},
+                                expected, measured, trials);
+    if (!best) throw out_of_reach(tried);
+    model_ = std::move(best->model);
+    placement_ = std::move(best->placement);
+    solved_ = std::move(best->solved);
+    result_.bits_plan = std::move(best->plan);
+    result_.bits_plan->tried = std::move(tried);
+    append(placement_.notes);
+    count_nodes();
+  }
+
+  // Of the metric, so that it is about in proportion to the errors' energy.
+  double loss_of(double value) const {
+    if (options_.accuracy.metric == AccuracyMetric::sqnr) return std::pow(10, -value / 10);
+    if (options_.accuracy.metric == AccuracyMetric::perplexity) return std::max(0.0, -std::log(value));
+    return std::max(0.0, 1 - value);
+  }
+  double most_loss() const { return loss_of(*options_.accuracy.target); }
+
+  Error out_of_reach(const std::vector<MeasuredSize>& tried) const {
+    const auto& best = *std::max_element(tried.begin(), tried.end(),
+                                         [](const auto& a, const auto& b) { return a.value < b.value; });
+    return bad_input(fmt::format("--accuracy-target: no choice of bits that was tried reaches {}; the best comes to {:.6g}"
+                                 " with {}",
+                                 *options_.accuracy.target, best.value, format_size(best.size)),
+                     "lower the target, or give smaller blocks with --block-size");
+  }
+
+  // The model as it would be written, run as deployed.
+  double measure(data::SampleSource& samples) {
+    const auto scope = profiler_.scope(run::kComparisonStage);
+    const auto path = work_->path() / "candidate.onnx";
+    auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only);
+    emitted.set_producer("detent", DETENT_VERSION);
+    const auto written = onnx::write_model(emitted, path, {options_.external_data_threshold});
+    double value = 0;
+    if (options_.accuracy.metric == AccuracyMetric::command) {
+      value = run::share_of_float_score(options_.accuracy, options_.model, path, float_score_, options_.stop);
+    } else {
+      samples.rewind();
+      const auto found = run::deployed_fidelity(*runtime_, options_.model, path, samples,
+                                                std::numeric_limits<std::size_t>::max(), options_.threads, options_.stop);
+      value = run::value_of(found, options_.accuracy.metric);
+    }
+    std::filesystem::remove(path);
+    if (!written.data_file.empty()) std::filesystem::remove(written.data_file);
+    return value;
+  }
+
   // From what the products read on the samples.
-  void solve() {
+  void solve(data::SampleSource& source, const std::filesystem::path& directory) {
     const auto scope = profiler_.scope(Step::calibration);
     const auto budget = run::budget_of(options_.resources, work_->path());
     const auto placement = placement_as_run();
     const auto stages = tuning::block_stages(running(), placement, options_.weights_only, for_sums(budget.memory));
     std::unique_ptr<store::Spool> spool;
     if (stages.size() > 1) spool = run::make_spool(context(), budget.memory / 4);
+    source.rewind();
     solved_ = tuning::solve_blocks(
-        running(), types_, placement, stages, *runtime_, *source_,
+        running(), types_, placement, stages, *runtime_, source,
         {.config = options_.weights_only,
          .scale_inputs = !raised_,
-         .directory = work_->path(),
+         .directory = directory,
          .sweep = {
              .threads = options_.threads, .spool = spool.get(), .progress = options_.progress, .stop = options_.stop}});
     result_.samples = solved_.samples;
@@ -195,11 +301,12 @@ class WeightsRun {
 
   void raise_model() {
     if (!any_type(onnx::DataType::float16) && !any_type(onnx::DataType::bfloat16)) return;
-    if (options_.weights_only.max_size)
-      throw bad_input(
-          fmt::format("model '{}' has weights of 16-bit floats, and --max-size measures float32 with samples",
-                      options_.model.string()),
-          "leave out --calibration-data, or quantize the model in float32");
+    if (chooses_bits())
+      throw bad_input(fmt::format("model '{}' has weights of 16-bit floats, and {} measures float32 with samples",
+                                  options_.model.string(),
+                                  options_.weights_only.max_size ? "--max-size" : "--accuracy-target"),
+                      options_.weights_only.max_size ? "leave out --calibration-data, or quantize the model in float32"
+                                                     : "quantize the model in float32");
     if (options_.weights_only.method == WeightMethod::awq)
       throw bad_input(fmt::format("model '{}' has weights of 16-bit floats, and --method-weights awq scales float32",
                                   options_.model.string()),
@@ -372,6 +479,7 @@ class WeightsRun {
   std::unique_ptr<data::SampleSource> given_;
   std::optional<run::ByContent> source_;
   tuning::SolvedBlocks solved_;
+  std::optional<double> float_score_;
 };
 
 }  // namespace

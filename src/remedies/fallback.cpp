@@ -138,7 +138,8 @@ class Fallback : public Remedy {
     const auto assignment = assign_with(choices);
     if (assignment.placement.marks.empty()) return true;
     const auto metric = accuracy().metric;
-    if (metric == AccuracyMetric::command) return lab_->score(*draft_, assignment) >= *accuracy().target;
+    if (metric == AccuracyMetric::command || metric == AccuracyMetric::perplexity)
+      return lab_->score(*draft_, assignment) >= *accuracy().target;
     const auto judged = lab_->judge(*draft_, assignment);
     return (metric == AccuracyMetric::cosine ? worst_cosine(judged) : worst_sqnr_db(judged)) >= *accuracy().target;
   }

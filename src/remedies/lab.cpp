@@ -8,6 +8,7 @@
 #include "onnx/write.h"
 #include "quantization/emit/qdq.h"
 #include "remedies/near_trials.h"
+#include "run/deployed_fidelity.h"
 #include "run/score_command.h"
 #include "run/sweep_setup.h"
 
@@ -67,17 +68,24 @@ const graph::ValueTypes& Lab::static_types(const Draft& draft) {
 
 double Lab::score(const Draft& draft, const quantization::Assignment& assignment) {
   const auto& accuracy = options().accuracy;
-  const auto score_of = [&](const std::filesystem::path& model) {
-    return accuracy.score ? accuracy.score(model) : run::score_by_command(accuracy.command, model, options().stop);
-  };
-  if (!float_score_) float_score_ = score_of(options().model);
   const auto path = means_.directory / "candidate.onnx";
   const auto emitted = quantization::emit_qdq(draft.prepared.model, assignment, options().config);
   const auto written = onnx::write_model(emitted.model, path, {options().external_data_threshold});
-  const double found = score_of(path);
+  const double found = accuracy.metric == AccuracyMetric::command
+                           ? run::share_of_float_score(accuracy, options().model, path, float_score_, options().stop)
+                           : share_of_perplexity(path);
   std::filesystem::remove(path);
   if (!written.data_file.empty()) std::filesystem::remove(written.data_file);
-  return run::share_of_float_score(found, *float_score_);
+  return found;
+}
+
+double Lab::share_of_perplexity(const std::filesystem::path& model) {
+  const auto samples = judging_samples();
+  source().rewind();
+  source().skip(samples.skipped);
+  const auto found = run::deployed_fidelity(means_.runtime, options().model, model, source(), samples.count,
+                                            options().threads, options().stop);
+  return run::value_of(found, AccuracyMetric::perplexity);
 }
 
 std::vector<TrialResult> Lab::run(const Draft& draft, const quantization::AssignedValues& tapped,

@@ -89,7 +89,8 @@ class Lab {
   /// Of source(), so many.
   std::size_t samples() { return source().file_count(); }
 
-  /// By the user's command or function, as a share of the float model's score.
+  /// Of the model as it would be written: by the user's command or function as a share of the float model's score, or
+  /// for AccuracyMetric::perplexity on the judging samples, run as deployed.
   double score(const Draft& draft, const quantization::Assignment& assignment);
 
   /// The types of the draft's values, with the shapes of the first sample.
@@ -100,6 +101,7 @@ class Lab {
 
  private:
   TrialRunner& runner(const run::Prepared& prepared);
+  double share_of_perplexity(const std::filesystem::path& model);
   bool has_rows_for_samples();
   std::vector<int> parts_in(const accuracy::TrialModel& model, const Draft& draft);
   void share_out(const Draft& draft, const std::vector<accuracy::Trial>& alone, const std::vector<TrialResult>& near,

@@ -62,7 +62,8 @@ void conclude(Draft& draft, Lab& lab) {
   result.cosine = worst_cosine(judged);
   draft.worst_error = worst_error_of(judged);
   const auto& accuracy = lab.options().accuracy;
-  if (accuracy.metric == AccuracyMetric::command && accuracy.target) result.score = lab.score(draft, draft.assignment);
+  const bool has_score = accuracy.metric == AccuracyMetric::command || accuracy.metric == AccuracyMetric::perplexity;
+  if (has_score && accuracy.target) result.score = lab.score(draft, draft.assignment);
 
   const auto& model = draft.prepared.model;
   const graph::Index index(model);

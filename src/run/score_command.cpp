@@ -45,4 +45,14 @@ double share_of_float_score(double score, double float_score) {
   return float_score > 0 ? score / float_score : 2 - score / float_score;
 }
 
+double share_of_float_score(const AccuracyConfig& accuracy, const std::filesystem::path& float_model,
+                            const std::filesystem::path& model, std::optional<double>& float_score,
+                            const std::stop_token& stop) {
+  const auto score_of = [&](const std::filesystem::path& path) {
+    return accuracy.score ? accuracy.score(path) : score_by_command(accuracy.command, path, stop);
+  };
+  if (!float_score) float_score = score_of(float_model);
+  return share_of_float_score(score_of(model), *float_score);
+}
+
 }  // namespace detent::run

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <stop_token>
 #include <string>
+
+#include "detent/config.h"
 
 namespace detent::run {
 
@@ -16,5 +19,10 @@ double score_by_command(const std::string& command, const std::filesystem::path&
 /// sign changed) falls below 1 as well when the score does: -0.2 beside -0.1 is a share of 0. Throws bad_input where
 /// the float score is zero or no number, since there is no share of these.
 double share_of_float_score(double score, double float_score);
+
+/// The same of models, by AccuracyConfig::score or its command. `float_score` is measured once.
+double share_of_float_score(const AccuracyConfig& accuracy, const std::filesystem::path& float_model,
+                            const std::filesystem::path& model, std::optional<double>& float_score,
+                            const std::stop_token& stop);
 
 }  // namespace detent::run

@@ -1,0 +1,36 @@
+#include "data/part.h"
+
+#include <algorithm>
+
+namespace detent::data {
+
+Part::Part(SampleSource& inner, std::size_t one_in, Kind kind)
+    : inner_(inner), all_(inner.file_count()), one_in_(std::max<std::size_t>(1, std::min(one_in, all_))), kind_(kind) {
+  rewind();
+}
+
+bool Part::has(std::size_t sample) const {
+  if (all_ == 1) return true;
+  return (sample % one_in_ == one_in_ - 1) == (kind_ == Kind::last);
+}
+
+std::optional<Sample> Part::next() {
+  std::size_t passed = 0;
+  while (next_ + passed < all_ && !has(next_ + passed)) ++passed;
+  inner_.skip(passed);
+  next_ += passed + 1;
+  return inner_.next();
+}
+
+void Part::rewind() {
+  inner_.rewind();
+  next_ = 0;
+}
+
+std::size_t Part::file_count() const {
+  std::size_t count = 0;
+  for (std::size_t sample = 0; sample < all_; ++sample) count += has(sample) ? 1 : 0;
+  return count;
+}
+
+}  // namespace detent::data
