@@ -34,8 +34,8 @@ const Option kRows[] = {
      .at = DETENT_AT(accuracy.target),
      .commands = kQuantizing,
      .affects = Affects::integers,
-     .group = kAccuracy,
      .results = kIntegers | kBlocks,
+     .group = kAccuracy,
      .help = "let as many products fall back as it takes to reach this value of the metric, and no more; with "
              "--weights-only, give each weight as few bits as reach it",
      .label = "X",
@@ -44,8 +44,8 @@ const Option kRows[] = {
      .at = DETENT_AT(accuracy.metric),
      .commands = kQuantizing,
      .affects = Affects::integers,
-     .group = kAccuracy,
      .results = kIntegers | kBlocks,
+     .group = kAccuracy,
      .help = "cosine or sqnr (dB) of the worst output; perplexity of decoders: the float model's, divided by that of "
              "the quantized one; command: the share of the float model's score",
      .label = "cosine|sqnr|perplexity|command"},
@@ -53,8 +53,8 @@ const Option kRows[] = {
      .at = DETENT_AT(accuracy.command),
      .commands = kQuantizing,
      .affects = Affects::integers,
-     .group = kAccuracy,
      .results = kIntegers | kBlocks,
+     .group = kAccuracy,
      .help = "a program that takes a model's path and prints its score; larger is better",
      .label = "CMD"},
 };
