@@ -14,6 +14,8 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <memory>
 #include <string>
@@ -172,6 +174,12 @@ double thread_cpu_seconds() {
   timespec time{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
+double processor_pressure() {
+  const auto text = read_text("/proc/pressure/cpu");  // "some avg10=… avg60=… avg300=… total=MICROSECONDS"
+  const auto at = text.find("total=");
+  return at == std::string::npos ? 0 : std::strtod(text.c_str() + at + std::strlen("total="), nullptr) / 1e6;
 }
 
 DiskTraffic disk_traffic(std::span<const pid_t> descendants) {

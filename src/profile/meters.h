@@ -67,6 +67,10 @@ double cpu_seconds();
 /// User and system time of the calling thread since it started.
 double thread_cpu_seconds();
 
+/// Seconds, since the machine started, in which some thread of any program waited for a processor (the kernel's
+/// pressure stall information, "some"); 0 where the kernel does not tell.
+double processor_pressure();
+
 /// Traffic of this process since it started, plus its live `descendants` and the children it has waited for.
 DiskTraffic disk_traffic(std::span<const pid_t> descendants);
 inline DiskTraffic disk_traffic() { return disk_traffic(live_descendants()); }

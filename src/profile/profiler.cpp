@@ -132,6 +132,7 @@ Scope Profiler::scope(std::string_view name) {
   stage.time.name = name;
   stage.peak_before = peak_resident();
   stage.cpu_before = cpu_seconds();
+  stage.pressure_before = processor_pressure();
   stages_.push_back(std::move(stage));
   const Reading now = mark(fmt::format("{} Start", name));
   stages_.back().time.start = now.time;
@@ -158,6 +159,7 @@ void Profiler::close(std::size_t index) noexcept {
 void Profiler::measure_up_to(Stage& stage, const Reading& now) const {
   stage.time.seconds = now.time - stage.time.start;
   stage.time.cpu_seconds = cpu_seconds() - stage.cpu_before;
+  stage.time.pressure_seconds = processor_pressure() - stage.pressure_before;
   stage.time.disk_read = since(now.disk.read, stage.disk_before.read);
   stage.time.disk_written = since(now.disk.written, stage.disk_before.written);
 }

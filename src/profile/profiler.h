@@ -95,6 +95,7 @@ class Profiler {
   struct Stage {
     StageTime time;
     std::uint64_t peak_before = 0;
+    double pressure_before = 0;
     double cpu_before = 0;
     DiskTraffic disk_before;
     bool open = true;

@@ -53,6 +53,7 @@ struct StageTime {
   double cpu_seconds = 0;
   std::uint64_t disk_read = 0;
   std::uint64_t disk_written = 0;
+  double pressure_seconds = 0;  // in which some program waited for a processor
 };
 
 /// A stretch of time that was named after the fact, such as one layer's. `start` is in seconds since the start of the

@@ -44,6 +44,7 @@ std::string_view advice_on_samples(Bound bound, bool busy) {
       return "The disk is the bottleneck: put the samples and --work-dir on a faster one, or use fewer --samples.";
     case Bound::transfer:
       return "Copies between host and device are the bottleneck: a larger --batch-size makes fewer and larger ones.";
+    case Bound::contention:
     case Bound::waiting:
       return "No resource is fully used, threads wait for each other: more --workers run samples in parallel, and a "
              "larger --batch-size gives each run of the model more to do.";
@@ -62,6 +63,7 @@ std::string_view advice_on_device(Bound bound) {
       return "The disk is the bottleneck: put the samples and --work-dir on a faster one, or use fewer --samples.";
     case Bound::transfer:
       return "Copies between host and device are the bottleneck: a larger --batch-size makes fewer and larger ones.";
+    case Bound::contention:
     case Bound::waiting:
       return "The GPU waits for the host: a larger --batch-size gives each run of the model more to do.";
   }
@@ -82,6 +84,7 @@ std::string_view advice_on_tuning(Bound bound) {
     case Bound::transfer:
       return "Copies of samples to the GPU are the bottleneck: --finetune-form gram copies each sample once, and fewer "
              "--num-iterations copy less.";
+    case Bound::contention:
     case Bound::waiting:
       return "The GPU waits for the host, which runs the model between layers: --threads uses more cores if there are "
              "any.";
@@ -92,6 +95,7 @@ std::string_view advice_on_tuning(Bound bound) {
 std::string_view advice_on_reading(Bound bound) {
   switch (bound) {
     case Bound::disk: return "The disk is the bottleneck: put the model and --work-dir on a faster one.";
+    case Bound::contention:
     case Bound::waiting:
       return "One thread works here and mostly waits for the disk: put the model and --work-dir on a faster one.";
     default: return kModelAlone;
@@ -101,6 +105,7 @@ std::string_view advice_on_reading(Bound bound) {
 std::string_view advice_on_writing(Bound bound) {
   switch (bound) {
     case Bound::disk: return "The disk is the bottleneck: put --output on a faster one.";
+    case Bound::contention:
     case Bound::waiting: return "One thread works here and mostly waits for the disk: put --output on a faster one.";
     default: return kModelAlone;
   }
@@ -113,6 +118,7 @@ std::string_view advice_on_other(Bound bound) {
     case Bound::disk: return "The disk is the bottleneck: put --work-dir on a faster one.";
     case Bound::transfer:
       return "Copies between host and device are the bottleneck: a larger --batch-size makes fewer and larger ones.";
+    case Bound::contention:
     case Bound::waiting: return "No resource is fully used: more --workers or --threads may help.";
   }
   return {};
@@ -120,6 +126,9 @@ std::string_view advice_on_other(Bound bound) {
 
 /// `idle`: not even one thread was busy.
 std::string_view advice_for(Bound bound, std::string_view stage, bool busy, bool idle) {
+  if (bound == Bound::contention)
+    return "Other programs kept the processor busy, so that times tell little: run it again on a free machine, or with "
+           "fewer --threads.";
   switch (kind_of(stage)) {
     case Kind::samples: return advice_on_samples(bound, busy);
     case Kind::device: return advice_on_device(bound);
@@ -141,6 +150,7 @@ std::string_view bound_name(Bound bound) noexcept {
     case Bound::disk: return "disk";
     case Bound::transfer: return "transfer";
     case Bound::waiting: return "waiting";
+    case Bound::contention: return "contention";
   }
   return "unknown";
 }
@@ -160,7 +170,8 @@ Verdict judge(const Work& work, const MachinePeaks& peaks, std::string_view stag
     bound = Bound::compute;
     share = shares[0].second;
   } else if (no_pace) {
-    bound = Bound::waiting;
+    const bool pressed = work.seconds > 0 && work.pressure_seconds >= kPressureShare * work.seconds;
+    bound = pressed ? Bound::contention : Bound::waiting;
   }
   return {bound, std::min(share, 1.0), std::string(advice_for(bound, stage, busy, idle))};
 }

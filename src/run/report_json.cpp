@@ -10,6 +10,7 @@
 #include "calibration/density.h"
 #include "profile/roofline.h"
 #include "run/device_json.h"
+#include "run/outcome.h"
 #include "run/run_report.h"
 
 namespace detent::run {
@@ -24,7 +25,8 @@ bool is_on_device(const profile::StageTime& stage, const RunReport& report) {
 profile::Work work_of(const profile::StageTime& stage, const RunReport& report) {
   profile::Work work{.seconds = stage.seconds,
                      .disk_bytes = static_cast<double>(stage.disk_read + stage.disk_written),
-                     .cpu_seconds = stage.cpu_seconds};
+                     .cpu_seconds = stage.cpu_seconds,
+                     .pressure_seconds = stage.pressure_seconds};
   if (stage.name != profile::step_name(profile::Step::calibration) || !report.cost) return work;
   const auto samples = static_cast<double>(report.samples_run);
   work.flops = samples * static_cast<double>(report.cost->work.flops);
@@ -54,6 +56,7 @@ json stages_json(const RunReport& report, const std::vector<profile::StageTime>&
                   {"start", stage.start},
                   {"seconds", stage.seconds},
                   {"peak_memory_bytes", stage.peak_memory},
+                  {"pressure_seconds", stage.pressure_seconds},
                   // The roof that is drawn is the host's.
                   {"flops", there ? 0 : work.flops},
                   {"memory_bytes", there ? 0 : work.memory_bytes},
@@ -71,6 +74,9 @@ std::string verdict_text(const json& stages) {
     if (longest == nullptr || stage["seconds"] > (*longest)["seconds"]) longest = &stage;
   }
   if (longest == nullptr) return "";
+  if ((*longest)["bound"] == profile::bound_name(profile::Verdict::Bound::contention))
+    return fmt::format("{} took longest. {}", (*longest)["name"].get<std::string>(),
+                       (*longest)["advice"].get<std::string>());
   return fmt::format("{} took longest, {}-bound at {:.0f} % of the peak. {}", (*longest)["name"].get<std::string>(),
                      (*longest)["bound"].get<std::string>(),
                      100 * ((*longest)["share"].is_null() ? 0.0 : (*longest)["share"].get<double>()),
@@ -115,6 +121,8 @@ json layers_json(const RunReport& report) {
     if (error != errors.end()) {
       entry["sqnr_db"] = number(error->second->sqnr_db);
       entry["cosine"] = number(error->second->cosine);
+      if (!error->second->reason.empty()) entry["reason"] = error->second->reason;
+      if (!error->second->cure.empty()) entry["cure"] = error->second->cure;
     }
     layers.push_back(std::move(entry));
   }
@@ -219,10 +227,50 @@ json summary_json(const RunReport& report, const QuantizeResult* quantized, cons
                   {"nodes_in_float", quantized->nodes_in_float}});
   if (quantized->latency) {
     const auto& [before, after, threads, samples, made_up] = *quantized->latency;
-    summary["latency"] = {
-        {"before", before.median}, {"after", after.median}, {"ratio", after.ratio}, {"threads", threads}};
+    summary["latency"] = {{"before", before.median},
+                          {"after", after.median},
+                          {"ratio", after.ratio},
+                          {"ratio_low", after.ratio_low},
+                          {"ratio_high", after.ratio_high},
+                          {"runs", after.runs},
+                          {"threads", threads},
+                          {"made_up", made_up},
+                          {"waiting", std::max(before.waiting, after.waiting)}};
   }
   return summary;
+}
+
+json outcome_json(const QuantizeResult& quantized) {
+  const auto outcome = outcome_of(quantized);
+  return {{"answer", answer_name(outcome.answer)}, {"headline", outcome.headline}, {"reasons", outcome.reasons}};
+}
+
+json kept_json(const QuantizeResult& quantized) {
+  json kept = json::array();
+  for (const auto& node : kept_nodes(quantized)) {
+    kept.push_back({{"node", node.node}, {"why", node.why}});
+    if (node.measured == nullptr) continue;
+    kept.back()["error_share"] = node.measured->error_share;
+    kept.back()["macs_share"] = node.measured->macs_share;
+  }
+  return kept;
+}
+
+// What was measured, and what was done for it.
+json accuracy_json(const AccuracyResult& a) {
+  json out{{"samples", a.samples},       {"sqnr_db", number(a.sqnr_db)},   {"sqnr_all_db", number(a.sqnr_all_db)},
+           {"cosine", number(a.cosine)}, {"integer_macs", a.integer_macs}, {"weights_share", a.weights_share},
+           {"remedies", json::array()}};
+  if (a.score) out["score"] = *a.score;
+  const auto add = [&](const char* what, const std::string& value, double before, double after, bool kept = true) {
+    const auto db = [](double error) { return number(-10 * std::log10(error)); };
+    out["remedies"].push_back({{"what", what}, {"value", value}, {"before", db(before)}, {"after", db(after)}});
+    out["remedies"].back()["kept"] = kept;
+  };
+  for (const auto& e : a.equalized) add("channel ranges equalized", e.value, e.error_before, e.error_after);
+  for (const auto& m : a.methods) add(("range by " + m.method).c_str(), m.value, m.error_before, m.error_after);
+  if (a.tuned) add("weights by GPTQ", "all weights", a.tuned->error_before, a.tuned->error_after, a.tuned->kept);
+  return out;
 }
 
 }  // namespace
@@ -252,10 +300,14 @@ std::string report_json(const RunReport& report, const ReportRequest& request, c
     if (report.device->calibration) out["notes"].push_back(observers_text(report, activity));
   }
   if (report.comparison) {
+    out["compared_samples"] = report.comparison->samples;
     for (const auto& o : report.comparison->outputs)
       out["outputs"].push_back({{"name", o.name}, {"sqnr_db", number(o.sqnr_db)}, {"cosine", number(o.cosine)}});
   }
   if (request.quantized != nullptr) {
+    out["outcome"] = outcome_json(*request.quantized);
+    out["kept"] = kept_json(*request.quantized);
+    if (request.quantized->accuracy) out["accuracy"] = accuracy_json(*request.quantized->accuracy);
     for (const auto& l : request.quantized->layers) {
       out["tuned"].push_back({{"name", l.name},
                               {"op_type", l.op_type},

@@ -34,7 +34,7 @@ constexpr const char* kStages[] = {"Pre-process",
 const Work kWorks[] = {{.seconds = 10, .flops = 900 * kG},    {.seconds = 10, .memory_bytes = 150 * kG},
                        {.seconds = 10, .disk_bytes = 9 * kG}, {.seconds = 10, .bus_bytes = 80 * kG},
                        {.seconds = 10, .cpu_seconds = 2},     {.seconds = 10, .cpu_seconds = 9.5},
-                       {.seconds = 10, .cpu_seconds = 39}};
+                       {.seconds = 10, .cpu_seconds = 39},    {.seconds = 10, .cpu_seconds = 2, .pressure_seconds = 9}};
 
 TEST(Roofline, TheLargestShareIsTheBound) {
   const struct {
@@ -64,6 +64,19 @@ TEST(Roofline, BusyWithOtherWorkIsNotWaiting) {
   EXPECT_EQ(verdict.bound, Bound::compute);
   EXPECT_NEAR(verdict.share, 0.05, 1e-9);
   EXPECT_NE(verdict.advice.find("--method minmax"), std::string::npos);
+}
+
+TEST(Roofline, WaitingForOtherProgramsIsContention) {
+  const Work work{.seconds = 10, .flops = 50 * kG, .cpu_seconds = 12, .pressure_seconds = 4};
+  const Verdict verdict = judge(work, kMachine, "Calibration");
+  EXPECT_EQ(verdict.bound, Bound::contention);
+  EXPECT_NE(verdict.advice.find("Other programs"), std::string::npos);
+  Work busy = work;
+  busy.cpu_seconds = 30;  // whoever waited, it was not this run
+  EXPECT_EQ(judge(busy, kMachine, "Calibration").bound, Bound::compute);
+  Work calm = work;
+  calm.pressure_seconds = 2;
+  EXPECT_EQ(judge(calm, kMachine, "Calibration").bound, Bound::waiting);
 }
 
 TEST(Roofline, MoreThanThePeakIsThePeak) {

@@ -23,8 +23,9 @@ FLAGS = [
     "--enable-logging=stderr",
 ]
 DARK = "--blink-settings=preferredColorScheme=0"
-SECTIONS = ["Summary", "Memory and disk over time", "Roofline", "Time of each layer", "Float against quantized"]
-SECTIONS += ["Activations and their ranges", "Plan and measurement", "Notes"]
+OF_RESULT = ["Can I ship this?", "Layers, worst first", "How it was made"]
+SECTIONS = [*OF_RESULT, "Activations and their ranges", "Notes", "How the run went", "Memory and disk over time", "Roofline"]
+SECTIONS += ["Time of each layer", "Plan and measurement"]
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_shows_every_section(render):
     assert ask(render(samples.full(), HEADINGS)) == SECTIONS
 
 
-@pytest.mark.parametrize("key, section", [("plan", SECTIONS[6]), ("notes", SECTIONS[7]), ("tensors", SECTIONS[5])])
+@pytest.mark.parametrize("key, section", [("plan", SECTIONS[9]), ("notes", SECTIONS[4]), ("tensors", SECTIONS[3])])
 def test_leaves_out_what_is_missing(render, key, section):
     report = samples.full()
     del report[key]
@@ -98,7 +99,7 @@ def test_leaves_out_what_is_missing(render, key, section):
 
 def test_devices_have_a_section_of_their_own(render):
     names = SECTIONS.copy()
-    names.insert(2, "Devices")
+    names.insert(7, "Devices")
     assert ask(render(samples.on_devices(), HEADINGS)) == names
     script = """const part = document.querySelector('#devices');
       const wrong = part.innerHTML.match(/NaN|undefined|Infinity/g);
@@ -189,7 +190,7 @@ def test_statistics_alone(render):
     assert out["first"].startswith("[")
     assert out["ends"] == 0 and out["bins"] > 50
     assert "range" not in out["label"]
-    assert out["sections"] == [name for name in SECTIONS if name != "Float against quantized"]
+    assert out["sections"] == [name for name in SECTIONS if name not in OF_RESULT]
 
 
 def test_charts_can_be_read_with_the_keyboard(render):
@@ -221,6 +222,40 @@ def test_headings_tables_and_fields_are_named(render):
     answers = ask(render(samples.full(), script))
     assert answers.pop("h1") == 1
     assert all(answers.values()), answers
+
+
+def test_says_first_whether_the_result_can_be_used(render):
+    script = """const part = document.querySelector('section');
+      const facts = {};
+      for (const dt of part.querySelectorAll('dt')) facts[dt.textContent] = dt.nextSibling.textContent;
+      const text = (css) => part.querySelector(css).textContent;
+      return [text('.answer'), text('li'), facts, text('table')];"""
+    answer, reason, facts, kept = ask(render(samples.full(), script))
+    assert answer.startswith("!Look at it before you use it")
+    assert reason.startswith("Accuracy was measured on 4 samples only")
+    assert facts["Worst output, SQNR"].replace("\u202f", " ") == "27.4 dBthe error is 4.3 % of the signal. 4 samples."
+    assert facts["Latency as deployed"].replace("\u202f", " ").startswith("50.1 ms → 31.3 ms1.6 times as fast")
+    assert facts["Size"].replace("\u202f", " ") == "97.7 MiB → 24.7 MiB4 times smaller"
+    assert "/model/stem/conv" in kept and "for accuracy" in kept
+
+
+def test_bars_are_long_for_what_is_bad(render):
+    script = """const rows = [...document.querySelectorAll('#layers-worst-first .table:last-of-type tbody tr')];
+      return rows.map((row) => [row.cells[3].textContent, row.querySelector('.bar > span').style.width]);"""
+    rows = ask(render(samples.full(), script))
+    widths = [float(width.rstrip("%")) for _, width in rows]
+    assert widths[0] == 100 and widths == sorted(widths, reverse=True) and widths[-1] < 50
+
+
+NARROW = """document.querySelector('#activations-and-their-ranges .open').click();
+  const wide = [...document.querySelectorAll('.scroll')].filter((s) => s.scrollWidth > s.clientWidth).length;
+  const cell = document.querySelector('#layers-worst-first tbody td');
+  return [wide, getComputedStyle(cell, '::before').content];"""
+
+
+def test_tables_fit_a_phone(render):
+    assert ask(render(samples.full(), NARROW), "--window-size=360,800") == [0, '"SQNR "']
+    assert ask(render(samples.full(), NARROW), "--window-size=1100,800")[1] == "none"
 
 
 OVERFLOW = """document.querySelector('.open').click();
@@ -260,7 +295,7 @@ def contrast(a, b):
 
 @pytest.mark.parametrize("flags", [[], [DARK]])
 def test_contrast_is_enough(render, flags):
-    names = "page ink soft shade lane accent warm compute memory disk transfer waiting".split()
+    names = "page ink soft shade lane accent warm bad compute memory disk transfer waiting".split()
     script = f"""const style = getComputedStyle(document.documentElement);
       return {names}.map((name) => style.getPropertyValue('--' + name).trim());"""
     colours = dict(zip(names, ask(render({}, script), *flags), strict=True))

@@ -123,7 +123,8 @@ class DataTable {
 
   cell(column, row, first) {
     const value = column.show ? column.show(row) : column.value(row);
-    const cell = el(first ? 'th' : 'td', {scope: first && 'row', class: column.numeric && 'number'});
+    const cell = el(first ? 'th' : 'td', {scope: first && 'row', class: column.numeric && 'number', 'data-label': first ? null : column.name});
+    if (value === undefined || value === null || value === DASH) cell.classList.add('empty');
     cell.append(...(typeof value === 'string' && !column.numeric ? breakable(value) : [value ?? DASH]));
     if (column.bar) {
       cell.classList.add('barred');

@@ -30,15 +30,16 @@ const errorText = (x) => (isExact(x) ? 'exact' : decibels(x.sqnr_db));
 const errorRank = (x) => (isExact(x) ? Infinity : isNumber(x.sqnr_db) ? x.sqnr_db : undefined);
 
 function errorColumns(first, rows) {
-  const worst = d3.min(rows, (r) => r.sqnr_db);
-  const best = d3.max(rows, (r) => r.sqnr_db);
-  // Long bar, large error.
-  const badness = (r) => (isNumber(r.sqnr_db) ? (best - r.sqnr_db) / (best - worst || 1) : 0);
+  const largest = d3.max(rows, (r) => errorOf(r.sqnr_db)) || 1;
+  const badness = (r) => (errorOf(r.sqnr_db) || 0) / largest;  // long bar, large error
+  const reasonOf = (r) => (r.reason ? `${r.reason}${r.cure ? `: ${r.cure}` : ''}` : DASH);
   return [
     {name: first, value: (r) => r.name},
     {name: 'Operator', value: (r) => r.op_type},
-    {name: 'SQNR', value: errorRank, show: errorText, numeric: true, bar: badness},
+    {name: 'SQNR', value: errorRank, show: errorText, numeric: true},
+    {name: 'Error', value: (r) => errorOf(r.sqnr_db), show: (r) => (isExact(r) ? 'none' : percent(errorOf(r.sqnr_db))), numeric: true, bar: badness},
     {name: 'Cosine', value: (r) => r.cosine, show: (r) => cosineText(r.cosine), numeric: true},
+    {name: 'Likely reason', value: (r) => r.reason, show: reasonOf},
   ];
 }
 

@@ -1,9 +1,9 @@
 // What all charts share: a frame that follows the width of the page, axes, marks, and reading values off.
 // Colours and strokes are classes of report.css, so dark mode and print need no drawing anew.
 
-const BOUNDS = ['compute', 'memory', 'disk', 'transfer', 'waiting'];
+const BOUNDS = ['compute', 'memory', 'disk', 'transfer', 'waiting', 'contention'];
 // Shape says the same as colour, for whoever cannot tell the colours apart.
-const SHAPES = [d3.symbolCircle, d3.symbolSquare, d3.symbolTriangle, d3.symbolDiamond, d3.symbolCross];
+const SHAPES = [d3.symbolCircle, d3.symbolSquare, d3.symbolTriangle, d3.symbolDiamond, d3.symbolCross, d3.symbolStar];
 const PRINT_WIDTH = 680;
 
 const boundClass = (bound) => (BOUNDS.includes(bound) ? `bound-${bound}` : 'bound-none');

@@ -2,18 +2,12 @@
 
 function headlineFacts(s) {
   const facts = [
-    ['Time', s.seconds, seconds],
+    ['Time of the run', s.seconds, seconds],
     ['CPU time', s.cpu_seconds, seconds, s.seconds > 0 && `${digits(s.cpu_seconds / s.seconds, 2)} cores busy`],
     ['Peak memory', s.peak_memory_bytes, bytes],
     ['Read from disk', s.disk_read_bytes, bytes],
     ['Written to disk', s.disk_written_bytes, bytes],
     ['Samples', s.samples, count, s.seconds > 0 && `${digits(s.samples / s.seconds, 2)} per second`],
-    ['Model before', s.model_bytes_before, bytes],
-    ['Model after', s.model_bytes_after, bytes, s.model_bytes_before > 0 && `${percent(s.model_bytes_after / s.model_bytes_before)} of before`],
-    ['Latency before', record(s.latency).before, seconds],
-    ['Latency after', record(s.latency).after, seconds, isNumber(record(s.latency).ratio) && `${digits(s.latency.ratio, 2)} of before, ${count(s.latency.threads)} thread${s.latency.threads === 1 ? '' : 's'}`],
-    ['Nodes quantized', s.nodes_quantized, count],
-    ['Nodes left in float', s.nodes_in_float, count],
   ];
   return facts.filter(([, value]) => isNumber(value)).map(([term, value, show, note]) => fact(term, show(value), note));
 }
@@ -27,12 +21,13 @@ function adviceItems({summary, verdict, stages}) {
     .map((s) => el('li', {}, el('b', {}, s.name), ` (${seconds(s.seconds)}${s.bound ? `, bound by ${s.bound}` : ''}): ${s.advice}`));
 }
 
-function summarySection(data) {
+/** How the run itself went; what came of it is told before. */
+function runSection(data) {
   const {summary, verdict} = data;
   const facts = headlineFacts(record(summary));
   const advice = adviceItems(data);
   if (!facts.length && !verdict && !advice.length) return null;
-  return section('Summary', verdict ? el('p', {class: 'verdict'}, String(verdict)) : null,
+  return section('How the run went', verdict ? el('p', {class: 'verdict'}, String(verdict)) : null,
     facts.length ? el('dl', {class: 'facts'}, ...facts) : null,
     advice.length ? el('div', {}, el('h3', {}, 'What to change'), el('ul', {class: 'advice'}, ...advice)) : null);
 }
@@ -73,24 +68,25 @@ function rooflineSection({layers, stages, machine}) {
   const kinds = [dots.some((d) => d.kind === 'layer') && 'A mark without a number is a layer; its area grows with its time.',
     dots.some((d) => d.kind === 'stage') && 'An outlined mark with a number is a stage.',
     missing > 0 && `${count(missing)} without known arithmetic are not shown.`];
-  return section('Roofline', el('p', {class: 'hint'}, 'On the slope, bytes are the limit; on the flat roof, arithmetic. The distance below the roof is what could be gained. ' +
+  return section('Roofline', el('p', {class: 'hint'}, 'The float model as it ran for calibration, and the stages of the run. On the slope, bytes are the limit; on the flat roof, arithmetic. The distance below the roof is what could be gained. ' +
     kinds.filter(Boolean).join(' ')), rooflineChart(dots, machine, alt));
 }
 
 function layerSection({layers, machine}) {
   const timed = layers.filter((l) => l.seconds > 0);
-  return timed.length ? section('Time of each layer', layerTable(timed, machine)) : null;
+  return timed.length ? section('Time of each layer', el('p', {class: 'hint'}, 'One run of the float model during calibration, in the mean over the samples, with observers inside. What the result takes is the latency at the top.'), layerTable(timed, machine)) : null;
 }
 
-function errorSection({layers, outputs}) {
+function errorSection({layers, outputs, compared_samples: samples}) {
   const judged = layers.filter((l) => isNumber(l.sqnr_db) || isNumber(l.cosine));
   const ends = outputs.filter((o) => isNumber(o.sqnr_db) || isNumber(o.cosine));
   if (!judged.length && !ends.length) return null;
   const finite = judged.filter((l) => isNumber(l.sqnr_db));
   const worst = d3.least(finite, (l) => l.sqnr_db);
   const alt = worst && `Signal to quantization noise of ${finite.length} layers in the order of the model. The worst is ${worst.name} with ${decibels(worst.sqnr_db)}.`;
-  return section('Float against quantized', ends.length ? errorTable('Outputs of the model', 'Output', ends) : null,
-    finite.length > 1 ? errorChart(judged, alt) : null, judged.length ? errorTable('Layers, worst first', 'Layer', judged) : null);
+  return section('Layers, worst first', el('p', {class: 'hint'}, `${isNumber(samples) ? `Measured on ${count(samples)} sample${samples === 1 ? '' : 's'}. ` : ''}${SQNR_HINT} Names are those of the float model's nodes, as Netron shows them: search there with Ctrl+F.`),
+    ends.length ? errorTable('Outputs of the model', 'Output', ends) : null,
+    judged.length ? errorTable('Layers', 'Layer', judged) : null, finite.length > 1 ? errorChart(judged, alt) : null);
 }
 
 function tuningSection({tuned}) {
@@ -159,10 +155,10 @@ function attempt(make, data) {
 
 function report(raw) {
   const data = {...raw, machine: record(raw.machine), device: record(raw.device)};
-  for (const key of ['stages', 'timeline', 'layers', 'tensors', 'plan', 'notes', 'outputs', 'tuned']) data[key] = list(raw[key]);
+  for (const key of ['stages', 'timeline', 'layers', 'tensors', 'plan', 'notes', 'outputs', 'tuned', 'kept']) data[key] = list(raw[key]);
   data.stages = data.stages.map((stage, i) => ({...stage, number: i + 1}));
   if (data.title) document.title = data.title;
-  const makers = [summarySection, timeSection, deviceSection, rooflineSection, layerSection, errorSection, tuningSection, tensorSection, planSection, notesSection];
+  const makers = [outcomeSection, errorSection, remediesSection, tuningSection, tensorSection, notesSection, runSection, timeSection, deviceSection, rooflineSection, layerSection, planSection];
   const sections = makers.map((make) => attempt(make, data)).filter(Boolean);
   const empty = sections.length ? null : el('p', {}, 'This report contains no figures.');
   document.getElementById('report').replaceChildren(...[header(data), contents(sections), ...sections, empty].filter(Boolean));

@@ -1,0 +1,86 @@
+// What came of the run: whether the result can be used, what changed, what stayed in float and why.
+
+const ANSWERS = {yes: ['✓', 'Ready to use'], look: ['!', 'Look first'], no: ['✕', 'Not close enough']};
+
+/** The size of the error beside that of the signal: 20 dB are a tenth. */
+const errorOf = (db) => (isNumber(db) ? 10 ** (-db / 20) : undefined);
+
+function change(term, before, after, show, note) {
+  if (!isNumber(before) && !isNumber(after)) return null;
+  const value = isNumber(before) ? el('span', {}, show(before), el('span', {class: 'arrow'}, ' → '), show(after)) : show(after);
+  return fact(term, value, note);
+}
+
+function latencyFact(latency) {
+  const l = record(latency);
+  if (!isNumber(l.after)) return null;
+  const factor = l.ratio > 0 ? `${digits(1 / l.ratio, 2)} times as fast` : '';
+  const turns = isNumber(l.ratio_low) && isNumber(l.ratio_high) ? ` (half of the turns: ${digits(1 / l.ratio_high, 2)} to ${digits(1 / l.ratio_low, 2)})` : '';
+  const inputs = l.made_up ? ', made-up inputs' : '';
+  const busy = l.waiting > 0.1 ? `; the machine was busy: ${percent(l.waiting)} of a run was waiting` : '';
+  return change('Latency as deployed', l.before, l.after, seconds,
+    `${factor}${turns}, ${count(l.threads)} thread${l.threads === 1 ? '' : 's'}${inputs}${busy}`);
+}
+
+function accuracyFacts({accuracy, outputs}) {
+  const a = record(accuracy);
+  const worst = isNumber(a.sqnr_db) ? a.sqnr_db : d3.min(outputs, (o) => o.sqnr_db);
+  const samples = isNumber(a.samples) ? ` ${count(a.samples)} samples.` : '';
+  return [
+    isNumber(worst) ? fact('Worst output, SQNR', decibels(worst), `the error is ${percent(errorOf(worst))} of the signal.${samples}`) : null,
+    isNumber(a.sqnr_all_db) && isNumber(a.sqnr_db) && a.sqnr_db - a.sqnr_all_db >= 0.05
+      ? fact('All in integers', decibels(a.sqnr_all_db), `${decibels(a.sqnr_db - a.sqnr_all_db)} were gained by what is listed below.`) : null,
+    isNumber(a.score) ? fact('Score', percent(a.score), 'of the float model’s, by the given command') : null,
+    isNumber(a.integer_macs) ? fact('Multiplications in integers', percent(a.integer_macs)) : null,
+  ];
+}
+
+function keptTable(kept) {
+  const columns = [
+    {name: 'Node', value: (k) => k.node},
+    {name: 'Why', value: (k) => k.why},
+    {name: 'Of the error', value: (k) => k.error_share, show: (k) => percent(k.error_share), numeric: true},
+    {name: 'Of the multiplications', value: (k) => k.macs_share, show: (k) => percent(k.macs_share), numeric: true},
+  ];
+  return new DataTable({caption: 'What did not become 8-bit integers, and why', columns, rows: kept, limit: 10, searchText: (k) => `${k.node} ${k.why}`}).node;
+}
+
+const SQNR_HINT = 'SQNR compares the signal with the error: 20 dB mean an error of a tenth of the signal, 40 dB of a hundredth; 6 dB are one bit.';
+
+function outcomeSection(data) {
+  const s = record(data.summary);
+  const outcome = record(data.outcome);
+  const answer = ANSWERS[outcome.answer];
+  const facts = [
+    ...accuracyFacts(data),
+    latencyFact(s.latency),
+    change('Size', s.model_bytes_before, s.model_bytes_after, bytes, s.model_bytes_after > 0 ? `${digits(s.model_bytes_before / s.model_bytes_after, 2)} times smaller` : ''),
+    isNumber(s.nodes_quantized) ? fact('Nodes in integers', count(s.nodes_quantized), isNumber(s.nodes_in_float) ? `${count(s.nodes_in_float)} that could be were left in float` : '') : null,
+  ].filter(Boolean);
+  if (!answer && !isNumber(s.nodes_quantized) && !isNumber(s.model_bytes_after)) return null;
+  const headline = answer ? el('p', {class: `answer answer-${outcome.answer}`},
+    el('span', {class: 'sign', 'aria-hidden': 'true'}, answer[0]), el('span', {}, outcome.headline || answer[1])) : null;
+  const reasons = list(outcome.reasons);
+  return section('Can I ship this?', headline,
+    reasons.length ? el('ul', {class: 'advice'}, ...reasons.map((reason) => el('li', {}, String(reason)))) : null,
+    facts.length ? el('dl', {class: 'facts'}, ...facts) : null,
+    data.kept.length ? keptTable(data.kept) : null);
+}
+
+/** What was done for accuracy, value by value. */
+function remediesSection({accuracy, tensors}) {
+  const remedies = list(record(accuracy).remedies);
+  const methods = d3.rollups(tensors.filter((t) => t.method), (all) => all.length, (t) => t.method).sort((a, b) => b[1] - a[1]);
+  if (!remedies.length && !methods.length) return null;
+  const gain = (r) => (isNumber(r.before) && isNumber(r.after) ? r.after - r.before : undefined);
+  const columns = [
+    {name: 'What', value: (r) => r.what, show: (r) => (r.kept === false ? `${r.what}, not kept` : r.what)},
+    {name: 'Value', value: (r) => r.value},
+    {name: 'SQNR before', value: (r) => r.before, show: (r) => decibels(r.before), numeric: true},
+    {name: 'SQNR after', value: (r) => r.after, show: (r) => decibels(r.after), numeric: true},
+    {name: 'Gain', value: gain, show: (r) => decibels(gain(r)), numeric: true},
+  ];
+  const ranges = methods.map(([method, number]) => `${count(number)} by ${method}`).join(', ');
+  return section('How it was made', ranges ? el('p', {class: 'hint'}, `Ranges of activations: ${ranges}.`) : null,
+    remedies.length ? new DataTable({caption: 'Done for accuracy', columns, rows: remedies, limit: 10}).node : null);
+}

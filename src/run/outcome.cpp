@@ -1,0 +1,124 @@
+#include "run/outcome.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace detent::run {
+namespace {
+
+using Answer = Outcome::Answer;
+
+constexpr double kGoodScore = 0.99, kPoorScore = 0.95;  // shares of the float model's
+constexpr double kSameLatency = 0.05;                   // what two runs of one model may differ by
+
+std::string percent_text(double share) {
+  const double percent = 100 * share;
+  return fmt::format("{:.{}f} %", percent, percent < 9.95 ? 1 : 0);
+}
+
+void lower(Answer& answer, Answer to) { answer = std::max(answer, to); }
+
+std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
+  if (!r.accuracy) {
+    lower(outcome.answer, Answer::look);
+    outcome.reasons.emplace_back("Accuracy was not measured: detent compare does that on samples.");
+    return {};
+  }
+  const auto& a = *r.accuracy;
+  if (a.samples < kFewSamples) {
+    lower(outcome.answer, Answer::look);
+    outcome.reasons.push_back(
+        fmt::format("Accuracy was measured on {} sample{} only; {} or more say more of other inputs.", a.samples,
+                    a.samples == 1 ? "" : "s", kFewSamples));
+  }
+  if (a.score) {
+    if (*a.score < kGoodScore) {
+      lower(outcome.answer, *a.score < kPoorScore ? Answer::no : Answer::look);
+      outcome.reasons.push_back(fmt::format("The score is {:.1f} % of the float model's.", 100 * *a.score));
+    }
+    return fmt::format("the score is {:.1f} % of the float model's", 100 * *a.score);
+  }
+  if (!std::isfinite(a.sqnr_db)) return "the outputs are those of the float model";
+  if (a.sqnr_db < kCloseDb) {
+    lower(outcome.answer, a.sqnr_db < kFarDb ? Answer::no : Answer::look);
+    outcome.reasons.push_back(
+        fmt::format("The worst output is {} off (SQNR {:.1f} dB): test it with the application's own metric, or give "
+                    "--accuracy-target.",
+                    percent_text(error_of(a.sqnr_db)), a.sqnr_db));
+    return fmt::format("the worst output is {} off the float model's", percent_text(error_of(a.sqnr_db)));
+  }
+  return fmt::format("the outputs stay within {} of the float model's", percent_text(error_of(a.sqnr_db)));
+}
+
+std::string times_text(double factor) { return fmt::format("{:.{}f} times", factor, factor < 9.95 ? 1 : 0); }
+
+std::string latency_text(const QuantizeResult& r, Outcome& outcome) {
+  if (!r.latency) return {};
+  const auto& after = r.latency->after;
+  const bool doubtful = r.latency->before.is_doubtful() || after.is_doubtful();
+  const double ratio = doubtful ? after.cpu_ratio : after.ratio;
+  const char* what = doubtful ? " in processor time" : "";
+  if (ratio > 1 + kSameLatency) {
+    lower(outcome.answer, Answer::look);
+    outcome.reasons.push_back(
+        fmt::format("It is slower than the float model on this machine ({:.2f}x{}).", ratio, what));
+    return {};
+  }
+  if (ratio > 1 - kSameLatency) return fmt::format("it is as fast{}", what);
+  return fmt::format("it is {} as fast{}", times_text(1 / ratio), what);
+}
+
+std::string size_text(const QuantizeResult& r) {
+  if (r.model_bytes_before == 0 || r.model_bytes_after == 0) return {};
+  const auto times = static_cast<double>(r.model_bytes_before) / static_cast<double>(r.model_bytes_after);
+  if (times < 1 + kSameLatency) return {};
+  return fmt::format("{} smaller", times_text(times));
+}
+
+}  // namespace
+
+std::string_view answer_name(Answer answer) noexcept {
+  switch (answer) {
+    case Answer::yes: return "yes";
+    case Answer::look: return "look";
+    case Answer::no: return "no";
+  }
+  return "";
+}
+
+double error_of(double sqnr_db) noexcept { return std::pow(10.0, -sqnr_db / 20); }
+
+Outcome outcome_of(const QuantizeResult& result) {
+  Outcome outcome{.answer = Answer::yes, .headline = {}, .reasons = {}};
+  const auto accuracy = accuracy_text(result, outcome);
+  std::vector<std::string> gains;
+  if (auto text = latency_text(result, outcome); !text.empty()) gains.push_back(std::move(text));
+  if (auto text = size_text(result); !text.empty()) gains.push_back(gains.empty() ? "it is " + text : std::move(text));
+  std::vector<std::string> parts;
+  if (!accuracy.empty()) parts.push_back(accuracy);
+  if (!gains.empty()) parts.push_back(fmt::format("{}", fmt::join(gains, " and ")));
+  auto text = fmt::format("{}", fmt::join(parts, ", and "));
+  if (!text.empty()) text = fmt::format(": {}.", text);
+  switch (outcome.answer) {
+    case Answer::yes: outcome.headline = "Ready to use" + text; break;
+    case Answer::look: outcome.headline = "Look at it before you use it" + text; break;
+    case Answer::no: outcome.headline = "Not close to the float model" + text; break;
+  }
+  if (text.empty()) outcome.headline += '.';
+  return outcome;
+}
+
+std::vector<KeptNode> kept_nodes(const QuantizeResult& result) {
+  std::vector<KeptNode> all;
+  if (result.accuracy) {
+    for (const auto& n : result.accuracy->float_nodes) all.push_back({n.node, "in float, for accuracy", &n});
+    for (const auto& n : result.accuracy->wide_nodes) all.push_back({n.node, "16-bit activations, for accuracy", &n});
+  }
+  for (const auto& name : result.faster_in_float) all.push_back({name, "in float, faster so on this machine"});
+  return all;
+}
+
+}  // namespace detent::run

@@ -1,0 +1,89 @@
+// What is said of a result.
+#include "run/outcome.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace detent::run {
+namespace {
+
+using Answer = Outcome::Answer;
+
+QuantizeResult result(double sqnr_db, double ratio = 0.5) {
+  QuantizeResult r;
+  r.model_bytes_before = 400;
+  r.model_bytes_after = 100;
+  r.accuracy.emplace();
+  r.accuracy->samples = 16;
+  r.accuracy->sqnr_db = sqnr_db;
+  r.latency = LatencyChange{};
+  r.latency->after.ratio = r.latency->after.cpu_ratio = ratio;
+  return r;
+}
+
+TEST(Outcome, CloseFastAndSmallIsReady) {
+  const auto outcome = outcome_of(result(40));
+  EXPECT_EQ(outcome.answer, Answer::yes);
+  EXPECT_EQ(outcome.headline,
+            "Ready to use: the outputs stay within 1.0 % of the float model's, and it is 2.0 times as fast and 4.0 "
+            "times smaller.");
+  EXPECT_TRUE(outcome.reasons.empty());
+}
+
+TEST(Outcome, TheWorstOutputDecides) {
+  EXPECT_EQ(outcome_of(result(20)).answer, Answer::yes);
+  EXPECT_EQ(outcome_of(result(19.9)).answer, Answer::look);
+  EXPECT_EQ(outcome_of(result(9.9)).answer, Answer::no);
+  EXPECT_NE(outcome_of(result(6)).headline.find("the worst output is 50 % off"), std::string::npos);
+  EXPECT_EQ(outcome_of(result(std::numeric_limits<double>::infinity())).answer, Answer::yes);
+}
+
+TEST(Outcome, AScoreCountsMoreThanTheOutputs) {
+  auto r = result(9);
+  r.accuracy->score = 0.995;
+  EXPECT_EQ(outcome_of(r).answer, Answer::yes);
+  r.accuracy->score = 0.97;
+  EXPECT_EQ(outcome_of(r).answer, Answer::look);
+  r.accuracy->score = 0.9;
+  EXPECT_EQ(outcome_of(r).answer, Answer::no);
+}
+
+TEST(Outcome, WhatWasNotMeasuredIsSaid) {
+  auto r = result(40);
+  r.accuracy->samples = 3;
+  EXPECT_EQ(outcome_of(r).answer, Answer::look);
+  EXPECT_NE(outcome_of(r).reasons.at(0).find("on 3 samples only"), std::string::npos);
+  r.accuracy.reset();
+  EXPECT_EQ(outcome_of(r).answer, Answer::look);
+  EXPECT_EQ(outcome_of(r).headline, "Look at it before you use it: it is 2.0 times as fast and 4.0 times smaller.");
+  EXPECT_EQ(outcome_of({}).headline, "Look at it before you use it.");
+}
+
+TEST(Outcome, SlowerIsAReasonToLook) {
+  const auto outcome = outcome_of(result(40, 1.2));
+  EXPECT_EQ(outcome.answer, Answer::look);
+  EXPECT_NE(outcome.reasons.at(0).find("1.20x"), std::string::npos);
+  EXPECT_EQ(outcome_of(result(40, 1.04)).answer, Answer::yes);
+  auto busy = result(40, 1.2);  // the machine was busy, but processor time tells
+  busy.latency->after.waiting = 0.5;
+  busy.latency->after.cpu_ratio = 0.8;
+  EXPECT_EQ(outcome_of(busy).answer, Answer::yes);
+  EXPECT_NE(outcome_of(busy).headline.find("as fast in processor time"), std::string::npos);
+}
+
+TEST(Outcome, KeptNodesHaveTheirReasons) {
+  auto r = result(40);
+  r.accuracy->float_nodes.push_back({"Conv a", 0.5, 0.1});
+  r.accuracy->wide_nodes.push_back({"Conv b", 0.2, 0.1});
+  r.faster_in_float = {"Softmax c"};
+  const auto kept = kept_nodes(r);
+  ASSERT_EQ(kept.size(), 3U);
+  EXPECT_EQ(kept[0].node, "Conv a");
+  EXPECT_EQ(kept[0].measured->error_share, 0.5);
+  EXPECT_EQ(kept[1].why, "16-bit activations, for accuracy");
+  EXPECT_EQ(kept[2].measured, nullptr);
+}
+
+}  // namespace
+}  // namespace detent::run
