@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PACKAGES=(g++ cmake ninja-build ccache python3 python3-dev python3-venv ca-certificates debian-archive-keyring
-  libprotozero-dev libfmt-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev libxxhash-dev libre2-dev liburing-dev libgtest-dev
+  libprotozero-dev libfmt-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev libxxhash-dev libre2-dev liburing-dev libjpeg-dev libpng-dev libgtest-dev
   libopenmpi-dev openmpi-bin libdnnl-dev ocl-icd-opencl-dev opencl-c-headers
   node-d3-scale node-d3-shape node-d3-selection node-d3-axis)
 # A browser without a window, in which the tests read the report. Ubuntu packs none; DETENT_BROWSER can name another.

@@ -59,7 +59,7 @@ FileSet single_file(const fs::path& path, std::span<const InputSpec> inputs) {
   const std::string extension = path.extension().string();
   if (extension != ".npy" && extension != ".npz") {
     throw bad_input(fmt::format("calibration data {} is neither a .npy nor a .npz file", quoted(path)),
-                    "give a directory, or a .npy or .npz file; images and text must be turned into arrays first");
+                    "give a directory, or a .npy or .npz file; folders of pictures go by --images");
   }
   if (extension == ".npy" && inputs.size() != 1) {
     throw bad_input(fmt::format("{} holds one array, the model has {} inputs", quoted(path), inputs.size()),

@@ -53,6 +53,7 @@ class BatchedSource final : public SampleSource {
     while (true) {
       if (options_.max_samples != 0 && seen_ == options_.max_samples) return std::nullopt;
       if (std::optional<Sample> sample = batcher_.take()) {
+        note_rows(*sample);
         if (seen_++ % options_.shares == options_.share) return sample;
         continue;
       }
@@ -74,9 +75,27 @@ class BatchedSource final : public SampleSource {
     const std::size_t count = units_->count();
     return options_.max_samples == 0 ? count : std::min(count, options_.max_samples);
   }
-  std::vector<std::string> notes() const override { return batcher_.notes(); }
+  std::vector<std::string> notes() const override {
+    auto notes = batcher_.notes();
+    if (seen_ == 1 && !many_rows_.empty()) notes.push_back(many_rows_);
+    return notes;
+  }
 
  private:
+  // A file of all samples, as numpy users save it, is one sample of many rows where the model takes any number.
+  void note_rows(const Sample& sample) {
+    constexpr std::int64_t kMany = 16;
+    if (seen_ > 0 || options_.batch_size > 0 || units_->count() != 1) return;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      const auto& shape = sample.inputs[i].shape;
+      const auto& expected = inputs_[i].shape;
+      const bool takes_any = expected && !expected->empty() && expected->front() < 0;
+      if (!takes_any || shape.empty() || shape.front() < kMany) return;
+    }
+    many_rows_ = fmt::format("{} is one sample of {} rows: --batch-size 1 takes each row as one", sample.origin,
+                             sample.inputs.front().shape[0]);
+  }
+
   void finish() {
     batcher_.finish();
     if (seen_ > 0) return;
@@ -91,6 +110,7 @@ class BatchedSource final : public SampleSource {
   SourceOptions options_;
   Batcher batcher_;
   std::size_t seen_ = 0;
+  std::string many_rows_;  // a note
 };
 
 }  // namespace
