@@ -47,9 +47,14 @@ class _Run:
         if isinstance(data, str | os.PathLike):
             self.options["calibration_data"] = data
         elif data is not None:
-            samples = stream_of(data)
+            samples = stream_of(data, self.inputs)
         with contextlib.closing(_progress.shown(progress)) as display:
             return native(self.options, samples, display if display.shows else None)
+
+    def inputs(self) -> list[str]:
+        """Names of the model's inputs."""
+        model = self.options.get("model") or self.options.get("float_model") or self.options["models"][0]
+        return [value["name"] for value in _core.inspect({"model": model})["inputs"]]
 
 
 @contextlib.contextmanager

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from .errors import BadInput, UsageError
@@ -16,16 +17,20 @@ class DataReader(Protocol):
     def get_next(self) -> Mapping[str, Any] | None: ...
 
 
-#: A file or folder; dicts of arrays by input name (or bare arrays for a model with one input), in anything that can be
-#: iterated; a function that returns such an iterable; an object with get_next().
+#: A file or folder; dicts of arrays by input name (bare arrays for a model with one input; tuples or lists with arrays in the
+#: order of the inputs, of which what follows, such as a label, is left out), in anything that can be iterated; a function
+#: that returns such an iterable; an object with get_next().
 Data = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]] | DataReader
 
 
 class Stream:
-    """The stream from which the native library reads samples."""
+    """The stream from which the native library reads samples. `inputs` finds the names of the model's inputs."""
 
-    def __init__(self, restart: Callable[[], Iterator[Any]], can_rewind: bool, size: int) -> None:
+    def __init__(
+        self, restart: Callable[[], Iterator[Any]], can_rewind: bool, size: int, inputs: Callable[[], Sequence[str]]
+    ) -> None:
         self._restart = restart
+        self._inputs = functools.cache(inputs)
         self._iterator: Iterator[Any] | None = None
         self.can_rewind = can_rewind
         self.size = size
@@ -34,31 +39,31 @@ class Stream:
         if self._iterator is None:
             self._iterator = self._restart()
         for sample in self._iterator:
-            return _arrays(sample)
+            return _arrays(sample, self._inputs)
         return None
 
     def rewind(self) -> None:
         self._iterator = None
 
 
-def stream_of(data: Data) -> Stream:
-    """A stream over anything but a path."""
+def stream_of(data: Data, inputs: Callable[[], Sequence[str]]) -> Stream:
+    """A stream over anything but a path, for a model with these inputs."""
     if isinstance(data, Mapping):
         raise UsageError("data is one dict, not a series of samples", "give a list of dicts")
     if isinstance(data, DataReader):
-        return _reader_stream(data)
+        return _reader_stream(data, inputs)
     if isinstance(data, Iterable):
         once = iter(data) is data if isinstance(data, Iterator) else False
-        return Stream(lambda: iter(data), not once, length(data))
+        return Stream(lambda: iter(data), not once, length(data), inputs)
     if callable(data):
-        return Stream(lambda: iter(data()), True, 0)
+        return Stream(lambda: iter(data()), True, 0, inputs)
     raise UsageError(
         f"data is {_kind(data)}, which holds no samples",
         "give a folder, a list of dicts of arrays, a generator or a reader with get_next()",
     )
 
 
-def _reader_stream(reader: DataReader) -> Stream:
+def _reader_stream(reader: DataReader, inputs: Callable[[], Sequence[str]]) -> Stream:
     rewind = getattr(reader, "rewind", None)
     started = False
 
@@ -69,7 +74,7 @@ def _reader_stream(reader: DataReader) -> Stream:
         started = True
         return iter(reader.get_next, None)
 
-    return Stream(restart, callable(rewind), length(reader))
+    return Stream(restart, callable(rewind), length(reader), inputs)
 
 
 def length(data: Any) -> int:
@@ -84,10 +89,20 @@ def _kind(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def _arrays(sample: Any) -> dict[str, Any]:
+def _arrays(sample: Any, inputs: Callable[[], Sequence[str]]) -> dict[str, Any]:
+    if isinstance(sample, list | tuple) and sample and isinstance(sample[0], Mapping):
+        sample = sample[0]  # (inputs, label)
     if isinstance(sample, Mapping):
         return {str(name): _array(value) for name, value in sample.items()}
-    if isinstance(sample, str | bytes | list | tuple):
+    if isinstance(sample, list | tuple):
+        names = inputs()
+        if len(sample) < len(names):
+            raise BadInput(
+                f"a sample is {_kind(sample)} of {len(sample)}, and the model has {len(names)} inputs: {', '.join(names)}",
+                "give an array for each, in this order, or dicts: input name to array",
+            )
+        return {name: _array(value) for name, value in zip(names, sample, strict=False)}
+    if isinstance(sample, str | bytes):
         raise BadInput(f"a sample is {_kind(sample)}, not a dict of arrays", "give dicts: input name to array")
     return {"": _array(sample)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import BadInput, UsageError
@@ -105,6 +105,36 @@ def images(
 
     pair = (size, size) if isinstance(size, int) else (size[0], size[1])
     return Images(paths, pair, per_channel(mean, "mean"), per_channel(std, "std"), layout, channels, name)
+
+
+class Columns:
+    """Samples of which only some parts are inputs; see columns()."""
+
+    def __init__(self, samples: Iterable[Any], keys: Mapping[str, str | int]) -> None:
+        self._samples, self._keys = samples, keys
+
+    def __len__(self) -> int:
+        return len(self._samples)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for sample in self._samples:
+            try:
+                yield {name: sample[key] for name, key in self._keys.items()}
+            except (KeyError, IndexError, TypeError):
+                found = ", ".join(map(str, sample)) if isinstance(sample, Mapping) else f"a {type(sample).__name__}"
+                raise BadInput(f"a sample lacks one of {list(self._keys.values())}; found: {found}") from None
+
+
+def columns(samples: Iterable[Any], inputs: Sequence[str] | Mapping[str, str | int]) -> Iterable[dict[str, Any]]:
+    """Of each sample the parts that are inputs: for dicts with more keys, such as labels, or with other names.
+
+    samples: dicts, tuples or lists; a DataLoader, a Hugging Face dataset, a list, a generator.
+    inputs: keys that are input names, or for each input name the key or position of its part:
+        columns(loader, {"pixel_values": 0}).
+    """
+    keys = dict(inputs) if isinstance(inputs, Mapping) else {name: name for name in inputs}
+    picked = Columns(samples, keys)
+    return iter(picked) if isinstance(samples, Iterator) else picked
 
 
 class Text:

@@ -40,3 +40,25 @@ def test_what_is_no_image_is_named(tmp_path, model):
         detent.data.images(PHOTOS, 16, layout="chw")
     with pytest.raises(detent.UsageError, match="mean has 2 values"):
         detent.data.images(PHOTOS, 16, mean=(1, 2))
+
+
+def test_samples_as_loaders_give_them(model):
+    """Tuples, lists, (x, label), (dict, label), dicts with more keys: all of them are the same samples."""
+    arrays = [np.random.default_rng(i).standard_normal((1, 3, 16, 16)).astype(np.float32) for i in range(3)]
+    options = {"config": {"preset": "plain", "bench": False}}
+    expected = detent.quantize(model, data=[{"x": a} for a in arrays], **options)
+    forms = {
+        "tuples": [(a,) for a in arrays],
+        "lists": [[a] for a in arrays],
+        "labels": [(a, i) for i, a in enumerate(arrays)],
+        "dicts and labels": [({"x": a}, i) for i, a in enumerate(arrays)],
+        "more keys": detent.data.columns([{"x": a, "label": 1} for a in arrays], ["x"]),
+        "other names": detent.data.columns([{"pixels": a} for a in arrays], {"x": "pixels"}),
+        "positions": detent.data.columns([(7, a) for a in arrays], {"x": 1}),
+        "a generator": detent.data.columns(({"x": a, "label": 1} for a in arrays), ["x"]),
+    }
+    for name, data in forms.items():
+        assert bytes(detent.quantize(model, data=data, **options)) == bytes(expected), name
+    assert len(forms["more keys"]) == 3
+    with pytest.raises(detent.BadInput, match=r"lacks one of \['y'\]; found: x"):
+        detent.quantize(model, data=detent.data.columns([{"x": arrays[0]}], ["y"]), **options)

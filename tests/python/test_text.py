@@ -90,7 +90,7 @@ def test_the_command_takes_text(folder, text, tmp_path):
         (["--calibration-text", "text.txt", "--text-length", "x"], 2, "'x' is not a whole number"),
         (["--calibration-text", "text.txt", "--text-length", "5000"], 3, "less than one window"),
         (["--calibration-text", "text.txt", "--calibration-data", "x.npy"], 2, "were both given"),
-        (["--calibration-text", "text.txt", "--method-weights", "worst"], 2, "worst"),  # the native command's own word
+        (["--calibration-text", "text.txt", "--weights-method", "worst"], 2, "worst"),  # the native command's own word
     ],
 )
 def test_what_is_wrong_is_said(folder, text, tmp_path, monkeypatch, words, code, says):
