@@ -94,7 +94,7 @@ class Runs:
     def detent(self, method: str, block: int) -> pathlib.Path | str:
         name = f"{method}-{block}"
         command = [ROOT / "build" / "detent", "quantize", self.model, "-o", self.work / name, "--weights-only", "--no-bench"]
-        command += ["--op-types", "MatMul", "--block-size", block, "--accuracy-level", 1, "--method-weights", method]
+        command += ["--op-types", "MatMul", "--block-size", block, "--accuracy-level", 1, "--weights-method", method]
         samples = ["--calibration-data", self.samples, "--batch-size", 1] if method in ("gptq", "auto") else []
         return self.made(name, block, command + samples)
 

@@ -29,6 +29,7 @@ def run(args: argparse.Namespace, folder: pathlib.Path, *options: str) -> dict:
     command = [
         args.detent,
         "calibrate",
+        "--verbose",
         args.model,
         "--preset",
         "plain",

@@ -33,11 +33,6 @@ def names_of(option: Option) -> list[str]:
     return [f"--{option['name']}"] + ([f"--{option['off']}"] if option["off"] else [])
 
 
-def summary_of(option: Option) -> str:
-    """One line of help for completions."""
-    return option["help"].split(";")[0].replace("'", "")
-
-
 # --- Python -------------------------------------------------------------------------------------------------------------
 
 HEAD = '''"""Options of the native library as dataclasses. Written by scripts/generate_options.py; do not edit."""
@@ -202,7 +197,8 @@ def markdown(options: list[Option], presets: list[dict[str, str]]) -> str:
         "All options, written by `scripts/generate_options.py` from the schema in `src/config/`. In a YAML file (`--config`) an",
         "option is spelled as here without the dashes. In Python, `detent.Config` has the field in the third column.",
         "",
-        "The same is in the man page, `share/man/man1/detent.1`. Completions for bash, zsh and fish are beside it in `share/`.",
+        "The same is in the man page, `share/man/man1/detent.1`. Completions for bash, zsh and fish are beside it in `share/`, and",
+        "`detent completions bash` prints them.",
         "",
         "| preset | what it means |",
         "|---|---|",
@@ -245,96 +241,27 @@ def man(options: list[Option]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# --- Completions --------------------------------------------------------------------------------------------------------
+def printed(binary: str, *words: str) -> str:
+    return subprocess.run([binary, *words], check=True, capture_output=True, text=True).stdout
 
 
-def of_command(options: list[Option], command: str) -> list[Option]:
-    return [o for o in options if command in o["commands"] and names_of(o)]
-
-
-def bash(options: list[Option]) -> str:
-    names = [
-        f'    {command}) names="{" ".join(name for o in of_command(options, command) for name in names_of(o))} --help" ;;'
-        for command in COMMANDS
-    ]
-    words = {f"--{o['name']}": " ".join(o["words"]) for o in options if o["words"] and names_of(o)}
-    return "\n".join(
-        [
-            "# Completions of detent for bash. Written by scripts/generate_options.py; do not edit.",
-            "_detent() {",
-            '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" names=""',
-            "  COMPREPLY=()",
-            '  if [ "$COMP_CWORD" -eq 1 ]; then',
-            f'    mapfile -t COMPREPLY < <(compgen -W "{" ".join(COMMANDS)} --help --version" -- "$word")',
-            "    return",
-            "  fi",
-            '  case "$before" in',
-            *(
-                f'    {name}) mapfile -t COMPREPLY < <(compgen -W "{values}" -- "$word"); return ;;'
-                for name, values in words.items()
-            ),
-            "  esac",
-            '  case "${COMP_WORDS[1]}" in',
-            *names,
-            "  esac",
-            '  if [[ "$word" == -* ]]; then mapfile -t COMPREPLY < <(compgen -W "$names" -- "$word"); fi',
-            "}",
-            "complete -o default -F _detent detent",
-            "",
-        ]
-    )
-
-
-def zsh(options: list[Option]) -> str:
-    def escaped(text: str) -> str:
-        return text.replace("[", "(").replace("]", ")").replace(":", " -").replace('"', "").replace("`", "").replace("$", "")
-
-    lines = ["#compdef detent", "# Written by scripts/generate_options.py; do not edit.", "", 'case "$words[2]" in']
-    for command in COMMANDS:
-        lines.append(f"  {command})")
-        lines.append("    _arguments \\")
-        for option in of_command(options, command):
-            for name in names_of(option):
-                values = f"({' '.join(option['words'])})" if option["words"] else "_files"
-                value = "" if option["type"] == "flag" else f":{escaped(option['label'])}:{values}"
-                lines.append(f'      "{name}[{escaped(summary_of(option))}]{value}" \\')
-        lines += ['      "*:file:_files"', "    ;;"]
-    commands = " ".join(f'"{command}[{what}]"' for command, what in COMMANDS.items())
-    lines += ["  *)", f"    _values command {commands}", "    ;;", "esac"]
-    return "\n".join(lines) + "\n"
-
-
-def fish(options: list[Option]) -> str:
-    lines = ["# Completions of detent for fish. Written by scripts/generate_options.py; do not edit."]
-    for command, what in COMMANDS.items():
-        lines.append(f"complete -c detent -n __fish_use_subcommand -a {command} -d '{what.replace(chr(39), '')}'")
-    for option in options:
-        for name in names_of(option):
-            seen = " ".join(option["commands"])
-            value = "" if option["type"] == "flag" else (f" -x -a '{' '.join(option['words'])}'" if option["words"] else " -r")
-            lines.append(
-                f"complete -c detent -n '__fish_seen_subcommand_from {seen}' -l {name[2:]}{value} -d '{summary_of(option)}'"
-            )
-    return "\n".join(lines) + "\n"
-
-
-def files(schema: dict[str, Any]) -> dict[str, str]:
+def files(binary: str) -> dict[str, str]:
+    schema = json.loads(printed(binary, "options"))
     options = schema["options"]
     return {
         "python/detent/_options.py": python_text(options),
         "docs/options.md": markdown(options, schema["presets"]),
         "share/man/man1/detent.1": man(options),
-        "share/bash-completion/completions/detent": bash(options),
-        "share/zsh/site-functions/_detent": zsh(options),
-        "share/fish/vendor_completions.d/detent.fish": fish(options),
+        "share/bash-completion/completions/detent": printed(binary, "completions", "bash"),
+        "share/zsh/site-functions/_detent": printed(binary, "completions", "zsh"),
+        "share/fish/vendor_completions.d/detent.fish": printed(binary, "completions", "fish"),
     }
 
 
 def main() -> int:
     binary, *flags = sys.argv[1:]
-    schema = json.loads(subprocess.run([binary, "options"], check=True, capture_output=True, text=True).stdout)
     stale = []
-    for name, text in files(schema).items():
+    for name, text in files(binary).items():
         path = ROOT / name
         if path.exists() and path.read_text() == text:
             continue

@@ -9,6 +9,7 @@
 #include "cli/latency_json.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/pictures.h"
 #include "cli/progress.h"
 #include "detent/bench.h"
 #include "profile/meters.h"
@@ -77,10 +78,9 @@ void add_bench(CLI::App& app, Signals& signals) {
     declared->read(options, line);
     options.stop = signals.token();
     options.program = std::filesystem::read_symlink("/proc/self/exe");
+    const auto pictures = take_pictures(line, options.models.front(), options);
     ProgressLine progress;
-    options.progress = [&](const std::string& stage, std::uint64_t done, std::uint64_t total) {
-      progress.update(stage, done, total);
-    };
+    options.progress = progress_to(progress, line.quiet);
     const auto result = bench(options);
     progress.finish();
     if (line.json) {

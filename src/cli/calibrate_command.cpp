@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/pictures.h"
 #include "cli/progress.h"
 #include "detent/calibrate.h"
 
@@ -22,14 +23,15 @@ nlohmann::json to_json(const std::filesystem::path& output, const CalibrateResul
   return out;
 }
 
-void print_result(const std::filesystem::path& output, bool json, const CalibrateResult& r) {
+void print_result(const std::filesystem::path& output, const config::CommandLine& line, const CalibrateResult& r) {
   if (r.rank != 0) return;
-  if (json) {
+  if (line.json) {
     print_json(to_json(output, r));
     return;
   }
+  if (line.quiet) return;
   for (const auto& note : r.notes) print_text("note: {}\n", note);
-  for (const auto& s : r.stages)
+  for (const auto& s : line.verbose ? r.stages : std::vector<StageReport>())
     print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
   const std::string ranks = r.ranks > 1 ? fmt::format(" by {} ranks", r.ranks) : "";
   const std::string peak = r.peak_memory > 0 ? "; peak memory " + format_size(r.peak_memory) : "";
@@ -47,24 +49,25 @@ void check_merge(const CalibrateOptions& o) {
 void check_files(const CalibrateOptions& o) {
   if (o.model.empty())
     throw Error(ErrorKind::usage, "MODEL is required", "or merge statistics: detent calibrate --merge A B -o FILE");
-  if (o.calibration_data.empty()) throw Error(ErrorKind::usage, "--calibration-data is required");
+  if (o.calibration_data.empty() && o.samples == nullptr)
+    throw Error(ErrorKind::usage, "--calibration-data is required");
+  if (o.output == "-") throw Error(ErrorKind::usage, "-o -: statistics go to a file", "give a file name");
 }
 
 void run(CalibrateOptions options, const config::CommandLine& line) {
   if (!line.merge.empty()) {
     check_merge(options);
-    print_result(options.output, line.json, merge_statistics(line.merge, options.output));
+    print_result(options.output, line, merge_statistics(line.merge, options.output));
     return;
   }
+  const auto pictures = take_pictures(line, options.model, options);
   check_files(options);
   ProgressLine progress;
   progress.set_memory_budget(options.resources.memory_budget.value_or(0));
-  options.progress = [&](const std::string& stage, std::uint64_t done, std::uint64_t total) {
-    progress.update(stage, done, total);
-  };
+  options.progress = progress_to(progress, line.quiet);
   const auto result = calibrate(options);
   progress.finish();
-  print_result(options.output, line.json, result);
+  print_result(options.output, line, result);
 }
 
 }  // namespace

@@ -16,6 +16,10 @@ void add_plan(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_compare(CLI::App& app, Signals& signals);
 void add_bench(CLI::App& app, Signals& signals);
+/// Prints results of quantize side by side.
+void add_report(CLI::App& app);
+/// Prints completions for a shell.
+void add_completions(CLI::App& app);
 /// Hidden: prints the schema of options as JSON, from which scripts/generate_options.py writes documentation.
 void add_options(CLI::App& app);
 

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/pictures.h"
 #include "cli/progress.h"
 #include "detent/compare.h"
 
@@ -66,10 +67,9 @@ void print_comparison(const Comparison& result, bool outputs_only, std::size_t l
 }
 
 void run(CompareOptions options, const config::CommandLine& line) {
+  const auto pictures = take_pictures(line, options.float_model, options);
   ProgressLine progress;
-  options.progress = [&](const std::string& stage, std::uint64_t done, std::uint64_t total) {
-    progress.update(stage, done, total);
-  };
+  options.progress = progress_to(progress, line.quiet);
   const auto result = compare(options);
   progress.finish();
   if (!line.json) {

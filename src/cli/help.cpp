@@ -82,7 +82,7 @@ std::string name_of(const CLI::Option& option) {
 bool is_usual(const CLI::Option& option, unsigned command) {
   if (option.get_positional() || option.get_group() == kOwn) return true;
   const auto* row = config::find(option.get_lnames().front(), command);
-  return row == nullptr || row->usual;
+  return row == nullptr || (row->usual & command) != 0;
 }
 
 std::string usage_of(const CLI::App& app) {
@@ -109,6 +109,7 @@ std::string help_of_command(const CLI::App& app, bool all) {
   std::stable_partition(groups.begin(), groups.end(), [](const auto& group) { return group != kOwn; });
   if (!all) out += "\nOptions:\n";
   for (const auto& group : groups) {
+    if (group.empty()) continue;  // earlier names
     std::string rows;
     for (const auto* option : options) {
       if (option->get_group() == group && (all || is_usual(*option, command)))

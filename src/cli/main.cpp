@@ -20,8 +20,6 @@ namespace {
 
 using detent::cli::Signals;
 
-detent::Error usage(const std::string& what) { return detent::usage_error(what, "see: detent --help"); }
-
 void run(const std::vector<std::string>& words, Signals& signals) {
   CLI::App app{"detent quantizes ONNX models after training, at the memory cost of plain inference.", "detent"};
   app.formatter(std::make_shared<detent::cli::HelpFormatter>());
@@ -40,23 +38,30 @@ void run(const std::vector<std::string>& words, Signals& signals) {
   detent::cli::add_compare(app, signals);
   detent::cli::add_bench(app, signals);
   detent::cli::add_options(app);
+  detent::cli::add_report(app);
+  detent::cli::add_completions(app);
+  const auto usage = [&](const std::string& what) {
+    return detent::usage_error(what, detent::cli::see_help(app, words));
+  };
   for (const auto& word : words) {  // CLI11 would take the next word for the value
     if (word.starts_with("--") && word.ends_with('=')) throw usage(word.substr(0, word.size() - 1) + " has no value");
   }
   try {
-    const auto given = detent::cli::with_help_as_option(words);
+    const auto given = detent::cli::with_help_as_option(app, words);
     std::vector<std::string> reversed(given.rbegin(), given.rend() - 1);  // as CLI11 takes them, without the program
     app.parse(std::move(reversed));
     if (app.get_subcommands().empty()) throw usage("no command given");
   } catch (const CLI::CallForHelp&) {
-    detent::cli::print_text("{}", app.help());
+    detent::cli::print_help(app.help());
   } catch (const CLI::CallForAllHelp&) {
-    detent::cli::print_text("{}", app.help("", CLI::AppFormatMode::All));
+    detent::cli::print_help(app.help("", CLI::AppFormatMode::All));
   } catch (const CLI::ExtrasError&) {
     throw detent::cli::unexpected_word(app);
   } catch (const CLI::CallForVersion& e) {
     detent::cli::print_text("{}\n", e.what());
   } catch (const CLI::ParseError& e) {
+    if (detent::cli::has_unknown_option(app))
+      throw detent::cli::unexpected_word(app);  // it explains what else is wrong
     throw usage(e.what());
   }
   detent::cli::flush_out();

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cli/config_file.h"
+#include "cli/output.h"
 
 namespace detent::cli {
 namespace {
@@ -44,6 +45,9 @@ Declared::Declared(CLI::App& app, config::Command command) : app_(app), command_
   for (const auto& option : config::options()) {
     if ((option.commands & command) != 0) declare(option);
   }
+  auto* quiet = app.get_option_no_throw("--quiet");
+  auto* verbose = app.get_option_no_throw("--verbose");
+  if (quiet != nullptr && verbose != nullptr) quiet->excludes(verbose);
 }
 
 void Declared::declare(const config::Option& option) {
@@ -53,7 +57,9 @@ void Declared::declare(const config::Option& option) {
   if (config::is_flag(member)) {
     const bool toggles = !option.off.empty() && option.fallback.empty();
     const auto add = [&](std::string_view name, const std::string& help) {
-      declared_[app_.add_flag(dashed(name), help)->group(group)] = {&option, std::string(name)};
+      const bool has_letter = name == option.name && !option.letter.empty();
+      const auto names = has_letter ? fmt::format("{},{}", option.letter, dashed(name)) : dashed(name);
+      declared_[app_.add_flag(names, help)->group(group)] = {&option, std::string(name)};
     };
     if (option.off.empty() || !toggles) {
       add(option.name, with_default(config::full_help(option), value));
@@ -85,6 +91,9 @@ void Declared::declare(const config::Option& option) {
   added->group(group)->option_text(option.label.empty() ? " " : std::string(option.label));
   if (option.positional()) added->required((option.required & command_) != 0);
   declared_[added] = {&option, std::string(option.name)};
+  if (option.formerly.empty()) return;
+  added = app_.add_option_function<std::string>(dashed(option.formerly), [](const auto&) {})->group("");  // not in help
+  declared_[added] = {&option, std::string(option.formerly)};
 }
 
 std::vector<Given> Declared::given_on_command_line() const {
@@ -136,12 +145,23 @@ void Declared::refuse_text(const std::vector<Given>& given) {
   }
 }
 
+void Declared::tell_new_names(const std::vector<Given>& given) {
+  for (const auto& entry : given) {
+    if (!entry.option->formerly.empty() && entry.name == dashed(entry.option->formerly))
+      print_note(fmt::format("{} is now called {}", entry.name, dashed(entry.option->name)));
+  }
+}
+
 void Declared::check_required(const std::vector<Given>& given) const {
+  const auto has = [&](std::string_view name) {
+    return std::any_of(given.begin(), given.end(), [&](const auto& entry) { return entry.option->name == name; });
+  };
   for (const auto& option : config::options()) {
     if ((option.required & command_) == 0 || option.positional()) continue;
-    if (std::none_of(given.begin(), given.end(), [&](const auto& entry) { return entry.option == &option; }))
+    if (option.name == "calibration-data" && has("images")) continue;
+    if (!has(option.name))
       throw usage_error(fmt::format("--{} is required", option.name),
-                        fmt::format("see: detent {} --help", app_.get_name()));
+                        fmt::format("see: detent help {}", app_.get_name()));
   }
 }
 

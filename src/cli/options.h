@@ -35,7 +35,7 @@ class Declared {
 
   /// Sets `options` to what the file of --config and the command line say. The command line takes precedence, and of
   /// an option and its opposite the last one given. What neither says comes from the preset. `options.command` gets
-  /// what the file says as further words.
+  /// what the file says as further words. Earlier names of options are accepted, with a word on standard error.
   template <class Options>
   void read(Options& options, config::CommandLine& line) const;
 
@@ -44,6 +44,7 @@ class Declared {
   /// The same, after what only the file says.
   std::vector<Given> given() const;
   static void refuse_text(const std::vector<Given>& given);
+  static void tell_new_names(const std::vector<Given>& given);
   void check_required(const std::vector<Given>& given) const;
   void declare(const config::Option& option);
 
@@ -57,6 +58,7 @@ void Declared::read(Options& options, config::CommandLine& line) const {
   const auto all = given();
   refuse_text(all);
   check_required(all);
+  tell_new_names(all);
   std::vector<std::string_view> paths;
   for (const auto& entry : all) {
     if constexpr (requires { options.command; }) {

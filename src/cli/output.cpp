@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -13,6 +15,10 @@
 
 namespace detent::cli {
 namespace {
+
+constexpr const char* kRed = "\x1b[1;31m";
+constexpr const char* kBold = "\x1b[1m";
+constexpr const char* kPlain = "\x1b[0m";
 
 // After a call that has set errno, if it failed.
 void require(bool written) {
@@ -24,6 +30,13 @@ void require(bool written) {
 void write_raw(std::string_view text) { require(std::fwrite(text.data(), 1, text.size(), stdout) == text.size()); }
 
 }  // namespace
+
+bool takes_colours(int descriptor) noexcept {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  const bool is_dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
+  return ::isatty(descriptor) == 1 && !is_dumb && (no_color == nullptr || *no_color == '\0');
+}
 
 void open_standard_descriptors() noexcept {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
@@ -37,13 +50,31 @@ void print_json(const nlohmann::json& value, int indent) {
   write_raw(value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+void print_help(const std::string& text) {
+  if (!takes_colours(STDOUT_FILENO)) return write_raw(text);
+  for (std::size_t begin = 0; begin < text.size();) {
+    const auto end = std::min(text.find('\n', begin), text.size());
+    const auto line = std::string_view(text).substr(begin, end - begin);
+    const bool is_heading = line.ends_with(':') && !line.starts_with(' ');
+    write_raw(is_heading ? fmt::format("{}{}{}\n", kBold, line, kPlain) : fmt::format("{}\n", line));
+    begin = end + 1;
+  }
+}
+
+void print_note(std::string_view text) {
+  const auto line = fmt::format("detent: note: {}\n", printable(text));
+  std::fputs(line.c_str(), stderr);
+}
+
 void flush_out() { require(std::fflush(stdout) == 0); }
 
 int fail(const Error& error) noexcept {
   try {
     const char* clear = ::isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "";  // of a line of progress
     const std::string hint = error.hint().empty() ? "" : "; " + error.hint();
-    const auto line = fmt::format("{}detent: error: {}\n", clear, printable(error.what() + hint));
+    const bool colours = takes_colours(STDERR_FILENO);
+    const auto line = fmt::format("{}detent: {}error:{} {}\n", clear, colours ? kRed : "", colours ? kPlain : "",
+                                  printable(error.what() + hint));
     std::fputs(line.c_str(), stderr);
     return exit_code(error.kind());
   } catch (const std::bad_alloc&) {

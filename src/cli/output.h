@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -33,6 +34,15 @@ void print_json(const nlohmann::json& value, int indent = 2);
 
 /// Has everything written. Throws as write_out() does.
 void flush_out();
+
+/// Prints help: headings stand out where colours may be used.
+void print_help(const std::string& text);
+
+/// Prints a line on standard error that is no failure.
+void print_note(std::string_view text);
+
+/// Whether text may have colours there: a terminal that shows them, and NO_COLOR (https://no-color.org) is not set.
+bool takes_colours(int descriptor) noexcept;
 
 /// Prints the one line of a failure; its exit code.
 int fail(const Error& error) noexcept;

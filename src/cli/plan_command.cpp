@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/pictures.h"
 #include "detent/plan.h"
 
 namespace detent::cli {
@@ -121,6 +122,7 @@ void add_plan(CLI::App& app) {
     QuantizeOptions options;
     config::CommandLine line;
     declared->read(options, line);
+    const auto pictures = take_pictures(line, options.model, options);
     const auto result = plan(options);
     if (line.json) {
       print_json(to_json(result));

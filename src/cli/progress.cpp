@@ -71,6 +71,7 @@ void ProgressLine::update(const std::string& stage, std::uint64_t done, std::uin
   }
   done_ = done;
   total_ = total;
+  overall_.update(stage, done, total);
   pending_ = true;
   if (terminal_) {
     if (shown_ && now - last_ < kRedraw) return;
@@ -106,6 +107,20 @@ void ProgressLine::write(const std::string& text) {
   std::fflush(out_);
 }
 
+// Of the run, where its stages are known; of the stage otherwise.
+std::string ProgressLine::time_left(Clock::time_point now, double rate) const {
+  if (!overall_.is_known()) {
+    if (total_ <= done_ || rate <= 0) return {};
+    return fmt::format("  {} left", time_text(static_cast<double>(total_ - done_) / rate));
+  }
+  constexpr double kTooEarly = 0.02, kTooLate = 0.99;  // shares done at which no time can be told
+  const double done = overall_.done();
+  auto text = fmt::format("  {:.0f} % of the run", std::floor(100 * done));
+  if (done >= kTooEarly && done <= kTooLate)
+    text += fmt::format(", {} left", time_text(seconds(now - started_) * (1 - done) / done));
+  return text;
+}
+
 std::string ProgressLine::text(Clock::time_point now) const {
   std::string line = fmt::format("{}: {}", stage_, done_);
   if (total_ >= done_ && total_ > 0) line += fmt::format(" of {}", total_);
@@ -113,10 +128,15 @@ std::string ProgressLine::text(Clock::time_point now) const {
   // What was done when the stage was first heard of took an unknown time.
   const double rate = time > 0 ? static_cast<double>(done_ - stage_done_) / time : 0;
   if (rate > 0) line += fmt::format("  {:.{}f}/s", rate, rate < 10 ? 2 : 1);
-  if (total_ > done_ && rate > 0)
-    line += fmt::format("  {} left", time_text(static_cast<double>(total_ - done_) / rate));
+  line += time_left(now, rate);
   if (!detail_.empty()) line += "  " + detail_;
   return line + "  " + memory_text(memory_budget_);
+}
+
+Progress progress_to(ProgressLine& line, bool quiet) {
+  if (quiet) return {};
+  return
+      [&line](const std::string& stage, std::uint64_t done, std::uint64_t total) { line.update(stage, done, total); };
 }
 
 }  // namespace detent::cli

@@ -12,11 +12,15 @@
 #include "base/bytes.h"
 #include "cli/commands.h"
 #include "cli/latency_json.h"
+#include "cli/markdown.h"
+#include "cli/model_to_stdout.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/pictures.h"
 #include "cli/progress.h"
 #include "config/targets.h"
 #include "detent/quantize.h"
+#include "run/outcome.h"
 
 namespace detent::cli {
 namespace {
@@ -67,20 +71,25 @@ nlohmann::json accuracy_json(const AccuracyResult& a) {
   return out;
 }
 
-void print_fallbacks(const char* what, const std::vector<FallbackNode>& nodes) {
-  for (const auto& n : nodes) {
+void print_fallbacks(const char* what, const std::vector<FallbackNode>& nodes, bool verbose) {
+  constexpr std::size_t kMost = 8;
+  const auto shown = verbose ? nodes.size() : std::min(nodes.size(), kMost);
+  for (const auto& n : std::span(nodes).first(shown)) {
     print_text("{}: {}, {:.1f} % of the error and {:.1f} % of the multiplications\n", what, n.node, 100 * n.error_share,
                100 * n.macs_share);
   }
+  if (shown < nodes.size()) print_text("{}: {} more (-v lists them)\n", what, nodes.size() - shown);
 }
 
-void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a) {
-  if (options.accuracy.sensitivity == SensitivityMode::report) {
-    print_text("{:<8} {:<10} {:<44} {}\n", "SQNR dB", "rounded", "value", "node");
-    for (const auto& s : a.sensitivities) {
-      print_text("{:>7.1f}  {:<10} {:<44} {}\n", in_db(s.error), s.is_weight ? "weight" : "activation", s.value,
-                 s.node);
-    }
+// What was changed before products are left in float; as a rule of no interest one by one.
+void print_remedies(const AccuracyResult& a, bool verbose) {
+  if (!verbose) {
+    const auto count = [](const char* what, std::size_t n) {
+      if (n > 0) print_text("{}: {} value{} (-v tells more)\n", what, n, n == 1 ? "" : "s");
+    };
+    count("channel ranges equalized", a.equalized.size());
+    count("range by another method", a.methods.size());
+    return;
   }
   for (const auto& e : a.equalized) {
     print_text("channel ranges equalized: '{}', error {:.1f} -> {:.1f} dB\n", e.value, in_db(e.error_before),
@@ -90,8 +99,19 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a) {
     print_text("range by {}: '{}', error {:.1f} -> {:.1f} dB\n", m.method, m.value, in_db(m.error_before),
                in_db(m.error_after));
   }
-  print_fallbacks("in float", a.float_nodes);
-  print_fallbacks("with 16-bit activations", a.wide_nodes);
+}
+
+void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a, bool verbose) {
+  if (options.accuracy.sensitivity == SensitivityMode::report) {
+    print_text("{:<8} {:<10} {:<44} {}\n", "SQNR dB", "rounded", "value", "node");
+    for (const auto& s : a.sensitivities) {
+      print_text("{:>7.1f}  {:<10} {:<44} {}\n", in_db(s.error), s.is_weight ? "weight" : "activation", s.value,
+                 s.node);
+    }
+  }
+  print_remedies(a, verbose);
+  print_fallbacks("in float", a.float_nodes, verbose);
+  print_fallbacks("with 16-bit activations", a.wide_nodes, verbose);
   if (a.tuned) {
     print_text("weights by gptq: error of a typical sample {:.1f} -> {:.1f} dB{}\n", in_db(a.tuned->error_before),
                in_db(a.tuned->error_after), a.tuned->kept ? "" : ", so weights are rounded to the nearest");
@@ -190,12 +210,23 @@ bool has_remedies(const QuantizeOptions& options, const QuantizeResult& r) {
   return r.weights.empty() && options.config.activations == Activations::fixed;
 }
 
+nlohmann::json outcome_json(const QuantizeResult& r) {
+  const auto outcome = run::outcome_of(r);
+  nlohmann::json kept = nlohmann::json::array();
+  for (const auto& node : run::kept_nodes(r)) kept.push_back({{"node", node.node}, {"why", node.why}});
+  return {
+      {"outcome",
+       {{"answer", run::answer_name(outcome.answer)}, {"headline", outcome.headline}, {"reasons", outcome.reasons}}},
+      {"kept", std::move(kept)}};
+}
+
 nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) {
   nlohmann::json out{{"output", options.output.string()},          {"samples", r.samples},
                      {"model_bytes_before", r.model_bytes_before}, {"model_bytes_after", r.model_bytes_after},
                      {"nodes_quantized", r.nodes_quantized},       {"nodes_in_float", r.nodes_in_float},
                      {"faster_in_float", r.faster_in_float},       {"notes", r.notes},
                      {"peak_memory_bytes", r.peak_memory}};
+  out.update(outcome_json(r));
   for (const auto& s : r.stages)
     out["stages"].push_back({{"name", s.name}, {"seconds", s.seconds}, {"peak_memory_bytes", s.peak_memory}});
   for (const auto& l : r.layers) {
@@ -291,13 +322,13 @@ void print_floats(const QuantizeOptions& options, const QuantizeResult& r) {
              format_size(r.model_bytes_after), counted_samples(r.samples));
 }
 
-void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
+void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool verbose) {
   for (const auto& note : r.notes) print_text("note: {}\n", note);
-  if (r.accuracy && has_remedies(options, r)) print_accuracy(options, *r.accuracy);
+  if (r.accuracy && has_remedies(options, r)) print_accuracy(options, *r.accuracy, verbose);
   if (tunes(options.finetune.rounding)) print_layers(r.layers);
   print_plan(r);
   print_weights(r.weights);
-  for (const auto& s : r.stages)
+  for (const auto& s : verbose ? r.stages : std::vector<StageReport>())
     print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
   if (r.floats) return print_floats(options, r);
   if (options.config.float_type == FloatType::float32 && !config::target(options.config).quantizes)
@@ -310,21 +341,29 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r) {
   print_text("{}\n", verdict(r));
 }
 
-void run(QuantizeOptions options, bool json) {
+void run(QuantizeOptions options, const config::CommandLine& line) {
+  const auto pictures = take_pictures(line, options.model, options);
+  ModelToStdout to_stdout(options);
   ProgressLine progress;
+  progress.expect(expected_stages(options));
   progress.set_memory_budget(options.resources.memory_budget.value_or(0));
-  options.progress = [&](const std::string& stage, std::uint64_t done, std::uint64_t total) {
-    progress.update(stage, done, total);
-  };
+  options.progress = progress_to(progress, line.quiet);
   options.layer_tuned = [&](const LayerTuning& layer) {
     progress.set_detail(fmt::format("{}: error {:.3g} -> {:.3g}", layer.name, layer.error_before, layer.error_after));
   };
   const auto result = quantize(options);
   progress.finish();
-  if (json) {
+  to_stdout.send();
+  if (to_stdout.is_wanted()) options.output = "-";
+  if (line.json) {
     print_json(to_json(options, result));
+  } else if (line.quiet) {
+    return;
+  } else if (line.summary == config::SummaryForm::md) {
+    const auto json = to_json(options, result);
+    print_text("{}", markdown_table(std::span(&json, 1)));
   } else {
-    print_summary(options, result);
+    print_summary(options, result, line.verbose);
   }
 }
 
@@ -341,7 +380,7 @@ void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string
     options.command = words;
     declared->read(options, line);
     options.stop = signals.token();
-    run(std::move(options), line.json);
+    run(std::move(options), line);
   });
 }
 

@@ -15,9 +15,15 @@ namespace {
 
 constexpr unsigned kAllCommands = ~0U;
 
-Error no_command(const std::string& word) {
-  std::vector<std::string_view> names;
-  for (const auto& command : config::commands()) names.push_back(command.second);
+bool is_command(const CLI::App& app, const std::string& word) {
+  return !app.get_subcommands([&](const CLI::App* command) { return command->get_name() == word; }).empty();
+}
+
+Error no_command(const CLI::App& app, const std::string& word) {
+  std::vector<std::string_view> names{"help"};
+  for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (!command->get_group().empty()) names.push_back(command->get_name());
+  }
   const auto meant = did_you_mean(word, names);
   return usage_error(fmt::format("there is no command '{}'", word), meant.empty() ? "see: detent --help" : meant);
 }
@@ -50,14 +56,24 @@ Error unexpected_word(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
   if (words.empty()) return usage_error("the command line is not understood", "see: detent --help");
   if (!chosen.empty()) return no_such_word(chosen.front()->get_name(), words.front());
-  if (!words.front().starts_with('-')) return no_command(words.front());
+  if (!words.front().starts_with('-')) return no_command(app, words.front());
   return usage_error(fmt::format("there is no option '{}' before the command", words.front()),
                      "options follow the command, as in: detent quantize MODEL -o FILE");
 }
 
-std::vector<std::string> with_help_as_option(std::vector<std::string> words) {
+bool has_unknown_option(const CLI::App& app) {
+  const auto words = app.remaining(true);
+  return !words.empty() && words.front().starts_with("--");
+}
+
+std::string see_help(const CLI::App& app, const std::vector<std::string>& words) {
+  if (words.size() > 1 && is_command(app, words[1])) return "see: detent help " + words[1];
+  return "see: detent --help";
+}
+
+std::vector<std::string> with_help_as_option(const CLI::App& app, std::vector<std::string> words) {
   if (words.size() < 2 || words[1] != "help") return words;
-  if (words.size() > 2 && !words[2].starts_with('-') && config::command_of(words[2]) == 0) throw no_command(words[2]);
+  if (words.size() > 2 && !words[2].starts_with('-') && !is_command(app, words[2])) throw no_command(app, words[2]);
   words.erase(words.begin() + 1);
   words.emplace_back("--help");
   return words;

@@ -13,7 +13,13 @@ namespace detent::cli {
 /// command or option, or the commands that do take the option.
 Error unexpected_word(const CLI::App& app);
 
-/// The command line with "help COMMAND" spelled as "COMMAND --help". Throws usage when there is no such command.
-std::vector<std::string> with_help_as_option(std::vector<std::string> words);
+/// Whether a word was left over that looks like an option.
+bool has_unknown_option(const CLI::App& app);
+
+/// The command line with "help COMMAND" spelled as "COMMAND --help". Throws usage when `app` has no such command.
+std::vector<std::string> with_help_as_option(const CLI::App& app, std::vector<std::string> words);
+
+/// Where to read on: "see: detent help COMMAND" with the command of this line, if it has one.
+std::string see_help(const CLI::App& app, const std::vector<std::string>& words);
 
 }  // namespace detent::cli

@@ -39,7 +39,7 @@ const Option kRows[] = {
      .help = "let as many products fall back as it takes to reach this value of the metric, and no more; with "
              "--weights-only, give each weight as few bits as reach it",
      .label = "X",
-     .usual = true},
+     .usual = kQuantize},
     {.name = "accuracy-metric",
      .at = DETENT_AT(accuracy.metric),
      .commands = kQuantizing,

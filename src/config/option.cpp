@@ -65,8 +65,8 @@ std::vector<std::string_view> names(unsigned commands) {
 
 const Option* find(std::string_view name, unsigned commands) {
   for (const auto& option : options()) {
-    const bool named = option.name == name || (!option.off.empty() && option.off == name);
-    if (named && (option.commands & commands) != 0 && !option.positional()) return &option;
+    const bool is_named = !name.empty() && (option.name == name || option.off == name || option.formerly == name);
+    if (is_named && (option.commands & commands) != 0 && !option.positional()) return &option;
   }
   return nullptr;
 }

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/command_line_words.h"
 #include "config/member.h"
 #include "detent/bench.h"
 #include "detent/calibrate.h"
@@ -22,11 +23,17 @@ namespace detent::config {
 /// What the command line takes beside the options of the library's calls.
 struct CommandLine {
   bool json = false;
+  bool quiet = false;
+  bool verbose = false;
+  SummaryForm summary = SummaryForm::text;
   std::size_t layers = 20;
   std::vector<std::filesystem::path> merge;
   std::optional<std::filesystem::path> options_file;
   std::optional<std::filesystem::path> calibration_text;  // which the Python package's command makes token ids of
   std::size_t text_length = 512;
+  std::optional<std::filesystem::path> images;
+  data::ImagePreset image_preset = data::ImagePreset::none;
+  std::size_t image_size = 0;
 };
 
 enum Command : unsigned { kQuantize = 1, kCalibrate = 2, kPlan = 4, kCompare = 8, kInspect = 16, kBench = 32 };
@@ -109,7 +116,8 @@ struct Option {
   nlohmann::json (*identity)(const Member&) = nullptr;
   /// The texts that it may be, each with what it means, where they are not the words of an enumeration.
   std::vector<std::pair<std::string, std::string>> (*texts)() = nullptr;
-  bool usual = false;  // --help shows it; the others --help-all
+  unsigned usual = 0;              // commands whose --help shows it; --help-all shows all
+  std::string_view formerly = {};  // an earlier name, still accepted
 
   bool positional() const noexcept { return name.front() >= 'A' && name.front() <= 'Z'; }
   std::optional<Member> member(QuantizeOptions& o) const { return call(at.quantize, o); }
@@ -129,7 +137,7 @@ struct Option {
 /// All options, in the order of help and documentation.
 const std::vector<Option>& options();
 
-/// The option of this name (or opposite name) that one of the commands takes; nullptr: there is none.
+/// The option of this name (opposite name, earlier name) that one of the commands takes; nullptr: there is none.
 const Option* find(std::string_view name, unsigned commands);
 
 /// Names and opposite names of the options that one of the commands takes.

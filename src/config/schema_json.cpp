@@ -53,7 +53,8 @@ json schema_json() {
                     {"off", option.off},
                     {"off_help", option.off_help},
                     {"letter", option.letter},
-                    {"usual", option.usual}});
+                    {"usual", names_of(option.usual)},
+                    {"formerly", option.formerly}});
   }
   json presets = json::array();
   for (const auto& t : targets()) presets.push_back({{"name", t.name}, {"help", t.help}});

@@ -15,8 +15,7 @@ const Option kRows[] = {
      .group = kSpeed,
      .help = "latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a "
              "tenth faster; size: speed does not count",
-     .label = "latency|accuracy|size",
-     .usual = true},
+     .label = "latency|accuracy|size"},
     {.name = "kernel-table",
      .at = DETENT_AT(kernel_table),
      .commands = kQuantizing,

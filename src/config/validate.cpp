@@ -169,7 +169,7 @@ void check_weights_only(const QuantizeOptions& options) {
   const auto& blocks = options.weights_only;
   if (tunes(options.finetune.rounding))
     throw usage_error("--finetune solves for int8 products; weights in blocks have methods of their own",
-                      "give --method-weights instead");
+                      "give --weights-method instead");
   if (options.statistics)
     throw usage_error("--statistics are of activations, and --weights-only leaves these in float",
                       "give --calibration-data, or nothing");
@@ -184,9 +184,9 @@ void check_weights_only(const QuantizeOptions& options) {
     throw usage_error("--report and --trace tell of a calibration, and --weights-only has none yet",
                       "leave them out; --profile and --json tell of the run");
   if (blocks.method == WeightMethod::gptq && !has_samples(options))
-    throw usage_error("--method-weights gptq needs samples", "give --calibration-data");
+    throw usage_error("--weights-method gptq needs samples", "give --calibration-data");
   if (blocks.method == WeightMethod::awq && !has_samples(options))
-    throw usage_error("--method-weights awq needs samples", "give --calibration-data");
+    throw usage_error("--weights-method awq needs samples", "give --calibration-data");
   if (blocks.sparsity != WeightSparsity::none) {
     if (blocks.max_size)
       throw usage_error("--sparsity 2:4 and --max-size do not go together: zeros make no file smaller",
@@ -195,11 +195,11 @@ void check_weights_only(const QuantizeOptions& options) {
       throw usage_error("--sparsity 2:4 needs samples, by which it finds the weights that may go",
                         "give --calibration-data");
     if (blocks.method != WeightMethod::gptq && blocks.method != WeightMethod::automatic)
-      throw usage_error("--sparsity 2:4 goes with --method-weights gptq or auto", "give one of them");
+      throw usage_error("--sparsity 2:4 goes with --weights-method gptq or auto", "give one of them");
   }
   if (blocks.form == WeightForm::matmul_nbits && blocks.block_size == BlockSize::channel)
     throw usage_error("MatMulNBits has scales for blocks of 16 to 256 weights, not for whole channels",
-                      "give --block-size 256, or --form qdq");
+                      "give --block-size 256, or --weights-form qdq");
 }
 
 void check_dynamic(const QuantizeOptions& options) {

@@ -308,7 +308,7 @@ class WeightsRun {
                       options_.weights_only.max_size ? "leave out --calibration-data, or quantize the model in float32"
                                                      : "quantize the model in float32");
     if (options_.weights_only.method == WeightMethod::awq)
-      throw bad_input(fmt::format("model '{}' has weights of 16-bit floats, and --method-weights awq scales float32",
+      throw bad_input(fmt::format("model '{}' has weights of 16-bit floats, and --weights-method awq scales float32",
                                   options_.model.string()),
                       "give gptq or auto, or quantize the model in float32");
     raised_ = model_;

@@ -76,6 +76,13 @@ TEST_F(Options, EntriesOfAListMayHaveCommas) {
   EXPECT_EQ(read({"--beta-range", "10,3"}).finetune.beta_range, std::pair(10.0, 3.0));
 }
 
+TEST_F(Options, AnEarlierNameIsTheOption) {
+  EXPECT_EQ(read({"--num-workers", "3"}).finetune.num_workers, 3U);
+  EXPECT_EQ(read({"--finetune-prefetch", "4"}).finetune.num_workers, 4U);
+  EXPECT_EQ(read({}, "seed: 5\n").finetune.seed, 5U);
+  EXPECT_EQ(read({"--finetune-seed", "6"}, "seed: 5\n").finetune.seed, 6U);
+}
+
 TEST_F(Options, ThePresetIsWhatTheOthersStartFrom) {
   EXPECT_EQ(read({}).config.weight_range, WeightRange::pairs);
   EXPECT_EQ(read({"--preset", "plain"}).config.weight_range, WeightRange::full);

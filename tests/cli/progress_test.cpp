@@ -140,5 +140,44 @@ TEST(Progress, NamesCannotMoveTheCursorOrBreakTheLine) {
   EXPECT_EQ(text.size(), 1 + 79 + 3u);
 }
 
+TEST(Progress, TheShareOfTheRunNeverFalls) {
+  Overall overall({{"calibrate", 1}, {"accuracy", 2, true}, {"finetune", 1}});
+  EXPECT_FALSE(overall.is_known());
+  const auto after = [&](const char* stage, int done, int total) {
+    overall.update(stage, done, total);
+    return overall.done();
+  };
+  EXPECT_DOUBLE_EQ(after("calibrate", 2, 4), 0.125);
+  EXPECT_DOUBLE_EQ(after("calibrate", 3, 0), 0.125);  // nobody knows of how many
+  EXPECT_DOUBLE_EQ(after("calibrate", 9, 4), 0.25);
+  EXPECT_DOUBLE_EQ(after("accuracy", 5, 5), 0.5);
+  EXPECT_DOUBLE_EQ(after("accuracy", 0, 5), 0.5);  // it starts over
+  EXPECT_DOUBLE_EQ(after("accuracy", 5, 5), 0.625);
+  EXPECT_DOUBLE_EQ(after("calibrate", 4, 4), 0.625);
+  EXPECT_DOUBLE_EQ(after("unheard of", 4, 4), 0.625);
+  EXPECT_DOUBLE_EQ(after("finetune", 1, 1), 1.0);
+}
+
+TEST(Progress, WithTheStagesOfTheRunTheTimeLeftIsTheRuns) {
+  Output out;
+  ProgressLine line(out.file(), true, kStart);
+  line.expect({{"calibrate", 1}, {"finetune", 3}});
+  line.update("calibrate", 1, 2, kStart + 10s);
+  EXPECT_NE(out.text().find("\rcalibrate: 1 of 2  12 % of the run, 70 s left  memory"), std::string::npos)
+      << out.text();
+  line.update("finetune", 1, 3, kStart + 100s);
+  EXPECT_NE(out.text().find("\rfinetune: 1 of 3  50 % of the run, 1:40 left  memory"), std::string::npos) << out.text();
+  line.update("finetune", 3, 3, kStart + 200s);
+  EXPECT_NE(out.text().find("\rfinetune: 3 of 3  0.02/s  100 % of the run  memory"), std::string::npos) << out.text();
+}
+
+TEST(Progress, WhoWantsNoneGetsNone) {
+  Output out;
+  ProgressLine line(out.file(), true, kStart);
+  EXPECT_FALSE(progress_to(line, true));
+  progress_to(line, false)("calibrate", 1, 2);
+  EXPECT_NE(out.text(), "");
+}
+
 }  // namespace
 }  // namespace detent::cli

@@ -80,7 +80,8 @@ TEST(Schema, EveryWordIsAccepted) {
     for (const auto& word : words_of(option)) {
       SCOPED_TRACE(word);
       QuantizeOptions fresh;
-      const auto member = option.member(fresh);
+      CommandLine line;
+      const auto member = option.at.command_line == nullptr ? option.member(fresh) : option.member(line);
       ASSERT_TRUE(member);
       assign(option, *member, {word}, "--x");
       EXPECT_EQ(text_of(*member), word);
@@ -93,6 +94,16 @@ TEST(Schema, FindKnowsTheOppositeNameAndTheCommand) {
   EXPECT_EQ(find("per-tensor", kCompare), nullptr);
   EXPECT_EQ(find("MODEL", kQuantize), nullptr);
   EXPECT_NE(find("most-common", kQuantize), find("most-common", kCalibrate));
+}
+
+TEST(Schema, FindKnowsEarlierNames) {
+  EXPECT_EQ(find("num-workers", kQuantize), find("finetune-prefetch", kQuantize));
+  EXPECT_EQ(find("", kQuantize), nullptr);
+  for (const auto& option : options()) {
+    if (!option.formerly.empty()) {
+      EXPECT_EQ(find(option.formerly, option.commands), &option);
+    }
+  }
 }
 
 TEST(Schema, AsJsonHasEveryRow) {

@@ -21,7 +21,7 @@ METHODS = {
     "minmax": ["--method", "minmax"],
     "percentile": ["--method", "percentile", "--percentile", "99.9"],
     "two-sided": ["--method", "percentile", "--two-sided"],
-    "layerwise": ["--method", "layerwise-percentile", "--metric", "mse"],
+    "layerwise": ["--method", "layerwise-percentile", "--percentile-metric", "mse"],
     "mse": ["--method", "mse"],
     "mse-power-of-two": ["--method", "mse", *POWERS],
     "entropy": ["--method", "entropy", "--entropy-bins", 256],  # as few as the values of small tensors can fill

@@ -141,7 +141,7 @@ def test_blocks_that_do_not_fit(tmp_path: Path, rows: int, block: int, form: str
     """The last one is shorter."""
     weight = gauss(rows, 48)
     model = product(tmp_path / "m.onnx", weight)
-    support.weights_only(model, tmp_path / "q.onnx", "--block-size", block, "--form", form, "--accuracy-level", 1)
+    support.weights_only(model, tmp_path / "q.onnx", "--block-size", block, "--weights-form", form, "--accuracy-level", 1)
     sample = [{"x": gauss(5, rows, scale=1)}]
     found = [support.outputs(support.load(path), sample) for path in (model, tmp_path / "q.onnx")]
     assert support.sqnr(*found) > 16
@@ -164,7 +164,7 @@ def test_constant_blocks(tmp_path: Path, value: float, bits: int, form: str) -> 
     weight = np.full((64, 32), value, np.float32)
     weight[:, ::2] = 0
     model = product(tmp_path / "m.onnx", weight)
-    result = support.weights_only(model, tmp_path / "q.onnx", "--bits", bits, "--form", form, "--accuracy-level", 1)
+    result = support.weights_only(model, tmp_path / "q.onnx", "--bits", bits, "--weights-form", form, "--accuracy-level", 1)
     assert result["weights"][0]["sqnr_db"] is None or result["weights"][0]["sqnr_db"] > 100
     sample = [{"x": gauss(3, 64, scale=1)}]
     exact = support.ort.SessionOptions()  # without rounding of activations
@@ -191,7 +191,7 @@ def test_infinite_weights_are_named(tmp_path: Path, dtype: type) -> None:
 @pytest.mark.parametrize(("opset", "bits", "needed"), [(13, 4, 21), (17, 2, 25), (21, 2, 25)])
 def test_opsets_are_raised(tmp_path: Path, opset: int, bits: int, needed: int) -> None:
     model = product(tmp_path / "m.onnx", gauss(64, 32), opset)
-    result = support.weights_only(model, tmp_path / "q.onnx", "--form", "qdq", "--bits", bits)
+    result = support.weights_only(model, tmp_path / "q.onnx", "--weights-form", "qdq", "--bits", bits)
     assert any(f"opset {opset} was raised to {needed}" in note for note in result["notes"])
     support.check_model(tmp_path / "q.onnx")
     support.weights_only(model, tmp_path / "same.onnx", "--bits", bits)

@@ -35,7 +35,7 @@ def optimized_types(model: Path, path: Path) -> list[str]:
 @pytest.mark.parametrize("form", ["matmul-nbits", "qdq"])
 def test_weights_in_blocks(tmp_path: Path, form: str) -> None:
     onnx.save(graphs.transformer(), tmp_path / "m.onnx")
-    done = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--weights-only", "--form", form)
+    done = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--weights-only", "--weights-form", form)
     assert done.returncode == 0, done.stderr
     found = run_as(tmp_path / "q.onnx")
     types = optimized_types(tmp_path / "q.onnx", tmp_path / "optimized.onnx")
@@ -97,7 +97,7 @@ def test_a_runtime_that_fuses_less(tmp_path: Path) -> None:
     """Gemm with blocks: fused since 1.26."""
     onnx.save(graphs.transformer(), tmp_path / "m.onnx")
     done = support.detent(
-        "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--weights-only", "--form", "qdq", "--bits", 8
+        "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--weights-only", "--weights-form", "qdq", "--bits", 8
     )
     assert done.returncode == 0, done.stderr
     older = next((support.MODELS.parent / "deps" / "runtimes" / "1.24.1" / "onnxruntime" / "capi").glob("libonnxruntime.so.*"))

@@ -82,7 +82,7 @@ def test_what_makes_the_inputs_is_divided(tmp_path: Path, make: object, form: st
     in_float = support.outputs(support.load(model), unseen)
     found = {}
     for name in ("search", method):
-        options = ["--method-weights", name, "--form", form, "--accuracy-level", 1, "--calibration-data", data]
+        options = ["--weights-method", name, "--weights-form", form, "--accuracy-level", 1, "--calibration-data", data]
         # Whole outputs share a scale: blocks of few weights hide what the factors are good for.
         result = support.weights_only(model, tmp_path / f"{name}.onnx", "--block-size", 64, *options)
         session = support.load(tmp_path / f"{name}.onnx")
@@ -109,7 +109,7 @@ def test_decoder(tmp_path: Path) -> None:
     db = {}
     for method in ("search", "awq"):
         options = ["--op-types", "MatMul", "--block-size", 64, "--accuracy-level", 1, "--calibration-data", tmp_path / "ids.npy"]
-        result = support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--method-weights", method, *options)
+        result = support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--weights-method", method, *options)
         db[method] = support.sqnr(in_float, support.outputs(support.load(tmp_path / "q.onnx"), [sample]))
     scaled = {w["node"].split("/")[-2] for w in result["weights"] if "input_exponent" in w}
     assert {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"} <= scaled
@@ -166,7 +166,7 @@ def test_others_that_read_the_value_keep_it(tmp_path: Path, make: object) -> Non
     g = Graph()
     model = g.save(tmp_path / "m.onnx", *make(g))
     data = support.save_samples(tmp_path / "data", samples())
-    result = support.weights_only(model, tmp_path / "q.onnx", "--method-weights", "awq", "--calibration-data", data)
+    result = support.weights_only(model, tmp_path / "q.onnx", "--weights-method", "awq", "--calibration-data", data)
     assert "input_exponent" not in result["weights"][0]
     if "gain" in initializers(tmp_path / "q.onnx"):
         np.testing.assert_array_equal(initializers(tmp_path / "q.onnx")["gain"], initializers(model)["gain"])
@@ -199,5 +199,5 @@ def test_refused_without_samples(tmp_path: Path) -> None:
     g = Graph()
     g.add("MatMul", ["x", g.weight("first")], "y")
     model = g.save(place.inputs / "m.onnx", "y")
-    options = ["--weights-only", "--method-weights", "awq"]
+    options = ["--weights-only", "--weights-method", "awq"]
     place.refuses(USAGE, "awq needs samples", "quantize", model, "-o", place.output, *options)

@@ -14,7 +14,7 @@ PROMPT = [5, 17, 99, 200, 3, 44]
 WAYS = {
     "default": ["--preset", "balanced"],
     "blocks": ["--weights-only"],
-    "blocks-qdq": ["--weights-only", "--form", "qdq"],
+    "blocks-qdq": ["--weights-only", "--weights-form", "qdq"],
     "blocks-8": ["--weights-only", "--bits", 8, "--block-size", 64],
 }
 
@@ -79,7 +79,7 @@ def test_samples_help_a_decoder(tmp_path: Path, ids: Path) -> None:
     sample = {"input_ids": unseen, "attention_mask": np.ones_like(unseen), **decoders.empty_cache()}
     in_float = support.outputs(support.load(tmp_path / "m.onnx"), [sample])
     db = {}
-    for name, options in {"nearest": ["--method-weights", "nearest"], "auto": []}.items():
+    for name, options in {"nearest": ["--weights-method", "nearest"], "auto": []}.items():
         options += ["--op-types", "MatMul", "--accuracy-level", 1]
         quantized(tmp_path / "m.onnx", tmp_path / f"{name}.onnx", ids, "--weights-only", *options)
         db[name] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{name}.onnx"), [sample]))

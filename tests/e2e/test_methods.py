@@ -117,7 +117,7 @@ def test_mse(network: Network, integers: Integers) -> None:
 def test_layerwise_percentile(network: Network, metric: str, integers: Integers, two_sided: bool) -> None:
     """The candidate with the least error over all values; those within a thousandth of it count as equal."""
     candidates = [99, 99.9, 99.99, 99.999, 99.99999]
-    options = ["--metric", metric, "--candidates", ",".join(map(str, candidates)), *integers.options()]
+    options = ["--percentile-metric", metric, "--candidates", ",".join(map(str, candidates)), *integers.options()]
     ranges = network.ranges("--method", "layerwise-percentile", *options, *["--two-sided"] * two_sided)
     ratios = {}
     for name in network.smooth():

@@ -29,7 +29,7 @@ def bits_of(result: dict) -> dict[str, int]:
 def test_size_is_what_was_planned(tmp_path: Path, form: str, beside: list[str]) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(decoders.decoder(), model)
-    options = ["--form", form, *beside]
+    options = ["--weights-form", form, *beside]
     sizes = {}
     for bits in (4, 8):
         support.weights_only(model, tmp_path / f"{bits}.onnx", "--bits", bits, *options)
@@ -109,10 +109,10 @@ def test_size_of_a_tied_weight(tmp_path: Path, form: str) -> None:
     graph = helper.make_graph(nodes, "g", [ids], [y], initializers)
     model = tmp_path / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), model)
-    support.weights_only(model, tmp_path / "4.onnx", "--form", form, "--bits", 4)
+    support.weights_only(model, tmp_path / "4.onnx", "--weights-form", form, "--bits", 4)
     for more in (0, 1500, 3000, 6000):
         most = bytes_of(tmp_path / "4.onnx") + more
-        result = support.weights_only(model, tmp_path / "q.onnx", "--max-size", most, "--form", form)
+        result = support.weights_only(model, tmp_path / "q.onnx", "--max-size", most, "--weights-form", form)
         assert bytes_of(tmp_path / "q.onnx") == result["bits_plan"]["size"] <= most
         support.load(tmp_path / "q.onnx").run(None, {"ids": np.arange(9)})
 

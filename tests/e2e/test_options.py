@@ -56,8 +56,27 @@ def test_short_help_has_the_usual_options(command: str) -> None:
     text = support.detent(command, "--help").stdout
     for option in (o for o in OPTIONS if command in o["commands"] and named(o)):
         listed = re.search(rf"^ +(-\w, )?--{option['name']}\b(?!-)", text, re.MULTILINE)
-        assert bool(listed) == option["usual"], option["name"]
+        assert bool(listed) == (command in option["usual"]), option["name"]
+    assert len([o for o in OPTIONS if command in o["usual"]]) <= 10
     assert f"detent {command} --help-all" in text
+
+
+def test_earlier_names_are_accepted_with_a_word() -> None:
+    renamed = [o for o in OPTIONS if o["formerly"]]
+    assert {"num-workers", "seed", "metric", "form", "method-weights"} <= {o["formerly"] for o in renamed}
+    for option in renamed:
+        value = option["words"][0] if option["words"] else "1"
+        result = support.detent("quantize", "none.onnx", "-o", "q.onnx", f"--{option['formerly']}", value)
+        assert f"--{option['formerly']} is now called --{option['name']}\n" in result.stderr
+        assert "no option" not in result.stderr
+        assert f"--{option['formerly']} " not in support.detent("quantize", "--help-all").stdout
+
+
+def test_usage_errors_name_the_help_of_the_command() -> None:
+    assert support.detent("compare", "a").stderr.rstrip().endswith("see: detent help compare")
+    assert support.detent("plan", "a", "--samples=").stderr.rstrip().endswith("see: detent help plan")
+    assert support.detent().stderr.rstrip().endswith("see: detent --help")
+    assert "excludes" in support.detent("quantize", "a", "-o", "b", "-q", "-v").stderr
 
 
 def test_help_is_a_command_too() -> None:
@@ -77,6 +96,7 @@ SLIPS = [
     (["quantize", "m", "-o", "q", "--no-benhc"], "'--no-benhc'; did you mean --no-bench?"),
     (["quantize", "m", "-o", "q", "--frobnicate"], "'--frobnicate'; see: detent help quantize"),
     (["inspect", "m", "--calibration-data", "d"], "detent inspect does not take --calibration-data; it is an option of quantize,"),
+    (["quantize", "--methd", "mse"], "detent quantize has no option '--methd'; did you mean --method?"),
     (["inspect", "m", "n"], "unexpected word 'n'; see: detent help inspect"),
     (["--json", "inspect", "m"], "there is no option '--json' before the command; options follow the command"),
     (["quantize", "m", "-o", "q", "--method", "entropie"], "--method: 'entropie' is not one of its values; did you mean entropy?"),

@@ -25,7 +25,7 @@ FORMATS = {
     "dynamic": ["--activations", "dynamic"],
     "blocks": ["--weights-only"],
     "blocks-symmetric": ["--weights-only", "--weight-symmetric", "--block-size", 16],
-    "blocks-qdq": ["--weights-only", "--form", "qdq", "--block-size", 16],
+    "blocks-qdq": ["--weights-only", "--weights-form", "qdq", "--block-size", 16],
 }
 # Runs every model of a folder, in a process that has another onnxruntime.
 RUN = """

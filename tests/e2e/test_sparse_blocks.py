@@ -26,7 +26,7 @@ def without_smallest(weight: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(kept.reshape(weight.shape[1], -1).T)
 
 
-@pytest.mark.parametrize("options", [["--method-weights", "gptq"], ["--weight-symmetric"]], ids=["gptq", "symmetric"])
+@pytest.mark.parametrize("options", [["--weights-method", "gptq"], ["--weight-symmetric"]], ids=["gptq", "symmetric"])
 def test_two_of_four_are_zero(tmp_path: Path, options: list[str]) -> None:
     model = twice_a_product(tmp_path / "m.onnx")
     data, samples = correlated(tmp_path / "data")
@@ -63,7 +63,7 @@ def test_words_and_resuming(tmp_path: Path) -> None:
 
 REFUSED = {
     "no samples": (["--sparsity", "2:4"], "needs samples"),
-    "method": (["--sparsity", "2:4", "--method-weights", "search", "--calibration-data", "data"], "gptq or auto"),
+    "method": (["--sparsity", "2:4", "--weights-method", "search", "--calibration-data", "data"], "gptq or auto"),
     "word": (["--sparsity", "1:4"], "none, 2:4"),
 }
 

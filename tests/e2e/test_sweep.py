@@ -140,7 +140,7 @@ def test_samples_read_ahead_change_nothing(small: Case, tmp_path: Path) -> None:
     case = small.beside(tmp_path)
     for extra in ([], ["--drop-ratio", 0.5, "--finetune-batch-size", 3]):
         options = ["--finetune", "adaround", "--finetune-form", "streamed", "--num-iterations", 9, *extra]
-        ways = ["", "--num-workers 1", "--memory-level 2 --num-workers 3", "--memory-level 2 --num-workers 100"]
+        ways = ["", "--finetune-prefetch 1", "--memory-level 2 --finetune-prefetch 3", "--memory-level 2 --finetune-prefetch 100"]
         assert len({case.digest(*options, *way.split()) for way in ways}) == 1
 
 

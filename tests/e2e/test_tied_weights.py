@@ -64,7 +64,7 @@ def test_every_runtime_reads_what_is_shared(tmp_path: Path) -> None:
         for form in ("matmul-nbits", "qdq"):
             quantized = tmp_path / f"{bits}-{form}.onnx"
             chosen = ["--op-types", "MatMul,Gather"] if form == "qdq" else []
-            support.weights_only(tmp_path / "m.onnx", quantized, "--bits", bits, "--form", form, *chosen)
+            support.weights_only(tmp_path / "m.onnx", quantized, "--bits", bits, "--weights-form", form, *chosen)
             assert len(integers(quantized)) == 1
             expected = support.load(quantized).run(None, {"ids": np.arange(9)})
             for runtime in support.RUNTIMES:
@@ -93,7 +93,7 @@ def test_dequantizers_share_a_table(tmp_path: Path, bits: int, block: object) ->
     """The product reads it transposed, which the runtime computes once: it fuses the product all the same. With scales
     of whole channels it does not, so these are stored twice."""
     model = tied(tmp_path / "m.onnx")
-    options = ["--form", "qdq", "--bits", bits, "--block-size", block, "--op-types", "MatMul,Gather"]
+    options = ["--weights-form", "qdq", "--bits", bits, "--block-size", block, "--op-types", "MatMul,Gather"]
     result = support.weights_only(model, tmp_path / "q.onnx", *options)
     support.check_model(tmp_path / "q.onnx")
     twice = block == "channel"
@@ -111,7 +111,7 @@ def test_dequantizers_share_a_table(tmp_path: Path, bits: int, block: object) ->
 
 
 def test_a_table_that_stays_in_float_is_told(tmp_path: Path) -> None:
-    result = support.weights_only(tied(tmp_path / "m.onnx"), tmp_path / "q.onnx", "--form", "qdq")
+    result = support.weights_only(tied(tmp_path / "m.onnx"), tmp_path / "q.onnx", "--weights-form", "qdq")
     assert any("'table' stays in float as well" in note for note in result["notes"])
 
 
@@ -125,9 +125,9 @@ def test_products_share_data_in_a_file_beside_the_model(tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), model)
 
-    result = support.weights_only(model, tmp_path / "inside.onnx", "--form", "qdq")
+    result = support.weights_only(model, tmp_path / "inside.onnx", "--weights-form", "qdq")
     assert any("of 3 products" in note and "--external-data-threshold" in note for note in result["notes"])
-    support.weights_only(model, tmp_path / "beside.onnx", "--form", "qdq", "--external-data-threshold", "1")
+    support.weights_only(model, tmp_path / "beside.onnx", "--weights-form", "qdq", "--external-data-threshold", "1")
     files = [t for t in onnx.load(tmp_path / "beside.onnx", load_external_data=False).graph.initializer]
     places = {tuple((e.key, e.value) for e in t.external_data) for t in files}
     assert (len(files), len(places)) == (9, 3)

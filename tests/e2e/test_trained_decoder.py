@@ -44,7 +44,7 @@ WAYS = {
     "blocks": ["--weights-only"],
     "blocks-128": ["--weights-only", "--block-size", 128, "--weight-symmetric"],
     "blocks-8": ["--weights-only", "--bits", 8],
-    "blocks-qdq": ["--weights-only", "--form", "qdq"],
+    "blocks-qdq": ["--weights-only", "--weights-form", "qdq"],
     "integers": ["--preset", "balanced"],
 }
 
@@ -129,7 +129,7 @@ def test_samples_halve_what_rounding_loses(source: Path, tmp_path: Path, block: 
     told = {}
     for method in ("nearest", "auto"):
         options = ["--batch-size", 1, "--weights-only", "--op-types", "MatMul", "--accuracy-level", 1, "--block-size", block]
-        support.quantize(model, tmp_path / method, calibration, *options, "--method-weights", method)
+        support.quantize(model, tmp_path / method, calibration, *options, "--weights-method", method)
         words = ("compare", model, tmp_path / method, "--calibration-data", held_out, "--batch-size", 1, "--outputs-only", "--json")
         result = support.detent(*words)
         assert (result.returncode, result.stderr) == (0, "")
@@ -183,7 +183,7 @@ def test_scaled_inputs_make_up_for_outlier_channels(source: Path, tmp_path: Path
     for method in ("search", "awq", "gptq", "auto"):
         options = ["--batch-size", 1, "--weights-only", "--op-types", "MatMul", "--accuracy-level", 1, "--block-size", 128]
         model, output = tmp_path / "outliers", tmp_path / method
-        result = support.quantize(model, output, calibration, *options, "--method-weights", method)
+        result = support.quantize(model, output, calibration, *options, "--weights-method", method)
         scaled = {w["node"].split("/")[-2] for w in result["weights"] if "input_exponent" in w}
         assert ({"q_proj", "gate_proj", "lm_head"} <= scaled) == (method in ("awq", "auto"))
         words = ("compare", model, output, "--calibration-data", held_out, "--batch-size", 1, "--outputs-only", "--json")

@@ -59,7 +59,7 @@ def stored(path: Path, name: str, bits: int, rows: int, block: int) -> np.ndarra
 def test_nearest_has_the_bytes_of_onnxruntime(tmp_path: Path, bits: int, symmetric: bool) -> None:
     weight = products(tmp_path / "m.onnx")["w"].astype(np.float16)
     form = ["--bits", bits, "--weight-symmetric" if symmetric else "--weight-asymmetric", "--op-types", "MatMul"]
-    support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--method-weights", "nearest", *form)
+    support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--weights-method", "nearest", *form)
     found = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
     integers, scales = np.zeros((48, 2, 4 * bits), np.uint8), np.zeros(96, np.float16)
     zero_points = np.zeros(48 * 2 * bits // 8, np.uint8)
@@ -75,7 +75,7 @@ def test_nearest_has_the_bytes_of_onnxruntime(tmp_path: Path, bits: int, symmetr
 def test_every_runtime_gives_what_the_format_says(tmp_path: Path, bits: int, form: str) -> None:
     products(tmp_path / "m.onnx")
     quantized = tmp_path / "q.onnx"
-    options = ["--bits", bits, "--form", form, "--block-size", 16, "--accuracy-level", 1]
+    options = ["--bits", bits, "--weights-form", form, "--block-size", 16, "--accuracy-level", 1]
     support.weights_only(tmp_path / "m.onnx", quantized, *options)
     types = [node.op_type for node in onnx.load(quantized).graph.node]
     # The values, from MatMulNBits' tensors in both forms: they are the same.
@@ -106,7 +106,7 @@ def test_scales_below_the_normal_numbers(tmp_path: Path) -> None:
     """Scales of small weights have few bits left in float16: integers are those of the scales that are stored."""
     weight = products(tmp_path / "m.onnx", scale=2e-5)["w"]
     for bits, least in ((4, 14), (8, 20)):
-        options = ["--bits", bits, "--op-types", "MatMul", "--method-weights", "nearest", "--weight-symmetric"]
+        options = ["--bits", bits, "--op-types", "MatMul", "--weights-method", "nearest", "--weight-symmetric"]
         result = support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", *options)
         found = stored(tmp_path / "q.onnx", "w", bits, 64, 32)
         assert support.sqnr([[weight]], [[found]]) > least
@@ -139,7 +139,7 @@ def test_samples_help_as_with_float32(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["matmul-nbits", "qdq"])
 def test_bfloat16_is_written_and_not_run(tmp_path: Path, form: str) -> None:
     weight = products(tmp_path / "m.onnx", TensorProto.BFLOAT16)["w"]
-    result = support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--bits", 8, "--form", form, "--bench")
+    result = support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--bits", 8, "--weights-form", form, "--bench")
     assert any("has no operators for on CPUs" in note for note in result["notes"])
     if form == "qdq":
         onnx.checker.check_model(tmp_path / "q.onnx", full_check=True)

@@ -62,7 +62,7 @@ def test_nearest_has_the_bytes_of_onnxruntime(tmp_path: Path, rows: int, block: 
     model = products(tmp_path / "m.onnx", rows)
     weight = initializers(model)["w"]
     form = ["--bits", bits, "--block-size", block, "--weight-symmetric" if symmetric else "--weight-asymmetric"]
-    support.weights_only(model, tmp_path / "q.onnx", "--method-weights", "nearest", "--op-types", "MatMul", *form)
+    support.weights_only(model, tmp_path / "q.onnx", "--weights-method", "nearest", "--op-types", "MatMul", *form)
     found = initializers(tmp_path / "q.onnx")
 
     columns, blocks = weight.shape[1], -(-rows // block)
@@ -110,7 +110,7 @@ def test_results_are_those_of_the_weights(
     if block == "channel" and form == "matmul-nbits":
         pytest.skip("it has blocks only")
     model = products(tmp_path / "m.onnx", 128)
-    options = ["--bits", bits, "--block-size", block, "--form", form, "--accuracy-level", 1]
+    options = ["--bits", bits, "--block-size", block, "--weights-form", form, "--accuracy-level", 1]
     options += ["--weight-symmetric" if symmetric else "--weight-asymmetric"]
     result = support.weights_only(model, tmp_path / "q.onnx", *options)
     session = load_exact(tmp_path / "q.onnx")
@@ -139,7 +139,7 @@ def test_results_are_those_of_the_weights(
 
 
 def test_runtime_fuses_every_dequantizer(tmp_path: Path) -> None:
-    support.weights_only(products(tmp_path / "m.onnx"), tmp_path / "q.onnx", "--form", "qdq")
+    support.weights_only(products(tmp_path / "m.onnx"), tmp_path / "q.onnx", "--weights-form", "qdq")
     options = support.ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.log_severity_level = 3
@@ -161,7 +161,7 @@ def test_search_is_better_than_nearest(tmp_path: Path) -> None:
     model = products(tmp_path / "m.onnx", 512, 48)
     for bits in (2, 4, 8):
         found = {
-            method: support.weights_only(model, tmp_path / "q.onnx", "--bits", bits, "--method-weights", method)["weights"][0]
+            method: support.weights_only(model, tmp_path / "q.onnx", "--bits", bits, "--weights-method", method)["weights"][0]
             for method in ("nearest", "search")
         }
         assert found["search"]["sqnr_db"] > found["nearest"]["sqnr_db"] + 0.2, bits
@@ -262,7 +262,7 @@ def test_samples_remove_most_of_the_loss(tmp_path: Path) -> None:
         "gptq": ["--calibration-data", data],
         "auto": ["--calibration-data", data],
     }.items():
-        chosen = ["--method-weights", method, "--accuracy-level", 1, "--block-size", 128]
+        chosen = ["--weights-method", method, "--accuracy-level", 1, "--block-size", 128]
         result = support.weights_only(model, tmp_path / f"{method}.onnx", *chosen, *options)
         db[method] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{method}.onnx"), unseen))
         assert result["samples"] == (len(samples) if options else 0)
@@ -307,8 +307,8 @@ def test_budget_too_small_for_sums(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "channels": (["--block-size", "channel"], USAGE, "--block-size 256, or --form qdq"),
-    "gptq": (["--method-weights", "gptq"], USAGE, "needs samples"),
+    "channels": (["--block-size", "channel"], USAGE, "--block-size 256, or --weights-form qdq"),
+    "gptq": (["--weights-method", "gptq"], USAGE, "needs samples"),
     "bits": (["--bits", 3], USAGE, "2, 4, 8"),
     "block": (["--block-size", 24], USAGE, "16, 32"),
     "node": (["--node-bits", "nothing=8"], USAGE, "no node of .* matches 'nothing'"),
@@ -352,7 +352,7 @@ def test_odd_weights(tmp_path: Path, form: str) -> None:
     weight[:, 3] = -1e-44
     weight[:32, 4] = np.linspace(-3e38, 3e38, 32)
     model = products(tmp_path / "m.onnx", weight=weight)
-    support.weights_only(model, tmp_path / "q.onnx", "--form", form, "--accuracy-level", 1, "--op-types", "MatMul")
+    support.weights_only(model, tmp_path / "q.onnx", "--weights-form", form, "--accuracy-level", 1, "--op-types", "MatMul")
     results = support.load(tmp_path / "q.onnx").run(None, {"ids": np.arange(4)})
     expected = support.load(model).run(None, {"ids": np.arange(4)})
     np.testing.assert_allclose(results[0][:, :2], expected[0][:, :2], rtol=0.02, atol=0.02)
@@ -367,7 +367,7 @@ def test_without_the_runtime(tmp_path: Path) -> None:
 
 def test_old_opset_is_raised(tmp_path: Path) -> None:
     model = products(tmp_path / "m.onnx", opset=12)
-    result = support.weights_only(model, tmp_path / "q.onnx", "--form", "qdq")
+    result = support.weights_only(model, tmp_path / "q.onnx", "--weights-form", "qdq")
     assert any("opset 12 was raised to 21" in note for note in result["notes"])
     support.check_model(tmp_path / "q.onnx")
 

@@ -1,0 +1,157 @@
+#include "cli/markdown.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/printable.h"
+#include "run/outcome.h"
+
+namespace detent::cli {
+namespace {
+
+using nlohmann::json;
+
+// Names come from models.
+std::string cell(const std::string& text) {
+  std::string out;
+  for (const char c : printable(text)) {
+    if (c == '|' || c == '<' || c == '`' || c == '*') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+const json& at(const json& from, const char* pointer) {
+  static const json kNone;
+  const json::json_pointer where(pointer);
+  return from.contains(where) ? from.at(where) : kNone;
+}
+
+std::string name_of(const json& r) {
+  const auto& output = at(r, "/output");
+  return output.is_string() ? std::filesystem::path(output.get<std::string>()).filename().string() : "?";
+}
+
+std::string answer(const json& r) {
+  const auto& text = at(r, "/outcome/answer");
+  if (text == "yes") return "ready to use";
+  if (text == "look") return "look first";
+  return text == "no" ? "not close enough" : "";
+}
+
+std::string decibels(const json& value) {
+  return value.is_number() ? fmt::format("{:.1f} dB", value.get<double>()) : "";
+}
+
+std::string sqnr(const json& r) {
+  const auto& value = at(r, "/accuracy/sqnr_db");
+  if (!value.is_number()) return "";
+  return fmt::format("{}, error {:.1f} % of the signal", decibels(value), 100 * run::error_of(value.get<double>()));
+}
+
+std::string samples(const json& r) {
+  const auto& value = at(r, "/accuracy/samples");
+  return value.is_number() ? fmt::format("{}", value.get<std::size_t>()) : "";
+}
+
+std::string share(const json& value) {
+  return value.is_number() ? fmt::format("{:.1f} %", 100 * value.get<double>()) : "";
+}
+
+std::string latency(const json& r) {
+  const auto &before = at(r, "/latency/before/median_seconds"), &after = at(r, "/latency/after/median_seconds");
+  const auto &ratio = at(r, "/latency/after/ratio"), &threads = at(r, "/latency/threads");
+  if (!before.is_number() || !after.is_number() || !ratio.is_number() || !threads.is_number()) return "";
+  return fmt::format("{:.4g} → {:.4g} ms ({:.2f}x, {} thread{})", 1e3 * before.get<double>(), 1e3 * after.get<double>(),
+                     ratio.get<double>(), threads.get<int>(), threads == 1 ? "" : "s");
+}
+
+std::string size(const json& r) {
+  const auto &before = at(r, "/model_bytes_before"), &after = at(r, "/model_bytes_after");
+  if (!before.is_number_unsigned() || !after.is_number_unsigned()) return "";
+  return fmt::format("{} → {}", format_size(before.get<std::uint64_t>()), format_size(after.get<std::uint64_t>()));
+}
+
+std::string nodes(const json& r) {
+  const auto &integers = at(r, "/nodes_quantized"), &floats = at(r, "/nodes_in_float");
+  if (!integers.is_number() || !floats.is_number()) return "";
+  return fmt::format("{} in integers, {} in float", integers.get<std::size_t>(), floats.get<std::size_t>());
+}
+
+std::string memory(const json& r) {
+  const auto& peak = at(r, "/peak_memory_bytes");
+  return peak.is_number_unsigned() ? format_size(peak.get<std::uint64_t>()) : "";
+}
+
+struct Row {
+  const char* name;
+  std::function<std::string(const json&)> text;
+};
+
+std::string table(std::span<const json> results) {
+  const std::vector<Row> rows{
+      {"outcome", answer},
+      {"worst output, SQNR", sqnr},
+      {"the same, all in integers", [](const json& r) { return decibels(at(r, "/accuracy/sqnr_all_db")); }},
+      {"score, of the float model's", [](const json& r) { return share(at(r, "/accuracy/score")); }},
+      {"samples measured", samples},
+      {"latency", latency},
+      {"size", size},
+      {"nodes", nodes},
+      {"multiplications in integers", [](const json& r) { return share(at(r, "/accuracy/integer_macs")); }},
+      {"peak memory of the run", memory},
+  };
+  std::string out = "| |", rule = "|---|";
+  for (const auto& r : results) {
+    out += fmt::format(" {} |", cell(name_of(r)));
+    rule += "---|";
+  }
+  out += "\n" + rule + "\n";
+  for (const auto& row : rows) {
+    std::string line = fmt::format("| {} |", row.name);
+    bool has_any = false;
+    for (const auto& r : results) {
+      const auto text = row.text(r);
+      has_any = has_any || !text.empty();
+      line += fmt::format(" {} |", text);
+    }
+    if (has_any) out += line + "\n";
+  }
+  return out;
+}
+
+std::string comments(const json& r) {
+  constexpr std::size_t kMost = 10;
+  std::string out;
+  const auto& headline = at(r, "/outcome/headline");
+  if (headline.is_string()) out += fmt::format("\n**{}**: {}\n", cell(name_of(r)), cell(headline.get<std::string>()));
+  std::vector<std::string> lines;
+  for (const auto& reason : at(r, "/outcome/reasons")) {
+    if (reason.is_string()) lines.push_back(cell(reason.get<std::string>()));
+  }
+  const auto& kept = at(r, "/kept");
+  for (std::size_t i = 0; i < std::min(kept.size(), kMost); ++i) {
+    const auto &node = at(kept[i], "/node"), &why = at(kept[i], "/why");
+    if (node.is_string() && why.is_string())
+      lines.push_back(fmt::format("{}: {}", cell(node.get<std::string>()), cell(why.get<std::string>())));
+  }
+  if (kept.size() > kMost) lines.push_back(fmt::format("and {} more", kept.size() - kMost));
+  for (const auto& line : lines) out += fmt::format("{}- {}\n", &line == &lines.front() ? "\n" : "", line);
+  return out;
+}
+
+}  // namespace
+
+std::string markdown_table(std::span<const json> results) {
+  std::string out = table(results);
+  for (const auto& r : results) out += comments(r);
+  return out;
+}
+
+}  // namespace detent::cli

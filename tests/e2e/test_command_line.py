@@ -1,0 +1,97 @@
+"""What the command line writes where: results, models, notes and errors."""
+
+import os
+import pty
+import subprocess
+
+import graphs
+import onnx
+import pytest
+import support
+from support import Path
+
+USAGE = 2
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """`detent quantize` of a small model, without -o."""
+    folder = tmp_path_factory.mktemp("model")
+    onnx.save(graphs.small_cnn(), folder / "cnn.onnx")
+    data = support.save_samples(folder / "data", graphs.cnn_samples())
+    options = ["--preset", "plain", "--no-bench", "--optimize-for", "size"]
+    return [str(word) for word in (support.DETENT, "quantize", folder / "cnn.onnx", "--calibration-data", data, *options)]
+
+
+def run(command: list[str], *words: object, **options: object) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*command, *map(str, words)], capture_output=True, check=False, **options)
+
+
+def test_a_model_on_standard_output_is_the_one_in_a_file(command: list[str], tmp_path: Path) -> None:
+    assert run(command, "-o", tmp_path / "q.onnx").returncode == 0
+    result = run(command, "-o", "-", "--work-dir", tmp_path)
+    assert result.returncode == 0
+    assert result.stdout == (tmp_path / "q.onnx").read_bytes()
+    assert b"-: " in result.stderr and b"nodes quantized" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["q.onnx"]
+
+
+def test_quiet_prints_nothing_and_verbose_more(command: list[str], tmp_path: Path) -> None:
+    usual = run(command, "-o", tmp_path / "q.onnx").stdout.decode()
+    quiet = run(command, "-o", tmp_path / "q.onnx", "-q")
+    assert (quiet.stdout, quiet.stderr) == (b"", b"")
+    verbose = run(command, "-o", tmp_path / "q.onnx", "--verbose").stdout.decode()
+    assert "Calibration  " not in usual and "nodes quantized" in usual
+    assert "Calibration  " in verbose and "nodes quantized" in verbose
+
+
+@pytest.mark.parametrize("words", [["--resume"], ["--external-data-threshold", "1"]], ids=" ".join)
+def test_no_model_on_standard_output_where_a_file_is_needed(command: list[str], words: list[str]) -> None:
+    result = run(command, "-o", "-", *words)
+    assert (result.returncode, result.stdout, result.stderr.count(b"\n")) == (USAGE, b"", 1)
+    assert words[0].encode() in result.stderr and b"give a file name" in result.stderr
+
+
+def on_terminal(words: list[str], **env: str) -> str:
+    """What a program prints that has a terminal for standard output and standard error."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(words, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL, env={**os.environ, **env}) as program:
+        os.close(theirs)
+        said = b""
+        try:
+            while part := os.read(ours, 4096):
+                said += part
+        except OSError:  # the program has ended
+            pass
+        program.wait()
+    os.close(ours)
+    return said.decode()
+
+
+def test_colours_are_for_terminals_that_want_them(command: list[str]) -> None:
+    words = [*command, "-o", "-"]
+    assert "\x1b[1;31merror:\x1b[0m -o -: a model would fill the terminal" in on_terminal(words, TERM="xterm")
+    for env in ({"TERM": "dumb"}, {"TERM": "xterm", "NO_COLOR": "1"}):
+        assert "detent: error: -o -: a model would fill the terminal" in on_terminal(words, **env)
+    help_text = on_terminal([str(support.DETENT), "help", "plan"], TERM="xterm", NO_COLOR="")
+    assert "\x1b[1mOptions:\x1b[0m\r\n" in help_text
+    plain = subprocess.run([support.DETENT, "help", "plan"], capture_output=True, text=True, check=True).stdout
+    assert "\x1b" not in plain and help_text.replace("\x1b[1m", "").replace("\x1b[0m", "").replace("\r\n", "\n") == plain
+
+
+def test_a_summary_in_markdown_and_results_side_by_side(command: list[str], tmp_path: Path) -> None:
+    balanced = [word for word in command if word not in ("--preset", "plain", "--no-bench")]
+    summary = run(balanced, "-o", tmp_path / "a.onnx", "--summary", "md").stdout.decode()
+    assert summary.startswith("| | a.onnx |\n|---|---|\n| outcome | ")
+    for row in ("worst output, SQNR", "latency", "size", "nodes", "samples measured"):
+        assert f"\n| {row} | " in summary
+    assert "\n**a.onnx**: " in summary
+    for name, words in {"a": balanced, "b": command}.items():
+        (tmp_path / f"{name}.json").write_bytes(run(words, "-o", tmp_path / f"{name}.onnx", "--json").stdout)
+    table = support.detent("report", tmp_path / "a.json", tmp_path / "b.json").stdout
+    assert table.startswith("| | a.onnx | b.onnx |\n|---|---|---|\n")
+    assert table.count("**a.onnx**") == table.count("**b.onnx**") == 1
+    assert "Accuracy was not measured" in table.split("**b.onnx**")[1]
+    (tmp_path / "c.json").write_text("[]")
+    wrong = support.detent("report", tmp_path / "c.json")
+    assert wrong.returncode == 3 and "is not a result of quantize" in wrong.stderr

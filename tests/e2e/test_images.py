@@ -1,0 +1,120 @@
+"""Folders of pictures as samples: what a model is fed is what Pillow and numpy make of the same files."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+import support
+from graphs import Builder
+from onnx import TensorProto
+from PIL import Image
+from support import Path
+
+BILINEAR = Image.Resampling.BILINEAR
+MEAN, DEVIATION = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+SIDE = 28
+USAGE, BAD_INPUT = 2, 3
+
+
+def centre(image: Image.Image) -> np.ndarray:
+    """torchvision: Resize(32), CenterCrop(28), ToTensor(), Normalize()."""
+    short = round(SIDE / 224 * 256)
+    width, height = image.size
+    size = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
+    image = image.resize(size, BILINEAR)
+    left, top = round((size[0] - SIDE) / 2), round((size[1] - SIDE) / 2)
+    return (np.asarray(image.crop((left, top, left + SIDE, top + SIDE))) / 255 - MEAN) / DEVIATION
+
+
+def border(image: Image.Image) -> np.ndarray:
+    scale = SIDE / max(image.size)
+    small = image.resize((round(image.width * scale), round(image.height * scale)), BILINEAR)
+    whole = Image.new("RGB", (SIDE, SIDE), (114, 114, 114))
+    whole.paste(small, ((SIDE - small.width) // 2, (SIDE - small.height) // 2))
+    return np.asarray(whole) / 255
+
+
+def whole(image: Image.Image) -> np.ndarray:
+    return np.asarray(image.resize((SIDE, SIDE), BILINEAR)).astype(np.float64)
+
+
+PRESETS = {
+    "imagenet": centre,
+    "yolo": border,
+    "01": lambda image: whole(image) / 255,
+    "11": lambda image: whole(image) / 127.5 - 1,
+    "255": whole,
+}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Smooth pictures of several sizes in folders, as PNG with transparency, in grey, and as JPEG."""
+    folder = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    for n, (size, mode) in enumerate([((60, 40), "RGB"), ((33, 70), "RGBA"), ((50, 50), "L"), ((28, 28), "RGB")]):
+        noise = Image.fromarray(rng.integers(0, 256, (9, 9, 3), np.uint8)).resize(size, Image.Resampling.BICUBIC)
+        path = folder / f"class{n % 2}" / f"{n}.{'jpg' if n == 0 else 'PNG'}"
+        path.parent.mkdir(exist_ok=True)
+        noise.convert(mode).save(path, **({"quality": 95} if n == 0 else {"format": "PNG"}))
+    return folder
+
+
+def model_of(path: Path, shape: list[object], channels_last: bool = False) -> Path:
+    """Its output is the mean of each channel of the input."""
+    b = Builder()
+    value = b.add("Transpose", "x", perm=[0, 3, 1, 2]) if channels_last else "x"
+    value = b.add("Conv", value, b.constant("one", np.eye(3)[:, :, None, None]))
+    output = b.add("GlobalAveragePool", value)
+    onnx.save(b.model({"x": (TensorProto.FLOAT, shape)}, [output]), path)
+    return path
+
+
+def samples_of(pictures: Path, make: object) -> list[np.ndarray]:
+    paths = sorted(pictures.rglob("*.*"))
+    return [make(Image.open(path).convert("RGB")).astype(np.float32) for path in paths]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_a_model_is_fed_what_pillow_makes(pictures: Path, tmp_path: Path, preset: str, layout: str) -> None:
+    shape = ["n", 3, SIDE, SIDE] if layout == "nchw" else ["n", SIDE, SIDE, 3]
+    model = model_of(tmp_path / "m.onnx", shape, layout == "nhwc")
+    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--images", pictures, "--image-preset", preset, "--json"]
+    result = support.detent(*command, "--method", "minmax")
+    assert (result.returncode, result.stderr) == (0, "")
+    report = json.loads(result.stdout)
+    expected = samples_of(pictures, PRESETS[preset])
+    one = {"imagenet": 1 / 255 / 0.224, "01": 1 / 255, "11": 2 / 255, "255": 1, "yolo": 1 / 255}[preset]  # a step of a byte
+    seen = next(iter(report["activations"].values()))
+    assert report["samples"] == len(expected) == 4
+    assert abs(seen["min"] - min(0, min(e.min() for e in expected))) <= 1.1 * one
+    assert abs(seen["max"] - max(0, max(e.max() for e in expected))) <= 1.1 * one
+
+
+def test_compare_and_bench_take_pictures_too(pictures: Path, tmp_path: Path) -> None:
+    model = model_of(tmp_path / "m.onnx", [1, 3, "h", "w"])
+    words = ["--images", pictures, "--image-preset", "imagenet", "--image-size", 24, "--json"]
+    assert support.detent("quantize", model, "-o", tmp_path / "q.onnx", *words).returncode == 0
+    assert json.loads(support.detent("compare", model, tmp_path / "q.onnx", *words).stdout)["samples"] == 4
+    assert json.loads(support.detent("calibrate", model, "-o", tmp_path / "s.stats", *words).stdout)["samples"] == 4
+    assert json.loads(support.detent("bench", model, *words, "--runs", 1, "--no-memory").stdout)["samples"] == 4
+    assert json.loads(support.detent("plan", model, *words).stdout)["files"] == 4
+
+
+WRONG = {
+    "no preset": (["--images", "DIR"], USAGE, "give --image-preset: imagenet, 01"),
+    "both": (["--images", "DIR", "--image-preset", "01", "--calibration-data", "DIR"], USAGE, "leave one of them out"),
+    "alone": (["--image-preset", "01"], USAGE, "go with --images"),
+    "no folder": (["--images", "nowhere", "--image-preset", "01"], BAD_INPUT, "cannot list 'nowhere'"),
+}
+
+
+@pytest.mark.parametrize("words, code, says", WRONG.values(), ids=WRONG)
+def test_wrong_words_get_one_line(pictures: Path, tmp_path: Path, words: list[str], code: int, says: str) -> None:
+    model = model_of(tmp_path / "m.onnx", [1, 3, SIDE, SIDE])
+    words = [str(pictures) if word == "DIR" else word for word in words]
+    result = support.detent("quantize", model, "-o", tmp_path / "q.onnx", *words)
+    assert (result.returncode, result.stderr.count("\n")) == (code, 1)
+    assert says in result.stderr
