@@ -22,6 +22,7 @@ COMMANDS = {
     "compare": "compare a quantized model with its float original",
     "inspect": "tell what a model consists of",
     "bench": "time models side by side",
+    "check": "tell what a target makes of each node",
 }
 Option = dict[str, Any]
 

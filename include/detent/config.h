@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,6 +41,11 @@ struct QuantConfig {
   /// from one of them to the next, as far as 8 bits are measured to be enough; the rest stays in float. `none`:
   /// nothing; it goes with a float_type.
   std::string preset = "plain";
+  /// Where the model will run: types, symmetry, granularity and fixed grids that this place accelerates (docs/targets.md).
+  /// What is measured and done is the preset's.
+  std::string target = "ort-cpu";
+  /// Shapes that inputs with dynamic axes get for good, by input name.
+  std::map<std::string, std::vector<std::int64_t>> input_shapes;
   Activations activations = Activations::fixed;
   QuantFormat quant_format = QuantFormat::qdq;
   QuantType activation_type = QuantType::uint8;

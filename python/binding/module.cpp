@@ -79,6 +79,14 @@ nb::object run_inspect(const nb::dict& given) {
   return write(result);
 }
 
+nb::object run_check(const nb::dict& given) {
+  const auto options = read_options<CheckOptions>(given);
+  CheckResult result;
+  Host host;
+  host.run([&](const std::stop_token&) { result = check(options); });
+  return write(result);
+}
+
 nb::object run_merge(const std::vector<std::filesystem::path>& inputs, const std::filesystem::path& output) {
   CalibrateResult result;
   Host host;
@@ -159,6 +167,7 @@ NB_MODULE(_core, m) {
       },
       nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
   m.def("inspect", &dp::run_inspect, nb::arg("options"));
+  m.def("check", &dp::run_check, nb::arg("options"));
   m.def("merge", &dp::run_merge, nb::arg("inputs"), nb::arg("output"));
   m.def(
       "parse_size", [](const std::string& text) { return detent::parse_size(text); }, nb::arg("text"));
@@ -171,6 +180,7 @@ NB_MODULE(_core, m) {
                                         {"calibrate", detent::config::kCalibrate},
                                         {"compare", detent::config::kCompare},
                                         {"inspect", detent::config::kInspect},
+                                        {"check", detent::config::kCheck},
                                         {"bench", detent::config::kBench}})
       names[name] = dp::option_names(command);
     return names;

@@ -7,7 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "config/targets.h"
+#include "config/presets.h"
 #include "config/value.h"
 #include "fields.h"
 
@@ -156,6 +156,10 @@ CompareOptions read_options(const nb::dict& given) {
 template <>
 InspectOptions read_options(const nb::dict& given) {
   return read_for<InspectOptions>(given, config::kInspect);
+}
+template <>
+CheckOptions read_options(const nb::dict& given) {
+  return read_for<CheckOptions>(given, config::kCheck);
 }
 
 template <>

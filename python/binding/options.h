@@ -26,6 +26,8 @@ CompareOptions read_options(const nb::dict& given);
 template <>
 InspectOptions read_options(const nb::dict& given);
 template <>
+CheckOptions read_options(const nb::dict& given);
+template <>
 BenchOptions read_options(const nb::dict& given);
 
 /// The names at the top of the dict that a command takes.

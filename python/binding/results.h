@@ -3,6 +3,7 @@
 
 #include "detent/bench.h"
 #include "detent/calibrate.h"
+#include "detent/check.h"
 #include "detent/compare.h"
 #include "detent/inspect.h"
 #include "detent/plan.h"
@@ -229,6 +230,27 @@ struct Fields<QuantizedProduct> {
   using S = QuantizedProduct;
   static constexpr Field<S> all[] = {shown<&S::name>("name"), shown<&S::op_type>("op_type"),
                                      shown<&S::runs_as>("runs_as"), shown<&S::in_float>("in_float")};
+};
+template <>
+struct Fields<CheckedNode> {
+  using S = CheckedNode;
+  static constexpr Field<S> all[] = {shown<&S::name>("name"),           shown<&S::op_type>("op_type"),
+                                     shown<&S::verdict>("verdict"),     shown<&S::on_cpu>("on_cpu"),
+                                     shown<&S::precision>("precision"), shown<&S::rule>("rule"),
+                                     shown<&S::remedy>("remedy"),       shown<&S::macs>("macs")};
+};
+template <>
+struct Fields<CheckResult> {
+  using S = CheckResult;
+  static constexpr Field<S> all[] = {shown<&S::target>("target"),
+                                     shown<&S::nodes>("nodes"),
+                                     shown<&S::accepted>("accepted"),
+                                     shown<&S::falls_back>("falls_back"),
+                                     shown<&S::refused>("refused"),
+                                     shown<&S::macs>("macs"),
+                                     shown<&S::integer_macs>("integer_macs"),
+                                     shown<&S::partitions>("partitions"),
+                                     shown<&S::problems>("problems")};
 };
 template <>
 struct Fields<Inspection> {

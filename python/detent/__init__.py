@@ -13,8 +13,9 @@ import atexit
 from typing import TYPE_CHECKING, Any
 
 from . import _core, errors
-from ._api import bench, calibrate, compare, inspect, merge_statistics, plan, quantize
+from ._api import bench, calibrate, check, compare, inspect, merge_statistics, plan, quantize
 from ._bench import BenchResult
+from ._check import CheckResult
 from ._config import (
     Accuracy,
     AdaQuant,
@@ -48,6 +49,7 @@ __all__ = [
     "BadInput",
     "BenchResult",
     "CalibrateResult",
+    "CheckResult",
     "Comparison",
     "Config",
     "Device",
@@ -72,6 +74,7 @@ __all__ = [
     "WeightsOnly",
     "bench",
     "calibrate",
+    "check",
     "compare",
     "data",
     "errors",

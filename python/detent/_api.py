@@ -1,4 +1,4 @@
-"""The calls: quantize, calibrate, merge_statistics, inspect, plan, compare, bench."""
+"""The calls: quantize, calibrate, merge_statistics, inspect, check, plan, compare, bench."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, overload
 
 from . import _core, _models, _progress, _runtime
 from ._bench import BenchResult
+from ._check import CheckResult
 from ._config import Config, Path, Resources, Size, make
 from ._inspection import Inspection
 from ._models import Model
@@ -207,6 +208,22 @@ def inspect(model: Model, input_shapes: Mapping[str, Sequence[int]] | None = Non
         if input_shapes:
             run.give(input_shapes={name: list(shape) for name, shape in input_shapes.items()})
         return Inspection.of(_core.inspect(run.options))
+
+
+def check(
+    model: Model,
+    target: str = "ort-cpu",
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    *,
+    runtime: Path | None = None,
+) -> CheckResult:
+    """Tell what a target makes of each node, from tables: accepted, falls back or refused. Nothing is run."""
+    with _run("check", None, runtime) as run:
+        run.give_model("model", model)
+        run.give(target=target)
+        if input_shapes:
+            run.give(input_shapes={name: list(shape) for name, shape in input_shapes.items()})
+        return CheckResult.of(_core.check(run.options))
 
 
 def plan(

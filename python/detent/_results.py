@@ -95,6 +95,19 @@ class QuantizedProduct(NamedTuple):
     in_float: bool  #: its operands are dequantized, and it computes in float
 
 
+class CheckedNode(NamedTuple):
+    """What a target makes of a node."""
+
+    name: str
+    op_type: str
+    verdict: str  #: "accepted", "falls back" (computed in float although it is quantized, or left to the CPU), "refused"
+    on_cpu: bool  #: left to the CPU: the graph is cut here
+    precision: str  #: of the kernel
+    rule: str  #: that decides it
+    remedy: str  #: what would change it
+    macs: int | None  #: None: a shape is unknown
+
+
 class PlannedMemory(NamedTuple):
     what: str
     bytes: int
@@ -182,6 +195,14 @@ _LAYERS = (
 )
 _PRODUCTS = (Column("product", "name"), Column("type", "op_type"), Column("runs as", "runs_as"), Column("in float", "in_float"))
 _MEMORY = (Column("memory", "what"), Column("bytes", "bytes", size))
+_CHECKED = (
+    Column("node", "name"),
+    Column("operator", "op_type"),
+    Column("verdict", "verdict"),
+    Column("precision", "precision"),
+    Column("rule", "rule"),
+    Column("instead", "remedy"),
+)
 _SEGMENTS = (Column("first", "first"), Column("last", "last"), Column("nodes", "nodes", count))
 
 # How entries of a result become rows: the class of a row and the columns that show it.
@@ -197,6 +218,7 @@ _TABLES: dict[str, tuple[type, tuple[Column, ...]]] = {
     "Fidelity": (Fidelity, _FIDELITY),
     "Value": (Value, _VALUES),
     "Layer": (Layer, _LAYERS),
+    "CheckedNode": (CheckedNode, _CHECKED),
     "QuantizedProduct": (QuantizedProduct, _PRODUCTS),
     "PlannedMemory": (PlannedMemory, _MEMORY),
     "Segment": (Segment, _SEGMENTS),

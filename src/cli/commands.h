@@ -14,6 +14,7 @@ void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string
 void add_calibrate(CLI::App& app, Signals& signals, const std::vector<std::string>& words);
 void add_plan(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_check(CLI::App& app);
 void add_compare(CLI::App& app, Signals& signals);
 void add_bench(CLI::App& app, Signals& signals);
 /// Prints results of quantize side by side.

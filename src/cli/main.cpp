@@ -35,6 +35,7 @@ void run(const std::vector<std::string>& words, Signals& signals) {
   detent::cli::add_calibrate(app, signals, words);
   detent::cli::add_plan(app);
   detent::cli::add_inspect(app);
+  detent::cli::add_check(app);
   detent::cli::add_compare(app, signals);
   detent::cli::add_bench(app, signals);
   detent::cli::add_options(app);

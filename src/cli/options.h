@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "config/option.h"
-#include "config/targets.h"
+#include "config/presets.h"
 #include "config/value.h"
 
 namespace detent::cli {

@@ -18,7 +18,7 @@
 #include "cli/output.h"
 #include "cli/pictures.h"
 #include "cli/progress.h"
-#include "config/targets.h"
+#include "config/presets.h"
 #include "detent/quantize.h"
 #include "run/outcome.h"
 
@@ -331,7 +331,7 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool
   for (const auto& s : verbose ? r.stages : std::vector<StageReport>())
     print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
   if (r.floats) return print_floats(options, r);
-  if (options.config.float_type == FloatType::float32 && !config::target(options.config).quantizes)
+  if (options.config.float_type == FloatType::float32 && !config::preset(options.config).quantizes)
     return print_text("{}: float32; {} -> {}\n", options.output.string(), format_size(r.model_bytes_before),
                       format_size(r.model_bytes_after));
   print_text("{}: {} nodes quantized, {} left in float; {} -> {} ({}); {}; peak memory {}\n", options.output.string(),

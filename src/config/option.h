@@ -14,6 +14,7 @@
 #include "config/member.h"
 #include "detent/bench.h"
 #include "detent/calibrate.h"
+#include "detent/check.h"
 #include "detent/compare.h"
 #include "detent/inspect.h"
 #include "detent/quantize.h"
@@ -36,7 +37,7 @@ struct CommandLine {
   std::size_t image_size = 0;
 };
 
-enum Command : unsigned { kQuantize = 1, kCalibrate = 2, kPlan = 4, kCompare = 8, kInspect = 16, kBench = 32 };
+enum Command : unsigned { kQuantize = 1, kCalibrate = 2, kPlan = 4, kCompare = 8, kInspect = 16, kBench = 32, kCheck = 64 };
 
 /// All commands with their names.
 std::span<const std::pair<Command, std::string_view>> commands();
@@ -65,6 +66,7 @@ struct Access {
   Member (*compare)(CompareOptions&) = nullptr;
   Member (*inspect)(InspectOptions&) = nullptr;
   Member (*bench)(BenchOptions&) = nullptr;
+  Member (*check)(CheckOptions&) = nullptr;
   Member (*command_line)(CommandLine&) = nullptr;
 };
 
@@ -81,6 +83,7 @@ constexpr Access access(std::string_view path, Function) {
   bind(a.compare, static_cast<CompareOptions*>(nullptr));
   bind(a.inspect, static_cast<InspectOptions*>(nullptr));
   bind(a.bench, static_cast<BenchOptions*>(nullptr));
+  bind(a.check, static_cast<CheckOptions*>(nullptr));
   bind(a.command_line, static_cast<CommandLine*>(nullptr));
   return a;
 }
@@ -125,6 +128,7 @@ struct Option {
   std::optional<Member> member(CompareOptions& o) const { return call(at.compare, o); }
   std::optional<Member> member(InspectOptions& o) const { return call(at.inspect, o); }
   std::optional<Member> member(BenchOptions& o) const { return call(at.bench, o); }
+  std::optional<Member> member(CheckOptions& o) const { return call(at.check, o); }
   std::optional<Member> member(CommandLine& o) const { return call(at.command_line, o); }
 
  private:

@@ -215,7 +215,7 @@ std::vector<Option> running_options() {
        .bounds = kAtLeastOne},
       {.name = "runtime",
        .at = DETENT_AT(runtime),
-       .commands = kCalibrating | kCompare | kInspect | kBench,
+       .commands = kCalibrating | kCompare | kInspect | kBench | kCheck,
        .affects = Affects::nothing,
        .group = kRunning,
        .help = "ONNX Runtime's library",

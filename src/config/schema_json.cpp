@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config/option.h"
-#include "config/targets.h"
+#include "config/presets.h"
 #include "config/value.h"
 
 namespace detent::config {
@@ -57,7 +57,7 @@ json schema_json() {
                     {"formerly", option.formerly}});
   }
   json presets = json::array();
-  for (const auto& t : targets()) presets.push_back({{"name", t.name}, {"help", t.help}});
+  for (const auto& p : config::presets()) presets.push_back({{"name", p.name}, {"help", p.help}});
   return {{"options", std::move(rows)}, {"presets", std::move(presets)}};
 }
 

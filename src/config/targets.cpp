@@ -3,68 +3,172 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "config/value.h"
 #include "config/words.h"
 
 namespace detent::config {
 namespace {
 
-QuantConfig plain_format() {
-  QuantConfig format;
-  format.preset = "plain";
-  return format;
+using Types = std::vector<std::string_view>;
+
+constexpr QuantType kInt8 = QuantType::int8, kUint16 = QuantType::uint16;
+
+// What Qualcomm's HTP runs on integers beside what is quantized everywhere.
+const Types kHtpTypes{"Abs",       "DepthToSpace", "Div",        "Elu",       "Exp",        "Gelu",       "HardSigmoid",
+                      "HardSwish", "LogSoftmax",   "Max",        "Min",       "Neg",        "PRelu",      "ReduceMax",
+                      "ReduceMean", "ReduceMin",   "ReduceSum",  "SpaceToDepth", "Sqrt",    "Sub",        "Tanh"};
+// What Quark's quantizer for convolutional networks on AMD's NPU adds.
+const Types kNpuTypes{"DepthToSpace", "Div", "Erf", "HardSigmoid", "Max", "Min", "PRelu", "ReduceMean", "SpaceToDepth",
+                      "Sub", "Tanh"};
+const Types kLiteTypes{"Abs",     "DepthToSpace", "Div",       "Elu",       "Exp",          "Gelu",   "HardSwish",
+                       "LogSoftmax", "Max",       "Min",       "Neg",       "PRelu",        "ReduceMax", "ReduceMean",
+                       "ReduceMin", "ReduceSum",  "SpaceToDepth", "Sqrt",   "Sub",          "Tanh"};
+
+constexpr std::string_view kNoIntegers = "it runs no integers";
+
+// 8-bit weights whose zero points are 0.
+std::vector<Setting> symmetric_weights(std::string_view why) {
+  return {{"weight-type", "int8", why}, {"weight-symmetric", "true", why}, {"weight-range", "full", ""}};
 }
 
-QuantConfig balanced_format() {
-  QuantConfig format;
-  format.preset = "balanced";
-  format.weight_range = WeightRange::pairs;
-  return format;
+std::vector<Setting> joined(std::vector<Setting> first, const std::vector<Setting>& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
 }
 
-QuantConfig unquantized_format() {
-  QuantConfig format;
-  format.preset = "none";
-  return format;
+// AMD's NPU: what its integer flavours have in common.
+Target amd(std::string_view name, std::string_view help, const std::vector<Setting>& settings) {
+  Target t{.name = name, .help = help};
+  t.settings = joined(symmetric_weights("the NPU multiplies by int8 with zero point 0"), settings);
+  t.settings.push_back({"activation-symmetric", "true", "zero points of activations are in the middle"});
+  t.all_operators = true;
+  t.op_types = kNpuTypes;
+  t.aligned_types = {"Concat"};
+  t.opset = 17;
+  t.static_shapes = true;
+  t.explicit_convolutions = true;
+  return t;
 }
 
-bool has(const std::vector<std::string_view>& given, std::string_view path) {
-  return std::find(given.begin(), given.end(), path) != given.end();
+Target xint8() {
+  auto t = amd("amd-npu:xint8", "AMD's NPU, 8 bits, scales that are powers of two",
+               {{"activation-type", "uint8", "XINT8 has activations of 8 bits", {"int8"}},
+                {"power-of-two-scale", "true", "scales of XINT8 are powers of two"},
+                {"per-channel", "false", "XINT8 has one scale for each weight"}});
+  t.nearest_power_of_two = true;
+  return t;
 }
 
-template <class Options>
-void take(const Options& from, Options& to, const std::vector<std::string_view>& given) {
-  for (const auto& option : options()) {
-    const std::string_view path = option.at.path;
-    const bool of_target = path.starts_with("config.") || path.starts_with("method.") || path.starts_with("accuracy.");
-    const auto member = option.member(to);
-    if (of_target && member && !has(given, path)) copy(*read_only(option, from), *member);
-  }
+Target qnn(std::string_view name, std::string_view help, const Setting& activations) {
+  Target t{.name = name, .help = help};
+  t.settings = {activations,
+                {"weight-type", "int8", "", {}},
+                {"weight-range", "full", ""}};
+  if (activations.value == "uint8") t.settings.push_back({"accuracy-fallback", "int16", ""});
+  t.all_operators = true;
+  t.op_types = kHtpTypes;
+  t.per_channel_types = {"Conv", "ConvTranspose", "MatMul"};
+  t.fixed_ranges = {{"Sigmoid", kUint16, 0.0F, 65535.0F / 65536},
+                    {"Softmax", kUint16, 0.0F, 65535.0F / 65536},
+                    {"Tanh", kUint16, -1.0F, 32767.0F / 32768}};
+  t.static_shapes = true;
+  return t;
+}
+
+std::vector<Target> make_targets() {
+  std::vector<Target> all;
+  all.push_back({.name = "ort-cpu",
+                 .help = "ONNX Runtime on this machine's CPU",
+                 .is_ort_cpu = true,
+                 .is_this_machine = true});
+  all.push_back({.name = "ort-cpu:vnni",
+                 .help = "x86 CPUs with VNNI",
+                 .settings = {{"weight-range", "full", ""}},
+                 .is_ort_cpu = true});
+  all.push_back({.name = "ort-cpu:avx2",
+                 .help = "x86 CPUs without VNNI",
+                 .settings = {{"weight-range", "pairs", "other weights saturate", {"reduced"}}},
+                 .is_ort_cpu = true});
+  all.push_back({.name = "ort-cpu:arm",
+                 .help = "ARM CPUs",
+                 .settings = {{"activation-type", "int8", ""}, {"weight-range", "full", ""}},
+                 .is_ort_cpu = true});
+  all.push_back({.name = "ort-web",
+                 .help = "ONNX Runtime in browsers",
+                 .settings = {{"weight-range", "full", ""}},
+                 .is_ort_cpu = true});
+  all.push_back(
+      {.name = "openvino",
+       .help = "OpenVINO's CPU plugin",
+       .settings = joined(symmetric_weights("OpenVINO then computes in float"),
+                          {{"activation-type", "uint8", "OpenVINO has integer kernels for 8 bits only", {"int8"}}}),
+       // A transposed convolution runs on integers between int8 values with zero point 0 alone.
+       .float_types = {"ConvTranspose"},
+       .constant_weights_only = true});
+  all.push_back(qnn("qnn", "Qualcomm's HTP, activations of 8 bits", {"activation-type", "uint8", "", {}}));
+  all.push_back(qnn("qnn:a16", "Qualcomm's HTP, activations of 16 bits",
+                    {"activation-type", "uint16", "it has activations of 16 bits", {"int16"}}));
+  all.push_back({.name = "tensorrt",
+                 .help = "TensorRT",
+                 .settings = joined(symmetric_weights("TensorRT's zero points are 0"),
+                                    {{"activation-type", "int8", "TensorRT has int8 alone"},
+                                     {"activation-symmetric", "true", "TensorRT's zero points are 0"}}),
+                 .constant_weights_only = true,
+                 .fuses_sums = true,
+                 .opset = 13});
+  all.push_back(xint8());
+  all.push_back(amd("amd-npu:a8w8", "AMD's NPU, 8 bits",
+                    {{"activation-type", "int8", "A8W8 has activations of 8 bits", {"uint8"}},
+                     {"per-channel", "false", "A8W8 has one scale for each weight"},
+                     {"accuracy-fallback", "int16", ""}}));
+  all.push_back(amd("amd-npu:a16w8", "AMD's NPU, activations of 16 bits",
+                    {{"activation-type", "int16", "A16W8 has activations of 16 bits", {"uint16"}},
+                     {"per-channel", "false", "A16W8 has one scale for each weight"}}));
+  all.push_back({.name = "amd-npu:bf16",
+                 .help = "AMD's NPU, bfloat16",
+                 .settings = {{"float", "bf16", "the NPU computes in bfloat16"}},
+                 .opset = 17,
+                 .static_shapes = true,
+                 .explicit_convolutions = true});
+  all.push_back({.name = "xnnpack",
+                 .help = "ONNX Runtime's XNNPACK provider",
+                 .settings = joined(symmetric_weights("XNNPACK's weights have zero point 0"),
+                                    {{"activation-type", "int8", "XNNPACK has activations of 8 bits", {"uint8"}}})});
+  all.push_back(
+      {.name = "tflite-like",
+       .help = "runtimes with LiteRT's 8-bit operators",
+       .settings = joined(symmetric_weights("LiteRT's weights are int8 with zero point 0"),
+                          {{"activation-type", "int8", "LiteRT's activations are int8"},
+                           {"activation-symmetric", "false", ""}}),
+       .all_operators = true,
+       .op_types = kLiteTypes,
+       .per_channel_types = {"Conv", "ConvTranspose"},
+       .fixed_ranges = {{"Softmax", kInt8, 0.0F, 255.0F / 256},
+                        {"Sigmoid", kInt8, 0.0F, 255.0F / 256},
+                        {"LogSoftmax", kInt8, -255.0F / 16, 0.0F},
+                        {"Tanh", kInt8, -1.0F, 127.0F / 128}},
+       .aligned_types = {"Concat", "Max", "Min"},
+       .static_shapes = true});
+  all.push_back({.name = "coreml",
+                 .help = "ONNX Runtime's CoreML provider, in float16",
+                 .settings = {{"float", "16", kNoIntegers}},
+                 .static_shapes = true});
+  return all;
+}
+
+bool holds(const Types& types, std::string_view op_type) {
+  return std::find(types.begin(), types.end(), op_type) != types.end();
 }
 
 }  // namespace
 
+bool Target::aligns(std::string_view op_type) const noexcept { return holds(aligned_types, op_type); }
+bool Target::has_channels(std::string_view op_type) const noexcept {
+  return per_channel_types.empty() || holds(per_channel_types, op_type);
+}
+bool Target::keeps_in_float(std::string_view op_type) const noexcept { return holds(float_types, op_type); }
+
 const std::vector<Target>& targets() {
-  static const std::vector<Target> all{
-      {.name = "balanced",
-       .help = "float where 8 bits do harm, ranges by mse",
-       .format = balanced_format(),
-       .method = {.method = CalibrationMethod::mse},
-       .integer_chains_only = true,
-       .measures_accuracy = true,
-       .chooses_by_speed = true,
-       .responses = true,
-       .barriers = true,
-       .equal_zero_points = true,
-       .fast_forms = true},
-      {.name = "plain",
-       .help = "all that ONNX Runtime's quantize_static quantizes, with the same bits",
-       .format = plain_format()},
-      {.name = "none",
-       .help = "nothing is quantized; with --float",
-       .format = unquantized_format(),
-       .quantizes = false},
-  };
+  static const auto all = make_targets();
   return all;
 }
 
@@ -75,78 +179,12 @@ std::vector<std::pair<std::string, std::string>> target_names() {
 }
 
 const Target& target(std::string_view name) {
-  std::vector<std::string_view> all;
+  Types all;
   for (const auto& t : targets()) {
     if (t.name == name) return t;
     all.push_back(t.name);
   }
-  throw not_one_of("--preset", name, all);
-}
-
-Result result_of(const QuantizeOptions& options) {
-  if (options.weights_only.enabled) return kBlocks;
-  if (target(options.config).quantizes)
-    return options.config.activations == Activations::dynamic ? kDynamic : kIntegers;
-  return options.config.float_type == FloatType::float32 ? kFloat32 : kFloat16;
-}
-
-// Its name as it was given, and whether that asks for nothing: --no-bench does, or a switch that is off in a file.
-std::pair<std::string, bool> as_given(const Option& option, const QuantizeOptions& options) {
-  const auto member = read_only(option, options);
-  const auto* value = member ? std::get_if<bool*>(&*member) : nullptr;
-  const bool is_off = value != nullptr && !**value;
-  const auto name = is_off && !option.off.empty() ? option.off : option.name;
-  return {"--" + std::string(name), is_off && (option.off.empty() || option.off.starts_with("no-"))};
-}
-
-Error without_meaning(const std::string& name, const Option& option, Result result) {
-  if (result == kIntegers) return usage_error(name + " is for --weights-only", "add --weights-only, or leave it out");
-  if (result == kBlocks)
-    return usage_error(name + " means nothing with --weights-only, which quantizes no activations",
-                       "leave it out, or leave out --weights-only");
-  if (result == kDynamic)
-    return usage_error(name + " means nothing with --activations dynamic, which finds scales while the model runs",
-                       "leave it out, or leave out --activations dynamic");
-  if (result == kFloat32 && (option.results & kFloat16) != 0)
-    return usage_error(name + " means nothing with --float 32 and --preset none, which change types alone",
-                       "leave it out");
-  return usage_error(name + " is for quantization, and nothing is quantized",
-                     "leave it out, or leave out --float 16, --float bf16 and --preset none");
-}
-
-// What is given must have a meaning for what the run makes.
-void check_given(const QuantizeOptions& options, const std::vector<std::string_view>& given) {
-  const auto result = result_of(options);
-  for (const auto& option : config::options()) {
-    if ((option.results & result) != 0 || !has(given, option.at.path)) continue;
-    if (const auto [name, is_nothing] = as_given(option, options); !is_nothing)
-      throw without_meaning(name, option, result);
-  }
-}
-
-void resolve(QuantizeOptions& options, const std::vector<std::string_view>& given) {
-  const auto type = options.config.float_type;
-  const bool in_16_bits = type == FloatType::float16 || type == FloatType::bfloat16;
-  if (in_16_bits && !has(given, "config.preset")) options.config.preset = "none";
-  check_given(options, given);
-  QuantizeOptions base;
-  base.config = target(options.config).format;
-  base.method = target(options.config).method;
-  if (has(given, "method.method")) base.accuracy.other_methods.clear();
-  take(base, options, given);
-}
-
-void resolve(CalibrateOptions& options, const std::vector<std::string_view>& given) {
-  CalibrateOptions base;
-  base.config = target(options.config).format;
-  take(base, options, given);
+  throw not_one_of("--target", name, all);
 }
 
 }  // namespace detent::config
-
-namespace detent {
-
-QuantConfig preset_config(std::string_view preset) { return config::target(preset).format; }
-MethodConfig preset_method(std::string_view preset) { return config::target(preset).method; }
-
-}  // namespace detent

@@ -1,4 +1,5 @@
-// Targets: what a preset means, as data. A new one is one more row in targets.cpp.
+// Targets: where a model runs, as data. A new one is one more row in targets.cpp; docs/targets.md has the source of each
+// rule.
 #pragma once
 
 #include <cstdint>
@@ -7,36 +8,59 @@
 #include <utility>
 #include <vector>
 
-#include "detent/calibrate.h"
 #include "detent/config.h"
-#include "detent/quantize.h"
 
 namespace detent::config {
+
+/// What a target says of an option: the value that the option gets unless the user gives it, and which others the user
+/// may give.
+struct Setting {
+  std::string_view option;  // its name
+  std::string_view value;
+  std::string_view why;  // what the target does with other values; empty: any value may be given
+  std::vector<std::string_view> also = {};
+};
+
+/// The range of an operator's results, whatever was observed.
+struct FixedRange {
+  std::string_view op_type;
+  QuantType type;  // of activations; other types get the observed range
+  float low = 0, high = 0;
+};
 
 struct Target {
   std::string_view name;
   std::string_view help;
-  /// Types, symmetry, granularity, grids and operator lists that its options start from.
-  QuantConfig format = {};
-  MethodConfig method = {};
+  std::vector<Setting> settings = {};
+  /// ONNX Runtime's CPU kernels: what is done for them alone is done.
+  bool is_ort_cpu = false;
+  /// This machine: what is measured on it decides.
+  bool is_this_machine = false;
+  /// Float is no way out: all operators that it runs on integers are quantized, those that follow beside the usual.
+  bool all_operators = false;
+  std::vector<std::string_view> op_types = {};
+  /// These stay in float, since their integers gain nothing there.
+  std::vector<std::string_view> float_types = {};
+  /// Only these have one scale for each channel of a weight; empty: all that can.
+  std::vector<std::string_view> per_channel_types = {};
+  std::vector<FixedRange> fixed_ranges = {};
+  /// Inputs and output of these have one scale.
+  std::vector<std::string_view> aligned_types = {};
+  /// A product of two activations stays in float.
+  bool constant_weights_only = false;
+  /// Of the two branches of a sum, the one that a convolution makes for it alone is not quantized: the two fuse.
+  bool fuses_sums = false;
   /// Models of an older opset are upgraded to at least this one.
   std::int64_t opset = 10;
-  /// Whether anything becomes integers.
-  bool quantizes = true;
-  /// What stays in float: all but products, convolutions and what hands integers from one to the next.
-  bool integer_chains_only = false;
-  /// Whether the error of each rounding is measured and acted on.
-  bool measures_accuracy = false;
-  /// Whether what is faster in float on this machine stays in float.
-  bool chooses_by_speed = false;
-  /// Whether ranges weigh errors by what the readers of a value make of them.
-  bool responses = false;
-  /// Whether nodes are added that keep the runtime from fusing across the borders of float parts.
-  bool barriers = false;
-  /// Whether channels of zeros get the zero point of the others, which the runtime's fast kernels want.
-  bool equal_zero_points = false;
-  /// Whether the float model is rewritten into forms that the runtime runs fast once it is quantized.
-  bool fast_forms = false;
+  bool static_shapes = false;
+  /// Convolutions have all their attributes written out.
+  bool explicit_convolutions = false;
+  /// Power-of-two scales are the nearest, not the next above.
+  bool nearest_power_of_two = false;
+
+  bool aligns(std::string_view op_type) const noexcept;
+  bool has_channels(std::string_view op_type) const noexcept;
+  bool keeps_in_float(std::string_view op_type) const noexcept;
 };
 
 const std::vector<Target>& targets();
@@ -45,13 +69,6 @@ std::vector<std::pair<std::string, std::string>> target_names();
 
 /// Throws usage when there is none of this name.
 const Target& target(std::string_view name);
-inline const Target& target(const QuantConfig& config) { return target(config.preset); }
-
-/// Gives every option that the user did not give (by the path of its member) the value of the target that
-/// QuantConfig::preset names. A method that is given is the only one. With a 16-bit float type that is given, the
-/// preset is `none` unless it is given too. Throws usage for an option that is given and has no meaning for what the
-/// run makes (Option::results).
-void resolve(QuantizeOptions& options, const std::vector<std::string_view>& given);
-void resolve(CalibrateOptions& options, const std::vector<std::string_view>& given);
+inline const Target& target(const QuantConfig& config) { return target(config.target); }
 
 }  // namespace detent::config

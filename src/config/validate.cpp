@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "config/targets.h"
+#include "config/presets.h"
 #include "config/wanted.h"
 
 namespace detent::config {
@@ -62,7 +62,7 @@ void check_range(const TensorOverride& entry) {
 void check_measuring(const QuantizeOptions& options) {
   const auto& a = options.accuracy;
   const bool measures = a.target || a.sensitivity == SensitivityMode::report;
-  const bool may_measure = target(options.config).measures_accuracy;
+  const bool may_measure = preset(options.config).measures_accuracy;
   if (measures && !may_measure)
     throw usage_error(fmt::format("--accuracy-target and --sensitivity report choose what stays in float, and --preset "
                                   "{} says so already",
@@ -101,7 +101,7 @@ void check_blocks_target(const QuantizeOptions& options) {
 bool is_16_bit(FloatType type) { return type == FloatType::float16 || type == FloatType::bfloat16; }
 
 void check_floats(const QuantConfig& config, Command command) {
-  const bool quantizes = target(config).quantizes;
+  const bool quantizes = preset(config).quantizes;
   if (quantizes && is_16_bit(config.float_type))
     throw usage_error(fmt::format("--float 16 and bf16 quantize nothing, and --preset {} does", config.preset),
                       "leave out --preset, or --float");
@@ -110,7 +110,7 @@ void check_floats(const QuantConfig& config, Command command) {
 }
 
 void check_samples(const QuantizeOptions& options) {
-  if (!target(options.config).quantizes) return;
+  if (!preset(options.config).quantizes) return;
   if (!has_samples(options) && !options.statistics)
     throw usage_error("there is nothing to calibrate with", "give --calibration-data or --statistics");
   if (!tunes(options.finetune.rounding)) return;
@@ -124,7 +124,7 @@ void check_samples(const QuantizeOptions& options) {
 }  // namespace
 
 void validate(const QuantConfig& config) {
-  (void)target(config);
+  (void)preset(config);
   if (is_4_bit(config.activation_type))
     throw usage_error("--activation-type: 4-bit types are for weights only", "choose from: int8, int16, uint8, uint16");
   if (config.weight_range == WeightRange::reduced && is_4_bit(config.weight_type))
@@ -204,7 +204,7 @@ void check_weights_only(const QuantizeOptions& options) {
 
 void check_dynamic(const QuantizeOptions& options) {
   validate(options.config);
-  if (!target(options.config).quantizes)
+  if (!preset(options.config).quantizes)
     throw usage_error("--activations dynamic quantizes, and --preset none does not", "leave out one of them");
   if (options.config.float_type != FloatType::keep)
     throw usage_error("--activations dynamic leaves what is not quantized as it is", "leave out --float");

@@ -1,5 +1,6 @@
 #include "config/wanted.h"
 
+#include "config/presets.h"
 #include "config/targets.h"
 
 namespace detent::config {
@@ -9,16 +10,20 @@ bool has_samples(const QuantizeOptions& options) { return options.calibration_da
 bool chooses_by_speed(const QuantizeOptions& options) {
   const auto& config = options.config;
   const auto has_8_bits = [](QuantType type) { return type == QuantType::int8 || type == QuantType::uint8; };
-  return target(config).chooses_by_speed && options.optimize_for != OptimizeFor::size && config.op_types.empty() &&
+  return preset(config).chooses_by_speed && target(config).is_this_machine && options.optimize_for != OptimizeFor::size && config.op_types.empty() &&
          config.nodes.empty() && has_8_bits(config.activation_type) && has_8_bits(config.weight_type) &&
          !config.power_of_two_scale && options.accuracy.fallback == AccuracyFallback::float32;
 }
+
+bool makes_barriers(const QuantConfig& config) { return preset(config).barriers && target(config).is_ort_cpu; }
+
+bool makes_gates(const QuantConfig& config) { return preset(config).fast_forms && target(config).is_ort_cpu; }
 
 bool reads_twice(const QuantizeOptions& options) { return options.samples == nullptr || options.samples->can_rewind(); }
 
 bool may_measure_accuracy(const QuantizeOptions& options) {
   const auto& wanted = options.accuracy;
-  return target(options.config).measures_accuracy && (wanted.sensitivity != SensitivityMode::off || wanted.target);
+  return preset(options.config).measures_accuracy && (wanted.sensitivity != SensitivityMode::off || wanted.target);
 }
 
 bool may_tune(const QuantizeOptions& options) {

@@ -12,6 +12,12 @@ bool has_samples(const QuantizeOptions& options);
 /// bits and power-of-two scales are for others, and what the user names is quantized as named.
 bool chooses_by_speed(const QuantizeOptions& options);
 
+/// Whether nodes are added that keep ONNX Runtime from fusing across the borders of float parts.
+bool makes_barriers(const QuantConfig& config);
+
+/// Whether gates may be written as HardSigmoid, which ONNX Runtime's CPU runs fast on integers.
+bool makes_gates(const QuantConfig& config);
+
 /// Whether the samples can be read again.
 bool reads_twice(const QuantizeOptions& options);
 

@@ -128,6 +128,13 @@ std::span<const Word> words<AccuracyMetric>() {
 }
 
 template <>
+std::span<const Word> words<Verdict>() {
+  static constexpr Word all[] = {word("accepted", Verdict::accepted), word("falls back", Verdict::falls_back),
+                                 word("refused", Verdict::refused)};
+  return all;
+}
+
+template <>
 std::span<const Word> words<AccuracyFallback>() {
   static constexpr Word all[] = {word("float32", AccuracyFallback::float32), word("int16", AccuracyFallback::int16)};
   return all;

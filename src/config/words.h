@@ -4,6 +4,7 @@
 #include <span>
 #include <string_view>
 
+#include "detent/check.h"
 #include "detent/config.h"
 #include "detent/device.h"
 #include "detent/error.h"
@@ -52,6 +53,8 @@ template <>
 std::span<const Word> words<AccuracyFallback>();
 template <>
 std::span<const Word> words<OptimizeFor>();
+template <>
+std::span<const Word> words<Verdict>();
 template <>
 std::span<const Word> words<Rounding>();
 template <>

@@ -16,7 +16,7 @@
 #include "calibration/methods.h"
 #include "calibration/statistics_file.h"
 #include "config/identity.h"
-#include "config/targets.h"
+#include "config/presets.h"
 #include "config/validate.h"
 #include "config/wanted.h"
 #include "data/replay.h"
@@ -392,7 +392,7 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   if (options.config.activations == Activations::dynamic)
     return run::within_time(options, [](const auto& limited) { return pipeline::quantize_dynamic(limited); });
   shim::require_cuda(options.device.cuda);
-  if (!config::target(options.config).quantizes)
+  if (!config::preset(options.config).quantizes)
     return run::within_time(options, [](const auto& limited) { return pipeline::convert_floats(limited); });
   return run::within_time(options, [](const QuantizeOptions& limited) { return Run(limited).run(); });
 }

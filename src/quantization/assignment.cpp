@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "config/presets.h"
 #include "config/targets.h"
 #include "graph/index.h"
 
@@ -101,7 +102,8 @@ WeightFormat constant_format(const Mark& mark, const QuantConfig& config) {
       mark.is_weight ? config.weight_symmetric.value_or(is_signed(type)) : config.activation_symmetric;
   // The runtime's integer kernels want one zero point for all channels, so per-channel constants are always symmetric.
   return {{type, !mark.granularity.is_tensor() || symmetric, config.weight_range == WeightRange::reduced,
-           config.power_of_two_scale, mark.is_weight && config::target(config).equal_zero_points},
+           config.power_of_two_scale, mark.is_weight && config::preset(config).equal_zero_points,
+           config::target(config).nearest_power_of_two},
           mark.granularity};
 }
 
@@ -146,7 +148,8 @@ void complete_shared(const Placement& placement, ActivationRanges& ranges) {
 }
 
 ValueAssignment assign_activation(const Mark& mark, const ActivationRange& range, const QuantConfig& config) {
-  const IntFormat format{type_of(mark, config), config.activation_symmetric, false, config.power_of_two_scale};
+  const IntFormat format{type_of(mark, config),     config.activation_symmetric, false,
+                         config.power_of_two_scale, false,                       config::target(config).nearest_power_of_two};
   return {format.type, Granularity::tensor(), {compute_params(range.range.min, range.range.max, format)},
           mark.value,  range.range,           range.origin};
 }

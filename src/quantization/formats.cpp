@@ -48,6 +48,14 @@ double power_of_two_above(double scale) noexcept {
   return std::ldexp(1.0, std::min(exponent, kLargest));
 }
 
+namespace {
+
+double nearest_power_of_two(double scale) noexcept {
+  return std::ldexp(1.0, static_cast<int>(-std::nearbyint(-std::log2(scale))));
+}
+
+}  // namespace
+
 ScaleZeroPoint compute_params(float min, float max, const IntFormat& format) noexcept {
   const bool symmetric = format.symmetric;
   const IntRange q = mapped_range(format.type, symmetric, format.reduce_range);
@@ -63,7 +71,8 @@ ScaleZeroPoint compute_params(float min, float max, const IntFormat& format) noe
     const bool keeps_middle = symmetric && format.uniform_zero_point;
     return {1.0F, keeps_middle ? static_cast<std::int32_t>(std::nearbyint(middle)) : 0};
   }
-  if (format.power_of_two_scale) scale = power_of_two_above(scale);
+  if (format.power_of_two_scale)
+    scale = format.nearest_power_of_two ? nearest_power_of_two(scale) : power_of_two_above(scale);
   const double zero = symmetric ? middle : q.min - lo / scale;
   return {static_cast<float>(scale), static_cast<std::int32_t>(std::nearbyint(zero))};
 }

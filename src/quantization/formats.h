@@ -46,6 +46,8 @@ struct IntFormat {
   /// everywhere else, so that all channels of a weight have the same. ONNX Runtime's quantizer gives these channels 0,
   /// which its fast kernels do not take.
   bool uniform_zero_point = false;
+  /// Of power-of-two scales: the nearest (on the scale of exponents), as AMD Quark has it, not the next above.
+  bool nearest_power_of_two = false;
 };
 
 /// The smallest power of two that is not below a positive scale.

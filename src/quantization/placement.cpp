@@ -7,8 +7,10 @@
 #include <set>
 
 #include "base/error.h"
+#include "config/presets.h"
 #include "config/targets.h"
 #include "graph/traits.h"
+#include "quantization/alignment.h"
 #include "quantization/passthrough.h"
 #include "quantization/rules.h"
 #include "quantization/selection.h"
@@ -173,8 +175,8 @@ std::vector<Mark> Marks::in_order() const {
 }
 
 std::int64_t needed_opset(const QuantConfig& config) noexcept {
-  if (!config::target(config).quantizes) return 0;
-  return std::max<std::int64_t>(config::target(config).opset, config.per_channel ? 13 : 10);
+  if (!config::preset(config).quantizes) return 0;
+  return std::max({config::preset(config).opset, config::target(config).opset, std::int64_t{config.per_channel ? 13 : 10}});
 }
 
 Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
@@ -191,7 +193,10 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
     if (placement.selected[n]) apply_rule(context, n);
   }
   placement.marks = marks.in_order();
-  drop(floats.values, placement.marks);
+  auto in_float = floats.values;
+  if (config::target(config).fuses_sums) add_fused_branches(model, index, placement, in_float);
+  drop(std::move(in_float), placement.marks);
+  align(model, index, config::target(config).aligned_types, placement);
   if (floats.bypass) mark_bypassed(index, placement);
   mark_wide(model, floats.wide_nodes, placement);
   const auto passthrough = passthrough_types(model, config);

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "config/targets.h"
+#include "config/wanted.h"
 #include "graph/traits.h"
 #include "quantization/formats.h"
 
@@ -30,7 +31,7 @@ std::string input(const Node& node, std::size_t i) {
 Granularity along_channels(const RuleContext& c, const Node& node) {
   const std::string weight = input(node, graph::kWeightInput);
   const auto* tensor = constant(c, weight);
-  if (!c.config.per_channel || tensor == nullptr || c.left_operands.contains(weight)) return Granularity::tensor();
+  if (!c.config.per_channel || !config::target(c.config).has_channels(node.op_type()) || tensor == nullptr || c.left_operands.contains(weight)) return Granularity::tensor();
   const auto axis = graph::channel_axis(node, tensor->dims.size());
   return axis ? Granularity::along(*axis) : Granularity::tensor();
 }
@@ -46,6 +47,14 @@ std::optional<Summation> paired(const RuleContext& c, const Node& node, const Gr
   return summation_of(node, tensor->dims);
 }
 
+// The range that the target fixes for the node's results.
+void fix_range(RuleContext& c, const Node& node) {
+  for (const auto& fixed : config::target(c.config).fixed_ranges) {
+    if (node.is(fixed.op_type) && c.config.activation_type == fixed.type)
+      c.placement.fixed_ranges[node.outputs().front()] = {fixed.low, fixed.high};
+  }
+}
+
 void outputs(RuleContext& c, const Node& node) {
   for (const auto& value : node.outputs()) c.marks.activation(value);
 }
@@ -56,8 +65,9 @@ void plain(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
   for (const auto& value : node.inputs()) c.marks.activation(value);
   outputs(c, node);
-  const bool is_gate = config::target(c.config).fast_forms && (node.is("Sigmoid") || node.is("HardSigmoid"));
+  const bool is_gate = config::makes_gates(c.config) && (node.is("Sigmoid") || node.is("HardSigmoid"));
   if (is_gate || node.op_type() == "Softmax") c.placement.fixed_ranges[node.outputs().front()] = {0.0F, 1.0F};
+  fix_range(c, node);
 }
 
 void bias(RuleContext& c, std::size_t position, float beta) {
@@ -237,7 +247,7 @@ Rule rule_of(const Node& node) {
   if (traits.is(Trait::convolution)) return conv;
   if (traits.is(Trait::normalization)) return normalization;
   if (traits.is(Trait::clips)) return clipping;
-  if (traits.is(Trait::shares_scale)) return movement;
+  if (traits.is(Trait::shares_scale) || traits.is(Trait::rearranges)) return movement;
   return plain;
 }
 

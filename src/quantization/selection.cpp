@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "config/targets.h"
+#include "config/wanted.h"
+#include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/name_pattern.h"
 
@@ -80,11 +82,19 @@ bool lists(const std::vector<std::string>& types, const onnx::Node& node) {
 std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& config) {
   std::set<std::string> types(config.op_types.begin(), config.op_types.end());
   if (types.empty()) types.insert(default_op_types().begin(), default_op_types().end());
-  if (config.op_types.empty() && config::target(config).fast_forms) types.insert("HardSigmoid");  // as gates only
+  if (config.op_types.empty() && config::makes_gates(config)) types.insert("HardSigmoid");  // as gates only
+  if (const auto& target = config::target(config); config.op_types.empty()) {
+    types.insert(target.op_types.begin(), target.op_types.end());
+    for (const auto type : target.float_types) types.erase(std::string(type));
+  }
   for (const auto& type : config.exclude_op_types) types.erase(type);
+  const graph::Index index(model);
+  const bool constant_weights = config::target(config).constant_weights_only;
   return select(model, config, [&](const onnx::Node& node) {
     const bool domain_known = node.domain().empty() || node.domain() == "com.microsoft";
-    return domain_known && types.contains(node.op_type());
+    const bool of_activations = graph::is_matrix_product(node) && node.inputs().size() > graph::kWeightInput &&
+                                index.initializer(node.inputs()[graph::kWeightInput]) == graph::kNone;
+    return domain_known && types.contains(node.op_type()) && !(constant_weights && of_activations);
   });
 }
 

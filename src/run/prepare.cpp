@@ -9,8 +9,11 @@
 #include "accuracy/integer_chains.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "config/presets.h"
 #include "config/targets.h"
+#include "config/wanted.h"
 #include "graph/bodies.h"
+#include "graph/fixed_shapes.h"
 #include "graph/index.h"
 #include "quantization/formats.h"
 #include "quantization/selection.h"
@@ -36,14 +39,22 @@ void note_carried_parts(const onnx::Model& model, std::vector<std::string>& note
 
 // Less work between the products, where the runtime would do it in float: the fewer operators are left, the more of the
 // chains stays in integers.
-void make_fast_forms(Prepared& prepared, const graph::Store& store) {
+void make_fast_forms(Prepared& prepared, bool gates, const graph::Store& store) {
   auto& model = prepared.model;
   auto& types = prepared.types;
   auto& notes = prepared.notes;
   append(notes, graph::remove_neutral_steps(model, types));
   append(notes, graph::fold_after_products(model, types, store));
-  append(notes, graph::compose_hard_sigmoids(model, types));
+  if (gates) append(notes, graph::compose_hard_sigmoids(model, types));
   append(notes, graph::fold_before_products(model, types, store));
+}
+
+void refuse_dynamic_inputs(const onnx::Model& model, const QuantConfig& config) {
+  const auto dynamic = graph::dynamic_inputs(model);
+  if (dynamic.empty()) return;
+  throw usage_error(fmt::format("--target {} needs static shapes, and input '{}' of '{}' is {}", config.target,
+                                dynamic.front()->name, model.path.string(), graph::shape_text(*dynamic.front())),
+                    fmt::format("give its shape, as in --shape {}:1x3x224x224", dynamic.front()->name));
 }
 
 }  // namespace
@@ -74,6 +85,8 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   append(notes, graph::lift_constants(model));
   append(notes, graph::drop_initializer_inputs(model));
   graph::sort_topologically(model);
+  if (!config.input_shapes.empty()) append(notes, graph::fix_input_shapes(model, config.input_shapes));
+  if (config::target(config).static_shapes) refuse_dynamic_inputs(model, config);
   const bool raises = config.float_type != FloatType::keep;
   if (raises) append(notes, graph::raise_floats(model, file_store(work_dir, "float"), config.keep_io_types));
   {
@@ -90,10 +103,12 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   graph::drop_unused_initializers(model);
 
   if (upgrade || !constants.empty()) types = exec::probe_values(runtime, model);
-  const bool fast_forms = config::target(config).fast_forms;
-  if (fast_forms) make_fast_forms(prepared, file_store(work_dir, "folded"));
+  const bool fast_forms = config::preset(config).fast_forms;
+  const bool gates = config::makes_gates(config);
+  if (fast_forms) make_fast_forms(prepared, gates, file_store(work_dir, "folded"));
   graph::add_initializers(model, types);
-  if (fast_forms && !quantization::is_16_bit(config.activation_type))
+  if (config::target(config).explicit_convolutions) graph::complete_convolutions(model);
+  if (gates && !quantization::is_16_bit(config.activation_type))
     prepared.integer_gates = accuracy::all_gates(model, graph::Index(model));
   return prepared;
 }
@@ -101,7 +116,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
 quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks,
                               const accuracy::GateNames* integer_gates) {
   const auto& model = prepared.model;
-  if (!config::target(config).integer_chains_only) return quantization::place(model, prepared.types, config);
+  if (!config::preset(config).integer_chains_only) return quantization::place(model, prepared.types, config);
   auto selected = quantization::select_nodes(model, config);
   const bool in_float = fallbacks.to == AccuracyFallback::float32;
   for (const auto node : fallbacks.nodes) selected[node] = !in_float;
@@ -109,9 +124,11 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
   if (config.op_types.empty() && config.nodes.empty()) {
     for (std::size_t n = 0; n < selected.size(); ++n)
       selected[n] = selected[n] && !prepared.in_float.contains(model.graph.nodes[n].id());
-    parts = accuracy::integer_chains(model, graph::Index(model), selected,
-                                     integer_gates != nullptr ? *integer_gates : prepared.integer_gates);
-  } else {
+    if (!config::target(config).all_operators)
+      parts = accuracy::integer_chains(model, graph::Index(model), selected,
+                                       integer_gates != nullptr ? *integer_gates : prepared.integer_gates);
+  }
+  if (parts.nodes.empty()) {
     selected.flip();
     parts.nodes = std::move(selected);
   }

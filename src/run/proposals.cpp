@@ -7,7 +7,7 @@
 #include "base/parallel.h"
 #include "calibration/methods.h"
 #include "calibration/statistics_file.h"
-#include "config/targets.h"
+#include "config/presets.h"
 #include "config/wanted.h"
 #include "quantization/formats.h"
 #include "run/model_fingerprint.h"
@@ -56,7 +56,7 @@ quantization::Proposals propose(const Prepared& prepared, const quantization::Pl
                                 const exec::Runtime& runtime) {
   const auto& accuracy = options.accuracy;
   auto by = range_options(options);
-  if (config::target(options.config).responses) {
+  if (config::preset(options.config).responses) {
     const accuracy::GateNames no_gates;
     const auto in_float = place(prepared, options.config, {}, &no_gates);
     by.responses = accuracy::responses(prepared.model, prepared.types, in_float, runtime);

@@ -1,142 +1,79 @@
-// What a preset means, and what gives way to what the user says.
+// What a target gives to options, what the user may give against it, and what is refused.
 #include "config/targets.h"
 
-#include <nlohmann/json.hpp>
-
+#include "config/presets.h"
+#include "config/wanted.h"
 #include "support.h"
 
 namespace detent::config {
 namespace {
 
-QuantizeOptions resolved(const std::vector<std::string_view>& given, const std::string& preset = "balanced",
+QuantizeOptions resolved(const std::string& target, std::vector<std::string_view> given = {},
                          const std::function<void(QuantizeOptions&)>& change = {}) {
   QuantizeOptions options;
-  options.config.preset = preset;
+  options.config.target = target;
   if (change) change(options);
   resolve(options, given);
   return options;
 }
 
-TEST(Targets, EveryPresetGivesItsRow) {
+TEST(Targets, EverySettingIsAnOptionWithAValueOfIts) {
   for (const auto& row : targets()) {
-    const auto options = resolved({"config.preset"}, std::string(row.name));
-    EXPECT_EQ(options.config.preset, row.name);
-    EXPECT_EQ(options.config.weight_type, row.format.weight_type);
-    EXPECT_EQ(options.config.weight_range, row.format.weight_range);
-    EXPECT_EQ(options.method.method, row.method.method);
-    EXPECT_EQ(preset_config(row.name).weight_type, row.format.weight_type);
-    EXPECT_EQ(preset_method(row.name).method, row.method.method);
-  }
-}
-
-TEST(Targets, TheFirstTwoAreWhatTheyWere) {
-  const auto balanced = preset_config("balanced"), plain = preset_config("plain");
-  EXPECT_EQ(balanced.weight_type, QuantType::int8);
-  EXPECT_EQ(balanced.weight_range, WeightRange::pairs);
-  EXPECT_EQ(plain.weight_type, QuantType::int8);
-  EXPECT_EQ(plain.weight_range, WeightRange::full);
-  EXPECT_EQ(plain.weight_symmetric, std::nullopt);
-  EXPECT_TRUE(target("balanced").measures_accuracy && target("balanced").barriers && target("balanced").responses);
-  EXPECT_FALSE(target("plain").measures_accuracy || target("plain").barriers || target("plain").integer_chains_only ||
-               target("plain").fast_forms);
-}
-
-TEST(Targets, AnUnknownNameListsThem) {
-  const auto says = test::usage_error_of([] { (void)target("best"); });
-  for (const auto& row : targets()) EXPECT_TRUE(test::contains(says, row.name)) << says;
-  EXPECT_TRUE(test::contains(says, "'best'")) << says;
-}
-
-TEST(Resolve, WeightsThatAreGivenLeaveNothingOfTheTargets) {
-  const auto typed =
-      resolved({"config.weight_type"}, "balanced", [](auto& o) { o.config.weight_type = QuantType::int4; });
-  EXPECT_EQ(typed.config.weight_type, QuantType::int4);
-  EXPECT_EQ(typed.config.weight_symmetric, std::nullopt);
-  const auto full =
-      resolved({"config.weight_range"}, "balanced", [](auto& o) { o.config.weight_range = WeightRange::full; });
-  EXPECT_EQ(full.config.weight_type, QuantType::int8);
-  EXPECT_EQ(full.config.weight_range, WeightRange::full);
-}
-
-TEST(Resolve, AMethodThatIsGivenIsTheOnlyOne) {
-  const auto given =
-      resolved({"method.method"}, "balanced", [](auto& o) { o.method.method = CalibrationMethod::entropy; });
-  EXPECT_EQ(given.method.method, CalibrationMethod::entropy);
-  EXPECT_TRUE(given.accuracy.other_methods.empty());
-  EXPECT_EQ(resolved({}).accuracy.other_methods.size(), 2U);
-  const std::vector<CalibrationMethod> others{CalibrationMethod::mse};
-  const auto both = resolved({"method.method", "accuracy.other_methods"}, "balanced", [&](auto& o) {
-    o.method.method = CalibrationMethod::minmax;
-    o.accuracy.other_methods = others;
-  });
-  EXPECT_EQ(both.accuracy.other_methods, others);
-}
-
-TEST(Resolve, WhatIsGivenStays) {
-  for (const auto& option : options()) {
-    QuantizeOptions changed;
-    const auto member = option.member(changed);
-    if (!member || option.at.path == "config.preset" || option.at.path == "weights_only.enabled") continue;
-    SCOPED_TRACE(option.name);
-    changed.weights_only.enabled = (option.results & kIntegers) == 0;
-    test::change(*member);
-    const auto before = json_of(*member);
-    resolve(changed, {option.at.path});
-    EXPECT_EQ(json_of(*member), before);
-  }
-}
-
-void convert_to(FloatType type, QuantizeOptions& options) {
-  options.config.preset = "none";
-  options.config.float_type = type;
-}
-
-// Whatever is given means something, or is refused by its name.
-TEST(Resolve, WhatHasNoMeaningIsRefused) {
-  const std::pair<Result, std::function<void(QuantizeOptions&)>> kinds[] = {
-      {kIntegers, [](auto&) {}},
-      {kBlocks, [](auto& o) { o.weights_only.enabled = true; }},
-      {kFloat16, [](auto& o) { convert_to(FloatType::float16, o); }},
-      {kFloat32, [](auto& o) { convert_to(FloatType::float32, o); }}};
-  for (const auto& [result, set] : kinds) {
-    for (const auto& option : options()) {
-      QuantizeOptions changed;
-      set(changed);
-      const auto member = option.member(changed);
-      const auto path = option.at.path;
-      if (!member || path == "config.preset" || path == "config.float_type" || path == "weights_only.enabled") continue;
-      SCOPED_TRACE(std::string(option.name) + " " + std::to_string(result));
-      test::change(*member);
-      const auto* value = std::get_if<bool*>(&*member);
-      if (value != nullptr && !**value && option.off.starts_with("no-")) continue;  // asks for nothing
-      const std::vector<std::string_view> given{path, "config.preset"};
-      const std::vector<std::string_view> without_preset{path};
-      const auto call = [&] { resolve(changed, result == kBlocks ? without_preset : given); };
-      if ((option.results & result) != 0) {
-        EXPECT_NO_THROW(call());
-      } else {
-        EXPECT_TRUE(test::contains(test::usage_error_of(call), "--"));
-      }
+    const auto options = resolved(std::string(row.name));
+    EXPECT_EQ(options.config.target, row.name);
+    for (const auto& setting : row.settings) {
+      const auto* option = find(setting.option, kQuantize);
+      ASSERT_NE(option, nullptr) << row.name << ": " << setting.option;
+      EXPECT_EQ(text_of(*read_only(*option, options), option->form), setting.value) << row.name << setting.option;
     }
   }
 }
 
-TEST(Resolve, SwitchesThatAreOffAskForNothing) {
-  QuantizeOptions options;
-  convert_to(FloatType::float16, options);
-  options.bench = false;
-  EXPECT_NO_THROW(resolve(options, {"config.preset", "bench"}));
-  options.bench = true;
-  EXPECT_TRUE(test::contains(test::usage_error_of([&] { resolve(options, {"bench"}); }), "--bench"));
-  options.config.per_channel = false;
-  EXPECT_TRUE(test::contains(test::usage_error_of([&] { resolve(options, {"config.per_channel"}); }), "--per-tensor"));
+TEST(Targets, TheDefaultChangesNothing) {
+  const auto options = resolved("ort-cpu");
+  const auto balanced = preset_config("balanced");
+  EXPECT_EQ(options.config.weight_range, balanced.weight_range);
+  EXPECT_EQ(options.config.activation_type, balanced.activation_type);
+  EXPECT_TRUE(makes_barriers(options.config) && makes_gates(options.config));
+  EXPECT_FALSE(makes_barriers(resolved("openvino").config) || makes_gates(resolved("openvino").config));
+  EXPECT_FALSE(chooses_by_speed(resolved("ort-cpu:arm")));
 }
 
-TEST(Resolve, CalibrateHasTheTargetsSelection) {
-  CalibrateOptions options;
-  options.config.preset = "plain";
-  resolve(options, {"config.preset"});
-  EXPECT_EQ(options.config.weight_type, QuantType::int8);
+TEST(Targets, WhatTheUserGivesWinsWhereTheTargetAllowsIt) {
+  const auto options = resolved("openvino", {"config.activation_type"},
+                                [](auto& o) { o.config.activation_type = QuantType::int8; });
+  EXPECT_EQ(options.config.activation_type, QuantType::int8);
+  EXPECT_EQ(options.config.weight_range, WeightRange::full);
+}
+
+TEST(Targets, WhatContradictsTheTargetIsRefused) {
+  const auto says = test::usage_error_of([] {
+    (void)resolved("openvino", {"config.weight_type"}, [](auto& o) { o.config.weight_type = QuantType::uint8; });
+  });
+  EXPECT_TRUE(test::contains(says, "--weight-type uint8 contradicts --target openvino: OpenVINO then computes in float"))
+      << says;
+  EXPECT_TRUE(test::contains(says, "give int8, or another target")) << says;
+  const auto flag = test::usage_error_of([] {
+    (void)resolved("amd-npu:xint8", {"config.per_channel"}, [](auto& o) { o.config.per_channel = true; });
+  });
+  EXPECT_TRUE(test::contains(flag, "--per-channel contradicts")) << flag;
+}
+
+TEST(Targets, FloatTargetsQuantizeNothing) {
+  EXPECT_EQ(resolved("coreml").config.preset, "none");
+  EXPECT_EQ(resolved("coreml").config.float_type, FloatType::float16);
+  EXPECT_EQ(resolved("amd-npu:bf16").config.float_type, FloatType::bfloat16);
+}
+
+TEST(Targets, WhatOnlyMeasuringUsesIsLeftAloneWithoutIt) {
+  const auto plain = resolved("qnn", {"config.preset"}, [](auto& o) { o.config.preset = "plain"; });
+  EXPECT_EQ(plain.accuracy.fallback, AccuracyFallback::float32);
+  EXPECT_EQ(resolved("qnn").accuracy.fallback, AccuracyFallback::int16);
+}
+
+TEST(Targets, AnUnknownNameListsThem) {
+  const auto says = test::usage_error_of([] { (void)target("qmn"); });
+  for (const auto& row : targets()) EXPECT_TRUE(test::contains(says, row.name)) << says;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 An option that detent does not support is refused by name, never silently ignored: docs/migration.md.
 """
 
+from ._quant_configs import DynamicQuantConfig, StaticQuantConfig, get_qdq_config, get_qnn_qdq_config, quantize
 from .onnxruntime import (
     CalibrationDataReader,
     CalibrationMethod,
@@ -19,10 +20,15 @@ from .quark import ModelQuantizer, QConfig
 __all__ = [
     "CalibrationDataReader",
     "CalibrationMethod",
+    "DynamicQuantConfig",
     "ModelQuantizer",
     "QConfig",
     "QuantFormat",
     "QuantType",
+    "StaticQuantConfig",
+    "get_qdq_config",
+    "get_qnn_qdq_config",
+    "quantize",
     "quantize_dynamic",
     "quantize_static",
 ]

@@ -178,8 +178,11 @@ def quantize_static(
     calibration_providers: list[str] | None = None,
     extra_options: dict[str, Any] | None = None,
     calibration_cache_path: str | os.PathLike[str] | None = None,
+    *,
+    target: str = "ort-cpu",
 ) -> None:
-    """Quantize a model as onnxruntime.quantization.quantize_static does, with its arguments and defaults."""
+    """Quantize a model as onnxruntime.quantization.quantize_static does, with its arguments and defaults. target: detent's
+    own."""
     if calibration_cache_path is not None:
         raise refuse("calibration_cache_path", "detent.calibrate() writes statistics that detent.quantize() takes")
     if calibration_data_reader is None:
@@ -188,6 +191,7 @@ def quantize_static(
         raise refuse(f"calibration_providers={calibration_providers}", "detent calibrates on the CPU")
     chosen: Chosen = {
         "preset": "plain",
+        "target": target,
         "bench": False,
         "quant_format": name_of(quant_format).lower(),
         "op_types": op_types_to_quantize or (),

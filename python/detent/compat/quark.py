@@ -26,7 +26,7 @@ from .._config import (
 )
 from .._models import Model
 from ..errors import UsageError
-from . import _quark_nbits
+from . import _quark_nbits, _quark_presets
 from ._options import Chosen, Taker, default_only, into, name_of, not_needed, refuse, take_all, take_overrides
 
 # Under their own names, which scripts import from here.
@@ -196,23 +196,36 @@ class QConfig:
         self.algo_config = list(algo_config or [])
         self.use_external_data_format = use_external_data_format
         self.extra_options: dict[str, Any] = {**kwargs.pop("extra_options", {}), **kwargs}
+        self._preset = ""
 
     @staticmethod
     def get_default_config(config_name: str) -> QConfig:
         if config_name == "MATMUL_NBITS":
             return QConfig(extra_options=copy.deepcopy(_quark_nbits.PRESET))
-        raise refuse(
-            f"the preset '{config_name}'", "build a QConfig from specs: QConfig(QLayerConfig(UInt8Spec(), weight=Int8Spec()))"
-        )
+        _quark_presets.check(config_name)
+        config = QConfig()
+        base, variant = _quark_presets.split(config_name)
+        config._preset = base
+        preset = _quark_presets.PRESETS.get(base)
+        variant = variant or (preset.algorithm if preset else "")
+        if variant:
+            algorithm = AdaRoundConfig if variant == "ADAROUND" else AdaQuantConfig
+            config.algo_config = [algorithm(**_quark_presets.parameters(variant))]
+        return config
 
     def to_detent(self, samples: int = 0) -> Config:
         """Translates to a detent.Config; UsageError names what has no counterpart. samples: their number."""
         if self.in_blocks:
             return self._to_blocks()
+        if self._preset in _quark_presets.FLOATS:
+            return self._to_floats()
         chosen: Chosen = {"preset": "plain", "bench": False}
-        if self.global_config is None:
+        if self._preset:
+            chosen.update(_quark_presets.PRESETS[self._preset].options())
+        elif self.global_config is None:
             raise UsageError("QConfig needs global_config", "give a QLayerConfig")
-        _take_specs(self.global_config, chosen)
+        if self.global_config is not None:
+            _take_specs(self.global_config, chosen)
         _take_exclusions(self, chosen)
         take_all("extra_options", self.extra_options, EXTRA_OPTIONS, chosen)
         _take_algorithms(self.algo_config, chosen, samples)
@@ -223,6 +236,13 @@ class QConfig:
     def in_blocks(self) -> bool:
         """Whether weights alone are quantized; what global_config says means nothing then, in Quark as well."""
         return bool(self.extra_options.get("UseMatMulNBits"))
+
+    def _to_floats(self) -> Config:
+        if self.extra_options or self.algo_config:
+            raise refuse(f"extra_options and algo_config with {self._preset}", "leave them out")
+        chosen: Chosen = {}
+        _take_exclusions(self, chosen)
+        return Config.of({**chosen, "float_type": _quark_presets.FLOATS[self._preset], "bench": False})
 
     def _to_blocks(self) -> Config:
         if self.algo_config:

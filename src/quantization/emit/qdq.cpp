@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "config/targets.h"
+#include "config/wanted.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
 #include "onnx/nibbles.h"
@@ -318,8 +318,8 @@ void QdqEmitter::tidy_up() {
 
 Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantConfig& config) {
   auto emitted = QdqEmitter(std::move(model), assignment, config).run();
-  if (config::target(config).barriers) add_barriers(emitted);
-  if (config::target(config).fast_forms) emit_hard_sigmoids(emitted);
+  if (config::makes_barriers(config)) add_barriers(emitted);
+  if (config::makes_gates(config)) emit_hard_sigmoids(emitted);
   return emitted;
 }
 

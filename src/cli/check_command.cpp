@@ -1,0 +1,99 @@
+#include <fmt/format.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/bytes.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "detent/check.h"
+
+namespace detent::cli {
+namespace {
+
+std::string_view word(Verdict verdict) {
+  return config::word_of(config::words<Verdict>(), static_cast<int>(verdict));
+}
+
+nlohmann::json to_json(const std::optional<std::uint64_t>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
+}
+
+nlohmann::json to_json(const CheckResult& r) {
+  auto nodes = nlohmann::json::array();
+  for (const auto& n : r.nodes)
+    nodes.push_back({{"name", n.name},
+                     {"op_type", n.op_type},
+                     {"verdict", word(n.verdict)},
+                     {"on_cpu", n.on_cpu},
+                     {"precision", n.precision},
+                     {"rule", n.rule},
+                     {"remedy", n.remedy},
+                     {"macs", to_json(n.macs)}});
+  return {{"target", r.target},
+          {"nodes", std::move(nodes)},
+          {"accepted", r.accepted},
+          {"falls_back", r.falls_back},
+          {"refused", r.refused},
+          {"macs", to_json(r.macs)},
+          {"integer_macs", to_json(r.integer_macs)},
+          {"partitions", r.partitions},
+          {"problems", r.problems}};
+}
+
+// Nodes that are judged alike, in one line.
+void print_exceptions(const CheckResult& r) {
+  struct Group {
+    const CheckedNode* first;
+    std::size_t count = 0;
+  };
+  std::map<std::string, std::size_t> places;
+  std::vector<Group> groups;
+  for (const auto& n : r.nodes) {
+    if (n.verdict == Verdict::accepted) continue;
+    const auto [place, added] = places.try_emplace(fmt::format("{}|{}|{}", word(n.verdict), n.rule, n.remedy), groups.size());
+    if (added) groups.push_back({&n});
+    ++groups[place->second].count;
+  }
+  for (const auto& [first, count] : groups) {
+    print_text("{:<10} {}{}{}: {}{}\n", word(first->verdict), first->name,
+               count > 1 ? fmt::format(" and {} more", count - 1) : "",
+               first->precision.empty() ? "" : fmt::format(" ({})", first->precision), first->rule,
+               first->remedy.empty() ? "" : fmt::format("; instead: {}", first->remedy));
+  }
+}
+
+void print_report(const CheckOptions& options, const CheckResult& r) {
+  for (const auto& problem : r.problems) print_text("problem: {}\n", problem);
+  print_exceptions(r);
+  std::string work;
+  if (r.macs && *r.macs > 0)
+    work = fmt::format("; {:.1f} % of {} multiplications in integers",
+                       100 * static_cast<double>(*r.integer_macs) / static_cast<double>(*r.macs), format_count(*r.macs));
+  print_text("{} on {}: {} nodes accepted, {} fall back, {} refused{}; {} partition{}\n", options.model.string(), r.target,
+             r.accepted, r.falls_back, r.refused, work, r.partitions, r.partitions == 1 ? "" : "s");
+}
+
+}  // namespace
+
+void add_check(CLI::App& app) {
+  auto* command = app.add_subcommand("check", "What a target makes of each node: accepted, falls back or refused; runs nothing");
+  const auto declared = std::make_shared<Declared>(*command, config::kCheck);
+  command->footer("Example:\n  detent check model.int8.onnx --target openvino");
+  command->callback([declared] {
+    CheckOptions options;
+    config::CommandLine line;
+    declared->read(options, line);
+    const auto result = check(options);
+    if (line.json) {
+      print_json(to_json(result));
+    } else {
+      print_report(options, result);
+    }
+  });
+}
+
+}  // namespace detent::cli

@@ -1,0 +1,205 @@
+#include "config/presets.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "config/targets.h"
+#include "config/value.h"
+#include "config/words.h"
+
+namespace detent::config {
+namespace {
+
+QuantConfig plain_format() {
+  QuantConfig format;
+  format.preset = "plain";
+  return format;
+}
+
+QuantConfig balanced_format() {
+  QuantConfig format;
+  format.preset = "balanced";
+  format.weight_range = WeightRange::pairs;
+  return format;
+}
+
+QuantConfig unquantized_format() {
+  QuantConfig format;
+  format.preset = "none";
+  return format;
+}
+
+bool has(const std::vector<std::string_view>& given, std::string_view path) {
+  return std::find(given.begin(), given.end(), path) != given.end();
+}
+
+template <class Options>
+void take(const Options& from, Options& to, const std::vector<std::string_view>& given) {
+  for (const auto& option : options()) {
+    const std::string_view path = option.at.path;
+    const bool of_preset = path.starts_with("config.") || path.starts_with("method.") || path.starts_with("accuracy.");
+    const auto member = option.member(to);
+    if (of_preset && member && !has(given, path)) copy(*read_only(option, from), *member);
+  }
+}
+
+}  // namespace
+
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> all{
+      {.name = "balanced",
+       .help = "float where 8 bits do harm, ranges by mse",
+       .format = balanced_format(),
+       .method = {.method = CalibrationMethod::mse},
+       .integer_chains_only = true,
+       .measures_accuracy = true,
+       .chooses_by_speed = true,
+       .responses = true,
+       .barriers = true,
+       .equal_zero_points = true,
+       .fast_forms = true},
+      {.name = "plain",
+       .help = "all that ONNX Runtime's quantize_static quantizes, with the same bits",
+       .format = plain_format()},
+      {.name = "none",
+       .help = "nothing is quantized; with --float",
+       .format = unquantized_format(),
+       .quantizes = false},
+  };
+  return all;
+}
+
+std::vector<std::pair<std::string, std::string>> preset_names() {
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const auto& t : presets()) names.emplace_back(t.name, t.help);
+  return names;
+}
+
+const Preset& preset(std::string_view name) {
+  std::vector<std::string_view> all;
+  for (const auto& t : presets()) {
+    if (t.name == name) return t;
+    all.push_back(t.name);
+  }
+  throw not_one_of("--preset", name, all);
+}
+
+Result result_of(const QuantizeOptions& options) {
+  if (options.weights_only.enabled) return kBlocks;
+  if (preset(options.config).quantizes)
+    return options.config.activations == Activations::dynamic ? kDynamic : kIntegers;
+  return options.config.float_type == FloatType::float32 ? kFloat32 : kFloat16;
+}
+
+// Its name as it was given, and whether that asks for nothing: --no-bench does, or a switch that is off in a file.
+std::pair<std::string, bool> as_given(const Option& option, const QuantizeOptions& options) {
+  const auto member = read_only(option, options);
+  const auto* value = member ? std::get_if<bool*>(&*member) : nullptr;
+  const bool is_off = value != nullptr && !**value;
+  const auto name = is_off && !option.off.empty() ? option.off : option.name;
+  return {"--" + std::string(name), is_off && (option.off.empty() || option.off.starts_with("no-"))};
+}
+
+Error without_meaning(const std::string& name, const Option& option, Result result) {
+  if (result == kIntegers) return usage_error(name + " is for --weights-only", "add --weights-only, or leave it out");
+  if (result == kBlocks)
+    return usage_error(name + " means nothing with --weights-only, which quantizes no activations",
+                       "leave it out, or leave out --weights-only");
+  if (result == kDynamic)
+    return usage_error(name + " means nothing with --activations dynamic, which finds scales while the model runs",
+                       "leave it out, or leave out --activations dynamic");
+  if (result == kFloat32 && (option.results & kFloat16) != 0)
+    return usage_error(name + " means nothing with --float 32 and --preset none, which change types alone",
+                       "leave it out");
+  return usage_error(name + " is for quantization, and nothing is quantized",
+                     "leave it out, or leave out --float 16, --float bf16 and --preset none");
+}
+
+// What is given must have a meaning for what the run makes.
+void check_given(const QuantizeOptions& options, const std::vector<std::string_view>& given) {
+  const auto result = result_of(options);
+  for (const auto& option : config::options()) {
+    if ((option.results & result) != 0 || !has(given, option.at.path)) continue;
+    if (const auto [name, is_nothing] = as_given(option, options); !is_nothing)
+      throw without_meaning(name, option, result);
+  }
+}
+
+// Whether a target's setting has a meaning for what the run makes.
+bool concerns(const Option& option, const QuantizeOptions& options) {
+  return (option.results & result_of(options)) != 0;
+}
+bool concerns(const Option&, const CalibrateOptions&) { return true; }
+
+void refuse_against_target(const Target& to, const Setting& setting, const Option& option, const std::string& given) {
+  const bool is_flag_off = given == "false" && !option.off.empty();
+  const auto what = given == "true"  ? fmt::format("--{}", option.name)
+                    : is_flag_off    ? fmt::format("--{}", option.off)
+                                     : fmt::format("--{} {}", option.name, given);
+  auto allowed = setting.also;
+  allowed.insert(allowed.begin(), setting.value);
+  const bool is_choice = given != "true" && given != "false";
+  throw usage_error(fmt::format("{} contradicts --target {}: {}", what, to.name, setting.why),
+                    is_choice ? fmt::format("give {}, or another target", fmt::join(allowed, " or "))
+                              : "leave it out, or give another target");
+}
+
+// Gives options the values that the target wants, and adds them to `given`; refuses what was given against it.
+template <class Options>
+void take_from_target(Options& options, std::vector<std::string_view>& given, bool floats) {
+  const Target& to = target(options.config);
+  for (const auto& setting : to.settings) {
+    if ((setting.option == "float") != floats) continue;
+    const auto* option = find(setting.option, kQuantize);
+    const auto member = option->member(options);
+    const bool measured = option->at.path.starts_with("accuracy.") && !preset(options.config).measures_accuracy;
+    if (!member || measured || !concerns(*option, options)) continue;
+    if (!has(given, option->at.path)) {
+      assign(*option, *member, {std::string(setting.value)}, fmt::format("--{}", setting.option));
+      given.push_back(option->at.path);
+      continue;
+    }
+    const auto text = text_of(*member, option->form);
+    const bool fits = text == setting.value ||
+                      std::find(setting.also.begin(), setting.also.end(), text) != setting.also.end();
+    if (!fits && !setting.why.empty()) refuse_against_target(to, setting, *option, text);
+  }
+}
+
+void resolve(QuantizeOptions& options, const std::vector<std::string_view>& user_gave) {
+  auto given = user_gave;
+  if (!options.weights_only.enabled) take_from_target(options, given, true);
+  const auto type = options.config.float_type;
+  const bool in_16_bits = type == FloatType::float16 || type == FloatType::bfloat16;
+  if (in_16_bits && !has(given, "config.preset")) options.config.preset = "none";
+  check_given(options, user_gave);
+  take_from_target(options, given, false);
+  QuantizeOptions base;
+  base.config = preset(options.config).format;
+  base.config.target = options.config.target;
+  base.method = preset(options.config).method;
+  if (has(given, "method.method")) base.accuracy.other_methods.clear();
+  take(base, options, given);
+}
+
+void resolve(CalibrateOptions& options, const std::vector<std::string_view>& user_gave) {
+  auto given = user_gave;
+  take_from_target(options, given, true);
+  take_from_target(options, given, false);
+  CalibrateOptions base;
+  base.config = preset(options.config).format;
+  base.config.target = options.config.target;
+  take(base, options, given);
+}
+
+}  // namespace detent::config
+
+namespace detent {
+
+QuantConfig preset_config(std::string_view preset) { return config::preset(preset).format; }
+MethodConfig preset_method(std::string_view preset) { return config::preset(preset).method; }
+
+}  // namespace detent

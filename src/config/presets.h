@@ -1,0 +1,58 @@
+// Presets: how much is measured and done, as data. A new one is one more row in presets.cpp. Where the model runs is the
+// target's (targets.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "detent/calibrate.h"
+#include "detent/config.h"
+#include "detent/quantize.h"
+
+namespace detent::config {
+
+struct Preset {
+  std::string_view name;
+  std::string_view help;
+  /// Types, symmetry, granularity, grids and operator lists that its options start from.
+  QuantConfig format = {};
+  MethodConfig method = {};
+  /// Models of an older opset are upgraded to at least this one.
+  std::int64_t opset = 10;
+  /// Whether anything becomes integers.
+  bool quantizes = true;
+  /// What stays in float: all but products, convolutions and what hands integers from one to the next.
+  bool integer_chains_only = false;
+  /// Whether the error of each rounding is measured and acted on.
+  bool measures_accuracy = false;
+  /// Whether what is faster in float on this machine stays in float.
+  bool chooses_by_speed = false;
+  /// Whether ranges weigh errors by what the readers of a value make of them.
+  bool responses = false;
+  /// Whether nodes are added that keep the runtime from fusing across the borders of float parts.
+  bool barriers = false;
+  /// Whether channels of zeros get the zero point of the others, which the runtime's fast kernels want.
+  bool equal_zero_points = false;
+  /// Whether the float model is rewritten into forms that the runtime runs fast once it is quantized.
+  bool fast_forms = false;
+};
+
+const std::vector<Preset>& presets();
+/// The names, each with what it means.
+std::vector<std::pair<std::string, std::string>> preset_names();
+
+/// Throws usage when there is none of this name.
+const Preset& preset(std::string_view name);
+inline const Preset& preset(const QuantConfig& config) { return preset(config.preset); }
+
+/// Gives every option that the user did not give (by the path of its member) the value of the preset that
+/// QuantConfig::preset names, and then of the target that QuantConfig::target names. A method that is given is the only one. With a 16-bit float type that is given, the
+/// preset is `none` unless it is given too. Throws usage for an option that is given and has no meaning for what the
+/// run makes (Option::results), or that contradicts the target.
+void resolve(QuantizeOptions& options, const std::vector<std::string_view>& given);
+void resolve(CalibrateOptions& options, const std::vector<std::string_view>& given);
+
+}  // namespace detent::config

@@ -1,0 +1,95 @@
+#include "graph/fixed_shapes.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "graph/index.h"
+#include "onnx/write.h"
+
+namespace detent::graph {
+namespace {
+
+using Symbols = std::map<std::string, std::int64_t>;
+
+void check(const onnx::ValueInfo& input, const std::vector<std::int64_t>& shape) {
+  if (!input.shape) return;
+  if (input.shape->size() != shape.size())
+    throw usage_error(
+        fmt::format("--shape: input '{}' has {} dimensions, not {}", input.name, input.shape->size(), shape.size()));
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    const auto& dim = (*input.shape)[d];
+    if (dim.is_static() && dim.value != shape[d])
+      throw usage_error(fmt::format("--shape: axis {} of input '{}' is {}, not {}", d, input.name, dim.value, shape[d]),
+                        "give the model's own number for axes that are static");
+  }
+}
+
+void learn(const onnx::ValueInfo& input, const std::vector<std::int64_t>& shape, Symbols& symbols) {
+  if (!input.shape) return;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    const auto& symbol = (*input.shape)[d].symbol;
+    if (symbol.empty()) continue;
+    const auto [known, added] = symbols.try_emplace(symbol, shape[d]);
+    if (!added && known->second != shape[d])
+      throw usage_error(fmt::format("--shape: the axis '{}' is {} and {}", symbol, known->second, shape[d]));
+  }
+}
+
+void replace_symbols(onnx::ValueInfo& value, const Symbols& symbols) {
+  if (!value.shape) return;
+  auto dims = *value.shape;
+  bool changed = false;
+  for (auto& dim : dims) {
+    const auto known = symbols.find(dim.symbol);
+    if (dim.is_static() || known == symbols.end()) continue;
+    dim = {known->second, ""};
+    changed = true;
+  }
+  if (changed) value = onnx::make_value_info(value.name, value.type, std::move(dims));
+}
+
+}  // namespace
+
+Notes fix_input_shapes(onnx::Model& model, const std::map<std::string, std::vector<std::int64_t>>& shapes) {
+  auto& inputs = model.graph.inputs;
+  Symbols symbols;
+  for (const auto& entry : shapes) {
+    const auto& name = entry.first;
+    const auto input = std::find_if(inputs.begin(), inputs.end(), [&](const auto& i) { return i.name == name; });
+    if (input == inputs.end())
+      throw usage_error(fmt::format("--shape: model '{}' has no input '{}'", model.path.string(), name));
+    check(*input, entry.second);
+    learn(*input, entry.second, symbols);
+    std::vector<onnx::Dim> dims;
+    for (const auto d : entry.second) dims.push_back({d, ""});
+    *input = onnx::make_value_info(name, input->type, std::move(dims));
+  }
+  for (auto& input : inputs) replace_symbols(input, symbols);
+  for (auto& output : model.graph.outputs) replace_symbols(output, symbols);
+  model.graph.value_infos.clear();
+  return {};
+}
+
+std::vector<const onnx::ValueInfo*> dynamic_inputs(const onnx::Model& model) {
+  const Index index(model);
+  std::vector<const onnx::ValueInfo*> dynamic;
+  for (const auto& input : model.graph.inputs) {
+    const bool fixed = input.shape && std::all_of(input.shape->begin(), input.shape->end(),
+                                                  [](const auto& dim) { return dim.is_static(); });
+    if (!fixed && index.initializer(input.name) == kNone) dynamic.push_back(&input);
+  }
+  return dynamic;
+}
+
+std::string shape_text(const onnx::ValueInfo& value) {
+  if (!value.shape) return "of unknown shape";
+  std::vector<std::string> dims;
+  for (const auto& dim : *value.shape)
+    dims.push_back(dim.is_static() ? std::to_string(dim.value) : dim.symbol.empty() ? "?" : dim.symbol);
+  return fmt::format("[{}]", fmt::join(dims, ","));
+}
+
+}  // namespace detent::graph

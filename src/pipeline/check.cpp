@@ -1,0 +1,226 @@
+// What a target makes of each node, from its table and its row.
+#include "detent/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "checking/forms.h"
+#include "checking/grids.h"
+#include "checking/table.h"
+#include "config/targets.h"
+#include "exec/session.h"
+#include "graph/fixed_shapes.h"
+#include "graph/rewrite.h"
+#include "graph/traits.h"
+#include "graph/work.h"
+#include "onnx/model.h"
+#include "quantization/placement.h"
+#include "run/model_folder.h"
+
+namespace detent {
+namespace {
+
+using checking::Forms;
+
+bool is_pair(const onnx::Node& node) {
+  return node.op_type() == "QuantizeLinear" || node.op_type() == "DequantizeLinear";
+}
+
+bool is_quantized(const Forms& forms) {
+  return forms.first.text != "f32" && forms.first.text != "-";
+}
+
+std::string precision_of(std::string_view kernel, const Forms& forms) {
+  if (kernel != "htp") return kernel == "none" || kernel == "cpu" || kernel == "refused" ? "" : std::string(kernel);
+  if (!is_quantized(forms)) return "float16";
+  return forms.first.text.find("16") != std::string::npos ? "int16" : "int8";
+}
+
+std::string described(const Forms& forms) {
+  std::string text = forms.first.text;
+  if (forms.second.text != "-") text += fmt::format(" x {}", forms.second.text);
+  return fmt::format("{} -> {}", text, forms.output.text);
+}
+
+std::string change_to(const checking::Row* row, const Forms& forms) {
+  if (row == nullptr) return "";
+  std::vector<std::string> changes;
+  if (row->first != forms.first.text) changes.push_back(fmt::format("first input {}", row->first));
+  if (row->second != forms.second.text && row->second != "-" && row->second != "*")
+    changes.push_back(fmt::format("second input {}", row->second));
+  if (changes.empty()) changes.push_back(fmt::format("output {}", row->output));
+  return fmt::format("{}", fmt::join(changes, ", "));
+}
+
+class Check {
+ public:
+  Check(const CheckOptions& options, const onnx::Model& model, const graph::ValueTypes& types)
+      : target_(config::target(options.target)),
+        table_(checking::table_of(target_.is_ort_cpu ? "ort-cpu" : target_.name)),
+        model_(model),
+        types_(types),
+        index_(model) {
+    result_.target = options.target;
+  }
+
+  CheckResult run() {
+    check_model();
+    result_.macs = 0;
+    result_.integer_macs = 0;
+    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
+      const auto& node = model_.graph.nodes[n];
+      if (!is_pair(node)) add(n, judged(node));
+    }
+    count_partitions();
+    return std::move(result_);
+  }
+
+ private:
+  void check_model() {
+    if (target_.static_shapes) {
+      for (const auto* input : graph::dynamic_inputs(model_))
+        result_.problems.push_back(fmt::format("input '{}' is {}, and the target needs static shapes: give --shape {}:…",
+                                               input->name, graph::shape_text(*input), input->name));
+    }
+    if (model_.opset() < target_.opset)
+      result_.problems.push_back(
+          fmt::format("the opset is {}, and the target wants at least {}", model_.opset(), target_.opset));
+    if (!result_.problems.empty() && target_.static_shapes) dynamic_ = !graph::dynamic_inputs(model_).empty();
+  }
+
+  bool has_floats(const onnx::Node& node) const {
+    const auto is_float = [&](const auto& value) {
+      const auto type = graph::type_of(model_, types_, value);
+      return type == onnx::DataType::float32 || type == onnx::DataType::float16 || type == onnx::DataType::bfloat16;
+    };
+    return std::any_of(node.outputs().begin(), node.outputs().end(), is_float) ||
+           std::any_of(node.inputs().begin(), node.inputs().end(), is_float);
+  }
+
+  CheckedNode judged(const onnx::Node& node) const {
+    CheckedNode checked;
+    checked.name = node.id();
+    checked.op_type = node.op_type();
+    if (const auto work = graph::work_of(model_, index_, types_, node)) checked.macs = work->macs;
+    if (!has_floats(node)) {
+      checked.rule = "it computes with no floats";
+      return checked;
+    }
+    const Forms forms = checking::forms_of(model_, index_, node);
+    if (checking::fuses_with_product(model_, index_, node) && !is_quantized(forms)) {
+      const auto maker = static_cast<std::size_t>(index_.producer(node.inputs().front()));
+      checked = judged(model_.graph.nodes[maker]);
+      checked.name = node.id();
+      checked.op_type = node.op_type();
+      checked.macs = 0;
+      return checked;
+    }
+    judge_by_table(node, forms, checked);
+    if (checked.verdict == Verdict::accepted) {
+      if (auto broken = checking::violation(model_, index_, node, forms, target_); !broken.rule.empty()) {
+        checked.verdict = Verdict::falls_back;
+        checked.rule = std::move(broken.rule);
+        checked.remedy = std::move(broken.remedy);
+      }
+    }
+    if (dynamic_ && checked.verdict == Verdict::accepted) {
+      checked.verdict = Verdict::refused;
+      checked.rule = "shapes are not static";
+      checked.remedy = "--shape";
+    }
+    return checked;
+  }
+
+  void judge_by_table(const onnx::Node& node, const Forms& forms, CheckedNode& checked) const {
+    const auto* row = table_ == nullptr ? nullptr : table_->find(node.op_type(), forms);
+    if (row == nullptr) return judge_unknown(node, forms, checked);
+    checked.precision = precision_of(row->kernel, forms);
+    checked.rule = row->rule.empty() ? fmt::format("{} {}: {}", node.op_type(), described(forms), row->kernel)
+                                     : std::string(row->rule);
+    checked.on_cpu = row->kernel == "cpu";
+    if (row->kernel == "refused") checked.verdict = Verdict::refused;
+    const bool in_float = is_quantized(forms) && !checking::on_integers(*row) && row->kernel != "none";
+    if (checked.verdict == Verdict::accepted && (checked.on_cpu || in_float)) checked.verdict = Verdict::falls_back;
+    if (checked.verdict != Verdict::accepted)
+      checked.remedy = change_to(table_->nearest_on_integers(node.op_type(), forms), forms);
+  }
+
+  // Of an operator that no row names, ONNX Runtime's and OpenVINO's CPU kernels compute in float.
+  void judge_unknown(const onnx::Node& node, const Forms& forms, CheckedNode& checked) const {
+    const bool on_this_cpu = target_.is_ort_cpu || target_.name == "openvino";
+    checked.precision = "float32";
+    checked.on_cpu = !on_this_cpu;
+    if (checked.on_cpu || is_quantized(forms)) checked.verdict = Verdict::falls_back;
+    checked.rule = fmt::format("the table has no {} {}", node.op_type(), described(forms));
+  }
+
+  void add(std::size_t position, CheckedNode checked) {
+    if (checked.verdict == Verdict::accepted) ++result_.accepted;
+    if (checked.verdict == Verdict::falls_back) ++result_.falls_back;
+    if (checked.verdict == Verdict::refused) ++result_.refused;
+    if (!checked.macs) {
+      result_.macs.reset();
+      result_.integer_macs.reset();
+    } else if (result_.macs) {
+      *result_.macs += *checked.macs;
+      if (checked.precision.starts_with("int") && checked.verdict == Verdict::accepted)
+        *result_.integer_macs += *checked.macs;
+    }
+    on_target_[position] = !checked.on_cpu && checked.verdict != Verdict::refused;
+    result_.nodes.push_back(std::move(checked));
+  }
+
+  // A part begins where a node of the target reads, on any path, what the CPU made of an earlier part.
+  void count_partitions() {
+    std::vector<std::size_t> part(model_.graph.nodes.size());
+    std::vector<bool> on_target(model_.graph.nodes.size());
+    std::size_t parts = 0;
+    for (std::size_t n = 0; n < part.size(); ++n) {
+      const auto known = on_target_.find(n);
+      std::size_t latest = 0;
+      bool after_cpu = false;
+      for (const auto& value : model_.graph.nodes[n].inputs()) {
+        const int maker = index_.producer(value);
+        if (maker == graph::kNone) continue;
+        const auto m = static_cast<std::size_t>(maker);
+        if (part[m] > latest) after_cpu = false;
+        if (part[m] >= latest && part[m] > 0) after_cpu = after_cpu || !on_target[m];
+        latest = std::max(latest, part[m]);
+      }
+      // Pairs belong to what made their input.
+      on_target[n] = known == on_target_.end() ? latest == 0 || !after_cpu : known->second;
+      part[n] = latest;
+      if (known == on_target_.end() || !known->second) continue;
+      part[n] = latest == 0 || after_cpu ? latest + 1 : latest;
+      parts = std::max(parts, part[n]);
+    }
+    result_.partitions = parts;
+  }
+
+  const config::Target& target_;
+  const checking::Table* table_;
+  const onnx::Model& model_;
+  const graph::ValueTypes& types_;
+  graph::Index index_;
+  bool dynamic_ = false;
+  std::map<std::size_t, bool> on_target_;
+  CheckResult result_;
+};
+
+}  // namespace
+
+CheckResult check(const CheckOptions& options) {
+  (void)config::target(options.target);
+  onnx::Model model = onnx::read_model(run::model_file(options.model));
+  graph::lift_constants(model);
+  graph::sort_topologically(model);
+  if (!options.input_shapes.empty()) graph::fix_input_shapes(model, options.input_shapes);
+  const exec::Runtime runtime(options.runtime);
+  const auto types = exec::probe_values(runtime, model);
+  return Check(options, model, types).run();
+}
+
+}  // namespace detent

@@ -1,0 +1,53 @@
+// The tables: what is found for forms that stand in them, and for those next to them.
+#include "checking/table.h"
+
+#include <gtest/gtest.h>
+
+#include "config/targets.h"
+
+namespace detent::checking {
+namespace {
+
+Forms forms(const std::string& first, const std::string& second, const std::string& output) {
+  return {{first}, {second, second.find('/') != std::string::npos}, {output}};
+}
+
+std::string kernel(const Table& table, std::string_view op_type, const Forms& f) {
+  const auto* row = table.find(op_type, f);
+  return row == nullptr ? "" : std::string(row->kernel);
+}
+
+TEST(Table, RowsWithAlternativesAndAny) {
+  const Table table("# comment\nConv|Gemm\tu8|s8=\ts8=/c\t*\tint8\twhy\n*\tf32\t*\t*\tfloat32\n");
+  EXPECT_EQ(kernel(table, "Gemm", forms("s8=", "s8=/c", "f32")), "int8");
+  EXPECT_EQ(table.find("Conv", forms("u8", "s8=/c", "u8"))->rule, "why");
+  EXPECT_EQ(kernel(table, "Relu", forms("f32", "-", "f32")), "float32");
+  EXPECT_EQ(kernel(table, "Conv", forms("u16", "s8=/c", "u16")), "");
+}
+
+TEST(Table, ZeroPointsThatNoRowTellsApart) {
+  const Table table("MaxPool\tu8\t-\tu8\tint8\nAdd\tu8\tu8\tu8\tint8\n");
+  EXPECT_EQ(kernel(table, "MaxPool", forms("u8=", "-", "u8")), "int8");
+  EXPECT_EQ(kernel(table, "Add", forms("u8", "u8=", "u8")), "int8");
+  EXPECT_EQ(kernel(table, "Add", forms("u8", "u8", "u8=")), "int8");
+}
+
+TEST(Table, WhatUint8WeightsCostInOpenVino) {
+  const auto* table = table_of("openvino");
+  ASSERT_NE(table, nullptr);
+  EXPECT_EQ(kernel(*table, "Conv", forms("u8", "u8=/t", "u8")), "float32");
+  EXPECT_EQ(kernel(*table, "Conv", forms("u8", "s8=/c", "u8")), "int8");
+  EXPECT_EQ(kernel(*table, "MatMul", forms("u8", "u8", "f32")), "float32");
+  const auto* better = table->nearest_on_integers("Conv", forms("u8", "u8=/c", "u8"));
+  ASSERT_NE(better, nullptr);
+  EXPECT_EQ(better->first, "u8");
+  EXPECT_TRUE(better->second.starts_with("s8="));
+}
+
+TEST(Table, EveryTargetButTheFloatOfAmdHasOne) {
+  for (const auto& target : config::targets())
+    EXPECT_NE(table_of(target.is_ort_cpu ? "ort-cpu" : target.name), nullptr) << target.name;
+}
+
+}  // namespace
+}  // namespace detent::checking

@@ -1,0 +1,134 @@
+"""Targets: what they write, what they refuse, and what `detent check` says of it; beside the runtimes themselves."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from graphs import FLOAT, Builder, cnn_samples, small_cnn
+from onnx import numpy_helper
+from support import ROOT, detent, quantize, save_samples
+
+WHEELS = {"openvino": "openvino", "qnn": "onnxruntime_qnn", "ort-cpu": "onnxruntime"}
+
+
+@pytest.fixture(scope="module")
+def cnn(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cnn")
+    onnx.save(small_cnn(batch=1), folder / "m.onnx")
+    save_samples(folder / "data", cnn_samples())
+    return folder
+
+
+def quantized(folder, target, *options, preset="plain"):
+    out = folder / f"{target.replace(':', '-')}.{preset}.onnx"
+    quantize(folder / "m.onnx", out, folder / "data", "--target", target, "--preset", preset, *options)
+    return out
+
+
+def checked(model, target):
+    result = detent("check", model, "--target", target, "--json")
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return json.loads(result.stdout)
+
+
+def params(model):
+    """Scale and zero point of each QuantizeLinear and DequantizeLinear, by the value that it reads."""
+    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    return {n.input[0]: tuple(constants[i] for i in n.input[1:3]) for n in model.graph.node if "tizeLinear" in n.op_type}
+
+
+INTEGERS = ["openvino", "qnn", "qnn:a16", "tensorrt", "amd-npu:xint8", "amd-npu:a8w8", "amd-npu:a16w8", "xnnpack", "tflite-like"]
+
+
+@pytest.mark.parametrize("target", INTEGERS)
+@pytest.mark.parametrize("preset", ["plain", "balanced"])
+def test_products_of_a_target_run_on_its_integers(cnn, target, preset):
+    result = checked(quantized(cnn, target, preset=preset), target)
+    products = [n for n in result["nodes"] if n["op_type"] in ("Conv", "ConvTranspose")]
+    assert products and result["refused"] == 0 and result["problems"] == []
+    wrong = [n for n in products if n["verdict"] != "accepted" and n["precision"] != "float32"]
+    assert not wrong, wrong
+    assert any(n["verdict"] == "accepted" and n["precision"].startswith("int") for n in products), products
+
+
+def test_types_and_scales(cnn):
+    xint8 = params(onnx.load(quantized(cnn, "amd-npu:xint8")))
+    for scale, zero in xint8.values():
+        if zero.dtype != np.int32:
+            assert (np.frexp(scale)[0] == 0.5).all() and scale.size == 1
+    tensorrt = params(onnx.load(quantized(cnn, "tensorrt")))
+    assert {zero.dtype for _, zero in tensorrt.values()} <= {np.dtype(np.int8), np.dtype(np.int32)}
+    assert not any(zero.any() for _, zero in tensorrt.values())
+    wide = params(onnx.load(quantized(cnn, "qnn:a16")))
+    assert np.dtype(np.uint16) in {zero.dtype for _, zero in wide.values()}
+
+
+def test_convolutions_have_all_attributes_for_the_npu(cnn):
+    for node in onnx.load(quantized(cnn, "amd-npu:a8w8")).graph.node:
+        if node.op_type == "Conv":
+            assert {"kernel_shape", "strides", "dilations", "group", "pads"} <= {a.name for a in node.attribute}
+
+
+def gates(folder):
+    """A convolution, then Sigmoid, Tanh and a Concat of both."""
+    b = Builder()
+    y = b.add("Conv", "x", b.weight("w", 4, 3, 1, 1))
+    joined = b.add("Concat", b.add("Sigmoid", y), b.add("Tanh", y), b.add("Relu", y), axis=1)
+    onnx.save(b.model({"x": (FLOAT, ["N", 3, 8, 8])}, [joined]), folder / "m.onnx")
+    save_samples(folder / "data", [{"x": np.random.default_rng(i).normal(size=(1, 3, 8, 8)).astype(np.float32)} for i in range(3)])
+    return folder
+
+
+def test_fixed_grids_alignment_and_shapes(tmp_path):
+    gates(tmp_path)
+    shape = ["--shape", "x:1x3x8x8"]
+    refused = detent(
+        "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", tmp_path / "data", "--target", "qnn"
+    )
+    assert refused.returncode == 2 and "input 'x'" in refused.stderr and "--shape x:" in refused.stderr
+    model = onnx.load(quantized(tmp_path, "qnn:a16", *shape))
+    assert [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim] == [1, 3, 8, 8]
+    found = params(model)
+    assert found["sigmoid1.out"] == (np.float32(1 / 65536), 0)
+    assert found["tanh1.out"] == (np.float32(1 / 32768), 32768)
+    lite = params(onnx.load(quantized(tmp_path, "tflite-like", *shape)))
+    assert lite["sigmoid1.out"] == (np.float32(1 / 256), -128)
+    npu = params(onnx.load(quantized(tmp_path, "amd-npu:a8w8", *shape)))
+    joined = [npu[name] for name in ("sigmoid1.out", "tanh1.out", "relu1.out") if name in npu]
+    assert len(joined) == 3 and len({(float(scale), int(zero)) for scale, zero in joined}) == 1, joined
+
+
+def test_what_uint8_weights_cost_in_openvino(cnn):
+    out = cnn / "u8.onnx"
+    quantize(cnn / "m.onnx", out, cnn / "data", "--weight-type", "uint8")
+    result = checked(out, "openvino")
+    convolutions = [n for n in result["nodes"] if n["op_type"] == "Conv"]
+    assert {(n["verdict"], n["precision"]) for n in convolutions} == {("falls back", "float32")}
+    assert all("s8=" in n["remedy"] for n in convolutions)
+    text = detent("check", out, "--target", "openvino").stdout
+    assert "0.0 % of" in text and "falls back" in text
+    given = ["--target", "openvino", "--weight-type", "uint8"]
+    refused = detent("quantize", cnn / "m.onnx", "-o", out, "--calibration-data", cnn / "data", *given)
+    assert refused.returncode == 2 and "--weight-type uint8 contradicts --target openvino" in refused.stderr
+
+
+@pytest.mark.parametrize(("target", "wheel"), WHEELS.items())
+def test_tables_against_the_runtime(target, wheel):
+    if importlib.util.find_spec(wheel) is None:
+        pytest.skip(f"{wheel} is not installed")
+    every = {"ort-cpu": "20"}.get(target, "60")
+    command = [sys.executable, ROOT / "scripts" / "sweep_targets.py", target, "--check", "--every", every]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=dict(os.environ))
+    if done.returncode == 77:
+        pytest.skip(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_check_of_a_float_model(cnn):
+    result = checked(cnn / "m.onnx", "openvino")
+    assert result["falls_back"] == result["refused"] == 0 and result["integer_macs"] == 0
