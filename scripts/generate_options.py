@@ -41,7 +41,7 @@ HEAD = '''"""Options of the native library as dataclasses. Written by scripts/ge
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ._base import Options, Path, Size
@@ -81,6 +81,7 @@ CALLS |= {"trace", "runtime"}
 TYPES = {
     **{"flag": "bool", "integer": "int", "number": "float", "size": "Size", "text": "str", "path": "Path"},
     **{"texts": "Sequence[str]", "numbers": "Sequence[float]", "pair": "tuple[float, float]", "devices": "Sequence[int]"},
+    "shapes": "Mapping[str, Sequence[int]]",
 }
 
 

@@ -10,8 +10,8 @@
 
 namespace detent::checking {
 
-/// Type, zero point and scales of a quantized value. Text forms, as in the tables: "u8", "s8", …, "=" after it where the
-/// zero point is in the middle of the type; of constants "/c" for a scale for each channel, "/t" for one, "/b" for
+/// Type, zero point and scales of a quantized value. Text forms, as in the tables: "u8", "s8", …, "=" after it where
+/// the zero point is in the middle of the type; of constants "/c" for a scale for each channel, "/t" for one, "/b" for
 /// blocks. "f32": not quantized; "-": there is no such value.
 struct Form {
   std::string text = "f32";

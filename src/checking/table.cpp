@@ -84,7 +84,8 @@ const Row* Table::nearest_on_integers(std::string_view op_type, const Forms& for
   const Row* best = nullptr;
   int fewest = 0;
   for (const auto& row : rows_) {
-    if (!matches(row.op_types, op_type) || row.op_types == "*" || !on_integers(row) || matches(row.first, "f32")) continue;
+    if (!matches(row.op_types, op_type) || row.op_types == "*" || !on_integers(row) || matches(row.first, "f32"))
+      continue;
     const bool second_of_a_kind = forms.second.is_constant == (row.second.find('/') != std::string_view::npos);
     const int differences = 2 * !matches(row.first, forms.first.text) + 2 * !matches(row.second, forms.second.text) +
                             !matches(row.output, forms.output.text) + 4 * !second_of_a_kind;

@@ -14,9 +14,7 @@
 namespace detent::cli {
 namespace {
 
-std::string_view word(Verdict verdict) {
-  return config::word_of(config::words<Verdict>(), static_cast<int>(verdict));
-}
+std::string_view word(Verdict verdict) { return config::word_of(config::words<Verdict>(), static_cast<int>(verdict)); }
 
 nlohmann::json to_json(const std::optional<std::uint64_t>& value) {
   return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
@@ -54,7 +52,8 @@ void print_exceptions(const CheckResult& r) {
   std::vector<Group> groups;
   for (const auto& n : r.nodes) {
     if (n.verdict == Verdict::accepted) continue;
-    const auto [place, added] = places.try_emplace(fmt::format("{}|{}|{}", word(n.verdict), n.rule, n.remedy), groups.size());
+    const auto [place, added] =
+        places.try_emplace(fmt::format("{}|{}|{}", word(n.verdict), n.rule, n.remedy), groups.size());
     if (added) groups.push_back({&n});
     ++groups[place->second].count;
   }
@@ -71,16 +70,18 @@ void print_report(const CheckOptions& options, const CheckResult& r) {
   print_exceptions(r);
   std::string work;
   if (r.macs && *r.macs > 0)
-    work = fmt::format("; {:.1f} % of {} multiplications in integers",
-                       100 * static_cast<double>(*r.integer_macs) / static_cast<double>(*r.macs), format_count(*r.macs));
-  print_text("{} on {}: {} nodes accepted, {} fall back, {} refused{}; {} partition{}\n", options.model.string(), r.target,
-             r.accepted, r.falls_back, r.refused, work, r.partitions, r.partitions == 1 ? "" : "s");
+    work =
+        fmt::format("; {:.1f} % of {} multiplications in integers",
+                    100 * static_cast<double>(*r.integer_macs) / static_cast<double>(*r.macs), format_count(*r.macs));
+  print_text("{} on {}: {} nodes accepted, {} fall back, {} refused{}; {} partition{}\n", options.model.string(),
+             r.target, r.accepted, r.falls_back, r.refused, work, r.partitions, r.partitions == 1 ? "" : "s");
 }
 
 }  // namespace
 
 void add_check(CLI::App& app) {
-  auto* command = app.add_subcommand("check", "What a target makes of each node: accepted, falls back or refused; runs nothing");
+  auto* command =
+      app.add_subcommand("check", "What a target makes of each node: accepted, falls back or refused; runs nothing");
   const auto declared = std::make_shared<Declared>(*command, config::kCheck);
   command->footer("Example:\n  detent check model.int8.onnx --target openvino");
   command->callback([declared] {

@@ -136,9 +136,9 @@ bool concerns(const Option&, const CalibrateOptions&) { return true; }
 
 void refuse_against_target(const Target& to, const Setting& setting, const Option& option, const std::string& given) {
   const bool is_flag_off = given == "false" && !option.off.empty();
-  const auto what = given == "true"  ? fmt::format("--{}", option.name)
-                    : is_flag_off    ? fmt::format("--{}", option.off)
-                                     : fmt::format("--{} {}", option.name, given);
+  const auto what = given == "true" ? fmt::format("--{}", option.name)
+                    : is_flag_off   ? fmt::format("--{}", option.off)
+                                    : fmt::format("--{} {}", option.name, given);
   auto allowed = setting.also;
   allowed.insert(allowed.begin(), setting.value);
   const bool is_choice = given != "true" && given != "false";
@@ -163,8 +163,8 @@ void take_from_target(Options& options, std::vector<std::string_view>& given, bo
       continue;
     }
     const auto text = text_of(*member, option->form);
-    const bool fits = text == setting.value ||
-                      std::find(setting.also.begin(), setting.also.end(), text) != setting.also.end();
+    const bool fits =
+        text == setting.value || std::find(setting.also.begin(), setting.also.end(), text) != setting.also.end();
     if (!fits && !setting.why.empty()) refuse_against_target(to, setting, *option, text);
   }
 }

@@ -1,5 +1,5 @@
-// Presets: how much is measured and done, as data. A new one is one more row in presets.cpp. Where the model runs is the
-// target's (targets.h).
+// Presets: how much is measured and done, as data. A new one is one more row in presets.cpp. Where the model runs is
+// the target's (targets.h).
 #pragma once
 
 #include <cstdint>
@@ -49,9 +49,9 @@ const Preset& preset(std::string_view name);
 inline const Preset& preset(const QuantConfig& config) { return preset(config.preset); }
 
 /// Gives every option that the user did not give (by the path of its member) the value of the preset that
-/// QuantConfig::preset names, and then of the target that QuantConfig::target names. A method that is given is the only one. With a 16-bit float type that is given, the
-/// preset is `none` unless it is given too. Throws usage for an option that is given and has no meaning for what the
-/// run makes (Option::results), or that contradicts the target.
+/// QuantConfig::preset names, and then of the target that QuantConfig::target names. A method that is given is the only
+/// one. With a 16-bit float type that is given, the preset is `none` unless it is given too. Throws usage for an option
+/// that is given and has no meaning for what the run makes (Option::results), or that contradicts the target.
 void resolve(QuantizeOptions& options, const std::vector<std::string_view>& given);
 void resolve(CalibrateOptions& options, const std::vector<std::string_view>& given);
 

@@ -13,15 +13,15 @@ using Types = std::vector<std::string_view>;
 constexpr QuantType kInt8 = QuantType::int8, kUint16 = QuantType::uint16;
 
 // What Qualcomm's HTP runs on integers beside what is quantized everywhere.
-const Types kHtpTypes{"Abs",       "DepthToSpace", "Div",        "Elu",       "Exp",        "Gelu",       "HardSigmoid",
-                      "HardSwish", "LogSoftmax",   "Max",        "Min",       "Neg",        "PRelu",      "ReduceMax",
-                      "ReduceMean", "ReduceMin",   "ReduceSum",  "SpaceToDepth", "Sqrt",    "Sub",        "Tanh"};
+const Types kHtpTypes{"Abs",        "DepthToSpace", "Div",       "Elu",          "Exp",  "Gelu",  "HardSigmoid",
+                      "HardSwish",  "LogSoftmax",   "Max",       "Min",          "Neg",  "PRelu", "ReduceMax",
+                      "ReduceMean", "ReduceMin",    "ReduceSum", "SpaceToDepth", "Sqrt", "Sub",   "Tanh"};
 // What Quark's quantizer for convolutional networks on AMD's NPU adds.
-const Types kNpuTypes{"DepthToSpace", "Div", "Erf", "HardSigmoid", "Max", "Min", "PRelu", "ReduceMean", "SpaceToDepth",
-                      "Sub", "Tanh"};
-const Types kLiteTypes{"Abs",     "DepthToSpace", "Div",       "Elu",       "Exp",          "Gelu",   "HardSwish",
-                       "LogSoftmax", "Max",       "Min",       "Neg",       "PRelu",        "ReduceMax", "ReduceMean",
-                       "ReduceMin", "ReduceSum",  "SpaceToDepth", "Sqrt",   "Sub",          "Tanh"};
+const Types kNpuTypes{"DepthToSpace", "Div",        "Erf",          "HardSigmoid", "Max", "Min",
+                      "PRelu",        "ReduceMean", "SpaceToDepth", "Sub",         "Tanh"};
+const Types kLiteTypes{"Abs",        "DepthToSpace", "Div",          "Elu",  "Exp",   "Gelu",      "HardSwish",
+                       "LogSoftmax", "Max",          "Min",          "Neg",  "PRelu", "ReduceMax", "ReduceMean",
+                       "ReduceMin",  "ReduceSum",    "SpaceToDepth", "Sqrt", "Sub",   "Tanh"};
 
 constexpr std::string_view kNoIntegers = "it runs no integers";
 
@@ -60,9 +60,7 @@ Target xint8() {
 
 Target qnn(std::string_view name, std::string_view help, const Setting& activations) {
   Target t{.name = name, .help = help};
-  t.settings = {activations,
-                {"weight-type", "int8", "", {}},
-                {"weight-range", "full", ""}};
+  t.settings = {activations, {"weight-type", "int8", "", {}}, {"weight-range", "full", ""}};
   if (activations.value == "uint8") t.settings.push_back({"accuracy-fallback", "int16", ""});
   t.all_operators = true;
   t.op_types = kHtpTypes;
@@ -76,10 +74,8 @@ Target qnn(std::string_view name, std::string_view help, const Setting& activati
 
 std::vector<Target> make_targets() {
   std::vector<Target> all;
-  all.push_back({.name = "ort-cpu",
-                 .help = "ONNX Runtime on this machine's CPU",
-                 .is_ort_cpu = true,
-                 .is_this_machine = true});
+  all.push_back(
+      {.name = "ort-cpu", .help = "ONNX Runtime on this machine's CPU", .is_ort_cpu = true, .is_this_machine = true});
   all.push_back({.name = "ort-cpu:vnni",
                  .help = "x86 CPUs with VNNI",
                  .settings = {{"weight-range", "full", ""}},
@@ -133,21 +129,20 @@ std::vector<Target> make_targets() {
                  .help = "ONNX Runtime's XNNPACK provider",
                  .settings = joined(symmetric_weights("XNNPACK's weights have zero point 0"),
                                     {{"activation-type", "int8", "XNNPACK has activations of 8 bits", {"uint8"}}})});
-  all.push_back(
-      {.name = "tflite-like",
-       .help = "runtimes with LiteRT's 8-bit operators",
-       .settings = joined(symmetric_weights("LiteRT's weights are int8 with zero point 0"),
-                          {{"activation-type", "int8", "LiteRT's activations are int8"},
-                           {"activation-symmetric", "false", ""}}),
-       .all_operators = true,
-       .op_types = kLiteTypes,
-       .per_channel_types = {"Conv", "ConvTranspose"},
-       .fixed_ranges = {{"Softmax", kInt8, 0.0F, 255.0F / 256},
-                        {"Sigmoid", kInt8, 0.0F, 255.0F / 256},
-                        {"LogSoftmax", kInt8, -255.0F / 16, 0.0F},
-                        {"Tanh", kInt8, -1.0F, 127.0F / 128}},
-       .aligned_types = {"Concat", "Max", "Min"},
-       .static_shapes = true});
+  all.push_back({.name = "tflite-like",
+                 .help = "runtimes with LiteRT's 8-bit operators",
+                 .settings = joined(symmetric_weights("LiteRT's weights are int8 with zero point 0"),
+                                    {{"activation-type", "int8", "LiteRT's activations are int8"},
+                                     {"activation-symmetric", "false", ""}}),
+                 .all_operators = true,
+                 .op_types = kLiteTypes,
+                 .per_channel_types = {"Conv", "ConvTranspose"},
+                 .fixed_ranges = {{"Softmax", kInt8, 0.0F, 255.0F / 256},
+                                  {"Sigmoid", kInt8, 0.0F, 255.0F / 256},
+                                  {"LogSoftmax", kInt8, -255.0F / 16, 0.0F},
+                                  {"Tanh", kInt8, -1.0F, 127.0F / 128}},
+                 .aligned_types = {"Concat", "Max", "Min"},
+                 .static_shapes = true});
   all.push_back({.name = "coreml",
                  .help = "ONNX Runtime's CoreML provider, in float16",
                  .settings = {{"float", "16", kNoIntegers}},

@@ -1,5 +1,5 @@
-// Targets: where a model runs, as data. A new one is one more row in targets.cpp; docs/targets.md has the source of each
-// rule.
+// Targets: where a model runs, as data. A new one is one more row in targets.cpp; docs/targets.md has the source of
+// each rule.
 #pragma once
 
 #include <cstdint>

@@ -29,9 +29,7 @@ bool is_pair(const onnx::Node& node) {
   return node.op_type() == "QuantizeLinear" || node.op_type() == "DequantizeLinear";
 }
 
-bool is_quantized(const Forms& forms) {
-  return forms.first.text != "f32" && forms.first.text != "-";
-}
+bool is_quantized(const Forms& forms) { return forms.first.text != "f32" && forms.first.text != "-"; }
 
 std::string precision_of(std::string_view kernel, const Forms& forms) {
   if (kernel != "htp") return kernel == "none" || kernel == "cpu" || kernel == "refused" ? "" : std::string(kernel);
@@ -82,8 +80,9 @@ class Check {
   void check_model() {
     if (target_.static_shapes) {
       for (const auto* input : graph::dynamic_inputs(model_))
-        result_.problems.push_back(fmt::format("input '{}' is {}, and the target needs static shapes: give --shape {}:…",
-                                               input->name, graph::shape_text(*input), input->name));
+        result_.problems.push_back(
+            fmt::format("input '{}' is {}, and the target needs static shapes: give --shape {}:…", input->name,
+                        graph::shape_text(*input), input->name));
     }
     if (model_.opset() < target_.opset)
       result_.problems.push_back(

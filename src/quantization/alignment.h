@@ -16,8 +16,8 @@ namespace detent::quantization {
 void align(const onnx::Model& model, const graph::Index& index, const std::vector<std::string_view>& op_types,
            Placement& placement);
 
-/// Adds, of each quantized sum of two activations, the branch that a convolution makes for it alone: a runtime that adds
-/// within the convolution's kernel does so before rounding.
+/// Adds, of each quantized sum of two activations, the branch that a convolution makes for it alone: a runtime that
+/// adds within the convolution's kernel does so before rounding.
 void add_fused_branches(const onnx::Model& model, const graph::Index& index, const Placement& placement,
                         std::set<std::string>& values);
 

@@ -148,8 +148,12 @@ void complete_shared(const Placement& placement, ActivationRanges& ranges) {
 }
 
 ValueAssignment assign_activation(const Mark& mark, const ActivationRange& range, const QuantConfig& config) {
-  const IntFormat format{type_of(mark, config),     config.activation_symmetric, false,
-                         config.power_of_two_scale, false,                       config::target(config).nearest_power_of_two};
+  const IntFormat format{type_of(mark, config),
+                         config.activation_symmetric,
+                         false,
+                         config.power_of_two_scale,
+                         false,
+                         config::target(config).nearest_power_of_two};
   return {format.type, Granularity::tensor(), {compute_params(range.range.min, range.range.max, format)},
           mark.value,  range.range,           range.origin};
 }

@@ -84,8 +84,12 @@ const calibration::Summary& summary_of(const calibration::Statistics& statistics
 ActivationRanges find_ranges(const Placement& placement, const calibration::Statistics& statistics,
                              const QuantConfig& config, const RangeOptions& options) {
   config::validate(config, options.method, options.overrides);
-  const IntFormat format{config.activation_type,    config.activation_symmetric, false,
-                         config.power_of_two_scale, false,                       config::target(config).nearest_power_of_two};
+  const IntFormat format{config.activation_type,
+                         config.activation_symmetric,
+                         false,
+                         config.power_of_two_scale,
+                         false,
+                         config::target(config).nearest_power_of_two};
   const calibration::Quantizer quantizer = [&](const Range& range) { return grid_of(range, format); };
   auto wishes = wishes_of(placement, options);
   parallel_for(wishes.size(), options.threads, [&](std::size_t i) {

@@ -31,7 +31,9 @@ std::string input(const Node& node, std::size_t i) {
 Granularity along_channels(const RuleContext& c, const Node& node) {
   const std::string weight = input(node, graph::kWeightInput);
   const auto* tensor = constant(c, weight);
-  if (!c.config.per_channel || !config::target(c.config).has_channels(node.op_type()) || tensor == nullptr || c.left_operands.contains(weight)) return Granularity::tensor();
+  if (!c.config.per_channel || !config::target(c.config).has_channels(node.op_type()) || tensor == nullptr ||
+      c.left_operands.contains(weight))
+    return Granularity::tensor();
   const auto axis = graph::channel_axis(node, tensor->dims.size());
   return axis ? Granularity::along(*axis) : Granularity::tensor();
 }
@@ -240,14 +242,15 @@ const std::unordered_map<std::string_view, Rule>& rules_by_type() {
   return kRules;
 }
 
-Rule rule_of(const Node& node) {
+Rule rule_of(const RuleContext& c, const Node& node) {
   const auto& traits = graph::traits_of(node);
   const auto found = rules_by_type().find(traits.type);
   if (found != rules_by_type().end()) return found->second;
   if (traits.is(Trait::convolution)) return conv;
   if (traits.is(Trait::normalization)) return normalization;
   if (traits.is(Trait::clips)) return clipping;
-  if (traits.is(Trait::shares_scale) || traits.is(Trait::rearranges)) return movement;
+  const bool all_operators = config::target(c.config).all_operators;
+  if (traits.is(Trait::shares_scale) || (all_operators && traits.is(Trait::rearranges))) return movement;
   return plain;
 }
 
@@ -262,7 +265,7 @@ std::unordered_set<std::string> left_operands(const onnx::Model& model) {
 }
 
 void apply_rule(RuleContext& context, std::size_t position) {
-  rule_of(context.model.graph.nodes[position])(context, position);
+  rule_of(context, context.model.graph.nodes[position])(context, position);
 }
 
 }  // namespace detent::quantization

@@ -40,8 +40,8 @@ TEST(Targets, TheDefaultChangesNothing) {
 }
 
 TEST(Targets, WhatTheUserGivesWinsWhereTheTargetAllowsIt) {
-  const auto options = resolved("openvino", {"config.activation_type"},
-                                [](auto& o) { o.config.activation_type = QuantType::int8; });
+  const auto options =
+      resolved("openvino", {"config.activation_type"}, [](auto& o) { o.config.activation_type = QuantType::int8; });
   EXPECT_EQ(options.config.activation_type, QuantType::int8);
   EXPECT_EQ(options.config.weight_range, WeightRange::full);
 }
@@ -50,12 +50,12 @@ TEST(Targets, WhatContradictsTheTargetIsRefused) {
   const auto says = test::usage_error_of([] {
     (void)resolved("openvino", {"config.weight_type"}, [](auto& o) { o.config.weight_type = QuantType::uint8; });
   });
-  EXPECT_TRUE(test::contains(says, "--weight-type uint8 contradicts --target openvino: OpenVINO then computes in float"))
+  EXPECT_TRUE(
+      test::contains(says, "--weight-type uint8 contradicts --target openvino: OpenVINO then computes in float"))
       << says;
   EXPECT_TRUE(test::contains(says, "give int8, or another target")) << says;
-  const auto flag = test::usage_error_of([] {
-    (void)resolved("amd-npu:xint8", {"config.per_channel"}, [](auto& o) { o.config.per_channel = true; });
-  });
+  const auto flag = test::usage_error_of(
+      [] { (void)resolved("amd-npu:xint8", {"config.per_channel"}, [](auto& o) { o.config.per_channel = true; }); });
   EXPECT_TRUE(test::contains(flag, "--per-channel contradicts")) << flag;
 }
 
