@@ -219,7 +219,7 @@ def test_quarks_configuration_means_the_same(model, samples, config, expected):
         (lambda: quark.QConfig(QUARK, algo_config=[quark.AdaQuantConfig(data_size=3)]), "data_size=3"),
         (lambda: quark.QConfig(QUARK, algo_config=[quark.GPTQConfig(bits=4)]), "bits=4"),
         (lambda: quark.QConfig(quark.QLayerConfig(quark.XInt8Spec(), weight=quark.XInt8Spec())), "MinMSE for weights"),
-        (lambda: quark.QConfig.get_default_config("XINT8"), "preset 'XINT8'"),
+        (lambda: quark.QConfig.get_default_config("MX9"), "preset 'MX9'"),
     ],
 )
 def test_what_quark_does_beyond_is_refused_by_name(model, samples, make, part):
@@ -251,3 +251,31 @@ def test_the_guide_names_every_option():
     guide = (pathlib.Path(__file__).parents[2] / "docs" / "migration.md").read_text()
     named = {*compat.onnxruntime.EXTRA_OPTIONS, *quark.EXTRA_OPTIONS, *quark.AdaRoundConfig._takers, *quark.GPTQConfig._takers}
     assert [name for name in named if f"`{name}`" not in guide] == []
+
+
+PRESETS = {
+    "A8W8": {"activation_type": "int8", "activation_symmetric": True, "target": "amd-npu:a8w8", "method": "minmax"},
+    "U8S8_AAWS": {"activation_type": "uint8", "per_channel": False, "method": "percentile"},
+    "U8U8_AAWA": {"weight_type": "uint8", "weight_symmetric": False},
+    "S16S8_ASWS_ADAQUANT": {"activation_type": "int16", "finetune": "adaquant"},
+    "INT16_CNN_ACCURATE": {"weight_type": "int16", "finetune": "adaround"},
+    "XINT8": {"power_of_two_scale": True, "target": "amd-npu:xint8", "method": "mse"},
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_quark_configurations_by_name(name):
+    chosen = quark.QConfig.get_default_config(name).to_detent(2).to_dict()
+    for option, value in PRESETS[name].items():
+        found = chosen[option]
+        if isinstance(found, dict):
+            found = found.get("method", found.get("rounding"))
+        assert found == value, (option, found)
+
+
+def test_floats_and_unknown_names_of_quark():
+    assert quark.QConfig.get_default_config("BF16").to_detent().float_type == "bf16"
+    with pytest.raises(detent.UsageError, match="choose from: XINT8"):
+        quark.QConfig.get_default_config("A9W9")
+    with pytest.raises(detent.UsageError, match="library only"):
+        quark.QConfig.get_default_config("BFP16_ADAQUANT")
