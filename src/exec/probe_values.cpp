@@ -7,8 +7,10 @@
 
 #include "base/error.h"
 #include "exec/emit.h"
+#include "exec/probe_bodies.h"
 #include "exec/session.h"
 #include "graph/index.h"
+#include "onnx/bodies.h"
 #include "onnx/write.h"
 
 namespace detent::exec {
@@ -18,18 +20,23 @@ namespace {
 // the square of the nodes. So a large model is probed in parts of so many nodes.
 constexpr std::size_t kNodesAtOnce = 4096;
 
-void probe(const Runtime& runtime, const onnx::Model& model,
-           const std::map<std::string, std::vector<std::int64_t>>& input_shapes, graph::ValueTypes& types) {
+using Shapes = std::map<std::string, std::vector<std::int64_t>>;
+
+// With shapes given, folding what follows from them finds those of Reshapes as well.
+Tuning tuning_for(const Shapes& input_shapes) { return input_shapes.empty() ? Tuning::inspect : Tuning::lean; }
+
+void probe(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes, Tuning tuning,
+           graph::ValueTypes& types) {
   EmitOptions options;
   options.input_shapes = input_shapes;
-  for (const auto& node : model.graph.nodes) {
-    for (const auto& name : node.outputs()) {
+  const auto body_of = onnx::body_of_nodes(model);
+  for (std::size_t n = 0; n < body_of.size(); ++n) {
+    if (body_of[n] != 0) continue;  // nothing in a body can be an output
+    for (const auto& name : model.graph.nodes[n].outputs()) {
       if (!name.empty()) options.outputs.push_back(name);
     }
   }
   if (options.outputs.empty()) throw bad_input(fmt::format("model '{}' has no nodes", model.path.string()));
-  // With shapes given, folding what follows from them finds those of Reshapes as well.
-  const Tuning tuning = input_shapes.empty() ? Tuning::inspect : Tuning::lean;
   const Session session(runtime, emit(model, options), fmt::format("model '{}'", model.path.string()), {tuning, 1, {}});
   for (const auto& port : session.inputs()) types[port.name] = port.type;
   for (const auto& port : session.outputs()) types[port.name] = port.type;
@@ -100,20 +107,40 @@ bool probe_in_parts(const Runtime& runtime, const onnx::Model& model, graph::Val
   for (std::size_t begin = 0; begin < count; begin += kNodesAtOnce) {
     const auto part = parts.part(begin, std::min(begin + kNodesAtOnce, count), types);
     if (!part) return false;
-    probe(runtime, *part, {}, types);
+    probe(runtime, *part, {}, Tuning::inspect, types);
   }
   return true;
 }
 
+// From the outside to the inside, since a body reads values from around it. What the runtime cannot load alone, as a
+// branch that no sample takes, keeps what the model says.
+void probe_bodies(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes,
+                  graph::ValueTypes& types) {
+  const graph::Index index(model);
+  const auto body_of = onnx::body_of_nodes(model);
+  for (int body = 1; body <= static_cast<int>(model.bodies.size()); ++body) {
+    const auto part = body_model(model, index, body_of, body, types, !input_shapes.empty());
+    if (!part) continue;
+    for (const auto& input : part->graph.inputs)
+      types.try_emplace(input.name, graph::ValueType{input.type, input.shape});
+    try {
+      probe(runtime, *part, {}, tuning_for(input_shapes), types);
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::bad_input) throw;
+    }
+  }
+}
+
 }  // namespace
 
-graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
-                               const std::map<std::string, std::vector<std::int64_t>>& input_shapes) {
+graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes) {
   graph::ValueTypes types;
   // Values that follow from given shapes may be folded anywhere, for which the runtime needs all nodes.
-  const bool in_parts = input_shapes.empty() && model.graph.nodes.size() > kNodesAtOnce;
-  if (!in_parts || !probe_in_parts(runtime, model, types)) probe(runtime, model, input_shapes, types);
+  const bool in_parts = input_shapes.empty() && model.bodies.empty() && model.graph.nodes.size() > kNodesAtOnce;
+  if (!in_parts || !probe_in_parts(runtime, model, types))
+    probe(runtime, model, input_shapes, tuning_for(input_shapes), types);
   graph::add_initializers(model, types);
+  if (!model.bodies.empty()) probe_bodies(runtime, model, input_shapes, types);
   return types;
 }
 

@@ -103,7 +103,7 @@ class Session {
 };
 
 /// Element types and shapes of all values of the main graph, as the runtime infers them. Values inside bodies are left
-/// out. Throws bad_input when the runtime cannot load the model.
+/// out, unless these are unfolded (onnx/bodies.h). Throws bad_input when the runtime cannot load the model.
 graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
                                const std::map<std::string, std::vector<std::int64_t>>& input_shapes = {});
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "onnx/bodies.h"
 
 namespace detent::graph {
 
@@ -26,6 +27,25 @@ std::vector<onnx::Graph> read_bodies(const onnx::Model& model, const onnx::Node&
     }
   }
   return bodies;
+}
+
+std::vector<bool> inside_bodies(const onnx::Model& model) {
+  std::vector<bool> inside(model.graph.nodes.size() + 1, false);
+  if (model.bodies.empty()) return inside;
+  const auto body_of = onnx::body_of_nodes(model);
+  std::vector<std::size_t> first(model.bodies.size() + 1, inside.size());  // node of each body
+  for (std::size_t n = 0; n < body_of.size(); ++n) {
+    for (int body = body_of[n]; body != 0; body = model.bodies[static_cast<std::size_t>(body - 1)].around) {
+      auto& found = first[static_cast<std::size_t>(body)];
+      found = std::min(found, n);
+    }
+  }
+  for (std::size_t n = 0; n < body_of.size(); ++n) {
+    for (const int body : model.graph.nodes[n].bodies()) {
+      for (std::size_t cut = first[static_cast<std::size_t>(body)] + 1; cut <= n; ++cut) inside[cut] = true;
+    }
+  }
+  return inside;
 }
 
 }  // namespace detent::graph

@@ -63,6 +63,10 @@ class Raising {
       }
     }
     raise(model_.graph, names, store_, keep_io_types);
+    for (auto& body : model_.bodies) {
+      raise(body.inputs);
+      raise(body.outputs);
+    }
     if (keep_io_types) add_casts(names, index);
     if (count_ == 0) return {};
     Notes notes{fmt::format("{} tensors of 16-bit floats became float32", count_)};
@@ -78,15 +82,17 @@ class Raising {
       tensor = raised(tensor, store);
       ++count_;
     }
-    for (auto* infos : {&graph.inputs, &graph.outputs, &graph.value_infos}) {
-      const bool stays = keep_io_types && infos != &graph.value_infos;
-      for (auto& info : *infos) {
-        if (!is_low(info.type)) continue;
-        ++count_;
-        if (!stays) info = onnx::make_value_info(info.name, DataType::float32, std::move(info.shape));
-      }
-    }
+    for (auto* infos : {&graph.inputs, &graph.outputs, &graph.value_infos})
+      raise(*infos, keep_io_types && infos != &graph.value_infos);
     for (auto& node : graph.nodes) raise(node, names);
+  }
+
+  void raise(std::vector<onnx::ValueInfo>& infos, bool stays = false) {
+    for (auto& info : infos) {
+      if (!is_low(info.type)) continue;
+      ++count_;
+      if (!stays) info = onnx::make_value_info(info.name, DataType::float32, std::move(info.shape));
+    }
   }
 
   void raise(Node& node, const Names& names) {

@@ -2,6 +2,7 @@
 // lines for the user (empty: nothing to do). One file each.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -13,6 +14,13 @@
 namespace detent::graph {
 
 using Notes = std::vector<std::string>;
+
+/// The nodes of bodies of If, Loop and Scan come to stand in the main graph (onnx/bodies.h), and those of model-local
+/// functions in place of each call. A value or node whose name is taken gets the path to it before its name. As they
+/// are stay bodies with sparse constants or of other operators, and functions that hold such a body, that import
+/// another opset than the model, that have overloads, or that come to more than kMostInlined nodes.
+inline constexpr std::uint64_t kMostInlined = 100'000;
+void unfold(onnx::Model& model);
 
 /// Constant nodes become initializers of the same name; data stay where they are in the file.
 Notes lift_constants(onnx::Model& model);

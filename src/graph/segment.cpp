@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "graph/bodies.h"
 #include "onnx/write.h"
 
 namespace detent::graph {
@@ -158,10 +159,11 @@ std::vector<int> harmless_cuts(const onnx::Model& model, const Index& index, con
     for (const auto& name : model.graph.nodes[static_cast<std::size_t>(n)].outputs()) note(name, n);
   }
   std::vector<int> cuts;
+  const auto inside = inside_bodies(model);
   int forbidden = change[0];
   for (int cut = 1; cut < count; ++cut) {
     forbidden += change[static_cast<std::size_t>(cut)];
-    if (forbidden == 0) cuts.push_back(cut);
+    if (forbidden == 0 && !inside[static_cast<std::size_t>(cut)]) cuts.push_back(cut);
   }
   return cuts;
 }

@@ -4,6 +4,8 @@
 #include <cstddef>
 
 #include "graph/operator_table.h"
+#include "onnx/bodies.h"
+#include "onnx/functions.h"
 
 namespace detent::graph {
 namespace {
@@ -123,6 +125,7 @@ constexpr auto kRows = std::to_array<OperatorTraits>({
     {"RandomNormalLike", random},
     {"RandomUniform", random},
     {"RandomUniformLike", random},
+    {onnx::kBodyInputs, random, free, kNoInput, 0, onnx::kPrivateDomain},  // another value at each run of the body
 
     // What quantized models are made of.
     {"ConvInteger", quantized},

@@ -147,7 +147,7 @@ std::uint64_t expanded(const Uses& uses, Functions& functions, int depth, const 
 
 }  // namespace
 
-void check_functions(const Model& model, const std::string& where) {
+std::uint64_t check_functions(const Model& model, const std::string& where) {
   Functions functions;
   for (const auto& field : model.other) {
     if (field.number == 25) add_function(payload_of(field), functions, where);
@@ -156,12 +156,13 @@ void check_functions(const Model& model, const std::string& where) {
     for (const auto& node : model.graph.nodes) {
       each_node(node.encode().view(), 0, [&](auto domain, auto op_type) { check_domain(domain, op_type, where); });
     }
-    return;
+    return model.graph.nodes.size();
   }
   Uses uses;
   for (const auto& node : model.graph.nodes) add_node(node.encode().view(), uses, where);
-  expanded(uses, functions, 0, where);
+  const auto nodes = expanded(uses, functions, 0, where);
   for (const auto& [name, function] : functions) expanded(name, functions, 0, where);  // also those without a caller
+  return nodes;
 }
 
 }  // namespace detent::onnx

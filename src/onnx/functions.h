@@ -1,5 +1,4 @@
-// Model-local functions, as far as detent looks at them: they stay in the model, and the runtime puts their nodes in
-// place of every call.
+// Model-local functions as they are checked before anything else looks at them.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +18,7 @@ inline constexpr std::uint64_t kMaxExpandedNodes = 1'000'000;
 /// itself, by whatever way, or others more than 100 deep; for calls that come to more than kMaxExpandedNodes nodes in
 /// all; and for functions in the domains of the runtime's own operators or of detent's, whose place they would take:
 /// both rely on what those operators take.
-void check_functions(const Model& model, const std::string& where);
+/// Gives back how many nodes the model has once every call is replaced by the function's nodes.
+std::uint64_t check_functions(const Model& model, const std::string& where);
 
 }  // namespace detent::onnx

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "onnx/tensor.h"
@@ -85,6 +86,9 @@ class Node {
   std::string label() const;
   /// The name, or the first output where the node has none: what selections and reports use.
   const std::string& id() const noexcept;
+  /// The body that the node belongs to, and those that it holds: positions in Model::bodies and one more; 0: none.
+  int body() const noexcept { return body_; }
+  const std::vector<int>& bodies() const noexcept { return bodies_; }
 
   void set_name(std::string name);
   void set_input(std::size_t index, std::string name);
@@ -93,8 +97,10 @@ class Node {
   void set_op_type(std::string op_type);
   void set_attribute(Attribute attribute);
   void remove_attribute(std::string_view name);
+  void set_body(int body) noexcept { body_ = body; }
+  void set_bodies(std::vector<int> bodies) { bodies_ = std::move(bodies); }
 
-  /// The serialized NodeProto.
+  /// The serialized NodeProto, without the bodies of Model::bodies.
   Wire encode() const;
 
  private:
@@ -103,6 +109,8 @@ class Node {
   std::vector<Attribute> attributes_;
   std::vector<RawField> other_;
   Wire raw_;  // empty once changed
+  int body_ = 0;
+  std::vector<int> bodies_;
 };
 
 /// A dimension: a value, or a symbol (dynamic; the symbol may be empty).
@@ -128,6 +136,14 @@ struct Graph {
   std::vector<RawField> other;                   // every other field, in file order
 };
 
+/// A body of an If, Loop or Scan whose nodes stand among those of the main graph (onnx/bodies.h).
+struct Body {
+  std::string attribute;                   // of the node that holds it
+  int around = 0;                          // the body that this node belongs to
+  std::vector<ValueInfo> inputs, outputs;  // as declared; what they are called now, the nodes tell
+  std::vector<RawField> other;
+};
+
 struct OpsetImport {
   std::string domain;  // "" for the ONNX domain
   std::int64_t version = 0;
@@ -141,6 +157,7 @@ struct Model {
   std::int64_t ir_version = 0;
   std::vector<OpsetImport> opsets;
   Graph graph;
+  std::vector<Body> bodies;
   std::vector<std::string> functions;  // "domain::name" of model-local functions; the functions stay in `other`
   std::vector<RawField> other;         // every other top-level field, in file order
 

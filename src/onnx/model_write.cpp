@@ -5,11 +5,13 @@
 #include <map>
 #include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
+#include <span>
 
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "base/fingerprint.h"
+#include "onnx/bodies.h"
 #include "onnx/own_data.h"
 #include "onnx/write.h"
 
@@ -102,18 +104,25 @@ std::string encode_opset(const OpsetImport& opset) {
 // Protobuf writes fields by number, unknown ones last; the same order keeps unchanged files byte-identical.
 using Fields = std::multimap<std::uint32_t, Piece>;
 
-Fields graph_fields(const Graph& graph, const Placer& place) {
+Fields graph_fields(const Graph& graph, std::span<const Node> nodes, std::span<const ValueInfo> value_infos,
+                    const Placer& place) {
   Fields fields;
-  for (const auto& node : graph.nodes) fields.emplace(1, Piece{delimited(1, node.encode().view()), {}});
+  for (const auto& node : nodes) fields.emplace(1, Piece{delimited(1, node.encode().view()), {}});
   for (const auto& t : graph.initializers) fields.emplace(5, tensor_piece(5, t, place ? place(t) : std::nullopt));
-  const auto add_infos = [&](std::uint32_t number, const std::vector<ValueInfo>& infos) {
+  const auto add_infos = [&](std::uint32_t number, std::span<const ValueInfo> infos) {
     for (const auto& info : infos) fields.emplace(number, Piece{delimited(number, info.raw.view()), {}});
   };
   add_infos(11, graph.inputs);
   add_infos(12, graph.outputs);
-  add_infos(13, graph.value_infos);
+  add_infos(13, value_infos);
   for (const auto& field : graph.other) fields.emplace(field.number, Piece{std::string(field.wire.view()), {}});
   return fields;
+}
+
+Fields main_graph_fields(const Model& model, const Placer& place) {
+  if (model.bodies.empty()) return graph_fields(model.graph, model.graph.nodes, model.graph.value_infos, place);
+  const auto folded = fold_bodies(model);
+  return graph_fields(model.graph, folded.nodes, folded.value_infos, place);
 }
 
 std::vector<Piece> model_pieces(const Model& model, const Placer& place) {
@@ -121,7 +130,7 @@ std::vector<Piece> model_pieces(const Model& model, const Placer& place) {
   for (const auto& field : model.other) fields.emplace(field.number, Piece{std::string(field.wire.view()), {}});
   for (const auto& opset : model.opsets) fields.emplace(8, Piece{delimited(8, encode_opset(opset)), {}});
 
-  Fields inner = graph_fields(model.graph, place);
+  Fields inner = main_graph_fields(model, place);
   std::uint64_t size = 0;
   for (const auto& [number, piece] : inner) size += piece.size();
 
@@ -240,7 +249,7 @@ std::string encode_tensor(const Tensor& tensor) {
 
 std::string encode_graph(const Graph& graph) {
   std::string out;
-  for (const auto& [number, piece] : graph_fields(graph, nullptr)) {
+  for (const auto& [number, piece] : graph_fields(graph, graph.nodes, graph.value_infos, nullptr)) {
     out.append(piece.head);
     piece.data.write_to([&](auto bytes) { out.append(as_text(bytes)); });
   }
@@ -283,6 +292,21 @@ WrittenModel write_model(const Model& model, const std::filesystem::path& path, 
   }
   if (!data_file) return {model_file.size(), 0, {}};
   return {model_file.size(), data_file->size(), data_file->target()};
+}
+
+ValueInfo renamed(const ValueInfo& info, const std::string& name) {
+  if (info.name == name) return info;
+  std::string out;
+  protozero::pbf_writer(out).add_string(1, name);
+  protozero::pbf_reader reader(info.raw.view().data(), info.raw.view().size());
+  const char* begin = reader.data().data();
+  while (reader.next()) {
+    const auto number = reader.tag();
+    reader.skip();
+    if (number != 1) out.append(begin, static_cast<std::size_t>(reader.data().data() - begin));
+    begin = reader.data().data();
+  }
+  return {name, info.type, info.shape, Wire::own(std::move(out))};
 }
 
 ValueInfo make_value_info(std::string name, DataType type, std::optional<std::vector<Dim>> shape) {

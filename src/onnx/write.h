@@ -51,6 +51,9 @@ WrittenModel sizes_of(const Model& model, const std::filesystem::path& path, con
 std::string encode_tensor(const Tensor& tensor);
 std::string encode_graph(const Graph& graph);
 
+/// The same under another name.
+ValueInfo renamed(const ValueInfo& info, const std::string& name);
+
 /// A ValueInfoProto of a tensor.
 ValueInfo make_value_info(std::string name, DataType type, std::optional<std::vector<Dim>> shape);
 

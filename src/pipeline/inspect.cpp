@@ -16,6 +16,7 @@
 #include "graph/liveness.h"
 #include "graph/rewrite.h"
 #include "graph/work.h"
+#include "onnx/bodies.h"
 #include "onnx/model.h"
 #include "planning/limits.h"
 #include "run/model_folder.h"
@@ -180,8 +181,11 @@ Inspection inspect(const InspectOptions& options) {
   Inspection report;
   report.ir_version = model.ir_version;
   for (const auto& opset : model.opsets) report.opsets[opset.domain] = opset.version;
-  for (const auto& node : model.graph.nodes) ++report.op_types[node.op_type()];
   for (const auto& name : model.functions) report.notes.push_back(fmt::format("model-local function {}", name));
+  graph::unfold(model);
+  for (const auto& node : model.graph.nodes) {
+    if (node.op_type() != onnx::kBodyInputs) ++report.op_types[node.op_type()];
+  }
   graph::lift_constants(model);
   graph::sort_topologically(model);
 

@@ -51,6 +51,7 @@
 #include "run/run_report.h"
 #include "run/samples.h"
 #include "run/sweep_setup.h"
+#include "run/unseen_bodies.h"
 #include "shim/cuda_driver.h"
 #include "shim/ranks.h"
 #include "store/open_device.h"
@@ -181,6 +182,9 @@ class Run {
       draft_.prepared.integer_gates.clear();
       placement = run::place(prepared, options_.config);
     }
+    const auto unseen = run::leave_unseen_bodies(draft_.prepared, placement, draft_.proposals.ranges);
+    if (!unseen.empty()) placement = run::place(prepared, options_.config);
+    append(result_.notes, unseen);
     draft_.assign(std::move(placement), options_.config);
     if (reports_) report_.statistics = std::move(statistics);
   }

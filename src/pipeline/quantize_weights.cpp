@@ -87,6 +87,7 @@ class WeightsRun {
       append(work_->notes());
     }
     result_.model_bytes_before = run::size_on_disk(model_);
+    graph::unfold(model_);
     append(graph::lift_constants(model_));
     append(graph::drop_initializer_inputs(model_));
     graph::sort_topologically(model_);

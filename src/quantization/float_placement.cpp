@@ -10,6 +10,7 @@
 #include "graph/bodies.h"
 #include "graph/index.h"
 #include "graph/traits.h"
+#include "onnx/bodies.h"
 #include "quantization/float_casts.h"
 #include "quantization/float_range.h"
 #include "quantization/float_rules.h"
@@ -67,6 +68,7 @@ class Placer {
 
   bool has_floats(std::size_t n) const {
     const auto& node = model_.graph.nodes[n];
+    if (node.op_type() == onnx::kBodyInputs) return false;  // what it makes is as the node that holds the body reads it
     const auto any = [&](const auto& names) {
       return std::any_of(names.begin(), names.end(), [&](const auto& name) { return is_float(name); });
     };
@@ -77,6 +79,7 @@ class Placer {
   std::string reason(std::size_t n) const {
     const auto& node = model_.graph.nodes[n];
     if (graph::has_body(node)) return "their bodies do";
+    if (!node.bodies().empty()) return "values pass into and out of their bodies so";
     const auto* rule = float_rule(node);
     if (rule == nullptr) return fmt::format("detent knows no {} kernels of their operators", name());
     if (!node.domain().empty() && is_function(node)) return "they are model-local functions";

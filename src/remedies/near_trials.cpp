@@ -11,6 +11,7 @@
 #include "base/failpoint.h"
 #include "data/floats.h"
 #include "exec/emit.h"
+#include "graph/bodies.h"
 #include "graph/segment.h"
 #include "graph/work.h"
 
@@ -19,7 +20,9 @@ namespace {
 
 using Values = std::unordered_map<std::string, data::Array>;
 
-// How many values cross each position.
+constexpr int kNoCut = std::numeric_limits<int>::max();
+
+// How many values cross each position; kNoCut inside of bodies.
 std::vector<int> crossings(const onnx::Model& model, const graph::Index& index) {
   const auto count = static_cast<int>(model.graph.nodes.size());
   std::vector<int> change(static_cast<std::size_t>(count) + 2);
@@ -32,6 +35,10 @@ std::vector<int> crossings(const onnx::Model& model, const graph::Index& index) 
     }
   }
   for (std::size_t i = 1; i < change.size(); ++i) change[i] += change[i - 1];
+  const auto inside = graph::inside_bodies(model);
+  for (std::size_t i = 0; i < inside.size(); ++i) {
+    if (inside[i]) change[i] = kNoCut;
+  }
   return change;
 }
 
@@ -227,8 +234,8 @@ std::vector<int> parts_of(const onnx::Model& model, const graph::ValueTypes& sta
     const auto first = std::max<std::ptrdiff_t>(position_of(share - step / 3), parts.back() + 1);
     const auto end = std::min<std::ptrdiff_t>(position_of(share + step / 3) + 1, std::ssize(work) - 1);
     if (first >= end) continue;
-    parts.push_back(
-        static_cast<int>(std::min_element(crossing.begin() + first, crossing.begin() + end) - crossing.begin()));
+    const auto best = std::min_element(crossing.begin() + first, crossing.begin() + end);
+    if (*best != kNoCut) parts.push_back(static_cast<int>(best - crossing.begin()));
   }
   parts.push_back(static_cast<int>(model.graph.nodes.size()));
   return parts;

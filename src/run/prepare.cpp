@@ -81,6 +81,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   auto& model = prepared.model;
   auto& types = prepared.types;
   auto& notes = prepared.notes;
+  graph::unfold(model);
   note_carried_parts(model, notes);
   append(notes, graph::lift_constants(model));
   append(notes, graph::drop_initializer_inputs(model));
@@ -116,8 +117,15 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
 quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks,
                               const accuracy::GateNames* integer_gates) {
   const auto& model = prepared.model;
-  if (!config::preset(config).integer_chains_only) return quantization::place(model, prepared.types, config);
+  const auto is_unseen = [&](std::size_t n) { return prepared.unseen.contains(model.graph.nodes[n].id()); };
+  if (!config::preset(config).integer_chains_only) {
+    quantization::FloatParts unseen;
+    unseen.may_be_all = !prepared.unseen.empty();
+    for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) unseen.nodes.push_back(is_unseen(n));
+    return quantization::place(model, prepared.types, config, unseen);
+  }
   auto selected = quantization::select_nodes(model, config);
+  for (std::size_t n = 0; n < selected.size(); ++n) selected[n] = selected[n] && !is_unseen(n);
   const bool in_float = fallbacks.to == AccuracyFallback::float32;
   for (const auto node : fallbacks.nodes) selected[node] = !in_float;
   quantization::FloatParts parts;
@@ -133,7 +141,7 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
     parts.nodes = std::move(selected);
   }
   parts.bypass = true;
-  parts.may_be_all = !prepared.in_float.empty() || (in_float && !fallbacks.nodes.empty());
+  parts.may_be_all = !prepared.in_float.empty() || !prepared.unseen.empty() || (in_float && !fallbacks.nodes.empty());
   if (!in_float) {
     parts.wide_nodes.resize(model.graph.nodes.size());
     for (const auto node : fallbacks.nodes) parts.wide_nodes[node] = true;

@@ -16,6 +16,7 @@
 #include "exec/sweep.h"
 #include "finetune/device_memory.h"
 #include "finetune/gram.h"
+#include "graph/bodies.h"
 #include "graph/index.h"
 #include "tuning/finetune.h"
 #include "tuning/input_scaling.h"
@@ -218,6 +219,7 @@ std::vector<BlockStage> block_stages(const onnx::Model& model, const quantizatio
   }
   std::set<std::string> scaled;  // in copies
   for (const auto& fold : folds_of(model, placement, config)) scaled.insert(fold.value);
+  const auto inside = graph::inside_bodies(model);
   std::vector<BlockStage> stages(1);
   std::uint64_t taken = 0;
   for (auto& [place, input] : inputs) {
@@ -230,7 +232,8 @@ std::vector<BlockStage> block_stages(const onnx::Model& model, const quantizatio
           fmt::format("sums over what '{}' holds take {}, and {} of the memory budget are free for them", input.value,
                       format_size(needed), format_size(memory)),
           "raise --memory-budget, or leave out --calibration-data");
-    if (taken > 0 && taken + needed > memory && place.first > stages.back().begin) {
+    const bool may_begin = place.first > stages.back().begin && !inside[static_cast<std::size_t>(place.first)];
+    if (taken > 0 && taken + needed > memory && may_begin) {
       stages.emplace_back().begin = place.first;
       taken = 0;
     }

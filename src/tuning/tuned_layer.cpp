@@ -126,6 +126,7 @@ class Finder {
 
   std::string why_not(const onnx::Node& node, const TunedLayer& layer) const {
     const auto& weight = float_.graph.initializers[layer.float_weight];
+    if (node.body() != 0) return "it is in the body of another node";
     if (float_index_.consumers(weight.name).size() > 1) return "its weight has several consumers";
     if (weight.type != onnx::DataType::float32) return "its weight is not float32";
     if (node.is("MatMul") && weight.dims.size() != 2) return "its weight is not a matrix";

@@ -151,10 +151,12 @@ class Emitter {
                                       Attribute::of_int("block_size", tensor.format.block)};
     if (config_.accuracy_level > 0) attributes.push_back(Attribute::of_int("accuracy_level", config_.accuracy_level));
     Node made("MatMulNBits", node.name(), std::move(inputs), node.outputs(), std::move(attributes), kMicrosoftDomain);
+    made.set_body(node.body());
     if (!has_bias || node.inputs()[2].empty() || !flat.empty()) return {std::move(made)};
     const auto value = index_.fresh_name(node.outputs()[0] + "_without_bias");
     made.set_output(0, value);
     Node sum("Add", index_.fresh_name(node.id() + "_Add"), {value, node.inputs()[2]}, node.outputs());
+    sum.set_body(node.body());
     return {std::move(made), std::move(sum)};
   }
 
@@ -181,8 +183,10 @@ class Emitter {
     std::vector<Attribute> attributes{Attribute::of_int("block_size", tensor.format.block_of(tensor.rows)),
                                       Attribute::of_int("quantize_axis", 1), Attribute::of_int("gather_axis", 0)};
     if (in_bytes) attributes.push_back(Attribute::of_int("bits", tensor.format.bits));
-    return {"GatherBlockQuantized", node.name(),           std::move(inputs),
-            node.outputs(),         std::move(attributes), kMicrosoftDomain};
+    Node made("GatherBlockQuantized", node.name(), std::move(inputs), node.outputs(), std::move(attributes),
+              kMicrosoftDomain);
+    made.set_body(node.body());
+    return made;
   }
 
   void dequantize_for(std::size_t n, std::size_t input, std::int64_t axis, const BlockTensor& tensor,

@@ -51,12 +51,8 @@ class Emitter {
       auto& node = model_.graph.nodes[n];
       if (!std::binary_search(placement_.nodes.begin(), placement_.nodes.end(), n) || !has_weights(node)) {
         nodes.push_back(std::move(node));
-      } else if (node.is("Gather")) {
-        look_up(node, nodes);
-      } else if (node.is("LSTM")) {
-        recurrent(node, nodes);
       } else {
-        product(node, nodes);
+        emit(node, nodes);
       }
     }
     model_.graph.nodes = std::move(nodes);
@@ -66,6 +62,21 @@ class Emitter {
   }
 
  private:
+  // In the body that the node is in; integers of an activation are where it is made, for all that read them.
+  void emit(const Node& node, std::vector<Node>& nodes) {
+    const auto first = nodes.size();
+    if (node.is("Gather")) {
+      look_up(node, nodes);
+    } else if (node.is("LSTM")) {
+      recurrent(node, nodes);
+    } else {
+      product(node, nodes);
+    }
+    for (auto n = first; n < nodes.size(); ++n) {
+      if (!nodes[n].is("DynamicQuantizeLinear")) nodes[n].set_body(node.body());
+    }
+  }
+
   struct Stored {
     std::string integers, scale, zero_point;
   };

@@ -160,8 +160,10 @@ class Rewriter {
     auto attributes = node.attributes();
     if (row.type == "Gemm") std::erase_if(attributes, [](const Attribute& a) { return a.name() == "beta"; });
     if (row.type == "Softmax") attributes.push_back(Attribute::of_int("opset", model_.opset()));
-    model_.graph.nodes[n] = Node(std::string(row.integer_type), node.name(), inputs_of(node, row, result),
-                                 {result.values}, std::move(attributes), row.contrib ? kMicrosoftDomain : "");
+    Node made(std::string(row.integer_type), node.name(), inputs_of(node, row, result), {result.values},
+              std::move(attributes), row.contrib ? kMicrosoftDomain : "");
+    made.set_body(node.body());
+    model_.graph.nodes[n] = std::move(made);
     uses_contrib_ = uses_contrib_ || row.contrib;
     gone_[static_cast<std::size_t>(at)] = true;
     return true;

@@ -1,0 +1,209 @@
+#include "onnx/bodies.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "base/error.h"
+#include "onnx/functions.h"
+#include "onnx/write.h"
+
+namespace detent::onnx {
+namespace {
+
+const Body& body_at(const Model& model, int body) { return model.bodies.at(static_cast<std::size_t>(body - 1)); }
+
+bool is_body_inputs(const Node& node) { return node.op_type() == kBodyInputs && node.domain() == kPrivateDomain; }
+
+class Folding {
+ public:
+  explicit Folding(const Model& model) : model_(model) {
+    for (const auto& input : model.graph.inputs) names_.insert(input.name);
+    for (const auto& tensor : model.graph.initializers) names_.insert(tensor.name);
+    for (const auto& output : model.graph.outputs) outputs_.insert(output.name);
+    for (const auto& node : model.graph.nodes) {
+      names_.insert(node.name());
+      names_.insert(node.outputs().begin(), node.outputs().end());
+    }
+  }
+
+  FoldedGraph run() {
+    repeat_dequantizers();
+    for (std::size_t n = 0; n < nodes_.size(); ++n) {
+      if (is_body_inputs(nodes_[n])) {
+        inputs_[body_of_[n]] = nodes_[n].outputs();
+        continue;
+      }
+      of_body_[body_of_[n]].push_back(n);
+      for (const auto& name : nodes_[n].outputs()) made_in_[name] = body_of_[n];
+    }
+    for (const auto& info : model_.graph.value_infos) {
+      const auto made = made_in_.find(info.name);
+      infos_[made == made_in_.end() ? 0 : made->second].push_back(info);
+    }
+    return {nodes_in(0), std::move(infos_[0])};
+  }
+
+ private:
+  std::string fresh(const std::string& wanted) {
+    std::string name = wanted;
+    for (int i = 1; !names_.insert(name).second; ++i) name = fmt::format("{}_{}", wanted, i);
+    return name;
+  }
+
+  // A copy stands before the first node of the body that reads it.
+  void repeat_dequantizers() {
+    const auto& nodes = model_.graph.nodes;
+    const auto body_of = body_of_nodes(model_);
+    std::unordered_map<std::string_view, std::size_t> made_by;
+    for (std::size_t n = 0; n < nodes.size(); ++n) {
+      if (nodes[n].op_type() == "DequantizeLinear") made_by[nodes[n].outputs().front()] = n;
+    }
+    std::map<std::pair<std::size_t, int>, std::string> copies;
+    std::set<std::size_t> read;  // where they stand
+    for (std::size_t n = 0; n < nodes.size(); ++n) {
+      Node node = nodes[n];
+      const std::size_t own = own_inputs(model_, node);
+      for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+        const auto made = made_by.find(node.inputs()[i]);
+        if (made == made_by.end()) continue;
+        const auto d = made->second;
+        if (body_of[d] == body_of[n] || i >= own) {
+          read.insert(d);
+          continue;
+        }
+        const auto [copy, is_new] = copies.try_emplace({d, body_of[n]});
+        if (is_new) {
+          Node repeated = nodes[d];
+          copy->second = fresh(nodes[d].outputs().front());
+          repeated.set_name(fresh(nodes[d].name()));
+          repeated.set_output(0, copy->second);
+          add(std::move(repeated), body_of[n]);
+        }
+        node.set_input(i, copy->second);
+      }
+      add(std::move(node), body_of[n]);
+    }
+    remove_unread(copies, read);
+  }
+
+  void remove_unread(const std::map<std::pair<std::size_t, int>, std::string>& copies,
+                     const std::set<std::size_t>& read) {
+    std::set<std::string_view> unread;
+    for (const auto& [place, copy] : copies) {
+      const auto& output = model_.graph.nodes[place.first].outputs().front();
+      if (!read.contains(place.first) && !outputs_.contains(output)) unread.insert(output);
+    }
+    std::size_t kept = 0;
+    for (std::size_t n = 0; n < nodes_.size(); ++n) {
+      if (nodes_[n].op_type() == "DequantizeLinear" && unread.contains(nodes_[n].outputs().front())) continue;
+      if (kept != n) nodes_[kept] = std::move(nodes_[n]);
+      body_of_[kept++] = body_of_[n];
+    }
+    nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(kept), nodes_.end());
+    body_of_.resize(kept);
+  }
+
+  void add(Node node, int body) {
+    nodes_.push_back(std::move(node));
+    body_of_.push_back(body);
+  }
+
+  std::vector<Node> nodes_in(int body) {
+    std::vector<Node> nodes;
+    for (const auto n : of_body_[body]) nodes.push_back(nodes_[n].bodies().empty() ? nodes_[n] : folded(nodes_[n]));
+    return nodes;
+  }
+
+  Node folded(const Node& node) {
+    const auto own = static_cast<std::ptrdiff_t>(own_inputs(model_, node));
+    auto output = node.inputs().begin() + own;
+    Node whole = node;
+    whole.set_inputs({node.inputs().begin(), output});
+    for (const int body : node.bodies()) {
+      const auto end = output + std::ssize(body_at(model_, body).outputs);
+      const auto graph = encode_graph(graph_of(body, {output, end}));
+      whole.set_attribute(Attribute::of_messages(body_at(model_, body).attribute, Attribute::Kind::g, {graph}));
+      output = end;
+    }
+    return whole;
+  }
+
+  // Outputs of a body have to be made in it, each by its own name.
+  Graph graph_of(int body, const std::vector<std::string>& outputs) {
+    const Body& declared = body_at(model_, body);
+    Graph graph{nodes_in(body), {}, {}, {}, std::move(infos_[body]), {}, declared.other};
+    const auto& inputs = inputs_[body];
+    for (std::size_t i = 0; i < declared.inputs.size(); ++i)
+      graph.inputs.push_back(i < inputs.size() ? renamed(declared.inputs[i], inputs[i]) : declared.inputs[i]);
+    std::set<std::string_view> seen;
+    for (std::size_t o = 0; o < outputs.size(); ++o) {
+      std::string name = outputs[o];
+      const auto made = made_in_.find(name);
+      if (made == made_in_.end() || made->second != body || !seen.insert(outputs[o]).second) {
+        name = fresh(outputs[o] + "_Output");
+        graph.nodes.emplace_back("Identity", name, std::vector{outputs[o]}, std::vector{name});
+      }
+      graph.outputs.push_back(renamed(declared.outputs[o], name));
+    }
+    return graph;
+  }
+
+  const Model& model_;
+  std::unordered_set<std::string> names_;
+  std::unordered_set<std::string> outputs_;
+  std::vector<Node> nodes_;
+  std::vector<int> body_of_;
+  std::unordered_map<std::string, int> made_in_;
+  std::map<int, std::vector<std::string>> inputs_;
+  std::map<int, std::vector<std::size_t>> of_body_;
+  std::map<int, std::vector<ValueInfo>> infos_;
+};
+
+}  // namespace
+
+bool is_inside(const Model& model, int inner, int outer) {
+  while (inner != outer && inner != 0) inner = body_at(model, inner).around;
+  return inner == outer;
+}
+
+std::size_t own_inputs(const Model& model, const Node& node) {
+  std::size_t outputs = 0;
+  for (const int body : node.bodies()) outputs += body_at(model, body).outputs.size();
+  return node.inputs().size() - outputs;
+}
+
+std::vector<int> body_of_nodes(const Model& model) {
+  std::vector<int> bodies(model.graph.nodes.size(), 0);
+  if (model.bodies.empty()) return bodies;
+  std::vector<bool> present(model.bodies.size() + 1, false);
+  for (const auto& node : model.graph.nodes) {
+    for (const int body : node.bodies()) present[static_cast<std::size_t>(body)] = true;
+  }
+  std::unordered_map<std::string_view, int> made_in;
+  for (std::size_t n = 0; n < bodies.size(); ++n) {
+    const Node& node = model.graph.nodes[n];
+    int body = node.body();
+    while (body != 0 && !present[static_cast<std::size_t>(body)]) body = body_at(model, body).around;
+    for (std::size_t i = 0; i < own_inputs(model, node); ++i) {
+      const auto made = made_in.find(node.inputs()[i]);
+      if (made == made_in.end() || is_inside(model, body, made->second)) continue;
+      if (!is_inside(model, made->second, body))
+        throw internal_error(fmt::format("{} reads values of two bodies", node.label()));
+      body = made->second;
+    }
+    for (const auto& name : node.outputs()) made_in[name] = body;
+    bodies[n] = body;
+  }
+  return bodies;
+}
+
+FoldedGraph fold_bodies(const Model& model) { return Folding(model).run(); }
+
+}  // namespace detent::onnx

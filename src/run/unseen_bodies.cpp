@@ -1,0 +1,59 @@
+#include "run/unseen_bodies.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "graph/index.h"
+#include "graph/traits.h"
+#include "onnx/bodies.h"
+
+namespace detent::run {
+namespace {
+
+struct Observed {
+  bool any = false;
+  bool seen = false;
+};
+
+const onnx::Node& holder_of(const onnx::Model& model, int body) {
+  for (const auto& node : model.graph.nodes) {
+    for (const int held : node.bodies()) {
+      if (held == body) return node;
+    }
+  }
+  throw internal_error("a body belongs to no node");
+}
+
+}  // namespace
+
+std::vector<std::string> leave_unseen_bodies(Prepared& prepared, const quantization::Placement& placement,
+                                             const quantization::ActivationRanges& ranges) {
+  const auto& model = prepared.model;
+  if (model.bodies.empty()) return {};
+  const auto body_of = onnx::body_of_nodes(model);
+  const graph::Index index(model);
+  std::vector<Observed> bodies(model.bodies.size() + 1);
+  for (const auto& value : placement.to_observe()) {
+    const int producer = index.producer(value);
+    if (producer == graph::kNone) continue;
+    auto& body = bodies[static_cast<std::size_t>(body_of[static_cast<std::size_t>(producer)])];
+    body.any = true;
+    body.seen = body.seen || ranges.contains(value);
+  }
+  std::vector<std::string> notes;
+  for (std::size_t b = 1; b < bodies.size(); ++b) {
+    if (!bodies[b].any || bodies[b].seen) continue;
+    std::size_t products = 0;
+    for (std::size_t n = 0; n < body_of.size(); ++n) {
+      if (body_of[n] != static_cast<int>(b)) continue;
+      prepared.unseen.insert(model.graph.nodes[n].id());
+      if (placement.selected[n] && graph::is_product(model.graph.nodes[n])) ++products;
+    }
+    notes.push_back(fmt::format("{}: no sample came to its body '{}': {} products in it stay in float",
+                                holder_of(model, static_cast<int>(b)).label(), model.bodies[b - 1].attribute,
+                                products));
+  }
+  return notes;
+}
+
+}  // namespace detent::run

@@ -1,0 +1,17 @@
+// Bodies that no sample came to.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "quantization/assignment.h"
+#include "run/prepare.h"
+
+namespace detent::run {
+
+/// Leaves in float all nodes of bodies (onnx/bodies.h) in which values were observed but none has a range, by
+/// Prepared::unseen; gives back a note for each.
+std::vector<std::string> leave_unseen_bodies(Prepared& prepared, const quantization::Placement& placement,
+                                             const quantization::ActivationRanges& ranges);
+
+}  // namespace detent::run

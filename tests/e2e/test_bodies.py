@@ -1,0 +1,163 @@
+"""Bodies of If, Loop and Scan are observed and quantized like the graph around them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import graphs
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import support
+from onnx import TensorProto, helper, numpy_helper
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+WIDTH = 16
+QUANTIZED = {"QLinearMatMul", "QGemm", "QLinearConv", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"}
+
+
+def info(name: str, kind: int = FLOAT, shape: list | None = None) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+class Body(graphs.Builder):
+    """Names in it are its own unless they are made unique by `prefix`: bodies of one model often share them."""
+
+    def __init__(self, seed: int, prefix: str = "") -> None:
+        super().__init__(seed)
+        self.prefix = prefix
+
+    def layer(self, x: str, name: str, activation: str = "Relu") -> str:
+        weight = self.weight(f"{self.prefix}{name}.w", WIDTH, WIDTH, scale=0.3)
+        return self.add(activation, self.add("MatMul", x, weight, name=f"{self.prefix}{name}"), name=f"{self.prefix}{name}.act")
+
+    def graph(self, name: str, inputs: list[onnx.ValueInfoProto], outputs: list[onnx.ValueInfoProto]) -> onnx.GraphProto:
+        return helper.make_graph(self.nodes, name, inputs, outputs, self.initializers)
+
+
+def branches(seen: str, inner: tuple[onnx.GraphProto, onnx.GraphProto] | None = None) -> dict[str, onnx.GraphProto]:
+    """Two of them, with the same names in both."""
+    made = {}
+    for seed, branch in enumerate(("then", "else")):
+        b = Body(seed + 10)
+        y = b.layer(b.layer(seen, "first"), "second")
+        if inner and branch == "then":
+            y = b.add("Add", y, b.add("If", "deep", name="inner", then_branch=inner[0], else_branch=inner[1]))
+        y = b.add("MatMul", y, b.weight("last.w", WIDTH, WIDTH), name="last")
+        made[f"{branch}_branch"] = b.graph(branch, [], [info(y)])
+    return made
+
+
+def with_if(nested: bool = False) -> onnx.ModelProto:
+    b = graphs.Builder(1)
+    seen = b.add("Relu", b.add("MatMul", "x", b.weight("w", WIDTH, WIDTH), name="before"))
+    inner = None
+    if nested:
+        parts = []
+        for seed, name in enumerate(("shallow", "steep")):
+            part = Body(seed + 20, "inner.")
+            parts.append(part.graph(name, [], [info(part.layer(seen, "only"))]))
+        inner = tuple(parts)
+    y = b.add("If", "flag", name="choose", **branches(seen, inner))
+    y = b.add("MatMul", y, b.weight("w2", WIDTH, WIDTH), name="after")
+    inputs = {"x": (FLOAT, ["N", WIDTH]), "flag": (BOOL, [])} | ({"deep": (BOOL, [])} if nested else {})
+    model = b.model(inputs, [y])
+    model.graph.output[0].CopyFrom(info(y, FLOAT, ["N", WIDTH]))
+    return model
+
+
+def with_loop() -> onnx.ModelProto:
+    """h = Tanh(h W + seen U), and the sum of the second as a scan output."""
+    b = graphs.Builder(2)
+    seen = b.add("Relu", b.add("MatMul", "x", b.weight("w", WIDTH, WIDTH), name="before"))
+    body = Body(3)
+    mixed = body.add("Add", body.layer("h", "carried", "Tanh"), body.layer(seen, "captured"), name="mixed")
+    step = body.add("Tanh", mixed, name="step")
+    row = body.add("MatMul", step, body.weight("row.w", WIDTH, 4), name="row")
+    body.nodes.append(helper.make_node("Identity", ["go"], ["going"]))
+    infos = [info("i", INT64, []), info("go", BOOL, []), info("h", FLOAT, ["N", WIDTH])]
+    graph = body.graph("body", infos, [info("going", BOOL, []), info(step), info(row)])
+    h = b.add("Loop", "times", b.constant("yes", True, np.bool_), seen, body=graph, name="loop", count=2)
+    y = b.add("MatMul", h, b.weight("w2", WIDTH, WIDTH), name="after")
+    model = b.model({"x": (FLOAT, ["N", WIDTH]), "times": (INT64, [])}, [y])
+    model.graph.output[0].CopyFrom(info(y, FLOAT, ["N", WIDTH]))
+    model.graph.output.append(info("loop.out.1", FLOAT, ["T", "N", 4]))
+    return model
+
+
+def with_scan() -> onnx.ModelProto:
+    """A recurrent net along the second axis."""
+    b = graphs.Builder(4)
+    body = Body(5)
+    mixed = body.add("Add", body.layer("step", "input"), body.layer("h", "state"), name="mixed")
+    h = body.add("Sigmoid", mixed, name="new")
+    out = body.add("MatMul", h, body.weight("out.w", WIDTH, WIDTH), name="out")
+    graph = body.graph("body", [info("h", FLOAT, ["N", WIDTH]), info("step", FLOAT, ["N", WIDTH])], [info(h), info(out)])
+    attributes = {"num_scan_inputs": 1, "scan_input_axes": [1], "scan_output_axes": [1]}
+    b.add("Scan", "h0", "x", body=graph, name="scan", count=2, **attributes)
+    y = b.add("MatMul", "scan.out.1", b.weight("w2", WIDTH, WIDTH), name="after")
+    model = b.model({"h0": (FLOAT, ["N", WIDTH]), "x": (FLOAT, ["N", "T", WIDTH])}, [y])
+    model.graph.output[0].CopyFrom(info(y, FLOAT, ["N", "T", WIDTH]))
+    return model
+
+
+def samples(kind: str, count: int = 8) -> list[graphs.Sample]:
+    rng = np.random.default_rng(6)
+    made = []
+    for i in range(count):
+        x = rng.normal(size=(3, WIDTH)).astype(np.float32)
+        if kind == "Scan":
+            made.append({"h0": x, "x": rng.normal(size=(3, 4 + i % 3, WIDTH)).astype(np.float32)})
+        elif kind == "Loop":
+            made.append({"x": x, "times": np.array(1 + i % 4)})
+        else:
+            deep = {"deep": np.array(i % 4 < 2)} if kind == "nested" else {}
+            made.append({"x": x, "flag": np.array(i % 2 == 0)} | deep)
+    return made
+
+
+MODELS = {"If": with_if, "nested": lambda: with_if(nested=True), "Loop": with_loop, "Scan": with_scan}
+PRODUCTS = {"If": 8, "nested": 10, "Loop": 5, "Scan": 4}
+
+
+def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            yield from nodes_of(attribute.g)
+
+
+def as_run(path: Path, folder: Path) -> list[str]:
+    """Operator types that ONNX Runtime makes of the model, those in bodies among them."""
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(folder / "as_run.onnx")
+    options.log_severity_level = 3
+    ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return [node.op_type for node in nodes_of(onnx.load(folder / "as_run.onnx").graph)]
+
+
+@pytest.fixture(params=list(MODELS))
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path, Path]:
+    """Which, the model, its data."""
+    model = tmp_path / "model.onnx"
+    onnx.save(MODELS[request.param](), model)
+    return request.param, model, support.save_samples(tmp_path / "data", samples(request.param))
+
+
+def quality(model: Path, output: Path, kind: str) -> float:
+    data = samples(kind)
+    reference, found = support.outputs(support.load(model), data), support.outputs(support.check_model(output), data)
+    return min(support.sqnr(reference, found, o) for o in range(len(reference[0])))
+
+
+@pytest.mark.parametrize("preset", ["balanced", "plain"])
+def test_products_in_bodies(case: tuple[str, Path, Path], preset: str, tmp_path: Path) -> None:
+    kind, model, data = case
+    output = tmp_path / "out.onnx"
+    options = ["--preset", preset, "--weight-range", "reduced", "--no-bench", "--optimize-for", "size"]
+    said = support.quantize(model, output, data, *options, "--sensitivity", "off")
+    assert not any("body" in note for note in said["notes"]), said["notes"]
+    ran = as_run(output, tmp_path)
+    assert sum(t in QUANTIZED for t in ran) == PRODUCTS[kind], ran
+    assert "MatMul" not in ran
+    assert quality(model, output, kind) > 22
