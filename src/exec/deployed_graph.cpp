@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "exec/emit.h"
+#include "graph/rewrite.h"
 
 namespace detent::exec {
 namespace {
@@ -31,7 +32,8 @@ std::vector<std::string> run_as(const Runtime& runtime, const onnx::Model& model
   options.threads = 1;
   options.optimized_model = path;
   (void)Session(runtime, emit(named), fmt::format("model '{}'", model.path.string()), options);
-  const auto optimized = onnx::read_model(path);
+  auto optimized = onnx::read_model(path);
+  graph::unfold(optimized);
   std::unordered_map<std::string_view, std::string_view> by_name, by_output;
   for (const auto& node : optimized.graph.nodes) by_name[node.name()] = node.op_type();
   for (const auto& node : optimized.graph.nodes) {

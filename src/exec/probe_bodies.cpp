@@ -29,7 +29,8 @@ graph::ValueType known(const graph::ValueTypes& types, const std::string& value)
 // One step of a value that a Scan goes through.
 graph::ValueType slice_of(graph::ValueType type, const Node& scan, std::size_t position) {
   const auto* axes = scan.attribute("scan_input_axes");
-  std::int64_t axis = axes == nullptr ? 0 : axes->as_ints().at(position);
+  const auto given = axes == nullptr ? std::vector<std::int64_t>() : axes->as_ints();
+  std::int64_t axis = position < given.size() ? given[position] : 0;
   if (!type.shape) return type;
   if (axis < 0) axis += std::ssize(*type.shape);
   if (axis < 0 || axis >= std::ssize(*type.shape)) return {type.type, std::nullopt};
@@ -74,6 +75,7 @@ std::optional<onnx::Model> body_model(const onnx::Model& model, const graph::Ind
   const auto holder = std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) {
     return std::find(node.bodies().begin(), node.bodies().end(), body) != node.bodies().end();
   });
+  if (holder == nodes.end()) return std::nullopt;
   std::set<std::string> known_names;
   bool has_nodes = false;
   for (std::size_t n = 0; n < nodes.size(); ++n) {

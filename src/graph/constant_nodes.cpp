@@ -49,7 +49,8 @@ std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& type
   std::vector<int> chosen;
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const auto& node = model.graph.nodes[n];
-    if (depends[n] || !node.domain().empty() || has_body(node) || is_quantization(node) || node.is("Constant"))
+    if (depends[n] || !node.domain().empty() || has_body(node) || !node.bodies().empty() || is_quantization(node) ||
+        node.is("Constant"))
       continue;
     std::uint64_t inputs = 0;
     bool foldable = true;

@@ -124,7 +124,7 @@ class Unfolding {
     const auto& attributes = node.attributes();
     if (!is_known || depth > kMaxDepth) return false;
     if (std::any_of(attributes.begin(), attributes.end(),
-                    [](const auto& a) { return is_body(a) && a.kind() != onnx::Attribute::Kind::g; }))
+                    [](const auto& a) { return is_body(a) && a.as_graphs().size() != 1; }))
       return false;
     for (const auto& body : read_bodies(model_, node)) {
       if (!body.sparse_initializers.empty() || !defines_each_once(body)) return false;

@@ -45,6 +45,7 @@
 #include "run/outputs.h"
 #include "run/prepare.h"
 #include "run/proposals.h"
+#include "run/quantize_recurrent.h"
 #include "run/quantize_result.h"
 #include "run/run_directory.h"
 #include "run/run_profiler.h"
@@ -300,6 +301,7 @@ class Run {
     const auto scope = profiler_.scope(Step::post_process);
     const bool equalized = result_.accuracy && !result_.accuracy->equalized.empty();
     run::write_applied({equalized, !result_.layers.empty()}, draft_.emitted->model);
+    append(result_.notes, run::quantize_recurrent(draft_.prepared, options_, draft_.emitted->model));
     if (options_.config.quant_format == QuantFormat::qoperator) {
       const auto made = quantization::to_qoperators(draft_.emitted->model);
       result_.notes.push_back(

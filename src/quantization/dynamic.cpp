@@ -62,6 +62,16 @@ class Placer {
       : model_(model), config_(config), index_(model), selected_(selection(model, config)) {}
 
   DynamicPlacement place() {
+    find();
+    if (placement_.nodes.empty())
+      throw bad_input(fmt::format("model '{}' has no weights to quantize", model_.path.string()),
+                      placement_.notes.empty()
+                          ? "no selected MatMul, Gemm, LSTM or Gather reads a constant float32 matrix"
+                          : placement_.notes.front());
+    return std::move(placement_);
+  }
+
+  const std::vector<std::size_t>& find() {
     placement_.weights.selected.resize(model_.graph.nodes.size(), false);
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
       const bool placed = selected_[n] && visit(n);
@@ -71,12 +81,7 @@ class Placer {
       if (!placed && (graph::is_product(node) || recurrent)) ++placement_.in_float;
     }
     placement_.notes = left_.notes();
-    if (placement_.nodes.empty())
-      throw bad_input(fmt::format("model '{}' has no weights to quantize", model_.path.string()),
-                      placement_.notes.empty()
-                          ? "no selected MatMul, Gemm, LSTM or Gather reads a constant float32 matrix"
-                          : placement_.notes.front());
-    return std::move(placement_);
+    return placement_.nodes;
   }
 
  private:
@@ -154,6 +159,14 @@ std::vector<std::size_t> weight_inputs(const Node& node) {
 
 DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config) {
   return Placer(model, config).place();
+}
+
+std::vector<std::size_t> recurrent_layers(const onnx::Model& model, const QuantConfig& config) {
+  const auto& types = config.op_types;
+  if (std::find(types.begin(), types.end(), "LSTM") == types.end()) return {};
+  QuantConfig own = config;
+  own.op_types = {"LSTM"};
+  return Placer(model, own).find();
 }
 
 }  // namespace detent::quantization

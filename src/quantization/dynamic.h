@@ -28,4 +28,8 @@ std::vector<std::size_t> weight_inputs(const onnx::Node& node);
 /// form, and bad_input when nothing is left.
 DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config);
 
+/// LSTM layers that can have integer weights and whose type QuantConfig::op_types names: these become so also where all
+/// other activations are static.
+std::vector<std::size_t> recurrent_layers(const onnx::Model& model, const QuantConfig& config);
+
 }  // namespace detent::quantization

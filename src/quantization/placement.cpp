@@ -185,7 +185,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   refuse_quantized(model);
   const graph::Index index(model);
   Placement placement;
-  placement.selected = select_nodes(model, config);
+  placement.selected = select_static_nodes(model, config);
   for (std::size_t n = 0; n < floats.nodes.size(); ++n)
     placement.selected[n] = placement.selected[n] && !floats.nodes[n];
   Marks marks(model, types, index);

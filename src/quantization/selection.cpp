@@ -98,6 +98,12 @@ std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& conf
   });
 }
 
+std::vector<bool> select_static_nodes(const onnx::Model& model, const QuantConfig& config) {
+  auto selected = select_nodes(model, config);
+  for (std::size_t n = 0; n < selected.size(); ++n) selected[n] = selected[n] && model.graph.nodes[n].op_type() != "LSTM";
+  return selected;
+}
+
 std::vector<bool> select_of_all_types(const onnx::Model& model, const QuantConfig& config) {
   return select(model, config, [&](const onnx::Node& node) {
     return (config.op_types.empty() || lists(config.op_types, node)) && !lists(config.exclude_op_types, node);

@@ -19,6 +19,9 @@ void check_op_types(const onnx::Model& model, const std::vector<std::string>& ty
 /// pattern: a misspelt exclusion must not pass in silence.
 std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& config);
 
+/// The same without LSTM, whose integer form has dynamic activations (dynamic.h).
+std::vector<bool> select_static_nodes(const onnx::Model& model, const QuantConfig& config);
+
 /// The same where the user who names no types means all that the model has.
 std::vector<bool> select_of_all_types(const onnx::Model& model, const QuantConfig& config);
 

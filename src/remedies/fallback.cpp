@@ -35,7 +35,8 @@ class Fallback : public Remedy {
     lab_ = &lab;
     const auto& model = draft.prepared.model;
     index_.emplace(model);
-    const auto workload = weigh(model, *index_, lab.static_types(draft), draft.assignment.placement);
+    const auto workload =
+        weigh(model, *index_, lab.static_types(draft), draft.assignment.placement, draft.prepared.unseen);
     if (accuracy().target) {
       choices_ = reach(choose(workload, kNone));
     } else {

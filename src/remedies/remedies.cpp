@@ -68,8 +68,10 @@ void conclude(Draft& draft, Lab& lab) {
   const auto& model = draft.prepared.model;
   const graph::Index index(model);
   list_sensitivities(draft, index);
-  const auto workload = weigh(model, index, lab.static_types(draft), run::place(draft.prepared, lab.options().config));
-  result.integer_macs = 1 - workload.others;
+  const auto& types = lab.static_types(draft);
+  const auto& unseen = draft.prepared.unseen;
+  const auto workload = weigh(model, index, types, run::place(draft.prepared, lab.options().config), unseen);
+  result.integer_macs = 1 - workload.others + recurrent_macs(model, index, types, lab.options().config, unseen);
   for (const auto& node : result.float_nodes) result.integer_macs -= node.macs_share;
   result.wide_macs = wide_macs(model, index, workload, draft.assignment.placement);
   name_worst(draft, lab, index, workload);

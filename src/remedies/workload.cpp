@@ -7,6 +7,7 @@
 #include "accuracy/integer_chains.h"
 #include "graph/traits.h"
 #include "graph/work.h"
+#include "quantization/dynamic.h"
 
 namespace detent::remedies {
 namespace {
@@ -16,11 +17,12 @@ constexpr double kTable = 1;  // the cost of a table, as a share of the multipli
 }  // namespace
 
 Workload weigh(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
-               const quantization::Placement& placement) {
+               const quantization::Placement& placement, const std::set<std::string>& unseen) {
   Workload workload;
   double all = 0, others = 0;
   const auto& nodes = model.graph.nodes;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (unseen.contains(nodes[n].id())) continue;
     const auto work = graph::work_of(model, index, types, nodes[n]);
     const double macs = work ? static_cast<double>(work->macs) : 0;
     all += macs;
@@ -39,6 +41,18 @@ Workload weigh(const onnx::Model& model, const graph::Index& index, const graph:
   }
   workload.others = all > 0 ? others / all : 0;
   return workload;
+}
+
+double recurrent_macs(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                      const QuantConfig& config, const std::set<std::string>& unseen) {
+  const auto macs_at = [&](const onnx::Node& node) {
+    const auto work = unseen.contains(node.id()) ? std::nullopt : graph::work_of(model, index, types, node);
+    return work ? static_cast<double>(work->macs) : 0;
+  };
+  double all = 0, recurrent = 0;
+  for (const auto& node : model.graph.nodes) all += macs_at(node);
+  for (const auto n : quantization::recurrent_layers(model, config)) recurrent += macs_at(model.graph.nodes[n]);
+  return all > 0 ? recurrent / all : 0;
 }
 
 double macs_of(const onnx::Model& model, const graph::Index& index, const accuracy::Candidate& candidate) {

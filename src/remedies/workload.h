@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "accuracy/fallback_choice.h"
@@ -19,9 +21,14 @@ struct Workload {
   double others = 0;  // share of the multiplications that are not made on integers
 };
 
-/// `types` have the shapes of the samples, where these are known.
+/// `types` have the shapes of the samples, where these are known. Nodes that are `unseen` (Prepared::unseen) do not
+/// count.
 Workload weigh(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
-               const quantization::Placement& placement);
+               const quantization::Placement& placement, const std::set<std::string>& unseen = {});
+
+/// Share of the multiplications that LSTM layers with integer weights make.
+double recurrent_macs(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                      const QuantConfig& config, const std::set<std::string>& unseen);
 
 /// The multiplications of a candidate: none of a table.
 double macs_of(const onnx::Model& model, const graph::Index& index, const accuracy::Candidate& candidate);

@@ -124,7 +124,7 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
     for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) unseen.nodes.push_back(is_unseen(n));
     return quantization::place(model, prepared.types, config, unseen);
   }
-  auto selected = quantization::select_nodes(model, config);
+  auto selected = quantization::select_static_nodes(model, config);
   for (std::size_t n = 0; n < selected.size(); ++n) selected[n] = selected[n] && !is_unseen(n);
   const bool in_float = fallbacks.to == AccuracyFallback::float32;
   for (const auto node : fallbacks.nodes) selected[node] = !in_float;

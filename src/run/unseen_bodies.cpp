@@ -11,8 +11,8 @@ namespace detent::run {
 namespace {
 
 struct Observed {
-  bool any = false;
-  bool seen = false;
+  bool any = false;   // values were looked for
+  bool seen = false;  // and found
 };
 
 const onnx::Node& holder_of(const onnx::Model& model, int body) {
@@ -42,10 +42,15 @@ std::vector<std::string> leave_unseen_bodies(Prepared& prepared, const quantizat
   }
   std::vector<std::string> notes;
   for (std::size_t b = 1; b < bodies.size(); ++b) {
+    const int around = model.bodies[b - 1].around;
+    if (around != 0 && bodies[static_cast<std::size_t>(around)].any && !bodies[static_cast<std::size_t>(around)].seen) {
+      bodies[b] = bodies[static_cast<std::size_t>(around)];  // told with that
+      continue;
+    }
     if (!bodies[b].any || bodies[b].seen) continue;
     std::size_t products = 0;
     for (std::size_t n = 0; n < body_of.size(); ++n) {
-      if (body_of[n] != static_cast<int>(b)) continue;
+      if (!onnx::is_inside(model, body_of[n], static_cast<int>(b))) continue;
       prepared.unseen.insert(model.graph.nodes[n].id());
       if (placement.selected[n] && graph::is_product(model.graph.nodes[n])) ++products;
     }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "graph/bodies.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "onnx/nibbles.h"
@@ -74,7 +75,9 @@ class Finder {
         provenance_(quantized.provenance),
         config_(config),
         float_index_(float_model),
-        quantized_index_(quantized.model) {
+        quantized_index_(quantized.model),
+        inside_float_(graph::inside_bodies(float_model)),
+        inside_quantized_(graph::inside_bodies(quantized.model)) {
     for (const auto& [value, stored] : provenance_.values) by_read_name_.emplace(stored.read_as, &stored);
   }
 
@@ -126,7 +129,12 @@ class Finder {
 
   std::string why_not(const onnx::Node& node, const TunedLayer& layer) const {
     const auto& weight = float_.graph.initializers[layer.float_weight];
-    if (node.body() != 0) return "it is in the body of another node";
+    const auto stands_inside = [](const std::vector<bool>& inside, int cut) {
+      return inside[static_cast<std::size_t>(cut)];
+    };
+    if (node.body() != 0 || stands_inside(inside_float_, layer.float_node + 1) ||
+        stands_inside(inside_quantized_, layer.quantized_node))
+      return "it stands among the nodes of a body";
     if (float_index_.consumers(weight.name).size() > 1) return "its weight has several consumers";
     if (weight.type != onnx::DataType::float32) return "its weight is not float32";
     if (node.is("MatMul") && weight.dims.size() != 2) return "its weight is not a matrix";
@@ -181,6 +189,7 @@ class Finder {
   const FinetuneConfig& config_;
   graph::Index float_index_;
   graph::Index quantized_index_;
+  std::vector<bool> inside_float_, inside_quantized_;  // cuts that part a body
   std::map<std::string, const quantization::StoredTensor*> by_read_name_;
   FoundLayers found_;
 };

@@ -1,5 +1,6 @@
 """Bodies of If, Loop and Scan are observed and quantized like the graph around them."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -161,3 +162,149 @@ def test_products_in_bodies(case: tuple[str, Path, Path], preset: str, tmp_path:
     assert sum(t in QUANTIZED for t in ran) == PRODUCTS[kind], ran
     assert "MatMul" not in ran
     assert quality(model, output, kind) > 22
+
+
+def test_measured_and_the_same_bytes(case: tuple[str, Path, Path], tmp_path: Path) -> None:
+    """Errors are measured with bodies, and neither the budget nor workers change the result."""
+    kind, model, data = case
+    options = ["--no-bench", "--optimize-for", "size", "--method", "percentile"]
+    said = support.quantize(model, tmp_path / "a.onnx", data, *options)
+    assert said["accuracy"]["integer_macs"] > 0.8
+    assert quality(model, tmp_path / "a.onnx", kind) > 25
+    support.quantize(model, tmp_path / "b.onnx", data, *options, "--memory-level", "2", "--work-dir", tmp_path / "work")
+    support.quantize(model, tmp_path / "c.onnx", data, *options, "--workers", "2")
+    assert support.sha256(tmp_path / "a.onnx") == support.sha256(tmp_path / "b.onnx") == support.sha256(tmp_path / "c.onnx")
+
+
+def test_statistics_of_all_steps(tmp_path: Path) -> None:
+    """The range of a value in a Loop is that of all its steps, as NumPy computes them."""
+    onnx.save(with_loop(), tmp_path / "model.onnx")
+    feeds = samples("Loop")
+    data = support.save_samples(tmp_path / "data", feeds)
+    said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, "--preset", "plain", "--no-bench")
+    weights = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "model.onnx").graph.initializer}
+    for node in onnx.load(tmp_path / "model.onnx").graph.node:
+        if node.op_type == "Loop":
+            weights |= {t.name: numpy_helper.to_array(t) for t in node.attribute[0].g.initializer}
+    least = most = 0.0
+    for feed in feeds:
+        seen = np.maximum(feed["x"] @ weights["w"], 0)
+        h = seen
+        for _ in range(int(feed["times"])):
+            product = h @ weights["carried.w"]
+            least, most = min(least, product.min()), max(most, product.max())
+            h = np.tanh(np.tanh(product) + np.maximum(seen @ weights["captured.w"], 0))
+    found = said["activations"]["carried.out"]
+    np.testing.assert_allclose([found["min"], found["max"]], [least, most], rtol=1e-5)
+
+
+def test_a_body_that_no_sample_came_to(tmp_path: Path) -> None:
+    onnx.save(with_if(nested=True), tmp_path / "model.onnx")
+    feeds = [sample for sample in samples("nested") if sample["flag"]]
+    data = support.save_samples(tmp_path / "data", feeds)
+    for preset in ("plain", "balanced"):
+        options = ["--preset", preset, "--no-bench", "--optimize-for", "size", "--weight-range", "reduced"]
+        said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, *options)
+        told = [note for note in said["notes"] if "no sample came" in note]
+        assert len(told) == 1
+        assert "'choose'" in told[0]
+        assert "'else_branch': 3 products" in told[0]
+        choose = next(n for n in onnx.load(tmp_path / "out.onnx").graph.node if n.name == "choose")
+        types = {a.name: [n.op_type for n in nodes_of(a.g)] for a in choose.attribute}
+        assert types["else_branch"].count("MatMul") == 3
+        assert "DequantizeLinear" not in types["else_branch"]
+        assert types["then_branch"].count("DequantizeLinear") >= 5
+        reference, found = support.load(tmp_path / "model.onnx"), support.check_model(tmp_path / "out.onnx")
+        for feed in samples("nested"):
+            limit = 20 if feed["flag"] else 25
+            assert support.sqnr(support.outputs(reference, [feed]), support.outputs(found, [feed])) > limit
+
+
+def with_functions() -> onnx.ModelProto:
+    """Two calls of a function with an attribute, a constant, and a call and an If in it."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    slope = helper.make_node("LeakyRelu", ["sum"], ["z"])
+    slope.attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT))
+    half = numpy_helper.from_array(np.full((WIDTH, WIDTH), 0.1, np.float32))
+    then = helper.make_graph([helper.make_node("MatMul", ["y", "half"], ["t"])], "then", [], [info("t")])
+    other = helper.make_graph([helper.make_node("Relu", ["y"], ["t"])], "other", [], [info("t")])
+    layer = helper.make_function(
+        "own",
+        "Layer",
+        ["x", "w", "flag"],
+        ["z"],
+        [
+            helper.make_node("Constant", [], ["half"], value=half),
+            helper.make_node("MatMul", ["x", "w"], ["m"]),
+            helper.make_node("Shift", ["m"], ["y"], domain="own"),
+            helper.make_node("If", ["flag"], ["i"], then_branch=then, else_branch=other),
+            helper.make_node("Add", ["y", "i"], ["sum"]),
+            slope,
+        ],
+        imports,
+        ["slope"],
+    )
+    shift = helper.make_function("own", "Shift", ["x"], ["y"], [helper.make_node("Tanh", ["x"], ["y"])], imports)
+    b = graphs.Builder(7)
+    x = "x"
+    for i in range(2):
+        x = b.add("Layer", x, b.weight(f"w{i}", WIDTH, WIDTH), "flag", name=f"layer{i}", domain="own", slope=0.1 + i)
+    x = b.add("MatMul", x, b.weight("last", WIDTH, WIDTH), name="last")
+    graph = helper.make_graph(
+        b.nodes, "g", [info("x", FLOAT, ["N", WIDTH]), info("flag", BOOL, [])], [info(x, FLOAT, ["N", WIDTH])], b.initializers
+    )
+    return helper.make_model(graph, opset_imports=imports, functions=[layer, shift], ir_version=8)
+
+
+def test_functions(tmp_path: Path) -> None:
+    model, output = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    onnx.save(with_functions(), model)
+    data = support.save_samples(tmp_path / "data", samples("If"))
+    options = ["--no-bench", "--optimize-for", "size", "--weight-range", "reduced", "--sensitivity", "off"]
+    said = support.quantize(model, output, data, *options)
+    assert not any("function" in note for note in said["notes"]), said["notes"]
+    written = onnx.load(output)
+    assert not written.functions
+    assert sum(t.dims == [WIDTH, WIDTH] for t in written.graph.initializer) == 4, "the function's constant is there once"
+    assert sum(t in QUANTIZED for t in as_run(output, tmp_path)) == 5
+    assert quality(model, output, "If") > 22
+
+
+def test_functions_of_another_opset_stay(tmp_path: Path) -> None:
+    model = with_functions()
+    for function in model.functions:
+        function.opset_import[0].version = 16
+    onnx.save(model, tmp_path / "model.onnx")
+    data = support.save_samples(tmp_path / "data", samples("If"))
+    said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, "--no-bench")
+    assert any("own::Layer" in note for note in said["notes"])
+    assert quality(tmp_path / "model.onnx", tmp_path / "out.onnx", "If") > 25
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        (["--weights-only", "--bits", "8", "--block-size", "16"], 30),
+        (["--activations", "dynamic"], 22),
+        (["--float", "16"], 50),
+        (["--quant-format", "qoperator", "--no-bench", "--weight-range", "reduced", "--optimize-for", "size"], 22),
+    ],
+    ids=["weights-only", "dynamic", "float16", "qoperator"],
+)
+def test_other_forms(case: tuple[str, Path, Path], options: list[str], limit: float, tmp_path: Path) -> None:
+    kind, model, data = case
+    output = tmp_path / "out.onnx"
+    support.quantize(model, output, data, *options)
+    types = [node.op_type for node in nodes_of(onnx.load(output).graph)]
+    if "--float" not in options:
+        assert types.count("MatMul") == 0, types
+    assert quality(model, output, kind) > limit
+
+
+def test_inspection_counts_bodies(tmp_path: Path) -> None:
+    onnx.save(with_if(nested=True), tmp_path / "model.onnx")
+    result = support.detent("inspect", tmp_path / "model.onnx", "--shape", f"x:3x{WIDTH}", "--json")
+    assert result.returncode == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert told["macs"] == 10 * 3 * WIDTH * WIDTH
+    assert told["op_types"]["MatMul"] == 10
