@@ -19,6 +19,7 @@ namespace {
 
 const Body& body_at(const Model& model, int body) { return model.bodies.at(static_cast<std::size_t>(body - 1)); }
 
+bool is_dequantizer(const Node& node) { return node.op_type() == "DequantizeLinear" && !node.outputs().empty(); }
 bool is_body_inputs(const Node& node) { return node.op_type() == kBodyInputs && node.domain() == kPrivateDomain; }
 
 class Folding {
@@ -63,7 +64,7 @@ class Folding {
     const auto body_of = body_of_nodes(model_);
     std::unordered_map<std::string_view, std::size_t> made_by;
     for (std::size_t n = 0; n < nodes.size(); ++n) {
-      if (nodes[n].op_type() == "DequantizeLinear") made_by[nodes[n].outputs().front()] = n;
+      if (is_dequantizer(nodes[n])) made_by[nodes[n].outputs().front()] = n;
     }
     std::map<std::pair<std::size_t, int>, std::string> copies;
     std::set<std::size_t> read;  // where they stand
@@ -102,7 +103,7 @@ class Folding {
     }
     std::size_t kept = 0;
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
-      if (nodes_[n].op_type() == "DequantizeLinear" && unread.contains(nodes_[n].outputs().front())) continue;
+      if (is_dequantizer(nodes_[n]) && unread.contains(nodes_[n].outputs().front())) continue;
       if (kept != n) nodes_[kept] = std::move(nodes_[n]);
       body_of_[kept++] = body_of_[n];
     }
@@ -198,7 +199,9 @@ std::vector<int> body_of_nodes(const Model& model) {
         throw internal_error(fmt::format("{} reads values of two bodies", node.label()));
       body = made->second;
     }
-    for (const auto& name : node.outputs()) made_in[name] = body;
+    for (const auto& name : node.outputs()) {
+      if (!name.empty()) made_in[name] = body;  // else it is left out
+    }
     bodies[n] = body;
   }
   return bodies;
