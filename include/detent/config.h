@@ -14,8 +14,12 @@
 
 namespace detent {
 
-/// Integer types of quantized tensors; those of 4 bits are for weights only.
-enum class QuantType { int8, uint8, int16, uint16, int4, uint4 };
+/// Types of quantized tensors; those of 4 bits are for weights only, float4e2m1 for weights in blocks only.
+enum class QuantType { int8, uint8, int16, uint16, int4, uint4, float8e4m3fn, float8e5m2, float4e2m1 };
+
+constexpr bool is_float(QuantType type) noexcept {
+  return type == QuantType::float8e4m3fn || type == QuantType::float8e5m2 || type == QuantType::float4e2m1;
+}
 
 /// The floating-point type of what is not quantized. `keep`: as the model has it. `float32`: nodes of 16-bit types are
 /// brought to float32 before all else. `float16`, `bfloat16`: all nodes for which the type is safe get it.
@@ -95,16 +99,22 @@ enum class WeightMethod { automatic, nearest, search, awq, gptq };
 /// `two_of_four`: of each four neighbours along the inputs of a product two become 0, and the others make up for them.
 enum class WeightSparsity { none, two_of_four };
 
+/// The type of the scales of blocks. `as_weight`: the weight's own. `float8e8m0`: powers of two, as in the OCP
+/// Microscaling formats. `float8e4m3fn`: with a float32 scale for the whole weight besides, as in NVFP4.
+enum class ScaleType { as_weight, float8e8m0, float8e4m3fn };
+
 enum class WeightBits { two = 2, four = 4, eight = 8 };
 /// Neighbours along the inputs of a product that share a scale; `channel`: all of them.
 enum class BlockSize { channel = 0, of16 = 16, of32 = 32, of64 = 64, of128 = 128, of256 = 256 };
 
-/// Weights alone, in blocks; activations stay in float. Whether blocks have zero points is
-/// QuantConfig::weight_symmetric; unset: they have.
+/// Weights alone, in blocks; activations stay in float. Integers of `bits`, unless QuantConfig::weight_type is a
+/// floating-point type. Whether blocks have zero points is QuantConfig::weight_symmetric; unset: they have, where they
+/// are integers with scales of the weight's type.
 struct WeightsOnlyConfig {
   bool enabled = false;
   WeightBits bits = WeightBits::four;
   BlockSize block_size = BlockSize::of32;
+  ScaleType scale_type = ScaleType::as_weight;
   WeightForm form = WeightForm::matmul_nbits;
   WeightMethod method = WeightMethod::automatic;
   /// What MatMulNBits computes with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8.

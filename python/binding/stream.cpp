@@ -35,15 +35,28 @@ std::optional<ElementType> element_type(nb::dlpack::dtype type) {
   return std::nullopt;
 }
 
+// The name of a numpy array's type: "bfloat16" of those of the package ml_dtypes, which no protocol passes on.
+std::string numpy_type(nb::handle value) {
+  const nb::object name = nb::getattr(nb::getattr(value, "dtype", nb::none()), "name", nb::none());
+  return nb::isinstance<nb::str>(name) ? nb::cast<std::string>(name) : std::string();
+}
+
 NamedArray shared(std::string name, nb::handle value) {
   AnyArray array;
-  if (!nb::try_cast<AnyArray>(value, array, true)) {
+  const auto numpy = numpy_type(value);
+  const bool is_bfloat16 = numpy == "bfloat16" && nb::hasattr(value, "view");
+  const nb::object given = is_bfloat16 ? value.attr("view")("uint16") : nb::borrow(value);
+  if (!nb::try_cast<AnyArray>(given, array, true)) {
     PyErr_Clear();
+    if (!numpy.empty())
+      throw bad_input(
+          fmt::format("input '{}' of a sample has elements of type {}, which cannot be taken over", name, numpy),
+          "save samples as test_data_set_*/input_N.pb, or give arrays of numbers");
     throw bad_input(fmt::format("input '{}' of a sample is {}, which is not an array in this computer's memory", name,
                                 nb::type_name(value.type()).c_str()),
                     "give numpy arrays, or what has __dlpack__ (a tensor: detached and on the CPU)");
   }
-  const auto type = element_type(array.dtype());
+  const auto type = is_bfloat16 ? ElementType::bfloat16 : element_type(array.dtype());
   if (!type) throw bad_input(fmt::format("input '{}' of a sample has elements of an unsupported type", name));
   NamedArray out{std::move(name), *type, {}, {}, nullptr};
   for (std::size_t axis = 0; axis < array.ndim(); ++axis) out.shape.push_back(array.shape(axis));

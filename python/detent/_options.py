@@ -213,6 +213,8 @@ class WeightsOnly(Options):
     Attributes:
         bits: bits of a weight (default: 4)
         block_size: weights that share a scale, along the inputs of a product; channel: all of an output (default: 32)
+        scale_type: type of the scales of blocks. float: as the weight; float8e8m0: powers of two (MXFP8, MXFP4, MXINT8);
+            float8e4m3fn: with a float32 scale for the whole weight (NVFP4) (default: float)
         node_bits: other bits for some nodes, or float; a name that starts with '^' is a regular expression over the whole
             name, and of several entries for a node the last counts
         form: matmul-nbits: operators of ONNX Runtime; qdq: DequantizeLinear with blocks, of opset 21 (default:
@@ -231,6 +233,7 @@ class WeightsOnly(Options):
     _chosen = {"enabled": True}
     bits: Literal[2, 4, 8] = 4
     block_size: Literal[16, 32, 64, 128, 256, "channel"] = 32
+    scale_type: Literal["float", "float8e8m0", "float8e4m3fn"] = "float"
     node_bits: Sequence[str] = ()
     form: Literal["matmul-nbits", "qdq"] = "matmul-nbits"
     method: Literal["auto", "nearest", "search", "awq", "gptq"] = "auto"
@@ -334,8 +337,8 @@ class Config(Options):
             that no samples are needed (default: static)
         quant_format: qdq: float operators between QuantizeLinear and DequantizeLinear; qoperator: operators on integers,
             QLinearConv and the like, for old runtimes and tools that read no pairs (default: qdq)
-        activation_type: integer type of activations; types of 4 bits are for weights only (default: uint8)
-        weight_type: integer type of weights (default: int8)
+        activation_type: type of activations; types of 4 bits are for weights only (default: uint8)
+        weight_type: type of weights; with --weights-only a floating-point type, float4e2m1 only there (default: int8)
         activation_symmetric: zero point of activations in the middle of the type; zero point of activations as their range
             asks for if False
         weight_symmetric: zero point of weights in the middle of the type; zero point of weights as their range asks for;
@@ -376,8 +379,8 @@ class Config(Options):
     overrides: Sequence[_config.TensorOverride] | None = None
     activations: Literal["static", "dynamic"] | None = None
     quant_format: Literal["qdq", "qoperator"] | None = None
-    activation_type: Literal["int8", "uint8", "int16", "uint16", "int4", "uint4"] | None = None
-    weight_type: Literal["int8", "uint8", "int16", "uint16", "int4", "uint4"] | None = None
+    activation_type: Literal["int8", "uint8", "int16", "uint16", "int4", "uint4", "float8e4m3fn", "float8e5m2", "float4e2m1"] | None = None
+    weight_type: Literal["int8", "uint8", "int16", "uint16", "int4", "uint4", "float8e4m3fn", "float8e5m2", "float4e2m1"] | None = None
     activation_symmetric: bool | None = None
     weight_symmetric: bool | None = None
     per_channel: bool | None = None

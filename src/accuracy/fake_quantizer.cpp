@@ -110,6 +110,18 @@ void dequantize_as(std::span<float> values, std::span<const std::int64_t> shape,
   });
 }
 
+// code_at(position) gives the stored codes of floats.
+template <class CodeAt>
+void decode_each(std::span<float> values, std::span<const std::int64_t> shape,
+                 const quantization::ValueAssignment& params, const CodeAt& code_at) {
+  const auto type = quantization::small_float(params.type);
+  for_each_run(values, shape, params.granularity, [&](std::span<float> run, std::size_t slice) {
+    const auto first = static_cast<std::size_t>(run.data() - values.data());
+    for (std::size_t i = 0; i < run.size(); ++i)
+      run[i] = onnx::from_small_float(code_at(first + i), type) * params.slices[slice].scale;
+  });
+}
+
 }  // namespace
 
 void dequantize(std::span<float> values, std::span<const std::int64_t> shape,
@@ -124,11 +136,25 @@ void dequantize(std::span<float> values, std::span<const std::int64_t> shape,
     case QuantType::uint16: return dequantize_as<std::uint16_t>(values, shape, params, integers);
     case QuantType::int4: return nibbles(true);
     case QuantType::uint4: return nibbles(false);
+    case QuantType::float8e4m3fn:
+    case QuantType::float8e5m2:
+      return decode_each(values, shape, params, [&](std::size_t i) { return static_cast<std::uint8_t>(integers[i]); });
+    case QuantType::float4e2m1:
+      return decode_each(values, shape, params,
+                         [&](std::size_t i) { return static_cast<std::uint8_t>(onnx::nibble_at(integers, i, false)); });
   }
 }
 
 void fake_quantize(std::span<float> values, std::span<const std::int64_t> shape,
                    const quantization::ValueAssignment& params) {
+  if (is_float(params.type)) {
+    const auto type = quantization::small_float(params.type);
+    for_each_run(values, shape, params.granularity, [&](std::span<float> run, std::size_t slice) {
+      const float scale = params.slices[slice].scale;
+      for (float& value : run) value = onnx::from_small_float(onnx::to_small_float(value / scale, type), type) * scale;
+    });
+    return;
+  }
   const auto bounds = quantization::full_range(params.type);
   const auto& granularity = params.granularity;
   if (granularity.kind == quantization::Granularity::Kind::axis && granularity.axis + 1 == shape.size())

@@ -118,9 +118,27 @@ Error without_meaning(const std::string& name, const Option& option, Result resu
                      "leave it out, or leave out --float 16, --float bf16 and --preset none");
 }
 
+// Weights in blocks are integers of --bits unless they are floats.
+void check_blocks(const QuantizeOptions& options, const std::vector<std::string_view>& given) {
+  if (!has(given, "config.weight_type")) return;
+  const auto type = options.config.weight_type;
+  const auto word = word_of(words<QuantType>(), static_cast<int>(type));
+  if (!is_float(type))
+    throw usage_error(
+        fmt::format("--weight-type {} means nothing with --weights-only, whose integers have --bits", word),
+        "give --bits, or a floating-point type");
+  for (const auto* path : {"weights_only.bits", "config.weight_symmetric"}) {
+    if (!has(given, path)) continue;
+    const bool is_bits = std::string_view(path) == "weights_only.bits";
+    throw usage_error(fmt::format("--weight-type {} has its bits and no zero points", word),
+                      is_bits ? "leave out --bits" : "leave out --weight-symmetric and --weight-asymmetric");
+  }
+}
+
 // What is given must have a meaning for what the run makes.
 void check_given(const QuantizeOptions& options, const std::vector<std::string_view>& given) {
   const auto result = result_of(options);
+  if (result == kBlocks) check_blocks(options, given);
   for (const auto& option : config::options()) {
     if ((option.results & result) != 0 || !has(given, option.at.path)) continue;
     if (const auto [name, is_nothing] = as_given(option, options); !is_nothing)
@@ -175,6 +193,11 @@ void resolve(QuantizeOptions& options, const std::vector<std::string_view>& user
   const auto type = options.config.float_type;
   const bool in_16_bits = type == FloatType::float16 || type == FloatType::bfloat16;
   if (in_16_bits && !has(given, "config.preset")) options.config.preset = "none";
+  auto& blocks = options.weights_only;
+  const bool has_floats = is_float(options.config.weight_type) || is_float(options.config.activation_type);
+  if (has_floats && !in_16_bits && !has(given, "config.preset")) options.config.preset = "plain";
+  const bool has_operator = !has_floats && blocks.scale_type == ScaleType::as_weight;
+  if (blocks.enabled && !has_operator && !has(given, "weights_only.form")) blocks.form = WeightForm::qdq;
   check_given(options, user_gave);
   take_from_target(options, given, false);
   QuantizeOptions base;

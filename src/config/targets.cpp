@@ -1,5 +1,7 @@
 #include "config/targets.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/error.h"

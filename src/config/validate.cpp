@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
 #include "config/presets.h"
 #include "config/wanted.h"
+#include "config/words.h"
 
 namespace detent::config {
 namespace {
@@ -121,10 +123,42 @@ void check_samples(const QuantizeOptions& options) {
   }
 }
 
+// What products of floats are not: grids of integers.
+void check_float_types(const QuantConfig& config) {
+  const auto word = [](QuantType type) { return word_of(words<QuantType>(), static_cast<int>(type)); };
+  if (config.weight_type == QuantType::float4e2m1 || config.activation_type == QuantType::float4e2m1)
+    throw usage_error("float4e2m1 is for weights in blocks", "add --weights-only, or give float8e4m3fn");
+  if (!is_float(config.weight_type) && !is_float(config.activation_type)) return;
+  if (!is_float(config.weight_type) || !is_float(config.activation_type))
+    throw usage_error(fmt::format("--activation-type {} and --weight-type {} do not go together",
+                                  word(config.activation_type), word(config.weight_type)),
+                      "give floating-point types for both, or --weights-only for weights alone");
+  if (target(config).measures_accuracy)
+    throw usage_error(fmt::format("--preset {} measures what integers do to a model, and --weight-type {} is none",
+                                  config.preset, word(config.weight_type)),
+                      "give --preset plain, or leave it out");
+  if (config.quant_format == QuantFormat::qoperator)
+    throw usage_error("--quant-format qoperator has no operators on 8-bit floats", "leave it out");
+  if (config.weight_range == WeightRange::reduced)
+    throw usage_error("--weight-range reduced is for products of integers", "leave it out");
+}
+
+void check_float_methods(const MethodConfig& method, const std::vector<TensorOverride>& overrides) {
+  const auto fits = [](CalibrationMethod m) {
+    return m == CalibrationMethod::minmax || m == CalibrationMethod::percentile;
+  };
+  const bool all = std::all_of(overrides.begin(), overrides.end(),
+                               [&](const auto& entry) { return !entry.method || fits(*entry.method); });
+  if (fits(method.method) && all) return;
+  throw usage_error("floating-point types take ranges by minmax or percentile; the other methods weigh integers",
+                    "give --method minmax or percentile");
+}
+
 }  // namespace
 
 void validate(const QuantConfig& config) {
   (void)preset(config);
+  check_float_types(config);
   if (is_4_bit(config.activation_type))
     throw usage_error("--activation-type: 4-bit types are for weights only", "choose from: int8, int16, uint8, uint16");
   if (config.weight_range == WeightRange::reduced && is_4_bit(config.weight_type))
@@ -142,6 +176,7 @@ void validate(const QuantConfig& config, const MethodConfig& method, const std::
   for (const auto& entry : overrides) {
     if (entry.range) check_range(entry);
   }
+  if (is_float(config.activation_type)) check_float_methods(method, overrides);
 }
 
 void validate(const FinetuneConfig& config) {
@@ -162,6 +197,35 @@ void validate(const DeviceConfig& device, int workers) {
                       "give --device cuda:0, or leave them out");
   if (!device.is_cpu() && workers > 1)
     throw usage_error("--workers is for the CPU; a GPU calibrates one sample at a time", "leave out --workers");
+}
+
+// Floats, and scales that are not the weight's type, are found for each block by itself, from its weights.
+void check_float_blocks(const QuantizeOptions& options) {
+  const auto& blocks = options.weights_only;
+  const bool has_floats = is_float(options.config.weight_type);
+  if (!has_floats && blocks.scale_type == ScaleType::as_weight) return;
+  const std::string what = has_floats ? "--weight-type of floats" : "--scale-type";
+  if (blocks.form == WeightForm::matmul_nbits)
+    throw usage_error(fmt::format("MatMulNBits has integers with scales of the weight's type, and no {}", what),
+                      "leave out --weights-form, or give --weights-form qdq");
+  if (!has_floats && (blocks.scale_type == ScaleType::float8e4m3fn || blocks.bits == WeightBits::two))
+    throw usage_error("there is no standard form of this --scale-type with integers of these --bits",
+                      "give --scale-type float8e8m0 with --bits 4 or 8, or --weight-type float4e2m1");
+  if (!has_floats && !options.config.weight_symmetric.value_or(true))
+    throw usage_error("--scale-type float8e8m0 has no zero points", "leave out --weight-asymmetric");
+  if (blocks.method == WeightMethod::gptq || blocks.method == WeightMethod::awq)
+    throw usage_error(fmt::format("{} takes --weights-method nearest or search", what), "give one of them, or auto");
+  if (blocks.max_size || options.accuracy.target)
+    throw usage_error(fmt::format("{} chooses bits of integers, and {} leaves no choice",
+                                  blocks.max_size ? "--max-size" : "--accuracy-target", what),
+                      "leave out one of them");
+  if (blocks.sparsity != WeightSparsity::none)
+    throw usage_error(fmt::format("--sparsity does not go with {}", what), "leave out one of them");
+  const bool only_float = std::all_of(blocks.node_bits.begin(), blocks.node_bits.end(),
+                                      [](const auto& entry) { return entry.ends_with("=float"); });
+  if (has_floats && !only_float)
+    throw usage_error("--node-bits: bits are of integers, and --weight-type is a floating-point type",
+                      "give NODE=float alone");
 }
 
 // What concerns activations, or is about products of integers, does not go with weights alone.
@@ -187,6 +251,7 @@ void check_weights_only(const QuantizeOptions& options) {
     throw usage_error("--weights-method gptq needs samples", "give --calibration-data");
   if (blocks.method == WeightMethod::awq && !has_samples(options))
     throw usage_error("--weights-method awq needs samples", "give --calibration-data");
+  check_float_blocks(options);
   if (blocks.sparsity != WeightSparsity::none) {
     if (blocks.max_size)
       throw usage_error("--sparsity 2:4 and --max-size do not go together: zeros make no file smaller",
@@ -203,13 +268,13 @@ void check_weights_only(const QuantizeOptions& options) {
 }
 
 void check_dynamic(const QuantizeOptions& options) {
+  if (options.config.weight_type != QuantType::int8 && options.config.weight_type != QuantType::uint8)
+    throw usage_error("--activations dynamic has integer weights of 8 bits", "give --weight-type int8 or uint8");
   validate(options.config);
   if (!preset(options.config).quantizes)
     throw usage_error("--activations dynamic quantizes, and --preset none does not", "leave out one of them");
   if (options.config.float_type != FloatType::keep)
     throw usage_error("--activations dynamic leaves what is not quantized as it is", "leave out --float");
-  if (options.config.weight_type != QuantType::int8 && options.config.weight_type != QuantType::uint8)
-    throw usage_error("--activations dynamic has weights of 8 bits", "give --weight-type int8 or uint8");
   if (tunes(options.finetune.rounding))
     throw usage_error("--finetune solves for products with activations from samples",
                       "leave out --activations dynamic");
@@ -225,6 +290,8 @@ void validate(const QuantizeOptions& options, Command command) {
   check_floats(options.config, command);
   validate(options.config, options.method, options.overrides);
   validate(options.finetune);
+  if (is_float(options.config.weight_type) && tunes(options.finetune.rounding))
+    throw usage_error("--finetune looks for integers, and the weights become floats", "leave it out");
   if (options.finetune.update_scale && options.config.power_of_two_scale)
     throw usage_error("--update-scale finds scales that are no powers of two", "leave it out");
   validate(options.device, options.statistics ? 1 : options.workers);

@@ -29,9 +29,15 @@ constexpr std::array<Word, count> in_order(const std::string_view (&texts)[count
 
 template <>
 std::span<const Word> words<QuantType>() {
-  static constexpr Word all[] = {word("int8", QuantType::int8),   word("uint8", QuantType::uint8),
-                                 word("int16", QuantType::int16), word("uint16", QuantType::uint16),
-                                 word("int4", QuantType::int4),   word("uint4", QuantType::uint4)};
+  static constexpr Word all[] = {word("int8", QuantType::int8),
+                                 word("uint8", QuantType::uint8),
+                                 word("int16", QuantType::int16),
+                                 word("uint16", QuantType::uint16),
+                                 word("int4", QuantType::int4),
+                                 word("uint4", QuantType::uint4),
+                                 word("float8e4m3fn", QuantType::float8e4m3fn),
+                                 word("float8e5m2", QuantType::float8e5m2),
+                                 word("float4e2m1", QuantType::float4e2m1)};
   return all;
 }
 
@@ -84,6 +90,13 @@ std::span<const Word> words<WeightSparsity>() {
 template <>
 std::span<const Word> words<WeightBits>() {
   static constexpr Word all[] = {word("2", WeightBits::two), word("4", WeightBits::four), word("8", WeightBits::eight)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<ScaleType>() {
+  static constexpr Word all[] = {word("float", ScaleType::as_weight), word("float8e8m0", ScaleType::float8e8m0),
+                                 word("float8e4m3fn", ScaleType::float8e4m3fn)};
   return all;
 }
 

@@ -38,6 +38,8 @@ std::span<const Word> words<WeightBits>();
 template <>
 std::span<const Word> words<BlockSize>();
 template <>
+std::span<const Word> words<ScaleType>();
+template <>
 std::span<const Word> words<FloatType>();
 template <>
 std::span<const Word> words<CalibrationMethod>();

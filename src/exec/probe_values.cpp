@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "exec/emit.h"
+#include "exec/message.h"
 #include "exec/probe_bodies.h"
 #include "exec/session.h"
 #include "graph/index.h"
@@ -25,6 +26,19 @@ using Shapes = std::map<std::string, std::vector<std::int64_t>>;
 // With shapes given, folding what follows from them finds those of Reshapes as well.
 Tuning tuning_for(const Shapes& input_shapes) { return input_shapes.empty() ? Tuning::inspect : Tuning::lean; }
 
+// Of a model whose opset is newer than the runtime: with an opset that it knows, it names an operator that it lacks.
+void name_new_operator(const Runtime& runtime, onnx::Model model, const Error& error) {
+  const auto known = known_opset(error.what());
+  if (!known) return;
+  model.set_opset("", *known);
+  try {
+    const Session session(runtime, emit(model, {}), "", {Tuning::inspect, 1, {}});
+  } catch (const Error& inner) {
+    const auto name = unknown_operator(inner.what());
+    if (!name.empty()) throw bad_input(fmt::format("{}, without operator {}", error.what(), name), error.hint());
+  }
+}
+
 void probe(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes, Tuning tuning,
            graph::ValueTypes& types) {
   EmitOptions options;
@@ -37,9 +51,15 @@ void probe(const Runtime& runtime, const onnx::Model& model, const Shapes& input
     }
   }
   if (options.outputs.empty()) throw bad_input(fmt::format("model '{}' has no nodes", model.path.string()));
-  const Session session(runtime, emit(model, options), fmt::format("model '{}'", model.path.string()), {tuning, 1, {}});
-  for (const auto& port : session.inputs()) types[port.name] = port.type;
-  for (const auto& port : session.outputs()) types[port.name] = port.type;
+  try {
+    const auto where = fmt::format("model '{}'", model.path.string());
+    const Session session(runtime, emit(model, options), where, {tuning, 1, {}});
+    for (const auto& port : session.inputs()) types[port.name] = port.type;
+    for (const auto& port : session.outputs()) types[port.name] = port.type;
+  } catch (const Error& error) {
+    name_new_operator(runtime, model, error);
+    throw;
+  }
 }
 
 // Cuts a model into parts, each of which takes what was found for the values of those before it.

@@ -81,9 +81,9 @@ Error runtime_error(const std::string& where, const Ort::Exception& e) {
   if (contains_any(e.what(), {"pthread_create failed", "Resource temporarily unavailable"}))
     return resource_error(text(), "raise the limit of processes (ulimit -u), or give fewer --threads");
   if (is_device_failure(e.what())) return device_error(text());
-  const bool too_new = std::string_view(e.what()).find("version") != std::string_view::npos;
-  return bad_input(text(),
-                   too_new ? "use a newer ONNX Runtime, or save the model with an older IR or opset version" : "");
+  if (const auto refusal = refusal_of(one_line(e.what())))
+    return bad_input(fmt::format("{}: {}", where, refusal->message), refusal->hint);
+  return bad_input(text());
 }
 
 data::Array to_array(Ort::Value&& value) {
@@ -155,10 +155,22 @@ struct Session::Impl {
       so.Add(domain);
       if (options.device != nullptr) append_provider(so, *options.device, runtime->library);
       failpoint("session.create");
-      session = create(so);
+      session = create_fused(so, create);
       read_ports();
     } catch (const Ort::Exception& e) {
       throw runtime_error(where, e);
+    }
+  }
+
+  // Before 1.32 the runtime fuses pairs of 8-bit floats into operators on integers, and then refuses these.
+  static Ort::Session create_fused(Ort::SessionOptions& so,
+                                   const std::function<Ort::Session(Ort::SessionOptions&)>& create) {
+    try {
+      return create(so);
+    } catch (const Ort::Exception& e) {
+      if (!contains_any(e.what(), {"Type 'tensor(float8"})) throw;
+      so.AddConfigEntry("session.disable_quant_qdq", "1");
+      return create(so);
     }
   }
 

@@ -316,8 +316,8 @@ void Upgrade::run() {
   }
   model_.graph.nodes = std::move(out_);
   model_.set_opset("", to_);
-  // IR versions that ONNX released together with these opsets: 1.8, 1.16, 1.20.
-  const std::int64_t ir_version = to_ > 21 ? 13 : to_ > kUpgradedOpset ? 10 : 7;
+  // IR versions that ONNX released together with these opsets: 1.8, 1.16, 1.18, 1.19, 1.20.
+  const std::int64_t ir_version = to_ > 24 ? 13 : to_ > 23 ? 12 : to_ > 21 ? 11 : to_ > kUpgradedOpset ? 10 : 7;
   if (model_.ir_version < ir_version) model_.set_ir_version(ir_version);
 }
 

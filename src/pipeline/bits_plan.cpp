@@ -115,7 +115,8 @@ class BitsPlanner::Impl {
   void find_candidates() {
     std::map<std::pair<std::size_t, bool>, std::size_t> known;
     for (const int bits : {4, 8, 2}) {
-      if (bits == 2 && blocks().form == WeightForm::qdq && model_.opset() < quantization::opset_of_blocks(2)) continue;
+      if (bits == 2 && blocks().form == WeightForm::qdq && model_.opset() < quantization::opset_of_blocks({.bits = 2}))
+        continue;
       const std::vector<int> everywhere(model_.graph.nodes.size(), bits);
       for (auto& tensor : quantization::place_blocks(model_, options_.config, blocks(), everywhere).tensors) {
         const auto [found, is_new] = known.try_emplace({tensor.initializer, tensor.by_columns}, all_.tensors.size());

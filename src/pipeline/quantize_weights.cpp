@@ -28,6 +28,7 @@
 #include "quantization/block_search.h"
 #include "quantization/block_stream.h"
 #include "quantization/block_weights.h"
+#include "quantization/element_blocks.h"
 #include "quantization/emit/blocks.h"
 #include "quantization/size_search.h"
 #include "run/by_content.h"
@@ -64,7 +65,7 @@ class WeightsRun {
       meet_target();
     } else {
       if (options_.weights_only.max_size) plan();
-      if (source_) solve(*source_, work_->path());
+      if (source_ && is_plain()) solve(*source_, work_->path());
     }
     if (source_) close_samples();
     write();
@@ -113,7 +114,7 @@ class WeightsRun {
     std::int64_t opset = 0;
     for (const auto& tensor : placement_.tensors) {
       if (options_.weights_only.form == WeightForm::qdq || !tensor.others.empty())
-        opset = std::max(opset, quantization::opset_of_blocks(tensor.format.bits));
+        opset = std::max(opset, quantization::opset_of_blocks(tensor.format));
     }
     return opset;
   }
@@ -362,6 +363,17 @@ class WeightsRun {
     return all;
   }
 
+  // Integers with scales of the weight's type, for which samples tell which are best.
+  bool is_plain() const { return placement_.tensors.front().format.is_plain(); }
+
+  void find_common_scales() {
+    for (auto& tensor : placement_.tensors) {
+      if (tensor.format.scales != ScaleType::float8e4m3fn) continue;
+      const float largest = quantization::largest_value(model_.graph.initializers[tensor.initializer], tensor);
+      tensor.format.common_scale = quantization::common_scale(largest, tensor.format);
+    }
+  }
+
   const tuning::StoredBlocks* solved(std::size_t t) const {
     return t < solved_.tensors.size() && solved_.tensors[t] ? &*solved_.tensors[t] : nullptr;
   }
@@ -385,6 +397,7 @@ class WeightsRun {
     return [this, rows = tensor.rows, format = tensor.format, type = tensor.type, nearest](
                std::span<const float> columns, std::int64_t) {
       if (options_.stop.stop_requested()) throw interrupted();
+      if (!format.is_plain()) return quantization::element_blocks(columns, rows, format, !nearest);
       auto found = nearest ? quantization::nearest(columns, rows, format) : quantization::search(columns, rows, format);
       quantization::round_scales(found, columns, type, 0);
       return found;
@@ -393,6 +406,7 @@ class WeightsRun {
 
   void write() {
     const auto scope = profiler_.scope(Step::quantization_matmul_nbits);
+    find_common_scales();
     std::uint64_t all = 0, done = 0;
     for (const auto& tensor : placement_.tensors) all += bytes_of(tensor);
     result_.weights.resize(placement_.tensors.size());
@@ -452,6 +466,12 @@ class WeightsRun {
     if (any_type(onnx::DataType::bfloat16)) {
       result_.notes.emplace_back(
           "neither model was run: the weights are bfloat16, which ONNX Runtime has no operators for on CPUs");
+      return;
+    }
+    const auto& format = placement_.tensors.front().format;
+    if (format.floats == QuantType::float4e2m1 || format.scales == ScaleType::float8e8m0) {
+      result_.notes.emplace_back(
+          "the quantized model was not run: ONNX Runtime's CPU reads no float4e2m1 and no scales of float8e8m0");
       return;
     }
     if (options_.bench) {

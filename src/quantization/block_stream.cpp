@@ -12,6 +12,7 @@
 #include "base/vector_clones.h"
 #include "onnx/half.h"
 #include "onnx/wire.h"
+#include "quantization/element_blocks.h"
 
 namespace detent::quantization {
 namespace {
@@ -137,8 +138,21 @@ void read_columns(const onnx::Tensor& tensor, const BlockTensor& shape, std::int
                     "leave its node in float with --exclude-nodes, or mend the model");
 }
 
+float largest_value(const onnx::Tensor& tensor, const BlockTensor& shape) {
+  const std::int64_t part = std::max<std::int64_t>(1, kStripeValues / 8 / std::max<std::int64_t>(1, shape.rows));
+  float largest = 0;
+  std::vector<float> columns;
+  for (std::int64_t first = 0; first < shape.columns; first += part) {
+    const auto last = std::min(first + part, shape.columns);
+    columns.resize(static_cast<std::size_t>((last - first) * shape.rows));
+    read_columns(tensor, shape, first, last, columns);
+    for (const float value : columns) largest = std::max(largest, std::fabs(value));
+  }
+  return largest;
+}
+
 void round_scales(BlockWeight& found, std::span<const float> columns, onnx::DataType type, float tolerance) {
-  if (type == onnx::DataType::float32) return;
+  if (type == onnx::DataType::float32 || found.format.scales != ScaleType::as_weight) return;
   constexpr float kSmallest = 5.9604645e-8F;  // of float16
   const auto rows = static_cast<std::size_t>(found.rows), blocks = static_cast<std::size_t>(found.blocks());
   const auto block = static_cast<std::size_t>(found.format.block_of(found.rows));
@@ -151,8 +165,12 @@ void round_scales(BlockWeight& found, std::span<const float> columns, onnx::Data
     if (std::abs(stored - scale) <= tolerance * std::abs(scale)) continue;
     const std::size_t first = s / blocks * rows + s % blocks * block;
     const std::size_t count = std::min(block, rows - s % blocks * block);
-    round_block(columns.subspan(first, count), {stored, found.zero_points[s]}, found.format.bits,
-                found.integers.data() + first);
+    const auto values = columns.subspan(first, count);
+    if (found.format.floats) {
+      round_elements(values, stored, found.format, found.integers.data() + first);
+    } else {
+      round_block(values, {stored, found.zero_points[s]}, found.format.bits, found.integers.data() + first);
+    }
   }
 }
 

@@ -27,6 +27,9 @@ struct BlockErrors {
 void read_columns(const onnx::Tensor& tensor, const BlockTensor& shape, std::int64_t first, std::int64_t last,
                   std::span<float> columns);
 
+/// The largest absolute value of a matrix of floats of any type. Throws as read_columns() does.
+float largest_value(const onnx::Tensor& tensor, const BlockTensor& shape);
+
 /// Gives scales values that floats of the type have, other than 0. Where that changes one by more than this share, the
 /// nearest integers of its block are found anew. (Scales of float16 below 6e-5 have few bits.)
 void round_scales(BlockWeight& found, std::span<const float> columns, onnx::DataType type, float tolerance);

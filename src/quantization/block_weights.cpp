@@ -13,6 +13,7 @@
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/block_layout.h"
+#include "quantization/formats.h"
 #include "quantization/left_in_float.h"
 #include "quantization/name_pattern.h"
 #include "quantization/selection.h"
@@ -22,7 +23,7 @@ namespace {
 
 using onnx::Node;
 
-bool is_float(onnx::DataType type) {
+bool is_real(onnx::DataType type) {
   return type == onnx::DataType::float32 || type == onnx::DataType::float16 || type == onnx::DataType::bfloat16;
 }
 
@@ -45,7 +46,12 @@ class Placer {
         planned_(planned) {
     format_.bits = static_cast<int>(blocks.bits);
     format_.block = static_cast<std::int64_t>(blocks.block_size);
-    format_.symmetric = config.weight_symmetric.value_or(false);
+    format_.scales = blocks.scale_type;
+    if (is_float(config.weight_type)) {
+      format_.floats = config.weight_type;
+      format_.bits = onnx::bits_of(data_type(config.weight_type));
+    }
+    format_.symmetric = config.weight_symmetric.value_or(!format_.is_plain());
     names_products_ = std::find(config.op_types.begin(), config.op_types.end(), "MatMul") != config.op_types.end();
   }
 
@@ -117,7 +123,7 @@ class Placer {
     const int at = node.inputs().size() > 1 ? index_.initializer(node.inputs()[1]) : graph::kNone;
     if (at == graph::kNone) return false;
     const auto& weight = model_.graph.initializers[static_cast<std::size_t>(at)];
-    return weight.dims.size() > 2 && is_float(weight.type) && weight.count() > 0;
+    return weight.dims.size() > 2 && is_real(weight.type) && weight.count() > 0;
   }
 
   // All of a filter's weights for its first axis follow one another; blocks of other weights lie along the last axis.
@@ -126,7 +132,7 @@ class Placer {
     const int at = node.inputs().size() > input ? index_.initializer(node.inputs()[input]) : graph::kNone;
     if (at == graph::kNone) return;
     const auto& weight = model_.graph.initializers[static_cast<std::size_t>(at)];
-    if (weight.dims.size() < 3 || !is_float(weight.type) || weight.count() == 0) return;
+    if (weight.dims.size() < 3 || !is_real(weight.type) || weight.count() == 0) return;
     if (bits == 0) return leave(node, why_float(n));
     BlockFormat format = format_;
     format.bits = bits;
@@ -165,7 +171,7 @@ class Placer {
     const int at = index_.initializer(transpose != nullptr ? transpose->inputs()[0] : value);
     if (at == graph::kNone) return std::nullopt;
     const auto& weight = model_.graph.initializers[static_cast<std::size_t>(at)];
-    if (weight.dims.size() != 2 || !is_float(weight.type)) return std::nullopt;
+    if (weight.dims.size() != 2 || !is_real(weight.type)) return std::nullopt;
     if (table && node.int_or("axis", 0) != 0) return std::nullopt;
     const bool turned = (transpose != nullptr) != (node.is("Gemm") && node.int_or("transB", 0) != 0);
     return Reading{static_cast<std::size_t>(at), table || turned, table};
@@ -229,10 +235,11 @@ class Placer {
                           const BlockFormat& format) {
     const auto blocks = static_cast<std::size_t>(format.blocks_of(rows));
     const std::size_t integers = packed_bytes(blocks * static_cast<std::size_t>(format.block_of(rows)), format.bits);
-    const std::size_t scale = *onnx::byte_count(weight.type, 1);
+    const std::size_t value = *onnx::byte_count(weight.type, 1);
+    const std::size_t scale = format.scales == ScaleType::as_weight ? value : 1;
     const auto stored = static_cast<std::uint64_t>(columns) * (integers + blocks * scale);
     const auto size = weight.data.size();
-    return scale == sizeof(float) ? stored * 2 <= size : stored * 4 <= size * 3;
+    return value == sizeof(float) ? stored * 2 <= size : stored * 4 <= size * 3;
   }
 
   BlockTensor& tensor_for(const Reading& reading, int bits) {
@@ -272,7 +279,7 @@ class Placer {
   // of an entry do not fill bytes, and no version fuses a product that shares scales of whole channels.
   bool shares(const BlockTensor& tensor) const {
     constexpr std::int64_t kOpsetOfShapes = 5;  // of a Reshape that reads them
-    if (tensor.products.empty() || tensor.tables.empty()) return false;
+    if (tensor.products.empty() || tensor.tables.empty() || !tensor.format.is_plain()) return false;
     if (blocks_.form == WeightForm::qdq) return tensor.format.block > 0;
     const bool is_whole = tensor.format.symmetric || tensor.format.blocks_of(tensor.rows) * tensor.format.bits % 8 == 0;
     return is_whole && model_.opset() >= kOpsetOfShapes;
@@ -283,7 +290,8 @@ class Placer {
     if (!tensor.products.empty() && !tensor.tables.empty() && !tensor.shared)
       placement_.notes.push_back(
           fmt::format("weight '{}' is stored twice, for products and as a table, since {}", name,
-                      blocks_.form == WeightForm::qdq
+                      !tensor.format.is_plain() ? "runtimes transpose no floats of 8 and 4 bits"
+                      : blocks_.form == WeightForm::qdq
                           ? "ONNX Runtime fuses no product that shares scales of whole channels; blocks are "
                             "stored once"
                           : "ONNX Runtime 1.24 looks up wrong values where zero points do not fill bytes; "

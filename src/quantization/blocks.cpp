@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/min_max.h"
 #include "base/vector_clones.h"
+#include "quantization/element_blocks.h"
 
 namespace detent::quantization {
 namespace {
@@ -52,7 +53,7 @@ void for_each_block(const BlockWeight& weight, Fn fn) {
 
 BlockWeight make_blocks(std::int64_t rows, std::int64_t columns, const BlockFormat& format) {
   BlockWeight made{.rows = rows, .columns = columns, .format = format, .integers = {}, .scales = {}, .zero_points = {}};
-  const auto middle = static_cast<std::uint8_t>(format.middle());
+  const auto middle = static_cast<std::uint8_t>(format.zero());
   made.integers.assign(static_cast<std::size_t>(rows * columns), middle);
   made.scales.assign(static_cast<std::size_t>(columns * made.blocks()), 0.0F);
   made.zero_points.assign(made.scales.size(), middle);
@@ -96,6 +97,14 @@ BlockWeight nearest(std::span<const float> columns, std::int64_t rows, const Blo
 }
 
 void dequantize(const BlockWeight& weight, std::span<float> values) {
+  if (weight.format.floats) {
+    const auto meaning = element_values(weight.format);
+    for_each_block(weight, [&](std::size_t block, std::size_t first, std::size_t length) {
+      for (std::size_t i = first; i < first + length; ++i)
+        values[i] = weight.scales[block] * meaning[weight.integers[i]];
+    });
+    return;
+  }
   for_each_block(weight, [&](std::size_t block, std::size_t first, std::size_t length) {
     dequantize_run(weight.integers.data() + first, length, weight.scales[block], weight.zero_points[block],
                    values.data() + first);

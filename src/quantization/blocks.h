@@ -5,19 +5,33 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "detent/config.h"
+#include "onnx/types.h"
+
 namespace detent::quantization {
 
-/// How the columns of a weight become integers. Integers and zero points are in [0, 2^bits).
+/// How the columns of a weight become integers. Integers and zero points are in [0, 2^bits). Instead of integers there
+/// may be the codes of floats, which have no zero points.
 struct BlockFormat {
   int bits = 4;             // 2, 4 or 8
   std::int64_t block = 32;  // neighbours along a column that share a scale; 0: all of it
   bool symmetric = true;    // every zero point is the middle, 2^(bits-1)
+  /// A type that is_float(), or undefined: integers.
+  std::optional<QuantType> floats = {};
+  ScaleType scales = ScaleType::as_weight;
+  /// Of float8e4m3fn scales: what all of them are multiplied by.
+  float common_scale = 1;
 
   constexpr int largest() const noexcept { return (1 << bits) - 1; }
   constexpr int middle() const noexcept { return 1 << (bits - 1); }
+  /// What is stored for 0.
+  constexpr int zero() const noexcept { return floats ? 0 : middle(); }
+  /// Whether blocks are integers with scales of the weight's type, as MatMulNBits has them.
+  constexpr bool is_plain() const noexcept { return !floats && scales == ScaleType::as_weight; }
   constexpr std::int64_t block_of(std::int64_t rows) const noexcept { return block > 0 ? block : std::max(rows, 1L); }
   /// Blocks in a column of so many values. The last one may be shorter than the others.
   constexpr std::int64_t blocks_of(std::int64_t rows) const noexcept {
@@ -27,8 +41,9 @@ struct BlockFormat {
 };
 
 /// Some or all columns of a weight W [rows, all columns] of a product x·W, column by column:
-/// W[k][n] = scales[n][b] * (integers[n][k] - zero_points[n][b]), where b = k / block. Columns do not depend on one
-/// another, so a weight may be worked on in stripes of columns.
+/// W[k][n] = scales[n][b] * (integers[n][k] - zero_points[n][b]), where b = k / block, or, of floats, scales[n][b]
+/// times what the code stands for. Columns do not depend on one another, so a weight may be worked on in stripes of
+/// columns.
 struct BlockWeight {
   std::int64_t rows = 0;     // the length that products sum over, "K"
   std::int64_t columns = 0;  // "N"

@@ -16,12 +16,20 @@ onnx::DataType data_type(QuantType type) noexcept {
     case QuantType::uint16: return onnx::DataType::uint16;
     case QuantType::int4: return onnx::DataType::int4;
     case QuantType::uint4: return onnx::DataType::uint4;
+    case QuantType::float8e4m3fn: return onnx::DataType::float8e4m3fn;
+    case QuantType::float8e5m2: return onnx::DataType::float8e5m2;
+    case QuantType::float4e2m1: return onnx::DataType::float4e2m1;
   }
   return onnx::DataType::undefined;
 }
 
 bool is_signed(QuantType type) noexcept {
-  return type == QuantType::int8 || type == QuantType::int16 || type == QuantType::int4;
+  return type == QuantType::int8 || type == QuantType::int16 || type == QuantType::int4 || is_float(type);
+}
+onnx::SmallFloat small_float(QuantType type) noexcept {
+  return type == QuantType::float8e4m3fn ? onnx::kFloat8E4M3FN
+         : type == QuantType::float8e5m2 ? onnx::kFloat8E5M2
+                                         : onnx::kFloat4E2M1;
 }
 bool is_16_bit(QuantType type) noexcept { return type == QuantType::int16 || type == QuantType::uint16; }
 QuantType widened(QuantType type) noexcept { return is_signed(type) ? QuantType::int16 : QuantType::uint16; }
@@ -30,12 +38,17 @@ bool is_4_bit(QuantType type) noexcept { return type == QuantType::int4 || type 
 bool needs_opset_21(QuantType type) noexcept { return is_16_bit(type) || is_4_bit(type); }
 
 IntRange full_range(QuantType type) noexcept {
+  if (is_float(type)) {
+    const auto largest = static_cast<std::int32_t>(small_float(type).largest);
+    return {-largest, largest};
+  }
   const std::int32_t span = std::int32_t{1} << onnx::bits_of(data_type(type));
   return is_signed(type) ? IntRange{-span / 2, span / 2 - 1} : IntRange{0, span - 1};
 }
 
 IntRange mapped_range(QuantType type, bool symmetric, bool reduce_range) noexcept {
   const IntRange full = full_range(type);
+  if (is_float(type)) return full;
   if (reduce_range) return is_signed(type) ? IntRange{full.min / 2, -(full.min / 2)} : IntRange{0, full.max / 2};
   if (symmetric && is_signed(type) && !is_4_bit(type)) return {full.min + 1, full.max};
   return full;
@@ -57,7 +70,7 @@ double nearest_power_of_two(double scale) noexcept {
 }  // namespace
 
 ScaleZeroPoint compute_params(float min, float max, const IntFormat& format) noexcept {
-  const bool symmetric = format.symmetric;
+  const bool symmetric = format.symmetric || is_float(format.type);
   const IntRange q = mapped_range(format.type, symmetric, format.reduce_range);
   double lo = std::min(min, 0.0F);
   double hi = std::max(max, 0.0F);

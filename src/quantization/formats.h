@@ -1,10 +1,11 @@
-// Integer formats and the numbers that go with them. Numerics follow ONNX Runtime 1.31's quant_utils.py.
+// Stored types and the numbers that go with them. Numerics follow ONNX Runtime 1.31's quant_utils.py.
 #pragma once
 
 #include <cstdint>
 #include <string_view>
 
 #include "detent/config.h"
+#include "onnx/small_floats.h"
 #include "onnx/types.h"
 
 namespace detent::quantization {
@@ -17,14 +18,16 @@ struct IntRange {
 
 onnx::DataType data_type(QuantType type) noexcept;
 bool is_signed(QuantType type) noexcept;
+/// Of a type that is_float(). Zero points of these are 0.
+onnx::SmallFloat small_float(QuantType type) noexcept;
 bool is_16_bit(QuantType type) noexcept;
 /// The type of 16 bits with the same sign.
 QuantType widened(QuantType type) noexcept;
 bool is_4_bit(QuantType type) noexcept;
-/// Types that ONNX gave to Q/DQ with opset 21 only: those of 4 and of 16 bits.
+/// Types that ONNX gave to Q/DQ with opset 21 only: integers of 4 and of 16 bits.
 bool needs_opset_21(QuantType type) noexcept;
 
-/// All values of the type: what stored integers are clipped to.
+/// All values of the type: what stored integers are clipped to. Of floats the extremes.
 IntRange full_range(QuantType type) noexcept;
 /// The integers that a real range is mapped onto: symmetric signed types leave out the lowest value (int4 keeps
 /// it, as in ONNX Runtime), `reduce_range` gives up one bit.
@@ -36,7 +39,7 @@ struct ScaleZeroPoint {
   std::int32_t zero_point = 0;
 };
 
-/// How real values become integers.
+/// How real values become stored ones.
 struct IntFormat {
   QuantType type = QuantType::int8;
   bool symmetric = false;

@@ -176,8 +176,8 @@ std::vector<Mark> Marks::in_order() const {
 
 std::int64_t needed_opset(const QuantConfig& config) noexcept {
   if (!config::preset(config).quantizes) return 0;
-  return std::max(
-      {config::preset(config).opset, config::target(config).opset, std::int64_t{config.per_channel ? 13 : 10}});
+  const std::int64_t of_form = is_float(config.weight_type) ? 19 : config.per_channel ? 13 : 10;
+  return std::max({config::preset(config).opset, config::target(config).opset, of_form});
 }
 
 Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,

@@ -57,7 +57,9 @@ void fix_range(RuleContext& c, const Node& node) {
   }
 }
 
+// Products of floats of 8 bits give wide sums: what they make becomes narrow where another product reads it.
 void outputs(RuleContext& c, const Node& node) {
+  if (is_float(c.config.activation_type) && graph::has_trait(node, Trait::product)) return;
   for (const auto& value : node.outputs()) c.marks.activation(value);
 }
 
@@ -77,6 +79,7 @@ void bias(RuleContext& c, std::size_t position, float beta) {
   const std::string name = input(node, 2);
   if (name.empty()) return;
   const auto* tensor = constant(c, name);
+  if (is_float(c.config.weight_type)) return;  // products are added up in floats
   const char* why = nullptr;
   if (tensor == nullptr) {
     why = "it is not constant";

@@ -81,6 +81,7 @@ bool lists(const std::vector<std::string>& types, const onnx::Node& node) {
 
 std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& config) {
   std::set<std::string> types(config.op_types.begin(), config.op_types.end());
+  if (types.empty() && is_float(config.weight_type)) types = {"Conv", "ConvTranspose", "Gemm", "MatMul"};
   if (types.empty()) types.insert(default_op_types().begin(), default_op_types().end());
   if (config.op_types.empty() && config::makes_gates(config)) types.insert("HardSigmoid");  // as gates only
   if (const auto& target = config::target(config); config.op_types.empty()) {

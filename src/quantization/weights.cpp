@@ -134,6 +134,12 @@ std::vector<KeyRange> extremes_of_neighbours(const onnx::Tensor& weight, const L
   return extremes;
 }
 
+// The codes of floats. `step`: 0 for one scale, 1 for one for each value.
+void encode_run(std::span<const float> values, const float* scales, std::size_t step, const onnx::SmallFloat& type,
+                std::int16_t* out) {
+  for (std::size_t i = 0; i < values.size(); ++i) out[i] = onnx::to_small_float(values[i] / scales[i * step], type);
+}
+
 // Scales and zero points of all slices, as the kernels want them.
 struct SliceParams {
   std::vector<float> scales, zeros;
@@ -201,7 +207,9 @@ onnx::Tensor quantized_weight(const onnx::Tensor& weight, std::string name, cons
       integers.resize(values.size());
       std::int16_t* out = integers.data();
       for_each_run(values, static_cast<std::size_t>(first), layout, [&](std::size_t slice, std::span<const float> run) {
-        if (layout.alternates()) {
+        if (is_float(stored)) {
+          encode_run(run, scales + slice, layout.alternates() ? 1 : 0, small_float(stored), out);
+        } else if (layout.alternates()) {
           quantize_each(run.data(), run.size(), scales + slice, zeros + slice, min, max, out);
         } else {
           quantize_run(run.data(), run.size(), scales[slice], zeros[slice], min, max, out);

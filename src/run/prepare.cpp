@@ -37,6 +37,21 @@ void note_carried_parts(const onnx::Model& model, std::vector<std::string>& note
     notes.push_back(fmt::format("model-local function {} stays in float, unchanged", name));
 }
 
+// The runtime would write what such a node makes of its running mean and variance into the samples that they come from.
+void refuse_training(const onnx::Model& model) {
+  const graph::Index index(model);
+  for (const auto& node : model.graph.nodes) {
+    if (!node.is("BatchNormalization") || node.int_or("training_mode", 0) == 0 || node.outputs().size() < 2) continue;
+    const auto& inputs = node.inputs();
+    if (inputs.size() < 5 ||
+        (index.initializer(inputs[3]) != graph::kNone && index.initializer(inputs[4]) != graph::kNone))
+      continue;
+    throw bad_input(fmt::format("model '{}': {} is in training mode, and its running mean and variance are inputs",
+                                model.path.string(), node.label()),
+                    "export the model for inference");
+  }
+}
+
 // Less work between the products, where the runtime would do it in float: the fewer operators are left, the more of the
 // chains stays in integers.
 void make_fast_forms(Prepared& prepared, bool gates, const graph::Store& store) {
@@ -86,6 +101,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   append(notes, graph::lift_constants(model));
   append(notes, graph::drop_initializer_inputs(model));
   graph::sort_topologically(model);
+  refuse_training(model);
   if (!config.input_shapes.empty()) append(notes, graph::fix_input_shapes(model, config.input_shapes));
   if (config::target(config).static_shapes) refuse_dynamic_inputs(model, config);
   const bool raises = config.float_type != FloatType::keep;
@@ -95,8 +111,9 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
     types = exec::probe_values(runtime, model);
   }
   if (raises) graph::name_idle_casts(model, types);
-  const bool upgrade = model.opset() < quantization::needed_opset(config);
-  if (upgrade) append(notes, graph::upgrade_opset(model, types));
+  const auto opset = quantization::needed_opset(config);
+  const bool upgrade = model.opset() < opset;
+  if (upgrade) append(notes, graph::upgrade_opset(model, types, std::max(opset, graph::kUpgradedOpset)));
   append(notes, graph::remove_identities(model));
   const auto constants = graph::constant_nodes(model, types);
   append(notes, graph::replace_by_constants(model, constants, exec::compute_constants(runtime, model, constants)));

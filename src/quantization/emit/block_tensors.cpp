@@ -7,6 +7,8 @@
 
 #include "onnx/half.h"
 #include "quantization/block_layout.h"
+#include "quantization/element_blocks.h"
+#include "quantization/formats.h"
 
 namespace detent::quantization {
 namespace {
@@ -14,7 +16,17 @@ namespace {
 using onnx::DataType;
 using onnx::TensorData;
 
-std::vector<std::byte> bytes_of(std::span<const float> values, DataType type) {
+// Scales of one byte.
+std::vector<std::byte> codes_of(std::span<const float> scales, const BlockFormat& format) {
+  std::vector<std::byte> codes;
+  codes.reserve(scales.size());
+  for (const float scale : scales) codes.push_back(std::byte{scale_code(scale, format)});
+  return codes;
+}
+
+std::vector<std::byte> bytes_of(std::span<const float> values, const BlockTensor& tensor) {
+  if (tensor.format.scales != ScaleType::as_weight) return codes_of(values, tensor.format);
+  const auto type = tensor.type;
   if (type == DataType::float32) {
     const auto bytes = std::as_bytes(values);
     return {bytes.begin(), bytes.end()};
@@ -128,7 +140,7 @@ BlockNames BlockTensors::table(std::size_t t, const std::string& weight, DataTyp
 
 BlockNames BlockTensors::shaped(std::size_t t, const std::string& weight, const std::vector<std::int64_t>& dims,
                                 const std::vector<std::int64_t>& scale_dims) {
-  return shaped_as(t, weight, integer_type(found_[t]->shape().format), dims, scale_dims);
+  return shaped_as(t, weight, element_type(found_[t]->shape().format), dims, scale_dims);
 }
 
 BlockNames BlockTensors::shaped_as(std::size_t t, const std::string& weight, DataType type,
@@ -149,9 +161,9 @@ BlockNames BlockTensors::matrix(std::size_t t, const std::string& weight) {
   std::vector<std::int64_t> scale_dims{tensor.columns};
   if (format.block > 0) scale_dims.insert(scale_dims.begin(), format.blocks_of(tensor.rows));
   auto names = names_of(weight, format);
-  add(names.integers, integer_type(format), {tensor.rows, tensor.columns}, data.integers);
-  add(names.scales, tensor.type, scale_dims, data.scales);
-  if (!names.zero_points.empty()) add(names.zero_points, integer_type(format), scale_dims, data.zero_points);
+  add(names.integers, element_type(format), {tensor.rows, tensor.columns}, data.integers);
+  add(names.scales, scale_type(tensor), scale_dims, data.scales);
+  if (!names.zero_points.empty()) add(names.zero_points, element_type(format), scale_dims, data.zero_points);
   return names;
 }
 
@@ -168,16 +180,16 @@ BlockTensors::MatrixData BlockTensors::matrix_data(std::size_t t) const {
   data.integers = TensorData::produced(
       packed_bytes(static_cast<std::size_t>(tensor.rows) * columns, format.bits), [found](const onnx::Sink& sink) {
         const auto& shape = found->shape();
-        const int offset = shape.format.symmetric ? shape.format.middle() : 0;
+        const int offset = shape.format.symmetric ? shape.format.zero() : 0;
         PackedRows rows(shape.rows, shape.columns, shape.format.bits);
         found->write_integers(
             [&](std::int64_t first, const BlockWeight& stripe) { rows.put(first, stripe.integers, offset); });
         sink(rows.bytes());
       });
-  data.scales = TensorData::produced(*onnx::byte_count(tensor.type, static_cast<std::int64_t>(columns * blocks)),
+  data.scales = TensorData::produced(*onnx::byte_count(scale_type(tensor), static_cast<std::int64_t>(columns * blocks)),
                                      [found, columns, blocks, again](const onnx::Sink& sink) {
                                        const auto all = found->take_scales(!again);
-                                       sink(bytes_of(transposed(all.scales, columns, blocks), found->shape().type));
+                                       sink(bytes_of(transposed(all.scales, columns, blocks), found->shape()));
                                      });
   if (!format.symmetric)
     data.zero_points =
@@ -207,10 +219,10 @@ void BlockTensors::add_integers(const std::string& name, DataType type, std::vec
 
 void BlockTensors::add_scales(const std::string& name, std::vector<std::int64_t> dims, std::size_t t, bool again) {
   const auto found = found_[t];
-  const auto type = found->shape().type;
+  const auto type = scale_type(found->shape());
   const auto size = *onnx::byte_count(type, static_cast<std::int64_t>(count_of(dims)));
-  add(name, type, std::move(dims), TensorData::produced(size, [found, type, again](const onnx::Sink& sink) {
-        sink(bytes_of(found->take_scales(!again).scales, type));
+  add(name, type, std::move(dims), TensorData::produced(size, [found, again](const onnx::Sink& sink) {
+        sink(bytes_of(found->take_scales(!again).scales, found->shape()));
       }));
 }
 
@@ -236,7 +248,8 @@ void BlockTensors::add_packed_zero_points(const std::string& name, DataType type
 }
 
 BlockNames BlockTensors::names_of(const std::string& weight, const BlockFormat& format) {
-  return {index_.fresh_name(fmt::format("{}_Q{}", weight, format.bits)), index_.fresh_name(weight + "_scales"),
+  return {index_.fresh_name(fmt::format("{}_{}{}", weight, format.floats ? 'F' : 'Q', format.bits)),
+          index_.fresh_name(weight + "_scales"),
           format.symmetric ? std::string() : index_.fresh_name(weight + "_zero_points")};
 }
 
@@ -244,11 +257,21 @@ void BlockTensors::add(const std::string& name, DataType type, std::vector<std::
   tensors_.push_back({name, type, std::move(dims), std::move(data), {}, false});
 }
 
-DataType integer_type(const BlockFormat& format) {
+DataType element_type(const BlockFormat& format) {
+  if (format.floats) return data_type(*format.floats);
   const bool sign = format.symmetric;
   if (format.bits == 2) return sign ? DataType::int2 : DataType::uint2;
   if (format.bits == 4) return sign ? DataType::int4 : DataType::uint4;
   return sign ? DataType::int8 : DataType::uint8;
+}
+
+DataType scale_type(const BlockTensor& tensor) {
+  switch (tensor.format.scales) {
+    case ScaleType::float8e8m0: return DataType::float8e8m0;
+    case ScaleType::float8e4m3fn: return DataType::float8e4m3fn;
+    case ScaleType::as_weight: return tensor.type;
+  }
+  return tensor.type;
 }
 
 }  // namespace detent::quantization

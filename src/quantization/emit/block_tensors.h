@@ -68,7 +68,10 @@ class BlockTensors {
   std::vector<onnx::Tensor> tensors_;
 };
 
-/// The type of integers that a DequantizeLinear of the format reads; without zero points it has a sign.
-onnx::DataType integer_type(const BlockFormat& format);
+/// The type of integers or floats that a DequantizeLinear of the format reads; integers without zero points have a
+/// sign.
+onnx::DataType element_type(const BlockFormat& format);
+/// The type of its scales.
+onnx::DataType scale_type(const BlockTensor& tensor);
 
 }  // namespace detent::quantization

@@ -59,7 +59,7 @@ class Emitter {
       for (const auto n : tensor.products) replaced_[n] = product(model_.graph.nodes[n], tensor, names);
     }
     if (tensor.tables.empty()) return;
-    auto type = tensor.format.bits == 8 ? DataType::uint8 : integer_type(tensor.format);
+    auto type = tensor.format.bits == 8 ? DataType::uint8 : element_type(tensor.format);
     if (tensor.shared) {
       type = DataType::uint8;
       names.integers = flat_integers(tensor, names.integers);
@@ -83,10 +83,10 @@ class Emitter {
   void add_dequantizers(std::size_t t, const std::string& weight) {
     const auto& tensor = placement_.tensors[t];
     const bool in_blocks = tensor.format.block > 0;
-    check_opset(opset_of_blocks(tensor.format.bits), tensor.format.bits);
+    check_opset(opset_of_blocks(tensor.format), tensor.format.bits);
     BlockNames names;
     if (!tensor.tables.empty()) {
-      names = stored_.table(t, weight, integer_type(tensor.format));
+      names = stored_.table(t, weight, element_type(tensor.format));
       for (const auto n : tensor.tables) dequantize_for(n, 0, in_blocks ? 1 : 0, tensor, names);
     }
     for (const auto n : tensor.products) {
@@ -111,8 +111,8 @@ class Emitter {
   void add_dequantized(std::size_t t, const std::string& weight) {
     const auto& tensor = placement_.tensors[t];
     const auto& format = tensor.format;
-    const bool is_old = format.block == 0 && format.bits == 8 && tensor.type == DataType::float32;
-    check_opset(is_old ? kOpsetOfAxes : opset_of_blocks(format.bits), format.bits);
+    const bool is_old = format.block == 0 && format.bits == 8 && tensor.type == DataType::float32 && format.is_plain();
+    check_opset(is_old ? kOpsetOfAxes : opset_of_blocks(format), format.bits);
     const auto& dims = model_.graph.initializers[tensor.initializer].dims;
     auto scale_dims = dims;
     std::size_t axis = 0;
@@ -189,6 +189,17 @@ class Emitter {
     return made;
   }
 
+  // Scales of float8e4m3fn are read through a DequantizeLinear with the scale that they have in common.
+  std::string float_scales(std::size_t n, const BlockTensor& tensor, const std::string& scales) {
+    if (tensor.format.scales != ScaleType::float8e4m3fn) return scales;
+    const auto common = index_.fresh_name(scales + "_scale"), value = index_.fresh_name(scales + "_float");
+    const float scale[] = {tensor.format.common_scale};
+    stored_.add(common, DataType::float32, {}, TensorData::of(std::span<const float>(scale)));
+    replaced_[n].emplace_back("DequantizeLinear", index_.fresh_name(scales + "_DequantizeLinear"),
+                              std::vector{scales, common}, std::vector{value});
+    return value;
+  }
+
   void dequantize_for(std::size_t n, std::size_t input, std::int64_t axis, const BlockTensor& tensor,
                       const BlockNames& names) {
     // A recurrent net reads two of them.
@@ -198,9 +209,12 @@ class Emitter {
     if (is_there) nodes.pop_back();
     const auto weight = node.inputs()[input];
     const auto value = index_.fresh_name(weight + "_DequantizeLinear_Output");
-    std::vector<std::string> inputs{names.integers, names.scales};
+    std::vector<std::string> inputs{names.integers, float_scales(n, tensor, names.scales)};
     if (!names.zero_points.empty()) inputs.push_back(names.zero_points);
     std::vector<Attribute> attributes{Attribute::of_int("axis", axis)};
+    const bool tells_type = tensor.format.scales == ScaleType::float8e4m3fn && tensor.type != DataType::float32;
+    if (tells_type || tensor.format.scales == ScaleType::float8e8m0)
+      attributes.push_back(Attribute::of_int("output_dtype", static_cast<std::int64_t>(tensor.type)));
     if (tensor.format.block > 0) attributes.push_back(Attribute::of_int("block_size", tensor.format.block));
     Node dequantizer("DequantizeLinear", index_.fresh_name(weight + "_DequantizeLinear"), std::move(inputs), {value},
                      std::move(attributes));
@@ -241,12 +255,21 @@ class Emitter {
     raise_ir_version();
   }
 
-  // Types of 4 bits came with IR version 10, those of 2 with 13.
+  // Integers of 4 bits came with IR version 10, those of 2 with 13.
   void raise_ir_version() {
     std::int64_t needed = model_.ir_version;
     for (const auto& tensor : model_.graph.initializers) {
-      const int bits = onnx::bits_of(tensor.type);
-      if (bits == 2 || bits == 4) needed = std::max<std::int64_t>(needed, bits == 4 ? 10 : 13);
+      switch (tensor.type) {
+        case DataType::float8e4m3fn:
+        case DataType::float8e5m2: needed = std::max<std::int64_t>(needed, 9); break;
+        case DataType::int4:
+        case DataType::uint4: needed = std::max<std::int64_t>(needed, 10); break;
+        case DataType::float4e2m1: needed = std::max<std::int64_t>(needed, 11); break;
+        case DataType::float8e8m0: needed = std::max<std::int64_t>(needed, 12); break;
+        case DataType::int2:
+        case DataType::uint2: needed = std::max<std::int64_t>(needed, 13); break;
+        default: break;
+      }
     }
     if (needed != model_.ir_version) model_.set_ir_version(needed);
   }
@@ -262,9 +285,11 @@ class Emitter {
 
 }  // namespace
 
-std::int64_t opset_of_blocks(int bits) noexcept {
-  constexpr std::int64_t kOf2Bits = 25, kOfBlocks = 21;
-  return bits == 2 ? kOf2Bits : kOfBlocks;
+std::int64_t opset_of_blocks(const BlockFormat& format) noexcept {
+  constexpr std::int64_t kOf2Bits = 25, kOfPowersOfTwo = 24, kOfOutputTypes = 23, kOfBlocks = 21;
+  if (format.scales == ScaleType::float8e8m0) return kOfPowersOfTwo;
+  if (format.floats == QuantType::float4e2m1 || format.scales == ScaleType::float8e4m3fn) return kOfOutputTypes;
+  return format.bits == 2 && !format.floats ? kOf2Bits : kOfBlocks;
 }
 
 onnx::Model emit_blocks(onnx::Model model, const BlockPlacement& placement, std::vector<BlockStream> streams,

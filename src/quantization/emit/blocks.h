@@ -24,6 +24,6 @@ onnx::Model emit_blocks(onnx::Model model, const BlockPlacement& placement, std:
                         const WeightsOnlyConfig& config, BlocksWritten written = {});
 
 /// The opset of ONNX whose DequantizeLinear has blocks of so many bits.
-std::int64_t opset_of_blocks(int bits) noexcept;
+std::int64_t opset_of_blocks(const BlockFormat& format) noexcept;
 
 }  // namespace detent::quantization

@@ -24,7 +24,7 @@ using onnx::Node;
 
 constexpr const char* kMicrosoftDomain = "com.microsoft";
 constexpr std::int64_t kOpsetForAllTypes = 21;
-constexpr std::int64_t kIrVersionFor4Bit = 10;
+constexpr std::int64_t kIrVersionFor4Bit = 10, kIrVersionForFloats = 9;
 
 // Names of the initializers that hold a value's scale and zero point.
 struct ParamNames {
@@ -309,9 +309,12 @@ void QdqEmitter::tidy_up() {
   const graph::Index now(model_);
   std::erase_if(model_.graph.value_infos, [&](const auto& info) { return !now.knows(info.name); });
   if (domain_ == kMicrosoftDomain) model_.set_opset(kMicrosoftDomain, 1);
-  const bool has_4_bit =
-      std::any_of(values_.begin(), values_.end(), [](const auto& entry) { return is_4_bit(entry.second.type); });
-  if (has_4_bit && model_.ir_version < kIrVersionFor4Bit) model_.set_ir_version(kIrVersionFor4Bit);
+  std::int64_t ir_version = model_.ir_version;
+  for (const auto& [name, value] : values_) {
+    if (is_4_bit(value.type)) ir_version = std::max(ir_version, kIrVersionFor4Bit);
+    if (is_float(value.type)) ir_version = std::max(ir_version, kIrVersionForFloats);
+  }
+  if (ir_version != model_.ir_version) model_.set_ir_version(ir_version);
 }
 
 }  // namespace
