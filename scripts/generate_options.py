@@ -25,6 +25,7 @@ COMMANDS = {
     "check": "tell what a target makes of each node",
 }
 Option = dict[str, Any]
+LINE = 132
 
 
 def names_of(option: Option) -> list[str]:
@@ -145,7 +146,8 @@ def python_class(
             lines.append(f"    metric: {python_type(option)} | Callable[[str], float] | None = None")
         else:
             kind = python_type(option)
-            lines.append(f"    {field}: {kind} | None = None" if optional else f"    {field}: {kind} = {python_value(option)}")
+            line = f"    {field}: {kind} | None = None" if optional else f"    {field}: {kind} = {python_value(option)}"
+            lines.append(line if len(line) <= LINE else f"    {field}: (\n        {kind} | None\n    ) = None")
     if lines[-1] == "":
         lines.pop()
     return lines

@@ -379,8 +379,12 @@ class Config(Options):
     overrides: Sequence[_config.TensorOverride] | None = None
     activations: Literal["static", "dynamic"] | None = None
     quant_format: Literal["qdq", "qoperator"] | None = None
-    activation_type: Literal["int8", "uint8", "int16", "uint16", "int4", "uint4", "float8e4m3fn", "float8e5m2", "float4e2m1"] | None = None
-    weight_type: Literal["int8", "uint8", "int16", "uint16", "int4", "uint4", "float8e4m3fn", "float8e5m2", "float4e2m1"] | None = None
+    activation_type: (
+        Literal["int8", "uint8", "int16", "uint16", "int4", "uint4", "float8e4m3fn", "float8e5m2", "float4e2m1"] | None
+    ) = None
+    weight_type: (
+        Literal["int8", "uint8", "int16", "uint16", "int4", "uint4", "float8e4m3fn", "float8e5m2", "float4e2m1"] | None
+    ) = None
     activation_symmetric: bool | None = None
     weight_symmetric: bool | None = None
     per_channel: bool | None = None
