@@ -7,8 +7,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "onnx/types.h"
-
 namespace detent::onnx {
 
 /// A sign, exponent bits, and mantissa bits. Subnormal values as in IEEE 754.
