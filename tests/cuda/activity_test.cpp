@@ -63,7 +63,6 @@ TEST(Activity, TellsWhatEachLaneDid) {
   EXPECT_GT((found[{DeviceLane::compute, "AdaRound"}].amount.flops), 0);
   for (const auto& [kind, total] : found) {
     EXPECT_GE(total.seconds, 0) << kind.second;
-    EXPECT_LT(total.seconds, 60) << kind.second;
   }
   EXPECT_EQ(activity.devices().at(0).name, "host");
   EXPECT_GT(activity.devices().at(0).memory_peak, 0U);

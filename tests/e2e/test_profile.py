@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -117,11 +116,8 @@ def test_a_killed_run_leaves_a_readable_file(ocr: tuple[Path, Path], tmp_path: P
     """Killed in the middle of calibration: the checkpoints so far are there whole, the summary is not."""
     profile = tmp_path / "p.yaml"
     options = ["--calibration-data", ocr[1], "--profile", profile, "--threads", 1, *support.PLAIN]
-    command = [str(word) for word in (support.DETENT, "calibrate", ocr[0], "-o", tmp_path / "s.stats", *options)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
-        while run.poll() is None and not (profile.exists() and "Calibration Start" in profile.read_text()):
-            time.sleep(0.002)
-        run.kill()
+    environment = {**os.environ, "DETENT_FAILPOINT": "calibrate.sample=kill@2"}
+    run = support.detent("calibrate", ocr[0], "-o", tmp_path / "s.stats", *options, env=environment)
     assert run.returncode == -signal.SIGKILL
     text = profile.read_text()
     steps = re.findall(r'^- step: "(.*)"$', text, re.MULTILINE)

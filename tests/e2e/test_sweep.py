@@ -8,14 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import graphs
 import numpy as np
 import onnx
 import pytest
 import support
-from failures import BAD_INPUT, INTERRUPTED, RESOURCE, USAGE, check
+from failures import BAD_INPUT, INTERRUPTED, RESOURCE, USAGE, check, stopped
 from support import Path
 
 MIB = 1 << 20
@@ -306,31 +305,31 @@ def test_an_interrupted_run_is_told_of(killed: Case) -> None:
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Case:
-    """Put down after every sample, it takes long enough to be met at work."""
+    """Long enough to be interrupted."""
     onnx.save(graphs.small_cnn(), tmp_path / "model.onnx")
     np.save(tmp_path / "data.npy", graphs.cnn_samples(1, rows=400)[0]["x"])
     return Case(tmp_path / "model.onnx", tmp_path / "data.npy", tmp_path / "run")
 
 
-def wait_for(condition: object) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
-
-
 def start(case: Case, pattern: str, *options: object) -> subprocess.Popen:
-    """Returns when a file of this pattern is in the work dir."""
+    """A run that stands still in its second segment, with a file of this pattern in the work dir."""
     command = [str(support.DETENT), *case.command("--batch-size", 1, *CUT, *options)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: list(case.work.glob(pattern)))
+    environment = {**os.environ, "DETENT_FAILPOINT": "calibrate.sample=stop@500"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    stopped(process)
+    assert list(case.work.glob(pattern))
     return process
+
+
+def interrupt(process: subprocess.Popen) -> None:
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=300)
 
 
 def test_interrupted_without_resume_leaves_nothing(slow: Case) -> None:
     process = start(slow, "detent-*/spool/*")
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    interrupt(process)
     assert process.returncode == INTERRUPTED
     assert not list(slow.work.iterdir())
     assert not slow.output.exists()
@@ -338,8 +337,7 @@ def test_interrupted_without_resume_leaves_nothing(slow: Case) -> None:
 
 def test_interrupted_with_resume_goes_on_later(slow: Case, tmp_path: Path) -> None:
     process = start(slow, "detent-*/progress.json", *SAVED)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    interrupt(process)
     assert process.returncode == INTERRUPTED
     assert len(list(slow.work.iterdir())) == 1
     result = slow.run("--batch-size", 1, *CUT, "--resume")
@@ -351,13 +349,10 @@ def test_interrupted_with_resume_goes_on_later(slow: Case, tmp_path: Path) -> No
 
 def test_two_at_once(slow: Case) -> None:
     process = start(slow, "detent-*/progress.json", *SAVED)
-    process.send_signal(signal.SIGSTOP)
     try:
         slow.refused(USAGE, "is still going on", "--batch-size", 1, *CUT, *SAVED)
     finally:
-        process.send_signal(signal.SIGCONT)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        interrupt(process)
 
 
 # --- Budgets ------------------------------------------------------------------------------------------------------------

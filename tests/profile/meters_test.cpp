@@ -107,7 +107,7 @@ TEST(Meters, LiveDescendantsAreCounted) {
   {
     const Child child([] {
       if (::fork() == 0) {  // a grandchild, which dies with its parent's group no later than the alarm
-        ::alarm(20);
+        ::alarm(200);
         while (true) ::pause();
       }
       static const Ballast ballast(48 * kMiB);

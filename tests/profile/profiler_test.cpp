@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <csignal>
 #include <fstream>
+#include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -31,11 +33,17 @@ std::vector<std::string> steps_of(const YAML::Node& root) {
   return steps;
 }
 
-void with_ballast(std::size_t bytes, std::chrono::milliseconds time) {
+void with_ballast(std::size_t bytes, const std::function<void()>& meanwhile = [] {}) {
   void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   ASSERT_NE(address, MAP_FAILED);
-  std::this_thread::sleep_for(time);
+  meanwhile();
   ::munmap(address, bytes);
+}
+
+// However long a busy machine takes for it.
+void wait_for_points(const Profiler& profiler, std::size_t more) {
+  const std::size_t before = profiler.timeline().size();
+  while (profiler.timeline().size() < before + more) std::this_thread::sleep_for(5ms);
 }
 
 using Steps = std::vector<std::string>;
@@ -146,20 +154,19 @@ TEST(Profiler, UnusablePathIsAUsageError) {
 
 TEST(Profiler, SamplesThePeakInsideAStage) {
   Profiler profiler;
-  with_ballast(160 * kMiB, 0ms);  // so that the high-water mark stays put and only sampling can see the stage's peak
+  with_ballast(160 * kMiB);  // so that the high-water mark stays put and only sampling can see the stage's peak
   {
     const Scope scope = profiler.scope("large");
-    with_ballast(96 * kMiB, 200ms);
+    with_ballast(96 * kMiB, [&] { wait_for_points(profiler, 2); });
   }
   {
     const Scope scope = profiler.scope("small");
-    std::this_thread::sleep_for(60ms);
+    wait_for_points(profiler, 2);
   }
   const std::vector<StageTime> stages = profiler.stages();
   ASSERT_EQ(stages.size(), 2u);
   EXPECT_GT(stages[0].peak_memory, stages[1].peak_memory + 90 * kMiB);
   EXPECT_GT(stages[0].peak_anonymous, stages[1].peak_anonymous + 90 * kMiB);
-  EXPECT_GE(stages[0].seconds, 0.2);
   EXPECT_GE(profiler.peak_memory(), stages[0].peak_memory);
 }
 
@@ -168,7 +175,7 @@ TEST(Profiler, KernelKnowsThePeakWithoutSampling) {
   const std::uint64_t before = profiler.peak_memory();
   {
     const Scope scope = profiler.scope("record");
-    with_ballast(before + 64 * kMiB, 0ms);
+    with_ballast(before + 64 * kMiB);
   }
   EXPECT_GT(profiler.stages().at(0).peak_memory, before + 64 * kMiB);
 }
@@ -179,14 +186,18 @@ TEST(Profiler, WatchesTheSumOfDirectories) {
   const fs::path path = out.path() / "profile.yaml";
   std::ofstream(one.path() / "a") << std::string(3 * kMiB, 'a');
   std::ofstream(two.path() / "b") << std::string(2 * kMiB, 'b');
-  Profiler profiler(path);
-  profiler.watch_directory(one.path());
-  profiler.watch_directory(two.path());
-  profiler.watch_directory(out.path() / "never there");
-  std::this_thread::sleep_for(1200ms);  // past one scan
+  std::optional<Profiler> profiler;
+  const auto seen = [&] { return profiler->summary().peak_directories == 5 * kMiB; };
+  do {  // once more where a scan took so long that the next one is put off
+    profiler.emplace(path);
+    profiler->watch_directory(one.path());
+    profiler->watch_directory(two.path());
+    profiler->watch_directory(out.path() / "never there");
+    for (int i = 0; i < 500 && !seen(); ++i) std::this_thread::sleep_for(10ms);
+  } while (!seen());
   fs::remove(one.path() / "a");
-  profiler.finish();
-  EXPECT_EQ(profiler.summary().peak_directories, 5 * kMiB);
+  profiler->finish();
+  EXPECT_TRUE(seen());
   EXPECT_DOUBLE_EQ(YAML::LoadFile(path)["peak_cache_dir_disk_usage_mb"].as<double>(), 5.0);
 }
 
@@ -228,14 +239,16 @@ TEST(Profiler, StagesKnowWhenTheyBeganAndWhatTheyTook) {
 
 TEST(Profiler, TimelineFollowsMemory) {
   Profiler profiler;
-  std::this_thread::sleep_for(100ms);
+  wait_for_points(profiler, 3);
   const double begin = profiler.now();
-  with_ballast(64 * kMiB, 120ms);
-  const double end = profiler.now();
-  std::this_thread::sleep_for(100ms);
+  double end = 0;
+  with_ballast(64 * kMiB, [&] {
+    wait_for_points(profiler, 3);
+    end = profiler.now();
+  });
+  wait_for_points(profiler, 2);
   profiler.finish();
   const std::vector<TimelinePoint> points = profiler.timeline();
-  ASSERT_GE(points.size(), 8u);
   std::uint64_t inside = 0;
   std::uint64_t outside = 0;
   for (std::size_t i = 0; i < points.size(); ++i) {

@@ -14,7 +14,7 @@ import pytest
 BYTES = os.fsdecode(b"caf\xe9")  # Latin 1
 
 
-def python(code: str, *arguments: object, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(code: str, *arguments: object, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env={**os.environ, **environment})
 
@@ -48,14 +48,17 @@ def test_a_mask_is_not_ignored(model, samples):
 
 DAEMON = """
 import sys, threading, time, detent, graphs
+begun = threading.Event()
 def samples():
     print("started", flush=True)
+    begun.set()
     while True:
         yield from graphs.cnn_samples(8)
 def work():
     detent.calibrate(sys.argv[1], sys.argv[1] + ".stats", samples())
 threading.Thread(target=work, daemon=True).start()
-time.sleep(1.5)
+begun.wait()
+time.sleep(0.5)
 print("end", flush=True)
 """
 
@@ -83,17 +86,19 @@ import os, sys, threading, time, detent, graphs
 samples = graphs.cnn_samples()
 def run(name, data=samples):
     return detent.quantize(sys.argv[1], sys.argv[1] + name, data, {"preset": "plain"})
+begun, forked = threading.Event(), threading.Event()
 def slowly():
-    for _ in range(200):
-        time.sleep(0.02)
+    while not forked.is_set():
         yield samples[0]
+        begun.set()
+        time.sleep(0.02)
 other = None
 if sys.argv[2] == "after":
     run("p")
 if sys.argv[2] == "beside":
     other = threading.Thread(target=run, args=("t", slowly()))
     other.start()
-    time.sleep(1)
+    begun.wait()
 if (child := os.fork()) == 0:
     try:
         run("c")
@@ -102,6 +107,7 @@ if (child := os.fork()) == 0:
         print(type(error).__name__, error, flush=True)
     os._exit(0)
 os.waitpid(child, 0)
+forked.set()
 if other:
     other.join()
 """
@@ -109,7 +115,7 @@ if other:
 
 @pytest.mark.parametrize("when", ["before", "after", "beside"])
 def test_a_forked_child_works_or_says_why_not(when, model):
-    told = python(FORK, model, when, timeout=60).stdout
+    told = python(FORK, model, when, timeout=300).stdout
     if when == "beside":
         assert told.startswith("UsageError") and "forked" in told and "spawn" in told
     else:

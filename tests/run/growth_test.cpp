@@ -121,24 +121,36 @@ class Passes {
   std::map<std::string, double> seconds_;
 };
 
-std::map<std::string, double> quicker_of_two(void (*shape)(Builder&, int), int nodes) {
-  auto seconds = Passes(grown(shape, nodes)).run();
-  for (const auto& [pass, again] : Passes(grown(shape, nodes)).run()) seconds[pass] = std::min(seconds[pass], again);
-  return seconds;
+// Keeps the shortest time of each pass.
+void run_again(void (*shape)(Builder&, int), int nodes, std::map<std::string, double>& seconds) {
+  for (const auto& [pass, again] : Passes(grown(shape, nodes)).run()) {
+    const auto [it, first] = seconds.try_emplace(pass, again);
+    if (!first) it->second = std::min(it->second, again);
+  }
 }
 
-// Four times the nodes: four times the time, and sixteen times where it grows with the square.
-TEST(Growth, NoPassGrowsWithTheSquareOfTheNodes) {
+// Four times the nodes: four times the time, and sixteen times where it grows with the square. What else the machine
+// does may make any one measurement several times as long: what seems to grow is measured again.
+std::string growing(void (*shape)(Builder&, int)) {
   constexpr int kNodes = 4000;
   constexpr double kTimes = 9;
   constexpr double kNotMeasured = 0.05;  // seconds
-  for (const auto shape : {matmuls, shared_bias, movement, activations, branches, removed}) {
-    const auto few = quicker_of_two(shape, kNodes / 4);
-    const auto many = quicker_of_two(shape, kNodes);
+  std::map<std::string, double> few, many;
+  std::string found;
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    run_again(shape, kNodes / 4, few);
+    run_again(shape, kNodes, many);
+    found.clear();
     for (const auto& [pass, seconds] : many)
-      EXPECT_LT(seconds, kTimes * few.at(pass) + kNotMeasured)
-          << pass << " of " << grown(shape, 2).model.graph.nodes[0].op_type();
+      if (seconds > kTimes * few.at(pass) + kNotMeasured) found += pass + ' ';
+    if (found.empty()) break;
   }
+  return found;
+}
+
+TEST(Growth, NoPassGrowsWithTheSquareOfTheNodes) {
+  for (const auto shape : {matmuls, shared_bias, movement, activations, branches, removed})
+    EXPECT_EQ(growing(shape), "") << "of " << grown(shape, 2).model.graph.nodes[0].op_type();
 }
 
 }  // namespace

