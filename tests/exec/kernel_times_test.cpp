@@ -45,7 +45,8 @@ TEST(KernelTimes, NamesTheValuesThatKernelsMake) {
 TEST(KernelTimes, CountsWhatRunsInABodyOnce) {
   const std::vector<std::vector<Array>> samples{{random_floats({kSize, kSize}), boolean(true)},
                                                 {random_floats({kSize, kSize}), boolean(false)}};
-  const auto kernels = kernel_times(runtime(), products(), samples, {.threads = 1, .runs = 8, .seconds = 100, .fastest = true});
+  const auto kernels =
+      kernel_times(runtime(), products(), samples, {.threads = 1, .runs = 8, .seconds = 100, .fastest = true});
   const auto of_type = [&](const std::string& op_type) {
     const auto found =
         std::find_if(kernels.begin(), kernels.end(), [&](const auto& k) { return k.op_type == op_type; });

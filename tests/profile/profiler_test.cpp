@@ -33,7 +33,8 @@ std::vector<std::string> steps_of(const YAML::Node& root) {
   return steps;
 }
 
-void with_ballast(std::size_t bytes, const std::function<void()>& meanwhile = [] {}) {
+void with_ballast(
+    std::size_t bytes, const std::function<void()>& meanwhile = [] {}) {
   void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   ASSERT_NE(address, MAP_FAILED);
   meanwhile();
