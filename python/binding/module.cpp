@@ -15,6 +15,7 @@
 #include "config/schema_json.h"
 #include "host.h"
 #include "options.h"
+#include "profiler.h"
 #include "results.h"
 #include "stream.h"
 
@@ -56,9 +57,12 @@ void give_score(Host& host, AccuracyConfig& accuracy) {
 
 // One call of the library with the caller's samples and progress.
 template <class Options, class Call>
-nb::object run(const nb::dict& given, nb::handle samples, nb::handle progress, Call call) {
+nb::object run(const nb::dict& given, nb::handle samples, nb::handle progress, Call call, nb::handle profiler = {}) {
   Host host;
   auto options = read_options<Options>(given);
+  if constexpr (requires { options.profiler; }) {
+    if (profiler.is_valid() && !profiler.is_none()) options.profiler = &nb::cast<PythonProfiler&>(profiler).native();
+  }
   std::optional<PythonStream> stream;
   if (!samples.is_none()) options.samples = &stream.emplace(host, samples);
   options.progress = progress_to(host, progress);
@@ -136,18 +140,18 @@ NB_MODULE(_core, m) {
   m.attr("__version__") = DETENT_VERSION;
   m.def(
       "quantize",
-      [](const nb::dict& options, nb::handle samples, nb::handle progress) {
-        return dp::run<detent::QuantizeOptions>(options, samples, progress,
-                                                [](auto& o) { return detent::quantize(o); });
+      [](const nb::dict& options, nb::handle samples, nb::handle progress, nb::handle profiler) {
+        const auto call = [](auto& o) { return detent::quantize(o); };
+        return dp::run<detent::QuantizeOptions>(options, samples, progress, call, profiler);
       },
-      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
+      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none(), nb::arg("profiler").none());
   m.def(
       "calibrate",
-      [](const nb::dict& options, nb::handle samples, nb::handle progress) {
-        return dp::run<detent::CalibrateOptions>(options, samples, progress,
-                                                 [](auto& o) { return detent::calibrate(o); });
+      [](const nb::dict& options, nb::handle samples, nb::handle progress, nb::handle profiler) {
+        const auto call = [](auto& o) { return detent::calibrate(o); };
+        return dp::run<detent::CalibrateOptions>(options, samples, progress, call, profiler);
       },
-      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
+      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none(), nb::arg("profiler").none());
   m.def(
       "plan",
       [](const nb::dict& options, nb::handle samples, nb::handle progress) {
@@ -185,6 +189,7 @@ NB_MODULE(_core, m) {
       names[name] = dp::option_names(command);
     return names;
   });
+  dp::bind_profiler(m);
   m.def("end_runs", &dp::Host::end_all);
   m.def("schema", [] { return detent::config::schema_json().dump(); });
 }

@@ -33,6 +33,7 @@ from ._config import (
     WeightsOnly,
 )
 from ._inspection import Inspection
+from ._profiler import Profiler
 from ._results import CalibrateResult, Comparison, ModelBytes, Plan, QuantizeResult
 from .errors import BadInput, DeviceError, Error, InternalError, Interrupted, ResourceError, UsageError
 
@@ -66,6 +67,7 @@ __all__ = [
     "Mse",
     "Percentile",
     "Plan",
+    "Profiler",
     "QuantizeResult",
     "ResourceError",
     "Resources",

@@ -14,6 +14,7 @@ from ._check import CheckResult
 from ._config import Config, Path, Resources, Size, make
 from ._inspection import Inspection
 from ._models import Model
+from ._profiler import Profiler
 from ._progress import Progress
 from ._results import (
     CalibrateResult,
@@ -27,7 +28,7 @@ from ._results import (
 from ._samples import Data, stream_of
 from .errors import ResourceError, UsageError
 
-_Native = Callable[[dict[str, Any], object, Any], dict[str, Any]]
+_Native = Callable[..., dict[str, Any]]
 
 
 @dataclasses.dataclass
@@ -43,14 +44,14 @@ class _Run:
     def give_model(self, name: str, model: Model) -> None:
         self.options[name] = _models.path_of(model, self.folder, f"{name}.onnx")
 
-    def call(self, native: _Native, data: Data | None, progress: Progress) -> dict[str, Any]:
+    def call(self, native: _Native, data: Data | None, progress: Progress, *more: object) -> dict[str, Any]:
         samples = None
         if isinstance(data, str | os.PathLike):
             self.options["calibration_data"] = data
         elif data is not None:
             samples = stream_of(data, self.inputs)
         with contextlib.closing(_progress.shown(progress)) as display:
-            return native(self.options, samples, display if display.shows else None)
+            return native(self.options, samples, display if display.shows else None, *more)
 
     def inputs(self) -> list[str]:
         """Names of the model's inputs."""
@@ -85,7 +86,7 @@ def quantize(
     statistics: Path | None = None,
     external_data_threshold: Size | None = None,
     prepared_output: Path | None = None,
-    profile: Path | None = None,
+    profile: Path | Profiler | None = None,
     report: Path | None = None,
     trace: Path | None = None,
     runtime: Path | None = None,
@@ -101,7 +102,7 @@ def quantize(
     statistics: Path | None = None,
     external_data_threshold: Size | None = None,
     prepared_output: Path | None = None,
-    profile: Path | None = None,
+    profile: Path | Profiler | None = None,
     report: Path | None = None,
     trace: Path | None = None,
     runtime: Path | None = None,
@@ -116,7 +117,7 @@ def quantize(
     statistics: Path | None = None,
     external_data_threshold: Size | None = None,
     prepared_output: Path | None = None,
-    profile: Path | None = None,
+    profile: Path | Profiler | None = None,
     report: Path | None = None,
     trace: Path | None = None,
     runtime: Path | None = None,
@@ -131,7 +132,8 @@ def quantize(
     statistics: a file from calibrate(), instead of data or in addition.
     external_data_threshold: tensors of this size and more go to a file beside the output.
     prepared_output: also write the float model as it was calibrated.
-    profile, report, trace: files to write about the run, as YAML, HTML and Chrome's trace format.
+    profile, report, trace: files to write about the run, as YAML, HTML and Chrome's trace format; profile may be a
+        Profiler, which records several runs.
     runtime: ONNX Runtime's library; None: that of the installed package.
     progress: None shows it in terminals and notebooks; True, False, or a function of (stage, done, total).
     """
@@ -143,15 +145,20 @@ def quantize(
             statistics=statistics,
             external_data_threshold=external_data_threshold,
             prepared_output=prepared_output,
-            profile=profile,
+            profile=None if isinstance(profile, Profiler) else profile,
             report=report,
             trace=trace,
             command=["detent.quantize"],
         )
         if output is None and external_data_threshold is not None:
             raise UsageError("external_data_threshold puts tensors beside the output", "give output a path")
-        result = QuantizeResult.of(run.call(_core.quantize, data, progress), output="" if output is None else os.fsdecode(output))
+        told = run.call(_core.quantize, data, progress, _native_of(profile))
+        result = QuantizeResult.of(told, output="" if output is None else os.fsdecode(output))
         return result if output is not None else _read_back(os.path.join(run.folder, "output.onnx"), result)
+
+
+def _native_of(profile: Path | Profiler | None) -> _core.Profiler | None:
+    return profile._native if isinstance(profile, Profiler) else None
 
 
 def _read_back(path: str, result: QuantizeResult) -> ModelBytes:
@@ -171,7 +178,7 @@ def calibrate(
     *,
     histograms: bool = True,
     most_common: bool = False,
-    profile: Path | None = None,
+    profile: Path | Profiler | None = None,
     report: Path | None = None,
     trace: Path | None = None,
     runtime: Path | None = None,
@@ -188,12 +195,12 @@ def calibrate(
             output=output,
             histograms=histograms,
             most_common=most_common,
-            profile=profile,
+            profile=None if isinstance(profile, Profiler) else profile,
             report=report,
             trace=trace,
             command=["detent.calibrate"],
         )
-        return CalibrateResult.of(run.call(_core.calibrate, data, progress), output=os.fsdecode(output))
+        return CalibrateResult.of(run.call(_core.calibrate, data, progress, _native_of(profile)), output=os.fsdecode(output))
 
 
 def merge_statistics(inputs: Sequence[Path], output: Path) -> CalibrateResult:

@@ -31,7 +31,7 @@ constexpr std::string_view kDefinitions = R"(
 # - timestamp: Unix timestamp (seconds since epoch)
 # - relative_time_secs: Time elapsed since profiling started
 # - cpu_memory_mb: Current resident memory (RSS) of the process and its live children
-# - gpu_memory_mb: Current GPU memory, on machines and runs that use a GPU
+# - gpu_memory_mb: Current GPU memory; 0 where no GPU is measured
 # - disk_read_mb: Cumulative disk bytes read since the start of profiling
 # - disk_write_mb: Cumulative disk bytes written since the start of profiling
 #
@@ -115,7 +115,7 @@ std::string checkpoint_text(const Checkpoint& checkpoint) {
   fmt::format_to(out, "  timestamp: {:.6f}\n", checkpoint.timestamp);
   fmt::format_to(out, "  relative_time_secs: {:.6f}\n", checkpoint.relative);
   fmt::format_to(out, "  cpu_memory_mb: {:.3f}\n", mb(checkpoint.resident));
-  if (checkpoint.gpu_memory) fmt::format_to(out, "  gpu_memory_mb: {:.3f}\n", mb(*checkpoint.gpu_memory));
+  fmt::format_to(out, "  gpu_memory_mb: {:.3f}\n", mb(checkpoint.gpu_memory.value_or(0)));
   fmt::format_to(out, "  disk_read_mb: {:.3f}\n", mb(checkpoint.disk_read));
   fmt::format_to(out, "  disk_write_mb: {:.3f}\n", mb(checkpoint.disk_written));
   return text;
@@ -126,7 +126,7 @@ std::string summary_text(const Summary& summary) {
   const auto out = std::back_inserter(text);
   fmt::format_to(out, "total_quantization_time_seconds: {:.4f}\n", summary.seconds);
   fmt::format_to(out, "peak_memory_mb: {:.3f}\n", mb(summary.peak_memory));
-  if (summary.peak_gpu_memory) fmt::format_to(out, "peak_gpu_memory_mb: {:.3f}\n", mb(*summary.peak_gpu_memory));
+  fmt::format_to(out, "peak_gpu_memory_mb: {:.3f}\n", mb(summary.peak_gpu_memory.value_or(0)));
   fmt::format_to(out, "total_disk_read_mb: {:.3f}\n", mb(summary.disk_read));
   fmt::format_to(out, "total_disk_write_mb: {:.3f}\n", mb(summary.disk_written));
   if (summary.peak_directories > 0) {

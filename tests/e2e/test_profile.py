@@ -17,7 +17,7 @@ from support import Path
 
 MIB = 1 << 20
 ROUNDING = 0.000501 * MIB  # of the file's three decimals
-KEYS = ["timestamp", "relative_time_secs", "cpu_memory_mb", "disk_read_mb", "disk_write_mb"]
+KEYS = ["timestamp", "relative_time_secs", "cpu_memory_mb", "gpu_memory_mb", "disk_read_mb", "disk_write_mb"]
 RECORD = r'^- step: ".*"\n' + "".join(rf"  {key}: [0-9.]+\n" for key in KEYS)
 MEMORY = pathlib.Path("/dev/shm")
 

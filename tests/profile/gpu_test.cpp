@@ -175,14 +175,14 @@ TEST_F(Gpu, PeakOfDevicesIsForgottenOnceTheProcessIsListed) {
   EXPECT_EQ(profiler.summary().peak_gpu_memory, 30 * kMiB);
 }
 
-TEST_F(Gpu, NothingInTheProfileWithoutIt) {
+TEST_F(Gpu, ZeroInTheProfileWithoutIt) {
   const TempDir directory;
   const auto path = directory.path() / "profile.yaml";
   Profiler({.yaml = path, .sample = true, .gpu = GpuMeter::Options{.library = "libnot-there.so.1", .sees_own_pid = {}}})
       .finish();
   const YAML::Node root = YAML::LoadFile(path);
-  EXPECT_FALSE(root["memory_usage"][0]["gpu_memory_mb"]);
-  EXPECT_FALSE(root["peak_gpu_memory_mb"]);
+  EXPECT_EQ(root["memory_usage"][0]["gpu_memory_mb"].as<double>(), 0);
+  EXPECT_EQ(root["peak_gpu_memory_mb"].as<double>(), 0);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,18 @@ Taker = Callable[[Chosen, Any], None]
 
 def refuse(what: str, hint: str = "") -> UsageError:
     return UsageError(f"{what} is not supported by detent", hint)
+
+
+def absent(package: str, name: str, instead: Mapping[str, str]) -> Any:
+    """For a module's __getattr__: importing a name of the other package says what to use instead."""
+    if name in instead:
+        raise refuse(f"{package}'s {name}", instead[name])
+    raise AttributeError(name)
+
+
+def differs(what: str, how: str) -> None:
+    """Warns of an option that is accepted, and does something a little different."""
+    warnings.warn(f"{what}: {how}", UserWarning, stacklevel=2)
 
 
 def into(name: str) -> Taker:

@@ -54,11 +54,17 @@ class DynamicQuantConfig:
 
 
 def quantize(model_input: Model, model_output: str | os.PathLike[str], quant_config: Any) -> None:
-    """Quantize a model as the configuration says."""
-    if not isinstance(quant_config, (StaticQuantConfig, DynamicQuantConfig)):
-        raise UsageError(f"a configuration of type {type(quant_config).__name__}", "give one of detent.compat")
-    call: Callable[..., None] = quantize_static if isinstance(quant_config, StaticQuantConfig) else quantize_dynamic
-    call(model_input, model_output, **{f.name: getattr(quant_config, f.name) for f in dataclasses.fields(quant_config)})
+    """Quantize a model as the configuration says; ONNX Runtime's own configurations are taken as well."""
+    kind = type(quant_config).__name__
+    if kind not in ("StaticQuantConfig", "DynamicQuantConfig"):
+        raise UsageError(f"quantize() has a configuration of type {kind}", "give a StaticQuantConfig or a DynamicQuantConfig")
+    arguments = dict(vars(quant_config))
+    if kind == "StaticQuantConfig":
+        quantize_static(model_input, model_output, **arguments)
+        return
+    for name in set(arguments) - set(vars(DynamicQuantConfig())):  # ONNX Runtime's has what only static models use
+        del arguments[name]
+    quantize_dynamic(model_input, model_output, **arguments)
 
 
 _CALIBRATION = {

@@ -11,6 +11,7 @@ from typing import Any
 from .. import _api
 from .._config import Config, Entropy, Method, MinMax, Percentile
 from .._models import Model
+from .._profiler import Profiler
 from ..errors import UsageError
 from ._options import Chosen, Taker, default_only, into, name_of, not_needed, refuse, take_all, take_overrides
 
@@ -180,6 +181,7 @@ def quantize_static(
     calibration_cache_path: str | os.PathLike[str] | None = None,
     *,
     target: str = "ort-cpu",
+    _profile: Profiler | None = None,
 ) -> None:
     """Quantize a model as onnxruntime.quantization.quantize_static does, with its arguments and defaults. target: detent's
     own."""
@@ -210,6 +212,7 @@ def quantize_static(
         calibration_data_reader,
         Config.of(chosen),
         external_data_threshold=1024 if use_external_data_format else None,
+        profile=_profile,
     )
 
 
@@ -239,6 +242,8 @@ def quantize_dynamic(
     nodes_to_exclude: list[str] | None = None,
     use_external_data_format: bool = False,
     extra_options: dict[str, Any] | None = None,
+    *,
+    _profile: Profiler | None = None,
 ) -> None:
     """Quantize a model as onnxruntime.quantization.quantize_dynamic does, with its arguments and defaults. A Conv is
     quantized only where op_types_to_quantize names it, and tables get a scale for each row."""
@@ -259,4 +264,5 @@ def quantize_dynamic(
         model_output,
         config=Config.of(chosen),
         external_data_threshold=1024 if use_external_data_format else None,
+        profile=_profile,
     )

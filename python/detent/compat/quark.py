@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import dataclasses
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from .._config import (
     AdaQuant,
     AdaRound,
     Config,
+    Device,
     Entropy,
     Finetune,
     Gptq,
@@ -27,9 +29,16 @@ from .._config import (
 from .._models import Model
 from ..errors import UsageError
 from . import _quark_nbits, _quark_presets
-from ._options import Chosen, Taker, default_only, into, name_of, not_needed, refuse, take_all, take_overrides
+from ._options import Chosen, Taker, absent, default_only, differs, into, name_of, not_needed, refuse, take_all, take_overrides
+from ._quark_absent import ABSENT
 
 # Under their own names, which scripts import from here.
+from ._quark_calls import quantize_dynamic as quantize_dynamic
+from ._quark_calls import quantize_static as quantize_static
+from ._quark_profiler import GlobalProfiler as GlobalProfiler
+from ._quark_profiler import ProfileStep as ProfileStep
+from ._quark_profiler import active
+from ._quark_profiler import profile_scope as profile_scope
 from ._quark_specs import (
     CalibMethod as CalibMethod,
 )
@@ -63,6 +72,18 @@ from ._quark_specs import (
 from ._quark_specs import (
     XInt8Spec as XInt8Spec,
 )
+from .onnxruntime import (
+    CalibrationDataReader as CalibrationDataReader,
+)
+from .onnxruntime import (
+    CalibrationMethod as CalibrationMethod,
+)
+from .onnxruntime import (
+    QuantFormat as QuantFormat,
+)
+from .onnxruntime import (
+    QuantType as QuantType,
+)
 
 
 class AlgoConfig(abc.ABC):
@@ -92,6 +113,11 @@ def _target_op_type(chosen: Chosen, value: Sequence[str]) -> None:
     chosen["op_types"] = [op for op in value if op not in ("InstanceNormalization", "LayerNormalization")]
 
 
+def _output_qdq(chosen: Chosen, value: Any) -> None:
+    if value:
+        differs("output_qdq=True", "detent compares a layer's outputs as they are before they are quantized")
+
+
 def _tuning_takers(name: str) -> dict[str, Taker]:
     def only(option: str, *defaults: Any, hint: str = "") -> Taker:
         return default_only(f"{name}Config({option})", *defaults, hint=hint)
@@ -118,11 +144,11 @@ def _tuning_takers(name: str) -> dict[str, Taker]:
         "output_index": only("output_index", 0),
         "lr_adjust": only("lr_adjust", None),
         "selective_update": only("selective_update", False, hint="detent keeps nearest rounding where tuning does not help"),
-        "output_qdq": only("output_qdq", False),
+        "output_qdq": _output_qdq,
         "ref_model_path": only("ref_model_path", None),
         "dynamic_batch": only("dynamic_batch", False),
         "parallel": only("parallel", False),
-        "use_gds": only("use_gds", False),
+        "use_gds": into("_gds"),
     }
 
 
@@ -283,7 +309,9 @@ def _take_specs(layer: QLayerConfig, chosen: Chosen) -> None:
     if len(scales) > 1:
         raise refuse("another scale type for weights than for activations", "give both the same")
     if name_of(weight.calibration_method) == "MinMSE":
-        raise refuse("CalibMethod.MinMSE for weights", "give the weight's spec calibration_method=CalibMethod.MinMax")
+        if scales != {"PowerOf2"}:
+            raise refuse("CalibMethod.MinMSE for weights", "give the weight's spec calibration_method=CalibMethod.MinMax")
+        differs("CalibMethod.MinMSE for weights", "detent takes the power of two that holds the largest weight")
     chosen.update(
         activation_type=_data_type(activation, "activations"),
         weight_type=_data_type(weight, "weights"),
@@ -328,9 +356,11 @@ def _take_algorithms(algorithms: Sequence[AlgoConfig], chosen: Chosen, samples: 
         for name in ("per_channel", "weight_symmetric"):
             if found.pop(f"_{name}", chosen[name]) != chosen[name]:
                 raise UsageError(f"GPTQConfig({name}) contradicts the weight's spec", "leave it out")
-        device = found.pop("_device", "cpu")
+        device, gds = found.pop("_device", "cpu"), found.pop("_gds", False)
+        if gds and device == "cpu":
+            raise UsageError("use_gds=True needs a GPU", "give optim_device='cuda:0', or leave use_gds out")
         if device != "cpu":
-            chosen["device"] = device
+            chosen["device"] = dataclasses.replace(Device.named(device), gds="on") if gds else device
         resources = chosen.setdefault("resources", {})
         for name in ("memory_level", "work_dir"):
             value = found.pop(f"_{name}", None)
@@ -419,18 +449,8 @@ EXTRA_OPTIONS: dict[str, Taker] = {
     ),
 }
 
-# Names of Quark for what detent does not support: importing one raises an error that says so.
-_ABSENT = frozenset(
-    "AutoMixprecisionConfig AutoSearch BFP16Spec BFloat16Spec BiasCorrectionConfig CLEConfig Config Float16Spec MX4Spec MX6Spec "
-    "MX9Spec MXFP4E2M1Spec MXFP6E2M3Spec MXFP6E3M2Spec MXFP8E4M3Spec MXFP8E5M2Spec MXInt8Spec QuantizationConfig QuarotConfig "
-    "SmoothQuantConfig UInt32Spec".split()
-)
-
-
 def __getattr__(name: str) -> Any:
-    if name in _ABSENT:
-        raise refuse(f"quark.onnx's {name}", "see docs/migration.md")
-    raise AttributeError(name)
+    return absent("quark.onnx", name, ABSENT)
 
 
 class ModelQuantizer:
@@ -461,10 +481,10 @@ class ModelQuantizer:
             raise UsageError("there is no calibration_data_reader", "give one with get_next()")
         if model_output is not None:
             threshold = 1024 if self.config.use_external_data_format else None
-            _api.quantize(model_input, model_output, data, config, external_data_threshold=threshold)
+            _api.quantize(model_input, model_output, data, config, external_data_threshold=threshold, profile=active())
             return None
         if importlib.util.find_spec("onnx") is None:
             raise UsageError("an onnx.ModelProto is asked for, but onnx is not installed", "give model_output a path")
         import onnx
 
-        return onnx.load_from_string(_api.quantize(model_input, None, data, config))
+        return onnx.load_from_string(_api.quantize(model_input, None, data, config, profile=active()))

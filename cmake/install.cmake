@@ -1,0 +1,51 @@
+# `cmake --install`: the library with its headers, CMake package and pkg-config file; the command with its plugins, manual and
+# completions. `cpack` makes a Debian package of it (configured with the preset "package").
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/detent)
+
+install(TARGETS detent_library EXPORT detent-targets COMPONENT library LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY include/detent ${PROJECT_BINARY_DIR}/include/detent DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT library)
+install(EXPORT detent-targets NAMESPACE detent:: DESTINATION ${package} COMPONENT library)
+set(generated ${PROJECT_BINARY_DIR}/generated)
+file(WRITE ${generated}/detent-config.cmake "include(\${CMAKE_CURRENT_LIST_DIR}/detent-targets.cmake)\n")
+write_basic_package_version_file(${generated}/detent-config-version.cmake COMPATIBILITY SameMinorVersion)
+# Relative, so that an installed tree can be moved.
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_LIBDIR BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX} OUTPUT_VARIABLE depth)
+string(REGEX REPLACE "[^/]+" ".." up ${depth})
+configure_file(cmake/detent.pc.in generated/detent.pc @ONLY)
+install(FILES ${generated}/detent-config.cmake ${generated}/detent-config-version.cmake DESTINATION ${package} COMPONENT library)
+install(FILES ${generated}/detent.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
+
+# Plugins are looked for beside the library and beside the command, and in ../lib.
+set(plugins)
+foreach(plugin IN ITEMS detent_cpu detent_cuda detent_mpi)
+  if(TARGET ${plugin})
+    list(APPEND plugins ${plugin})
+  endif()
+endforeach()
+if(plugins)
+  install(TARGETS ${plugins} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
+endif()
+file(RELATIVE_PATH libraries ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+set_target_properties(detent PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries}")
+install(TARGETS detent RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT command)
+install(DIRECTORY share/ DESTINATION ${CMAKE_INSTALL_DATADIR} COMPONENT command)
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT command)
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME detent)
+set(CPACK_PACKAGE_CONTACT "The detent project <detent@localhost>" CACHE STRING "Maintainer of the Debian package")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Post-training quantization of ONNX models")
+set(CPACK_PACKAGE_DIRECTORY ${PROJECT_SOURCE_DIR}/dist)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR})
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS OFF)
+# Loaded at run time; Debian 12 has none.
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS libonnxruntime1.21)
+include(CPack)
