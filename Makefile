@@ -11,7 +11,8 @@ export PYTHONDONTWRITEBYTECODE := 1
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := all
-.PHONY: all cuda setup configure build models runtimes test check sanitize faults fuzz demo bench format lint clean distclean help
+.PHONY: all cuda setup configure build models runtimes test check sanitize faults fuzz demo bench wheel package format lint clean
+.PHONY: distclean help
 
 all: build  ## install what is needed and build build/detent
 
@@ -52,6 +53,15 @@ bench: build models  ## run the benchmarks
 	@cmake --build build --target bench_inference
 	@$(PYTHON) bench/run.py
 
+wheel:  ## build a wheel into dist/, and try it in a fresh environment; needs a compiler and Python, nothing else
+	@scripts/build_wheel.sh
+
+package: setup  ## build a Debian package of command and library into dist/
+	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \
+	cmake --preset package --log-level=WARNING >build/configure.log 2>&1 || { cat build/configure.log >&2; exit 1; }
+	@cmake --build build/package
+	@cd build/package && cpack
+
 SOURCES = $(shell find src include tests python bench -name '*.h' -o -name '*.cpp')
 
 format: setup  ## run clang-format on all C++ files
@@ -84,7 +94,7 @@ lint: configure  ## run clang-tidy on all C++ sources
 
 clean:  ## remove compiled files; keep downloads
 	@[ ! -f build/CMakeCache.txt ] || cmake --build build --target clean
-	@rm -rf build/debug build/asan build/parsers build/tsan build/fuzz build/demo build/tmp
+	@rm -rf build/wheel build/package build/debug build/asan build/parsers build/tsan build/fuzz build/demo build/tmp
 
 distclean:  ## remove build/
 	@rm -rf build

@@ -14,9 +14,12 @@ configure_file(cmake/version.h.in include/detent/version.h @ONLY)
 add_library(detent_library SHARED ${PROJECT_BINARY_DIR}/generated/library.cpp)
 add_library(detent::detent ALIAS detent_library)
 set(exports ${PROJECT_SOURCE_DIR}/cmake/libdetent.map)
-set_target_properties(detent_library PROPERTIES
-  OUTPUT_NAME detent EXPORT_NAME detent VERSION ${PROJECT_VERSION} LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}
-  SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINK_DEPENDS ${exports})
+set_target_properties(detent_library PROPERTIES OUTPUT_NAME detent EXPORT_NAME detent LINK_DEPENDS ${exports}
+                      LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+if(NOT DEFINED SKBUILD)  # a wheel holds no links, and its library is its own
+  set_target_properties(detent_library PROPERTIES VERSION ${PROJECT_VERSION}
+                        SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+endif()
 target_link_libraries(detent_library PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,detent_core>)
 target_link_options(detent_library PRIVATE -Wl,--version-script=${exports} -Wl,-z,defs)
 target_compile_features(detent_library INTERFACE cxx_std_20)

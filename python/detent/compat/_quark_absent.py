@@ -12,7 +12,7 @@ ABSENT = {
         _INTEGERS,
     ),
     **dict.fromkeys(
-        "BFloat16Spec BFloat16 Float16Spec Float16".split(), "detent.Config(float='16') or float='bf16' converts models"
+        "BFloat16Spec BFloat16 Float16Spec Float16".split(), "detent.Config(float_type=16) or float_type='bf16' converts models"
     ),
     **dict.fromkeys("Config QuantizationConfig".split(), _SPECS),
     **dict.fromkeys(

@@ -14,7 +14,6 @@ from .. import _api, _samples
 from .._config import (
     AdaQuant,
     AdaRound,
-    Config,
     Device,
     Entropy,
     Finetune,
@@ -26,6 +25,7 @@ from .._config import (
     Percentile,
     WeightsOnly,
 )
+from .._config import Config as _Config  # Quark has another one
 from .._models import Model
 from ..errors import UsageError
 from . import _quark_nbits, _quark_presets
@@ -239,7 +239,7 @@ class QConfig:
             config.algo_config = [algorithm(**_quark_presets.parameters(variant))]
         return config
 
-    def to_detent(self, samples: int = 0) -> Config:
+    def to_detent(self, samples: int = 0) -> _Config:
         """Translates to a detent.Config; UsageError names what has no counterpart. samples: their number."""
         if self.in_blocks:
             return self._to_blocks()
@@ -256,21 +256,21 @@ class QConfig:
         take_all("extra_options", self.extra_options, EXTRA_OPTIONS, chosen)
         _take_algorithms(self.algo_config, chosen, samples)
         chosen["method"] = _method(chosen)
-        return Config.of(chosen)
+        return _Config.of(chosen)
 
     @property
     def in_blocks(self) -> bool:
         """Whether weights alone are quantized; what global_config says means nothing then, in Quark as well."""
         return bool(self.extra_options.get("UseMatMulNBits"))
 
-    def _to_floats(self) -> Config:
+    def _to_floats(self) -> _Config:
         if self.extra_options or self.algo_config:
             raise refuse(f"extra_options and algo_config with {self._preset}", "leave them out")
         chosen: Chosen = {}
         _take_exclusions(self, chosen)
-        return Config.of({**chosen, "float_type": _quark_presets.FLOATS[self._preset], "bench": False})
+        return _Config.of({**chosen, "float_type": _quark_presets.FLOATS[self._preset], "bench": False})
 
-    def _to_blocks(self) -> Config:
+    def _to_blocks(self) -> _Config:
         if self.algo_config:
             raise refuse("algo_config with UseMatMulNBits", "give MatMulNBitsParams an Algorithm")
         chosen: Chosen = {}
@@ -472,7 +472,9 @@ class ModelQuantizer:
         """Quantize a model; without model_output it is returned as an onnx.ModelProto, else written there."""
         if algorithms:
             raise refuse("quantize_model(algorithms)", "give QConfig(algo_config)")
-        data = calibration_data_path if calibration_data_reader is None else calibration_data_reader
+        data: Any = calibration_data_path if calibration_data_reader is None else calibration_data_reader
+        if self.config.algo_config and not callable(getattr(data, "rewind", None)) and callable(getattr(data, "get_next", None)):
+            data = list(iter(data.get_next, None))  # algorithms read them twice; Quark keeps them in memory as well
         config = self.config.to_detent(0 if data is None or isinstance(data, str) else _samples.length(data))
         blocks = config.weights_only
         if isinstance(blocks, WeightsOnly) and blocks.method == "nearest":
