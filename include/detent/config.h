@@ -45,8 +45,8 @@ struct QuantConfig {
   /// from one of them to the next, as far as 8 bits are measured to be enough; the rest stays in float. `none`:
   /// nothing; it goes with a float_type.
   std::string preset = "plain";
-  /// Where the model will run: types, symmetry, granularity and fixed grids that this place accelerates (docs/targets.md).
-  /// What is measured and done is the preset's.
+  /// Where the model will run: types, symmetry, granularity and fixed grids that this place accelerates
+  /// (docs/targets.md). What is measured and done is the preset's.
   std::string target = "ort-cpu";
   /// Shapes that inputs with dynamic axes get for good, by input name.
   std::map<std::string, std::vector<std::int64_t>> input_shapes;
@@ -188,8 +188,8 @@ struct AccuracyConfig {
   std::vector<CalibrationMethod> other_methods{CalibrationMethod::minmax, CalibrationMethod::percentile};
   AccuracyFallback fallback = AccuracyFallback::float32;
   /// As many products fall back as it takes to reach this value of the metric, and no more; of weights alone, each gets
-  /// as few bits as that leaves. For a command or a function it is a share of the float model's score f, where a score s
-  /// counts as 1 - (f - s) / |f|: s / f for positive scores, and less than 1 for every score below f, also a negative
+  /// as few bits as that leaves. For a command or a function it is a share of the float model's score f, where a score
+  /// s counts as 1 - (f - s) / |f|: s / f for positive scores, and less than 1 for every score below f, also a negative
   /// one. A float score of zero is refused.
   std::optional<double> target;
   AccuracyMetric metric = AccuracyMetric::cosine;

@@ -140,7 +140,7 @@ struct MeasuredSize {
 /// The choice of bits under WeightsOnlyConfig::max_size, or for an accuracy target.
 struct BitsPlan {
   std::uint64_t max_size = 0;  // for a target, that with which it was reached
-  std::uint64_t size = 0;  // that is expected, of model and data file
+  std::uint64_t size = 0;      // that is expected, of model and data file
   /// That is expected: with samples of the worst output, the sum of squared errors over that of squares; without, the
   /// sum of these shares over the weights themselves.
   double error = 0;

@@ -172,8 +172,10 @@ void print_plan(const QuantizeResult& r) {
       r.samples > 0 ? "expected SQNR of the worst output" : "total SQNR of the weights", in_db(r.bits_plan->error));
   if (r.bits_plan->reached) {
     std::vector<std::string> tried;
-    for (const auto& t : r.bits_plan->tried) tried.push_back(fmt::format("{:.6g} with {}", t.value, format_size(t.size)));
-    print_text("target: {:.6g} reached on held-back samples; tried: {}\n", *r.bits_plan->reached, fmt::join(tried, ", "));
+    for (const auto& t : r.bits_plan->tried)
+      tried.push_back(fmt::format("{:.6g} with {}", t.value, format_size(t.size)));
+    print_text("target: {:.6g} reached on held-back samples; tried: {}\n", *r.bits_plan->reached,
+               fmt::join(tried, ", "));
   }
 }
 

@@ -37,7 +37,15 @@ struct CommandLine {
   std::size_t image_size = 0;
 };
 
-enum Command : unsigned { kQuantize = 1, kCalibrate = 2, kPlan = 4, kCompare = 8, kInspect = 16, kBench = 32, kCheck = 64 };
+enum Command : unsigned {
+  kQuantize = 1,
+  kCalibrate = 2,
+  kPlan = 4,
+  kCompare = 8,
+  kInspect = 16,
+  kBench = 32,
+  kCheck = 64
+};
 
 /// All commands with their names.
 std::span<const std::pair<Command, std::string_view>> commands();

@@ -136,7 +136,8 @@ std::span<const Word> words<EqualizeMode>() {
 template <>
 std::span<const Word> words<AccuracyMetric>() {
   static constexpr Word all[] = {word("cosine", AccuracyMetric::cosine), word("sqnr", AccuracyMetric::sqnr),
-                                 word("perplexity", AccuracyMetric::perplexity), word("command", AccuracyMetric::command)};
+                                 word("perplexity", AccuracyMetric::perplexity),
+                                 word("command", AccuracyMetric::command)};
   return all;
 }
 

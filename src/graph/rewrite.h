@@ -106,8 +106,8 @@ void name_idle_casts(onnx::Model& model, const ValueTypes& types);
 /// Removes initializers that nothing reads.
 void drop_unused_initializers(onnx::Model& model);
 
-/// Convolutions and poolings get the attributes that they left at their defaults: kernel_shape, strides, dilations, pads
-/// where auto_pad does not give them, group. Some compilers do not know the defaults.
+/// Convolutions and poolings get the attributes that they left at their defaults: kernel_shape, strides, dilations,
+/// pads where auto_pad does not give them, group. Some compilers do not know the defaults.
 void complete_convolutions(onnx::Model& model);
 
 }  // namespace detent::graph

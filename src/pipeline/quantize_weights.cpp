@@ -248,12 +248,13 @@ class WeightsRun {
   double most_loss() const { return loss_of(*options_.accuracy.target); }
 
   Error out_of_reach(const std::vector<MeasuredSize>& tried) const {
-    const auto& best = *std::max_element(tried.begin(), tried.end(),
-                                         [](const auto& a, const auto& b) { return a.value < b.value; });
-    return bad_input(fmt::format("--accuracy-target: no choice of bits that was tried reaches {}; the best comes to {:.6g}"
-                                 " with {}",
-                                 *options_.accuracy.target, best.value, format_size(best.size)),
-                     "lower the target, or give smaller blocks with --block-size");
+    const auto& best =
+        *std::max_element(tried.begin(), tried.end(), [](const auto& a, const auto& b) { return a.value < b.value; });
+    return bad_input(
+        fmt::format("--accuracy-target: no choice of bits that was tried reaches {}; the best comes to {:.6g}"
+                    " with {}",
+                    *options_.accuracy.target, best.value, format_size(best.size)),
+        "lower the target, or give smaller blocks with --block-size");
   }
 
   // The model as it would be written, run as deployed.
@@ -268,8 +269,9 @@ class WeightsRun {
       value = run::share_of_float_score(options_.accuracy, options_.model, path, float_score_, options_.stop);
     } else {
       samples.rewind();
-      const auto found = run::deployed_fidelity(*runtime_, options_.model, path, samples,
-                                                std::numeric_limits<std::size_t>::max(), options_.threads, options_.stop);
+      const auto found =
+          run::deployed_fidelity(*runtime_, options_.model, path, samples, std::numeric_limits<std::size_t>::max(),
+                                 options_.threads, options_.stop);
       value = run::value_of(found, options_.accuracy.metric);
     }
     std::filesystem::remove(path);
@@ -304,11 +306,11 @@ class WeightsRun {
   void raise_model() {
     if (!any_type(onnx::DataType::float16) && !any_type(onnx::DataType::bfloat16)) return;
     if (chooses_bits())
-      throw bad_input(fmt::format("model '{}' has weights of 16-bit floats, and {} measures float32 with samples",
-                                  options_.model.string(),
-                                  options_.weights_only.max_size ? "--max-size" : "--accuracy-target"),
-                      options_.weights_only.max_size ? "leave out --calibration-data, or quantize the model in float32"
-                                                     : "quantize the model in float32");
+      throw bad_input(
+          fmt::format("model '{}' has weights of 16-bit floats, and {} measures float32 with samples",
+                      options_.model.string(), options_.weights_only.max_size ? "--max-size" : "--accuracy-target"),
+          options_.weights_only.max_size ? "leave out --calibration-data, or quantize the model in float32"
+                                         : "quantize the model in float32");
     if (options_.weights_only.method == WeightMethod::awq)
       throw bad_input(fmt::format("model '{}' has weights of 16-bit floats, and --weights-method awq scales float32",
                                   options_.model.string()),

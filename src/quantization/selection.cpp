@@ -101,7 +101,8 @@ std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& conf
 
 std::vector<bool> select_static_nodes(const onnx::Model& model, const QuantConfig& config) {
   auto selected = select_nodes(model, config);
-  for (std::size_t n = 0; n < selected.size(); ++n) selected[n] = selected[n] && model.graph.nodes[n].op_type() != "LSTM";
+  for (std::size_t n = 0; n < selected.size(); ++n)
+    selected[n] = selected[n] && model.graph.nodes[n].op_type() != "LSTM";
   return selected;
 }
 

@@ -29,8 +29,10 @@ std::optional<std::uint64_t> smallest_size(const SizeSearch& search,
   for (int trial = 0; trial < search.most_trials; ++trial) {
     const double loss = measured(size);
     trials.push_back({size, loss});
-    if (loss <= search.most_loss) best = high = size;
-    else low = size;
+    if (loss <= search.most_loss)
+      best = high = size;
+    else
+      low = size;
     const auto step = std::max<std::uint64_t>(1, low / (2 * kNear));
     if (high <= low + 2 * step) break;
     const double factor = expected(size);

@@ -69,7 +69,7 @@ class Config:
 
 def without_progress(stderr: str) -> str:
     """What was said beside the lines that runs of more than ten seconds write, as any may on a busy machine."""
-    return re.sub(r"^[a-z][^:\n]*: \d+( of \d+)?  (.*  )?memory \d.*\n", "", stderr, flags=re.MULTILINE)
+    return re.sub(r"^.*  memory \d.*, peak \d.*\n", "", stderr, flags=re.MULTILINE)
 
 
 def detent(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:

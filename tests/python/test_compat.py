@@ -219,13 +219,8 @@ def test_quarks_configuration_means_the_same(model, samples, config, expected):
         (lambda: quark.QConfig(QUARK, algo_config=[quark.AdaRoundConfig(infer_device="cuda:0")]), "infer_device"),
         (lambda: quark.QConfig(QUARK, algo_config=[quark.AdaQuantConfig(data_size=3)]), "data_size=3"),
         (lambda: quark.QConfig(QUARK, algo_config=[quark.GPTQConfig(bits=4)]), "bits=4"),
-<<<<<<< HEAD
-        (lambda: quark.QConfig(quark.QLayerConfig(quark.XInt8Spec(), weight=quark.XInt8Spec())), "MinMSE for weights"),
-        (lambda: quark.QConfig.get_default_config("MX9"), "preset 'MX9'"),
-=======
         (lambda: quark.QConfig(quark.QLayerConfig(quark.UInt8Spec(), weight=MEAN_SQUARES)), "MinMSE for weights"),
-        (lambda: quark.QConfig.get_default_config("XINT8"), "preset 'XINT8'"),
->>>>>>> 6746dd9 (make wheel, make package, and what contributors expect; snippets of Quark's and ONNX Runtime's pages run in a test)
+        (lambda: quark.QConfig.get_default_config("MX9"), "preset 'MX9'"),
     ],
 )
 def test_what_quark_does_beyond_is_refused_by_name(model, samples, make, part):

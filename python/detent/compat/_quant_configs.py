@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .._models import Model
 from ..errors import UsageError
@@ -15,7 +16,7 @@ from .onnxruntime import CalibrationMethod, QuantFormat, QuantType, quantize_dyn
 if TYPE_CHECKING:
     import onnx
 
-Exclusion = "list[str] | Callable[[onnx.ModelProto, onnx.NodeProto], bool] | None"
+Exclusion: TypeAlias = "list[str] | Callable[[onnx.ModelProto, onnx.NodeProto], bool] | None"
 
 
 @dataclasses.dataclass(eq=False)

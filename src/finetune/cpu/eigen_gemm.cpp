@@ -1,5 +1,5 @@
-// Eigen's matrix product. This file is compiled once for each vector unit, each time with another name for the function and
-// for Eigen's namespace, so that the linker mixes up no two of them.
+// Eigen's matrix product. This file is compiled once for each vector unit, each time with another name for the function
+// and for Eigen's namespace, so that the linker mixes up no two of them.
 #include "finetune/cpu/eigen_gemm.h"
 
 #include <Eigen/Core>
