@@ -133,7 +133,7 @@ void check_float_types(const QuantConfig& config) {
     throw usage_error(fmt::format("--activation-type {} and --weight-type {} do not go together",
                                   word(config.activation_type), word(config.weight_type)),
                       "give floating-point types for both, or --weights-only for weights alone");
-  if (target(config).measures_accuracy)
+  if (preset(config).measures_accuracy)
     throw usage_error(fmt::format("--preset {} measures what integers do to a model, and --weight-type {} is none",
                                   config.preset, word(config.weight_type)),
                       "give --preset plain, or leave it out");
