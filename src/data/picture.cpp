@@ -98,7 +98,7 @@ Picture read_jpeg(Bytes bytes, const std::string& where) {
 #else
 Picture read_jpeg(Bytes, const std::string& where) {
   throw bad_input(where + ": this build of detent reads no JPEG",
-                  "build it with libjpeg, or convert the pictures to PNG");
+                  "build it with libjpeg, or use detent.data.images in Python");
 }
 #endif
 
@@ -133,7 +133,7 @@ Picture read_png(Bytes bytes, const std::string& where) {
 #else
 Picture read_png(Bytes, const std::string& where) {
   throw bad_input(where + ": this build of detent reads no PNG",
-                  "build it with libpng, or convert the pictures to JPEG");
+                  "build it with libpng, or use detent.data.images in Python");
 }
 #endif
 
