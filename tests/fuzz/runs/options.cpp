@@ -39,7 +39,7 @@ void parse(const Words& words) {
     });
   }
   try {
-    const auto given = cli::with_help_as_option(words);
+    const auto given = cli::with_help_as_option(app, words);
     Words reversed(given.rbegin(), given.rend() - 1);
     app.parse(std::move(reversed));
   } catch (const CLI::Success&) {
