@@ -43,7 +43,7 @@ TEST(Targets, WhatTheUserGivesWinsWhereTheTargetAllowsIt) {
   const auto options =
       resolved("openvino", {"config.activation_type"}, [](auto& o) { o.config.activation_type = QuantType::int8; });
   EXPECT_EQ(options.config.activation_type, QuantType::int8);
-  EXPECT_EQ(options.config.weight_range, WeightRange::full);
+  EXPECT_EQ(options.config.weight_range, WeightRange::pairs);
 }
 
 TEST(Targets, WhatContradictsTheTargetIsRefused) {
