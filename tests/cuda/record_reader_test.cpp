@@ -19,7 +19,7 @@ using store::test::record_of;
 class RecordReaderTest : public testing::Test {
  protected:
   RecordReaderTest() : spool_(options()) {
-    places_ = {FAKE_CUFILE_LIBRARY, FAKE_CUDA, folder_.path() / "modules", std::chrono::milliseconds(100)};
+    places_ = {FAKE_CUFILE_LIBRARY, FAKE_CUDA, folder_.path() / "modules", std::chrono::minutes(1)};
     std::ofstream(places_.modules) << "nvidia_fs 323584 0 - Live 0x0\n";
     const auto lane = spool_.open("lane");
     for (std::size_t i = 0; i < 3; ++i) {

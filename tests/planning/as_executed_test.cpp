@@ -117,7 +117,11 @@ void expect_as_measured(const Model& model, const Names& observed) {
   EXPECT_LE(predicted, 1.03 * (measured + 16 * kPlane));
 }
 
+// The peak is the whole process's: ctest runs each test in one of its own.
+bool others_have_run() { return runtime().peak_activation_bytes() > 0; }
+
 TEST(AsExecuted, HoldsWhatTheRuntimeHolds) {
+  if (others_have_run()) GTEST_SKIP() << "what other tests ran in this process counts as well";
   // A wide part in the middle, a shortcut around it, and arithmetic with a value that stays.
   const Model model = model_of({{"Conv", "1", {"x", "in"}, {"a"}},
                                 {"Softmax", "2", {"a"}, {"gate"}},
@@ -130,6 +134,7 @@ TEST(AsExecuted, HoldsWhatTheRuntimeHolds) {
 }
 
 TEST(AsExecuted, HoldsWhatBranchesHold) {
+  if (others_have_run()) GTEST_SKIP() << "what other tests ran in this process counts as well";
   const Model model =
       model_of({{"Conv", "1", {"x", "w"}, {"a"}},
                 {"Softmax", "2", {"a"}, {"short"}},
