@@ -173,10 +173,14 @@ def node_cases(operators: Iterable[str] | None = None) -> Iterator[Case]:
             yield Case(test.name, "node", test.model, inputs)
 
 
-def cases(kinds: tuple[str, ...] = KINDS) -> Iterator[Case]:
+def data_folder() -> Path:
     import onnx.backend.test
 
-    root = Path(onnx.backend.test.__file__).parent / "data"
+    return Path(onnx.backend.test.__file__).parent / "data"
+
+
+def cases(kinds: tuple[str, ...] = KINDS) -> Iterator[Case]:
+    root = data_folder()
     for kind in kinds:
         if kind == "node":
             yield from node_cases()
