@@ -28,7 +28,6 @@ endfunction()
 
 find_package(Threads REQUIRED)
 if(NOT DETENT_FETCH STREQUAL NONE)
-  include(CheckLanguage)
   check_language(C)
   if(NOT CMAKE_C_COMPILER)
     message(FATAL_ERROR "detent needs a C compiler for the libraries that it downloads: install gcc or clang")

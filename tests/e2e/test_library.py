@@ -1,5 +1,6 @@
 """The installed library, as other projects use it."""
 
+import hashlib
 import os
 import pathlib
 import re
@@ -68,3 +69,41 @@ def test_its_version_is_that_of_the_command(installed: pathlib.Path) -> None:
     (described,) = installed.glob("lib*/**/detent.pc")
     assert f"Version: {version}\n" in described.read_text()
     assert version in (support.ROOT / "CHANGELOG.md").read_text()
+
+
+def download(folder: pathlib.Path, mirrors: str, sha256: str) -> subprocess.CompletedProcess[str]:
+    """What cmake/download.cmake makes of the archive libs/small.tar.gz."""
+    script = folder / "script.cmake"
+    script.write_text(
+        f'cmake_minimum_required(VERSION 3.25)\nset(PROJECT_SOURCE_DIR {folder})\n'
+        f'set(DETENT_MIRRORS "{mirrors}")\nset(DETENT_DOWNLOADS {folder}/kept)\n'
+        f"include({support.ROOT}/cmake/download.cmake)\n"
+        f"detent_download(small libs/small.tar.gz {sha256} found)\nmessage(STATUS ${{found}})\n"
+    )
+    return subprocess.run(["cmake", "-P", script], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_downloads_are_checked(tmp_path: pathlib.Path) -> None:
+    tmp_path = tmp_path.resolve()
+    (tmp_path / "mirror" / "libs").mkdir(parents=True)
+    (tmp_path / "other" / "libs").mkdir(parents=True)
+    (tmp_path / "small-1.0").mkdir()
+    (tmp_path / "small-1.0" / "small.h").write_text("// small\n")
+    archive = tmp_path / "mirror" / "libs" / "small.tar.gz"
+    run("tar", "czf", archive, "-C", tmp_path, "small-1.0")
+    (tmp_path / "other" / "libs" / "small.tar.gz").write_bytes(b"another")
+    good = hashlib.sha256(archive.read_bytes()).hexdigest()
+
+    only_other = download(tmp_path, f"file://{tmp_path}/other", good)
+    assert only_other.returncode != 0
+    told = " ".join(only_other.stderr.split())
+    assert "detent needs small, which is not installed and could not be downloaded." in told
+    assert "the file there is another one" in told
+    assert list((tmp_path / "kept").iterdir()) == []
+
+    both = download(tmp_path, f"file://{tmp_path}/other;file://{tmp_path}/absent;file://{tmp_path}/mirror", good)
+    assert both.returncode == 0, both.stderr
+    (kept,) = (tmp_path / "kept").iterdir()
+    assert (kept / "small.h").read_text() == "// small\n"
+    archive.unlink()
+    assert download(tmp_path, f"file://{tmp_path}/mirror", good).returncode == 0  # it is there already
