@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ._base import Options, Path, Size
@@ -254,8 +254,10 @@ class Accuracy(Options):
         equalize: auto: equalize the channel ranges of a value where that is measured to halve its error (default: auto)
         fallback: products for which 8 bits are too few stay in float, or get activations of 16 bits (for NPUs) (default:
             float32)
-        target: let as many products fall back as it takes to reach this value of the metric, and no more
-        metric: cosine or sqnr (dB) of the worst output, or command: the share of the float model's score (default: cosine)
+        target: let as many products fall back as it takes to reach this value of the metric, and no more; with
+            --weights-only, give each weight as few bits as reach it
+        metric: cosine or sqnr (dB) of the worst output; perplexity of decoders: the float model's, divided by that of the
+            quantized one; command: the share of the float model's score (default: cosine)
         command: a program that takes a model's path and prints its score; larger is better
     """
 
@@ -264,7 +266,7 @@ class Accuracy(Options):
     equalize: Literal["auto", "off"] | None = None
     fallback: Literal["float32", "int16"] | None = None
     target: float | None = None
-    metric: Literal["cosine", "sqnr", "command"] | Callable[[str], float] | None = None
+    metric: Literal["cosine", "sqnr", "perplexity", "command"] | Callable[[str], float] | None = None
     command: str | None = None
 
 
@@ -327,6 +329,8 @@ class Config(Options):
 
     Attributes:
         preset: what the other options start from (default: balanced)
+        target: where the model will run (default: ort-cpu)
+        input_shapes: static shape that an input with dynamic axes gets for good; may be given several times
         max_samples: use at most this many samples (default: all; of bench, 16)
         batch_size: split the files' arrays into batches of this many rows (default: as the files have them)
         allow_nonfinite: leave out NaN and infinite values instead of stopping at the first
@@ -371,6 +375,8 @@ class Config(Options):
     """
 
     preset: str | None = None
+    target: str | None = None
+    input_shapes: Mapping[str, Sequence[int]] | None = None
     max_samples: int | None = None
     batch_size: int | None = None
     allow_nonfinite: bool | None = None
