@@ -47,10 +47,10 @@ Form form_by(const onnx::Model& model, const graph::Index& index, const onnx::No
   const auto type = zero != nullptr ? zero->type : stored != nullptr ? stored->type : onnx::DataType::uint8;
   const auto [text, middle] = kind_of(type);
   if (scale != nullptr) form.scales = onnx::to_doubles(*scale);
-  const auto zeros = zero == nullptr ? std::vector<double>{0} : onnx::to_doubles(*zero);
-  const auto middle_value = static_cast<double>(middle);
-  const bool centred = std::all_of(zeros.begin(), zeros.end(), [&](double z) { return z == middle_value; });
-  form.zero_point = zeros.empty() ? 0 : static_cast<std::int64_t>(zeros.front());
+  const bool has_integers = zero != nullptr && text != "other";
+  const auto zeros = has_integers ? onnx::to_int64s(*zero) : std::vector<std::int64_t>{0};
+  const bool centred = std::all_of(zeros.begin(), zeros.end(), [m = middle](std::int64_t z) { return z == m; });
+  form.zero_point = zeros.empty() ? 0 : zeros.front();
   form.text = std::string(text) + (centred ? "=" : "");
   if (stored == nullptr || !is(node, "DequantizeLinear")) return form;
   form.is_constant = true;

@@ -74,8 +74,7 @@ Target qnn(std::string_view name, std::string_view help, const Setting& activati
   return t;
 }
 
-std::vector<Target> make_targets() {
-  std::vector<Target> all;
+void add_runtimes_of_cpus(std::vector<Target>& all) {
   all.push_back(
       {.name = "ort-cpu", .help = "ONNX Runtime on this machine's CPU", .is_ort_cpu = true, .is_this_machine = true});
   all.push_back({.name = "ort-cpu:vnni",
@@ -105,6 +104,9 @@ std::vector<Target> make_targets() {
        // A transposed convolution runs on integers between int8 values with zero point 0 alone.
        .float_types = {"ConvTranspose"},
        .constant_weights_only = true});
+}
+
+void add_accelerators(std::vector<Target>& all) {
   all.push_back(qnn("qnn", "Qualcomm's HTP, activations of 8 bits", {"activation-type", "uint8", "", {}}));
   all.push_back(qnn("qnn:a16", "Qualcomm's HTP, activations of 16 bits",
                     {"activation-type", "uint16", "it has activations of 16 bits", {"int16"}}));
@@ -130,6 +132,9 @@ std::vector<Target> make_targets() {
                  .opset = 17,
                  .static_shapes = true,
                  .explicit_convolutions = true});
+}
+
+void add_mobile_runtimes(std::vector<Target>& all) {
   all.push_back({.name = "xnnpack",
                  .help = "ONNX Runtime's XNNPACK provider",
                  .settings = joined(symmetric_weights("XNNPACK's weights have zero point 0"),
@@ -152,6 +157,13 @@ std::vector<Target> make_targets() {
                  .help = "ONNX Runtime's CoreML provider, in float16",
                  .settings = {{"float", "16", kNoIntegers}},
                  .static_shapes = true});
+}
+
+std::vector<Target> make_targets() {
+  std::vector<Target> all;
+  add_runtimes_of_cpus(all);
+  add_accelerators(all);
+  add_mobile_runtimes(all);
   return all;
 }
 

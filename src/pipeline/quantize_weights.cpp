@@ -22,6 +22,7 @@
 #include "graph/traits.h"
 #include "onnx/write.h"
 #include "pipeline/bits_plan.h"
+#include "pipeline/bits_target.h"
 #include "pipeline/deployed.h"
 #include "profile/meters.h"
 #include "profile/profiler.h"
@@ -32,14 +33,12 @@
 #include "quantization/emit/blocks.h"
 #include "quantization/size_search.h"
 #include "run/by_content.h"
-#include "run/deployed_fidelity.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
 #include "run/run_directory.h"
 #include "run/run_profiler.h"
 #include "run/run_report.h"
 #include "run/samples.h"
-#include "run/score_command.h"
 #include "run/sweep_setup.h"
 #include "store/spool.h"
 #include "tuning/block_weights.h"
@@ -57,7 +56,8 @@ class WeightsRun {
       : options_(options),
         threads_(thread_count(options.threads)),
         run_profiler_(options.profiler, options.profile),
-        profiler_(run_profiler_.profiler()) {}
+        profiler_(run_profiler_.profiler()),
+        target_(options) {}
 
   QuantizeResult run() {
     pre_process();
@@ -120,13 +120,7 @@ class WeightsRun {
   }
 
   void count_nodes() {
-    std::set<std::size_t> nodes;
-    for (const auto& tensor : placement_.tensors) {
-      nodes.insert(tensor.products.begin(), tensor.products.end());
-      nodes.insert(tensor.tables.begin(), tensor.tables.end());
-      for (const auto& [node, input] : tensor.others) nodes.insert(node);
-    }
-    result_.nodes_quantized = nodes.size();
+    result_.nodes_quantized = quantization::node_count(placement_);
     result_.nodes_in_float = placement_.in_float;
   }
 
@@ -216,20 +210,20 @@ class WeightsRun {
       solve(fitted, directory);
       const double value = measure(judging);
       tried.push_back({result_.bits_plan->size, value});
-      if (loss_of(value) <= most_loss()) {
+      if (target_.loss_of(value) <= target_.most_loss()) {
         result_.bits_plan->reached = value;
         best = {model_, placement_, solved_, *result_.bits_plan};
       }
-      return loss_of(value);
+      return target_.loss_of(value);
     };
     const auto expected = [&](std::uint64_t size) { return planner.within(size).plan.error; };
     std::vector<quantization::SizeTrial> trials;
     quantization::smallest_size({.smallest = planner.smallest(),
                                  .largest = planner.in_float(),
                                  .first = planner.uniform(),
-                                 .most_loss = most_loss()},
+                                 .most_loss = target_.most_loss()},
                                 expected, measured, trials);
-    if (!best) throw out_of_reach(tried);
+    if (!best) throw target_.out_of_reach(tried);
     model_ = std::move(best->model);
     placement_ = std::move(best->placement);
     solved_ = std::move(best->solved);
@@ -239,44 +233,10 @@ class WeightsRun {
     count_nodes();
   }
 
-  // Of the metric, so that it is about in proportion to the errors' energy.
-  double loss_of(double value) const {
-    if (options_.accuracy.metric == AccuracyMetric::sqnr) return std::pow(10, -value / 10);
-    if (options_.accuracy.metric == AccuracyMetric::perplexity) return std::max(0.0, -std::log(value));
-    return std::max(0.0, 1 - value);
-  }
-  double most_loss() const { return loss_of(*options_.accuracy.target); }
-
-  Error out_of_reach(const std::vector<MeasuredSize>& tried) const {
-    const auto& best =
-        *std::max_element(tried.begin(), tried.end(), [](const auto& a, const auto& b) { return a.value < b.value; });
-    return bad_input(
-        fmt::format("--accuracy-target: no choice of bits that was tried reaches {}; the best comes to {:.6g}"
-                    " with {}",
-                    *options_.accuracy.target, best.value, format_size(best.size)),
-        "lower the target, or give smaller blocks with --block-size");
-  }
-
-  // The model as it would be written, run as deployed.
   double measure(data::SampleSource& samples) {
     const auto scope = profiler_.scope(run::kComparisonStage);
-    const auto path = work_->path() / "candidate.onnx";
     auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only);
-    emitted.set_producer("detent", DETENT_VERSION);
-    const auto written = onnx::write_model(emitted, path, {options_.external_data_threshold});
-    double value = 0;
-    if (options_.accuracy.metric == AccuracyMetric::command) {
-      value = run::share_of_float_score(options_.accuracy, options_.model, path, float_score_, options_.stop);
-    } else {
-      samples.rewind();
-      const auto found =
-          run::deployed_fidelity(*runtime_, options_.model, path, samples, std::numeric_limits<std::size_t>::max(),
-                                 options_.threads, options_.stop);
-      value = run::value_of(found, options_.accuracy.metric);
-    }
-    std::filesystem::remove(path);
-    if (!written.data_file.empty()) std::filesystem::remove(written.data_file);
-    return value;
+    return target_.measure(std::move(emitted), work_->path() / "candidate.onnx", *runtime_, samples);
   }
 
   // From what the products read on the samples.
@@ -321,7 +281,7 @@ class WeightsRun {
 
   quantization::BlockPlacement placement_as_run() const {
     auto placement = placement_;
-    if (raised_) move_nodes(placement, casts_of_inputs());
+    if (raised_) quantization::move_to_float32(placement, casts_of_inputs());
     return placement;
   }
 
@@ -331,17 +291,6 @@ class WeightsRun {
     return static_cast<std::size_t>(std::count_if(inputs.begin(), inputs.end(), [](const auto& input) {
       return input.type == onnx::DataType::float16 || input.type == onnx::DataType::bfloat16;
     }));
-  }
-
-  static void move_nodes(quantization::BlockPlacement& placement, std::size_t by) {
-    for (auto& node : placement.transposes) node += by;
-    for (auto& tensor : placement.tensors) {
-      tensor.type = onnx::DataType::float32;
-      for (auto* nodes : {&tensor.products, &tensor.tables}) {
-        for (auto& node : *nodes) node += by;
-      }
-      for (auto& [node, input] : tensor.others) node += by;
-    }
   }
 
   bool any_type(onnx::DataType type) const {
@@ -380,20 +329,8 @@ class WeightsRun {
     return t < solved_.tensors.size() && solved_.tensors[t] ? &*solved_.tensors[t] : nullptr;
   }
 
-  // Blocks lie along columns, so that the factor of a column is one of its scales.
-  static quantization::BlockSolver scaled(quantization::BlockSolver solve, const std::vector<float>& factors) {
-    if (factors.empty()) return solve;
-    return [solve = std::move(solve), factors](std::span<const float> columns, std::int64_t first) {
-      auto made = solve(columns, first);
-      const auto blocks = static_cast<std::size_t>(made.blocks());
-      for (std::size_t i = 0; i < made.scales.size(); ++i)
-        made.scales[i] *= factors[static_cast<std::size_t>(first) + i / blocks];
-      return made;
-    };
-  }
-
   quantization::BlockSolver solver(std::size_t t) const {
-    if (const auto* found = solved(t)) return scaled(found->solver(), placement_.tensors[t].column_factors);
+    if (const auto* found = solved(t)) return quantization::scaled(found->solver(), placement_.tensors[t].column_factors);
     const auto& tensor = placement_.tensors[t];
     const bool nearest = options_.weights_only.method == WeightMethod::nearest;
     return [this, rows = tensor.rows, format = tensor.format, type = tensor.type, nearest](
@@ -502,7 +439,7 @@ class WeightsRun {
   std::unique_ptr<data::SampleSource> given_;
   std::optional<run::ByContent> source_;
   tuning::SolvedBlocks solved_;
-  std::optional<double> float_score_;
+  BitsTarget target_;
 };
 
 }  // namespace

@@ -204,4 +204,16 @@ BlockErrors BlockStream::for_each(const std::function<void(std::int64_t first, c
   return sums;
 }
 
+// Blocks lie along columns, so that the factor of a column is one of its scales.
+BlockSolver scaled(BlockSolver solve, const std::vector<float>& factors) {
+  if (factors.empty()) return solve;
+  return [solve = std::move(solve), factors](std::span<const float> columns, std::int64_t first) {
+    auto made = solve(columns, first);
+    const auto blocks = static_cast<std::size_t>(made.blocks());
+    for (std::size_t i = 0; i < made.scales.size(); ++i)
+      made.scales[i] *= factors[static_cast<std::size_t>(first) + i / blocks];
+    return made;
+  };
+}
+
 }  // namespace detent::quantization

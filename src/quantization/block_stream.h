@@ -53,4 +53,7 @@ class BlockStream {
   std::size_t threads_;
 };
 
+/// The solution with the scales of each column multiplied by its factor; as it is where there are no factors.
+BlockSolver scaled(BlockSolver solve, const std::vector<float>& factors);
+
 }  // namespace detent::quantization

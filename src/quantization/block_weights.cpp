@@ -356,4 +356,25 @@ BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config,
   return Placer(model, config, blocks, planned).place();
 }
 
+std::size_t node_count(const BlockPlacement& placement) {
+  std::set<std::size_t> nodes;
+  for (const auto& tensor : placement.tensors) {
+    nodes.insert(tensor.products.begin(), tensor.products.end());
+    nodes.insert(tensor.tables.begin(), tensor.tables.end());
+    for (const auto& [node, input] : tensor.others) nodes.insert(node);
+  }
+  return nodes.size();
+}
+
+void move_to_float32(BlockPlacement& placement, std::size_t nodes_before) {
+  for (auto& node : placement.transposes) node += nodes_before;
+  for (auto& tensor : placement.tensors) {
+    tensor.type = onnx::DataType::float32;
+    for (auto* nodes : {&tensor.products, &tensor.tables}) {
+      for (auto& node : *nodes) node += nodes_before;
+    }
+    for (auto& [node, input] : tensor.others) node += nodes_before;
+  }
+}
+
 }  // namespace detent::quantization

@@ -67,4 +67,10 @@ BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config,
 /// name that no node has.
 std::vector<std::optional<int>> named_bits(const onnx::Model& model, const WeightsOnlyConfig& blocks);
 
+/// Nodes that read what the placement stores in blocks.
+std::size_t node_count(const BlockPlacement& placement);
+
+/// The placement in the same model with its floats raised to float32, where so many nodes stand before all others.
+void move_to_float32(BlockPlacement& placement, std::size_t nodes_before);
+
 }  // namespace detent::quantization

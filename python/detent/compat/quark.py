@@ -29,12 +29,13 @@ from .._config import Config as _Config  # Quark has another one
 from .._models import Model
 from ..errors import UsageError
 from . import _quark_nbits, _quark_presets
-from ._options import Chosen, Taker, absent, default_only, differs, into, name_of, not_needed, refuse, take_all, take_overrides
+from ._options import Chosen, Taker, absent, default_only, differs, into, name_of, not_needed, refuse, take_all
 from ._quark_absent import ABSENT
 
 # Under their own names, which scripts import from here.
 from ._quark_calls import quantize_dynamic as quantize_dynamic
 from ._quark_calls import quantize_static as quantize_static
+from ._quark_options import EXTRA_OPTIONS
 from ._quark_profiler import GlobalProfiler as GlobalProfiler
 from ._quark_profiler import ProfileStep as ProfileStep
 from ._quark_profiler import active
@@ -386,68 +387,6 @@ def _method(chosen: Chosen) -> Method:
         return Entropy(entropy_levels=levels)
     raise refuse(f"CalibMethod.{name}", "choose from: MinMax, MinMSE, Percentile, LayerwisePercentile, Entropy")
 
-
-def _work_dir(chosen: Chosen, value: Any) -> None:
-    chosen.setdefault("resources", {})["work_dir"] = value
-
-
-def _most_common(chosen: Chosen, value: Any) -> None:
-    if value not in ("All", "MostCommon"):
-        raise refuse(f"MinMSEModePof2Scale='{value}'", "choose from: All, MostCommon")
-    chosen["_most_common"] = value == "MostCommon"
-
-
-def _only(option: str, *defaults: Any, hint: str = "") -> tuple[str, Taker]:
-    return option, default_only(option, *defaults, hint=hint)
-
-
-EXTRA_OPTIONS: dict[str, Taker] = {
-    "ActivationSymmetric": into("activation_symmetric"),
-    "WeightSymmetric": into("weight_symmetric"),
-    "OpTypesToQuantize": into("op_types"),
-    "NodesToQuantize": into("nodes"),
-    "CalibDataSize": into("max_samples"),
-    "CalibMovingAverage": into("_average"),
-    "CalibPassthroughOpTypes": into("passthrough_op_types"),
-    "Percentile": into("_percentile"),
-    "PercentileCandidates": into("_candidates"),
-    "LWPMetric": into("_metric"),
-    "NumQuantizedBins": into("_entropy_levels"),
-    "MinMSEModePof2Scale": _most_common,
-    "TensorQuantOverrides": take_overrides,
-    "TmpDir": _work_dir,
-    **{
-        option: not_needed
-        for option in (
-            "CalibOptimizeMem CalibOptimizeDisk CalibWorkerNum LWPUseHistogram PrintSummary IgnoreWarnings DebugMode "
-            "OptimizeModel SimplifyModel".split()
-        )
-    },
-    **dict(
-        (
-            _only("AddQDQPairToWeight", False),
-            _only("AlignConcat", False),
-            _only("AlignSlice", False),
-            _only("BiasCorrection", False, hint="update_bias of an algorithm solves for the bias"),
-            _only("DedicatedQDQPair", False),
-            _only("EnableNPUCnn", False),
-            _only("EnableSubgraph", False),
-            _only("FoldBatchNorm", True),
-            _only("FoldRelu", False),
-            _only("ForceQuantizeNoInputCheck", False),
-            _only("Int16Bias", False),
-            _only("Int32Bias", True),
-            _only("MatMulConstBOnly", False),
-            _only("QuantizeBias", True),
-            _only("RemoveInputInit", True),
-            _only("SkipPreprocess", False),
-            _only("UseRandomData", False, hint="give samples"),
-            _only("WeightsOnly", False),
-            _only("UseMatMulNBits", False),
-            _only("UseGPTQ", False, hint="give algo_config a GPTQConfig"),
-        )
-    ),
-}
 
 def __getattr__(name: str) -> Any:
     return absent("quark.onnx", name, ABSENT)

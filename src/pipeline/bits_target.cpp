@@ -1,0 +1,51 @@
+#include "pipeline/bits_target.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/bytes.h"
+#include "onnx/write.h"
+#include "run/deployed_fidelity.h"
+#include "run/score_command.h"
+
+namespace detent::pipeline {
+
+double BitsTarget::measure(onnx::Model model, const std::filesystem::path& path, const exec::Runtime& runtime,
+                           data::SampleSource& samples) {
+  model.set_producer("detent", DETENT_VERSION);
+  const auto written = onnx::write_model(model, path, {options_.external_data_threshold});
+  double value = 0;
+  if (options_.accuracy.metric == AccuracyMetric::command) {
+    value = run::share_of_float_score(options_.accuracy, options_.model, path, float_score_, options_.stop);
+  } else {
+    samples.rewind();
+    const auto found =
+        run::deployed_fidelity(runtime, options_.model, path, samples, std::numeric_limits<std::size_t>::max(),
+                               options_.threads, options_.stop);
+    value = run::value_of(found, options_.accuracy.metric);
+  }
+  std::filesystem::remove(path);
+  if (!written.data_file.empty()) std::filesystem::remove(written.data_file);
+  return value;
+}
+
+double BitsTarget::loss_of(double value) const {
+  if (options_.accuracy.metric == AccuracyMetric::sqnr) return std::pow(10, -value / 10);
+  if (options_.accuracy.metric == AccuracyMetric::perplexity) return std::max(0.0, -std::log(value));
+  return std::max(0.0, 1 - value);
+}
+
+Error BitsTarget::out_of_reach(const std::vector<MeasuredSize>& tried) const {
+  const auto& best = *std::max_element(tried.begin(), tried.end(),
+                                       [](const auto& a, const auto& b) { return a.value < b.value; });
+  return bad_input(
+      fmt::format("--accuracy-target: no choice of bits that was tried reaches {}; the best comes to {:.6g} with {}",
+                  *options_.accuracy.target, best.value, format_size(best.size)),
+      "lower the target, or give smaller blocks with --block-size");
+}
+
+}  // namespace detent::pipeline
