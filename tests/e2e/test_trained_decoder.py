@@ -141,16 +141,15 @@ def test_samples_halve_what_rounding_loses(source: Path, tmp_path: Path, block: 
     assert told["auto"]["agreement"] > told["nearest"]["agreement"]
 
 
-def test_perplexity_is_kept(source: Path, tmp_path: Path) -> None:
+def test_perplexity_is_kept(source: Path, ids: Path, tmp_path: Path) -> None:
     """By as few bits of weights, and by as few products in float, as it takes."""
-    calibration = windows(source, "calibration.txt", tmp_path / "calibration.npy", 256)
     held_out = windows(source, "held_out.txt", tmp_path / "held_out.npy", 256)
     target = ["--batch-size", 1, "--accuracy-metric", "perplexity", "--accuracy-target"]
-    blocks = support.quantize(source, tmp_path / "blocks", calibration, *target, 0.998, "--weights-only")
+    blocks = support.quantize(source, tmp_path / "blocks", ids, *target, 0.998, "--weights-only")
     plan = blocks["bits_plan"]
     assert plan["reached"] >= 0.998
     assert len({w["bits"] for w in plan["weights"]}) > 1
-    integers = support.quantize(source, tmp_path / "integers", calibration, *target, 0.99, "--preset", "balanced")
+    integers = support.quantize(source, tmp_path / "integers", ids, *target, 0.99, "--preset", "balanced")
     assert integers["accuracy"]["score"] >= 0.99
     for name, least in (("blocks", 0.994), ("integers", 0.985)):
         words = ("compare", source, tmp_path / name, "--calibration-data", held_out, "--batch-size", 1, "--outputs-only", "--json")

@@ -23,7 +23,7 @@ def one_line(error: BaseException, *parts: str) -> None:
         ([{"x": np.zeros((1, 4, 16, 16), np.float32)}], detent.BadInput, ["expects float32 [?, 3, 16, 16]", "[1, 4, 16, 16]"]),
         ([{"x": np.zeros((1, 3, 16, 16))}], detent.BadInput, ["expects float32", "float64", "astype('float32')"]),
         ([{"x": np.full((1, 3, 16, 16), np.nan, np.float32)}], detent.BadInput, ["sample 1"]),
-        ([{"x": "text"}], detent.BadInput, ["input 'x'", "not an array"]),
+        ([{"x": "text"}], detent.BadInput, ["input 'x'", "elements of type str"]),
         (["text"], detent.BadInput, ["a str, not a dict"]),
         ([()], detent.BadInput, ["a tuple of 0, and the model has 1 inputs: x"]),
         ([], detent.BadInput, ["gives no sample"]),
