@@ -93,17 +93,16 @@ void add_runtimes_of_cpus(std::vector<Target>& all) {
                  .help = "ONNX Runtime in browsers",
                  .settings = {{"weight-range", "full", ""}},
                  .is_ort_cpu = true});
-  all.push_back(
-      {.name = "openvino",
-       .help = "OpenVINO's CPU plugin",
-       // On x86 CPUs without VNNI its kernels saturate as ONNX Runtime's do.
-       .settings = {{"weight-type", "int8", "OpenVINO then computes in float"},
-                    {"weight-symmetric", "true", "OpenVINO then computes in float"},
-                    {"weight-range", "pairs", ""},
-                    {"activation-type", "uint8", "OpenVINO has integer kernels for 8 bits only", {"int8"}}},
-       // A transposed convolution runs on integers between int8 values with zero point 0 alone.
-       .float_types = {"ConvTranspose"},
-       .constant_weights_only = true});
+  all.push_back({.name = "openvino",
+                 .help = "OpenVINO's CPU plugin",
+                 // On x86 CPUs without VNNI its kernels saturate as ONNX Runtime's do.
+                 .settings = {{"weight-type", "int8", "OpenVINO then computes in float"},
+                              {"weight-symmetric", "true", "OpenVINO then computes in float"},
+                              {"weight-range", "pairs", ""},
+                              {"activation-type", "uint8", "OpenVINO has integer kernels for 8 bits only", {"int8"}}},
+                 // A transposed convolution runs on integers between int8 values with zero point 0 alone.
+                 .float_types = {"ConvTranspose"},
+                 .constant_weights_only = true});
 }
 
 void add_accelerators(std::vector<Target>& all) {

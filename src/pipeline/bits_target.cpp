@@ -23,9 +23,8 @@ double BitsTarget::measure(onnx::Model model, const std::filesystem::path& path,
     value = run::share_of_float_score(options_.accuracy, options_.model, path, float_score_, options_.stop);
   } else {
     samples.rewind();
-    const auto found =
-        run::deployed_fidelity(runtime, options_.model, path, samples, std::numeric_limits<std::size_t>::max(),
-                               options_.threads, options_.stop);
+    const auto found = run::deployed_fidelity(runtime, options_.model, path, samples,
+                                              std::numeric_limits<std::size_t>::max(), options_.threads, options_.stop);
     value = run::value_of(found, options_.accuracy.metric);
   }
   std::filesystem::remove(path);
@@ -40,8 +39,8 @@ double BitsTarget::loss_of(double value) const {
 }
 
 Error BitsTarget::out_of_reach(const std::vector<MeasuredSize>& tried) const {
-  const auto& best = *std::max_element(tried.begin(), tried.end(),
-                                       [](const auto& a, const auto& b) { return a.value < b.value; });
+  const auto& best =
+      *std::max_element(tried.begin(), tried.end(), [](const auto& a, const auto& b) { return a.value < b.value; });
   return bad_input(
       fmt::format("--accuracy-target: no choice of bits that was tried reaches {}; the best comes to {:.6g} with {}",
                   *options_.accuracy.target, best.value, format_size(best.size)),

@@ -330,7 +330,8 @@ class WeightsRun {
   }
 
   quantization::BlockSolver solver(std::size_t t) const {
-    if (const auto* found = solved(t)) return quantization::scaled(found->solver(), placement_.tensors[t].column_factors);
+    if (const auto* found = solved(t))
+      return quantization::scaled(found->solver(), placement_.tensors[t].column_factors);
     const auto& tensor = placement_.tensors[t];
     const bool nearest = options_.weights_only.method == WeightMethod::nearest;
     return [this, rows = tensor.rows, format = tensor.format, type = tensor.type, nearest](

@@ -81,8 +81,8 @@ TEST(Profiler, WritesTheWholeStory) {
   const YAML::Node root = YAML::LoadFile(path);
   EXPECT_EQ(steps_of(root), (Steps{"Start", "Model Loaded", "Quantization (Static) Start", "my \"own\" step Start",
                                    "my \"own\" step End", "Quantization (Static) End", "End"}));
-  const Steps keys{"step", "timestamp", "relative_time_secs", "cpu_memory_mb", "gpu_memory_mb",
-                   "disk_read_mb", "disk_write_mb"};
+  const Steps keys{"step",          "timestamp",    "relative_time_secs", "cpu_memory_mb",
+                   "gpu_memory_mb", "disk_read_mb", "disk_write_mb"};
   double last = 0;
   for (const auto& record : root["memory_usage"]) {
     Steps found;
