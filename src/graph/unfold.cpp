@@ -20,8 +20,7 @@ namespace {
 
 using onnx::Node;
 
-constexpr int kMaxDepth = 64;             // as where captured names are read
-constexpr std::int64_t kOpsetOfScan = 9;  // before, it had samples along a first axis
+constexpr int kMaxDepth = 64;  // as where captured names are read
 
 // A call of a function, whose nodes have attributes of it.
 struct Call {
@@ -120,7 +119,8 @@ class Unfolding {
   }
 
   bool can_be(const Node& node, int depth) const {
-    const bool is_known = node.is("If") || node.is("Loop") || (node.is("Scan") && model_.opset() >= kOpsetOfScan);
+    // The runtime wants the shapes of what a Scan's body gives, and observers in it hide them.
+    const bool is_known = node.is("If") || node.is("Loop");
     const auto& attributes = node.attributes();
     if (!is_known || depth > kMaxDepth) return false;
     if (std::any_of(attributes.begin(), attributes.end(),
