@@ -1,4 +1,4 @@
-"""Bodies of If, Loop and Scan are observed and quantized like the graph around them."""
+"""Bodies of If and Loop are observed and quantized like the graph around them."""
 
 import json
 from collections.abc import Iterator
