@@ -170,7 +170,7 @@ if(lacks)
   detent_download(re2 pool/main/r/re2/re2_20220601+dfsg.orig.tar.xz
                   3bc61251da3b0b97be40a8a127818c517c62516e4eda11fc901d29496663df54 folder)
   file(GLOB sources ${folder}/re2/*.cc)
-  add_fetched(detent_re2 ${folder} ${sources} ${folder}/util/rune.cc ${folder}/util/strutil.cc)
+  add_fetched(detent_re2 ${folder} ${sources} ${folder}/util/rune.cc ${folder}/util/strutil.cc cmake/re2_tables.cc)
   target_link_libraries(detent_re2 PUBLIC Threads::Threads)
   set(RE2_INCLUDE ${folder})
   set(RE2_LIBRARY detent_re2)
