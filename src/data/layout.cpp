@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kSetPrefix = "test_data_set_";
 
 std::string expectation(std::span<const InputSpec> inputs) {
-  const std::string_view npy = inputs.size() == 1 ? "*.npy, " : "";
+  const std::string_view npy = inputs.size() == 1 ? "*.npy, *.wav, " : "";
   return fmt::format("expected *.npz, {}<input>/*.npy or test_data_set_*/input_N.pb; {}", npy, describe_inputs(inputs));
 }
 
@@ -57,15 +57,16 @@ bool has_folder(const Listing& listing, const std::string& name) {
 
 FileSet single_file(const fs::path& path, std::span<const InputSpec> inputs) {
   const std::string extension = path.extension().string();
-  if (extension != ".npy" && extension != ".npz") {
-    throw bad_input(fmt::format("calibration data {} is neither a .npy nor a .npz file", quoted(path)),
-                    "give a directory, or a .npy or .npz file; folders of pictures go by --images");
+  if (extension != ".npy" && extension != ".npz" && extension != ".wav") {
+    throw bad_input(fmt::format("calibration data {} is no .npy, .npz or .wav file", quoted(path)),
+                    "give a directory, or a file of one of these; folders of pictures go by --images");
   }
-  if (extension == ".npy" && inputs.size() != 1) {
+  if (extension != ".npz" && inputs.size() != 1) {
     throw bad_input(fmt::format("{} holds one array, the model has {} inputs", quoted(path), inputs.size()),
                     fmt::format("give a .npz with all of them; {}", describe_inputs(inputs)));
   }
-  return {extension == ".npy" ? Layout::npy : Layout::npz, path.parent_path(), {path.filename().string()}};
+  const Layout layout = extension == ".npz" ? Layout::npz : extension == ".npy" ? Layout::npy : Layout::wav;
+  return {layout, path.parent_path(), {path.filename().string()}};
 }
 
 [[noreturn]] void throw_missing_folder(const fs::path& root, const InputSpec& input, const Listing& listing) {
@@ -163,6 +164,7 @@ FileSet find_files(const fs::path& path, std::span<const InputSpec> inputs) {
   const Listing listing = list_folder(root);
   std::vector<std::string> npz = with_extension(listing.files, ".npz");
   std::vector<std::string> npy = with_extension(listing.files, ".npy");
+  std::vector<std::string> wav = with_extension(listing.files, ".wav");
   std::vector<std::string> sets;
   std::copy_if(listing.folders.begin(), listing.folders.end(), std::back_inserter(sets),
                [](const std::string& name) { return name.starts_with(kSetPrefix); });
@@ -175,6 +177,7 @@ FileSet find_files(const fs::path& path, std::span<const InputSpec> inputs) {
   std::vector<std::string> layouts;
   if (!npz.empty()) layouts.push_back("*.npz");
   if (!npy.empty()) layouts.push_back("*.npy");
+  if (!wav.empty()) layouts.push_back("*.wav");
   if (any_input) layouts.push_back("<input>/*.npy");
   if (!sets.empty()) layouts.push_back("test_data_set_*");
   if (any_pb) layouts.push_back("input_N.pb");
@@ -192,9 +195,11 @@ FileSet find_files(const fs::path& path, std::span<const InputSpec> inputs) {
     return {Layout::test_sets, folder.parent_path(), {folder.filename().string()}};
   }
   if (inputs.size() != 1) {
-    throw bad_input(fmt::format("{} holds .npy files for one input, the model has {}", quoted(root), inputs.size()),
+    throw bad_input(fmt::format("{} holds {} files for one input, the model has {}", quoted(root),
+                                wav.empty() ? ".npy" : ".wav", inputs.size()),
                     fmt::format("use .npz files or one folder for each input; {}", describe_inputs(inputs)));
   }
+  if (!wav.empty()) return {Layout::wav, root, std::move(wav)};
   return {Layout::npy, root, std::move(npy)};
 }
 

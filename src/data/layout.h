@@ -16,6 +16,7 @@ enum class Layout {
   npz,        // root/NAME, keys are input names
   npy,        // root/NAME, one input
   per_input,  // root/<input>/NAME
+  wav,        // root/NAME, one input
   test_sets,  // root/NAME/input_N.pb
 };
 

@@ -10,10 +10,12 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "data/buffer.h"
 #include "data/npy.h"
 #include "data/npz.h"
 #include "data/pb.h"
 #include "data/text.h"
+#include "data/wav.h"
 
 namespace detent::data {
 namespace {
@@ -29,6 +31,55 @@ LoadedArray load_npy(const fs::path& path, const InputSpec& input) {
   array.shape = std::move(shape);
   if (array.owner != file) file.reset();
   return {std::move(array), fit, std::move(where), std::move(file)};
+}
+
+[[noreturn]] void throw_too_large(const fs::path& path, std::uint64_t bytes, std::uint64_t memory,
+                                  std::string_view remedy) {
+  throw resource_error(fmt::format("{} takes {} in memory, and there are {} for it", quoted(path), format_size(bytes),
+                                   format_size(memory)),
+                       std::string(remedy));
+}
+
+/// The shape that sound takes for an input [N, L], [N, C, L] or [L]: a row for each L frames, of which a shorter end is
+/// left out; sound that is shorter than L is one row. Without a fixed L all of it is one row.
+std::vector<std::int64_t> shape_of_sound(const InputSpec& input, const Waveform& wave, const std::string& where) {
+  const auto frames = static_cast<std::int64_t>(wave.frames());
+  const auto shape = input.shape.value_or(std::vector<std::int64_t>{-1, -1});
+  const bool has_channels = shape.size() == 3;
+  if (input.type != onnx::DataType::float32 || shape.empty() || shape.size() > 3)
+    throw bad_input(fmt::format("{}: the input '{}' is {}, which takes no sound", where, printable(input.name, 120),
+                                describe(input)),
+                    "sound is float32, [N, samples] or [N, channels, samples]: save what the model reads as arrays");
+  const std::int64_t channels = has_channels && shape[1] >= 0 ? shape[1] : has_channels ? wave.channels : 1;
+  if (channels != wave.channels)
+    throw bad_input(fmt::format("{}: has {}, the input '{}' takes {}", where, count_of(wave.channels, "channel"),
+                                printable(input.name, 120), channels),
+                    "mix the channels before");
+  if (shape.size() == 1) return {frames};
+  const std::int64_t length = shape.back() > 0 ? shape.back() : frames;
+  const std::int64_t rows = std::max<std::int64_t>(frames / length, 1);
+  return has_channels ? std::vector<std::int64_t>{rows, channels, length} : std::vector<std::int64_t>{rows, length};
+}
+
+LoadedFile load_wav(const fs::path& path, const InputSpec& input, std::uint64_t memory) {
+  const std::string where = quoted(path);
+  const auto file = MappedFile::open(path, "calibration file");
+  const Waveform wave = parse_wav(file->bytes(), where);
+  Array array{onnx::DataType::float32, shape_of_sound(input, wave, where), {}, nullptr};
+  const std::uint64_t bytes = size_of(array.type, array.shape, where);
+  if (memory > 0 && bytes > memory) throw_too_large(path, bytes, memory, "cut it into shorter files");
+  const Buffer buffer = allocate(bytes, where);
+  const std::span<float> values(reinterpret_cast<float*>(buffer.bytes.data()), bytes / sizeof(float));
+  const auto length = static_cast<std::size_t>(array.shape.back());
+  for (std::size_t row = 0; row * length < values.size(); ++row)
+    read_channel(wave, static_cast<std::uint32_t>(row % wave.channels), row / wave.channels * length,
+                 values.subspan(row * length, length));
+  array.bytes = buffer.bytes;
+  array.owner = buffer.memory;
+  const Fit fit = fit_to_input(input, array.type, array.shape, where);
+  LoadedFile loaded{.origin = printable(path.filename().string()), .inputs = {}, .rate = wave.rate};
+  loaded.inputs.push_back({std::move(array), fit, where, nullptr});
+  return loaded;
 }
 
 /// The member that feeds each input; throws when keys and inputs are not the same.
@@ -69,11 +120,8 @@ std::vector<LoadedArray> load_npz(const fs::path& path, std::span<const InputSpe
     arrays.push_back({{}, fit, npz.where(order[i]), nullptr});
     bytes += std::min(header.data_bytes, std::numeric_limits<std::uint64_t>::max() - bytes);
   }
-  if (memory > 0 && bytes > memory) {
-    throw resource_error(fmt::format("{} takes {} in memory, and there are {} for it", quoted(path), format_size(bytes),
-                                     format_size(memory)),
-                         "store fewer rows in a file, or use .npy files, which are read in place");
-  }
+  if (memory > 0 && bytes > memory)
+    throw_too_large(path, bytes, memory, "store fewer rows in a file, or use .npy files, which are read in place");
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     arrays[i].array = npz.read(order[i]);
     arrays[i].array.shape = std::move(shapes[i]);
@@ -168,6 +216,7 @@ LoadedFile load_file(const FileSet& files, std::size_t index, std::span<const In
   switch (files.layout) {
     case Layout::npz: loaded.inputs = load_npz(files.root / name, inputs, memory); break;
     case Layout::npy: loaded.inputs.push_back(load_npy(files.root / name, inputs.front())); break;
+    case Layout::wav: loaded = load_wav(files.root / name, inputs.front(), memory); break;
     case Layout::per_input:
       for (const InputSpec& input : inputs) loaded.inputs.push_back(load_npy(files.root / input.name / name, input));
       break;

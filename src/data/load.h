@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,9 +25,10 @@ struct LoadedArray {
 struct LoadedFile {
   std::string origin;
   std::vector<LoadedArray> inputs;  // in the order of the input specs
+  std::uint32_t rate = 0;           // of sound, in frames a second; 0: no sound
 };
 
-/// Throws resource when a .npz file would take more than `memory` bytes (0: no limit).
+/// Throws resource when a .npz or .wav file would take more than `memory` bytes (0: no limit).
 LoadedFile load_file(const FileSet& files, std::size_t index, std::span<const InputSpec> inputs, std::uint64_t memory);
 
 }  // namespace detent::data

@@ -70,9 +70,10 @@ struct SourceOptions {
 /// Opens `path` as calibration data. Layouts (README of the format: docs/calibration-data.md):
 ///   DIR/*.npz                     one sample a file, keys are input names
 ///   DIR/*.npy                     models with one input: one sample a file
+///   DIR/*.wav                     likewise, sound
 ///   DIR/<input name>/*.npy        files of the same name make a sample
 ///   DIR/test_data_set_*/input_N.pb  ONNX test data: N counts the model's inputs
-///   a single .npy or .npz file, or a single test_data_set folder
+///   a single .npy, .npz or .wav file, or a single test_data_set folder
 /// Throws bad_input when nothing is there, the layout is mixed, or it cannot feed the inputs.
 std::unique_ptr<SampleSource> open_samples(const std::filesystem::path& path, std::vector<InputSpec> inputs,
                                            const SourceOptions& options = {});

@@ -27,18 +27,32 @@ class FileUnits final : public Units {
   std::optional<LoadedFile> next() override {
     if (next_ == files_.names.size()) return std::nullopt;
     const std::size_t index = next_++;
-    return completed(load_file(files_, index, given_, memory_), given_, inputs_);
+    LoadedFile file = load_file(files_, index, given_, memory_);
+    hold_rate(file);
+    return completed(std::move(file), given_, inputs_);
   }
   void rewind() override { next_ = 0; }
   std::size_t count() const override { return files_.names.size(); }
   std::string where() const override { return "calibration data " + quoted(path_); }
+  std::vector<std::string> notes() const override {
+    if (rate_ == 0) return {};
+    return {fmt::format("the sound has {} Hz; the model does not say what it expects", rate_)};
+  }
 
  private:
+  void hold_rate(const LoadedFile& file) {
+    if (rate_ != 0 && file.rate != rate_)
+      throw bad_input(fmt::format("{}: has {} Hz, the files before it have {} Hz", file.origin, file.rate, rate_),
+                      "resample all files to the rate that the model was trained on");
+    rate_ = file.rate;
+  }
+
   std::filesystem::path path_;
   std::uint64_t memory_;
   std::vector<InputSpec> inputs_, given_;
   FileSet files_;
   std::size_t next_ = 0;
+  std::uint32_t rate_ = 0;  // of the sound so far
 };
 
 class BatchedSource final : public SampleSource {
@@ -76,7 +90,8 @@ class BatchedSource final : public SampleSource {
     return options_.max_samples == 0 ? count : std::min(count, options_.max_samples);
   }
   std::vector<std::string> notes() const override {
-    auto notes = batcher_.notes();
+    auto notes = units_->notes();
+    for (auto& note : batcher_.notes()) notes.push_back(std::move(note));
     if (seen_ == 1 && !many_rows_.empty()) notes.push_back(many_rows_);
     return notes;
   }

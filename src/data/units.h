@@ -23,6 +23,8 @@ class Units {
   virtual std::size_t count() const = 0;
   /// For messages: "calibration data 'samples/'".
   virtual std::string where() const = 0;
+  /// For the report.
+  virtual std::vector<std::string> notes() const { return {}; }
 };
 
 /// The first unit is kept until the second is taken, so that looking at the first asks for no second pass.

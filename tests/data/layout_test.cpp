@@ -76,7 +76,7 @@ TEST_F(LayoutTest, ASingleFile) {
     EXPECT_EQ(source->file_count(), 1U);
     EXPECT_EQ(origins(all(*source)), std::vector<std::string>{name});
   }
-  expect_error([&] { open_samples(at("c.bin"), {x()}); }, {"c.bin'", "neither a .npy nor a .npz"});
+  expect_error([&] { open_samples(at("c.bin"), {x()}); }, {"c.bin'", "is no .npy, .npz or .wav file"});
   expect_error([&] { open_samples(at("a.npy"), {x(), input("y", {})}); }, {"a.npy'", "2 inputs", "'y'"});
 }
 

@@ -286,6 +286,28 @@ def arrays() -> dict[str, bytes]:
     return made
 
 
+def sounds() -> dict[str, bytes]:
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return name + struct.pack("<I", len(data)) + data + bytes(len(data) % 2)
+
+    def sound(kind: int, channels: int, bits: int, data: bytes, more: bytes = b"") -> bytes:
+        frame = channels * bits // 8
+        form = struct.pack("<HHIIHH", kind, channels, 16000, 16000 * frame, frame, bits) + more
+        parts = b"WAVE" + chunk(b"fmt ", form) + chunk(b"LIST", b"odd") + chunk(b"data", data)
+        return b"RIFF" + struct.pack("<I", len(parts)) + parts
+
+    made = {f"pcm-{bits}": sound(1, 1, bits, bytes(range(24))) for bits in (8, 12, 16, 24, 32)}
+    made["float"] = sound(3, 2, 32, np.ones(6, np.float32).tobytes())
+    made["extensible"] = sound(0xFFFE, 1, 16, bytes(8), struct.pack("<HHIH", 22, 16, 4, 1) + bytes(14))
+    made["no-channel"] = sound(1, 0, 16, bytes(8))
+    made["empty"] = sound(1, 2, 16, b"12")
+    made["truncated"] = made["pcm-16"][:-3]
+    made["short-format"] = b"RIFF\0\0\0\0WAVE" + chunk(b"fmt ", bytes(8))
+    made["no-format"] = b"RIFF\0\0\0\0WAVE" + chunk(b"data", bytes(8))
+    made["no-data"] = b"RIFF\0\0\0\0WAVE" + chunk(b"fmt ", made["pcm-16"][20:36])
+    return made
+
+
 def archives() -> dict[str, bytes]:
     x, y = np.zeros((2, 2), np.float32), np.arange(2, dtype=np.int64)
     member = lambda name, array, packed: bytes([packed]) + piece(name) + piece(npy(array))  # noqa: E731
@@ -497,6 +519,7 @@ def seeds() -> dict[str, dict[str, bytes]]:
         "external": externals(),
         "npy": arrays(),
         "npz": archives(),
+        "wav": sounds(),
         "samples": samples(),
         "stream": streams(),
         "spool": spools(),
