@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/bytes.h"
@@ -24,12 +25,17 @@ namespace {
 constexpr double kWorthTuning = 0.25;
 constexpr double kNear = 1e-3;  // 30 dB: near enough
 
-// Narrows the configuration to the layer that takes most memory, and says so.
+// Narrows the configuration to that layer with quantized weights which takes most memory, and says so.
 void keep_heaviest(const Draft& draft, const Lab& lab, const graph::ValueTypes& types, FinetuneConfig& config,
                    std::vector<std::string>& notes) {
   const auto& means = lab.means();
-  const auto costs = tuning::layer_costs(draft.prepared.model, types, config, means.source.file_count(),
-                                         thread_count(means.options.threads));
+  auto costs = tuning::layer_costs(draft.prepared.model, types, config, means.source.file_count(),
+                                   thread_count(means.options.threads));
+  const auto layers = tuning::find_layers(draft.prepared.model, *draft.emitted, config).layers;
+  std::erase_if(costs, [&](const auto& cost) {
+    return std::none_of(layers.begin(), layers.end(),
+                        [&](const auto& layer) { return static_cast<std::size_t>(layer.float_node) == cost.node; });
+  });
   const auto& cost = tuning::heaviest(costs);
   notes.push_back(fmt::format("only the heaviest layer was tuned: '{}', which takes about {} besides its samples",
                               cost.name, format_size(cost.bytes)));

@@ -1,12 +1,16 @@
 """A small model with samples for the tests of the Python package; the helpers of the end-to-end tests serve here too."""
 
 import pathlib
+import sys
 
+import decoders
 import detent
 import graphs
 import onnx
 import pytest
 import support
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz ."
 
 
 @pytest.fixture
@@ -24,6 +28,21 @@ def samples() -> list[support.Sample]:
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, samples: list[support.Sample]) -> pathlib.Path:
     return support.save_samples(tmp_path / "samples", samples)
+
+
+@pytest.fixture
+def letters_decoder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A folder with a decoder whose tokens are letters."""
+    sys.path.append(str(support.LANGUAGE))
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers are missing; scripts/setup.sh runtimes fetches them")
+    made = decoders.genai_folder(tmp_path / "source")
+    vocabulary = {"<s>": 0, **{letter: i for i, letter in enumerate(LETTERS, 1)}}
+    model = tokenizers.models.WordLevel(vocabulary, unk_token=".")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer.save(str(made / "tokenizer.json"))
+    return made
 
 
 @pytest.fixture(autouse=True)

@@ -5,30 +5,21 @@ import pathlib
 import subprocess
 import sys
 
-import decoders
 import detent
 import numpy as np
 import pytest
 import support
+from conftest import LETTERS
 
 sys.path.append(str(support.LANGUAGE))
-tokenizers = pytest.importorskip("tokenizers", reason="tokenizers are missing; scripts/setup.sh runtimes fetches them")
+pytest.importorskip("tokenizers", reason="tokenizers are missing; scripts/setup.sh runtimes fetches them")
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz ."
 TEXT = "the quick brown fox jumps over the lazy dog. " * 30
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A decoder whose tokens are letters."""
-    made = decoders.genai_folder(tmp_path / "source")
-    vocabulary = {"<s>": 0, **{letter: i for i, letter in enumerate(LETTERS, 1)}}
-    model = tokenizers.models.WordLevel(vocabulary, unk_token=".")
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    tokenizer.save(str(made / "tokenizer.json"))
-    return made
+def folder(letters_decoder: pathlib.Path) -> pathlib.Path:
+    return letters_decoder
 
 
 @pytest.fixture

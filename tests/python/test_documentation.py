@@ -1,0 +1,132 @@
+"""The documentation's commands and snippets do what they are shown for, page by page and in their order."""
+
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import wave
+
+import numpy as np
+import onnx
+import pytest
+import support
+from graphs import Builder
+from onnx import TensorProto
+from PIL import Image
+
+PAGES = [support.ROOT / "README.md", *sorted((support.ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"(build/)?detent |python3 -m detent ")
+# What stands for something else, in pages that show how a command is built up.
+MEANT = {
+    "…": ["model.onnx", "-o", "q.onnx", "--calibration-data", "samples"],
+    "MODEL": ["model.onnx"],
+    "FLOAT": ["model.onnx"],
+    "QUANT": ["OUT"],
+    "PATH": ["samples"],
+    "HELD_BACK": ["held-back"],
+    "/mnt/ssd": ["work"],
+    "120MiB": ["400KiB"],  # of a smaller model
+    "512": ["64"],
+}
+FOR_GPUS = "--device cuda"
+SIDE, SOUND = 32, 64
+
+
+def blocks(page: pathlib.Path, languages: set[str]) -> list[str]:
+    return [text for language, text in BLOCK.findall(page.read_text()) if language in languages]
+
+
+def commands(page: pathlib.Path) -> list[list[str]]:
+    found = []
+    for text in blocks(page, {"", "sh"}):
+        lines = re.sub(r"\\\n\s*", "", text).splitlines()
+        found += [command for line in lines if COMMAND.match(line) and (command := words(line))]
+    return found
+
+
+def words(line: str) -> list[str]:
+    """Without what is optional, and with what stands for something."""
+    kept = re.sub(r"\[[^]]*\]", "", line)
+    return [word for given in shlex.split(kept, comments=True) for word in MEANT.get(given, [given])] if kept else []
+
+
+def picture_model() -> onnx.ModelProto:
+    """With the names that the pages use."""
+    b = Builder(1)
+    value = b.add("Relu", b.add("Conv", "x", b.weight("stem", 64, 3, 3, 3, scale=0.3), name="stem"))
+    value = b.add("Relu", b.add("Conv", value, b.weight("body", 64, 64, 3, 3, scale=0.05), strides=[2, 2], name="body"))
+    value = b.add("Flatten", b.add("MaxPool", value, kernel_shape=[3, 3], strides=[3, 3]))
+    value = b.add("MatMul", value, b.weight("up", 1024, 64, scale=0.05), name="/model/layers.0/mlp/up_proj/MatMul")
+    value = b.add("MatMul", b.add("Relu", value), b.weight("head_w", 64, 32, scale=0.1), name="/lm_head/MatMul")
+    return b.model({"x": (TensorProto.FLOAT, ["N", 3, SIDE, SIDE])}, [value])
+
+
+def sound_model() -> onnx.ModelProto:
+    b = Builder(2)
+    return b.model({"x": (TensorProto.FLOAT, ["N", SOUND])}, [b.add("Gemm", "x", b.weight("w", SOUND, 8))])
+
+
+def save_sound(folder: pathlib.Path, rng: np.random.Generator) -> None:
+    folder.mkdir()
+    with wave.open(str(folder / "a.wav"), "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(rng.normal(0, 4000, 8 * SOUND).astype("<i2").tobytes())
+
+
+@pytest.fixture
+def desk(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The files that the pages take for granted."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name in ("model.onnx", "large.onnx"):
+        onnx.save(picture_model(), name)
+    onnx.save(sound_model(), "voice.onnx")
+    for name, count in (("samples", 8), ("data", 8), ("held-back", 4)):
+        support.save_samples(tmp_path / name, [{"x": rng.normal(size=(1, 3, SIDE, SIDE)).astype(np.float32)} for _ in range(count)])
+    pathlib.Path("photos").mkdir()
+    for n in range(2):
+        Image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)).save(f"photos/{n}.png")
+    save_sound(tmp_path / "clips", rng)
+    for name, data in (("a", "samples"), ("b", "held-back")):
+        assert run(words(f"detent calibrate model.onnx -o {name}.stats --calibration-data {data}")).returncode == 0
+    pathlib.Path("work").mkdir()
+    pathlib.Path("score.py").write_text("print(0.9)\n")
+    return tmp_path
+
+
+@pytest.fixture
+def language(desk: pathlib.Path, letters_decoder: pathlib.Path) -> None:
+    """What the page on language models takes for granted besides."""
+    letters_decoder.rename(desk / "Llama-3.2-1B")
+    ids = np.random.default_rng(1).integers(1, 20, (4, 32))
+    for name in ("ids.npy", "held-out-ids.npy"):
+        np.save(desk / name, ids)
+    for name in ("manual.txt", "held-out.txt", "letters.txt"):
+        (desk / name).write_text("the quick brown fox jumps over the lazy dog. " * 40)
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    output = pathlib.Path(command[command.index("-o") + 1]) if "-o" in command else None
+    if output is not None and output.is_dir():
+        shutil.rmtree(output)  # a page may show two ways to one folder
+    program = [sys.executable] if command[0] == "python3" else [os.environ["DETENT"]]
+    path = os.pathsep.join([os.environ["PYTHONPATH"], str(support.LANGUAGE)])
+    return subprocess.run(
+        program + command[1:], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False
+    )
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.stem)
+def test_commands(page: pathlib.Path, desk: pathlib.Path, request: pytest.FixtureRequest) -> None:
+    if page.stem == "language-models":
+        request.getfixturevalue("language")
+    for command in commands(page):
+        result = run(command)
+        if FOR_GPUS in shlex.join(command) and result.returncode != 0:
+            assert re.search("cuda|GPU", result.stderr), result.stderr
+            continue
+        assert result.returncode == 0, f"{shlex.join(command)}: {result.stderr}"
