@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := all
-.PHONY: all cuda setup configure build models runtimes test check sanitize faults fuzz demo bench wheel package format lint clean
+.PHONY: all cuda setup configure build models runtimes docs test check sanitize faults fuzz demo bench wheel package format lint clean
 .PHONY: distclean help
 
 all: build  ## install what is needed and build build/detent
@@ -63,6 +63,11 @@ package: setup  ## build a Debian package of command and library into dist/
 	@cd build/package && cpack
 
 SOURCES = $(shell find src include tests python bench -name '*.h' -o -name '*.cpp')
+
+docs: setup  ## build the site of the documentation into build/site
+	@scripts/setup.sh docs
+	@scripts/build_docs.sh build/site
+	@echo "build/site/index.html (search: $(PYTHON) -m http.server -d build/site)"
 
 format: setup  ## run clang-format on all C++ files
 	@build/venv/bin/clang-format -i $(SOURCES)

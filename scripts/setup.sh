@@ -18,15 +18,16 @@ if [ "$(. /etc/os-release; echo "${ID:-}")" = debian ]; then PACKAGES+=(chromium
 RUNTIMES=(1.21.1 1.24.1 1.28.0 1.32.0)
 # And into build/deps/language what language models are tested with.
 LANGUAGE_PACKAGES=(tokenizers==0.23.3 onnxruntime-genai==0.18.0)
+# `scripts/setup.sh docs` also fetches what the site of the documentation is built with, into build/deps/docs; `runtimes` does too.
 # `scripts/setup.sh cuda` also fetches a CUDA toolkit into build/deps/cuda, where none is installed: what the plugin for GPUs
 # is built with and runs on, 0.9 GB to fetch and 1.3 GB on disk. These versions go together.
 CUDA_WHEELS=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96
   nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56)
 only=${1:-all}
-case $only in all|wheel|runtimes|cuda) ;; *) echo "setup: '$only' is none of: wheel, runtimes, cuda" >&2; exit 2 ;; esac
+case $only in all|wheel|runtimes|docs|cuda) ;; *) echo "setup: '$only' is none of: wheel, runtimes, docs, cuda" >&2; exit 2 ;; esac
 stamp=build/.setup-$(cat scripts/setup.sh scripts/requirements.txt | sha256sum | cut -c1-16)
 if [ -e "$stamp" ] && [ -e build/libonnxruntime.so ]; then
-  [ "$only" = cuda ] || [ "$only" = runtimes ] || exit 0
+  case $only in cuda|runtimes|docs) ;; *) exit 0 ;; esac
   ready=yes
 fi
 mkdir -p build/deps build/tmp
@@ -146,9 +147,21 @@ language_packages() {
   mv "$target.new" "$target"
 }
 
+documentation_packages() {
+  local target=build/deps/docs
+  ! cmp -s scripts/requirements-docs.txt "$target/requirements.txt" || return 0
+  say "fetching MkDocs"
+  rm -rf "$target.new" "$target"
+  build/venv/bin/python -m pip install -q --no-deps --no-cache-dir --disable-pip-version-check --target "$target.new" \
+    -r scripts/requirements-docs.txt || fail "pip could not fetch scripts/requirements-docs.txt: is the package index within reach?"
+  cp scripts/requirements-docs.txt "$target.new/requirements.txt"
+  mv "$target.new" "$target"
+}
+
 extras() {
+  [ "$only" != docs ] || documentation_packages
   [ "$only" != cuda ] || cuda_toolkit
-  [ "$only" != runtimes ] || { other_runtimes; language_packages; }
+  [ "$only" != runtimes ] || { other_runtimes; language_packages; documentation_packages; }
 }
 
 if [ -n "${ready:-}" ]; then

@@ -32,6 +32,34 @@ MEANT = {
     "120MiB": ["400KiB"],  # of a smaller model
     "512": ["64"],
 }
+# Names of the snippets that their reader has.
+GIVEN = """
+import detent
+import numpy as np
+import onnxruntime
+
+arrays = [np.load(path)["x"] for path in __import__("glob").glob("samples/*.npz")]
+samples = [{"x": array} for array in arrays]
+held_back = samples[:2]
+validation_set = samples
+image = arrays[0]
+mask = arrays[1]
+clips = [array.ravel() for array in arrays]
+
+
+def score(path):
+    return 0.9
+
+
+def accuracy_of(session, samples):
+    return 0.9
+
+
+class tokenizer:
+    @staticmethod
+    def encode(text):
+        return [ord(letter) for letter in text]
+"""
 FOR_GPUS = "--device cuda"
 SIDE, SOUND = 32, 64
 
@@ -65,6 +93,21 @@ def picture_model() -> onnx.ModelProto:
     return b.model({"x": (TensorProto.FLOAT, ["N", 3, SIDE, SIDE])}, [value])
 
 
+def encoder() -> onnx.ModelProto:
+    b = Builder(3)
+    value = b.add("Gather", b.weight("embeddings", 256, 64), "input_ids")
+    value = b.add("MatMul", value, b.weight("up", 64, 256))
+    value = b.add("MatMul", b.add("Relu", value), b.weight("down", 256, 64))
+    weights = b.add("Unsqueeze", b.add("Cast", "attention_mask", to=TensorProto.FLOAT), b.constant("last", [2], np.int64))
+    inputs = {name: (TensorProto.INT64, ["N", "tokens"]) for name in ("input_ids", "attention_mask")}
+    return b.model(inputs, [b.add("ReduceMean", b.add("Mul", value, weights), axes=[1])])
+
+
+def spectra_model() -> onnx.ModelProto:
+    b = Builder(4)
+    return b.model({"x": (TensorProto.FLOAT, ["N", "frames", 65])}, [b.add("MatMul", "x", b.weight("w", 65, 8))])
+
+
 def sound_model() -> onnx.ModelProto:
     b = Builder(2)
     return b.model({"x": (TensorProto.FLOAT, ["N", SOUND])}, [b.add("Gemm", "x", b.weight("w", SOUND, 8))])
@@ -84,16 +127,19 @@ def desk(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
     rng = np.random.default_rng(0)
     for name in ("model.onnx", "large.onnx"):
         onnx.save(picture_model(), name)
-    onnx.save(sound_model(), "voice.onnx")
-    for name, count in (("samples", 8), ("data", 8), ("held-back", 4)):
+    for name, made in (("voice", sound_model()), ("encoder", encoder()), ("spectra", spectra_model())):
+        onnx.save(made, f"{name}.onnx")
+    for name, count in (("samples", 8), ("held-back", 4)):
         support.save_samples(tmp_path / name, [{"x": rng.normal(size=(1, 3, SIDE, SIDE)).astype(np.float32)} for _ in range(count)])
-    pathlib.Path("photos").mkdir()
-    for n in range(2):
-        Image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)).save(f"photos/{n}.png")
-    save_sound(tmp_path / "clips", rng)
+    for name in ("data", "pairs", "work"):
+        pathlib.Path(name).mkdir()
+    for before in ("", "held-back-"):
+        pathlib.Path(f"{before}photos").mkdir()
+        for n in range(2):
+            Image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)).save(f"{before}photos/{n}.png")
+        save_sound(tmp_path / f"{before}clips", rng)
     for name, data in (("a", "samples"), ("b", "held-back")):
         assert run(words(f"detent calibrate model.onnx -o {name}.stats --calibration-data {data}")).returncode == 0
-    pathlib.Path("work").mkdir()
     pathlib.Path("score.py").write_text("print(0.9)\n")
     return tmp_path
 
@@ -120,10 +166,18 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.stem)
-def test_commands(page: pathlib.Path, desk: pathlib.Path, request: pytest.FixtureRequest) -> None:
+def snippets(page: pathlib.Path) -> str:
+    return "\n".join(blocks(page, {"python"}))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page) or snippets(page)], ids=lambda page: page.stem)
+def test_page(page: pathlib.Path, desk: pathlib.Path, request: pytest.FixtureRequest) -> None:
     if page.stem == "language-models":
         request.getfixturevalue("language")
+    elif snippets(page):
+        pathlib.Path("page.py").write_text(GIVEN + snippets(page))
+        result = run(["python3", "page.py"])
+        assert result.returncode == 0, result.stderr
     for command in commands(page):
         result = run(command)
         if FOR_GPUS in shlex.join(command) and result.returncode != 0:
