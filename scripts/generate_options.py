@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """generate_options.py DETENT [--check]: what is written from the schema of options, which DETENT (the built binary) prints.
 
-Writes the Python classes of options, docs/options.md, the man page and the completions of bash, zsh and fish. With --check
+Writes the Python classes of options, docs/options.md, the man pages and the completions of bash, zsh and fish. With --check
 nothing is written; the exit code says whether all files are up to date.
 """
 
@@ -201,8 +201,8 @@ def markdown(options: list[Option], presets: list[dict[str, str]]) -> str:
         "All options, written by `scripts/generate_options.py` from the schema in `src/config/`. In a YAML file (`--config`) an",
         "option is spelled as here without the dashes. In Python, `detent.Config` has the field in the third column.",
         "",
-        "The same is in the man page, `share/man/man1/detent.1`. Completions for bash, zsh and fish are beside it in `share/`, and",
-        "`detent completions bash` prints them.",
+        "The same is in the man pages, `detent-quantize(1)` and so on. Completions for bash, zsh and fish are beside them in `share/`,",
+        "and `detent completions bash` prints them.",
         "",
         "| preset | what it means |",
         "|---|---|",
@@ -222,27 +222,42 @@ def roff(text: str) -> str:
     return text.replace("\\", "\\\\").replace("-", "\\-").replace("…", "...").replace("'", "\\(aq")
 
 
-def man(options: list[Option]) -> str:
+EXIT_CODES = "0 done, 2 usage, 3 bad model or data, 4 out of memory or disk, 5 runtime or device, 130 interrupted, 1 a bug."
+
+
+def man_of_all() -> str:
     lines = [
         '.TH DETENT 1 "" "detent" "User Commands"',
         ".SH NAME",
         "detent \\- quantize ONNX models after training",
         ".SH SYNOPSIS",
+        ".B detent\n\\fICOMMAND\\fR [options]",
+        ".SH COMMANDS",
     ]
     for command, what in COMMANDS.items():
-        words = " ".join(o["name"] for o in options if o["name"].isupper() and command in o["commands"])
-        lines += [".B detent " + command, f"{words} [options]", f"\\- {roff(what)}", ".br"]
-    for group in dict.fromkeys(option["group"] for option in options):
+        lines += [".TP", f".BR detent\\-{command} (1)", roff(what)]
+    return "\n".join([*lines, ".SH EXIT STATUS", EXIT_CODES]) + "\n"
+
+
+def man(command: str, options: list[Option]) -> str:
+    taken = [option for option in options if command in option["commands"]]
+    words = " ".join(f"\\fI{option['name']}\\fR" for option in taken if option["name"].isupper())
+    lines = [
+        f'.TH DETENT\\-{command.upper()} 1 "" "detent" "User Commands"',
+        ".SH NAME",
+        f"detent\\-{command} \\- {roff(COMMANDS[command])}",
+        ".SH SYNOPSIS",
+        f".B detent {command}\n{words} [options]",
+    ]
+    for group in dict.fromkeys(option["group"] for option in taken):
         lines.append(f".SH {group.upper()}")
-        for option in (o for o in options if o["group"] == group):
+        for option in (o for o in taken if o["group"] == group):
             names = roff(", ".join(names_of(option)) or option["name"])
             lines += [".TP", f".B {names}" + (f" \\fI{roff(option['label'])}\\fR" if option["label"] else "")]
             default = f" (default: {option['default']})" if option["default"] else ""
             other = f"; --{option['off']}: {option['off_help']}" if option["off"] else ""
-            lines += [roff(f"{option['full_help']}{other}{default}. Of {', '.join(option['commands'])}.")]
-    codes = "0 done, 2 usage, 3 bad model or data, 4 out of memory or disk, 5 runtime or device, 130 interrupted, 1 a bug."
-    lines += [".SH EXIT STATUS", codes]
-    return "\n".join(lines) + "\n"
+            lines.append(roff(f"{option['full_help']}{other}{default}."))
+    return "\n".join([*lines, ".SH EXIT STATUS", EXIT_CODES, ".SH SEE ALSO", ".BR detent (1)"]) + "\n"
 
 
 def printed(binary: str, *words: str) -> str:
@@ -255,7 +270,8 @@ def files(binary: str) -> dict[str, str]:
     return {
         "python/detent/_options.py": python_text(options),
         "docs/options.md": markdown(options, schema["presets"]),
-        "share/man/man1/detent.1": man(options),
+        "share/man/man1/detent.1": man_of_all(),
+        **{f"share/man/man1/detent-{command}.1": man(command, options) for command in COMMANDS},
         "share/bash-completion/completions/detent": printed(binary, "completions", "bash"),
         "share/zsh/site-functions/_detent": printed(binary, "completions", "zsh"),
         "share/fish/vendor_completions.d/detent.fish": printed(binary, "completions", "fish"),

@@ -121,11 +121,12 @@ def test_slips_in_a_file_get_an_answer(tmp_path: Path) -> None:
 
 def test_documentation_has_every_option() -> None:
     page = (ROOT / "docs/options.md").read_text().replace("\\|", "|")
-    man = (ROOT / "share/man/man1/detent.1").read_text().replace("\\-", "-")
     for option in filter(named, OPTIONS):
         assert f"--{option['name']}" in page
         assert option["full_help"] in page
-        assert f"--{option['name']}" in man
+        for command in option["commands"]:
+            man = (ROOT / f"share/man/man1/detent-{command}.1").read_text().replace("\\-", "-")
+            assert f".B --{option['name']}" in man or f", --{option['name']}" in man, command
     for preset in SCHEMA["presets"]:
         assert f"`{preset['name']}` | {preset['help']}" in page
 

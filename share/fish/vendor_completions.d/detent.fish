@@ -12,7 +12,7 @@ complete -c detent -n __fish_use_subcommand -a help -d 'Show the options of a co
 complete -c detent -n '__fish_seen_subcommand_from help' -x -a 'quantize calibrate plan inspect check compare bench report completions help'
 complete -c detent -n '__fish_seen_subcommand_from completions' -x -a 'bash zsh fish'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate' -l output -r -F -d 'file to write: the quantized model (a new folder if MODEL is one)'
-complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare bench' -l calibration-data -r -F -d 'samples: a directory of .npy, .npz or test_data_set_*/input_N.pb, or one .npy or .npz file'
+complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare bench' -l calibration-data -r -F -d 'samples: a directory of .npy, .npz, .wav or test_data_set_*/input_N.pb files, or one such file'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare bench' -l images -r -F -d 'pictures as samples: a folder of .jpg and .png, also in folders below it'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare bench' -l image-preset -x -a 'none imagenet 01 11 255 yolo' -d 'how pictures become inputs'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare bench' -l image-size -x -d 'width and height of pictures, for models that do not fix them'
