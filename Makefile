@@ -60,7 +60,7 @@ package: setup  ## build a Debian package of command and library into dist/
 	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \
 	cmake --preset package --log-level=WARNING >build/configure.log 2>&1 || { cat build/configure.log >&2; exit 1; }
 	@cmake --build build/package
-	@cd build/package && cpack
+	@cd build/package && cpack && rm -r $(CURDIR)/dist/_CPack_Packages
 
 SOURCES = $(shell find src include tests python bench -name '*.h' -o -name '*.cpp')
 
