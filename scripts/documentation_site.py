@@ -107,6 +107,11 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     return with_links_of_the_site(source_of(page.file.src_uri), markdown)
 
 
+def on_post_page(output: str, **_: object) -> str:
+    """For those who hear the page: the theme's search has no name."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+
+
 def on_post_build(config: MkDocsConfig) -> None:
     """The folder of all versions: the list that the pages' switch reads, and a way to the newest."""
     root = pathlib.Path(config.site_dir).parent
