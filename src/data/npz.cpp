@@ -4,6 +4,7 @@
 #include <zip.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -20,10 +21,12 @@ namespace {
 constexpr std::string_view kSuffix = ".npy";
 constexpr std::uint64_t kBestDeflateRatio = 1032;  // deflate cannot pack tighter (zlib's technical notes)
 
-// Throws where the machine is at fault and not the archive.
+// Throws where the machine is at fault and not the archive. Not all that libzip fails to allocate is told as such:
+// callers clear errno before the call that failed.
 void check_machine(zip_error_t* error, const std::string& where) {
+  const bool no_memory = errno == ENOMEM;
   const int code = zip_error_code_system(error);
-  if (zip_error_code_zip(error) == ZIP_ER_MEMORY)
+  if (no_memory || zip_error_code_zip(error) == ZIP_ER_MEMORY)
     throw resource_error(fmt::format("{}: no memory to read the archive", where));
   if (zip_error_system_type(error) == ZIP_ET_SYS && code != 0)
     throw failed_call(code, where + " cannot be read", ErrorKind::bad_input);
@@ -47,6 +50,7 @@ void check_machine(zip_error_t* error, const std::string& where) {
 std::size_t read_some(zip_file* member, std::span<std::byte> to, const std::string& where) {
   std::size_t done = 0;
   while (done < to.size()) {
+    errno = 0;
     const zip_int64_t n = zip_fread(member, to.data() + done, to.size() - done);
     if (n < 0) {
       check_machine(zip_file_get_error(member), where);
@@ -92,6 +96,7 @@ NpzFile NpzFile::open(const std::filesystem::path& path) {
   if (failed) throw failed_call(failed.value(), where + " cannot be read", ErrorKind::bad_input);
   if (size == 0) throw bad_input(fmt::format("{}: the file is empty", where), "write it again with numpy.savez");
   int code = 0;
+  errno = 0;
   std::unique_ptr<zip, CloseArchive> archive(zip_open(path.c_str(), ZIP_RDONLY, &code));
   if (!archive) {
     zip_error_t error;
@@ -104,6 +109,7 @@ NpzFile NpzFile::open(const std::filesystem::path& path) {
 NpzFile NpzFile::from_memory(std::span<const std::byte> bytes, const std::string& where) {
   zip_error_t error;
   zip_error_init(&error);
+  errno = 0;
   zip_source_t* source = zip_source_buffer_create(bytes.data(), bytes.size(), 0, &error);
   if (source == nullptr) throw_zip(&error, where);
   std::unique_ptr<zip, CloseArchive> archive(zip_open_from_source(source, ZIP_RDONLY, &error));
@@ -121,8 +127,12 @@ NpzFile::NpzFile(std::unique_ptr<zip, CloseArchive> archive, std::uint64_t archi
   const zip_int64_t count = std::max<zip_int64_t>(0, zip_get_num_entries(archive_.get(), 0));
   keys_.reserve(static_cast<std::size_t>(count));
   for (zip_int64_t i = 0; i < count; ++i) {
+    errno = 0;
     const char* name = zip_get_name(archive_.get(), static_cast<zip_uint64_t>(i), ZIP_FL_ENC_RAW);
-    if (name == nullptr) throw_damaged(where_, "a member has no name");
+    if (name == nullptr) {
+      check_machine(zip_get_error(archive_.get()), where_);
+      throw_damaged(where_, "a member has no name");
+    }
     std::string key = name;
     if (!key.ends_with(kSuffix)) {
       throw bad_input(fmt::format("{}: the member '{}' is not a .npy array", where_, printable(key, 120)),
@@ -145,6 +155,7 @@ NpzFile::Stream NpzFile::stream(std::size_t index) const {
   zip_stat_t info;
   zip_stat_init(&info);
   if (zip_stat_index(archive_.get(), index, 0, &info) != 0) throw_damaged(name, zip_strerror(archive_.get()));
+  errno = 0;
   check_sizes(info, archive_size_, name);
   Stream result{std::unique_ptr<zip_file, CloseMember>(zip_fopen_index(archive_.get(), index, 0)), info.size};
   if (!result.member) {
