@@ -96,7 +96,8 @@ void* Library::symbol(const char* symbol_name) const {
 
 Library load_onnxruntime(const std::optional<fs::path>& explicit_path) {
   // ONNX Runtime's Python wheel reports usage by default; detent never phones home.
-  ::setenv("ORT_DISABLE_TELEMETRY", "1", 1);
+  if (::setenv("ORT_DISABLE_TELEMETRY", "1", 1) != 0)
+    throw resource_error("no memory to switch off the telemetry of ONNX Runtime");
   std::vector<std::string> candidates = chosen(explicit_path, "DETENT_ONNXRUNTIME");
   if (candidates.empty()) {
     candidates = installed("libonnxruntime.so");
