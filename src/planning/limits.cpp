@@ -50,14 +50,15 @@ std::uint64_t left_in_cgroups() {
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const bool v2 = controllers.empty();
     if (!v2 && controllers.find("memory") == std::string::npos) continue;
-    const fs::path root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    for (fs::path group = fs::path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
-      const fs::path at = root / group;
-      least = std::min(least,
-                       v2 ? left(read_number(at / "memory.max"), read_number(at / "memory.current"),
-                                 read_entry(at / "memory.stat", "inactive_file"))
-                          : left(read_number(at / "memory.limit_in_bytes"), read_number(at / "memory.usage_in_bytes"),
-                                 read_entry(at / "memory.stat", "total_inactive_file")));
+    const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    // Texts: libstdc++ frees what it has not allocated when it cannot append to a path for lack of memory.
+    for (std::string group = line.substr(second + 1);; group.resize(group.rfind('/'))) {
+      if (group.find_last_not_of('/') == std::string::npos || group.front() != '/') group.clear();
+      const std::string at = root + group + "/memory.";
+      least = std::min(least, v2 ? left(read_number(at + "max"), read_number(at + "current"),
+                                        read_entry(at + "stat", "inactive_file"))
+                                 : left(read_number(at + "limit_in_bytes"), read_number(at + "usage_in_bytes"),
+                                        read_entry(at + "stat", "total_inactive_file")));
       if (group.empty()) break;
     }
   }
