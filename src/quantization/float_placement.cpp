@@ -133,7 +133,8 @@ class Placer {
         const int tensor = index_.initializer(input);
         if (tensor != graph::kNone) bytes += model_.graph.initializers[static_cast<std::size_t>(tensor)].data.size();
       }
-      flags[n] = !graph::is_product(node) && bytes <= kLightBytes;
+      const bool is_product = graph::is_product(node) || node.op_type() == "MatMulNBits";
+      flags[n] = !is_product && bytes <= kLightBytes;
     }
     return flags;
   }

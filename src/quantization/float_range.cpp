@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "onnx/half.h"
+#include "quantization/half_values.h"
 
 namespace detent::quantization {
 namespace {
@@ -57,20 +57,10 @@ const FloatRange::Magnitudes& FloatRange::magnitudes(const std::string& constant
   const auto [it, added] = constants_.try_emplace(constant);
   if (!added) return it->second;
   const auto& tensor = model_.graph.initializers[static_cast<std::size_t>(index_.initializer(constant))];
-  float smallest = std::numeric_limits<float>::infinity(), largest = 0;
-  double squares = 0, errors = 0;
-  onnx::for_each_float(tensor.data, [&](std::span<const float> values, std::int64_t) {
-    for (const float v : values) {
-      const float magnitude = std::abs(v);
-      if (magnitude > 0) smallest = std::min(smallest, magnitude);
-      if (!std::isfinite(magnitude)) continue;
-      largest = std::max(largest, magnitude);
-      const double error = static_cast<double>(rounded(v, type_)) - v;
-      squares += static_cast<double>(v) * v;
-      errors += error * error;
-    }
-  });
-  it->second = {std::isfinite(smallest) ? smallest : 0, largest, squares > 0 ? errors / squares : 0,
+  Rounding16Sums sums(type_);
+  onnx::for_each_float(tensor.data, [&](std::span<const float> values, std::int64_t) { sums.add(values); });
+  const auto found = sums.sums();
+  it->second = {found.smallest, found.largest, found.squares > 0 ? found.errors / found.squares : 0,
                 tensor.count() == 1};
   return it->second;
 }

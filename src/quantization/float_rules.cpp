@@ -153,6 +153,7 @@ constexpr auto kRows = std::to_array<FloatRule>({
     {"EmbedLayerNormalization", 1, kNever, none, 0, 0, 0, 0, kMicrosoft},
     {"FastGelu", 1, 1, none, 0, 0, 0, 0, kMicrosoft},
     {"FusedMatMul", 1, 1, none, 0, 0, 0, 0, kMicrosoft},
+    {"GatherBlockQuantized", 1, 1, none, 0, 0, 0, 0, kMicrosoft},
     {"Gelu", 1, kNever, none, 0, 0, 0, 0, kMicrosoft},
     {"GroupNorm", 1, kNever, squares, 0b110, 0, 0, 0, kMicrosoft},
     {"GroupQueryAttention", 1, 1, none, 0b11'0000'0000'0000, 0, 0, 0, kMicrosoft},

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "graph/index.h"
-#include "onnx/half.h"
 #include "onnx/write.h"
 #include "quantization/float_rules.h"
+#include "quantization/half_values.h"
 
 namespace detent::quantization {
 namespace {
@@ -24,8 +24,7 @@ onnx::Tensor converted(const onnx::Tensor& tensor, std::string name, DataType ty
     std::vector<std::uint16_t> out;
     onnx::for_each_float(data, [&](std::span<const float> values, std::int64_t) {
       out.resize(values.size());
-      const auto convert = type == DataType::float16 ? onnx::to_float16 : onnx::to_bfloat16;
-      std::transform(values.begin(), values.end(), out.begin(), convert);
+      to_16_bits(values, type == DataType::float16 ? FloatType::float16 : FloatType::bfloat16, out.data());
       sink(std::as_bytes(std::span<const std::uint16_t>(out)));
     });
   };
