@@ -192,7 +192,7 @@ void resolve(QuantizeOptions& options, const std::vector<std::string_view>& user
   if (!options.weights_only.enabled) take_from_target(options, given, true);
   const auto type = options.config.float_type;
   const bool in_16_bits = type == FloatType::float16 || type == FloatType::bfloat16;
-  if (in_16_bits && !has(given, "config.preset")) options.config.preset = "none";
+  if (in_16_bits && !options.weights_only.enabled && !has(given, "config.preset")) options.config.preset = "none";
   auto& blocks = options.weights_only;
   const bool has_floats = is_float(options.config.weight_type) || is_float(options.config.activation_type);
   if (has_floats && !in_16_bits && !has(given, "config.preset")) options.config.preset = "plain";

@@ -228,6 +228,20 @@ void check_float_blocks(const QuantizeOptions& options) {
                       "give NODE=float alone");
 }
 
+// What is not in blocks may become 16-bit floats.
+void check_floats_of_blocks(const QuantizeOptions& options) {
+  const auto type = options.config.float_type;
+  if (type == FloatType::keep) return;
+  if (type == FloatType::float32)
+    throw usage_error("--weights-only leaves activations as they are", "leave out --float, or give --float 16");
+  if (is_float(options.config.weight_type) || options.weights_only.scale_type != ScaleType::as_weight)
+    throw usage_error("--weights-only with --float 16 or bf16 is for integers with scales of the weight's type",
+                      "leave out --weight-type and --scale-type, or --float");
+  if (options.accuracy.target)
+    throw usage_error("--accuracy-target measures the model with weights in blocks in float32",
+                      "leave out --float, or the target");
+}
+
 // What concerns activations, or is about products of integers, does not go with weights alone.
 void check_weights_only(const QuantizeOptions& options) {
   const auto& blocks = options.weights_only;
@@ -252,6 +266,7 @@ void check_weights_only(const QuantizeOptions& options) {
   if (blocks.method == WeightMethod::awq && !has_samples(options))
     throw usage_error("--weights-method awq needs samples", "give --calibration-data");
   check_float_blocks(options);
+  check_floats_of_blocks(options);
   if (blocks.sparsity != WeightSparsity::none) {
     if (blocks.max_size)
       throw usage_error("--sparsity 2:4 and --max-size do not go together: zeros make no file smaller",
@@ -282,8 +297,6 @@ void check_dynamic(const QuantizeOptions& options) {
 
 void validate(const QuantizeOptions& options, Command command) {
   check_bounds(options, command);
-  if (options.weights_only.enabled && options.config.float_type != FloatType::keep)
-    throw usage_error("--weights-only leaves activations as they are", "leave out --float");
   if (options.weights_only.enabled) return check_weights_only(options);
   if (options.config.activations == Activations::dynamic) return check_dynamic(options);
   validate(options.config);

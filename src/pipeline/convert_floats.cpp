@@ -1,5 +1,6 @@
 #include "pipeline/convert_floats.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -43,8 +44,9 @@ std::uint64_t float_bytes(const onnx::Model& model) {
 // One run: the stages in their order.
 class Conversion {
  public:
-  explicit Conversion(const QuantizeOptions& options)
+  Conversion(const QuantizeOptions& options, const calibration::Statistics* known)
       : options_(options),
+        known_(known),
         run_profiler_(options.profiler, options.profile),
         profiler_(run_profiler_.profiler()),
         runtime_(options.runtime) {}
@@ -102,18 +104,33 @@ class Conversion {
       placement.marks.push_back({});
       placement.marks.back().value = std::move(value);
     }
+    if (is_known(placement)) {
+      statistics_ = *known_;
+    } else {
+      collect(placement, *source);
+    }
+    append(result_.notes, source->notes());
+    result_.samples = statistics_->samples;
+    facts_.statistics = &*statistics_;
+    prepared_.types = std::move(types);
+  }
+
+  bool is_known(const quantization::Placement& placement) const {
+    const auto values = placement.to_observe();
+    return known_ != nullptr && std::all_of(values.begin(), values.end(),
+                                            [&](const auto& value) { return known_->tensors.contains(value); });
+  }
+
+  void collect(const quantization::Placement& placement, data::SampleSource& source) {
     // Infinite values, as in masks, are values of 16-bit floats as well.
     run::CollectOptions collect{.allow_nonfinite = true, .workers = options_.workers};
     run::DeviceCalibration device(options_.device, placement.marks.size(), false, work_->scratch(), nullptr);
     device.lend(collect);
     auto [statistics, notes] = run::collect_within(
         {runtime_, options_.resources, work_->path(), options_.threads, options_.progress, options_.stop}, *work_,
-        prepared_, placement, *source, collect);
-    for (const auto& more : {source->notes(), notes, device.notes()}) append(result_.notes, more);
-    result_.samples = statistics.samples;
+        prepared_, placement, source, collect);
+    for (const auto& more : {notes, device.notes()}) append(result_.notes, more);
     statistics_ = std::move(statistics);
-    facts_.statistics = &*statistics_;
-    prepared_.types = std::move(types);
   }
 
   void convert() {
@@ -143,6 +160,7 @@ class Conversion {
   }
 
   const QuantizeOptions& options_;
+  const calibration::Statistics* known_;
   run::RunProfiler run_profiler_;
   profile::Profiler& profiler_;
   exec::Runtime runtime_;
@@ -156,6 +174,8 @@ class Conversion {
 
 }  // namespace
 
-QuantizeResult convert_floats(const QuantizeOptions& options) { return Conversion(options).run(); }
+QuantizeResult convert_floats(const QuantizeOptions& options, const calibration::Statistics* known) {
+  return Conversion(options, known).run();
+}
 
 }  // namespace detent::pipeline

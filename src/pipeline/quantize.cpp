@@ -23,6 +23,7 @@
 #include "data/sample.h"
 #include "exec/session.h"
 #include "onnx/write.h"
+#include "pipeline/blocks_in_16_bits.h"
 #include "pipeline/convert_floats.h"
 #include "pipeline/quantize_dynamic.h"
 #include "pipeline/quantize_weights.h"
@@ -393,6 +394,9 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   }
   run::check_apart(run::written_files(options), options.calibration_data, options.statistics);
   run::check_report_paths(options.report, options.trace);
+  if (options.weights_only.enabled && options.config.float_type != FloatType::keep)
+    return run::within_time(options,
+                            [](const auto& limited) { return pipeline::quantize_weights_in_16_bits(limited); });
   if (options.weights_only.enabled)
     return run::within_time(options, [](const auto& limited) { return pipeline::quantize_weights(limited); });
   if (options.config.activations == Activations::dynamic)

@@ -23,6 +23,7 @@
 #include "onnx/write.h"
 #include "pipeline/bits_plan.h"
 #include "pipeline/bits_target.h"
+#include "pipeline/block_report.h"
 #include "pipeline/deployed.h"
 #include "profile/meters.h"
 #include "profile/profiler.h"
@@ -31,6 +32,7 @@
 #include "quantization/block_weights.h"
 #include "quantization/element_blocks.h"
 #include "quantization/emit/blocks.h"
+#include "quantization/float_placement.h"
 #include "quantization/size_search.h"
 #include "run/by_content.h"
 #include "run/outputs.h"
@@ -52,8 +54,9 @@ constexpr std::string_view kPlanStage = "Choice of bits";
 
 class WeightsRun {
  public:
-  explicit WeightsRun(const QuantizeOptions& options)
+  WeightsRun(const QuantizeOptions& options, const BlocksRequest& request)
       : options_(options),
+        request_(request),
         threads_(thread_count(options.threads)),
         run_profiler_(options.profiler, options.profile),
         profiler_(run_profiler_.profiler()),
@@ -70,7 +73,7 @@ class WeightsRun {
     if (source_) close_samples();
     write();
     if (work_) work_->finish();
-    run_models();
+    if (!request_.file) run_models();
     run_profiler_.finish();
     result_.stages = run_profiler_.stage_reports();
     result_.peak_memory = profiler_.peak_memory();
@@ -248,13 +251,16 @@ class WeightsRun {
     std::unique_ptr<store::Spool> spool;
     if (stages.size() > 1) spool = run::make_spool(context(), budget.memory / 4);
     source.rewind();
-    solved_ = tuning::solve_blocks(
-        running(), types_, placement, stages, *runtime_, source,
-        {.config = options_.weights_only,
-         .scale_inputs = !raised_,
-         .directory = directory,
-         .sweep = {
-             .threads = options_.threads, .spool = spool.get(), .progress = options_.progress, .stop = options_.stop}});
+    solved_ = tuning::solve_blocks(running(), types_, placement, stages, *runtime_, source,
+                                   {.config = options_.weights_only,
+                                    .scale_inputs = !raised_,
+                                    .directory = directory,
+                                    .sweep = {.threads = options_.threads,
+                                              .spool = spool.get(),
+                                              .progress = options_.progress,
+                                              .stop = options_.stop,
+                                              .observed = quantization::float_values(running(), types_),
+                                              .extremes = request_.extremes}});
     result_.samples = solved_.samples;
     for (const auto& [fold, scaling] : solved_.scalings)
       quantization::apply_fold(fold, scaling.factors, model_, placement_);
@@ -351,54 +357,19 @@ class WeightsRun {
     for (const auto& tensor : placement_.tensors) all += bytes_of(tensor);
     result_.weights.resize(placement_.tensors.size());
     const auto written = [&](std::size_t t, const quantization::BlockErrors& errors) {
-      result_.weights[t] = record(t, errors);
+      result_.weights[t] = describe_weight(model_, placement_, solved_, t, errors, options_.weights_only.method);
       done = std::min(all, done + bytes_of(placement_.tensors[t]));
       if (options_.progress) options_.progress("weights (MiB)", done >> 20, all >> 20);
     };
     auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only, written);
-    run::write_output(emitted, options_, result_);
+    if (!request_.file) return run::write_output(emitted, options_, result_);
+    auto elsewhere = options_;
+    elsewhere.output = *request_.file;
+    run::write_output(emitted, elsewhere, result_);
   }
 
   static std::uint64_t bytes_of(const quantization::BlockTensor& tensor) {
     return *onnx::byte_count(tensor.type, tensor.rows * tensor.columns);
-  }
-
-  // Of AWQ, where the weight's inputs are scaled.
-  std::optional<double> exponent_of(std::size_t t) const {
-    for (const auto& [fold, scaling] : solved_.scalings) {
-      if (std::find(fold.tensors.begin(), fold.tensors.end(), t) != fold.tensors.end()) return scaling.exponent;
-    }
-    return std::nullopt;
-  }
-
-  BlockedWeight record(std::size_t t, const quantization::BlockErrors& errors) const {
-    const auto& tensor = placement_.tensors[t];
-    const auto first = !tensor.products.empty() ? tensor.products.front()
-                       : !tensor.tables.empty() ? tensor.tables.front()
-                                                : tensor.others.front().first;
-    const auto& reader = model_.graph.nodes[first];
-    const bool nearest = options_.weights_only.method == WeightMethod::nearest;
-    BlockedWeight told{.name = model_.graph.initializers[tensor.initializer].name,
-                       .node = reader.id(),
-                       .op_type = reader.op_type(),
-                       .bits = tensor.format.bits,
-                       .block_size = tensor.format.block,
-                       .rows = tensor.rows,
-                       .columns = tensor.columns,
-                       .method = nearest ? "nearest" : "search",
-                       .sqnr_db = errors.errors > 0 ? 10 * std::log10(errors.squares / errors.errors)
-                                                    : std::numeric_limits<double>::infinity(),
-                       .output_error = {},
-                       .dense_error = {},
-                       .input_exponent = {}};
-    if (const auto* found = solved(t)) {
-      told.method = found->verdict().method;
-      told.output_error = found->verdict().output_error;
-      told.dense_error = found->verdict().dense_error;
-      told.input_exponent = exponent_of(t);
-      if (told.input_exponent && options_.weights_only.method == WeightMethod::awq) told.method = "awq";
-    }
-    return told;
   }
 
   // Both of them, where the runtime can.
@@ -426,6 +397,7 @@ class WeightsRun {
   }
 
   const QuantizeOptions& options_;
+  const BlocksRequest& request_;
   std::size_t threads_;
   run::RunProfiler run_profiler_;
   profile::Profiler& profiler_;
@@ -445,6 +417,8 @@ class WeightsRun {
 
 }  // namespace
 
-QuantizeResult quantize_weights(const QuantizeOptions& options) { return WeightsRun(options).run(); }
+QuantizeResult quantize_weights(const QuantizeOptions& options, const BlocksRequest& request) {
+  return WeightsRun(options, request).run();
+}
 
 }  // namespace detent::pipeline

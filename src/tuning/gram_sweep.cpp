@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "base/parallel.h"
+#include "calibration/observers.h"
 #include "exec/sweep.h"
 #include "finetune/device_memory.h"
 #include "finetune/gram.h"
@@ -72,12 +73,16 @@ class InputSums {
 
 class SumsReceiver final : public data::TapReceiver {
  public:
-  explicit SumsReceiver(std::vector<InputSums*> sums) : sums_(std::move(sums)) {}
+  /// `observers` of the same taps, or null.
+  SumsReceiver(std::vector<InputSums*> sums, calibration::Observers* observers)
+      : sums_(std::move(sums)), observers_(observers) {}
   void begin_sample(std::string origin, bool is_held_back) {
+    if (observers_ != nullptr) observers_->begin_sample(origin);
     origin_ = std::move(origin);
     is_held_back_ = is_held_back;
   }
-  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override {
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override {
+    if (observers_ != nullptr) observers_->receive(tap, tensor, parallel);
     if (sums_[tap] == nullptr) return;  // not wanted
     const std::span values(reinterpret_cast<const float*>(tensor.bytes.data()), tensor.bytes.size() / sizeof(float));
     if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }))
@@ -88,6 +93,7 @@ class SumsReceiver final : public data::TapReceiver {
 
  private:
   std::vector<InputSums*> sums_;
+  calibration::Observers* observers_;
   std::string origin_;
   bool is_held_back_ = false;
 };
@@ -109,7 +115,8 @@ class Sweep {
   }
 
   std::uint64_t run() {
-    for (std::size_t s = 0; s < stages_.size() && wants_any_from(s); ++s) run_stage(s);
+    for (std::size_t s = 0; s < stages_.size() && (observes() || wants_any_from(s)); ++s) run_stage(s);
+    if (observes()) options_.extremes->samples = samples_;
     return samples_;
   }
 
@@ -128,8 +135,23 @@ class Sweep {
     for (const auto& stage : stages_) {
       for (const auto& input : stage.inputs) made.taps.push_back(input.value);
     }
+    std::set<std::string> tapped(made.taps.begin(), made.taps.end());
+    for (const auto& value : options_.observed) {
+      if (tapped.insert(value).second) made.taps.push_back(value);
+    }
     made.batch_invariant = true;
     return made;
+  }
+
+  bool observes() const { return options_.extremes != nullptr; }
+
+  // Of all that is tapped in a segment.
+  std::unique_ptr<calibration::Observers> observers_of(const exec::Stage& segment) const {
+    if (!observes()) return nullptr;
+    std::vector<calibration::Observed> values;
+    for (const auto& tap : segment.taps()) values.push_back({tap, ""});
+    return std::make_unique<calibration::Observers>(
+        values, calibration::ObserverOptions{.allow_nonfinite = true, .threads = threads_});
   }
 
   bool wants_any_from(std::size_t stage) const {
@@ -161,7 +183,8 @@ class Sweep {
       const auto found = sums.find(tap);
       of_taps.push_back(found != sums.end() ? &found->second : nullptr);
     }
-    SumsReceiver receiver(of_taps);
+    const auto observers = observers_of(segment);
+    SumsReceiver receiver(of_taps, observers.get());
     exec::DeafReceiver deaf;
     if (s == 0) {
       source_.rewind();
@@ -176,13 +199,15 @@ class Sweep {
       }
       receiver.begin_sample(sample ? sample->origin : fmt::format("{}", n + 1), is_held_back(n));
       const auto inputs = sample ? std::span<const data::Array>(sample->inputs) : std::span<const data::Array>();
-      data::TapReceiver* to = sums.empty() ? static_cast<data::TapReceiver*>(&deaf) : &receiver;
+      const bool listens = !sums.empty() || observers;
+      data::TapReceiver* to = listens ? static_cast<data::TapReceiver*>(&receiver) : &deaf;
       segment.run(n, inputs, fmt::format("sample {}", n + 1), to);
       branch_.release(s, n, true);
       failpoint("weights.sample");
       if (options_.progress) options_.progress("samples", s * samples_ + n + 1, stages_.size() * samples_);
     }
     if (samples_ == 0) throw bad_input("there are no samples", "give at least one, or leave out --calibration-data");
+    if (observers) options_.extremes->merge(observers->statistics());
   }
 
   bool is_held_back(std::size_t sample) const {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "calibration/statistics.h"
 #include "data/sample.h"
 #include "detent/config.h"
 #include "detent/progress.h"
@@ -59,6 +60,9 @@ struct GramSweepOptions {
   store::Spool* spool = nullptr;  // needed for more than one stage
   Progress progress = {};
   std::stop_token stop = {};
+  /// Where given, the extremes of these values are found in the same pass, whatever sums are wanted.
+  std::vector<std::string> observed = {};
+  calibration::Statistics* extremes = nullptr;
 };
 
 /// Returns the number of samples, of which every eighth is held back; of 2 to 7 the last is. The sums depend on the

@@ -127,3 +127,25 @@ def test_a_length_that_is_a_vector(tmp_path: Path, ids: Path, runtime: Path, pre
     report = quantized(tmp_path / "m.onnx", tmp_path / "q.onnx", ids, "--preset", preset, "--runtime", library)
     assert report["nodes_quantized"] > 0
     assert len(step_by_step(tmp_path / "q.onnx", 3)) == 3
+
+
+@pytest.mark.parametrize("samples", [True, False], ids=["samples", "no-samples"])
+def test_blocks_in_16_bits(tmp_path: Path, ids: Path, samples: bool) -> None:
+    """The integers are those without --float 16, scales and most values become float16, and the results stay."""
+    source = decoders.genai_folder(tmp_path / "source")
+    data = ["--calibration-data", ids, "--batch-size", 1] if samples else []
+    blocks, low = (tmp_path / name / "model.onnx" for name in ("blocks", "low"))
+    support.weights_only(source, blocks.parent, *data)
+    result = support.weights_only(source, low.parent, *data, "--float", 16)
+    assert result["floats"]["nodes"] > 20 and len(result["weights"]) == 16
+    tensors = [{t.name: t for t in onnx.load(path).graph.initializer} for path in (blocks, low)]
+    integers = {n: numpy_helper.to_array(t) for n, t in tensors[0].items() if t.data_type != onnx.TensorProto.FLOAT}
+    for name, values in integers.items():
+        np.testing.assert_array_equal(numpy_helper.to_array(tensors[1][name]), values)
+    scales = [t.data_type for n, t in tensors[1].items() if "_scales" in n]
+    assert len(scales) == 16 and scales.count(onnx.TensorProto.FLOAT16) >= 15  # a small table may save a cast
+    ids_of_prompt = np.array([PROMPT])
+    sample = {"input_ids": ids_of_prompt, "attention_mask": np.ones_like(ids_of_prompt), **decoders.empty_cache()}
+    found = [support.outputs(support.load(path), [sample]) for path in (blocks, low)]
+    assert support.sqnr(*found) > 20
+    assert len(step_by_step(low, 12)) == 12
