@@ -22,6 +22,7 @@
 
 namespace detent {
 
+struct FamilyMember;
 struct LayerTuning;
 
 struct QuantizeOptions {
@@ -29,6 +30,10 @@ struct QuantizeOptions {
   /// of the same layout, with the other files in it.
   std::filesystem::path model;
   std::filesystem::path output;
+  /// Several results of one model, by the names that transformers.js has for them: fp32, fp16, q8, int8, uint8, q4,
+  /// q4f16. Each is what it is with options of its own (docs/language-models.md); the output is then a new folder, also
+  /// of a file, and samples go through the model once.
+  std::vector<std::string> family;
   /// Samples, or statistics made from them earlier, or both; the statistics are then checked against the samples.
   std::optional<std::filesystem::path> calibration_data;
   /// Samples in memory instead of calibration_data; must outlive the run.
@@ -246,6 +251,15 @@ struct QuantizeResult {
   std::vector<std::string> notes;
   std::vector<StageReport> stages;
   std::uint64_t peak_memory = 0;  // bytes, the process's own high-water mark
+  /// The results of QuantizeOptions::family in its order; then sizes and samples are those of all, and what concerns a
+  /// single model is told there.
+  std::vector<FamilyMember> family;
+};
+
+struct FamilyMember {
+  std::string name;              // "q4"
+  std::filesystem::path output;  // its file
+  QuantizeResult result;
 };
 
 /// Quantizes a model. The output is written completely or not at all. Throws Error.

@@ -22,7 +22,7 @@ std::vector<ExpectedStage> of_blocks(const QuantizeOptions& options) {
 }  // namespace
 
 std::vector<ExpectedStage> expected_stages(const QuantizeOptions& options) {
-  if (options.weights_only.enabled) return of_blocks(options);
+  if (options.weights_only.enabled || !options.family.empty()) return of_blocks(options);
   std::vector<ExpectedStage> stages;
   if (options.optimize_for != OptimizeFor::size) stages.push_back({"kernels", 1});
   if (!options.statistics) stages.push_back({"calibrate", 2});

@@ -18,6 +18,7 @@
 #include "cli/output.h"
 #include "cli/pictures.h"
 #include "cli/progress.h"
+#include "config/family.h"
 #include "config/presets.h"
 #include "detent/quantize.h"
 #include "run/outcome.h"
@@ -222,7 +223,32 @@ nlohmann::json outcome_json(const QuantizeResult& r) {
       {"kept", std::move(kept)}};
 }
 
+// The options that a member of a family was made with.
+QuantizeOptions options_of(const FamilyMember& member, const QuantizeOptions& options) {
+  auto single = options;
+  single.family = {member.name};
+  single = config::options_of(*config::family_of(single).front(), single);
+  single.output = member.output;
+  return single;
+}
+
+nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r);
+
+nlohmann::json family_json(const QuantizeOptions& options, const QuantizeResult& r) {
+  nlohmann::json out{
+      {"output", options.output.string()},        {"samples", r.samples}, {"model_bytes_before", r.model_bytes_before},
+      {"model_bytes_after", r.model_bytes_after}, {"notes", r.notes},     {"peak_memory_bytes", r.peak_memory},
+      {"family", nlohmann::json::array()}};
+  for (const auto& member : r.family) {
+    auto told = to_json(options_of(member, options), member.result);
+    told["member"] = member.name;
+    out["family"].push_back(std::move(told));
+  }
+  return out;
+}
+
 nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) {
+  if (!r.family.empty()) return family_json(options, r);
   nlohmann::json out{{"output", options.output.string()},          {"samples", r.samples},
                      {"model_bytes_before", r.model_bytes_before}, {"model_bytes_after", r.model_bytes_after},
                      {"nodes_quantized", r.nodes_quantized},       {"nodes_in_float", r.nodes_in_float},
@@ -324,8 +350,23 @@ void print_floats(const QuantizeOptions& options, const QuantizeResult& r) {
              format_size(r.model_bytes_after), counted_samples(r.samples));
 }
 
+// A line for each member.
+void print_family(const QuantizeOptions& options, const QuantizeResult& r, bool verbose) {
+  for (const auto& member : r.family) {
+    for (const auto& note : member.result.notes) print_text("note: {}: {}\n", member.name, note);
+  }
+  for (const auto& s : verbose ? r.stages : std::vector<StageReport>())
+    print_text("{:<32} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
+  for (const auto& member : r.family)
+    print_text("{:<6} {}: {}\n", member.name, member.output.string(), verdict(member.result));
+  print_text("{}: {} models, {} -> {}; {}; peak memory {}\n", options.output.string(), r.family.size(),
+             format_size(r.model_bytes_before), format_size(r.model_bytes_after), counted_samples(r.samples),
+             format_size(r.peak_memory));
+}
+
 void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool verbose) {
   for (const auto& note : r.notes) print_text("note: {}\n", note);
+  if (!r.family.empty()) return print_family(options, r, verbose);
   if (r.accuracy && has_remedies(options, r)) print_accuracy(options, *r.accuracy, verbose);
   if (tunes(options.finetune.rounding)) print_layers(r.layers);
   print_plan(r);
@@ -363,7 +404,8 @@ void run(QuantizeOptions options, const config::CommandLine& line) {
     return;
   } else if (line.summary == config::SummaryForm::md) {
     const auto json = to_json(options, result);
-    print_text("{}", markdown_table(std::span(&json, 1)));
+    const auto members = json.value("family", std::vector{json});
+    print_text("{}", markdown_table(members));
   } else {
     print_summary(options, result, line.verbose);
   }

@@ -1,4 +1,5 @@
 // What goes in, which samples are used, and how ranges follow from their statistics.
+#include "config/family.h"
 #include "config/option.h"
 #include "config/presets.h"
 #include "config/targets.h"
@@ -52,6 +53,16 @@ const Option kRows[] = {
      .letter = "-o",
      .required = kQuantize | kCalibrate,
      .usual = kQuantize | kCalibrate},
+    {.name = "family",
+     .at = DETENT_AT(family),
+     .commands = kQuantize,
+     .affects = Affects::integers,
+     .group = "Files",
+     .help = "several results in one new folder, under the names that transformers.js looks for: fp32, fp16, q8, int8, "
+             "uint8, q4, q4f16",
+     .label = "fp16,q8,q4,…",
+     .fallback = "one result",
+     .texts = family_names},
     {.name = "calibration-data",
      .at = DETENT_AT(calibration_data),
      .commands = kCalibrating | kCompare | kBench,

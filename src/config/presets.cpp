@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "config/family.h"
 #include "config/targets.h"
 #include "config/value.h"
 #include "config/words.h"
@@ -94,6 +95,13 @@ Result result_of(const QuantizeOptions& options) {
   return options.config.float_type == FloatType::float32 ? kFloat32 : kFloat16;
 }
 
+unsigned results_of(const QuantizeOptions& options) {
+  if (options.family.empty()) return result_of(options);
+  unsigned all = 0;
+  for (const auto* member : family_of(options)) all |= result_of(options_of(*member, options));
+  return all;
+}
+
 // Its name as it was given, and whether that asks for nothing: --no-bench does, or a switch that is off in a file.
 std::pair<std::string, bool> as_given(const Option& option, const QuantizeOptions& options) {
   const auto member = read_only(option, options);
@@ -137,18 +145,23 @@ void check_blocks(const QuantizeOptions& options, const std::vector<std::string_
 
 // What is given must have a meaning for what the run makes.
 void check_given(const QuantizeOptions& options, const std::vector<std::string_view>& given) {
-  const auto result = result_of(options);
-  if (result == kBlocks) check_blocks(options, given);
+  const auto results = results_of(options);
+  if (results == kBlocks) check_blocks(options, given);
+  const auto said = options.family.empty() ? std::span<const std::string_view>() : said_by_members();
   for (const auto& option : config::options()) {
-    if ((option.results & result) != 0 || !has(given, option.at.path)) continue;
-    if (const auto [name, is_nothing] = as_given(option, options); !is_nothing)
-      throw without_meaning(name, option, result);
+    if (!has(given, option.at.path)) continue;
+    if (std::find(said.begin(), said.end(), option.at.path) != said.end()) throw said_by_family(option);
+    if ((option.results & results) != 0) continue;
+    const auto [name, is_nothing] = as_given(option, options);
+    if (is_nothing) continue;
+    if (!options.family.empty()) throw usage_error(name + " means nothing to any member of --family", "leave it out");
+    throw without_meaning(name, option, result_of(options));
   }
 }
 
 // Whether a target's setting has a meaning for what the run makes.
 bool concerns(const Option& option, const QuantizeOptions& options) {
-  return (option.results & result_of(options)) != 0;
+  return (option.results & results_of(options)) != 0;
 }
 bool concerns(const Option&, const CalibrateOptions&) { return true; }
 
@@ -189,7 +202,7 @@ void take_from_target(Options& options, std::vector<std::string_view>& given, bo
 
 void resolve(QuantizeOptions& options, const std::vector<std::string_view>& user_gave) {
   auto given = user_gave;
-  if (!options.weights_only.enabled) take_from_target(options, given, true);
+  if (!options.weights_only.enabled && options.family.empty()) take_from_target(options, given, true);
   const auto type = options.config.float_type;
   const bool in_16_bits = type == FloatType::float16 || type == FloatType::bfloat16;
   if (in_16_bits && !options.weights_only.enabled && !has(given, "config.preset")) options.config.preset = "none";

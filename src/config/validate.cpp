@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "config/family.h"
 #include "config/presets.h"
+#include "config/value.h"
 #include "config/wanted.h"
 #include "config/words.h"
 
@@ -295,8 +297,24 @@ void check_dynamic(const QuantizeOptions& options) {
                       "leave out --activations dynamic");
 }
 
+// Its members are looked at one by one.
+void check_family(const QuantizeOptions& options) {
+  const QuantizeOptions none;
+  for (const auto& option : config::options()) {
+    const auto said = said_by_members();
+    const bool may_be_preset = option.at.path == "config.preset" || option.at.path == "config.weight_type";
+    if (may_be_preset || std::find(said.begin(), said.end(), option.at.path) == said.end()) continue;
+    if (text_of(*read_only(option, options), option.form) != text_of(*read_only(option, none), option.form))
+      throw said_by_family(option);
+  }
+  for (const auto* member : family_of(options)) {
+    if (member->set != nullptr) validate(options_of(*member, options));
+  }
+}
+
 void validate(const QuantizeOptions& options, Command command) {
   check_bounds(options, command);
+  if (!options.family.empty()) return check_family(options);
   if (options.weights_only.enabled) return check_weights_only(options);
   if (options.config.activations == Activations::dynamic) return check_dynamic(options);
   validate(options.config);

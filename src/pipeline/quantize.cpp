@@ -26,6 +26,7 @@
 #include "pipeline/blocks_in_16_bits.h"
 #include "pipeline/convert_floats.h"
 #include "pipeline/quantize_dynamic.h"
+#include "pipeline/quantize_family.h"
 #include "pipeline/quantize_weights.h"
 #include "profile/meters.h"
 #include "profile/profiler.h"
@@ -375,7 +376,7 @@ class Run {
 QuantizeResult quantize_folder(const QuantizeOptions& options) {
   run::FolderResult folder(options);
   auto result = quantize(folder.options());
-  folder.finish(result);
+  folder.finish(result.notes);
   return result;
 }
 
@@ -383,6 +384,8 @@ QuantizeResult quantize_folder(const QuantizeOptions& options) {
 
 QuantizeResult quantize(const QuantizeOptions& options) {
   std::error_code failed;
+  if (!options.family.empty())
+    return run::within_time(options, [](const auto& limited) { return pipeline::quantize_family(limited); });
   if (std::filesystem::is_directory(options.model, failed)) return quantize_folder(options);
   if (is_of_machine(failed.value()))
     throw failed_call(failed.value(), fmt::format("cannot open model '{}'", options.model.string()),

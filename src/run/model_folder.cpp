@@ -9,8 +9,9 @@
 
 #include "base/error.h"
 #include "base/failure.h"
-#include "base/small_file.h"
 #include "onnx/model.h"
+#include "run/json_file.h"
+#include "run/transformers_config.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;
@@ -21,13 +22,6 @@ using Json = nlohmann::ordered_json;
 constexpr auto kGenaiConfig = "genai_config.json";
 // What transformers.js appends to a model's name for each of its dtypes, and optimum for some (src/utils/dtypes.js).
 const std::set<std::string> kVariants{"_fp16", "_int8", "_uint8", "_q4", "_q4f16", "_q8", "_bnb4", "_quantized"};
-
-Json read_json(const fs::path& path) {
-  auto json = Json::parse(read_small_file(path, "configuration"), nullptr, false);
-  if (json.is_discarded() || !json.is_object())
-    throw bad_input(fmt::format("'{}' is not a JSON object", path.string()));
-  return json;
-}
 
 // Regular files, relative to the root, in order. Hidden ones are a download tool's or an editor's.
 std::vector<fs::path> files_of(const fs::path& root) {
@@ -92,41 +86,28 @@ std::set<fs::path> data_files(const onnx::Model& model) {
   return files;
 }
 
-// transformers.js has to be told of a data file, by a flag or per model file.
-void correct_transformers_config(const fs::path& path, const std::string& model, bool has_data) {
-  auto config = read_json(path);
-  Json settings = config.value("transformers.js_config", Json::object());
-  if (!settings.is_object()) return;
-  const auto before = settings.dump();
-  Json& external = settings["use_external_data_format"];
-  if (external.is_object()) {
-    external[model] = has_data;
-  } else if (has_data || !external.is_null()) {
-    external = has_data;
-  } else {
-    settings.erase("use_external_data_format");
-  }
-  if (settings.dump() == before) return;
-  config["transformers.js_config"] = std::move(settings);
-  const std::string text = config.dump(2) + "\n";
-  AtomicFile file(path);
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
-}
-
 bool is_inside(const fs::path& path, const fs::path& folder) {
   const auto inner = fs::weakly_canonical(path), outer = fs::canonical(folder);
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
 fs::path checked_output(const QuantizeOptions& options) {
+  if (options.output.extension() == ".onnx" && !options.family.empty())
+    throw usage_error("--family writes several models, so --output is a folder", "give the name of a new one");
   if (options.output.extension() == ".onnx")
     throw usage_error(fmt::format("'{}' is a folder, so --output is one too", options.model.string()),
                       "give the name of a folder, or the model's file itself");
+  if (!fs::is_directory(options.model)) return options.output;
   if (is_inside(options.output, options.model))
     throw usage_error(fmt::format("output folder '{}' would lie inside the model's folder", options.output.string()),
                       "choose another --output");
   return options.output;
+}
+
+// A file's folder is not looked at.
+ModelFolder folder_of(const fs::path& model) {
+  if (fs::is_directory(model)) return read_model_folder(model);
+  return {.root = model.parent_path(), .model = model.filename(), .others = {}, .variants = {}};
 }
 
 }  // namespace
@@ -155,31 +136,80 @@ fs::path model_file(const fs::path& given) {
   return fs::is_directory(given, ignored) ? given / read_model_folder(given).model : given;
 }
 
-FolderResult::FolderResult(const QuantizeOptions& options)
-    : folder_(read_model_folder(options.model)), output_(checked_output(options)), options_(options) {
+FolderResult::FolderResult(const QuantizeOptions& options, std::vector<Variant> variants)
+    : folder_(folder_of(options.model)),
+      variants_(std::move(variants)),
+      is_genai_(fs::is_directory(options.model) && fs::exists(folder_.root / kGenaiConfig)),
+      target_(checked_output(options)),
+      output_(target_),
+      options_(options) {
+  const bool is_folder = fs::is_directory(options.model);
   options_.model = folder_.root / folder_.model;
-  options_.output = output_.path() / folder_.model;
-  fs::create_directories(options_.output.parent_path());
+  for (std::size_t v = 0; v < variants_.size(); ++v)
+    fs::create_directories((output_.path() / file_of(v)).parent_path());
   const auto model = onnx::read_model(options_.model);
   const auto data = data_files(model);
   std::erase_if(folder_.others,
                 [&](const auto& file) { return data.contains(fs::weakly_canonical(folder_.root / file)); });
   // The folder is put in place as a whole, and transformers.js expects this name.
-  options_.external_data_suffix = folder_.model.parent_path() == "onnx" ? "_data" : ".data";
-  if (!data.empty() && !options_.external_data_threshold) options_.external_data_threshold = 1024;
+  options_.external_data_suffix = folder_.model.parent_path() == "onnx" || !is_folder ? "_data" : ".data";
+  if (is_folder && !data.empty() && !options_.external_data_threshold) options_.external_data_threshold = 1024;
 }
 
-void FolderResult::finish(QuantizeResult& result) {
+fs::path FolderResult::file_of(std::size_t variant) const {
+  const auto& [name, suffix] = variants_[variant];
+  if (in_own_folders()) return name / folder_.model;
+  const auto& model = folder_.model;
+  return model.parent_path() / (model.stem().string() + suffix + model.extension().string());
+}
+
+QuantizeOptions FolderResult::options(std::size_t variant) const {
+  auto made = options_;
+  made.family.clear();
+  made.output = output_.path() / file_of(variant);
+  return made;
+}
+
+void FolderResult::copy_others(const fs::path& to) const {
   for (const auto& file : folder_.others) {
     if (options_.stop.stop_requested()) throw interrupted();
-    output_.copy(folder_.root / file, file);
-    if (file.extension() == ".onnx") result.notes.push_back(fmt::format("'{}' was copied as it is", file.string()));
+    output_.copy(folder_.root / file, to / file);
   }
-  for (const auto& variant : folder_.variants)
-    result.notes.push_back(fmt::format("'{}', another precision of the model, was left out", variant.string()));
-  const bool has_data = fs::exists(options_.output.string() + options_.external_data_suffix);
-  if (folder_.model.parent_path() == "onnx" && fs::exists(output_.path() / "config.json"))
-    correct_transformers_config(output_.path() / "config.json", folder_.model.filename().string(), has_data);
+}
+
+void FolderResult::correct_config() const {
+  const auto path = output_.path() / "config.json";
+  if (folder_.model.parent_path() != "onnx" || !fs::exists(path)) return;
+  std::vector<WrittenModel> models;
+  for (std::size_t v = 0; v < variants_.size(); ++v) {
+    const auto model = output_.path() / file_of(v);
+    models.push_back({.file = model.filename().string(),
+                      .dtype = variants_[v].name.empty() ? "fp32" : variants_[v].name,
+                      .has_data = fs::exists(model.string() + options_.external_data_suffix),
+                      .half_cache = has_half_cache(model)});
+  }
+  std::vector<std::string> others;
+  for (const auto& file : folder_.others) {
+    if (file.extension() == ".onnx") others.push_back(file.filename().string());
+  }
+  correct_transformers_config(path, models, others);
+}
+
+void FolderResult::finish(std::vector<std::string>& notes) {
+  std::set<fs::path> made;
+  for (std::size_t v = 0; v < variants_.size(); ++v) {
+    if (in_own_folders()) copy_others(variants_[v].name);
+    made.insert(file_of(v));
+  }
+  if (!in_own_folders()) copy_others("");
+  for (const auto& file : folder_.others) {
+    if (file.extension() == ".onnx") notes.push_back(fmt::format("'{}' was copied as it is", file.string()));
+  }
+  for (const auto& variant : folder_.variants) {
+    if (!made.contains(variant))
+      notes.push_back(fmt::format("'{}', another precision of the model, was left out", variant.string()));
+  }
+  correct_config();
   output_.commit();
 }
 

@@ -2,6 +2,7 @@
 // and of optimum and transformers.js (config.json, onnx/model.onnx).
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -27,19 +28,38 @@ ModelFolder read_model_folder(const std::filesystem::path& root);
 /// `given`, or the model in it when it is a folder.
 std::filesystem::path model_file(const std::filesystem::path& given);
 
-/// The result's folder: the model is written to where options() say, then finish() adds the other files, corrects the
-/// configuration and puts the folder in place. Without finish() nothing is left.
+/// One of several models that are made of one.
+struct Variant {
+  std::string name;    // as programs call it; empty: it is the only one
+  std::string suffix;  // that its file's name gets
+};
+
+/// A result that is a folder: models are written to where options() say, then finish() adds the other files, corrects
+/// the configuration and puts the folder in place. Without finish() nothing is left.
 class FolderResult {
  public:
-  /// Throws usage when the output cannot be a new folder.
-  explicit FolderResult(const QuantizeOptions& options);
+  /// Of QuantizeOptions::model, a file or a folder. Several variants lie beside each other in one folder, or, where the
+  /// configuration names one model (onnxruntime-genai), in folders of their own with all other files. Throws usage when
+  /// the output cannot be a new folder.
+  explicit FolderResult(const QuantizeOptions& options, std::vector<Variant> variants = {{}});
 
   /// Of a run from file to file inside the folders.
-  const QuantizeOptions& options() const noexcept { return options_; }
-  void finish(QuantizeResult& result);
+  QuantizeOptions options(std::size_t variant = 0) const;
+  /// Where a variant will be after finish().
+  std::filesystem::path place(std::size_t variant) const { return target_ / file_of(variant); }
+  /// Notes on what was copied and left out are added.
+  void finish(std::vector<std::string>& notes);
 
  private:
+  bool in_own_folders() const { return is_genai_ && !variants_.front().name.empty(); }
+  std::filesystem::path file_of(std::size_t variant) const;
+  void copy_others(const std::filesystem::path& to) const;
+  void correct_config() const;
+
   ModelFolder folder_;
+  std::vector<Variant> variants_;
+  bool is_genai_ = false;
+  std::filesystem::path target_;
   AtomicFolder output_;
   QuantizeOptions options_;
 };

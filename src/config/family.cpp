@@ -1,0 +1,103 @@
+#include "config/family.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "config/presets.h"
+#include "config/value.h"
+
+namespace detent::config {
+namespace {
+
+void make_dynamic(QuantizeOptions& options, QuantType weights) {
+  options.config.activations = Activations::dynamic;
+  options.config.weight_type = weights;
+}
+
+void make_float16(QuantizeOptions& options) {
+  options.config.float_type = FloatType::float16;
+  options.config.preset = "none";
+}
+
+void make_blocks(QuantizeOptions& options) {
+  options.weights_only.enabled = true;
+  options.weights_only.bits = WeightBits::four;
+}
+
+constexpr FamilyRow kRows[] = {
+    {"fp32", "", "the float model as it is"},
+    {"fp16", "_fp16", "--float 16", make_float16},
+    {"q8", "_quantized", "--activations dynamic", [](auto& o) { make_dynamic(o, QuantType::int8); }},
+    {"int8", "_int8", "the same", [](auto& o) { make_dynamic(o, QuantType::int8); }},
+    {"uint8", "_uint8", "--activations dynamic --weight-type uint8",
+     [](auto& o) { make_dynamic(o, QuantType::uint8); }},
+    {"q4", "_q4", "--weights-only", make_blocks},
+    {"q4f16", "_q4f16", "--weights-only --float 16",
+     [](auto& o) {
+       make_blocks(o);
+       o.config.float_type = FloatType::float16;
+     }},
+};
+
+constexpr std::string_view kSaid[] = {"config.preset",
+                                      "config.float_type",
+                                      "config.activations",
+                                      "config.weight_type",
+                                      "weights_only.enabled",
+                                      "weights_only.bits",
+                                      "weights_only.scale_type",
+                                      "weights_only.max_size",
+                                      "accuracy.target",
+                                      "statistics",
+                                      "prepared_output",
+                                      "profile",
+                                      "report",
+                                      "trace"};
+
+const FamilyRow& row_of(const std::string& name) {
+  std::vector<std::string_view> all;
+  for (const auto& row : kRows) {
+    if (row.name == name) return row;
+    all.push_back(row.name);
+  }
+  if (name == "bnb4")
+    throw usage_error("--family bnb4: detent writes no MatMulBnb4 (codebooks of 4-bit floats)",
+                      "give q4, which has a scale and a zero point for each block");
+  throw not_one_of("--family", name, all);
+}
+
+}  // namespace
+
+std::vector<const FamilyRow*> family_of(const QuantizeOptions& options) {
+  std::vector<const FamilyRow*> members;
+  for (const auto& name : options.family) {
+    const auto* row = &row_of(name);
+    if (std::find(members.begin(), members.end(), row) != members.end())
+      throw usage_error(fmt::format("--family names '{}' twice", name), "give each member once");
+    members.push_back(row);
+  }
+  return members;
+}
+
+std::vector<std::pair<std::string, std::string>> family_names() {
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const auto& row : kRows) names.emplace_back(row.name, row.means);
+  return names;
+}
+
+QuantizeOptions options_of(const FamilyRow& member, QuantizeOptions options) {
+  options.family.clear();
+  if (member.set != nullptr) member.set(options);
+  return options;
+}
+
+std::span<const std::string_view> said_by_members() { return kSaid; }
+
+Error said_by_family(const Option& option) {
+  return usage_error(fmt::format("--{} does not go with --family, whose members are results of their own", option.name),
+                     "leave it out, or make that result alone");
+}
+
+}  // namespace detent::config

@@ -1,0 +1,119 @@
+#include "pipeline/quantize_family.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "config/family.h"
+#include "config/validate.h"
+#include "config/wanted.h"
+#include "onnx/model.h"
+#include "onnx/write.h"
+#include "pipeline/blocks_in_16_bits.h"
+#include "pipeline/convert_floats.h"
+#include "pipeline/quantize_dynamic.h"
+#include "pipeline/quantize_weights.h"
+#include "run/model_folder.h"
+#include "run/outputs.h"
+#include "shim/ranks.h"
+
+namespace detent::pipeline {
+namespace {
+
+std::vector<run::Variant> variants_of(const std::vector<const config::FamilyRow*>& members) {
+  std::vector<run::Variant> variants;
+  for (const auto* member : members) variants.push_back({std::string(member->name), std::string(member->suffix)});
+  return variants;
+}
+
+class Family {
+ public:
+  explicit Family(const QuantizeOptions& options)
+      : options_(options),
+        members_(config::family_of(options)),
+        folder_(options, variants_of(members_)),
+        results_(members_.size()) {
+    for (std::size_t m = 0; m < members_.size(); ++m) {
+      of_members_.push_back(config::options_of(*members_[m], folder_.options(m)));
+      if (members_[m]->set == nullptr) continue;
+      config::validate(of_members_[m]);
+      run::check_apart(run::written_files(of_members_[m]), options.calibration_data);
+    }
+  }
+
+  QuantizeResult run() {
+    // Weights in blocks first: their pass over the samples serves the others.
+    for (const bool blocks : {true, false}) {
+      for (std::size_t m = 0; m < members_.size(); ++m) {
+        if (of_members_[m].weights_only.enabled == blocks && !results_[m]) results_[m] = make(m);
+      }
+    }
+    QuantizeResult all;
+    folder_.finish(all.notes);
+    for (std::size_t m = 0; m < members_.size(); ++m) add(m, all);
+    return all;
+  }
+
+ private:
+  bool is_16_bit(std::size_t m) const { return of_members_[m].config.float_type == FloatType::float16; }
+
+  QuantizeResult make(std::size_t m) {
+    const auto& options = of_members_[m];
+    if (members_[m]->set == nullptr) return copy(options);
+    if (options.weights_only.enabled) return make_blocks(m);
+    if (options.config.activations == Activations::dynamic) return quantize_dynamic(options);
+    return convert_floats(options, extremes_ ? &*extremes_ : nullptr);
+  }
+
+  // Those of float32 are the first half of those of float16.
+  QuantizeResult make_blocks(std::size_t m) {
+    if (!extremes_) extremes_.emplace();
+    if (!is_16_bit(m)) return quantize_weights(of_members_[m], {.file = {}, .extremes = &*extremes_});
+    for (std::size_t other = 0; other < members_.size(); ++other) {
+      if (other == m || !of_members_[other].weights_only.enabled) continue;
+      if (!results_[other]) results_[other] = make_blocks(other);
+      return convert_blocks(of_members_[m], of_members_[other].output, *results_[other], *extremes_);
+    }
+    return quantize_weights_in_16_bits(of_members_[m], &*extremes_);
+  }
+
+  static QuantizeResult copy(const QuantizeOptions& options) {
+    auto model = onnx::read_model(options.model);
+    QuantizeResult result;
+    result.model_bytes_before = run::size_on_disk(model);
+    const auto files =
+        onnx::write_model(model, options.output, {options.external_data_threshold, options.external_data_suffix});
+    result.model_bytes_after = files.model_bytes + files.data_bytes;
+    return result;
+  }
+
+  void add(std::size_t m, QuantizeResult& all) {
+    auto& result = *results_[m];
+    all.samples = std::max(all.samples, result.samples);
+    all.model_bytes_before = result.model_bytes_before;
+    all.model_bytes_after += result.model_bytes_after;
+    all.peak_memory = std::max(all.peak_memory, result.peak_memory);
+    for (const auto& stage : result.stages)
+      all.stages.push_back({std::string(members_[m]->name) + ": " + stage.name, stage.seconds, stage.peak_memory});
+    all.family.push_back({std::string(members_[m]->name), folder_.place(m), std::move(result)});
+  }
+
+  const QuantizeOptions& options_;
+  std::vector<const config::FamilyRow*> members_;
+  run::FolderResult folder_;
+  std::vector<QuantizeOptions> of_members_;
+  std::vector<std::optional<QuantizeResult>> results_;
+  std::optional<calibration::Statistics> extremes_;  // of the float model's values, once known
+};
+
+}  // namespace
+
+QuantizeResult quantize_family(const QuantizeOptions& options) {
+  config::validate(options);
+  if (shim::Ranks::join().size() > 1)
+    throw usage_error("quantize runs in one process, but MPI started several", "leave out mpirun");
+  return Family(options).run();
+}
+
+}  // namespace detent::pipeline
