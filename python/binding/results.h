@@ -159,6 +159,12 @@ struct Fields<FloatConversion> {
                                      shown<&S::casts>("casts"), shown<&S::constants>("constants")};
 };
 template <>
+struct Fields<FamilyMember> {
+  using S = FamilyMember;
+  static constexpr Field<S> all[] = {shown<&S::name>("name"), shown<&S::output>("output"),
+                                     shown<&S::result>("result")};
+};
+template <>
 struct Fields<QuantizeResult> {
   using S = QuantizeResult;
   static constexpr Field<S> all[] = {shown<&S::samples>("samples"),
@@ -176,7 +182,8 @@ struct Fields<QuantizeResult> {
                                      shown<&S::layers>("layers"),
                                      shown<&S::notes>("notes"),
                                      shown<&S::stages>("stages"),
-                                     shown<&S::peak_memory>("peak_memory")};
+                                     shown<&S::peak_memory>("peak_memory"),
+                                     shown<&S::family>("family")};
 };
 template <>
 struct Fields<CalibrateResult> {

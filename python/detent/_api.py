@@ -152,6 +152,8 @@ def quantize(
         )
         if output is None and external_data_threshold is not None:
             raise UsageError("external_data_threshold puts tensors beside the output", "give output a path")
+        if output is None and run.options.get("family"):
+            raise UsageError("family writes a folder", "give output a path")
         told = run.call(_core.quantize, data, progress, _native_of(profile))
         result = QuantizeResult.of(told, output="" if output is None else os.fsdecode(output))
         return result if output is not None else _read_back(os.path.join(run.folder, "output.onnx"), result)

@@ -328,6 +328,7 @@ class Config(Options):
     """Everything that decides what becomes of a model. What is not set is as on the command line.
 
     Attributes:
+        family: several results in one new folder, under the names that transformers.js looks for (default: one result)
         preset: what the other options start from (default: balanced)
         target: where the model will run (default: ort-cpu)
         input_shapes: static shape that an input with dynamic axes gets for good; may be given several times
@@ -374,6 +375,7 @@ class Config(Options):
         bench: time the float and the quantized model side by side at the end; leave it out if False
     """
 
+    family: Sequence[str] | None = None
     preset: str | None = None
     target: str | None = None
     input_shapes: Mapping[str, Sequence[int]] | None = None

@@ -237,6 +237,10 @@ class _Result(abc.ABC):
             values["latency"] = LatencyChange.of(values["latency"])
         if values.get("floats"):
             values["floats"] = FloatConversion(**values["floats"])
+        if "family" in values:
+            values["family"] = {
+                member["name"]: QuantizeResult.of(member["result"], output=member["output"]) for member in values["family"]
+            }
         if values.get("bits_plan"):
             values["bits_plan"] = BitsPlan.of(values["bits_plan"])
         if values.get("next_tokens"):
@@ -342,8 +346,12 @@ class QuantizeResult(_Result):
     notes: list[str]  #: changes to the graph, and every deviation from what was asked for
     stages: Table[Stage]
     peak_memory: int  #: bytes, the high-water mark of the whole process
+    family: dict[str, QuantizeResult]  #: by name, where several results were asked for; empty otherwise
 
     def _heading(self) -> str:
+        if self.family:
+            lines = [f"{name}: {result._heading()}" for name, result in self.family.items()]
+            return "\n".join(lines)
         latency = ""
         if self.latency:
             before, after = self.latency.before, self.latency.after

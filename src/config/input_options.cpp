@@ -58,8 +58,7 @@ const Option kRows[] = {
      .commands = kQuantize,
      .affects = Affects::integers,
      .group = "Files",
-     .help = "several results in one new folder, under the names that transformers.js looks for: fp32, fp16, q8, int8, "
-             "uint8, q4, q4f16",
+     .help = "several results in one new folder, under the names that transformers.js looks for",
      .label = "fp16,q8,q4,…",
      .fallback = "one result",
      .texts = family_names},

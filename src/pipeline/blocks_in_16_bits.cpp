@@ -1,10 +1,13 @@
 #include "pipeline/blocks_in_16_bits.h"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <utility>
 
 #include "base/file.h"
 #include "config/wanted.h"
+#include "data/replay.h"
 #include "onnx/model.h"
 #include "pipeline/convert_floats.h"
 #include "pipeline/quantize_weights.h"
@@ -17,10 +20,15 @@ QuantizeResult quantize_weights_in_16_bits(const QuantizeOptions& options, calib
   const TempDir place(options.resources.work_dir.value_or(""));
   auto in_float32 = options;
   in_float32.config.float_type = FloatType::keep;
+  std::optional<data::ReplayStream> kept;  // both halves read samples
+  if (!config::reads_twice(options))
+    in_float32.samples = &kept.emplace(*options.samples, std::numeric_limits<std::size_t>::max(), place.path());
   calibration::Statistics own;
   const BlocksRequest request{.file = place.path() / "blocks.onnx", .extremes = extremes != nullptr ? extremes : &own};
   auto result = quantize_weights(in_float32, request);
-  return convert_blocks(options, *request.file, std::move(result), *request.extremes);
+  auto rest = options;
+  rest.samples = in_float32.samples;
+  return convert_blocks(rest, *request.file, std::move(result), *request.extremes);
 }
 
 QuantizeResult convert_blocks(const QuantizeOptions& options, const std::filesystem::path& blocks,
@@ -33,11 +41,11 @@ QuantizeResult convert_blocks(const QuantizeOptions& options, const std::filesys
   auto& config = floats.config;
   for (auto* names : {&config.op_types, &config.exclude_op_types, &config.nodes, &config.exclude_nodes}) names->clear();
   floats.resources.resume = false;  // what takes long is done
+  if (floats.samples != nullptr) floats.samples->rewind();
   auto converted = convert_floats(floats, &extremes);
   result.model_bytes_after = converted.model_bytes_after;
   result.floats = converted.floats;
   result.accuracy.reset();
-  result.latency.reset();
   result.notes.insert(result.notes.end(), converted.notes.begin(), converted.notes.end());
   result.stages.insert(result.stages.end(), converted.stages.begin(), converted.stages.end());
   result.peak_memory = std::max(result.peak_memory, converted.peak_memory);

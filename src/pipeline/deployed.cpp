@@ -30,6 +30,12 @@ std::uint64_t needed_memory(const QuantizeResult& result) {
 
 void time_models(const QuantizeOptions& options, const std::vector<data::InputSpec>& inputs,
                  const exec::Runtime& runtime, profile::Profiler& profiler, QuantizeResult& result) {
+  time_models(options, {{options.output, &result}}, inputs, runtime, profiler);
+}
+
+void time_models(const QuantizeOptions& options, const std::vector<Deployed>& quantized,
+                 const std::vector<data::InputSpec>& inputs, const exec::Runtime& runtime,
+                 profile::Profiler& profiler) {
   const auto scope = profiler.scope(run::kLatencyStage);
   std::unique_ptr<data::SampleSource> source;  // none: inputs are made up
   if (config::has_samples(options) && config::reads_twice(options)) {
@@ -39,19 +45,33 @@ void time_models(const QuantizeOptions& options, const std::vector<data::InputSp
                                 .batch_size = options.batch_size,
                                 .file_memory = run::memory_for_samples(options.resources)});
   }
-  const auto measured = run::measure_latency(
-      runtime, {.float_model = options.model,
-                .quantized_model = options.output,
-                .source = source.get(),
-                .samples = kTimed,
-                .threads = options.threads,
-                .run_seconds = profiler.now(),
-                .sample_seconds = 0,
-                .needed_memory = needed_memory(result),
-                .memory_budget = options.resources.memory_budget.value_or(planning::available_memory()),
-                .stop = options.stop});
-  result.latency = measured.change;
-  result.notes.insert(result.notes.end(), measured.notes.begin(), measured.notes.end());
+  std::vector<std::filesystem::path> files;
+  std::uint64_t needed = needed_memory(*quantized.front().result);
+  for (const auto& model : quantized) {
+    files.push_back(model.file);
+    if (files.size() > 1) needed += 2 * model.result->model_bytes_after;
+  }
+  auto measured =
+      run::measure_latencies(runtime,
+                             {.float_model = options.model,
+                              .quantized_model = {},
+                              .source = source.get(),
+                              .samples = kTimed,
+                              .threads = options.threads,
+                              .run_seconds = profiler.now(),
+                              .sample_seconds = 0,
+                              .needed_memory = needed,
+                              .memory_budget = options.resources.memory_budget.value_or(planning::available_memory()),
+                              .stop = options.stop},
+                             files);
+  for (std::size_t m = 0; m < quantized.size(); ++m) {
+    auto& result = *quantized[m].result;
+    if (!measured.changes.empty()) {
+      result.latency = measured.changes[m];
+      if (auto note = run::slower_note(*result.latency); !note.empty()) result.notes.push_back(std::move(note));
+    }
+    result.notes.insert(result.notes.end(), measured.notes.begin(), measured.notes.end());
+  }
 }
 
 void compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir, profile::Profiler& profiler,

@@ -16,6 +16,14 @@ namespace detent::pipeline {
 void time_models(const QuantizeOptions& options, const std::vector<data::InputSpec>& inputs,
                  const exec::Runtime& runtime, profile::Profiler& profiler, QuantizeResult& result);
 
+/// The same for several results of one model, which are timed together.
+struct Deployed {
+  std::filesystem::path file;
+  QuantizeResult* result;
+};
+void time_models(const QuantizeOptions& options, const std::vector<Deployed>& quantized,
+                 const std::vector<data::InputSpec>& inputs, const exec::Runtime& runtime, profile::Profiler& profiler);
+
 /// QuantizeResult::accuracy: SQNR and cosine of the worst output on the first samples. Without room for both models, or
 /// where the samples can be read only once, it stays unset, and a note says so.
 void compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir, profile::Profiler& profiler,

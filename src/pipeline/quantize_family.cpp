@@ -1,21 +1,28 @@
 #include "pipeline/quantize_family.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "config/family.h"
 #include "config/validate.h"
 #include "config/wanted.h"
+#include "data/replay.h"
+#include "exec/session.h"
 #include "onnx/model.h"
 #include "onnx/write.h"
 #include "pipeline/blocks_in_16_bits.h"
 #include "pipeline/convert_floats.h"
+#include "pipeline/deployed.h"
 #include "pipeline/quantize_dynamic.h"
 #include "pipeline/quantize_weights.h"
 #include "run/model_folder.h"
 #include "run/outputs.h"
+#include "run/run_profiler.h"
+#include "run/samples.h"
 #include "shim/ranks.h"
 
 namespace detent::pipeline {
@@ -33,9 +40,13 @@ class Family {
       : options_(options),
         members_(config::family_of(options)),
         folder_(options, variants_of(members_)),
+        run_profiler_(options.profiler, {}),
         results_(members_.size()) {
+    keep_samples();
     for (std::size_t m = 0; m < members_.size(); ++m) {
       of_members_.push_back(config::options_of(*members_[m], folder_.options(m)));
+      of_members_.back().bench = false;  // all together at the end
+      of_members_.back().samples = samples();
       if (members_[m]->set == nullptr) continue;
       config::validate(of_members_[m]);
       run::check_apart(run::written_files(of_members_[m]), options.calibration_data);
@@ -49,17 +60,30 @@ class Family {
         if (of_members_[m].weights_only.enabled == blocks && !results_[m]) results_[m] = make(m);
       }
     }
+    if (options_.bench) time();
     QuantizeResult all;
     folder_.finish(all.notes);
     for (std::size_t m = 0; m < members_.size(); ++m) add(m, all);
+    run_profiler_.finish();
+    for (auto& stage : run_profiler_.stage_reports()) all.stages.push_back(std::move(stage));
     return all;
   }
 
  private:
+  // Those that pass once: each member reads some of them.
+  void keep_samples() {
+    if (config::reads_twice(options_)) return;
+    kept_.emplace(options_.resources.work_dir.value_or(""));
+    replay_.emplace(*options_.samples, std::numeric_limits<std::size_t>::max(), kept_->path());
+  }
+  SampleStream* samples() { return replay_ ? &*replay_ : options_.samples; }
+
   bool is_16_bit(std::size_t m) const { return of_members_[m].config.float_type == FloatType::float16; }
 
   QuantizeResult make(std::size_t m) {
     const auto& options = of_members_[m];
+    if (samples() != nullptr && reads_again_) samples()->rewind();
+    reads_again_ = true;
     if (members_[m]->set == nullptr) return copy(options);
     if (options.weights_only.enabled) return make_blocks(m);
     if (options.config.activations == Activations::dynamic) return quantize_dynamic(options);
@@ -73,7 +97,9 @@ class Family {
     for (std::size_t other = 0; other < members_.size(); ++other) {
       if (other == m || !of_members_[other].weights_only.enabled) continue;
       if (!results_[other]) results_[other] = make_blocks(other);
-      return convert_blocks(of_members_[m], of_members_[other].output, *results_[other], *extremes_);
+      auto first = *results_[other];
+      first.stages.clear();  // told there
+      return convert_blocks(of_members_[m], of_members_[other].output, std::move(first), *extremes_);
     }
     return quantize_weights_in_16_bits(of_members_[m], &*extremes_);
   }
@@ -86,6 +112,20 @@ class Family {
         onnx::write_model(model, options.output, {options.external_data_threshold, options.external_data_suffix});
     result.model_bytes_after = files.model_bytes + files.data_bytes;
     return result;
+  }
+
+  // What computes in float32, as single runs are timed.
+  void time() {
+    std::vector<Deployed> models;
+    for (std::size_t m = 0; m < members_.size(); ++m) {
+      const bool runs =
+          of_members_[m].weights_only.enabled || of_members_[m].config.activations == Activations::dynamic;
+      if (runs && !is_16_bit(m)) models.push_back({of_members_[m].output, &*results_[m]});
+    }
+    if (models.empty()) return;
+    const auto& options = of_members_.front();
+    const exec::Runtime runtime(options_.runtime);
+    time_models(options, models, run::input_specs(onnx::read_model(options.model)), runtime, run_profiler_.profiler());
   }
 
   void add(std::size_t m, QuantizeResult& all) {
@@ -102,6 +142,10 @@ class Family {
   const QuantizeOptions& options_;
   std::vector<const config::FamilyRow*> members_;
   run::FolderResult folder_;
+  run::RunProfiler run_profiler_;
+  std::optional<TempDir> kept_;
+  std::optional<data::ReplayStream> replay_;
+  bool reads_again_ = false;
   std::vector<QuantizeOptions> of_members_;
   std::vector<std::optional<QuantizeResult>> results_;
   std::optional<calibration::Statistics> extremes_;  // of the float model's values, once known

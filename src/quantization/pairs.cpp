@@ -63,21 +63,25 @@ class PairScan {
 
   void finish_panel() {
     if (summation_.outputs == 1) {
-      for (const auto& [a, b] : pairs_) raise(begin_, panel_[a], panel_[b]);
+      float& scale = scales_[slice_of(begin_)];
+      for (const auto& [a, b] : pairs_) raise(scale, panel_[a], panel_[b]);
     } else {
       const std::size_t n = summation_.outputs, rows = panel_.size() / n;
-      for (std::size_t i = 0; i < n && rows == 2; ++i) raise(begin_ + i, panel_[i], panel_[n + i]);
+      const bool is_slice = slice_stride_ == 1 && scales_.size() == n;  // each output; divisions take long
+      for (std::size_t i = 0; i < n && rows == 2; ++i)
+        raise(scales_[is_slice ? i : slice_of(begin_ + i)], panel_[i], panel_[n + i]);
       row_ = (row_ + rows) % summation_.channels;
     }
     begin_ += panel_.size();
     panel_.clear();
   }
 
-  void raise(std::size_t position, float a, float b) {
+  std::size_t slice_of(std::size_t position) const { return position / slice_stride_ % scales_.size(); }
+
+  static void raise(float& scale, float a, float b) {
     if (std::signbit(a) != std::signbit(b)) return;
     a = std::abs(a);
     b = std::abs(b);
-    float& scale = scales_[position / slice_stride_ % scales_.size()];
     if (!(a + b > static_cast<float>(kMostOfPair - 1) * scale) || (scale > 0 && fits(a, b, scale))) return;
     scale = least_scale(a, b);
   }

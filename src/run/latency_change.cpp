@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 
 #include "base/bytes.h"
@@ -36,6 +35,40 @@ std::string too_costly(const LatencyRequest& request) {
   return "";
 }
 
+std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequest& request,
+                                 std::span<const std::filesystem::path> quantized) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  LatencyChange common;
+  common.made_up = request.source == nullptr;
+  std::vector<std::vector<data::Array>> samples;
+  if (common.made_up) {
+    samples.push_back(data::made_up_inputs(input_specs(onnx::read_model(quantized.front())), {}));
+  } else {
+    samples = first_samples(*request.source, request.samples);
+  }
+  common.samples = samples.size();
+  common.threads = static_cast<int>(thread_count(request.threads));
+  exec::SessionOptions options{exec::Tuning::deployed, request.threads, request.stop};
+  std::vector<exec::Session> sessions;
+  sessions.push_back(exec::Session::of_file(runtime, request.float_model, options));
+  for (const auto& model : quantized) sessions.push_back(exec::Session::of_file(runtime, model, options));
+  std::vector<exec::Timed> models;
+  for (auto& session : sessions)
+    models.push_back({&session, models.empty() ? "the float model" : "the quantized model", samples});
+  const double spent = std::chrono::duration<double>(Clock::now() - start).count();
+  const auto all =
+      latencies(exec::time_in_turns(models, {.seconds = seconds_to_take(request) - spent, .least_turns = 1}));
+  std::vector<LatencyChange> changes(quantized.size(), common);
+  for (std::size_t m = 0; m < quantized.size(); ++m) {
+    changes[m].before = all.front();
+    changes[m].after = all[m + 1];
+  }
+  return changes;
+}
+
+}  // namespace
+
 std::string slower_note(const LatencyChange& change) {
   constexpr double kNoise = 1.03;
   const auto& after = change.after;
@@ -46,51 +79,31 @@ std::string slower_note(const LatencyChange& change) {
       after.ratio);
 }
 
-LatencyChange timed(const exec::Runtime& runtime, const LatencyRequest& request) {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
-  LatencyChange change;
-  change.made_up = request.source == nullptr;
-  std::vector<std::vector<data::Array>> samples;
-  if (change.made_up) {
-    samples.push_back(data::made_up_inputs(input_specs(onnx::read_model(request.quantized_model)), {}));
-  } else {
-    samples = first_samples(*request.source, request.samples);
-  }
-  change.samples = samples.size();
-  change.threads = static_cast<int>(thread_count(request.threads));
-  exec::SessionOptions options{exec::Tuning::deployed, request.threads, request.stop};
-  auto before = exec::Session::of_file(runtime, request.float_model, options);
-  auto after = exec::Session::of_file(runtime, request.quantized_model, options);
-  const std::array<exec::Timed, 2> models{
-      {{&before, "the float model", samples}, {&after, "the quantized model", samples}}};
-  const double spent = std::chrono::duration<double>(Clock::now() - start).count();
-  const auto both =
-      latencies(exec::time_in_turns(models, {.seconds = seconds_to_take(request) - spent, .least_turns = 1}));
-  change.before = both[0];
-  change.after = both[1];
-  return change;
-}
-
-}  // namespace
-
-MeasuredLatency measure_latency(const exec::Runtime& runtime, const LatencyRequest& request) {
+MeasuredLatencies measure_latencies(const exec::Runtime& runtime, const LatencyRequest& request,
+                                    std::span<const std::filesystem::path> quantized) {
   const auto without = [](const std::string& why) {
-    return MeasuredLatency{std::nullopt, {fmt::format("latency was not measured: {}", why)}};
+    return MeasuredLatencies{{}, {fmt::format("latency was not measured: {}", why)}};
   };
   if (const auto why = too_costly(request); !why.empty()) return without(why);
   try {
-    MeasuredLatency measured{timed(runtime, request), {}};
-    const auto& change = *measured.change;
-    for (auto& note : {slower_note(change), busy_note({change.before, change.after})}) {
-      if (!note.empty()) measured.notes.push_back(note);
-    }
+    MeasuredLatencies measured{timed(runtime, request, quantized), {}};
+    std::vector<Latency> all{measured.changes.front().before};
+    for (const auto& change : measured.changes) all.push_back(change.after);
+    if (auto note = busy_note(all); !note.empty()) measured.notes.push_back(std::move(note));
     return measured;
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::interrupted) throw;
     const char* hint = request.source == nullptr ? " (inputs were made up, as there are no samples)" : "";
     return without(fmt::format("{}{}", e.what(), hint));
   }
+}
+
+MeasuredLatency measure_latency(const exec::Runtime& runtime, const LatencyRequest& request) {
+  auto measured = measure_latencies(runtime, request, {&request.quantized_model, 1});
+  if (measured.changes.empty()) return {std::nullopt, std::move(measured.notes)};
+  auto& change = measured.changes.front();
+  if (auto note = slower_note(change); !note.empty()) measured.notes.insert(measured.notes.begin(), std::move(note));
+  return {std::move(change), std::move(measured.notes)};
 }
 
 }  // namespace detent::run

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -30,6 +31,19 @@ struct MeasuredLatency {
   std::optional<LatencyChange> change;
   std::vector<std::string> notes;  // why there is none, or what to know about it
 };
+
+struct MeasuredLatencies {
+  std::vector<LatencyChange> changes;  // of each model; empty: there are none
+  std::vector<std::string> notes;      // why there are none, or what to know about them
+};
+
+/// Times several quantized models and the float one in turns, in the time that one takes.
+/// LatencyRequest::quantized_model is not read.
+MeasuredLatencies measure_latencies(const exec::Runtime& runtime, const LatencyRequest& request,
+                                    std::span<const std::filesystem::path> quantized);
+
+/// A note where the quantized model is slower, else empty.
+std::string slower_note(const LatencyChange& change);
 
 /// Times both models in turns, for about half a second or a twentieth of the run if that is more. What speaks against
 /// it, or goes wrong, comes back as a note; only an interruption is thrown.
