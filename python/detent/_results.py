@@ -235,24 +235,21 @@ class _Result(abc.ABC):
             values["accuracy"] = AccuracyResult.of(values["accuracy"])
         if values.get("latency"):
             values["latency"] = LatencyChange.of(values["latency"])
-        if values.get("floats"):
-            values["floats"] = FloatConversion(**values["floats"])
+        for name, kind in (("floats", FloatConversion), ("next_tokens", NextTokens)):
+            if values.get(name):
+                values[name] = kind(**values[name])
         if "family" in values:
-            values["family"] = {
-                member["name"]: QuantizeResult.of(member["result"], output=member["output"]) for member in values["family"]
-            }
+            values["family"] = {m["name"]: QuantizeResult.of(m["result"], output=m["output"]) for m in values["family"]}
         if values.get("bits_plan"):
             values["bits_plan"] = BitsPlan.of(values["bits_plan"])
-        if values.get("next_tokens"):
-            values["next_tokens"] = NextTokens(**values["next_tokens"])
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]
             row = str(field.type).removeprefix("Table[").removesuffix("]")
             if str(field.type).startswith("Table[") and field.name in values:
-                kind, columns = _TABLES[row]
+                entry_kind, columns = _TABLES[row]
                 given = values[field.name]
                 if isinstance(given, dict):
                     given = [{"name": name, **entry} for name, entry in given.items()]
-                values[field.name] = Table([kind(**entry) for entry in given], columns)
+                values[field.name] = Table([entry_kind(**entry) for entry in given], columns)
         return cls(**values)
 
     @abc.abstractmethod
@@ -350,8 +347,7 @@ class QuantizeResult(_Result):
 
     def _heading(self) -> str:
         if self.family:
-            lines = [f"{name}: {result._heading()}" for name, result in self.family.items()]
-            return "\n".join(lines)
+            return "\n".join(f"{name}: {result._heading()}" for name, result in self.family.items())
         latency = ""
         if self.latency:
             before, after = self.latency.before, self.latency.after

@@ -232,6 +232,20 @@ QuantizeOptions options_of(const FamilyMember& member, const QuantizeOptions& op
   return single;
 }
 
+nlohmann::json layers_json(const std::vector<LayerTuning>& layers) {
+  auto out = nlohmann::json::array();
+  for (const auto& l : layers) {
+    out.push_back({{"name", l.name},
+                   {"op_type", l.op_type},
+                   {"form", l.streamed ? "streamed" : "gram"},
+                   {"tuned", l.tuned},
+                   {"error_before", l.error_before},
+                   {"error_after", l.error_after},
+                   {"seconds", l.seconds}});
+  }
+  return out;
+}
+
 nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r);
 
 nlohmann::json family_json(const QuantizeOptions& options, const QuantizeResult& r) {
@@ -257,15 +271,7 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
   out.update(outcome_json(r));
   for (const auto& s : r.stages)
     out["stages"].push_back({{"name", s.name}, {"seconds", s.seconds}, {"peak_memory_bytes", s.peak_memory}});
-  for (const auto& l : r.layers) {
-    out["layers"].push_back({{"name", l.name},
-                             {"op_type", l.op_type},
-                             {"form", l.streamed ? "streamed" : "gram"},
-                             {"tuned", l.tuned},
-                             {"error_before", l.error_before},
-                             {"error_after", l.error_after},
-                             {"seconds", l.seconds}});
-  }
+  if (!r.layers.empty()) out["layers"] = layers_json(r.layers);
   for (const auto& w : r.weights) {
     out["weights"].push_back({{"name", w.name},
                               {"node", w.node},

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -15,9 +16,12 @@ namespace detent::data {
 
 /// Hands on what `inner` yields. The `keep` samples of smallest fingerprints, whatever order they come in, are put down
 /// as files in `directory`, whose owner removes them: after rewind() these are yielded, in the order of their
-/// fingerprints. Going on behind them throws usage, unless there were no others.
+/// fingerprints. Going on behind them throws usage, unless there were no others. With kAll they are yielded in the
+/// order in which they came.
 class ReplayStream final : public SampleStream {
  public:
+  static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+
   ReplayStream(SampleStream& inner, std::size_t keep, std::filesystem::path directory);
 
   std::optional<std::vector<NamedArray>> next() override;

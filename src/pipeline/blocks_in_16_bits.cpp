@@ -1,7 +1,6 @@
 #include "pipeline/blocks_in_16_bits.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -22,7 +21,7 @@ QuantizeResult quantize_weights_in_16_bits(const QuantizeOptions& options, calib
   in_float32.config.float_type = FloatType::keep;
   std::optional<data::ReplayStream> kept;  // both halves read samples
   if (!config::reads_twice(options))
-    in_float32.samples = &kept.emplace(*options.samples, std::numeric_limits<std::size_t>::max(), place.path());
+    in_float32.samples = &kept.emplace(*options.samples, data::ReplayStream::kAll, place.path());
   calibration::Statistics own;
   const BlocksRequest request{.file = place.path() / "blocks.onnx", .extremes = extremes != nullptr ? extremes : &own};
   auto result = quantize_weights(in_float32, request);

@@ -1,7 +1,6 @@
 #include "pipeline/quantize_family.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -74,7 +73,7 @@ class Family {
   void keep_samples() {
     if (config::reads_twice(options_)) return;
     kept_.emplace(options_.resources.work_dir.value_or(""));
-    replay_.emplace(*options_.samples, std::numeric_limits<std::size_t>::max(), kept_->path());
+    replay_.emplace(*options_.samples, data::ReplayStream::kAll, kept_->path());
   }
   SampleStream* samples() { return replay_ ? &*replay_ : options_.samples; }
 

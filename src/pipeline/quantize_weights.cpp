@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -143,7 +142,7 @@ class WeightsRun {
     // Samples are read in the order of what they hold, so those that pass once are kept.
     auto* stream = options_.samples;
     if (stream != nullptr && !stream->can_rewind())
-      stream = &kept_.emplace(*stream, std::numeric_limits<std::size_t>::max(), work_->scratch());
+      stream = &kept_.emplace(*stream, data::ReplayStream::kAll, work_->scratch());
     given_ = run::open_samples(options_.calibration_data.value_or(""), stream, run::input_specs(running()),
                                {.max_samples = options_.max_samples,
                                 .batch_size = options_.batch_size,

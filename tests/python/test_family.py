@@ -43,6 +43,12 @@ def test_members_by_name(tmp_path: pathlib.Path) -> None:
     assert all(f"{name}: " in str(once) for name in names)
 
 
+def test_samples_that_pass_once_serve_single_results() -> None:
+    for config in ({"weights_only": True}, {"weights_only": True, "float_type": "16"}):
+        once, again = (detent.quantize(product(), data=data, config=config) for data in (samples(), list(samples())))
+        assert bytes(once) == bytes(again)
+
+
 def test_a_single_result_has_no_family() -> None:
     assert detent.quantize(product(), config={"weights_only": True}).result.family == {}
 
