@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "detent/error.h"
+#include "detent/transformer.h"
 
 namespace detent {
 
@@ -66,7 +67,8 @@ struct Inspection {
   /// Nodes that read what a DequantizeLinear makes, and operators on integers; in graph order. Empty where there are
   /// none, or where the runtime's own graph could not be had, of which a note tells.
   std::vector<QuantizedProduct> products;
-  std::string runtime;  // the version that was asked
+  std::string runtime;                          // the version that was asked
+  std::optional<Transformer> transformer = {};  // what the model has of one
   std::vector<std::string> notes;
 };
 

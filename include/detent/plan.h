@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "detent/quantize.h"
+#include "detent/transformer.h"
 
 namespace detent {
 
@@ -73,6 +75,7 @@ struct Plan {
   double measuring_seconds = 0;     // the same for measuring accuracy
   double measuring_inferences = 0;  // in inferences of all samples, as the runtime runs the float model by default
   std::vector<std::string> notes;
+  std::optional<Transformer> transformer = {};  // what the model has of one
 };
 
 /// Takes the options of quantize() without `output`. Calibration data give the shapes of dynamic axes. A plan for

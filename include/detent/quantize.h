@@ -19,6 +19,7 @@
 #include "detent/resources.h"
 #include "detent/samples.h"
 #include "detent/stage_report.h"
+#include "detent/transformer.h"
 
 namespace detent {
 
@@ -250,7 +251,8 @@ struct QuantizeResult {
   /// Changes to the graph, and every deviation from what was asked for.
   std::vector<std::string> notes;
   std::vector<StageReport> stages;
-  std::uint64_t peak_memory = 0;  // bytes, the process's own high-water mark
+  std::uint64_t peak_memory = 0;           // bytes, the process's own high-water mark
+  std::optional<Transformer> transformer;  // what the float model has of one
   /// The results of QuantizeOptions::family in its order; then sizes and samples are those of all, and what concerns a
   /// single model is told there.
   std::vector<FamilyMember> family;

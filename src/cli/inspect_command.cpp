@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/transformer_words.h"
 #include "detent/inspect.h"
 
 namespace detent::cli {
@@ -51,6 +52,7 @@ nlohmann::json to_json(const Inspection& r) {
                              {"finetune_bytes", to_json(l.finetune_bytes)}});
   }
   if (!r.products.empty()) out["runtime"] = r.runtime;
+  if (r.transformer) out["transformer"] = transformer_json(*r.transformer);
   for (const auto& p : r.products)
     out["products"].push_back(
         {{"name", p.name}, {"op_type", p.op_type}, {"runs_as", p.runs_as}, {"in_float", p.in_float}});
@@ -114,6 +116,7 @@ void print_report(const Inspection& r, std::size_t layers) {
              format_size(r.parameter_bytes), count_or_unknown(r.macs), size_or_unknown(r.activation_bytes),
              size_or_unknown(r.peak_activation_bytes), r.peak_at ? ", at " + r.layers[*r.peak_at].name : "");
   if (r.heaviest) print_text("heaviest layer: {} {}\n", r.layers[*r.heaviest].op_type, r.layers[*r.heaviest].name);
+  if (r.transformer) print_transformer(*r.transformer);
   print_products(r);
   for (const auto& note : r.notes) print_text("note: {}\n", note);
   print_layers(r, layers);

@@ -8,6 +8,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/pictures.h"
+#include "cli/transformer_words.h"
 #include "detent/plan.h"
 
 namespace detent::cli {
@@ -28,6 +29,7 @@ nlohmann::json to_json(const Plan& p) {
                      {"measuring_seconds", p.measuring_seconds},
                      {"measuring_inferences", p.measuring_inferences},
                      {"notes", p.notes}};
+  if (p.transformer) out["transformer"] = transformer_json(*p.transformer);
   out["memory_budget_bytes"] = p.memory_budget;
   out["disk_budget_bytes"] = p.disk_budget;
   out["waiting_bytes"] = p.waiting_bytes;
@@ -108,6 +110,7 @@ void print_plan(const Plan& p) {
   if (p.measuring_seconds > 0 && p.files > 0)
     print_text("sensitivity {:>10.1f} s (as roughly; {:.0f} times plain inference of the samples)\n",
                p.measuring_seconds, p.measuring_inferences);
+  if (p.transformer) print_transformer(*p.transformer);
   for (const auto& note : p.notes) print_text("note: {}\n", note);
 }
 

@@ -18,6 +18,7 @@
 #include "cli/output.h"
 #include "cli/pictures.h"
 #include "cli/progress.h"
+#include "cli/transformer_words.h"
 #include "config/family.h"
 #include "config/presets.h"
 #include "detent/quantize.h"
@@ -271,6 +272,7 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
   out.update(outcome_json(r));
   for (const auto& s : r.stages)
     out["stages"].push_back({{"name", s.name}, {"seconds", s.seconds}, {"peak_memory_bytes", s.peak_memory}});
+  if (r.transformer) out["transformer"] = transformer_json(*r.transformer);
   if (!r.layers.empty()) out["layers"] = layers_json(r.layers);
   for (const auto& w : r.weights) {
     out["weights"].push_back({{"name", w.name},

@@ -11,6 +11,7 @@
 #include "data/sample.h"
 #include "exec/session.h"
 #include "graph/index.h"
+#include "graph/transformer.h"
 #include "onnx/write.h"
 #include "profile/profiler.h"
 #include "quantization/emit/float16.h"
@@ -74,6 +75,7 @@ class Conversion {
     profiler_.checkpoint(Step::model_loaded);
     run::check_output(options_.output, original);
     result_.model_bytes_before = run::size_on_disk(original);
+    result_.transformer = graph::find_transformer(original);
     work_.emplace(options_.resources, run::run_identity({.model = original,
                                                          .output = options_.output,
                                                          .calibration_data = options_.calibration_data,

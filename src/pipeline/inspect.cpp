@@ -15,6 +15,7 @@
 #include "graph/index.h"
 #include "graph/liveness.h"
 #include "graph/rewrite.h"
+#include "graph/transformer.h"
 #include "graph/work.h"
 #include "onnx/bodies.h"
 #include "onnx/model.h"
@@ -201,6 +202,7 @@ Inspection inspect(const InspectOptions& options) {
   describe_layers(model, index, types, report);
   add_finetune_bytes(model, types, report);
   describe_products(runtime, model, index, report);
+  report.transformer = graph::find_transformer(model, types);
   if (const auto alive = graph::liveness(model, index, types)) {
     report.peak_activation_bytes = alive->peak_bytes;
     report.peak_at = alive->at_node;

@@ -15,6 +15,7 @@
 #include "data/sample.h"
 #include "exec/session.h"
 #include "finetune/device_memory.h"
+#include "graph/transformer.h"
 #include "onnx/model.h"
 #include "planning/calibration.h"
 #include "profile/machine.h"
@@ -188,6 +189,7 @@ Plan plan(const QuantizeOptions& options) {
   const TempDir work(options.resources.work_dir.value_or(""));
   profile::Profiler silent;
   auto original = onnx::read_model(run::model_file(options.model));
+  result.transformer = graph::find_transformer(original);
   const exec::Runtime runtime(options.runtime);
   const auto prepared = run::prepare(std::move(original), options.config, runtime, work.path(), silent);
   const auto placement = run::place(prepared, options.config);

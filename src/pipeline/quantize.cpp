@@ -22,6 +22,7 @@
 #include "data/replay.h"
 #include "data/sample.h"
 #include "exec/session.h"
+#include "graph/transformer.h"
 #include "onnx/write.h"
 #include "pipeline/blocks_in_16_bits.h"
 #include "pipeline/convert_floats.h"
@@ -112,6 +113,7 @@ class Run {
     if (options_.statistics) identity_ = run::fingerprint_of(original);
     work_.emplace(options_.resources, run_identity(original));
     profiler_.watch_directory(work_->path());
+    result_.transformer = graph::find_transformer(original);
     // What cannot be is better known before hours of work than after them.
     if (options_.device.gds == GdsMode::on && tunes(options_.finetune.rounding))
       store::open_cuda_storage(options_.device.cuda.front(), GdsMode::on, work_->path());

@@ -8,6 +8,7 @@
 #include "config/wanted.h"
 #include "exec/session.h"
 #include "graph/rewrite.h"
+#include "graph/transformer.h"
 #include "onnx/write.h"
 #include "pipeline/deployed.h"
 #include "profile/profiler.h"
@@ -55,6 +56,7 @@ class DynamicRun {
     profiler_.checkpoint(Step::model_loaded);
     run::check_output(options_.output, original, options_.external_data_suffix);
     result_.model_bytes_before = run::size_on_disk(original);
+    result_.transformer = graph::find_transformer(original);
     work_.emplace(options_.resources, run::run_identity({.model = original,
                                                          .output = options_.output,
                                                          .calibration_data = options_.calibration_data,

@@ -135,6 +135,8 @@ class Family {
     all.peak_memory = std::max(all.peak_memory, result.peak_memory);
     for (const auto& stage : result.stages)
       all.stages.push_back({std::string(members_[m]->name) + ": " + stage.name, stage.seconds, stage.peak_memory});
+    if (!all.transformer) all.transformer = result.transformer;
+    result.transformer.reset();  // told once
     all.family.push_back({std::string(members_[m]->name), folder_.place(m), std::move(result)});
   }
 

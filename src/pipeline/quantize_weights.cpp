@@ -19,6 +19,7 @@
 #include "exec/session.h"
 #include "graph/rewrite.h"
 #include "graph/traits.h"
+#include "graph/transformer.h"
 #include "onnx/write.h"
 #include "pipeline/bits_plan.h"
 #include "pipeline/bits_target.h"
@@ -94,6 +95,7 @@ class WeightsRun {
     append(graph::lift_constants(model_));
     append(graph::drop_initializer_inputs(model_));
     graph::sort_topologically(model_);
+    result_.transformer = graph::find_transformer(model_, {});
     placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only);
     if (const auto opset = needed_opset(); opset > model_.opset()) {
       append(graph::upgrade_opset(model_, {}, opset));
