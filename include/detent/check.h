@@ -40,6 +40,7 @@ struct CheckedNode {
 
 struct CheckResult {
   std::string target;
+  std::string target_reason;       // where the target was "auto": which execution provider it was chosen by
   std::vector<CheckedNode> nodes;  // in graph order
   std::size_t accepted = 0, falls_back = 0, refused = 0;
   /// Multiplications of one run, and those in integers; unset if a shape is unknown.

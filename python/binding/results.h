@@ -250,6 +250,7 @@ template <>
 struct Fields<CheckResult> {
   using S = CheckResult;
   static constexpr Field<S> all[] = {shown<&S::target>("target"),
+                                     shown<&S::target_reason>("target_reason"),
                                      shown<&S::nodes>("nodes"),
                                      shown<&S::accepted>("accepted"),
                                      shown<&S::falls_back>("falls_back"),

@@ -14,6 +14,7 @@ class CheckResult(_Result):
     """What a target makes of a model."""
 
     target: str
+    target_reason: str  #: of target="auto": the execution provider that it was chosen by
     nodes: Table[CheckedNode]
     accepted: int
     falls_back: int

@@ -31,15 +31,11 @@ nlohmann::json to_json(const CheckResult& r) {
                      {"rule", n.rule},
                      {"remedy", n.remedy},
                      {"macs", to_json(n.macs)}});
-  return {{"target", r.target},
-          {"nodes", std::move(nodes)},
-          {"accepted", r.accepted},
-          {"falls_back", r.falls_back},
-          {"refused", r.refused},
-          {"macs", to_json(r.macs)},
-          {"integer_macs", to_json(r.integer_macs)},
-          {"partitions", r.partitions},
-          {"problems", r.problems}};
+  return {{"target", r.target},         {"target_reason", r.target_reason},
+          {"nodes", std::move(nodes)},  {"accepted", r.accepted},
+          {"falls_back", r.falls_back}, {"refused", r.refused},
+          {"macs", to_json(r.macs)},    {"integer_macs", to_json(r.integer_macs)},
+          {"partitions", r.partitions}, {"problems", r.problems}};
 }
 
 // Nodes that are judged alike, in one line.
@@ -66,6 +62,7 @@ void print_exceptions(const CheckResult& r) {
 }
 
 void print_report(const CheckOptions& options, const CheckResult& r) {
+  if (!r.target_reason.empty()) print_text("note: {}\n", r.target_reason);
   for (const auto& problem : r.problems) print_text("problem: {}\n", problem);
   print_exceptions(r);
   std::string work;

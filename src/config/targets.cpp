@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "config/automatic_target.h"
 #include "config/words.h"
 
 namespace detent::config {
@@ -185,12 +186,13 @@ const std::vector<Target>& targets() {
 
 std::vector<std::pair<std::string, std::string>> target_names() {
   std::vector<std::pair<std::string, std::string>> names;
+  names.emplace_back(kAutomaticTarget, "the best that the ONNX Runtime that is loaded has a provider for");
   for (const auto& t : targets()) names.emplace_back(t.name, t.help);
   return names;
 }
 
 const Target& target(std::string_view name) {
-  Types all;
+  Types all{kAutomaticTarget};
   for (const auto& t : targets()) {
     if (t.name == name) return t;
     all.push_back(t.name);

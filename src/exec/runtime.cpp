@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "exec/providers.h"
 #include "exec/runtime_impl.h"
 #include "shim/library.h"
 
@@ -36,7 +37,32 @@ Shared& shared() {
   return shared;
 }
 
+struct Loaded {
+  std::string version, name;
+};
+
+// From here on the functions of Ort:: are those of this library.
+Loaded load(const std::optional<std::filesystem::path>& library) {
+  const auto loaded = shim::load_onnxruntime(library);
+  using GetApiBase = const OrtApiBase* (*)();
+  const auto* base = reinterpret_cast<GetApiBase>(loaded.symbol("OrtGetApiBase"))();
+  const std::string version = base->GetVersionString();
+  const OrtApi* api = base->GetApi(ORT_API_VERSION);
+  if (api == nullptr) {
+    throw device_error(fmt::format("ONNX Runtime {} ('{}') is too old: detent needs 1.{} or later", version,
+                                   loaded.name(), ORT_API_VERSION),
+                       "install a newer one (pip install --upgrade onnxruntime)");
+  }
+  Ort::InitApi(api);
+  return {version, loaded.name()};
+}
+
 }  // namespace
+
+Providers available_providers(const std::optional<std::filesystem::path>& library) {
+  const auto loaded = load(library);
+  return {Ort::GetAvailableProviders(), fmt::format("ONNX Runtime {}", loaded.version)};
+}
 
 Runtime::Impl::Impl(std::string runtime_version, std::string runtime_library)
     : version(std::move(runtime_version)), library(std::move(runtime_library)) {
@@ -65,17 +91,7 @@ Runtime::Impl::~Impl() {
 }
 
 Runtime::Runtime(const std::optional<std::filesystem::path>& library) {
-  const auto loaded = shim::load_onnxruntime(library);
-  using GetApiBase = const OrtApiBase* (*)();
-  const auto* base = reinterpret_cast<GetApiBase>(loaded.symbol("OrtGetApiBase"))();
-  const std::string version = base->GetVersionString();
-  const OrtApi* api = base->GetApi(ORT_API_VERSION);
-  if (api == nullptr) {
-    throw device_error(fmt::format("ONNX Runtime {} ('{}') is too old: detent needs 1.{} or later", version,
-                                   loaded.name(), ORT_API_VERSION),
-                       "install a newer one (pip install --upgrade onnxruntime)");
-  }
-  Ort::InitApi(api);
+  const auto loaded = load(library);
   // Only the thread that forked is in a child; what the others held stays held. So this comes before any lock.
   if (const pid_t owner = shared().process; owner != 0 && owner != ::getpid())
     throw usage_error("this process was forked while a run of detent went on, and has not the threads of that run",
@@ -83,7 +99,7 @@ Runtime::Runtime(const std::optional<std::filesystem::path>& library) {
   const std::lock_guard lock(shared().mutex);
   impl_ = shared().alive.lock();
   if (impl_) return;
-  impl_ = std::make_shared<Impl>(version, loaded.name());
+  impl_ = std::make_shared<Impl>(loaded.version, loaded.name);
   shared().alive = impl_;
 }
 

@@ -10,6 +10,7 @@
 #include "checking/forms.h"
 #include "checking/grids.h"
 #include "checking/table.h"
+#include "config/automatic_target.h"
 #include "config/targets.h"
 #include "exec/session.h"
 #include "graph/fixed_shapes.h"
@@ -212,6 +213,14 @@ class Check {
 }  // namespace
 
 CheckResult check(const CheckOptions& options) {
+  if (options.target == config::kAutomaticTarget) {
+    auto named = config::automatic_target(options.runtime);
+    CheckOptions with_name(options);
+    with_name.target = named.name;
+    auto result = check(with_name);
+    result.target_reason = std::move(named.reason);
+    return result;
+  }
   (void)config::target(options.target);
   onnx::Model model = onnx::read_model(run::model_file(options.model));
   graph::lift_constants(model);

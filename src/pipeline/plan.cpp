@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "calibration/device_observers.h"
+#include "config/automatic_target.h"
 #include "config/validate.h"
 #include "config/wanted.h"
 #include "data/sample.h"
@@ -183,6 +184,7 @@ std::uint64_t PlannedDevice::peak() const noexcept {
 }
 
 Plan plan(const QuantizeOptions& options) {
+  if (auto named = config::with_named_target(options)) return plan(*named);
   config::validate(options, config::kPlan);
   const quantization::RangeOptions ranges{options.method, options.overrides, 1};
   Plan result;

@@ -15,6 +15,7 @@
 #include "base/parallel.h"
 #include "calibration/methods.h"
 #include "calibration/statistics_file.h"
+#include "config/automatic_target.h"
 #include "config/identity.h"
 #include "config/presets.h"
 #include "config/validate.h"
@@ -385,6 +386,7 @@ QuantizeResult quantize_folder(const QuantizeOptions& options) {
 }  // namespace
 
 QuantizeResult quantize(const QuantizeOptions& options) {
+  if (auto named = config::with_named_target(options)) return quantize(*named);
   std::error_code failed;
   if (!options.family.empty())
     return run::within_time(options, [](const auto& limited) { return pipeline::quantize_family(limited); });

@@ -85,6 +85,7 @@ class WeightsRun {
     const auto scope = profiler_.scope(Step::pre_process);
     model_ = onnx::read_model(options_.model);
     profiler_.checkpoint(Step::model_loaded);
+    if (const auto& reason = options_.config.target_reason; !reason.empty()) append({reason});
     run::check_output(options_.output, model_, options_.external_data_suffix);
     if (config::has_samples(options_)) {
       work_.emplace(options_.resources, identity());
@@ -105,8 +106,7 @@ class WeightsRun {
     if (placement_.tensors.empty())
       throw bad_input(fmt::format("model '{}' has no weights that can be stored in blocks", options_.model.string()),
                       "what stays as it is, and why: " +
-                          (placement_.notes.empty() ? "no selected MatMul, Gemm or Gather reads a constant matrix"
-                                                    : placement_.notes.front()));
+                          (placement_.notes.empty() ? "no MatMul reads a constant matrix" : placement_.notes.front()));
     count_nodes();
     if (config::has_samples(options_)) open_samples();
   }

@@ -96,6 +96,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   auto& model = prepared.model;
   auto& types = prepared.types;
   auto& notes = prepared.notes;
+  if (!config.target_reason.empty()) notes.push_back(config.target_reason);
   graph::unfold(model);
   note_carried_parts(model, notes);
   append(notes, graph::lift_constants(model));
