@@ -23,6 +23,7 @@ COMMANDS = {
     "inspect": "tell what a model consists of",
     "bench": "time models side by side",
     "check": "tell what a target makes of each node",
+    "verify": "show what the runtime makes of a quantized model, beside exact integers",
 }
 Option = dict[str, Any]
 LINE = 132

@@ -10,6 +10,7 @@
 #include "config/presets.h"
 #include "config/value.h"
 #include "fields.h"
+#include "run/automatic_target.h"
 
 namespace detent::python {
 
@@ -105,7 +106,10 @@ class Reader {
 
   void read_all(const nb::dict& given) {
     read_group(given, {});
-    if constexpr (requires { config::resolve(options_, given_); }) config::resolve(options_, given_);
+    if constexpr (requires { config::resolve(options_, given_); }) {
+      run::name_target(options_);
+      config::resolve(options_, given_);
+    }
   }
 
  private:

@@ -37,6 +37,7 @@ void run(const std::vector<std::string>& words, Signals& signals) {
   detent::cli::add_inspect(app);
   detent::cli::add_check(app);
   detent::cli::add_compare(app, signals);
+  detent::cli::add_verify(app, signals);
   detent::cli::add_bench(app, signals);
   detent::cli::add_options(app);
   detent::cli::add_report(app);

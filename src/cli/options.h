@@ -11,6 +11,7 @@
 #include "config/option.h"
 #include "config/presets.h"
 #include "config/value.h"
+#include "run/automatic_target.h"
 
 namespace detent::cli {
 
@@ -69,7 +70,10 @@ void Declared::read(Options& options, config::CommandLine& line) const {
     config::assign(*entry.option, *member, entry.texts, entry.name);
     paths.push_back(entry.option->at.path);
   }
-  if constexpr (requires { config::resolve(options, paths); }) config::resolve(options, paths);
+  if constexpr (requires { config::resolve(options, paths); }) {
+    run::name_target(options);
+    config::resolve(options, paths);
+  }
 }
 
 }  // namespace detent::cli

@@ -15,6 +15,7 @@ struct AnyOptions {
   InspectOptions inspect;
   BenchOptions bench;
   CheckOptions check;
+  VerifyOptions verify;
   CommandLine line;
 };
 
@@ -42,8 +43,8 @@ std::vector<Option> only_for(unsigned results, std::span<const Option> rows) {
 
 std::span<const std::pair<Command, std::string_view>> commands() {
   static constexpr std::pair<Command, std::string_view> kCommands[] = {
-      {kQuantize, "quantize"}, {kCalibrate, "calibrate"}, {kPlan, "plan"},  {kCompare, "compare"},
-      {kInspect, "inspect"},   {kBench, "bench"},         {kCheck, "check"}};
+      {kQuantize, "quantize"}, {kCalibrate, "calibrate"}, {kPlan, "plan"},   {kCompare, "compare"},
+      {kInspect, "inspect"},   {kBench, "bench"},         {kCheck, "check"}, {kVerify, "verify"}};
   return kCommands;
 }
 
@@ -74,9 +75,9 @@ const Option* find(std::string_view name, unsigned commands) {
 
 Member any_member(const Option& option) {
   static AnyOptions any;
-  for (const auto& member :
-       {option.member(any.quantize), option.member(any.calibrate), option.member(any.compare),
-        option.member(any.inspect), option.member(any.bench), option.member(any.check), option.member(any.line)}) {
+  for (const auto& member : {option.member(any.quantize), option.member(any.calibrate), option.member(any.compare),
+                             option.member(any.inspect), option.member(any.bench), option.member(any.check),
+                             option.member(any.verify), option.member(any.line)}) {
     if (member) return *member;
   }
   throw internal_error("an option without a member");

@@ -18,6 +18,7 @@
 #include "detent/compare.h"
 #include "detent/inspect.h"
 #include "detent/quantize.h"
+#include "detent/verify.h"
 
 namespace detent::config {
 
@@ -28,6 +29,7 @@ struct CommandLine {
   bool verbose = false;
   SummaryForm summary = SummaryForm::text;
   std::size_t layers = 20;
+  std::optional<double> max_steps;
   std::vector<std::filesystem::path> merge;
   std::optional<std::filesystem::path> options_file;
   std::optional<std::filesystem::path> calibration_text;  // which the Python package's command makes token ids of
@@ -44,7 +46,8 @@ enum Command : unsigned {
   kCompare = 8,
   kInspect = 16,
   kBench = 32,
-  kCheck = 64
+  kCheck = 64,
+  kVerify = 128
 };
 
 /// All commands with their names.
@@ -75,6 +78,7 @@ struct Access {
   Member (*inspect)(InspectOptions&) = nullptr;
   Member (*bench)(BenchOptions&) = nullptr;
   Member (*check)(CheckOptions&) = nullptr;
+  Member (*verify)(VerifyOptions&) = nullptr;
   Member (*command_line)(CommandLine&) = nullptr;
 };
 
@@ -92,6 +96,7 @@ constexpr Access access(std::string_view path, Function) {
   bind(a.inspect, static_cast<InspectOptions*>(nullptr));
   bind(a.bench, static_cast<BenchOptions*>(nullptr));
   bind(a.check, static_cast<CheckOptions*>(nullptr));
+  bind(a.verify, static_cast<VerifyOptions*>(nullptr));
   bind(a.command_line, static_cast<CommandLine*>(nullptr));
   return a;
 }
@@ -137,6 +142,7 @@ struct Option {
   std::optional<Member> member(InspectOptions& o) const { return call(at.inspect, o); }
   std::optional<Member> member(BenchOptions& o) const { return call(at.bench, o); }
   std::optional<Member> member(CheckOptions& o) const { return call(at.check, o); }
+  std::optional<Member> member(VerifyOptions& o) const { return call(at.verify, o); }
   std::optional<Member> member(CommandLine& o) const { return call(at.command_line, o); }
 
  private:

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "config/automatic_target.h"
 #include "config/family.h"
 #include "config/targets.h"
 #include "config/value.h"
@@ -202,7 +201,6 @@ void take_from_target(Options& options, std::vector<std::string_view>& given, bo
 }
 
 void resolve(QuantizeOptions& options, const std::vector<std::string_view>& user_gave) {
-  name_target(options);
   auto given = user_gave;
   if (!options.weights_only.enabled && options.family.empty()) take_from_target(options, given, true);
   const auto type = options.config.float_type;
@@ -224,7 +222,6 @@ void resolve(QuantizeOptions& options, const std::vector<std::string_view>& user
 }
 
 void resolve(CalibrateOptions& options, const std::vector<std::string_view>& user_gave) {
-  name_target(options);
   auto given = user_gave;
   take_from_target(options, given, true);
   take_from_target(options, given, false);

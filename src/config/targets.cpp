@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "config/automatic_target.h"
 #include "config/words.h"
 
 namespace detent::config {

@@ -63,6 +63,9 @@ struct Target {
   bool keeps_in_float(std::string_view op_type) const noexcept;
 };
 
+/// Stands for the name of another target, which run::name_target() finds before anything asks for the row.
+inline constexpr std::string_view kAutomaticTarget = "auto";
+
 const std::vector<Target>& targets();
 /// The names, each with what it means.
 std::vector<std::pair<std::string, std::string>> target_names();

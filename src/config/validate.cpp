@@ -345,6 +345,8 @@ void validate(const CalibrateOptions& options) {
 
 void validate(const CompareOptions& options) { check_bounds(options, kCompare); }
 
+void validate(const VerifyOptions& options) { check_bounds(options, kVerify); }
+
 void validate(const BenchOptions& options) {
   check_bounds(options, kBench);
   if (options.models.empty()) throw usage_error("there is no model to time", "name one or more");

@@ -67,6 +67,27 @@ void append_provider(Ort::SessionOptions& options, const shim::Device& device, c
   options.SetDeterministicCompute(true);
 }
 
+void append_provider(Ort::SessionOptions& options, const std::string& name, const std::string& library) {
+  if (name == kCpu) return;
+  const auto available = Ort::GetAvailableProviders();
+  if (std::find(available.begin(), available.end(), name) == available.end())
+    throw device_error(fmt::format("this ONNX Runtime ('{}') has no {}", library, name),
+                       fmt::format("it has {}; --runtime gives another one", fmt::join(available, ", ")));
+  try {
+    if (name == "CUDAExecutionProvider") {
+      options.AppendExecutionProvider_CUDA(OrtCUDAProviderOptions());
+    } else if (name == "TensorrtExecutionProvider") {
+      options.AppendExecutionProvider_TensorRT(OrtTensorRTProviderOptions());
+    } else {
+      const auto short_name = name.substr(0, name.rfind("ExecutionProvider"));
+      options.AppendExecutionProvider(short_name == "Xnnpack" ? "XNNPACK" : short_name);
+    }
+  } catch (const Ort::Exception& e) {
+    throw device_error(fmt::format("ONNX Runtime ('{}') cannot load {}: {}", library, name, one_line(e.what())),
+                       "install the libraries that the provider needs, or give another --provider");
+  }
+}
+
 bool is_device_failure(const std::string& text) {
   constexpr std::array<std::string_view, 4> kSigns{"CUDA failure", "CUDNN failure", "CUBLAS failure", "CUDA error"};
   return std::any_of(kSigns.begin(), kSigns.end(),

@@ -13,6 +13,9 @@ namespace detent::exec {
 /// `library` names the runtime in the message.
 void append_provider(Ort::SessionOptions& options, const shim::Device& device, const std::string& library);
 
+/// The same of a provider by its name, with its defaults.
+void append_provider(Ort::SessionOptions& options, const std::string& name, const std::string& library);
+
 /// Whether an error of the runtime is one of the device, and not of the model or its inputs.
 bool is_device_failure(const std::string& text);
 

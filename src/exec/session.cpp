@@ -154,6 +154,7 @@ struct Session::Impl {
       domain.Add(&tap);
       so.Add(domain);
       if (options.device != nullptr) append_provider(so, *options.device, runtime->library);
+      if (!options.provider.empty()) append_provider(so, options.provider, runtime->library);
       failpoint("session.create");
       session = create_fused(so, create);
       read_ports();

@@ -58,6 +58,8 @@ struct SessionOptions {
   /// Nodes run there as far as the runtime has them for it, and all taps do; inputs are copied to it. Must outlive the
   /// session, which runs one sample at a time.
   const shim::Device* device = nullptr;
+  /// The execution provider of deployed sessions, by its name in the runtime; the CPU runs what it does not take.
+  std::string provider = {};
   /// Without it run() returns nothing, and results never leave the device.
   bool keep_results = true;
 };

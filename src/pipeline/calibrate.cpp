@@ -10,13 +10,13 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "calibration/statistics_file.h"
-#include "config/automatic_target.h"
 #include "config/identity.h"
 #include "config/validate.h"
 #include "data/sample.h"
 #include "onnx/model.h"
 #include "profile/profiler.h"
 #include "quantization/placement.h"
+#include "run/automatic_target.h"
 #include "run/calibration_device.h"
 #include "run/deadline.h"
 #include "run/model_fingerprint.h"
@@ -200,7 +200,7 @@ class Calibration {
 }  // namespace
 
 CalibrateResult calibrate(const CalibrateOptions& options) {
-  if (auto named = config::with_named_target(options)) return calibrate(*named);
+  if (auto named = run::with_named_target(options)) return calibrate(*named);
   config::validate(options);
   run::check_apart(written_files(options), data_path(options));
   run::check_report_paths(options.report, options.trace);

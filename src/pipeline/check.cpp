@@ -10,7 +10,6 @@
 #include "checking/forms.h"
 #include "checking/grids.h"
 #include "checking/table.h"
-#include "config/automatic_target.h"
 #include "config/targets.h"
 #include "exec/session.h"
 #include "graph/fixed_shapes.h"
@@ -19,6 +18,7 @@
 #include "graph/work.h"
 #include "onnx/model.h"
 #include "quantization/placement.h"
+#include "run/automatic_target.h"
 #include "run/model_folder.h"
 
 namespace detent {
@@ -214,7 +214,7 @@ class Check {
 
 CheckResult check(const CheckOptions& options) {
   if (options.target == config::kAutomaticTarget) {
-    auto named = config::automatic_target(options.runtime);
+    auto named = run::automatic_target(options.runtime);
     CheckOptions with_name(options);
     with_name.target = named.name;
     auto result = check(with_name);

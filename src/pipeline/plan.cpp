@@ -10,7 +10,6 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "calibration/device_observers.h"
-#include "config/automatic_target.h"
 #include "config/validate.h"
 #include "config/wanted.h"
 #include "data/sample.h"
@@ -25,6 +24,7 @@
 #include "quantization/placement.h"
 #include "quantization/ranges.h"
 #include "remedies/weight_tuning.h"
+#include "run/automatic_target.h"
 #include "run/calibration_device.h"
 #include "run/model_folder.h"
 #include "run/prepare.h"
@@ -184,7 +184,7 @@ std::uint64_t PlannedDevice::peak() const noexcept {
 }
 
 Plan plan(const QuantizeOptions& options) {
-  if (auto named = config::with_named_target(options)) return plan(*named);
+  if (auto named = run::with_named_target(options)) return plan(*named);
   config::validate(options, config::kPlan);
   const quantization::RangeOptions ranges{options.method, options.overrides, 1};
   Plan result;

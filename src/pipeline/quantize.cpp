@@ -15,7 +15,6 @@
 #include "base/parallel.h"
 #include "calibration/methods.h"
 #include "calibration/statistics_file.h"
-#include "config/automatic_target.h"
 #include "config/identity.h"
 #include "config/presets.h"
 #include "config/validate.h"
@@ -39,6 +38,7 @@
 #include "quantization/ranges.h"
 #include "remedies/remedies.h"
 #include "remedies/weight_tuning.h"
+#include "run/automatic_target.h"
 #include "run/calibration_device.h"
 #include "run/choose_by_speed.h"
 #include "run/deadline.h"
@@ -386,7 +386,7 @@ QuantizeResult quantize_folder(const QuantizeOptions& options) {
 }  // namespace
 
 QuantizeResult quantize(const QuantizeOptions& options) {
-  if (auto named = config::with_named_target(options)) return quantize(*named);
+  if (auto named = run::with_named_target(options)) return quantize(*named);
   std::error_code failed;
   if (!options.family.empty())
     return run::within_time(options, [](const auto& limited) { return pipeline::quantize_family(limited); });

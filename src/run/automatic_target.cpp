@@ -1,4 +1,4 @@
-#include "config/automatic_target.h"
+#include "run/automatic_target.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "exec/providers.h"
 
-namespace detent::config {
+namespace detent::run {
 namespace {
 
 using Row = std::pair<std::string_view, std::string_view>;
@@ -35,4 +35,4 @@ NamedTarget automatic_target(const std::optional<std::filesystem::path>& runtime
                                  providers.runtime, fmt::join(names, ", "))};
 }
 
-}  // namespace detent::config
+}  // namespace detent::run

@@ -8,12 +8,11 @@
 #include <string_view>
 #include <utility>
 
+#include "config/targets.h"
 #include "detent/calibrate.h"
 #include "detent/quantize.h"
 
-namespace detent::config {
-
-inline constexpr std::string_view kAutomaticTarget = "auto";
+namespace detent::run {
 
 /// The execution providers that have a target, best first, each with the target.
 std::span<const std::pair<std::string_view, std::string_view>> targets_of_providers();
@@ -28,7 +27,7 @@ NamedTarget automatic_target(const std::optional<std::filesystem::path>& runtime
 /// sees that the name was not given.
 template <class Options>
 void name_target(Options& options) {
-  if (options.config.target != kAutomaticTarget) return;
+  if (options.config.target != config::kAutomaticTarget) return;
   auto named = automatic_target(options.runtime);
   options.config.target = std::move(named.name);
   options.config.target_reason = std::move(named.reason);
@@ -37,10 +36,10 @@ void name_target(Options& options) {
 /// Options with the name in the place of "auto"; nullopt where a name was given.
 template <class Options>
 std::optional<Options> with_named_target(const Options& options) {
-  if (options.config.target != kAutomaticTarget) return std::nullopt;
+  if (options.config.target != config::kAutomaticTarget) return std::nullopt;
   std::optional<Options> named(options);
   name_target(*named);
   return named;
 }
 
-}  // namespace detent::config
+}  // namespace detent::run

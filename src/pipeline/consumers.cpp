@@ -1,0 +1,146 @@
+#include "pipeline/consumers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "base/error.h"
+#include "config/targets.h"
+#include "exec/emit.h"
+#include "exec/providers.h"
+#include "exec/turns.h"
+#include "onnx/write.h"
+#include "run/automatic_target.h"
+#include "run/samples.h"
+
+namespace detent::pipeline {
+namespace {
+
+constexpr const char* kCpu = "CPUExecutionProvider";
+
+class InRuntime final : public Loaded {
+ public:
+  explicit InRuntime(exec::Session session) : session_(std::move(session)) {}
+  std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where) override {
+    return session_.run(inputs, where);
+  }
+
+ private:
+  exec::Session session_;
+};
+
+class OnnxRuntime final : public Deployment {
+ public:
+  OnnxRuntime(const VerifyOptions& options, const exec::Runtime& runtime, std::string provider)
+      : runtime_(runtime), provider_(std::move(provider)), options_{exec::Tuning::deployed, options.threads, options.stop} {
+    if (provider_ != kCpu) options_.provider = provider_;
+  }
+
+  std::string name() const override { return fmt::format("ONNX Runtime {}, {}", runtime_.version(), provider_); }
+  std::unique_ptr<Loaded> load(const std::filesystem::path& model) override {
+    return std::make_unique<InRuntime>(exec::Session::of_file(runtime_, model, options_));
+  }
+  std::unique_ptr<Loaded> load(const onnx::Model& model) override {
+    const auto where = fmt::format("model '{}', a part of it", model.path.string());
+    return std::make_unique<InRuntime>(exec::Session(runtime_, exec::emit(model), where, options_));
+  }
+  std::vector<Latency> time(const std::filesystem::path& first, const std::filesystem::path& second,
+                            std::span<const std::vector<data::Array>> samples, double seconds) override {
+    auto a = exec::Session::of_file(runtime_, first, options_), b = exec::Session::of_file(runtime_, second, options_);
+    const std::array<exec::Timed, 2> models{{{&a, "the float model", samples}, {&b, "the quantized model", samples}}};
+    return run::latencies(exec::time_in_turns(models, {.seconds = seconds}));
+  }
+
+ private:
+  const exec::Runtime& runtime_;
+  std::string provider_;
+  exec::SessionOptions options_;
+};
+
+ElementType public_type(onnx::DataType type) { return static_cast<ElementType>(type); }
+
+class Brought final : public Loaded {
+ public:
+  Brought(Consumer::Run run, std::vector<data::InputSpec> inputs) : run_(std::move(run)), inputs_(std::move(inputs)) {}
+  std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string&) override {
+    std::vector<NamedArray> given;
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      given.push_back(
+          {inputs_[i].name, public_type(inputs[i].type), inputs[i].shape, inputs[i].bytes, inputs[i].owner});
+    std::vector<data::Array> made;
+    for (auto& array : run_(given))
+      made.push_back({static_cast<onnx::DataType>(array.type), array.shape, array.bytes, array.owner});
+    return made;
+  }
+
+ private:
+  Consumer::Run run_;
+  std::vector<data::InputSpec> inputs_;
+};
+
+class OfCaller final : public Deployment {
+ public:
+  explicit OfCaller(Consumer& consumer) : consumer_(consumer) {}
+
+  std::string name() const override { return consumer_.name(); }
+  std::unique_ptr<Loaded> load(const std::filesystem::path& model) override {
+    return std::make_unique<Brought>(consumer_.load(model), run::input_specs(onnx::read_model(model)));
+  }
+  std::unique_ptr<Loaded> load(const onnx::Model& model) override {
+    const auto file = folder_.path() / "part.onnx";
+    onnx::write_model(model, file);
+    return std::make_unique<Brought>(consumer_.load(file), run::input_specs(model));
+  }
+  std::vector<Latency> time(const std::filesystem::path& first, const std::filesystem::path& second,
+                            std::span<const std::vector<data::Array>> samples, double seconds) override {
+    using Clock = std::chrono::steady_clock;
+    const std::array<std::unique_ptr<Loaded>, 2> models{load(first), load(second)};
+    std::vector<run::Turns> turns(models.size());
+    for (const auto& model : models) model->run(samples.front(), "");  // warms it up
+    const auto start = Clock::now();
+    for (std::size_t turn = 0; turn < 3 || Clock::now() - start < std::chrono::duration<double>(seconds); ++turn) {
+      for (std::size_t m = 0; m < models.size(); ++m) {
+        const auto begin = Clock::now();
+        models[m]->run(samples[turn % samples.size()], "");
+        const double wall = std::chrono::duration<double>(Clock::now() - begin).count();
+        turns[m].push_back({exec::RunTime{wall, 0, wall}});
+      }
+    }
+    return run::latencies(turns);
+  }
+
+ private:
+  Consumer& consumer_;
+  TempDir folder_;
+};
+
+// The provider that runs what a target is.
+std::string provider_of(const VerifyOptions& options) {
+  if (!options.provider.empty()) return options.provider;
+  const auto& target = config::target(options.target);
+  if (target.is_ort_cpu) return kCpu;
+  const auto stem = [](std::string_view name) { return name.substr(0, name.find(':')); };
+  const auto available = exec::available_providers(options.runtime);
+  for (const auto& [provider, name] : run::targets_of_providers()) {
+    if (stem(name) != stem(target.name)) continue;
+    const auto& names = available.names;
+    if (std::find(names.begin(), names.end(), provider) != names.end()) return std::string(provider);
+  }
+  const bool has_package = target.name == "openvino";
+  throw device_error(
+      fmt::format("nothing here runs models as {} does: {} has {}", target.name, available.runtime,
+                  fmt::join(available.names, ", ")),
+      fmt::format("give --runtime of an ONNX Runtime that has its provider{}; --target ort-cpu runs the model here",
+                  has_package ? ", or call detent.verify() in Python where the package openvino is installed" : ""));
+}
+
+}  // namespace
+
+std::unique_ptr<Deployment> deployment_of(const VerifyOptions& options, const exec::Runtime& runtime) {
+  if (options.consumer != nullptr) return std::make_unique<OfCaller>(*options.consumer);
+  return std::make_unique<OnnxRuntime>(options, runtime, provider_of(options));
+}
+
+}  // namespace detent::pipeline

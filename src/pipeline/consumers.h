@@ -1,0 +1,39 @@
+// Who runs a quantized model where it is deployed: ONNX Runtime with one of its execution providers, or what the caller
+// brings along.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "data/sample.h"
+#include "detent/verify.h"
+#include "exec/session.h"
+#include "run/latency.h"
+
+namespace detent::pipeline {
+
+class Loaded {
+ public:
+  virtual ~Loaded() = default;
+  virtual std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where) = 0;
+};
+
+class Deployment {
+ public:
+  virtual ~Deployment() = default;
+  virtual std::string name() const = 0;
+  virtual std::unique_ptr<Loaded> load(const std::filesystem::path& model) = 0;
+  virtual std::unique_ptr<Loaded> load(const onnx::Model& model) = 0;
+  /// Of both models in turns, for about so many seconds.
+  virtual std::vector<Latency> time(const std::filesystem::path& first, const std::filesystem::path& second,
+                                    std::span<const std::vector<data::Array>> samples, double seconds) = 0;
+};
+
+/// As the options say. Throws device where the runtime does not have what they ask for.
+std::unique_ptr<Deployment> deployment_of(const VerifyOptions& options, const exec::Runtime& runtime);
+
+}  // namespace detent::pipeline

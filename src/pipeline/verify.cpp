@@ -1,0 +1,281 @@
+#include "detent/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "checking/causes.h"
+#include "checking/differences.h"
+#include "checking/groups.h"
+#include "checking/reference.h"
+#include "config/targets.h"
+#include "config/validate.h"
+#include "data/floats.h"
+#include "exec/emit.h"
+#include "graph/rewrite.h"
+#include "pipeline/consumers.h"
+#include "run/automatic_target.h"
+#include "run/model_folder.h"
+#include "run/pairing.h"
+#include "run/samples.h"
+
+namespace detent {
+namespace {
+
+constexpr std::size_t kSamples = 16;
+constexpr double kTimed = 2;  // seconds of both models
+
+using Values = std::map<std::string, std::vector<data::Array>>;  // of all samples
+
+onnx::Model read(const std::filesystem::path& path) {
+  auto model = onnx::read_model(run::model_file(path));
+  graph::lift_constants(model);
+  graph::drop_initializer_inputs(model);
+  graph::sort_topologically(model);
+  return model;
+}
+
+std::vector<std::string> names_of(const std::vector<onnx::ValueInfo>& infos) {
+  std::vector<std::string> names;
+  for (const auto& info : infos) names.push_back(info.name);
+  return names;
+}
+
+// Each group of the quantized model: exactly, and as the consumer runs it on the same inputs.
+class Layers {
+ public:
+  Layers(const onnx::Model& model, const VerifyOptions& options, const exec::Runtime& runtime,
+         pipeline::Deployment& deployment, Verification& result)
+      : model_(model),
+        options_(options),
+        runtime_(runtime),
+        deployment_(deployment),
+        result_(result),
+        index_(model),
+        types_(exec::probe_values(runtime, model)),
+        models_(model, index_, types_) {}
+
+  /// The model's outputs, computed exactly. `values` are the inputs.
+  Values run(Values values, std::size_t samples) {
+    graph::add_initializers(model_, types_);
+    const auto groups = checking::groups_of(model_, index_);
+    std::map<std::string, std::size_t> last_read;
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      for (const auto& name : groups[g].inputs) last_read[name] = g;
+    }
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      if (options_.progress) options_.progress("Layers", g, groups.size());
+      add(groups[g], values, samples);
+      for (const auto& name : groups[g].inputs) {
+        if (last_read[name] == g && !index_.is_output(name)) values.erase(name);
+      }
+    }
+    std::stable_sort(result_.layers.begin(), result_.layers.end(), [](const auto& a, const auto& b) {
+      return std::tie(a.max_steps, a.share_over_one, a.share) > std::tie(b.max_steps, b.share_over_one, b.share);
+    });
+    if (!result_.layers.empty()) result_.max_steps = result_.layers.front().max_steps;
+    note_float_operators();
+    return values;
+  }
+
+ private:
+  static std::vector<data::Array> inputs_of(const checking::Group& group, const Values& values, std::size_t sample) {
+    std::vector<data::Array> inputs;
+    for (const auto& name : group.inputs) inputs.push_back(values.at(name)[sample]);
+    return inputs;
+  }
+
+  void add(const checking::Group& group, Values& values, std::size_t samples) {
+    const auto model = models_.model(group);
+    const auto& last = model_.graph.nodes[static_cast<std::size_t>(group.last)];
+    const auto reference = checking::reference_of(model, types_);
+    if (!reference.exact) in_float_.insert(reference.inexact_op);
+    {
+      exec::Session session(runtime_, exec::emit(reference.model), last.label(),
+                            {exec::Tuning::inspect, options_.threads, options_.stop});
+      for (std::size_t s = 0; s < samples; ++s) {
+        auto made = session.run(inputs_of(group, values, s), last.label());
+        for (std::size_t o = 0; o < made.size(); ++o) values[group.outputs[o]].push_back(std::move(made[o]));
+      }
+    }
+    const auto is_comparable = [&](const auto& name) {
+      return checking::is_comparable(graph::type_of(model_, types_, name));
+    };
+    if (std::any_of(group.outputs.begin(), group.outputs.end(), is_comparable))
+      compare(group, model, reference.exact, values, samples);
+  }
+
+  void compare(const checking::Group& group, const onnx::Model& model, bool exact, const Values& values,
+               std::size_t samples) {
+    const auto& last = model_.graph.nodes[static_cast<std::size_t>(group.last)];
+    const auto deployed = deployment_.load(model);
+    std::vector<checking::Differences> all(group.outputs.size());
+    std::vector<double> steps;
+    for (const auto& name : group.outputs) steps.push_back(step_of(name, values));
+    for (std::size_t s = 0; s < samples; ++s) {
+      const auto made = deployed->run(inputs_of(group, values, s), last.label());
+      if (made.size() != group.outputs.size()) throw internal_error("a consumer that loses outputs");
+      for (std::size_t o = 0; o < made.size(); ++o) {
+        const auto& name = group.outputs[o];
+        const auto& expected = values.at(name)[s];
+        if (checking::is_comparable(expected.type)) all[o].add(expected, made[o], steps[o], name);
+      }
+    }
+    const auto& target = config::target(result_.target);
+    for (std::size_t o = 0; o < all.size(); ++o) {
+      if (all[o].elements == 0) continue;
+      result_.layers.push_back({.name = group.outputs[o],
+                                .made_by = maker_of(group),
+                                .quantized = checking::is_quantized(graph::type_of(model_, types_, group.outputs[o])),
+                                .elements = all[o].elements,
+                                .max_steps = all[o].max_steps,
+                                .share = all[o].share(),
+                                .share_over_one = all[o].share_over_one(),
+                                .exact = exact,
+                                .reason = checking::cause_of(model_, index_, group, all[o], target)});
+    }
+  }
+
+  double step_of(const std::string& name, const Values& values) const {
+    if (!data::holds_floats(graph::type_of(model_, types_, name))) return 1;
+    double most = 0;
+    for (const auto& array : values.at(name)) most = std::max(most, checking::magnitude_of(array));
+    return most > 0 ? most / 255 : std::numeric_limits<double>::min();
+  }
+
+  // The product of a group, or the last node that computes.
+  std::string maker_of(const checking::Group& group) const {
+    std::string name;
+    for (const int n : group.nodes) {
+      const auto& node = model_.graph.nodes[static_cast<std::size_t>(n)];
+      if (node.op_type() == "QuantizeLinear" || node.op_type() == "DequantizeLinear") continue;
+      if (index_.initializer(node.outputs()[0]) == graph::kNone) name = node.label();
+      if (node.is("Conv") || node.is("ConvTranspose") || node.is("MatMul") || node.is("Gemm")) break;
+    }
+    return name.empty() ? model_.graph.nodes[static_cast<std::size_t>(group.last)].label() : name;
+  }
+
+  void note_float_operators() {
+    if (in_float_.empty()) return;
+    result_.notes.push_back(
+        fmt::format("the reference of {} is ONNX Runtime's float32 without optimizations, where no float64 kernel is",
+                    fmt::join(in_float_, ", ")));
+  }
+
+  const onnx::Model& model_;
+  const VerifyOptions& options_;
+  const exec::Runtime& runtime_;
+  pipeline::Deployment& deployment_;
+  Verification& result_;
+  graph::Index index_;
+  graph::ValueTypes types_;
+  checking::GroupModels models_;
+  std::set<std::string> in_float_;
+};
+
+class Verifying {
+ public:
+  Verifying(const VerifyOptions& options, std::string reason)
+      : options_(options),
+        runtime_(options.runtime),
+        deployment_(pipeline::deployment_of(options, runtime_)),
+        float_file_(run::model_file(options.float_model)),
+        quantized_file_(run::model_file(options.quantized_model)),
+        model_(read(options.quantized_model)) {
+    result_.target = options.target;
+    result_.target_reason = std::move(reason);
+    result_.consumer = deployment_->name();
+  }
+
+  Verification run() {
+    read_samples();
+    Values inputs;
+    for (std::size_t i = 0; i < model_.graph.inputs.size(); ++i) {
+      auto& all = inputs[model_.graph.inputs[i].name];
+      for (const auto& sample : samples_) all.push_back(sample[i]);
+    }
+    const auto outputs = Layers(model_, options_, runtime_, *deployment_, result_).run(inputs, samples_.size());
+    compare_outputs(outputs);
+    if (options_.bench) result_.latency = deployment_->time(float_file_, quantized_file_, samples_, kTimed);
+    return std::move(result_);
+  }
+
+ private:
+  void read_samples() {
+    const auto original = read(options_.float_model);
+    output_names_ = names_of(original.graph.outputs);
+    if (names_of(original.graph.inputs) != names_of(model_.graph.inputs) ||
+        output_names_ != names_of(model_.graph.outputs))
+      throw bad_input("the models differ in the names of their inputs or outputs",
+                      "verify a model with its own quantized form");
+    const auto most = options_.max_samples == 0 ? kSamples : options_.max_samples;
+    const auto source = run::open_samples(options_.calibration_data, options_.samples, run::input_specs(model_),
+                                          {.max_samples = most, .batch_size = options_.batch_size});
+    samples_ = run::first_samples(*source, most);
+    if (samples_.empty()) throw bad_input("there are no samples");
+    result_.samples = samples_.size();
+  }
+
+  void compare_outputs(const Values& exact) {
+    exec::SessionOptions options{exec::Tuning::deployed, options_.threads, options_.stop};
+    auto in_float = exec::Session::of_file(runtime_, float_file_, options);
+    const auto deployed = deployment_->load(quantized_file_);
+    struct Sums {
+      run::PairSums reference, deployed, both;
+      bool any = false;
+    };
+    std::vector<Sums> sums(output_names_.size());
+    for (std::size_t s = 0; s < samples_.size(); ++s) {
+      const auto where = fmt::format("sample {}", s + 1);
+      const auto x = in_float.run(samples_[s], where), z = deployed->run(samples_[s], where);
+      for (std::size_t o = 0; o < output_names_.size(); ++o) {
+        const auto& name = output_names_[o];
+        const auto found = exact.find(name);
+        if (found == exact.end() || !data::holds_floats(x[o].type) || !data::holds_floats(z[o].type)) continue;
+        const auto& y = found->second[s];
+        sums[o].any = true;
+        sums[o].reference.add(x[o], y, name);
+        sums[o].deployed.add(x[o], z[o], name);
+        sums[o].both.add(y, z[o], name);
+      }
+    }
+    const auto fidelity = [](const std::string& name, const run::PairSums& of) {
+      return Fidelity{name, "", of.sqnr_db(), of.cosine(), of.max_abs};
+    };
+    for (std::size_t o = 0; o < sums.size(); ++o) {
+      const auto& [reference, deployed_sums, both, any] = sums[o];
+      if (any)
+        result_.outputs.push_back(
+            {fidelity(output_names_[o], reference), fidelity(output_names_[o], deployed_sums), both.sqnr_db()});
+    }
+  }
+
+  const VerifyOptions& options_;
+  Verification result_;
+  exec::Runtime runtime_;
+  std::unique_ptr<pipeline::Deployment> deployment_;
+  std::filesystem::path float_file_, quantized_file_;
+  onnx::Model model_;
+  std::vector<std::string> output_names_;
+  std::vector<std::vector<data::Array>> samples_;
+};
+
+}  // namespace
+
+Verification verify(const VerifyOptions& options) {
+  config::validate(options);
+  if (options.target != config::kAutomaticTarget) {
+    (void)config::target(options.target);
+    return Verifying(options, "").run();
+  }
+  VerifyOptions with_name = options;
+  auto named = run::automatic_target(options.runtime);
+  with_name.target = std::move(named.name);
+  return Verifying(with_name, std::move(named.reason)).run();
+}
+
+}  // namespace detent
