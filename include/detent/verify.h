@@ -27,7 +27,8 @@ class Consumer {
   virtual std::string name() const = 0;
   /// Makes one array for each output of the model that was loaded, in order, of one for each of its inputs, in order.
   using Run = std::function<std::vector<NamedArray>(std::span<const NamedArray>)>;
-  /// Loads an ONNX file, which is gone later. Throws what it likes where it cannot.
+  /// Loads an ONNX file, which is gone later. Empty where the runtime does not take the model: a layer of its own is
+  /// then left out, with a note.
   virtual Run load(const std::filesystem::path& model) = 0;
 };
 
@@ -63,7 +64,8 @@ struct VerifiedLayer {
   double max_steps = 0;        // the largest difference
   double share = 0;            // of the elements that differ; of a value that is not quantized, by a step or more
   double share_over_one = 0;   // of the elements that differ by more than one step
-  /// Whether the reference is exact, but for values that lie within 1e-12 of the middle between two integers.
+  /// Whether the reference is exact but for what float64 rounds away (docs/targets.md): else an operator of it ran in
+  /// float32.
   bool exact = true;
   std::string reason;  // what is known to cause it; empty: nothing is
 };

@@ -13,6 +13,7 @@
 #include "base/failure.h"
 #include "base/printable.h"
 #include "config/schema_json.h"
+#include "consumer.h"
 #include "host.h"
 #include "options.h"
 #include "profiler.h"
@@ -88,6 +89,22 @@ nb::object run_check(const nb::dict& given) {
   CheckResult result;
   Host host;
   host.run([&](const std::stop_token&) { result = check(options); });
+  return write(result);
+}
+
+nb::object run_verify(const nb::dict& given, nb::handle samples, nb::handle progress, nb::handle consumer) {
+  Host host;
+  auto options = read_options<VerifyOptions>(given);
+  std::optional<PythonStream> stream;
+  if (!samples.is_none()) options.samples = &stream.emplace(host, samples);
+  std::optional<PythonConsumer> runtime;
+  if (!consumer.is_none()) options.consumer = &runtime.emplace(host, consumer);
+  options.progress = progress_to(host, progress);
+  Verification result;
+  host.run([&](std::stop_token stop) {
+    options.stop = std::move(stop);
+    result = verify(options);
+  });
   return write(result);
 }
 
@@ -170,6 +187,8 @@ NB_MODULE(_core, m) {
         return dp::run<detent::BenchOptions>(options, samples, progress, [](auto& o) { return detent::bench(o); });
       },
       nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
+  m.def("verify", &dp::run_verify, nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none(),
+        nb::arg("consumer").none());
   m.def("inspect", &dp::run_inspect, nb::arg("options"));
   m.def("check", &dp::run_check, nb::arg("options"));
   m.def("merge", &dp::run_merge, nb::arg("inputs"), nb::arg("output"));
@@ -185,6 +204,7 @@ NB_MODULE(_core, m) {
                                         {"compare", detent::config::kCompare},
                                         {"inspect", detent::config::kInspect},
                                         {"check", detent::config::kCheck},
+                                        {"verify", detent::config::kVerify},
                                         {"bench", detent::config::kBench}})
       names[name] = dp::option_names(command);
     return names;

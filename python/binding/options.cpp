@@ -167,6 +167,10 @@ CheckOptions read_options(const nb::dict& given) {
 }
 
 template <>
+VerifyOptions read_options(const nb::dict& given) {
+  return read_for<VerifyOptions>(given, config::kVerify);
+}
+template <>
 BenchOptions read_options(const nb::dict& given) {
   return read_for<BenchOptions>(given, config::kBench);
 }

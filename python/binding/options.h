@@ -28,6 +28,8 @@ InspectOptions read_options(const nb::dict& given);
 template <>
 CheckOptions read_options(const nb::dict& given);
 template <>
+VerifyOptions read_options(const nb::dict& given);
+template <>
 BenchOptions read_options(const nb::dict& given);
 
 /// The names at the top of the dict that a command takes.

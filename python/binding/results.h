@@ -8,6 +8,7 @@
 #include "detent/inspect.h"
 #include "detent/plan.h"
 #include "detent/quantize.h"
+#include "detent/verify.h"
 #include "fields.h"
 
 namespace detent::python {
@@ -249,16 +250,39 @@ struct Fields<CheckedNode> {
 template <>
 struct Fields<CheckResult> {
   using S = CheckResult;
-  static constexpr Field<S> all[] = {shown<&S::target>("target"),
-                                     shown<&S::target_reason>("target_reason"),
-                                     shown<&S::nodes>("nodes"),
-                                     shown<&S::accepted>("accepted"),
-                                     shown<&S::falls_back>("falls_back"),
-                                     shown<&S::refused>("refused"),
-                                     shown<&S::macs>("macs"),
-                                     shown<&S::integer_macs>("integer_macs"),
-                                     shown<&S::partitions>("partitions"),
-                                     shown<&S::problems>("problems")};
+  static constexpr Field<S> all[] = {
+      shown<&S::target>("target"),     shown<&S::target_reason>("target_reason"), shown<&S::nodes>("nodes"),
+      shown<&S::accepted>("accepted"), shown<&S::falls_back>("falls_back"),       shown<&S::refused>("refused"),
+      shown<&S::macs>("macs"),         shown<&S::integer_macs>("integer_macs"),   shown<&S::partitions>("partitions"),
+      shown<&S::problems>("problems")};
+};
+template <>
+struct Fields<VerifiedLayer> {
+  using S = VerifiedLayer;
+  static constexpr Field<S> all[] = {shown<&S::name>("name"),
+                                     shown<&S::made_by>("made_by"),
+                                     shown<&S::quantized>("quantized"),
+                                     shown<&S::elements>("elements"),
+                                     shown<&S::max_steps>("max_steps"),
+                                     shown<&S::share>("share"),
+                                     shown<&S::share_over_one>("share_over_one"),
+                                     shown<&S::exact>("exact"),
+                                     shown<&S::reason>("reason")};
+};
+template <>
+struct Fields<VerifiedOutput> {
+  using S = VerifiedOutput;
+  static constexpr Field<S> all[] = {shown<&S::reference>("reference"), shown<&S::deployed>("deployed"),
+                                     shown<&S::consumer_sqnr_db>("consumer_sqnr_db")};
+};
+template <>
+struct Fields<Verification> {
+  using S = Verification;
+  static constexpr Field<S> all[] = {shown<&S::target>("target"),       shown<&S::target_reason>("target_reason"),
+                                     shown<&S::consumer>("consumer"),   shown<&S::samples>("samples"),
+                                     shown<&S::outputs>("outputs"),     shown<&S::layers>("layers"),
+                                     shown<&S::max_steps>("max_steps"), shown<&S::latency>("latency"),
+                                     shown<&S::notes>("notes")};
 };
 template <>
 struct Fields<Inspection> {

@@ -13,7 +13,7 @@ import atexit
 from typing import TYPE_CHECKING, Any
 
 from . import _core, errors
-from ._api import bench, calibrate, check, compare, inspect, merge_statistics, plan, quantize
+from ._api import bench, calibrate, check, compare, inspect, merge_statistics, plan, quantize, verify
 from ._bench import BenchResult
 from ._check import CheckResult
 from ._config import (
@@ -35,6 +35,7 @@ from ._config import (
 from ._inspection import Inspection
 from ._profiler import Profiler
 from ._results import CalibrateResult, Comparison, ModelBytes, Plan, QuantizeResult
+from ._verify import Verification
 from .errors import BadInput, DeviceError, Error, InternalError, Interrupted, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ __all__ = [
     "Resources",
     "TensorOverride",
     "UsageError",
+    "Verification",
     "WeightsOnly",
     "bench",
     "calibrate",
@@ -84,6 +86,7 @@ __all__ = [
     "merge_statistics",
     "plan",
     "quantize",
+    "verify",
 ]
 
 

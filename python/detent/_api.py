@@ -1,4 +1,4 @@
-"""The calls: quantize, calibrate, merge_statistics, inspect, check, plan, compare, bench."""
+"""The calls: quantize, calibrate, merge_statistics, inspect, check, plan, compare, verify, bench."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from . import _core, _models, _progress, _runtime
+from . import _core, _models, _openvino, _progress, _runtime
 from ._bench import BenchResult
 from ._check import CheckResult
 from ._config import Config, Path, Resources, Size, make
@@ -26,6 +26,7 @@ from ._results import (
     QuantizeResult,
 )
 from ._samples import Data, stream_of
+from ._verify import Consumer, Verification
 from .errors import ResourceError, UsageError
 
 _Native = Callable[..., dict[str, Any]]
@@ -267,6 +268,39 @@ def compare(
         run.give_model("quantized_model", quantized_model)
         run.give(max_samples=max_samples, batch_size=batch_size, threads=threads, outputs_only=outputs_only)
         return Comparison.of(run.call(_core.compare, data, progress))
+
+
+def verify(
+    float_model: Model,
+    quantized_model: Model,
+    data: Data,
+    *,
+    target: str = "ort-cpu",
+    provider: str | None = None,
+    consumer: Consumer | None = None,
+    max_samples: int = 0,
+    batch_size: int = 0,
+    threads: int = 0,
+    bench: bool = True,
+    runtime: Path | None = None,
+    progress: Progress = None,
+) -> Verification:
+    """Show what a runtime makes of a quantized model, beside the float model and exact arithmetic on its integers.
+
+    target: where the model will run; "openvino" runs it in the package openvino, if that is installed.
+    provider: the execution provider of ONNX Runtime that runs the quantized model.
+    consumer: another runtime: an object with a `name`, and load(path), which returns a function from a list of arrays to
+    the list of the model's outputs, or None where it does not take the model.
+    bench: also time both models.
+    """
+    with _run("verify", None, runtime) as run:
+        run.give_model("float_model", float_model)
+        run.give_model("quantized_model", quantized_model)
+        run.give(target=target, provider=provider, max_samples=max_samples, batch_size=batch_size)
+        run.give(threads=threads, bench=bench)
+        if target == "openvino" and consumer is None and provider is None and _openvino.is_installed():
+            consumer = _openvino.OpenVino(threads)
+        return Verification.of(run.call(_core.verify, data, progress, consumer))
 
 
 def bench(

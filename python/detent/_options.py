@@ -332,7 +332,7 @@ class Config(Options):
         preset: what the other options start from (default: balanced)
         target: where the model will run (default: ort-cpu)
         input_shapes: static shape that an input with dynamic axes gets for good; may be given several times
-        max_samples: use at most this many samples (default: all; of bench, 16)
+        max_samples: use at most this many samples (default: all; of bench and verify, 16)
         batch_size: split the files' arrays into batches of this many rows (default: as the files have them)
         allow_nonfinite: leave out NaN and infinite values instead of stopping at the first
         method: calibration method, by class or by name

@@ -14,8 +14,9 @@
 namespace detent::checking {
 namespace {
 
-constexpr std::array<std::string_view, 8> kCurves{"Elu",       "Erf",     "Exp",       "Gelu",
-                                                  "HardSwish", "Sigmoid", "LeakyRelu", "Tanh"};
+// Between 8-bit integers ONNX Runtime looks their results up.
+constexpr std::array<std::string_view, 4> kCurves{"LeakyRelu", "LogSoftmax", "Sigmoid", "Softmax"};
+constexpr std::array<std::string_view, 2> kPools{"AveragePool", "GlobalAveragePool"};
 
 bool is_pair(const onnx::Node& node) {
   return node.op_type() == "QuantizeLinear" || node.op_type() == "DequantizeLinear";
@@ -63,11 +64,14 @@ std::string cause_of(const onnx::Model& model, const graph::Index& index, const 
   for (const auto* node : nodes) {
     if (auto cause = of_float_kernel(*node, forms_of(model, index, *node), target); !cause.empty()) return cause;
   }
-  if (differences.max_steps > 1) return "";
-  if (nodes.size() > 1) return fmt::format("one kernel for {} operators rounds on its own", nodes.size());
-  if (nodes.size() == 1 && std::find(kCurves.begin(), kCurves.end(), nodes.front()->op_type()) != kCurves.end())
-    return fmt::format("a table of {} that was made in float32", nodes.front()->op_type());
-  return "scales are applied in float32: values near the middle between two integers";
+  if (differences.max_steps > 1 || nodes.empty()) return "";
+  const auto is_one_of = [&](const auto& names) {
+    return nodes.size() == 1 && std::find(names.begin(), names.end(), nodes.front()->op_type()) != names.end();
+  };
+  if (is_one_of(kCurves)) return fmt::format("{} from a table that was made in float32", nodes.front()->op_type());
+  if (is_one_of(kPools)) return "the mean is rounded in float32";
+  return nodes.size() > 1 ? "one kernel for several operators, which scales in float32"
+                          : "scales are applied in float32: values near the middle between two integers";
 }
 
 }  // namespace detent::checking

@@ -60,7 +60,7 @@ class Rewrite {
     for (const auto& node : model_.graph.nodes) {
       if (is_pair(node, "DequantizeLinear") && read_integers(node)) continue;
       if (is_pair(node, "QuantizeLinear") && quantize(node)) continue;
-      if (add_product(g_, node) || add_pool(g_, node)) continue;
+      if (add_product(g_, node) || add_pool(g_, node) || add_piecewise(g_, node)) continue;
       if (has_double_kernel(node) && in_double(node)) continue;
       as_it_is(node);
     }

@@ -137,6 +137,29 @@ bool add_product(ReferenceGraph& g, const Node& node) {
   return true;
 }
 
+bool add_piecewise(ReferenceGraph& g, const Node& node) {
+  const bool is_gate = node.is("HardSigmoid") || node.is("HardSwish");
+  if ((!is_gate && !node.is("LeakyRelu")) || !g.is_float(node.inputs()[0])) return false;
+  const auto& out = node.outputs()[0];
+  const auto x = g.as_double(node.inputs()[0]);
+  const auto number = [&](double value) { return g.constant_doubles(out + "@number", {}, {value}); };
+  if (!is_gate) {
+    const auto below = g.add("Min", {x, number(0)}, out + "@below");
+    const auto slope = static_cast<double>(node.float_or("alpha", 0.01F));
+    g.define_double(out,
+                    g.add("Add", {g.add("Relu", {x}, out + "@above"), g.scaled(below, {slope}, 0, 0, out + "@slope")},
+                          out + "@double"));
+    return true;
+  }
+  const bool swish = node.is("HardSwish");
+  const double alpha = swish ? 1.0 / 6 : static_cast<double>(node.float_or("alpha", 0.2F));
+  const double beta = swish ? 0.5 : static_cast<double>(node.float_or("beta", 0.5F));
+  auto gate = g.add("Add", {g.scaled(x, {alpha}, 0, 0, out + "@slope"), number(beta)}, out + "@line");
+  gate = g.add("Min", {g.add("Relu", {gate}, out + "@above"), number(1)}, out + "@gate");
+  g.define_double(out, swish ? g.add("Mul", {x, gate}, out + "@double") : gate);
+  return true;
+}
+
 bool add_pool(ReferenceGraph& g, const Node& node) {
   if (!node.is("AveragePool") && !node.is("GlobalAveragePool")) return false;
   const auto &x = node.inputs()[0], &out = node.outputs()[0];

@@ -68,11 +68,13 @@ void print_layers(const Verification& r, std::size_t limit) {
   const std::size_t different = r.layers.size() - same;
   const std::size_t shown = limit == 0 ? different : std::min(limit, different);
   if (shown > 0) print_text("{:>9} {:>9} {:>9}  layer, worst first\n", "max steps", "differ", "> 1 step");
+  std::string reason;  // of the line before
   for (std::size_t i = 0; i < shown; ++i) {
     const auto& l = r.layers[i];
     print_text("{:>9.4g} {:>7.3f} % {:>7.3f} %  {}  {}{}{}\n", l.max_steps, 100 * l.share, 100 * l.share_over_one,
                l.name, l.made_by, l.quantized ? "" : " (float)", l.exact ? "" : " (reference in float32)");
-    if (!l.reason.empty()) print_text("{:>31}{}\n", "", l.reason);
+    if (!l.reason.empty() && l.reason != reason) print_text("{:>31}{}\n", "", l.reason);
+    reason = l.reason;
   }
   if (shown < different) print_text("… and {} more (--layers 0 lists all)\n", different - shown);
   print_text("{} of {} layers agree in {}, on {} samples\n", same, r.layers.size(), r.consumer, r.samples);

@@ -34,7 +34,9 @@ class InRuntime final : public Loaded {
 class OnnxRuntime final : public Deployment {
  public:
   OnnxRuntime(const VerifyOptions& options, const exec::Runtime& runtime, std::string provider)
-      : runtime_(runtime), provider_(std::move(provider)), options_{exec::Tuning::deployed, options.threads, options.stop} {
+      : runtime_(runtime),
+        provider_(std::move(provider)),
+        options_{exec::Tuning::deployed, options.threads, options.stop} {
     if (provider_ != kCpu) options_.provider = provider_;
   }
 
@@ -86,12 +88,12 @@ class OfCaller final : public Deployment {
 
   std::string name() const override { return consumer_.name(); }
   std::unique_ptr<Loaded> load(const std::filesystem::path& model) override {
-    return std::make_unique<Brought>(consumer_.load(model), run::input_specs(onnx::read_model(model)));
+    return loaded(model, onnx::read_model(model));
   }
   std::unique_ptr<Loaded> load(const onnx::Model& model) override {
     const auto file = folder_.path() / "part.onnx";
     onnx::write_model(model, file);
-    return std::make_unique<Brought>(consumer_.load(file), run::input_specs(model));
+    return loaded(file, model);
   }
   std::vector<Latency> time(const std::filesystem::path& first, const std::filesystem::path& second,
                             std::span<const std::vector<data::Array>> samples, double seconds) override {
@@ -112,6 +114,12 @@ class OfCaller final : public Deployment {
   }
 
  private:
+  std::unique_ptr<Loaded> loaded(const std::filesystem::path& file, const onnx::Model& model) {
+    auto run = consumer_.load(file);
+    if (!run) throw bad_input(fmt::format("{} does not take the model", name()));
+    return std::make_unique<Brought>(std::move(run), run::input_specs(model));
+  }
+
   Consumer& consumer_;
   TempDir folder_;
 };
