@@ -18,7 +18,8 @@ struct Reference {
 /// The same inputs and outputs. Integers are read as float64 without their scales, and products of integers are summed
 /// up before they are scaled: matrix products in float64, whose sums are exact below 2^53; convolutions in float32, in
 /// which the runtime has them, of operands that are cut into parts of so few bits that no sum exceeds 2^24. Scales are
-/// applied in float64, and a QuantizeLinear rounds half to even in float64. Run it without optimizations.
+/// applied in float64, to the sum with the bias where the bias counts in its steps, and a QuantizeLinear rounds half to
+/// even in float64. Run it without optimizations.
 Reference reference_of(const onnx::Model& model, const graph::ValueTypes& types);
 
 }  // namespace detent::checking

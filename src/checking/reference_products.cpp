@@ -87,18 +87,44 @@ double terms_of(const Node& node, const std::vector<std::int64_t>& weight) {
   return terms;
 }
 
-std::string with_bias(ReferenceGraph& g, const Node& node, const std::string& sum, std::size_t rank) {
-  if (node.inputs().size() < 3 || node.inputs()[2].empty()) return sum;
-  auto bias = g.as_double(node.inputs()[2]);
+// The bias in the form in which it is added to the results.
+std::string shaped(ReferenceGraph& g, const Node& node, const std::string& bias, std::size_t rank) {
+  if (node.op_type() == "Gemm") return bias;
+  std::vector<std::int64_t> shape(rank - 1, 1);
+  shape.front() = -1;
   const auto& out = node.outputs()[0];
-  if (node.op_type() == "Gemm") {
-    const double beta = node.float_or("beta", 1);
-    if (beta != 1) bias = g.scaled(bias, {beta}, 0, 0, out + "@bias");
-  } else {
-    std::vector<std::int64_t> shape(rank - 1, 1);
-    shape.front() = -1;
-    bias = g.add("Reshape", {bias, g.constant_ints(out + "@shape", shape)}, out + "@bias");
+  return g.add("Reshape", {bias, g.constant_ints(out + "@shape", shape)}, out + "@bias");
+}
+
+// Whether the bias counts in steps of the sums, so that integer kernels add it to them.
+bool is_in_steps(const Integers& bias, const std::vector<double>& scales) {
+  if (bias.type != DataType::int32 || bias.scales.size() != scales.size()) return false;
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    if (static_cast<float>(bias.scales[i]) != static_cast<float>(scales[i])) return false;
   }
+  return true;
+}
+
+// Sums of integers become results: the bias is added before the scales are applied, or after.
+std::string finished(ReferenceGraph& g, const Node& node, std::string sum, const std::vector<double>& scales,
+                     std::size_t axis, std::size_t rank) {
+  const auto& out = node.outputs()[0];
+  const bool has_bias = node.inputs().size() > 2 && !node.inputs()[2].empty();
+  const bool is_gemm = node.op_type() == "Gemm";
+  const double alpha = is_gemm ? static_cast<double>(node.float_or("alpha", 1)) : 1;
+  const double beta = is_gemm ? static_cast<double>(node.float_or("beta", 1)) : 1;
+  const auto* of_bias = has_bias ? g.integers(node.inputs()[2]) : nullptr;
+  const bool first = of_bias != nullptr && alpha == 1 && beta == 1 && is_in_steps(*of_bias, scales);
+  if (first) {
+    const auto bias = shaped(g, node, g.centred_double(node.inputs()[2]), rank);
+    sum = g.add("Add", {sum, bias}, out + "@biased");
+  }
+  auto with_alpha = scales;
+  for (double& scale : with_alpha) scale *= alpha;
+  sum = g.scaled(sum, with_alpha, axis, rank, out + "@scaled");
+  if (!has_bias || first) return sum;
+  auto bias = shaped(g, node, g.as_double(node.inputs()[2]), rank);
+  if (beta != 1) bias = g.scaled(bias, {beta}, 0, 0, out + "@bias");
   return g.add("Add", {sum, bias}, out + "@biased");
 }
 
@@ -128,12 +154,9 @@ bool add_product(ReferenceGraph& g, const Node& node) {
       if (const auto* attribute = node.attribute(name)) attributes.push_back(*attribute);
     }
     sum = g.add(node.op_type(), {g.centred_double(x), g.centred_double(w)}, out + "@sum", std::move(attributes));
-    if (node.is("Gemm"))
-      for (double& s : scales) s *= static_cast<double>(node.float_or("alpha", 1));
   }
   const auto at = *axis < 0 ? 0 : static_cast<std::size_t>(*axis);
-  sum = g.scaled(sum, scales, at, rank.value_or(0), out + "@scaled");
-  g.define_double(out, with_bias(g, node, sum, rank.value_or(0)));
+  g.define_double(out, finished(g, node, std::move(sum), scales, at, rank.value_or(0)));
   return true;
 }
 

@@ -74,8 +74,14 @@ def requantized(total: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.nd
     return (np.clip(steps, bounds.min - offset, bounds.max - offset) + offset).astype(zero.dtype)
 
 
-def product_again(graph: Graph, node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
-    """What a product makes of these integers."""
+def exactly_requantized(total: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
+    """Without rounding to float32 on the way."""
+    bounds = np.iinfo(zero.dtype)
+    return np.clip(np.rint(total * scale) + float(zero), bounds.min, bounds.max).astype(zero.dtype)
+
+
+def product_again(graph: Graph, node: onnx.NodeProto, x: np.ndarray, *, in_double: bool = False) -> np.ndarray:
+    """What a product makes of these integers: with scales in float32 as in ONNX Runtime, or in float64."""
     of_input, of_weight, to = graph.quantized(node.input[0]), graph.quantized(node.input[1]), graph.quantizer(node.output[0])
     x_scale, x_zero = (graph.constants[name] for name in of_input.input[1:])
     w_scale, w_zero = (graph.constants[name] for name in of_weight.input[1:])
@@ -87,9 +93,10 @@ def product_again(graph: Graph, node: onnx.NodeProto, x: np.ndarray) -> np.ndarr
     if len(node.input) > 2:
         bias = graph.constants[graph.quantized(node.input[2]).input[0]].astype(np.float64)
     total = sums(node, x.astype(np.float64) - float(x_zero), w - w_zero.astype(np.float64).reshape(along), bias)
-    scale = (x_scale * w_scale / y_scale).astype(np.float32)
+    wide = [np.float64(s) for s in (x_scale, w_scale, y_scale)]
+    scale = wide[0] * wide[1] / wide[2] if in_double else (x_scale * w_scale / y_scale).astype(np.float32)
     scale = scale.reshape((-1, *[1] * (w.ndim - 2))) if node.op_type == "Conv" else scale
-    return requantized(total, scale, y_zero)
+    return (exactly_requantized if in_double else requantized)(total, scale, y_zero)
 
 
 def is_integer(graph: Graph, node: onnx.NodeProto) -> bool:
