@@ -55,9 +55,10 @@ nlohmann::json to_json(const Verification& r) {
 }
 
 void print_outputs(const Verification& r) {
-  print_text("{:>8} {:>10}  {:>8} {:>10}  {:>8}\n", "exact dB", "cosine", "here dB", "cosine", "between");
+  print_text("{:>8} {:>9}  {:>11} {:>9}  {:>10}  output\n", "exact dB", "cosine", "deployed dB", "cosine",
+             "between dB");
   for (const auto& o : r.outputs)
-    print_text("{:>8.2f} {:>10.6f}  {:>8.2f} {:>10.6f}  {:>8.2f}  {}\n", o.reference.sqnr_db, o.reference.cosine,
+    print_text("{:>8.2f} {:>9.6f}  {:>11.2f} {:>9.6f}  {:>10.2f}  {}\n", o.reference.sqnr_db, o.reference.cosine,
                o.deployed.sqnr_db, o.deployed.cosine, o.consumer_sqnr_db, o.deployed.name);
   print_text("\n");
 }
@@ -71,7 +72,7 @@ void print_layers(const Verification& r, std::size_t limit) {
   std::string reason;  // of the line before
   for (std::size_t i = 0; i < shown; ++i) {
     const auto& l = r.layers[i];
-    print_text("{:>9.4g} {:>7.3f} % {:>7.3f} %  {}  {}{}{}\n", l.max_steps, 100 * l.share, 100 * l.share_over_one,
+    print_text("{:>9.4g} {:>7.2g} % {:>7.2g} %  {}  {}{}{}\n", l.max_steps, 100 * l.share, 100 * l.share_over_one,
                l.name, l.made_by, l.quantized ? "" : " (float)", l.exact ? "" : " (reference in float32)");
     if (!l.reason.empty() && l.reason != reason) print_text("{:>31}{}\n", "", l.reason);
     reason = l.reason;

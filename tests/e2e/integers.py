@@ -76,8 +76,13 @@ def requantized(total: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.nd
 
 def exactly_requantized(total: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
     """Without rounding to float32 on the way."""
+    return divided(total * scale, np.float64(1), zero)
+
+
+def divided(value: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
+    """QuantizeLinear in float64."""
     bounds = np.iinfo(zero.dtype)
-    return np.clip(np.rint(total * scale) + float(zero), bounds.min, bounds.max).astype(zero.dtype)
+    return np.clip(np.rint(value / np.float64(scale)) + float(zero), bounds.min, bounds.max).astype(zero.dtype)
 
 
 def product_again(graph: Graph, node: onnx.NodeProto, x: np.ndarray, *, in_double: bool = False) -> np.ndarray:

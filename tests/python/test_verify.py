@@ -29,6 +29,17 @@ class Numpy:
 
     def __init__(self) -> None:
         self.products = 0
+        self.sums: set[str] = set()
+
+    def elementwise(self, graph: integers.Graph, node: onnx.NodeProto, given: dict[str, np.ndarray]) -> np.ndarray:
+        x, y = (self.value(graph, graph.quantized(name), given) for name in node.input)
+        scale, zero = (graph.constants[name] for name in graph.quantizer(node.output[0]).input[1:])
+        return integers.divided(x + y if node.op_type == "Add" else x * y, scale, zero)
+
+    @staticmethod
+    def value(graph: integers.Graph, dequantized: onnx.NodeProto, given: dict[str, np.ndarray]) -> np.ndarray:
+        scale, zero = (graph.constants[name] for name in dequantized.input[1:])
+        return (given[dequantized.input[0]].astype(float) - float(zero)) * np.float64(scale)
 
     def product(self, graph: integers.Graph, node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
         return integers.product_again(graph, node, x, in_double=True)
@@ -36,11 +47,15 @@ class Numpy:
     def load(self, path: pathlib.Path):
         model = onnx.load(path)
         graph = integers.Graph(model.graph)
+        given = [value.name for value in model.graph.input]
         products = [node for node in graph.nodes if integers.is_integer(graph, node)]
         computing = [node for node in graph.nodes if not node.op_type.endswith("tizeLinear")]
         if products and {node.op_type for node in computing} <= {*integers.PRODUCTS, "Relu"} and len(model.graph.output) == 1:
             self.products += 1
             return lambda inputs: [self.product(graph, products[0], inputs[0])]
+        if [node.op_type for node in computing] in (["Add"], ["Mul"]) and len(model.graph.input) == 2:
+            self.sums.add(computing[0].name)
+            return lambda inputs: [self.elementwise(graph, computing[0], dict(zip(given, inputs, strict=True)))]
         run = session(path, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
         names = [value.name for value in run.get_inputs()]
         return lambda inputs: run.run(None, dict(zip(names, inputs, strict=True)))
@@ -98,6 +113,15 @@ def test_the_reference_of_a_trained_model(tmp_path: pathlib.Path) -> None:
     products = [layer for layer in result.layers if layer.made_by.startswith("Conv ") and layer.quantized]
     assert numpy.products > 40 and len(products) > 40
     assert all(layer.exact and layer.max_steps == 0 for layer in products), result
+
+
+def test_the_reference_of_sums(tmp_path: pathlib.Path) -> None:
+    onnx.save(graphs.transformer(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.transformer_samples())
+    numpy = Numpy()
+    result = verified(tmp_path / "m.onnx", data, tmp_path, numpy)
+    sums = [layer for layer in result.layers if layer.made_by.split("'")[1] in numpy.sums]
+    assert len(sums) == len(numpy.sums) >= 2 and all(layer.exact and layer.max_steps == 0 for layer in sums), result
 
 
 def test_a_runtime_that_saturates_is_found(large: tuple[pathlib.Path, pathlib.Path], tmp_path: pathlib.Path) -> None:
