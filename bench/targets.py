@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What OpenVINO makes of trained models: which products run on integers, and the score there, for `--target openvino`, for
-detent's default, and for ONNX Runtime's quantizer.
+"""What OpenVINO makes of trained models: which products run on integers, of how many nodes `detent check` says so rightly, and
+the score there, for `--target openvino`, for detent's default, and for ONNX Runtime's quantizer.
 
     targets.py [COLUMN ...] --openvino-python PYTHON [--json FILE]
 
@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from measure import HERE, ToolFailed, environment
 from scores import COLUMNS, Job, available
@@ -21,11 +22,13 @@ class OpenVinoJob(Job):
     """A column whose models run in OpenVINO."""
 
     python = ""
-    kernels: dict[str, int] = {}
+    kernels: dict[str, Any] = {}
 
     def infer(self, model: Path, results: Path) -> None:
         samples = next(self.folder.glob("test.np[yz]"))
-        told = self.run([self.python, f"{HERE}/in_openvino.py", model, samples, results, self.column.batch])
+        checked = self.folder / "checked.json"
+        checked.write_text(self.run([self.detent, "check", model, "--target", "openvino", "--json"]))
+        told = self.run([self.python, f"{HERE}/in_openvino.py", model, samples, results, self.column.batch, checked])
         self.kernels = json.loads(told.splitlines()[-1])
 
     def quantize_for(self, target: str) -> None:
@@ -53,8 +56,11 @@ def rows_of(job: OpenVinoJob) -> list[dict]:
             print(f"  {name}: {error.reason}", flush=True)
             continue
         rows.append({"column": job.column.title, "tool": name, "float": expected, "score": score, **job.kernels})
-        counts = ", ".join(f"{count} {what}" for what, count in job.kernels.items())
-        print(f"  {name}: {100 * score:.1f} ({100 * score / expected:.1f} % of float); products: {counts}", flush=True)
+        counts = ", ".join(f"{job.kernels[what]} {what}" for what in ("integers", "float", "not quantized"))
+        print(f"  {name}: {100 * score:.1f} ({100 * score / expected:.1f} % of float); products: {counts}; ", end="")
+        print(f"check is right of {job.kernels['same']} of {job.kernels['told']} nodes", flush=True)
+        for line in job.kernels["wrong"]:
+            print(f"    not of {line}")
     return rows
 
 
@@ -74,6 +80,8 @@ def main() -> None:
     for name in a.columns or available(a.models):
         with tempfile.TemporaryDirectory(prefix="detent-targets-") as folder:
             rows += rows_of(OpenVinoJob(COLUMNS[name], a, environment(None), Path(folder)))
+    same, told = (sum(row[what] for row in rows) for what in ("same", "told"))
+    print(f"check is right of {same} of {told} nodes: {100 * same / max(told, 1):.2f} %")
     if a.json:
         a.json.write_text(json.dumps(rows, indent=1))
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "checking/forms.h"
 #include "checking/grids.h"
+#include "checking/openvino_rules.h"
 #include "checking/table.h"
 #include "config/targets.h"
 #include "exec/session.h"
@@ -110,13 +111,14 @@ class Check {
       return checked;
     }
     const Forms forms = checking::forms_of(model_, index_, node);
-    if (checking::fuses_with_product(model_, index_, node) && !is_quantized(forms)) {
-      const auto maker = static_cast<std::size_t>(index_.producer(node.inputs().front()));
-      checked = judged(model_.graph.nodes[maker]);
-      checked.name = node.id();
-      checked.op_type = node.op_type();
-      checked.macs = 0;
-      return checked;
+    if (const int maker = fused_into(node, forms); maker != graph::kNone) {
+      auto with = judged(model_.graph.nodes[static_cast<std::size_t>(maker)]);
+      if (!in_openvino() || with.precision == "int8") {
+        with.name = node.id();
+        with.op_type = node.op_type();
+        with.macs = 0;
+        return with;
+      }
     }
     judge_by_table(node, forms, checked);
     if (checked.verdict == Verdict::accepted) {
@@ -134,7 +136,25 @@ class Check {
     return checked;
   }
 
+  bool in_openvino() const { return target_.name == "openvino"; }
+
+  // The node whose kernel runs this one along.
+  int fused_into(const onnx::Node& node, const Forms& forms) const {
+    if (in_openvino()) return checking::runs_along_with(model_, index_, node);
+    if (is_quantized(forms) || !checking::fuses_with_product(model_, index_, node)) return graph::kNone;
+    return index_.producer(node.inputs().front());
+  }
+
   void judge_by_table(const onnx::Node& node, const Forms& forms, CheckedNode& checked) const {
+    if (in_openvino()) {
+      if (const auto beyond = checking::beyond_table(node, model_, index_, forms)) {
+        checked.precision = beyond->kernel;
+        checked.rule = beyond->rule;
+        checked.remedy = beyond->remedy;
+        if (beyond->kernel != "int8") checked.verdict = Verdict::falls_back;
+        return;
+      }
+    }
     const auto* row = table_ == nullptr ? nullptr : table_->find(node.op_type(), forms);
     if (row == nullptr) return judge_unknown(node, forms, checked);
     checked.precision = precision_of(row->kernel, forms);
