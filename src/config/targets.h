@@ -55,6 +55,8 @@ struct Target {
   bool static_shapes = false;
   /// Convolutions have all their attributes written out.
   bool explicit_convolutions = false;
+  /// Convolutions of one place with strides become a pool and one without (graph::pool_before_strided_points).
+  bool pooled_strides = false;
   /// Power-of-two scales are the nearest, not the next above.
   bool nearest_power_of_two = false;
 

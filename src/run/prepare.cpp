@@ -120,8 +120,10 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   append(notes, graph::replace_by_constants(model, constants, exec::compute_constants(runtime, model, constants)));
   append(notes, graph::fold_batch_norm(model, file_store(work_dir, "weight")));
   graph::drop_unused_initializers(model);
+  const auto pools = config::target(config).pooled_strides ? graph::pool_before_strided_points(model) : graph::Notes();
+  append(notes, pools);
 
-  if (upgrade || !constants.empty()) types = exec::probe_values(runtime, model);
+  if (upgrade || !constants.empty() || !pools.empty()) types = exec::probe_values(runtime, model);
   const bool fast_forms = config::preset(config).fast_forms;
   const bool gates = config::makes_gates(config);
   if (fast_forms) make_fast_forms(prepared, gates, file_store(work_dir, "folded"));

@@ -117,6 +117,25 @@ def test_what_uint8_weights_cost_in_openvino(cnn):
     assert refused.returncode == 2 and "--weight-type uint8 contradicts --target openvino" in refused.stderr
 
 
+def test_pointwise_convolutions_with_strides_in_openvino(tmp_path):
+    b = Builder()
+    y = b.add("Relu", b.add("Conv", "x", b.weight("w", 8, 3, 3, 3), pads=[1] * 4))
+    ends = [b.add("Conv", y, b.weight(f"w{i}", 4, 8, 1, 1), strides=[2, 2], name=f"strided{i}") for i in range(2)]
+    onnx.save(b.model({"x": (FLOAT, [1, 3, 8, 8])}, ends), tmp_path / "m.onnx")
+    samples = [np.random.default_rng(i).normal(size=(1, 3, 8, 8)).astype(np.float32) for i in range(3)]
+    save_samples(tmp_path / "data", [{"x": sample} for sample in samples])
+    other = checked(quantized(tmp_path, "ort-cpu"), "openvino")
+    strided = [n for n in other["nodes"] if n["name"].startswith("strided")]
+    assert {(n["verdict"], n["precision"]) for n in strided} == {("falls back", "float32")} and "MaxPool" in strided[0]["remedy"]
+    out = quantized(tmp_path, "openvino")
+    assert [n.op_type for n in onnx.load(out).graph.node].count("MaxPool") == 1
+    nodes = [n for n in checked(out, "openvino")["nodes"] if n["op_type"] in ("Conv", "MaxPool")]
+    assert len(nodes) == 4 and {(n["verdict"], n["precision"]) for n in nodes} == {("accepted", "int8")}
+    given = ["--calibration-data", tmp_path / "data", "--outputs-only", "--json"]
+    compared = json.loads(detent("compare", tmp_path / "m.onnx", out, *given).stdout)
+    assert all(output["sqnr_db"] > 25 for output in compared["outputs"])
+
+
 @pytest.mark.parametrize(("target", "wheel"), WHEELS.items())
 def test_tables_against_the_runtime(target, wheel):
     if importlib.util.find_spec(wheel) is None:
