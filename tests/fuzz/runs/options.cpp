@@ -34,6 +34,8 @@ void parse(const Words& words) {
         case config::kCalibrate: return read<CalibrateOptions>(*declared);
         case config::kCompare: return read<CompareOptions>(*declared);
         case config::kInspect: return read<InspectOptions>(*declared);
+        case config::kCheck: return read<CheckOptions>(*declared);
+        case config::kVerify: return read<VerifyOptions>(*declared);
         default: return read<BenchOptions>(*declared);
       }
     });
