@@ -110,8 +110,8 @@ void drop_unused_initializers(onnx::Model& model);
 /// pads where auto_pad does not give them, group. Some compilers do not know the defaults.
 void complete_convolutions(onnx::Model& model);
 
-/// A convolution with a kernel of one place and with strides takes its values from a MaxPool of one value that has these
-/// strides: the same results.
+/// A convolution with a kernel of one place and with strides takes its values from a MaxPool of one value that has
+/// these strides: the same results.
 Notes pool_before_strided_points(onnx::Model& model);
 
 }  // namespace detent::graph
