@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from . import _core, _models, _openvino, _progress, _runtime
+from . import _core, _models, _progress, _runtime
 from ._bench import BenchResult
 from ._check import CheckResult
 from ._config import Config, Path, Resources, Size, make
@@ -298,8 +298,10 @@ def verify(
         run.give_model("quantized_model", quantized_model)
         run.give(target=target, provider=provider, max_samples=max_samples, batch_size=batch_size)
         run.give(threads=threads, bench=bench)
-        if target == "openvino" and consumer is None and provider is None and _openvino.is_installed():
-            consumer = _openvino.OpenVino(threads)
+        if target == "openvino" and consumer is None and provider is None:
+            from . import _openvino
+
+            consumer = _openvino.OpenVino(threads) if _openvino.is_installed() else None
         return Verification.of(run.call(_core.verify, data, progress, consumer))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import pathlib
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +22,7 @@ class OpenVino:
         self._settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads} if threads > 0 else {}
         self.name = f"OpenVINO {openvino.__version__.partition('-')[0]}, CPU"
 
-    def load(self, model: pathlib.Path) -> Callable[[list[Any]], Sequence[Any]] | None:
+    def load(self, model: os.PathLike[str]) -> Callable[[list[Any]], Sequence[Any]] | None:
         try:
             compiled = self._core.compile_model(str(model), "CPU", self._settings)
         except RuntimeError:  # which all refusals are

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -41,7 +41,7 @@ class Consumer(Protocol):
 
     name: str
 
-    def load(self, model: pathlib.Path, /) -> Callable[[list[Any]], Sequence[Any]] | None: ...
+    def load(self, model: os.PathLike[str], /) -> Callable[[list[Any]], Sequence[Any]] | None: ...
 
 
 def _sqnr(fidelity: Fidelity) -> str:
