@@ -8,6 +8,8 @@
 #include <numeric>
 #include <span>
 
+#include "base/vector_clones.h"
+
 namespace detent::quantization {
 namespace {
 
@@ -33,9 +35,23 @@ float least_scale(float a, float b) {
   return std::bit_cast<float>(high);
 }
 
+// Whether any pair may need a larger scale; as a rule none does once some rows have been seen.
+DETENT_VECTOR_CLONES
+bool any_passes(const float* a, const float* b, const float* scales, std::size_t count) {
+  constexpr float kMost = kMostOfPair - 1;
+  int any = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool same_sign = (std::bit_cast<std::int32_t>(a[i]) ^ std::bit_cast<std::int32_t>(b[i])) >= 0;
+    any |= static_cast<int>(same_sign) & static_cast<int>(std::abs(a[i]) + std::abs(b[i]) > kMost * scales[i]);
+  }
+  return any != 0;
+}
+
 // Takes a weight in pieces of any size, and looks at it as soon as it has all weights of some pairs.
 class PairScan {
  public:
+  static constexpr std::size_t kPairs = 16;  // that are looked at together
+
   PairScan(const Granularity& granularity, const std::vector<std::int64_t>& dims, const Summation& summation)
       : summation_(summation), pairs_(summation.pairs()), scales_(slice_count(granularity, dims)) {
     if (granularity.is_tensor()) return;
@@ -68,8 +84,12 @@ class PairScan {
     } else {
       const std::size_t n = summation_.outputs, rows = panel_.size() / n;
       const bool is_slice = slice_stride_ == 1 && scales_.size() == n;  // each output; divisions take long
-      for (std::size_t i = 0; i < n && rows == 2; ++i)
-        raise(scales_[is_slice ? i : slice_of(begin_ + i)], panel_[i], panel_[n + i]);
+      for (std::size_t first = 0; first < n && rows == 2; first += kPairs) {
+        const std::size_t last = std::min(first + kPairs, n);
+        if (is_slice && !any_passes(&panel_[first], &panel_[n + first], &scales_[first], last - first)) continue;
+        for (std::size_t i = first; i < last; ++i)
+          raise(scales_[is_slice ? i : slice_of(begin_ + i)], panel_[i], panel_[n + i]);
+      }
       row_ = (row_ + rows) % summation_.channels;
     }
     begin_ += panel_.size();
