@@ -23,6 +23,11 @@ constexpr auto kGenaiConfig = "genai_config.json";
 // What transformers.js appends to a model's name for each of its dtypes, and optimum for some (src/utils/dtypes.js).
 const std::set<std::string> kVariants{"_fp16", "_int8", "_uint8", "_q4", "_q4f16", "_q8", "_bnb4", "_quantized"};
 
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;  // opening the model tells more
+  return fs::is_directory(path, ignored);
+}
+
 // Regular files, relative to the root, in order. Hidden ones are a download tool's or an editor's.
 std::vector<fs::path> files_of(const fs::path& root) {
   std::vector<fs::path> files;
@@ -97,7 +102,7 @@ fs::path checked_output(const QuantizeOptions& options) {
   if (options.output.extension() == ".onnx")
     throw usage_error(fmt::format("'{}' is a folder, so --output is one too", options.model.string()),
                       "give the name of a folder, or the model's file itself");
-  if (!fs::is_directory(options.model)) return options.output;
+  if (!is_folder(options.model)) return options.output;
   if (is_inside(options.output, options.model))
     throw usage_error(fmt::format("output folder '{}' would lie inside the model's folder", options.output.string()),
                       "choose another --output");
@@ -106,7 +111,7 @@ fs::path checked_output(const QuantizeOptions& options) {
 
 // A file's folder is not looked at.
 ModelFolder folder_of(const fs::path& model) {
-  if (fs::is_directory(model)) return read_model_folder(model);
+  if (is_folder(model)) return read_model_folder(model);
   return {.root = model.parent_path(), .model = model.filename(), .others = {}, .variants = {}};
 }
 
@@ -131,19 +136,16 @@ ModelFolder read_model_folder(const fs::path& root) {
   return folder;
 }
 
-fs::path model_file(const fs::path& given) {
-  std::error_code ignored;
-  return fs::is_directory(given, ignored) ? given / read_model_folder(given).model : given;
-}
+fs::path model_file(const fs::path& given) { return is_folder(given) ? given / read_model_folder(given).model : given; }
 
 FolderResult::FolderResult(const QuantizeOptions& options, std::vector<Variant> variants)
     : folder_(folder_of(options.model)),
       variants_(std::move(variants)),
-      is_genai_(fs::is_directory(options.model) && fs::exists(folder_.root / kGenaiConfig)),
+      is_genai_(is_folder(options.model) && fs::exists(folder_.root / kGenaiConfig)),
       target_(checked_output(options)),
       output_(target_),
       options_(options) {
-  const bool is_folder = fs::is_directory(options.model);
+  const bool of_folder = is_folder(options.model);
   options_.model = folder_.root / folder_.model;
   for (std::size_t v = 0; v < variants_.size(); ++v)
     fs::create_directories((output_.path() / file_of(v)).parent_path());
@@ -152,8 +154,8 @@ FolderResult::FolderResult(const QuantizeOptions& options, std::vector<Variant> 
   std::erase_if(folder_.others,
                 [&](const auto& file) { return data.contains(fs::weakly_canonical(folder_.root / file)); });
   // The folder is put in place as a whole, and transformers.js expects this name.
-  options_.external_data_suffix = folder_.model.parent_path() == "onnx" || !is_folder ? "_data" : ".data";
-  if (is_folder && !data.empty() && !options_.external_data_threshold) options_.external_data_threshold = 1024;
+  options_.external_data_suffix = folder_.model.parent_path() == "onnx" || !of_folder ? "_data" : ".data";
+  if (of_folder && !data.empty() && !options_.external_data_threshold) options_.external_data_threshold = 1024;
 }
 
 fs::path FolderResult::file_of(std::size_t variant) const {

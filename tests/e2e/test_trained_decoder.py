@@ -46,6 +46,9 @@ WAYS = {
     "blocks-8": ["--weights-only", "--bits", 8],
     "blocks-qdq": ["--weights-only", "--weights-form", "qdq"],
     "integers": ["--preset", "balanced"],
+    "float16": ["--float", 16, "--preset", "none"],
+    "blocks, float16": ["--weights-only", "--float", 16],
+    "dynamic": ["--activations", "dynamic"],
 }
 
 
@@ -106,8 +109,10 @@ def test_onnxruntime_genai_makes_the_same_tokens(source: Path, ids: Path, tmp_pa
     for prompt, made in zip(PROMPTS, json.loads(result.stdout), strict=True):
         tokens = encoded(source, prompt)
         assert made == step_by_step(session, tokens)
-        # Activations that are rounded to 8 bits go another way where they are between two integers.
-        assert behind_the_best(session, made, len(tokens)) <= (1e-3 if way == "float" else 0.1)
+        # Activations that are rounded to 8 bits go another way where they are between two integers; with one scale for
+        # all positions of a run, what one step makes is not what all at once do.
+        most = {"float": 1e-3, "dynamic": 0.5}.get(way, 0.1)
+        assert behind_the_best(session, made, len(tokens)) <= most
 
 
 def windows(source: Path, text: str, target: Path, length: int) -> Path:
