@@ -73,7 +73,9 @@ TEST(Resolve, AMethodThatIsGivenIsTheOnlyOne) {
 }
 
 // Other options follow from these, and they have no other values that could be made up.
-bool names_what_is_made(std::string_view path) { return path == "config.preset" || path == "config.target"; }
+bool names_what_is_made(std::string_view path) {
+  return path == "config.preset" || path == "config.target" || path == "family";
+}
 
 TEST(Resolve, WhatIsGivenStays) {
   for (const auto& option : options()) {
@@ -124,6 +126,20 @@ TEST(Resolve, WhatHasNoMeaningIsRefused) {
       }
     }
   }
+}
+
+// An option of a family means something if it does to one of the members, and says nothing of what these are.
+TEST(Resolve, OptionsOfAFamily) {
+  const auto said = [](std::vector<std::string> family, std::string_view path) {
+    QuantizeOptions options;
+    options.family = std::move(family);
+    return test::usage_error_of([&] { resolve(options, {path}); });
+  };
+  EXPECT_EQ(said({"fp16", "q4"}, "weights_only.block_size"), "");
+  EXPECT_EQ(said({"fp16", "q4"}, "config.keep_io_types"), "");
+  EXPECT_TRUE(test::contains(said({"fp16", "q8"}, "weights_only.block_size"), "--block-size means nothing"));
+  EXPECT_TRUE(test::contains(said({"q4"}, "weights_only.bits"), "--bits does not go with --family"));
+  EXPECT_TRUE(test::contains(said({"q4"}, "config.preset"), "--preset does not go with --family"));
 }
 
 TEST(Resolve, SwitchesThatAreOffAskForNothing) {
