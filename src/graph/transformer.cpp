@@ -31,6 +31,16 @@ bool is_attention(const Node& node) {
   return kTypes.contains(node.op_type());
 }
 
+// Empty where a node lacks it: models come from strangers.
+const std::string& input(const Node& node, std::size_t n) {
+  static const std::string kNothing;
+  return n < node.inputs().size() ? node.inputs()[n] : kNothing;
+}
+const std::string& output(const Node& node) {
+  static const std::string kNothing;
+  return node.outputs().empty() ? kNothing : node.outputs().front();
+}
+
 bool is_experts(const Node& node) { return node.op_type() == "MoE" || node.op_type() == "QMoE"; }
 
 bool is_norm(const Node& node) {
@@ -70,7 +80,7 @@ class Finder {
       if (maker == kNone) return nullptr;
       const auto& type = node(maker).op_type();
       if (type != "DequantizeLinear" && type != "Transpose" && type != "Reshape" && type != "Cast") return nullptr;
-      name = node(maker).inputs().at(0);
+      name = input(node(maker), 0);
     }
     return nullptr;
   }
@@ -79,7 +89,7 @@ class Finder {
     const int maker = index_.producer(value);
     if (maker == kNone) return false;
     if (node(maker).op_type() == "Transpose") return true;
-    return node(maker).op_type() == "DequantizeLinear" && is_turned(node(maker).inputs().at(0));
+    return node(maker).op_type() == "DequantizeLinear" && is_turned(input(node(maker), 0));
   }
 
   std::optional<Product> product_of(std::size_t n) const {
@@ -110,13 +120,13 @@ class Finder {
     if (is_norm(made) && made.inputs().size() > 2) return true;  // of a sum, or with a bias: not of single heads
     if (is_attention(made) || is_experts(made)) return true;
     if (made.op_type() != "Add") return false;
-    const auto& inputs = made.inputs();
-    return index_.initializer(inputs.at(0)) == kNone && index_.initializer(inputs.at(1)) == kNone && is_residual(made);
+    return index_.initializer(input(made, 0)) == kNone && index_.initializer(input(made, 1)) == kNone &&
+           is_residual(made);
   }
 
   // A sum whose result is read by a norm, or once more.
   bool is_residual(const Node& sum) const {
-    const auto readers = index_.consumers(sum.outputs().at(0));
+    const auto readers = index_.consumers(output(sum));
     return std::any_of(readers.begin(), readers.end(), [&](int reader) {
       const auto& type = node(reader).op_type();
       return is_norm(node(reader)) || type == "Pow" || type == "ReduceMean";
@@ -202,7 +212,7 @@ class Finder {
     const bool has_weights = made.domain() == "com.microsoft" && made.op_type().ends_with("Attention") &&
                              (made.op_type() == "Attention" || made.op_type() == "QAttention");
     if (has_weights) {
-      const auto* weight = constant(made.inputs().at(1));
+      const auto* weight = constant(input(made, 1));
       if (weight != nullptr && weight->dims.size() == 2 && layer.heads > 0)
         layer.head_size = weight->dims[1] / 3 / layer.heads;
       layer.inputs.push_back(made.id());
@@ -216,7 +226,7 @@ class Finder {
       const bool fused = inputs.size() == 1;
       layer.head_size = inputs.front()->columns / (fused ? layer.heads + 2 * layer.kv_heads : layer.heads);
     }
-    finish_attention(std::move(layer), made.outputs().at(0));
+    finish_attention(std::move(layer), output(made));
   }
 
   // The product of two activations that makes a value, through what scales and masks it.
@@ -232,8 +242,8 @@ class Finder {
           "Add", "Mul", "Div", "Where", "Cast", "QuantizeLinear", "DequantizeLinear", "Clip"};
       if (!kSteps.contains(made.op_type())) return nullptr;
       const std::size_t at = made.op_type() == "Where" ? 1 : 0;
-      name = made.inputs().at(at);
-      if (index_.initializer(name) != kNone) name = made.inputs().at(at + 1);
+      name = input(made, at);
+      if (index_.initializer(name) != kNone) name = input(made, at + 1);
     }
     return nullptr;
   }
@@ -248,7 +258,7 @@ class Finder {
       if (reader.op_type() == "MatMul") return &reader;
       static const std::set<std::string_view> kSteps{"Cast", "Dropout", "QuantizeLinear", "DequantizeLinear", "Where"};
       if (!kSteps.contains(reader.op_type())) return nullptr;
-      name = reader.outputs().at(0);
+      name = output(reader);
     }
     return nullptr;
   }
@@ -265,13 +275,13 @@ class Finder {
       const int maker = index_.producer(name);
       if (maker == kNone) break;
       const auto& made = node(maker);
-      const auto* shape = made.op_type() == "Reshape" ? constant(made.inputs().at(1)) : nullptr;
+      const auto* shape = made.op_type() == "Reshape" ? constant(input(made, 1)) : nullptr;
       if (shape != nullptr && shape->count() == 4) {
         const auto dims = onnx::to_int64s(*shape);
         if (dims[2] > 0 && dims[3] > 0) return {dims[2], dims[3]};
       }
       if (products_[static_cast<std::size_t>(maker)]) break;
-      name = made.inputs().at(0);
+      name = input(made, 0);
     }
     return {0, 0};
   }
@@ -279,22 +289,22 @@ class Finder {
   // Written out: the Softmax of queries by keys, by values.
   void add_plain_attention(std::size_t n) {
     const auto& softmax = model_.graph.nodes[n];
-    const auto* scores = inner_product(softmax.inputs().at(0));
-    const auto* mixed = outer_product(softmax.outputs().at(0));
+    const auto* scores = inner_product(input(softmax, 0));
+    const auto* mixed = outer_product(output(softmax));
     if (scores == nullptr || mixed == nullptr) return;
     TransformerLayer layer;
     layer.attention = softmax.id();
     layer.kind = softmax.op_type();
     std::vector<const Product*> inputs;
-    for (const auto& value : {scores->inputs().at(0), scores->inputs().at(1), mixed->inputs().at(1)})
+    for (const auto& value : {input(*scores, 0), input(*scores, 1), input(*mixed, 1)})
       add_input(layer, source(value), inputs);
     if (inputs.empty()) return;
-    std::tie(layer.heads, layer.head_size) = heads_of(scores->inputs().at(0));
+    std::tie(layer.heads, layer.head_size) = heads_of(input(*scores, 0));
     if (layer.heads > 0 && layer.head_size > 0) {
       const auto size = layer.head_size;
       layer.kv_heads = inputs.size() > 1 ? inputs[1]->columns / size : (inputs[0]->columns / size - layer.heads) / 2;
     }
-    finish_attention(std::move(layer), mixed->outputs().at(0));
+    finish_attention(std::move(layer), output(*mixed));
   }
 
   // Through what hands values on as they are.
@@ -306,7 +316,7 @@ class Finder {
       static const std::set<std::string_view> kSteps{
           "Cast", "Reshape", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Identity"};
       if (!kSteps.contains(node(maker).op_type())) return &node(maker);
-      name = node(maker).inputs().at(0);
+      name = input(node(maker), 0);
     }
     return nullptr;
   }
@@ -321,7 +331,7 @@ class Finder {
   // Whether the product closes an MLP of the layer before it: what it reads are values of wider products.
   void add_mlp(const Product& down) {
     if (found_.layers.empty() || !found_.layers.back().mlp.empty()) return;
-    const auto* maker = maker_of(model_.graph.nodes[down.node].inputs().at(0));
+    const auto* maker = maker_of(input(model_.graph.nodes[down.node], 0));
     if (maker == nullptr || !is_activation(*maker)) return;
     std::vector<const Product*> makers;
     for (const auto& input : maker->inputs()) {
@@ -369,10 +379,10 @@ class Finder {
       const auto& made = model_.graph.nodes[n];
       const bool packed = made.op_type() == "GatherBlockQuantized";
       if (!packed && made.op_type() != "Gather") continue;
-      const auto* table = constant(made.inputs().at(0));
+      const auto* table = constant(input(made, 0));
       // One that a product reads as well has the product's shape.
       const bool is_table = table != nullptr && (table->dims.size() == 2 || (packed && table->dims.size() == 3));
-      if (!is_table || !reads_ids(made.inputs().at(1))) continue;
+      if (!is_table || !reads_ids(input(made, 1))) continue;
       const auto width = found_.hidden > 0 ? found_.hidden : table->dims[1];
       found_.embedding = {made.id(), table->name, table->dims[0], packed ? width : table->dims[1], bytes_of(n)};
     }

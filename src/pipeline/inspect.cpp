@@ -128,9 +128,9 @@ bool reads_dequantized(const onnx::Model& model, const graph::Index& index, cons
     const int producer = index.producer(input);
     if (producer == graph::kNone) return false;
     const auto& maker = model.graph.nodes[static_cast<std::size_t>(producer)];
-    if (maker.op_type() != "DequantizeLinear") return false;
+    if (maker.op_type() != "DequantizeLinear" || maker.inputs().empty()) return false;
     // Others than tables hand on what they read, whatever it is.
-    return !node.is("Gather") || index.initializer(maker.inputs().at(0)) != graph::kNone;
+    return !node.is("Gather") || index.initializer(maker.inputs().front()) != graph::kNone;
   });
 }
 

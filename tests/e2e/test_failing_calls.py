@@ -51,10 +51,10 @@ def test_too_little_address_space(place: Place) -> None:
     """Whoever asks for the memory: detent, the runtime through detent's allocator, or the runtime by itself."""
     onnx.save(graphs.skips(256), place.inputs / "model.onnx")
     data = support.save_samples(place.inputs / "data", graphs.skip_samples(256, 1))
-    place.output.write_text("an earlier output")
     command = ["quantize", place.inputs / "model.onnx", "-o", place.output, "--calibration-data", data, "--threads", 1]
     codes = set()
     for mib in range(60, 140, 6):
+        place.output.write_text("an earlier output")
         result = support.detent(*command, env=place.environment, preexec_fn=limited(resource.RLIMIT_AS, mib << 20))
         codes.add(result.returncode)
         place.assert_no_temporary_files()

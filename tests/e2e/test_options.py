@@ -155,7 +155,7 @@ def test_a_file_has_every_option(tmp_path: Path) -> None:
 
 def complete(typed: str) -> set[str]:
     script = (
-        f"source {ROOT / 'share/bash-completion/completions/detent'}; read -ra COMP_WORDS <<< \"{typed} \"; "
+        f'source {ROOT / "share/bash-completion/completions/detent"}; read -ra COMP_WORDS <<< "{typed} "; '
         '[[ "$1" == *" " ]] && COMP_WORDS+=(""); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _detent; printf "%s\\n" "${COMPREPLY[@]}"'
     )
     return set(subprocess.run(["bash", "-c", script, "-", typed], capture_output=True, text=True, check=True).stdout.split())
