@@ -51,8 +51,10 @@ Violation alignment(const onnx::Model& model, const graph::Index& index, const o
     // What comes from outside has the scale that its own values ask for.
     const auto& pair = model.graph.nodes[static_cast<std::size_t>(index.producer(node.inputs()[i]))];
     const int maker = index.producer(pair.inputs().front());
-    if (maker != graph::kNone && index.is_input(model.graph.nodes[static_cast<std::size_t>(maker)].inputs().front()))
-      continue;
+    if (maker != graph::kNone) {
+      const auto& read = model.graph.nodes[static_cast<std::size_t>(maker)].inputs();
+      if (!read.empty() && index.is_input(read.front())) continue;
+    }
     if (form.scales == forms.output.scales && form.zero_point == forms.output.zero_point) continue;
     return {fmt::format("inputs and output of {} have one scale", node.op_type()), "quantize with this target"};
   }

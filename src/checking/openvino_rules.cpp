@@ -21,7 +21,10 @@ bool is_strided_point(const onnx::Node& node, const onnx::Model& model, const gr
   const auto steps = strides->as_ints();
   if (std::none_of(steps.begin(), steps.end(), [](auto s) { return s > 1; })) return false;
   std::string weight = node.inputs()[1];
-  if (const int maker = index.producer(weight); maker != kNone) weight = at(model, maker).inputs()[0];
+  if (const int maker = index.producer(weight); maker != kNone) {
+    if (at(model, maker).inputs().empty()) return false;
+    weight = at(model, maker).inputs().front();
+  }
   const int stored = index.initializer(weight);
   if (stored == kNone) return false;
   const auto& dims = model.graph.initializers[static_cast<std::size_t>(stored)].dims;
@@ -35,8 +38,8 @@ int only_read_maker(const onnx::Model& model, const graph::Index& index, std::st
     if (maker == kNone) return kNone;
     const auto& node = at(model, maker);
     if (!node.is("DequantizeLinear") && !node.is("QuantizeLinear")) return maker;
-    if (!behind_pair) return kNone;
-    value = node.inputs()[0];
+    if (!behind_pair || node.inputs().empty()) return kNone;
+    value = node.inputs().front();
   }
   return kNone;
 }

@@ -182,7 +182,8 @@ class Placer {
     const int producer = index_.producer(value);
     if (producer == graph::kNone) return nullptr;
     const auto& node = model_.graph.nodes[static_cast<std::size_t>(producer)];
-    if (!node.is("Transpose") || index_.initializer(node.inputs().at(0)) == graph::kNone) return nullptr;
+    if (!node.is("Transpose") || node.inputs().empty()) return nullptr;
+    if (index_.initializer(node.inputs().front()) == graph::kNone) return nullptr;
     const auto* order = node.attribute("perm");
     return order == nullptr || order->as_ints() == std::vector<std::int64_t>{1, 0} ? &node : nullptr;
   }
