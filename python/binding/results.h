@@ -162,8 +162,7 @@ struct Fields<FloatConversion> {
 template <>
 struct Fields<FamilyMember> {
   using S = FamilyMember;
-  static constexpr Field<S> all[] = {shown<&S::name>("name"), shown<&S::output>("output"),
-                                     shown<&S::result>("result")};
+  static constexpr Field<S> all[] = {shown<&S::name>("name"), shown<&S::output>("output"), shown<&S::result>("result")};
 };
 template <>
 struct Fields<QuantizeResult> {

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kUnknown = 128 * kMiB;  // of segments whose shapes depend on values
-constexpr std::uint64_t kBeside = 28 * kMiB;  // measured: oneDNN, a second model, heap in pieces; processors differ
+constexpr std::uint64_t kBeside = 28 * kMiB;    // measured: oneDNN, a second model, heap in pieces; processors differ
 constexpr std::uint64_t kTogether = 256 * kMiB;
 constexpr std::uint64_t kLittle = 64 * kMiB;
 
