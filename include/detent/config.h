@@ -38,6 +38,21 @@ enum class QuantFormat { qdq, qoperator };
 /// `dynamic`: from the values of each run, while it runs; only weights are quantized beforehand.
 enum class Activations { fixed, dynamic };
 
+/// Formats of neighbouring numbers that share an exponent, which AMD's NPUs read as operators of AMD Quark's library.
+enum class BlockFloat {
+  none,
+  bfp16,
+  mx4,
+  mx6,
+  mx9,
+  mxfp8e5m2,
+  mxfp8e4m3,
+  mxfp6e3m2,
+  mxfp6e2m3,
+  mxfp4e2m1,
+  mxint8
+};
+
 /// How tensors are quantized. The defaults are the preset `plain`.
 struct QuantConfig {
   /// What the options start from, and what is quantized when the user names nothing. `plain`: all that ONNX Runtime's
@@ -66,6 +81,9 @@ struct QuantConfig {
   WeightRange weight_range = WeightRange::full;
   /// Scales are powers of two: the smallest that covers the range.
   bool power_of_two_scale = false;
+
+  /// Activations and weights are rounded to this format instead of integers.
+  BlockFloat block_float = BlockFloat::none;
 
   FloatType float_type = FloatType::keep;
   /// Whether graph inputs and outputs keep their types where float_type changes others.
@@ -106,6 +124,22 @@ enum class WeightSparsity { none, two_of_four };
 /// Microscaling formats. `float8e4m3fn`: with a float32 scale for the whole weight besides, as in NVFP4.
 enum class ScaleType { as_weight, float8e8m0, float8e4m3fn };
 
+/// Whether the residual stream of a transformer is rotated before weights become blocks, by an orthogonal matrix that is
+/// folded into the weights that write and read it. `automatic`: where that is measured to help on the samples.
+enum class Rotation { off, automatic, on };
+
+/// The type of a decoder's cache of keys and values. `keep`: as the model has it.
+enum class KvCacheType { keep, int8, int4, float8e4m3fn };
+
+/// The cache of keys and values in fewer bits, with scales from the samples.
+struct KvCacheConfig {
+  KvCacheType type = KvCacheType::keep;
+  /// One scale for each channel of each head instead of one for all keys, and one for all values, of a layer.
+  bool per_channel = false;
+  /// Also write the scales to this file, in the form that the model builder of onnxruntime-genai reads.
+  std::optional<std::filesystem::path> scale_file = {};
+};
+
 enum class WeightBits { two = 2, four = 4, eight = 8 };
 /// Neighbours along the inputs of a product that share a scale; `channel`: all of them.
 enum class BlockSize { channel = 0, of16 = 16, of32 = 32, of64 = 64, of128 = 128, of256 = 256 };
@@ -129,6 +163,7 @@ struct WeightsOnlyConfig {
   std::optional<std::uint64_t> max_size;
   /// Needs samples and the methods gptq or automatic.
   WeightSparsity sparsity = WeightSparsity::none;
+  Rotation rotation = Rotation::off;
 };
 
 /// How the range of an activation follows from its statistics.

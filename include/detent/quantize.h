@@ -50,6 +50,7 @@ struct QuantizeOptions {
   FinetuneConfig finetune;
   /// Quantizes weights alone; samples are then optional, and what concerns activations is not used.
   WeightsOnlyConfig weights_only;
+  KvCacheConfig kv_cache;
   /// Devices for calibration (the first only) and fine-tuning.
   DeviceConfig device;
   /// Count and ignore NaN and infinite values instead of stopping at the first.
@@ -218,6 +219,20 @@ struct LatencyChange {
   bool made_up = false;  // the samples
 };
 
+/// What Rotation came to. Errors as in AccuracyResult, of the model with its weights in blocks.
+struct RotatedStream {
+  double error_before = 0;
+  double error_after = 0;
+  bool kept = false;
+};
+
+/// Scales of one layer's cache: one, or one for each channel of each head.
+struct KvScales {
+  std::int64_t layer = 0;
+  std::vector<float> keys;
+  std::vector<float> values;
+};
+
 /// What became 16-bit floats.
 struct FloatConversion {
   std::size_t nodes = 0;       // that compute in 16 bits
@@ -244,6 +259,10 @@ struct QuantizeResult {
   std::vector<BlockedWeight> weights;
   /// Unset without WeightsOnlyConfig::max_size.
   std::optional<BitsPlan> bits_plan;
+  /// Unset unless rotation was tried.
+  std::optional<RotatedStream> rotated;
+  /// Empty unless KvCacheConfig asks for a type.
+  std::vector<KvScales> kv_scales;
   /// Unset unless a 16-bit QuantConfig::float_type was asked for.
   std::optional<FloatConversion> floats;
   /// Layers in the order of the model; empty without fine-tuning.

@@ -34,6 +34,10 @@ struct Resources {
   double checkpoint_seconds = 10;
   /// Seconds; then the run ends as if the user had stopped it, with an Error of kind resource.
   std::optional<double> time_limit;
+  /// Seconds that the model may take for one sample; then the run ends likewise.
+  std::optional<double> sample_time_limit;
+  /// Run what a model can make crash or never end in a process of its own, which the run outlives.
+  bool isolate = false;
 };
 
 }  // namespace detent
