@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from . import data
 from .errors import UsageError
 
 TEXT = "--calibration-text"
+TOKENIZER = "--tokenizer"
 
 
 def _schema(binary: pathlib.Path) -> list[dict[str, Any]]:
@@ -41,7 +43,7 @@ class _Words:
                 self.values[name] = value if joined else words[at + 1]
             elif not name.startswith("-"):
                 positional.append(words[at])
-            if name not in (TEXT, "--text-length"):
+            if name not in (TEXT, "--text-length", TOKENIZER):
                 self.rest += words[at : at + taken]
             at += taken
         self.model = positional[0] if positional else None
@@ -60,11 +62,18 @@ def _tokenizer_of(model: str) -> pathlib.Path:
     return next((folder / "tokenizer.json" for folder in folders if (folder / "tokenizer.json").is_file()), folders[0])
 
 
+def _is_encoder(binary: pathlib.Path, model: str) -> bool:
+    """Whether the model reads token ids and no cache. What is wrong with a model the command itself says."""
+    told = subprocess.run([binary, "inspect", model, "--json"], capture_output=True, text=True, check=False)
+    names = {value["name"] for value in json.loads(told.stdout)["inputs"]} if told.returncode == 0 else set()
+    return "input_ids" in names and not any(name.startswith("past_key_values.") for name in names)
+
+
 def _ids_path(words: Sequence[str]) -> pathlib.Path:
     """The same for the same command, so that --resume finds its samples."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     named = "\0".join([os.getcwd(), *(word for word in words if word != "--resume")])
-    return pathlib.Path(home, "detent", f"text-{hashlib.sha256(named.encode(errors='surrogateescape')).hexdigest()[:16]}.npy")
+    return pathlib.Path(home, "detent", f"text-{hashlib.sha256(named.encode(errors='surrogateescape')).hexdigest()[:16]}")
 
 
 @contextlib.contextmanager
@@ -75,17 +84,16 @@ def with_token_ids(binary: pathlib.Path, words: Sequence[str]) -> Iterator[list[
         raise UsageError(f"{TEXT} and --calibration-data were both given", "give one of them")
     if TEXT not in taken.values or taken.model is None:
         raise UsageError(f"{TEXT} needs a file, and a model with its tokenizer", f"see: detent {words[0]} --help")
-    windows = data.text(
-        taken.values[TEXT],
-        _tokenizer_of(taken.model),
-        taken.number("--text-length", 512),
-        count=taken.number("--samples", 0),
-    )
+    tokenizer = pathlib.Path(taken.values[TOKENIZER]) if TOKENIZER in taken.values else _tokenizer_of(taken.model)
+    length, count = taken.number("--text-length", 512), taken.number("--samples", 0)
+    of_texts = data.lines if _is_encoder(binary, taken.model) else data.text
+    samples = of_texts(taken.values[TEXT], tokenizer, length, count=count)
     path = _ids_path(words)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    windows.save(path)
+    shutil.rmtree(path, ignore_errors=True)  # of a run that was killed
+    path.mkdir(parents=True)
     rows = [] if "--batch-size" in taken.values else ["--batch-size", "1"]
     try:
-        yield [*taken.rest, "--calibration-data", str(path), *rows]
+        samples.save(path / "ids.npy")
+        yield [*taken.rest, "--calibration-data", str(path / "ids.npy"), *rows]
     finally:
-        path.unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)

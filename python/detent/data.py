@@ -176,25 +176,9 @@ def text(
 
     Needs tokenizers: pip install detent[text].
     """
-    import importlib.util
-
     import numpy as np
 
-    if importlib.util.find_spec("tokenizers") is None:
-        raise UsageError("detent.data.text needs tokenizers", "pip install tokenizers")
-    from tokenizers import Tokenizer
-
-    path = pathlib.Path(model)
-    path = path / "tokenizer.json" if path.is_dir() else path
-    if not path.is_file():
-        raise BadInput(f"'{path}' does not exist", "give the folder of a model with its tokenizer")
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the package has no narrower type
-        raise BadInput(f"'{path}' cannot be read as a tokenizer: {str(error).splitlines()[0]}") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-
+    tokenizer = _tokenizer(model, "text")
     start = tokenizer.encode("").ids[:1]  # what begins every text, if anything does
     own = length - len(start)
     if own < 1:
@@ -210,11 +194,88 @@ def text(
     return Text(np.stack(rows), name)
 
 
+class Lines:
+    """Lines of a text, each a sample of one row with its own length; see lines()."""
+
+    def __init__(self, rows: list[NDArray[np.int64]], name: str) -> None:
+        self._rows, self._name = rows, name
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[dict[str, NDArray[np.int64]]]:
+        for row in self._rows:
+            yield {self._name: row[None]}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a new folder with an .npy for each line, for `detent … --calibration-data PATH`."""
+        import numpy as np
+
+        os.mkdir(path)
+        for number, row in enumerate(self._rows):
+            np.save(pathlib.Path(path, f"{number}.npy"), row[None])
+
+
+def lines(
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    model: str | os.PathLike[str],
+    length: int = 512,
+    *,
+    count: int = 0,
+    name: str = "input_ids",
+) -> Lines:
+    """Text files as samples for an encoder: each line that is not empty is one, with all that the tokenizer puts
+    around a text. The model's attention_mask is then ones, and its token_type_ids are zeros.
+
+    files: one UTF-8 file, or several in their order.
+    model: the model's folder, which has a tokenizer.json; or that file.
+    length: tokens of a line at most; what goes beyond is cut off as the tokenizer does it.
+    count: of lines, spread over the text; 0 is all.
+
+    Needs tokenizers: pip install detent[text].
+    """
+    import numpy as np
+
+    tokenizer = _tokenizer(model, "lines")
+    tokenizer.enable_truncation(length)
+    paths = [files] if isinstance(files, str | os.PathLike) else list(files)
+    texts = [line for file in paths for line in _content(pathlib.Path(file)).splitlines() if line.strip()]
+    if not texts:
+        raise BadInput("the text has no line that is not empty", "give one text in each line")
+    if 0 < count < len(texts):
+        texts = [texts[at] for at in np.linspace(0, len(texts) - 1, count).astype(int)]
+    return Lines([np.array(tokenizer.encode(line).ids, np.int64) for line in texts], name)
+
+
+def _tokenizer(model: str | os.PathLike[str], caller: str) -> Any:
+    """The tokenizer of a folder or file, without padding and truncation."""
+    import importlib.util
+
+    if importlib.util.find_spec("tokenizers") is None:
+        raise UsageError(f"detent.data.{caller} needs tokenizers", "pip install tokenizers")
+    from tokenizers import Tokenizer
+
+    path = pathlib.Path(model)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_file():
+        raise BadInput(f"'{path}' does not exist", "give the folder of a model with its tokenizer")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the package has no narrower type
+        raise BadInput(f"'{path}' cannot be read as a tokenizer: {str(error).splitlines()[0]}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _content(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"'{path}' cannot be read as text: {error}") from None
+
+
 def _tokens_of(path: pathlib.Path, tokenizer: Any) -> NDArray[np.int64]:
     import numpy as np
 
-    try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"'{path}' cannot be read as text: {error}") from None
-    return np.array(tokenizer.encode(content, add_special_tokens=False).ids, np.int64)
+    return np.array(tokenizer.encode(_content(path), add_special_tokens=False).ids, np.int64)

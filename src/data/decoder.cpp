@@ -23,6 +23,7 @@ constexpr std::string_view kCache = "past_key_values.";
 constexpr std::string_view kMask = "attention_mask";
 constexpr std::string_view kPositions = "position_ids";
 constexpr std::string_view kCacheBranch = "use_cache_branch";  // of optimum's merged decoders
+constexpr std::string_view kTypes = "token_type_ids";          // of encoders: which of two texts a token is of
 
 bool holds(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -53,11 +54,11 @@ std::optional<std::vector<std::string>> names_in(const fs::path& path) {
   return std::nullopt;
 }
 
-// Positions 0, 1, … in every row, or ones.
+// Positions 0, 1, … in every row, zeros or ones, as the input of this name has them.
 template <class T>
-void fill(std::span<std::byte> bytes, std::int64_t length, bool count) {
+void fill(std::span<std::byte> bytes, std::int64_t length, std::string_view name) {
   for (std::size_t i = 0; i < bytes.size() / sizeof(T); ++i) {
-    const T value = count ? static_cast<T>(static_cast<std::int64_t>(i) % length) : T{1};
+    const T value = name == kPositions ? static_cast<T>(static_cast<std::int64_t>(i) % length) : T{name != kTypes};
     std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
   }
 }
@@ -84,20 +85,32 @@ bool is_decoder(const std::vector<InputSpec>& inputs) {
          any([](const auto& input) { return input.name.starts_with(kCache); });
 }
 
+bool reads_tokens(const std::vector<InputSpec>& inputs) {
+  if (is_decoder(inputs)) return true;
+  bool ids = false;
+  for (const auto& input : inputs) {
+    if (input.name == kTokenIds)
+      ids = true;
+    else if (input.name != kMask && input.name != kPositions && input.name != kTypes)
+      return false;
+  }
+  return ids;
+}
+
 std::string name_of_only(const std::vector<InputSpec>& inputs) {
   if (inputs.size() == 1) return inputs.front().name;
-  return is_decoder(inputs) ? std::string(kTokenIds) : std::string();
+  return reads_tokens(inputs) ? std::string(kTokenIds) : std::string();
 }
 
 bool follows_from_ids(const InputSpec& input, const std::vector<InputSpec>& inputs,
                       const std::vector<std::string>& given) {
-  if (holds(given, input.name) || !holds(given, kTokenIds) || !is_decoder(inputs)) return false;
+  if (holds(given, input.name) || !holds(given, kTokenIds) || !reads_tokens(inputs)) return false;
   if (input.name == kPositions) return !holds(given, kMask);
-  return input.name == kMask || input.name == kCacheBranch || input.name.starts_with(kCache);
+  return input.name == kMask || input.name == kTypes || input.name == kCacheBranch || input.name.starts_with(kCache);
 }
 
 std::vector<InputSpec> inputs_given(const fs::path& path, const std::vector<InputSpec>& inputs) {
-  if (!is_decoder(inputs)) return inputs;
+  if (!reads_tokens(inputs)) return inputs;
   const auto names = names_in(path);
   if (!names) return inputs;
   std::vector<InputSpec> given;
@@ -117,11 +130,15 @@ LoadedArray from_ids(const InputSpec& input, const LoadedArray& ids) {
   made.array.type = input.type;
   made.array.shape = shape_of(input, rows, length);
   const auto buffer = allocate(size_of(input.type, made.array.shape, ids.where), ids.where);
-  const bool counts = input.name == kPositions;
   switch (input.type) {
-    case onnx::DataType::int64: fill<std::int64_t>(buffer.bytes, length, counts); break;
-    case onnx::DataType::int32: fill<std::int32_t>(buffer.bytes, length, counts); break;
-    default: std::fill(buffer.bytes.begin(), buffer.bytes.end(), std::byte{0});  // an empty cache, which is not used
+    case onnx::DataType::int64: fill<std::int64_t>(buffer.bytes, length, input.name); break;
+    case onnx::DataType::int32: fill<std::int32_t>(buffer.bytes, length, input.name); break;
+    default:  // an empty cache, which is not used
+      if (input.name == kMask || input.name == kPositions || input.name == kTypes)
+        throw bad_input(
+            fmt::format("input '{}' is {}, which does not follow from token ids", input.name, describe(input)),
+            "give all inputs in the calibration data");
+      std::fill(buffer.bytes.begin(), buffer.bytes.end(), std::byte{0});
   }
   made.array.bytes = buffer.bytes;
   made.array.owner = buffer.memory;

@@ -1,4 +1,5 @@
-// Inputs of a decoder with a KV cache that follow from its token ids: a mask of ones, positions from 0, an empty cache.
+// Inputs of a language model that follow from its token ids: a mask of ones, positions from 0, token types of 0, and of
+// a decoder an empty KV cache.
 #pragma once
 
 #include <filesystem>
@@ -16,12 +17,15 @@ constexpr std::string_view kTokenIds = "input_ids";
 /// Whether a model with these inputs reads token ids and a KV cache.
 bool is_decoder(const std::vector<InputSpec>& inputs);
 
-/// The input that data with a single array without a name feed: the only one, or a decoder's token ids; "" where
-/// neither is meant.
+/// Whether all that a model with these inputs reads follows from token ids: a decoder, or an encoder.
+bool reads_tokens(const std::vector<InputSpec>& inputs);
+
+/// The input that data with a single array without a name feed: the only one, or the token ids; "" where neither is
+/// meant.
 std::string name_of_only(const std::vector<InputSpec>& inputs);
 
-/// Whether data may leave this input of a decoder out: 'attention_mask', 'position_ids', 'use_cache_branch' and
-/// 'past_key_values.*' of a model that has some of the latter. Positions are counted only where no mask says otherwise,
+/// Whether data may leave this input of a model that reads tokens out: 'attention_mask', 'position_ids',
+/// 'token_type_ids', and of a decoder 'use_cache_branch' and 'past_key_values.*'. Positions are counted only where no mask says otherwise,
 /// so they must be given with a mask.
 bool follows_from_ids(const InputSpec& input, const std::vector<InputSpec>& inputs,
                       const std::vector<std::string>& given);

@@ -1,0 +1,75 @@
+# What reads pictures as samples: libjpeg and libpng, installed or downloaded. Sets DETENT_HAS_JPEG and DETENT_HAS_PNG where
+# detent is built with them, and links PICTURES. Unlike other libraries they may be absent: then detent says so when it gets a picture.
+set(PICTURES)
+if(NOT DETENT_FETCH STREQUAL ALL)
+  find_package(JPEG QUIET)
+  find_package(PNG QUIET)
+endif()
+
+set(DETENT_HAS_JPEG ${JPEG_FOUND})
+if(JPEG_FOUND)
+  list(APPEND PICTURES JPEG::JPEG)
+elseif(NOT DETENT_FETCH STREQUAL NONE)
+  detent_download(libjpeg-turbo pool/main/libj/libjpeg-turbo/libjpeg-turbo_2.1.5.orig.tar.gz
+                  254f3642b04e309fee775123133c6464181addc150499561020312ec61c1bf7c folder)
+  # Its own build refuses to be part of another. Without its assembly, which needs nasm: pictures are read once.
+  set(generated ${PROJECT_BINARY_DIR}/libjpeg-turbo)
+  block()
+    set(JPEG_LIB_VERSION 62)
+    set(VERSION 2.1.5)
+    set(LIBJPEG_TURBO_VERSION_NUMBER 2001005)
+    set(D_ARITH_CODING_SUPPORTED ON)
+    set(MEM_SRCDST_SUPPORTED ON)
+    set(BITS_IN_JSAMPLE 8)
+    set(BUILD detent)
+    set(CMAKE_PROJECT_NAME libjpeg-turbo)
+    set(INLINE "inline __attribute__((always_inline))")
+    set(THREAD_LOCAL __thread)
+    set(SIZE_T ${CMAKE_SIZEOF_VOID_P})
+    set(HAVE_BUILTIN_CTZL ON)
+    configure_file(${folder}/jconfig.h.in ${generated}/jconfig.h)
+    configure_file(${folder}/jconfigint.h.in ${generated}/jconfigint.h)
+  endblock()
+  set(sources)
+  foreach(part IN ITEMS capimin capistd ccoefct ccolor cdctmgr chuff cicc cinit cmainct cmarker cmaster comapi cparam cphuff cprepct
+          csample ctrans dapimin dapistd datadst datasrc dcoefct dcolor ddctmgr dhuff dicc dinput dmainct dmarker dmaster dmerge
+          dphuff dpostct dsample dtrans error fdctflt fdctfst fdctint idctflt idctfst idctint idctred quant1 quant2 utils memmgr
+          memnobs aricom darith simd_none)
+    list(APPEND sources ${folder}/j${part}.c)
+  endforeach()
+  add_fetched(detent_jpeg "${folder};${generated}" ${sources})
+  list(APPEND PICTURES detent_jpeg)
+  set(DETENT_HAS_JPEG TRUE)
+endif()
+
+set(DETENT_HAS_PNG ${PNG_FOUND})
+if(PNG_FOUND)
+  list(APPEND PICTURES PNG::PNG)
+elseif(NOT DETENT_FETCH STREQUAL NONE)
+  if(NOT TARGET ZLIB::ZLIB)
+    find_package(ZLIB QUIET)  # libzip's headers bring zlib's along
+  endif()
+  if(TARGET ZLIB::ZLIB)
+    detent_download(libpng pool/main/libp/libpng1.6/libpng1.6_1.6.48.orig.tar.gz
+                    b17e99026055727e8cba99160c3a9a7f9af788e9f786daeadded5a42243f1dd0 folder)
+    set(generated ${PROJECT_BINARY_DIR}/libpng)
+    configure_file(${folder}/scripts/pnglibconf.h.prebuilt ${generated}/pnglibconf.h COPYONLY)
+    file(GLOB sources ${folder}/png*.c)
+    list(FILTER sources EXCLUDE REGEX pngtest)
+    add_fetched(detent_png "${folder};${generated}" ${sources})
+    # Its vector loops are files of their own for each processor.
+    target_compile_definitions(detent_png PRIVATE PNG_INTEL_SSE_OPT=0 PNG_ARM_NEON_OPT=0 PNG_POWERPC_VSX_OPT=0 PNG_MIPS_MSA_OPT=0
+                                                  PNG_LOONGARCH_LSX_OPT=0 PNG_RISCV_RVV_OPT=0)
+    target_link_libraries(detent_png PUBLIC ZLIB::ZLIB)
+    list(APPEND PICTURES detent_png)
+    set(DETENT_HAS_PNG TRUE)
+  endif()
+endif()
+
+foreach(format IN ITEMS JPEG PNG)
+  if(DETENT_HAS_${format})
+    set_property(SOURCE src/data/picture.cpp APPEND PROPERTY COMPILE_DEFINITIONS DETENT_HAS_${format})
+  else()
+    message(STATUS "No ${format} library: detent reads no ${format} files as samples")
+  endif()
+endforeach()
