@@ -105,15 +105,23 @@ const Option kRows[] = {
      .commands = kCalibrating | kCompare | kBench | kVerify,
      .affects = Affects::nothing,  // as the samples that are made of it
      .group = "Files",
-     .help = "a text (UTF-8) as samples for a decoder, by the tokenizer of the folder MODEL; with the command of the "
-             "Python package, python3 -m detent",
+     .help =
+         "a text (UTF-8) as samples for a language model, by its own tokenizer: windows for a decoder, lines for an "
+         "encoder; with the command of the Python package, python3 -m detent",
+     .label = "FILE"},
+    {.name = "tokenizer",
+     .at = DETENT_AT(tokenizer),
+     .commands = kCalibrating | kCompare | kBench | kVerify,
+     .affects = Affects::nothing,
+     .group = "Files",
+     .help = "tokenizer.json for --calibration-text; default: the one beside MODEL",
      .label = "FILE"},
     {.name = "text-length",
      .at = DETENT_AT(text_length),
      .commands = kCalibrating | kCompare | kBench | kVerify,
      .affects = Affects::nothing,
      .group = "Files",
-     .help = "tokens of each sample of --calibration-text",
+     .help = "tokens of each sample of --calibration-text; of a line, at most",
      .label = "N",
      .bounds = {.min = 2}},
     {.name = "statistics",

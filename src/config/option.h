@@ -34,6 +34,7 @@ struct CommandLine {
   std::optional<std::filesystem::path> options_file;
   std::optional<std::filesystem::path> calibration_text;  // which the Python package's command makes token ids of
   std::size_t text_length = 512;
+  std::optional<std::filesystem::path> tokenizer;
   std::optional<std::filesystem::path> images;
   data::ImagePreset image_preset = data::ImagePreset::none;
   std::size_t image_size = 0;

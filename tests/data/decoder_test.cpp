@@ -79,10 +79,26 @@ TEST_F(DecoderData, PositionsAreNotGuessedBesideAMask) {
   expect_error([&] { open_samples(at("a.npz"), kInputs)->next(); }, {"position_ids", "missing"});
 }
 
+TEST_F(DecoderData, IdsAloneAreEnoughForEncoders) {
+  put("file.npy", ids({2, 3}));
+  const std::vector<InputSpec> encoder{kInputs[2], kInputs[1], {"token_type_ids", DataType::int64, Dims{-1, -1}}};
+  const auto sample = open_samples(at("file.npy"), encoder)->next();
+  ASSERT_TRUE(sample);
+  EXPECT_EQ(values<std::int64_t>(sample->inputs[0]), std::vector<std::int64_t>(6, 1));
+  EXPECT_EQ(values<std::int64_t>(sample->inputs[1]), std::vector<std::int64_t>(6, 7));
+  EXPECT_EQ(values<std::int64_t>(sample->inputs[2]), std::vector<std::int64_t>(6, 0));
+}
+
 TEST_F(DecoderData, OtherModelsMissNothing) {
   write_zip(at("a.npz"), {{"input_ids.npy", ids({1, 3})}});
-  const std::vector<InputSpec> encoder{kInputs[1], kInputs[2]};
-  expect_error([&] { open_samples(at("a.npz"), encoder)->next(); }, {"attention_mask", "missing"});
+  const std::vector<InputSpec> both{kInputs[1], kInputs[2], {"pixels", DataType::float32, Dims{-1, 3}}};
+  expect_error([&] { open_samples(at("a.npz"), both)->next(); }, {"attention_mask", "missing"});
+}
+
+TEST_F(DecoderData, MasksOfFloatsDoNotFollow) {
+  put("file.npy", ids({2, 3}));
+  const std::vector<InputSpec> encoder{kInputs[1], {"attention_mask", DataType::float32, Dims{-1, -1}}};
+  expect_error([&] { open_samples(at("file.npy"), encoder)->next(); }, {"attention_mask", "float32"});
 }
 
 TEST_F(DecoderData, ACacheOfUnknownLengthIsRefused) {

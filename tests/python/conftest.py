@@ -1,6 +1,7 @@
 """A small model with samples for the tests of the Python package; the helpers of the end-to-end tests serve here too."""
 
 import pathlib
+import shutil
 import sys
 
 import decoders
@@ -31,17 +32,23 @@ def folder(tmp_path: pathlib.Path, samples: list[support.Sample]) -> pathlib.Pat
 
 
 @pytest.fixture
-def letters_decoder(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder with a decoder whose tokens are letters."""
+def letters_tokenizer(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A tokenizer whose tokens are letters, with one more before each text."""
     sys.path.append(str(support.LANGUAGE))
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers are missing; scripts/setup.sh runtimes fetches them")
-    made = decoders.genai_folder(tmp_path / "source")
     vocabulary = {"<s>": 0, **{letter: i for i, letter in enumerate(LETTERS, 1)}}
-    model = tokenizers.models.WordLevel(vocabulary, unk_token=".")
-    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="."))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    tokenizer.save(str(made / "tokenizer.json"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path / "tokenizer.json"
+
+
+@pytest.fixture
+def letters_decoder(tmp_path: pathlib.Path, letters_tokenizer: pathlib.Path) -> pathlib.Path:
+    """A folder with a decoder of these tokens."""
+    made = decoders.genai_folder(tmp_path / "source")
+    shutil.copy(letters_tokenizer, made / "tokenizer.json")
     return made
 
 

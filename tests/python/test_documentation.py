@@ -131,8 +131,8 @@ def save_sound(folder: pathlib.Path, rng: np.random.Generator) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """The files that the pages take for granted."""
+def desk(tmp_path: pathlib.Path, letters_tokenizer: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The files that the pages take for granted, a tokenizer among them."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     for name in ("model.onnx", "large.onnx"):
@@ -150,6 +150,7 @@ def desk(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
         save_sound(tmp_path / f"{before}clips", rng)
     for name, data in (("a", "samples"), ("b", "held-back")):
         assert run(words(f"detent calibrate model.onnx -o {name}.stats --calibration-data {data}")).returncode == 0
+    pathlib.Path("sentences.txt").write_text("the quick brown fox.\njumps over\n\nthe lazy dog.\n")
     pathlib.Path("score.py").write_text("print(0.9)\n")
     return tmp_path
 

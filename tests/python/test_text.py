@@ -6,10 +6,13 @@ import subprocess
 import sys
 
 import detent
+import graphs
 import numpy as np
+import onnx
 import pytest
 import support
 from conftest import LETTERS
+from onnx import TensorProto
 
 sys.path.append(str(support.LANGUAGE))
 pytest.importorskip("tokenizers", reason="tokenizers are missing; scripts/setup.sh runtimes fetches them")
@@ -72,6 +75,37 @@ def test_the_command_takes_text(folder, text, tmp_path):
         in compared.stdout
     )
     assert "perplexity" in str(told)
+
+
+def test_lines_become_samples_of_an_encoder(tmp_path, letters_tokenizer):
+    sentences = tmp_path / "sentences.txt"
+    sentences.write_text("the quick brown fox\n\n  \njumps over\nthe lazy dog.\n")
+    rows = [sample["input_ids"] for sample in detent.data.lines(sentences, letters_tokenizer, 12)]
+    assert [row.shape for row in rows] == [(1, 12), (1, 11), (1, 12)]
+    assert "".join(LETTERS[i - 1] for i in rows[1][0, 1:]) == "jumps over"
+    assert len(detent.data.lines(sentences, letters_tokenizer, count=2)) == 2
+
+    onnx.save(encoder(), tmp_path / "encoder.onnx")
+    words = ["--tokenizer", letters_tokenizer, "--text-length", 12, "--no-bench", "--preset", "plain"]
+    result = command(
+        *("quantize", tmp_path / "encoder.onnx", "-o", tmp_path / "a.onnx", "--calibration-text", sentences, *words),
+        XDG_CACHE_HOME=str(tmp_path / "cache"),
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert not list((tmp_path / "cache" / "detent").glob("text-*"))
+    full = [{"input_ids": row, "attention_mask": np.ones_like(row), "token_type_ids": np.zeros_like(row)} for row in rows]
+    detent.quantize(tmp_path / "encoder.onnx", tmp_path / "b.onnx", full, {"preset": "plain"})
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+def encoder() -> onnx.ModelProto:
+    b = graphs.Builder(3)
+    value = b.add("Gather", b.weight("embeddings", 30, 16), "input_ids")
+    value = b.add("Add", value, b.add("Gather", b.weight("types", 2, 16), "token_type_ids"))
+    mask = b.add("Unsqueeze", b.add("Cast", "attention_mask", to=TensorProto.FLOAT), b.constant("last", [2], np.int64))
+    value = b.add("Mul", b.add("MatMul", value, b.weight("up", 16, 32)), mask)
+    inputs = {name: (TensorProto.INT64, ["N", "tokens"]) for name in ("input_ids", "attention_mask", "token_type_ids")}
+    return b.model(inputs, [b.add("MatMul", value, b.weight("down", 32, 8))])
 
 
 @pytest.mark.parametrize(
