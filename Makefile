@@ -38,7 +38,7 @@ models: setup  ## fetch trained models and data for tests and demo into build/mo
 runtimes: setup  ## fetch other versions of ONNX Runtime, which the tests load models in
 	@scripts/setup.sh runtimes
 
-test: configure models runtimes  ## run all tests
+test: models runtimes configure  ## run all tests
 	@cmake --build build
 	@ctest --test-dir build --output-on-failure --no-tests=error -j 2
 

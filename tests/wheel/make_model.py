@@ -1,10 +1,12 @@
-"""make_model.py OUTPUT: a small model, for try_wheel.py. Needs the package onnx."""
+"""make_model.py FOLDER: a small model, model.onnx, and pictures for it, for try_wheel.py. Needs onnx and Pillow."""
 
+import pathlib
 import sys
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 
 rng = np.random.default_rng(0)
 weights = {
@@ -26,4 +28,8 @@ graph = helper.make_graph(
     [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", 10])],
     [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
 )
-onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), sys.argv[1])
+folder = pathlib.Path(sys.argv[1])
+onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "model.onnx")
+(folder / "photos").mkdir()
+for name in ("a.png", "b.png", "a.jpg", "b.jpg"):
+    Image.fromarray(rng.integers(0, 256, (40, 30, 3), dtype=np.uint8)).save(folder / "photos" / name)

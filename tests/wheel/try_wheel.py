@@ -20,6 +20,8 @@ command = pathlib.Path(sys.executable).with_name("detent")
 subprocess.run([command, "--version"], check=True)
 options = ["--calibration-data", "samples", "--preset", "plain", "--no-bench", "--finetune", "gptq"]
 subprocess.run([command, "quantize", "model.onnx", "-o", "command.onnx", *options], check=True)
+pictures = ["--images", "photos", "--image-preset", "01", "--no-bench"]
+subprocess.run([command, "quantize", "model.onnx", "-o", "pictures.onnx", *pictures], check=True)
 config = {"preset": "plain", "bench": False, "finetune": "gptq"}
 detent.quantize("model.onnx", "python.onnx", samples, config, progress=False)
 assert pathlib.Path("python.onnx").read_bytes() == pathlib.Path("command.onnx").read_bytes()
