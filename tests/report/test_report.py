@@ -111,8 +111,21 @@ def test_devices_have_a_section_of_their_own(render):
         "mini-batches",
         "Utilization",
         "budget 2\u202fGiB",
+        "No lane was busy for half of the time",
+        "device: waiting",
     ):
         assert words in text, words
+
+
+@pytest.mark.parametrize(
+    ("lane", "says"), [("gather", "--finetune-prefetch"), ("read", "storage"), ("copy", "pinned"), ("compute", "tf32")]
+)
+def test_what_bounds_a_device_is_told(render, lane, says):
+    report = samples.on_devices()
+    report["device"]["work"].append(samples.work(0, lane, "most of it", 10, 11.0, 1 << 30))
+    hints = "return [...document.querySelectorAll('#devices .hint')].map((p) => p.textContent);"
+    verdict = ask(render(report, hints))[0]
+    assert verdict.startswith("Bound by ") and says in verdict
 
 
 @pytest.mark.parametrize("key", ["work", "devices", "flops_per_second", "memory_bytes_per_second"])

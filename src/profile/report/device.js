@@ -99,6 +99,35 @@ function deviceMoment(point, memory, busy, moved) {
   return parts.join(' · ');
 }
 
+const CURES = {
+  gather: 'the host, which collects samples; --finetune-prefetch reads ahead in more threads',
+  read: 'storage; a faster disk, --gds on, or a larger --memory-budget helps',
+  copy: 'the bus; pinned memory, which is the default, is the fastest way over it',
+  compute: 'the device’s own work; --device-precision tf32 or bfloat16 makes products faster',
+};
+
+/** How much of the time in which devices were in use each lane was busy, and what that means. Lanes go on side by side. */
+function laneShares(work, moments, number, total) {
+  const used = moments.filter((p) => p.device_memory > 0).map((p) => p.t);
+  const span = used.length > 1 ? used[used.length - 1] - used[0] : total;
+  if (!(span > 0)) return [];
+  const busy = (lane) => d3.sum(work.filter((w) => w.lane === lane), (w) => w.seconds) / number;
+  const rows = Object.keys(LANES).map((lane) => ({lane, seconds: busy(lane)})).filter((row) => row.seconds > 0);
+  if (!rows.length) return [];
+  const most = rows.reduce((a, b) => (b.seconds > a.seconds ? b : a));
+  const compute = busy('compute');
+  const verdict = most.seconds > span / 2 ? `Bound by ${CURES[most.lane]}.`
+    : 'No lane was busy for half of the time: devices waited for the rest of the run, such as the model in ONNX Runtime.';
+  rows.push({lane: 'waiting', seconds: Math.max(span - compute, 0)});
+  const columns = [
+    {name: 'Lane', value: (row) => LANES[row.lane] || 'device: waiting'},
+    {name: 'Time', value: (row) => row.seconds, show: (row) => seconds(row.seconds), numeric: true},
+    {name: 'Share', value: (row) => row.seconds / span, show: (row) => percent(row.seconds / span), numeric: true},
+  ];
+  const caption = `Where ${seconds(span)} went${number > 1 ? ', on each device' : ''}`;
+  return [el('p', {class: 'hint'}, verdict), new DataTable({caption, columns, rows, sort: 'Time', descending: true}).node];
+}
+
 /** Work with counted arithmetic, under the device's own roofs. */
 function deviceRoofline(work, device) {
   const dots = rooflineDots(work.filter((w) => w.lane === 'compute').map((w) => ({...w, memory_bytes: w.bytes})), []);
@@ -125,6 +154,7 @@ function deviceSection({device, timeline, stages, summary}) {
   const alt = `Curves of memory, use and traffic of ${names || 'the devices'} from 0 to ${seconds(d3.max(moments, (p) => p.t))}.`;
   return section('Devices', names ? el('p', {class: 'origin'}, [names, peaks && `as measured: ${peaks}`].filter(Boolean).join(' · ')) : null,
     facts.length ? el('dl', {class: 'facts'}, ...facts) : null,
+    ...laneShares(work, moments, Math.max(devices.length, 1), record(summary).seconds),
     ...devices.filter((d) => d.storage).map((d) => el('p', {class: 'hint'}, `cuda:${d.number} read spooled samples by ${d.storage}`)),
     told.length > 1 && moments[moments.length - 1].t > moments[0].t ? deviceChart(moments, stages, devices, alt) : null,
     work.length ? workTable(work, device) : null, deviceRoofline(work, device));
