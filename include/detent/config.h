@@ -288,8 +288,6 @@ struct FinetuneConfig {
   /// Samples that are read ahead while a mini-batch is worked on, each by a thread of its own; the result is the same
   /// for any number.
   std::size_t num_workers = 0;
-  /// Speeds up copies to a GPU, where it is always done; refused on the CPU.
-  bool pin_memory = false;
 };
 
 }  // namespace detent

@@ -27,6 +27,9 @@ struct DeviceConfig {
   DevicePrecision precision = DevicePrecision::float32;
   DeviceLayout layout = DeviceLayout::automatic;
   GdsMode gds = GdsMode::automatic;
+  /// Samples go to a device from memory of the host that is pinned, so that their copies go on beside the work. Without
+  /// it the host waits for each; it is for machines that limit locked memory. The result is the same.
+  bool pin_memory = true;
 
   bool is_cpu() const noexcept { return cuda.empty(); }
 };

@@ -188,6 +188,15 @@ const Option kDeviceRows[] = {
      .help = "read stored samples past the host's memory (GPUDirect Storage); auto: where that measures faster; on: "
              "or fail",
      .label = "auto|on|off"},
+    {.name = "pin-memory",
+     .at = DETENT_AT(device.pin_memory),
+     .commands = kQuantizing,
+     .affects = Affects::nothing,
+     .results = kIntegers,
+     .group = kDevices,
+     .help = "samples go to a device from pinned memory, beside the work",
+     .off = "no-pin-memory",
+     .off_help = "from other memory, where locked memory is limited; the host waits for each copy"},
 };
 
 }  // namespace

@@ -193,10 +193,12 @@ void validate(const FinetuneConfig& config) {
 
 void validate(const DeviceConfig& device, int workers) {
   const bool has_details = device.memory_budget || device.precision != DevicePrecision::float32 ||
-                           device.layout != DeviceLayout::automatic || device.gds != GdsMode::automatic;
+                           device.layout != DeviceLayout::automatic || device.gds != GdsMode::automatic ||
+                           !device.pin_memory;
   if (device.is_cpu() && has_details)
-    throw usage_error("--device-memory-budget, --device-precision, --device-layout and --gds are for GPUs",
-                      "give --device cuda:0, or leave them out");
+    throw usage_error(
+        "--device-memory-budget, --device-precision, --device-layout, --gds and --no-pin-memory are for GPUs",
+        "give --device cuda:0, or leave them out");
   if (!device.is_cpu() && workers > 1)
     throw usage_error("--workers is for the CPU; a GPU calibrates one sample at a time", "leave out --workers");
 }
@@ -326,9 +328,6 @@ void validate(const QuantizeOptions& options, Command command) {
   if (options.finetune.update_scale && options.config.power_of_two_scale)
     throw usage_error("--update-scale finds scales that are no powers of two", "leave it out");
   validate(options.device, options.statistics ? 1 : options.workers);
-  if (options.device.is_cpu() && options.finetune.pin_memory)
-    throw usage_error("--pin-memory speeds up copies to a GPU, and fine-tuning runs on the CPU",
-                      "leave it out: the result is the same");
   check_metric(options.accuracy);
   if (command == kPlan) return;
   check_samples(options);

@@ -75,7 +75,7 @@ class Tables : public calibration::DeviceTables {
   Device& device_;
   DeviceArray<RunCell> cells_;
   DeviceArray<std::uint32_t> counters_;
-  PinnedMemory taken_;
+  HostMemory taken_;
 };
 
 class Calibration : public calibration::CalibrationDevice {

@@ -41,14 +41,15 @@ void make_current(int number);
 class Device {
  public:
   /// `budget`: bytes to take at the most; unset: 90 % of what is free now. `log` is told of memory and of what is timed
-  /// by clock(), and must outlive this; it may be null.
-  Device(int number, std::optional<std::uint64_t> budget, profile::DeviceActivity* log = nullptr)
+  /// by clock(), and must outlive this; it may be null. `pins`: DeviceConfig::pin_memory.
+  Device(int number, std::optional<std::uint64_t> budget, profile::DeviceActivity* log = nullptr, bool pins = true)
       : number_(number),
         facts_(facts_of(number)),
         budget_(number, budget ? *budget : default_budget(facts_)),
         stream_(std::make_unique<Stream>()),
         copies_(std::make_unique<Stream>()),
-        clock_(number) {
+        clock_(number),
+        pins_(pins) {
     if (log == nullptr) return;
     log->add_device(number, facts_.name, budget_.limit());
     budget_.log_to(log);
@@ -67,6 +68,8 @@ class Device {
   const Stream& copies() const noexcept { return *copies_; }  // where the next samples come by meanwhile
   Libraries& libraries() noexcept { return libraries_; }
   ActivityClock& clock() noexcept { return clock_; }
+  /// Whether samples come from pinned memory.
+  bool pins() const noexcept { return pins_; }
 
  private:
   int number_;
@@ -75,6 +78,7 @@ class Device {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Stream> copies_;
   ActivityClock clock_;
+  bool pins_;
   Libraries libraries_;  // last, so that it goes first: its memory is counted by the budget
 };
 

@@ -84,18 +84,20 @@ class DeviceArray {
   std::size_t count_ = 0;
 };
 
-/// Memory of the host that a device can copy from and to while both work on. Throws resource.
-class PinnedMemory {
+/// Memory of the host that a device copies from and to: while both work on where it is `pinned`, else while the host
+/// waits. Throws resource.
+class HostMemory {
  public:
-  PinnedMemory() noexcept = default;
-  explicit PinnedMemory(std::size_t bytes);
-  PinnedMemory(PinnedMemory&& other) noexcept { *this = std::move(other); }
-  PinnedMemory& operator=(PinnedMemory&& other) noexcept {
+  HostMemory() noexcept = default;
+  explicit HostMemory(std::size_t bytes, bool pinned = true);
+  HostMemory(HostMemory&& other) noexcept { *this = std::move(other); }
+  HostMemory& operator=(HostMemory&& other) noexcept {
     std::swap(address_, other.address_);
     std::swap(bytes_, other.bytes_);
+    std::swap(pinned_, other.pinned_);
     return *this;
   }
-  ~PinnedMemory();
+  ~HostMemory();
 
   template <class T>
   std::span<T> as() const noexcept {
@@ -106,6 +108,7 @@ class PinnedMemory {
  private:
   void* address_ = nullptr;
   std::size_t bytes_ = 0;
+  bool pinned_ = true;
 };
 
 }  // namespace detent::cuda

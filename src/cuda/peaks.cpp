@@ -52,7 +52,7 @@ double memory_rate(Device& device, std::size_t most, double enough) {
 
 double bus_rate(Device& device, std::size_t most, double enough) {
   return grown_rate(kLeastBytes, most, enough, [&](std::size_t bytes, double& seconds) {
-    const PinnedMemory from(bytes);
+    const HostMemory from(bytes);
     const DeviceMemory to(device.memory(), bytes, kWhat);
     seconds =
         seconds_of(device.stream(), [&] { device.stream().upload(to.address(), from.as<std::byte>().data(), bytes); });

@@ -83,7 +83,7 @@ class StorageReader : public store::DeviceReader {
 /// Pinned memory that the device's second queue copies from.
 class RecordReader::Buffers : public store::BounceBuffers {
  public:
-  explicit Buffers(Device& device) : device_(device), memory_(kSlots * kPiece + store::kBlock) {
+  explicit Buffers(Device& device) : device_(device), memory_(kSlots * kPiece + store::kBlock, device.pins()) {
     const auto address = reinterpret_cast<std::uintptr_t>(memory_.as<std::byte>().data());
     first_ = memory_.as<std::byte>().data() + (store::kBlock - address % store::kBlock) % store::kBlock;
   }
@@ -103,7 +103,7 @@ class RecordReader::Buffers : public store::BounceBuffers {
 
  private:
   Device& device_;
-  PinnedMemory memory_;
+  HostMemory memory_;
   std::byte* first_;
   std::array<Event, kSlots> copied_;
   std::array<bool, kSlots> copies_{};

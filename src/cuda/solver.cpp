@@ -31,7 +31,7 @@ class CudaSolver final : public finetune::LayerSolver {
   CudaSolver(const DeviceConfig& config, const finetune::Kernels& kernels, profile::DeviceActivity* activity)
       : config_(config), kernels_(kernels) {
     for (const int number : config.cuda)
-      devices_.push_back(std::make_unique<Device>(number, config.memory_budget, activity));
+      devices_.push_back(std::make_unique<Device>(number, config.memory_budget, activity, config.pin_memory));
     readers_ = std::make_unique<RecordReaders>(devices_, config.gds);
   }
 

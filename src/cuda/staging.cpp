@@ -32,13 +32,14 @@ const float* Staging::put(std::span<const std::span<const float>> pieces) {
   }
   if (slot.host.size() < count * sizeof(float)) {
     slot.host = {};
-    slot.host = PinnedMemory(count * sizeof(float));
+    slot.host = HostMemory(count * sizeof(float), device_.pins());
   }
   const std::size_t bytes = count * sizeof(float);
-  device_.clock().on_host(DeviceLane::gather, "sample into pinned memory", bytes, [&] {
-    float* to = slot.host.as<float>().data();
-    for (const auto piece : pieces) to = std::copy(piece.begin(), piece.end(), to);
-  });
+  device_.clock().on_host(DeviceLane::gather, device_.pins() ? "sample into pinned memory" : "sample into memory",
+                          bytes, [&] {
+                            float* to = slot.host.as<float>().data();
+                            for (const auto piece : pieces) to = std::copy(piece.begin(), piece.end(), to);
+                          });
   device_.clock().queued(device_.copies(), DeviceLane::copy, "sample", {bytes, 0},
                          [&] { device_.copies().upload(slot.device.data(), slot.host.as<float>().data(), bytes); });
   slot.copied.record(device_.copies());

@@ -1,4 +1,4 @@
-// Samples on their way to a device, one after the other: the host fills one pinned buffer while the copy of the other
+// Samples on their way to a device, one after the other: the host fills one buffer while the copy of the other
 // and the work on the one before go on.
 #pragma once
 
@@ -27,7 +27,7 @@ class Staging {
 
  private:
   struct Slot {
-    PinnedMemory host;
+    HostMemory host;
     DeviceArray<float> device;
     Event copied;
     Event used;

@@ -56,6 +56,6 @@ using CudaSolverEntry = LayerSolver*(int version, const DeviceConfig& config, co
                                      profile::DeviceActivity* activity);
 inline constexpr const char* kCudaSolverEntryName = "detent_cuda_solver";
 /// Raised when anything that crosses the border changes. Plugin and binary come from the same compiler.
-inline constexpr int kCudaSolverVersion = 3;
+inline constexpr int kCudaSolverVersion = 4;
 
 }  // namespace detent::finetune

@@ -70,7 +70,7 @@ TEST(Validate, APlanIsCheckedAsARunIs) {
   EXPECT_TRUE(contains(refused([](auto& o) { o.workers = 0; }, kPlan), "--workers must be at least 1"));
   EXPECT_TRUE(contains(refused([](auto& o) { o.threads = -1; }, kPlan), "--threads must not be negative"));
   EXPECT_TRUE(contains(refused([](auto& o) { o.accuracy.command = "score"; }, kPlan), "--accuracy-command"));
-  EXPECT_TRUE(contains(refused([](auto& o) { o.finetune.pin_memory = true; }, kPlan), "--pin-memory"));
+  EXPECT_TRUE(contains(refused([](auto& o) { o.device.pin_memory = false; }, kPlan), "--no-pin-memory"));
 }
 
 TEST(Validate, PercentilesAndBins) {

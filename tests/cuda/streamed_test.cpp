@@ -411,12 +411,16 @@ TEST(StreamedOnDevice, NarrowedSamplesComeThroughTheHost) {
   EXPECT_GE(samples.through_host, 60U);
 }
 
-TEST(Staging, HandsOutTwoPlacesInTurn) {
-  const Devices all = devices();
-  Staging staging(*all[0]);
+class StagingFrom : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Memory, StagingFrom, testing::Bool(),
+                         [](const auto& pins) { return pins.param ? "pinned" : "other"; });
+
+TEST_P(StagingFrom, HandsOutTwoPlacesInTurn) {
+  Device device(0, std::uint64_t{1} << 30, nullptr, GetParam());
+  Staging staging(device);
   const std::vector<float> a{1, 2}, b{3}, longer(1000, 7.0F);
   const auto put = [&](std::span<const float> x, std::span<const float> y) { return staging.put(std::array{x, y}); };
-  const auto seen = [&](const float* from, std::size_t count) { return on_host(*all[0], from, count); };
+  const auto seen = [&](const float* from, std::size_t count) { return on_host(device, from, count); };
   const float* const first = put(a, b);
   EXPECT_EQ(seen(first, 3), std::vector<float>({1, 2, 3}));
   const float* const second = put(b, a);

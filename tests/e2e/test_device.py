@@ -46,7 +46,7 @@ def test_what_is_no_device(device: str, place: Place, model: Path, data: Path) -
         ("--device-precision", "tf32"),
         ("--device-layout", "nhwc"),
         ("--gds", "on"),
-        ("--pin-memory",),
+        ("--no-pin-memory",),
     ],
 )
 def test_options_of_gpus_need_one(option: tuple, place: Place, model: Path, data: Path) -> None:

@@ -263,7 +263,6 @@ def test_trained_transformer_and_task(tmp_path: Path) -> None:
         (["--finetune", "adaround", "--finetune-batch-size", "-1"], "--finetune-batch-size"),
         (["--finetune", "adaround", "--learning-rate", "0"], "--learning-rate"),
         (["--finetune", "adaround", "--beta-range", "20,0"], "--beta-range"),
-        (["--finetune", "adaround", "--pin-memory"], "--pin-memory"),
     ],
 )
 def test_refusals(layers: tuple[Path, Path, list[Sample]], options: list[str], words: str, tmp_path: Path) -> None:

@@ -31,19 +31,27 @@ DeviceMemory::~DeviceMemory() {
   budget_->give_back(bytes_);
 }
 
-PinnedMemory::PinnedMemory(std::size_t bytes) : bytes_(bytes) {
+HostMemory::HostMemory(std::size_t bytes, bool pinned) : bytes_(bytes), pinned_(pinned) {
   if (bytes == 0) return;
+  if (!pinned) {
+    address_ = ::operator new(bytes);
+    return;
+  }
   const cudaError_t status = cudaMallocHost(&address_, bytes);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     throw resource_error(fmt::format("{} of memory cannot be pinned for copies to the GPU", format_size(bytes)),
-                         "see the limit of locked memory (ulimit -l)");
+                         "see the limit of locked memory (ulimit -l), or give --no-pin-memory");
   }
   check(status, "pin memory");
 }
 
-PinnedMemory::~PinnedMemory() {
-  if (address_ != nullptr) cudaFreeHost(address_);
+HostMemory::~HostMemory() {
+  if (address_ == nullptr) return;
+  if (pinned_)
+    cudaFreeHost(address_);
+  else
+    ::operator delete(address_);
 }
 
 }  // namespace detent::cuda

@@ -23,7 +23,8 @@ DeviceMemory::~DeviceMemory() {
   budget_->give_back(bytes_);
 }
 
-PinnedMemory::PinnedMemory(std::size_t bytes) : address_(std::malloc(bytes == 0 ? 1 : bytes)), bytes_(bytes) {}
-PinnedMemory::~PinnedMemory() { std::free(address_); }
+HostMemory::HostMemory(std::size_t bytes, bool pinned)
+    : address_(std::malloc(bytes == 0 ? 1 : bytes)), bytes_(bytes), pinned_(pinned) {}
+HostMemory::~HostMemory() { std::free(address_); }
 
 }  // namespace detent::cuda
