@@ -160,6 +160,17 @@ struct Fields<FloatConversion> {
                                      shown<&S::casts>("casts"), shown<&S::constants>("constants")};
 };
 template <>
+struct Fields<RotatedStream> {
+  using S = RotatedStream;
+  static constexpr Field<S> all[] = {shown<&S::error_before>("error_before"), shown<&S::error_after>("error_after"),
+                                     shown<&S::kept>("kept")};
+};
+template <>
+struct Fields<KvScales> {
+  using S = KvScales;
+  static constexpr Field<S> all[] = {shown<&S::layer>("layer"), shown<&S::keys>("keys"), shown<&S::values>("values")};
+};
+template <>
 struct Fields<FamilyMember> {
   using S = FamilyMember;
   static constexpr Field<S> all[] = {shown<&S::name>("name"), shown<&S::output>("output"), shown<&S::result>("result")};
@@ -178,6 +189,8 @@ struct Fields<QuantizeResult> {
                                      shown<&S::latency>("latency"),
                                      shown<&S::weights>("weights"),
                                      shown<&S::bits_plan>("bits_plan"),
+                                     shown<&S::rotated>("rotated"),
+                                     shown<&S::kv_scales>("kv_scales"),
                                      shown<&S::floats>("floats"),
                                      shown<&S::layers>("layers"),
                                      shown<&S::notes>("notes"),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from ._fidelity import Fidelity, NextTokens
 from ._latency import LatencyChange
 from ._tables import Column, Table, count, fixed, number, percent, size
-from ._weights import BLOCKED, TUNED, BitsPlan, BlockedWeight, TunedLayer
+from ._weights import BLOCKED, TUNED, BitsPlan, BlockedWeight, KvScales, RotatedStream, TunedLayer
 
 
 class Stage(NamedTuple):
@@ -235,11 +235,13 @@ class _Result(abc.ABC):
             values["accuracy"] = AccuracyResult.of(values["accuracy"])
         if values.get("latency"):
             values["latency"] = LatencyChange.of(values["latency"])
-        for name, kind in (("floats", FloatConversion), ("next_tokens", NextTokens)):
+        for name, kind in (("floats", FloatConversion), ("next_tokens", NextTokens), ("rotated", RotatedStream)):
             if values.get(name):
                 values[name] = kind(**values[name])
         if "family" in values:
             values["family"] = {m["name"]: QuantizeResult.of(m["result"], output=m["output"]) for m in values["family"]}
+        if "kv_scales" in values:
+            values["kv_scales"] = [KvScales(**layer) for layer in values["kv_scales"]]
         if values.get("bits_plan"):
             values["bits_plan"] = BitsPlan.of(values["bits_plan"])
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]
@@ -338,6 +340,8 @@ class QuantizeResult(_Result):
     latency: LatencyChange | None  #: None if it was not measured
     weights: Table[BlockedWeight]  #: in blocks; empty unless weights alone were quantized
     bits_plan: BitsPlan | None  #: None without max_size or an accuracy target
+    rotated: RotatedStream | None  #: None unless rotation was tried
+    kv_scales: list[KvScales]  #: empty unless kv_cache asks for a type
     floats: FloatConversion | None  #: None unless a 16-bit float_type was asked for
     layers: Table[TunedLayer]  #: empty without fine-tuning
     notes: list[str]  #: changes to the graph, and every deviation from what was asked for

@@ -60,6 +60,23 @@ class BitsPlan:
         return cls(**{**told, "weights": rows, "tried": tried})
 
 
+@dataclasses.dataclass(frozen=True)
+class RotatedStream:
+    """What rotating the residual stream came to. Errors of the worst output, as shares, with the weights in blocks."""
+
+    error_before: float  #: without
+    error_after: float  #: with it
+    kept: bool
+
+
+class KvScales(NamedTuple):
+    """Scales of one layer's cache: one, or one for each channel of each head."""
+
+    layer: int
+    keys: list[float]
+    values: list[float]
+
+
 class TunedLayer(NamedTuple):
     """The result of fine-tuning a layer. Errors are mean squares over its output."""
 

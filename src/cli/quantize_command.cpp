@@ -211,7 +211,7 @@ void print_weights(const std::vector<BlockedWeight>& weights) {
 
 // Whether roundings were measured and acted on; without, there is only what came of them.
 bool has_remedies(const QuantizeOptions& options, const QuantizeResult& r) {
-  return r.weights.empty() && options.config.activations == Activations::fixed;
+  return r.weights.empty() && r.kv_scales.empty() && options.config.activations == Activations::fixed;
 }
 
 nlohmann::json outcome_json(const QuantizeResult& r) {
@@ -289,6 +289,13 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
     if (w.input_exponent) out["weights"].back()["input_exponent"] = *w.input_exponent;
   }
   if (r.bits_plan) out["bits_plan"] = to_json(*r.bits_plan);
+  for (const auto& layer : r.kv_scales)
+    out["kv_scales"].push_back({{"layer", layer.layer}, {"keys", layer.keys}, {"values", layer.values}});
+  if (r.rotated) {
+    out["rotated"] = {{"error_before", r.rotated->error_before},
+                      {"error_after", r.rotated->error_after},
+                      {"kept", r.rotated->kept}};
+  }
   if (r.floats) {
     out["floats"] = {{"nodes", r.floats->nodes},
                      {"nodes_kept", r.floats->nodes_kept},

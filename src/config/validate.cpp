@@ -110,7 +110,8 @@ void check_floats(const QuantConfig& config, Command command) {
     throw usage_error(fmt::format("--float 16 and bf16 quantize nothing, and --preset {} does", config.preset),
                       "leave out --preset, or --float");
   if (!quantizes && (config.float_type == FloatType::keep || command != kQuantize))
-    throw usage_error("--preset none quantizes nothing", "give another preset, or quantize --float 16, bf16 or 32");
+    throw usage_error("--preset none quantizes nothing",
+                      "give another preset, or quantize --float 16, bf16 or 32, or --kv-cache");
 }
 
 void check_samples(const QuantizeOptions& options) {
@@ -299,6 +300,28 @@ void check_dynamic(const QuantizeOptions& options) {
                       "leave out --activations dynamic");
 }
 
+void check_kv_cache(const QuantizeOptions& options) {
+  const auto& cache = options.kv_cache;
+  if (cache.type == KvCacheType::keep) {
+    if (cache.per_channel || cache.scale_file)
+      throw usage_error("--kv-cache-per-channel and --kv-cache-scales are about a cache with scales",
+                        "give --kv-cache int8, int4 or fp8");
+    return;
+  }
+  const bool is_alone = changes_cache_alone(options);
+  if (!options.weights_only.enabled && !is_alone)
+    throw usage_error("--kv-cache goes with --weights-only, or with --preset none for the cache alone",
+                      "add one of them, and leave out --float beside --preset none");
+  if (!has_samples(options))
+    throw usage_error("--kv-cache needs samples, from which the scales follow", "give --calibration-data");
+  if (options.accuracy.target)
+    throw usage_error("--accuracy-target is about the bits of weights, and --kv-cache changes the results as well",
+                      "leave out one of them");
+  if (is_alone && !options.device.is_cpu()) throw usage_error("--kv-cache runs on the CPU", "leave out --device");
+  if (is_alone && options.prepared_output)
+    throw usage_error("--prepared-output: --kv-cache takes the float model as it is", "leave it out");
+}
+
 // Its members are looked at one by one.
 void check_family(const QuantizeOptions& options) {
   const QuantizeOptions none;
@@ -317,6 +340,8 @@ void check_family(const QuantizeOptions& options) {
 void validate(const QuantizeOptions& options, Command command) {
   check_bounds(options, command);
   if (!options.family.empty()) return check_family(options);
+  check_kv_cache(options);
+  if (changes_cache_alone(options)) return;
   if (options.weights_only.enabled) return check_weights_only(options);
   if (options.config.activations == Activations::dynamic) return check_dynamic(options);
   validate(options.config);

@@ -7,6 +7,11 @@ namespace detent::config {
 
 bool has_samples(const QuantizeOptions& options) { return options.calibration_data || options.samples != nullptr; }
 
+bool changes_cache_alone(const QuantizeOptions& options) {
+  return options.kv_cache.type != KvCacheType::keep && !preset(options.config).quantizes &&
+         options.config.float_type == FloatType::keep && !options.weights_only.enabled;
+}
+
 bool chooses_by_speed(const QuantizeOptions& options) {
   const auto& config = options.config;
   const auto has_8_bits = [](QuantType type) { return type == QuantType::int8 || type == QuantType::uint8; };

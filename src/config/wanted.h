@@ -8,6 +8,9 @@ namespace detent::config {
 /// Samples in files or from a stream.
 bool has_samples(const QuantizeOptions& options);
 
+/// Whether nothing becomes of the model but another type of its cache.
+bool changes_cache_alone(const QuantizeOptions& options);
+
 /// Whether operators that are faster in float stay so. Only where this machine may be the target: formats of 4 and 16
 /// bits and power-of-two scales are for others, and what the user names is quantized as named.
 bool chooses_by_speed(const QuantizeOptions& options);

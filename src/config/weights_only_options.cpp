@@ -5,6 +5,7 @@ namespace detent::config {
 namespace {
 
 constexpr std::string_view kWeightsOnly = "Weights only";
+constexpr std::string_view kCache = "Cache of keys and values";
 
 const Option kRows[] = {
     {.name = "weights-only",
@@ -90,6 +91,30 @@ const Option kRows[] = {
          "what MatMulNBits computes with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the fast one",
      .label = "N",
      .bounds = {.min = 0, .max = 4}},
+    {.name = "kv-cache",
+     .at = DETENT_AT(kv_cache.type),
+     .commands = kQuantize,
+     .affects = Affects::integers,
+     .results = kBlocks | kFloat16,
+     .group = kCache,
+     .help = "a decoder keeps keys and values in this type, with scales from the samples; beside --weights-only, or "
+             "alone with --preset none",
+     .label = "keep|int8|int4|fp8"},
+    {.name = "kv-cache-per-channel",
+     .at = DETENT_AT(kv_cache.per_channel),
+     .commands = kQuantize,
+     .affects = Affects::integers,
+     .results = kBlocks | kFloat16,
+     .group = kCache,
+     .help = "a scale for each channel of each head instead of one for a layer's keys and one for its values"},
+    {.name = "kv-cache-scales",
+     .at = DETENT_AT(kv_cache.scale_file),
+     .commands = kQuantize,
+     .affects = Affects::nothing,
+     .results = kBlocks | kFloat16,
+     .group = kCache,
+     .help = "also write these scales (JSON), as kv_cache_scale_file of onnxruntime-genai's model builder",
+     .label = "FILE"},
 };
 
 }  // namespace

@@ -82,6 +82,20 @@ std::span<const Word> words<WeightMethod>() {
 }
 
 template <>
+std::span<const Word> words<Rotation>() {
+  static constexpr Word all[] = {word("off", Rotation::off), word("auto", Rotation::automatic),
+                                 word("on", Rotation::on)};
+  return all;
+}
+
+template <>
+std::span<const Word> words<KvCacheType>() {
+  static constexpr Word all[] = {word("keep", KvCacheType::keep), word("int8", KvCacheType::int8),
+                                 word("int4", KvCacheType::int4), word("fp8", KvCacheType::float8e4m3fn)};
+  return all;
+}
+
+template <>
 std::span<const Word> words<WeightSparsity>() {
   static constexpr Word all[] = {word("none", WeightSparsity::none), word("2:4", WeightSparsity::two_of_four)};
   return all;

@@ -34,6 +34,10 @@ std::span<const Word> words<WeightMethod>();
 template <>
 std::span<const Word> words<WeightSparsity>();
 template <>
+std::span<const Word> words<Rotation>();
+template <>
+std::span<const Word> words<KvCacheType>();
+template <>
 std::span<const Word> words<WeightBits>();
 template <>
 std::span<const Word> words<BlockSize>();

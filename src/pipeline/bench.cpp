@@ -16,6 +16,7 @@
 #include "exec/session.h"
 #include "onnx/model.h"
 #include "run/command.h"
+#include "run/kv_cache.h"
 #include "run/latency.h"
 #include "run/model_folder.h"
 #include "run/outputs.h"
@@ -92,6 +93,7 @@ class Bench {
       for (std::size_t s = 0; s < samples.size(); ++s)
         samples[s].push_back(first.samples[s][static_cast<std::size_t>(found - first.inputs.begin())]);
     }
+    for (auto& sample : samples) sample = run::with_cache_of(sample, entry.inputs);
     return samples;
   }
 

@@ -16,6 +16,7 @@
 #include "graph/index.h"
 #include "graph/rewrite.h"
 #include "quantization/emit/read_values.h"
+#include "run/kv_cache.h"
 #include "run/model_folder.h"
 #include "run/next_tokens.h"
 #include "run/pairing.h"
@@ -28,15 +29,17 @@ namespace {
 struct Side {
   onnx::Model model;
   graph::ValueTypes types;
+  std::vector<data::InputSpec> inputs;
   std::string where;
 };
 
 Side read_side(const std::filesystem::path& path, const exec::Runtime& runtime) {
-  Side side{onnx::read_model(run::model_file(path)), {}, fmt::format("model '{}'", path.string())};
+  Side side{onnx::read_model(run::model_file(path)), {}, {}, fmt::format("model '{}'", path.string())};
   graph::lift_constants(side.model);
   graph::drop_initializer_inputs(side.model);
   graph::sort_topologically(side.model);
   side.types = exec::probe_values(runtime, side.model);
+  side.inputs = run::input_specs(side.model);
   return side;
 }
 
@@ -93,6 +96,7 @@ class LayerRun {
         taking_(pairing_, common.in_float, traits_),
         float_session_(runtime, exec::emit(original.model, {common.in_float, {}, {}}), original.where,
                        {exec::Tuning::lean, options.threads, options.stop, true}),
+        inputs_(quantized.inputs),
         quantized_session_(runtime, exec::emit(quantized.model, {common.in_quantized, {}, {}}), quantized.where,
                            {exec::Tuning::lean, options.threads, options.stop, true}) {}
 
@@ -109,7 +113,8 @@ class LayerRun {
       pairing_.close(float_error);
     });
     try {
-      quantized_session_.run(sample.inputs, fmt::format("sample '{}', quantized model", sample.origin), &taking_);
+      quantized_session_.run(run::with_cache_of(sample.inputs, inputs_),
+                             fmt::format("sample '{}', quantized model", sample.origin), &taking_);
     } catch (...) {
       pairing_.abandon(true);
       throw;
@@ -135,6 +140,7 @@ class LayerRun {
   std::vector<run::ValueTraits> traits_;
   run::TakingReceiver taking_;
   exec::Session float_session_;
+  const std::vector<data::InputSpec>& inputs_;  // of the quantized model
   exec::Session quantized_session_;
 };
 
@@ -178,7 +184,7 @@ Comparison compare(const CompareOptions& options) {
   const auto output_names = names_of(original.model.graph.outputs);
   require_same(names_of(original.model.graph.inputs), names_of(quantized.model.graph.inputs), "inputs");
   require_same(output_names, names_of(quantized.model.graph.outputs), "outputs");
-  const auto inputs = run::input_specs(original.model);
+  const auto& inputs = original.inputs;
   const auto source = run::open_samples(options.calibration_data, options.samples, inputs,
                                         {.max_samples = options.max_samples, .batch_size = options.batch_size});
   const auto tokens = run::find_tokens(inputs, output_names);
@@ -193,7 +199,8 @@ Comparison compare(const CompareOptions& options) {
   run::NextTokenSums token_sums;
   while (const auto sample = source->next()) {
     const auto expected = layers.run(*sample);
-    const auto got = deployed.run(sample->inputs, fmt::format("sample '{}', quantized model", sample->origin));
+    const auto got = deployed.run(run::with_cache_of(sample->inputs, quantized.inputs),
+                                  fmt::format("sample '{}', quantized model", sample->origin));
     add_outputs(output_names, expected, got, output_sums);
     if (tokens) {
       token_sums.add(sample->inputs[tokens->ids], tokens->mask ? &sample->inputs[*tokens->mask] : nullptr,

@@ -26,6 +26,7 @@
 #include "onnx/write.h"
 #include "pipeline/blocks_in_16_bits.h"
 #include "pipeline/convert_floats.h"
+#include "pipeline/quantize_cache.h"
 #include "pipeline/quantize_dynamic.h"
 #include "pipeline/quantize_family.h"
 #include "pipeline/quantize_weights.h"
@@ -408,6 +409,8 @@ QuantizeResult quantize(const QuantizeOptions& options) {
     return run::within_time(options, [](const auto& limited) { return pipeline::quantize_weights(limited); });
   if (options.config.activations == Activations::dynamic)
     return run::within_time(options, [](const auto& limited) { return pipeline::quantize_dynamic(limited); });
+  if (config::changes_cache_alone(options))
+    return run::within_time(options, [](const auto& limited) { return pipeline::quantize_cache(limited); });
   shim::require_cuda(options.device.cuda);
   if (!config::preset(options.config).quantizes)
     return run::within_time(options, [](const auto& limited) { return pipeline::convert_floats(limited); });

@@ -17,6 +17,7 @@
 #include "data/part.h"
 #include "data/replay.h"
 #include "exec/session.h"
+#include "graph/kv_cache.h"
 #include "graph/rewrite.h"
 #include "graph/traits.h"
 #include "graph/transformer.h"
@@ -35,6 +36,7 @@
 #include "quantization/float_placement.h"
 #include "quantization/size_search.h"
 #include "run/by_content.h"
+#include "run/kv_cache.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
 #include "run/run_directory.h"
@@ -70,6 +72,7 @@ class WeightsRun {
       if (options_.weights_only.max_size) plan();
       if (source_ && is_plain()) solve(*source_, work_->path());
     }
+    if (source_ && cache_ && !has_seen_cache_) observe_cache();
     if (source_) close_samples();
     write();
     if (work_) work_->finish();
@@ -97,6 +100,7 @@ class WeightsRun {
     append(graph::drop_initializer_inputs(model_));
     graph::sort_topologically(model_);
     result_.transformer = graph::find_transformer(model_, {});
+    if (keeps_cache_in_bits()) (void)graph::cached_attentions(model_);  // what cannot be is better known early
     placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only);
     if (const auto opset = needed_opset(); opset > model_.opset()) {
       append(graph::upgrade_opset(model_, {}, opset));
@@ -110,6 +114,8 @@ class WeightsRun {
     count_nodes();
     if (config::has_samples(options_)) open_samples();
   }
+
+  bool keeps_cache_in_bits() const { return options_.kv_cache.type != KvCacheType::keep; }
 
   bool chooses_bits() const { return options_.weights_only.max_size || options_.accuracy.target; }
 
@@ -150,6 +156,7 @@ class WeightsRun {
                                 .batch_size = options_.batch_size,
                                 .file_memory = run::memory_for_samples(options_.resources)});
     source_.emplace(*given_, run::ByContentOptions{});
+    if (keeps_cache_in_bits()) cache_.emplace(model_, running(), options_.kv_cache);
   }
 
   void close_samples() {
@@ -256,15 +263,30 @@ class WeightsRun {
                                    {.config = options_.weights_only,
                                     .scale_inputs = !raised_,
                                     .directory = directory,
-                                    .sweep = {.threads = options_.threads,
-                                              .spool = spool.get(),
-                                              .progress = options_.progress,
-                                              .stop = options_.stop,
-                                              .observed = quantization::float_values(running(), types_),
-                                              .extremes = request_.extremes}});
+                                    .sweep = sweeping(spool.get())});
+    has_seen_cache_ = cache_.has_value();
     result_.samples = solved_.samples;
     for (const auto& [fold, scaling] : solved_.scalings)
       quantization::apply_fold(fold, scaling.factors, model_, placement_);
+  }
+
+  tuning::GramSweepOptions sweeping(store::Spool* spool) {
+    return {.threads = options_.threads,
+            .spool = spool,
+            .progress = options_.progress,
+            .stop = options_.stop,
+            .observed = quantization::float_values(running(), types_),
+            .extremes = request_.extremes,
+            .listened = cache_ ? cache_->values() : std::vector<std::string>(),
+            .listener = cache_ ? &cache_->observer() : nullptr};
+  }
+
+  // Where weights are not solved from samples.
+  void observe_cache() {
+    const auto scope = profiler_.scope(Step::calibration);
+    source_->rewind();
+    result_.samples = tuning::sweep_values(running(), types_, *runtime_, *source_, sweeping(nullptr));
+    has_seen_cache_ = true;
   }
 
   // The model as samples are run through it: in float32, since products are summed up so.
@@ -363,6 +385,7 @@ class WeightsRun {
       if (options_.progress) options_.progress("weights (MiB)", done >> 20, all >> 20);
     };
     auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only, written);
+    if (cache_) cache_->apply(emitted, result_);
     if (!request_.file) return run::write_output(emitted, options_, result_);
     auto elsewhere = options_;
     elsewhere.output = *request_.file;
@@ -384,6 +407,12 @@ class WeightsRun {
     if (format.floats == QuantType::float4e2m1 || format.scales == ScaleType::float8e8m0) {
       result_.notes.emplace_back(
           "the quantized model was not run: ONNX Runtime's CPU reads no float4e2m1 and no scales of float8e8m0");
+      return;
+    }
+    const auto reason =
+        cache_ ? run::reason_against_running(options_.kv_cache.type, runtime_->version()) : std::string();
+    if (!reason.empty()) {
+      result_.notes.push_back("the quantized model was not run: " + reason);
       return;
     }
     if (options_.bench) {
@@ -413,6 +442,8 @@ class WeightsRun {
   std::unique_ptr<data::SampleSource> given_;
   std::optional<run::ByContent> source_;
   tuning::SolvedBlocks solved_;
+  std::optional<run::KvCacheRun> cache_;
+  bool has_seen_cache_ = false;
   BitsTarget target_;
 };
 

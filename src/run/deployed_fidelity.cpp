@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "data/floats.h"
 #include "exec/emit.h"
+#include "run/kv_cache.h"
 #include "run/next_tokens.h"
 #include "run/pairing.h"
 #include "run/samples.h"
@@ -37,7 +38,9 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
                                    int threads, const std::stop_token& stop) {
   const auto original = onnx::read_model(float_model);
   auto in_float = open(runtime, original, threads, stop);
-  auto other = open(runtime, onnx::read_model(model), threads, stop);
+  const auto quantized = onnx::read_model(model);
+  const auto inputs = input_specs(quantized);
+  auto other = open(runtime, quantized, threads, stop);
   std::vector<std::string> names;
   for (const auto& output : original.graph.outputs) names.push_back(output.name);
   const auto tokens = find_tokens(input_specs(original), names);
@@ -49,7 +52,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     const auto sample = source.next();
     if (!sample) break;
     const auto where = fmt::format("sample '{}'", sample->origin);
-    const auto x = in_float.run(sample->inputs, where), y = other.run(sample->inputs, where);
+    const auto x = in_float.run(sample->inputs, where), y = other.run(with_cache_of(sample->inputs, inputs), where);
     for (std::size_t i = 0; i < names.size(); ++i) {
       are_floats[i] = data::holds_floats(x[i].type) && data::holds_floats(y[i].type);
       if (are_floats[i]) all[i].add(x[i], y[i], names[i]);

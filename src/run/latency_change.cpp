@@ -11,6 +11,7 @@
 #include "data/made_up.h"
 #include "exec/turns.h"
 #include "onnx/model.h"
+#include "run/kv_cache.h"
 #include "run/latency.h"
 #include "run/samples.h"
 
@@ -53,9 +54,15 @@ std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequ
   std::vector<exec::Session> sessions;
   sessions.push_back(exec::Session::of_file(runtime, request.float_model, options));
   for (const auto& model : quantized) sessions.push_back(exec::Session::of_file(runtime, model, options));
-  std::vector<exec::Timed> models;
-  for (auto& session : sessions)
-    models.push_back({&session, models.empty() ? "the float model" : "the quantized model", samples});
+  std::vector<std::vector<std::vector<data::Array>>> of_quantized;
+  for (const auto& model : quantized) {
+    auto& own = of_quantized.emplace_back();
+    const auto specs = input_specs(onnx::read_model(model));
+    for (const auto& sample : samples) own.push_back(with_cache_of(sample, specs));
+  }
+  std::vector<exec::Timed> models{{&sessions.front(), "the float model", samples}};
+  for (std::size_t m = 0; m < quantized.size(); ++m)
+    models.push_back({&sessions[m + 1], "the quantized model", of_quantized[m]});
   const double spent = std::chrono::duration<double>(Clock::now() - start).count();
   const auto all =
       latencies(exec::time_in_turns(models, {.seconds = seconds_to_take(request) - spent, .least_turns = 1}));

@@ -146,6 +146,9 @@ FolderResult::FolderResult(const QuantizeOptions& options, std::vector<Variant> 
       output_(target_),
       options_(options) {
   const bool of_folder = is_folder(options.model);
+  if (of_folder && folder_.model.parent_path() == "onnx" && options.kv_cache.type != KvCacheType::keep)
+    throw usage_error("transformers.js has caches of float32 and float16 alone, and --kv-cache writes another",
+                      "leave it out, or give the model's file");
   options_.model = folder_.root / folder_.model;
   for (std::size_t v = 0; v < variants_.size(); ++v)
     fs::create_directories((output_.path() / file_of(v)).parent_path());

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "onnx/own_data.h"
 #include "onnx/write.h"
+#include "run/kv_cache.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;
@@ -109,7 +110,7 @@ std::vector<fs::path> written_files(const QuantizeOptions& options) {
   std::vector<fs::path> files{options.output};
   if (!options.external_data_suffix.empty()) files.emplace_back(options.output.string() + options.external_data_suffix);
   if (options.prepared_output) files.push_back(*options.prepared_output);
-  for (const auto& path : {options.profile, options.report, options.trace}) {
+  for (const auto& path : {options.profile, options.report, options.trace, options.kv_cache.scale_file}) {
     if (path) files.push_back(*path);
   }
   return files;
@@ -121,6 +122,8 @@ void write_output(onnx::Model& model, const QuantizeOptions& options, QuantizeRe
   const auto files =
       onnx::write_model(model, options.output, {options.external_data_threshold, options.external_data_suffix});
   result.model_bytes_after = files.model_bytes + files.data_bytes;
+  if (options.kv_cache.scale_file && !result.kv_scales.empty())
+    write_scale_file(*options.kv_cache.scale_file, result.kv_scales);
 }
 
 std::uint64_t size_on_disk(const onnx::Model& model) {

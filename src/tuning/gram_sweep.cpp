@@ -73,16 +73,20 @@ class InputSums {
 
 class SumsReceiver final : public data::TapReceiver {
  public:
-  /// `observers` of the same taps, or null.
-  SumsReceiver(std::vector<InputSums*> sums, calibration::Observers* observers)
-      : sums_(std::move(sums)), observers_(observers) {}
+  /// `observers` of the same taps, or null; which values of the listener the taps are, or kNone.
+  SumsReceiver(std::vector<InputSums*> sums, calibration::Observers* observers, std::vector<int> listened,
+               calibration::CacheObserver* listener)
+      : sums_(std::move(sums)), observers_(observers), listened_(std::move(listened)), listener_(listener) {}
   void begin_sample(std::string origin, bool is_held_back) {
     if (observers_ != nullptr) observers_->begin_sample(origin);
+    if (listener_ != nullptr) listener_->begin_sample(origin);
     origin_ = std::move(origin);
     is_held_back_ = is_held_back;
   }
   void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override {
     if (observers_ != nullptr) observers_->receive(tap, tensor, parallel);
+    if (listener_ != nullptr && listened_[tap] != graph::kNone)
+      listener_->receive(static_cast<std::size_t>(listened_[tap]), tensor, parallel);
     if (sums_[tap] == nullptr) return;  // not wanted
     const std::span values(reinterpret_cast<const float*>(tensor.bytes.data()), tensor.bytes.size() / sizeof(float));
     if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }))
@@ -94,6 +98,8 @@ class SumsReceiver final : public data::TapReceiver {
  private:
   std::vector<InputSums*> sums_;
   calibration::Observers* observers_;
+  std::vector<int> listened_;
+  calibration::CacheObserver* listener_;
   std::string origin_;
   bool is_held_back_ = false;
 };
@@ -115,7 +121,8 @@ class Sweep {
   }
 
   std::uint64_t run() {
-    for (std::size_t s = 0; s < stages_.size() && (observes() || wants_any_from(s)); ++s) run_stage(s);
+    const bool all = observes() || options_.listener != nullptr;
+    for (std::size_t s = 0; s < stages_.size() && (all || wants_any_from(s)); ++s) run_stage(s);
     if (observes()) options_.extremes->samples = samples_;
     return samples_;
   }
@@ -136,8 +143,10 @@ class Sweep {
       for (const auto& input : stage.inputs) made.taps.push_back(input.value);
     }
     std::set<std::string> tapped(made.taps.begin(), made.taps.end());
-    for (const auto& value : options_.observed) {
-      if (tapped.insert(value).second) made.taps.push_back(value);
+    for (const auto* more : {&options_.observed, &options_.listened}) {
+      for (const auto& value : *more) {
+        if (tapped.insert(value).second) made.taps.push_back(value);
+      }
     }
     made.batch_invariant = true;
     return made;
@@ -152,6 +161,16 @@ class Sweep {
     for (const auto& tap : segment.taps()) values.push_back({tap, ""});
     return std::make_unique<calibration::Observers>(
         values, calibration::ObserverOptions{.allow_nonfinite = true, .threads = threads_});
+  }
+
+  std::vector<int> listened_of(const exec::Stage& segment) const {
+    std::vector<int> places;
+    for (const auto& tap : segment.taps()) {
+      const auto found = std::find(options_.listened.begin(), options_.listened.end(), tap);
+      places.push_back(found == options_.listened.end() ? graph::kNone
+                                                        : static_cast<int>(found - options_.listened.begin()));
+    }
+    return places;
   }
 
   bool wants_any_from(std::size_t stage) const {
@@ -184,7 +203,7 @@ class Sweep {
       of_taps.push_back(found != sums.end() ? &found->second : nullptr);
     }
     const auto observers = observers_of(segment);
-    SumsReceiver receiver(of_taps, observers.get());
+    SumsReceiver receiver(of_taps, observers.get(), listened_of(segment), options_.listener);
     exec::DeafReceiver deaf;
     if (s == 0) {
       source_.rewind();
@@ -199,7 +218,7 @@ class Sweep {
       }
       receiver.begin_sample(sample ? sample->origin : fmt::format("{}", n + 1), is_held_back(n));
       const auto inputs = sample ? std::span<const data::Array>(sample->inputs) : std::span<const data::Array>();
-      const bool listens = !sums.empty() || observers;
+      const bool listens = !sums.empty() || observers || options_.listener != nullptr;
       data::TapReceiver* to = listens ? static_cast<data::TapReceiver*>(&receiver) : &deaf;
       segment.run(n, inputs, fmt::format("sample {}", n + 1), to);
       branch_.release(s, n, true);
@@ -272,6 +291,15 @@ std::uint64_t sweep_grams(const onnx::Model& model, const graph::ValueTypes& typ
                           const std::vector<BlockStage>& stages, const exec::Runtime& runtime,
                           data::SampleSource& source, const GramSweepOptions& options, GramReceiver& receiver) {
   return Sweep(model, types, stages, runtime, source, options, receiver).run();
+}
+
+std::uint64_t sweep_values(const onnx::Model& model, const graph::ValueTypes& types, const exec::Runtime& runtime,
+                           data::SampleSource& source, const GramSweepOptions& options) {
+  struct NoSums final : GramReceiver {
+    bool wants(const BlockStage::Input&) const override { return false; }
+    void receive(const BlockStage::Input&, const InputGrams&) override {}
+  } none;
+  return Sweep(model, types, std::vector<BlockStage>(1), runtime, source, options, none).run();
 }
 
 }  // namespace detent::tuning

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "calibration/cache_ranges.h"
 #include "calibration/statistics.h"
 #include "data/sample.h"
 #include "detent/config.h"
@@ -63,6 +64,9 @@ struct GramSweepOptions {
   /// Where given, the extremes of these values are found in the same pass, whatever sums are wanted.
   std::vector<std::string> observed = {};
   calibration::Statistics* extremes = nullptr;
+  /// Where given, it receives these values in the same pass, counted as here, whatever sums are wanted.
+  std::vector<std::string> listened = {};
+  calibration::CacheObserver* listener = nullptr;
 };
 
 /// Returns the number of samples, of which every eighth is held back; of 2 to 7 the last is. The sums depend on the
@@ -70,5 +74,9 @@ struct GramSweepOptions {
 std::uint64_t sweep_grams(const onnx::Model& model, const graph::ValueTypes& types,
                           const std::vector<BlockStage>& stages, const exec::Runtime& runtime,
                           data::SampleSource& source, const GramSweepOptions& options, GramReceiver& receiver);
+
+/// The same pass for what GramSweepOptions observes alone, over the model in one piece.
+std::uint64_t sweep_values(const onnx::Model& model, const graph::ValueTypes& types, const exec::Runtime& runtime,
+                           data::SampleSource& source, const GramSweepOptions& options);
 
 }  // namespace detent::tuning

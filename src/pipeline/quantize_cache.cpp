@@ -1,0 +1,125 @@
+#include "pipeline/quantize_cache.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "config/identity.h"
+#include "config/wanted.h"
+#include "data/replay.h"
+#include "exec/session.h"
+#include "graph/rewrite.h"
+#include "graph/transformer.h"
+#include "pipeline/deployed.h"
+#include "profile/profiler.h"
+#include "run/by_content.h"
+#include "run/kv_cache.h"
+#include "run/outputs.h"
+#include "run/prepare.h"
+#include "run/run_directory.h"
+#include "run/run_profiler.h"
+#include "run/samples.h"
+#include "tuning/gram_sweep.h"
+
+namespace detent::pipeline {
+namespace {
+
+using profile::Step;
+
+class CacheRun {
+ public:
+  explicit CacheRun(const QuantizeOptions& options)
+      : options_(options),
+        run_profiler_(options.profiler, options.profile),
+        profiler_(run_profiler_.profiler()),
+        runtime_(options.runtime) {}
+
+  QuantizeResult run() {
+    pre_process();
+    observe();
+    write();
+    run_models();
+    work_->finish();
+    run_profiler_.finish();
+    result_.stages = run_profiler_.stage_reports();
+    result_.peak_memory = profiler_.peak_memory();
+    return std::move(result_);
+  }
+
+ private:
+  void pre_process() {
+    const auto scope = profiler_.scope(Step::pre_process);
+    model_ = onnx::read_model(options_.model);
+    profiler_.checkpoint(Step::model_loaded);
+    run::check_output(options_.output, model_, options_.external_data_suffix);
+    result_.model_bytes_before = run::size_on_disk(model_);
+    work_.emplace(options_.resources, run::run_identity({.model = model_,
+                                                         .output = options_.output,
+                                                         .calibration_data = options_.calibration_data,
+                                                         .options = config::run_identity(options_)}));
+    append(work_->notes());
+    graph::unfold(model_);
+    append(graph::lift_constants(model_));
+    append(graph::drop_initializer_inputs(model_));
+    graph::sort_topologically(model_);
+    result_.transformer = graph::find_transformer(model_, {});
+  }
+
+  // Keys and values of all samples, as the model makes them in float32.
+  void observe() {
+    const auto scope = profiler_.scope(Step::calibration);
+    auto running = model_;
+    graph::raise_floats(running, run::file_store(work_->scratch(), "float"), true);
+    cache_.emplace(model_, running, options_.kv_cache);
+    auto* stream = options_.samples;
+    if (stream != nullptr && !stream->can_rewind())
+      stream = &kept_.emplace(*stream, data::ReplayStream::kAll, work_->scratch());
+    const auto given = run::open_samples(options_.calibration_data.value_or(""), stream, run::input_specs(model_),
+                                         {.max_samples = options_.max_samples,
+                                          .batch_size = options_.batch_size,
+                                          .file_memory = run::memory_for_samples(options_.resources)});
+    run::ByContent source(*given, {});
+    result_.samples = tuning::sweep_values(running, exec::probe_values(runtime_, running), runtime_, source,
+                                           {.threads = options_.threads,
+                                            .progress = options_.progress,
+                                            .stop = options_.stop,
+                                            .listened = cache_->values(),
+                                            .listener = &cache_->observer()});
+    append(source.notes());
+  }
+
+  void write() {
+    const auto scope = profiler_.scope(Step::post_process);
+    auto written = model_;
+    cache_->apply(written, result_);
+    run::write_output(written, options_, result_);
+  }
+
+  void run_models() {
+    if (auto reason = run::reason_against_running(options_.kv_cache.type, runtime_.version()); !reason.empty()) {
+      result_.notes.push_back("the quantized model was not run: " + reason);
+      return;
+    }
+    if (options_.bench) time_models(options_, run::input_specs(model_), runtime_, profiler_, result_);
+    compare_models(options_, work_->path(), profiler_, result_);
+  }
+
+  void append(const std::vector<std::string>& notes) {
+    result_.notes.insert(result_.notes.end(), notes.begin(), notes.end());
+  }
+
+  const QuantizeOptions& options_;
+  run::RunProfiler run_profiler_;
+  profile::Profiler& profiler_;
+  exec::Runtime runtime_;
+  std::optional<run::RunDirectory> work_;
+  onnx::Model model_;
+  std::optional<run::KvCacheRun> cache_;
+  std::optional<data::ReplayStream> kept_;
+  QuantizeResult result_;
+};
+
+}  // namespace
+
+QuantizeResult quantize_cache(const QuantizeOptions& options) { return CacheRun(options).run(); }
+
+}  // namespace detent::pipeline

@@ -1,0 +1,201 @@
+"""A decoder's cache of keys and values in 8 and 4 bits: scales against numpy, and what onnxruntime-genai makes of it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import decoders
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import support
+from decoders import build_decoder
+from onnx import TensorProto, numpy_helper
+from support import Path
+from test_trained_decoder import GENERATE, NEW_TOKENS, PROMPTS, encoded, windows
+
+MOST = {"int8": 127, "int4": 7, "fp8": 448}
+TYPES = {"int8": TensorProto.INT8, "int4": TensorProto.UINT8, "fp8": TensorProto.FLOAT8E4M3FN}
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_decoder.build(tmp_path_factory.mktemp("decoder") / "decoder")
+
+
+@pytest.fixture(scope="session")
+def samples(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("tokenizers", reason="tokenizers are missing; scripts/setup.sh runtimes fetches them")
+    path = windows(source, "calibration.txt", tmp_path_factory.mktemp("ids") / "ids.npy", 128)
+    np.save(path, np.load(path)[:16])
+    return path
+
+
+def caches(source: Path, samples: Path) -> dict[str, np.ndarray]:
+    """By output: [heads, positions of all samples, channels], with keys as long as the pair that positions turn."""
+    shape, _ = build_decoder.trained()
+    session = ort.InferenceSession(source / "model.onnx", providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs() if output.name != "logits"]
+    found = []
+    for row in np.load(samples)[:, None]:
+        feed = {"input_ids": row, "attention_mask": np.ones_like(row), **decoders.empty_cache(shape)}
+        found.append([value[0] for value in session.run(names, feed)])
+    values = {name: np.abs(np.concatenate(parts, 1)) for name, parts in zip(names, zip(*found, strict=True), strict=True)}
+    half = shape.head // 2
+    for name in names:
+        if name.endswith(".key"):
+            length = np.hypot(values[name][..., :half], values[name][..., half:])
+            values[name] = np.concatenate([length, length], -1)
+    return values
+
+
+def scales_of(path: Path) -> dict[str, np.ndarray]:
+    """By output of the attention."""
+    graph = onnx.load(path).graph
+    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    nodes = [node for node in graph.node if node.op_type == "GroupQueryAttention"]
+    return {node.output[1 + part]: tensors[node.input[12 + part]] for node in nodes for part in (0, 1)}
+
+
+def error(values: np.ndarray, scale: float, most: int) -> float:
+    return float(((np.clip(np.rint(values / scale), -most, most) * scale - values) ** 2).sum())
+
+
+@pytest.mark.parametrize("granularity", [[], ["--kv-cache-per-channel"]], ids=["tensor", "channel"])
+@pytest.mark.parametrize("kind", MOST)
+def test_scales_are_the_best_for_what_the_cache_held(
+    source: Path, samples: Path, tmp_path: Path, kind: str, granularity: list[str]
+) -> None:
+    shape, _ = build_decoder.trained()
+    file = tmp_path / "scales.json"
+    options = ["--preset", "none", "--kv-cache", kind, *granularity, "--kv-cache-scales", file, "--batch-size", 1]
+    result = support.quantize(source, tmp_path / "out", samples, *options)
+    model = onnx.load(tmp_path / "out" / "model.onnx")
+    ends = [v for v in (*model.graph.input, *model.graph.output) if v.name.startswith(("past", "present"))]
+    assert {v.type.tensor_type.elem_type for v in ends} == {TYPES[kind]}
+    width = shape.head // 2 if kind == "int4" else shape.head
+    assert {v.type.tensor_type.shape.dim[3].dim_value for v in ends} == {width}
+    attributes = next(n for n in model.graph.node if n.op_type == "GroupQueryAttention").attribute
+    told = {a.name: onnx.helper.get_attribute_value(a) for a in attributes}
+    assert told["k_quant_type"] == told["v_quant_type"] == (b"PER_CHANNEL" if granularity else b"PER_TENSOR")
+    assert told["kv_cache_bit_width"] == (4 if kind == "int4" else 8)
+
+    stored = scales_of(tmp_path / "out" / "model.onnx")
+    most, expected = MOST[kind], caches(source, samples)
+    for name, scales in stored.items():
+        parts = (
+            expected[name].transpose(0, 2, 1).reshape(-1, expected[name].shape[1]) if granularity else expected[name].reshape(1, -1)
+        )
+        assert scales.size == len(parts)
+        for scale, values in list(zip(scales.ravel(), parts, strict=True))[:: 8 if granularity else 1]:
+            largest = values.max() / most
+            if kind == "fp8":
+                np.testing.assert_allclose(scale, largest, rtol=1e-6)
+                continue
+            best = min(error(values, largest * share, most) for share in np.linspace(0.2, 1, 33))
+            assert scale <= largest * (1 + 1e-6)
+            assert error(values, scale, most) <= 1.1 * best
+
+    builder = json.loads(file.read_text())
+    assert builder["layer_ids"] == [layer["layer"] for layer in result["kv_scales"]] == list(range(shape.layers))
+    for layer in range(shape.layers):
+        for part, names in (("key", ("k_scales", "keys")), ("value", ("v_scales", "values"))):
+            scales = stored[f"present.{layer}.{part}"].ravel()
+            np.testing.assert_allclose(np.ravel(builder["scales"][names[0]][layer]), scales, rtol=1e-6)
+            np.testing.assert_allclose(result["kv_scales"][layer][names[1]], scales, rtol=1e-6)
+
+
+def step_by_step(path: Path, tokens: list[int]) -> list[int]:
+    """Greedily with the cache, in whatever type the model has it."""
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    types = {"tensor(float)": np.float32, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8}
+    cache = {
+        i.name: np.zeros((1, i.shape[1], 0, i.shape[3]), types[i.type]) for i in session.get_inputs() if i.name.startswith("past")
+    }
+    tokens, fed = list(tokens), tokens
+    for _ in range(NEW_TOKENS):
+        mask = np.ones((1, len(tokens)), np.int64)
+        logits, *present = session.run(None, {"input_ids": np.array([fed]), "attention_mask": mask, **cache})
+        fed = [int(logits[0, -1].argmax())]
+        tokens += fed
+        cache = dict(zip(cache, present, strict=True))
+        if fed == [0]:
+            break
+    return tokens
+
+
+# KL divergence on text that was no sample; of weights in blocks of 4 bits alone it is 0.004.
+WAYS = {
+    "int8": (["--preset", "none", "--kv-cache", "int8"], 0.0005),
+    "int4 by channel": (["--preset", "none", "--kv-cache", "int4", "--kv-cache-per-channel"], 0.03),
+    "blocks": (["--weights-only", "--kv-cache", "int8", "--kv-cache-per-channel"], 0.01),
+    "blocks, float16": (["--weights-only", "--float", 16, "--keep-io-types", "--kv-cache", "int8"], 0.01),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_onnxruntime_genai_runs_it(source: Path, samples: Path, tmp_path: Path, way: str) -> None:
+    options, most = WAYS[way]
+    folder = tmp_path / "out"
+    support.quantize(source, folder, samples, "--batch-size", 1, *options)
+    held_out = windows(source, "held_out.txt", tmp_path / "held_out.npy", 256)
+    np.save(held_out, np.load(held_out)[:16])
+    words = ("compare", source, folder, "--calibration-data", held_out, "--batch-size", 1, "--outputs-only", "--json")
+    result = support.detent(*words)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert 0 < json.loads(result.stdout)["next_tokens"]["kl_divergence"] <= most
+    if not (support.LANGUAGE / "onnxruntime_genai").is_dir():
+        pytest.skip("onnxruntime-genai is missing; scripts/setup.sh runtimes fetches it")
+    environment = {**os.environ, "PYTHONPATH": str(support.LANGUAGE)}
+    command = [sys.executable, "-c", GENERATE, str(folder), str(NEW_TOKENS), *PROMPTS]
+    made = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert made.returncode == 0, made.stderr
+    prompts = [encoded(source, prompt) for prompt in PROMPTS]
+    assert json.loads(made.stdout) == [step_by_step(folder / "model.onnx", tokens) for tokens in prompts]
+
+
+def test_scales_of_the_pass_that_solves_weights_are_those_of_a_pass_alone(source: Path, samples: Path, tmp_path: Path) -> None:
+    alone = support.quantize(source, tmp_path / "a", samples, "--batch-size", 1, "--preset", "none", "--kv-cache", "int8")
+    options = ["--batch-size", 1, "--weights-only", "--kv-cache", "int8"]
+    beside = support.quantize(source, tmp_path / "b", samples, *options)
+    floats = support.quantize(source, tmp_path / "c", samples, *options, "--weight-type", "float8e4m3fn")
+    assert alone["kv_scales"] == beside["kv_scales"] == floats["kv_scales"]
+    tensors = [{t.name: t.SerializeToString() for t in onnx.load(tmp_path / f / "model.onnx").graph.initializer} for f in "ab"]
+    assert all(tensors[0][name] == tensors[1][name] for name in tensors[0] if name.endswith("_scale"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--kv-cache", "int8"], "goes with --weights-only, or with --preset none"),
+        (["--preset", "none", "--kv-cache", "int8", "--float", 16], "goes with --weights-only, or with --preset none"),
+        (["--weights-only", "--kv-cache-per-channel"], "give --kv-cache int8, int4 or fp8"),
+        (["--weights-only", "--kv-cache", "int8", "--accuracy-target", 0.9], "leave out one of them"),
+        (["--family", "q4", "--kv-cache", "int8"], "does not go with --family"),
+    ],
+)
+def test_what_does_not_go_together(source: Path, samples: Path, tmp_path: Path, options: list[object], message: str) -> None:
+    result = support.detent("quantize", source, "-o", tmp_path / "out", "--calibration-data", samples, *options)
+    assert result.returncode != 0
+    assert message in result.stderr
+    assert result.stderr.count("\n") <= 1
+
+
+def test_models_and_folders_without_such_a_cache(samples: Path, tmp_path: Path) -> None:
+    scale = onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    ends = [onnx.helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4]) for n in "xy"]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", ends[:1], ends[1:], [scale])), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.ones((1, 4), np.float32))
+    options = ["--preset", "none", "--kv-cache", "int8"]
+    plain = support.detent(
+        "quantize", tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--calibration-data", tmp_path / "x.npy", *options
+    )
+    assert "has no GroupQueryAttention with past and present keys" in plain.stderr
+    folder = decoders.transformers_folder(tmp_path / "transformers")
+    web = support.detent("quantize", folder, "-o", tmp_path / "out", "--calibration-data", samples, *options)
+    assert "transformers.js" in web.stderr
+    without = support.detent("quantize", folder / "onnx" / "model.onnx", "-o", tmp_path / "out.onnx", *options)
+    assert "--kv-cache needs samples" in without.stderr
