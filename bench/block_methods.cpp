@@ -1,13 +1,13 @@
 // Weights in blocks, method by method: weights per second of one core and SQNR, on made-up weights and inputs.
 //   bench_block_methods [ROWS [COLUMNS [BITS [BLOCK]]]]
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <vector>
 
-#include "finetune/block_descent.h"
-#include "finetune/block_refit.h"
 #include "finetune/block_solver.h"
 #include "quantization/block_search.h"
 #include "random_values.h"
@@ -74,8 +74,11 @@ int main(int count, char** given) {
   report("search, weighted", [&] { made = quantization::search(weight, k, format, damping.diagonal); });
   const finetune::BlockGptq gptq(gram, damping, format, {}, kernels, 1);
   report("GPTQ", [&] { made = gptq.round(weight); });
-  report("  then scales fitted", [&] { finetune::refit_scales(gram, damping, weight, made, kernels, 1); });
-  report("  then integers, two sweeps", [&] { finetune::descend(gram, damping, weight, made, 2, false, kernels, 1); });
+  for (const std::size_t turns : {1, 2, 3}) {
+    const finetune::BlockGptq turned(gram, damping, format, {.turns = turns}, kernels, 1);
+    report(turns == 1 ? "GPTQ and a turn" : fmt::format("GPTQ and {} turns", turns).c_str(),
+           [&] { made = turned.round(weight); });
+  }
   report("automatic", [&] { made = finetune::BlockSolver(gram, {}, format, {}, kernels, 1).solve(weight).weight; });
   return 0;
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "finetune/kernels.h"
@@ -16,9 +17,25 @@ struct Gram {
   std::span<const float> values;
   std::size_t rows = 0;
   std::uint64_t positions = 0;  // that were summed
+  /// Where given, the sums stand for inputs that are divided by these.
+  std::span<const float> divisors = {};
 
-  float at(std::size_t i, std::size_t j) const noexcept { return values[i * rows + j]; }
+  float at(std::size_t i, std::size_t j) const noexcept {
+    const float value = values[i * rows + j];
+    return divisors.empty() ? value : value / (divisors[i] * divisors[j]);
+  }
 };
+
+/// The inputs themselves, in a row for each position: less to keep and to multiply with where positions are few.
+struct InputRows {
+  std::span<const float> values;
+  std::size_t rows = 0;  // of the weight
+  std::uint64_t positions = 0;
+  std::span<const float> divisors = {};  // as in Gram
+};
+
+/// What errors are told by.
+using Judge = std::variant<Gram, InputRows>;
 
 /// The matrix A that stands for a Gram matrix G while weights are fitted, so that they do not follow the chance in a
 /// few samples: A_ij = keep · G_ij, A_ii = keep · G_ii + more_i.
@@ -45,7 +62,7 @@ inline constexpr std::size_t kColumnsTogether = 128;
 
 /// For each column the sum over positions of (x·w - x·ŵ)², x being the inputs, w the column and ŵ what is stored of it.
 /// Memory: for each thread two rows of kColumnsTogether columns.
-std::vector<double> column_errors(const Gram& gram, std::span<const float> columns,
+std::vector<double> column_errors(const Judge& judge, std::span<const float> columns,
                                   const quantization::BlockWeight& weight, const Kernels& kernels, std::size_t threads);
 
 /// Ŵ − W of the columns [first, first + count), in `rows` floats each.

@@ -1,9 +1,7 @@
 #include "finetune/block_gptq.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "base/error.h"
 #include "base/parallel.h"
 #include "base/vector_clones.h"
 #include "finetune/block_factor.h"
@@ -15,38 +13,23 @@ using quantization::BlockFormat;
 using quantization::BlockScale;
 using quantization::BlockWeight;
 
-// The grids of a block of several columns.
-struct Grids {
-  Lanes scale, inverse, low, high;
-};
+// The diagonal of A is above all that rounding leaves, so no weight counts as dependent on others.
+constexpr double kLeastPivot = 1e-10;
 
-Grids grids_of(const BlockWeight& made, std::size_t first_column, std::size_t columns, std::size_t block) {
-  Grids grids{};
-  for (std::size_t l = 0; l < columns; ++l) {
-    const std::size_t at = (first_column + l) * static_cast<std::size_t>(made.blocks()) + block;
-    const float scale = made.scales[at], inverse = 1.0F / scale;
-    const int zero = made.zero_points[at];
-    grids.scale.at[l] = scale;
-    grids.inverse.at[l] = scale != 0 && std::isfinite(inverse) ? inverse : 0.0F;
-    grids.low.at[l] = static_cast<float>(-zero);
-    grids.high.at[l] = static_cast<float>(made.format.largest() - zero);
-  }
-  return grids;
-}
-
-// Rounds the places [first, last), the last of them first. All arrays begin at place `begin`; `sums` holds entries of
+// Rounds the places [first, last), the last of them first. All arrays begin at place `begin`; `entries` holds those of
 // the error so far. `steps` gets integers without their zero points, with keep_zeros 0 for weights of 0.
 DETENT_VECTOR_CLONES
-void round_places(const Cholesky& factor, std::size_t begin, std::size_t first, std::size_t last, const Grids& grids,
-                  const Lanes* weights, bool keep_zeros, Lanes* sums, Lanes* difference, Lanes* steps) {
+void round_places(const Cholesky& factor, std::size_t begin, std::size_t first, std::size_t last,
+                  const BlockGrids& grids, const Lanes* weights, bool keep_zeros, Lanes* entries, Lanes* difference,
+                  Lanes* steps) {
   constexpr float kShift = 12582912.0F;  // 1.5 * 2^23: adding it rounds
-  const Grids g = grids;
+  const BlockGrids g = grids;
   for (std::size_t j = last; j-- > first;) {
     const float* line = factor.row(j) + begin;
     const std::size_t c = j - begin;
     Lanes change;
     for (std::size_t l = 0; l < kLanes; ++l) {
-      float x = (weights[c].at[l] - sums[c].at[l] / line[c]) * g.inverse.at[l];
+      float x = (weights[c].at[l] - entries[c].at[l] / line[c]) * g.inverse.at[l];
       x = x < g.low.at[l] ? g.low.at[l] : x;
       x = x > g.high.at[l] ? g.high.at[l] : x;
       const float m = keep_zeros && weights[c].at[l] == 0 ? 0.0F : (x + kShift) - kShift;
@@ -54,24 +37,43 @@ void round_places(const Cholesky& factor, std::size_t begin, std::size_t first, 
       steps[c].at[l] = m;
     }
     difference[c] = change;
-    for (std::size_t i = 0; i < c; ++i) {
-      for (std::size_t l = 0; l < kLanes; ++l) sums[i].at[l] += change.at[l] * line[i];
+    for (std::size_t i = 0; i <= c; ++i) {
+      for (std::size_t l = 0; l < kLanes; ++l) entries[i].at[l] += change.at[l] * line[i];
     }
   }
 }
 
+std::vector<BlockChunk> chunks_of(const std::vector<std::size_t>& order, std::size_t block) {
+  const std::size_t longest = block > BlockGptq::kLongestBlock ? Cholesky::kBlock : block;
+  std::vector<BlockChunk> chunks;
+  for (std::size_t end = order.size(); end > 0;) {
+    const std::size_t number = order[end - 1] / block, length = std::min(block, order.size() - number * block);
+    const std::size_t stop = end - length;
+    for (bool opens = true; end > stop; opens = false) {
+      const BlockPart part{.first = end - std::min(longest, end - stop), .last = end, .block = number, .opens = opens};
+      const bool fits = !chunks.empty() && chunks.back().last - part.first <= Cholesky::kBlock;
+      if (!fits) chunks.push_back({.first = part.first, .last = part.last, .parts = {}});
+      chunks.back().first = part.first;
+      chunks.back().parts.push_back(part);
+      end = part.first;
+    }
+  }
+  return chunks;
+}
+
+std::size_t longest_of(const std::vector<BlockChunk>& chunks) {
+  std::size_t most = 0;
+  for (const auto& chunk : chunks) most = std::max(most, chunk.last - chunk.first);
+  return most;
+}
+
 }  // namespace
 
-// What a thread works with. Rows of `difference` and `sums` are columns of the weight.
-struct BlockGptq::Work {
-  std::span<const float> columns;  // of this piece
-  std::size_t count = 0;           // of them
-  std::size_t first = 0;           // the first of them in `made`
-  BlockWeight& made;
-  std::vector<float> difference;  // Ŵ − W, kColumnsTogether × rows, by place
-  std::vector<float> sums;        // kColumnsTogether × places of a chunk: what rounded weights add to (Ŵ − W) L
-  // Of kLanes columns and the places of a chunk.
-  std::vector<Lanes> weights, entries, changes, steps, spare;
+// What a thread works with: rows of kColumnsTogether values, and of kLanes columns those of a chunk.
+struct BlockGptq::Work : BlockColumns {
+  std::vector<float> difference = {};  // Ŵ − W
+  std::vector<float> sums = {};        // of a chunk: what rounded weights add to (Ŵ − W) L
+  std::vector<Lanes> wanted = {}, entries = {}, changes = {}, rounded = {}, spare = {};
 };
 
 BlockGptq::BlockGptq(const Gram& gram, const Damping& damping, const BlockFormat& format,
@@ -85,42 +87,25 @@ BlockGptq::BlockGptq(const Gram& gram, const Damping& damping, const BlockFormat
                             static_cast<std::size_t>(format.block_of(static_cast<std::int64_t>(gram.rows))),
                             options.activation_order)),
       chunks_(chunks_of(order_, static_cast<std::size_t>(format.block_of(static_cast<std::int64_t>(gram.rows))))),
-      factor_(damped_matrix(gram, damping, order_), gram.rows, kernels, threads) {}
-
-std::vector<BlockGptq::Chunk> BlockGptq::chunks_of(const std::vector<std::size_t>& order, std::size_t block) {
-  const std::size_t longest = block > kLongestBlock ? Cholesky::kBlock : block;
-  std::vector<Chunk> chunks;
-  for (std::size_t end = order.size(); end > 0;) {
-    const std::size_t number = order[end - 1] / block, length = std::min(block, order.size() - number * block);
-    const std::size_t stop = end - length;
-    for (bool opens = true; end > stop; opens = false) {
-      const Part part{.first = end - std::min(longest, end - stop), .last = end, .block = number, .opens = opens};
-      const bool fits = !chunks.empty() && chunks.back().last - part.first <= Cholesky::kBlock;
-      if (!fits) chunks.push_back({.first = part.first, .last = part.last, .parts = {}});
-      chunks.back().first = part.first;
-      chunks.back().parts.push_back(part);
-      end = part.first;
-    }
-  }
-  return chunks;
-}
+      factor_(damped_matrix(gram, damping, order_), gram.rows, kernels, threads, kLeastPivot),
+      turns_(factor_, chunks_, options.keep_zeros, kernels) {}
 
 // Scales of the block that a part opens, for its weights as they are or as they best become.
-void BlockGptq::find_scales(Work& work, const Chunk& chunk, const Part& part, std::size_t column) const {
-  const bool whole = format_.block > 0 && static_cast<std::size_t>(format_.block) <= kLongestBlock;
+void BlockGptq::find_scales(Work& work, const BlockChunk& chunk, const BlockPart& part, std::size_t column) const {
   const auto size = static_cast<std::size_t>(format_.block_of(static_cast<std::int64_t>(rows_)));
   const std::size_t begin = part.block * size, length = std::min(size, rows_ - begin);
-  const std::size_t count = std::min(kLanes, work.count - column);
+  const std::size_t count = std::min(kLanes, work.count - column), last = part.last, first = last - length;
   std::vector<float> values(kLanes * length);
-  for (std::size_t l = 0; l < count; ++l) {
-    std::copy_n(work.columns.data() + (column + l) * rows_ + begin, length, values.data() + l * length);
+  for (std::size_t j = first; j < last; ++j) {
+    const float* from = work.weights.data() + j * kColumnsTogether + column;
+    for (std::size_t l = 0; l < count; ++l) values[l * length + order_[j] - begin] = from[l];
   }
+  const bool whole = part.last - part.first == length;
   if (whole && !options_.scales_first) {
-    const std::size_t at = part.first - chunk.first;
-    std::copy_n(work.entries.data() + at, length, work.spare.data());
-    make_up(factor_, part.first, part.last, work.spare.data(), work.changes.data());
+    std::copy_n(work.entries.data() + (first - chunk.first), length, work.spare.data());
+    make_up(factor_, first, last, work.spare.data(), work.changes.data());
     for (std::size_t c = 0; c < length; ++c) {
-      const std::size_t k = order_[part.first + c] - begin;
+      const std::size_t k = order_[first + c] - begin;
       for (std::size_t l = 0; l < count; ++l) {
         float& value = values[l * length + k];
         if (!options_.keep_zeros || value != 0) value += work.changes[c].at[l];
@@ -129,7 +114,8 @@ void BlockGptq::find_scales(Work& work, const Chunk& chunk, const Part& part, st
   }
   BlockScale found[kLanes];
   quantization::search_blocks({values.data(), length, count, length}, format_,
-                              std::span(importance_).subspan(begin, length), {found, count}, nullptr, 0);
+                              std::span(importance_).subspan(begin, length), {found, count}, nullptr, 0,
+                              options_.turns > 0);
   const auto blocks = static_cast<std::size_t>(work.made.blocks());
   for (std::size_t l = 0; l < count; ++l) {
     work.made.scales[(work.first + column + l) * blocks + part.block] = found[l].scale;
@@ -138,51 +124,40 @@ void BlockGptq::find_scales(Work& work, const Chunk& chunk, const Part& part, st
 }
 
 // A chunk of up to kLanes columns, the first of which is `column` of the piece.
-void BlockGptq::round_lanes(Work& work, const Chunk& chunk, std::size_t column) const {
-  const std::size_t places = chunk.last - chunk.first, count = std::min(kLanes, work.count - column);
-  for (std::size_t c = 0; c < places; ++c) {
-    for (std::size_t l = 0; l < kLanes; ++l) {
-      const float* values = work.columns.data() + (column + l) * rows_;
-      work.weights[c].at[l] = l < count ? values[order_[chunk.first + c]] : 0.0F;
-      work.entries[c].at[l] = work.sums[(column + l) * places + c];
-    }
-  }
-  for (const Part& part : chunk.parts) {
+void BlockGptq::round_lanes(Work& work, const BlockChunk& chunk, std::size_t column) const {
+  const std::size_t count = std::min(kLanes, work.count - column);
+  copy_in(work.weights.data(), chunk.first, chunk.last, column, work.wanted.data());
+  copy_in(work.sums.data(), 0, chunk.last - chunk.first, column, work.entries.data());
+  for (const BlockPart& part : chunk.parts) {
     if (part.opens) find_scales(work, chunk, part, column);
-    const Grids grids = grids_of(work.made, work.first + column, count, part.block);
-    round_places(factor_, chunk.first, part.first, part.last, grids, work.weights.data(), options_.keep_zeros,
-                 work.entries.data(), work.changes.data(), work.steps.data());
-    for (std::size_t j = part.first; j < part.last; ++j) {
-      const std::size_t c = j - chunk.first;
-      for (std::size_t l = 0; l < count; ++l) {
-        work.difference[(column + l) * rows_ + j] = work.changes[c].at[l];
-        const float integer = work.steps[c].at[l] - grids.low.at[l];
-        work.made.integers[(work.first + column + l) * rows_ + order_[j]] = static_cast<std::uint8_t>(integer);
-      }
-    }
+    const auto grids = grids_of(work.made, work.first + column, count, part.block);
+    const std::size_t at = part.first - chunk.first;
+    round_places(factor_, chunk.first, part.first, part.last, grids, work.wanted.data(), options_.keep_zeros,
+                 work.entries.data(), work.spare.data(), work.rounded.data());
+    copy_out(work.spare.data() + at, part.first, part.last, column, work.difference.data());
   }
+  copy_out(work.rounded.data(), chunk.first, chunk.last, column, work.steps.data());
+  copy_out(work.entries.data(), chunk.first, chunk.last, column, work.errors.data());
 }
 
 void BlockGptq::round_piece(std::span<const float> columns, std::size_t first, BlockWeight& made) const {
-  const std::size_t count = std::min(kColumnsTogether, columns.size() / rows_ - first);
-  std::size_t most = 0;
-  for (const auto& chunk : chunks_) most = std::max(most, chunk.last - chunk.first);
-  Work work{.columns = columns.subspan(first * rows_, count * rows_),
-            .count = count,
-            .first = first,
-            .made = made,
-            .difference = std::vector<float>(kColumnsTogether * rows_),  // all of them, so that products have one shape
-            .sums = std::vector<float>(kColumnsTogether * most),
-            .weights = std::vector<Lanes>(most),
-            .entries = std::vector<Lanes>(most),
-            .changes = std::vector<Lanes>(most),
-            .steps = std::vector<Lanes>(most),
-            .spare = std::vector<Lanes>(most)};
-
+  const std::size_t count = std::min(kColumnsTogether, columns.size() / rows_ - first), most = longest_of(chunks_);
+  const std::vector<float> zeros(kColumnsTogether * rows_);  // all columns, so that products have one shape
+  Work work{{.count = count, .first = first, .made = made, .weights = zeros, .steps = zeros, .errors = zeros}};
+  work.difference = zeros;
+  work.sums.resize(kColumnsTogether * most);
+  for (auto* lanes : {&work.wanted, &work.entries, &work.changes, &work.rounded, &work.spare}) lanes->resize(most);
+  for (std::size_t j = 0; j < rows_; ++j) {
+    for (std::size_t n = 0; n < count; ++n)
+      work.weights[j * kColumnsTogether + n] = columns[(first + n) * rows_ + order_[j]];
+  }
   for (const auto& chunk : chunks_) {
-    factor_.product_below(work.difference.data(), kColumnsTogether, chunk.first, chunk.last, work.sums.data());
+    factor_.columns_below(work.difference.data(), kColumnsTogether, chunk.first, chunk.last, work.sums.data());
     for (std::size_t column = 0; column < count; column += kLanes) round_lanes(work, chunk, column);
   }
+  work.difference = {};
+  turns_.run(work, options_.turns);
+  store_integers(work, order_);
 }
 
 BlockWeight BlockGptq::round(std::span<const float> columns) const {

@@ -1,4 +1,4 @@
-// GPTQ on weights in blocks, each block's scale and zero point found when its turn comes.
+// GPTQ on weights in blocks, each block's scale and zero point found when its turn comes, and turns after it.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "finetune/block_columns.h"
 #include "finetune/block_error.h"
+#include "finetune/block_turns.h"
 #include "finetune/cholesky.h"
 #include "finetune/kernels.h"
 #include "quantization/block_search.h"
@@ -21,6 +23,8 @@ struct BlockGptqOptions {
   bool scales_first = false;
   /// Weights that are 0 stay 0, as those that sparsity has set so.
   bool keep_zeros = false;
+  /// After the rounding: how often each block gets the scale and the integers that are best while all others stay.
+  std::size_t turns = 0;
 };
 
 /// GPTQ (Frantar et al. 2022, arXiv:2210.17323) as the nearest-plane method, see solvers/gptq.cpp: with the matrix
@@ -29,7 +33,7 @@ struct BlockGptqOptions {
 /// while they are not yet rounded, and search_blocks() chooses scale and zero point for them. Blocks of more than
 /// kLongestBlock weights have them from the weights as they are.
 ///
-/// Memory: the factor (rows² floats), and for each thread a few rows of kColumnsTogether columns.
+/// Memory: the factor (rows² floats), and for each thread 4 · rows · kColumnsTogether floats.
 class BlockGptq {
  public:
   BlockGptq(const Gram& gram, const Damping& damping, const quantization::BlockFormat& format,
@@ -42,23 +46,11 @@ class BlockGptq {
   static constexpr std::size_t kLongestBlock = 256;
 
  private:
-  // Neighbouring places of the factor: a block of weights, or a piece of a long one.
-  struct Part {
-    std::size_t first = 0, last = 0;  // places
-    std::size_t block = 0;
-    bool opens = true;  // the first of its block to be rounded
-  };
-  // Parts that are rounded together, before the error is carried on to all others.
-  struct Chunk {
-    std::size_t first = 0, last = 0;  // places
-    std::vector<Part> parts;
-  };
   struct Work;
 
-  static std::vector<Chunk> chunks_of(const std::vector<std::size_t>& order, std::size_t block);
   void round_piece(std::span<const float> columns, std::size_t first, quantization::BlockWeight& made) const;
-  void round_lanes(Work& work, const Chunk& chunk, std::size_t column) const;
-  void find_scales(Work& work, const Chunk& chunk, const Part& part, std::size_t column) const;
+  void round_lanes(Work& work, const BlockChunk& chunk, std::size_t column) const;
+  void find_scales(Work& work, const BlockChunk& chunk, const BlockPart& part, std::size_t column) const;
 
   std::size_t rows_;
   quantization::BlockFormat format_;
@@ -66,8 +58,9 @@ class BlockGptq {
   std::size_t threads_;
   std::vector<float> importance_;   // of weights
   std::vector<std::size_t> order_;  // which weight stands at each place; the last place is rounded first
-  std::vector<Chunk> chunks_;       // in the order of rounding
+  std::vector<BlockChunk> chunks_;  // in the order of rounding
   Cholesky factor_;
+  BlockTurns turns_;
 };
 
 }  // namespace detent::finetune

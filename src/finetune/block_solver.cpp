@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "base/parallel.h"
-#include "finetune/block_descent.h"
-#include "finetune/block_refit.h"
 #include "quantization/block_search.h"
 
 namespace detent::finetune {
@@ -34,17 +32,18 @@ double sum_of(const std::vector<double>& values) { return std::accumulate(values
 
 }  // namespace
 
-BlockSolver::BlockSolver(const Gram& gram, const std::optional<Gram>& held_back, const BlockFormat& format,
+BlockSolver::BlockSolver(const Gram& gram, const std::optional<Judge>& held_back, const BlockFormat& format,
                          const BlockSolverOptions& options, const Kernels& kernels, std::size_t threads)
     : gram_(gram),
-      judge_(held_back.value_or(gram)),
+      judge_(held_back ? *held_back : Judge(gram)),
       format_(format),
       options_(options),
       kernels_(kernels),
       threads_(threads),
       damping_(gram, options.damping.value_or(usual_damping(gram.positions))) {
   if (options.method == BlockMethod::gptq || options.method == BlockMethod::automatic) {
-    gptq_.emplace(gram, damping_, format, BlockGptqOptions{.keep_zeros = options.keep_zeros}, kernels, threads);
+    gptq_.emplace(gram, damping_, format, BlockGptqOptions{.keep_zeros = options.keep_zeros, .turns = options.turns},
+                  kernels, threads);
   }
 }
 
@@ -58,16 +57,6 @@ BlockWeight BlockSolver::searched(std::span<const float> columns) const {
                                damping_.diagonal),
           first, made);
   });
-  return made;
-}
-
-BlockWeight BlockSolver::rounded(std::span<const float> columns) const {
-  auto made = gptq_->round(columns);
-  for (std::size_t round = 0; round < options_.rounds; ++round) {
-    refit_scales(gram_, damping_, columns, made, kernels_, threads_);
-    descend(gram_, damping_, columns, made, options_.sweeps, options_.keep_zeros, kernels_, threads_);
-  }
-  refit_scales(gram_, damping_, columns, made, kernels_, threads_);
   return made;
 }
 

@@ -17,19 +17,18 @@ namespace detent::finetune {
 enum class BlockMethod {
   nearest,    // quantization::nearest()
   search,     // quantization::search(), weighted by the diagonal of the Gram matrix
-  gptq,       // BlockGptq, then rounds of refit_scales() and descend()
+  gptq,       // BlockGptq with turns
   automatic,  // of each column the best of these
 };
 
 struct BlockSolverOptions {
   BlockMethod method = BlockMethod::automatic;
   std::optional<double> damping = {};  // see Damping; unset: usual_damping()
-  std::size_t rounds = 1;   // of fitting scales, then integers; the scales are fitted once more after the last
-  std::size_t sweeps = 2;   // over the integers in each round
-  bool keep_zeros = false;  // weights that are 0 stay 0, as those that sparsity has set so
+  std::size_t turns = 2;               // after GPTQ, see BlockTurns
+  bool keep_zeros = false;             // weights that are 0 stay 0, as those that sparsity has set so
 };
 
-/// Errors are sums of column_errors() over the columns: by the held-back Gram matrix where there is one.
+/// Errors are sums of column_errors() over the columns: by what is held back where there is something.
 struct BlockSolution {
   quantization::BlockWeight weight;
   double error = 0;
@@ -45,19 +44,22 @@ struct BlockSolution {
 /// Memory: with gptq and automatic the factor of the Gram matrix, and for a stripe four times its weights at the most.
 class BlockSolver {
  public:
-  /// Refers to the matrices. `held_back`: of samples that are not in `gram`; decides what automatic keeps.
-  BlockSolver(const Gram& gram, const std::optional<Gram>& held_back, const quantization::BlockFormat& format,
+  /// Refers to the sums. `held_back`: of samples that are not in `gram`; decides what automatic keeps.
+  BlockSolver(const Gram& gram, const std::optional<Judge>& held_back, const quantization::BlockFormat& format,
               const BlockSolverOptions& options, const Kernels& kernels, std::size_t threads);
 
   /// `against`: what errors are told of, where `columns` are not the weights themselves, but those that sparsity left.
   BlockSolution solve(std::span<const float> columns, std::span<const float> against = {}) const;
 
+  /// What the method gptq makes of columns, whatever the method is, and without their errors. Not for the methods
+  /// nearest and search.
+  quantization::BlockWeight rounded(std::span<const float> columns) const { return gptq_->round(columns); }
+
  private:
   quantization::BlockWeight searched(std::span<const float> columns) const;
-  quantization::BlockWeight rounded(std::span<const float> columns) const;
 
   Gram gram_;
-  Gram judge_;
+  Judge judge_;
   quantization::BlockFormat format_;
   BlockSolverOptions options_;
   const Kernels& kernels_;

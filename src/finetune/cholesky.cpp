@@ -61,6 +61,7 @@ void Cholesky::factor_diagonal(std::size_t first, std::size_t last, double mean,
     const double pivot = rest[i];
     dependent_[first + i] = pivot > least_pivot * mean ? 0 : 1;  // what is left of its other entries is rounding, too
     columns[i * size + i] = line[i] = static_cast<float>(std::sqrt(dependent_[first + i] != 0 ? mean : pivot));
+    std::fill(line + i + 1, line + size, 0.0F);
   }
 }
 
@@ -134,6 +135,29 @@ void Cholesky::product_below(const float* values, std::size_t rows, std::size_t 
   shape.alpha = 1;
   shape.beta = 0;
   kernels_.gemm(shape, values + last, n_, row(last) + first, n_, block, last - first);
+}
+
+void Cholesky::columns_below(const float* values, std::size_t columns, std::size_t first, std::size_t last,
+                             float* block) const {
+  if (last == n_) {
+    std::fill_n(block, (last - first) * columns, 0.0F);
+    return;
+  }
+  Gemm shape = gemm_of(last - first, columns, n_ - last, false);
+  shape.transpose_a = true;
+  kernels_.gemm(shape, row(last) + first, n_, values + last * columns, columns, block, columns);
+}
+
+void Cholesky::rows_times(std::size_t first, std::size_t last, const float* values, std::size_t columns,
+                          float* block) const {
+  kernels_.gemm(gemm_of(last - first, columns, last, false), row(first), n_, values, columns, block, columns);
+}
+
+void Cholesky::add_rows_transposed(std::size_t first, std::size_t last, const float* block, std::size_t columns,
+                                   float* values) const {
+  Gemm shape = gemm_of(last, columns, last - first, false, 1);
+  shape.transpose_a = true;
+  kernels_.gemm(shape, row(first), n_, block, columns, values, columns);
 }
 
 }  // namespace detent::finetune

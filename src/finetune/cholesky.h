@@ -27,6 +27,15 @@ class Cholesky {
   /// block = values[:, last…] · L[last…, first…last): `block` has `last - first` columns.
   void product_below(const float* values, std::size_t rows, std::size_t first, std::size_t last, float* block) const;
 
+  // The same by columns: arrays hold a row of `columns` values for each of the n places.
+  /// block = L[last…, first…last)ᵀ · values[last…]
+  void columns_below(const float* values, std::size_t columns, std::size_t first, std::size_t last, float* block) const;
+  /// block = L[first…last, …last) · values[…last)
+  void rows_times(std::size_t first, std::size_t last, const float* values, std::size_t columns, float* block) const;
+  /// values[…last) += L[first…last, …last)ᵀ · block
+  void add_rows_transposed(std::size_t first, std::size_t last, const float* block, std::size_t columns,
+                           float* values) const;
+
   static constexpr std::size_t kBlock = 128;
 
  private:

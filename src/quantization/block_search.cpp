@@ -1,5 +1,6 @@
 #include "quantization/block_search.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -39,7 +40,7 @@ struct Found {
 };
 
 // Numbers of steps on an even grid. With weights, narrower ranges can be better: they clip what counts little.
-Trials trials_of(const BlockFormat& format, bool weighted) {
+Trials trials_of(const BlockFormat& format, bool weighted, bool quick) {
   struct Grid {
     double first, last;
     int count;
@@ -54,6 +55,7 @@ Trials trials_of(const BlockFormat& format, bool weighted) {
     grid = weighted ? Grid{0.85, format.bits == 2 ? 4.0 : 2.8, 20} : Grid{0.88, 1.65, 24};
     trials.zero_points = weighted ? 2 : format.bits == 2 ? 1 : 0;
   }
+  if (quick) grid.count = (grid.count + 1) / 2;
   const double whole = format.symmetric ? format.middle() : format.largest();
   for (int i = 0; i < grid.count; ++i) {
     trials.steps.push_back(static_cast<float>(whole * (grid.first + (grid.last - grid.first) * i / (grid.count - 1))));
@@ -294,13 +296,13 @@ void search_tile(const Tile& tile, const Trials& trials, const BlockFormat& form
 }  // namespace
 
 void search_blocks(const BlockOfColumns& of, const BlockFormat& format, std::span<const float> importance,
-                   std::span<BlockScale> found, std::uint8_t* integers, std::size_t integer_stride) {
+                   std::span<BlockScale> found, std::uint8_t* integers, std::size_t integer_stride, bool quick) {
   if (of.length == 0) return;
   Tile tile;
   tile.values.resize(of.length);
   tile.importance = scaled(importance);
   tile.levels = static_cast<float>(format.largest());
-  const auto trials = trials_of(format, !tile.importance.empty());
+  const auto trials = trials_of(format, !tile.importance.empty(), quick);
   std::vector<std::uint8_t> rounded_values(2 * of.length * kLanes);
   for (std::size_t first = 0; first < of.columns; first += kLanes) {
     const std::size_t columns = std::min(kLanes, of.columns - first);

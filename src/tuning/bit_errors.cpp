@@ -83,15 +83,15 @@ class Asking final : public GramReceiver {
     return found;
   }
 
-  double nearest_error(const onnx::Tensor& tensor, const BlockTensor& shape, const finetune::Gram& gram) const {
+  double nearest_error(const onnx::Tensor& tensor, const BlockTensor& shape, const finetune::Judge& judge) const {
     constexpr std::int64_t kStripe = 8 * static_cast<std::int64_t>(kColumnsTogether);
     double error = 0, energy = 0;
     for (std::int64_t first = 0; first < shape.columns; first += kStripe) {
       const auto last = std::min(first + kStripe, shape.columns);
       std::vector<float> columns(static_cast<std::size_t>((last - first) * shape.rows));
       quantization::read_columns(tensor, shape, first, last, columns);
-      error += sum_of(errors_of(gram, columns, quantization::nearest(columns, shape.rows, shape.format)));
-      energy += sum_of(errors_of(gram, columns, nothing_of(columns, shape)));
+      error += sum_of(errors_of(judge, columns, quantization::nearest(columns, shape.rows, shape.format)));
+      energy += sum_of(errors_of(judge, columns, nothing_of(columns, shape)));
     }
     return energy > 0 ? error / energy : 0;
   }
@@ -100,9 +100,9 @@ class Asking final : public GramReceiver {
     return quantization::make_blocks(shape.rows, static_cast<std::int64_t>(columns.size()) / shape.rows, shape.format);
   }
 
-  std::vector<double> errors_of(const finetune::Gram& gram, std::span<const float> columns,
+  std::vector<double> errors_of(const finetune::Judge& judge, std::span<const float> columns,
                                 const BlockWeight& found) const {
-    return finetune::column_errors(gram, columns, found, kernels_, threads_);
+    return finetune::column_errors(judge, columns, found, kernels_, threads_);
   }
 
   const onnx::Model& model_;

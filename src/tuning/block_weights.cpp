@@ -39,8 +39,7 @@ class Solving final : public GramReceiver {
       for (const auto t : input.tensors) solve(t, placement_.tensors[t], grams);
       return;
     }
-    const ScaledGrams scaled(grams, scaling.factors);
-    const auto of_scaled = scaled.grams();
+    const auto of_scaled = scaled(grams, scaling.factors);
     for (const auto t : input.tensors) {
       auto shape = placement_.tensors[t];
       shape.row_factors = scaling.factors;

@@ -20,7 +20,6 @@
 #include "graph/bodies.h"
 #include "graph/index.h"
 #include "tuning/finetune.h"
-#include "tuning/input_scaling.h"
 #include "tuning/weight_solving.h"
 
 namespace detent::tuning {
@@ -34,6 +33,11 @@ std::uint64_t sum_bytes(std::int64_t rows) {
   return square_bytes(rows) + finetune::tile_positions(width + 1) * width * sizeof(float);
 }
 
+std::uint64_t held_back_bytes(std::int64_t rows) {
+  const auto width = static_cast<std::uint64_t>(rows);
+  return width <= kMostHeldBack ? sum_bytes(rows) : 2 * kMostHeldBack * width * sizeof(float);  // while it grows
+}
+
 finetune::LayerGeometry one_output(std::int64_t rows) {
   finetune::LayerGeometry geometry;
   geometry.inputs = rows;
@@ -41,26 +45,37 @@ finetune::LayerGeometry one_output(std::int64_t rows) {
   return geometry;
 }
 
-// Sums over what one value held in the samples, and in those that are held back.
+// What one value held in the samples, summed up, and in those that are held back.
 class InputSums {
  public:
   InputSums(std::int64_t rows, const finetune::Kernels& kernels, std::size_t threads)
-      : rows_(static_cast<std::size_t>(rows)),
-        fitted_(std::in_place, one_output(rows), kernels, threads),
-        held_back_(std::in_place, one_output(rows), kernels, threads) {}
+      : rows_(static_cast<std::size_t>(rows)), fitted_(std::in_place, one_output(rows), kernels, threads) {
+    if (rows_ <= kMostHeldBack) held_back_.emplace(one_output(rows), kernels, threads);
+  }
 
   void add(std::span<const std::int64_t> shape, std::span<const float> values, bool is_held_back) {
-    (is_held_back ? held_back_ : fitted_)->add({shape.begin(), shape.end()}, values, {});
+    if (!is_held_back) return fitted_->add({shape.begin(), shape.end()}, values, {});
+    if (held_back_) return held_back_->add({shape.begin(), shape.end()}, values, {});
+    const std::size_t free = kMostHeldBack * rows_ - held_back_rows_.size(), taken = std::min(free, values.size());
+    held_back_rows_.insert(held_back_rows_.end(), values.begin(), values.begin() + static_cast<std::ptrdiff_t>(taken));
+    if (taken == values.size()) return;
+    const auto rest = values.subspan(taken);
+    fitted_->add({static_cast<std::int64_t>(rest.size() / rows_), static_cast<std::int64_t>(rows_)}, rest, {});
   }
 
   void finish() {
     fitted_form_ = fitted_->take();
-    held_back_form_ = held_back_->take();
     fitted_.reset();
+    if (held_back_) held_back_form_ = held_back_->take();
     held_back_.reset();
   }
+
   InputGrams grams() const {
-    return {gram(fitted_form_), held_back_form_.positions > 0 ? std::optional(gram(held_back_form_)) : std::nullopt};
+    InputGrams made{gram(fitted_form_), {}};
+    if (held_back_form_.positions > 0) made.held_back = gram(held_back_form_);
+    if (!held_back_rows_.empty())
+      made.held_back = finetune::InputRows{held_back_rows_, rows_, held_back_rows_.size() / rows_};
+    return made;
   }
 
  private:
@@ -69,6 +84,7 @@ class InputSums {
   std::size_t rows_;
   std::optional<finetune::GramAccumulator> fitted_, held_back_;
   finetune::GramForm fitted_form_, held_back_form_;
+  std::vector<float> held_back_rows_;  // instead of the sums, for long inputs
 };
 
 class SumsReceiver final : public data::TapReceiver {
@@ -261,16 +277,13 @@ std::vector<BlockStage> block_stages(const onnx::Model& model, const quantizatio
     input.rows = tensor.rows;
     input.tensors.push_back(t);
   }
-  std::set<std::string> scaled;  // in copies
-  for (const auto& fold : folds_of(model, placement, config)) scaled.insert(fold.value);
   const auto inside = graph::inside_bodies(model);
   std::vector<BlockStage> stages(1);
   std::uint64_t taken = 0;
   for (auto& [place, input] : inputs) {
-    // Two matrices are summed up; others hold factors while a weight is solved.
-    const std::uint64_t bytes = 2 * sum_bytes(input.rows);
-    const std::uint64_t matrices = factors_of(config.sparsity) + (scaled.contains(input.value) ? 2 : 0);
-    const std::uint64_t needed = bytes + matrices * square_bytes(input.rows);
+    // Another matrix holds the factor while a weight is solved.
+    const std::uint64_t bytes = sum_bytes(input.rows) + held_back_bytes(input.rows);
+    const std::uint64_t needed = bytes + factors_of(config.sparsity) * square_bytes(input.rows);
     if (needed > memory)
       throw resource_error(
           fmt::format("sums over what '{}' holds take {}, and {} of the memory budget are free for them", input.value,

@@ -42,9 +42,9 @@ std::vector<BlockStage> block_stages(const onnx::Model& model, const quantizatio
 /// Of the samples that weights are fitted to, and of those that are held back and judge.
 struct InputGrams {
   finetune::Gram fitted;
-  std::optional<finetune::Gram> held_back;
+  std::optional<finetune::Judge> held_back;
 
-  const finetune::Gram& judge() const { return held_back ? *held_back : fitted; }
+  finetune::Judge judge() const { return held_back ? *held_back : finetune::Judge(fitted); }
 };
 
 class GramReceiver {
@@ -55,6 +55,8 @@ class GramReceiver {
   /// All samples have gone by. The matrices are valid during the call.
   virtual void receive(const BlockStage::Input& input, const InputGrams& grams) = 0;
 };
+
+inline constexpr std::size_t kMostHeldBack = 2048;
 
 struct GramSweepOptions {
   int threads = 0;
@@ -69,8 +71,10 @@ struct GramSweepOptions {
   calibration::CacheObserver* listener = nullptr;
 };
 
-/// Returns the number of samples, of which every eighth is held back; of 2 to 7 the last is. The sums depend on the
-/// samples and their order alone. Throws what the runtime, the samples and the spool throw.
+/// Returns the number of samples, of which every eighth is held back; of 2 to 7 the last is. Of inputs of more than
+/// kMostHeldBack values so many positions are held back at the most, as they are, and the others of these samples are
+/// fitted to. The sums depend on the samples and their order alone. Throws what the runtime, the samples and the spool
+/// throw.
 std::uint64_t sweep_grams(const onnx::Model& model, const graph::ValueTypes& types,
                           const std::vector<BlockStage>& stages, const exec::Runtime& runtime,
                           data::SampleSource& source, const GramSweepOptions& options, GramReceiver& receiver);

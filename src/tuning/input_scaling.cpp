@@ -14,20 +14,11 @@
 namespace detent::tuning {
 namespace {
 
-std::vector<float> scaled(const finetune::Gram& gram, std::span<const float> factors) {
-  std::vector<float> values(gram.values.begin(), gram.values.end());
-  for (std::size_t i = 0; i < gram.rows; ++i) {
-    for (std::size_t j = 0; j < gram.rows; ++j) values[i * gram.rows + j] /= factors[i] * factors[j];
-  }
-  return values;
-}
-
 // Of some columns, solved with these factors.
 double error_of(std::vector<float> columns, const InputGrams& grams, std::span<const float> factors,
                 const quantization::BlockFormat& format, const WeightSolvingOptions& options) {
   for (std::size_t i = 0; i < columns.size(); ++i) columns[i] *= factors[i % factors.size()];
-  const ScaledGrams of_scaled(grams, factors);
-  const auto by = of_scaled.grams();
+  const auto by = scaled(grams, factors);
   return finetune::BlockSolver(by.fitted, by.held_back, format, {.method = method_of_trials(options.method)},
                                options.kernels, options.threads)
       .solve(columns)
@@ -36,14 +27,10 @@ double error_of(std::vector<float> columns, const InputGrams& grams, std::span<c
 
 }  // namespace
 
-ScaledGrams::ScaledGrams(const InputGrams& grams, std::span<const float> factors)
-    : rows_(grams.fitted.rows), fitted_{scaled(grams.fitted, factors), grams.fitted.positions} {
-  if (grams.held_back) held_back_ = Sums{scaled(*grams.held_back, factors), grams.held_back->positions};
-}
-
-InputGrams ScaledGrams::grams() const {
-  InputGrams made{{fitted_.values, rows_, fitted_.positions}, {}};
-  if (held_back_) made.held_back = finetune::Gram{held_back_->values, rows_, held_back_->positions};
+InputGrams scaled(const InputGrams& grams, std::span<const float> factors) {
+  auto made = grams;
+  made.fitted.divisors = factors;
+  if (made.held_back) std::visit([&](auto& by) { by.divisors = factors; }, *made.held_back);
   return made;
 }
 

@@ -19,25 +19,12 @@ struct InputScaling {
   double exponent = 0;         // of AWQ: factors are the power of the inputs to half of it
 };
 
-/// The Gram matrices of inputs that have been divided by factors.
-class ScaledGrams {
- public:
-  ScaledGrams(const InputGrams& grams, std::span<const float> factors);
-  InputGrams grams() const;
-
- private:
-  struct Sums {
-    std::vector<float> values;
-    std::uint64_t positions = 0;
-  };
-  std::size_t rows_;
-  Sums fitted_;
-  std::optional<Sums> held_back_;
-};
+/// What inputs are that have been divided by factors, which are referred to.
+InputGrams scaled(const InputGrams& grams, std::span<const float> factors);
 
 /// finetune::best_input_scales() for all weights that read an input, by some columns of each; these factors and their
 /// roots are tried with the method itself, and what leaves the least error on held-back samples is taken. Weights of
-/// different bits are not scaled. Memory: two matrices of the size of the sums.
+/// different bits are not scaled.
 InputScaling choose_scaling(const onnx::Model& model, const quantization::BlockPlacement& placement,
                             const quantization::InputFold& fold, const InputGrams& grams,
                             const WeightSolvingOptions& options);

@@ -12,6 +12,7 @@
 #include "finetune/block_solver.h"
 #include "finetune/sparsity.h"
 #include "quantization/block_stream.h"
+#include "tuning/some_columns.h"
 
 namespace detent::tuning {
 namespace {
@@ -37,7 +38,10 @@ class WeightSolving {
   }
 
  private:
-  using Solve = std::function<finetune::BlockSolution(std::span<const float> columns)>;
+  struct Solve {
+    std::function<finetune::BlockSolution(std::span<const float> columns)> all;     // by the method
+    std::function<quantization::BlockWeight(std::span<const float> columns)> gptq;  // without errors
+  };
 
   finetune::BlockSolver solver(bool keep_zeros) const {
     return {grams_.fitted,    grams_.held_back, shape_.format, {.method = method_, .keep_zeros = keep_zeros},
@@ -52,39 +56,64 @@ class WeightSolving {
 
   double solve_dense(BlockWriter* writer) {
     const auto dense = solver(false);
-    return for_each_stripe([&](std::span<const float> columns) { return dense.solve(columns); }, writer);
+    return solve_all({[&](std::span<const float> columns) { return dense.solve(columns); },
+                      [&](std::span<const float> columns) { return dense.rounded(columns); }},
+                     writer);
   }
 
   double solve_sparse(BlockWriter& writer) {
     const finetune::Damping damping(grams_.fitted, finetune::usual_damping(grams_.fitted.positions));
     const finetune::TwoOfFour sparsity(grams_.fitted, damping, {}, options_.kernels, options_.threads);
     const auto rest = solver(true);
-    return for_each_stripe([&](std::span<const float> columns) { return rest.solve(sparsity.prune(columns), columns); },
-                           &writer);
+    return solve_all({[&](std::span<const float> columns) { return rest.solve(sparsity.prune(columns), columns); },
+                      [&](std::span<const float> columns) { return rest.rounded(sparsity.prune(columns)); }},
+                     &writer);
   }
 
-  // The sum of squared errors over that of squares.
-  double for_each_stripe(const Solve& solve, BlockWriter* writer) {
-    constexpr std::int64_t kValues = std::int64_t{1} << 22;
-    constexpr auto kTogether = static_cast<std::int64_t>(finetune::kColumnsTogether);
-    const std::int64_t stripe = std::max<std::int64_t>(1, kValues / shape_.rows / kTogether) * kTogether;
-    double error = 0, energy = 0;
-    for (std::int64_t first = 0; first < shape_.columns; first += stripe) {
-      if (options_.stop.stop_requested()) throw interrupted();
-      const auto last = std::min(first + stripe, shape_.columns);
-      std::vector<float> columns(static_cast<std::size_t>((last - first) * shape_.rows));
-      quantization::read_columns(tensor_, shape_, first, last, columns);
-      const auto solution = solve(columns);
-      error += solution.error;
-      energy += energy_of(columns, last - first);
-      count_methods(solution, last - first);
-      if (writer != nullptr) writer->add(solution.weight);
+  // The sum of squared errors over that of squares. Where some columns of a weight of many gain hardly anything by the
+  // other rungs, the rest go without them and without being judged: that costs more than solving.
+  double solve_all(const Solve& solve, BlockWriter* writer) {
+    constexpr double kHardly = 1.01;
+    constexpr std::int64_t kMany = 1024;
+    if (method_ == BlockMethod::automatic && shape_.columns > kMany) {
+      const auto columns = some_columns(tensor_, shape_);
+      const auto tried = solve.all(columns);
+      if (tried.error_gptq <= kHardly * tried.error) {
+        counts_[static_cast<std::size_t>(BlockMethod::gptq)] = shape_.columns;
+        if (writer != nullptr) for_each_stripe([&](std::span<const float> stripe) { writer->add(solve.gptq(stripe)); });
+        const double energy = energy_of(columns);
+        return energy > 0 ? tried.error_gptq / energy : 0;
+      }
     }
+    double error = 0, energy = 0;
+    for_each_stripe([&](std::span<const float> columns) {
+      const auto solution = solve.all(columns);
+      error += solution.error;
+      energy += energy_of(columns);
+      count_methods(solution);
+      if (writer != nullptr) writer->add(solution.weight);
+    });
     return energy > 0 ? error / energy : 0;
   }
 
+  // `visit` gets the columns of one after another.
+  void for_each_stripe(const std::function<void(std::span<const float> columns)>& visit) const {
+    constexpr std::int64_t kValues = std::int64_t{1} << 22;
+    constexpr auto kTogether = static_cast<std::int64_t>(finetune::kColumnsTogether);
+    const std::int64_t pieces =
+        std::max(kValues / shape_.rows / kTogether, static_cast<std::int64_t>(options_.threads));
+    for (std::int64_t first = 0; first < shape_.columns; first += pieces * kTogether) {
+      if (options_.stop.stop_requested()) throw interrupted();
+      const auto last = std::min(first + pieces * kTogether, shape_.columns);
+      std::vector<float> columns(static_cast<std::size_t>((last - first) * shape_.rows));
+      quantization::read_columns(tensor_, shape_, first, last, columns);
+      visit(columns);
+    }
+  }
+
   // The error of storing nothing.
-  double energy_of(std::span<const float> columns, std::int64_t count) const {
+  double energy_of(std::span<const float> columns) const {
+    const auto count = static_cast<std::int64_t>(columns.size()) / shape_.rows;
     const auto nothing = quantization::make_blocks(shape_.rows, count, shape_.format);
     double sum = 0;
     for (const double e : finetune::column_errors(grams_.judge(), columns, nothing, options_.kernels, options_.threads))
@@ -92,9 +121,9 @@ class WeightSolving {
     return sum;
   }
 
-  void count_methods(const finetune::BlockSolution& solution, std::int64_t columns) {
+  void count_methods(const finetune::BlockSolution& solution) {
     if (method_ != BlockMethod::automatic) {
-      counts_[static_cast<std::size_t>(method_)] += columns;
+      counts_[static_cast<std::size_t>(method_)] += solution.weight.columns;
     } else {
       for (const auto method : solution.column_methods) ++counts_[static_cast<std::size_t>(method)];
     }

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "finetune/block_descent.h"
-#include "finetune/block_refit.h"
 #include "finetune/block_support.h"
 
 namespace detent::finetune {
@@ -91,34 +89,6 @@ TEST(BlockSolver, NothingIsNothing) {
     const std::vector<float> sums(rows * rows);
     const BlockSolver solver({sums, rows, 0}, {}, {}, {}, kernels(), 2);
     EXPECT_TRUE(solver.solve({}).weight.integers.empty());
-  }
-}
-
-TEST(BlockDescent, FindsNoSingleIntegerThatIsBetter) {
-  const auto product = make_product(Inputs::low_rank, 80, 20, 300);
-  const Damping damping(product.gram(), 0.01);
-  for (const bool symmetric : {false, true}) {
-    const BlockFormat format{.bits = 4, .block = 32, .symmetric = symmetric};
-    auto made = quantization::search(product.weight, 80, format);
-    const double before = total(column_errors(product.gram(), product.weight, made, kernels(), 1));
-    descend(product.gram(), damping, product.weight, made, 100, false, kernels(), 1);
-    EXPECT_LT(total(column_errors(product.gram(), product.weight, made, kernels(), 1)), 0.5 * before);
-    std::vector<float> stored(product.weight.size());
-    dequantize(made, stored);
-    for (std::size_t n = 0; n < 20; ++n) {
-      for (std::size_t k = 0; k < 80; ++k) {
-        double residual = 0;
-        for (std::size_t j = 0; j < 80; ++j) {
-          const double a = damping.keep * product.gram().at(k, j) + (j == k ? damping.more[k] : 0.0F);
-          residual += a * (stored[n * 80 + j] - product.weight[n * 80 + j]);
-        }
-        const double scale = std::fabs(made.scales[n * 3 + k / 32]);
-        const double steps = residual / (damping.diagonal[k] * made.scales[n * 3 + k / 32]);
-        const int q = made.integers[n * 80 + k];
-        EXPECT_TRUE(scale == 0 || q == 0 || steps < 0.502) << n << " " << k;
-        EXPECT_TRUE(scale == 0 || q == 15 || steps > -0.502) << n << " " << k;
-      }
-    }
   }
 }
 
