@@ -353,8 +353,9 @@ class Config(Options):
         weight_range: how far weights use their type. pairs: int8 weights as far as no two of them saturate together on x86
             CPUs without VNNI; reduced: 7 of 8 bits (default: pairs; plain: full)
         power_of_two_scale: round scales up to powers of two
-        float_type: floating-point type. 16, bf16: float16 or bfloat16 wherever it is safe; nothing is quantized but weights
-            with --weights-only. 32: models of 16-bit floats become float32, and are then quantized (default: keep)
+        float_type: floating-point type. 16, bf16: float16 or bfloat16 wherever it is safe; nothing is quantized unless a
+            --preset or --weights-only says so. 32: models of 16-bit floats become float32, and are then quantized (default:
+            keep)
         keep_io_types: graph inputs and outputs keep their types under --float; they get the type of --float if False
         op_types: quantize only these operator types (default: as the preset says)
         exclude_op_types: leave these operator types in float

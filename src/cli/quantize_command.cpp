@@ -211,7 +211,8 @@ void print_weights(const std::vector<BlockedWeight>& weights) {
 
 // Whether roundings were measured and acted on; without, there is only what came of them.
 bool has_remedies(const QuantizeOptions& options, const QuantizeResult& r) {
-  return r.weights.empty() && r.kv_scales.empty() && options.config.activations == Activations::fixed;
+  const bool changed_types = r.floats && r.nodes_quantized == 0;
+  return r.weights.empty() && r.kv_scales.empty() && options.config.activations == Activations::fixed && !changed_types;
 }
 
 nlohmann::json outcome_json(const QuantizeResult& r) {
@@ -358,11 +359,15 @@ std::string verdict(const QuantizeResult& r) {
 }
 
 void print_floats(const QuantizeOptions& options, const QuantizeResult& r) {
+  const auto type = options.config.float_type;
   print_text("{}: {} nodes in {}, {} in float32, {} casts; {:.1f} % of the float bytes converted; {} -> {}; {}\n",
              options.output.string(), r.floats->nodes,
-             options.config.float_type == FloatType::bfloat16 ? "bfloat16" : "float16", r.floats->nodes_kept,
-             r.floats->casts, 100 * r.floats->constants, format_size(r.model_bytes_before),
+             type == FloatType::bfloat16  ? "bfloat16"
+             : type == FloatType::float16 ? "float16"
+                                          : "16-bit floats",
+             r.floats->nodes_kept, r.floats->casts, 100 * r.floats->constants, format_size(r.model_bytes_before),
              format_size(r.model_bytes_after), counted_samples(r.samples));
+  if (r.nodes_quantized == 0) print_text("{}\n", verdict(r));
 }
 
 // A line for each member.
@@ -388,7 +393,8 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool
   print_weights(r.weights);
   for (const auto& s : verbose ? r.stages : std::vector<StageReport>())
     print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
-  if (r.floats) return print_floats(options, r);
+  if (r.floats) print_floats(options, r);
+  if (r.floats && r.nodes_quantized == 0) return;
   if (options.config.float_type == FloatType::float32 && !config::preset(options.config).quantizes)
     return print_text("{}: float32; {} -> {}\n", options.output.string(), format_size(r.model_bytes_before),
                       format_size(r.model_bytes_after));

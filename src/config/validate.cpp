@@ -102,13 +102,10 @@ void check_blocks_target(const QuantizeOptions& options) {
     throw usage_error("--accuracy-target needs samples, on which the model is measured", "give --calibration-data");
 }
 
-bool is_16_bit(FloatType type) { return type == FloatType::float16 || type == FloatType::bfloat16; }
-
 void check_floats(const QuantConfig& config, Command command) {
   const bool quantizes = preset(config).quantizes;
-  if (quantizes && is_16_bit(config.float_type))
-    throw usage_error(fmt::format("--float 16 and bf16 quantize nothing, and --preset {} does", config.preset),
-                      "leave out --preset, or --float");
+  if (quantizes && writes_16_bits(config) && config.quant_format == QuantFormat::qoperator)
+    throw usage_error("--quant-format qoperator: operators on integers have scales of float32", "give --float 32");
   if (!quantizes && (config.float_type == FloatType::keep || command != kQuantize))
     throw usage_error("--preset none quantizes nothing",
                       "give another preset, or quantize --float 16, bf16 or 32, or --kv-cache");
@@ -293,8 +290,8 @@ void check_dynamic(const QuantizeOptions& options) {
   validate(options.config);
   if (!preset(options.config).quantizes)
     throw usage_error("--activations dynamic quantizes, and --preset none does not", "leave out one of them");
-  if (options.config.float_type != FloatType::keep)
-    throw usage_error("--activations dynamic leaves what is not quantized as it is", "leave out --float");
+  if (writes_16_bits(options.config))
+    throw usage_error("--activations dynamic finds scales in float32", "leave out --float, or give --float 32");
   if (tunes(options.finetune.rounding))
     throw usage_error("--finetune solves for products with activations from samples",
                       "leave out --activations dynamic");

@@ -15,15 +15,23 @@ bool changes_cache_alone(const QuantizeOptions& options) {
 bool chooses_by_speed(const QuantizeOptions& options) {
   const auto& config = options.config;
   const auto has_8_bits = [](QuantType type) { return type == QuantType::int8 || type == QuantType::uint8; };
-  return preset(config).chooses_by_speed && target(config).is_this_machine &&
+  return preset(config).chooses_by_speed && target(config).is_this_machine && !writes_16_bits(config) &&
          options.optimize_for != OptimizeFor::size && config.op_types.empty() && config.nodes.empty() &&
          has_8_bits(config.activation_type) && has_8_bits(config.weight_type) && !config.power_of_two_scale &&
          options.accuracy.fallback == AccuracyFallback::float32;
 }
 
-bool makes_barriers(const QuantConfig& config) { return preset(config).barriers && target(config).is_ort_cpu; }
+bool writes_16_bits(const QuantConfig& config) {
+  return config.float_type == FloatType::float16 || config.float_type == FloatType::bfloat16;
+}
 
-bool makes_gates(const QuantConfig& config) { return preset(config).fast_forms && target(config).is_ort_cpu; }
+bool makes_barriers(const QuantConfig& config) {
+  return preset(config).barriers && target(config).is_ort_cpu && !writes_16_bits(config);
+}
+
+bool makes_gates(const QuantConfig& config) {
+  return preset(config).fast_forms && target(config).is_ort_cpu && !writes_16_bits(config);
+}
 
 bool reads_twice(const QuantizeOptions& options) { return options.samples == nullptr || options.samples->can_rewind(); }
 

@@ -15,6 +15,9 @@ bool changes_cache_alone(const QuantizeOptions& options);
 /// bits and power-of-two scales are for others, and what the user names is quantized as named.
 bool chooses_by_speed(const QuantizeOptions& options);
 
+/// Whether what is not quantized, and the scales of what is, become floats of 16 bits.
+bool writes_16_bits(const QuantConfig& config);
+
 /// Whether nodes are added that keep ONNX Runtime from fusing across the borders of float parts.
 bool makes_barriers(const QuantConfig& config);
 

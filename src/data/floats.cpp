@@ -1,7 +1,11 @@
 #include "data/floats.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <span>
+#include <utility>
 
 #include "base/error.h"
 #include "onnx/half.h"
@@ -36,6 +40,22 @@ std::vector<float> to_floats(const Array& array) {
     case onnx::DataType::bfloat16: return converted<std::uint16_t>(array.bytes, onnx::from_bfloat16);
     default: throw internal_error("floats were wanted of an array of another type");
   }
+}
+
+Array as_floats(const Array& array, onnx::DataType type) {
+  using onnx::DataType;
+  const bool low = type == DataType::float16 || type == DataType::bfloat16;
+  if (array.type == type || !holds_floats(array.type) || (!low && type != DataType::float32)) return array;
+  const auto values = to_floats(array);
+  const auto owned = [&](auto numbers) {
+    auto owner = std::make_shared<const decltype(numbers)>(std::move(numbers));
+    return Array{type, array.shape, std::as_bytes(std::span(*owner)), owner};
+  };
+  if (!low) return owned(values);
+  std::vector<std::uint16_t> halves(values.size());
+  std::transform(values.begin(), values.end(), halves.begin(),
+                 type == DataType::float16 ? onnx::to_float16 : onnx::to_bfloat16);
+  return owned(std::move(halves));
 }
 
 }  // namespace detent::data

@@ -16,5 +16,7 @@ inline std::span<const float> floats(const Array& array) {
 bool holds_floats(onnx::DataType type);
 /// Of an array of such a type.
 std::vector<float> to_floats(const Array& array);
+/// An array of such a type as float16, bfloat16 or float32; any other as it is.
+Array as_floats(const Array& array, onnx::DataType type);
 
 }  // namespace detent::data

@@ -5,6 +5,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "graph/bfloat16.h"
 #include "graph/bodies.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
@@ -18,16 +19,15 @@ using onnx::Attribute;
 using onnx::DataType;
 using onnx::Node;
 
-bool is_low(DataType type) noexcept { return type == DataType::float16 || type == DataType::bfloat16; }
-
 // Attributes that name an element type.
 bool names_a_type(const Attribute& attribute) {
-  static constexpr std::string_view kNames[] = {"to", "dtype", "output_datatype", "output_dtype", "stash_type"};
+  static constexpr std::string_view kNames[] = {"to",           "dtype",      "output_datatype",
+                                                "output_dtype", "stash_type", "precision"};
   return attribute.kind() == Attribute::Kind::i &&
          std::find(std::begin(kNames), std::end(kNames), attribute.name()) != std::end(kNames);
 }
 
-onnx::Tensor raised(const onnx::Tensor& tensor, const Store& store) {
+onnx::TensorData as_float32(const onnx::Tensor& tensor, const Store& store) {
   std::vector<std::byte> bytes;
   bytes.reserve(tensor.data.size() * 2);
   const auto convert = tensor.type == DataType::float16 ? onnx::from_float16 : onnx::from_bfloat16;
@@ -40,7 +40,7 @@ onnx::Tensor raised(const onnx::Tensor& tensor, const Store& store) {
       bytes.insert(bytes.end(), raw, raw + sizeof value);
     }
   });
-  return {tensor.name, DataType::float32, tensor.dims, store(std::move(bytes)), {}, false};
+  return store(std::move(bytes));
 }
 
 onnx::TensorData in_memory(std::vector<std::byte> bytes) { return onnx::TensorData::owned(std::move(bytes)); }
@@ -49,7 +49,9 @@ using Names = std::unordered_map<std::string, std::string>;
 
 class Raising {
  public:
-  Raising(onnx::Model& model, const Store& store) : model_(model), store_(store) {}
+  /// To float32, or of bfloat16 alone to float16.
+  Raising(onnx::Model& model, const Store& store, DataType to = DataType::float32)
+      : model_(model), store_(store), to_(to) {}
 
   Notes run(bool keep_io_types) {
     std::vector<onnx::ValueInfo> kept;
@@ -75,6 +77,16 @@ class Raising {
   }
 
  private:
+  bool is_low(DataType type) const noexcept {
+    return type == DataType::bfloat16 || (type == DataType::float16 && to_ == DataType::float32);
+  }
+
+  // As float16 the bits of a bfloat16 stay as they are.
+  onnx::Tensor raised(const onnx::Tensor& tensor, const Store& store) const {
+    return {tensor.name, to_,  tensor.dims, to_ == DataType::float32 ? as_float32(tensor, store) : tensor.data,
+            {},          false};
+  }
+
   // Names are of values that go by another name inside of the graph.
   void raise(onnx::Graph& graph, const Names& names, const Store& store, bool keep_io_types) {
     for (auto& tensor : graph.initializers) {
@@ -91,7 +103,7 @@ class Raising {
     for (auto& info : infos) {
       if (!is_low(info.type)) continue;
       ++count_;
-      if (!stays) info = onnx::make_value_info(info.name, DataType::float32, std::move(info.shape));
+      if (!stays) info = onnx::make_value_info(info.name, to_, std::move(info.shape));
     }
   }
 
@@ -105,7 +117,7 @@ class Raising {
     const auto attributes = node.attributes();
     for (const auto& attribute : attributes) {
       if (names_a_type(attribute) && is_low(static_cast<DataType>(attribute.as_int()))) {
-        node.set_attribute(Attribute::of_int(attribute.name(), static_cast<std::int64_t>(DataType::float32)));
+        node.set_attribute(Attribute::of_int(attribute.name(), static_cast<std::int64_t>(to_)));
         ++count_;
       } else if (attribute.kind() == Attribute::Kind::t) {
         const auto tensor = onnx::read_attribute_tensor(model_, node, attribute);
@@ -161,6 +173,7 @@ class Raising {
 
   onnx::Model& model_;
   const Store& store_;
+  const DataType to_;
   std::size_t count_ = 0;
 };
 
@@ -169,6 +182,8 @@ class Raising {
 Notes raise_floats(onnx::Model& model, const Store& store, bool keep_io_types) {
   return Raising(model, store).run(keep_io_types);
 }
+
+void call_bfloat16_float16(onnx::Model& model) { Raising(model, in_memory, DataType::float16).run(false); }
 
 void name_idle_casts(onnx::Model& model, const ValueTypes& types) {
   for (auto& node : model.graph.nodes) {

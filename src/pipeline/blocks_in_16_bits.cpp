@@ -41,10 +41,10 @@ QuantizeResult convert_blocks(const QuantizeOptions& options, const std::filesys
   for (auto* names : {&config.op_types, &config.exclude_op_types, &config.nodes, &config.exclude_nodes}) names->clear();
   floats.resources.resume = false;  // what takes long is done
   if (floats.samples != nullptr) floats.samples->rewind();
-  auto converted = convert_floats(floats, &extremes);
+  auto converted = convert_floats(floats, {.known = &extremes, .original = options.model});
   result.model_bytes_after = converted.model_bytes_after;
   result.floats = converted.floats;
-  result.accuracy.reset();
+  result.accuracy = converted.accuracy;
   result.notes.insert(result.notes.end(), converted.notes.begin(), converted.notes.end());
   result.stages.insert(result.stages.end(), converted.stages.begin(), converted.stages.end());
   result.peak_memory = std::max(result.peak_memory, converted.peak_memory);

@@ -19,6 +19,7 @@
 #include "run/automatic_target.h"
 #include "run/calibration_device.h"
 #include "run/deadline.h"
+#include "run/low_floats.h"
 #include "run/model_fingerprint.h"
 #include "run/model_folder.h"
 #include "run/outputs.h"
@@ -202,6 +203,7 @@ class Calibration {
 CalibrateResult calibrate(const CalibrateOptions& options) {
   if (auto named = run::with_named_target(options)) return calibrate(*named);
   config::validate(options);
+  if (auto own = run::with_kept_floats(options)) return calibrate(*own);
   run::check_apart(written_files(options), data_path(options));
   run::check_report_paths(options.report, options.trace);
   shim::require_cuda(options.device.cuda);

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "config/validate.h"
 #include "data/floats.h"
 #include "data/sample.h"
@@ -21,6 +22,7 @@
 #include "run/next_tokens.h"
 #include "run/pairing.h"
 #include "run/prepare.h"
+#include "run/rounded_floats.h"
 #include "run/samples.h"
 
 namespace detent {
@@ -31,13 +33,27 @@ struct Side {
   graph::ValueTypes types;
   std::vector<data::InputSpec> inputs;
   std::string where;
+  run::LowValues low;  // of 16-bit floats that the model has in float32
 };
 
-Side read_side(const std::filesystem::path& path, const exec::Runtime& runtime) {
-  Side side{onnx::read_model(run::model_file(path)), {}, {}, fmt::format("model '{}'", path.string())};
-  graph::lift_constants(side.model);
-  graph::drop_initializer_inputs(side.model);
-  graph::sort_topologically(side.model);
+void prepare(onnx::Model& model) {
+  graph::lift_constants(model);
+  graph::drop_initializer_inputs(model);
+  graph::sort_topologically(model);
+}
+
+// With a directory, 16-bit floats are brought to float32 there.
+Side read_side(const std::filesystem::path& path, const exec::Runtime& runtime,
+               const std::optional<std::filesystem::path>& directory) {
+  Side side{onnx::read_model(run::model_file(path)), {}, {}, fmt::format("model '{}'", path.string()), {}};
+  if (directory) {
+    auto unfolded = side.model;
+    graph::unfold(unfolded);
+    prepare(unfolded);
+    side.low = run::raise_for_rounding(unfolded, runtime, *directory);
+    if (!side.low.empty()) side.model = std::move(unfolded);
+  }
+  if (side.low.empty()) prepare(side.model);
   side.types = exec::probe_values(runtime, side.model);
   side.inputs = run::input_specs(side.model);
   return side;
@@ -67,6 +83,7 @@ CommonValues common_values(const Side& original, const Side& quantized) {
   const auto dequantized = quantization::dequantized_values(quantized.model, index);
   CommonValues common;
   for (const auto& node : original.model.graph.nodes) {
+    if (node.body() != 0) continue;  // there may be several in one run, or none
     for (const auto& name : node.outputs()) {
       if (name.empty() || graph::type_of(original.model, original.types, name) != onnx::DataType::float32) continue;
       const auto found = dequantized.find(name);
@@ -97,7 +114,7 @@ class LayerRun {
         float_session_(runtime, exec::emit(original.model, {common.in_float, {}, {}}), original.where,
                        {exec::Tuning::lean, options.threads, options.stop, true}),
         inputs_(quantized.inputs),
-        quantized_session_(runtime, exec::emit(quantized.model, {common.in_quantized, {}, {}}), quantized.where,
+        quantized_session_(runtime, quantized.model, quantized.low, common.in_quantized, quantized.where,
                            {exec::Tuning::lean, options.threads, options.stop, true}) {}
 
   std::vector<data::Array> run(const data::Sample& sample) {
@@ -141,7 +158,7 @@ class LayerRun {
   run::TakingReceiver taking_;
   exec::Session float_session_;
   const std::vector<data::InputSpec>& inputs_;  // of the quantized model
-  exec::Session quantized_session_;
+  run::RoundedSession quantized_session_;
 };
 
 void add_outputs(const std::vector<std::string>& names, const std::vector<data::Array>& x,
@@ -179,8 +196,15 @@ std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& ind
 Comparison compare(const CompareOptions& options) {
   config::validate(options);
   const exec::Runtime runtime(options.runtime);
-  const Side original = read_side(options.float_model, runtime);
-  const Side quantized = read_side(options.quantized_model, runtime);
+  std::optional<TempDir> place;
+  if (options.round_floats) place.emplace();
+  const auto directory_for = [&](const char* name) {
+    if (!place) return std::optional<std::filesystem::path>();
+    std::filesystem::create_directory(place->path() / name);
+    return std::optional(place->path() / name);
+  };
+  const Side original = read_side(options.float_model, runtime, directory_for("float"));
+  const Side quantized = read_side(options.quantized_model, runtime, directory_for("quantized"));
   const auto output_names = names_of(original.model.graph.outputs);
   require_same(names_of(original.model.graph.inputs), names_of(quantized.model.graph.inputs), "inputs");
   require_same(output_names, names_of(quantized.model.graph.outputs), "outputs");
@@ -191,8 +215,8 @@ Comparison compare(const CompareOptions& options) {
 
   const CommonValues common = options.outputs_only ? CommonValues() : common_values(original, quantized);
   LayerRun layers(original, quantized, runtime, options, common);
-  exec::Session deployed(runtime, exec::emit(quantized.model), quantized.where,
-                         {exec::Tuning::deployed, options.threads, options.stop, true});
+  run::RoundedSession deployed(runtime, quantized.model, quantized.low, {}, quantized.where,
+                               {exec::Tuning::deployed, options.threads, options.stop, true});
 
   Comparison comparison;
   std::vector<run::PairSums> output_sums(output_names.size());
@@ -222,6 +246,8 @@ Comparison compare(const CompareOptions& options) {
   comparison.layers = judge_layers(original, index, common, layers, run::read_applied(quantized.model));
   comparison.next_tokens = token_sums.result();
   comparison.notes = source->notes();
+  for (auto& note : run::rounding_notes(quantized.low, deployed.overflows()))
+    comparison.notes.push_back(std::move(note));
   return comparison;
 }
 

@@ -13,6 +13,7 @@
 #include "graph/index.h"
 #include "graph/transformer.h"
 #include "onnx/write.h"
+#include "pipeline/deployed.h"
 #include "profile/profiler.h"
 #include "quantization/emit/float16.h"
 #include "quantization/float_placement.h"
@@ -42,12 +43,18 @@ std::uint64_t float_bytes(const onnx::Model& model) {
   return bytes;
 }
 
+std::size_t cast_nodes(const onnx::Model& model) {
+  const auto& nodes = model.graph.nodes;
+  return static_cast<std::size_t>(
+      std::count_if(nodes.begin(), nodes.end(), [](const auto& n) { return n.is("Cast"); }));
+}
+
 // One run: the stages in their order.
 class Conversion {
  public:
-  Conversion(const QuantizeOptions& options, const calibration::Statistics* known)
+  Conversion(const QuantizeOptions& options, const ConversionRequest& request)
       : options_(options),
-        known_(known),
+        request_(request),
         run_profiler_(options.profiler, options.profile),
         profiler_(run_profiler_.profiler()),
         runtime_(options.runtime) {}
@@ -61,6 +68,7 @@ class Conversion {
       convert();
     }
     write();
+    if (result_.floats && statistics_) compare();
     work_->finish();
     run_profiler_.finish();
     result_.stages = run_profiler_.stage_reports();
@@ -83,7 +91,7 @@ class Conversion {
     profiler_.watch_directory(work_->path());
     append(result_.notes, work_->notes());
     prepared_ = run::prepare(std::move(original), options_.config, runtime_, work_->scratch(), profiler_);
-    append(result_.notes, prepared_.notes);
+    if (request_.original.empty()) append(result_.notes, prepared_.notes);
     facts_ = {.type = options_.config.float_type,
               .keep_io_types = options_.config.keep_io_types,
               .allowed = quantization::select_of_all_types(prepared_.model, options_.config)};
@@ -107,7 +115,7 @@ class Conversion {
       placement.marks.back().value = std::move(value);
     }
     if (is_known(placement)) {
-      statistics_ = *known_;
+      statistics_ = *request_.known;
     } else {
       collect(placement, *source);
     }
@@ -119,8 +127,9 @@ class Conversion {
 
   bool is_known(const quantization::Placement& placement) const {
     const auto values = placement.to_observe();
-    return known_ != nullptr && std::all_of(values.begin(), values.end(),
-                                            [&](const auto& value) { return known_->tensors.contains(value); });
+    return request_.known != nullptr && std::all_of(values.begin(), values.end(), [&](const auto& value) {
+             return request_.known->tensors.contains(value);
+           });
   }
 
   void collect(const quantization::Placement& placement, data::SampleSource& source) {
@@ -146,11 +155,11 @@ class Conversion {
     FloatConversion floats;
     for (const bool low : placed.low) floats.nodes += low ? 1 : 0;
     floats.nodes_kept = placed.kept;
-    const auto nodes = model.graph.nodes.size();
+    const auto casts = cast_nodes(model);
     const auto bytes = float_bytes(model);
     converted_ = quantization::emit_floats(std::move(model), prepared_.types, placed, options_.config.float_type,
                                            options_.config.keep_io_types);
-    floats.casts = converted_.graph.nodes.size() - nodes;
+    floats.casts = cast_nodes(converted_) - std::min(casts, cast_nodes(converted_));
     const auto left = float_bytes(converted_);
     floats.constants = bytes > 0 ? 1 - static_cast<double>(left) / static_cast<double>(bytes) : 0;
     result_.floats = floats;
@@ -161,8 +170,15 @@ class Conversion {
     run::write_output(converted_, options_, result_);
   }
 
+  // As a device with such kernels computes it.
+  void compare() {
+    auto options = options_;
+    if (!request_.original.empty()) options.model = request_.original;
+    compare_models(options, work_->path(), profiler_, result_);
+  }
+
   const QuantizeOptions& options_;
-  const calibration::Statistics* known_;
+  const ConversionRequest& request_;
   run::RunProfiler run_profiler_;
   profile::Profiler& profiler_;
   exec::Runtime runtime_;
@@ -176,8 +192,8 @@ class Conversion {
 
 }  // namespace
 
-QuantizeResult convert_floats(const QuantizeOptions& options, const calibration::Statistics* known) {
-  return Conversion(options, known).run();
+QuantizeResult convert_floats(const QuantizeOptions& options, const ConversionRequest& request) {
+  return Conversion(options, request).run();
 }
 
 }  // namespace detent::pipeline

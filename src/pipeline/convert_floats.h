@@ -1,13 +1,22 @@
 // quantize() where nothing becomes integers: another floating-point type only.
 #pragma once
 
+#include <filesystem>
+
 #include "calibration/statistics.h"
 #include "detent/quantize.h"
 
 namespace detent::pipeline {
 
-/// The options are valid, and their preset quantizes nothing. `known` are the extremes of the model's values on the
-/// samples; as long as no value is missing, these do not run again.
-QuantizeResult convert_floats(const QuantizeOptions& options, const calibration::Statistics* known = nullptr);
+/// What others know and want of a run.
+struct ConversionRequest {
+  /// The extremes of the model's values on the samples; as long as no value is missing, these do not run again.
+  const calibration::Statistics* known = nullptr;
+  /// The float model that the result is compared with, where it is not that of the options.
+  std::filesystem::path original = {};
+};
+
+/// The options are valid, and their preset quantizes nothing.
+QuantizeResult convert_floats(const QuantizeOptions& options, const ConversionRequest& request = {});
 
 }  // namespace detent::pipeline

@@ -26,6 +26,7 @@
 #include "remedies/weight_tuning.h"
 #include "run/automatic_target.h"
 #include "run/calibration_device.h"
+#include "run/low_floats.h"
 #include "run/model_folder.h"
 #include "run/prepare.h"
 #include "run/proposals.h"
@@ -175,6 +176,12 @@ void add_device(const QuantizeOptions& options, const planning::Circumstances& c
   }
 }
 
+void add_times(const profile::MachinePeaks& machine, Plan& plan) {
+  if (machine.flops_per_second <= 0) return;
+  plan.calibration_seconds = seconds_for(plan, machine);
+  plan.measuring_seconds = plan.measuring_inferences * seconds_of_inference(plan, machine);
+}
+
 }  // namespace
 
 std::uint64_t PlannedDevice::peak() const noexcept {
@@ -186,6 +193,7 @@ std::uint64_t PlannedDevice::peak() const noexcept {
 Plan plan(const QuantizeOptions& options) {
   if (auto named = run::with_named_target(options)) return plan(*named);
   config::validate(options, config::kPlan);
+  if (auto own = run::with_kept_floats(options)) return plan(*own);
   const quantization::RangeOptions ranges{options.method, options.overrides, 1};
   Plan result;
   const TempDir work(options.resources.work_dir.value_or(""));
@@ -237,10 +245,7 @@ Plan plan(const QuantizeOptions& options) {
                  kReached * machine.flops_per_second, result);
     if (!options.device.is_cpu()) result.notes.emplace_back("times are those of the CPU");
   }
-  if (machine.flops_per_second > 0) {
-    result.calibration_seconds = seconds_for(result, machine);
-    result.measuring_seconds = result.measuring_inferences * seconds_of_inference(result, machine);
-  }
+  add_times(machine, result);
   return result;
 }
 

@@ -26,6 +26,7 @@
 #include "onnx/write.h"
 #include "pipeline/blocks_in_16_bits.h"
 #include "pipeline/convert_floats.h"
+#include "pipeline/integers_in_16_bits.h"
 #include "pipeline/quantize_cache.h"
 #include "pipeline/quantize_dynamic.h"
 #include "pipeline/quantize_family.h"
@@ -45,6 +46,7 @@
 #include "run/deadline.h"
 #include "run/explain.h"
 #include "run/latency_change.h"
+#include "run/low_floats.h"
 #include "run/model_fingerprint.h"
 #include "run/model_folder.h"
 #include "run/outputs.h"
@@ -77,8 +79,10 @@ void append(std::vector<std::string>& all, const std::vector<std::string>& more)
 // One run of quantize(): the stages in their order, and what they hand on.
 class Run {
  public:
-  explicit Run(const QuantizeOptions& options)
+  /// Of a model of 16-bit floats: nodes that are to stay in float32.
+  explicit Run(const QuantizeOptions& options, std::vector<std::string> in_float32 = {})
       : options_(options),
+        in_float32_(std::move(in_float32)),
         run_profiler_(options.profiler, options.profile),
         profiler_(run_profiler_.profiler()),
         runtime_(options.runtime),
@@ -94,7 +98,7 @@ class Run {
     tune_weights();
     if (measured_) report_accuracy();
     write();
-    if (options_.bench) bench();
+    if (options_.bench && !lowers()) bench();
     if (reports_) compare_models();
     work_->finish();
     run_profiler_.finish();
@@ -160,7 +164,7 @@ class Run {
 
   // Of a stream that passes once, as many samples are kept as are read again.
   SampleStream* samples() {
-    const bool again = reports_ || options_.bench || config::may_measure_accuracy(options_);
+    const bool again = reports_ || options_.bench || lowers() || config::may_measure_accuracy(options_);
     if (options_.samples == nullptr || options_.samples->can_rewind() || !again) return options_.samples;
     if (replay_) return &*replay_;
     std::int64_t rows = 1;  // that may have to be joined for one run of the model
@@ -315,7 +319,19 @@ class Run {
                       "DequantizeLinear: there is no such operator for them",
                       made.nodes, made.left));
     }
+    if (lowers()) return lower();
     run::write_output(draft_.emitted->model, options_, result_);
+  }
+
+  bool lowers() const { return config::writes_16_bits(options_.config); }
+
+  void lower() {
+    auto again = options_;
+    again.samples = samples();
+    if (again.samples != nullptr) again.samples->rewind();
+    pipeline::write_in_16_bits(draft_.emitted->model, {again, in_float32_, work_->scratch()}, result_);
+    if (options_.bench)
+      result_.notes.emplace_back("latency was not measured: the runtime's CPU has no kernels of 16-bit floats");
   }
 
   run::ReportRequest report_request() const {
@@ -359,6 +375,7 @@ class Run {
   }
 
   const QuantizeOptions& options_;
+  std::vector<std::string> in_float32_;
   run::RunProfiler run_profiler_;
   profile::Profiler& profiler_;
   std::optional<run::RunDirectory> work_;
@@ -381,6 +398,18 @@ QuantizeResult quantize_folder(const QuantizeOptions& options) {
   run::FolderResult folder(options);
   auto result = quantize(folder.options());
   folder.finish(result.notes);
+  return result;
+}
+
+// A model of 16-bit floats keeps them, and gets scales of their type.
+QuantizeResult quantize_16_bits(const QuantizeOptions& options, const run::KeptFloats& kept) {
+  auto own = options;
+  own.config.float_type = kept.type;
+  config::validate(own);
+  auto result = run::within_time(own, [&](const auto& limited) { return Run(limited, kept.in_float32).run(); });
+  result.notes.emplace_back(
+      "the model computes in 16-bit floats, and so does what is not quantized; --float 32 gives a model whose products "
+      "the runtime's CPU computes on integers");
   return result;
 }
 
@@ -414,6 +443,8 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   shim::require_cuda(options.device.cuda);
   if (!config::preset(options.config).quantizes)
     return run::within_time(options, [](const auto& limited) { return pipeline::convert_floats(limited); });
+  if (const auto kept = run::kept_floats(options.model, options.config, options.runtime))
+    return quantize_16_bits(options, *kept);
   return run::within_time(options, [](const QuantizeOptions& limited) { return Run(limited).run(); });
 }
 

@@ -86,7 +86,7 @@ class Family {
     if (members_[m]->set == nullptr) return copy(options);
     if (options.weights_only.enabled) return make_blocks(m);
     if (options.config.activations == Activations::dynamic) return quantize_dynamic(options);
-    return convert_floats(options, extremes_ ? &*extremes_ : nullptr);
+    return convert_floats(options, {.known = extremes_ ? &*extremes_ : nullptr});
   }
 
   // Those of float32 are the first half of those of float16.

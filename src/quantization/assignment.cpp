@@ -9,7 +9,9 @@
 #include "base/error.h"
 #include "config/presets.h"
 #include "config/targets.h"
+#include "config/wanted.h"
 #include "graph/index.h"
+#include "quantization/float_range.h"
 
 namespace detent::quantization {
 namespace {
@@ -50,6 +52,12 @@ void raise_scales_for_bias(const onnx::Tensor& bias, float beta, float input_sca
     const double raised = static_cast<double>(scale) * (smallest / candidate);
     scale = static_cast<float>(power_of_two ? power_of_two_above(raised) : raised);
   }
+}
+
+// Integers are made with the scales that are written.
+void fit_scales(ValueAssignment& value, const QuantConfig& config) {
+  if (!config::writes_16_bits(config)) return;
+  for (auto& slice : value.slices) slice.scale = rounded_up(slice.scale, config.float_type);
 }
 
 void share(Assignment& assignment) {
@@ -154,8 +162,10 @@ ValueAssignment assign_activation(const Mark& mark, const ActivationRange& range
                          config.power_of_two_scale,
                          false,
                          config::target(config).nearest_power_of_two};
-  return {format.type, Granularity::tensor(), {compute_params(range.range.min, range.range.max, format)},
-          mark.value,  range.range,           range.origin};
+  ValueAssignment value{format.type, Granularity::tensor(), {compute_params(range.range.min, range.range.max, format)},
+                        mark.value,  range.range,           range.origin};
+  fit_scales(value, config);
+  return value;
 }
 
 ValueAssignment assign_constant(const Mark& mark, const ConstantScan& scan, const QuantConfig& config) {
@@ -170,7 +180,9 @@ ValueAssignment assign_constant(const Mark& mark, const ConstantScan& scan, cons
     if (params[s].scale >= least) continue;
     params[s].scale = format.power_of_two_scale ? static_cast<float>(power_of_two_above(least)) : least;
   }
-  return {format.type, mark.granularity, std::move(params), mark.value, range, {}};
+  ValueAssignment value{format.type, mark.granularity, std::move(params), mark.value, range, {}};
+  fit_scales(value, config);
+  return value;
 }
 
 Assignment assign(const onnx::Model& model, Placement placement, const Proposals& proposals,

@@ -65,9 +65,7 @@ class Placer {
     find();
     if (placement_.nodes.empty())
       throw bad_input(fmt::format("model '{}' has no weights to quantize", model_.path.string()),
-                      placement_.notes.empty()
-                          ? "no selected MatMul, Gemm, LSTM or Gather reads a constant float32 matrix"
-                          : placement_.notes.front());
+                      placement_.notes.empty() ? hint() : placement_.notes.front());
     return std::move(placement_);
   }
 
@@ -85,6 +83,15 @@ class Placer {
   }
 
  private:
+  std::string hint() const {
+    const auto& tensors = model_.graph.initializers;
+    const bool low = std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) {
+      return tensor.type == onnx::DataType::float16 || tensor.type == onnx::DataType::bfloat16;
+    });
+    return low ? "its weights are 16-bit floats: give --float 32"
+               : "no selected MatMul, Gemm, LSTM or Gather reads a constant float32 matrix";
+  }
+
   // Whether all weights of the node become integers.
   bool visit(std::size_t n) {
     const auto& node = model_.graph.nodes[n];

@@ -121,7 +121,8 @@ class Placer {
       if (text.empty() && is_cast && is_integer(inputs.at(0))) text = range_.of_integers(node.outputs()[o]);
       if (!text.empty()) return text;
     }
-    return range_.of_epsilon(node);
+    auto text = range_.of_stored(node);
+    return text.empty() ? range_.of_epsilon(node) : text;
   }
 
   std::vector<bool> light() const {
@@ -246,8 +247,11 @@ std::vector<std::string> float_values(const onnx::Model& model, const graph::Val
     if (!name.empty() && graph::type_of(model, types, name) == DataType::float32) values.push_back(name);
   };
   for (const auto& input : model.graph.inputs) add(input.name);
-  for (const auto& node : model.graph.nodes) {
-    for (const auto& output : node.outputs()) add(output);
+  // What is dequantized from constants is known without running it.
+  const auto depends = graph::depends_on_input(model, graph::Index(model));
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    if (!depends[n]) continue;
+    for (const auto& output : model.graph.nodes[n].outputs()) add(output);
   }
   return values;
 }

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "onnx/half.h"
+#include "onnx/small_floats.h"
 #include "quantization/half_values.h"
 
 namespace detent::quantization {
@@ -25,6 +26,14 @@ constexpr double kEpsilonTolerance = 0.1, kTolerance = 1.0 / 1024;
 float rounded(float value, FloatType type) noexcept {
   return type == FloatType::bfloat16 ? onnx::from_bfloat16(onnx::to_bfloat16(value))
                                      : onnx::from_float16(onnx::to_float16(value));
+}
+
+float rounded_up(float value, FloatType type) noexcept {
+  const bool brain = type == FloatType::bfloat16;
+  const auto from = brain ? onnx::from_bfloat16 : onnx::from_float16;
+  auto bits = brain ? onnx::to_bfloat16(value) : onnx::to_float16(value);
+  if (from(bits) < value) ++bits;  // the next larger number: exponents stand above mantissas
+  return std::isfinite(from(bits)) ? from(bits) : value;
 }
 
 FloatRange::FloatRange(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
@@ -75,6 +84,19 @@ std::string FloatRange::of_constant(const std::string& name, const ConstantUse& 
   if (vanishes || faint || (use.divisor && loses(m.smallest, kTolerance)))
     return "a constant of theirs is too small for the type";
   return {};
+}
+
+std::string FloatRange::of_stored(const onnx::Node& node) const {
+  if (node.op_type() != "DequantizeLinear" || type_ == FloatType::bfloat16) return {};
+  const int stored = index_.initializer(node.inputs()[0]);
+  if (stored == graph::kNone || index_.initializer(node.inputs()[1]) == graph::kNone) return {};
+  const auto type = model_.graph.initializers[static_cast<std::size_t>(stored)].type;
+  const double reach = type == onnx::DataType::float8e4m3fn ? onnx::kFloat8E4M3FN.largest
+                       : type == onnx::DataType::float8e5m2
+                           ? onnx::kFloat8E5M2.largest
+                           : std::ldexp(1.0, static_cast<int>(onnx::bits_of(type))) - 1;
+  return reach * magnitudes(node.inputs()[1]).largest > kLargestHalf ? "a constant of theirs is too large for the type"
+                                                                     : "";
 }
 
 std::string FloatRange::of_integers(const std::string& value) const {

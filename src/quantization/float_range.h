@@ -28,6 +28,9 @@ struct ConstantUse {
 /// The number in the type, as a float.
 float rounded(float value, FloatType type) noexcept;
 
+/// The smallest number of the type that is not below a positive one; that one itself where there is none.
+float rounded_up(float value, FloatType type) noexcept;
+
 /// Each question is answered by why it cannot be: a clause for "stays in float32, since …"; empty where it can.
 class FloatRange {
  public:
@@ -38,6 +41,8 @@ class FloatRange {
   std::string of_value(const std::string& value) const;
   /// Of a float32 initializer.
   std::string of_constant(const std::string& name, const ConstantUse& use) const;
+  /// Of what a DequantizeLinear makes of a constant.
+  std::string of_stored(const onnx::Node& node) const;
   /// Of a value that holds whole numbers.
   std::string of_integers(const std::string& value) const;
   /// Of the node's attribute of that name, where it has one.

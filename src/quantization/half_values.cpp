@@ -35,6 +35,13 @@ void from_bfloat16(const std::uint16_t* values, std::size_t count, float* out) {
   for (std::size_t i = 0; i < count; ++i) out[i] = onnx::from_bfloat16(values[i]);
 }
 
+DETENT_VECTOR_CLONES
+std::uint32_t count_finite(const float* values, std::size_t count) {
+  std::uint32_t finite = 0;
+  for (std::size_t i = 0; i < count; ++i) finite += std::abs(values[i]) < kInfinity ? 1U : 0U;
+  return finite;
+}
+
 // A multiple of the number of lanes.
 DETENT_VECTOR_CLONES
 void add_values(const float* values, const float* rounded, std::size_t count, Lanes& sums) {
@@ -59,6 +66,20 @@ void add_values(const float* values, const float* rounded, std::size_t count, La
 
 void to_16_bits(std::span<const float> values, FloatType type, std::uint16_t* out) {
   (type == FloatType::bfloat16 ? to_bfloat16 : to_float16)(values.data(), values.size(), out);
+}
+
+std::size_t round_to_16_bits(std::span<float> values, FloatType type) {
+  constexpr std::size_t kPart = 1024;
+  std::uint16_t low[kPart];
+  std::size_t overflows = 0;
+  for (std::size_t at = 0; at < values.size(); at += kPart) {
+    const auto part = values.subspan(at, std::min(kPart, values.size() - at));
+    const auto finite = count_finite(part.data(), part.size());
+    to_16_bits(part, type, low);
+    (type == FloatType::bfloat16 ? from_bfloat16 : from_float16)(low, part.size(), part.data());
+    overflows += finite - count_finite(part.data(), part.size());
+  }
+  return overflows;
 }
 
 Rounding16Sums::Rounding16Sums(FloatType type) : type_(type) {

@@ -1,6 +1,7 @@
 // Loops over many values that become 16-bit floats, compiled for several vector widths.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -10,6 +11,9 @@ namespace detent::quantization {
 
 /// Rounds to float16 or bfloat16; `out` has as many values.
 void to_16_bits(std::span<const float> values, FloatType type, std::uint16_t* out);
+
+/// Rounds in place; returns how many finite values became infinite.
+std::size_t round_to_16_bits(std::span<float> values, FloatType type);
 
 /// What rounding does to values, of which those that are not finite are left out.
 struct Rounding16 {

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "config/presets.h"
 #include "config/targets.h"
+#include "config/wanted.h"
 #include "graph/traits.h"
 #include "quantization/alignment.h"
 #include "quantization/passthrough.h"
@@ -41,7 +42,7 @@ std::string op_types_of(const onnx::Model& model) {
 std::string nothing_hint(const onnx::Model& model, const graph::ValueTypes& types) {
   const bool half =
       std::any_of(types.begin(), types.end(), [](const auto& t) { return t.second.type == onnx::DataType::float16; });
-  if (half) return "it computes in float16, which is not quantized: give --float 32, or the float32 model";
+  if (half) return "it computes in float16: give --float 32, or the float32 model";
   return fmt::format("its operator types are {}; select with --op-types or --nodes", op_types_of(model));
 }
 
@@ -176,7 +177,8 @@ std::vector<Mark> Marks::in_order() const {
 
 std::int64_t needed_opset(const QuantConfig& config) noexcept {
   if (!config::preset(config).quantizes) return 0;
-  const std::int64_t of_form = is_float(config.weight_type) ? 19 : config.per_channel ? 13 : 10;
+  const bool is_late = is_float(config.weight_type) || config::writes_16_bits(config);
+  const std::int64_t of_form = is_late ? 19 : config.per_channel ? 13 : 10;
   return std::max({config::preset(config).opset, config::target(config).opset, of_form});
 }
 

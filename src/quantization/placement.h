@@ -81,7 +81,7 @@ struct FloatParts {
   bool may_be_all = false;
 };
 
-/// Q/DQ came with opset 10, their per-axis form with 13, floats of 8 bits with 19.
+/// Q/DQ came with opset 10, their per-axis form with 13, floats of 8 bits and scales of 16 with 19.
 std::int64_t needed_opset(const QuantConfig& config) noexcept;
 
 /// Throws usage for selections that match nothing, bad_input when the model is quantized already or, unless that

@@ -79,7 +79,8 @@ void bias(RuleContext& c, std::size_t position, float beta) {
   const std::string name = input(node, 2);
   if (name.empty()) return;
   const auto* tensor = constant(c, name);
-  if (is_float(c.config.weight_type)) return;  // products are added up in floats
+  if (is_float(c.config.weight_type)) return;    // products are added up in floats
+  if (config::writes_16_bits(c.config)) return;  // which cannot hold the scale of a bias
   const char* why = nullptr;
   if (tensor == nullptr) {
     why = "it is not constant";

@@ -1,0 +1,12 @@
+// bfloat16 in models that ONNX Runtime's CPU is to tell about, which has no kernels of it.
+#pragma once
+
+#include "onnx/model.h"
+
+namespace detent::graph {
+
+/// Types of bfloat16 become float16, also in bodies, while the bits of constants stay as they are: a model whose values
+/// have the same shapes, and which must not run.
+void call_bfloat16_float16(onnx::Model& model);
+
+}  // namespace detent::graph

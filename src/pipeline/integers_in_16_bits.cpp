@@ -1,0 +1,62 @@
+#include "pipeline/integers_in_16_bits.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "onnx/write.h"
+#include "pipeline/convert_floats.h"
+
+namespace detent::pipeline {
+namespace {
+
+// Of the second half: what was asked of the first is done.
+QuantizeOptions second_half(const Lowering& lowering) {
+  const auto& whole = lowering.options;
+  QuantizeOptions options;
+  options.model = lowering.directory / "integers.onnx";
+  options.output = whole.output;
+  options.calibration_data = whole.calibration_data;
+  options.samples = whole.samples;
+  options.max_samples = whole.max_samples;
+  options.batch_size = whole.batch_size;
+  options.config.preset = "none";
+  options.config.float_type = whole.config.float_type;
+  options.config.keep_io_types = whole.config.keep_io_types;
+  options.external_data_threshold = whole.external_data_threshold;
+  options.external_data_suffix = whole.external_data_suffix;
+  options.resources = whole.resources;
+  options.resources.work_dir = lowering.directory;
+  options.resources.resume = false;
+  options.resources.time_limit.reset();
+  options.threads = whole.threads;
+  options.workers = whole.workers;
+  options.runtime = whole.runtime;
+  options.progress = whole.progress;
+  options.stop = whole.stop;
+  return options;
+}
+
+}  // namespace
+
+void write_in_16_bits(onnx::Model& quantized, const Lowering& lowering, QuantizeResult& result) {
+  auto options = second_half(lowering);
+  onnx::write_model(quantized, options.model, {options.external_data_threshold});
+  std::unordered_set<std::string> there;
+  for (const auto& node : quantized.graph.nodes) there.insert(node.id());
+  for (const auto& name : lowering.in_float32) {
+    if (there.contains(name)) options.config.exclude_nodes.push_back(name);
+  }
+  const auto converted = convert_floats(options, {.original = lowering.options.model});
+  result.model_bytes_after = converted.model_bytes_after;
+  result.floats = converted.floats;
+  result.notes.insert(result.notes.end(), converted.notes.begin(), converted.notes.end());
+  if (converted.accuracy)
+    result.notes.push_back(fmt::format(
+        "with 16-bit floats rounded as devices do, the worst output has {:.1f} dB on {} sample{}",
+        converted.accuracy->sqnr_db, converted.accuracy->samples, converted.accuracy->samples == 1 ? "" : "s"));
+  result.peak_memory = std::max(result.peak_memory, converted.peak_memory);
+}
+
+}  // namespace detent::pipeline
