@@ -80,7 +80,7 @@ class Run {
       : options_(options),
         run_profiler_(options.profiler, options.profile),
         profiler_(run_profiler_.profiler()),
-        runtime_(options.runtime),
+        runtime_(options.runtime, options.resources.sample_time_limit),
         reports_(options.report || options.trace),
         range_options_(run::range_options(options)) {}
 
