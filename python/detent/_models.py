@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
-from .errors import BadInput, UsageError
+from .errors import BadInput, ResourceError, UsageError
 
 
 @runtime_checkable
@@ -26,12 +26,18 @@ def folder(work_dir: str | os.PathLike[str] | None) -> Iterator[str]:
     """A private folder that is removed when it is no longer used."""
     import tempfile  # here, because it would add noticeably to the import time of detent
 
-    try:
-        temporary = tempfile.TemporaryDirectory(prefix="detent-python-", dir=work_dir)
-    except OSError as error:
-        raise UsageError(f"cannot use '{work_dir}': {error.strerror}", "choose another work_dir") from None
-    with temporary as name:
-        yield name
+    with contextlib.ExitStack() as spare:  # removing opens the folder, when there may be no descriptor left
+        try:
+            for _ in range(2):
+                spare.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            raise ResourceError(f"cannot open a file: {error.strerror}", "raise the limit on open files") from None
+        try:
+            temporary = tempfile.TemporaryDirectory(prefix="detent-python-", dir=work_dir)
+        except OSError as error:
+            raise UsageError(f"cannot use '{work_dir}': {error.strerror}", "choose another work_dir") from None
+        with temporary as name, spare.pop_all():
+            yield name
 
 
 def path_of(model: Model, inside: str, name: str) -> str:

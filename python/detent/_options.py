@@ -287,6 +287,8 @@ class Resources(Options):
         resume: continue an interrupted run for this output; if interrupted again, keep what is done
         checkpoint_seconds: how often progress is saved; 0: after every sample (default: 10)
         time_limit: end the run after so many seconds (exit code 4); with --resume what is done is kept (default: none)
+        sample_time_limit: end the run where the model takes longer than so many seconds for one sample (exit code 4)
+            (default: none)
     """
 
     memory_budget: Size | None = None
@@ -300,6 +302,7 @@ class Resources(Options):
     resume: bool = False
     checkpoint_seconds: float = 10.0
     time_limit: float | None = None
+    sample_time_limit: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

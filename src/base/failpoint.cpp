@@ -38,6 +38,7 @@ int failpoint(const char* name) noexcept {
   static std::atomic<long> seen = 0;
   if (setting.place.empty() || setting.place != name || ++seen != setting.at) return 0;
   if (setting.action == "kill") std::raise(SIGKILL);
+  if (setting.action == "crash") std::raise(SIGSEGV);
   if (setting.action == "stop") std::raise(SIGSTOP);
   if (setting.action == "hang") std::this_thread::sleep_for(std::chrono::minutes(1));
   if (setting.action == "nap") std::this_thread::sleep_for(std::chrono::seconds(1));

@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "base/deadline.h"
 #include "base/error.h"
 #include "base/failure.h"
 #include "cli/commands.h"
 #include "cli/help.h"
+#include "cli/isolation.h"
 #include "cli/output.h"
 #include "cli/signals.h"
 #include "cli/slips.h"
@@ -89,10 +91,14 @@ int fail_with(const std::exception_ptr& thrown, const Signals& signals) {
 }
 
 int guarded_run(int argc, char** argv) {
+  const std::vector<std::string> words(argv, argv + argc);
   Signals signals;
   try {
-    run(std::vector<std::string>(argv, argv + argc), signals);
+    run(words, signals);
     return 0;
+  } catch (const detent::cli::WantsIsolation&) {
+    signals.leave();
+    return detent::cli::run_isolated(words);
   } catch (...) {
     return fail_with(std::current_exception(), signals);
   }
@@ -103,6 +109,8 @@ int guarded_run(int argc, char** argv) {
 int main(int argc, char** argv) {
   detent::cli::open_standard_descriptors();
   detent::cli::clean_up_at_sudden_end();
+  detent::cli::recognise_isolation();
+  detent::end_what_is_overdue(detent::cli::end_process);
   try {
     return guarded_run(argc, argv);
   } catch (const std::bad_alloc&) {

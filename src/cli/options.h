@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/isolation.h"
 #include "config/option.h"
 #include "config/presets.h"
 #include "config/value.h"
@@ -36,7 +37,8 @@ class Declared {
 
   /// Sets `options` to what the file of --config and the command line say. The command line takes precedence, and of
   /// an option and its opposite the last one given. What neither says comes from the preset. `options.command` gets
-  /// what the file says as further words. Earlier names of options are accepted, with a word on standard error.
+  /// what the file says as further words. Earlier names of options are accepted, with a word on standard error. Throws
+  /// WantsIsolation.
   template <class Options>
   void read(Options& options, config::CommandLine& line) const;
 
@@ -70,6 +72,7 @@ void Declared::read(Options& options, config::CommandLine& line) const {
     config::assign(*entry.option, *member, entry.texts, entry.name);
     paths.push_back(entry.option->at.path);
   }
+  if (line.isolate && !is_isolated) throw WantsIsolation();
   if constexpr (requires { config::resolve(options, paths); }) {
     run::name_target(options);
     config::resolve(options, paths);

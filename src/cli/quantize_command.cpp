@@ -293,9 +293,8 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
   for (const auto& layer : r.kv_scales)
     out["kv_scales"].push_back({{"layer", layer.layer}, {"keys", layer.keys}, {"values", layer.values}});
   if (r.rotated) {
-    out["rotated"] = {{"error_before", r.rotated->error_before},
-                      {"error_after", r.rotated->error_after},
-                      {"kept", r.rotated->kept}};
+    out["rotated"] = {
+        {"error_before", r.rotated->error_before}, {"error_after", r.rotated->error_after}, {"kept", r.rotated->kept}};
   }
   if (r.floats) {
     out["floats"] = {{"nodes", r.floats->nodes},

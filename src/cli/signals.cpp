@@ -27,12 +27,8 @@ bool is_ignored(int number) {
 }
 
 sigset_t watched() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int number : {SIGINT, SIGTERM, kWake}) sigaddset(&set, number);
-  for (const int number : {SIGHUP, SIGQUIT, SIGALRM, SIGXCPU, SIGUSR2}) {
-    if (!is_ignored(number)) sigaddset(&set, number);
-  }
+  sigset_t set = ending_signals();
+  sigaddset(&set, kWake);
   return set;
 }
 
@@ -55,6 +51,22 @@ int next_signal(const sigset_t& signals, const std::optional<Clock::time_point>&
 
 }  // namespace
 
+sigset_t ending_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : {SIGINT, SIGTERM}) sigaddset(&set, number);
+  for (const int number : {SIGHUP, SIGQUIT, SIGALRM, SIGXCPU, SIGUSR2}) {
+    if (!is_ignored(number)) sigaddset(&set, number);
+  }
+  return set;
+}
+
+void end_process(const Error& error) {
+  run::kill_command();
+  remove_leftovers();
+  ::_exit(fail(error));
+}
+
 // A waiting thread instead of a handler: in a handler hardly anything is allowed, not even a stop request.
 Signals::Signals() {
   for (const int number : {SIGPIPE, SIGXFSZ}) std::signal(number, SIG_IGN);
@@ -71,18 +83,18 @@ void Signals::wait(const std::stop_token& ended) {
     if (number == kWake) continue;
     if (first_ == 0) first_ = number;
     if (until && number == SIGXCPU) continue;  // which comes every second
-    if (until || number == 0 || !unwinds_) end_process();
+    if (until || number == 0 || !unwinds_) end_for_signal();
     source_.request_stop();
     until = Clock::now() + kGrace;
   }
 }
 
-void Signals::end_process() const {
-  run::kill_command();
-  remove_leftovers();
+void Signals::end_for_signal() const {
   try {
-    ::_exit(fail(reason()));
-  } catch (const std::bad_alloc&) {
+    end_process(reason());
+  } catch (const std::bad_alloc&) {  // there is no memory for the reason
+    run::kill_command();
+    remove_leftovers();
     ::_exit(fail_without_memory());
   }
 }
@@ -93,9 +105,13 @@ Error Signals::reason() const {
   return interrupted();
 }
 
-Signals::~Signals() {
+void Signals::leave() {
+  if (!waiter_.joinable()) return;
   waiter_.request_stop();
   ::pthread_kill(waiter_.native_handle(), kWake);
+  waiter_.join();
 }
+
+Signals::~Signals() { leave(); }
 
 }  // namespace detent::cli

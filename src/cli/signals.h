@@ -2,12 +2,20 @@
 #pragma once
 
 #include <atomic>
+#include <csignal>
 #include <stop_token>
 #include <thread>
 
 #include "detent/error.h"
 
 namespace detent::cli {
+
+/// The signals by which users, terminals and limits end a process, as far as this process does not ignore them.
+sigset_t ending_signals();
+
+/// Ends the process without unwinding: what it would leave is removed, an accuracy command is killed, the error is
+/// told.
+[[noreturn]] void end_process(const Error& error);
 
 /// Takes the signals by which users, terminals and limits end a process (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM,
 /// SIGXCPU, SIGUSR2; those that the process was started to ignore stay ignored, but SIGINT and SIGTERM). The first one
@@ -32,9 +40,12 @@ class Signals {
   /// What the user is told of a run that was interrupted.
   Error reason() const;
 
+  /// Takes no more signals. They stay blocked.
+  void leave();
+
  private:
   void wait(const std::stop_token& ended);
-  [[noreturn]] void end_process() const;
+  [[noreturn]] void end_for_signal() const;
 
   std::stop_source source_;
   std::atomic<bool> unwinds_ = false;

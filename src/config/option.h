@@ -27,6 +27,7 @@ struct CommandLine {
   bool json = false;
   bool quiet = false;
   bool verbose = false;
+  bool isolate = false;
   SummaryForm summary = SummaryForm::text;
   std::size_t layers = 20;
   std::optional<double> max_steps;

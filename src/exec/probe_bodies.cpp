@@ -1,6 +1,7 @@
 #include "exec/probe_bodies.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <string>
 #include <utility>
@@ -13,6 +14,8 @@ namespace {
 
 using onnx::DataType;
 using onnx::Node;
+
+constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 
 bool is_static(const graph::ValueType& type) {
   return type.shape && std::all_of(type.shape->begin(), type.shape->end(), [](const auto& d) { return d.is_static(); });
@@ -62,48 +65,105 @@ onnx::ValueInfo input_of(const onnx::ValueInfo& declared, const std::string& nam
 
 }  // namespace
 
-std::optional<onnx::Model> body_model(const onnx::Model& model, const graph::Index& index,
-                                      const std::vector<int>& body_of, int body, const graph::ValueTypes& types,
-                                      bool of_samples) {
+onnx::Model model_without_graph(const onnx::Model& model) {
+  const auto& graph = model.graph;
+  return {model.path,
+          model.file,
+          model.external,
+          model.ir_version,
+          model.opsets,
+          {{}, {}, {}, {}, {}, graph.sparse_initializers, graph.other},
+          {},
+          model.functions,
+          model.other};
+}
+
+BodyParts::BodyParts(const onnx::Model& model)
+    : model_(model),
+      index_(model),
+      body_of_(onnx::body_of_nodes(model)),
+      rest_(model_without_graph(model)),
+      holders_(model.bodies.size() + 1, kNowhere),
+      nodes_(model.bodies.size() + 1),
+      inner_(model.bodies.size() + 1) {
   const auto& nodes = model.graph.nodes;
-  const auto& declared = model.bodies[static_cast<std::size_t>(body - 1)].inputs;
-  onnx::Model part = model;
-  part.graph.nodes.clear();
-  part.graph.initializers.clear();
-  part.graph.inputs.clear();
-  part.graph.outputs.clear();
-  const auto holder = std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) {
-    return std::find(node.bodies().begin(), node.bodies().end(), body) != node.bodies().end();
-  });
-  if (holder == nodes.end()) return std::nullopt;
-  std::set<std::string> known_names;
-  bool has_nodes = false;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    if (!onnx::is_inside(model, body_of[n], body)) continue;
-    known_names.insert(nodes[n].outputs().begin(), nodes[n].outputs().end());
-    if (nodes[n].op_type() != onnx::kBodyInputs || body_of[n] != body) {
-      has_nodes = has_nodes || body_of[n] == body;
-      part.graph.nodes.push_back(nodes[n]);
+    const auto at = static_cast<std::size_t>(body_of_[n]);
+    nodes_[at].push_back(n);
+    inner_[at].insert(inner_[at].end(), nodes[n].bodies().begin(), nodes[n].bodies().end());
+    for (const int body : nodes[n].bodies()) holders_[static_cast<std::size_t>(body)] = n;
+  }
+  for (const auto& info : model.graph.value_infos) stated_[info.name] = &info;
+}
+
+// Nodes in the model's order, outer bodies before those inside of them.
+BodyParts::Inside BodyParts::inside(int body) const {
+  Inside found;
+  std::vector<int> open{body};
+  while (!open.empty()) {
+    const auto at = static_cast<std::size_t>(open.back());
+    found.bodies.push_back(open.back());
+    open.pop_back();
+    found.nodes.insert(found.nodes.end(), nodes_[at].begin(), nodes_[at].end());
+    open.insert(open.end(), inner_[at].begin(), inner_[at].end());
+  }
+  std::sort(found.nodes.begin(), found.nodes.end());
+  return found;
+}
+
+// The body itself becomes the main graph, and those inside of it get new numbers. Its inputs become the graph's.
+void BodyParts::add_nodes(onnx::Model& part, int body, const graph::ValueTypes& types, bool of_samples) const {
+  const auto [bodies, nodes] = inside(body);
+  std::unordered_map<int, int> numbers{{body, 0}};
+  for (const int inner : bodies) {
+    if (inner == body) continue;
+    part.bodies.push_back(model_.bodies[static_cast<std::size_t>(inner - 1)]);
+    part.bodies.back().around = numbers.at(body_of_[holders_[static_cast<std::size_t>(inner)]]);
+    numbers[inner] = static_cast<int>(part.bodies.size());
+  }
+  const Node& holder = model_.graph.nodes[holders_[static_cast<std::size_t>(body)]];
+  const auto& declared = model_.bodies[static_cast<std::size_t>(body - 1)].inputs;
+  for (const auto n : nodes) {
+    Node node = model_.graph.nodes[n];
+    if (node.op_type() == onnx::kBodyInputs && body_of_[n] == body) {
+      for (std::size_t i = 0; i < node.outputs().size() && i < declared.size(); ++i)
+        part.graph.inputs.push_back(input_of(declared[i], node.outputs()[i],
+                                             given(holder, onnx::own_inputs(model_, holder), i, types, of_samples),
+                                             of_samples));
       continue;
     }
-    for (std::size_t i = 0; i < nodes[n].outputs().size() && i < declared.size(); ++i)
-      part.graph.inputs.push_back(input_of(declared[i], nodes[n].outputs()[i],
-                                           given(*holder, onnx::own_inputs(model, *holder), i, types, of_samples),
-                                           of_samples));
+    node.set_body(numbers.at(body_of_[n]));
+    auto held = node.bodies();
+    for (int& inner : held) inner = numbers.at(inner);
+    node.set_bodies(std::move(held));
+    part.graph.nodes.push_back(std::move(node));
   }
-  for (const auto& node : part.graph.nodes) {
+}
+
+std::optional<onnx::Model> BodyParts::part(int body, const graph::ValueTypes& types, bool of_samples) const {
+  if (holders_[static_cast<std::size_t>(body)] == kNowhere) return std::nullopt;
+  onnx::Model part = rest_;
+  add_nodes(part, body, types, of_samples);
+  auto& made = part.graph;
+  const bool has_nodes = std::any_of(made.nodes.begin(), made.nodes.end(), [](const Node& n) { return n.body() == 0; });
+  std::set<std::string> names;
+  for (const auto& input : made.inputs) names.insert(input.name);
+  for (const auto& node : made.nodes) names.insert(node.outputs().begin(), node.outputs().end());
+  for (const auto& node : made.nodes) {
     for (const auto& name : node.inputs()) {
-      if (name.empty() || !known_names.insert(name).second) continue;
-      if (const int i = index.initializer(name); i != graph::kNone) {
-        part.graph.initializers.push_back(model.graph.initializers[static_cast<std::size_t>(i)]);
+      if (name.empty() || !names.insert(name).second) continue;
+      if (const int i = index_.initializer(name); i != graph::kNone) {
+        made.initializers.push_back(model_.graph.initializers[static_cast<std::size_t>(i)]);
       } else {
         auto type = known(types, name);
-        part.graph.inputs.push_back(onnx::make_value_info(name, type.type, std::move(type.shape)));
+        made.inputs.push_back(onnx::make_value_info(name, type.type, std::move(type.shape)));
       }
     }
   }
-  std::erase_if(part.graph.value_infos, [&](const auto& info) { return !known_names.contains(info.name); });
-  const auto& inputs = part.graph.inputs;
+  for (const auto& name : names) {
+    if (const auto found = stated_.find(name); found != stated_.end()) made.value_infos.push_back(*found->second);
+  }
+  const auto& inputs = made.inputs;
   const bool typed =
       std::all_of(inputs.begin(), inputs.end(), [](const auto& info) { return info.type != DataType::undefined; });
   return has_nodes && typed ? std::optional(std::move(part)) : std::nullopt;

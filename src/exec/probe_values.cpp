@@ -65,12 +65,7 @@ void probe(const Runtime& runtime, const onnx::Model& model, const Shapes& input
 // Cuts a model into parts, each of which takes what was found for the values of those before it.
 class Parts {
  public:
-  explicit Parts(const onnx::Model& model) : model_(model), index_(model), rest_(model) {
-    rest_.graph.nodes.clear();
-    rest_.graph.initializers.clear();
-    rest_.graph.inputs.clear();
-    rest_.graph.outputs.clear();
-    rest_.graph.value_infos.clear();
+  explicit Parts(const onnx::Model& model) : model_(model), index_(model), rest_(model_without_graph(model)) {
     for (const auto& input : model.graph.inputs) stated_[input.name] = &input;
     for (const auto& info : model.graph.value_infos) stated_[info.name] = &info;
   }
@@ -136,10 +131,9 @@ bool probe_in_parts(const Runtime& runtime, const onnx::Model& model, graph::Val
 // branch that no sample takes, keeps what the model says.
 void probe_bodies(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes,
                   graph::ValueTypes& types) {
-  const graph::Index index(model);
-  const auto body_of = onnx::body_of_nodes(model);
+  const BodyParts parts(model);
   for (int body = 1; body <= static_cast<int>(model.bodies.size()); ++body) {
-    const auto part = body_model(model, index, body_of, body, types, !input_shapes.empty());
+    const auto part = parts.part(body, types, !input_shapes.empty());
     if (!part) continue;
     for (const auto& input : part->graph.inputs)
       types.try_emplace(input.name, graph::ValueType{input.type, input.shape});

@@ -90,7 +90,8 @@ Runtime::Impl::~Impl() {
   const Ort::Status ignored(Ort::GetApi().UnregisterAllocator(env, allocator.info));
 }
 
-Runtime::Runtime(const std::optional<std::filesystem::path>& library) {
+Runtime::Runtime(const std::optional<std::filesystem::path>& library, std::optional<double> run_limit)
+    : run_limit_(run_limit) {
   const auto loaded = load(library);
   // Only the thread that forked is in a child; what the others held stays held. So this comes before any lock.
   if (const pid_t owner = shared().process; owner != 0 && owner != ::getpid())

@@ -12,6 +12,7 @@
 #include <set>
 #include <string_view>
 
+#include "base/deadline.h"
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "exec/emit.h"
@@ -86,6 +87,11 @@ Error runtime_error(const std::string& where, const Ort::Exception& e) {
   return bad_input(text());
 }
 
+Error run_is_over(const std::string& where, double seconds) {
+  return resource_error(fmt::format("{}: the model takes longer than {} s for one sample", where, seconds),
+                        "raise --sample-time-limit");
+}
+
 data::Array to_array(Ort::Value&& value) {
   data::Array array;
   if (!value.IsTensor()) return array;
@@ -114,9 +120,11 @@ void share_owner(data::Array& output, std::span<const data::Array> inputs) {
 }  // namespace
 
 struct Session::Impl {
-  explicit Impl(const SessionOptions& given) : options(given), tap(given.edits, given.device) {}
+  Impl(const SessionOptions& given, std::optional<double> limit)
+      : options(given), run_limit(limit), tap(given.edits, given.device) {}
 
   const SessionOptions options;
+  const std::optional<double> run_limit;
   std::shared_ptr<Runtime::Impl> runtime;
   TapOperator tap;
   Ort::CustomOpDomain domain{nullptr};
@@ -186,7 +194,8 @@ struct Session::Impl {
   }
 };
 
-Session::Session(const Runtime& runtime, const SessionOptions& options) : impl_(std::make_unique<Impl>(options)) {
+Session::Session(const Runtime& runtime, const SessionOptions& options)
+    : impl_(std::make_unique<Impl>(options, runtime.run_limit())) {
   impl_->runtime = runtime.impl();
 }
 
@@ -223,7 +232,9 @@ std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const
   const auto& stop = impl.options.stop;
   if (stop.stop_requested()) throw interrupted();
   Ort::RunOptions run_options;
-  const std::stop_callback terminate(stop, [&] { run_options.SetTerminate(); });
+  std::optional<Deadline> limit;
+  if (impl.run_limit) limit.emplace(*impl.run_limit, stop, run_is_over(where, *impl.run_limit));
+  const std::stop_callback terminate(limit ? limit->token() : stop, [&] { run_options.SetTerminate(); });
   const auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
   if (inputs.size() != impl.inputs.size()) {
     throw bad_input(
@@ -247,6 +258,7 @@ std::vector<data::Array> Session::run(std::span<const data::Array> inputs, const
     return out;
   } catch (const Ort::Exception& e) {
     tap_run.rethrow();
+    if (limit && limit->passed()) throw limit->error();
     if (stop.stop_requested()) throw interrupted();
     throw runtime_error(where, e);
   }

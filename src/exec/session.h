@@ -22,9 +22,11 @@ namespace detent::exec {
 /// ONNX Runtime, loaded. One per process is enough; sessions keep it alive.
 class Runtime {
  public:
-  /// Loads the library (see shim::load_onnxruntime). Throws device when it is missing or too old.
-  explicit Runtime(const std::optional<std::filesystem::path>& library = {});
+  /// Loads the library (see shim::load_onnxruntime). Throws device when it is missing or too old. Each run of a session
+  /// may take `run_limit` seconds.
+  explicit Runtime(const std::optional<std::filesystem::path>& library = {}, std::optional<double> run_limit = {});
   const std::string& version() const;
+  const std::optional<double>& run_limit() const noexcept { return run_limit_; }
   /// Largest sum of activations and working memory that lean sessions have had in use at one time; of all runs of the
   /// process that go on side by side.
   std::uint64_t peak_activation_bytes() const;
@@ -34,6 +36,7 @@ class Runtime {
 
  private:
   std::shared_ptr<Impl> impl_;
+  std::optional<double> run_limit_;
 };
 
 enum class Tuning {
@@ -87,8 +90,8 @@ class Session {
   /// Runs once with one array for each input, in order. The results own their memory. `where` names the sample in
   /// messages; `receiver` gets the taps of this run, which must be given when the model has any. Several threads may
   /// run one session at a time: they share its weights and threads, and each result is what it would be alone. Throws
-  /// what a receiver threw, interrupted when the stop token was set, bad_input, resource or device when the runtime
-  /// fails.
+  /// what a receiver threw, interrupted when the stop token was set, resource when the limit of Runtime has passed,
+  /// bad_input, resource or device when the runtime fails.
   std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where,
                                data::TapReceiver* receiver = nullptr);
 

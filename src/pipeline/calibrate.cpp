@@ -121,7 +121,7 @@ class Calibration {
     work_.emplace(options_.resources, run_identity(options_, original, ranks_));
     append(result_.notes, work_->notes());
     profiler_.watch_directory(work_->path());
-    runtime_.emplace(options_.runtime);
+    runtime_.emplace(options_.runtime, options_.resources.sample_time_limit);
     prepared_ = run::prepare(std::move(original), options_.config, *runtime_, work_->scratch(), profiler_);
     append(result_.notes, prepared_.notes);
     placement_ = run::place(prepared_, options_.config);

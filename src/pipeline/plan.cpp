@@ -26,6 +26,7 @@
 #include "remedies/weight_tuning.h"
 #include "run/automatic_target.h"
 #include "run/calibration_device.h"
+#include "run/deadline.h"
 #include "run/low_floats.h"
 #include "run/model_folder.h"
 #include "run/prepare.h"
@@ -190,17 +191,16 @@ std::uint64_t PlannedDevice::peak() const noexcept {
   return bytes;
 }
 
-Plan plan(const QuantizeOptions& options) {
-  if (auto named = run::with_named_target(options)) return plan(*named);
-  config::validate(options, config::kPlan);
-  if (auto own = run::with_kept_floats(options)) return plan(*own);
+namespace {
+
+Plan plan_within_time(const QuantizeOptions& options) {
   const quantization::RangeOptions ranges{options.method, options.overrides, 1};
   Plan result;
   const TempDir work(options.resources.work_dir.value_or(""));
   profile::Profiler silent;
   auto original = onnx::read_model(run::model_file(options.model));
   result.transformer = graph::find_transformer(original);
-  const exec::Runtime runtime(options.runtime);
+  const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
   const auto prepared = run::prepare(std::move(original), options.config, runtime, work.path(), silent);
   const auto placement = run::place(prepared, options.config);
   count_nodes(prepared.model, placement, result);
@@ -247,6 +247,15 @@ Plan plan(const QuantizeOptions& options) {
   }
   add_times(machine, result);
   return result;
+}
+
+}  // namespace
+
+Plan plan(const QuantizeOptions& options) {
+  if (auto named = run::with_named_target(options)) return plan(*named);
+  config::validate(options, config::kPlan);
+  if (auto own = run::with_kept_floats(options)) return plan(*own);
+  return run::within_time(options, plan_within_time);
 }
 
 }  // namespace detent

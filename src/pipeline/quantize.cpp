@@ -85,7 +85,7 @@ class Run {
         in_float32_(std::move(in_float32)),
         run_profiler_(options.profiler, options.profile),
         profiler_(run_profiler_.profiler()),
-        runtime_(options.runtime),
+        runtime_(options.runtime, options.resources.sample_time_limit),
         reports_(options.report || options.trace),
         range_options_(run::range_options(options)) {}
 

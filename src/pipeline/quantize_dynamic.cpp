@@ -33,7 +33,7 @@ class DynamicRun {
       : options_(options),
         run_profiler_(options.profiler, options.profile),
         profiler_(run_profiler_.profiler()),
-        runtime_(options.runtime) {}
+        runtime_(options.runtime, options.resources.sample_time_limit) {}
 
   QuantizeResult run() {
     prepare();

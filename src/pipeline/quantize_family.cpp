@@ -123,7 +123,7 @@ class Family {
     }
     if (models.empty()) return;
     const auto& options = of_members_.front();
-    const exec::Runtime runtime(options_.runtime);
+    const exec::Runtime runtime(options_.runtime, options_.resources.sample_time_limit);
     time_models(options, models, run::input_specs(onnx::read_model(options.model)), runtime, run_profiler_.profiler());
   }
 

@@ -143,7 +143,7 @@ class WeightsRun {
   }
 
   void open_samples() {
-    runtime_.emplace(options_.runtime);
+    runtime_.emplace(options_.runtime, options_.resources.sample_time_limit);
     raise_model();
     types_ = exec::probe_values(*runtime_, running());
     if (raised_) graph::name_idle_casts(*raised_, types_);
@@ -416,7 +416,7 @@ class WeightsRun {
       return;
     }
     if (options_.bench) {
-      if (!runtime_) runtime_.emplace(options_.runtime);
+      if (!runtime_) runtime_.emplace(options_.runtime, options_.resources.sample_time_limit);
       time_models(options_, run::input_specs(model_), *runtime_, profiler_, result_);
     }
     if (config::has_samples(options_)) compare_models(options_, work_->path(), profiler_, result_);

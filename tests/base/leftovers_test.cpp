@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <fstream>
 
 #include "base/file.h"
+#include "base/leftovers_journal.h"
 
 namespace detent {
 namespace {
@@ -33,6 +36,31 @@ TEST(Leftovers, AreRemovedWithoutUnwinding) {
   for (const auto& entry : fs::directory_iterator(folder.path())) ++(entry.is_directory() ? folders : files);
   EXPECT_EQ(folders, 1u) << "what may outlive the process";
   EXPECT_EQ(files, 1u) << "what was released";
+}
+
+// The same, but nothing is removed.
+[[noreturn]] void crash_in(const fs::path& folder, int journal) {
+  keep_journal_of_leftovers(journal);
+  const TempDir removed(folder);
+  TempDir kept(folder);
+  kept.outlive_process();
+  { const TempDir gone(folder); }
+  std::ofstream(removed.path() / "file") << "1";
+  AtomicFile half(folder / "output");
+  AtomicFile whole(folder / "whole");
+  whole.commit();
+  std::_Exit(7);
+}
+
+TEST(Leftovers, OfAProcessThatCrashedAreKnownByItsJournal) {
+  const TempDir folder;
+  const UniqueFd journal(::memfd_create("journal", MFD_CLOEXEC));
+  EXPECT_EXIT(crash_in(folder.path(), journal.get()), testing::ExitedWithCode(7), "");
+  const auto left = [&] { return std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()); };
+  EXPECT_EQ(left(), 4);
+  remove_leftovers_of(journal.get());
+  EXPECT_EQ(left(), 2) << "what may outlive the process, and what was renamed";
+  EXPECT_TRUE(fs::exists(folder.path() / "whole"));
 }
 
 }  // namespace

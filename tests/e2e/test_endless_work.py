@@ -154,8 +154,17 @@ def test_a_loop_without_end(starts_from_input: bool, place: Place, data: Path) -
         assert support.detent(*command, env=place.environment).returncode == 0
     limit = ["--time-limit", 1]
     place.refused(RESOURCE, "time limit of 1 s", path, data, *limit)
-    arguments = ["-o", place.out / "s", "--calibration-data", data, *limit]
-    place.refuses(RESOURCE, "time limit of 1 s", "calibrate", path, *arguments)
+    arguments = ["-o", place.out / "s", "--calibration-data", data]
+    place.refuses(RESOURCE, "time limit of 1 s", "calibrate", path, *arguments, *limit)
+    place.refuses(RESOURCE, "longer than 0.5 s for one sample", "calibrate", path, *arguments, "--sample-time-limit", 0.5)
+
+
+@pytest.mark.parametrize("command", ["quantize", "plan"])
+def test_a_time_limit_ends_what_looks_for_no_stop(command: str, place: Place, model: Path, data: Path) -> None:
+    """As the runtime while it makes a session: the process ends five seconds later."""
+    place.environment["DETENT_FAILPOINT"] = "session.create=hang"
+    output = ["-o", place.output] if command == "quantize" else []
+    place.refuses(RESOURCE, "time limit of 0.5 s", command, model, *output, "--calibration-data", data, "--time-limit", 0.5)
 
 
 def test_more_segments_than_there_are_nodes(place: Place, model: Path, data: Path) -> None:

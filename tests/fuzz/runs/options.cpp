@@ -20,35 +20,63 @@ void read(const cli::Declared& declared) {
   if constexpr (requires { config::validate(options); }) config::validate(options);
 }
 
+// CLI11's app keeps the order of the words of one line in the next.
+struct Forgetful : CLI::App {
+  using App::App;
+  void forget() {
+    clear();
+    parse_order_.clear();
+  }
+};
+
+// All commands with their options, declared once: that takes a hundred times as long as reading a line.
+class Program {
+ public:
+  Program() {
+    app_.require_subcommand(0, 1);
+    for (const auto& [command, name] : config::commands()) {
+      auto sub = commands_.emplace_back(std::make_shared<Forgetful>("", std::string(name)));
+      const auto declared = std::make_shared<cli::Declared>(*sub, command);
+      sub->callback([declared, command = command] { read_options(*declared, command); });
+      app_.add_subcommand(sub);
+    }
+  }
+
+  void parse(const Words& words) {
+    app_.forget();
+    for (const auto& command : commands_) command->forget();
+    try {
+      const auto given = cli::with_help_as_option(app_, words);
+      Words reversed(given.rbegin(), given.rend() - 1);
+      app_.parse(std::move(reversed));
+    } catch (const CLI::Success&) {
+    } catch (const CLI::ExtrasError&) {
+      throw cli::unexpected_word(app_);
+    } catch (const CLI::ParseError&) {  // becomes a usage error
+    }
+  }
+
+ private:
+  static void read_options(const cli::Declared& declared, config::Command command) {
+    switch (command) {
+      case config::kQuantize:
+      case config::kPlan: return read<QuantizeOptions>(declared);
+      case config::kCalibrate: return read<CalibrateOptions>(declared);
+      case config::kCompare: return read<CompareOptions>(declared);
+      case config::kInspect: return read<InspectOptions>(declared);
+      case config::kCheck: return read<CheckOptions>(declared);
+      case config::kVerify: return read<VerifyOptions>(declared);
+      default: return read<BenchOptions>(declared);
+    }
+  }
+
+  Forgetful app_{"", "detent"};
+  std::vector<std::shared_ptr<Forgetful>> commands_;
+};
+
 void parse(const Words& words) {
-  CLI::App app{"", "detent"};
-  app.require_subcommand(0, 1);
-  for (const auto& [command, name] : config::commands()) {
-    auto* sub = app.add_subcommand(std::string(name));
-    if (std::ranges::find(words, name) == words.end()) continue;  // declaring all takes most of the time
-    const auto declared = std::make_shared<cli::Declared>(*sub, command);
-    sub->callback([declared, command = command] {
-      switch (command) {
-        case config::kQuantize:
-        case config::kPlan: return read<QuantizeOptions>(*declared);
-        case config::kCalibrate: return read<CalibrateOptions>(*declared);
-        case config::kCompare: return read<CompareOptions>(*declared);
-        case config::kInspect: return read<InspectOptions>(*declared);
-        case config::kCheck: return read<CheckOptions>(*declared);
-        case config::kVerify: return read<VerifyOptions>(*declared);
-        default: return read<BenchOptions>(*declared);
-      }
-    });
-  }
-  try {
-    const auto given = cli::with_help_as_option(app, words);
-    Words reversed(given.rbegin(), given.rend() - 1);
-    app.parse(std::move(reversed));
-  } catch (const CLI::Success&) {
-  } catch (const CLI::ExtrasError&) {
-    throw cli::unexpected_word(app);
-  } catch (const CLI::ParseError&) {  // becomes a usage error
-  }
+  static Program program;
+  program.parse(words);
 }
 
 Words split(std::string_view text) {
@@ -70,6 +98,9 @@ void run_words(Bytes input) {
   }
   try_to([&] { parse(words); });
 }
+
+// No other process is started: as if this were it.
+const bool isolated = cli::is_isolated = true;
 
 void run_yaml(Bytes input) {
   Parts parts(input);
