@@ -363,6 +363,8 @@ class Config(Options):
         passthrough_op_types: outputs of these types take their input's statistics, as those of Reshape, Transpose and the
             like do
         weights_only: quantize weights alone, in blocks; activations stay in float
+        kv_cache: a decoder keeps keys and values in this type, with scales from the samples; beside --weights-only, or
+            alone with --preset none (default: keep)
         optimize_for: latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a
             tenth faster; size: speed does not count (default: latency)
         kernel_table: file with the times of operators, in float and in integers; missing ones are measured and added; by
@@ -406,6 +408,7 @@ class Config(Options):
     exclude_nodes: Sequence[str] | None = None
     passthrough_op_types: Sequence[str] | None = None
     weights_only: _config.WeightsOnly | bool | None = None
+    kv_cache: Literal["keep", "int8", "int4", "fp8"] | None = None
     optimize_for: Literal["latency", "accuracy", "size"] | None = None
     kernel_table: Path | None = None
     finetune: _config.Finetune | _config.RoundingName | None = None
