@@ -76,6 +76,7 @@ complete -c detent -n '__fish_seen_subcommand_from quantize' -l weights-form -x 
 complete -c detent -n '__fish_seen_subcommand_from quantize' -l weights-method -x -a 'auto nearest search awq gptq' -d 'nearest: from the extremes of each block'
 complete -c detent -n '__fish_seen_subcommand_from quantize' -l max-size -x -d 'bits of each weight (2, 4, 8 or float) are chosen so that the written model with its data takes at most so much and its results change least'
 complete -c detent -n '__fish_seen_subcommand_from quantize' -l sparsity -x -a 'none 2:4' -d '2:4: of each four neighbours along the inputs of a product two become 0 and the others make up for them'
+complete -c detent -n '__fish_seen_subcommand_from quantize' -l rotation -x -a 'off auto on' -d 'rotate what a transformers layers hand on, so that no channel stands out'
 complete -c detent -n '__fish_seen_subcommand_from quantize' -l accuracy-level -x -d 'what MatMulNBits computes with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the fast one'
 complete -c detent -n '__fish_seen_subcommand_from quantize' -l kv-cache -x -a 'keep int8 int4 fp8' -d 'a decoder keeps keys and values in this type, with scales from the samples'
 complete -c detent -n '__fish_seen_subcommand_from quantize' -l kv-cache-per-channel -d 'a scale for each channel of each head instead of one for a layers keys and one for its values'
