@@ -226,6 +226,8 @@ class WeightsOnly(Options):
             much and its results change least; with samples, sensitivity is measured with --bits (default: --bits for all)
         sparsity: 2:4: of each four neighbours along the inputs of a product two become 0 and the others make up for them;
             with samples, and --weights-method gptq or auto (default: none)
+        rotation: rotate what a transformer's layers hand on, so that no channel stands out; the rotation is folded into the
+            weights. auto: where that is measured to be better, with samples (default: off)
         accuracy_level: what MatMulNBits computes with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the
             fast one (default: 4)
     """
@@ -239,6 +241,7 @@ class WeightsOnly(Options):
     method: Literal["auto", "nearest", "search", "awq", "gptq"] = "auto"
     max_size: Size | None = None
     sparsity: Literal["none", "2:4"] = "none"
+    rotation: Literal["off", "auto", "on"] = "off"
     accuracy_level: int = 4
 
 
@@ -367,6 +370,8 @@ class Config(Options):
         passthrough_op_types: outputs of these types take their input's statistics, as those of Reshape, Transpose and the
             like do
         weights_only: quantize weights alone, in blocks; activations stay in float
+        kv_cache: a decoder keeps keys and values in this type, with scales from the samples; beside --weights-only, or
+            alone with --preset none (default: keep)
         optimize_for: latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a
             tenth faster; size: speed does not count (default: latency)
         kernel_table: file with the times of operators, in float and in integers; missing ones are measured and added; by
@@ -410,6 +415,7 @@ class Config(Options):
     exclude_nodes: Sequence[str] | None = None
     passthrough_op_types: Sequence[str] | None = None
     weights_only: _config.WeightsOnly | bool | None = None
+    kv_cache: Literal["keep", "int8", "int4", "fp8"] | None = None
     optimize_for: Literal["latency", "accuracy", "size"] | None = None
     kernel_table: Path | None = None
     finetune: _config.Finetune | _config.RoundingName | None = None

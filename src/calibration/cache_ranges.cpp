@@ -14,7 +14,7 @@ namespace detent::calibration {
 namespace {
 
 constexpr int kLowestExponent = -16;  // of the bins
-constexpr unsigned kMantissaBits = 23, kBinMantissaBits = 2;
+constexpr unsigned kMantissaBits = 23, kBinMantissaBits = 3;
 
 // The largest number that a scale is multiplied by.
 double most_of(KvCacheType type) {

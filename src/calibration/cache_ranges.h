@@ -40,9 +40,9 @@ class CacheObserver final : public data::TapReceiver {
 
  private:
   /// Magnitudes of about the same size; the first and the last hold all that are smaller and larger.
-  static constexpr std::size_t kPerOctave = 4, kBins = 32 * kPerOctave;
+  static constexpr std::size_t kPerOctave = 8, kBins = 32 * kPerOctave;
   struct Counts {
-    std::array<std::uint64_t, kBins> bins = {};
+    std::array<std::uint32_t, kBins> bins = {};
     float largest = 0;
     std::uint64_t zeros = 0;
   };

@@ -279,6 +279,13 @@ void check_weights_only(const QuantizeOptions& options) {
     if (blocks.method != WeightMethod::gptq && blocks.method != WeightMethod::automatic)
       throw usage_error("--sparsity 2:4 goes with --weights-method gptq or auto", "give one of them");
   }
+  if (blocks.rotation == Rotation::automatic) {
+    if (!has_samples(options))
+      throw usage_error("--rotation auto needs samples, on which both ways are measured",
+                        "give --calibration-data, or --rotation on");
+    if (blocks.max_size || options.accuracy.target)
+      throw usage_error("--rotation auto and a search for bits do not go together", "give --rotation on or off");
+  }
   if (blocks.form == WeightForm::matmul_nbits && blocks.block_size == BlockSize::channel)
     throw usage_error("MatMulNBits has scales for blocks of 16 to 256 weights, not for whole channels",
                       "give --block-size 256, or --weights-form qdq");

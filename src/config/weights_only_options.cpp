@@ -82,6 +82,15 @@ const Option kRows[] = {
      .help = "2:4: of each four neighbours along the inputs of a product two become 0 and the others make up for them; "
              "with samples, and --weights-method gptq or auto",
      .label = "none|2:4"},
+    {.name = "rotation",
+     .at = DETENT_AT(weights_only.rotation),
+     .commands = kQuantize,
+     .affects = Affects::integers,
+     .group = kWeightsOnly,
+     .help =
+         "rotate what a transformer's layers hand on, so that no channel stands out; the rotation is folded into the "
+         "weights. auto: where that is measured to be better, with samples",
+     .label = "off|auto|on"},
     {.name = "accuracy-level",
      .at = DETENT_AT(weights_only.accuracy_level),
      .commands = kQuantize,

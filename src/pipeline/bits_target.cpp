@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "base/bytes.h"
 #include "onnx/write.h"
+#include "pipeline/deployed.h"
 #include "run/deployed_fidelity.h"
 #include "run/score_command.h"
 
@@ -16,17 +16,11 @@ namespace detent::pipeline {
 
 double BitsTarget::measure(onnx::Model model, const std::filesystem::path& path, const exec::Runtime& runtime,
                            data::SampleSource& samples) {
+  if (options_.accuracy.metric != AccuracyMetric::command)
+    return run::value_of(fidelity_of(std::move(model), path, options_, runtime, samples), options_.accuracy.metric);
   model.set_producer("detent", DETENT_VERSION);
   const auto written = onnx::write_model(model, path, {options_.external_data_threshold});
-  double value = 0;
-  if (options_.accuracy.metric == AccuracyMetric::command) {
-    value = run::share_of_float_score(options_.accuracy, options_.model, path, float_score_, options_.stop);
-  } else {
-    samples.rewind();
-    const auto found = run::deployed_fidelity(runtime, options_.model, path, samples,
-                                              std::numeric_limits<std::size_t>::max(), options_.threads, options_.stop);
-    value = run::value_of(found, options_.accuracy.metric);
-  }
+  const double value = run::share_of_float_score(options_.accuracy, options_.model, path, float_score_, options_.stop);
   std::filesystem::remove(path);
   if (!written.data_file.empty()) std::filesystem::remove(written.data_file);
   return value;

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "base/bytes.h"
 #include "config/wanted.h"
 #include "detent/compare.h"
+#include "onnx/write.h"
 #include "planning/limits.h"
 #include "profile/meters.h"
 #include "run/latency_change.h"
@@ -72,6 +74,18 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
     }
     result.notes.insert(result.notes.end(), measured.notes.begin(), measured.notes.end());
   }
+}
+
+run::DeployedFidelity fidelity_of(onnx::Model model, const std::filesystem::path& path, const QuantizeOptions& options,
+                                  const exec::Runtime& runtime, data::SampleSource& samples) {
+  model.set_producer("detent", DETENT_VERSION);
+  const auto written = onnx::write_model(model, path, {options.external_data_threshold});
+  samples.rewind();
+  const auto found = run::deployed_fidelity(runtime, options.model, path, samples,
+                                            std::numeric_limits<std::size_t>::max(), options.threads, options.stop);
+  std::filesystem::remove(path);
+  if (!written.data_file.empty()) std::filesystem::remove(written.data_file);
+  return found;
 }
 
 void compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir, profile::Profiler& profiler,

@@ -8,6 +8,7 @@
 #include "detent/quantize.h"
 #include "exec/session.h"
 #include "profile/profiler.h"
+#include "run/deployed_fidelity.h"
 
 namespace detent::pipeline {
 
@@ -28,5 +29,9 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
 /// where the samples can be read only once, it stays unset, and a note says so.
 void compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir, profile::Profiler& profiler,
                     QuantizeResult& result);
+
+/// Writes a model there, lets it and the float model run over the samples, and removes it.
+run::DeployedFidelity fidelity_of(onnx::Model model, const std::filesystem::path& path, const QuantizeOptions& options,
+                                  const exec::Runtime& runtime, data::SampleSource& samples);
 
 }  // namespace detent::pipeline

@@ -19,6 +19,7 @@
 #include "exec/session.h"
 #include "graph/kv_cache.h"
 #include "graph/rewrite.h"
+#include "graph/rotate_stream.h"
 #include "graph/traits.h"
 #include "graph/transformer.h"
 #include "onnx/write.h"
@@ -70,7 +71,11 @@ class WeightsRun {
       meet_target();
     } else {
       if (options_.weights_only.max_size) plan();
-      if (source_ && is_plain()) solve(*source_, work_->path());
+      if (options_.weights_only.rotation == Rotation::automatic) {
+        choose_rotation();
+      } else if (source_ && is_plain()) {
+        solve(*source_, work_->path());
+      }
     }
     if (source_ && cache_ && !has_seen_cache_) observe_cache();
     if (source_) close_samples();
@@ -100,6 +105,7 @@ class WeightsRun {
     append(graph::drop_initializer_inputs(model_));
     graph::sort_topologically(model_);
     result_.transformer = graph::find_transformer(model_, {});
+    if (options_.weights_only.rotation == Rotation::on) rotate();
     if (keeps_cache_in_bits()) (void)graph::cached_attentions(model_);  // what cannot be is better known early
     placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only);
     if (const auto opset = needed_opset(); opset > model_.opset()) {
@@ -244,6 +250,61 @@ class WeightsRun {
     count_nodes();
   }
 
+  void rotate() {
+    const auto& transformer = result_.transformer;
+    if (!transformer || !transformer->embedding)
+      throw bad_input(fmt::format("model '{}' is no transformer with a table of token ids, whose residual stream could "
+                                  "be rotated",
+                                  options_.model.string()),
+                      "leave out --rotation");
+    if (!rotated_) rotated_.emplace(options_.resources.work_dir.value_or(""));
+    append(graph::rotate_stream(model_, transformer->embedding->node, {rotated_->path(), threads_}));
+  }
+
+  // Both ways, solved, written and run; on samples that are held back the nearer one to the float model is kept.
+  void choose_rotation() {
+    constexpr std::size_t kHeldBack = 8;  // one in so many
+    struct Tried {
+      onnx::Model model;
+      quantization::BlockPlacement placement;
+      tuning::SolvedBlocks solved;
+      double error = 0;
+    };
+    const auto original = model_;
+    try {
+      rotate();
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::bad_input) throw;
+      result_.notes.push_back(fmt::format("not rotated: {}", e.what()));
+      model_ = original;
+      if (is_plain()) solve(*source_, work_->path());
+      return;
+    }
+    data::Part fitted(*source_, kHeldBack, data::Part::Kind::others);
+    data::Part judging(*source_, kHeldBack, data::Part::Kind::last);
+    const auto attempt = [&](const char* name) {
+      placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only);
+      solved_ = {};
+      const auto directory = work_->path() / name;
+      std::filesystem::create_directory(directory);
+      tries_ = true;
+      if (is_plain()) solve(fitted, directory);
+      tries_ = false;
+      const auto scope = profiler_.scope(run::kComparisonStage);
+      auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only);
+      const auto found = fidelity_of(std::move(emitted), directory / "candidate.onnx", options_, *runtime_, judging);
+      return Tried{model_, placement_, solved_, std::pow(10, -found.sqnr_db / 10)};
+    };
+    auto turned = attempt("rotated");
+    model_ = original;
+    auto plain = attempt("plain");
+    result_.rotated = RotatedStream{plain.error, turned.error, turned.error < plain.error};
+    if (!result_.rotated->kept) return;
+    model_ = std::move(turned.model);
+    placement_ = std::move(turned.placement);
+    solved_ = std::move(turned.solved);
+  }
+
   double measure(data::SampleSource& samples) {
     const auto scope = profiler_.scope(run::kComparisonStage);
     auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only);
@@ -264,7 +325,7 @@ class WeightsRun {
                                     .scale_inputs = !raised_,
                                     .directory = directory,
                                     .sweep = sweeping(spool.get())});
-    has_seen_cache_ = cache_.has_value();
+    has_seen_cache_ = cache_.has_value() && !tries_;
     result_.samples = solved_.samples;
     for (const auto& [fold, scaling] : solved_.scalings)
       quantization::apply_fold(fold, scaling.factors, model_, placement_);
@@ -277,8 +338,8 @@ class WeightsRun {
             .stop = options_.stop,
             .observed = quantization::float_values(running(), types_),
             .extremes = request_.extremes,
-            .listened = cache_ ? cache_->values() : std::vector<std::string>(),
-            .listener = cache_ ? &cache_->observer() : nullptr};
+            .listened = cache_ && !tries_ ? cache_->values() : std::vector<std::string>(),
+            .listener = cache_ && !tries_ ? &cache_->observer() : nullptr};
   }
 
   // Where weights are not solved from samples.
@@ -444,6 +505,8 @@ class WeightsRun {
   tuning::SolvedBlocks solved_;
   std::optional<run::KvCacheRun> cache_;
   bool has_seen_cache_ = false;
+  std::optional<TempDir> rotated_;  // files of rotated weights
+  bool tries_ = false;
   BitsTarget target_;
 };
 

