@@ -18,7 +18,7 @@ import time
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
 import build_decoder

@@ -129,7 +129,7 @@ class WeightsRun {
   std::int64_t needed_opset() const {
     std::int64_t opset = 0;
     for (const auto& tensor : placement_.tensors) {
-      if (options_.weights_only.form == WeightForm::qdq || !tensor.others.empty())
+      if (options_.weights_only.form == WeightForm::qdq || (!tensor.others.empty() && !tensor.as_experts))
         opset = std::max(opset, quantization::opset_of_blocks(tensor.format));
     }
     return opset;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <set>
@@ -26,6 +27,8 @@ using onnx::Node;
 bool is_real(onnx::DataType type) {
   return type == onnx::DataType::float32 || type == onnx::DataType::float16 || type == onnx::DataType::bfloat16;
 }
+
+constexpr std::array<std::size_t, 3> kExperts{2, 4, 6};  // weights among the inputs of MoE; the last may be left out
 
 // How a node reads a constant matrix.
 struct Reading {
@@ -52,6 +55,7 @@ class Placer {
       format_.bits = onnx::bits_of(data_type(config.weight_type));
     }
     format_.symmetric = config.weight_symmetric.value_or(!format_.is_plain());
+    names_experts_ = std::find(config.op_types.begin(), config.op_types.end(), "MoE") != config.op_types.end();
     names_products_ = std::find(config.op_types.begin(), config.op_types.end(), "MatMul") != config.op_types.end();
   }
 
@@ -76,7 +80,12 @@ class Placer {
   static std::vector<bool> selection(const onnx::Model& model, QuantConfig config, const WeightsOnlyConfig& blocks) {
     if (config.op_types.empty()) {
       config.op_types = {"MatMul", "Gemm"};
-      if (blocks.form == WeightForm::matmul_nbits) config.op_types.emplace_back("Gather");
+      if (blocks.form == WeightForm::matmul_nbits) {
+        config.op_types.emplace_back("Gather");
+        const auto& nodes = model.graph.nodes;
+        if (std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.op_type() == "MoE"; }))
+          config.op_types.emplace_back("MoE");
+      }
     } else {
       for (const auto& type : config.op_types) {
         static const std::set<std::string> kKnown{"MatMul",        "Gemm", "Gather", "Conv",
@@ -96,10 +105,7 @@ class Placer {
       for (const std::size_t input : {1, 2}) visit_other(n, input, bits, false);
       return;
     }
-    if (node.op_type() == "MoE") {
-      for (const std::size_t input : {2, 4, 6}) visit_other(n, input, bits, false);
-      return;
-    }
+    if (node.op_type() == "MoE") return visit_experts(n, bits);
     if (node.is("MatMul") && is_stack(node)) {
       if (names_products_) return visit_other(n, 1, bits, false);
       return leave(node,
@@ -113,6 +119,44 @@ class Placer {
     if (auto reason = reason_against(node, weight, *reading, bits); !reason.empty()) return leave(node, reason);
     auto& tensor = tensor_for(*reading, bits);
     (reading->is_table ? tensor.tables : tensor.products).push_back(n);
+  }
+
+  void visit_experts(std::size_t n, int bits) {
+    const auto& node = model_.graph.nodes[n];
+    const bool fits = bits == 0 || can_be_qmoe(node, bits);
+    if (!fits && !names_experts_)
+      return leave(
+          node,
+          "QMoE reads 4 or 8 bits in blocks that divide the weights' rows, with zero points that fill bytes "
+          "(else --weight-symmetric); --op-types MoE stores others in blocks too, which the runtime makes float "
+          "at each run");
+    for (const std::size_t input : kExperts) {
+      const auto before = placement_.tensors.size();
+      visit_other(n, input, bits, false);
+      if (fits && placement_.tensors.size() > before) placement_.tensors.back().as_experts = true;
+    }
+  }
+
+  // QMoE reads all of its weights as integers of 4 or 8 bits, in blocks that divide their rows. ONNX Runtime 1.28 takes
+  // wrong zero points where those of a row do not fill bytes.
+  bool can_be_qmoe(const Node& node, int bits) const {
+    constexpr std::int64_t kShortest = 16;
+    const auto block = format_.block;
+    const bool is_power = block >= kShortest && (block & (block - 1)) == 0;
+    if (blocks_.form != WeightForm::matmul_nbits || !format_.is_plain() || !is_power || (bits != 4 && bits != 8))
+      return false;
+    auto format = format_;
+    format.bits = bits;
+    return std::all_of(kExperts.begin(), kExperts.end(), [&](std::size_t input) {
+      if (node.inputs().size() <= input || node.inputs()[input].empty()) return input == kExperts.back();
+      const int at = index_.initializer(node.inputs()[input]);
+      if (at == graph::kNone || index_.consumers(node.inputs()[input]).size() != 1) return false;
+      const auto& weight = model_.graph.initializers[static_cast<std::size_t>(at)];
+      if (weight.dims.size() != 3 || !is_real(weight.type) || weight.count() == 0) return false;
+      const auto rows = weight.dims.back(), columns = weight.count() / rows;
+      const bool is_whole = format.symmetric || rows / block * bits % 8 == 0;
+      return rows % block == 0 && is_whole && is_worth_it(weight, rows, columns, format);
+    });
   }
 
   std::string why_float(std::size_t n) const {
@@ -317,7 +361,7 @@ class Placer {
   std::vector<std::optional<int>> named_;
   std::span<const int> planned_;
   BlockFormat format_;
-  bool names_products_ = false;  // the user does
+  bool names_products_ = false, names_experts_ = false;  // the user does
   BlockPlacement placement_;
   std::map<std::pair<std::size_t, bool>, std::size_t> known_;  // initializer and order -> tensor
   LeftInFloat left_;

@@ -27,9 +27,11 @@ struct BlockTensor {
   std::vector<std::size_t> products;  // MatMul, Gemm
   std::vector<std::size_t> tables;    // Gather
   /// Conv, ConvTranspose, LSTM, GRU, MoE, products with stacks of matrices: nodes, and which of their inputs it is.
-  /// They read it through a DequantizeLinear whatever the form; filters of more than a pixel with a scale for each
-  /// index of their first axis.
+  /// They read it through a DequantizeLinear whatever the form, but for as_experts; filters of more than a pixel with a
+  /// scale for each index of their first axis.
   std::vector<std::pair<std::size_t, std::size_t>> others;
+  /// Whether the one of `others` is a MoE node that becomes QMoE.
+  bool as_experts = false;
   /// Whether tables and products read the same integers, which are stored once.
   bool shared = false;
   /// Whether other nodes, bodies or the graph's outputs read it as well, so that it stays.
@@ -53,8 +55,9 @@ struct NodeBits {
 };
 NodeBits parse_node_bits(const std::string& text);
 
-/// Weights of the selected MatMul, Gemm and (in the form matmul_nbits, or where they are named) Gather nodes, and of
-/// Conv, ConvTranspose, LSTM, GRU and MoE nodes where these types are named, as far as blocks make them smaller. Nodes
+/// Weights of the selected MatMul, Gemm and (in the form matmul_nbits, or where they are named) Gather nodes, in that
+/// form of MoE nodes that can become QMoE, and of Conv, ConvTranspose, LSTM, GRU and other MoE nodes where these types
+/// are named, as far as blocks make them smaller. Nodes
 /// that share a weight share its bits: those of the last entry for any of them. Throws usage for names and types that
 /// match nothing.
 ///

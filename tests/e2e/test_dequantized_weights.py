@@ -91,13 +91,13 @@ def test_recurrent_nets(tmp_path: Path, op: str, gates: int, bits: int) -> None:
 
 
 def test_experts(tmp_path: Path) -> None:
-    """The weights of MoE's experts, as constants like others."""
+    """The weights of MoE's experts in the form qdq, as constants like others."""
     weights = {"fc1": gauss(4, 32, 64), "fc2": gauss(4, 64, 32)}
     node = helper.make_node("MoE", ["x", "p", "fc1", "", "fc2"], ["y"], "moe", domain="com.microsoft", k=1)
     router = helper.make_node("MatMul", ["x", "router"], ["p"], "router")
     ends = [("x", ["n", 32]), ("y", ["n", 32])]
     model = save(tmp_path / "m.onnx", [router, node], ends, {**weights, "router": gauss(32, 4)}, ("com.microsoft",))
-    result = support.weights_only(model, tmp_path / "q.onnx", "--op-types", "MoE", "--block-size", 16)
+    result = support.weights_only(model, tmp_path / "q.onnx", "--op-types", "MoE", "--block-size", 16, "--weights-form", "qdq")
     assert {w["name"] for w in result["weights"]} == {"fc1", "fc2"}
     for name, weight in weights.items():
         assert support.sqnr([[weight]], [[stored(tmp_path / "q.onnx", name, 2, 16)]]) > 20

@@ -122,14 +122,30 @@ BlockTensors::BlockTensors(graph::Index& index, std::vector<BlockStream> streams
 BlockNames BlockTensors::product(std::size_t t, const std::string& weight, bool again) {
   const auto& tensor = found_[t]->shape();
   const auto& format = tensor.format;
-  const auto blocks = format.blocks_of(tensor.rows);
   const auto block_bytes = static_cast<std::int64_t>(packed_bytes(static_cast<std::size_t>(format.block), format.bits));
+  return product_as(t, weight, {tensor.columns}, {format.blocks_of(tensor.rows), block_bytes}, again);
+}
+
+BlockNames BlockTensors::experts(std::size_t t, const std::string& weight, std::int64_t experts) {
+  const auto& tensor = found_[t]->shape();
+  return product_as(t, weight, {experts, tensor.columns / experts}, {tensor.rows * tensor.format.bits / 8}, false);
+}
+
+// Shapes begin with `outputs`; that of the integers goes on with `integers`.
+BlockNames BlockTensors::product_as(std::size_t t, const std::string& weight, const std::vector<std::int64_t>& outputs,
+                                    const std::vector<std::int64_t>& integers, bool again) {
+  const auto& format = found_[t]->shape().format;
+  const auto blocks = format.blocks_of(found_[t]->shape().rows);
   auto names = names_of(weight, format);
-  add_integers(names.integers, DataType::uint8, {tensor.columns, blocks, block_bytes}, t);
-  add_scales(names.scales, {tensor.columns, blocks}, t, !names.zero_points.empty() || again);
+  const auto shape = [&](std::vector<std::int64_t> rest) {
+    rest.insert(rest.begin(), outputs.begin(), outputs.end());
+    return rest;
+  };
+  add_integers(names.integers, DataType::uint8, shape(integers), t);
+  add_scales(names.scales, shape({blocks}), t, !names.zero_points.empty() || again);
   if (names.zero_points.empty()) return names;
   const auto bytes = static_cast<std::int64_t>(packed_bytes(static_cast<std::size_t>(blocks), format.bits));
-  add_zero_points(names.zero_points, DataType::uint8, {tensor.columns, bytes}, t, again);
+  add_zero_points(names.zero_points, DataType::uint8, shape({bytes}), t, again);
   return names;
 }
 

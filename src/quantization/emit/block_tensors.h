@@ -31,6 +31,8 @@ class BlockTensors {
   /// Of MatMulNBits: integers uint8 [columns, blocks, bytes of a block], scales [columns, blocks], zero points uint8
   /// [columns, bytes], those of a column from a byte of their own on. `again`: table() is made of the weight as well.
   BlockNames product(std::size_t t, const std::string& weight, bool again);
+  /// Of QMoE, for a weight [experts, outputs, rows]: the same bytes, the first axis of each tensor divided in two.
+  BlockNames experts(std::size_t t, const std::string& weight, std::int64_t experts);
   /// Of GatherBlockQuantized and of a DequantizeLinear along the last axis: a table [columns, rows], scales and zero
   /// points [columns, blocks], or [columns] for blocks of whole columns. `type` is that of integers and zero points.
   BlockNames table(std::size_t t, const std::string& weight, onnx::DataType type);
@@ -51,6 +53,8 @@ class BlockTensors {
     onnx::TensorData integers, scales, zero_points;
   };
 
+  BlockNames product_as(std::size_t t, const std::string& weight, const std::vector<std::int64_t>& outputs,
+                        const std::vector<std::int64_t>& integers, bool again);
   BlockNames names_of(const std::string& weight, const BlockFormat& format);
   MatrixData matrix_data(std::size_t t) const;
   BlockNames shaped_as(std::size_t t, const std::string& weight, onnx::DataType type,

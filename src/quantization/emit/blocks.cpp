@@ -44,7 +44,8 @@ class Emitter {
       } else {
         add_dequantizers(t, weight);
       }
-      if (!tensor.others.empty()) add_dequantized(t, weight);
+      if (tensor.as_experts) add_experts(t, weight);
+      if (!tensor.as_experts && !tensor.others.empty()) add_dequantized(t, weight);
     }
     assemble();
     return std::move(model_);
@@ -105,6 +106,44 @@ class Emitter {
       *name = value;
     }
     return names;
+  }
+
+  // QMoE reads the inputs and weights of MoE, each weight with its scales, and zero points behind all of them.
+  void add_experts(std::size_t t, const std::string& weight) {
+    const auto& tensor = placement_.tensors[t];
+    const auto [n, input] = tensor.others.front();
+    const auto& node = model_.graph.nodes[n];
+    auto& nodes = replaced_[n];
+    if (nodes.empty()) {
+      std::vector<std::string> inputs{node.inputs()[0], node.inputs()[1]};
+      for (std::size_t i = 2; i < node.inputs().size(); i += 2) {
+        inputs.insert(inputs.end(), {node.inputs()[i], ""});
+        inputs.push_back(i + 1 < node.inputs().size() ? node.inputs()[i + 1] : "");
+      }
+      auto attributes = node.attributes();
+      attributes.push_back(Attribute::of_int("expert_weight_bits", tensor.format.bits));
+      attributes.push_back(Attribute::of_int("block_size", tensor.format.block));
+      nodes.emplace_back("QMoE", node.name(), std::move(inputs), node.outputs(), std::move(attributes),
+                         kMicrosoftDomain);
+      nodes.back().set_body(node.body());
+    }
+    constexpr std::size_t kFirstZeroPoints = 11;
+    const std::size_t which = input / 2 - 1, at = 2 + 3 * which;
+    const auto names = stored_.experts(t, weight, model_.graph.initializers[tensor.initializer].dims.front());
+    set_input(nodes.back(), at, names.integers);
+    set_input(nodes.back(), at + 1, names.scales);
+    if (!names.zero_points.empty()) set_input(nodes.back(), kFirstZeroPoints + which, names.zero_points);
+  }
+
+  // Of a node that may have fewer so far.
+  static void set_input(Node& node, std::size_t at, const std::string& name) {
+    if (at < node.inputs().size()) return node.set_input(at, name);
+    auto inputs = node.inputs();
+    inputs.resize(at + 1);
+    inputs[at] = name;
+    Node longer(node.op_type(), node.name(), std::move(inputs), node.outputs(), node.attributes(), node.domain());
+    longer.set_body(node.body());
+    node = std::move(longer);
   }
 
   // In the shape of the weight.
