@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "config/wanted.h"
 #include "quantization/assignment.h"
 #include "quantization/dynamic.h"
@@ -15,7 +17,11 @@ namespace {
 // That could have integers, where the user named no operators.
 std::vector<std::string> note_of_unnamed(const Prepared& prepared, QuantConfig config) {
   if (!config.op_types.empty() || !config.nodes.empty() || config::writes_16_bits(config)) return {};
+  const auto& nodes = prepared.model.graph.nodes;
+  if (std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("LSTM"); })) return {};
   config.op_types = {"LSTM"};
+  config.exclude_nodes.clear();
+  config.exclude_op_types.clear();
   const auto count = quantization::recurrent_layers(prepared.model, config).size();
   if (count == 0) return {};
   return {
