@@ -30,6 +30,20 @@ bool mentions(const onnx::Model& model, DataType type) {
          });
 }
 
+// nullopt: the run, which reads it again, tells what is wrong with it.
+std::optional<onnx::Model> readable(const std::filesystem::path& path) {
+  try {
+    auto model = onnx::read_model(model_file(path));
+    graph::unfold(model);
+    graph::lift_constants(model);
+    graph::drop_initializer_inputs(model);
+    graph::sort_topologically(model);
+    return model;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 LowFloats low_floats(const onnx::Model& model) {
@@ -44,11 +58,9 @@ graph::ValueTypes low_types(onnx::Model model, const LowFloats& low, const exec:
 std::optional<KeptFloats> kept_floats(const std::filesystem::path& path, const QuantConfig& config,
                                       const std::optional<std::filesystem::path>& runtime) {
   if (config.float_type != FloatType::keep) return std::nullopt;
-  auto model = onnx::read_model(model_file(path));
-  graph::unfold(model);
-  graph::lift_constants(model);
-  graph::drop_initializer_inputs(model);
-  graph::sort_topologically(model);
+  const auto read = readable(path);
+  if (!read) return std::nullopt;
+  const auto& model = *read;
   const auto low = low_floats(model);
   if (!low.half && !low.brain) return std::nullopt;
   if (low.half && low.brain)
