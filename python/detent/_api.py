@@ -259,14 +259,17 @@ def compare(
     batch_size: int = 0,
     threads: int = 0,
     outputs_only: bool = False,
+    round_floats: bool = True,
     runtime: Path | None = None,
     progress: Progress = None,
 ) -> Comparison:
-    """Run both models on the samples: SQNR and cosine per output and, unless outputs_only, per inner value."""
+    """Run both models on the samples: SQNR and cosine per output and, unless outputs_only, per inner value. round_floats:
+    16-bit floats of the quantized model are rounded where nodes make them, as devices do."""
     with _run("compare", None, runtime) as run:
         run.give_model("float_model", float_model)
         run.give_model("quantized_model", quantized_model)
         run.give(max_samples=max_samples, batch_size=batch_size, threads=threads, outputs_only=outputs_only)
+        run.give(round_floats=round_floats)
         return Comparison.of(run.call(_core.compare, data, progress))
 
 

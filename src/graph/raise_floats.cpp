@@ -49,9 +49,9 @@ using Names = std::unordered_map<std::string, std::string>;
 
 class Raising {
  public:
-  /// To float32, or of bfloat16 alone to float16.
-  Raising(onnx::Model& model, const Store& store, DataType to = DataType::float32)
-      : model_(model), store_(store), to_(to) {}
+  enum class From { both, bfloat16 };
+  Raising(onnx::Model& model, const Store& store, From from = From::both, DataType to = DataType::float32)
+      : model_(model), store_(store), from_(from), to_(to) {}
 
   Notes run(bool keep_io_types) {
     std::vector<onnx::ValueInfo> kept;
@@ -78,7 +78,7 @@ class Raising {
 
  private:
   bool is_low(DataType type) const noexcept {
-    return type == DataType::bfloat16 || (type == DataType::float16 && to_ == DataType::float32);
+    return type == DataType::bfloat16 || (type == DataType::float16 && from_ == From::both);
   }
 
   // As float16 the bits of a bfloat16 stay as they are.
@@ -173,6 +173,7 @@ class Raising {
 
   onnx::Model& model_;
   const Store& store_;
+  const From from_;
   const DataType to_;
   std::size_t count_ = 0;
 };
@@ -183,7 +184,13 @@ Notes raise_floats(onnx::Model& model, const Store& store, bool keep_io_types) {
   return Raising(model, store).run(keep_io_types);
 }
 
-void call_bfloat16_float16(onnx::Model& model) { Raising(model, in_memory, DataType::float16).run(false); }
+void call_bfloat16_float16(onnx::Model& model) {
+  Raising(model, in_memory, Raising::From::bfloat16, DataType::float16).run(false);
+}
+
+void raise_bfloat16(onnx::Model& model, const Store& store) {
+  Raising(model, store, Raising::From::bfloat16).run(false);
+}
 
 void name_idle_casts(onnx::Model& model, const ValueTypes& types) {
   for (auto& node : model.graph.nodes) {

@@ -23,9 +23,10 @@ namespace {
 constexpr std::size_t kTimed = 4;     // samples that both models are timed on
 constexpr std::size_t kCompared = 8;  // samples whose outputs are compared
 
-// Of both models side by side, which are read, and packed for kernels.
+// Of both models side by side, which are read, and packed for kernels; those of 16-bit floats run in float32.
 std::uint64_t needed_memory(const QuantizeResult& result) {
-  return profile::memory_now().resident + 2 * (result.model_bytes_before + result.model_bytes_after);
+  const std::uint64_t times = result.floats ? 6 : 2;
+  return profile::memory_now().resident + times * (result.model_bytes_before + result.model_bytes_after);
 }
 
 }  // namespace

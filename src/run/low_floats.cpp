@@ -30,33 +30,44 @@ bool mentions(const onnx::Model& model, DataType type) {
          });
 }
 
-}  // namespace
-
-std::optional<FloatType> low_type(const onnx::Model& model, const std::string& cure) {
-  const bool half = mentions(model, DataType::float16), brain = mentions(model, DataType::bfloat16);
-  if (half && brain)
-    throw bad_input(fmt::format("model '{}' has both float16 and bfloat16", model.path.string()), cure);
-  if (half) return FloatType::float16;
-  return brain ? std::optional(FloatType::bfloat16) : std::nullopt;
+// nullopt: the run, which reads it again, tells what is wrong with it.
+std::optional<onnx::Model> readable(const std::filesystem::path& path) {
+  try {
+    auto model = onnx::read_model(model_file(path));
+    graph::unfold(model);
+    graph::lift_constants(model);
+    graph::drop_initializer_inputs(model);
+    graph::sort_topologically(model);
+    return model;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
-graph::ValueTypes low_types(onnx::Model model, FloatType type, const exec::Runtime& runtime) {
-  if (type == FloatType::bfloat16) graph::call_bfloat16_float16(model);
+}  // namespace
+
+LowFloats low_floats(const onnx::Model& model) {
+  return {mentions(model, DataType::float16), mentions(model, DataType::bfloat16)};
+}
+
+graph::ValueTypes low_types(onnx::Model model, const LowFloats& low, const exec::Runtime& runtime) {
+  if (low.brain) graph::call_bfloat16_float16(model);
   return exec::probe_values(runtime, model);
 }
 
 std::optional<KeptFloats> kept_floats(const std::filesystem::path& path, const QuantConfig& config,
                                       const std::optional<std::filesystem::path>& runtime) {
   if (config.float_type != FloatType::keep) return std::nullopt;
-  auto model = onnx::read_model(model_file(path));
-  graph::unfold(model);
-  graph::lift_constants(model);
-  graph::drop_initializer_inputs(model);
-  graph::sort_topologically(model);
-  const auto type = low_type(model, "say with --float 16, bf16 or 32 which type it is to have");
-  if (!type) return std::nullopt;
-  KeptFloats kept{*type, {}};
-  const auto types = low_types(model, *type, exec::Runtime(runtime));
+  const auto read = readable(path);
+  if (!read) return std::nullopt;
+  const auto& model = *read;
+  const auto low = low_floats(model);
+  if (!low.half && !low.brain) return std::nullopt;
+  if (low.half && low.brain)
+    throw bad_input(fmt::format("model '{}' has both float16 and bfloat16", path.string()),
+                    "say with --float 16, bf16 or 32 which type it is to have");
+  KeptFloats kept{low.half ? FloatType::float16 : FloatType::bfloat16, {}};
+  const auto types = low_types(model, low, exec::Runtime(runtime));
   for (const auto& node : model.graph.nodes) {
     const auto is_high = [&](const auto& value) {
       return !value.empty() && graph::type_of(model, types, value) == DataType::float32;

@@ -13,19 +13,23 @@
 
 namespace detent::run {
 
-/// nullopt: the model has none. `cure` ends the message about a model of both types, which throws bad_input. The model
-/// must be unfolded (onnx/bodies.h), with its constants as initializers.
-std::optional<FloatType> low_type(const onnx::Model& model, const std::string& cure);
+/// Which 16-bit floats a model has.
+struct LowFloats {
+  bool half = false;   // float16
+  bool brain = false;  // bfloat16
+};
+/// The model must be unfolded (onnx/bodies.h), with its constants as initializers.
+LowFloats low_floats(const onnx::Model& model);
 
 /// Types of the values of such a model, with float16 also for bfloat16, of which the runtime's CPU has no kernels.
-graph::ValueTypes low_types(onnx::Model model, FloatType type, const exec::Runtime& runtime);
+graph::ValueTypes low_types(onnx::Model model, const LowFloats& low, const exec::Runtime& runtime);
 
 /// What FloatType::keep means for a model of 16-bit floats whose products become integers.
 struct KeptFloats {
   FloatType type = FloatType::float16;
   std::vector<std::string> in_float32;  // nodes that compute in float32
 };
-/// nullopt: the model has no such floats, or another type was asked for.
+/// nullopt: the model has no such floats, or another type was asked for. Throws bad_input for a model of both.
 std::optional<KeptFloats> kept_floats(const std::filesystem::path& model, const QuantConfig& config,
                                       const std::optional<std::filesystem::path>& runtime);
 

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <unordered_map>
 
 #include "data/floats.h"
 #include "exec/emit.h"
+#include "graph/bfloat16.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
 #include "onnx/bodies.h"
@@ -33,12 +35,27 @@ std::vector<std::string> values_in_float16(const onnx::Model& model, const graph
   return values;
 }
 
+// Which of the values are float16; the others are bfloat16.
+std::function<bool(const std::string&)> half_values(const onnx::Model& model, const LowFloats& has,
+                                                    const exec::Runtime& runtime,
+                                                    const std::filesystem::path& directory) {
+  if (!has.half || !has.brain) return [half = has.half](const auto&) { return half; };
+  auto other = model;
+  graph::raise_bfloat16(other, file_store(directory, "bfloat"));
+  auto types = exec::probe_values(runtime, other);
+  return [types = std::move(types)](const std::string& value) {
+    const auto found = types.find(value);
+    return found != types.end() && found->second.type == DataType::float16;
+  };
+}
+
 }  // namespace
 
 LowValues raise_for_rounding(onnx::Model& model, const exec::Runtime& runtime, const std::filesystem::path& directory) {
-  const auto type = low_type(model, "values are rounded to one type: give --no-round-floats");
-  if (!type) return {};
-  const auto values = values_in_float16(model, low_types(model, *type, runtime));
+  const auto has = low_floats(model);
+  if (!has.half && !has.brain) return {};
+  const auto values = values_in_float16(model, low_types(model, has, runtime));
+  const auto is_half = half_values(model, has, runtime, directory);
   graph::raise_floats(model, file_store(directory, "float"), true);
   const graph::Index index(model);
   LowValues low;
@@ -46,7 +63,7 @@ LowValues raise_for_rounding(onnx::Model& model, const exec::Runtime& runtime, c
     // A result of the model is a cast of what readers in the model see.
     const auto& node = model.graph.nodes[static_cast<std::size_t>(index.producer(value))];
     const bool is_result = index.is_output(value) && node.is("Cast");
-    low.emplace_back(is_result ? node.inputs()[0] : value, *type);
+    low.emplace_back(is_result ? node.inputs()[0] : value, is_half(value) ? FloatType::float16 : FloatType::bfloat16);
   }
   return low;
 }
@@ -137,15 +154,17 @@ std::vector<std::string> RoundedSession::overflows() const {
 std::vector<std::string> rounding_notes(const LowValues& low, const std::vector<std::string>& overflows) {
   constexpr std::size_t kNamed = 3;
   if (low.empty()) return {};
-  const auto* type = low.front().second == FloatType::bfloat16 ? "bfloat16" : "float16";
+  const auto type = low.front().second;
+  const bool one = std::all_of(low.begin(), low.end(), [&](const auto& each) { return each.second == type; });
+  const auto* name = !one ? "their 16-bit type" : type == FloatType::bfloat16 ? "bfloat16" : "float16";
   std::vector<std::string> notes{fmt::format(
       "{} values of the quantized model are rounded to {} where they are made, as devices with such kernels "
       "do; --no-round-floats leaves that out",
-      low.size(), type)};
+      low.size(), name)};
   if (overflows.empty()) return notes;
   const std::vector named(overflows.begin(),
                           overflows.begin() + static_cast<std::ptrdiff_t>(std::min(kNamed, overflows.size())));
-  notes.push_back(fmt::format("{} values pass the largest {} and become infinite: {}{}", overflows.size(), type,
+  notes.push_back(fmt::format("{} values pass the range of {} and become infinite: {}{}", overflows.size(), name,
                               fmt::join(named, ", "), overflows.size() > kNamed ? ", …" : ""));
   return notes;
 }

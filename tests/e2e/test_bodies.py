@@ -159,8 +159,7 @@ def test_products_in_bodies(case: tuple[str, Path, Path], preset: str, tmp_path:
     said = support.quantize(model, output, data, *options, "--sensitivity", "off")
     assert not any("body" in note for note in said["notes"]), said["notes"]
     ran = as_run(output, tmp_path)
-    # Under `balanced` a product may stay in float between float operators.
-    assert sum(t in QUANTIZED for t in ran) >= PRODUCTS[kind] - (preset == "balanced"), ran
+    assert sum(t in QUANTIZED for t in ran) >= PRODUCTS[kind], ran
     assert quality(model, output, kind) > 22
 
 

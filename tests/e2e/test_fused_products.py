@@ -104,3 +104,26 @@ def test_a_runtime_that_fuses_less(tmp_path: Path) -> None:
     found = inspected(tmp_path / "q.onnx", "--runtime", older)
     assert found["runtime"] == "1.24.1"
     assert all(p["in_float"] for p in found["products"])  # 8 bits: since 1.26
+
+
+@pytest.mark.parametrize("product", ["MatMul", "Gemm"])
+@pytest.mark.parametrize("activation", ["Relu", "Clip"])
+def test_an_activation_that_is_read_in_float_leaves_the_product_in_integers(activation: str, product: str, tmp_path: Path) -> None:
+    """The runtime alone would compute such a product in float, and dequantize its weight in every run."""
+    b = graphs.Builder(5)
+    x = b.add(product, "x", b.weight("w", 32, 32), name="product")
+    bounds = (b.constant("low", -1), b.constant("high", 3)) if activation == "Clip" else ()
+    x = b.add("Erf", b.add(activation, x, *bounds, name="activation"))
+    model = b.model({"x": (TensorProto.FLOAT, [4, 32])}, [x])
+    onnx.save(model, tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", [{"x": np.float32(RNG.standard_normal((4, 32)))} for _ in range(4)])
+    fused = {}
+    for preset in ("plain", "balanced"):
+        options = ["--preset", preset, "--op-types", product]
+        support.quantize(tmp_path / "m.onnx", tmp_path / f"{preset}.onnx", data, *options)
+        fused[preset] = optimized_types(tmp_path / f"{preset}.onnx", tmp_path / "optimized.onnx")
+    assert {"MatMulIntegerToFloat", "QGemm", "QLinearMatMul"} & set(fused["balanced"])
+    reference, found = (
+        support.outputs(support.load(tmp_path / f"{n}.onnx"), support.load_samples(data)) for n in ("m", "balanced")
+    )
+    assert support.sqnr(reference, found, 0) > 30

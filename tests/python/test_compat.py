@@ -142,6 +142,18 @@ def test_dynamic_quantization_has_the_numbers_of_onnxruntime(tmp_path, options):
     np.testing.assert_array_equal(ours, expected)
 
 
+def test_quarks_dynamic_configuration(tmp_path):
+    onnx.save(product_model(), tmp_path / "m.onnx")
+    quantizer = quark.ModelQuantizer(quark.QConfig.get_default_config("UINT8_DYNAMIC_QUANT"))
+    quantizer.quantize_model(str(tmp_path / "m.onnx"), str(tmp_path / "ours.onnx"), Reader([]))
+    extra = {"WeightSymmetric": False}
+    theirs = {"weight_type": ort_quantization.QuantType.QUInt8, "extra_options": extra}
+    ort_quantization.quantize_dynamic(tmp_path / "m.onnx", tmp_path / "theirs.onnx", **theirs)
+    x = np.random.default_rng(0).standard_normal((5, 32)).astype(np.float32)
+    ours, expected = (support.load(tmp_path / f"{name}.onnx").run(None, {"data": x})[0] for name in ("ours", "theirs"))
+    np.testing.assert_array_equal(ours, expected)
+
+
 @pytest.mark.parametrize("extra", [{"MatMulConstBOnly": False}, {"ActivationSymmetric": True}, {"CalibPercentile": 99}])
 def test_options_of_dynamic_quantization_that_are_refused(tmp_path, extra):
     onnx.save(product_model(), tmp_path / "m.onnx")
@@ -276,6 +288,8 @@ def test_quark_configurations_by_name(name):
 
 def test_floats_and_unknown_names_of_quark():
     assert quark.QConfig.get_default_config("BF16").to_detent().float_type == "bf16"
+    with pytest.raises(detent.UsageError, match="not fine-tuned"):
+        quark.QConfig.get_default_config("UINT8_DYNAMIC_QUANT_ADAROUND")
     with pytest.raises(detent.UsageError, match="choose from: XINT8"):
         quark.QConfig.get_default_config("A9W9")
     with pytest.raises(detent.UsageError, match="library only"):

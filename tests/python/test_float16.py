@@ -61,3 +61,19 @@ def test_samples_show_what_overflows():
 def test_arguments_without_a_meaning_are_refused():
     with pytest.raises(detent.UsageError, match="force_fp16_initializers"):
         convert_float_to_float16(product(), force_fp16_initializers=True)
+
+
+def test_integers_among_float16():
+    config = detent.Config(float_type="16", preset="plain")
+    written = detent.quantize(product(), data=samples(), config=config)
+    assert written.result.nodes_quantized == 2
+    assert types(onnx.load_from_string(written))["w_scale"] == TensorProto.FLOAT16
+
+
+def test_compare_rounds_as_devices_do():
+    low, told = detent.quantize(product(), config=detent.Config(float_type="16")), {}
+    for rounds in (True, False):
+        found = detent.compare(product(), low, data=samples(), round_floats=rounds)
+        assert any("rounded to float16" in note for note in found.notes) == rounds
+        told[rounds] = found.outputs[0].sqnr_db
+    assert 60 < told[True] < told[False] - 1

@@ -54,5 +54,19 @@ TEST(HalfValues, ZerosAreNoValues) {
   EXPECT_EQ(sums.sums().largest, 0);
 }
 
+TEST(HalfValues, RoundsInPlaceAndCountsWhatBecomesInfinite) {
+  std::vector<float> values(3000, 1.0F + 1.0F / 4096);
+  values[7] = 7e4F;
+  values[2500] = -7e4F;
+  values[2999] = std::numeric_limits<float>::infinity();
+  auto half = values, brain = values;
+  EXPECT_EQ(round_to_16_bits(half, FloatType::float16), 2U);
+  EXPECT_EQ(round_to_16_bits(brain, FloatType::bfloat16), 0U);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(half[i], onnx::from_float16(onnx::to_float16(values[i])));
+    EXPECT_EQ(brain[i], onnx::from_bfloat16(onnx::to_bfloat16(values[i])));
+  }
+}
+
 }  // namespace
 }  // namespace detent::quantization

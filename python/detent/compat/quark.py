@@ -246,6 +246,8 @@ class QConfig:
             return self._to_blocks()
         if self._preset in _quark_presets.FLOATS:
             return self._to_floats()
+        if self._preset in _quark_presets.DYNAMIC:
+            return self._to_dynamic()
         chosen: Chosen = {"preset": "plain", "bench": False}
         if self._preset:
             chosen.update(_quark_presets.PRESETS[self._preset].options())
@@ -270,6 +272,13 @@ class QConfig:
         chosen: Chosen = {}
         _take_exclusions(self, chosen)
         return _Config.of({**chosen, "float_type": _quark_presets.FLOATS[self._preset], "bench": False})
+
+    def _to_dynamic(self) -> _Config:
+        if self.extra_options or self.algo_config:
+            raise refuse(f"extra_options and algo_config with {self._preset}", "leave them out, or call quantize_dynamic")
+        chosen: Chosen = {"preset": "plain", "bench": False, "activations": "dynamic", "per_channel": False}
+        _take_exclusions(self, chosen)
+        return _Config.of({**chosen, "weight_type": _quark_presets.DYNAMIC[self._preset], "weight_range": "full"})
 
     def _to_blocks(self) -> _Config:
         if self.algo_config:
@@ -416,7 +425,7 @@ class ModelQuantizer:
             data = list(iter(data.get_next, None))  # algorithms read them twice; Quark keeps them in memory as well
         config = self.config.to_detent(0 if data is None or isinstance(data, str) else _samples.length(data))
         blocks = config.weights_only
-        if isinstance(blocks, WeightsOnly) and blocks.method == "nearest":
+        if (isinstance(blocks, WeightsOnly) and blocks.method == "nearest") or config.activations == "dynamic":
             data = None  # it reads none
         elif data is None and not (isinstance(blocks, WeightsOnly) and blocks.method == "search"):
             raise UsageError("there is no calibration_data_reader", "give one with get_next()")

@@ -74,7 +74,12 @@ void add_barriers(Emitted& emitted) {
     before.emplace(quantizer,
                    Node("Max", index.fresh_name(value + "_Barrier"), {value}, {index.fresh_name(value + "_in_float")}));
   }
+  insert_before(std::move(before), emitted);
+}
+
+void insert_before(std::map<int, Node> before, Emitted& emitted) {
   if (before.empty()) return;
+  auto& quantized = emitted.model;
   std::vector<Node> nodes;
   std::vector<std::size_t> moved_to;
   for (std::size_t n = 0; n < quantized.graph.nodes.size(); ++n) {

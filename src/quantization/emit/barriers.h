@@ -1,6 +1,9 @@
 // Keeps runtimes from quantizing what a model leaves in float.
 #pragma once
 
+#include <map>
+
+#include "onnx/model.h"
 #include "quantization/emit/emitted.h"
 
 namespace detent::quantization {
@@ -12,5 +15,8 @@ namespace detent::quantization {
 /// the runtime (QDQPropagation) would let run on integers, outside of the layout of the convolution before it: 30 times
 /// slower.
 void add_barriers(Emitted& emitted);
+
+/// Puts each node before the node at its position, which reads its result in the place of its first input.
+void insert_before(std::map<int, onnx::Node> nodes, Emitted& emitted);
 
 }  // namespace detent::quantization

@@ -15,6 +15,7 @@
 #include "onnx/nibbles.h"
 #include "quantization/emit/barriers.h"
 #include "quantization/emit/hard_sigmoids.h"
+#include "quantization/emit/integer_products.h"
 
 namespace detent::quantization {
 namespace {
@@ -321,7 +322,10 @@ void QdqEmitter::tidy_up() {
 
 Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantConfig& config) {
   auto emitted = QdqEmitter(std::move(model), assignment, config).run();
-  if (config::makes_barriers(config)) add_barriers(emitted);
+  if (config::makes_barriers(config)) {
+    add_barriers(emitted);
+    keep_integer_products(emitted);
+  }
   if (config::makes_gates(config)) emit_hard_sigmoids(emitted);
   return emitted;
 }
