@@ -27,6 +27,8 @@ MAX_LENGTH = {name: 8192 for name in ("model", "external", "inspect", "plan", "q
 # The runtime keeps what it made once.
 KEEPS_MEMORY = {"plan", "quantize", "weights"}
 MOST_FINDINGS = 10
+# Working files of targets are many and small: on a disk they take most of the time.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @dataclass
@@ -56,7 +58,7 @@ class Fuzzer:
 
     def call(self, target: str, *arguments: object, timeout: float | None = None) -> str:
         """What the program printed. Its working files are gone afterwards."""
-        with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="fuzz-", dir=MEMORY) as scratch:
             leaks = "0" if target in KEEPS_MEMORY else "1"
             environment = os.environ | {
                 "TMPDIR": scratch,

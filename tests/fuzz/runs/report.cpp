@@ -86,8 +86,8 @@ void run_trace(Bytes input) {
   require(static_cast<std::size_t>(bars) == stages.size() + spans.size(), "each stage and span is one bar");
 }
 
-const Registered page{{"page", run_page}};
-const Registered trace{{"trace", run_trace}};
+const Registered page{{"page", run_page, {}, 0, 8}};
+const Registered trace{{"trace", run_trace, {}, 0, 15}};
 
 }  // namespace
 }  // namespace detent::fuzz

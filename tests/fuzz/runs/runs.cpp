@@ -138,10 +138,10 @@ void run_weights(Bytes input) {
   });
 }
 
-const Registered inspects{{"inspect", run_inspect, {&kModel}}};
-const Registered plans{{"plan", run_plan, {&kModel}, 1}};
-const Registered quantizes{{"quantize", run_quantize, {&kModel}, 1}};
-const Registered weights{{"weights", run_weights, {&kModel}, 1}};
+const Registered inspects{{"inspect", run_inspect, {&kModel}, 0, 20}};
+const Registered plans{{"plan", run_plan, {&kModel}, 1, 40}};
+const Registered quantizes{{"quantize", run_quantize, {&kModel}, 1, 40}};
+const Registered weights{{"weights", run_weights, {&kModel}, 1, 50}};
 
 }  // namespace
 }  // namespace detent::fuzz
