@@ -23,9 +23,9 @@ from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
 # Of targets whose inputs are models, or files of several blocks; the others take 2 KiB.
-MAX_LENGTH = {name: 8192 for name in ("model", "external", "inspect", "plan", "quantize", "weights", "statistics", "spool")}
+MAX_LENGTH = {name: 8192 for name in ("model", "external", "inspect", "plan", "quantize", "weights", "quantized", "statistics", "spool")}
 # The runtime keeps what it made once.
-KEEPS_MEMORY = {"plan", "quantize", "weights"}
+KEEPS_MEMORY = {"plan", "quantize", "weights", "quantized"}
 MOST_FINDINGS = 10
 # Working files of targets are many and small: on a disk they take most of the time.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
