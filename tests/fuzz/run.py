@@ -23,7 +23,8 @@ from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
 # Of targets whose inputs are models, or files of several blocks; the others take 2 KiB.
-MAX_LENGTH = {name: 8192 for name in ("model", "external", "inspect", "plan", "quantize", "weights", "quantized", "statistics", "spool")}
+LONG = ("model", "external", "inspect", "plan", "quantize", "weights", "quantized", "statistics", "spool")
+MAX_LENGTH = dict.fromkeys(LONG, 8192)
 # The runtime keeps what it made once.
 KEEPS_MEMORY = {"plan", "quantize", "weights", "quantized"}
 MOST_FINDINGS = 10
