@@ -33,6 +33,12 @@ const json& at(const json& from, const char* pointer) {
   return from.contains(where) ? from.at(where) : kNone;
 }
 
+const json::array_t& list_at(const json& from, const char* pointer) {
+  static const json::array_t kNone;
+  const auto& value = at(from, pointer);
+  return value.is_array() ? value.get_ref<const json::array_t&>() : kNone;
+}
+
 std::string name_of(const json& r) {
   const auto& output = at(r, "/output");
   return output.is_string() ? std::filesystem::path(output.get<std::string>()).filename().string() : "?";
@@ -57,7 +63,7 @@ std::string sqnr(const json& r) {
 
 std::string samples(const json& r) {
   const auto& value = at(r, "/accuracy/samples");
-  return value.is_number() ? fmt::format("{}", value.get<std::size_t>()) : "";
+  return value.is_number_unsigned() ? fmt::format("{}", value.get<std::uint64_t>()) : "";
 }
 
 std::string share(const json& value) {
@@ -67,9 +73,9 @@ std::string share(const json& value) {
 std::string latency(const json& r) {
   const auto &before = at(r, "/latency/before/median_seconds"), &after = at(r, "/latency/after/median_seconds");
   const auto &ratio = at(r, "/latency/after/ratio"), &threads = at(r, "/latency/threads");
-  if (!before.is_number() || !after.is_number() || !ratio.is_number() || !threads.is_number()) return "";
+  if (!before.is_number() || !after.is_number() || !ratio.is_number() || !threads.is_number_unsigned()) return "";
   return fmt::format("{:.4g} → {:.4g} ms ({:.2f}x, {} thread{})", 1e3 * before.get<double>(), 1e3 * after.get<double>(),
-                     ratio.get<double>(), threads.get<int>(), threads == 1 ? "" : "s");
+                     ratio.get<double>(), threads.get<std::uint64_t>(), threads == 1 ? "" : "s");
 }
 
 std::string size(const json& r) {
@@ -80,8 +86,8 @@ std::string size(const json& r) {
 
 std::string nodes(const json& r) {
   const auto &integers = at(r, "/nodes_quantized"), &floats = at(r, "/nodes_in_float");
-  if (!integers.is_number() || !floats.is_number()) return "";
-  return fmt::format("{} in integers, {} in float", integers.get<std::size_t>(), floats.get<std::size_t>());
+  if (!integers.is_number_unsigned() || !floats.is_number_unsigned()) return "";
+  return fmt::format("{} in integers, {} in float", integers.get<std::uint64_t>(), floats.get<std::uint64_t>());
 }
 
 std::string memory(const json& r) {
@@ -132,10 +138,10 @@ std::string comments(const json& r) {
   const auto& headline = at(r, "/outcome/headline");
   if (headline.is_string()) out += fmt::format("\n**{}**: {}\n", cell(name_of(r)), cell(headline.get<std::string>()));
   std::vector<std::string> lines;
-  for (const auto& reason : at(r, "/outcome/reasons")) {
+  for (const auto& reason : list_at(r, "/outcome/reasons")) {
     if (reason.is_string()) lines.push_back(cell(reason.get<std::string>()));
   }
-  const auto& kept = at(r, "/kept");
+  const auto& kept = list_at(r, "/kept");
   for (std::size_t i = 0; i < std::min(kept.size(), kMost); ++i) {
     const auto &node = at(kept[i], "/node"), &why = at(kept[i], "/why");
     if (node.is_string() && why.is_string())

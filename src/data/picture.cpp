@@ -28,7 +28,6 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-constexpr std::uint64_t kMostPixels = std::uint64_t{1} << 28;
 constexpr std::size_t kChannels = 3;
 
 void check_size(std::uint64_t width, std::uint64_t height, const std::string& where) {
@@ -38,6 +37,9 @@ void check_size(std::uint64_t width, std::uint64_t height, const std::string& wh
 }
 
 #ifdef DETENT_HAS_JPEG
+
+// Each scan of a progressive picture goes over all of it, and a few bytes make one. Encoders write about ten.
+constexpr int kMostScans = 500;
 
 struct JpegErrors {
   jpeg_error_mgr base;  // first, so that a pointer to it is one to all
@@ -56,11 +58,21 @@ void jpeg_warn(j_common_ptr jpeg, int level) {
   if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) jpeg_fail(jpeg);
 }
 
+void jpeg_watch(j_common_ptr jpeg) {
+  if (reinterpret_cast<j_decompress_ptr>(jpeg)->input_scan_number <= kMostScans) return;
+  auto* errors = reinterpret_cast<JpegErrors*>(jpeg->err);
+  std::snprintf(errors->text, sizeof errors->text, "it has more than %d scans", kMostScans);
+  std::longjmp(errors->failed, 1);
+}
+
 /// Everything between setjmp() and longjmp() is the C library's: no object here has a destructor that would be missed.
 bool decode_jpeg(jpeg_decompress_struct& jpeg, JpegErrors& errors, Bytes bytes, Picture& picture,
                  const std::string& where) {
+  jpeg_progress_mgr watch{};
+  watch.progress_monitor = &jpeg_watch;
   if (setjmp(errors.failed) != 0) return false;
   jpeg_create_decompress(&jpeg);
+  jpeg.progress = &watch;
   jpeg_mem_src(&jpeg, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
   jpeg_read_header(&jpeg, TRUE);
   check_size(jpeg.image_width, jpeg.image_height, where);

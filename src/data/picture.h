@@ -9,6 +9,9 @@
 
 namespace detent::data {
 
+/// No picture is larger, neither as it is read nor on the way to another size.
+constexpr std::uint64_t kMostPixels = std::uint64_t{1} << 28;
+
 struct Picture {
   std::size_t width = 0;
   std::size_t height = 0;
@@ -20,7 +23,8 @@ bool is_picture(std::string_view name);
 
 /// Reads a JPEG or PNG file, told apart by their first bytes. Grey becomes red, green and blue; transparency and the
 /// orientation that a camera noted are ignored, as by PIL.Image.open(path).convert("RGB"). Throws bad_input for a file
-/// that is damaged, neither of them, larger than 2^28 pixels, or of a kind that this build does not read.
+/// that is damaged, neither of them, larger than kMostPixels, a JPEG of more than 500 scans, or of a kind that this
+/// build does not read.
 Picture read_picture(const std::filesystem::path& path);
 
 /// Another size, by a triangle filter as wide as the pixels it takes together: PIL.Image.resize(…, BILINEAR), but for

@@ -66,7 +66,7 @@ Picture cropped(const Picture& picture, std::size_t width, std::size_t height) {
 }
 
 /// So large that a short side of 224 is cut from one of 256; sides are rounded as torchvision rounds them.
-Picture centre(const Picture& picture, const Frame& frame) {
+Picture centre(const Picture& picture, const Frame& frame, const fs::path& file) {
   constexpr double kShare = 224.0 / 256.0;
   const auto w = static_cast<double>(picture.width), h = static_cast<double>(picture.height);
   const double by_width = std::round(static_cast<double>(frame.width) / kShare) / w;
@@ -75,7 +75,12 @@ Picture centre(const Picture& picture, const Frame& frame) {
   const auto scaled = [&](double from, std::size_t least) {
     return std::max(static_cast<std::size_t>(from * scale + 1e-9), least);
   };
-  return cropped(resized(picture, scaled(w, frame.width), scaled(h, frame.height)), frame.width, frame.height);
+  const std::size_t width = scaled(w, frame.width), height = scaled(h, frame.height);
+  if (width > kMostPixels / height)
+    throw bad_input(fmt::format("{}: a picture of {} x {} pixels is too narrow: it becomes one of {} x {}",
+                                quoted(file), picture.width, picture.height, width, height),
+                    "leave it out, or crop it");
+  return cropped(resized(picture, width, height), frame.width, frame.height);
 }
 
 Picture letterboxed(const Picture& picture, const Frame& frame) {
@@ -91,8 +96,9 @@ Picture letterboxed(const Picture& picture, const Frame& frame) {
   return out;
 }
 
-Picture fitted(const Picture& picture, const Frame& frame, ImagePreset preset) {
-  if (preset == ImagePreset::imagenet) return centre(picture, frame);
+Picture fitted(const fs::path& file, const Frame& frame, ImagePreset preset) {
+  const auto picture = read_picture(file);
+  if (preset == ImagePreset::imagenet) return centre(picture, frame, file);
   if (preset == ImagePreset::letterbox) return letterboxed(picture, frame);
   return resized(picture, frame.width, frame.height);
 }
@@ -141,7 +147,7 @@ class Pictures : public SampleStream {
 
   std::optional<std::vector<NamedArray>> next() override {
     if (next_ == files_.size()) return std::nullopt;
-    const auto picture = fitted(read_picture(files_[next_++]), frame_, recipe_.preset);
+    const auto picture = fitted(files_[next_++], frame_, recipe_.preset);
     return std::vector{input_.type == onnx::DataType::uint8 ? array_of<std::uint8_t>(picture, ElementType::uint8)
                                                             : array_of<float>(picture, ElementType::float32)};
   }

@@ -87,6 +87,8 @@ OrtStatusPtr TapKernel::ComputeV2(OrtKernelContext* raw_context) {
       hand_over(context, *run->receiver_);
     }
     return nullptr;
+  } catch (const Ort::Exception& e) {  // what the runtime refuses, as an output of another shape than the model states
+    return Ort::GetApi().CreateStatus(e.GetOrtErrorCode(), e.what());
   } catch (...) {
     run->error_ = std::current_exception();
     return Ort::GetApi().CreateStatus(ORT_FAIL, "a tap's receiver stopped the run");

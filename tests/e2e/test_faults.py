@@ -6,7 +6,9 @@ import subprocess
 from collections.abc import Callable
 
 import graphs
+import numpy as np
 import onnx
+import onnx.parser
 import pytest
 import support
 from failures import BAD_INPUT, RESOURCE, USAGE, Place, check
@@ -117,6 +119,27 @@ def test_taps_of_a_strangers(where: str, place: Place, data: Path) -> None:
     onnx.save(with_tap(where), path)
     place.refused(BAD_INPUT, "tapped.onnx.*'detent.exec', which is detent's own", path, data)
     place.refuses(BAD_INPUT, "tapped.onnx.*'detent.exec', which is detent's own", "inspect", path)
+
+
+STATES_ANOTHER_SHAPE = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 1, 4] x, bool c) => (float[1, 4] y) <float[4, 4] w = {ONES}> {
+  a = If (c) <
+    then_branch = yes () => (float[1, 4] t) { t = MatMul (x, w) },
+    else_branch = no () => (float[1, 4] e) { e = Relu (x) }
+  >
+  y = MatMul (a, w)
+}
+"""
+
+
+def test_a_body_that_states_another_shape_than_it_computes(place: Place) -> None:
+    """The runtime finds that while detent's own operator runs in the body."""
+    path = place.inputs / "shapes.onnx"
+    onnx.save(onnx.parser.parse_model(STATES_ANOTHER_SHAPE.replace("ONES", ",".join("1" * 16))), path)
+    samples = [{"x": np.ones((1, 1, 4), np.float32), "c": np.array(value)} for value in (True, False)]
+    data = support.save_samples(place.inputs / "samples", samples)
+    place.refused(BAD_INPUT, "shapes.onnx.*output shape", path, data, "--preset", "plain")
 
 
 def limited(what: int, value: int) -> Callable[[], None]:

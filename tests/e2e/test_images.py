@@ -1,6 +1,10 @@
 """Folders of pictures as samples: what a model is fed is what Pillow and numpy make of the same files."""
 
+import io
 import json
+import struct
+import zlib
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -101,6 +105,42 @@ def test_compare_and_bench_take_pictures_too(pictures: Path, tmp_path: Path) -> 
     assert json.loads(support.detent("calibrate", model, "-o", tmp_path / "s.stats", *words).stdout)["samples"] == 4
     assert json.loads(support.detent("bench", model, *words, "--runs", 1, "--no-memory").stdout)["samples"] == 4
     assert json.loads(support.detent("plan", model, *words).stdout)["files"] == 4
+
+
+def many_scans(path: Path) -> None:
+    """A progressive JPEG of 2 kB whose last scan stands there 600 times: time without end from a small file."""
+    written = io.BytesIO()
+    Image.fromarray(np.arange(64 * 64, dtype=np.uint8).reshape(64, 64)).save(written, format="JPEG", progressive=True)
+    head, end = written.getvalue()[:-2], written.getvalue()[-2:]
+    path.write_bytes(head + head[head.rindex(b"\xff\xda") :] * 600 + end)
+
+
+def many_pixels(path: Path) -> None:
+    """A PNG that says that it has 10^10 pixels."""
+    Image.new("1", (8, 8)).save(path, format="PNG")
+    content = bytearray(path.read_bytes())
+    content[16:24] = struct.pack(">II", 100_000, 100_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    path.write_bytes(content)
+
+
+def narrow(path: Path) -> None:
+    """A few kB whose short side would grow from 1 to 32, and the other one with it."""
+    Image.new("1", (1, 1_000_000)).save(path, format="PNG")
+
+
+HOSTILE = [(many_scans, "more than 500 scans"), (many_pixels, "100000 x 100000 pixels is not read"), (narrow, "too narrow")]
+
+
+@pytest.mark.parametrize("make, says", HOSTILE, ids=lambda value: getattr(value, "__name__", ""))
+def test_pictures_that_would_take_all_time_or_memory(make: Callable[[Path], None], says: str, tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    make(tmp_path / "pictures" / "a.png")
+    model = model_of(tmp_path / "m.onnx", [1, 3, SIDE, SIDE])
+    words = ["--images", tmp_path / "pictures", "--image-preset", "imagenet"]
+    result = support.detent("quantize", model, "-o", tmp_path / "q.onnx", *words)
+    assert (result.returncode, result.stderr.count("\n")) == (BAD_INPUT, 1)
+    assert says in result.stderr
 
 
 WRONG = {

@@ -33,6 +33,8 @@ struct Target {
   /// mutator of messages.h then changes fields instead of bytes.
   std::vector<const Kind*> kinds = {};
   std::size_t prefix = 0;
+  /// How many inputs of a parser in memory are run in the time of one of this target's, roughly.
+  std::size_t cost = 1;
 };
 
 /// All that are linked, in no order.

@@ -2,8 +2,8 @@
 #include <cstring>
 #include <string>
 
+#include "fuzz/changes.h"
 #include "fuzz/fuzz.h"
-#include "fuzz/messages.h"
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
 
@@ -21,17 +21,12 @@ std::string changed(std::string bytes, std::size_t max_size) {
   return bytes;
 }
 
-// By the fields of the message that the input is; `other` gives fields as well.
 std::size_t mutated(std::uint8_t* data, std::size_t size, std::string_view other, std::size_t max_size,
                     unsigned int seed) {
-  const std::size_t prefix = std::min(chosen->prefix, size);
-  const auto& kinds = chosen->kinds;
-  const auto* kind = kinds[prefix == 0 ? 0 : data[0] % kinds.size()];
-  const std::string_view message(reinterpret_cast<const char*>(data) + prefix, size - prefix);
-  other.remove_prefix(std::min(chosen->prefix, other.size()));
-  const std::string result = detent::fuzz::mutated(message, other, *kind, max_size - prefix, seed, changed);
-  std::memcpy(data + prefix, result.data(), result.size());
-  return prefix + result.size();
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  const std::string result = detent::fuzz::changed_by_fields(*chosen, input, other, max_size, seed, changed);
+  std::memcpy(data, result.data(), result.size());
+  return result.size();
 }
 
 }  // namespace

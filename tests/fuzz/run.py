@@ -23,10 +23,13 @@ from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
 # Of targets whose inputs are models, or files of several blocks; the others take 2 KiB.
-MAX_LENGTH = {name: 8192 for name in ("model", "external", "inspect", "plan", "quantize", "weights", "statistics", "spool")}
+LONG = ("model", "external", "inspect", "plan", "quantize", "weights", "quantized", "statistics", "spool")
+MAX_LENGTH = dict.fromkeys(LONG, 8192)
 # The runtime keeps what it made once.
-KEEPS_MEMORY = {"plan", "quantize", "weights"}
+KEEPS_MEMORY = {"plan", "quantize", "weights", "quantized"}
 MOST_FINDINGS = 10
+# Working files of targets are many and small: on a disk they take most of the time.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @dataclass
@@ -56,7 +59,7 @@ class Fuzzer:
 
     def call(self, target: str, *arguments: object, timeout: float | None = None) -> str:
         """What the program printed. Its working files are gone afterwards."""
-        with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="fuzz-", dir=MEMORY) as scratch:
             leaks = "0" if target in KEEPS_MEMORY else "1"
             environment = os.environ | {
                 "TMPDIR": scratch,

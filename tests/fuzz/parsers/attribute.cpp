@@ -53,7 +53,7 @@ void run(Bytes input) {
   });
 }
 
-const Registered attribute{{"attribute", run, {&kNode}}};
+const Registered attribute{{"attribute", run, {&kNode}, 0, 10}};
 
 }  // namespace
 }  // namespace detent::fuzz

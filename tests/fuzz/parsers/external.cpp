@@ -30,7 +30,7 @@ void run(Bytes input) {
 }
 
 const Registered external{
-    {"external", run, {&kGraph, &kNode, &kAttribute, &kTensor, &kSparseTensor, &kFunction, &kTraining}, 1}};
+    {"external", run, {&kGraph, &kNode, &kAttribute, &kTensor, &kSparseTensor, &kFunction, &kTraining}, 1, 4}};
 
 }  // namespace
 }  // namespace detent::fuzz

@@ -58,7 +58,7 @@ void run(Bytes input) {
   });
 }
 
-const Registered model{{"model", run, {&kModel}}};
+const Registered model{{"model", run, {&kModel}, 0, 8}};
 
 }  // namespace
 }  // namespace detent::fuzz

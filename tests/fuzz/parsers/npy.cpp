@@ -33,7 +33,7 @@ void run_pb(Bytes input) {
 }
 
 const Registered npy{{"npy", run_npy}};
-const Registered pb{{"pb", run_pb, {&kTensor}}};
+const Registered pb{{"pb", run_pb, {&kTensor}, 0, 4}};
 
 }  // namespace
 }  // namespace detent::fuzz

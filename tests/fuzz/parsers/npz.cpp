@@ -58,7 +58,7 @@ void run(Bytes input) {
   read_all(archive);
 }
 
-const Registered npz{{"npz", run}};
+const Registered npz{{"npz", run, {}, 0, 3}};
 
 }  // namespace
 }  // namespace detent::fuzz

@@ -121,8 +121,8 @@ void run_stream(Bytes input) {
   try_to([&] { read(*data::open_samples(stream, inputs, options), inputs); });
 }
 
-const Registered samples{{"samples", run_files}};
-const Registered stream{{"stream", run_stream}};
+const Registered samples{{"samples", run_files, {}, 0, 15}};
+const Registered stream{{"stream", run_stream, {}, 0, 4}};
 
 }  // namespace
 }  // namespace detent::fuzz

@@ -88,7 +88,7 @@ void run(Bytes input) {
   });
 }
 
-const Registered spool{{"spool", run}};
+const Registered spool{{"spool", run, {}, 0, 25}};
 
 }  // namespace
 }  // namespace detent::fuzz

@@ -113,8 +113,8 @@ void run_yaml(Bytes input) {
   try_to([&] { parse(words); });
 }
 
-const Registered command_line{{"command_line", run_words}};
-const Registered yaml{{"yaml", run_yaml}};
+const Registered command_line{{"command_line", run_words, {}, 0, 3}};
+const Registered yaml{{"yaml", run_yaml, {}, 0, 6}};
 
 }  // namespace
 }  // namespace detent::fuzz

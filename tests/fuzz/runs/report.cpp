@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/utf8.h"
+#include "cli/markdown.h"
 #include "fuzz/fuzz.h"
 #include "profile/html_report.h"
 #include "profile/trace.h"
@@ -86,8 +87,25 @@ void run_trace(Bytes input) {
   require(static_cast<std::size_t>(bars) == stages.size() + spans.size(), "each stage and span is one bar");
 }
 
-const Registered page{{"page", run_page}};
-const Registered trace{{"trace", run_trace}};
+/// Results of quantize, side by side.
+void run_result(Bytes input) {
+  std::vector<Json> results;
+  std::string_view rest = as_text(input);
+  while (!rest.empty() && results.size() < 4) {
+    const auto end = std::min(rest.find('\n'), rest.size());
+    results.push_back(Json::parse(rest.substr(0, end), nullptr, false));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (!results.back().is_object()) results.pop_back();
+  }
+  if (results.empty()) return;
+  const std::string table = cli::markdown_table(results);
+  require(as_utf8(table) == table, "a table is UTF-8");
+  require(table.find('\x1b') == std::string::npos, "no escape sequence reaches a terminal");
+}
+
+const Registered result{{"result", run_result, {}, 0, 4}};
+const Registered page{{"page", run_page, {}, 0, 8}};
+const Registered trace{{"trace", run_trace, {}, 0, 15}};
 
 }  // namespace
 }  // namespace detent::fuzz

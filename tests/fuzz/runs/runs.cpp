@@ -1,11 +1,15 @@
-// Whole runs on a model: inspect, plan, quantize and weights alone, with the runtime in this process.
+// Whole runs on a model: inspect, plan, quantize and weights alone; check, compare and verify, which read what others
+// have quantized. The runtime is in this process.
 #include <cstdlib>
 
 #include "data/made_up.h"
 #include "detent/calibrate.h"
+#include "detent/check.h"
+#include "detent/compare.h"
 #include "detent/inspect.h"
 #include "detent/plan.h"
 #include "detent/quantize.h"
+#include "detent/verify.h"
 #include "fuzz/fuzz.h"
 #include "fuzz/kinds.h"
 #include "onnx/model.h"
@@ -138,10 +142,40 @@ void run_weights(Bytes input) {
   });
 }
 
-const Registered inspects{{"inspect", run_inspect, {&kModel}}};
-const Registered plans{{"plan", run_plan, {&kModel}, 1}};
-const Registered quantizes{{"quantize", run_quantize, {&kModel}, 1}};
-const Registered weights{{"weights", run_weights, {&kModel}, 1}};
+/// A model that a stranger has quantized: beside itself, since any two models have to be alike in more than a mutation
+/// leaves.
+void run_quantized(Bytes input) {
+  static constexpr const char* kTargets[] = {"ort-cpu", "openvino", "qnn",     "tensorrt",
+                                             "xnnpack", "coreml",   "amd-npu", "tflite-like"};
+  Parts parts(input);
+  const std::uint8_t choice = parts.byte();
+  const MemoryFile model(parts.rest());
+  try_to([&] {
+    CheckOptions options;
+    options.model = model.path();
+    options.target = kTargets[choice % std::size(kTargets)];
+    check(options);
+  });
+  const auto beside = [&](auto options, auto call) {
+    try_to([&] {
+      Samples samples(onnx::read_model(model.path()));
+      options.float_model = options.quantized_model = model.path();
+      options.samples = &samples;
+      options.threads = 1;
+      call(options);
+    });
+  };
+  if ((choice & 8) != 0) return beside(CompareOptions(), compare);
+  VerifyOptions options;
+  options.bench = false;
+  beside(options, verify);
+}
+
+const Registered quantized{{"quantized", run_quantized, {&kModel}, 1, 60}};
+const Registered inspects{{"inspect", run_inspect, {&kModel}, 0, 20}};
+const Registered plans{{"plan", run_plan, {&kModel}, 1, 40}};
+const Registered quantizes{{"quantize", run_quantize, {&kModel}, 1, 40}};
+const Registered weights{{"weights", run_weights, {&kModel}, 1, 50}};
 
 }  // namespace
 }  // namespace detent::fuzz

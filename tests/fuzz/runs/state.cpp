@@ -178,7 +178,7 @@ void run_state(Bytes input) {
   }
 }
 
-const Registered state{{"state", run_state}};
+const Registered state{{"state", run_state, {}, 0, 20}};
 
 }  // namespace
 }  // namespace detent::fuzz
