@@ -353,6 +353,8 @@ class Config(Options):
         weight_range: how far weights use their type. pairs: int8 weights as far as no two of them saturate together on x86
             CPUs without VNNI; reduced: 7 of 8 bits (default: pairs; plain: full)
         power_of_two_scale: round scales up to powers of two
+        block_float: neighbouring numbers share an exponent, as AMD Quark's operators round them: activations and weights in
+            this format instead of integers; needs no samples (default: none)
         float_type: floating-point type. 16, bf16: float16 or bfloat16 wherever it is safe; nothing is quantized but weights
             with --weights-only. 32: models of 16-bit floats become float32, and are then quantized (default: keep)
         keep_io_types: graph inputs and outputs keep their types under --float; they get the type of --float if False
@@ -398,6 +400,9 @@ class Config(Options):
     per_channel: bool | None = None
     weight_range: Literal["full", "pairs", "reduced"] | None = None
     power_of_two_scale: bool | None = None
+    block_float: (
+        Literal["none", "bfp16", "mx4", "mx6", "mx9", "mxfp8e5m2", "mxfp8e4m3", "mxfp6e3m2", "mxfp6e2m3", "mxfp4e2m1", "mxint8"] | None
+    ) = None
     float_type: Literal["keep", 32, 16, "bf16"] | None = None
     keep_io_types: bool | None = None
     op_types: Sequence[str] | None = None

@@ -211,7 +211,8 @@ void print_weights(const std::vector<BlockedWeight>& weights) {
 
 // Whether roundings were measured and acted on; without, there is only what came of them.
 bool has_remedies(const QuantizeOptions& options, const QuantizeResult& r) {
-  return r.weights.empty() && options.config.activations == Activations::fixed;
+  return r.weights.empty() && options.config.activations == Activations::fixed &&
+         options.config.block_float == BlockFloat::none;
 }
 
 nlohmann::json outcome_json(const QuantizeResult& r) {

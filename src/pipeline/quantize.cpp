@@ -24,6 +24,7 @@
 #include "exec/session.h"
 #include "graph/transformer.h"
 #include "onnx/write.h"
+#include "pipeline/block_floats.h"
 #include "pipeline/blocks_in_16_bits.h"
 #include "pipeline/convert_floats.h"
 #include "pipeline/quantize_dynamic.h"
@@ -409,6 +410,8 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   if (options.config.activations == Activations::dynamic)
     return run::within_time(options, [](const auto& limited) { return pipeline::quantize_dynamic(limited); });
   shim::require_cuda(options.device.cuda);
+  if (options.config.block_float != BlockFloat::none)
+    return run::within_time(options, [](const auto& limited) { return pipeline::convert_to_block_floats(limited); });
   if (!config::preset(options.config).quantizes)
     return run::within_time(options, [](const auto& limited) { return pipeline::convert_floats(limited); });
   return run::within_time(options, [](const QuantizeOptions& limited) { return Run(limited).run(); });

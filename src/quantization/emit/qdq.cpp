@@ -9,12 +9,14 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "config/targets.h"
 #include "config/wanted.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
 #include "onnx/nibbles.h"
 #include "quantization/emit/barriers.h"
 #include "quantization/emit/hard_sigmoids.h"
+#include "quantization/emit/widths.h"
 
 namespace detent::quantization {
 namespace {
@@ -323,6 +325,7 @@ Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantCon
   auto emitted = QdqEmitter(std::move(model), assignment, config).run();
   if (config::makes_barriers(config)) add_barriers(emitted);
   if (config::makes_gates(config)) emit_hard_sigmoids(emitted);
+  if (config::target(config).one_width) widen_operators(emitted);
   return emitted;
 }
 
