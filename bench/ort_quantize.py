@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """onnxruntime.quantization on a folder of .npz samples: ort_quantize.py MODEL OUT NPZ_DIR METHOD THREADS [OP_TYPE...]
-METHOD: minmax, percentile or entropy."""
+METHOD: minmax, percentile or entropy, or qnn: get_qnn_qdq_config with its defaults."""
 
 import importlib
 import logging
@@ -29,11 +29,24 @@ def time_calibration() -> peers.Stage:
     return stage
 
 
+def quantize_for_qnn(model: str, out: str, folder: str) -> None:
+    from onnxruntime.quantization import quantize
+    from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model
+
+    ready = f"{out}.preprocessed"
+    source = ready if qnn_preprocess_model(model, ready) else model
+    quantize(source, out, get_qnn_qdq_config(source, peers.Samples(folder)))
+
+
 def main() -> None:
     model, out, folder, method, threads, *op_types = sys.argv[1:]
     logging.disable(logging.WARNING)
     peers.set_threads(int(threads))
     stage = time_calibration()
+    if method == "qnn":
+        quantize_for_qnn(model, out, folder)
+        stage.report(out)
+        return
     quantize_static(
         model,
         out,

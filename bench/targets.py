@@ -1,64 +1,120 @@
 #!/usr/bin/env python3
-"""What OpenVINO makes of trained models: which products run on integers, of how many nodes `detent check` says so rightly, and
-the score there, for `--target openvino`, for detent's default, and for ONNX Runtime's quantizer.
+"""What runtimes make of trained models: which nodes they take, of how many `detent check` says so rightly, and the score there, for
+detent with the runtime's target, for detent's default, and for a peer.
 
-    targets.py [COLUMN ...] --openvino-python PYTHON [--json FILE]
+    targets.py [COLUMN ...] [--openvino-python PYTHON] [--qnn-python PYTHON] [--ort] [--samples N] [--json FILE]
 
-COLUMN and data are those of scores.py. PYTHON has openvino, onnx and numpy."""
+COLUMN and data are those of scores.py. PYTHON has openvino, or onnxruntime-qnn and onnxruntime; besides onnx and numpy. --ort: ONNX
+Runtime on this CPU as well. --samples: only so many test samples."""
 
 import argparse
 import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from measure import HERE, ToolFailed, environment
 from scores import COLUMNS, Job, available
 
 
-class OpenVinoJob(Job):
-    """A column whose models run in OpenVINO."""
+class TargetJob(Job):
+    """A column whose models run in one of the runtimes."""
 
-    python = ""
+    target, script, python = "", "", ""
+    static = False
     kernels: dict[str, Any] = {}
 
     def infer(self, model: Path, results: Path) -> None:
+        if not self.script or model.name == "model.onnx":
+            return super().infer(model, results)
         samples = next(self.folder.glob("test.np[yz]"))
         checked = self.folder / "checked.json"
-        checked.write_text(self.run([self.detent, "check", model, "--target", "openvino", "--json"]))
-        told = self.run([self.python, f"{HERE}/in_openvino.py", model, samples, results, self.column.batch, checked])
-        self.kernels = json.loads(told.splitlines()[-1])
+        checked.write_text(self.run([self.detent, "check", model, "--target", self.target, "--json"]))
+        batch = 1 if self.static else self.column.batch
+        told = self.run([self.python, f"{HERE}/{self.script}", model, samples, results, batch, checked])
+        self.kernels = json.loads(told.strip().splitlines()[-1])
+        return None
 
-    def quantize_for(self, target: str) -> None:
+    def keep(self, count: int) -> None:
+        """The first of the test samples alone."""
+        for path in [*self.folder.glob("test.np[yz]"), *self.folder.glob("labels.npy")]:
+            data = np.load(path)
+            if isinstance(data, np.ndarray):
+                np.save(path, data[:count])
+            else:
+                np.savez(path, **{name: values[:count] for name, values in data.items()})
+
+    def shapes(self) -> list[str]:
+        """Those of the first calibration sample, for runtimes that want them."""
+        sample = np.load(min((self.folder / "calibration").iterdir()))
+        return [word for name in sample for word in ("--shape", f"{name}:{'x'.join(map(str, sample[name].shape))}")]
+
+    def quantize_here(self, preset: str, *options: Any) -> None:
         data = self.folder / "calibration"
-        self.run_detent("quantize", "--no-bench", "-o", self.out, "--calibration-data", data, "--target", target, preset="balanced")
+        shapes = self.shapes() if self.static else []
+        given = ["--no-bench", "-o", self.out, "--calibration-data", data, *shapes, *options]
+        self.run_detent("quantize", *given, preset=preset)
 
 
-ROWS = {
-    "detent --target openvino": lambda job: job.quantize_for("openvino"),
-    "detent, default": lambda job: job.quantize_default(),
-    "quantize_static, minmax": lambda job: job.quantize_peer(sys.executable, "ort_quantize.py", "minmax"),
+Quantize = Callable[[TargetJob], None]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    target: str
+    script: str
+    peer: tuple[str, str]  # its name, and what ort_quantize.py calls it
+    static: bool = False
+    more: tuple[str, ...] = ()  # other targets that it runs
+
+    def rows(self) -> dict[str, Quantize]:
+        own = {
+            f"detent --target {name}": lambda job, n=name: job.quantize_here("balanced", "--target", n) for name in self.targets()
+        }
+        name, method = self.peer
+        return {
+            **own,
+            "detent, default": lambda job: job.quantize_here("balanced"),
+            name: lambda job: job.quantize_peer(sys.executable, "ort_quantize.py", method),
+        }
+
+    def targets(self) -> tuple[str, ...]:
+        return (self.target, *self.more)
+
+
+MINMAX = ("quantize_static, minmax", "minmax")
+RUNTIMES = {
+    "openvino": Runtime("openvino", "in_openvino.py", MINMAX),
+    "qnn": Runtime("qnn", "in_qnn.py", ("get_qnn_qdq_config", "qnn"), static=True, more=("qnn:a16",)),
+    "ort": Runtime("ort-cpu", "in_ort.py", MINMAX),
 }
 
 
-def rows_of(job: OpenVinoJob) -> list[dict]:
+def rows_of(job: TargetJob, runtime: Runtime) -> list[dict]:
     expected = job.score("model.onnx", "float.npy")
-    print(f"{job.column.title}: float {100 * expected:.1f}", flush=True)
-    job.calibrate()
-    rows = []
-    for name, quantize in ROWS.items():
-        quantize(job)
+    print(f"{job.column.title}: float {100 * expected:.1f}, in {runtime.target}", flush=True)
+    job.quantize_here("plain", "--prepared-output", job.folder / "prepared.onnx")
+    job.target, job.script, rows = runtime.target, runtime.script, []
+    for name, quantize in runtime.rows().items():
+        job.out.unlink(missing_ok=True)
         try:
+            quantize(job)
             score = job.score(job.out.name)
         except ToolFailed as error:
-            print(f"  {name}: {error.reason}", flush=True)
+            print(f"  {name}: {str(error).strip().splitlines()[-1]}", flush=True)
             continue
-        rows.append({"column": job.column.title, "tool": name, "float": expected, "score": score, **job.kernels})
+        row = {"runtime": runtime.target, "column": job.column.title, "tool": name, "float": expected, "score": score}
+        rows.append(row | job.kernels)
         counts = ", ".join(f"{job.kernels[what]} {what}" for what in ("integers", "float", "not quantized"))
-        print(f"  {name}: {100 * score:.1f} ({100 * score / expected:.1f} % of float); products: {counts}; ", end="")
-        print(f"check is right of {job.kernels['same']} of {job.kernels['told']} nodes", flush=True)
+        whole = {True: "taken as a whole; ", False: "not taken as a whole; "}.get(job.kernels.get("whole"), "")
+        steps = f"; at most {job.kernels['steps']} steps from float arithmetic" if job.kernels.get("steps") is not None else ""
+        print(f"  {name}: {100 * score:.1f} ({100 * score / expected:.1f} % of float); {whole}{counts}; ", end="")
+        print(f"check is right of {job.kernels['same']} of {job.kernels['told']} nodes{steps}", flush=True)
         for line in job.kernels["wrong"]:
             print(f"    not of {line}")
     return rows
@@ -67,21 +123,33 @@ def rows_of(job: OpenVinoJob) -> list[dict]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("columns", nargs="*", metavar="COLUMN")
-    parser.add_argument("--openvino-python", required=True)
+    parser.add_argument("--openvino-python")
+    parser.add_argument("--qnn-python")
+    parser.add_argument("--ort", action="store_true")
     parser.add_argument("--models", type=Path, default=Path("build/models"))
     parser.add_argument("--detent", default="build/detent")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--samples", type=int, default=0)
     parser.add_argument("--json", type=Path)
     a = parser.parse_args()
     a.detent, a.models = os.path.abspath(a.detent), a.models.resolve()
     a.memory_limit_mb, a.time_limit = None, 3600
-    OpenVinoJob.python = os.path.abspath(a.openvino_python)
+    pythons = {"openvino": a.openvino_python, "qnn": a.qnn_python, "ort": sys.executable if a.ort else None}
+    chosen = [name for name, python in pythons.items() if python]
+    if not chosen:
+        parser.error("give one or more of --openvino-python, --qnn-python, --ort")
     rows = []
-    for name in a.columns or available(a.models):
-        with tempfile.TemporaryDirectory(prefix="detent-targets-") as folder:
-            rows += rows_of(OpenVinoJob(COLUMNS[name], a, environment(None), Path(folder)))
-    same, told = (sum(row[what] for row in rows) for what in ("same", "told"))
-    print(f"check is right of {same} of {told} nodes: {100 * same / max(told, 1):.2f} %")
+    for runtime in chosen:
+        for name in a.columns or available(a.models):
+            with tempfile.TemporaryDirectory(prefix="detent-targets-") as folder:
+                job = TargetJob(COLUMNS[name], a, environment(None), Path(folder))
+                job.python, job.static = os.path.abspath(pythons[runtime]), RUNTIMES[runtime].static
+                if a.samples:
+                    job.keep(a.samples)
+                rows += rows_of(job, RUNTIMES[runtime])
+    for runtime in {row["runtime"]: None for row in rows}:
+        same, told = (sum(row[what] for row in rows if row["runtime"] == runtime) for what in ("same", "told"))
+        print(f"{runtime}: check is right of {same} of {told} nodes: {100 * same / max(told, 1):.2f} %")
     if a.json:
         a.json.write_text(json.dumps(rows, indent=1))
 

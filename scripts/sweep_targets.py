@@ -51,8 +51,10 @@ PRODUCTS = {
 UNARY: dict[str, dict[str, object]] = {
     "Abs": {}, "AveragePool": {"kernel_shape": [2, 2]}, "Clip": {}, "DepthToSpace": {"blocksize": 2}, "Elu": {}, "Erf": {},
     "Exp": {}, "Flatten": {}, "Gelu": {}, "GlobalAveragePool": {}, "GlobalMaxPool": {}, "HardSigmoid": {}, "HardSwish": {},
-    "LeakyRelu": {}, "Log": {}, "LogSoftmax": {}, "MaxPool": {"kernel_shape": [2, 2]}, "Neg": {}, "Relu": {}, "Sigmoid": {},
-    "Softmax": {}, "Softplus": {}, "SpaceToDepth": {"blocksize": 2}, "Sqrt": {}, "Tanh": {}, "Transpose": {"perm": [0, 2, 3, 1]},
+    "LeakyRelu": {}, "Log": {}, "LogSoftmax": {}, "MaxPool": {"kernel_shape": [2, 2]}, "Neg": {},
+    "Reciprocal": {}, "Relu": {}, "Sigmoid": {},
+    "Softmax": {}, "Softplus": {}, "SpaceToDepth": {"blocksize": 2}, "Sqrt": {}, "Tanh": {},
+    "Transpose": {"perm": [0, 2, 3, 1]},
 }  # fmt: skip
 # Operators with further inputs that are constants and not quantized.
 CONSTANTS: dict[str, list[np.ndarray]] = {
@@ -134,18 +136,25 @@ def same_or_float(form: str) -> list[str]:
     return [form] if form == "f32" else [form, "f32"]
 
 
-def cases(activations: list[str]) -> Iterator[tuple[tuple[str, str, str, str], onnx.ModelProto]]:
+def outputs_of_product(form: str, widths: bool) -> list[str]:
+    """Also integers of the other width, where the table has these."""
+    other = {"u8": "u16", "u16": "u8", "s8": "s16=", "s16": "s8"}.get(split(form)[0])
+    return [*same_or_float(form), *([other] if other and widths else [])]
+
+
+def cases(target: str) -> Iterator[tuple[tuple[str, str, str, str], onnx.ModelProto]]:
     """Rows (operator, first input, second input, output) and their models."""
+    activations, widths = ACTIVATIONS[target], target == "qnn"
     for op, (x_shape, w_shape, axis, attributes) in PRODUCTS.items():
         for x in [*activations, "f32"]:
             for w in WEIGHTS:
-                for y in same_or_float(x):
+                for y in outputs_of_product(x, widths):
                     b = Builder()
                     inputs = [b.activation("x", x_shape, x), b.weight("w", w_shape, w, axis)]
                     yield (op, x, w, y), b.finish(op, inputs, y, attributes)
     for x in [*activations, "f32"]:
         for second in [*activations, "f32"]:
-            for y in same_or_float(x):
+            for y in outputs_of_product(x, widths):
                 b = Builder()
                 inputs = [b.activation("x", [1, 4, 16, 32], x), b.activation("v", [1, 4, 32, 24], second)]
                 yield ("MatMul", x, second, y), b.finish("MatMul", inputs, y, {})
@@ -279,6 +288,7 @@ def main() -> None:
     parser.add_argument("target", choices=RUNTIMES)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--only", metavar="OPERATOR", help="ask for this operator's rows alone, and keep the others")
     parser.add_argument("-v", action="store_true")
     options = parser.parse_args()
     ask = RUNTIMES[options.target]()
@@ -288,15 +298,18 @@ def main() -> None:
     if options.check and version not in file.read_text().splitlines():
         print(f"the table is not of {version[2:]}")
         sys.exit(77)
+    known = {}
+    if file.exists():
+        known = {tuple(line.split("\t")[:4]): line.split("\t")[4] for line in file.read_text().splitlines() if line[0] != "#"}
     if not options.check:
-        rows = ["\t".join([*row, answer(ask, model)]) for row, model in cases(ACTIVATIONS[options.target])]
+        keeps = lambda row: options.only not in (None, row[0])
+        rows = ["\t".join([*row, known[row] if keeps(row) else answer(ask, model)]) for row, model in cases(options.target)]
         file.parent.mkdir(parents=True, exist_ok=True)
         head = "# Written by scripts/sweep_targets.py: operator, first input, second input, output, kernel"
         file.write_text("\n".join([head, version, *rows]) + "\n")
         return
-    known = {tuple(line.split("\t")[:4]): line.split("\t")[4] for line in file.read_text().splitlines() if not line.startswith("#")}
     wrong = 0
-    for i, (row, model) in enumerate(cases(ACTIVATIONS[options.target])):
+    for i, (row, model) in enumerate(cases(options.target)):
         if i % options.every or (now := answer(ask, model)) == known[row]:
             continue
         wrong += 1

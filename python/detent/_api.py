@@ -290,22 +290,33 @@ def verify(
 ) -> Verification:
     """Show what a runtime makes of a quantized model, beside the float model and exact arithmetic on its integers.
 
-    target: where the model will run; "openvino" runs it in the package openvino, if that is installed.
+    target: where the model will run; "openvino" runs it in the package openvino, "qnn" in the simulator of the package
+    onnxruntime-qnn, if that is installed.
     provider: the execution provider of ONNX Runtime that runs the quantized model.
     consumer: another runtime: an object with a `name`, and load(path), which returns a function from a list of arrays to
     the list of the model's outputs, or None where it does not take the model.
-    bench: also time both models.
+    bench: also time both models, unless in a simulator.
     """
     with _run("verify", None, runtime) as run:
         run.give_model("float_model", float_model)
         run.give_model("quantized_model", quantized_model)
         run.give(target=target, provider=provider, max_samples=max_samples, batch_size=batch_size)
-        run.give(threads=threads, bench=bench)
-        if target == "openvino" and consumer is None and provider is None:
-            from . import _openvino
-
-            consumer = _openvino.OpenVino(threads) if _openvino.is_installed() else None
+        if consumer is None and provider is None:
+            consumer = _installed_consumer(target, threads)
+        run.give(threads=threads, bench=bench and not getattr(consumer, "is_simulated", False))
         return Verification.of(run.call(_core.verify, data, progress, consumer))
+
+
+def _installed_consumer(target: str, threads: int) -> Consumer | None:
+    if target == "openvino":
+        from . import _openvino
+
+        return _openvino.OpenVino(threads) if _openvino.is_installed() else None
+    if target.partition(":")[0] == "qnn":
+        from . import _qnn
+
+        return _qnn.Qnn() if _qnn.is_installed() else None
+    return None
 
 
 def bench(

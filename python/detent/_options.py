@@ -226,8 +226,6 @@ class WeightsOnly(Options):
             much and its results change least; with samples, sensitivity is measured with --bits (default: --bits for all)
         sparsity: 2:4: of each four neighbours along the inputs of a product two become 0 and the others make up for them;
             with samples, and --weights-method gptq or auto (default: none)
-        rotation: rotate what a transformer's layers hand on, so that no channel stands out; the rotation is folded into the
-            weights. auto: where that is measured to be better, with samples (default: off)
         accuracy_level: what MatMulNBits computes with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the
             fast one (default: 4)
     """
@@ -241,7 +239,6 @@ class WeightsOnly(Options):
     method: Literal["auto", "nearest", "search", "awq", "gptq"] = "auto"
     max_size: Size | None = None
     sparsity: Literal["none", "2:4"] = "none"
-    rotation: Literal["off", "auto", "on"] = "off"
     accuracy_level: int = 4
 
 
@@ -290,8 +287,6 @@ class Resources(Options):
         resume: continue an interrupted run for this output; if interrupted again, keep what is done
         checkpoint_seconds: how often progress is saved; 0: after every sample (default: 10)
         time_limit: end the run after so many seconds (exit code 4); with --resume what is done is kept (default: none)
-        sample_time_limit: end the run where the model takes longer than so many seconds for one sample (exit code 4)
-            (default: none)
     """
 
     memory_budget: Size | None = None
@@ -305,7 +300,6 @@ class Resources(Options):
     resume: bool = False
     checkpoint_seconds: float = 10.0
     time_limit: float | None = None
-    sample_time_limit: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -359,9 +353,10 @@ class Config(Options):
         weight_range: how far weights use their type. pairs: int8 weights as far as no two of them saturate together on x86
             CPUs without VNNI; reduced: 7 of 8 bits (default: pairs; plain: full)
         power_of_two_scale: round scales up to powers of two
-        float_type: floating-point type. 16, bf16: float16 or bfloat16 wherever it is safe; nothing is quantized unless a
-            --preset or --weights-only says so. 32: models of 16-bit floats become float32, and are then quantized (default:
-            keep)
+        block_float: neighbouring numbers share an exponent, as AMD Quark's operators round them: activations and weights in
+            this format instead of integers; needs no samples (default: none)
+        float_type: floating-point type. 16, bf16: float16 or bfloat16 wherever it is safe; nothing is quantized but weights
+            with --weights-only. 32: models of 16-bit floats become float32, and are then quantized (default: keep)
         keep_io_types: graph inputs and outputs keep their types under --float; they get the type of --float if False
         op_types: quantize only these operator types (default: as the preset says)
         exclude_op_types: leave these operator types in float
@@ -370,8 +365,6 @@ class Config(Options):
         passthrough_op_types: outputs of these types take their input's statistics, as those of Reshape, Transpose and the
             like do
         weights_only: quantize weights alone, in blocks; activations stay in float
-        kv_cache: a decoder keeps keys and values in this type, with scales from the samples; beside --weights-only, or
-            alone with --preset none (default: keep)
         optimize_for: latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a
             tenth faster; size: speed does not count (default: latency)
         kernel_table: file with the times of operators, in float and in integers; missing ones are measured and added; by
@@ -407,6 +400,9 @@ class Config(Options):
     per_channel: bool | None = None
     weight_range: Literal["full", "pairs", "reduced"] | None = None
     power_of_two_scale: bool | None = None
+    block_float: (
+        Literal["none", "bfp16", "mx4", "mx6", "mx9", "mxfp8e5m2", "mxfp8e4m3", "mxfp6e3m2", "mxfp6e2m3", "mxfp4e2m1", "mxint8"] | None
+    ) = None
     float_type: Literal["keep", 32, 16, "bf16"] | None = None
     keep_io_types: bool | None = None
     op_types: Sequence[str] | None = None
@@ -415,7 +411,6 @@ class Config(Options):
     exclude_nodes: Sequence[str] | None = None
     passthrough_op_types: Sequence[str] | None = None
     weights_only: _config.WeightsOnly | bool | None = None
-    kv_cache: Literal["keep", "int8", "int4", "fp8"] | None = None
     optimize_for: Literal["latency", "accuracy", "size"] | None = None
     kernel_table: Path | None = None
     finetune: _config.Finetune | _config.RoundingName | None = None

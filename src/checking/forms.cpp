@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/traits.h"
+#include "onnx/quark.h"
 
 namespace detent::checking {
 namespace {
@@ -79,6 +80,10 @@ int only_reader(const graph::Index& index, const std::string& value) {
 Form read_form(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, std::size_t i) {
   if (i >= node.inputs().size() || node.inputs()[i].empty()) return {"-"};
   const int maker = index.producer(node.inputs()[i]);
+  if (maker != kNone && at(model, maker).domain() == onnx::kQuarkDomain) {
+    const bool is_constant = index.initializer(at(model, maker).inputs().front()) != kNone;
+    return {"bf", is_constant};
+  }
   if (maker != kNone && is(at(model, maker), "DequantizeLinear")) return form_by(model, index, at(model, maker));
   Form form;
   form.is_constant = index.initializer(node.inputs()[i]) != kNone;

@@ -61,11 +61,15 @@ const Row* Table::find(std::string_view op_type, std::string_view first, std::st
 }
 
 const Row* Table::find(std::string_view op_type, const Forms& forms) const {
+  // Of two inputs the table has the constant as the second.
+  if (forms.first.is_constant && !forms.second.is_constant && forms.second.text != "-")
+    return find(op_type, {forms.second, forms.first, forms.output});
   const auto& [first, second, output] = forms;
   std::string constant = second.text;
   if (constant == "f32" && !second.is_constant && first.text == "f32") constant = "f32";
-  // A table has outputs in float or as the first input alone; zero points of results decide nothing.
-  const std::string outputs[] = {output.text, output.text == "f32" ? "f32" : first.text, "f32"};
+  // Zero points of results decide nothing, and of most operators a table has results as the first input or in float.
+  const std::string outputs[] = {output.text, without_zero(output.text), with_zero(output.text),
+                                 output.text == "f32" ? "f32" : first.text, "f32"};
   const std::string firsts[] = {first.text, with_zero(first.text), without_zero(first.text)};
   const std::string seconds[] = {constant, without_zero(constant), with_zero(constant), first.text, "-"};
   for (const auto& s : seconds) {
@@ -78,7 +82,9 @@ const Row* Table::find(std::string_view op_type, const Forms& forms) const {
   return nullptr;
 }
 
-bool on_integers(const Row& row) { return row.kernel == "int8" || row.kernel == "int16" || row.kernel == "htp"; }
+bool on_integers(const Row& row) {
+  return row.kernel == "int8" || row.kernel == "int16" || row.kernel == "htp" || row.kernel == "block floats";
+}
 
 const Row* Table::nearest_on_integers(std::string_view op_type, const Forms& forms) const {
   const Row* best = nullptr;

@@ -41,6 +41,7 @@ class Table {
 /// The table of a target: the name up to a ':' counts, unless it has a table of its own. Null: there is none.
 const Table* table_of(std::string_view target);
 
+/// Or on block floats, which have integers in them.
 bool on_integers(const Row& row);
 
 }  // namespace detent::checking

@@ -212,7 +212,8 @@ void print_weights(const std::vector<BlockedWeight>& weights) {
 // Whether roundings were measured and acted on; without, there is only what came of them.
 bool has_remedies(const QuantizeOptions& options, const QuantizeResult& r) {
   const bool changed_types = r.floats && r.nodes_quantized == 0;
-  return r.weights.empty() && r.kv_scales.empty() && options.config.activations == Activations::fixed && !changed_types;
+  const bool fixed = options.config.activations == Activations::fixed && options.config.block_float == BlockFloat::none;
+  return r.weights.empty() && r.kv_scales.empty() && fixed && !changed_types;
 }
 
 nlohmann::json outcome_json(const QuantizeResult& r) {

@@ -1,4 +1,5 @@
 // What integers are made, and of what.
+#include "config/block_float_words.h"
 #include "config/option.h"
 
 namespace detent::config {
@@ -92,6 +93,15 @@ const Option kRows[] = {
      .results = kIntegers,
      .group = kFormat,
      .help = "round scales up to powers of two"},
+    {.name = "block-float",
+     .at = DETENT_AT(config.block_float),
+     .commands = kQuantizing,
+     .affects = Affects::integers,
+     .results = kIntegers | kFloat16,
+     .group = kFormat,
+     .help = "neighbouring numbers share an exponent, as AMD Quark's operators round them: activations and weights in "
+             "this format instead of integers; needs no samples",
+     .label = "FORMAT"},
     {.name = "float",
      .at = DETENT_AT(config.float_type),
      .commands = kCalibrating,

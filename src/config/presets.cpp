@@ -90,6 +90,7 @@ const Preset& preset(std::string_view name) {
 
 Result result_of(const QuantizeOptions& options) {
   if (options.weights_only.enabled) return kBlocks;
+  if (options.config.block_float != BlockFloat::none) return kFloat16;
   if (preset(options.config).quantizes)
     return options.config.activations == Activations::dynamic ? kDynamic : kIntegers;
   return options.config.float_type == FloatType::float32 ? kFloat32 : kFloat16;
@@ -111,7 +112,10 @@ std::pair<std::string, bool> as_given(const Option& option, const QuantizeOption
   return {"--" + std::string(name), is_off && (option.off.empty() || option.off.starts_with("no-"))};
 }
 
-Error without_meaning(const std::string& name, const Option& option, Result result) {
+Error without_meaning(const std::string& name, const Option& option, Result result, const QuantConfig& config) {
+  if (config.block_float != BlockFloat::none)
+    return usage_error(name + " means nothing with --block-float, whose scales are found while the model runs",
+                       "leave it out, or leave out --block-float");
   if (result == kIntegers) return usage_error(name + " is for --weights-only", "add --weights-only, or leave it out");
   if (result == kBlocks)
     return usage_error(name + " means nothing with --weights-only, which quantizes no activations",
@@ -155,7 +159,7 @@ void check_given(const QuantizeOptions& options, const std::vector<std::string_v
     const auto [name, is_nothing] = as_given(option, options);
     if (is_nothing) continue;
     if (!options.family.empty()) throw usage_error(name + " means nothing to any member of --family", "leave it out");
-    throw without_meaning(name, option, result_of(options));
+    throw without_meaning(name, option, result_of(options), options.config);
   }
 }
 
@@ -183,7 +187,8 @@ template <class Options>
 void take_from_target(Options& options, std::vector<std::string_view>& given, bool floats) {
   const Target& to = target(options.config);
   for (const auto& setting : to.settings) {
-    if ((setting.option == "float") != floats) continue;
+    const bool is_float = setting.option == "float" || setting.option == "block-float";
+    if (is_float != floats) continue;
     const auto* option = find(setting.option, kQuantize);
     const auto member = option->member(options);
     const bool measured = option->at.path.starts_with("accuracy.") && !preset(options.config).measures_accuracy;
@@ -208,7 +213,8 @@ void resolve(QuantizeOptions& options, const std::vector<std::string_view>& user
   if (in_16_bits && !options.weights_only.enabled && !has(given, "config.preset")) options.config.preset = "none";
   auto& blocks = options.weights_only;
   const bool has_floats = is_float(options.config.weight_type) || is_float(options.config.activation_type);
-  if (has_floats && !in_16_bits && !has(given, "config.preset")) options.config.preset = "plain";
+  const bool by_format = has_floats || options.config.block_float != BlockFloat::none;
+  if (by_format && !in_16_bits && !has(given, "config.preset")) options.config.preset = "plain";
   const bool has_operator = !has_floats && blocks.scale_type == ScaleType::as_weight;
   if (blocks.enabled && !has_operator && !has(given, "weights_only.form")) blocks.form = WeightForm::qdq;
   check_given(options, user_gave);

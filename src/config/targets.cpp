@@ -71,6 +71,7 @@ Target qnn(std::string_view name, std::string_view help, const Setting& activati
                     {"Softmax", kUint16, 0.0F, 65535.0F / 65536},
                     {"Tanh", kUint16, -1.0F, 32767.0F / 32768}};
   t.static_shapes = true;
+  t.one_width = true;
   return t;
 }
 
@@ -127,6 +128,18 @@ void add_accelerators(std::vector<Target>& all) {
   all.push_back(amd("amd-npu:a16w8", "AMD's NPU, activations of 16 bits",
                     {{"activation-type", "int16", "A16W8 has activations of 16 bits", {"uint16"}},
                      {"per-channel", "false", "A16W8 has one scale for each weight"}}));
+  all.push_back(
+      {.name = "amd-npu:bfp16",
+       .help = "AMD's NPU, block floats",
+       .settings = {{"block-float",
+                     "bfp16",
+                     "the NPU's operators round to block floats",
+                     {"mx4", "mx6", "mx9", "mxfp8e5m2", "mxfp8e4m3", "mxfp6e3m2", "mxfp6e2m3", "mxfp4e2m1", "mxint8"}}},
+       .all_operators = true,
+       .op_types = kNpuTypes,
+       .opset = 17,
+       .static_shapes = true,
+       .explicit_convolutions = true});
   all.push_back({.name = "amd-npu:bf16",
                  .help = "AMD's NPU, bfloat16",
                  .settings = {{"float", "bf16", "the NPU computes in bfloat16"}},

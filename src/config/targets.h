@@ -48,6 +48,8 @@ struct Target {
   std::vector<std::string_view> aligned_types = {};
   /// A product of two activations stays in float.
   bool constant_weights_only = false;
+  /// The activations around an operator all have 8 bits, or all 16.
+  bool one_width = false;
   /// Of the two branches of a sum, the one that a convolution makes for it alone is not quantized: the two fuse.
   bool fuses_sums = false;
   /// Models of an older opset are upgraded to at least this one.

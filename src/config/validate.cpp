@@ -112,7 +112,7 @@ void check_floats(const QuantConfig& config, Command command) {
 }
 
 void check_samples(const QuantizeOptions& options) {
-  if (!preset(options.config).quantizes) return;
+  if (!preset(options.config).quantizes || options.config.block_float != BlockFloat::none) return;
   if (!has_samples(options) && !options.statistics)
     throw usage_error("there is nothing to calibrate with", "give --calibration-data or --statistics");
   if (!tunes(options.finetune.rounding)) return;
@@ -121,6 +121,20 @@ void check_samples(const QuantizeOptions& options) {
     throw usage_error("the samples can be read only once, and fine-tuning reads them twice",
                       "give something that can be iterated again, such as a list or files");
   }
+}
+
+// Nothing is looked for: no integers, no ranges.
+void check_block_floats(const QuantizeOptions& options) {
+  const auto& config = options.config;
+  if (config.block_float == BlockFloat::none) return;
+  if (preset(config).measures_accuracy || !preset(config).quantizes)
+    throw usage_error(fmt::format("--block-float does not go with --preset {}", config.preset),
+                      "leave out --preset, or give plain");
+  if (config.float_type != FloatType::keep && config.float_type != FloatType::float32)
+    throw usage_error("--block-float and --float are both the format of all numbers", "leave out one of them");
+  if (tunes(options.finetune.rounding))
+    throw usage_error("--finetune looks for integers, and --block-float makes none", "leave it out");
+  if (!options.device.is_cpu()) throw usage_error("--block-float runs on the CPU", "leave out --device");
 }
 
 // What products of floats are not: grids of integers.
@@ -350,6 +364,7 @@ void validate(const QuantizeOptions& options, Command command) {
   if (options.config.activations == Activations::dynamic) return check_dynamic(options);
   validate(options.config);
   check_floats(options.config, command);
+  check_block_floats(options);
   validate(options.config, options.method, options.overrides);
   validate(options.finetune);
   if (is_float(options.config.weight_type) && tunes(options.finetune.rounding))

@@ -15,6 +15,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/failpoint.h"
+#include "exec/block_operators.h"
 #include "exec/emit.h"
 #include "exec/message.h"
 #include "exec/provider.h"
@@ -128,6 +129,7 @@ struct Session::Impl {
   std::shared_ptr<Runtime::Impl> runtime;
   TapOperator tap;
   Ort::CustomOpDomain domain{nullptr};
+  BlockDomain block_floats;
   Ort::Session session{nullptr};
   std::vector<Port> inputs, outputs;
 
@@ -161,6 +163,7 @@ struct Session::Impl {
       domain = Ort::CustomOpDomain(kTapDomain);
       domain.Add(&tap);
       so.Add(domain);
+      block_floats.add_to(so);
       if (options.device != nullptr) append_provider(so, *options.device, runtime->library);
       if (!options.provider.empty()) append_provider(so, options.provider, runtime->library);
       failpoint("session.create");

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "base/error.h"
 #include "graph/index.h"
@@ -27,11 +28,16 @@ void check(const onnx::ValueInfo& input, const std::vector<std::int64_t>& shape)
   }
 }
 
+// Axes of the same name are as long as each other. "?" and the like stand for axes without one.
+bool is_name(const std::string& symbol) {
+  return std::any_of(symbol.begin(), symbol.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
+}
+
 void learn(const onnx::ValueInfo& input, const std::vector<std::int64_t>& shape, Symbols& symbols) {
   if (!input.shape) return;
   for (std::size_t d = 0; d < shape.size(); ++d) {
     const auto& symbol = (*input.shape)[d].symbol;
-    if (symbol.empty()) continue;
+    if (!is_name(symbol)) continue;
     const auto [known, added] = symbols.try_emplace(symbol, shape[d]);
     if (!added && known->second != shape[d])
       throw usage_error(fmt::format("--shape: the axis '{}' is {} and {}", symbol, known->second, shape[d]));

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cmath>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -22,6 +23,23 @@ bool passes_through(const onnx::Model& model, const Index& index, const onnx::No
   if (training == kNone) return false;
   const auto values = onnx::to_int64s(model.graph.initializers[static_cast<std::size_t>(training)]);
   return values.size() == 1 && values[0] == 0;
+}
+
+// Max with minus infinity and Min with infinity change nothing, whatever the shape of these numbers spreads to.
+std::optional<std::string> unbounded(const onnx::Model& model, const Index& index, const ValueTypes& types,
+                                     const onnx::Node& node) {
+  if ((!node.is("Max") && !node.is("Min")) || node.inputs().size() != 2) return std::nullopt;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const int constant = index.initializer(node.inputs()[i]);
+    const auto& other = node.inputs()[1 - i];
+    const auto rank = rank_of(types, other);
+    if (constant == kNone || !rank) continue;
+    const auto& tensor = model.graph.initializers[static_cast<std::size_t>(constant)];
+    if (tensor.type != onnx::DataType::float32 || tensor.count() != 1 || tensor.dims.size() > *rank) continue;
+    const float bound = floats_of(tensor).front();
+    if (std::isinf(bound) && std::signbit(bound) == node.is("Max")) return other;
+  }
+  return std::nullopt;
 }
 
 // So many nodes, each of which hands its first input (or the one that `passed` gives) on, are bypassed.
@@ -67,12 +85,13 @@ Notes remove_identities(onnx::Model& model) {
 Notes remove_neutral_steps(onnx::Model& model, const ValueTypes& types) {
   const Index index(model);
   const std::size_t removed = bypass(model, index, [&](const onnx::Node& node) -> std::optional<std::string> {
+    if (auto passed = unbounded(model, index, types, node)) return passed;
     const auto step = scalar_step(model, index, types, node);
     return step && step->number == (step->multiplies ? 1 : 0) ? std::make_optional(step->value) : std::nullopt;
   });
   if (removed == 0) return {};
   drop_unused_initializers(model);
-  return {fmt::format("{} multiplications by 1 and additions of 0 were removed", removed)};
+  return {fmt::format("{} multiplications by 1, additions of 0 and bounds at infinity were removed", removed)};
 }
 
 }  // namespace detent::graph

@@ -6,6 +6,7 @@
 #include "graph/operator_table.h"
 #include "onnx/bodies.h"
 #include "onnx/functions.h"
+#include "onnx/quark.h"
 
 namespace detent::graph {
 namespace {
@@ -14,7 +15,7 @@ using enum Trait;
 using enum Counting;
 
 constexpr auto kNoInput = OperatorTraits::kNoInput;
-constexpr std::string_view kMicrosoft = "com.microsoft";
+constexpr std::string_view kMicrosoft = "com.microsoft", kQuark = onnx::kQuarkDomain;
 
 // Columns: type, traits, counting, bias, opset of 8 bits, domain.
 constexpr auto kRows = std::to_array<OperatorTraits>({
@@ -137,6 +138,8 @@ constexpr auto kRows = std::to_array<OperatorTraits>({
     {"QuantizeLinear", quantized},
     {"DequantizeLinear", quantized, per_output, kNoInput, 0, kMicrosoft},
     {"MatMulNBits", quantized, per_output, kNoInput, 0, kMicrosoft},
+    {"BFPQuantizeDequantize", quantized, per_output, kNoInput, 0, kQuark},
+    {"MXQuantizeDequantize", quantized, per_output, kNoInput, 0, kQuark},
     {"QuantizeLinear", quantized, per_output, kNoInput, 0, kMicrosoft},
 });
 

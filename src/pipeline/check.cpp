@@ -18,6 +18,7 @@
 #include "graph/traits.h"
 #include "graph/work.h"
 #include "onnx/model.h"
+#include "onnx/quark.h"
 #include "quantization/placement.h"
 #include "run/automatic_target.h"
 #include "run/model_folder.h"
@@ -27,11 +28,15 @@ namespace {
 
 using checking::Forms;
 
+bool is_block_float(const onnx::Node& node) { return node.domain() == onnx::kQuarkDomain; }
+
 bool is_pair(const onnx::Node& node) {
-  return node.op_type() == "QuantizeLinear" || node.op_type() == "DequantizeLinear";
+  return node.op_type() == "QuantizeLinear" || node.op_type() == "DequantizeLinear" || is_block_float(node);
 }
 
-bool is_quantized(const Forms& forms) { return forms.first.text != "f32" && forms.first.text != "-"; }
+bool is_quantized(const Forms& forms) {
+  return forms.first.text != "f32" && forms.first.text != "bf16" && forms.first.text != "-";
+}
 
 std::string precision_of(std::string_view kernel, const Forms& forms) {
   if (kernel != "htp") return kernel == "none" || kernel == "cpu" || kernel == "refused" ? "" : std::string(kernel);
@@ -101,6 +106,14 @@ class Check {
            std::any_of(node.inputs().begin(), node.inputs().end(), is_float);
   }
 
+  // Why runtimes have no kernel for the node; empty: they have.
+  std::string why_gone(const onnx::Node& node) const {
+    if (node.is("Identity")) return "it computes nothing";
+    if (!node.is("Shape")) return "";
+    const bool known = graph::static_shape(types_, node.inputs().front()).has_value();
+    return known ? "its result is known before the model runs" : "";
+  }
+
   CheckedNode judged(const onnx::Node& node) const {
     CheckedNode checked;
     checked.name = node.id();
@@ -110,7 +123,13 @@ class Check {
       checked.rule = "it computes with no floats";
       return checked;
     }
-    const Forms forms = checking::forms_of(model_, index_, node);
+    if (auto gone = why_gone(node); !gone.empty()) {
+      checked.rule = std::move(gone);
+      return checked;
+    }
+    Forms forms = checking::forms_of(model_, index_, node);
+    const bool has_16_bits = graph::type_of(model_, types_, node.outputs().front()) == onnx::DataType::bfloat16;
+    if (target_.name.starts_with("amd-npu") && has_16_bits && !is_quantized(forms)) forms.first.text = "bf16";
     if (const int maker = fused_into(node, forms); maker != graph::kNone) {
       auto with = judged(model_.graph.nodes[static_cast<std::size_t>(maker)]);
       if (!in_openvino() || with.precision == "int8") {

@@ -136,12 +136,16 @@ std::string provider_of(const VerifyOptions& options) {
     const auto& names = available.names;
     if (std::find(names.begin(), names.end(), provider) != names.end()) return std::string(provider);
   }
-  const bool has_package = target.name == "openvino";
+  const std::string_view package = target.name == "openvino"    ? "openvino"
+                                   : stem(target.name) == "qnn" ? "onnxruntime-qnn"
+                                                                : "";
   throw device_error(
       fmt::format("nothing here runs models as {} does: {} has {}", target.name, available.runtime,
                   fmt::join(available.names, ", ")),
       fmt::format("give --runtime of an ONNX Runtime that has its provider{}; --target ort-cpu runs the model here",
-                  has_package ? ", or call detent.verify() in Python where the package openvino is installed" : ""));
+                  package.empty()
+                      ? ""
+                      : fmt::format(", or call detent.verify() in Python where the package {} is installed", package)));
 }
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include "exec/session.h"
 #include "graph/transformer.h"
 #include "onnx/write.h"
+#include "pipeline/block_floats.h"
 #include "pipeline/blocks_in_16_bits.h"
 #include "pipeline/convert_floats.h"
 #include "pipeline/integers_in_16_bits.h"
@@ -441,6 +442,8 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   if (config::changes_cache_alone(options))
     return run::within_time(options, [](const auto& limited) { return pipeline::quantize_cache(limited); });
   shim::require_cuda(options.device.cuda);
+  if (options.config.block_float != BlockFloat::none)
+    return run::within_time(options, [](const auto& limited) { return pipeline::convert_to_block_floats(limited); });
   if (!config::preset(options.config).quantizes)
     return run::within_time(options, [](const auto& limited) { return pipeline::convert_floats(limited); });
   if (const auto kept = run::kept_floats(options.model, options.config, options.runtime))

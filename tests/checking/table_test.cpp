@@ -32,6 +32,15 @@ TEST(Table, ZeroPointsThatNoRowTellsApart) {
   EXPECT_EQ(kernel(table, "Add", forms("u8", "u8", "u8=")), "int8");
 }
 
+TEST(Table, ConstantsOnTheLeftAndResultsOfAnotherWidth) {
+  const Table table("Add\tu8\tu8/t\tu8\thtp\nConv\tu8\ts8=/c\tu16\tcpu\nConv\tu8\ts8=/c\tu8\thtp\n");
+  Forms left = forms("u8/t", "u8", "u8");
+  left.first.is_constant = true;
+  EXPECT_EQ(kernel(table, "Add", left), "htp");
+  EXPECT_EQ(kernel(table, "Conv", forms("u8", "s8=/c", "u16=")), "cpu");
+  EXPECT_EQ(kernel(table, "Conv", forms("u8", "s8=/c", "u8=")), "htp");
+}
+
 TEST(Table, WhatUint8WeightsCostInOpenVino) {
   const auto* table = table_of("openvino");
   ASSERT_NE(table, nullptr);

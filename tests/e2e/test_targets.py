@@ -103,6 +103,32 @@ def test_fixed_grids_alignment_and_shapes(tmp_path):
     assert len(joined) == 3 and len({(float(scale), int(zero)) for scale, zero in joined}) == 1, joined
 
 
+def test_axes_called_by_a_question_mark_are_different_ones(cnn, tmp_path):
+    model = onnx.load(cnn / "m.onnx")
+    for dim in model.graph.input[0].type.tensor_type.shape.dim[2:]:
+        dim.dim_param = "?"
+    onnx.save(model, tmp_path / "m.onnx")
+    save_samples(
+        tmp_path / "data", [{"x": np.random.default_rng(i).normal(size=(1, 3, 16, 24)).astype(np.float32)} for i in range(2)]
+    )
+    out = onnx.load(quantized(tmp_path, "qnn", "--shape", "x:1x3x16x24"))
+    assert [d.dim_value for d in out.graph.input[0].type.tensor_type.shape.dim] == [1, 3, 16, 24]
+
+
+def test_what_runtimes_leave_out_falls_back_to_no_cpu(tmp_path):
+    """Shapes that are known, and nodes that compute nothing."""
+    b = Builder()
+    y = b.add("Relu", b.add("Conv", "x", b.weight("w", 4, 3, 1, 1)))
+    flat = b.add("Reshape", y, b.add("Shape", y))
+    onnx.save(b.model({"x": (FLOAT, [1, 3, 8, 8])}, [b.add("Identity", flat)]), tmp_path / "m.onnx")
+    save_samples(
+        tmp_path / "data", [{"x": np.random.default_rng(i).normal(size=(1, 3, 8, 8)).astype(np.float32)} for i in range(2)]
+    )
+    result = checked(quantized(tmp_path, "qnn"), "qnn")
+    assert result["falls_back"] == 0 and result["partitions"] == 1, result
+    assert checked(quantized(tmp_path, "ort-cpu"), "ort-cpu")["falls_back"] == 0
+
+
 def test_what_uint8_weights_cost_in_openvino(cnn):
     out = cnn / "u8.onnx"
     quantize(cnn / "m.onnx", out, cnn / "data", "--weight-type", "uint8")

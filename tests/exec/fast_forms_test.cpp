@@ -1,6 +1,7 @@
 // Forms that the runtime runs fast: what is computed stays the same but for the order of roundings, and what others see
 // of a model is left alone.
 #include <cmath>
+#include <limits>
 
 #include "exec/support.h"
 
@@ -176,6 +177,21 @@ TEST(RemoveNeutralSteps, ProductsWithOneAndSumsWithZero) {
                      {"Relu", "", {"b0"}, {"c"}},
                      {"Div", "", {"c", "one"}, {"y"}}}),
               {"Relu", "Div"});
+}
+
+TEST(RemoveNeutralSteps, BoundsAtInfinity) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  auto before = image({{"Max", "", {"x", "least"}, {"a"}},
+                       {"Min", "", {"most", "a"}, {"b0"}},
+                       {"Max", "", {"b0", "most"}, {"c"}},
+                       {"Max", "", {"c", "one"}, {"y"}}});
+  for (const float bound : {-kInfinity, kInfinity}) {
+    const float values[] = {bound};
+    before.graph.initializers.push_back(
+        onnx::make_tensor<float>(bound < 0 ? "least" : "most", DataType::float32, {1}, values));
+  }
+  const auto after = rewritten(before);
+  EXPECT_EQ(op_types(after), (Names{"Max", "Max"}));
 }
 
 }  // namespace

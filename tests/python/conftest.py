@@ -61,7 +61,11 @@ def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(options: dict, *rest: object) -> object:
         defaults = {
             "bench": False,
-            **({} if {"float_type", "weights_only", "activations", "family"} & set(options) else {"optimize_for": "size"}),
+            **(
+                {}
+                if {"float_type", "weights_only", "activations", "family", "block_float"} & set(options)
+                else {"optimize_for": "size"}
+            ),
         }
         return quantize({**defaults, **options}, *rest)
 

@@ -166,6 +166,37 @@ def test_openvino(model: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.P
     assert result.max_steps <= 1
 
 
+def test_the_htp_in_its_simulator(model: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    config = {"preset": "plain", "target": "qnn", "input_shapes": {"x": [1, 3, 16, 16]}}
+    data = support.save_samples(tmp_path / "data", [{"x": sample["x"][:1]} for sample in graphs.cnn_samples(3)])
+    detent.quantize(model, tmp_path / "q.onnx", data, config)
+    if importlib.util.find_spec("onnxruntime_qnn") is None:
+        with pytest.raises(detent.DeviceError, match="nothing here runs models as qnn does") as error:
+            detent.verify(model, tmp_path / "q.onnx", data, target="qnn")
+        assert "where the package onnxruntime-qnn is installed" in (error.value.hint or "")
+        pytest.skip("onnxruntime-qnn is not installed")
+    result = detent.verify(model, tmp_path / "q.onnx", data, target="qnn")
+    assert result.consumer.startswith("onnxruntime-qnn ") and result.latency == []
+    assert len(result.layers) >= 4 and result.max_steps <= 1
+    # Dynamic axes are what the HTP never takes.
+    detent.quantize(model, tmp_path / "dynamic.onnx", data, {"preset": "plain"})
+    with pytest.raises(detent.BadInput, match="onnxruntime-qnn .* does not take the model"):
+        detent.verify(model, tmp_path / "dynamic.onnx", data, target="qnn")
+
+
+def test_a_trained_model_in_the_simulator_of_the_htp(tmp_path: pathlib.Path) -> None:
+    """As a whole, and within a step of exact integers, 16 bits beside 8."""
+    if importlib.util.find_spec("onnxruntime_qnn") is None:
+        pytest.skip("onnxruntime-qnn is not installed")
+    rng = np.random.default_rng(73)
+    data = support.save_samples(tmp_path / "data", [{"x": rng.uniform(-1, 1, (1, 3, 48, 96)).astype(np.float32)} for _ in range(4)])
+    config = {"target": "qnn", "input_shapes": {"x": [1, 3, 48, 96]}, "bench": False}
+    detent.quantize(support.MODELS / "ppocr_cls.onnx", tmp_path / "q.onnx", data, config)
+    result = detent.verify(support.MODELS / "ppocr_cls.onnx", tmp_path / "q.onnx", data, target="qnn", max_samples=1)
+    layers = [layer for layer in result.layers if layer.quantized]
+    assert len(layers) > 60 and all(layer.max_steps <= 1 for layer in layers), result
+
+
 def test_samples_in_memory_and_models_as_bytes(model: pathlib.Path, samples: list[support.Sample]) -> None:
     quantized = detent.quantize(model.read_bytes(), data=samples, config={"preset": "plain"})
     result = detent.verify(model.read_bytes(), quantized, samples[:3], threads=1)

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "config/targets.h"
 #include "config/wanted.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
@@ -16,6 +17,7 @@
 #include "quantization/emit/barriers.h"
 #include "quantization/emit/hard_sigmoids.h"
 #include "quantization/emit/integer_products.h"
+#include "quantization/emit/widths.h"
 
 namespace detent::quantization {
 namespace {
@@ -327,6 +329,7 @@ Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantCon
     keep_integer_products(emitted);
   }
   if (config::makes_gates(config)) emit_hard_sigmoids(emitted);
+  if (config::target(config).one_width) widen_operators(emitted);
   return emitted;
 }
 

@@ -1,0 +1,149 @@
+#include "quantization/emit/widths.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/constants.h"
+#include "graph/index.h"
+#include "graph/traits.h"
+
+namespace detent::quantization {
+namespace {
+
+using onnx::DataType;
+using onnx::Node;
+
+constexpr std::int64_t kStepsOfStep = 256;  // a power of two, so that the scale stays exact
+
+bool has_8_bits(DataType type) { return type == DataType::uint8 || type == DataType::int8; }
+bool has_16_bits(DataType type) { return type == DataType::uint16 || type == DataType::int16; }
+
+class Widening {
+ public:
+  explicit Widening(Emitted& emitted) : emitted_(emitted), model_(emitted.model), index_(model_) {}
+
+  void run() {
+    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
+      const auto& type = model_.graph.nodes[n].op_type();
+      if (type != "QuantizeLinear" && type != "DequantizeLinear") widen(n);
+    }
+    if (!before_.empty()) insert();
+  }
+
+ private:
+  const Node& at(int n) const { return model_.graph.nodes[static_cast<std::size_t>(n)]; }
+
+  // The DequantizeLinear of a value that changes with the input, or kNone.
+  int activation(const std::string& value) const {
+    const int maker = index_.producer(value);
+    const bool is_pair = maker != graph::kNone && at(maker).op_type() == "DequantizeLinear";
+    return is_pair && index_.initializer(at(maker).inputs()[0]) == graph::kNone ? maker : graph::kNone;
+  }
+
+  // The QuantizeLinear that an operator's results go to, through what clips them, or kNone.
+  int quantizer_behind(int n) const {
+    while (n != graph::kNone && !at(n).outputs().empty()) {
+      n = graph::only_reader(index_, at(n).outputs()[0]);
+      if (n != graph::kNone && at(n).op_type() == "QuantizeLinear") return n;
+      if (n != graph::kNone && !graph::has_trait(at(n), graph::Trait::clips)) return graph::kNone;
+    }
+    return graph::kNone;
+  }
+
+  const onnx::Tensor& tensor(const std::string& name) const {
+    return model_.graph.initializers[static_cast<std::size_t>(index_.initializer(name))];
+  }
+  DataType type_of(int pair) const { return tensor(at(pair).inputs()[2]).type; }
+
+  void widen(std::size_t n) {
+    const int quantizer = quantizer_behind(static_cast<int>(n));
+    std::vector<int> pairs;
+    for (const auto& value : model_.graph.nodes[n].inputs()) {
+      if (const int found = value.empty() ? graph::kNone : activation(value); found != graph::kNone)
+        pairs.push_back(found);
+    }
+    const bool is_wide = (quantizer != graph::kNone && has_16_bits(type_of(quantizer))) ||
+                         std::any_of(pairs.begin(), pairs.end(), [&](int p) { return has_16_bits(type_of(p)); });
+    if (!is_wide) return;
+    for (const int pair : pairs) {
+      if (has_8_bits(type_of(pair))) widen_input(n, pair);
+    }
+    if (quantizer != graph::kNone && has_8_bits(type_of(quantizer))) widen_output(quantizer);
+  }
+
+  void widen_input(std::size_t n, int pair) {
+    const std::string value = at(pair).outputs()[0];
+    auto [wide, added] = wide_.try_emplace(value);
+    if (added) {
+      // The runtime makes one conversion of two pairs that nothing else reads from.
+      const auto copy = index_.fresh_name(value + "_to_widen");
+      before_[n].emplace_back("DequantizeLinear", index_.fresh_name(value + "_DequantizeLinear"), at(pair).inputs(),
+                              std::vector{copy}, std::vector<onnx::Attribute>(), at(pair).domain());
+      wide->second = add_pair(copy, value, at(pair), before_[n]);
+    }
+    for (std::size_t i = 0; i < at(static_cast<int>(n)).inputs().size(); ++i) {
+      if (at(static_cast<int>(n)).inputs()[i] == value) model_.graph.nodes[n].set_input(i, wide->second);
+    }
+  }
+
+  void widen_output(int quantizer) {
+    auto& node = model_.graph.nodes[static_cast<std::size_t>(quantizer)];
+    const std::string value = node.inputs()[0];
+    const std::string wide = add_pair(value, value, node, before_[static_cast<std::size_t>(quantizer)]);
+    node.set_input(0, wide);
+  }
+
+  // A pair of 16 bits around `value`, on the grid of the pair `like`; returns what it makes.
+  std::string add_pair(const std::string& value, const std::string& name, const Node& like, std::vector<Node>& place) {
+    const float scale[] = {graph::floats_of(tensor(like.inputs()[1])).front() / kStepsOfStep};
+    const auto& zero = tensor(like.inputs()[2]);
+    const std::int64_t zero_point = onnx::to_int64s(zero).front() * kStepsOfStep;
+    const auto type = zero.type == DataType::uint8 ? DataType::uint16 : DataType::int16;
+    const std::int16_t stored[] = {static_cast<std::int16_t>(zero_point)};
+    const auto scale_name = index_.fresh_name(name + "_wide_scale"),
+               zero_name = index_.fresh_name(name + "_wide_zero_point");
+    added_.push_back(onnx::make_tensor<float>(scale_name, DataType::float32, {}, scale));
+    added_.push_back({zero_name, type, {}, onnx::TensorData::of<std::int16_t>(stored), {}, false});
+    const auto integers = index_.fresh_name(name + "_wide"),
+               made = index_.fresh_name(name + "_wide_DequantizeLinear_Output");
+    place.emplace_back("QuantizeLinear", index_.fresh_name(name + "_wide_QuantizeLinear"),
+                       std::vector{value, scale_name, zero_name}, std::vector{integers}, std::vector<onnx::Attribute>(),
+                       like.domain());
+    place.emplace_back("DequantizeLinear", index_.fresh_name(name + "_wide_DequantizeLinear"),
+                       std::vector{integers, scale_name, zero_name}, std::vector{made}, std::vector<onnx::Attribute>(),
+                       like.domain());
+    return made;
+  }
+
+  void insert() {
+    std::vector<Node> nodes;
+    std::vector<std::size_t> moved_to;
+    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
+      for (auto& node : before_[n]) nodes.push_back(std::move(node));
+      moved_to.push_back(nodes.size());
+      nodes.push_back(std::move(model_.graph.nodes[n]));
+    }
+    model_.graph.nodes = std::move(nodes);
+    for (auto& place : emitted_.provenance.nodes) {
+      if (place) place = moved_to[*place];
+    }
+    for (auto& tensor : added_) model_.graph.initializers.push_back(std::move(tensor));
+  }
+
+  Emitted& emitted_;
+  onnx::Model& model_;
+  graph::Index index_;
+  std::map<std::string, std::string> wide_;          // by value of 8 bits
+  std::map<std::size_t, std::vector<Node>> before_;  // nodes to put before another
+  std::vector<onnx::Tensor> added_;
+};
+
+}  // namespace
+
+void widen_operators(Emitted& emitted) { Widening(emitted).run(); }
+
+}  // namespace detent::quantization

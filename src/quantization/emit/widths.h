@@ -1,0 +1,13 @@
+// Operators whose activations have 8 and 16 bits, for runtimes that want one width around each.
+#pragma once
+
+#include "quantization/emit/emitted.h"
+
+namespace detent::quantization {
+
+/// Of each operator that reads or makes 16-bit integers, the activations of 8 bits get a pair of 16 bits besides:
+/// between their DequantizeLinear and the operator, or between the operator and their QuantizeLinear. The 16 bits hold
+/// what the 8 bits hold, without an error.
+void widen_operators(Emitted& emitted);
+
+}  // namespace detent::quantization

@@ -1,0 +1,135 @@
+"""Block floats: the operators that AMD Quark's library runs, where they stand, and what they make of a model."""
+
+import json
+
+import block_floats
+import numpy as np
+import onnx
+import pytest
+from graphs import FLOAT, Builder, cnn_samples, small_cnn, transformer, transformer_samples
+from support import MODELS, detent, save_samples
+
+FORMATS = {
+    "bfp16": {"bfp_method": b"to_bfp", "bit_width": 16, "block_size": 8},
+    "mx4": {"bfp_method": b"to_bfp_prime", "bit_width": 11, "block_size": 16},
+    "mx6": {"bfp_method": b"to_bfp_prime", "bit_width": 13, "block_size": 16},
+    "mx9": {"bfp_method": b"to_bfp_prime", "bit_width": 16, "block_size": 16},
+    "mxfp8e5m2": {"element_dtype": b"fp8_e5m2", "block_size": 32},
+    "mxfp8e4m3": {"element_dtype": b"fp8_e4m3", "block_size": 32},
+    "mxfp6e3m2": {"element_dtype": b"fp6_e3m2", "block_size": 32},
+    "mxfp6e2m3": {"element_dtype": b"fp6_e2m3", "block_size": 32},
+    "mxfp4e2m1": {"element_dtype": b"fp4_e2m1", "block_size": 32},
+    "mxint8": {"element_dtype": b"int8", "block_size": 32},
+}
+
+
+def converted(folder, *options, data=None):
+    out = folder / "q.onnx"
+    given = ["--calibration-data", data] if data else []
+    result = detent("quantize", folder / "m.onnx", "-o", out, *given, *options, "--json")
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return onnx.load(out), json.loads(result.stdout)
+
+
+def operators(model):
+    """Attributes of the operators by the value that they round."""
+    found = {}
+    for node in model.graph.node:
+        if node.domain == "com.amd.quark":
+            found.setdefault(node.input[0], []).append({a.name: onnx.helper.get_attribute_value(a) for a in node.attribute})
+    return found
+
+
+@pytest.fixture(scope="module")
+def cnn(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cnn")
+    onnx.save(small_cnn(batch=1), folder / "m.onnx")
+    save_samples(folder / "data", cnn_samples())
+    return folder
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_by_the_arithmetic_of_a_reference(cnn, name):
+    model, told = converted(cnn, "--block-float", name, data=cnn / "data")
+    found = operators(model)
+    attributes = {"axis": 1, "rounding_mode": 2, **FORMATS[name]}
+    if "bfp_method" in attributes:
+        attributes |= {"sub_block_size": 2, "sub_block_shift_bits": 1, "convert_to_bfloat_before_bfp": 0}
+    assert found["x"] == [attributes] and len(found) == 13
+    assert {o.domain: o.version for o in model.opset_import}["com.amd.quark"] == 1
+    signal = noise = 0.0
+    for sample in cnn_samples():
+        x = block_floats.evaluate(onnx.load(cnn / "m.onnx"), sample)[0].astype(float)
+        y = block_floats.evaluate(model, sample)[0].astype(float)
+        signal, noise = signal + (x * x).sum(), noise + ((x - y) ** 2).sum()
+    assert told["accuracy"]["sqnr_db"] == pytest.approx(10 * np.log10(signal / noise), abs=0.05)
+    assert told["accuracy"]["samples"] == 4 and told["nodes_quantized"] == 8
+
+
+def test_blocks_lie_along_what_products_add_up(tmp_path):
+    onnx.save(transformer(), tmp_path / "m.onnx")
+    model, _ = converted(tmp_path, "--block-float", "mx9")
+    by_output = {node.output[0]: node for node in model.graph.node}
+    constants = {t.name: list(t.dims) for t in model.graph.initializer}
+    seen = 0
+    for node in model.graph.node:
+        if node.op_type not in ("MatMul", "Softmax"):
+            continue
+        for value, wanted in zip(node.input, (-1, -2), strict=False):
+            rounding = by_output[value]
+            assert rounding.domain == "com.amd.quark"
+            axis = next(a.i for a in rounding.attribute if a.name == "axis")
+            rank = len(constants[rounding.input[0]]) if rounding.input[0] in constants else {"ids": 3}.get(value, 0)
+            assert axis == wanted or (rank and axis == rank + wanted) or axis in (3 + wanted, 4 + wanted), (node.name, axis)
+            seen += 1
+    assert seen > 10
+    sample = transformer_samples()[0]
+    assert np.isfinite(block_floats.evaluate(model, sample)[0]).all()
+
+
+def test_a_value_whose_readers_want_different_axes_gets_an_operator_for_each(tmp_path):
+    b = Builder()
+    y = b.add("Relu", b.add("Conv", "x", b.weight("w", 4, 3, 1, 1)))
+    ends = [b.add("MatMul", y, b.weight("m", 8, 8)), b.add("Conv", y, b.weight("v", 2, 4, 1, 1)), y]
+    onnx.save(b.model({"x": (FLOAT, [1, 3, 8, 8])}, ends), tmp_path / "m.onnx")
+    model, _ = converted(tmp_path, "--target", "amd-npu:bfp16")
+    axes = {value: sorted(a["axis"] for a in all_of) for value, all_of in operators(model).items()}
+    assert axes["relu1.out_QuantizeLinear_Input"] == [1, 3] and axes["m"] == [0] and axes["v"] == [1]
+    assert onnx.load(tmp_path / "q.onnx").graph.output[2].name == "relu1.out"
+
+
+def test_a_trained_model(tmp_path):
+    """Nearly the float model's results with 16 bits, and worse with fewer."""
+    rng = np.random.default_rng(73)
+    (tmp_path / "m.onnx").symlink_to(MODELS / "ppocr_cls.onnx")
+    data = save_samples(tmp_path / "data", [{"x": rng.uniform(-1, 1, (1, 3, 48, 96)).astype(np.float32)} for _ in range(3)])
+    shape = ["--shape", "x:1x3x48x96"]
+    found = [
+        converted(tmp_path, *options, *shape, data=data)[1]["accuracy"]["sqnr_db"]
+        for options in (["--target", "amd-npu:bfp16"], ["--block-float", "mxint8"], ["--block-float", "mx4"])
+    ]
+    assert found[0] > found[2] + 6 and found[1] > found[2] + 6, found
+
+
+def test_what_does_not_go_with_block_floats(cnn, tmp_path):
+    for options, part in [
+        (["--preset", "balanced"], "--optimize-for means nothing with --block-float"),
+        (["--weight-type", "uint8"], "--weight-type means nothing with --block-float"),
+        (["--finetune", "adaround"], "--finetune means nothing with --block-float"),
+        (["--report", tmp_path / "r.html"], "--report means nothing with --block-float"),
+    ]:
+        result = detent("quantize", cnn / "m.onnx", "-o", tmp_path / "q.onnx", "--block-float", "mx9", *options)
+        assert result.returncode == 2 and part in result.stderr, result.stderr
+    converted(cnn, "--block-float", "mx9")
+    again = detent("quantize", cnn / "q.onnx", "-o", tmp_path / "q.onnx", "--block-float", "mx9")
+    assert again.returncode == 3 and "is quantized already" in again.stderr
+    refused = detent("quantize", cnn / "m.onnx", "-o", tmp_path / "q.onnx", "--target", "amd-npu:bfp16", "--block-float", "none")
+    assert refused.returncode == 2 and "contradicts --target amd-npu:bfp16" in refused.stderr
+
+
+def test_check_of_what_the_npu_gets(cnn):
+    converted(cnn, "--target", "amd-npu:bfp16")
+    result = json.loads(detent("check", cnn / "q.onnx", "--target", "amd-npu:bfp16", "--json").stdout)
+    assert result["falls_back"] == 0 and {n["precision"] for n in result["nodes"] if n["macs"]} == {"block floats"}
+    result = json.loads(detent("check", cnn / "m.onnx", "--target", "amd-npu:bfp16", "--json").stdout)
+    assert all(n["on_cpu"] for n in result["nodes"] if n["macs"])

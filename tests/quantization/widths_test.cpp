@@ -1,0 +1,99 @@
+// Pairs of 16 bits around operators whose activations differ in width.
+#include "quantization/emit/widths.h"
+
+#include <gtest/gtest.h>
+
+#include "graph/index.h"
+#include "support.h"
+
+namespace detent::quantization {
+namespace {
+
+using testing::Builder;
+using testing::config;
+
+// x -> first -> Relu a -> second -> y, of which `wide` have 16 bits.
+Emitted chain(const std::vector<std::string>& wide, const QuantConfig& options) {
+  Builder b;
+  b.input("x").constant("w1", {4, 4, 1, 1}).constant("w2", {4, 4, 1, 1});
+  b.node("Conv", {"x", "w1"}, {"c"}).node("Relu", {"c"}, {"a"}).node("Conv", {"a", "w2"}, {"y"}).output("y");
+  auto placement = b.place(options);
+  for (auto& mark : placement.marks) {
+    for (const auto& value : wide) mark.wide = mark.wide || mark.value == value;
+  }
+  calibration::Ranges ranges;
+  for (const auto& value : placement.to_observe()) ranges[value] = {-1.0F, 3.0F};
+  auto proposals = testing::proposals(ranges);
+  proposals.wide = proposals.ranges;
+  proposals.constants = scan_weights(b.model, placement, false);
+  const auto assignment = assign(b.model, std::move(placement), proposals, options);
+  return emit_qdq(b.model, assignment, options);
+}
+
+QuantConfig for_htp() {
+  return config([](auto& c) { c.target = "qnn"; });
+}
+
+// The type of the integers that a product's value stands between.
+onnx::DataType width(const onnx::Model& model, const onnx::Node& pair) {
+  const graph::Index index(model);
+  return model.graph.initializers[static_cast<std::size_t>(index.initializer(pair.inputs()[2]))].type;
+}
+
+const onnx::Node& maker(const onnx::Model& model, const std::string& value) {
+  return model.graph.nodes[static_cast<std::size_t>(graph::Index(model).producer(value))];
+}
+
+const onnx::Node& reader(const onnx::Model& model, const std::string& value) {
+  return model.graph.nodes[static_cast<std::size_t>(graph::Index(model).consumers(value).front())];
+}
+
+const onnx::Tensor& tensor(const onnx::Model& model, const std::string& name) {
+  return model.graph.initializers[static_cast<std::size_t>(graph::Index(model).initializer(name))];
+}
+
+TEST(Widths, NothingIsAddedWhereAllAgree) {
+  for (const auto& wide : {std::vector<std::string>{}, {"x", "a", "y"}}) {
+    const auto emitted = chain(wide, for_htp());
+    EXPECT_EQ(emitted.model.graph.nodes.size(), 11U);
+  }
+}
+
+TEST(Widths, BothProductsAroundA16BitValueReadAndMake16Bits) {
+  const auto emitted = chain({"a"}, for_htp());
+  const auto& model = emitted.model;
+  for (const std::size_t n : {0U, 2U}) {
+    const auto& conv = model.graph.nodes.at(emitted.provenance.nodes[n].value());
+    ASSERT_EQ(conv.op_type(), "Conv");
+    EXPECT_EQ(width(model, maker(model, conv.inputs()[0])), onnx::DataType::uint16);
+    const auto* next = &reader(model, conv.outputs()[0]);
+    if (next->op_type() == "Relu") next = &reader(model, next->outputs()[0]);
+    EXPECT_EQ(width(model, *next), onnx::DataType::uint16);
+  }
+  // The pair behind x: 256 steps in each of those of 8 bits.
+  const auto& wide = maker(model, model.graph.nodes.at(emitted.provenance.nodes[0].value()).inputs()[0]);
+  const auto& narrow = emitted.provenance.values.at("x");
+  EXPECT_EQ(onnx::to_doubles(tensor(model, wide.inputs()[1]))[0] * 256,
+            onnx::to_doubles(tensor(model, narrow.scale))[0]);
+  EXPECT_EQ(onnx::to_int64s(tensor(model, wide.inputs()[2]))[0],
+            256 * onnx::to_int64s(tensor(model, narrow.zero_point))[0]);
+  // The results of the second are made 8 bits from 16.
+  const auto& last = maker(model, emitted.provenance.values.at("y").stored);
+  EXPECT_EQ(width(model, last), onnx::DataType::uint8);
+  EXPECT_EQ(maker(model, last.inputs()[0]).op_type(), "DequantizeLinear");
+}
+
+TEST(Widths, SignedIntegers) {
+  auto options = for_htp();
+  options.activation_type = QuantType::int8;
+  const auto emitted = chain({"a"}, options);
+  const auto& conv = emitted.model.graph.nodes.at(emitted.provenance.nodes[0].value());
+  EXPECT_EQ(width(emitted.model, maker(emitted.model, conv.inputs()[0])), onnx::DataType::int16);
+}
+
+TEST(Widths, OtherTargetsKeepTheirPairs) {
+  EXPECT_EQ(chain({"a"}, config([](auto& c) { c.target = "amd-npu:a8w8"; })).model.graph.nodes.size(), 11U);
+}
+
+}  // namespace
+}  // namespace detent::quantization
