@@ -95,7 +95,6 @@ class Tuning(Options):
         update_bias: solve for the biases as well
         coordinate_sweeps: sweeps of exact coordinate descent after the method (default: gptq 0, others 2)
         num_workers: samples read ahead from the spool while a mini-batch is worked on (default: 0)
-        pin_memory: speeds up copies to a GPU, where it is always done; refused on the CPU
         seed: seed of the order of mini-batches (default: 1705472343)
     """
 
@@ -107,7 +106,6 @@ class Tuning(Options):
     update_bias: bool = False
     coordinate_sweeps: int | None = None
     num_workers: int = 0
-    pin_memory: bool = False
     seed: int = 1705472343
 
 
@@ -133,7 +131,6 @@ class AdaRound(Tuning):
         update_bias: solve for the biases as well
         coordinate_sweeps: sweeps of exact coordinate descent after the method (default: gptq 0, others 2)
         num_workers: samples read ahead from the spool while a mini-batch is worked on (default: 0)
-        pin_memory: speeds up copies to a GPU, where it is always done; refused on the CPU
         seed: seed of the order of mini-batches (default: 1705472343)
     """
 
@@ -167,7 +164,6 @@ class AdaQuant(Tuning):
         update_bias: solve for the biases as well
         coordinate_sweeps: sweeps of exact coordinate descent after the method (default: gptq 0, others 2)
         num_workers: samples read ahead from the spool while a mini-batch is worked on (default: 0)
-        pin_memory: speeds up copies to a GPU, where it is always done; refused on the CPU
         seed: seed of the order of mini-batches (default: 1705472343)
     """
 
@@ -197,7 +193,6 @@ class Gptq(Tuning):
         update_bias: solve for the biases as well
         coordinate_sweeps: sweeps of exact coordinate descent after the method (default: gptq 0, others 2)
         num_workers: samples read ahead from the spool while a mini-batch is worked on (default: 0)
-        pin_memory: speeds up copies to a GPU, where it is always done; refused on the CPU
         seed: seed of the order of mini-batches (default: 1705472343)
     """
 
@@ -226,6 +221,8 @@ class WeightsOnly(Options):
             much and its results change least; with samples, sensitivity is measured with --bits (default: --bits for all)
         sparsity: 2:4: of each four neighbours along the inputs of a product two become 0 and the others make up for them;
             with samples, and --weights-method gptq or auto (default: none)
+        rotation: rotate what a transformer's layers hand on, so that no channel stands out; the rotation is folded into the
+            weights. auto: where that is measured to be better, with samples (default: off)
         accuracy_level: what MatMulNBits computes with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the
             fast one (default: 4)
     """
@@ -239,6 +236,7 @@ class WeightsOnly(Options):
     method: Literal["auto", "nearest", "search", "awq", "gptq"] = "auto"
     max_size: Size | None = None
     sparsity: Literal["none", "2:4"] = "none"
+    rotation: Literal["off", "auto", "on"] = "off"
     accuracy_level: int = 4
 
 
@@ -287,6 +285,8 @@ class Resources(Options):
         resume: continue an interrupted run for this output; if interrupted again, keep what is done
         checkpoint_seconds: how often progress is saved; 0: after every sample (default: 10)
         time_limit: end the run after so many seconds (exit code 4); with --resume what is done is kept (default: none)
+        sample_time_limit: end the run where the model takes longer than so many seconds for one sample (exit code 4)
+            (default: none)
     """
 
     memory_budget: Size | None = None
@@ -300,6 +300,7 @@ class Resources(Options):
     resume: bool = False
     checkpoint_seconds: float = 10.0
     time_limit: float | None = None
+    sample_time_limit: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -314,6 +315,8 @@ class Device(Options):
         layout: layout of a device's convolutions; auto: timed for each shape (default: auto)
         gds: read stored samples past the host's memory (GPUDirect Storage); auto: where that measures faster; on: or fail
             (default: auto)
+        pin_memory: samples go to a device from pinned memory, beside the work; from other memory, where locked memory is
+            limited; the host waits for each copy if False
     """
 
     cuda: Sequence[int] = (0,)
@@ -321,6 +324,7 @@ class Device(Options):
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     layout: Literal["auto", "nchw", "nhwc"] = "auto"
     gds: Literal["auto", "on", "off"] = "auto"
+    pin_memory: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -355,8 +359,9 @@ class Config(Options):
         power_of_two_scale: round scales up to powers of two
         block_float: neighbouring numbers share an exponent, as AMD Quark's operators round them: activations and weights in
             this format instead of integers; needs no samples (default: none)
-        float_type: floating-point type. 16, bf16: float16 or bfloat16 wherever it is safe; nothing is quantized but weights
-            with --weights-only. 32: models of 16-bit floats become float32, and are then quantized (default: keep)
+        float_type: floating-point type. 16, bf16: float16 or bfloat16 wherever it is safe; nothing is quantized unless a
+            --preset or --weights-only says so. 32: models of 16-bit floats become float32, and are then quantized (default:
+            keep)
         keep_io_types: graph inputs and outputs keep their types under --float; they get the type of --float if False
         op_types: quantize only these operator types (default: as the preset says)
         exclude_op_types: leave these operator types in float
@@ -365,6 +370,8 @@ class Config(Options):
         passthrough_op_types: outputs of these types take their input's statistics, as those of Reshape, Transpose and the
             like do
         weights_only: quantize weights alone, in blocks; activations stay in float
+        kv_cache: a decoder keeps keys and values in this type, with scales from the samples; beside --weights-only, or
+            alone with --preset none (default: keep)
         optimize_for: latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a
             tenth faster; size: speed does not count (default: latency)
         kernel_table: file with the times of operators, in float and in integers; missing ones are measured and added; by
@@ -411,6 +418,7 @@ class Config(Options):
     exclude_nodes: Sequence[str] | None = None
     passthrough_op_types: Sequence[str] | None = None
     weights_only: _config.WeightsOnly | bool | None = None
+    kv_cache: Literal["keep", "int8", "int4", "fp8"] | None = None
     optimize_for: Literal["latency", "accuracy", "size"] | None = None
     kernel_table: Path | None = None
     finetune: _config.Finetune | _config.RoundingName | None = None
