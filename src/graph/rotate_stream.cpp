@@ -167,8 +167,10 @@ class Stream {
   // products with one constant number.
   void written(const Node& reader, const std::string& value) {
     if (const auto* constant = float_constant(model_, index_, value)) {
-      if (!is_width(constant)) throw unfit(reader, fmt::format("'{}' is no vector of the stream", value));
-      return add_vector(reader, value);
+      if (constant->dims.empty() || constant->dims.back() != width_ || index_.consumers(value).size() != 1)
+        throw unfit(reader, fmt::format("'{}' holds no vectors of the stream, or is read elsewhere too", value));
+      weights_[value] = {1, {}};
+      return;
     }
     const int maker = index_.producer(value);
     if (maker == kNone) throw unfit(reader, fmt::format("'{}' comes from outside", value));
@@ -246,13 +248,17 @@ class Stream {
     return name.empty() ? std::vector<float>() : floats_of(initializer(name));
   }
 
+  RotatedPart whole(std::size_t axis) const { return {axis, 0, static_cast<std::size_t>(width_)}; }
+
   std::filesystem::path next_file() { return place_.directory / fmt::format("rotated-{}.bin", files_++); }
 
   void rotate_weight(const std::string& name, const Turned& turned, const OrthogonalMix& mix) {
     auto& tensor = initializer(name);
     // The table of a tied pair is needed as it was.
     if (tied_ && tied_->table == name) table_ = tensor;
-    auto data = rotated(tensor, turned.axis, gains_of(turned.gain), mix, next_file(), place_.threads);
+    auto matrix = tensor;
+    if (matrix.dims.size() != 2) matrix.dims = {tensor.count() / width_, width_};
+    auto data = rotated(matrix, whole(turned.axis), gains_of(turned.gain), mix, next_file(), place_.threads);
     tensor = {tensor.name, tensor.type, tensor.dims, std::move(data), {}, false};
   }
 
@@ -284,7 +290,7 @@ class Stream {
   }
 
   void untie(const OrthogonalMix& mix) {
-    auto data = rotated(*table_, tied_->axis, gains_of(tied_->gain), mix, next_file(), place_.threads);
+    auto data = rotated(*table_, whole(tied_->axis), gains_of(tied_->gain), mix, next_file(), place_.threads);
     const auto name = index_.fresh_name(tied_->table + "_scores");
     model_.graph.initializers.push_back({name, table_->type, table_->dims, std::move(data), {}, false});
     model_.graph.nodes[tied_->node].set_input(tied_->input, name);

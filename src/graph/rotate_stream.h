@@ -12,7 +12,7 @@
 
 namespace detent::graph {
 
-/// What a weight of the stream takes of the working directory.
+/// Where rotated weights are made.
 struct RotationPlace {
   std::filesystem::path directory;  // for files of rotated weights, which the owner of the directory removes
   std::size_t threads = 1;
@@ -23,5 +23,10 @@ struct RotationPlace {
 /// rotated with the stream. A table that is the last product's weight as well is stored twice then, with a note.
 /// Weights must be float32. Throws bad_input with the node at which the stream cannot be followed.
 Notes rotate_stream(onnx::Model& model, const std::string& embedding, const RotationPlace& place);
+
+/// The same for the values of each head between the product that makes them and the one that reads what attention makes
+/// of them, where both are products with constant matrices around a GroupQueryAttention. (Attention weighs values,
+/// which rotates along.) Gives back in how many attentions.
+std::size_t rotate_heads(onnx::Model& model, const RotationPlace& place);
 
 }  // namespace detent::graph

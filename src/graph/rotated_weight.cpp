@@ -21,12 +21,13 @@ constexpr std::size_t kStripe = std::size_t{1} << 18;  // values
 
 class Rotating {
  public:
-  Rotating(const onnx::Tensor& weight, std::size_t axis, std::span<const float> gains, const OrthogonalMix& mix,
+  Rotating(const onnx::Tensor& weight, const RotatedPart& part, std::span<const float> gains, const OrthogonalMix& mix,
            const std::filesystem::path& path)
       : weight_(weight),
         rows_(static_cast<std::size_t>(weight.dims[0])),
         columns_(static_cast<std::size_t>(weight.dims[1])),
-        axis_(axis),
+        part_(part),
+        length_(part.axis == 0 ? rows_ : columns_),
         gains_(gains),
         mix_(mix),
         path_(path),
@@ -37,8 +38,8 @@ class Rotating {
   }
 
   void run(std::size_t threads) {
-    const auto others = axis_ == 0 ? columns_ : rows_;
-    const auto width = std::clamp<std::size_t>(kStripe / mix_.size(), 1, others);
+    const auto others = part_.axis == 0 ? columns_ : rows_;
+    const auto width = std::clamp<std::size_t>(kStripe / length_, 1, others);
     parallel_for((others + width - 1) / width, threads, [&](std::size_t stripe) {
       const auto first = stripe * width;
       turn(first, std::min(width, others - first));
@@ -49,8 +50,8 @@ class Rotating {
  private:
   // Columns, or rows that become columns for as long as it takes.
   void turn(std::size_t first, std::size_t count) const {
-    std::vector<float> values(mix_.size() * count), line;
-    if (axis_ == 0) {
+    std::vector<float> values(length_ * count), line;
+    if (part_.axis == 0) {
       for (std::size_t r = 0; r < rows_; ++r) read(r * columns_ + first, std::span(values).subspan(r * count, count));
     } else {
       line.resize(columns_);
@@ -62,8 +63,9 @@ class Rotating {
     for (std::size_t at = 0; at < gains_.size(); ++at) {
       for (std::size_t c = 0; c < count; ++c) values[at * count + c] *= gains_[at];
     }
-    mix_.apply(values, count);
-    if (axis_ == 0) {
+    for (auto at = part_.first; at < part_.last; at += mix_.size())
+      mix_.apply(std::span(values).subspan(at * count, mix_.size() * count), count);
+    if (part_.axis == 0) {
       for (std::size_t r = 0; r < rows_; ++r) write(r * columns_ + first, std::span(values).subspan(r * count, count));
       return;
     }
@@ -92,7 +94,9 @@ class Rotating {
   }
 
   const onnx::Tensor& weight_;
-  std::size_t rows_, columns_, axis_;
+  std::size_t rows_, columns_;
+  RotatedPart part_;
+  std::size_t length_;  // along the axis
   std::span<const float> gains_;
   const OrthogonalMix& mix_;
   const std::filesystem::path& path_;
@@ -101,9 +105,9 @@ class Rotating {
 
 }  // namespace
 
-onnx::TensorData rotated(const onnx::Tensor& weight, std::size_t axis, std::span<const float> gains,
+onnx::TensorData rotated(const onnx::Tensor& weight, const RotatedPart& part, std::span<const float> gains,
                          const OrthogonalMix& mix, const std::filesystem::path& path, std::size_t threads) {
-  Rotating(weight, axis, gains, mix, path).run(threads);
+  Rotating(weight, part, gains, mix, path).run(threads);
   const auto file = MappedFile::open(path, "working file");
   return onnx::TensorData::mapped(file, file->bytes());
 }

@@ -258,7 +258,9 @@ class WeightsRun {
                                   options_.model.string()),
                       "leave out --rotation");
     if (!rotated_) rotated_.emplace(options_.resources.work_dir.value_or(""));
-    append(graph::rotate_stream(model_, transformer->embedding->node, {rotated_->path(), threads_}));
+    const graph::RotationPlace place{rotated_->path(), threads_};
+    append(graph::rotate_stream(model_, transformer->embedding->node, place));
+    graph::rotate_heads(model_, place);
   }
 
   // Both ways, solved, written and run; on samples that are held back the nearer one to the float model is kept.
