@@ -2,11 +2,14 @@
 """What weights of 4 bits cost a language model, by detent and by ONNX Runtime's MatMulNBitsQuantizer: tables in Markdown.
 
   language.py [--weights FOLDER] [--samples N] [--peer-python PYTHON] [--hqq-python PYTHON] [--no-peers] [--json FILE]
+  language.py --mixed [--weights FOLDER] [--samples N]
 
 The model is the trained decoder of scripts/build_decoder.py, as it is and with outlier channels (scripts/inject_outliers.py),
 which change its results by no bit. detent's methods that need samples get windows of calibration.txt; everything is judged on
 held_out.txt, which neither the training nor a quantizer has seen. All tools quantize the same products (MatMul), with blocks of
 32 and 128 weights, and the products compute in float32 (accuracy level 1), so that weights decide.
+
+--mixed: what bits that differ by weight keep (--max-size), beside the same bits for all and bits by rules of thumb.
 
 PYTHON: an interpreter that has onnxruntime, onnx, onnx_ir, and for HQQ torch. This one needs numpy, onnxruntime, tokenizers and
 onnx."""
@@ -20,6 +23,7 @@ import tempfile
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import onnxruntime
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
@@ -98,6 +102,17 @@ class Runs:
         samples = ["--calibration-data", self.samples, "--batch-size", 1] if method in ("gptq", "auto") else []
         return self.made(name, block, command + samples)
 
+    def mixed(self, block: int, *options: object) -> tuple[pathlib.Path, float, int]:
+        """A folder, its bits for each weight without scales, and its size."""
+        out = self.work / f"mixed-{block}-{len(list(self.work.iterdir()))}"
+        command = [ROOT / "build" / "detent", "quantize", self.model, "-o", out, "--weights-only", "--no-bench", "--json"]
+        command += ["--op-types", "MatMul", "--block-size", block, "--accuracy-level", 1]
+        command += ["--calibration-data", self.samples, "--batch-size", 1, *options]
+        told = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True).stdout
+        weights = [(w["bits"], w["rows"] * w["columns"]) for w in json.loads(told)["weights"]]
+        count = sum(values for _, values in weights)
+        return out, sum(bits * values for bits, values in weights) / count, sum(f.stat().st_size for f in out.glob("model.onnx*"))
+
     def peer(self, method: str, symmetric: bool, block: int) -> pathlib.Path | str:
         name = f"{method}-{symmetric}-{block}-peer"
         (self.work / name).mkdir()
@@ -123,6 +138,34 @@ def measured(runs: Runs, ids: np.ndarray, peers: bool) -> dict[str, dict[str, Qu
         for method in METHODS:
             judge(f"detent {method}", block, runs.detent(method, block))
     return rows
+
+
+def mixed_table(runs: Runs, ids: np.ndarray) -> str:
+    """4 bits for all, and more for some: chosen by detent, by rules of thumb, and by detent for the size that a rule takes."""
+    in_float = log_probabilities(runs.model, ids)
+    graph = onnx.load(runs.model / "model.onnx", load_external_data=False).graph
+    products = {node.input[1] for node in graph.node if node.op_type == "MatMul"}
+    values = sum(int(np.prod(t.dims)) for t in graph.initializer if t.name in products)
+    layers = 1 + max(int(name.split(".")[2]) for name in products if name.startswith("model.layers."))
+    head = "^/lm_head.*=8"
+    ends = f"^/model/layers.(0|{layers - 1})/.*=8"
+    lines = ["| | bits | size | perplexity | KL divergence | the same next token |", "|---" * 6 + "|"]
+    for block in BLOCKS:
+
+        def row(name: str, *options: object, block: int = block) -> int:
+            folder, bits, size = runs.mixed(block, *options)
+            found = quality(log_probabilities(folder, ids), in_float, ids)
+            figures = f"{found.perplexity:.3f} | {found.divergence:.4f} | {100 * found.agreement:.1f} %"
+            lines.append(f"| block {block}, {name} | {bits:.2f} | {size / 2**20:.2f} MiB | {figures} |")
+            return size
+
+        uniform = row("4 bits for all")
+        row("`--max-size` for 4.5 bits", "--max-size", uniform + values // 16)
+        size = row("the last product at 8 bits", "--node-bits", head)
+        row("`--max-size` of that", "--max-size", size)
+        size = row("the last product, the first and the last layer at 8 bits", "--node-bits", f"{head},{ends}")
+        row("`--max-size` of that", "--max-size", size)
+    return "\n".join(lines)
 
 
 def table(results: dict[str, dict[str, dict[str, Quality | str]]]) -> str:
@@ -161,6 +204,7 @@ def main() -> None:
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--hqq-python")
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--mixed", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -170,6 +214,9 @@ def main() -> None:
         text = windows(plain, options.weights / "calibration.txt")
         np.save(work / "ids.npy", text[np.linspace(0, len(text) - 1, min(options.samples, len(text))).astype(int)])
         held_out = windows(plain, options.weights / "held_out.txt")
+        if options.mixed:
+            (work / "made").mkdir()
+            return print(mixed_table(Runs(plain, work / "ids.npy", work / "made", "", ""), held_out))
         results = {}
         for model in (plain, outliers):
             made = work / f"{model.name}-made"
