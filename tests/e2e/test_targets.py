@@ -68,6 +68,20 @@ def test_types_and_scales(cnn):
     assert np.dtype(np.uint16) in {zero.dtype for _, zero in wide.values()}
 
 
+def test_scales_of_xint8_weights_are_those_of_quarks_search(cnn):
+    """Of twice, once, half, … the power of two that is nearest to the range's, the one with the least squared error."""
+    model = onnx.load(quantized(cnn, "amd-npu:xint8", "--prepared-output", cnn / "prepared.onnx"))
+    weights = {t.name: numpy_helper.to_array(t) for t in onnx.load(cnn / "prepared.onnx").graph.initializer}
+    found = {name: scale for name, (scale, zero) in params(model).items() if zero.dtype == np.int8}
+    assert len(found) == 3
+    for name, scale in found.items():
+        w = weights[name.removesuffix("_quantized")].astype(float)
+        nearest = np.exp2(np.rint(np.log2(np.abs(w).max() / 127)))
+        scales = [nearest * 2.0 ** (1 - i) for i in range(5)]
+        errors = [((w - np.clip(np.rint(w / s), -127, 127) * s) ** 2).sum() for s in scales]
+        assert scale == scales[int(np.argmin(errors))], name
+
+
 def test_convolutions_have_all_attributes_for_the_npu(cnn):
     for node in onnx.load(quantized(cnn, "amd-npu:a8w8")).graph.node:
         if node.op_type == "Conv":
