@@ -121,6 +121,14 @@ def explained(option: Option) -> str:
     return f"{text} (default: {default})" if default else text
 
 
+def in_lines(field: str, kind: str) -> str:
+    """A field whose type is too long for a line, as ruff formats it."""
+    if len(kind) <= LINE - len("         | None"):
+        return f"    {field}: (\n        {kind} | None\n    ) = None"
+    words = "".join(f"            {word},\n" for word in kind.removeprefix("Literal[").removesuffix("]").split(", "))
+    return f"    {field}: (\n        Literal[\n{words}        ]\n        | None\n    ) = None"
+
+
 def python_class(
     name: str,
     base: str,
@@ -148,7 +156,7 @@ def python_class(
         else:
             kind = python_type(option)
             line = f"    {field}: {kind} | None = None" if optional else f"    {field}: {kind} = {python_value(option)}"
-            lines.append(line if len(line) <= LINE else f"    {field}: (\n        {kind} | None\n    ) = None")
+            lines.append(line if len(line) <= LINE else in_lines(field, kind))
     if lines[-1] == "":
         lines.pop()
     return lines

@@ -21,6 +21,7 @@ class DetentQuantization(Pass):
     def _default_config(cls, accelerator_spec: AcceleratorSpec) -> dict[str, PassConfigParam]:
         return {
             "data_config": PassConfigParam(type_=DataConfig | dict, required=True, description="Calibration data."),
+            "target": PassConfigParam(type_=str, default_value=None, description="Where the model will run, as --target."),
             "options": PassConfigParam(type_=dict, default_value={}, description="Options of detent.Config by name."),
             "report": PassConfigParam(type_=str, default_value=None, description="HTML report to write."),
         }
@@ -29,7 +30,8 @@ class DetentQuantization(Pass):
         data = config.data_config if isinstance(config.data_config, DataConfig) else DataConfig(**config.data_config)
         reader = data.to_data_container().create_calibration_dataloader(model_path=model.model_path, io_config=model.io_config)
         output = resolve_onnx_path(output_model_path, pathlib.Path(model.model_path).name)
-        detent.quantize(model.model_path, output, reader, config.options, report=config.report)
+        options = {**config.options, **({"target": config.target} if config.target else {})}
+        detent.quantize(model.model_path, output, reader, options, report=config.report)
         return ONNXModelHandler(model_path=output)
 
 

@@ -408,7 +408,20 @@ class Config(Options):
     weight_range: Literal["full", "pairs", "reduced"] | None = None
     power_of_two_scale: bool | None = None
     block_float: (
-        Literal["none", "bfp16", "mx4", "mx6", "mx9", "mxfp8e5m2", "mxfp8e4m3", "mxfp6e3m2", "mxfp6e2m3", "mxfp4e2m1", "mxint8"] | None
+        Literal[
+            "none",
+            "bfp16",
+            "mx4",
+            "mx6",
+            "mx9",
+            "mxfp8e5m2",
+            "mxfp8e4m3",
+            "mxfp6e3m2",
+            "mxfp6e2m3",
+            "mxfp4e2m1",
+            "mxint8",
+        ]
+        | None
     ) = None
     float_type: Literal["keep", 32, 16, "bf16"] | None = None
     keep_io_types: bool | None = None

@@ -12,6 +12,7 @@
 #include "base/vector_clones.h"
 #include "graph/traits.h"
 #include "quantization/assignment.h"
+#include "quantization/power_of_two.h"
 
 namespace detent::accuracy {
 namespace {
@@ -135,7 +136,9 @@ std::vector<float> weight_magnitudes(const onnx::Model& model, const graph::Inde
 
 quantization::ValueAssignment weight_rounding(const onnx::Tensor& weight, const quantization::Mark& mark,
                                               const QuantConfig& config) {
-  return quantization::assign_constant(mark, quantization::scan_constant(weight, mark), config);
+  auto assigned = quantization::assign_constant(mark, quantization::scan_constant(weight, mark), config);
+  quantization::search_power_of_two(weight, mark, config, assigned);
+  return assigned;
 }
 
 // Each bound by the value in its place.

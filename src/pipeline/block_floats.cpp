@@ -13,6 +13,7 @@
 #include "exec/session.h"
 #include "graph/transformer.h"
 #include "onnx/write.h"
+#include "pipeline/check_model.h"
 #include "profile/profiler.h"
 #include "quantization/emit/block_floats.h"
 #include "quantization/placement.h"
@@ -97,6 +98,7 @@ class Conversion {
 
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
+    append(result_.notes, told_of_target(options_.config, converted_, runtime_));
     run::write_output(converted_, options_, result_);
   }
 

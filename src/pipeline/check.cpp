@@ -19,6 +19,7 @@
 #include "graph/work.h"
 #include "onnx/model.h"
 #include "onnx/quark.h"
+#include "pipeline/check_model.h"
 #include "quantization/placement.h"
 #include "run/automatic_target.h"
 #include "run/model_folder.h"
@@ -251,6 +252,12 @@ class Check {
 
 }  // namespace
 
+CheckResult pipeline::check_model(const std::string& target, const onnx::Model& model, const graph::ValueTypes& types) {
+  CheckOptions options;
+  options.target = target;
+  return Check(options, model, types).run();
+}
+
 CheckResult check(const CheckOptions& options) {
   if (options.target == config::kAutomaticTarget) {
     auto named = run::automatic_target(options.runtime);
@@ -267,7 +274,7 @@ CheckResult check(const CheckOptions& options) {
   if (!options.input_shapes.empty()) graph::fix_input_shapes(model, options.input_shapes);
   const exec::Runtime runtime(options.runtime);
   const auto types = exec::probe_values(runtime, model);
-  return Check(options, model, types).run();
+  return pipeline::check_model(options.target, model, types);
 }
 
 }  // namespace detent

@@ -17,6 +17,7 @@
 #include "finetune/device_memory.h"
 #include "graph/transformer.h"
 #include "onnx/model.h"
+#include "pipeline/check_model.h"
 #include "planning/calibration.h"
 #include "profile/machine.h"
 #include "quantization/assignment.h"
@@ -183,6 +184,16 @@ void add_times(const profile::MachinePeaks& machine, Plan& plan) {
   plan.measuring_seconds = plan.measuring_inferences * seconds_of_inference(plan, machine);
 }
 
+// With what the target will make of the model.
+std::vector<std::string> notes_of(const run::Prepared& prepared, const quantization::Placement& placement,
+                                  const QuantConfig& config, const exec::Runtime& runtime) {
+  auto notes = prepared.notes;
+  if (config.block_float != BlockFloat::none) return notes;
+  for (auto& line : pipeline::told_of_target(config, prepared.model, placement, runtime))
+    notes.push_back(std::move(line));
+  return notes;
+}
+
 }  // namespace
 
 std::uint64_t PlannedDevice::peak() const noexcept {
@@ -207,7 +218,7 @@ Plan plan_within_time(const QuantizeOptions& options) {
   result.tensors_observed = placement.to_observe().size();
   result.work_bytes = profile::directory_size(work.path());
   result.output_bytes = output_bytes(prepared.model, placement, options.config);
-  result.notes = prepared.notes;
+  result.notes = notes_of(prepared, placement, options.config, runtime);
 
   const auto specs = run::input_specs(prepared.model);
   run::FirstSample first;

@@ -26,6 +26,7 @@
 #include "onnx/write.h"
 #include "pipeline/block_floats.h"
 #include "pipeline/blocks_in_16_bits.h"
+#include "pipeline/check_model.h"
 #include "pipeline/convert_floats.h"
 #include "pipeline/integers_in_16_bits.h"
 #include "pipeline/quantize_cache.h"
@@ -320,6 +321,7 @@ class Run {
                       "DequantizeLinear: there is no such operator for them",
                       made.nodes, made.left));
     }
+    append(result_.notes, pipeline::told_of_target(options_.config, draft_.emitted->model, runtime_));
     if (lowers()) return lower();
     run::write_output(draft_.emitted->model, options_, result_);
   }

@@ -12,6 +12,7 @@
 #include "config/wanted.h"
 #include "graph/index.h"
 #include "quantization/float_range.h"
+#include "quantization/power_of_two.h"
 
 namespace detent::quantization {
 namespace {
@@ -193,8 +194,11 @@ Assignment assign(const onnx::Model& model, Placement placement, const Proposals
     if (mark.shares) continue;
     if (mark.is_constant) {
       // Without statistics it is not finite, and stays as it is.
-      if (const auto found = proposals.constants.find(mark.value); found != proposals.constants.end())
-        assignment.values[mark.value] = assign_constant(mark, found->second, config);
+      const auto found = proposals.constants.find(mark.value);
+      if (found == proposals.constants.end()) continue;
+      auto assigned = assign_constant(mark, found->second, config);
+      search_power_of_two(tensor_of(model, index, mark.value), mark, config, assigned);
+      assignment.values[mark.value] = std::move(assigned);
       continue;
     }
     auto range = proposals.ranges.find(mark.value);

@@ -68,6 +68,20 @@ def test_types_and_scales(cnn):
     assert np.dtype(np.uint16) in {zero.dtype for _, zero in wide.values()}
 
 
+def test_scales_of_xint8_weights_are_those_of_quarks_search(cnn):
+    """Of twice, once, half, … the power of two that is nearest to the range's, the one with the least squared error."""
+    model = onnx.load(quantized(cnn, "amd-npu:xint8", "--prepared-output", cnn / "prepared.onnx"))
+    weights = {t.name: numpy_helper.to_array(t) for t in onnx.load(cnn / "prepared.onnx").graph.initializer}
+    found = {name: scale for name, (scale, zero) in params(model).items() if zero.dtype == np.int8}
+    assert len(found) == 3
+    for name, scale in found.items():
+        w = weights[name.removesuffix("_quantized")].astype(float)
+        nearest = np.exp2(np.rint(np.log2(np.abs(w).max() / 127)))
+        scales = [nearest * 2.0 ** (1 - i) for i in range(5)]
+        errors = [((w - np.clip(np.rint(w / s), -127, 127) * s) ** 2).sum() for s in scales]
+        assert scale == scales[int(np.argmin(errors))], name
+
+
 def test_convolutions_have_all_attributes_for_the_npu(cnn):
     for node in onnx.load(quantized(cnn, "amd-npu:a8w8")).graph.node:
         if node.op_type == "Conv":
@@ -127,6 +141,21 @@ def test_what_runtimes_leave_out_falls_back_to_no_cpu(tmp_path):
     result = checked(quantized(tmp_path, "qnn"), "qnn")
     assert result["falls_back"] == 0 and result["partitions"] == 1, result
     assert checked(quantized(tmp_path, "ort-cpu"), "ort-cpu")["falls_back"] == 0
+
+
+def test_plan_and_quantize_tell_what_falls_back(tmp_path):
+    b = Builder()
+    y = b.add("Softplus", b.add("Conv", "x", b.weight("w", 4, 3, 1, 1)))
+    onnx.save(b.model({"x": (FLOAT, [1, 3, 8, 8])}, [b.add("Conv", y, b.weight("v", 4, 4, 1, 1))]), tmp_path / "m.onnx")
+    save_samples(tmp_path / "data", [{"x": np.random.default_rng(i).normal(size=(1, 3, 8, 8)).astype(np.float32)} for i in range(2)])
+    told = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "data", "--target", "qnn")
+    planned = json.loads(detent("plan", tmp_path / "m.onnx", "--target", "qnn", "--json").stdout)
+    seen = checked(tmp_path / "q.onnx", "qnn")
+    for notes in (told["notes"], planned["notes"]):
+        ours = [note for note in notes if note.startswith("qnn: ")]
+        assert ours[0].startswith(f"qnn: {seen['accepted']} nodes accepted, {seen['falls_back']} fall back"), notes
+        assert seen["falls_back"] == 0 or "Softplus" in ours[1]
+    assert not [note for note in quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "data")["notes"] if "accepted" in note]
 
 
 def test_what_uint8_weights_cost_in_openvino(cnn):

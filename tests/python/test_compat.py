@@ -232,7 +232,9 @@ def test_quarks_configuration_means_the_same(model, samples, config, expected):
         (lambda: quark.QConfig(QUARK, algo_config=[quark.AdaQuantConfig(data_size=3)]), "data_size=3"),
         (lambda: quark.QConfig(QUARK, algo_config=[quark.GPTQConfig(bits=4)]), "bits=4"),
         (lambda: quark.QConfig(quark.QLayerConfig(quark.UInt8Spec(), weight=MEAN_SQUARES)), "MinMSE for weights"),
-        (lambda: quark.QConfig.get_default_config("MX9"), "preset 'MX9'"),
+        (lambda: quark.QConfig.get_default_config("MX9_INT8"), "preset 'MX9_INT8'"),
+        (lambda: quark.QConfig.get_default_config("S16S16_MIXED_S8S8"), "mixes two formats"),
+        (lambda: quark.QConfig(quark.QLayerConfig(quark.MX9Spec(), weight=quark.Int8Spec())), "block floats beside other types"),
     ],
 )
 def test_what_quark_does_beyond_is_refused_by_name(model, samples, make, part):
@@ -292,5 +294,21 @@ def test_floats_and_unknown_names_of_quark():
         quark.QConfig.get_default_config("UINT8_DYNAMIC_QUANT_ADAROUND")
     with pytest.raises(detent.UsageError, match="choose from: XINT8"):
         quark.QConfig.get_default_config("A9W9")
-    with pytest.raises(detent.UsageError, match="library only"):
+    with pytest.raises(detent.UsageError, match="block floats are not fine-tuned"):
         quark.QConfig.get_default_config("BFP16_ADAQUANT")
+
+
+BLOCKS = "BFP16 MX4 MX6 MX9 MXFP8E5M2 MXFP8E4M3 MXFP6E3M2 MXFP6E2M3 MXFP4E2M1 MXINT8".split()
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_block_floats_of_quark(tmp_path, name):
+    onnx.save(graphs.small_cnn(batch=1), tmp_path / "m.onnx")
+    spec = getattr(quark, "MXInt8Spec" if name == "MXINT8" else f"{name}Spec")()
+    made = [
+        quark.ModelQuantizer(config).quantize_model(str(tmp_path / "m.onnx"))
+        for config in (quark.QConfig.get_default_config(name), quark.QConfig(quark.QLayerConfig(spec, weight=spec)))
+    ]
+    operator = "BFPQuantizeDequantize" if name in ("BFP16", "MX4", "MX6", "MX9") else "MXQuantizeDequantize"
+    assert {node.op_type for node in made[0].graph.node if node.domain == "com.amd.quark"} == {operator}
+    assert made[0].SerializeToString(deterministic=True) == made[1].SerializeToString(deterministic=True)

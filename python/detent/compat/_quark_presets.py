@@ -66,13 +66,13 @@ PRESETS: dict[str, Preset] = {
 FLOATS = {"FP16": "16", "BF16": "bf16"}
 DYNAMIC = {"UINT8_DYNAMIC_QUANT": "uint8"}  #: the type of weights
 
+#: Configurations and specs of block floats, and detent's word for each.
+BLOCKS = {name.upper(): name for name in "bfp16 mx4 mx6 mx9 mxfp8e5m2 mxfp8e4m3 mxfp6e3m2 mxfp6e2m3 mxfp4e2m1 mxint8".split()}
+
 # Why the others are refused.
-_BLOCKS = "its blocks run with Quark's own operator library only"
 _MIXED = "it mixes two formats by Quark's own search"
 _REFUSED = {
     "VINT8": "it is for a compiler whose graph conversions detent does not have",
-    **dict.fromkeys(("BFP16", "MX4", "MX6", "MX9", "MXINT8"), _BLOCKS),
-    **dict.fromkeys(("MXFP8E5M2", "MXFP8E4M3", "MXFP6E3M2", "MXFP6E2M3", "MXFP4E2M1"), _BLOCKS),
     **dict.fromkeys(("S16S16_MIXED_S8S8", "BF16_MIXED_BFP16", "BF16_MIXED_MXINT8"), _MIXED),
     **dict.fromkeys(("BF16_BFP16", "BF16_MXINT8", "MX9_INT8"), _MIXED),
 }
@@ -95,8 +95,10 @@ def check(name: str) -> None:
         raise refuse(f"the preset '{name}'", "16-bit floats are not fine-tuned: leave out the variant")
     if base in DYNAMIC and variant:
         raise refuse(f"the preset '{name}'", "dynamic quantization is not fine-tuned: leave out the variant")
-    if base not in PRESETS and base not in FLOATS and base not in DYNAMIC:
-        known = ", ".join([*PRESETS, *FLOATS, *DYNAMIC, "MATMUL_NBITS"])
+    if base in BLOCKS and variant:
+        raise refuse(f"the preset '{name}'", "block floats are not fine-tuned: leave out the variant")
+    if base not in {*PRESETS, *FLOATS, *DYNAMIC, *BLOCKS}:
+        known = ", ".join([*PRESETS, *FLOATS, *DYNAMIC, *BLOCKS, "MATMUL_NBITS"])
         raise UsageError(f"Quark has no preset '{name}' that detent knows", f"choose from: {known}")
 
 

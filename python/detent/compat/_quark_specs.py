@@ -96,6 +96,52 @@ class XInt8Spec(Int8Spec):
     _scale_type, _calibration_method = ScaleType.PowerOf2, CalibMethod.MinMSE
 
 
+class _BlockSpec(_Spec):
+    """Of block floats: the same for activations and weights."""
+
+    _calibration_method = CalibMethod.MinMax
+
+
+class BFP16Spec(_BlockSpec):
+    _data_type = "BFP16"
+
+
+class MX4Spec(_BlockSpec):
+    _data_type = "MX4"
+
+
+class MX6Spec(_BlockSpec):
+    _data_type = "MX6"
+
+
+class MX9Spec(_BlockSpec):
+    _data_type = "MX9"
+
+
+class MXFP8E5M2Spec(_BlockSpec):
+    _data_type = "MXFP8E5M2"
+
+
+class MXFP8E4M3Spec(_BlockSpec):
+    _data_type = "MXFP8E4M3"
+
+
+class MXFP6E3M2Spec(_BlockSpec):
+    _data_type = "MXFP6E3M2"
+
+
+class MXFP6E2M3Spec(_BlockSpec):
+    _data_type = "MXFP6E2M3"
+
+
+class MXFP4E2M1Spec(_BlockSpec):
+    _data_type = "MXFP4E2M1"
+
+
+class MXInt8Spec(_BlockSpec):
+    _data_type = "MXInt8"
+
+
 class Int32Spec(_Spec):
     """For a bias, which is int32 anyway."""
 

@@ -29,17 +29,21 @@ from .._config import Config as _Config  # Quark has another one
 from .._models import Model
 from ..errors import UsageError
 from . import _quark_nbits, _quark_presets
-from ._options import Chosen, Taker, absent, default_only, differs, into, name_of, not_needed, refuse, take_all
+from ._options import Chosen, Taker, absent, default_only, differs, into, not_needed, refuse, take_all
 from ._quark_absent import ABSENT
 
 # Under their own names, which scripts import from here.
 from ._quark_calls import quantize_dynamic as quantize_dynamic
 from ._quark_calls import quantize_static as quantize_static
+from ._quark_layers import data_type_name, take_specs
 from ._quark_options import EXTRA_OPTIONS
 from ._quark_profiler import GlobalProfiler as GlobalProfiler
 from ._quark_profiler import ProfileStep as ProfileStep
 from ._quark_profiler import active
 from ._quark_profiler import profile_scope as profile_scope
+from ._quark_specs import (
+    BFP16Spec as BFP16Spec,
+)
 from ._quark_specs import (
     CalibMethod as CalibMethod,
 )
@@ -51,6 +55,33 @@ from ._quark_specs import (
 )
 from ._quark_specs import (
     Int32Spec as Int32Spec,
+)
+from ._quark_specs import (
+    MX4Spec as MX4Spec,
+)
+from ._quark_specs import (
+    MX6Spec as MX6Spec,
+)
+from ._quark_specs import (
+    MX9Spec as MX9Spec,
+)
+from ._quark_specs import (
+    MXFP4E2M1Spec as MXFP4E2M1Spec,
+)
+from ._quark_specs import (
+    MXFP6E2M3Spec as MXFP6E2M3Spec,
+)
+from ._quark_specs import (
+    MXFP6E3M2Spec as MXFP6E3M2Spec,
+)
+from ._quark_specs import (
+    MXFP8E4M3Spec as MXFP8E4M3Spec,
+)
+from ._quark_specs import (
+    MXFP8E5M2Spec as MXFP8E5M2Spec,
+)
+from ._quark_specs import (
+    MXInt8Spec as MXInt8Spec,
 )
 from ._quark_specs import (
     QLayerConfig as QLayerConfig,
@@ -248,13 +279,15 @@ class QConfig:
             return self._to_floats()
         if self._preset in _quark_presets.DYNAMIC:
             return self._to_dynamic()
+        if block_float := self._block_float():
+            return self._to_block_floats(block_float)
         chosen: Chosen = {"preset": "plain", "bench": False}
         if self._preset:
             chosen.update(_quark_presets.PRESETS[self._preset].options())
         elif self.global_config is None:
             raise UsageError("QConfig needs global_config", "give a QLayerConfig")
         if self.global_config is not None:
-            _take_specs(self.global_config, chosen)
+            take_specs(self.global_config, chosen)
         _take_exclusions(self, chosen)
         take_all("extra_options", self.extra_options, EXTRA_OPTIONS, chosen)
         _take_algorithms(self.algo_config, chosen, samples)
@@ -280,57 +313,32 @@ class QConfig:
         _take_exclusions(self, chosen)
         return _Config.of({**chosen, "weight_type": _quark_presets.DYNAMIC[self._preset], "weight_range": "full"})
 
+    def _block_float(self) -> str:
+        """detent's word for the block floats that are asked for; "": other formats are."""
+        if self._preset or self.global_config is None:
+            return _quark_presets.BLOCKS.get(self._preset, "")
+        layer = self.global_config
+        specs = [spec for spec in (layer.input_tensors or layer.activation, layer.weight, layer.output_tensors, layer.bias) if spec]
+        names = {data_type_name(spec).upper() for spec in specs}
+        if not names & set(_quark_presets.BLOCKS):
+            return ""
+        if len(names) > 1:
+            raise refuse("block floats beside other types", "give all tensors the same spec")
+        return _quark_presets.BLOCKS[names.pop()]
+
+    def _to_block_floats(self, block_float: str) -> _Config:
+        if self.extra_options or self.algo_config:
+            raise refuse("extra_options and algo_config with block floats", "leave them out")
+        chosen: Chosen = {"block_float": block_float, "target": "amd-npu:bfp16", "bench": False}
+        _take_exclusions(self, chosen)
+        return _Config.of(chosen)
+
     def _to_blocks(self) -> _Config:
         if self.algo_config:
             raise refuse("algo_config with UseMatMulNBits", "give MatMulNBitsParams an Algorithm")
         chosen: Chosen = {}
         _take_exclusions(self, chosen)
         return _quark_nbits.to_detent(self.extra_options, chosen)
-
-
-_TYPES = {"Int8": "int8", "UInt8": "uint8", "Int16": "int16", "UInt16": "uint16"}
-
-
-def _data_type(spec: QTensorConfig, what: str) -> str:
-    data_type = spec.data_type
-    name = data_type if isinstance(data_type, str) else getattr(data_type, "__name__", type(data_type).__name__)
-    if name not in _TYPES:
-        raise refuse(f"{name} for {what}", "choose from: " + ", ".join(_TYPES))
-    return _TYPES[name]
-
-
-def _take_specs(layer: QLayerConfig, chosen: Chosen) -> None:
-    if layer.input_tensors is not None and layer.activation is not None:
-        raise UsageError("QLayerConfig has both input_tensors and activation", "give input_tensors")
-    activation, weight = layer.input_tensors or layer.activation, layer.weight
-    if activation is None or weight is None:
-        raise UsageError("QLayerConfig needs input_tensors and weight")
-    if layer.output_tensors is not None and layer.output_tensors != activation:
-        raise refuse("output_tensors that differ from input_tensors", "leave them out")
-    if layer.bias is not None and name_of(layer.bias.data_type) != "Int32":
-        raise refuse(f"a bias of {name_of(layer.bias.data_type)}", "leave it out: a bias is int32")
-    if name_of(activation.quant_granularity) != "Tensor":
-        raise refuse("granularity of activations other than Tensor")
-    if name_of(weight.quant_granularity) == "Group":
-        raise refuse("QuantGranularity.Group", "choose from: Tensor, Channel")
-    scales = {name_of(activation.scale_type), name_of(weight.scale_type)}
-    if "Int16" in scales:
-        raise refuse("ScaleType.Int16", "choose from: Float32, PowerOf2")
-    if len(scales) > 1:
-        raise refuse("another scale type for weights than for activations", "give both the same")
-    if name_of(weight.calibration_method) == "MinMSE":
-        if scales != {"PowerOf2"}:
-            raise refuse("CalibMethod.MinMSE for weights", "give the weight's spec calibration_method=CalibMethod.MinMax")
-        differs("CalibMethod.MinMSE for weights", "detent takes the power of two that holds the largest weight")
-    chosen.update(
-        activation_type=_data_type(activation, "activations"),
-        weight_type=_data_type(weight, "weights"),
-        activation_symmetric=activation.symmetric,
-        weight_symmetric=weight.symmetric,
-        per_channel=name_of(weight.quant_granularity) == "Channel",
-        power_of_two_scale=scales == {"PowerOf2"},
-        _method=name_of(activation.calibration_method),
-    )
 
 
 def _take_exclusions(config: QConfig, chosen: Chosen) -> None:
@@ -425,7 +433,8 @@ class ModelQuantizer:
             data = list(iter(data.get_next, None))  # algorithms read them twice; Quark keeps them in memory as well
         config = self.config.to_detent(0 if data is None or isinstance(data, str) else _samples.length(data))
         blocks = config.weights_only
-        if (isinstance(blocks, WeightsOnly) and blocks.method == "nearest") or config.activations == "dynamic":
+        solved = not (isinstance(blocks, WeightsOnly) and blocks.method == "nearest")
+        if not solved or config.activations == "dynamic" or config.block_float not in (None, "none"):
             data = None  # it reads none
         elif data is None and not (isinstance(blocks, WeightsOnly) and blocks.method == "search"):
             raise UsageError("there is no calibration_data_reader", "give one with get_next()")

@@ -97,11 +97,11 @@ std::vector<double> around(int per_octave, int reach) {
 // How often the scale that covers the extremes is best halved. Each halving clips more and rounds less, so once
 // clipping has taken over nothing further down can be better.
 template <class Error>
-int best_halving(const Error& error_after) {
+int best_halving(const Error& error_after, int first = 0) {
   constexpr int kMost = 40;
   double least = std::numeric_limits<double>::infinity();
-  int best = 0;
-  for (int times = 0; times <= kMost; ++times) {
+  int best = first;
+  for (int times = first; times <= kMost; ++times) {
     const double error = error_after(times);
     if (error > 16 * least) break;
     if (!(error < least)) continue;
@@ -165,7 +165,11 @@ Range mse_power_of_two_range(const Summary& summary, const Quantizer& quantizer)
   const auto halved = [&](int times) {
     return to_range(std::ldexp(extremes.min, -times), std::ldexp(extremes.max, -times));
   };
-  return halved(best_halving([&](int times) { return mean_error(density, quantizer(halved(times)), Power::two); }));
+  // Where powers of two are rounded to the nearest, that of the extremes may cut off what the next holds.
+  const Grid whole = quantizer(extremes);
+  const bool cuts = extremes.max > whole.high + whole.step || extremes.min < whole.low - whole.step;
+  const auto error_after = [&](int times) { return mean_error(density, quantizer(halved(times)), Power::two); };
+  return halved(best_halving(error_after, cuts ? -1 : 0));
 }
 
 int best_power_of_two(const Summary& summary, int bits) {
