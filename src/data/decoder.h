@@ -25,8 +25,8 @@ bool reads_tokens(const std::vector<InputSpec>& inputs);
 std::string name_of_only(const std::vector<InputSpec>& inputs);
 
 /// Whether data may leave this input of a model that reads tokens out: 'attention_mask', 'position_ids',
-/// 'token_type_ids', and of a decoder 'use_cache_branch' and 'past_key_values.*'. Positions are counted only where no mask says otherwise,
-/// so they must be given with a mask.
+/// 'token_type_ids', and of a decoder 'use_cache_branch' and 'past_key_values.*'. Positions are counted only where no
+/// mask says otherwise, so they must be given with a mask.
 bool follows_from_ids(const InputSpec& input, const std::vector<InputSpec>& inputs,
                       const std::vector<std::string>& given);
 

@@ -27,12 +27,11 @@
 #include "pipeline/bits_target.h"
 #include "pipeline/block_report.h"
 #include "pipeline/deployed.h"
+#include "pipeline/drafted_blocks.h"
 #include "profile/meters.h"
 #include "profile/profiler.h"
-#include "quantization/block_search.h"
 #include "quantization/block_stream.h"
 #include "quantization/block_weights.h"
-#include "quantization/element_blocks.h"
 #include "quantization/emit/blocks.h"
 #include "quantization/float_placement.h"
 #include "quantization/size_search.h"
@@ -73,7 +72,7 @@ class WeightsRun {
       if (options_.weights_only.max_size) plan();
       if (options_.weights_only.rotation == Rotation::automatic) {
         choose_rotation();
-      } else if (source_ && is_plain()) {
+      } else if (source_ && draft_.is_plain()) {
         solve(*source_, work_->path());
       }
     }
@@ -91,32 +90,33 @@ class WeightsRun {
  private:
   void pre_process() {
     const auto scope = profiler_.scope(Step::pre_process);
-    model_ = onnx::read_model(options_.model);
+    draft_.model = onnx::read_model(options_.model);
     profiler_.checkpoint(Step::model_loaded);
     if (const auto& reason = options_.config.target_reason; !reason.empty()) append({reason});
-    run::check_output(options_.output, model_, options_.external_data_suffix);
+    run::check_output(options_.output, draft_.model, options_.external_data_suffix);
     if (config::has_samples(options_)) {
       work_.emplace(options_.resources, identity());
       append(work_->notes());
     }
-    result_.model_bytes_before = run::size_on_disk(model_);
-    graph::unfold(model_);
-    append(graph::lift_constants(model_));
-    append(graph::drop_initializer_inputs(model_));
-    graph::sort_topologically(model_);
-    result_.transformer = graph::find_transformer(model_, {});
+    result_.model_bytes_before = run::size_on_disk(draft_.model);
+    graph::unfold(draft_.model);
+    append(graph::lift_constants(draft_.model));
+    append(graph::drop_initializer_inputs(draft_.model));
+    graph::sort_topologically(draft_.model);
+    result_.transformer = graph::find_transformer(draft_.model, {});
     if (options_.weights_only.rotation == Rotation::on) rotate();
-    if (keeps_cache_in_bits()) (void)graph::cached_attentions(model_);  // what cannot be is better known early
-    placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only);
-    if (const auto opset = needed_opset(); opset > model_.opset()) {
-      append(graph::upgrade_opset(model_, {}, opset));
-      placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only);
+    if (keeps_cache_in_bits()) (void)graph::cached_attentions(draft_.model);  // what cannot be is better known early
+    draft_.placement = quantization::place_blocks(draft_.model, options_.config, options_.weights_only);
+    if (const auto opset = draft_.needed_opset(options_.weights_only.form); opset > draft_.model.opset()) {
+      append(graph::upgrade_opset(draft_.model, {}, opset));
+      draft_.placement = quantization::place_blocks(draft_.model, options_.config, options_.weights_only);
     }
-    if (!chooses_bits()) append(placement_.notes);
-    if (placement_.tensors.empty())
-      throw bad_input(fmt::format("model '{}' has no weights that can be stored in blocks", options_.model.string()),
-                      "what stays as it is, and why: " +
-                          (placement_.notes.empty() ? "no MatMul reads a constant matrix" : placement_.notes.front()));
+    if (!chooses_bits()) append(draft_.placement.notes);
+    if (draft_.placement.tensors.empty())
+      throw bad_input(
+          fmt::format("model '{}' has no weights that can be stored in blocks", options_.model.string()),
+          "what stays as it is, and why: " +
+              (draft_.placement.notes.empty() ? "no MatMul reads a constant matrix" : draft_.placement.notes.front()));
     count_nodes();
     if (config::has_samples(options_)) open_samples();
   }
@@ -125,24 +125,14 @@ class WeightsRun {
 
   bool chooses_bits() const { return options_.weights_only.max_size || options_.accuracy.target; }
 
-  // By the DequantizeLinear nodes that will be written; 0: none.
-  std::int64_t needed_opset() const {
-    std::int64_t opset = 0;
-    for (const auto& tensor : placement_.tensors) {
-      if (options_.weights_only.form == WeightForm::qdq || (!tensor.others.empty() && !tensor.as_experts))
-        opset = std::max(opset, quantization::opset_of_blocks(tensor.format));
-    }
-    return opset;
-  }
-
   void count_nodes() {
-    result_.nodes_quantized = quantization::node_count(placement_);
-    result_.nodes_in_float = placement_.in_float;
+    result_.nodes_quantized = quantization::node_count(draft_.placement);
+    result_.nodes_in_float = draft_.placement.in_float;
   }
 
   nlohmann::json identity() const {
     const auto options = config::identity(options_, config::Affects::integers);
-    return run::run_identity({.model = model_,
+    return run::run_identity({.model = draft_.model,
                               .output = options_.output,
                               .calibration_data = options_.calibration_data,
                               .options = options});
@@ -162,7 +152,7 @@ class WeightsRun {
                                 .batch_size = options_.batch_size,
                                 .file_memory = run::memory_for_samples(options_.resources)});
     source_.emplace(*given_, run::ByContentOptions{});
-    if (keeps_cache_in_bits()) cache_.emplace(model_, running(), options_.kv_cache);
+    if (keeps_cache_in_bits()) cache_.emplace(draft_.model, running(), options_.kv_cache);
   }
 
   void close_samples() {
@@ -181,11 +171,11 @@ class WeightsRun {
     const auto scope = profiler_.scope(kPlanStage);
     std::optional<PlanSamples> samples;
     if (source_) samples.emplace(plan_samples(*source_));
-    BitsPlanner planner(model_, options_, samples);
+    BitsPlanner planner(draft_.model, options_, samples);
     planner.check(*options_.weights_only.max_size);
     planner.measure();
     take(planner.within(*options_.weights_only.max_size));
-    append(placement_.notes);
+    append(draft_.placement.notes);
   }
 
   PlanSamples plan_samples(data::SampleSource& source) const {
@@ -194,7 +184,8 @@ class WeightsRun {
   }
 
   void take(PlannedBits planned) {
-    placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only, planned.of_nodes);
+    draft_.placement =
+        quantization::place_blocks(draft_.model, options_.config, options_.weights_only, planned.of_nodes);
     result_.bits_plan = std::move(planned.plan);
     count_nodes();
   }
@@ -205,22 +196,16 @@ class WeightsRun {
     data::Part fitted(*source_, kHeldBack, data::Part::Kind::others);
     data::Part judging(*source_, kHeldBack, data::Part::Kind::last);
     const std::optional<PlanSamples> samples(plan_samples(fitted));
-    const auto original = model_;
+    const auto original = draft_.model;
     BitsPlanner planner(original, options_, samples);
     {
       const auto scope = profiler_.scope(kPlanStage);
       planner.measure();
     }
-    struct Found {
-      onnx::Model model;
-      quantization::BlockPlacement placement;
-      tuning::SolvedBlocks solved;
-      BitsPlan plan;
-    };
-    std::optional<Found> best;
+    std::optional<std::pair<DraftedBlocks, BitsPlan>> best;
     std::vector<MeasuredSize> tried;
     const auto measured = [&](std::uint64_t size) {
-      model_ = original;
+      draft_.model = original;
       take(planner.within(size));
       const auto directory = work_->path() / fmt::format("try-{}", tried.size() + 1);
       std::filesystem::create_directory(directory);
@@ -229,7 +214,7 @@ class WeightsRun {
       tried.push_back({result_.bits_plan->size, value});
       if (target_.loss_of(value) <= target_.most_loss()) {
         result_.bits_plan->reached = value;
-        best = {model_, placement_, solved_, *result_.bits_plan};
+        best = {draft_, *result_.bits_plan};
       }
       return target_.loss_of(value);
     };
@@ -241,12 +226,10 @@ class WeightsRun {
                                  .most_loss = target_.most_loss()},
                                 expected, measured, trials);
     if (!best) throw target_.out_of_reach(tried);
-    model_ = std::move(best->model);
-    placement_ = std::move(best->placement);
-    solved_ = std::move(best->solved);
-    result_.bits_plan = std::move(best->plan);
+    draft_ = std::move(best->first);
+    result_.bits_plan = std::move(best->second);
     result_.bits_plan->tried = std::move(tried);
-    append(placement_.notes);
+    append(draft_.placement.notes);
     count_nodes();
   }
 
@@ -259,57 +242,48 @@ class WeightsRun {
                       "leave out --rotation");
     if (!rotated_) rotated_.emplace(options_.resources.work_dir.value_or(""));
     const graph::RotationPlace place{rotated_->path(), threads_};
-    append(graph::rotate_stream(model_, transformer->embedding->node, place));
-    graph::rotate_heads(model_, place);
+    append(graph::rotate_stream(draft_.model, transformer->embedding->node, place));
+    graph::rotate_heads(draft_.model, place);
   }
 
   // Both ways, solved, written and run; on samples that are held back the nearer one to the float model is kept.
   void choose_rotation() {
     constexpr std::size_t kHeldBack = 8;  // one in so many
-    struct Tried {
-      onnx::Model model;
-      quantization::BlockPlacement placement;
-      tuning::SolvedBlocks solved;
-      double error = 0;
-    };
-    const auto original = model_;
+    const auto original = draft_.model;
     try {
       rotate();
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::bad_input) throw;
       result_.notes.push_back(fmt::format("not rotated: {}", e.what()));
-      model_ = original;
-      if (is_plain()) solve(*source_, work_->path());
+      draft_.model = original;
+      if (draft_.is_plain()) solve(*source_, work_->path());
       return;
     }
     data::Part fitted(*source_, kHeldBack, data::Part::Kind::others);
     data::Part judging(*source_, kHeldBack, data::Part::Kind::last);
     const auto attempt = [&](const char* name) {
-      placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only);
-      solved_ = {};
+      draft_.placement = quantization::place_blocks(draft_.model, options_.config, options_.weights_only);
+      draft_.solved = {};
       const auto directory = work_->path() / name;
       std::filesystem::create_directory(directory);
       tries_ = true;
-      if (is_plain()) solve(fitted, directory);
+      if (draft_.is_plain()) solve(fitted, directory);
       tries_ = false;
       const auto scope = profiler_.scope(run::kComparisonStage);
-      auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only);
+      auto emitted = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only);
       const auto found = fidelity_of(std::move(emitted), directory / "candidate.onnx", options_, *runtime_, judging);
-      return Tried{model_, placement_, solved_, std::pow(10, -found.sqnr_db / 10)};
+      return std::pair(draft_, std::pow(10, -found.sqnr_db / 10));
     };
     auto turned = attempt("rotated");
-    model_ = original;
+    draft_.model = original;
     auto plain = attempt("plain");
-    result_.rotated = RotatedStream{plain.error, turned.error, turned.error < plain.error};
-    if (!result_.rotated->kept) return;
-    model_ = std::move(turned.model);
-    placement_ = std::move(turned.placement);
-    solved_ = std::move(turned.solved);
+    result_.rotated = RotatedStream{plain.second, turned.second, turned.second < plain.second};
+    draft_ = std::move((result_.rotated->kept ? turned : plain).first);
   }
 
   double measure(data::SampleSource& samples) {
     const auto scope = profiler_.scope(run::kComparisonStage);
-    auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only);
+    auto emitted = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only);
     return target_.measure(std::move(emitted), work_->path() / "candidate.onnx", *runtime_, samples);
   }
 
@@ -322,15 +296,15 @@ class WeightsRun {
     std::unique_ptr<store::Spool> spool;
     if (stages.size() > 1) spool = run::make_spool(context(), budget.memory / 4);
     source.rewind();
-    solved_ = tuning::solve_blocks(running(), types_, placement, stages, *runtime_, source,
-                                   {.config = options_.weights_only,
-                                    .scale_inputs = !raised_,
-                                    .directory = directory,
-                                    .sweep = sweeping(spool.get())});
+    draft_.solved = tuning::solve_blocks(running(), types_, placement, stages, *runtime_, source,
+                                         {.config = options_.weights_only,
+                                          .scale_inputs = !raised_,
+                                          .directory = directory,
+                                          .sweep = sweeping(spool.get())});
     has_seen_cache_ = cache_.has_value() && !tries_;
-    result_.samples = solved_.samples;
-    for (const auto& [fold, scaling] : solved_.scalings)
-      quantization::apply_fold(fold, scaling.factors, model_, placement_);
+    result_.samples = draft_.solved.samples;
+    for (const auto& [fold, scaling] : draft_.solved.scalings)
+      quantization::apply_fold(fold, scaling.factors, draft_.model, draft_.placement);
   }
 
   tuning::GramSweepOptions sweeping(store::Spool* spool) {
@@ -353,10 +327,10 @@ class WeightsRun {
   }
 
   // The model as samples are run through it: in float32, since products are summed up so.
-  const onnx::Model& running() const { return raised_ ? *raised_ : model_; }
+  const onnx::Model& running() const { return raised_ ? *raised_ : draft_.model; }
 
   void raise_model() {
-    if (!any_type(onnx::DataType::float16) && !any_type(onnx::DataType::bfloat16)) return;
+    if (!draft_.any_type(onnx::DataType::float16) && !draft_.any_type(onnx::DataType::bfloat16)) return;
     if (chooses_bits())
       throw bad_input(
           fmt::format("model '{}' has weights of 16-bit floats, and {} measures float32 with samples",
@@ -367,27 +341,22 @@ class WeightsRun {
       throw bad_input(fmt::format("model '{}' has weights of 16-bit floats, and --weights-method awq scales float32",
                                   options_.model.string()),
                       "give gptq or auto, or quantize the model in float32");
-    raised_ = model_;
+    raised_ = draft_.model;
     graph::raise_floats(*raised_, run::file_store(work_->scratch(), "float"), true);
   }
 
   quantization::BlockPlacement placement_as_run() const {
-    auto placement = placement_;
+    auto placement = draft_.placement;
     if (raised_) quantization::move_to_float32(placement, casts_of_inputs());
     return placement;
   }
 
   // They stand before all other nodes.
   std::size_t casts_of_inputs() const {
-    const auto& inputs = model_.graph.inputs;
+    const auto& inputs = draft_.model.graph.inputs;
     return static_cast<std::size_t>(std::count_if(inputs.begin(), inputs.end(), [](const auto& input) {
       return input.type == onnx::DataType::float16 || input.type == onnx::DataType::bfloat16;
     }));
-  }
-
-  bool any_type(onnx::DataType type) const {
-    return std::any_of(placement_.tensors.begin(), placement_.tensors.end(),
-                       [type](const auto& tensor) { return tensor.type == type; });
   }
 
   // What the process and a stripe of a weight leave of the budget, for sums and activations alike.
@@ -398,56 +367,22 @@ class WeightsRun {
   }
 
   std::vector<quantization::BlockStream> streams() const {
-    std::vector<quantization::BlockStream> all;
-    for (std::size_t t = 0; t < placement_.tensors.size(); ++t) {
-      const auto& tensor = placement_.tensors[t];
-      all.emplace_back(model_.graph.initializers[tensor.initializer], tensor, solver(t), threads_);
-    }
-    return all;
-  }
-
-  // Integers with scales of the weight's type, for which samples tell which are best.
-  bool is_plain() const { return placement_.tensors.front().format.is_plain(); }
-
-  void find_common_scales() {
-    for (auto& tensor : placement_.tensors) {
-      if (tensor.format.scales != ScaleType::float8e4m3fn) continue;
-      const float largest = quantization::largest_value(model_.graph.initializers[tensor.initializer], tensor);
-      tensor.format.common_scale = quantization::common_scale(largest, tensor.format);
-    }
-  }
-
-  const tuning::StoredBlocks* solved(std::size_t t) const {
-    return t < solved_.tensors.size() && solved_.tensors[t] ? &*solved_.tensors[t] : nullptr;
-  }
-
-  quantization::BlockSolver solver(std::size_t t) const {
-    if (const auto* found = solved(t))
-      return quantization::scaled(found->solver(), placement_.tensors[t].column_factors);
-    const auto& tensor = placement_.tensors[t];
-    const bool nearest = options_.weights_only.method == WeightMethod::nearest;
-    return [this, rows = tensor.rows, format = tensor.format, type = tensor.type, nearest](
-               std::span<const float> columns, std::int64_t) {
-      if (options_.stop.stop_requested()) throw interrupted();
-      if (!format.is_plain()) return quantization::element_blocks(columns, rows, format, !nearest);
-      auto found = nearest ? quantization::nearest(columns, rows, format) : quantization::search(columns, rows, format);
-      quantization::round_scales(found, columns, type, 0);
-      return found;
-    };
+    return draft_.streams(options_.weights_only.method, threads_, options_.stop);
   }
 
   void write() {
     const auto scope = profiler_.scope(Step::quantization_matmul_nbits);
-    find_common_scales();
+    draft_.find_common_scales();
     std::uint64_t all = 0, done = 0;
-    for (const auto& tensor : placement_.tensors) all += bytes_of(tensor);
-    result_.weights.resize(placement_.tensors.size());
+    for (const auto& tensor : draft_.placement.tensors) all += bytes_of(tensor);
+    result_.weights.resize(draft_.placement.tensors.size());
     const auto written = [&](std::size_t t, const quantization::BlockErrors& errors) {
-      result_.weights[t] = describe_weight(model_, placement_, solved_, t, errors, options_.weights_only.method);
-      done = std::min(all, done + bytes_of(placement_.tensors[t]));
+      result_.weights[t] =
+          describe_weight(draft_.model, draft_.placement, draft_.solved, t, errors, options_.weights_only.method);
+      done = std::min(all, done + bytes_of(draft_.placement.tensors[t]));
       if (options_.progress) options_.progress("weights (MiB)", done >> 20, all >> 20);
     };
-    auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only, written);
+    auto emitted = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only, written);
     if (cache_) cache_->apply(emitted, result_);
     if (!request_.file) return run::write_output(emitted, options_, result_);
     auto elsewhere = options_;
@@ -461,26 +396,18 @@ class WeightsRun {
 
   // Both of them, where the runtime can.
   void run_models() {
-    if (any_type(onnx::DataType::bfloat16)) {
-      result_.notes.emplace_back(
-          "neither model was run: the weights are bfloat16, which ONNX Runtime has no operators for on CPUs");
-      return;
+    auto reason = draft_.reason_against_running();
+    if (reason.empty() && cache_) {
+      const auto of_cache = run::reason_against_running(options_.kv_cache.type, runtime_->version());
+      if (!of_cache.empty()) reason = "the quantized model was not run: " + of_cache;
     }
-    const auto& format = placement_.tensors.front().format;
-    if (format.floats == QuantType::float4e2m1 || format.scales == ScaleType::float8e8m0) {
-      result_.notes.emplace_back(
-          "the quantized model was not run: ONNX Runtime's CPU reads no float4e2m1 and no scales of float8e8m0");
-      return;
-    }
-    const auto reason =
-        cache_ ? run::reason_against_running(options_.kv_cache.type, runtime_->version()) : std::string();
     if (!reason.empty()) {
-      result_.notes.push_back("the quantized model was not run: " + reason);
+      result_.notes.push_back(std::move(reason));
       return;
     }
     if (options_.bench) {
       if (!runtime_) runtime_.emplace(options_.runtime, options_.resources.sample_time_limit);
-      time_models(options_, run::input_specs(model_), *runtime_, profiler_, result_);
+      time_models(options_, run::input_specs(draft_.model), *runtime_, profiler_, result_);
     }
     if (config::has_samples(options_)) compare_models(options_, work_->path(), profiler_, result_);
   }
@@ -495,8 +422,7 @@ class WeightsRun {
   run::RunProfiler run_profiler_;
   profile::Profiler& profiler_;
   QuantizeResult result_;
-  onnx::Model model_;
-  quantization::BlockPlacement placement_;
+  DraftedBlocks draft_;
   std::optional<onnx::Model> raised_;      // of runs with samples, where the model has 16-bit floats
   std::optional<run::RunDirectory> work_;  // of runs with samples
   std::optional<exec::Runtime> runtime_;   // of runs that need it
@@ -504,7 +430,6 @@ class WeightsRun {
   std::optional<data::ReplayStream> kept_;
   std::unique_ptr<data::SampleSource> given_;
   std::optional<run::ByContent> source_;
-  tuning::SolvedBlocks solved_;
   std::optional<run::KvCacheRun> cache_;
   bool has_seen_cache_ = false;
   std::optional<TempDir> rotated_;  // files of rotated weights

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "data/floats.h"
 #include "quantization/emit/kv_cache.h"
 
 namespace detent::run {
@@ -87,7 +88,7 @@ std::vector<data::Array> with_cache_of(const std::vector<data::Array>& inputs,
   for (std::size_t i = 0; i < made.size() && i < specs.size(); ++i) {
     auto& array = made[i];
     const auto& spec = specs[i];
-    if (array.type == spec.type) continue;
+    if (array.type == spec.type || data::holds_floats(spec.type)) continue;
     if (!array.bytes.empty())
       throw bad_input(
           fmt::format("input '{}' has another type in the quantized model, and the samples fill it", spec.name),

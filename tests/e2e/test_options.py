@@ -55,7 +55,7 @@ def test_help_fits_a_terminal(command: str, flag: str) -> None:
 def test_short_help_has_the_usual_options(command: str) -> None:
     text = support.detent(command, "--help").stdout
     for option in (o for o in OPTIONS if command in o["commands"] and named(o)):
-        listed = re.search(rf"^ +(-\w, )?--{option['name']}\b(?!-)", text, re.MULTILINE)
+        listed = re.search(rf"^ {{2,6}}(-\w, )?--{option['name']}\b(?!-)", text, re.MULTILINE)
         assert bool(listed) == (command in option["usual"]), option["name"]
     assert len([o for o in OPTIONS if command in o["commands"] and command in o["usual"]]) <= 10
     assert f"detent {command} --help-all" in text
