@@ -7,6 +7,7 @@ import dataclasses
 import html
 from typing import Any, NamedTuple, Self
 
+from ._accuracy import EqualizedValue, FallbackNode, MethodChoice, Sensitivity, TunedWeights
 from ._fidelity import Fidelity, NextTokens
 from ._latency import LatencyChange
 from ._tables import Column, Table, count, fixed, number, percent, size
@@ -30,40 +31,6 @@ class Activation(NamedTuple):
     range_min: float
     range_max: float
     method: str
-
-
-class FallbackNode(NamedTuple):
-    """A convolution or matrix product that fell back to float or to 16-bit activations."""
-
-    node: str
-    error_share: float  #: of the error with every product in integers
-    macs_share: float  #: of the model's multiplications
-
-
-class EqualizedValue(NamedTuple):
-    """A value whose channel ranges were equalized."""
-
-    value: str
-    error_before: float
-    error_after: float
-
-
-class MethodChoice(NamedTuple):
-    """A value whose range comes from another calibration method."""
-
-    value: str
-    method: str
-    error_before: float
-    error_after: float
-
-
-class Sensitivity(NamedTuple):
-    """The error at the model's outputs if this value alone is rounded."""
-
-    value: str
-    node: str
-    is_weight: bool
-    error: float
 
 
 class Value(NamedTuple):
@@ -273,15 +240,6 @@ class _Result(abc.ABC):
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in getattr(self, "notes", ()))
         tables = "".join(table._repr_html_() for table in self._shown() if len(table) > 0)
         return f"<p><b>{html.escape(self._heading())}</b></p>{f'<ul>{notes}</ul>' if notes else ''}{tables}"
-
-
-@dataclasses.dataclass(frozen=True)
-class TunedWeights:
-    """The effect of gptq if finetune is auto."""
-
-    error_before: float  #: geometric mean over outputs and samples, with everything rounded, weights to the nearest
-    error_after: float
-    kept: bool  #: False: gptq was not better, and weights are rounded to the nearest
 
 
 class FloatConversion(NamedTuple):

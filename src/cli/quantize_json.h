@@ -1,0 +1,18 @@
+// What `detent quantize --json` prints.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "detent/quantize.h"
+
+namespace detent::cli {
+
+nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& result);
+
+/// Whether roundings were measured and acted on; without, there is only what came of them.
+bool has_remedies(const QuantizeOptions& options, const QuantizeResult& result);
+
+/// An error as a share of the signal, as the signal to quantization noise ratio in dB.
+double in_db(double error);
+
+}  // namespace detent::cli

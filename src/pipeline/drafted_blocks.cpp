@@ -1,0 +1,68 @@
+#include "pipeline/drafted_blocks.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "quantization/block_search.h"
+#include "quantization/element_blocks.h"
+
+namespace detent::pipeline {
+
+bool DraftedBlocks::any_type(onnx::DataType type) const {
+  return std::any_of(placement.tensors.begin(), placement.tensors.end(),
+                     [type](const auto& tensor) { return tensor.type == type; });
+}
+
+bool DraftedBlocks::is_plain() const { return placement.tensors.front().format.is_plain(); }
+
+std::int64_t DraftedBlocks::needed_opset(WeightForm form) const {
+  std::int64_t opset = 0;
+  for (const auto& tensor : placement.tensors) {
+    if (form == WeightForm::qdq || (!tensor.others.empty() && !tensor.as_experts))
+      opset = std::max(opset, quantization::opset_of_blocks(tensor.format));
+  }
+  return opset;
+}
+
+void DraftedBlocks::find_common_scales() {
+  for (auto& tensor : placement.tensors) {
+    if (tensor.format.scales != ScaleType::float8e4m3fn) continue;
+    const float largest = quantization::largest_value(model.graph.initializers[tensor.initializer], tensor);
+    tensor.format.common_scale = quantization::common_scale(largest, tensor.format);
+  }
+}
+
+std::vector<quantization::BlockStream> DraftedBlocks::streams(WeightMethod method, std::size_t threads,
+                                                              std::stop_token stop) const {
+  std::vector<quantization::BlockStream> all;
+  for (std::size_t t = 0; t < placement.tensors.size(); ++t) {
+    const auto& tensor = placement.tensors[t];
+    all.emplace_back(model.graph.initializers[tensor.initializer], tensor, solver(t, method, stop), threads);
+  }
+  return all;
+}
+
+quantization::BlockSolver DraftedBlocks::solver(std::size_t t, WeightMethod method, std::stop_token stop) const {
+  const auto& tensor = placement.tensors[t];
+  if (t < solved.tensors.size() && solved.tensors[t])
+    return quantization::scaled(solved.tensors[t]->solver(), tensor.column_factors);
+  return [rows = tensor.rows, format = tensor.format, type = tensor.type, nearest = method == WeightMethod::nearest,
+          stop](std::span<const float> columns, std::int64_t) {
+    if (stop.stop_requested()) throw interrupted();
+    if (!format.is_plain()) return quantization::element_blocks(columns, rows, format, !nearest);
+    auto found = nearest ? quantization::nearest(columns, rows, format) : quantization::search(columns, rows, format);
+    quantization::round_scales(found, columns, type, 0);
+    return found;
+  };
+}
+
+std::string DraftedBlocks::reason_against_running() const {
+  if (any_type(onnx::DataType::bfloat16))
+    return "neither model was run: the weights are bfloat16, which ONNX Runtime has no operators for on CPUs";
+  const auto& format = placement.tensors.front().format;
+  if (format.floats == QuantType::float4e2m1 || format.scales == ScaleType::float8e8m0)
+    return "the quantized model was not run: ONNX Runtime's CPU reads no float4e2m1 and no scales of float8e8m0";
+  return "";
+}
+
+}  // namespace detent::pipeline

@@ -1,0 +1,41 @@
+// A model on its way to weights in blocks.
+#pragma once
+
+#include <cstdint>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "detent/config.h"
+#include "onnx/model.h"
+#include "quantization/block_stream.h"
+#include "quantization/block_weights.h"
+#include "tuning/block_weights.h"
+
+namespace detent::pipeline {
+
+/// The float model, where its blocks go, and what was solved of them from samples.
+struct DraftedBlocks {
+  onnx::Model model;
+  quantization::BlockPlacement placement;
+  tuning::SolvedBlocks solved;
+
+  /// Whether a weight that goes into blocks has this type in the float model.
+  bool any_type(onnx::DataType type) const;
+  /// Integers with scales of the weight's type, for which samples tell which are best.
+  bool is_plain() const;
+  /// By the DequantizeLinear nodes that will be written; 0: none.
+  std::int64_t needed_opset(WeightForm form) const;
+  /// Of weights whose blocks have scales of 8 bits: the scale of all of them.
+  void find_common_scales();
+  /// All weights in blocks, each solved as far as samples did, else by itself; this must outlive them. They throw
+  /// interrupted where `stop` asks for it.
+  std::vector<quantization::BlockStream> streams(WeightMethod method, std::size_t threads, std::stop_token stop) const;
+  /// Why ONNX Runtime's CPU does not run the result; "": it does.
+  std::string reason_against_running() const;
+
+ private:
+  quantization::BlockSolver solver(std::size_t tensor, WeightMethod method, std::stop_token stop) const;
+};
+
+}  // namespace detent::pipeline

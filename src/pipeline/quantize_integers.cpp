@@ -1,0 +1,390 @@
+#include "pipeline/quantize_integers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "accuracy/responses.h"
+#include "base/cpu.h"
+#include "base/error.h"
+#include "base/parallel.h"
+#include "calibration/methods.h"
+#include "calibration/statistics_file.h"
+#include "config/identity.h"
+#include "config/presets.h"
+#include "config/wanted.h"
+#include "data/replay.h"
+#include "data/sample.h"
+#include "exec/session.h"
+#include "graph/transformer.h"
+#include "onnx/write.h"
+#include "pipeline/check_model.h"
+#include "pipeline/integers_in_16_bits.h"
+#include "profile/meters.h"
+#include "profile/profiler.h"
+#include "quantization/assignment.h"
+#include "quantization/emit/qdq.h"
+#include "quantization/emit/qoperators.h"
+#include "quantization/formats.h"
+#include "quantization/ranges.h"
+#include "remedies/remedies.h"
+#include "remedies/weight_tuning.h"
+#include "run/calibration_device.h"
+#include "run/choose_by_speed.h"
+#include "run/explain.h"
+#include "run/latency_change.h"
+#include "run/model_fingerprint.h"
+#include "run/outputs.h"
+#include "run/prepare.h"
+#include "run/proposals.h"
+#include "run/quantize_recurrent.h"
+#include "run/quantize_result.h"
+#include "run/run_directory.h"
+#include "run/run_profiler.h"
+#include "run/run_report.h"
+#include "run/samples.h"
+#include "run/sweep_setup.h"
+#include "run/unseen_bodies.h"
+#include "store/open_device.h"
+
+namespace detent::pipeline {
+namespace {
+
+using profile::Step;
+
+constexpr std::size_t kCompared = 4;  // samples that both models run on for a report
+constexpr std::size_t kKept = 32;     // of a stream that passes once, for all that reads samples again
+
+void append(std::vector<std::string>& all, const std::vector<std::string>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+// One run: the stages in their order, and what they hand on.
+class Run {
+ public:
+  /// Of a model of 16-bit floats: nodes that are to stay in float32.
+  Run(const QuantizeOptions& options, std::vector<std::string> in_float32)
+      : options_(options),
+        in_float32_(std::move(in_float32)),
+        run_profiler_(options.profiler, options.profile),
+        profiler_(run_profiler_.profiler()),
+        runtime_(options.runtime, options.resources.sample_time_limit),
+        reports_(options.report || options.trace),
+        range_options_(run::range_options(options)) {}
+
+  QuantizeResult run() {
+    pre_process();
+    calibrate();
+    if (source_) make_lab();
+    if (measures_accuracy()) improve();
+    emit();
+    tune_weights();
+    if (measured_) report_accuracy();
+    write();
+    if (options_.bench && !lowers()) bench();
+    if (reports_) compare_models();
+    work_->finish();
+    run_profiler_.finish();
+    if (reports_) run::write_reports(report_, report_request(), run_profiler_);
+    result_.stages = run_profiler_.stage_reports();
+    result_.peak_memory = profiler_.peak_memory();
+    return std::move(result_);
+  }
+
+ private:
+  void pre_process() {
+    const auto scope = profiler_.scope(Step::pre_process);
+    auto original = onnx::read_model(options_.model);
+    profiler_.checkpoint(Step::model_loaded);
+    run::check_output(options_.output, original, options_.external_data_suffix);
+    if (options_.prepared_output) run::check_output(*options_.prepared_output, original);
+    result_.model_bytes_before = run::size_on_disk(original);
+    if (options_.statistics) identity_ = run::fingerprint_of(original);
+    work_.emplace(options_.resources, run_identity(original));
+    profiler_.watch_directory(work_->path());
+    result_.transformer = graph::find_transformer(original);
+    // What cannot be is better known before hours of work than after them.
+    if (options_.device.gds == GdsMode::on && tunes(options_.finetune.rounding))
+      store::open_cuda_storage(options_.device.cuda.front(), GdsMode::on, work_->path());
+    append(result_.notes, work_->notes());
+    auto& prepared = draft_.prepared;
+    prepared = run::prepare(std::move(original), options_.config, runtime_, work_->scratch(), profiler_);
+    auto& placement = draft_.assignment.placement;
+    placement = run::place(prepared, options_.config);
+    draft_.proposals.constants = quantization::scan_weights(prepared.model, placement, options_.allow_nonfinite);
+    append(result_.notes, prepared.notes);
+    append(result_.notes, placement.notes);
+    if (config::has_samples(options_)) {
+      source_ = run::open_samples(options_.calibration_data.value_or(""), samples(), run::input_specs(prepared.model),
+                                  {.max_samples = options_.max_samples,
+                                   .batch_size = options_.batch_size,
+                                   .file_memory = run::memory_for_samples(options_.resources)});
+    }
+    if (config::chooses_by_speed(options_)) choose_by_speed();
+    if (options_.prepared_output) {
+      run::check_output(*options_.prepared_output, prepared.model);
+      onnx::write_model(prepared.model, *options_.prepared_output, {options_.external_data_threshold});
+    }
+    if (reports_ && source_) {
+      const planning::Circumstances circumstances{placement.to_observe().size(), true, thread_count(options_.threads),
+                                                  static_cast<std::size_t>(options_.workers), 0};
+      run::describe_layers(prepared, placement, runtime_, *source_, circumstances, report_);
+    }
+  }
+
+  void choose_by_speed() {
+    auto& prepared = draft_.prepared;
+    auto& placement = draft_.assignment.placement;
+    auto choice = run::choose_by_speed(prepared, placement, options_, runtime_, source_.get(), *work_);
+    prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
+    placement = run::place(prepared, options_.config);
+    if (placement.marks.empty() && tunes(options_.finetune.rounding))
+      throw usage_error("--finetune: this machine runs all products faster in float, so that none is quantized",
+                        "give --optimize-for size");
+    append(result_.notes, choice.notes);
+    result_.faster_in_float = std::move(choice.in_float);
+  }
+
+  // Of a stream that passes once, as many samples are kept as are read again.
+  SampleStream* samples() {
+    const bool again = reports_ || options_.bench || lowers() || config::may_measure_accuracy(options_);
+    if (options_.samples == nullptr || options_.samples->can_rewind() || !again) return options_.samples;
+    if (replay_) return &*replay_;
+    std::int64_t rows = 1;  // that may have to be joined for one run of the model
+    for (const auto& input : run::input_specs(draft_.prepared.model)) {
+      if (input.shape && !input.shape->empty()) rows = std::max(rows, input.shape->front());
+    }
+    return &replay_.emplace(*options_.samples, kKept * static_cast<std::size_t>(rows), work_->scratch());
+  }
+
+  void calibrate() {
+    const auto scope = profiler_.scope(Step::calibration);
+    report_.collect_start = profiler_.now();
+    auto statistics =
+        options_.statistics ? run::saved_statistics(options_, identity_, source_.get()) : new_statistics();
+    result_.samples = statistics.samples;
+    if (source_) append(result_.notes, source_->notes());
+    if (!options_.statistics) report_.samples_run = statistics.samples;
+    const auto& prepared = draft_.prepared;
+    auto constants = std::move(draft_.proposals.constants);
+    draft_.proposals = run::propose(prepared, draft_.assignment.placement, statistics, options_, runtime_);
+    draft_.proposals.constants = std::move(constants);
+    auto& placement = draft_.assignment.placement;
+    if (!draft_.prepared.integer_gates.empty()) {
+      // What was observed serves both forms. Gates are in integers only where that is measured to do no harm.
+      quantization::complete_shared(placement, draft_.proposals.ranges);
+      draft_.prepared.integer_gates.clear();
+      placement = run::place(prepared, options_.config);
+    }
+    const auto unseen = run::leave_unseen_bodies(draft_.prepared, placement, draft_.proposals.ranges);
+    if (!unseen.empty()) placement = run::place(prepared, options_.config);
+    append(result_.notes, unseen);
+    draft_.assign(std::move(placement), options_.config);
+    if (reports_) report_.statistics = std::move(statistics);
+  }
+
+  calibration::Statistics new_statistics() {
+    const auto& placement = draft_.assignment.placement;
+    run::CollectOptions collect{.histograms = needs_histograms(),
+                                .votes = quantization::needs_votes(options_.config, range_options_),
+                                .allow_nonfinite = options_.allow_nonfinite,
+                                .workers = options_.workers,
+                                .keep_result = tunes(options_.finetune.rounding) || config::may_tune(options_)};
+    report_.recording.directory = work_->scratch();
+    if (reports_) collect.recording = &report_.recording;
+    run::DeviceCalibration device(options_.device, placement.to_observe().size(), collect.histograms, work_->scratch(),
+                                  activity());
+    device.lend(collect);
+    const double start = profiler_.now();
+    auto [statistics, notes] = run::collect_within(
+        {runtime_, options_.resources, work_->path(), options_.threads, options_.progress, options_.stop}, *work_,
+        draft_.prepared, placement, *source_, collect);
+    if (statistics.samples > 0) sample_seconds_ = (profiler_.now() - start) / static_cast<double>(statistics.samples);
+    append(result_.notes, notes);
+    append(result_.notes, device.notes());
+    if (device.use() != nullptr) report_.device = run::RunReport::Device{options_.device, *device.use(), {}};
+    return statistics;
+  }
+
+  bool measures_accuracy() {
+    if (!config::may_measure_accuracy(options_)) return false;
+    if (draft_.assignment.placement.marks.empty()) return false;  // the float model
+    if (!source_) result_.notes.emplace_back("accuracy was not measured: there are no samples");
+    return source_ != nullptr;
+  }
+
+  void make_lab() {
+    lab_.emplace(remedies::Means{.options = options_,
+                                 .model = draft_.prepared.model,
+                                 .runtime = runtime_,
+                                 .source = *source_,
+                                 .profiler = profiler_,
+                                 .directory = work_->path(),
+                                 .weights = work_->scratch(),
+                                 .samples = result_.samples,
+                                 .readable = replay_ ? std::min<std::size_t>(kKept, result_.samples) : 0,
+                                 .layer_tuned = [this](const auto& layer) { checkpoint(layer); },
+                                 .activity = activity()});
+  }
+
+  void improve() {
+    const auto scope = profiler_.scope(run::kSensitivityStage);
+    if (!options_.device.is_cpu()) result_.notes.emplace_back("accuracy was measured on the CPU");
+    remedies::improve(draft_, *lab_);
+    append(result_.notes, draft_.notes);
+    draft_.notes.clear();
+    measured_ = true;
+  }
+
+  bool needs_histograms() const { return reports_ || quantization::needs_histograms(range_options_); }
+
+  nlohmann::json run_identity(const onnx::Model& model) const {
+    return run::run_identity({.model = model,
+                              .output = options_.output,
+                              .calibration_data = options_.calibration_data,
+                              .options = config::run_identity(options_),
+                              .histograms = needs_histograms(),
+                              .votes = quantization::needs_votes(options_.config, range_options_)});
+  }
+
+  void emit() {
+    const auto scope = profiler_.scope(Step::quantization_static);
+    append(result_.notes, run::notes_for_this_machine(options_.config));
+    append(result_.notes, draft_.assignment.notes);
+    run::record(draft_.prepared.model, draft_.assignment, result_);
+    draft_.emitted = quantization::emit_qdq(draft_.prepared.model, draft_.assignment, options_.config);
+    append(result_.notes, draft_.emitted->notes);
+  }
+
+  // As asked, or where measuring speaks for it.
+  void tune_weights() {
+    if (tunes(options_.finetune.rounding)) {
+      const auto scope = profiler_.scope(Step::fast_finetune);
+      auto tuned = remedies::tune_weights(draft_, *lab_, options_.finetune, true);
+      draft_.emitted->model = std::move(tuned.model);
+      draft_.layers = std::move(tuned.layers);
+      append(result_.notes, tuned.notes);
+    } else if (measured_ && config::may_tune(options_)) {
+      remedies::improve_emitted(draft_, *lab_);
+      append(result_.notes, draft_.notes);
+    }
+    if (!options_.device.is_cpu() && !report_.device && !draft_.layers.empty())
+      report_.device = run::RunReport::Device{options_.device, {}, {}};
+    if (!options_.device.is_cpu() && options_.statistics && draft_.layers.empty())
+      result_.notes.emplace_back("nothing ran on the device: statistics were given, and nothing is fine-tuned");
+    result_.layers = draft_.layers;
+  }
+
+  void report_accuracy() {
+    auto note = remedies::what_is_left(draft_, options_);
+    if (!note.empty()) result_.notes.push_back(std::move(note));
+    result_.accuracy = std::move(draft_.result);
+  }
+
+  // Timing what devices do costs a little: only for those who want to see it.
+  profile::DeviceActivity* activity() { return reports_ ? &profiler_.device() : nullptr; }
+
+  void checkpoint(const LayerTuning& layer) {
+    profiler_.checkpoint(fmt::format("{}: {} {:.4g} -> {:.4g}", profile::step_name(Step::fast_finetune), layer.name,
+                                     layer.error_before, layer.error_after));
+    if (options_.layer_tuned) options_.layer_tuned(layer);
+  }
+
+  void write() {
+    const auto scope = profiler_.scope(Step::post_process);
+    const bool equalized = result_.accuracy && !result_.accuracy->equalized.empty();
+    run::write_applied({equalized, !result_.layers.empty()}, draft_.emitted->model);
+    append(result_.notes, run::quantize_recurrent(draft_.prepared, options_, draft_.emitted->model));
+    if (options_.config.quant_format == QuantFormat::qoperator) {
+      const auto made = quantization::to_qoperators(draft_.emitted->model);
+      result_.notes.push_back(
+          fmt::format("{} nodes are operators on integers; {} stay between QuantizeLinear and "
+                      "DequantizeLinear: there is no such operator for them",
+                      made.nodes, made.left));
+    }
+    append(result_.notes, told_of_target(options_.config, draft_.emitted->model, runtime_));
+    if (lowers()) return lower();
+    run::write_output(draft_.emitted->model, options_, result_);
+  }
+
+  bool lowers() const { return config::writes_16_bits(options_.config); }
+
+  void lower() {
+    auto again = options_;
+    again.samples = samples();
+    if (again.samples != nullptr) again.samples->rewind();
+    write_in_16_bits(draft_.emitted->model, {again, in_float32_, work_->scratch()}, result_);
+    if (options_.bench)
+      result_.notes.emplace_back("latency was not measured: the runtime's CPU has no kernels of 16-bit floats");
+  }
+
+  run::ReportRequest report_request() const {
+    return {options_.report, options_.trace, options_.model,   options_.command,
+            result_.notes,   &result_,       options_.threads, work_->scratch()};
+  }
+
+  void bench() {
+    const auto scope = profiler_.scope(run::kLatencyStage);
+    const auto models = 2 * (result_.model_bytes_before + result_.model_bytes_after);  // read, and packed for kernels
+    const auto measured = run::measure_latency(
+        runtime_, {.float_model = options_.model,
+                   .quantized_model = options_.output,
+                   .source = source_.get(),
+                   .samples = kCompared,
+                   .threads = options_.threads,
+                   .run_seconds = profiler_.now(),
+                   .sample_seconds = sample_seconds_,
+                   .needed_memory = profile::memory_now().resident + models + 2 * runtime_.peak_activation_bytes(),
+                   .memory_budget = run::budget_of(options_.resources, work_->path()).memory,
+                   .stop = options_.stop});
+    result_.latency = measured.change;
+    append(result_.notes, measured.notes);
+  }
+
+  // A few samples tell which layers lose most.
+  void compare_models() {
+    if (!config::has_samples(options_)) return;
+    if (samples() != nullptr) samples()->rewind();
+    const auto scope = profiler_.scope(run::kComparisonStage);
+    report_.comparison = compare({.float_model = options_.model,
+                                  .quantized_model = options_.output,
+                                  .calibration_data = options_.calibration_data.value_or(""),
+                                  .samples = samples(),
+                                  .max_samples = kCompared,
+                                  .batch_size = options_.batch_size,
+                                  .threads = options_.threads,
+                                  .runtime = options_.runtime,
+                                  .progress = {},
+                                  .stop = options_.stop});
+  }
+
+  const QuantizeOptions& options_;
+  std::vector<std::string> in_float32_;
+  run::RunProfiler run_profiler_;
+  profile::Profiler& profiler_;
+  std::optional<run::RunDirectory> work_;
+  exec::Runtime runtime_;
+  bool reports_;
+  quantization::RangeOptions range_options_;
+  QuantizeResult result_;
+  run::RunReport report_;
+
+  Fingerprint identity_;
+  std::optional<data::ReplayStream> replay_;
+  std::unique_ptr<data::SampleSource> source_;
+  remedies::Draft draft_;
+  std::optional<remedies::Lab> lab_;
+  bool measured_ = false;      // what rounding does to the results
+  double sample_seconds_ = 0;  // of calibration
+};
+
+}  // namespace
+
+QuantizeResult quantize_integers(const QuantizeOptions& options, std::vector<std::string> in_float32) {
+  return Run(options, std::move(in_float32)).run();
+}
+
+}  // namespace detent::pipeline

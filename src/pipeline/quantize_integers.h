@@ -1,0 +1,15 @@
+// The story of static quantization, from file to file.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "detent/quantize.h"
+
+namespace detent::pipeline {
+
+/// quantize() to integers with scales from samples or statistics. The options are valid. `in_float32`: of a model of
+/// 16-bit floats, nodes that are to stay in float32.
+QuantizeResult quantize_integers(const QuantizeOptions& options, std::vector<std::string> in_float32 = {});
+
+}  // namespace detent::pipeline
