@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from ._fidelity import Fidelity, NextTokens
 from ._latency import LatencyChange
 from ._tables import Column, Table, count, fixed, number, percent, size
-from ._weights import BLOCKED, TUNED, BitsPlan, BlockedWeight, KvScales, RotatedStream, TunedLayer
+from ._weights import BLOCKED, TUNED, BitsPlan, BlockedWeight, FloatConversion, KvScales, RotatedStream, TunedLayer
 
 
 class Stage(NamedTuple):
@@ -282,15 +282,6 @@ class TunedWeights:
     error_before: float  #: geometric mean over outputs and samples, with everything rounded, weights to the nearest
     error_after: float
     kept: bool  #: False: gptq was not better, and weights are rounded to the nearest
-
-
-class FloatConversion(NamedTuple):
-    """What became 16-bit floats."""
-
-    nodes: int  #: that compute in 16 bits
-    nodes_kept: int  #: with float32 values, that stay
-    casts: int  #: added
-    constants: float  #: share of the bytes of float32 constants that were converted
 
 
 @dataclasses.dataclass(eq=False, repr=False)

@@ -77,6 +77,15 @@ class KvScales(NamedTuple):
     values: list[float]
 
 
+class FloatConversion(NamedTuple):
+    """What became 16-bit floats."""
+
+    nodes: int  #: that compute in 16 bits
+    nodes_kept: int  #: with float32 values, that stay
+    casts: int  #: added
+    constants: float  #: share of the bytes of float32 constants that were converted
+
+
 class TunedLayer(NamedTuple):
     """The result of fine-tuning a layer. Errors are mean squares over its output."""
 

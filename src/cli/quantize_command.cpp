@@ -262,6 +262,15 @@ nlohmann::json family_json(const QuantizeOptions& options, const QuantizeResult&
   return out;
 }
 
+void add_decoder_parts(nlohmann::json& out, const QuantizeResult& r) {
+  for (const auto& layer : r.kv_scales)
+    out["kv_scales"].push_back({{"layer", layer.layer}, {"keys", layer.keys}, {"values", layer.values}});
+  if (r.rotated) {
+    out["rotated"] = {
+        {"error_before", r.rotated->error_before}, {"error_after", r.rotated->error_after}, {"kept", r.rotated->kept}};
+  }
+}
+
 nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) {
   if (!r.family.empty()) return family_json(options, r);
   nlohmann::json out{{"output", options.output.string()},          {"samples", r.samples},
@@ -289,13 +298,7 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
     if (w.input_exponent) out["weights"].back()["input_exponent"] = *w.input_exponent;
   }
   if (r.bits_plan) out["bits_plan"] = to_json(*r.bits_plan);
-  for (const auto& layer : r.kv_scales)
-    out["kv_scales"].push_back({{"layer", layer.layer}, {"keys", layer.keys}, {"values", layer.values}});
-  if (r.rotated) {
-    out["rotated"] = {{"error_before", r.rotated->error_before},
-                      {"error_after", r.rotated->error_after},
-                      {"kept", r.rotated->kept}};
-  }
+  add_decoder_parts(out, r);
   if (r.floats) {
     out["floats"] = {{"nodes", r.floats->nodes},
                      {"nodes_kept", r.floats->nodes_kept},

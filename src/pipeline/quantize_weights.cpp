@@ -3,13 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 
-#include "base/bytes.h"
 #include "base/error.h"
 #include "base/parallel.h"
 #include "config/identity.h"
@@ -17,22 +14,18 @@
 #include "data/part.h"
 #include "data/replay.h"
 #include "exec/session.h"
-#include "graph/kv_cache.h"
 #include "graph/rewrite.h"
-#include "graph/rotate_stream.h"
-#include "graph/traits.h"
 #include "graph/transformer.h"
 #include "onnx/write.h"
 #include "pipeline/bits_plan.h"
 #include "pipeline/bits_target.h"
 #include "pipeline/block_report.h"
+#include "pipeline/block_streams.h"
 #include "pipeline/deployed.h"
+#include "pipeline/stream_rotation.h"
 #include "profile/meters.h"
 #include "profile/profiler.h"
-#include "quantization/block_search.h"
-#include "quantization/block_stream.h"
 #include "quantization/block_weights.h"
-#include "quantization/element_blocks.h"
 #include "quantization/emit/blocks.h"
 #include "quantization/float_placement.h"
 #include "quantization/size_search.h"
@@ -251,65 +244,37 @@ class WeightsRun {
   }
 
   void rotate() {
-    const auto& transformer = result_.transformer;
-    if (!transformer || !transformer->embedding)
-      throw bad_input(fmt::format("model '{}' is no transformer with a table of token ids, whose residual stream could "
-                                  "be rotated",
-                                  options_.model.string()),
-                      "leave out --rotation");
-    if (!rotated_) rotated_.emplace(options_.resources.work_dir.value_or(""));
-    const graph::RotationPlace place{rotated_->path(), threads_};
-    append(graph::rotate_stream(model_, transformer->embedding->node, place));
-    graph::rotate_heads(model_, place);
+    if (!rotation_) rotation_.emplace(options_, threads_);
+    append(rotation_->rotate(model_, result_.transformer));
   }
 
-  // Both ways, solved, written and run; on samples that are held back the nearer one to the float model is kept.
+  // Both ways, on samples that are held back.
   void choose_rotation() {
-    constexpr std::size_t kHeldBack = 8;  // one in so many
-    struct Tried {
-      onnx::Model model;
-      quantization::BlockPlacement placement;
-      tuning::SolvedBlocks solved;
-      double error = 0;
-    };
+    rotation_.emplace(options_, threads_);
+    tries_ = true;
     const auto original = model_;
-    try {
-      rotate();
-    } catch (const Error& e) {
-      if (e.kind() != ErrorKind::bad_input) throw;
-      result_.notes.push_back(fmt::format("not rotated: {}", e.what()));
-      model_ = original;
-      if (is_plain()) solve(*source_, work_->path());
-      return;
-    }
-    data::Part fitted(*source_, kHeldBack, data::Part::Kind::others);
-    data::Part judging(*source_, kHeldBack, data::Part::Kind::last);
-    const auto attempt = [&](const char* name) {
-      placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only);
-      solved_ = {};
-      const auto directory = work_->path() / name;
-      std::filesystem::create_directory(directory);
-      tries_ = true;
-      if (is_plain()) solve(fitted, directory);
-      tries_ = false;
-      const auto scope = profiler_.scope(run::kComparisonStage);
-      auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only);
-      const auto found = fidelity_of(std::move(emitted), directory / "candidate.onnx", options_, *runtime_, judging);
-      return Tried{model_, placement_, solved_, std::pow(10, -found.sqnr_db / 10)};
-    };
-    auto turned = attempt("rotated");
-    model_ = original;
-    auto plain = attempt("plain");
-    result_.rotated = RotatedStream{plain.error, turned.error, turned.error < plain.error};
-    if (!result_.rotated->kept) return;
-    model_ = std::move(turned.model);
-    placement_ = std::move(turned.placement);
-    solved_ = std::move(turned.solved);
+    auto chosen = rotation_->choose(
+        original, result_.transformer, *source_, work_->path(),
+        [&](const onnx::Model& model, data::SampleSource& source, const std::filesystem::path& directory) {
+          model_ = model;
+          placement_ = quantization::place_blocks(model_, options_.config, options_.weights_only);
+          solved_ = {};
+          if (is_plain()) solve(source, directory);
+          return BlocksDraft{model_, placement_, solved_};
+        },
+        *runtime_);
+    tries_ = false;
+    model_ = std::move(chosen.draft.model);
+    placement_ = std::move(chosen.draft.placement);
+    solved_ = std::move(chosen.draft.solved);
+    result_.rotated = chosen.told;
+    append(chosen.notes);
   }
 
   double measure(data::SampleSource& samples) {
     const auto scope = profiler_.scope(run::kComparisonStage);
-    auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only);
+    auto emitted = quantization::emit_blocks(
+        model_, placement_, block_streams(model_, placement_, solved_, options_, threads_), options_.weights_only);
     return target_.measure(std::move(emitted), work_->path() / "candidate.onnx", *runtime_, samples);
   }
 
@@ -397,48 +362,12 @@ class WeightsRun {
     return budget > taken ? (budget - taken) / 2 : 0;
   }
 
-  std::vector<quantization::BlockStream> streams() const {
-    std::vector<quantization::BlockStream> all;
-    for (std::size_t t = 0; t < placement_.tensors.size(); ++t) {
-      const auto& tensor = placement_.tensors[t];
-      all.emplace_back(model_.graph.initializers[tensor.initializer], tensor, solver(t), threads_);
-    }
-    return all;
-  }
-
   // Integers with scales of the weight's type, for which samples tell which are best.
   bool is_plain() const { return placement_.tensors.front().format.is_plain(); }
 
-  void find_common_scales() {
-    for (auto& tensor : placement_.tensors) {
-      if (tensor.format.scales != ScaleType::float8e4m3fn) continue;
-      const float largest = quantization::largest_value(model_.graph.initializers[tensor.initializer], tensor);
-      tensor.format.common_scale = quantization::common_scale(largest, tensor.format);
-    }
-  }
-
-  const tuning::StoredBlocks* solved(std::size_t t) const {
-    return t < solved_.tensors.size() && solved_.tensors[t] ? &*solved_.tensors[t] : nullptr;
-  }
-
-  quantization::BlockSolver solver(std::size_t t) const {
-    if (const auto* found = solved(t))
-      return quantization::scaled(found->solver(), placement_.tensors[t].column_factors);
-    const auto& tensor = placement_.tensors[t];
-    const bool nearest = options_.weights_only.method == WeightMethod::nearest;
-    return [this, rows = tensor.rows, format = tensor.format, type = tensor.type, nearest](
-               std::span<const float> columns, std::int64_t) {
-      if (options_.stop.stop_requested()) throw interrupted();
-      if (!format.is_plain()) return quantization::element_blocks(columns, rows, format, !nearest);
-      auto found = nearest ? quantization::nearest(columns, rows, format) : quantization::search(columns, rows, format);
-      quantization::round_scales(found, columns, type, 0);
-      return found;
-    };
-  }
-
   void write() {
     const auto scope = profiler_.scope(Step::quantization_matmul_nbits);
-    find_common_scales();
+    find_common_scales(model_, placement_);
     std::uint64_t all = 0, done = 0;
     for (const auto& tensor : placement_.tensors) all += bytes_of(tensor);
     result_.weights.resize(placement_.tensors.size());
@@ -447,7 +376,9 @@ class WeightsRun {
       done = std::min(all, done + bytes_of(placement_.tensors[t]));
       if (options_.progress) options_.progress("weights (MiB)", done >> 20, all >> 20);
     };
-    auto emitted = quantization::emit_blocks(model_, placement_, streams(), options_.weights_only, written);
+    auto emitted =
+        quantization::emit_blocks(model_, placement_, block_streams(model_, placement_, solved_, options_, threads_),
+                                  options_.weights_only, written);
     if (cache_) cache_->apply(emitted, result_);
     if (!request_.file) return run::write_output(emitted, options_, result_);
     auto elsewhere = options_;
@@ -472,11 +403,9 @@ class WeightsRun {
           "the quantized model was not run: ONNX Runtime's CPU reads no float4e2m1 and no scales of float8e8m0");
       return;
     }
-    const auto reason =
-        cache_ ? run::reason_against_running(options_.kv_cache.type, runtime_->version()) : std::string();
-    if (!reason.empty()) {
-      result_.notes.push_back("the quantized model was not run: " + reason);
-      return;
+    if (cache_) {
+      if (const auto note = run::reason_against_running(options_.kv_cache.type, runtime_->version()); !note.empty())
+        return result_.notes.push_back("the quantized model was not run: " + note);
     }
     if (options_.bench) {
       if (!runtime_) runtime_.emplace(options_.runtime);
@@ -507,7 +436,7 @@ class WeightsRun {
   tuning::SolvedBlocks solved_;
   std::optional<run::KvCacheRun> cache_;
   bool has_seen_cache_ = false;
-  std::optional<TempDir> rotated_;  // files of rotated weights
+  std::optional<StreamRotation> rotation_;
   bool tries_ = false;
   BitsTarget target_;
 };
