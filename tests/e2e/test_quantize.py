@@ -121,15 +121,6 @@ def test_opsets(opset: int, tmp_path: Path) -> None:
     support.check_model(per_tensor)
 
 
-def test_float16_model_is_refused(tmp_path: Path) -> None:
-    model = tmp_path / "model.onnx"
-    onnx.save(graphs.small_cnn(fp16=True), model)
-    data = support.save_samples(tmp_path / "data", [{"x": s["x"].astype(np.float16)} for s in graphs.cnn_samples()])
-    result = support.detent("quantize", model, "-o", tmp_path / "out.onnx", "--calibration-data", data)
-    assert result.returncode == 3
-    assert "float16" in result.stderr
-
-
 def with_body(kind: str) -> onnx.ModelProto:
     """Conv and Relu, whose output the body of an If or a Loop reads from outside."""
     b = graphs.Builder(12)
