@@ -56,7 +56,7 @@ nlohmann::json accuracy_json(const AccuracyResult& a) {
   return out;
 }
 
-nlohmann::json to_json(const BitsPlan& plan) {
+nlohmann::json plan_json(const BitsPlan& plan) {
   nlohmann::json out{
       {"max_size", plan.max_size}, {"size", plan.size}, {"error", plan.error}, {"weights", nlohmann::json::array()}};
   for (const auto& w : plan.weights)
@@ -151,7 +151,7 @@ nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) 
     if (w.dense_error) out["weights"].back()["dense_error"] = *w.dense_error;
     if (w.input_exponent) out["weights"].back()["input_exponent"] = *w.input_exponent;
   }
-  if (r.bits_plan) out["bits_plan"] = to_json(*r.bits_plan);
+  if (r.bits_plan) out["bits_plan"] = plan_json(*r.bits_plan);
   for (const auto& layer : r.kv_scales)
     out["kv_scales"].push_back({{"layer", layer.layer}, {"keys", layer.keys}, {"values", layer.values}});
   if (r.rotated) {

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "quantization/block_search.h"
 #include "quantization/element_blocks.h"
+#include "quantization/emit/blocks.h"
 
 namespace detent::pipeline {
 
