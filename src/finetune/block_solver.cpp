@@ -44,8 +44,10 @@ BlockSolver::BlockSolver(const Gram& gram, const std::optional<Judge>& held_back
       threads_(threads),
       damping_(gram, options.damping.value_or(usual_damping(gram.positions))) {
   if (options.method == BlockMethod::gptq || options.method == BlockMethod::automatic) {
-    gptq_.emplace(gram, damping_, format, BlockGptqOptions{.keep_zeros = options.keep_zeros, .turns = options.turns.value_or(usual_turns(gram.rows))},
-                  kernels, threads);
+    gptq_.emplace(
+        gram, damping_, format,
+        BlockGptqOptions{.keep_zeros = options.keep_zeros, .turns = options.turns.value_or(usual_turns(gram.rows))},
+        kernels, threads);
   }
 }
 
