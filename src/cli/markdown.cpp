@@ -73,7 +73,7 @@ std::string share(const json& value) {
 std::string latency(const json& r) {
   const auto &before = at(r, "/latency/before/median_seconds"), &after = at(r, "/latency/after/median_seconds");
   const auto &ratio = at(r, "/latency/after/ratio"), &threads = at(r, "/latency/threads");
-  if (!before.is_number() || !after.is_number() || !ratio.is_number() || !threads.is_number_unsigned()) return "";
+  if (!before.is_number() || !after.is_number() || !ratio.is_number() || !threads.is_number_integer()) return "";
   return fmt::format("{:.4g} → {:.4g} ms ({:.2f}x, {} thread{})", 1e3 * before.get<double>(), 1e3 * after.get<double>(),
                      ratio.get<double>(), threads.get<std::uint64_t>(), threads == 1 ? "" : "s");
 }

@@ -21,6 +21,7 @@
 #include "run/low_floats.h"
 #include "run/model_folder.h"
 #include "run/outputs.h"
+#include "run/run_profiler.h"
 #include "run/run_report.h"
 #include "shim/cuda_driver.h"
 #include "shim/ranks.h"
@@ -35,13 +36,15 @@ QuantizeResult quantize_folder(const QuantizeOptions& options) {
   return result;
 }
 
-// A model of 16-bit floats keeps them, and gets scales of their type.
-QuantizeResult quantize_16_bits(const QuantizeOptions& options, const run::KeptFloats& kept) {
+// A model of 16-bit floats keeps them, and gets scales of their type. Looking at the model is part of the run.
+QuantizeResult quantize_to_integers(const QuantizeOptions& options) {
+  run::RunProfiler profiler(options.profiler, options.profile);
+  const auto kept = run::kept_floats(options.model, options.config, options.runtime);
+  if (!kept) return pipeline::quantize_integers(options, profiler);
   auto own = options;
-  own.config.float_type = kept.type;
+  own.config.float_type = kept->type;
   config::validate(own);
-  auto result =
-      run::within_time(own, [&](const auto& limited) { return pipeline::quantize_integers(limited, kept.in_float32); });
+  auto result = pipeline::quantize_integers(own, profiler, kept->in_float32);
   result.notes.emplace_back(
       "the model computes in 16-bit floats, and so does what is not quantized; --float 32 gives a model whose products "
       "the runtime's CPU computes on integers");
@@ -57,13 +60,7 @@ QuantizeResult quantize_within_time(const QuantizeOptions& options) {
   shim::require_cuda(options.device.cuda);
   if (options.config.block_float != BlockFloat::none) return pipeline::convert_to_block_floats(options);
   if (!config::preset(options.config).quantizes) return pipeline::convert_floats(options);
-  return pipeline::quantize_integers(options);
-}
-
-// Whether the integers have float scales, and so follow the model's own floats.
-bool makes_integers(const QuantizeOptions& options) {
-  return !options.weights_only.enabled && options.config.activations == Activations::fixed &&
-         options.config.block_float == BlockFloat::none && config::preset(options.config).quantizes;
+  return quantize_to_integers(options);
 }
 
 }  // namespace
@@ -84,11 +81,6 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   }
   run::check_apart(run::written_files(options), options.calibration_data, options.statistics);
   run::check_report_paths(options.report, options.trace);
-  if (makes_integers(options)) {
-    shim::require_cuda(options.device.cuda);
-    if (const auto kept = run::kept_floats(options.model, options.config, options.runtime))
-      return quantize_16_bits(options, *kept);
-  }
   return run::within_time(options, quantize_within_time);
 }
 

@@ -66,10 +66,10 @@ void append(std::vector<std::string>& all, const std::vector<std::string>& more)
 class Run {
  public:
   /// Of a model of 16-bit floats: nodes that are to stay in float32.
-  Run(const QuantizeOptions& options, std::vector<std::string> in_float32)
+  Run(const QuantizeOptions& options, run::RunProfiler& profiler, std::vector<std::string> in_float32)
       : options_(options),
         in_float32_(std::move(in_float32)),
-        run_profiler_(options.profiler, options.profile),
+        run_profiler_(profiler),
         profiler_(run_profiler_.profiler()),
         runtime_(options.runtime, options.resources.sample_time_limit),
         reports_(options.report || options.trace),
@@ -363,7 +363,7 @@ class Run {
 
   const QuantizeOptions& options_;
   std::vector<std::string> in_float32_;
-  run::RunProfiler run_profiler_;
+  run::RunProfiler& run_profiler_;
   profile::Profiler& profiler_;
   std::optional<run::RunDirectory> work_;
   exec::Runtime runtime_;
@@ -383,8 +383,9 @@ class Run {
 
 }  // namespace
 
-QuantizeResult quantize_integers(const QuantizeOptions& options, std::vector<std::string> in_float32) {
-  return Run(options, std::move(in_float32)).run();
+QuantizeResult quantize_integers(const QuantizeOptions& options, run::RunProfiler& profiler,
+                                 std::vector<std::string> in_float32) {
+  return Run(options, profiler, std::move(in_float32)).run();
 }
 
 }  // namespace detent::pipeline
