@@ -193,7 +193,6 @@ std::uint64_t PlannedDevice::peak() const noexcept {
 Plan plan(const QuantizeOptions& options) {
   if (auto named = run::with_named_target(options)) return plan(*named);
   config::validate(options, config::kPlan);
-  if (auto own = run::with_kept_floats(options)) return plan(*own);
   const quantization::RangeOptions ranges{options.method, options.overrides, 1};
   Plan result;
   const TempDir work(options.resources.work_dir.value_or(""));
@@ -201,6 +200,7 @@ Plan plan(const QuantizeOptions& options) {
   auto original = onnx::read_model(run::model_file(options.model));
   result.transformer = graph::find_transformer(original);
   const exec::Runtime runtime(options.runtime);
+  if (const auto own = run::with_kept_floats(original, options, runtime)) return plan(*own);
   const auto prepared = run::prepare(std::move(original), options.config, runtime, work.path(), silent);
   const auto placement = run::place(prepared, options.config);
   count_nodes(prepared.model, placement, result);

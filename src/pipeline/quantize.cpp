@@ -78,10 +78,8 @@ void append(std::vector<std::string>& all, const std::vector<std::string>& more)
 // One run of quantize(): the stages in their order, and what they hand on.
 class Run {
  public:
-  /// Of a model of 16-bit floats: nodes that are to stay in float32.
-  explicit Run(const QuantizeOptions& options, std::vector<std::string> in_float32 = {})
+  explicit Run(const QuantizeOptions& options)
       : options_(options),
-        in_float32_(std::move(in_float32)),
         run_profiler_(options.profiler, options.profile),
         profiler_(run_profiler_.profiler()),
         runtime_(options.runtime),
@@ -115,6 +113,7 @@ class Run {
     run::check_output(options_.output, original, options_.external_data_suffix);
     if (options_.prepared_output) run::check_output(*options_.prepared_output, original);
     result_.model_bytes_before = run::size_on_disk(original);
+    keep_floats(original);
     if (options_.statistics) identity_ = run::fingerprint_of(original);
     work_.emplace(options_.resources, run_identity(original));
     profiler_.watch_directory(work_->path());
@@ -146,6 +145,19 @@ class Run {
                                                   static_cast<std::size_t>(options_.workers), 0};
       run::describe_layers(prepared, placement, runtime_, *source_, circumstances, report_);
     }
+  }
+
+  // A model of 16-bit floats keeps them, and gets scales of their type.
+  void keep_floats(const onnx::Model& original) {
+    auto kept = run::kept_floats(original, options_.config, runtime_);
+    if (!kept) return;
+    options_.config.float_type = kept->type;
+    config::validate(options_);
+    in_float32_ = std::move(kept->in_float32);
+    result_.notes.emplace_back(
+        "the model computes in 16-bit floats, and so does what is not quantized; --float 32 gives a model whose "
+        "products "
+        "the runtime's CPU computes on integers");
   }
 
   void choose_by_speed() {
@@ -373,8 +385,8 @@ class Run {
                                   .stop = options_.stop});
   }
 
-  const QuantizeOptions& options_;
-  std::vector<std::string> in_float32_;
+  QuantizeOptions options_;
+  std::vector<std::string> in_float32_;  // nodes of a model of 16-bit floats
   run::RunProfiler run_profiler_;
   profile::Profiler& profiler_;
   std::optional<run::RunDirectory> work_;
@@ -397,18 +409,6 @@ QuantizeResult quantize_folder(const QuantizeOptions& options) {
   run::FolderResult folder(options);
   auto result = quantize(folder.options());
   folder.finish(result.notes);
-  return result;
-}
-
-// A model of 16-bit floats keeps them, and gets scales of their type.
-QuantizeResult quantize_16_bits(const QuantizeOptions& options, const run::KeptFloats& kept) {
-  auto own = options;
-  own.config.float_type = kept.type;
-  config::validate(own);
-  auto result = run::within_time(own, [&](const auto& limited) { return Run(limited, kept.in_float32).run(); });
-  result.notes.emplace_back(
-      "the model computes in 16-bit floats, and so does what is not quantized; --float 32 gives a model whose products "
-      "the runtime's CPU computes on integers");
   return result;
 }
 
@@ -440,8 +440,6 @@ QuantizeResult quantize(const QuantizeOptions& options) {
   shim::require_cuda(options.device.cuda);
   if (!config::preset(options.config).quantizes)
     return run::within_time(options, [](const auto& limited) { return pipeline::convert_floats(limited); });
-  if (const auto kept = run::kept_floats(options.model, options.config, options.runtime))
-    return quantize_16_bits(options, *kept);
   return run::within_time(options, [](const QuantizeOptions& limited) { return Run(limited).run(); });
 }
 
