@@ -118,10 +118,11 @@ class Calibration {
     profiler_.checkpoint(Step::model_loaded);
     run::check_output(options_.output, original);
     fingerprint_.emplace(original);
+    runtime_.emplace(options_.runtime, options_.resources.sample_time_limit);
+    if (auto own = run::with_kept_floats(original, options_, *runtime_)) options_ = std::move(*own);
     work_.emplace(options_.resources, run_identity(options_, original, ranks_));
     append(result_.notes, work_->notes());
     profiler_.watch_directory(work_->path());
-    runtime_.emplace(options_.runtime, options_.resources.sample_time_limit);
     prepared_ = run::prepare(std::move(original), options_.config, *runtime_, work_->scratch(), profiler_);
     append(result_.notes, prepared_.notes);
     placement_ = run::place(prepared_, options_.config);
@@ -181,7 +182,7 @@ class Calibration {
     run::write_reports(report_, request, run_profiler_);
   }
 
-  const CalibrateOptions& options_;
+  CalibrateOptions options_;
   shim::Ranks ranks_;
   const bool reports_;
   run::RunProfiler run_profiler_;
@@ -203,7 +204,6 @@ class Calibration {
 CalibrateResult calibrate(const CalibrateOptions& options) {
   if (auto named = run::with_named_target(options)) return calibrate(*named);
   config::validate(options);
-  if (auto own = run::with_kept_floats(options)) return calibrate(*own);
   run::check_apart(written_files(options), data_path(options));
   run::check_report_paths(options.report, options.trace);
   shim::require_cuda(options.device.cuda);

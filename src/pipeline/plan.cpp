@@ -212,6 +212,7 @@ Plan plan_within_time(const QuantizeOptions& options) {
   auto original = onnx::read_model(run::model_file(options.model));
   result.transformer = graph::find_transformer(original);
   const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
+  if (const auto own = run::with_kept_floats(original, options, runtime)) return plan_within_time(*own);
   const auto prepared = run::prepare(std::move(original), options.config, runtime, work.path(), silent);
   const auto placement = run::place(prepared, options.config);
   count_nodes(prepared.model, placement, result);
@@ -265,7 +266,6 @@ Plan plan_within_time(const QuantizeOptions& options) {
 Plan plan(const QuantizeOptions& options) {
   if (auto named = run::with_named_target(options)) return plan(*named);
   config::validate(options, config::kPlan);
-  if (auto own = run::with_kept_floats(options)) return plan(*own);
   return run::within_time(options, plan_within_time);
 }
 

@@ -18,10 +18,8 @@
 #include "pipeline/quantize_weights.h"
 #include "run/automatic_target.h"
 #include "run/deadline.h"
-#include "run/low_floats.h"
 #include "run/model_folder.h"
 #include "run/outputs.h"
-#include "run/run_profiler.h"
 #include "run/run_report.h"
 #include "shim/cuda_driver.h"
 #include "shim/ranks.h"
@@ -36,21 +34,6 @@ QuantizeResult quantize_folder(const QuantizeOptions& options) {
   return result;
 }
 
-// A model of 16-bit floats keeps them, and gets scales of their type. Looking at the model is part of the run.
-QuantizeResult quantize_to_integers(const QuantizeOptions& options) {
-  run::RunProfiler profiler(options.profiler, options.profile);
-  const auto kept = run::kept_floats(options.model, options.config, options.runtime);
-  if (!kept) return pipeline::quantize_integers(options, profiler);
-  auto own = options;
-  own.config.float_type = kept->type;
-  config::validate(own);
-  auto result = pipeline::quantize_integers(own, profiler, kept->in_float32);
-  result.notes.emplace_back(
-      "the model computes in 16-bit floats, and so does what is not quantized; --float 32 gives a model whose products "
-      "the runtime's CPU computes on integers");
-  return result;
-}
-
 QuantizeResult quantize_within_time(const QuantizeOptions& options) {
   if (options.weights_only.enabled && options.config.float_type != FloatType::keep)
     return pipeline::quantize_weights_in_16_bits(options);
@@ -60,7 +43,7 @@ QuantizeResult quantize_within_time(const QuantizeOptions& options) {
   shim::require_cuda(options.device.cuda);
   if (options.config.block_float != BlockFloat::none) return pipeline::convert_to_block_floats(options);
   if (!config::preset(options.config).quantizes) return pipeline::convert_floats(options);
-  return quantize_to_integers(options);
+  return pipeline::quantize_integers(options);
 }
 
 }  // namespace

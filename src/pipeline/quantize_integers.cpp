@@ -15,6 +15,7 @@
 #include "calibration/statistics_file.h"
 #include "config/identity.h"
 #include "config/presets.h"
+#include "config/validate.h"
 #include "config/wanted.h"
 #include "data/replay.h"
 #include "data/sample.h"
@@ -36,6 +37,7 @@
 #include "run/choose_by_speed.h"
 #include "run/explain.h"
 #include "run/latency_change.h"
+#include "run/low_floats.h"
 #include "run/model_fingerprint.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
@@ -65,11 +67,9 @@ void append(std::vector<std::string>& all, const std::vector<std::string>& more)
 // One run: the stages in their order, and what they hand on.
 class Run {
  public:
-  /// Of a model of 16-bit floats: nodes that are to stay in float32.
-  Run(const QuantizeOptions& options, run::RunProfiler& profiler, std::vector<std::string> in_float32)
+  explicit Run(const QuantizeOptions& options)
       : options_(options),
-        in_float32_(std::move(in_float32)),
-        run_profiler_(profiler),
+        run_profiler_(options.profiler, options.profile),
         profiler_(run_profiler_.profiler()),
         runtime_(options.runtime, options.resources.sample_time_limit),
         reports_(options.report || options.trace),
@@ -102,6 +102,7 @@ class Run {
     run::check_output(options_.output, original, options_.external_data_suffix);
     if (options_.prepared_output) run::check_output(*options_.prepared_output, original);
     result_.model_bytes_before = run::size_on_disk(original);
+    keep_floats(original);
     if (options_.statistics) identity_ = run::fingerprint_of(original);
     work_.emplace(options_.resources, run_identity(original));
     profiler_.watch_directory(work_->path());
@@ -133,6 +134,18 @@ class Run {
                                                   static_cast<std::size_t>(options_.workers), 0};
       run::describe_layers(prepared, placement, runtime_, *source_, circumstances, report_);
     }
+  }
+
+  // A model of 16-bit floats keeps them, and gets scales of their type.
+  void keep_floats(const onnx::Model& original) {
+    auto kept = run::kept_floats(original, options_.config, runtime_);
+    if (!kept) return;
+    options_.config.float_type = kept->type;
+    config::validate(options_);
+    in_float32_ = std::move(kept->in_float32);
+    result_.notes.emplace_back(
+        "the model computes in 16-bit floats, and so does what is not quantized; --float 32 gives a model whose "
+        "products the runtime's CPU computes on integers");
   }
 
   void choose_by_speed() {
@@ -361,9 +374,9 @@ class Run {
                                   .stop = options_.stop});
   }
 
-  const QuantizeOptions& options_;
-  std::vector<std::string> in_float32_;
-  run::RunProfiler& run_profiler_;
+  QuantizeOptions options_;
+  std::vector<std::string> in_float32_;  // nodes of a model of 16-bit floats
+  run::RunProfiler run_profiler_;
   profile::Profiler& profiler_;
   std::optional<run::RunDirectory> work_;
   exec::Runtime runtime_;
@@ -383,9 +396,6 @@ class Run {
 
 }  // namespace
 
-QuantizeResult quantize_integers(const QuantizeOptions& options, run::RunProfiler& profiler,
-                                 std::vector<std::string> in_float32) {
-  return Run(options, profiler, std::move(in_float32)).run();
-}
+QuantizeResult quantize_integers(const QuantizeOptions& options) { return Run(options).run(); }
 
 }  // namespace detent::pipeline

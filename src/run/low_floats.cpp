@@ -8,7 +8,6 @@
 #include "graph/bfloat16.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
-#include "run/model_folder.h"
 
 namespace detent::run {
 namespace {
@@ -30,20 +29,6 @@ bool mentions(const onnx::Model& model, DataType type) {
          });
 }
 
-// nullopt: the run, which reads it again, tells what is wrong with it.
-std::optional<onnx::Model> readable(const std::filesystem::path& path) {
-  try {
-    auto model = onnx::read_model(model_file(path));
-    graph::unfold(model);
-    graph::lift_constants(model);
-    graph::drop_initializer_inputs(model);
-    graph::sort_topologically(model);
-    return model;
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
 }  // namespace
 
 LowFloats low_floats(const onnx::Model& model) {
@@ -55,19 +40,19 @@ graph::ValueTypes low_types(onnx::Model model, const LowFloats& low, const exec:
   return exec::probe_values(runtime, model);
 }
 
-std::optional<KeptFloats> kept_floats(const std::filesystem::path& path, const QuantConfig& config,
-                                      const std::optional<std::filesystem::path>& runtime) {
+std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& config, const exec::Runtime& runtime) {
   if (config.float_type != FloatType::keep) return std::nullopt;
-  const auto read = readable(path);
-  if (!read) return std::nullopt;
-  const auto& model = *read;
+  graph::unfold(model);
+  graph::lift_constants(model);
+  graph::drop_initializer_inputs(model);
+  graph::sort_topologically(model);
   const auto low = low_floats(model);
   if (!low.half && !low.brain) return std::nullopt;
   if (low.half && low.brain)
-    throw bad_input(fmt::format("model '{}' has both float16 and bfloat16", path.string()),
+    throw bad_input(fmt::format("model '{}' has both float16 and bfloat16", model.path.string()),
                     "say with --float 16, bf16 or 32 which type it is to have");
   KeptFloats kept{low.half ? FloatType::float16 : FloatType::bfloat16, {}};
-  const auto types = low_types(model, low, exec::Runtime(runtime));
+  const auto types = low_types(model, low, runtime);
   for (const auto& node : model.graph.nodes) {
     const auto is_high = [&](const auto& value) {
       return !value.empty() && graph::type_of(model, types, value) == DataType::float32;

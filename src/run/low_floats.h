@@ -1,7 +1,6 @@
 // The 16-bit floating-point type that a model computes in.
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,13 +29,13 @@ struct KeptFloats {
   std::vector<std::string> in_float32;  // nodes that compute in float32
 };
 /// nullopt: the model has no such floats, or another type was asked for. Throws bad_input for a model of both.
-std::optional<KeptFloats> kept_floats(const std::filesystem::path& model, const QuantConfig& config,
-                                      const std::optional<std::filesystem::path>& runtime);
+std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& config, const exec::Runtime& runtime);
 
 /// Options with the model's type in the place of FloatType::keep; nullopt where they are as they should be.
 template <class Options>
-std::optional<Options> with_kept_floats(const Options& options) {
-  const auto kept = kept_floats(options.model, options.config, options.runtime);
+std::optional<Options> with_kept_floats(const onnx::Model& model, const Options& options,
+                                        const exec::Runtime& runtime) {
+  const auto kept = kept_floats(model, options.config, runtime);
   if (!kept) return std::nullopt;
   std::optional<Options> own(options);
   own->config.float_type = kept->type;
