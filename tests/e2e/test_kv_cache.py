@@ -88,14 +88,16 @@ def test_scales_are_the_best_for_what_the_cache_held(
         values = expected[name]
         parts = values.transpose(0, 2, 1).reshape(-1, values.shape[1]) if granularity else values.reshape(1, -1)
         assert scales.size == len(parts)
+        found = least = 0.0
         for scale, part in list(zip(scales.ravel(), parts, strict=True))[:: 8 if granularity else 1]:
             largest = part.max() / most
             if kind == "fp8":
                 np.testing.assert_allclose(scale, largest, rtol=1e-6)
                 continue
-            best = min(error(part, largest * share, most) for share in np.linspace(0.2, 1, 33))
+            least += min(error(part, largest * share, most) for share in np.linspace(0.2, 1, 33))
             assert scale <= largest * (1 + 1e-6)
-            assert error(part, scale, most) <= 1.25 * best
+            found += error(part, scale, most)
+        assert found <= 1.15 * least
 
     builder = json.loads(file.read_text())
     assert builder["layer_ids"] == [layer["layer"] for layer in result["kv_scales"]] == list(range(shape.layers))
