@@ -147,7 +147,8 @@ def test_plan_and_quantize_tell_what_falls_back(tmp_path):
     b = Builder()
     y = b.add("Softplus", b.add("Conv", "x", b.weight("w", 4, 3, 1, 1)))
     onnx.save(b.model({"x": (FLOAT, [1, 3, 8, 8])}, [b.add("Conv", y, b.weight("v", 4, 4, 1, 1))]), tmp_path / "m.onnx")
-    save_samples(tmp_path / "data", [{"x": np.random.default_rng(i).normal(size=(1, 3, 8, 8)).astype(np.float32)} for i in (0, 1)])
+    samples = [np.random.default_rng(i).normal(size=(1, 3, 8, 8)).astype(np.float32) for i in range(2)]
+    save_samples(tmp_path / "data", [{"x": sample} for sample in samples])
     told = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "data", "--target", "qnn")
     planned = json.loads(detent("plan", tmp_path / "m.onnx", "--target", "qnn", "--json").stdout)
     seen = checked(tmp_path / "q.onnx", "qnn")
@@ -155,8 +156,8 @@ def test_plan_and_quantize_tell_what_falls_back(tmp_path):
         ours = [note for note in notes if note.startswith("qnn: ")]
         assert ours[0].startswith(f"qnn: {seen['accepted']} nodes accepted, {seen['falls_back']} fall back"), notes
         assert seen["falls_back"] == 0 or "Softplus" in ours[1]
-    plain = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "data")
-    assert not [note for note in plain["notes"] if "accepted" in note]
+    notes = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "data")["notes"]
+    assert not [note for note in notes if "accepted" in note]
 
 
 def test_what_uint8_weights_cost_in_openvino(cnn):

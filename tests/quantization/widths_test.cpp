@@ -91,6 +91,23 @@ TEST(Widths, SignedIntegers) {
   EXPECT_EQ(width(emitted.model, maker(emitted.model, conv.inputs()[0])), onnx::DataType::int16);
 }
 
+TEST(Widths, AHardSigmoidBetweenBothWorksWith8Bits) {
+  Builder b;
+  b.input("x").node("HardSigmoid", {"x"}, {"y"}).output("y");
+  const auto options = for_htp();
+  auto placement = b.place(options);
+  for (auto& mark : placement.marks) mark.wide = mark.value == "x";
+  auto proposals = testing::proposals({{"x", {-1.0F, 3.0F}}, {"y", {0.0F, 1.0F}}});
+  proposals.wide = proposals.ranges;
+  const auto emitted = emit_qdq(b.model, assign(b.model, std::move(placement), proposals, options), options);
+  const auto& node = emitted.model.graph.nodes.at(emitted.provenance.nodes[0].value());
+  const auto& narrow = maker(emitted.model, node.inputs()[0]);
+  EXPECT_EQ(width(emitted.model, narrow), onnx::DataType::uint8);
+  EXPECT_EQ(width(emitted.model, reader(emitted.model, node.outputs()[0])), onnx::DataType::uint8);
+  EXPECT_NEAR(onnx::to_doubles(tensor(emitted.model, narrow.inputs()[1]))[0], 4.0 / 255, 1e-6);
+  EXPECT_EQ(onnx::to_int64s(tensor(emitted.model, narrow.inputs()[2]))[0], 64);
+}
+
 TEST(Widths, OtherTargetsKeepTheirPairs) {
   EXPECT_EQ(chain({"a"}, config([](auto& c) { c.target = "amd-npu:a8w8"; })).model.graph.nodes.size(), 11U);
 }

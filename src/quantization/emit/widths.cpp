@@ -1,6 +1,7 @@
 #include "quantization/emit/widths.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -69,13 +70,18 @@ class Widening {
     const bool is_wide = (quantizer != graph::kNone && has_16_bits(type_of(quantizer))) ||
                          std::any_of(pairs.begin(), pairs.end(), [&](int p) { return has_16_bits(type_of(p)); });
     if (!is_wide) return;
+    const bool is_mixed = (quantizer != graph::kNone && has_8_bits(type_of(quantizer))) ||
+                          std::any_of(pairs.begin(), pairs.end(), [&](int p) { return has_8_bits(type_of(p)); });
+    // Widened so, a HardSigmoid gives other numbers in the simulator of the HTP.
+    const bool narrows = is_mixed && model_.graph.nodes[n].is("HardSigmoid");
+    const auto differs = [&](int pair) { return narrows ? has_16_bits(type_of(pair)) : has_8_bits(type_of(pair)); };
     for (const int pair : pairs) {
-      if (has_8_bits(type_of(pair))) widen_input(n, pair);
+      if (differs(pair)) change_input(n, pair);
     }
-    if (quantizer != graph::kNone && has_8_bits(type_of(quantizer))) widen_output(quantizer);
+    if (quantizer != graph::kNone && differs(quantizer)) change_output(quantizer);
   }
 
-  void widen_input(std::size_t n, int pair) {
+  void change_input(std::size_t n, int pair) {
     const std::string value = at(pair).outputs()[0];
     auto [wide, added] = wide_.try_emplace(value);
     if (added) {
@@ -90,24 +96,44 @@ class Widening {
     }
   }
 
-  void widen_output(int quantizer) {
+  void change_output(int quantizer) {
     auto& node = model_.graph.nodes[static_cast<std::size_t>(quantizer)];
     const std::string value = node.inputs()[0];
     const std::string wide = add_pair(value, value, node, before_[static_cast<std::size_t>(quantizer)]);
     node.set_input(0, wide);
   }
 
-  // A pair of 16 bits around `value`, on the grid of the pair `like`; returns what it makes.
+  // Scale and zero point of the other width: 16 bits on the grid of 8, or 8 bits over the range of 16.
+  static std::pair<float, std::int64_t> other_grid(float scale, std::int64_t zero_point, DataType from) {
+    if (has_8_bits(from)) return {scale / kStepsOfStep, zero_point * kStepsOfStep};
+    constexpr int kStepsOf16 = 257;  // 65535 / 255
+    return {scale * kStepsOf16, std::llround(static_cast<double>(zero_point) / kStepsOf16)};
+  }
+
+  static DataType other_type(DataType from) {
+    switch (from) {
+      case DataType::uint8: return DataType::uint16;
+      case DataType::int8: return DataType::int16;
+      case DataType::uint16: return DataType::uint8;
+      default: return DataType::int8;
+    }
+  }
+
+  // A pair of the other width around `value`, like the pair `like`; returns what it makes.
   std::string add_pair(const std::string& value, const std::string& name, const Node& like, std::vector<Node>& place) {
-    const float scale[] = {graph::floats_of(tensor(like.inputs()[1])).front() / kStepsOfStep};
     const auto& zero = tensor(like.inputs()[2]);
-    const std::int64_t zero_point = onnx::to_int64s(zero).front() * kStepsOfStep;
-    const auto type = zero.type == DataType::uint8 ? DataType::uint16 : DataType::int16;
+    const auto [wanted, zero_point] =
+        other_grid(graph::floats_of(tensor(like.inputs()[1])).front(), onnx::to_int64s(zero).front(), zero.type);
+    const float scale[] = {wanted};
+    const auto type = other_type(zero.type);
     const std::int16_t stored[] = {static_cast<std::int16_t>(zero_point)};
+    const std::int8_t stored_in_8[] = {static_cast<std::int8_t>(zero_point)};
+    const auto zeros =
+        has_16_bits(type) ? onnx::TensorData::of<std::int16_t>(stored) : onnx::TensorData::of<std::int8_t>(stored_in_8);
     const auto scale_name = index_.fresh_name(name + "_wide_scale"),
                zero_name = index_.fresh_name(name + "_wide_zero_point");
     added_.push_back(onnx::make_tensor<float>(scale_name, DataType::float32, {}, scale));
-    added_.push_back({zero_name, type, {}, onnx::TensorData::of<std::int16_t>(stored), {}, false});
+    added_.push_back({zero_name, type, {}, zeros, {}, false});
     const auto integers = index_.fresh_name(name + "_wide"),
                made = index_.fresh_name(name + "_wide_DequantizeLinear_Output");
     place.emplace_back("QuantizeLinear", index_.fresh_name(name + "_wide_QuantizeLinear"),

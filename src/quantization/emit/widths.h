@@ -7,7 +7,8 @@ namespace detent::quantization {
 
 /// Of each operator that reads or makes 16-bit integers, the activations of 8 bits get a pair of 16 bits besides:
 /// between their DequantizeLinear and the operator, or between the operator and their QuantizeLinear. The 16 bits hold
-/// what the 8 bits hold, without an error.
+/// what the 8 bits hold, without an error. A HardSigmoid works with 8 bits instead, and 16-bit values around it get a
+/// pair of 8.
 void widen_operators(Emitted& emitted);
 
 }  // namespace detent::quantization
