@@ -8,7 +8,19 @@ from typing import Any, Literal, Self
 
 from . import _core, _options
 from ._base import Options, Path, Size, make
-from ._options import AdaQuant, AdaRound, Entropy, Gptq, KvCache, LayerwisePercentile, MinMax, Mse, Percentile, Resources, WeightsOnly
+from ._options import (
+    AdaQuant,
+    AdaRound,
+    Entropy,
+    Gptq,
+    KvCache,
+    LayerwisePercentile,
+    MinMax,
+    Mse,
+    Percentile,
+    Resources,
+    WeightsOnly,
+)
 
 __all__ = ["Accuracy", "AdaQuant", "AdaRound", "Config", "Device", "Entropy", "Finetune", "Gptq", "LayerwisePercentile", "Method"]
 __all__ += ["MethodName", "MinMax", "Mse", "Path", "Percentile", "Resources", "RoundingName", "Size", "TensorOverride"]
