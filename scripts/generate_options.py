@@ -65,6 +65,7 @@ TUNINGS = [
     ("Gptq", "gptq", "Columns rounded one after another, each making up for the errors before it (Frantar et al., 2022)."),
 ]
 WEIGHTS_ONLY = "Weights in blocks that have a scale each. Samples are not needed, but make the result better."
+KV_CACHE = "A decoder's cache of keys and values in fewer bits, with scales from the samples."
 RESOURCES = "Memory and disk that a run may take. Only spool_bfloat16 changes the result."
 DEVICE = "GPUs for calibration (on the first) and fine-tuning; everything else stays on the CPU."
 CONFIG = "Everything that decides what becomes of a model. What is not set is as on the command line."
@@ -75,6 +76,7 @@ NESTED = {
     "accuracy": ("_config.Accuracy | None", "what is measured of accuracy, and what for"),
     "finetune": ("_config.Finetune | _config.RoundingName | None", "fine-tuning of weights, by class or by name"),
     "weights_only": ("_config.WeightsOnly | bool | None", "quantize weights alone, in blocks; activations stay in float"),
+    "kv_cache": ("_config.KvCache | str | None", 'a decoder keeps keys and values in fewer bits, by class or as in "int8"'),
     "resources": ("_config.Resources | None", "memory and disk that the run may take"),
     "device": ("_config.Device | str | None", 'where calibration and fine-tuning compute, by class or as in "cuda:0"'),
 }
@@ -178,6 +180,7 @@ def python_text(options: list[Option]) -> str:
         lines += python_class(name, "Tuning", first, read_by(of("finetune"), word), f'{{"rounding": "{word}"}}', inherited=everyone)
     blocks = [o for o in of("weights_only") if o["path"] != "weights_only.enabled"]
     lines += python_class("WeightsOnly", "Options", WEIGHTS_ONLY, blocks, '{"enabled": True}')
+    lines += python_class("KvCache", "Options", KV_CACHE, of("kv_cache"))
     lines += python_class("Accuracy", "Options", "What is measured of accuracy, and what for.", of("accuracy"), unset=True)
     lines += python_class("Resources", "Options", RESOURCES, of("resources"))
     lines += python_class("Device", "Options", DEVICE, of("device"))

@@ -8,11 +8,23 @@ from typing import Any, Literal, Self
 
 from . import _core, _options
 from ._base import Options, Path, Size, make
-from ._options import AdaQuant, AdaRound, Entropy, Gptq, LayerwisePercentile, MinMax, Mse, Percentile, Resources, WeightsOnly
+from ._options import (
+    AdaQuant,
+    AdaRound,
+    Entropy,
+    Gptq,
+    KvCache,
+    LayerwisePercentile,
+    MinMax,
+    Mse,
+    Percentile,
+    Resources,
+    WeightsOnly,
+)
 
 __all__ = ["Accuracy", "AdaQuant", "AdaRound", "Config", "Device", "Entropy", "Finetune", "Gptq", "LayerwisePercentile", "Method"]
 __all__ += ["MethodName", "MinMax", "Mse", "Path", "Percentile", "Resources", "RoundingName", "Size", "TensorOverride"]
-__all__ += ["WeightsOnly", "make"]
+__all__ += ["KvCache", "WeightsOnly", "make"]
 
 MethodName = Literal["minmax", "percentile", "layerwise-percentile", "mse", "entropy"]
 RoundingName = Literal["auto", "nearest", "adaround", "adaquant", "gptq"]
@@ -72,7 +84,9 @@ class Config(_options.Config):
             options["device"] = Device.named(self.device).to_dict()
         if isinstance(self.weights_only, bool):
             options["weights_only"] = {"enabled": self.weights_only}
-        nested = {"accuracy": Accuracy, "resources": Resources, "device": Device, "weights_only": WeightsOnly}
+        if isinstance(self.kv_cache, str):
+            options["kv_cache"] = {"type": self.kv_cache}
+        nested = {"accuracy": Accuracy, "resources": Resources, "device": Device, "weights_only": WeightsOnly, "kv_cache": KvCache}
         for name, cls in nested.items():
             if isinstance(getattr(self, name), Mapping):
                 options[name] = make(cls, getattr(self, name), name).to_dict()

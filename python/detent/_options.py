@@ -241,6 +241,22 @@ class WeightsOnly(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class KvCache(Options):
+    """A decoder's cache of keys and values in fewer bits, with scales from the samples.
+
+    Attributes:
+        type: a decoder keeps keys and values in this type, with scales from the samples; beside --weights-only, or alone
+            with --preset none (default: keep)
+        per_channel: a scale for each channel of each head instead of one for a layer's keys and one for its values
+        scale_file: also write these scales (JSON), as kv_cache_scale_file of onnxruntime-genai's model builder
+    """
+
+    type: Literal["keep", "int8", "int4", "fp8"] = "keep"
+    per_channel: bool = False
+    scale_file: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Accuracy(Options):
     """What is measured of accuracy, and what for.
 
@@ -370,8 +386,7 @@ class Config(Options):
         passthrough_op_types: outputs of these types take their input's statistics, as those of Reshape, Transpose and the
             like do
         weights_only: quantize weights alone, in blocks; activations stay in float
-        kv_cache: a decoder keeps keys and values in this type, with scales from the samples; beside --weights-only, or
-            alone with --preset none (default: keep)
+        kv_cache: a decoder keeps keys and values in fewer bits, by class or as in "int8"
         optimize_for: latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a
             tenth faster; size: speed does not count (default: latency)
         kernel_table: file with the times of operators, in float and in integers; missing ones are measured and added; by
@@ -431,7 +446,7 @@ class Config(Options):
     exclude_nodes: Sequence[str] | None = None
     passthrough_op_types: Sequence[str] | None = None
     weights_only: _config.WeightsOnly | bool | None = None
-    kv_cache: Literal["keep", "int8", "int4", "fp8"] | None = None
+    kv_cache: _config.KvCache | str | None = None
     optimize_for: Literal["latency", "accuracy", "size"] | None = None
     kernel_table: Path | None = None
     finetune: _config.Finetune | _config.RoundingName | None = None

@@ -66,7 +66,7 @@ const std::vector<Preset>& presets() {
        .help = "all that ONNX Runtime's quantize_static quantizes, with the same bits",
        .format = plain_format()},
       {.name = "none",
-       .help = "nothing is quantized; with --float or --kv-cache",
+       .help = "nothing is quantized; with --float",
        .format = unquantized_format(),
        .quantizes = false},
   };

@@ -16,6 +16,7 @@ METHODS = (_config.MinMax, _config.Percentile, _config.LayerwisePercentile, _con
 TUNINGS = (_config.AdaRound, _config.AdaQuant, _config.Gptq)
 GROUPS = {"method": METHODS, "finetune": TUNINGS, "accuracy": (_config.Accuracy,)}
 GROUPS |= {"resources": (_config.Resources,), "device": (_config.Device,), "weights_only": (_config.WeightsOnly,)}
+GROUPS |= {"kv_cache": (_config.KvCache,)}
 
 
 def classes_of(option):
