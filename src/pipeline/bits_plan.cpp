@@ -303,17 +303,17 @@ class BitsPlanner::Impl {
   }
 
   // Bits of each group. What nodes and names take depends on the choice by a little: where the result is too large,
-  // less is left to choose with.
+  // less is left to choose with, and ever less where many choices are too large by a little.
   std::vector<int> choose(std::uint64_t max_size) const {
     std::int64_t left = static_cast<std::int64_t>(max_size) - fixed_bytes_;
-    for (int attempt = 0; attempt < 8; ++attempt) {
+    for (int attempt = 0; attempt < 24; ++attempt) {
       const auto found = quantization::choose_bits(choices_, left);
       if (!found) break;
       std::vector<int> chosen;
       for (std::size_t g = 0; g < choices_.size(); ++g) chosen.push_back(choices_[g][(*found)[g]].bits);
       const auto size = size_of(chosen);
       if (size <= max_size) return chosen;
-      left -= static_cast<std::int64_t>(size - max_size);
+      left -= static_cast<std::int64_t>(size - max_size) << attempt;
     }
     return smallest_;
   }

@@ -177,3 +177,15 @@ def test_refused(tmp_path: Path, case: str) -> None:
     place = Place(tmp_path)
     model = products(place.inputs / "m.onnx")
     place.refuses(USAGE, says, "quantize", model, "-o", place.output, "--weights-only", *options)
+
+
+def test_sizes_beside_each_other_are_used(tmp_path: Path) -> None:
+    """What names and alignment take depends on the choice: a choice that is too large by a little is no reason for the smallest."""
+    model = tmp_path / "model.onnx"
+    onnx.save(decoders.decoder(), model)
+    options = ["--external-data-threshold", "256"]
+    support.weights_only(model, tmp_path / "4.onnx", *options)
+    size = bytes_of(tmp_path / "4.onnx")
+    for more in range(3000, 3600, 60):
+        support.weights_only(model, tmp_path / f"{more}.onnx", "--max-size", size + more, *options)
+        assert size < bytes_of(tmp_path / f"{more}.onnx") <= size + more
