@@ -109,7 +109,8 @@ TEST(Resolve, WhatHasNoMeaningIsRefused) {
       set(changed);
       const auto member = option.member(changed);
       const auto path = option.at.path;
-      if (!member || names_what_is_made(path) || path == "config.float_type" || path == "weights_only.enabled")
+      if (!member || names_what_is_made(path) || path == "config.float_type" || path == "config.block_float" ||
+          path == "weights_only.enabled")
         continue;
       if (path == "config.weight_type" && result == kBlocks) continue;  // floats only
       SCOPED_TRACE(std::string(option.name) + " " + std::to_string(result));
