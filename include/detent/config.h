@@ -39,19 +39,7 @@ enum class QuantFormat { qdq, qoperator };
 enum class Activations { fixed, dynamic };
 
 /// Formats of neighbouring numbers that share an exponent, which AMD's NPUs read as operators of AMD Quark's library.
-enum class BlockFloat {
-  none,
-  bfp16,
-  mx4,
-  mx6,
-  mx9,
-  mxfp8e5m2,
-  mxfp8e4m3,
-  mxfp6e3m2,
-  mxfp6e2m3,
-  mxfp4e2m1,
-  mxint8
-};
+enum class BlockFloat { none, bfp16, mx4, mx6, mx9, mxfp8e5m2, mxfp8e4m3, mxfp6e3m2, mxfp6e2m3, mxfp4e2m1, mxint8 };
 
 /// How tensors are quantized. The defaults are the preset `plain`.
 struct QuantConfig {
@@ -124,8 +112,8 @@ enum class WeightSparsity { none, two_of_four };
 /// Microscaling formats. `float8e4m3fn`: with a float32 scale for the whole weight besides, as in NVFP4.
 enum class ScaleType { as_weight, float8e8m0, float8e4m3fn };
 
-/// Whether the residual stream of a transformer is rotated before weights become blocks, by an orthogonal matrix that is
-/// folded into the weights that write and read it. `automatic`: where that is measured to help on the samples.
+/// Whether the residual stream of a transformer is rotated before weights become blocks, by an orthogonal matrix that
+/// is folded into the weights that write and read it. `automatic`: where that is measured to help on the samples.
 enum class Rotation { off, automatic, on };
 
 /// The type of a decoder's cache of keys and values. `keep`: as the model has it.

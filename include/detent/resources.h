@@ -36,8 +36,6 @@ struct Resources {
   std::optional<double> time_limit;
   /// Seconds that the model may take for one sample; then the run ends likewise.
   std::optional<double> sample_time_limit;
-  /// Run what a model can make crash or never end in a process of its own, which the run outlives.
-  bool isolate = false;
 };
 
 }  // namespace detent

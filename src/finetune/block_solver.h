@@ -23,9 +23,9 @@ enum class BlockMethod {
 
 struct BlockSolverOptions {
   BlockMethod method = BlockMethod::automatic;
-  std::optional<double> damping = {};  // see Damping; unset: usual_damping()
-  std::optional<std::size_t> turns = {};               // after GPTQ, see BlockTurns; unset: usual_turns()
-  bool keep_zeros = false;             // weights that are 0 stay 0, as those that sparsity has set so
+  std::optional<double> damping = {};     // see Damping; unset: usual_damping()
+  std::optional<std::size_t> turns = {};  // after GPTQ, see BlockTurns; unset: usual_turns()
+  bool keep_zeros = false;                // weights that are 0 stay 0, as those that sparsity has set so
 };
 
 /// Four, and two for long rows, where a turn takes longer.
