@@ -77,7 +77,7 @@ def test_algorithms_and_exclusions(tmp_path):
             "algo_config",
         ),
         (lambda: quark.QConfig().to_detent(), "global_config"),
-        (lambda: quark.QConfig.get_default_config("MX9"), "MX9"),
+        (lambda: quark.QConfig.get_default_config("MX9_INT8"), "MX9_INT8"),
     ],
 )
 def test_refused(wrong, says):
