@@ -68,7 +68,10 @@ bool CacheObserver::count_head(const CacheValue& value, std::span<const float> p
   for (std::size_t at = 0; at < positions.size(); at += channels) {
     for (std::size_t c = 0; c < channels; ++c) {
       float magnitude = std::abs(positions[at + c]);
-      if (partners[c] != c) magnitude = std::hypot(magnitude, positions[at + partners[c]]);
+      if (partners[c] != c) {  // hypot() is a symbol of newer C libraries than wheels run on
+        const double a = magnitude, b = positions[at + partners[c]];
+        magnitude = static_cast<float>(std::sqrt(a * a + b * b));
+      }
       if (!std::isfinite(magnitude)) return false;
       auto& found = counts[per_channel_ ? c : 0];
       if (magnitude == 0) {
