@@ -41,6 +41,8 @@ class Bench(faults.Bench):
         """Dies at each of the points, one after another ("": after `delay` seconds), and then goes on."""
         became = "not reached"
         for point in points:
+            if self.done():
+                break
             code, stderr = self.run_until(point, delay)
             wrong = self.torn()
             if code == -signal.SIGKILL:
@@ -82,10 +84,17 @@ class Bench(faults.Bench):
                 return f"{name} is neither the earlier output nor the whole new one"
         return ""
 
+    def to_come(self) -> dict[str, bytes]:
+        return {name: whole for name, whole in self.expected.items() if name not in faults.VOLATILE}
+
+    def done(self) -> bool:
+        """The outputs are all there, and are nothing that a next run would write over, as a folder."""
+        return not self.command.earlier and self.visible() == self.to_come()
+
     def wrong_then(self) -> str:
-        expected = {name: whole for name, whole in self.expected.items() if name not in faults.VOLATILE}
-        if not self.command.earlier and self.visible() == expected:
-            return ""  # a folder that is there is not written again
+        expected = self.to_come()
+        if self.done():
+            return ""
         result = self.run()
         if (result.returncode, support.without_progress(result.stderr)) != (0, ""):
             return f"the next run: exit {result.returncode}: {result.stderr.strip()[-300:]}"
