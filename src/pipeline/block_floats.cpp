@@ -3,25 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
-#include <optional>
 
 #include "config/block_float_words.h"
-#include "config/identity.h"
 #include "config/wanted.h"
 #include "detent/compare.h"
-#include "exec/session.h"
-#include "graph/transformer.h"
-#include "onnx/write.h"
 #include "pipeline/check_model.h"
-#include "profile/profiler.h"
 #include "quantization/emit/block_floats.h"
 #include "quantization/placement.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
 #include "run/quantize_result.h"
-#include "run/run_directory.h"
-#include "run/run_profiler.h"
+#include "run/single_run.h"
 
 namespace detent::pipeline {
 namespace {
@@ -30,50 +22,25 @@ using profile::Step;
 
 constexpr std::size_t kCompared = 16;  // samples, if the user does not say how many
 
-void append(std::vector<std::string>& all, const std::vector<std::string>& more) {
-  all.insert(all.end(), more.begin(), more.end());
-}
-
 // One run: the stages in their order.
-class Conversion {
+class Conversion : run::SingleRun {
  public:
-  explicit Conversion(const QuantizeOptions& options)
-      : options_(options),
-        run_profiler_(options.profiler, options.profile),
-        profiler_(run_profiler_.profiler()),
-        runtime_(options.runtime) {}
+  explicit Conversion(const QuantizeOptions& options) : SingleRun(options) {}
 
   QuantizeResult run() {
     prepare();
     convert();
     write();
     if (config::has_samples(options_)) compare_outputs();
-    work_->finish();
-    run_profiler_.finish();
-    result_.stages = run_profiler_.stage_reports();
-    result_.peak_memory = profiler_.peak_memory();
-    return std::move(result_);
+    return finish();
   }
 
  private:
   void prepare() {
     const auto scope = profiler_.scope(Step::pre_process);
-    auto original = onnx::read_model(options_.model);
-    profiler_.checkpoint(Step::model_loaded);
-    run::check_output(options_.output, original, options_.external_data_suffix);
-    result_.model_bytes_before = run::size_on_disk(original);
-    result_.transformer = graph::find_transformer(original);
-    work_.emplace(options_.resources, run::run_identity({.model = original,
-                                                         .output = options_.output,
-                                                         .calibration_data = options_.calibration_data,
-                                                         .options = config::run_identity(options_)}));
-    profiler_.watch_directory(work_->path());
-    append(result_.notes, work_->notes());
-    prepared_ = run::prepare(std::move(original), options_.config, runtime_, work_->scratch(), profiler_);
-    append(result_.notes, prepared_.notes);
-    if (!options_.prepared_output) return;
-    run::check_output(*options_.prepared_output, prepared_.model);
-    onnx::write_model(prepared_.model, *options_.prepared_output, {options_.external_data_threshold});
+    SingleRun::prepare(open());
+    append(prepared_.notes);
+    write_prepared();
   }
 
   void convert() {
@@ -81,12 +48,12 @@ class Conversion {
     auto placement = run::place(prepared_, options_.config);
     // What keeps weights from being numbers at all is told before any work.
     quantization::scan_weights(prepared_.model, placement, options_.allow_nonfinite);
-    append(result_.notes, placement.notes);
+    append(placement.notes);
     const auto counts = run::count_nodes(prepared_.model, placement,
                                          [&](const auto& value) { return placement.find(value) != nullptr; });
     result_.nodes_quantized = counts.quantized;
     result_.nodes_in_float = counts.in_float;
-    append(result_.notes, counts.notes);
+    append(counts.notes);
     const auto format = options_.config.block_float;
     auto made = quantization::emit_block_floats(std::move(prepared_.model), prepared_.types, placement, format);
     converted_ = std::move(made.model);
@@ -98,7 +65,7 @@ class Conversion {
 
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
-    append(result_.notes, told_of_target(options_.config, converted_, runtime_));
+    append(told_of_target(options_.config, converted_, runtime_));
     run::write_output(converted_, options_, result_);
   }
 
@@ -127,14 +94,7 @@ class Conversion {
     result_.accuracy = std::move(accuracy);
   }
 
-  const QuantizeOptions& options_;
-  run::RunProfiler run_profiler_;
-  profile::Profiler& profiler_;
-  exec::Runtime runtime_;
-  std::optional<run::RunDirectory> work_;
-  run::Prepared prepared_;
   onnx::Model converted_;
-  QuantizeResult result_;
 };
 
 }  // namespace

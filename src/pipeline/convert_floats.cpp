@@ -1,39 +1,28 @@
 #include "pipeline/convert_floats.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "config/identity.h"
 #include "config/wanted.h"
 #include "data/sample.h"
-#include "exec/session.h"
 #include "graph/index.h"
-#include "graph/transformer.h"
-#include "onnx/write.h"
 #include "pipeline/deployed.h"
-#include "profile/profiler.h"
 #include "quantization/emit/float16.h"
 #include "quantization/float_placement.h"
 #include "quantization/selection.h"
 #include "run/calibration_device.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
-#include "run/run_directory.h"
-#include "run/run_profiler.h"
 #include "run/samples.h"
+#include "run/single_run.h"
 #include "run/sweep_setup.h"
 
 namespace detent::pipeline {
 namespace {
 
 using profile::Step;
-
-void append(std::vector<std::string>& all, const std::vector<std::string>& more) {
-  all.insert(all.end(), more.begin(), more.end());
-}
 
 std::uint64_t float_bytes(const onnx::Model& model) {
   std::uint64_t bytes = 0;
@@ -50,14 +39,10 @@ std::size_t cast_nodes(const onnx::Model& model) {
 }
 
 // One run: the stages in their order.
-class Conversion {
+class Conversion : run::SingleRun {
  public:
   Conversion(const QuantizeOptions& options, const ConversionRequest& request)
-      : options_(options),
-        request_(request),
-        run_profiler_(options.profiler, options.profile),
-        profiler_(run_profiler_.profiler()),
-        runtime_(options.runtime, options.resources.sample_time_limit) {}
+      : SingleRun(options), request_(request) {}
 
   QuantizeResult run() {
     prepare();
@@ -69,35 +54,18 @@ class Conversion {
     }
     write();
     if (result_.floats && statistics_) compare();
-    work_->finish();
-    run_profiler_.finish();
-    result_.stages = run_profiler_.stage_reports();
-    result_.peak_memory = profiler_.peak_memory();
-    return std::move(result_);
+    return finish();
   }
 
  private:
   void prepare() {
     const auto scope = profiler_.scope(Step::pre_process);
-    auto original = onnx::read_model(options_.model);
-    profiler_.checkpoint(Step::model_loaded);
-    run::check_output(options_.output, original);
-    result_.model_bytes_before = run::size_on_disk(original);
-    result_.transformer = graph::find_transformer(original);
-    work_.emplace(options_.resources, run::run_identity({.model = original,
-                                                         .output = options_.output,
-                                                         .calibration_data = options_.calibration_data,
-                                                         .options = config::run_identity(options_)}));
-    profiler_.watch_directory(work_->path());
-    append(result_.notes, work_->notes());
-    prepared_ = run::prepare(std::move(original), options_.config, runtime_, work_->scratch(), profiler_);
-    if (request_.original.empty()) append(result_.notes, prepared_.notes);
+    SingleRun::prepare(open());
+    if (request_.original.empty()) append(prepared_.notes);
     facts_ = {.type = options_.config.float_type,
               .keep_io_types = options_.config.keep_io_types,
               .allowed = quantization::select_of_all_types(prepared_.model, options_.config)};
-    if (!options_.prepared_output) return;
-    run::check_output(*options_.prepared_output, prepared_.model);
-    onnx::write_model(prepared_.model, *options_.prepared_output, {options_.external_data_threshold});
+    write_prepared();
   }
 
   // The extremes of all values, and shapes as static as the first sample makes them.
@@ -119,7 +87,7 @@ class Conversion {
     } else {
       collect(placement, *source);
     }
-    append(result_.notes, source->notes());
+    append(source->notes());
     result_.samples = statistics_->samples;
     facts_.statistics = &*statistics_;
     prepared_.types = std::move(types);
@@ -140,7 +108,7 @@ class Conversion {
     auto [statistics, notes] = run::collect_within(
         {runtime_, options_.resources, work_->path(), options_.threads, options_.progress, options_.stop}, *work_,
         prepared_, placement, source, collect);
-    for (const auto& more : {notes, device.notes()}) append(result_.notes, more);
+    for (const auto& more : {notes, device.notes()}) append(more);
     statistics_ = std::move(statistics);
   }
 
@@ -151,7 +119,7 @@ class Conversion {
           "there are no samples: weights and operators decided what becomes 16-bit, and no value was looked at");
     auto& model = prepared_.model;
     const auto placed = quantization::place_floats(model, prepared_.types, facts_);
-    append(result_.notes, placed.notes);
+    append(placed.notes);
     FloatConversion floats;
     for (const bool low : placed.low) floats.nodes += low ? 1 : 0;
     floats.nodes_kept = placed.kept;
@@ -177,17 +145,10 @@ class Conversion {
     compare_models(options, work_->path(), profiler_, result_);
   }
 
-  const QuantizeOptions& options_;
   const ConversionRequest& request_;
-  run::RunProfiler run_profiler_;
-  profile::Profiler& profiler_;
-  exec::Runtime runtime_;
-  std::optional<run::RunDirectory> work_;
-  run::Prepared prepared_;
   quantization::FloatFacts facts_;
   std::optional<calibration::Statistics> statistics_;
   onnx::Model converted_;
-  QuantizeResult result_;
 };
 
 }  // namespace

@@ -1,9 +1,7 @@
 #include "pipeline/quantize_cache.h"
 
-#include <nlohmann/json.hpp>
 #include <optional>
 
-#include "config/identity.h"
 #include "config/wanted.h"
 #include "data/replay.h"
 #include "exec/session.h"
@@ -15,9 +13,8 @@
 #include "run/kv_cache.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
-#include "run/run_directory.h"
-#include "run/run_profiler.h"
 #include "run/samples.h"
+#include "run/single_run.h"
 #include "tuning/gram_sweep.h"
 
 namespace detent::pipeline {
@@ -25,38 +22,22 @@ namespace {
 
 using profile::Step;
 
-class CacheRun {
+class CacheRun : run::SingleRun {
  public:
-  explicit CacheRun(const QuantizeOptions& options)
-      : options_(options),
-        run_profiler_(options.profiler, options.profile),
-        profiler_(run_profiler_.profiler()),
-        runtime_(options.runtime) {}
+  explicit CacheRun(const QuantizeOptions& options) : SingleRun(options) {}
 
   QuantizeResult run() {
     pre_process();
     observe();
     write();
     run_models();
-    work_->finish();
-    run_profiler_.finish();
-    result_.stages = run_profiler_.stage_reports();
-    result_.peak_memory = profiler_.peak_memory();
-    return std::move(result_);
+    return finish();
   }
 
  private:
   void pre_process() {
     const auto scope = profiler_.scope(Step::pre_process);
-    model_ = onnx::read_model(options_.model);
-    profiler_.checkpoint(Step::model_loaded);
-    run::check_output(options_.output, model_, options_.external_data_suffix);
-    result_.model_bytes_before = run::size_on_disk(model_);
-    work_.emplace(options_.resources, run::run_identity({.model = model_,
-                                                         .output = options_.output,
-                                                         .calibration_data = options_.calibration_data,
-                                                         .options = config::run_identity(options_)}));
-    append(work_->notes());
+    model_ = open();
     graph::unfold(model_);
     append(graph::lift_constants(model_));
     append(graph::drop_initializer_inputs(model_));
@@ -103,19 +84,9 @@ class CacheRun {
     compare_models(options_, work_->path(), profiler_, result_);
   }
 
-  void append(const std::vector<std::string>& notes) {
-    result_.notes.insert(result_.notes.end(), notes.begin(), notes.end());
-  }
-
-  const QuantizeOptions& options_;
-  run::RunProfiler run_profiler_;
-  profile::Profiler& profiler_;
-  exec::Runtime runtime_;
-  std::optional<run::RunDirectory> work_;
   onnx::Model model_;
   std::optional<run::KvCacheRun> cache_;
   std::optional<data::ReplayStream> kept_;
-  QuantizeResult result_;
 };
 
 }  // namespace

@@ -73,7 +73,7 @@ class WeightsRun {
       if (options_.weights_only.rotation == Rotation::automatic) {
         choose_rotation();
       } else if (source_ && draft_.is_plain()) {
-        solve(*source_, work_->path());
+        solve(*source_, work_->path(), Listens::to_cache);
       }
     }
     if (source_ && cache_ && !has_seen_cache_) observe_cache();
@@ -256,7 +256,7 @@ class WeightsRun {
       if (e.kind() != ErrorKind::bad_input) throw;
       result_.notes.push_back(fmt::format("not rotated: {}", e.what()));
       draft_.model = original;
-      if (draft_.is_plain()) solve(*source_, work_->path());
+      if (draft_.is_plain()) solve(*source_, work_->path(), Listens::to_cache);
       return;
     }
     data::Part fitted(*source_, kHeldBack, data::Part::Kind::others);
@@ -266,9 +266,7 @@ class WeightsRun {
       draft_.solved = {};
       const auto directory = work_->path() / name;
       std::filesystem::create_directory(directory);
-      tries_ = true;
       if (draft_.is_plain()) solve(fitted, directory);
-      tries_ = false;
       const auto scope = profiler_.scope(run::kComparisonStage);
       auto emitted = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only);
       const auto found = fidelity_of(std::move(emitted), directory / "candidate.onnx", options_, *runtime_, judging);
@@ -287,8 +285,11 @@ class WeightsRun {
     return target_.measure(std::move(emitted), work_->path() / "candidate.onnx", *runtime_, samples);
   }
 
+  // Attempts leave the cache alone: it is observed once, on all samples.
+  enum class Listens { no, to_cache };
+
   // From what the products read on the samples.
-  void solve(data::SampleSource& source, const std::filesystem::path& directory) {
+  void solve(data::SampleSource& source, const std::filesystem::path& directory, Listens listens = Listens::no) {
     const auto scope = profiler_.scope(Step::calibration);
     const auto budget = run::budget_of(options_.resources, work_->path());
     const auto placement = placement_as_run();
@@ -300,29 +301,31 @@ class WeightsRun {
                                          {.config = options_.weights_only,
                                           .scale_inputs = !raised_,
                                           .directory = directory,
-                                          .sweep = sweeping(spool.get())});
-    has_seen_cache_ = cache_.has_value() && !tries_;
+                                          .sweep = sweeping(spool.get(), listens)});
+    has_seen_cache_ = listens == Listens::to_cache;
     result_.samples = draft_.solved.samples;
     for (const auto& [fold, scaling] : draft_.solved.scalings)
       quantization::apply_fold(fold, scaling.factors, draft_.model, draft_.placement);
   }
 
-  tuning::GramSweepOptions sweeping(store::Spool* spool) {
+  tuning::GramSweepOptions sweeping(store::Spool* spool, Listens listens) {
+    const bool heard = cache_ && listens == Listens::to_cache;
     return {.threads = options_.threads,
             .spool = spool,
             .progress = options_.progress,
             .stop = options_.stop,
             .observed = quantization::float_values(running(), types_),
             .extremes = request_.extremes,
-            .listened = cache_ && !tries_ ? cache_->values() : std::vector<std::string>(),
-            .listener = cache_ && !tries_ ? &cache_->observer() : nullptr};
+            .listened = heard ? cache_->values() : std::vector<std::string>(),
+            .listener = heard ? &cache_->observer() : nullptr};
   }
 
   // Where weights are not solved from samples.
   void observe_cache() {
     const auto scope = profiler_.scope(Step::calibration);
     source_->rewind();
-    result_.samples = tuning::sweep_values(running(), types_, *runtime_, *source_, sweeping(nullptr));
+    result_.samples =
+        tuning::sweep_values(running(), types_, *runtime_, *source_, sweeping(nullptr, Listens::to_cache));
     has_seen_cache_ = true;
   }
 
@@ -433,7 +436,6 @@ class WeightsRun {
   std::optional<run::KvCacheRun> cache_;
   bool has_seen_cache_ = false;
   std::optional<TempDir> rotated_;  // files of rotated weights
-  bool tries_ = false;
   BitsTarget target_;
 };
 

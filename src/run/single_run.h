@@ -1,0 +1,41 @@
+// What a run that makes one model begins and ends with; the stages between are its own.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "detent/quantize.h"
+#include "exec/session.h"
+#include "onnx/model.h"
+#include "profile/profiler.h"
+#include "run/prepare.h"
+#include "run/run_directory.h"
+#include "run/run_profiler.h"
+
+namespace detent::run {
+
+class SingleRun {
+ protected:
+  explicit SingleRun(const QuantizeOptions& options);
+
+  /// The model as it was given; by then its output may be written, and the run has its directory.
+  onnx::Model open();
+  /// Makes `model` ready to be quantized. Its notes are not yet among the result's.
+  void prepare(onnx::Model model);
+  /// Where the user asked for the prepared model.
+  void write_prepared() const;
+  QuantizeResult finish();
+
+  void append(const std::vector<std::string>& notes);
+
+  const QuantizeOptions& options_;
+  RunProfiler run_profiler_;
+  profile::Profiler& profiler_;
+  exec::Runtime runtime_;
+  std::optional<RunDirectory> work_;
+  Prepared prepared_;
+  QuantizeResult result_;
+};
+
+}  // namespace detent::run
