@@ -12,8 +12,9 @@ namespace detent::cli {
 /// A stage that a run is expected to go through, under the name that Progress gives it.
 struct ExpectedStage {
   std::string name;
-  double share = 1;      // of the run's time, to a common factor
-  bool repeats = false;  // it starts over, nobody knows how often
+  double share = 1;          // of the run's time, to a common factor
+  bool repeats = false;      // it starts over, nobody knows how often
+  bool takes_turns = false;  // with the stage before it
 };
 
 /// The stages of quantize with these options, with shares as they typically are.
@@ -31,11 +32,14 @@ class Overall {
   double done() const noexcept { return done_; }  // 0 to 1
 
  private:
+  std::size_t first_of_turns(std::size_t index) const;
+
   std::vector<ExpectedStage> stages_;
-  double all_ = 0;           // shares
-  std::size_t current_ = 0;  // stage
-  std::uint64_t last_ = 0;   // done in it
-  int passes_ = 0;           // that it has behind it
+  double all_ = 0;             // shares
+  std::size_t current_ = 0;    // the first stage of those under way
+  std::vector<double> parts_;  // of each stage, done
+  std::uint64_t last_ = 0;     // done in the one that repeats
+  int passes_ = 0;             // that it has behind it
   double done_ = 0;
 };
 

@@ -140,6 +140,20 @@ TEST(Progress, NamesCannotMoveTheCursorOrBreakTheLine) {
   EXPECT_EQ(text.size(), 1 + 79 + 3u);
 }
 
+TEST(Progress, StagesThatTakeTurnsCountTogether) {
+  Overall overall({{"samples", 1}, {.name = "solve", .share = 2, .takes_turns = true}, {"weights", 1}});
+  overall.update("samples", 2, 8);
+  EXPECT_DOUBLE_EQ(overall.done(), 0.0625);
+  overall.update("solve", 1, 4);
+  EXPECT_DOUBLE_EQ(overall.done(), 0.1875);
+  overall.update("samples", 4, 8);
+  EXPECT_DOUBLE_EQ(overall.done(), 0.25);
+  overall.update("weights", 1, 2);
+  EXPECT_DOUBLE_EQ(overall.done(), 0.875);
+  overall.update("samples", 8, 8);
+  EXPECT_DOUBLE_EQ(overall.done(), 0.875);
+}
+
 TEST(Progress, TheShareOfTheRunNeverFalls) {
   Overall overall({{"calibrate", 1}, {"accuracy", 2, true}, {"finetune", 1}});
   EXPECT_FALSE(overall.is_known());
