@@ -160,7 +160,7 @@ def mixed_table(runs: Runs, ids: np.ndarray) -> str:
             return size
 
         uniform = row("4 bits for all")
-        row("`--max-size` for 4.5 bits", "--max-size", uniform + values // 16 + 1024)  # and a little for the graph
+        row("`--max-size` for 4.5 bits", "--max-size", uniform + values // 16 + 4096)  # and a little for zero points
         size = row("the last product at 8 bits", "--node-bits", head)
         row("`--max-size` of that", "--max-size", size)
         size = row("the last product, the first and the last layer at 8 bits", "--node-bits", f"{head},{ends}")
