@@ -36,7 +36,9 @@ Setting read_setting() {
 int failpoint(const char* name) noexcept {
   static const Setting setting = read_setting();
   static std::atomic<long> seen = 0;
-  if (setting.place.empty() || setting.place != name || ++seen != setting.at) return 0;
+  if (setting.place.empty() || setting.place != name) return 0;
+  if (setting.action == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  if (++seen != setting.at) return 0;
   if (setting.action == "kill") std::raise(SIGKILL);
   if (setting.action == "crash") std::raise(SIGSEGV);
   if (setting.action == "stop") std::raise(SIGSTOP);

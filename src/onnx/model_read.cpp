@@ -119,7 +119,8 @@ std::string function_name(std::string_view payload) {
   std::string name, domain;
   walk(Wire(payload, nullptr), [&](pbf_reader& r) {
     if ((r.tag() != 1 && r.tag() != 10) || !is_message(r)) return false;
-    (r.tag() == 1 ? name : domain) = r.get_string();
+    auto& text = r.tag() == 1 ? name : domain;  // chosen before: in debug builds, reading the value forgets the tag
+    text = r.get_string();
     return true;
   });
   return domain + "::" + name;
@@ -271,7 +272,8 @@ std::string Model::metadata(std::string_view key) const {
         entry.skip();
         continue;
       }
-      (entry.tag() == 1 ? name : value) = entry.get_string();
+      auto& text = entry.tag() == 1 ? name : value;
+      text = entry.get_string();
     }
     if (name == key) return value;
   }

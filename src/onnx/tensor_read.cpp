@@ -140,29 +140,26 @@ DataType read_type(const Wire& raw) {
 bool read_elements(Parsed& parsed, protozero::pbf_message<Field>& m) {
   using protozero::pbf_wire_type;
   using protozero::tag_and_type;
+  const Field field = m.tag();  // in debug builds, reading the value forgets it
   switch (m.tag_and_type()) {
     case tag_and_type(Field::float_data, pbf_wire_type::length_delimited):
-    case tag_and_type(Field::double_data, pbf_wire_type::length_delimited): read_float_run(parsed, m.tag(), m); break;
-    case tag_and_type(Field::float_data, pbf_wire_type::fixed32):
-      append_narrowed(parsed, m.tag(), m.get_float());
-      break;
+    case tag_and_type(Field::double_data, pbf_wire_type::length_delimited): read_float_run(parsed, field, m); break;
+    case tag_and_type(Field::float_data, pbf_wire_type::fixed32): append_narrowed(parsed, field, m.get_float()); break;
     case tag_and_type(Field::double_data, pbf_wire_type::fixed64):
-      append_narrowed(parsed, m.tag(), m.get_double());
+      append_narrowed(parsed, field, m.get_double());
       break;
     case tag_and_type(Field::int32_data, pbf_wire_type::length_delimited):
-      append_all(parsed, m.tag(), m.get_packed_int32());
+      append_all(parsed, field, m.get_packed_int32());
       break;
-    case tag_and_type(Field::int32_data, pbf_wire_type::varint): append_narrowed(parsed, m.tag(), m.get_int32()); break;
+    case tag_and_type(Field::int32_data, pbf_wire_type::varint): append_narrowed(parsed, field, m.get_int32()); break;
     case tag_and_type(Field::int64_data, pbf_wire_type::length_delimited):
-      append_all(parsed, m.tag(), m.get_packed_int64());
+      append_all(parsed, field, m.get_packed_int64());
       break;
-    case tag_and_type(Field::int64_data, pbf_wire_type::varint): append_narrowed(parsed, m.tag(), m.get_int64()); break;
+    case tag_and_type(Field::int64_data, pbf_wire_type::varint): append_narrowed(parsed, field, m.get_int64()); break;
     case tag_and_type(Field::uint64_data, pbf_wire_type::length_delimited):
-      append_all(parsed, m.tag(), m.get_packed_uint64());
+      append_all(parsed, field, m.get_packed_uint64());
       break;
-    case tag_and_type(Field::uint64_data, pbf_wire_type::varint):
-      append_narrowed(parsed, m.tag(), m.get_uint64());
-      break;
+    case tag_and_type(Field::uint64_data, pbf_wire_type::varint): append_narrowed(parsed, field, m.get_uint64()); break;
     default: return false;
   }
   return true;

@@ -131,8 +131,8 @@ void add_sweep(const run::Prepared& prepared, const quantization::Placement& pla
   plan.waiting_on_disk = sweep.disk;
   plan.work_bytes += sweep.disk;
   plan.peak_memory = sweep.memory;
-  plan.memory = {{"largest segment", sweep.memory - std::min({sweep.memory, sweep.spool_bytes, sweep.spool_memory})},
-                 {"tensors spooled between segments", std::min(sweep.spool_bytes, sweep.spool_memory)}};
+  plan.memory = {{"largest segment", sweep.memory - std::min({sweep.memory, sweep.spool_bytes, sweep.spool.records})},
+                 {"tensors spooled between segments", std::min(sweep.spool_bytes, sweep.spool.records)}};
 }
 
 void add_finetune(const onnx::Model& model, const graph::ValueTypes& types, const FinetuneConfig& config,

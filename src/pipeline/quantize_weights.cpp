@@ -295,7 +295,7 @@ class WeightsRun {
     const auto placement = placement_as_run();
     const auto stages = tuning::block_stages(running(), placement, options_.weights_only, for_sums(budget.memory));
     std::unique_ptr<store::Spool> spool;
-    if (stages.size() > 1) spool = run::make_spool(context(), budget.memory / 4);
+    if (stages.size() > 1) spool = run::make_spool(context(), planning::share_room(budget.memory / 4, 0));
     source.rewind();
     draft_.solved = tuning::solve_blocks(running(), types_, placement, stages, *runtime_, source,
                                          {.config = options_.weights_only,

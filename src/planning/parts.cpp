@@ -6,10 +6,7 @@
 
 namespace detent::planning {
 
-std::uint64_t spool_buffers(std::uint64_t bytes_of_sample) {
-  constexpr std::uint64_t kMost = 64 * kMiB;  // see store::SpoolOptions
-  return std::min(kMost, 3 * bytes_of_sample);
-}
+std::uint64_t spool_buffers(std::uint64_t bytes_of_sample) { return std::min(kMostBuffers, 3 * bytes_of_sample); }
 
 std::uint64_t resident_bytes(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
                              const onnx::Tensor& weight) {

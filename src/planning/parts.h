@@ -19,6 +19,8 @@ inline constexpr std::uint64_t kSessionNode = 16 * kKiB;  // a node of a session
 inline constexpr std::uint64_t kHistogram = 30 * kKiB;    // a typical summary
 inline constexpr std::uint64_t kScratch = 512 * kKiB;     // counting tables of a thread, as far as they are touched
 
+inline constexpr std::uint64_t kMostBuffers = 64 * kMiB;  // more makes no spool faster
+
 /// What a spool holds on its way to disk and from there, for stages that read and write so much of a sample.
 std::uint64_t spool_buffers(std::uint64_t bytes_of_sample);
 

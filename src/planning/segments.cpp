@@ -55,27 +55,45 @@ class Planner {
     std::vector<int> ends = chosen;
     ends.push_back(walk_.nodes());
     int begin = 0;
-    std::uint64_t peak = 0, kept = 0, both = 0;
+    std::uint64_t peak = 0, resident = 0, kept = 0, both = 0;
     for (const int end : ends) {
       const SegmentCost cost = cost_of(begin, end);
       const bool only = chosen.empty();
-      peak = std::max(peak, hard(cost, begin, end) + (fits(cost, begin, end, memory) ? cost.weights : 0));
+      const std::uint64_t weights = fits(cost, begin, end, memory) ? cost.weights : 0;
+      peak = std::max(peak, hard(cost, begin, end) + weights);
+      resident = std::max(resident, cost.anonymous + weights);
       if (!only) plan.spool_traffic += traffic(cost, begin);
       if (!only) kept = std::max(kept, kept_by(cost, begin, end));
       both = std::max(both, waiting(begin) + waiting(end));
       begin = end;
     }
+    const std::uint64_t counted = peak - resident;  // for buffers, whatever segment runs
+    const std::uint64_t room = less(memory, peak);
+    plan.memory = peak;
+    plan.spool = chosen.empty() ? share_room(room, 0) : share(room, counted, kept, both);
+    if (chosen.empty()) return plan;  // it has a spool only where an earlier process has cut
+    const bool on_disk = plan.spool.records < kept;
+    plan.disk = on_disk ? less(both, plan.spool.records) : 0;
+    plan.memory += plan.spool.buffers - counted + std::min(kept, plan.spool.records);
     plan.cuts = std::move(chosen);
     plan.spool_bytes = kept;
-    const std::uint64_t room = memory > peak ? memory - peak : 0;
-    if (!budget_.all_on_disk) plan.spool_memory = room;
-    const bool on_disk = plan.spool_memory < kept;
-    plan.disk = on_disk ? both - std::min(both, plan.spool_memory) : 0;
-    plan.memory = peak + std::min(kept, plan.spool_memory);
     return plan;
   }
 
  private:
+  static std::uint64_t less(std::uint64_t from, std::uint64_t what) { return from - std::min(from, what); }
+
+  // Buffers take of the room only where tensors go to disk, and not what disk they would need in its place.
+  SpoolMemory share(std::uint64_t room, std::uint64_t counted, std::uint64_t kept, std::uint64_t both) const {
+    if (budget_.all_in_memory) return {room, counted};
+    if (!budget_.all_on_disk && kept <= room) return {room, counted};
+    SpoolMemory shares = share_room(room, counted);
+    const std::uint64_t most = std::max(counted, std::min(kept, counted + less(budget_.disk + room, both)));
+    if (shares.buffers > most) shares = {room + counted - most, most};
+    if (budget_.all_on_disk) shares.records = 0;
+    return shares;
+  }
+
   std::uint64_t waiting(int cut) const { return cut == 0 ? 0 : walk_.waiting(cut) * samples_; }
   std::uint64_t buffers(const SegmentCost& cost) const {
     return budget_.all_in_memory ? 0 : spool_buffers(cost.read_bytes + cost.write_bytes);
@@ -191,7 +209,7 @@ SweepPlan plan_sweep(const onnx::Model& model, const graph::ValueTypes& types, c
     Planner with_disk(*walk, possible, circumstances.workers, samples, ample);
     const std::string where = fmt::format("model '{}'", model.path.string());
     if (auto plan = with_disk.solve(budget.memory)) {
-      const auto needed = with_disk.describe(std::move(*plan), budget.memory).disk;
+      const auto needed = planner.describe(std::move(*plan), budget.memory).disk;
       throw resource_error(
           fmt::format("{}: calibration with {} of memory needs {} of disk, but only {} are allowed", where,
                       format_size(budget.memory), format_size(whole_mib(needed)), format_size(budget.disk)),
@@ -203,7 +221,7 @@ SweepPlan plan_sweep(const onnx::Model& model, const graph::ValueTypes& types, c
   }
   auto plan = planner.describe(refine(*walk, possible, std::move(*chosen), budget.segments), budget.memory);
   // Cuts that were asked for may take more than those that were chosen.
-  const bool waits_elsewhere = budget.all_in_memory && plan.spool_bytes > plan.spool_memory;
+  const bool waits_elsewhere = budget.all_in_memory && plan.spool_bytes > plan.spool.records;
   if (plan.memory > budget.memory || plan.disk > budget.disk || waits_elsewhere)
     throw resource_error(fmt::format("model '{}': calibration in {} segments does not keep to {} of memory, or not "
                                      "to the disk budget or memory level",

@@ -13,6 +13,7 @@
 #include "graph/values.h"
 #include "onnx/model.h"
 #include "planning/calibration.h"
+#include "planning/spool_memory.h"
 
 namespace detent::planning {
 
@@ -27,7 +28,7 @@ struct Budget {
 struct SweepPlan {
   std::vector<int> cuts;            // positions between nodes, see graph::make_chain
   std::uint64_t memory = 0;         // resident at the peak, with tensors spooled in memory
-  std::uint64_t spool_memory = 0;   // for tensors spooled in memory
+  SpoolMemory spool;                // what the spool may take of it
   std::uint64_t spool_bytes = 0;    // most bytes spooled at one time
   std::uint64_t spool_traffic = 0;  // written and read in all
   std::uint64_t disk = 0;           // most bytes spooled on disk

@@ -7,13 +7,14 @@
 
 namespace detent::planning {
 
-std::optional<std::vector<std::uint64_t>> memory_side_by_side(const onnx::Model& model, const graph::ValueTypes& types,
-                                                              std::span<const StageEnds> forms) {
+std::optional<SideBySide> memory_side_by_side(const onnx::Model& model, const graph::ValueTypes& types,
+                                              std::span<const StageEnds> forms) {
   const graph::Index index(model);
   auto walk = SegmentWalk::make(model, index, types, {}, {.histograms = false});
   if (!walk) return std::nullopt;
   const std::size_t stages = forms.empty() ? 0 : forms.front().size();
-  std::vector<std::uint64_t> memory(stages, kProcess), on_their_way(stages);
+  SideBySide memory{std::vector<std::uint64_t>(stages, kProcess)};
+  std::vector<std::uint64_t> on_their_way(stages);
   for (const auto& ends : forms) {
     int node = 0;
     for (std::size_t i = 0; i < stages; ++i) {
@@ -21,13 +22,14 @@ std::optional<std::vector<std::uint64_t>> memory_side_by_side(const onnx::Model&
       walk->begin(node);
       SegmentCost cost;
       for (; node < ends[i]; ++node) cost = walk->step();
-      memory[i] += cost.memory() - kProcess;
+      memory.stages[i] += cost.memory() - kProcess;
       on_their_way[i] += cost.read_bytes + cost.write_bytes;
     }
   }
   // Buffers are kept from one stage to the next.
   const std::uint64_t most = stages == 0 ? 0 : *std::max_element(on_their_way.begin(), on_their_way.end());
-  for (auto& bytes : memory) bytes += spool_buffers(most);
+  memory.buffers = spool_buffers(most);
+  for (auto& bytes : memory.stages) bytes += memory.buffers;
   return memory;
 }
 

@@ -14,10 +14,15 @@ namespace detent::planning {
 /// Where the stages of one form end: stage i before node ends[i], where the next begins.
 using StageEnds = std::vector<int>;
 
+struct SideBySide {
+  std::vector<std::uint64_t> stages;  // bytes resident in each, with the spool's buffers
+  std::uint64_t buffers = 0;          // of the spool, in all stages
+};
+
 /// Bytes resident while all forms, of as many stages each, are in stage i and take single samples through it: the
 /// process, the stages, and what is on its way from one to another. Each form takes what the model would. nullopt when
 /// a shape is not static.
-std::optional<std::vector<std::uint64_t>> memory_side_by_side(const onnx::Model& model, const graph::ValueTypes& types,
-                                                              std::span<const StageEnds> forms);
+std::optional<SideBySide> memory_side_by_side(const onnx::Model& model, const graph::ValueTypes& types,
+                                              std::span<const StageEnds> forms);
 
 }  // namespace detent::planning

@@ -32,7 +32,7 @@ void TrialRunner::plan_sweep(const quantization::Placement& placement, const run
                                                 0};
     sweep_ = run::set_up_sweep(context, prepared_, placement, source_, circumstances);
   } else if (!sweep_->cuts.empty()) {
-    sweep_->spool = run::make_spool(context, sweep_->plan ? sweep_->plan->spool_memory : 0);
+    sweep_->spool = run::make_spool(context, sweep_->plan);
   }
 }
 

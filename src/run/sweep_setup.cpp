@@ -64,7 +64,7 @@ graph::ValueTypes static_types(const graph::ValueTypes& types, const onnx::Model
   return exec::probe_values(runtime, model, first_sample(source, input_specs(model)).shapes);
 }
 
-std::unique_ptr<store::Spool> make_spool(const Context& context, std::uint64_t memory_bytes) {
+std::unique_ptr<store::Spool> make_spool(const Context& context, const planning::SpoolMemory& memory) {
   static constexpr std::pair<SpoolAccess, store::DiskAccess> kAccesses[] = {
       {SpoolAccess::automatic, store::DiskAccess::automatic},
       {SpoolAccess::buffered, store::DiskAccess::buffered},
@@ -77,7 +77,8 @@ std::unique_ptr<store::Spool> make_spool(const Context& context, std::uint64_t m
   options.residency = budget.all_in_memory ? store::Residency::memory
                       : budget.all_on_disk ? store::Residency::disk
                                            : store::Residency::memory_then_disk;
-  options.memory_bytes = memory_bytes;
+  options.memory_bytes = memory.records;
+  options.buffer_bytes = memory.buffers;
   options.disk_bytes = budget.disk;
   options.prefetch = resources.prefetch;
   for (const auto& [ours, theirs] : kAccesses) {
@@ -87,6 +88,10 @@ std::unique_ptr<store::Spool> make_spool(const Context& context, std::uint64_t m
   if (::mkdir(options.directory.c_str(), S_IRWXU) != 0 && errno != EEXIST)  // of the run that is resumed
     throw failed_call(errno, fmt::format("cannot create '{}'", options.directory.string()), ErrorKind::usage);
   return std::make_unique<store::Spool>(std::move(options));
+}
+
+std::unique_ptr<store::Spool> make_spool(const Context& context, const std::optional<planning::SweepPlan>& plan) {
+  return make_spool(context, plan ? plan->spool : planning::SpoolMemory{0, store::SpoolOptions().buffer_bytes});
 }
 
 planning::Budget budget_of(const Resources& resources, const fs::path& work_dir) {
@@ -137,7 +142,7 @@ SweepSetup set_up_sweep(const Context& context, const Prepared& prepared, const 
   }
   if (earlier != nullptr) setup.cuts = earlier->cuts;
   if (setup.cuts.empty()) return setup;
-  setup.spool = make_spool(context, setup.plan ? setup.plan->spool_memory : 0);
+  setup.spool = make_spool(context, setup.plan);
   return setup;
 }
 

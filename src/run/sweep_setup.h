@@ -35,8 +35,11 @@ FirstSample first_sample(data::SampleSource& source, const std::vector<data::Inp
 graph::ValueTypes static_types(const graph::ValueTypes& types, const onnx::Model& model, const exec::Runtime& runtime,
                                data::SampleSource& source);
 
-/// A spool in a directory below that of the context; up to `memory_bytes` of it stay in memory.
-std::unique_ptr<store::Spool> make_spool(const Context& context, std::uint64_t memory_bytes);
+/// A spool in a directory below that of the context.
+std::unique_ptr<store::Spool> make_spool(const Context& context, const planning::SpoolMemory& memory);
+
+/// One for a sweep by this plan; where nothing could be planned, no records stay in memory.
+std::unique_ptr<store::Spool> make_spool(const Context& context, const std::optional<planning::SweepPlan>& plan);
 
 struct SweepSetup {
   std::optional<planning::SweepPlan> plan;  // unset: shapes depend on values, and no budget was asked for

@@ -17,7 +17,7 @@ namespace detent::tuning {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-constexpr std::uint64_t kUnknown = 128 * kMiB;  // of segments whose shapes depend on values
+constexpr std::uint64_t kUnknown = 128 * kMiB;  // of segments whose shapes depend on values; a quarter are buffers
 constexpr std::uint64_t kBeside = 28 * kMiB;    // measured: oneDNN, a second model, heap in pieces; processors differ
 constexpr std::uint64_t kTogether = 256 * kMiB;
 constexpr std::uint64_t kLittle = 64 * kMiB;
@@ -37,8 +37,9 @@ MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Mode
   for (const auto& stage : stages) before.push_back(layers[stage.layers.front()].float_node);
   // Segments of the quantized model take what the same nodes of the float model do, within a little.
   const std::array both{float_ends(layers, stages), before};
-  const auto segments = planning::memory_side_by_side(float_model, types, both)
-                            .value_or(std::vector<std::uint64_t>(stages.size(), kUnknown));
+  const auto segments =
+      planning::memory_side_by_side(float_model, types, both)
+          .value_or(planning::SideBySide{std::vector<std::uint64_t>(stages.size(), kUnknown), kUnknown / 4});
 
   std::map<std::string, std::uint64_t> needed;
   for (const auto& cost : layer_costs(float_model, types, config, samples, threads)) needed[cost.name] = cost.bytes;
@@ -49,7 +50,7 @@ MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Mode
     std::uint64_t sums = 0;
     for (const auto i : stages[s].layers) sums += gram_bytes(float_model, layers[i]);
     for (const auto i : stages[s].layers) {
-      const std::uint64_t others = kBeside + segments[s] + integers + sums - gram_bytes(float_model, layers[i]);
+      const std::uint64_t others = kBeside + segments.stages[s] + integers + sums - gram_bytes(float_model, layers[i]);
       memory.layers.push_back(less(budget, others));
       peak = std::max(peak, others + needed[layers[i].name]);
     }
@@ -59,8 +60,8 @@ MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Mode
     throw resource_error(fmt::format("fine-tuning needs {} of memory, and the budget is {}", need, left),
                          fmt::format("the smallest --memory-budget that works is {}MiB", peak / kMiB + 1));
   }
-  memory.spool = less(budget, peak);
-  if (!asked_for) memory.spool = std::min(memory.spool, kLittle);
+  const std::uint64_t room = less(budget, peak);
+  memory.spool = planning::share_room(asked_for ? room : std::min(room, kLittle), segments.buffers);
   return memory;
 }
 

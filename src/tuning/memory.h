@@ -10,6 +10,7 @@
 #include "exec/session.h"
 #include "graph/values.h"
 #include "onnx/model.h"
+#include "planning/spool_memory.h"
 #include "tuning/tuned_layer.h"
 
 namespace detent::tuning {
@@ -18,7 +19,7 @@ namespace detent::tuning {
 struct MemoryShares {
   std::vector<std::uint64_t> layers;  // for each layer, in the order of find_layers(): its form and buffers
   std::uint64_t together = 0;         // for matrices of several layers that are summed up side by side
-  std::uint64_t spool = 0;            // for spooled samples
+  planning::SpoolMemory spool;        // for spooled samples
 };
 
 /// What the process, both models' stages and the layers at work leave of a budget goes to the spool. `asked_for`:

@@ -5,219 +5,27 @@ import io
 import json
 import struct
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-
-FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-rng = np.random.default_rng(0)
-
-
-def weight(name: str, *shape: int, dtype: type = np.float32) -> TensorProto:
-    return numpy_helper.from_array(rng.normal(size=shape).astype(dtype), name)
-
-
-def value(name: str, shape: list | None, kind: int = FLOAT) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, shape)
-
-
-def model(nodes: list, inputs: list, outputs: list, weights: list = (), opset: int = 17, **more: object) -> onnx.ModelProto:
-    graph = helper.make_graph(nodes, "g", inputs, outputs, list(weights))
-    opsets = [helper.make_opsetid("", opset), *[helper.make_opsetid(d, 1) for d in more.pop("domains", [])]]
-    made = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="p", **more)
-    return made
-
-
-def external(tensor: TensorProto, location: str, **keys: object) -> TensorProto:
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, text in {"location": location, **keys}.items():
-        tensor.external_data.add(key=key, value=str(text))
-    return tensor
-
-
-def convolutions() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], name="conv", pads=[1, 1, 1, 1]),
-        helper.make_node("BatchNormalization", ["c", "s", "s", "s", "v"], ["n"], name="bn"),
-        helper.make_node("Relu", ["n"], ["r"], name="relu"),
-        helper.make_node("MaxPool", ["r"], ["p"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
-        helper.make_node("GlobalAveragePool", ["p"], ["a"], name="mean"),
-        helper.make_node("Flatten", ["a"], ["f"], name="flat"),
-        helper.make_node("Gemm", ["f", "g", "h"], ["y"], name="head", transB=1),
-    ]
-    weights = [weight("w", 4, 2, 3, 3), weight("b", 4), weight("s", 4), weight("g", 3, 4), weight("h", 3)]
-    weights.append(numpy_helper.from_array(np.ones(4, np.float32), "v"))
-    return model(nodes, [value("x", ["N", 2, 4, 4])], [value("y", ["N", 3])], weights)
-
-
-def attention() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("MatMul", ["x", "q"], ["a"], name="query"),
-        helper.make_node("MatMul", ["x", "k"], ["b"], name="key"),
-        helper.make_node("Transpose", ["b"], ["t"], name="turn", perm=[0, 2, 1]),
-        helper.make_node("MatMul", ["a", "t"], ["s"], name="scores"),
-        helper.make_node("Div", ["s", "two"], ["d"], name="scale"),
-        helper.make_node("Softmax", ["d"], ["p"], name="softmax", axis=-1),
-        helper.make_node("MatMul", ["p", "x"], ["m"], name="mix"),
-        helper.make_node("LayerNormalization", ["m", "one", "one"], ["y"], name="norm"),
-    ]
-    weights = [weight("q", 4, 4), weight("k", 4, 4), weight("one", 4), numpy_helper.from_array(np.float32(2), "two")]
-    return model(nodes, [value("x", [1, 3, 4])], [value("y", [1, 3, 4])], weights)
-
-
-def constants() -> onnx.ModelProto:
-    ints = helper.make_tensor("i", INT64, [2], [1, 4])
-    nodes = [
-        helper.make_node("Constant", [], ["w"], name="const", value=weight("", 4, 4)),
-        helper.make_node("Constant", [], ["f"], name="float", value_float=2.0),
-        helper.make_node("Constant", [], ["fs"], name="floats", value_floats=[1.0, 2.0, 3.0, 4.0]),
-        helper.make_node("Constant", [], ["shape"], name="ints", value_ints=[1, 4]),
-        helper.make_node("ConstantOfShape", ["i"], ["z"], name="zeros", value=helper.make_tensor("", FLOAT, [1], [0.5])),
-        helper.make_node("MatMul", ["x", "w"], ["m"], name="product"),
-        helper.make_node("Mul", ["m", "f"], ["n"], name="scaled"),
-        helper.make_node("Add", ["n", "fs"], ["o"], name="shifted"),
-        helper.make_node("Add", ["o", "z"], ["p"], name="again"),
-        helper.make_node("Reshape", ["p", "shape"], ["y"], name="shaped"),
-    ]
-    return model(nodes, [value("x", [1, 4])], [value("y", [1, 4])], [ints])
-
-
-def bodies() -> onnx.ModelProto:
-    then = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["t"], name="inner")], "then", [], [value("t", [1, 4])], [weight("w", 4, 4)]
-    )
-    other = helper.make_graph([helper.make_node("Relu", ["x"], ["e"], name="relu")], "else", [], [value("e", [1, 4])])
-    loop = helper.make_graph(
-        [helper.make_node("Identity", ["cond"], ["out"]), helper.make_node("Add", ["state", "u"], ["next"], name="step")],
-        "loop",
-        [value("i", [], INT64), value("cond", [], BOOL), value("state", [1, 4])],
-        [value("out", [], BOOL), value("next", [1, 4])],
-        [weight("u", 4)],
-    )
-    nodes = [
-        helper.make_node("If", ["c"], ["a"], name="if", then_branch=then, else_branch=other),
-        helper.make_node("Loop", ["n", "", "a"], ["b"], name="loop", body=loop),
-        helper.make_node("MatMul", ["b", "v"], ["y"], name="outer"),
-    ]
-    counts = [helper.make_tensor("n", INT64, [], [2]), weight("v", 4, 4)]
-    return model(nodes, [value("x", [1, 4]), value("c", [], BOOL)], [value("y", [1, 4])], counts)
-
-
-def functions() -> onnx.ModelProto:
-    inner = helper.make_function(
-        "own",
-        "Double",
-        ["p"],
-        ["q"],
-        [
-            helper.make_node("Constant", [], ["two"], value=helper.make_tensor("", FLOAT, [], [2.0])),
-            helper.make_node("Mul", ["p", "two"], ["q"]),
-        ],
-        [helper.make_opsetid("", 17)],
-    )
-    outer = helper.make_function(
-        "own",
-        "Fourfold",
-        ["p"],
-        ["q"],
-        [helper.make_node("Double", ["p"], ["h"], domain="own"), helper.make_node("Double", ["h"], ["q"], domain="own")],
-        [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)],
-        attributes=["alpha"],
-    )
-    nodes = [
-        helper.make_node("Fourfold", ["x"], ["f"], name="call", domain="own"),
-        helper.make_node("MatMul", ["f", "w"], ["y"], name="product"),
-    ]
-    return model(nodes, [value("x", [1, 4])], [value("y", [1, 4])], [weight("w", 4, 4)], functions=[inner, outer], domains=["own"])
-
-
-def sparse() -> onnx.ModelProto:
-    made = model(
-        [helper.make_node("MatMul", ["x", "w"], ["m"], name="product"), helper.make_node("MatMul", ["m", "v"], ["y"])],
-        [value("x", [1, 4])],
-        [value("y", [1, 4])],
-        [weight("v", 4, 4)],
-    )
-    indices = helper.make_tensor("", INT64, [2], [1, 7])
-    made.graph.sparse_initializer.append(helper.make_sparse_tensor(weight("w", 2), indices, [4, 4]))
-    return made
-
-
-def quantized() -> onnx.ModelProto:
-    scale, zero = helper.make_tensor("s", FLOAT, [], [0.1]), helper.make_tensor("z", TensorProto.UINT8, [], [128])
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], name="q"),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], name="dq"),
-        helper.make_node("MatMul", ["d", "w"], ["y"], name="product"),
-    ]
-    return model(nodes, [value("x", [1, 4])], [value("y", [1, 4])], [scale, zero, weight("w", 4, 4)])
-
-
-def halves() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("Cast", ["x"], ["h"], name="down", to=TensorProto.FLOAT16),
-        helper.make_node("MatMul", ["h", "w"], ["m"], name="product"),
-        helper.make_node("Cast", ["m"], ["y"], name="up", to=FLOAT),
-    ]
-    return model(nodes, [value("x", ["N", 4])], [value("y", ["N", 4])], [weight("w", 4, 4, dtype=np.float16)])
-
-
-def outside() -> onnx.ModelProto:
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
-    tensor = external(weight("w", 4, 4), "data.bin", offset=0, length=64)
-    return model(nodes, [value("x", [1, 4])], [value("y", [1, 4])], [tensor])
-
-
-def elementwise() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("Sigmoid", ["x"], ["a"], name="a"),
-        helper.make_node("HardSigmoid", ["x"], ["b"], name="b"),
-        helper.make_node("Concat", ["a", "b"], ["c"], name="c", axis=1),
-        helper.make_node("Split", ["c"], ["d", "e"], name="d", axis=1),
-        helper.make_node("Clip", ["d", "", "hi"], ["f"], name="f"),
-        helper.make_node("Resize", ["f", "", "", "size"], ["g"], name="g", mode="nearest"),
-        helper.make_node("Gather", ["g", "at"], ["h"], name="h", axis=1),
-        helper.make_node("ReduceMean", ["h"], ["i"], name="i", axes=[1], keepdims=1),
-        helper.make_node("Dropout", ["i"], ["j"], name="j"),
-        helper.make_node("ConvTranspose", ["x", "w"], ["k"], name="k"),
-        helper.make_node("Add", ["k", "i"], ["y"], name="y"),
-    ]
-    sizes = [helper.make_tensor("size", INT64, [4], [1, 2, 2, 2]), helper.make_tensor("at", INT64, [2], [0, 1])]
-    weights = [*sizes, helper.make_tensor("hi", FLOAT, [], [6.0]), weight("w", 2, 1, 1, 1)]
-    return model(nodes, [value("x", [1, 2, 2, 2])], [value("y", None)], weights)
-
-
-def endless() -> onnx.ModelProto:
-    """Functions that call themselves, and that double at each level."""
-    made = functions()
-    made.functions[0].node.append(helper.make_node("Fourfold", ["p"], ["again"], domain="own"))
-    made.metadata_props.add(key="k", value="v")
-    return made
-
-
-def doubling() -> onnx.ModelProto:
-    made = functions()
-    del made.functions[:]
-    for level in range(24):
-        inner = "Relu" if level == 0 else f"F{level - 1}"
-        domain = "" if level == 0 else "own"
-        calls = [helper.make_node(inner, [a], [b], domain=domain) for a, b in (("p", "h"), ("h", "q"))]
-        name = "Fourfold" if level == 23 else f"F{level}"
-        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-        made.functions.append(helper.make_function("own", name, ["p"], ["q"], calls, opsets))
-    return made
-
-
-def own_operators() -> onnx.ModelProto:
-    made = attention()
-    made.graph.node[0].domain = "detent.exec"
-    return made
-
-
-MODELS = [convolutions, attention, constants, bodies, functions, sparse, quantized, halves, elementwise]
+from PIL import Image
+from seed_models import (
+    FLOAT,
+    INT64,
+    MODELS,
+    QUANTIZED,
+    doubling,
+    endless,
+    external,
+    outside,
+    own_operators,
+    rng,
+    value,
+    weight,
+)
 
 
 def tensors() -> dict[str, TensorProto]:
@@ -308,6 +116,54 @@ def sounds() -> dict[str, bytes]:
     return made
 
 
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(bits: int, color: int, rows: bytes, *more: bytes, width: int = 4, height: int = 2, interlaced: int = 0) -> bytes:
+    head = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, interlaced))
+    body = b"".join([head, *more, png_chunk(b"IDAT", zlib.compress(rows)), png_chunk(b"IEND", b"")])
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+def pictures() -> dict[str, bytes]:
+    def rows(size: int) -> bytes:  # each with the filter that it was written with
+        return b"".join(bytes([row % 5]) + rng.bytes(size) for row in range(2))
+
+    palette, alpha = png_chunk(b"PLTE", rng.bytes(48)), png_chunk(b"tRNS", bytes([0, 9, 200]))
+    made = {f"png-gray-{bits}": png(bits, 0, rows(max(1, bits // 2))) for bits in (1, 2, 4, 8, 16)}
+    made |= {f"png-rgb-{bits}": png(bits, 2, rows(bits * 3 // 2)) for bits in (8, 16)}
+    made |= {f"png-palette-{bits}": png(bits, 3, rows(max(1, bits // 2)), palette, alpha) for bits in (1, 4, 8)}
+    made["png-gray-alpha"], made["png-rgb-alpha"] = png(8, 4, rows(8)), png(16, 6, rows(32))
+    made["png-gamma"] = png(8, 2, rows(12), png_chunk(b"gAMA", struct.pack(">I", 100000)))
+    made["png-interlaced"] = png(8, 0, b"".join(bytes([0]) + bytes(n) for n in (1, 1, 2, 4)), interlaced=1)
+    made["png-empty"] = png(8, 0, rows(4), width=0)
+    made["png-huge"] = png(8, 0, rows(4), width=999_999, height=999_999)
+    made["png-short"] = png(8, 0, rows(1))
+    made["png-damaged"] = made["png-rgb-8"][:-20] + bytes(20)
+
+    image = Image.fromarray(rng.integers(0, 256, (17, 11, 3)).astype(np.uint8))
+    forms = {
+        "gray": (image.convert("L"), {}),
+        "halved": (image, {"subsampling": 2}),
+        "whole": (image, {"subsampling": 0, "optimize": True}),
+        "cmyk": (image.convert("CMYK"), {}),
+        "progressive": (image, {"progressive": True}),
+        "restarts": (image, {"restart_marker_blocks": 1}),
+        "comment": (image, {"comment": b"c", "exif": b"Exif\0\0MM\0*\0\0\0\x08\0\0"}),
+    }
+    for name, (what, options) in forms.items():
+        file = io.BytesIO()
+        what.save(file, "JPEG", quality=30, **options)
+        made[f"jpeg-{name}"] = file.getvalue()
+    made["jpeg-truncated"] = made["jpeg-gray"][:-30]
+    made["jpeg-no-tables"] = made["jpeg-gray"].replace(b"\xff\xc4", b"\xff\xfe")
+    at = made["jpeg-gray"].index(b"\xff\xc0") + 5
+    made["jpeg-huge"] = made["jpeg-gray"][:at] + b"\xfd" * 4 + made["jpeg-gray"][at + 4 :]
+    made["gif"] = b"GIF89a" + bytes(20)
+    return made
+
+
 def archives() -> dict[str, bytes]:
     x, y = np.zeros((2, 2), np.float32), np.arange(2, dtype=np.int64)
     member = lambda name, array, packed: bytes([packed]) + piece(name) + piece(npy(array))  # noqa: E731
@@ -346,6 +202,14 @@ def samples() -> dict[str, bytes]:
         "ids-and-mask": files(4, 0, (0, npz(False, input_ids=ids, attention_mask=ids))),
         "ids-per-input": files(4, 0, (10, npy(ids)), (11, npy(ids))),
         "other": files(0, 0, (12, b"hello")),
+        "sound": files(240, 0, (240, sounds()["pcm-16"]), (241, sounds()["pcm-8"])),
+        "sound-rows": files(0, 0, (240, sounds()["float"])),
+        "sound-channels": files(241, 0, (240, sounds()["float"])),
+        "sound-in-other-channels": files(241, 0, (240, sounds()["pcm-24"])),
+        "sound-alone": files(242, 3, (240, sounds()["pcm-32"])),
+        "sound-empty": files(240, 0, (240, sounds()["empty"])),
+        "sound-as-integers": files(4, 0, (240, sounds()["pcm-16"])),
+        "sound-in-folders": files(1, 0, (242, sounds()["pcm-16"])),
     }
 
 
@@ -495,6 +359,24 @@ def texts() -> dict[str, bytes]:
     return {"plain": b"\x10img_10", "terminal": b"\x05a\x1b[31mred\n\x07\xc2\x9b", "utf8": "\x03\u00e9\u2028\U0001f600".encode()}
 
 
+def results() -> dict[str, bytes]:
+    """What quantize --json prints."""
+    accuracy = dict(sqnr_db=31.5, sqnr_all_db=20.25, score=0.99, samples=16, integer_macs=0.9)
+    latency = dict(threads=2, before={"median_seconds": 0.01}, after={"median_seconds": 0.004, "ratio": 2.5})
+    outcome = dict(answer="look", headline="Look first: 3 | <b>`layers`", reasons=["worst *layer*", {"text": "t"}])
+    whole = dict(output="a/b.onnx", accuracy=accuracy, latency=latency, outcome=outcome)
+    whole.update(model_bytes_before=4096, model_bytes_after=1024, nodes_quantized=3, nodes_in_float=1, peak_memory_bytes=1 << 20)
+    whole["kept"] = [{"node": f"n{i}", "why": "w"} for i in range(12)] + [1]
+    line = json.dumps(whole).encode()
+    others = {"output": "c\x1b[31m.onnx", "outcome": {"answer": "no", "headline": ""}, "accuracy": {"sqnr_db": None}}
+    return {
+        "one": line,
+        "two": line + b"\n" + json.dumps(others).encode(),
+        "few": b'{"outcome": {"answer": "yes"}}\n{}\n[]\n{"latency": {"threads": 1}}',
+        "wrong": b'{"output": 1, "model_bytes_before": -1, "outcome": {"headline": 2, "reasons": 3}, "kept": "n"}',
+    }
+
+
 def patterns() -> dict[str, bytes]:
     return {
         "plain": piece(b"^conv.*_[0-9]{1,3}$") + piece(b"\\0x") + b"conv_12",
@@ -505,6 +387,7 @@ def patterns() -> dict[str, bytes]:
 def seeds() -> dict[str, dict[str, bytes]]:
     models = {make.__name__: make().SerializeToString() for make in MODELS}
     runs = {f"{name}-{i}": bytes([i]) + data for name, data in models.items() for i in (1, 2)}
+    foreign = {f"{make.__name__}-{i}": bytes([i]) + make().SerializeToString() for make in QUANTIZED for i in range(16)}
     nodes = {}
     for make in MODELS:
         for node in make().graph.node:
@@ -520,6 +403,7 @@ def seeds() -> dict[str, dict[str, bytes]]:
         "npy": arrays(),
         "npz": archives(),
         "wav": sounds(),
+        "picture": pictures(),
         "samples": samples(),
         "stream": streams(),
         "spool": spools(),
@@ -531,10 +415,12 @@ def seeds() -> dict[str, dict[str, bytes]]:
         "yaml": configurations(),
         "page": pages(),
         "trace": traces(),
+        "result": results(),
         "inspect": models,
         "plan": runs,
         "quantize": runs,
         "weights": runs,
+        "quantized": foreign,
     }
     return made
 

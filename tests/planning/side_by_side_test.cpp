@@ -41,8 +41,8 @@ TEST(SideBySide, StagesOfAllFormsAreInMemoryTogether) {
   ASSERT_TRUE(memory);
   // On their way in the first stages: x and a, x and b; in the second a, b.
   const std::uint64_t buffers = spool_buffers((1 + 8 + 1 + 2) * kMiB);
-  EXPECT_EQ((*memory)[0], kProcess + alone(types, 0, 1) + alone(types, 0, 2) + buffers);
-  EXPECT_EQ((*memory)[1], kProcess + alone(types, 1, 3) + alone(types, 2, 3) + buffers);
+  EXPECT_EQ(memory->stages[0], kProcess + alone(types, 0, 1) + alone(types, 0, 2) + buffers);
+  EXPECT_EQ(memory->stages[1], kProcess + alone(types, 1, 3) + alone(types, 2, 3) + buffers);
 }
 
 TEST(SideBySide, AStageOfNoNodesTakesNothing) {
@@ -50,8 +50,8 @@ TEST(SideBySide, AStageOfNoNodesTakesNothing) {
   const auto memory = memory_side_by_side(chain(), types, std::vector<StageEnds>{{1, 1}, {0, 1}});
   ASSERT_TRUE(memory);
   const std::uint64_t buffers = spool_buffers((1 + 8) * kMiB);
-  EXPECT_EQ((*memory)[0], kProcess + alone(types, 0, 1) + buffers);
-  EXPECT_EQ((*memory)[1], kProcess + alone(types, 0, 1) + buffers);
+  EXPECT_EQ(memory->stages[0], kProcess + alone(types, 0, 1) + buffers);
+  EXPECT_EQ(memory->stages[1], kProcess + alone(types, 0, 1) + buffers);
 }
 
 TEST(SideBySide, IsNotKnownWhereAShapeIsNot) {

@@ -11,12 +11,18 @@ using data::InputSpec;
 using onnx::DataType;
 using Shape = std::vector<std::int64_t>;
 
+// Bytes from here on choose sound.
+constexpr std::uint8_t kSound = 240;
+
 std::vector<InputSpec> inputs_of(std::uint8_t choice) {
-  switch (choice % 5) {
+  switch (choice < kSound ? choice % 5 : 5 + choice % 3) {
     case 0: return {{"x", DataType::float32, Shape{-1, 2}}};
     case 1: return {{"x", DataType::float32, Shape{2, 2}}, {"y", DataType::int64, Shape{2}}};
     case 2: return {{"x", DataType::float32, std::nullopt}};
     case 3: return {{"x", DataType::uint8, Shape{}}, {"y", DataType::float32, Shape{-1, 0}}};
+    case 5: return {{"sound", DataType::float32, Shape{-1, -1}}};
+    case 6: return {{"sound", DataType::float32, Shape{-1, 2, -1}}};
+    case 7: return {{"sound", DataType::float32, Shape{-1}}};
     default:
       return {{"input_ids", DataType::int64, Shape{-1, -1}},
               {"attention_mask", DataType::int64, Shape{-1, -1}},
@@ -70,6 +76,7 @@ constexpr const char* kNames[] = {"a.npz",
                                   "input_ids/a.npy",
                                   "attention_mask/a.npy",
                                   "read.me"};
+constexpr const char* kSounds[] = {"a.wav", "b.wav", "x/c.wav"};
 
 /// The inputs, options and then files: which name, and the contents.
 void run_files(Bytes input) {
@@ -80,7 +87,8 @@ void run_files(Bytes input) {
   const auto root = fresh_folder("samples");
   std::filesystem::path last;
   while (!parts.empty()) {
-    const auto* name = kNames[parts.byte() % std::size(kNames)];
+    const std::uint8_t choice = parts.byte();
+    const auto* name = choice < kSound ? kNames[choice % std::size(kNames)] : kSounds[choice % std::size(kSounds)];
     last = put(root.filename() / name, parts.piece());
   }
   for (const char* place : {"", "test_data_set_0", "none"}) {
