@@ -380,3 +380,18 @@ def test_inspection_counts_bodies(tmp_path: Path) -> None:
     told = json.loads(result.stdout)
     assert told["macs"] == 10 * 3 * WIDTH * WIDTH
     assert told["op_types"]["MatMul"] == 10
+
+
+def test_weights_in_bodies_are_not_tuned(tmp_path: Path) -> None:
+    """Each is named, and the rest of the model is tuned."""
+    onnx.save(MODELS["Scan"](), tmp_path / "model.onnx")
+    data = support.save_samples(tmp_path / "data", samples("Scan"))
+    options = ["--preset", "plain", "--no-bench"]
+    support.quantize(tmp_path / "model.onnx", tmp_path / "nearest.onnx", data, *options)
+    said = support.quantize(tmp_path / "model.onnx", tmp_path / "tuned.onnx", data, *options, "--finetune", "gptq")
+    left = [note for note in said["notes"] if "not fine-tuned: it stands among the nodes of a body" in note]
+    assert [note.split("'")[1] for note in left] == ["input", "state", "out"]
+    stored = [{t.name: t for t in onnx.load(tmp_path / f).graph.initializer} for f in ("nearest.onnx", "tuned.onnx")]
+    changed = {name for name, tensor in stored[0].items() if stored[1][name] != tensor}
+    assert all(name.startswith("w2") for name in changed), changed
+    assert [layer["name"] for layer in said["layers"]] == ["after"]
