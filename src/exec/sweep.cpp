@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "exec/batch_invariant.h"
 #include "exec/emit.h"
+#include "graph/bodies.h"
 
 namespace detent::exec {
 namespace {
@@ -72,6 +73,7 @@ std::unique_ptr<Session> Branch::make_session(const graph::Segment& segment, con
     // Inputs that are only observed or handed on still have to be inputs of the session.
     if (segment.begin == 0) part.graph.inputs = model_.graph.inputs;
   }
+  if (!taps.empty()) graph::state_scan_ranks(part, types_);
   if (options_.batch_invariant) make_batch_invariant(part, types_);
   SessionOptions session = options_.session;
   session.keep_results = !outputs.empty();

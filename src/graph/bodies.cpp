@@ -1,9 +1,11 @@
 #include "graph/bodies.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/bytes.h"
 #include "onnx/bodies.h"
+#include "onnx/write.h"
 
 namespace detent::graph {
 
@@ -46,6 +48,29 @@ std::vector<bool> inside_bodies(const onnx::Model& model) {
     }
   }
   return inside;
+}
+
+std::vector<int> state_scan_ranks(onnx::Model& model, const ValueTypes& types) {
+  std::vector<int> unknown;
+  for (const auto& node : model.graph.nodes) {
+    if (!node.is("Scan") || node.bodies().empty()) continue;
+    const int body = node.bodies().front();
+    auto& outputs = model.bodies[static_cast<std::size_t>(body - 1)].outputs;
+    const auto names = std::span(node.inputs()).subspan(onnx::own_inputs(model, node));
+    bool all = true;
+    for (std::size_t o = 0; o < outputs.size(); ++o) {
+      if (outputs[o].shape) continue;
+      const auto found = types.find(names[o]);
+      // The runtime tells an unknown rank as 0.
+      const bool known = found != types.end() && found->second.shape && !found->second.shape->empty();
+      all = all && known;
+      if (!known) continue;
+      const std::vector<onnx::Dim> dims(found->second.shape->size());
+      outputs[o] = onnx::make_value_info(outputs[o].name, found->second.type, dims);
+    }
+    if (!all) unknown.push_back(body);
+  }
+  return unknown;
 }
 
 }  // namespace detent::graph

@@ -63,7 +63,7 @@ class Blocks {
       if (found == block_of_.end()) continue;
       const std::size_t block = found->second;
       const bool overwrites = has_trait(node, Trait::element_wise) && end_[block] == n && bytes &&
-                              *bytes == bytes_[block] && index_.producer(input) != kNone;
+                              *bytes == bytes_[block] && index_.producer(input) != kNone && !is_measured(value);
       if (!has_trait(node, Trait::renames) && !overwrites) continue;
       block_of_[value] = block;
       const std::size_t until = last_use(value, n);
@@ -71,6 +71,11 @@ class Blocks {
       return true;
     }
     return false;
+  }
+
+  bool is_measured(const std::string& value) const {
+    const auto& shape = types_.at(value).shape;
+    return std::any_of(shape->begin(), shape->end(), [](const auto& d) { return d.symbol == kMeasured; });
   }
 
   bool keeps_first_input(const onnx::Node& node, std::size_t n) const {

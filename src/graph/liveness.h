@@ -21,6 +21,10 @@ struct Liveness {
   std::size_t at_node = 0;  // where the peak is
 };
 
+/// The symbol of dimensions whose sizes were seen when a sample ran. The runtime does not know them beforehand, so that
+/// nothing is written over.
+inline constexpr const char* kMeasured = "measured";
+
 /// Walks the nodes in file order: a value is alive from its producer to its last reader, graph outputs to the end.
 /// Values that only rename others (Reshape and the like) take no memory, and an element-wise node writes over an input
 /// of equal size that nobody reads afterwards, as runtimes do. Graph inputs count. nullopt when a shape is not static.

@@ -119,8 +119,8 @@ class Unfolding {
   }
 
   bool can_be(const Node& node, int depth) const {
-    // The runtime wants the shapes of what a Scan's body gives, and observers in it hide them.
-    const bool is_known = node.is("If") || node.is("Loop");
+    // A Scan of opset 8 has another list of inputs.
+    const bool is_known = node.is("If") || node.is("Loop") || (node.is("Scan") && model_.opset() >= 9);
     const auto& attributes = node.attributes();
     if (!is_known || depth > kMaxDepth) return false;
     if (std::any_of(attributes.begin(), attributes.end(),

@@ -76,7 +76,10 @@ class Placer {
       if (placed) placement_.nodes.push_back(n);
       const auto& node = model_.graph.nodes[n];
       const bool recurrent = node.is("LSTM") || node.is("GRU") || node.is("RNN");
-      if (!placed && (graph::is_product(node) || recurrent)) ++placement_.in_float;
+      if (placed || !(graph::is_product(node) || recurrent)) continue;
+      ++placement_.in_float;
+      if (node.is("GRU") && config_.op_types.empty() && config_.nodes.empty())
+        leave(node, "ONNX Runtime has none on integers (--weights-only --op-types GRU stores weights in 8 or 4 bits)");
     }
     placement_.notes = left_.notes();
     return placement_.nodes;

@@ -22,7 +22,7 @@ struct Prepared {
   std::vector<std::string> notes;
   /// Nodes by Node::id() that stay in float whatever the accuracy, unless the user names what is quantized.
   std::set<std::string> in_float = {};
-  /// Nodes by Node::id() that no sample came to: they stay in float in any case.
+  /// Nodes by Node::id() whose values cannot be observed, as no sample came to them: they stay in float in any case.
   std::set<std::string> unseen = {};
   /// Gates that place() puts into integers; at first all of them, so that what is observed serves both forms.
   accuracy::GateNames integer_gates = {};

@@ -14,19 +14,30 @@ namespace detent::run {
 
 namespace {
 
-// That could have integers, where the user named no operators.
-std::vector<std::string> note_of_unnamed(const Prepared& prepared, QuantConfig config) {
+std::string stay(std::size_t count, const char* type) {
+  return fmt::format("{} {} layer{} in float", count, type, count == 1 ? " stays" : "s stay");
+}
+
+// What could be smaller, or on integers, where the user named no operators.
+std::vector<std::string> notes_of_unnamed(const Prepared& prepared, QuantConfig config) {
   if (!config.op_types.empty() || !config.nodes.empty() || config::writes_16_bits(config)) return {};
+  std::vector<std::string> notes;
   const auto& nodes = prepared.model.graph.nodes;
-  if (std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("LSTM"); })) return {};
+  const auto grus = static_cast<std::size_t>(
+      std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("GRU"); }));
+  if (grus > 0)
+    notes.push_back(
+        fmt::format("{}, which ONNX Runtime has not on integers: --weights-only --op-types GRU stores weights "
+                    "in 8 or 4 bits",
+                    stay(grus, "GRU")));
+  if (std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("LSTM"); })) return notes;
   config.op_types = {"LSTM"};
   config.exclude_nodes.clear();
   config.exclude_op_types.clear();
-  const auto count = quantization::recurrent_layers(prepared.model, config).size();
-  if (count == 0) return {};
-  return {
-      fmt::format("{} LSTM layer{} in float: --op-types Conv,ConvTranspose,Gemm,MatMul,LSTM gives {} weights of 8 bits",
-                  count, count == 1 ? " stays" : "s stay", count == 1 ? "it" : "them")};
+  if (const auto count = quantization::recurrent_layers(prepared.model, config).size(); count > 0)
+    notes.push_back(fmt::format("{}: --op-types Conv,ConvTranspose,Gemm,MatMul,LSTM gives {} weights of 8 bits",
+                                stay(count, "LSTM"), count == 1 ? "it" : "them"));
+  return notes;
 }
 
 }  // namespace
@@ -39,7 +50,7 @@ std::vector<std::string> quantize_recurrent(const Prepared& prepared, const Quan
     const auto& name = prepared.model.graph.nodes[n].id();
     if (!prepared.unseen.contains(name)) own.nodes.push_back(name);
   }
-  if (own.nodes.empty()) return note_of_unnamed(prepared, options.config);
+  if (own.nodes.empty()) return notes_of_unnamed(prepared, options.config);
   own.op_types = {"LSTM"};
   own.exclude_op_types.clear();
   own.exclude_nodes.clear();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -12,6 +13,8 @@
 #include "base/parallel.h"
 #include "graph/liveness.h"
 #include "planning/limits.h"
+#include "planning/parts.h"
+#include "run/measured_shapes.h"
 #include "run/samples.h"
 
 namespace detent::run {
@@ -37,8 +40,37 @@ std::uint64_t count_samples(data::SampleSource& source) {
   return count;
 }
 
+// One sample has to run in one piece before the memory is known that it takes: so a budget for less is refused, before
+// that run where even what is known already takes more. How many shapes were measured.
+std::size_t measure_within(const Context& context, const onnx::Model& model, const std::vector<std::string>& observed,
+                           data::SampleSource& source, planning::Circumstances circumstances,
+                           const planning::Budget& budget, graph::ValueTypes& types) {
+  const auto values = values_of_unknown_shape(model, types);
+  circumstances.workers = 1;
+  const auto check = [&](const char* at_least) {
+    const planning::Budget ample{std::numeric_limits<std::uint64_t>::max() / 4, budget.disk};
+    const auto needed = planning::plan_sweep(model, types, observed, circumstances, 1, ample).memory;
+    if (needed <= budget.memory) return;
+    throw resource_error(
+        fmt::format("model '{}': {} shapes depend on values, and are known once a sample has run in one piece; {} of "
+                    "memory do not suffice for that",
+                    model.path.string(), values.size(), format_size(budget.memory)),
+        fmt::format("the smallest --memory-budget that works is {}MiB{}", needed / planning::kMiB + 1, at_least));
+  };
+  set_empty(types, values);
+  check(" or more");
+  measure_shapes(context, model, source, values, types);
+  check("");
+  return values.size();
+}
+
 std::vector<std::string> sweep_notes(const SweepSetup& setup, const Resources& resources) {
   std::vector<std::string> notes;
+  if (setup.measured > 0)
+    notes.push_back(
+        fmt::format("{} shapes depend on values: memory was planned with those of the first sample, and larger "
+                    "ones take more",
+                    setup.measured));
   if (!setup.spool) return notes;
   const auto use = setup.spool->use();
   std::string line =
@@ -127,12 +159,14 @@ SweepSetup set_up_sweep(const Context& context, const Prepared& prepared, const 
   const auto& model = prepared.model;
   const auto first = first_sample(source, input_specs(model));
   circumstances.sample_bytes = first.bytes;
-  const auto types =
-      all_static(prepared.types) ? prepared.types : exec::probe_values(context.runtime, model, first.shapes);
+  auto types = all_static(prepared.types) ? prepared.types : exec::probe_values(context.runtime, model, first.shapes);
   const auto observed = placement.to_observe();
   const auto budget = budget_of(context.resources, context.directory);
   const graph::Index index(model);
-  if (graph::liveness(model, index, types) || asks_for_cuts(context.resources)) {
+  const bool known = graph::liveness(model, index, types).has_value();
+  if (!known && asks_for_cuts(context.resources))
+    setup.measured = measure_within(context, model, observed, source, circumstances, budget, types);
+  if (known || asks_for_cuts(context.resources)) {
     setup.plan = planning::plan_sweep(model, types, observed, circumstances,
                                       std::max<std::size_t>(source.file_count(), 1), budget);
     // Files may hold several samples; the exact count only matters where samples are spooled.

@@ -45,6 +45,7 @@ struct SweepSetup {
   std::optional<planning::SweepPlan> plan;  // unset: shapes depend on values, and no budget was asked for
   std::vector<int> cuts;
   std::unique_ptr<store::Spool> spool;  // where there are cuts
+  std::size_t measured = 0;             // shapes that depend on values: those of the first sample were planned with
 };
 
 /// Plans the sweep and makes its spool; progress of an `earlier` process brings its own cuts. Throws resource when the

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "graph/bodies.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "onnx/bodies.h"
@@ -24,7 +25,27 @@ const onnx::Node& holder_of(const onnx::Model& model, int body) {
   throw internal_error("a body belongs to no node");
 }
 
+void leave_in_float(Prepared& prepared, const std::vector<int>& body_of, std::size_t body) {
+  for (std::size_t n = 0; n < body_of.size(); ++n) {
+    if (onnx::is_inside(prepared.model, body_of[n], static_cast<int>(body)))
+      prepared.unseen.insert(prepared.model.graph.nodes[n].id());
+  }
+}
+
 }  // namespace
+
+std::vector<std::string> leave_scans_of_unknown_rank(Prepared& prepared) {
+  const auto left = graph::state_scan_ranks(prepared.model, prepared.types);
+  if (left.empty()) return {};
+  std::vector<std::string> notes;
+  const auto body_of = onnx::body_of_nodes(prepared.model);
+  for (const int body : left) {
+    leave_in_float(prepared, body_of, static_cast<std::size_t>(body));
+    notes.push_back(fmt::format("{}: the rank of what its body gives is not known: the body stays in float",
+                                holder_of(prepared.model, body).label()));
+  }
+  return notes;
+}
 
 std::vector<std::string> leave_unseen_bodies(Prepared& prepared, const quantization::Placement& placement,
                                              const quantization::ActivationRanges& ranges) {
@@ -48,10 +69,10 @@ std::vector<std::string> leave_unseen_bodies(Prepared& prepared, const quantizat
       continue;
     }
     if (!bodies[b].any || bodies[b].seen) continue;
+    leave_in_float(prepared, body_of, b);
     std::size_t products = 0;
     for (std::size_t n = 0; n < body_of.size(); ++n) {
       if (!onnx::is_inside(model, body_of[n], static_cast<int>(b))) continue;
-      prepared.unseen.insert(model.graph.nodes[n].id());
       if (placement.selected[n] && graph::is_product(model.graph.nodes[n])) ++products;
     }
     notes.push_back(fmt::format("{}: no sample came to its body '{}': {} products in it stay in float",

@@ -1,4 +1,4 @@
-// Bodies that no sample came to.
+// Bodies whose values cannot be observed.
 #pragma once
 
 #include <string>
@@ -13,5 +13,9 @@ namespace detent::run {
 /// Prepared::unseen; gives back a note for each.
 std::vector<std::string> leave_unseen_bodies(Prepared& prepared, const quantization::Placement& placement,
                                              const quantization::ActivationRanges& ranges);
+
+/// Leaves in float, in the same way, bodies of Scan that the runtime would not run with observers in them
+/// (graph::state_scan_ranks()).
+std::vector<std::string> leave_scans_of_unknown_rank(Prepared& prepared);
 
 }  // namespace detent::run

@@ -190,3 +190,24 @@ def skips(size: int = 512, depth: int = 9) -> onnx.ModelProto:
 def skip_samples(size: int = 512, count: int = 2) -> list[Sample]:
     rng = np.random.default_rng(8)
     return [{"x": rng.normal(size=(1, 3, size, size)).astype(np.float32)} for _ in range(count)]
+
+
+def picked_rows(width: int = 256) -> onnx.ModelProto:
+    """Products before and behind a choice of rows by their values."""
+    b = Builder(11)
+    x = b.add("Relu", b.add("MatMul", "x", b.weight("w0", 16, 32), name="before"))
+    best = b.add("ReduceMax", "x", axes=[1], keepdims=0)
+    rows = b.add("Reshape", b.add("NonZero", b.add("Relu", best)), b.constant("flat", [-1], np.int64))
+    x = b.add("Gather", x, rows, name="picked")
+    for i in range(4):
+        x = b.add("Relu", b.add("MatMul", x, b.weight(f"w{i + 1}", width if i else 32, width, scale=0.08)))
+    y = b.add("MatMul", x, b.weight("last", width, 4), name="after")
+    model = b.model({"x": (FLOAT, ["N", 16])}, [y])
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info(y, FLOAT, ["M", 4]))
+    return model
+
+
+def picked_samples(rows: int, count: int = 6) -> list[Sample]:
+    """Of later ones fewer rows are picked."""
+    rng = np.random.default_rng(12)
+    return [{"x": rng.normal(-1.5 - 0.2 * i, 1, size=(rows, 16)).astype(np.float32)} for i in range(count)]

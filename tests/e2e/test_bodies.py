@@ -1,4 +1,4 @@
-"""Bodies of If and Loop are observed and quantized like the graph around them."""
+"""Bodies of If, Loop and Scan are observed and quantized like the graph around them."""
 
 import json
 from collections.abc import Iterator
@@ -86,19 +86,38 @@ def with_loop() -> onnx.ModelProto:
     return model
 
 
-def with_scan() -> onnx.ModelProto:
-    """A recurrent net along the second axis."""
+def with_scan(several: bool = False) -> onnx.ModelProto:
+    """A recurrent net along the second axis; with `several`, next to another one that reads from the end, a count, and a
+    value from around the body."""
     b = graphs.Builder(4)
     body = Body(5)
     mixed = body.add("Add", body.layer("step", "input"), body.layer("h", "state"), name="mixed")
     h = body.add("Sigmoid", mixed, name="new")
     out = body.add("MatMul", h, body.weight("out.w", WIDTH, WIDTH), name="out")
-    graph = body.graph("body", [info("h", FLOAT, ["N", WIDTH]), info("step", FLOAT, ["N", WIDTH])], [info(h), info(out)])
-    attributes = {"num_scan_inputs": 1, "scan_input_axes": [1], "scan_output_axes": [1]}
-    b.add("Scan", "h0", "x", body=graph, name="scan", count=2, **attributes)
-    y = b.add("MatMul", "scan.out.1", b.weight("w2", WIDTH, WIDTH), name="after")
-    model = b.model({"h0": (FLOAT, ["N", WIDTH]), "x": (FLOAT, ["N", "T", WIDTH])}, [y])
+    row = [FLOAT, ["N", WIDTH]]
+    ins, outs = [info("h", *row), info("step", *row)], [info(h), info(out)]
+    given, axes, shapes = ["h0", "x"], [1], {"h0": row, "x": (FLOAT, ["N", "T", WIDTH])}
+    more: dict[str, object] = {}
+    if several:
+        seen = b.add("Relu", b.add("MatMul", "h0", b.weight("w", WIDTH, WIDTH), name="before"))
+        both = body.add("Add", "back", "c", name="both")
+        c = body.add("Tanh", body.add("Add", body.layer(both, "second", "Tanh"), seen, name="with"), name="c2")
+        count = body.add("Add", "n", body.constant("one", 1, np.int64), name="count")
+        ins = [info("n", INT64, []), info("h", *row), info("c", *row), info("step", *row), info("back", *row)]
+        outs = [info(count, INT64, []), info(h), info(c), info(out), info(body.add("Identity", c))]
+        given, axes = [b.constant("zero", 0, np.int64), "h0", seen, "x", "z"], [1, 1]
+        shapes["z"] = (FLOAT, ["T", "N", WIDTH])
+        more = {"scan_input_directions": [0, 1], "scan_output_directions": [0, 1]}
+        more["scan_input_axes"] = [1, 0]
+    attributes = {"num_scan_inputs": len(axes), "scan_input_axes": axes, "scan_output_axes": axes} | more
+    b.add("Scan", *given, body=body.graph("body", ins, outs), name="scan", count=len(outs), **attributes)
+    y = b.add("MatMul", "scan.out.3" if several else "scan.out.1", b.weight("w2", WIDTH, WIDTH), name="after")
+    if several:
+        y = b.add("Add", y, "scan.out.4", name="sum")
+    model = b.model(shapes, [y])
     model.graph.output[0].CopyFrom(info(y, FLOAT, ["N", "T", WIDTH]))
+    if several:
+        model.graph.output.append(info("scan.out", INT64, []))
     return model
 
 
@@ -107,8 +126,10 @@ def samples(kind: str, count: int = 8) -> list[graphs.Sample]:
     made = []
     for i in range(count):
         x = rng.normal(size=(3, WIDTH)).astype(np.float32)
-        if kind == "Scan":
+        if kind in ("Scan", "several"):
             made.append({"h0": x, "x": rng.normal(size=(3, 4 + i % 3, WIDTH)).astype(np.float32)})
+            if kind == "several":
+                made[-1]["z"] = rng.normal(size=(4 + i % 3, 3, WIDTH)).astype(np.float32)
         elif kind == "Loop":
             made.append({"x": x, "times": np.array(1 + i % 4)})
         else:
@@ -117,8 +138,14 @@ def samples(kind: str, count: int = 8) -> list[graphs.Sample]:
     return made
 
 
-MODELS = {"If": with_if, "nested": lambda: with_if(nested=True), "Loop": with_loop, "Scan": with_scan}
-PRODUCTS = {"If": 8, "nested": 10, "Loop": 5, "Scan": 4}
+MODELS = {
+    "If": with_if,
+    "nested": lambda: with_if(nested=True),
+    "Loop": with_loop,
+    "Scan": with_scan,
+    "several": lambda: with_scan(several=True),
+}
+PRODUCTS = {"If": 8, "nested": 10, "Loop": 5, "Scan": 4, "several": 6}
 
 
 def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -137,7 +164,7 @@ def as_run(path: Path, folder: Path) -> list[str]:
     return [node.op_type for node in nodes_of(onnx.load(folder / "as_run.onnx").graph)]
 
 
-@pytest.fixture(params=[name for name in MODELS if name != "Scan"])
+@pytest.fixture(params=list(MODELS))
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path, Path]:
     """Which, the model, its data."""
     model = tmp_path / "model.onnx"
@@ -171,7 +198,7 @@ def test_measured_and_the_same_bytes(case: tuple[str, Path, Path], tmp_path: Pat
     assert said["accuracy"]["integer_macs"] > 0.5
     assert quality(model, tmp_path / "a.onnx", kind) > 20
     (tmp_path / "work").mkdir()
-    limited = ["--memory-level", "2", "--work-dir", tmp_path / "work"] if kind != "Loop" else []  # shapes that depend on values
+    limited = ["--memory-level", "2", "--work-dir", tmp_path / "work"]
     support.quantize(model, tmp_path / "b.onnx", data, *options, *limited)
     support.quantize(model, tmp_path / "c.onnx", data, *options, "--workers", "2")
     assert support.sha256(tmp_path / "a.onnx") == support.sha256(tmp_path / "b.onnx") == support.sha256(tmp_path / "c.onnx")
@@ -281,13 +308,49 @@ def test_functions_of_another_opset_stay(tmp_path: Path) -> None:
     assert quality(tmp_path / "model.onnx", tmp_path / "out.onnx", "If") > 20
 
 
-def test_bodies_of_scans_stay_in_float(tmp_path: Path) -> None:
-    onnx.save(MODELS["Scan"](), tmp_path / "model.onnx")
+def test_statistics_of_a_scan(tmp_path: Path) -> None:
+    """The range of a value in a Scan is that of all its steps, as NumPy computes them, the second input from its end."""
+    model = with_scan(several=True)
+    onnx.save(model, tmp_path / "model.onnx")
+    feeds = samples("several")
+    data = support.save_samples(tmp_path / "data", feeds)
+    said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, "--preset", "plain", "--no-bench")
+    scan = next(node for node in model.graph.node if node.op_type == "Scan")
+    body = next(a.g for a in scan.attribute if a.name == "body")
+    weights = {t.name: numpy_helper.to_array(t) for t in (*model.graph.initializer, *body.initializer)}
+    products = []
+    for feed in feeds:
+        h, c = feed["h0"], np.maximum(feed["h0"] @ weights["w"], 0)
+        seen = c
+        for step, back in zip(np.moveaxis(feed["x"], 1, 0), feed["z"][::-1], strict=True):
+            product = (back + c) @ weights["second.w"]
+            products.append(product)
+            mixed = np.maximum(step @ weights["input.w"], 0) + np.maximum(h @ weights["state.w"], 0)
+            h = 1 / (1 + np.exp(-mixed))
+            c = np.tanh(np.tanh(product) + seen)
+    found = said["activations"]["second.out"]
+    np.testing.assert_allclose([found["min"], found["max"]], [np.min(products), np.max(products)], rtol=1e-5)
+
+
+def test_a_scan_whose_ranks_nobody_knows(tmp_path: Path) -> None:
+    """A scalar is told like an unknown rank: such a body stays in float, and a note says so."""
+    model = with_scan()
+    scan = next(node for node in model.graph.node if node.op_type == "Scan")
+    body = next(a.g for a in scan.attribute if a.name == "body")
+    body.node.append(helper.make_node("ReduceMax", [body.output[1].name], ["most"], keepdims=0))
+    body.output.append(info("most"))
+    scan.output.append("mosts")
+    next(a for a in scan.attribute if a.name == "scan_output_axes").ints.append(0)
+    onnx.save(model, tmp_path / "model.onnx")
     data = support.save_samples(tmp_path / "data", samples("Scan"))
-    for preset in ("plain", "balanced"):
-        said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, "--preset", preset)
-        assert any("scan" in note and "stay in float" in note for note in said["notes"]), said["notes"]
+    for options in ([], ["--preset", "plain"]):
+        said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, "--no-bench", *options)
+        assert any("'scan'" in note and "stays in float" in note for note in said["notes"]), said["notes"]
         assert quality(tmp_path / "model.onnx", tmp_path / "out.onnx", "Scan") > 20
+    body.output[-1].CopyFrom(info("most", FLOAT, []))
+    onnx.save(model, tmp_path / "model.onnx")
+    said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, "--no-bench")
+    assert not any("'scan'" in note and "stays in float" in note for note in said["notes"]), said["notes"]
 
 
 @pytest.mark.parametrize(
@@ -317,3 +380,18 @@ def test_inspection_counts_bodies(tmp_path: Path) -> None:
     told = json.loads(result.stdout)
     assert told["macs"] == 10 * 3 * WIDTH * WIDTH
     assert told["op_types"]["MatMul"] == 10
+
+
+def test_weights_in_bodies_are_not_tuned(tmp_path: Path) -> None:
+    """Each is named, and the rest of the model is tuned."""
+    onnx.save(MODELS["Scan"](), tmp_path / "model.onnx")
+    data = support.save_samples(tmp_path / "data", samples("Scan"))
+    options = ["--preset", "plain", "--no-bench"]
+    support.quantize(tmp_path / "model.onnx", tmp_path / "nearest.onnx", data, *options)
+    said = support.quantize(tmp_path / "model.onnx", tmp_path / "tuned.onnx", data, *options, "--finetune", "gptq")
+    left = [note for note in said["notes"] if "not fine-tuned: it stands among the nodes of a body" in note]
+    assert [note.split("'")[1] for note in left] == ["input", "state", "out"]
+    stored = [{t.name: t for t in onnx.load(tmp_path / f).graph.initializer} for f in ("nearest.onnx", "tuned.onnx")]
+    changed = {name for name, tensor in stored[0].items() if stored[1][name] != tensor}
+    assert all(name.startswith("w2") for name in changed), changed
+    assert [layer["name"] for layer in said["layers"]] == ["after"]

@@ -452,3 +452,20 @@ def test_a_default_run_is_not_cut(small: Case, tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     assert "segment" not in result.stdout
     assert not list(case.work.iterdir())
+
+
+def test_shapes_that_depend_on_values(tmp_path: Path) -> None:
+    """The first sample tells them, for which it runs in one piece: a smaller budget is refused, and this one is kept."""
+    onnx.save(graphs.picked_rows(), tmp_path / "model.onnx")
+    case = Case(tmp_path / "model.onnx", support.save_samples(tmp_path / "data", graphs.picked_samples(20_000)), tmp_path)
+    digest = case.digest()
+    line = case.refused(RESOURCE, "shapes depend on values", "--memory-budget", "36MiB")
+    assert line.endswith("MiB or more"), "what is known takes that much, before the sample has run"
+    smallest = smallest_budget(case.refused(RESOURCE, "shapes depend on values", "--memory-budget", "50MiB"))
+    case.refused(RESOURCE, "shapes depend on values", "--memory-budget", f"{smallest - 1}MiB")
+    assert peak(case, "--memory-budget", f"{smallest}MiB") <= 1.05 * smallest * MIB
+    assert support.sha256(case.output) == digest
+    assert case.digest("--segments", 3, "--memory-level", 2) == digest
+    said = support.quantize(case.model, case.output, case.data, *support.PLAIN, "--segments", 3, "--memory-level", 2)
+    assert any("shapes depend on values" in note for note in said["notes"])
+    assert any("3 segments" in note for note in said["notes"])

@@ -134,6 +134,36 @@ TEST(UnfoldedBodies, NestAndSurviveTheFile) {
   EXPECT_EQ(onnx::encode_model(again, nullptr).size() > 0, true);
 }
 
+// The second output's shape is stated by the model.
+Node scanned() {
+  const auto step = body("body", {Node("Add", "step", {"h", "piece"}, {"next"}), Node("Neg", "", {"next"}, {"row"})},
+                         {onnx::make_value_info("next", DataType::float32, std::nullopt), value("row", {7})},
+                         {value("h"), value("piece")});
+  return {"Scan", "scan", {"a", "x"}, {"y", "rows"}, {step, onnx::Attribute::of_int("num_scan_inputs", 1)}};
+}
+
+TEST(UnfoldedBodies, OfScansStateTheRanksOfTheirOutputs) {
+  auto model = unfolded({Node("Neg", "", {"x"}, {"a"}), scanned()});
+  EXPECT_EQ(op_types(model), (Names{"Neg", onnx::kBodyInputs, "Add", "Neg", "Scan"}));
+  EXPECT_EQ(model.graph.nodes[4].inputs(), (Names{"a", "x", "next", "row"}));
+  EXPECT_EQ(state_scan_ranks(model, {}), std::vector{1});
+  EXPECT_FALSE(model.bodies[0].outputs[0].shape);
+  const std::vector<onnx::Dim> none;
+  EXPECT_EQ(state_scan_ranks(model, {{"next", {DataType::float32, none}}}), std::vector{1}) << "an unknown rank";
+  EXPECT_TRUE(state_scan_ranks(model, {{"next", {DataType::float32, {{{3, ""}, {-1, "N"}}}}}}).empty());
+  const auto body = bodies_in(model, folded(model)[1]).at(0);
+  ASSERT_TRUE(body.outputs.at(0).shape);
+  ASSERT_EQ(body.outputs[0].shape->size(), 2U);
+  EXPECT_FALSE(body.outputs[0].shape->front().is_static()) << "other samples may have other sizes";
+  EXPECT_EQ(body.outputs[1].shape->front().value, 7);
+}
+
+TEST(UnfoldedBodies, OfScansOfOpset8StayWhole) {
+  auto model = make_model({scanned()}, {}, 8, {value("a"), value("x")});
+  unfold(model);
+  EXPECT_EQ(op_types(model), Names{"Scan"});
+}
+
 TEST(UnfoldedBodies, StayWholeWhereTheyCannotBeUnfolded) {
   const Node custom("Choose", "own", {"flag"}, {"y"}, {body("g", {Node("Neg", "", {"x"}, {"made"})}, {value("made")})},
                     "own");
