@@ -2,10 +2,11 @@
 """What runtimes make of trained models: which nodes they take, of how many `detent check` says so rightly, and the score there, for
 detent with the runtime's target, for detent's default, and for a peer.
 
-    targets.py [COLUMN ...] [--openvino-python PYTHON] [--qnn-python PYTHON] [--ort] [--samples N] [--json FILE]
+    targets.py [COLUMN ...] [--openvino-python PYTHON] [--qnn-python PYTHON] [--ort] [--samples N] [--preset NAME]
+               [--json FILE]
 
 COLUMN and data are those of scores.py. PYTHON has openvino, or onnxruntime-qnn and onnxruntime; besides onnx and numpy. --ort: ONNX
-Runtime on this CPU as well. --samples: only so many test samples."""
+Runtime on this CPU as well. --samples: only so many test samples. --preset: of detent; plain measures and tries nothing."""
 
 import argparse
 import json
@@ -25,7 +26,7 @@ from scores import COLUMNS, Job, available
 class TargetJob(Job):
     """A column whose models run in one of the runtimes."""
 
-    target, script, python = "", "", ""
+    target, script, python, preset = "", "", "", "balanced"
     static = False
     kernels: dict[str, Any] = {}
 
@@ -76,12 +77,12 @@ class Runtime:
 
     def rows(self) -> dict[str, Quantize]:
         own = {
-            f"detent --target {name}": lambda job, n=name: job.quantize_here("balanced", "--target", n) for name in self.targets()
+            f"detent --target {name}": lambda job, n=name: job.quantize_here(job.preset, "--target", n) for name in self.targets()
         }
         name, method = self.peer
         return {
             **own,
-            "detent, default": lambda job: job.quantize_here("balanced"),
+            "detent, default": lambda job: job.quantize_here(job.preset),
             name: lambda job: job.quantize_peer(sys.executable, "ort_quantize.py", method),
         }
 
@@ -132,6 +133,7 @@ def main() -> None:
     parser.add_argument("--detent", default="build/detent")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--samples", type=int, default=0)
+    parser.add_argument("--preset", default="balanced")
     parser.add_argument("--json", type=Path)
     a = parser.parse_args()
     a.detent, a.models = os.path.abspath(a.detent), a.models.resolve()
@@ -145,7 +147,7 @@ def main() -> None:
         for name in a.columns or available(a.models):
             with tempfile.TemporaryDirectory(prefix="detent-targets-") as folder:
                 job = TargetJob(COLUMNS[name], a, environment(None), Path(folder))
-                job.python, job.static = os.path.abspath(pythons[runtime]), RUNTIMES[runtime].static
+                job.python, job.static, job.preset = os.path.abspath(pythons[runtime]), RUNTIMES[runtime].static, a.preset
                 if a.samples:
                     job.keep(a.samples)
                 rows += rows_of(job, RUNTIMES[runtime])

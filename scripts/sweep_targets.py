@@ -67,7 +67,7 @@ CONSTANTS: dict[str, list[np.ndarray]] = {
 }  # fmt: skip
 ATTRIBUTES: dict[str, dict[str, object]] = {"Gather": {"axis": 1}, "Split": {"axis": 1}}
 BINARY = ["Add", "Sub", "Mul", "Div", "Max", "Min", "Concat", "Where", "Pow", "PRelu"]
-NORMALIZATIONS = ["LayerNormalization", "InstanceNormalization"]
+NORMALIZATIONS = ["LayerNormalization", "InstanceNormalization", "BatchNormalization"]
 
 
 def split(form: str) -> tuple[str, bool, bool]:
@@ -127,7 +127,7 @@ class Builder:
         names = [f"y{i}" for i in range(outputs)]
         self.nodes.append(h.make_node(op, inputs, names, name="op", **attributes))
         results = [self.pair(n, out, f"{n}_d") for n in names]
-        infos = [h.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in results]
+        infos = [h.make_tensor_value_info(n, attributes.get("to", TensorProto.FLOAT), None) for n in results]
         graph = h.make_graph(self.nodes, "g", self.inputs, infos, self.constants)
         return h.make_model(graph, opset_imports=[h.make_opsetid("", self.opset)], ir_version=10)
 
@@ -193,9 +193,23 @@ def cases(target: str) -> Iterator[tuple[tuple[str, str, str, str], onnx.ModelPr
             for w in ["s8=/t", "u8=/t", "u8/t", "u16/t", "s16=/t", "f32"]:
                 for y in same_or_float(x):
                     b = Builder()
-                    size = [8] if op == "InstanceNormalization" else [6]
+                    size = [6] if op == "LayerNormalization" else [8]
                     inputs = [b.activation("x", X, x), b.weight("w", size, w, 0), b.weight("b", size, "f32", 0)]
+                    if op == "BatchNormalization":
+                        inputs += [b.weight("mean", size, "f32", 0), b.constant("var", np.ones(size, np.float32))]
                     yield (op, x, w, y), b.finish(op, inputs, y, {})
+    yield from casts(activations)
+
+
+def casts(activations: list[str]) -> Iterator[tuple[tuple[str, str, str, str], onnx.ModelProto]]:
+    """Of numbers to int32, and of int32 to numbers."""
+    for x in [*activations, "f32"]:
+        b = Builder()
+        yield ("Cast", x, "-", "f32"), b.finish("Cast", [b.activation("x", X, x)], "f32", {"to": TensorProto.INT32})
+    for y in activations:
+        b = Builder()
+        b.inputs.append(h.make_tensor_value_info("x", TensorProto.INT32, X))
+        yield ("Cast", "f32", "-", y), b.finish("Cast", ["x"], y, {"to": TensorProto.FLOAT})
 
 
 def openvino() -> Callable[[onnx.ModelProto], str]:
@@ -288,7 +302,7 @@ def main() -> None:
     parser.add_argument("target", choices=RUNTIMES)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--only", metavar="OPERATOR", help="ask for this operator's rows alone, and keep the others")
+    parser.add_argument("--only", metavar="OPERATOR", help="ask for this operator's rows and for new ones, and keep the others")
     parser.add_argument("-v", action="store_true")
     options = parser.parse_args()
     ask = RUNTIMES[options.target]()
@@ -302,7 +316,7 @@ def main() -> None:
     if file.exists():
         known = {tuple(line.split("\t")[:4]): line.split("\t")[4] for line in file.read_text().splitlines() if line[0] != "#"}
     if not options.check:
-        keeps = lambda row: options.only not in (None, row[0])
+        keeps = lambda row: row in known and options.only not in (None, row[0])
         rows = ["\t".join([*row, known[row] if keeps(row) else answer(ask, model)]) for row, model in cases(options.target)]
         file.parent.mkdir(parents=True, exist_ok=True)
         head = "# Written by scripts/sweep_targets.py: operator, first input, second input, output, kernel"
