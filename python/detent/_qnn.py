@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .errors import DeviceError
+
 # Of the processor that the table of `detent check` was swept with.
 _ARCHITECTURE = "73"
 
@@ -29,6 +31,8 @@ class Qnn:
             onnxruntime.register_execution_provider_library(self._provider, onnxruntime_qnn.get_library_path())
         self._settings = {"backend_path": onnxruntime_qnn.get_qnn_htp_path(), "htp_arch": _ARCHITECTURE}
         devices = self._devices()
+        if not devices:
+            raise DeviceError("onnxruntime-qnn finds no device here", "install its build for this machine's processor")
         self._device = next((device for device in devices if device.device.type.name == "NPU"), devices[0])
         self.is_simulated = self._device.device.type.name != "NPU"
         version = importlib.metadata.version("onnxruntime-qnn")

@@ -143,6 +143,11 @@ void Declared::refuse_text(const std::vector<Given>& given) {
     throw usage_error("--calibration-text needs the model's tokenizer, which this program does not have",
                       "run python3 -m detent (pip install detent[text]), or give token ids by --calibration-data");
   }
+  for (const auto& entry : given) {
+    if (entry.option->name == "tokenizer" || entry.option->name == "text-length")
+      throw usage_error(fmt::format("{} is for --calibration-text", entry.name),
+                        "leave it out, or give a text as well");
+  }
 }
 
 void Declared::tell_new_names(const std::vector<Given>& given) {

@@ -61,7 +61,6 @@ void Declared::read(Options& options, config::CommandLine& line) const {
   const auto all = given();
   refuse_text(all);
   check_required(all);
-  tell_new_names(all);
   std::vector<std::string_view> paths;
   for (const auto& entry : all) {
     if constexpr (requires { options.command; }) {
@@ -73,6 +72,7 @@ void Declared::read(Options& options, config::CommandLine& line) const {
     paths.push_back(entry.option->at.path);
   }
   if (line.isolate && !is_isolated) throw WantsIsolation();
+  tell_new_names(all);
   if constexpr (requires { config::resolve(options, paths); }) {
     run::name_target(options);
     config::resolve(options, paths);

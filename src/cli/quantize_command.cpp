@@ -106,6 +106,12 @@ void print_sparsity(const std::vector<BlockedWeight>& weights) {
              count, sparse / n, dense / n);
 }
 
+void print_rotation(const QuantizeResult& r) {
+  if (!r.rotated) return;
+  print_text("rotation: {}, SQNR of the worst output on held-back samples {:.2f} dB without, {:.2f} dB with it\n",
+             r.rotated->kept ? "kept" : "left out", in_db(r.rotated->error_before), in_db(r.rotated->error_after));
+}
+
 constexpr std::array<int, 4> kBits{2, 4, 8, 0};
 
 std::string words_of_bits(int bits) { return bits == 0 ? "float" : fmt::format("{} bits", bits); }
@@ -215,6 +221,7 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool
   if (r.accuracy && has_remedies(options, r)) print_accuracy(options, *r.accuracy, verbose);
   if (tunes(options.finetune.rounding)) print_layers(r.layers);
   print_plan(r);
+  print_rotation(r);
   print_weights(r.weights);
   for (const auto& s : verbose ? r.stages : std::vector<StageReport>())
     print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));

@@ -43,6 +43,7 @@ constexpr FamilyRow kRows[] = {
 
 constexpr std::string_view kSaid[] = {"config.preset",
                                       "config.float_type",
+                                      "config.block_float",
                                       "config.activations",
                                       "config.weight_type",
                                       "weights_only.enabled",

@@ -95,7 +95,7 @@ const Option kRows[] = {
      .help = "round scales up to powers of two"},
     {.name = "block-float",
      .at = DETENT_AT(config.block_float),
-     .commands = kQuantizing,
+     .commands = kQuantize,
      .affects = Affects::integers,
      .results = kIntegers | kFloat16,
      .group = kFormat,
@@ -106,7 +106,7 @@ const Option kRows[] = {
      .at = DETENT_AT(config.float_type),
      .commands = kCalibrating,
      .affects = Affects::statistics,
-     .results = kIntegers | kBlocks | kFloat16 | kFloat32 | kDynamic,
+     .results = kAnyResult,
      .group = kFormat,
      .help = "floating-point type. 16, bf16: float16 or bfloat16 wherever it is safe; nothing is quantized unless a "
              "--preset or --weights-only says so. 32: models of 16-bit floats become float32, and are then quantized",

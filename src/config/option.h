@@ -62,10 +62,11 @@ unsigned command_of(std::string_view name);
 enum class Affects { undeclared, nothing, statistics, integers };
 
 /// What a run of quantize makes: products of integers; weights in blocks (--weights-only); 16-bit floats; 32-bit
-/// floats; products of integers whose scales are found while they run (--activations dynamic).
-enum Result : unsigned { kIntegers = 1, kBlocks = 2, kFloat16 = 4, kFloat32 = 8, kDynamic = 16 };
+/// floats; products of integers whose scales are found while they run (--activations dynamic); the float model with
+/// another cache (--kv-cache alone).
+enum Result : unsigned { kIntegers = 1, kBlocks = 2, kFloat16 = 4, kFloat32 = 8, kDynamic = 16, kCache = 32 };
 /// Results that are made from samples; all.
-constexpr unsigned kSampled = kIntegers | kBlocks | kFloat16;
+constexpr unsigned kSampled = kIntegers | kBlocks | kFloat16 | kCache;
 constexpr unsigned kAnyResult = kSampled | kFloat32 | kDynamic;
 
 /// How texts become values where the type of the member does not tell.

@@ -9,6 +9,7 @@
 #include "config/family.h"
 #include "config/targets.h"
 #include "config/value.h"
+#include "config/wanted.h"
 #include "config/words.h"
 
 namespace detent::config {
@@ -90,6 +91,7 @@ const Preset& preset(std::string_view name) {
 
 Result result_of(const QuantizeOptions& options) {
   if (options.weights_only.enabled) return kBlocks;
+  if (changes_cache_alone(options)) return kCache;
   if (options.config.block_float != BlockFloat::none) return kFloat16;
   if (preset(options.config).quantizes)
     return options.config.activations == Activations::dynamic ? kDynamic : kIntegers;
@@ -113,13 +115,16 @@ std::pair<std::string, bool> as_given(const Option& option, const QuantizeOption
 }
 
 Error without_meaning(const std::string& name, const Option& option, Result result, const QuantConfig& config) {
+  if (result == kBlocks)
+    return usage_error(name + " means nothing with --weights-only, which quantizes no activations",
+                       "leave it out, or leave out --weights-only");
+  if (result == kCache)
+    return usage_error(name + " means nothing with --kv-cache and --preset none, which change the cache alone",
+                       "leave it out");
   if (config.block_float != BlockFloat::none)
     return usage_error(name + " means nothing with --block-float, whose scales are found while the model runs",
                        "leave it out, or leave out --block-float");
   if (result == kIntegers) return usage_error(name + " is for --weights-only", "add --weights-only, or leave it out");
-  if (result == kBlocks)
-    return usage_error(name + " means nothing with --weights-only, which quantizes no activations",
-                       "leave it out, or leave out --weights-only");
   if (result == kDynamic)
     return usage_error(name + " means nothing with --activations dynamic, which finds scales while the model runs",
                        "leave it out, or leave out --activations dynamic");

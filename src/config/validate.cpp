@@ -123,15 +123,22 @@ void check_samples(const QuantizeOptions& options) {
   }
 }
 
+// Where nothing becomes 16-bit floats.
+void check_io_types(const QuantConfig& config) {
+  if (!config.keep_io_types)
+    throw usage_error("--no-keep-io-types is about --float 16 and bf16, and no type is changed here", "leave it out");
+}
+
 // Nothing is looked for: no integers, no ranges.
 void check_block_floats(const QuantizeOptions& options) {
   const auto& config = options.config;
   if (config.block_float == BlockFloat::none) return;
+  if (writes_16_bits(config))  // which makes the preset none
+    throw usage_error("--block-float and --float are both the format of all numbers", "leave out one of them");
   if (preset(config).measures_accuracy || !preset(config).quantizes)
     throw usage_error(fmt::format("--block-float does not go with --preset {}", config.preset),
                       "leave out --preset, or give plain");
-  if (config.float_type != FloatType::keep && config.float_type != FloatType::float32)
-    throw usage_error("--block-float and --float are both the format of all numbers", "leave out one of them");
+  check_io_types(config);
   if (tunes(options.finetune.rounding))
     throw usage_error("--finetune looks for integers, and --block-float makes none", "leave it out");
   if (!options.device.is_cpu()) throw usage_error("--block-float runs on the CPU", "leave out --device");
@@ -299,6 +306,9 @@ void check_weights_only(const QuantizeOptions& options) {
                         "give --calibration-data, or --rotation on");
     if (blocks.max_size || options.accuracy.target)
       throw usage_error("--rotation auto and a search for bits do not go together", "give --rotation on or off");
+    if (options.config.weight_type == QuantType::float4e2m1 || blocks.scale_type == ScaleType::float8e8m0)
+      throw usage_error("--rotation auto measures both ways, and ONNX Runtime's CPU does not run this format",
+                        "give --rotation on or off");
   }
   if (blocks.form == WeightForm::matmul_nbits && blocks.block_size == BlockSize::channel)
     throw usage_error("MatMulNBits has scales for blocks of 16 to 256 weights, not for whole channels",
@@ -359,12 +369,20 @@ void validate(const QuantizeOptions& options, Command command) {
   check_bounds(options, command);
   if (!options.family.empty()) return check_family(options);
   check_kv_cache(options);
-  if (changes_cache_alone(options)) return;
+  if (changes_cache_alone(options)) {
+    validate(options.config);
+    check_block_floats(options);
+    check_io_types(options.config);
+    return validate(options.device, options.workers);
+  }
   if (options.weights_only.enabled) return check_weights_only(options);
   if (options.config.activations == Activations::dynamic) return check_dynamic(options);
   validate(options.config);
   check_floats(options.config, command);
   check_block_floats(options);
+  if (command == kPlan && options.config.block_float != BlockFloat::none)
+    throw usage_error("plan tells of runs that make integers, and --block-float makes none",
+                      "leave out --block-float, or the target that asks for it");
   validate(options.config, options.method, options.overrides);
   validate(options.finetune);
   if (is_float(options.config.weight_type) && tunes(options.finetune.rounding))

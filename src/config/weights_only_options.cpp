@@ -5,7 +5,9 @@ namespace detent::config {
 namespace {
 
 constexpr std::string_view kWeightsOnly = "Weights only";
-constexpr std::string_view kCache = "Cache of keys and values";
+constexpr std::string_view kCacheGroup = "Cache of keys and values";
+// What these go with is said where they are checked.
+constexpr unsigned kOfCache = kAnyResult & ~kDynamic;
 
 const Option kRows[] = {
     {.name = "weights-only",
@@ -104,8 +106,8 @@ const Option kRows[] = {
      .at = DETENT_AT(kv_cache.type),
      .commands = kQuantize,
      .affects = Affects::integers,
-     .results = kBlocks | kFloat16,
-     .group = kCache,
+     .results = kOfCache,
+     .group = kCacheGroup,
      .help = "a decoder keeps keys and values in this type, with scales from the samples; beside --weights-only, or "
              "alone with --preset none",
      .label = "keep|int8|int4|fp8"},
@@ -113,15 +115,15 @@ const Option kRows[] = {
      .at = DETENT_AT(kv_cache.per_channel),
      .commands = kQuantize,
      .affects = Affects::integers,
-     .results = kBlocks | kFloat16,
-     .group = kCache,
+     .results = kOfCache,
+     .group = kCacheGroup,
      .help = "a scale for each channel of each head instead of one for a layer's keys and one for its values"},
     {.name = "kv-cache-scales",
      .at = DETENT_AT(kv_cache.scale_file),
      .commands = kQuantize,
      .affects = Affects::nothing,
-     .results = kBlocks | kFloat16,
-     .group = kCache,
+     .results = kOfCache,
+     .group = kCacheGroup,
      .help = "also write these scales (JSON), as kv_cache_scale_file of onnxruntime-genai's model builder",
      .label = "FILE"},
 };

@@ -47,7 +47,6 @@ float rounded(float value, HalfWay half_way) {
 
 // `mantissa` without its last bits, rounded, but not beyond `most`.
 std::uint32_t without_tail(std::uint32_t mantissa, int tail_bits, std::uint32_t most, bool negative, HalfWay half_way) {
-  if (tail_bits == 0) return mantissa;
   if (tail_bits > kMantissaBits + 2) return 0;
   const std::uint32_t half = 1U << (tail_bits - 1), tail = mantissa & ((1U << tail_bits) - 1);
   const std::uint32_t kept = mantissa >> tail_bits;

@@ -48,10 +48,11 @@ class OnnxRuntime final : public Deployment {
     const auto where = fmt::format("model '{}', a part of it", model.path.string());
     return std::make_unique<InRuntime>(exec::Session(runtime_, exec::emit(model), where, options_));
   }
-  std::vector<Latency> time(const std::filesystem::path& first, const std::filesystem::path& second,
-                            std::span<const std::vector<data::Array>> samples, double seconds) override {
-    auto a = exec::Session::of_file(runtime_, first, options_), b = exec::Session::of_file(runtime_, second, options_);
-    const std::array<exec::Timed, 2> models{{{&a, "the float model", samples}, {&b, "the quantized model", samples}}};
+  std::vector<Latency> time(const std::array<Timed, 2>& both, double seconds) override {
+    auto a = exec::Session::of_file(runtime_, both[0].file, options_);
+    auto b = exec::Session::of_file(runtime_, both[1].file, options_);
+    const std::array<exec::Timed, 2> models{
+        {{&a, "the float model", both[0].samples}, {&b, "the quantized model", both[1].samples}}};
     return run::latencies(exec::time_in_turns(models, {.seconds = seconds}));
   }
 
@@ -95,17 +96,16 @@ class OfCaller final : public Deployment {
     onnx::write_model(model, file);
     return loaded(file, model);
   }
-  std::vector<Latency> time(const std::filesystem::path& first, const std::filesystem::path& second,
-                            std::span<const std::vector<data::Array>> samples, double seconds) override {
+  std::vector<Latency> time(const std::array<Timed, 2>& both, double seconds) override {
     using Clock = std::chrono::steady_clock;
-    const std::array<std::unique_ptr<Loaded>, 2> models{load(first), load(second)};
+    const std::array<std::unique_ptr<Loaded>, 2> models{load(both[0].file), load(both[1].file)};
     std::vector<run::Turns> turns(models.size());
-    for (const auto& model : models) model->run(samples.front(), "");  // warms it up
+    for (std::size_t m = 0; m < models.size(); ++m) models[m]->run(both[m].samples.front(), "");  // warms it up
     const auto start = Clock::now();
     for (std::size_t turn = 0; turn < 3 || Clock::now() - start < std::chrono::duration<double>(seconds); ++turn) {
       for (std::size_t m = 0; m < models.size(); ++m) {
         const auto begin = Clock::now();
-        models[m]->run(samples[turn % samples.size()], "");
+        models[m]->run(both[m].samples[turn % both[m].samples.size()], "");
         const double wall = std::chrono::duration<double>(Clock::now() - begin).count();
         turns[m].push_back({exec::RunTime{wall, 0, wall}});
       }

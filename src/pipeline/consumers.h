@@ -2,6 +2,7 @@
 // brings along.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -28,9 +29,13 @@ class Deployment {
   virtual std::string name() const = 0;
   virtual std::unique_ptr<Loaded> load(const std::filesystem::path& model) = 0;
   virtual std::unique_ptr<Loaded> load(const onnx::Model& model) = 0;
+  /// A model's file, and samples of the types that it reads.
+  struct Timed {
+    std::filesystem::path file;
+    std::span<const std::vector<data::Array>> samples;
+  };
   /// Of both models in turns, for about so many seconds.
-  virtual std::vector<Latency> time(const std::filesystem::path& first, const std::filesystem::path& second,
-                                    std::span<const std::vector<data::Array>> samples, double seconds) = 0;
+  virtual std::vector<Latency> time(const std::array<Timed, 2>& both, double seconds) = 0;
 };
 
 /// As the options say. Throws device where the runtime does not have what they ask for.

@@ -246,7 +246,8 @@ class WeightsRun {
     graph::rotate_heads(draft_.model, place);
   }
 
-  // Both ways, solved, written and run; on samples that are held back the nearer one to the float model is kept.
+  // Both ways, solved, written and run; on samples that are held back the nearer one to the float model is kept. It is
+  // solved again then, on all samples.
   void choose_rotation() {
     constexpr std::size_t kHeldBack = 8;  // one in so many
     const auto original = draft_.model;
@@ -264,19 +265,22 @@ class WeightsRun {
     const auto attempt = [&](const char* name) {
       draft_.placement = quantization::place_blocks(draft_.model, options_.config, options_.weights_only);
       draft_.solved = {};
+      auto unsolved = draft_;
       const auto directory = work_->path() / name;
       std::filesystem::create_directory(directory);
       if (draft_.is_plain()) solve(fitted, directory);
+      draft_.find_common_scales();
       const auto scope = profiler_.scope(run::kComparisonStage);
       auto emitted = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only);
       const auto found = fidelity_of(std::move(emitted), directory / "candidate.onnx", options_, *runtime_, judging);
-      return std::pair(draft_, std::pow(10, -found.sqnr_db / 10));
+      return std::pair(std::move(unsolved), std::pow(10, -found.sqnr_db / 10));
     };
     auto turned = attempt("rotated");
     draft_.model = original;
     auto plain = attempt("plain");
     result_.rotated = RotatedStream{plain.second, turned.second, turned.second < plain.second};
     draft_ = std::move((result_.rotated->kept ? turned : plain).first);
+    if (draft_.is_plain()) solve(*source_, work_->path(), Listens::to_cache);
   }
 
   double measure(data::SampleSource& samples) {

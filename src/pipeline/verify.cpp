@@ -19,6 +19,7 @@
 #include "graph/rewrite.h"
 #include "pipeline/consumers.h"
 #include "run/automatic_target.h"
+#include "run/kv_cache.h"
 #include "run/model_folder.h"
 #include "run/pairing.h"
 #include "run/samples.h"
@@ -208,11 +209,12 @@ class Verifying {
     Values inputs;
     for (std::size_t i = 0; i < model_.graph.inputs.size(); ++i) {
       auto& all = inputs[model_.graph.inputs[i].name];
-      for (const auto& sample : samples_) all.push_back(sample[i]);
+      for (const auto& sample : quantized_samples_) all.push_back(sample[i]);
     }
     const auto outputs = Layers(model_, options_, runtime_, *deployment_, result_).run(inputs, samples_.size());
     compare_outputs(outputs);
-    if (options_.bench) result_.latency = deployment_->time(float_file_, quantized_file_, samples_, kTimed);
+    if (options_.bench)
+      result_.latency = deployment_->time({{{float_file_, samples_}, {quantized_file_, quantized_samples_}}}, kTimed);
     return std::move(result_);
   }
 
@@ -225,11 +227,24 @@ class Verifying {
       throw bad_input("the models differ in the names of their inputs or outputs",
                       "verify a model with its own quantized form");
     const auto most = options_.max_samples == 0 ? kSamples : options_.max_samples;
-    const auto source = run::open_samples(options_.calibration_data, options_.samples, run::input_specs(model_),
-                                          {.max_samples = most, .batch_size = options_.batch_size});
+    const auto specs = run::input_specs(model_);
+    const auto source =
+        run::open_samples(options_.calibration_data, options_.samples, with_float_cache(original, specs),
+                          {.max_samples = most, .batch_size = options_.batch_size});
     samples_ = run::first_samples(*source, most);
     if (samples_.empty()) throw bad_input("there are no samples");
+    for (const auto& sample : samples_) quantized_samples_.push_back(run::with_cache_of(sample, specs));
     result_.samples = samples_.size();
+  }
+
+  // Inputs of the quantized model, but of a cache in integers the float model's.
+  static std::vector<data::InputSpec> with_float_cache(const onnx::Model& original,
+                                                       std::vector<data::InputSpec> specs) {
+    const auto in_float = run::input_specs(original);
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      if (specs[i].type != in_float[i].type && !data::holds_floats(specs[i].type)) specs[i] = in_float[i];
+    }
+    return specs;
   }
 
   void compare_outputs(const Values& exact) {
@@ -243,7 +258,7 @@ class Verifying {
     std::vector<Sums> sums(output_names_.size());
     for (std::size_t s = 0; s < samples_.size(); ++s) {
       const auto where = fmt::format("sample {}", s + 1);
-      const auto x = in_float.run(samples_[s], where), z = deployed->run(samples_[s], where);
+      const auto x = in_float.run(samples_[s], where), z = deployed->run(quantized_samples_[s], where);
       for (std::size_t o = 0; o < output_names_.size(); ++o) {
         const auto& name = output_names_[o];
         const auto found = exact.find(name);
@@ -273,7 +288,7 @@ class Verifying {
   std::filesystem::path float_file_, quantized_file_;
   onnx::Model model_;
   std::vector<std::string> output_names_;
-  std::vector<std::vector<data::Array>> samples_;
+  std::vector<std::vector<data::Array>> samples_, quantized_samples_;  // as each model reads them
 };
 
 }  // namespace

@@ -117,8 +117,17 @@ def test_what_does_not_go_with_block_floats(cnn, tmp_path):
         (["--weight-type", "uint8"], "--weight-type means nothing with --block-float"),
         (["--finetune", "adaround"], "--finetune means nothing with --block-float"),
         (["--report", tmp_path / "r.html"], "--report means nothing with --block-float"),
+        (["--weights-only"], "--block-float means nothing with --weights-only"),
+        (["--float", 16], "--block-float and --float are both the format of all numbers"),
+        (["--no-keep-io-types"], "--no-keep-io-types is about --float 16"),
     ]:
         result = detent("quantize", cnn / "m.onnx", "-o", tmp_path / "q.onnx", "--block-float", "mx9", *options)
+        assert result.returncode == 2 and part in result.stderr, result.stderr
+    for options, part in [
+        (["--block-float", "mx9"], "detent plan does not take --block-float"),
+        (["--target", "amd-npu:bfp16"], "plan tells of runs that make integers"),
+    ]:
+        result = detent("plan", cnn / "m.onnx", *options)
         assert result.returncode == 2 and part in result.stderr, result.stderr
     converted(cnn, "--block-float", "mx9")
     again = detent("quantize", cnn / "q.onnx", "-o", tmp_path / "q.onnx", "--block-float", "mx9")

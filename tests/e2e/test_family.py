@@ -135,7 +135,8 @@ def test_refusals(tmp_path: Path) -> None:
     assert "did you mean q8" in refusal(model, "-o", out, "--family", "q9")
     assert "'q4' twice" in refusal(model, "-o", out, "--family", "q4,q4")
     assert "is a folder" in refusal(model, "-o", tmp_path / "out.onnx", "--family", "q4,q8")
-    for option in (["--bits", 8], ["--float", 16], ["--preset", "plain"], ["--max-size", "1MiB"], ["--weight-type", "uint8"]):
+    said = (["--bits", 8], ["--float", 16], ["--preset", "plain"], ["--max-size", "1MiB"], ["--weight-type", "uint8"])
+    for option in (*said, ["--block-float", "bfp16"]):
         assert f"{option[0]} does not go with --family" in refusal(model, "-o", out, "--family", "q4,fp16", *option)
     assert "--method means nothing to any member" in refusal(model, "-o", out, "--family", "q4,fp16", "--method", "mse")
     assert "needs samples" in refusal(model, "-o", out, "--family", "q4,fp16", "--weights-method", "gptq")

@@ -17,6 +17,7 @@ from support import Path
 from test_trained_decoder import GENERATE, NEW_TOKENS, PROMPTS, encoded, windows
 
 MOST = {"int8": 127, "int4": 7, "fp8": 448}
+ALONE = ["--preset", "none", "--kv-cache", "int8"]
 TYPES = {"int8": TensorProto.INT8, "int4": TensorProto.UINT8, "fp8": TensorProto.FLOAT8E4M3FN}
 
 
@@ -170,7 +171,15 @@ def test_scales_of_the_pass_that_solves_weights_are_those_of_a_pass_alone(source
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--kv-cache", "int8"], "--kv-cache is for --weights-only"),
+        (["--kv-cache", "int8"], "--kv-cache goes with --weights-only, or with --preset none"),
+        ([*ALONE, "--block-float", "bfp16"], "--block-float means nothing with --kv-cache and --preset none"),
+        ([*ALONE, "--target", "amd-npu:bfp16"], "--target means nothing with --kv-cache"),
+        ([*ALONE, "--exclude-nodes", "no_node"], "--exclude-nodes means nothing with --kv-cache"),
+        ([*ALONE, "--shape", "input_ids:1x8"], "--shape means nothing with --kv-cache"),
+        ([*ALONE, "--workers", 2], "--workers means nothing with --kv-cache"),
+        ([*ALONE, "--gds", "on"], "--gds means nothing with --kv-cache"),
+        ([*ALONE, "--bits", 8], "--bits means nothing with --kv-cache"),
+        ([*ALONE, "--no-keep-io-types"], "--no-keep-io-types is about --float 16"),
         (["--preset", "none", "--kv-cache", "int8", "--float", 16], "goes with --weights-only, or with --preset none"),
         (["--weights-only", "--kv-cache-per-channel"], "give --kv-cache int8, int4 or fp8"),
         (["--weights-only", "--kv-cache", "int8", "--accuracy-target", 0.9], "leave out one of them"),
@@ -182,6 +191,18 @@ def test_what_does_not_go_together(source: Path, samples: Path, tmp_path: Path, 
     assert result.returncode != 0
     assert message in result.stderr
     assert result.stderr.count("\n") <= 1
+
+
+@pytest.mark.parametrize("options", [["int8"], ["int4", "--kv-cache-per-channel"]], ids=lambda options: options[0])
+def test_verify_gives_each_model_the_cache_that_it_reads(source: Path, samples: Path, tmp_path: Path, options: list[str]) -> None:
+    support.quantize(source, tmp_path / "out", samples, "--batch-size", 1, "--preset", "none", "--kv-cache", *options)
+    data = ("--calibration-data", samples, "--batch-size", 1, "--samples", 2)
+    result = support.detent("verify", source, tmp_path / "out", *data, "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    told = json.loads(result.stdout)
+    logits = next(output for output in told["outputs"] if output["name"] == "logits")
+    assert logits["deployed"]["sqnr_db"] > 10
+    assert told["latency"]
 
 
 def test_models_and_folders_without_such_a_cache(samples: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The residual stream, rotated: the float model is the same, and outliers among channels cost nothing any more."""
 
 import json
+import re
 
 import decoders
 import inject_outliers
@@ -181,6 +182,29 @@ def test_auto_keeps_what_is_nearer(source: Path, outliers: Path, tmp_path: Path)
         assert told["kept"] == any(tensor.endswith("_ones") for tensor in norm)
         kept[name] = told["kept"]
     assert kept["search"]
+    # The better way is solved on all samples, as if it had been asked for.
+    support.quantize(outliers, tmp_path / "on", tmp_path / "ids.npy", *options[:4], "on", "--weights-method", "search")
+    assert (tmp_path / "on" / "model.onnx").read_bytes() == (tmp_path / "search" / "model.onnx").read_bytes()
+
+
+def test_the_summary_tells_what_auto_chose(source: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", RNG.integers(1, 512, (8, 16)))
+    options = ["--calibration-data", tmp_path / "ids.npy", "--batch-size", 1, "--weights-only", "--rotation", "auto", "--no-bench"]
+    floats = ["--weight-type", "float8e4m3fn", "--scale-type", "float8e4m3fn"]
+    result = support.detent("quantize", source, "-o", tmp_path / "out", *options, *floats)
+    assert result.returncode == 0, result.stderr
+    found = re.search(r"^rotation: (kept|left out), SQNR .* (\S+) dB without, (\S+) dB with it$", result.stdout, re.MULTILINE)
+    assert found
+    assert (found[1] == "kept") == (float(found[3]) > float(found[2])) and float(found[2]) > 10
+
+
+@pytest.mark.parametrize("options", [["--weight-type", "float4e2m1"], ["--bits", 4, "--scale-type", "float8e8m0"]])
+def test_auto_needs_a_format_that_runs_here(source: Path, tmp_path: Path, options: list[object]) -> None:
+    np.save(tmp_path / "ids.npy", RNG.integers(1, 512, (8, 16)))
+    words = ("quantize", source, "-o", tmp_path / "out", "--calibration-data", tmp_path / "ids.npy", "--batch-size", 1)
+    result = support.detent(*words, "--weights-only", "--rotation", "auto", *options)
+    assert result.returncode == 2
+    assert "ONNX Runtime's CPU does not run this format; give --rotation on or off" in result.stderr
 
 
 @pytest.mark.parametrize("options", [["--rotation", "auto"], ["--rotation", "auto", "--max-size", "1MiB"]])

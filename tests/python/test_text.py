@@ -137,3 +137,11 @@ def test_the_native_command_says_who_reads_text(folder, text, tmp_path):
     result = support.detent("quantize", folder, "-o", tmp_path / "out", "--weights-only", "--calibration-text", text)
     assert result.returncode == 2
     assert "run python3 -m detent" in result.stderr
+
+
+@pytest.mark.parametrize("options", [["--tokenizer", "tokenizer.json"], ["--text-length", 33]], ids=lambda options: options[0])
+def test_options_of_a_text_need_one(folder, tmp_path, options):
+    for run in (support.detent, command):
+        result = run("quantize", folder, "-o", tmp_path / "out", "--weights-only", *options)
+        assert result.returncode == 2
+        assert f"{options[0]} is for --calibration-text" in result.stderr

@@ -3,6 +3,7 @@ not."""
 
 import importlib.util
 import pathlib
+import sys
 
 import detent
 import graphs
@@ -13,6 +14,7 @@ import onnxruntime as ort
 import pytest
 import support
 import test_integers
+from detent import _qnn
 
 
 def session(path: pathlib.Path, level: ort.GraphOptimizationLevel) -> ort.InferenceSession:
@@ -202,6 +204,21 @@ def test_a_trained_model_in_the_simulator_of_the_htp(tmp_path: pathlib.Path) -> 
     }
     assert len(steps[onnx.TensorProto.UINT8]) > 60 and max(steps[onnx.TensorProto.UINT8]) <= 1, result
     assert max(steps[onnx.TensorProto.UINT16], default=0) < 128, result
+
+
+def test_qnn_without_a_device_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Devices:
+        get_ep_devices = staticmethod(list)
+        register_execution_provider_library = staticmethod(lambda name, path: None)
+
+    class Package:
+        get_ep_name = staticmethod(lambda: "QNNExecutionProvider")
+        get_library_path = get_qnn_htp_path = staticmethod(lambda: "library")
+
+    monkeypatch.setitem(sys.modules, "onnxruntime", Devices)
+    monkeypatch.setitem(sys.modules, "onnxruntime_qnn", Package)
+    with pytest.raises(detent.DeviceError, match="onnxruntime-qnn finds no device here"):
+        _qnn.Qnn()
 
 
 def test_samples_in_memory_and_models_as_bytes(model: pathlib.Path, samples: list[support.Sample]) -> None:

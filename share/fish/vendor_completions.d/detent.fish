@@ -60,7 +60,7 @@ complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l per-channel
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l per-tensor -d 'one scale for each weight'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l weight-range -x -a 'full pairs reduced' -d 'how far weights use their type. pairs: int8 weights as far as no two of them saturate together on x86 CPUs without VNNI'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l power-of-two-scale -d 'round scales up to powers of two'
-complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l block-float -x -a 'none bfp16 mx4 mx6 mx9 mxfp8e5m2 mxfp8e4m3 mxfp6e3m2 mxfp6e2m3 mxfp4e2m1 mxint8' -d 'neighbouring numbers share an exponent, as AMD Quarks operators round them: activations and weights in this format instead of integers'
+complete -c detent -n '__fish_seen_subcommand_from quantize' -l block-float -x -a 'none bfp16 mx4 mx6 mx9 mxfp8e5m2 mxfp8e4m3 mxfp6e3m2 mxfp6e2m3 mxfp4e2m1 mxint8' -d 'neighbouring numbers share an exponent, as AMD Quarks operators round them: activations and weights in this format instead of integers'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l float -x -a 'keep 32 16 bf16' -d 'floating-point type. 16, bf16: float16 or bfloat16 wherever it is safe'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l keep-io-types -d 'graph inputs and outputs keep their types under --float'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l no-keep-io-types -d 'they get the type of --float'
