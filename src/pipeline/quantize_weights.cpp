@@ -246,8 +246,7 @@ class WeightsRun {
     graph::rotate_heads(draft_.model, place);
   }
 
-  // Both ways, solved, written and run; on samples that are held back the nearer one to the float model is kept. It is
-  // solved again then, on all samples.
+  // Both ways, solved, written and run; what is nearer to the float model on held-back samples is solved on all.
   void choose_rotation() {
     constexpr std::size_t kHeldBack = 8;  // one in so many
     const auto original = draft_.model;
@@ -408,10 +407,7 @@ class WeightsRun {
       const auto of_cache = run::reason_against_running(options_.kv_cache.type, runtime_->version());
       if (!of_cache.empty()) reason = "the quantized model was not run: " + of_cache;
     }
-    if (!reason.empty()) {
-      result_.notes.push_back(std::move(reason));
-      return;
-    }
+    if (!reason.empty()) return append({std::move(reason)});
     if (options_.bench) {
       if (!runtime_) runtime_.emplace(options_.runtime, options_.resources.sample_time_limit);
       time_models(options_, run::input_specs(draft_.model), *runtime_, profiler_, result_);
