@@ -370,6 +370,7 @@ class Run {
                                   .batch_size = options_.batch_size,
                                   .threads = options_.threads,
                                   .runtime = options_.runtime,
+                                  .sample_time_limit = options_.resources.sample_time_limit,
                                   .progress = {},
                                   .stop = options_.stop});
   }
