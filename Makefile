@@ -11,8 +11,8 @@ export PYTHONDONTWRITEBYTECODE := 1
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := all
-.PHONY: all cuda setup configure build models runtimes docs test check sanitize faults fuzz demo bench wheel package format lint clean
-.PHONY: distclean help
+.PHONY: all cuda setup configure build models runtimes docs test check sanitize sanitize-all faults fuzz demo bench wheel
+.PHONY: package format lint clean distclean help
 
 all: build  ## install what is needed and build build/detent
 
@@ -83,6 +83,13 @@ sanitize: setup  ## test the parsers and the spool with AddressSanitizer and Und
 	@cmake --build --preset parsers -j 2
 	@ctest --preset parsers --no-tests=error -j 2
 
+sanitize-all: setup  ## the same for the unit tests of all rooms (half an hour or more)
+	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \
+	cmake --preset asan -DDETENT_WERROR=$(WERROR) --log-level=WARNING >build/configure.log 2>&1 \
+	  || { cat build/configure.log >&2; exit 1; }
+	@cmake --build --preset asan -j 2
+	@ctest --preset asan --no-tests=error -L unit -j 2
+
 fuzz: build  ## run all fuzz targets for MINUTES (default 2), as many at once as there are processors; needs clang
 	@command -v clang++ >/dev/null || { echo "make fuzz needs clang: apt-get install clang llvm" >&2; exit 1; }
 	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \
@@ -105,4 +112,4 @@ distclean:  ## remove build/
 	@rm -rf build
 
 help:  ## show this list
-	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'

@@ -5,6 +5,7 @@ As in_qnn.py. "integers": products whose kernel computes on integers, "float": t
 by the graph that ONNX Runtime makes of the model."""
 
 import json
+import re
 import sys
 import tempfile
 
@@ -14,6 +15,9 @@ import onnxruntime
 
 PAIRS = ("QuantizeLinear", "DequantizeLinear")
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+MOVEMENT = """DepthToSpace Expand Flatten Gather Identity MaxPool Pad Reshape Resize Slice Split Squeeze Tile Transpose
+Unsqueeze""".split()
+MAKES_INTEGERS = ("QuantizeLinear", "QLinear", "QGemm")
 ON_INTEGERS = ("QLinear", "QGemm", "MatMulInteger", "ConvInteger", "DynamicQuantize", "MatMulNBits", "QAttention")
 
 
@@ -28,43 +32,37 @@ def optimized(path):
 
 
 class Kernels:
-    """Which nodes of a graph run on integers in the graph that the runtime made of it; None: the node is in another, or gone."""
+    """Which nodes of a model run on integers in the graph that the runtime made of it; None: the node is in another, or gone."""
 
-    def __init__(self, graph, made):
-        self.readers = {}
-        for node in graph.node:
-            for name in node.input:
-                self.readers.setdefault(name, []).append(node)
-        self.kernel = {output: node for node in made.node for output in node.output}
-        self.outputs = {value.name for value in graph.output}
+    def __init__(self, made):
+        # Kernels have the names of the nodes that they come from, with a mark where the layout is changed.
+        self.named = {re.sub(r"_token_\d+$", "", node.name): node for node in made.node}
+        self.maker = {output: node for node in made.node for output in node.output}
 
-    def places(self, node):
-        """The values that a kernel of this node may make: its own, or its integers."""
-        name = node.output[0]
-        yield name
-        for reader in self.readers.get(name, []):
-            if reader.op_type == "QuantizeLinear":
-                yield reader.output[0]
+    def holds_integers(self, value):
+        maker = self.maker.get(value)
+        if maker is None:
+            return False
+        if maker.op_type.startswith(MAKES_INTEGERS):
+            return True
+        return self.moves(maker) and self.holds_integers(maker.input[0])
+
+    def moves(self, kernel):
+        return kernel.op_type.removeprefix("Nhwc") in MOVEMENT
 
     def on_integers(self, node):
-        for name in self.places(node):
-            kernel = self.kernel.get(name)
-            if kernel is None or kernel.op_type == "QuantizeLinear":
-                continue
-            if kernel.op_type.startswith(ON_INTEGERS):
-                return True
-            if kernel.op_type == node.op_type:
-                maker = self.kernel.get(kernel.input[0])
-                reads_floats = maker is None or maker.op_type == "DequantizeLinear"
-                return not reads_floats and name != node.output[0]
-            if kernel.op_type not in PAIRS:
-                return False
-        return None
+        kernel = self.named.get(node.name) if node.name else None
+        kernel = kernel or self.maker.get(node.output[0])
+        if kernel is None or kernel.op_type in PAIRS:
+            return None
+        if kernel.op_type.startswith(ON_INTEGERS):
+            return True
+        return self.moves(kernel) and self.holds_integers(kernel.input[0])
 
 
 def judged_nodes(path, made, checked):
     graph = onnx.load(path).graph
-    kernels = Kernels(graph, made)
+    kernels = Kernels(made)
     nodes = {node.name or node.output[0]: node for node in graph.node}
     for judged in checked["nodes"]:
         if judged["name"] in nodes:

@@ -31,6 +31,8 @@ struct CompareOptions {
   /// float32.
   bool round_floats = true;
   std::optional<std::filesystem::path> runtime;
+  /// Seconds that one run of a model on a sample may take; what takes longer ends with resource.
+  std::optional<double> sample_time_limit;
   Progress progress;
   std::stop_token stop;
 };

@@ -51,6 +51,12 @@ bool takes_along(const onnx::Node& product, const onnx::Node& node, const graph:
                      [&](const auto& value) { return index.initializer(value) != kNone; });
 }
 
+// The scale moves behind all that only move values.
+bool moves_values(const onnx::Node& node) {
+  constexpr std::array<std::string_view, 6> kTypes{"Flatten", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"};
+  return std::find(kTypes.begin(), kTypes.end(), node.op_type()) != kTypes.end();
+}
+
 }  // namespace
 
 std::optional<Beyond> beyond_table(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
@@ -69,6 +75,10 @@ std::optional<Beyond> beyond_table(const onnx::Node& node, const onnx::Model& mo
 }
 
 int runs_along_with(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  if (moves_values(node) && !node.inputs().empty()) {
+    const int maker = only_read_maker(model, index, node.inputs().front(), false);
+    return maker != kNone && moves_values(at(model, maker)) ? maker : kNone;
+  }
   constexpr std::array<std::string_view, 4> kTypes{"Add", "Relu", "Clip", "Sigmoid"};
   if (std::find(kTypes.begin(), kTypes.end(), node.op_type()) == kTypes.end()) return kNone;
   for (const auto& value : node.inputs()) {

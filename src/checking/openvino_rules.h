@@ -17,7 +17,8 @@ std::optional<Beyond> beyond_table(const onnx::Node& node, const onnx::Model& mo
                                    const Forms& forms);
 
 /// The node that runs an Add, Relu, Clip or Sigmoid along: the product whose result it alone reads, in float or, an
-/// Add, also as integers; or an Add that a product runs along; kNone: there is none.
+/// Add, also as integers; or an Add that a product runs along; of what only moves values: the node before, if that
+/// moves them too; kNone: there is none.
 int runs_along_with(const onnx::Model& model, const graph::Index& index, const onnx::Node& node);
 
 }  // namespace detent::checking

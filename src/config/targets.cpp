@@ -56,6 +56,7 @@ Target xint8() {
                {{"activation-type", "uint8", "XINT8 has activations of 8 bits", {"int8"}},
                 {"power-of-two-scale", "true", "scales of XINT8 are powers of two"},
                 {"per-channel", "false", "XINT8 has one scale for each weight"}});
+  t.aligned_types = {"Concat", "AveragePool", "GlobalAveragePool"};
   t.nearest_power_of_two = true;
   return t;
 }

@@ -46,13 +46,14 @@ Ort::SessionOptions session_options(const SessionOptions& options) {
                       (options.optimized_model.filename().string() + ".data").c_str());
   }
   if (options.shares_cores) so.AddConfigEntry("session.intra_op.allow_spinning", "0");
+  // Two models that run in turn would else each keep what they have taken.
+  if (options.shares_cores || options.tuning != Tuning::deployed) so.AddConfigEntry("session.use_env_allocators", "1");
   if (options.tuning == Tuning::deployed) return so;
   so.SetGraphOptimizationLevel(optimization_level(options.tuning));
   // The memory pattern plans one block for the largest run it has seen; prepacking copies the weights out of the mapped
   // file.
   so.DisableMemPattern();
   so.AddConfigEntry("session.disable_prepacking", "1");
-  so.AddConfigEntry("session.use_env_allocators", "1");
   return so;
 }
 

@@ -2,12 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "config/block_float_words.h"
 #include "config/wanted.h"
-#include "detent/compare.h"
 #include "pipeline/check_model.h"
+#include "pipeline/deployed.h"
 #include "quantization/emit/block_floats.h"
 #include "quantization/placement.h"
 #include "run/outputs.h"
@@ -20,8 +18,6 @@ namespace {
 
 using profile::Step;
 
-constexpr std::size_t kCompared = 16;  // samples, if the user does not say how many
-
 // One run: the stages in their order.
 class Conversion : run::SingleRun {
  public:
@@ -31,7 +27,8 @@ class Conversion : run::SingleRun {
     prepare();
     convert();
     write();
-    if (config::has_samples(options_)) compare_outputs();
+    if (config::has_samples(options_)) compare_models(options_, work_->path(), profiler_, result_);
+    if (result_.accuracy) result_.samples = result_.accuracy->samples;
     return finish();
   }
 
@@ -67,31 +64,6 @@ class Conversion : run::SingleRun {
     const auto scope = profiler_.scope(Step::post_process);
     append(told_of_target(options_.config, converted_, runtime_));
     run::write_output(converted_, options_, result_);
-  }
-
-  void compare_outputs() {
-    if (options_.samples != nullptr && !config::reads_twice(options_)) return;
-    if (options_.samples != nullptr) options_.samples->rewind();
-    const auto compared = compare({.float_model = options_.model,
-                                   .quantized_model = options_.output,
-                                   .calibration_data = options_.calibration_data.value_or(""),
-                                   .samples = options_.samples,
-                                   .max_samples = options_.max_samples == 0 ? kCompared : options_.max_samples,
-                                   .batch_size = options_.batch_size,
-                                   .threads = options_.threads,
-                                   .outputs_only = true,
-                                   .runtime = options_.runtime,
-                                   .progress = options_.progress,
-                                   .stop = options_.stop});
-    result_.samples = compared.samples;
-    const auto worst = std::min_element(compared.outputs.begin(), compared.outputs.end(),
-                                        [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
-    if (worst == compared.outputs.end()) return;
-    AccuracyResult accuracy;
-    accuracy.samples = compared.samples;
-    accuracy.sqnr_all_db = accuracy.sqnr_db = worst->sqnr_db;
-    accuracy.cosine = worst->cosine;
-    result_.accuracy = std::move(accuracy);
   }
 
   onnx::Model converted_;

@@ -10,6 +10,7 @@
 #include "checking/forms.h"
 #include "checking/grids.h"
 #include "checking/openvino_rules.h"
+#include "checking/ort_rules.h"
 #include "checking/table.h"
 #include "config/targets.h"
 #include "exec/session.h"
@@ -156,6 +157,12 @@ class Check {
     return checked;
   }
 
+  bool has_cpu_of_x86() const {
+#if defined(__aarch64__)
+    if (target_.is_this_machine) return false;
+#endif
+    return target_.is_ort_cpu && target_.name != "ort-cpu:arm";
+  }
   bool in_openvino() const { return target_.name == "openvino"; }
 
   // The node whose kernel runs this one along.
@@ -174,6 +181,13 @@ class Check {
         if (beyond->kernel != "int8") checked.verdict = Verdict::falls_back;
         return;
       }
+    }
+    if (has_cpu_of_x86() && forms.output.text.starts_with("s8") && checking::mixes_signs(model_, index_, node)) {
+      checked.precision = "float32";
+      checked.verdict = Verdict::falls_back;
+      checked.rule = "int8 values that are read once become uint8 on x86 CPUs, others do not, and here are both";
+      checked.remedy = "activations of uint8";
+      return;
     }
     const auto* row = table_ == nullptr ? nullptr : table_->find(node.op_type(), forms);
     if (row == nullptr) return judge_unknown(node, forms, checked);

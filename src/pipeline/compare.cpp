@@ -168,6 +168,29 @@ void add_outputs(const std::vector<std::string>& names, const std::vector<data::
   }
 }
 
+// What both models give as floats.
+void judge_outputs(const Side& original, const Side& quantized, const graph::Index& index,
+                   const std::vector<run::PairSums>& sums, Comparison& comparison) {
+  const auto& outputs = original.model.graph.outputs;
+  std::size_t in_other_numbers = 0;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto& name = outputs[i].name;
+    if (!data::holds_floats(graph::type_of(original.model, original.types, name))) continue;
+    if (!data::holds_floats(quantized.model.graph.outputs[i].type)) {
+      ++in_other_numbers;
+      continue;
+    }
+    const int producer = index.producer(name);
+    const std::string made_by =
+        producer == graph::kNone ? "" : original.model.graph.nodes[static_cast<std::size_t>(producer)].label();
+    comparison.outputs.push_back(fidelity(name, made_by, sums[i]));
+  }
+  if (in_other_numbers > 0)
+    comparison.notes.push_back(
+        fmt::format("{} outputs have no floats in the quantized model, as a cache in 8 bits, and were not compared",
+                    in_other_numbers));
+}
+
 bool worse(const Fidelity& a, const Fidelity& b) {
   if (std::isnan(a.sqnr_db) != std::isnan(b.sqnr_db)) return std::isnan(a.sqnr_db);
   return a.sqnr_db < b.sqnr_db;
@@ -195,7 +218,7 @@ std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& ind
 
 Comparison compare(const CompareOptions& options) {
   config::validate(options);
-  const exec::Runtime runtime(options.runtime);
+  const exec::Runtime runtime(options.runtime, options.sample_time_limit);
   std::optional<TempDir> place;
   if (options.round_floats) place.emplace();
   const auto directory_for = [&](const char* name) {
@@ -236,16 +259,10 @@ Comparison compare(const CompareOptions& options) {
   if (comparison.samples == 0) throw bad_input("there are no samples to compare with");
 
   const graph::Index index(original.model);
-  for (std::size_t i = 0; i < output_names.size(); ++i) {
-    if (!data::holds_floats(graph::type_of(original.model, original.types, output_names[i]))) continue;
-    const int producer = index.producer(output_names[i]);
-    const std::string made_by =
-        producer == graph::kNone ? "" : original.model.graph.nodes[static_cast<std::size_t>(producer)].label();
-    comparison.outputs.push_back(fidelity(output_names[i], made_by, output_sums[i]));
-  }
+  judge_outputs(original, quantized, index, output_sums, comparison);
   comparison.layers = judge_layers(original, index, common, layers, run::read_applied(quantized.model));
   comparison.next_tokens = token_sums.result();
-  comparison.notes = source->notes();
+  for (auto& note : source->notes()) comparison.notes.push_back(std::move(note));
   for (auto& note : run::rounding_notes(quantized.low, deployed.overflows()))
     comparison.notes.push_back(std::move(note));
   return comparison;

@@ -12,6 +12,7 @@
 #include "onnx/write.h"
 #include "planning/limits.h"
 #include "profile/meters.h"
+#include "run/kv_cache.h"
 #include "run/latency_change.h"
 #include "run/run_report.h"
 #include "run/samples.h"
@@ -29,6 +30,15 @@ std::uint64_t needed_memory(const QuantizeResult& result) {
   return profile::memory_now().resident + times * (result.model_bytes_before + result.model_bytes_after);
 }
 
+std::unique_ptr<data::SampleSource> open_first(const QuantizeOptions& options,
+                                               const std::vector<data::InputSpec>& inputs) {
+  if (options.samples != nullptr) options.samples->rewind();
+  return run::open_samples(options.calibration_data.value_or(""), options.samples, inputs,
+                           {.max_samples = kCompared,
+                            .batch_size = options.batch_size,
+                            .file_memory = run::memory_for_samples(options.resources)});
+}
+
 }  // namespace
 
 void time_models(const QuantizeOptions& options, const std::vector<data::InputSpec>& inputs,
@@ -42,11 +52,7 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
   const auto scope = profiler.scope(run::kLatencyStage);
   std::unique_ptr<data::SampleSource> source;  // none: inputs are made up
   if (config::has_samples(options) && config::reads_twice(options)) {
-    if (options.samples != nullptr) options.samples->rewind();
-    source = run::open_samples(options.calibration_data.value_or(""), options.samples, inputs,
-                               {.max_samples = kCompared,
-                                .batch_size = options.batch_size,
-                                .file_memory = run::memory_for_samples(options.resources)});
+    source = open_first(options, inputs);
   }
   std::vector<std::filesystem::path> files;
   std::uint64_t needed = needed_memory(*quantized.front().result);
@@ -75,6 +81,19 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
     }
     result.notes.insert(result.notes.end(), measured.notes.begin(), measured.notes.end());
   }
+}
+
+std::string reason_against_running_cache(const QuantizeOptions& options, const onnx::Model& original,
+                                         const exec::Runtime& runtime) {
+  auto reason = run::reason_against_running(options.kv_cache.type, runtime.version());
+  if (!reason.empty() || !config::has_samples(options) || !config::reads_twice(options)) return reason;
+  const auto written = run::input_specs(onnx::read_model(options.output));
+  const auto source = open_first(options, run::input_specs(original));
+  while (const auto sample = source->next()) {
+    if (run::fills_cache(sample->inputs, written))
+      return fmt::format("sample '{}' fills the cache with numbers of another type", sample->origin);
+  }
+  return {};
 }
 
 run::DeployedFidelity fidelity_of(onnx::Model model, const std::filesystem::path& path, const QuantizeOptions& options,
@@ -111,6 +130,7 @@ void compare_models(const QuantizeOptions& options, const std::filesystem::path&
                                    .threads = options.threads,
                                    .outputs_only = true,
                                    .runtime = options.runtime,
+                                   .sample_time_limit = options.resources.sample_time_limit,
                                    .progress = {},
                                    .stop = options.stop});
   if (comparison.outputs.empty()) return;

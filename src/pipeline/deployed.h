@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "data/sample.h"
@@ -29,6 +30,10 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
 /// where the samples can be read only once, it stays unset, and a note says so.
 void compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir, profile::Profiler& profiler,
                     QuantizeResult& result);
+
+/// Why the written model, which has a cache in other numbers, cannot run here or not on these samples; empty if it can.
+std::string reason_against_running_cache(const QuantizeOptions& options, const onnx::Model& original,
+                                         const exec::Runtime& runtime);
 
 /// Writes a model there, lets it and the float model run over the samples, and removes it.
 run::DeployedFidelity fidelity_of(onnx::Model model, const std::filesystem::path& path, const QuantizeOptions& options,

@@ -76,7 +76,7 @@ class CacheRun : run::SingleRun {
   }
 
   void run_models() {
-    if (auto reason = run::reason_against_running(options_.kv_cache.type, runtime_.version()); !reason.empty()) {
+    if (auto reason = reason_against_running_cache(options_, model_, runtime_); !reason.empty()) {
       result_.notes.push_back("the quantized model was not run: " + reason);
       return;
     }

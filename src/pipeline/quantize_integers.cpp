@@ -268,7 +268,8 @@ class Run {
     append(result_.notes, run::notes_for_this_machine(options_.config));
     append(result_.notes, draft_.assignment.notes);
     run::record(draft_.prepared.model, draft_.assignment, result_);
-    draft_.emitted = quantization::emit_qdq(draft_.prepared.model, draft_.assignment, options_.config);
+    draft_.emitted =
+        quantization::emit_qdq(draft_.prepared.model, draft_.assignment, options_.config, draft_.prepared.types);
     append(result_.notes, draft_.emitted->notes);
   }
 
@@ -370,6 +371,7 @@ class Run {
                                   .batch_size = options_.batch_size,
                                   .threads = options_.threads,
                                   .runtime = options_.runtime,
+                                  .sample_time_limit = options_.resources.sample_time_limit,
                                   .progress = {},
                                   .stop = options_.stop});
   }

@@ -93,7 +93,7 @@ class WeightsRun {
     draft_.model = onnx::read_model(options_.model);
     profiler_.checkpoint(Step::model_loaded);
     if (const auto& reason = options_.config.target_reason; !reason.empty()) append({reason});
-    run::check_output(options_.output, draft_.model, options_.external_data_suffix);
+    run::check_outputs(options_, draft_.model);
     if (config::has_samples(options_)) {
       work_.emplace(options_.resources, identity());
       append(work_->notes());
@@ -131,7 +131,8 @@ class WeightsRun {
   }
 
   nlohmann::json identity() const {
-    const auto options = config::identity(options_, config::Affects::integers);
+    auto options = config::identity(options_, config::Affects::statistics);
+    options.update(config::identity(options_, config::Affects::integers));
     return run::run_identity({.model = draft_.model,
                               .output = options_.output,
                               .calibration_data = options_.calibration_data,
@@ -404,7 +405,7 @@ class WeightsRun {
   void run_models() {
     auto reason = draft_.reason_against_running();
     if (reason.empty() && cache_) {
-      const auto of_cache = run::reason_against_running(options_.kv_cache.type, runtime_->version());
+      const auto of_cache = reason_against_running_cache(options_, draft_.model, *runtime_);
       if (!of_cache.empty()) reason = "the quantized model was not run: " + of_cache;
     }
     if (!reason.empty()) return append({std::move(reason)});

@@ -22,6 +22,9 @@ Mark* root(Placement& placement, Mark* mark) {
   return mark;
 }
 
+// Means lie within the range of what they are taken of.
+bool is_mean(const onnx::Node& node) { return node.is("AveragePool") || node.is("GlobalAveragePool"); }
+
 bool is_marked(const Placement& placement, const std::string& value) { return placement.find(value) != nullptr; }
 
 // A convolution, or an activation after one, that this reader alone reads.
@@ -45,6 +48,10 @@ void align(const onnx::Model& model, const graph::Index& index, const std::vecto
     for (const auto& value : node.inputs()) {
       auto* const input = root(placement, find(placement, value));
       if (input == nullptr || input == output || input->is_constant) continue;
+      if (is_mean(node)) {
+        output->shares = input->value;
+        break;
+      }
       if (index.producer(input->value) == graph::kNone || placement.fixed_ranges.contains(input->value)) continue;
       input->shares = output->value;
     }

@@ -69,7 +69,7 @@ const graph::ValueTypes& Lab::static_types(const Draft& draft) {
 double Lab::score(const Draft& draft, const quantization::Assignment& assignment) {
   const auto& accuracy = options().accuracy;
   const auto path = means_.directory / "candidate.onnx";
-  const auto emitted = quantization::emit_qdq(draft.prepared.model, assignment, options().config);
+  const auto emitted = quantization::emit_qdq(draft.prepared.model, assignment, options().config, draft.prepared.types);
   const auto written = onnx::write_model(emitted.model, path, {options().external_data_threshold});
   const double found = accuracy.metric == AccuracyMetric::command
                            ? run::share_of_float_score(accuracy, options().model, path, float_score_, options().stop)

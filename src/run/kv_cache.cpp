@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/small_file.h"
 #include "data/floats.h"
 #include "quantization/emit/kv_cache.h"
 
@@ -51,6 +52,15 @@ void KvCacheRun::apply(onnx::Model& emitted, QuantizeResult& result) const {
   quantization::emit_kv_cache(emitted, config_, result.kv_scales);
 }
 
+void check_scale_file(const std::filesystem::path& path) {
+  std::error_code failed;
+  if (!std::filesystem::exists(path, failed) || std::filesystem::is_empty(path, failed)) return;
+  const auto json = nlohmann::json::parse(read_small_file(path, "scales"), nullptr, false);
+  if (json.is_object() && json.contains("scales")) return;
+  throw usage_error(fmt::format("--kv-cache-scales: '{}' exists and has no scales of a cache", path.string()),
+                    "choose another name, or remove it");
+}
+
 void write_scale_file(const std::filesystem::path& path, const std::vector<KvScales>& scales) {
   // A number where there is one for a layer.
   const auto of_layer = [](const std::vector<float>& all) {
@@ -80,6 +90,13 @@ std::string reason_against_running(KvCacheType type, const std::string& runtime_
   if (major > 1 || minor >= kSince) return {};
   return fmt::format("ONNX Runtime {} has no attention with a cache of integers for CPUs; 1.27 and later have",
                      runtime_version);
+}
+
+bool fills_cache(const std::vector<data::Array>& inputs, const std::vector<data::InputSpec>& specs) {
+  for (std::size_t i = 0; i < inputs.size() && i < specs.size(); ++i) {
+    if (inputs[i].type != specs[i].type && !data::holds_floats(specs[i].type) && !inputs[i].bytes.empty()) return true;
+  }
+  return false;
 }
 
 std::vector<data::Array> with_cache_of(const std::vector<data::Array>& inputs,

@@ -32,11 +32,16 @@ class KvCacheRun {
   calibration::CacheObserver observer_;
 };
 
+/// Throws usage where something stands at `path` that has no scales.
+void check_scale_file(const std::filesystem::path& path);
 /// Writes scales in the form that the model builder of onnxruntime-genai reads as kv_cache_scale_file.
 void write_scale_file(const std::filesystem::path& path, const std::vector<KvScales>& scales);
 
 /// Why the model with this cache cannot run in a version of ONNX Runtime on a CPU; empty: it can.
 std::string reason_against_running(KvCacheType type, const std::string& runtime_version);
+
+/// Whether something is in a cache that `specs` have in another type. Inputs are in their order.
+bool fills_cache(const std::vector<data::Array>& inputs, const std::vector<data::InputSpec>& specs);
 
 /// The inputs of a sample for a model whose cache has another type: what is empty gets the type and the shape that
 /// `specs` say. Inputs are in their order. Throws bad_input for other types where something is in the cache.

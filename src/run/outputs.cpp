@@ -87,6 +87,13 @@ void check_output(const fs::path& output, const onnx::Model& model, const std::s
   check_replaceable(output);
 }
 
+void check_outputs(const QuantizeOptions& options, const onnx::Model& model) {
+  check_output(options.output, model, options.external_data_suffix);
+  if (!options.kv_cache.scale_file) return;
+  check_output(*options.kv_cache.scale_file, model);
+  check_scale_file(*options.kv_cache.scale_file);
+}
+
 void check_apart(const std::vector<fs::path>& written, const std::optional<fs::path>& samples,
                  const std::optional<fs::path>& read) {
   std::set<fs::path> entries;
@@ -119,11 +126,11 @@ std::vector<fs::path> written_files(const QuantizeOptions& options) {
 void write_output(onnx::Model& model, const QuantizeOptions& options, QuantizeResult& result) {
   model.set_producer("detent", DETENT_VERSION);
   if (options.stop.stop_requested()) throw interrupted();
+  if (options.kv_cache.scale_file && !result.kv_scales.empty())
+    write_scale_file(*options.kv_cache.scale_file, result.kv_scales);
   const auto files =
       onnx::write_model(model, options.output, {options.external_data_threshold, options.external_data_suffix});
   result.model_bytes_after = files.model_bytes + files.data_bytes;
-  if (options.kv_cache.scale_file && !result.kv_scales.empty())
-    write_scale_file(*options.kv_cache.scale_file, result.kv_scales);
 }
 
 std::uint64_t size_on_disk(const onnx::Model& model) {

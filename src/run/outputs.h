@@ -18,6 +18,10 @@ void check_place(const std::filesystem::path& output);
 /// that the model is read from, when what stands there is no regular file or its directory cannot be written.
 void check_output(const std::filesystem::path& output, const onnx::Model& model, const std::string& data_suffix = {});
 
+/// check_output() of the model that a run of quantize() writes and of the file with the scales of its cache; throws
+/// usage also where something else than such a file stands there.
+void check_outputs(const QuantizeOptions& options, const onnx::Model& model);
+
 /// All files that a run of quantize() may write, but data files with names of their own.
 std::vector<std::filesystem::path> written_files(const QuantizeOptions& options);
 

@@ -21,7 +21,7 @@ namespace {
 // The value that the runtime named one of its own nodes after: "X@raw_nchwc" and the like.
 std::string value_of(std::string name) {
   for (const std::string_view suffix : {"_nchwc", "@negate", "@raw"}) {
-    if (name.ends_with(suffix)) name.resize(name.size() - suffix.size());
+    if (name.ends_with(suffix)) name.erase(name.size() - suffix.size());
   }
   return name;
 }

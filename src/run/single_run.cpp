@@ -18,7 +18,7 @@ SingleRun::SingleRun(const QuantizeOptions& options)
 onnx::Model SingleRun::open() {
   auto model = onnx::read_model(options_.model);
   profiler_.checkpoint(profile::Step::model_loaded);
-  check_output(options_.output, model, options_.external_data_suffix);
+  check_outputs(options_, model);
   result_.model_bytes_before = size_on_disk(model);
   work_.emplace(options_.resources, run_identity({.model = model,
                                                   .output = options_.output,

@@ -94,7 +94,10 @@ class Solving final : public GramReceiver {
     }
   }
 
-  void load(std::size_t t) { solved_.tensors[t].emplace(file_of(t), placement_.tensors[t]); }
+  void load(std::size_t t) {
+    solved_.tensors[t].emplace(file_of(t), placement_.tensors[t]);
+    ++done_;
+  }
 
   void solve(std::size_t t, const quantization::BlockTensor& shape, const InputGrams& grams) {
     if (solved_.tensors[t]) return;
@@ -102,7 +105,6 @@ class Solving final : public GramReceiver {
     writer.finish(solve_weight(model_.graph.initializers[shape.initializer], shape, grams, solving(), writer));
     load(t);
     failpoint("weights.solved");
-    ++done_;
     if (options_.sweep.progress) options_.sweep.progress("solve", done_, placement_.tensors.size());
   }
 

@@ -57,6 +57,13 @@ TEST(OpenVinoRules, MatrixProductsTakeABiasAlongAlone) {
   EXPECT_EQ(net.along("sum"), "");
 }
 
+TEST(OpenVinoRules, WhatMovesValuesRunsAsWhatMovedThemBefore) {
+  Net net;
+  net.node("Slice", {"x", "s", "s"}, "y").node("Squeeze", {"y"}, "z").node("Reshape", {"v", "s"}, "r");
+  EXPECT_EQ(net.along("z"), "y");
+  EXPECT_EQ(net.along("r"), "");
+}
+
 TEST(OpenVinoRules, PointwiseConvolutionsWithStridesRunInFloat) {
   Net net;
   net.node("Conv", {"x", "w"}, "strided", {onnx::Attribute::of_ints("strides", {2, 2})});

@@ -175,6 +175,14 @@ def sqnr(reference: list[list[np.ndarray]], found: list[list[np.ndarray]], outpu
     return 10 * float(np.log10(signal / max(noise, 1e-30)))
 
 
+def peak_memory(folder: Path, *command: object, **run_options: object) -> int:
+    """In bytes, as the kernel counts the command; `folder` gets a file with the figures."""
+    figures = folder / "figures.json"
+    measured = [sys.executable, Path(__file__).with_name("measured.py"), figures, *map(str, command)]
+    subprocess.run(measured, check=True, capture_output=True, **run_options)
+    return json.loads(figures.read_text())["peak_bytes"]
+
+
 class Reader(CalibrationDataReader):
     """Hands samples to ONNX Runtime's quantizer."""
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import sys
 
 import graphs
 import numpy as np
@@ -94,3 +95,32 @@ def test_same_bytes_within_the_memory_given(kind: str, subject: str, tmp_path: P
         if "--memory-budget" in way:
             assert said["peak_memory_bytes"] <= BUDGET << 20
     assert len(written) == 1
+
+
+PLAIN_INFERENCE = """
+import sys, numpy, onnxruntime
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1
+session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+for sample in sys.argv[2:]:
+    session.run(None, dict(numpy.load(sample)))
+"""
+
+
+@functools.cache
+def wide_activations(folder: Path) -> tuple[Path, Path, int]:
+    """The model, its samples, and the peak of plain inference with the runtime's default settings."""
+    onnx.save(graphs.skips(384), folder / "m.onnx")
+    data = support.save_samples(folder / "data", graphs.skip_samples(384))
+    command = [sys.executable, "-c", PLAIN_INFERENCE, folder / "m.onnx", *sorted(data.iterdir())]
+    return folder / "m.onnx", data, support.peak_memory(folder, *command)
+
+
+@pytest.mark.parametrize("kind", ["balanced", "dynamic", "float16", "plain in float16", "4 bits"])
+def test_no_more_memory_than_plain_inference(kind: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    """Also where the results of both models are compared at the end; measured latencies are not part of it."""
+    model, data, plain = wide_activations(tmp_path_factory.getbasetemp())
+    named = ["--op-types", "Conv"] if kind in ("dynamic", "4 bits") else []
+    options = ["--calibration-data", data, "--threads", 1, "--no-bench", *FORMATS[kind], *named]
+    peak = support.peak_memory(tmp_path, support.DETENT, "quantize", model, "-o", tmp_path / "q.onnx", *options)
+    assert peak <= plain + (16 << 20), f"{peak >> 20} MiB, and plain inference takes {plain >> 20}"

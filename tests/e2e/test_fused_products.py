@@ -127,3 +127,25 @@ def test_an_activation_that_is_read_in_float_leaves_the_product_in_integers(acti
         support.outputs(support.load(tmp_path / f"{n}.onnx"), support.load_samples(data)) for n in ("m", "balanced")
     )
     assert support.sqnr(reference, found, 0) > 30
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["product first", "product second"])
+@pytest.mark.parametrize(("axes", "barriers"), [(2, 2), (3, 0)])
+def test_sums_of_products_and_values(tmp_path: Path, axes: int, barriers: int, swapped: bool) -> None:
+    """Of two axes, the runtime would make a Gemm in float of the product and the sum."""
+    b = graphs.Builder(3)
+    x = "x"
+    for i in range(2):
+        y = b.add("MatMul", b.add("Tanh", x), b.weight(f"w{i}", 64, 64, scale=0.1), name=f"p{i}")
+        x = b.add("Add", *((x, y) if swapped else (y, x)), name=f"sum{i}")
+    onnx.save(b.model({"x": (TensorProto.FLOAT, ["N", 64] if axes == 2 else ["B", "N", 64])}, [x]), tmp_path / "m.onnx")
+    rng = np.random.default_rng(4)
+    samples = [{"x": rng.normal(size=(2, 9, 64)[3 - axes :]).astype(np.float32)} for _ in range(4)]
+    data = support.save_samples(tmp_path / "data", samples)
+    options = ["--preset", "balanced", "--no-bench", "--optimize-for", "size", "--sensitivity", "off", "--weight-range", "reduced"]
+    support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *options)
+    types = optimized_types(tmp_path / "q.onnx", tmp_path / "optimized.onnx")
+    assert types.count("MatMulIntegerToFloat") == 2, types
+    assert (types.count("Gemm"), types.count("Max")) == (0, barriers)
+    sessions = support.load(tmp_path / "m.onnx"), support.check_model(tmp_path / "q.onnx")
+    assert support.sqnr(*(support.outputs(session, samples) for session in sessions)) > 30

@@ -220,3 +220,40 @@ def test_models_and_folders_without_such_a_cache(samples: Path, tmp_path: Path) 
     assert "transformers.js" in web.stderr
     without = support.detent("quantize", folder / "onnx" / "model.onnx", "-o", tmp_path / "out.onnx", *options)
     assert "--kv-cache needs samples" in without.stderr
+
+
+def test_scale_files_replace_nothing_else(source: Path, samples: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    for path, message in ((source / "model.onnx", "would overwrite"), (notes, "has no scales of a cache")):
+        before = path.read_bytes()
+        options = ["--preset", "none", "--kv-cache", "int8", "--kv-cache-scales", path, "--calibration-data", samples]
+        result = support.detent("quantize", source, "-o", tmp_path / "out", *options)
+        assert result.returncode == 2 and message in result.stderr, result.stderr
+        assert path.read_bytes() == before
+
+
+def test_caches_that_samples_fill_are_not_compared(tmp_path: Path) -> None:
+    shape, _ = build_decoder.trained()
+    build_decoder.build(tmp_path / "decoder")
+    model = tmp_path / "decoder" / "model.onnx"
+    rng = np.random.default_rng(0)
+    filled = [
+        {
+            "input_ids": rng.integers(0, shape.vocabulary, (1, 8)),
+            "attention_mask": np.ones((1, 8 + past), np.int64),
+            **{
+                name: rng.standard_normal((1, value.shape[1], past, value.shape[3]), np.float32)
+                for name, value in decoders.empty_cache(shape).items()
+            },
+        }
+        for past in (0, 4)
+    ]
+    data = support.save_samples(tmp_path / "data", filled)
+    options = ["--preset", "none", "--kv-cache", "int8", "--batch-size", 1]
+    result = support.quantize(model, tmp_path / "out.onnx", data, *options)
+    assert any("fills the cache" in note for note in result["notes"])
+    empty = support.save_samples(tmp_path / "empty", filled[:1])
+    told = json.loads(support.detent("compare", model, tmp_path / "out.onnx", "--calibration-data", empty, "--json").stdout)
+    assert [output["name"] for output in told["outputs"]] == ["logits"]
+    assert any("were not compared" in note for note in told["notes"])

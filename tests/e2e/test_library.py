@@ -76,7 +76,7 @@ def download(folder: pathlib.Path, mirrors: str, sha256: str) -> subprocess.Comp
     """What cmake/download.cmake makes of the archive libs/small.tar.gz."""
     script = folder / "script.cmake"
     script.write_text(
-        f'cmake_minimum_required(VERSION 3.25)\nset(PROJECT_SOURCE_DIR {folder})\n'
+        f"cmake_minimum_required(VERSION 3.25)\nset(PROJECT_SOURCE_DIR {folder})\n"
         f'set(DETENT_MIRRORS "{mirrors}")\nset(DETENT_DOWNLOADS {folder}/kept)\n'
         f"include({support.ROOT}/cmake/download.cmake)\n"
         f"detent_download(small libs/small.tar.gz {sha256} found)\nmessage(STATUS ${{found}})\n"

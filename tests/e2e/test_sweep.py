@@ -1,13 +1,10 @@
 """The model in segments: the same bytes however it is cut, wherever tensors wait, and whenever the run is killed."""
 
 import dataclasses
-import json
 import os
-import pathlib
 import re
 import signal
 import subprocess
-import sys
 
 import graphs
 import numpy as np
@@ -367,11 +364,8 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 def peak(case: Case, *options: object, failpoint: str = "") -> int:
-    figures = case.folder / "figures.json"
-    command = [sys.executable, pathlib.Path(__file__).with_name("measured.py"), figures, support.DETENT]
-    env = {**os.environ, "DETENT_FAILPOINT": failpoint}
-    subprocess.run([*command, *case.command(*options)], check=True, capture_output=True, env=env)
-    return json.loads(figures.read_text())["peak_bytes"]
+    environment = {**os.environ, "DETENT_FAILPOINT": failpoint}
+    return support.peak_memory(case.folder, support.DETENT, *case.command(*options), env=environment)
 
 
 def test_the_smallest_memory_budget_is_named_and_kept(wide: Case, tmp_path: Path) -> None:

@@ -82,6 +82,16 @@ def test_scales_of_xint8_weights_are_those_of_quarks_search(cnn):
         assert scale == scales[int(np.argmin(errors))], name
 
 
+def test_means_of_xint8_have_the_scale_of_their_input(cnn):
+    model = onnx.load(quantized(cnn, "amd-npu:xint8"))
+    found, made = params(model), {output: node for node in model.graph.node for output in node.output}
+    pools = [node for node in model.graph.node if node.op_type == "GlobalAveragePool"]
+    assert pools
+    for node in pools:
+        before = made[made[node.input[0]].input[0]].input[0]
+        assert found[before] == found[node.output[0]]
+
+
 def test_convolutions_have_all_attributes_for_the_npu(cnn):
     for node in onnx.load(quantized(cnn, "amd-npu:a8w8")).graph.node:
         if node.op_type == "Conv":

@@ -1,6 +1,7 @@
 """Weights alone in blocks: the bytes of ONNX Runtime's own rounding, what the formats say, and every way to be refused."""
 
 import os
+import signal
 
 import graphs
 import numpy as np
@@ -296,6 +297,19 @@ def test_samples_same_bytes(tmp_path: Path) -> None:
         folder.mkdir()
         found = support.resumed_after_kill(point, model, data, folder, "--weights-only")
         assert support.sha256(found) == support.sha256(reference), point
+
+
+def test_solutions_of_other_products_or_samples_are_not_resumed(tmp_path: Path) -> None:
+    model = twice_a_product(tmp_path / "m.onnx")
+    data, _ = correlated(tmp_path / "data", 4)
+    work = tmp_path / "work"
+    work.mkdir()
+    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, "--weights-only", "--work-dir", work]
+    environment = {**os.environ, "DETENT_FAILPOINT": "weights.solved=kill@1"}
+    assert support.detent(*command, "--resume", env=environment).returncode == -signal.SIGKILL
+    for options in (["--exclude-nodes", "nothing"], ["--samples", 2]):
+        refused = support.detent(*command, "--resume", *options)
+        assert refused.returncode == USAGE and f"its {options[0]} was" in refused.stderr, refused.stderr
 
 
 def test_budget_too_small_for_sums(tmp_path: Path) -> None:

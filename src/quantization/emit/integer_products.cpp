@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,15 +38,44 @@ bool is_read_in_float(const onnx::Model& model, const graph::Index& index, const
   });
 }
 
+// The input of an Add that it makes a Gemm of a product with: of two matrices, for this reader alone.
+std::optional<std::size_t> fused_input(const onnx::Model& model, const graph::Index& index,
+                                       const graph::ValueTypes& types, const Node& add) {
+  if (!add.is("Add")) return std::nullopt;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto& value = add.inputs()[i];
+    const auto* maker = producer_of(model, index, value);
+    const auto* other = producer_of(model, index, add.inputs()[1 - i]);
+    const bool is_bias = other == nullptr
+                             ? index.initializer(add.inputs()[1 - i]) != graph::kNone
+                             : other->is("DequantizeLinear") && index.initializer(other->inputs()[0]) != graph::kNone;
+    if (!is_bias && maker != nullptr && maker->is("MatMul") && multiplies_integers(model, index, *maker) &&
+        index.consumers(value).size() == 1 && !index.is_output(value) && graph::rank_of(types, value) == 2)
+      return i;
+  }
+  return std::nullopt;
+}
+
+Node barrier_before(const Node& node, const std::string& value, graph::Index& index) {
+  Node barrier("Max", index.fresh_name(value + "_Barrier"), {value}, {index.fresh_name(value + "_in_float")});
+  barrier.set_body(node.body());
+  return barrier;
+}
+
 }  // namespace
 
-void keep_integer_products(Emitted& emitted) {
+void keep_integer_products(Emitted& emitted, const graph::ValueTypes& types) {
   auto& model = emitted.model;
   graph::Index index(model);
   std::map<int, Node> before;
   std::string zero;
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     auto& node = model.graph.nodes[n];
+    if (const auto input = fused_input(model, index, types, node)) {
+      before.emplace(static_cast<int>(n), barrier_before(node, node.inputs()[*input], index));
+      if (*input == 1) node.set_inputs({node.inputs()[1], node.inputs()[0]});  // the barrier takes the first
+      continue;
+    }
     if (!node.is("Relu") && !node.is("Clip")) continue;
     const std::string product = node.inputs()[0];
     const auto* maker = producer_of(model, index, product);
@@ -53,9 +83,7 @@ void keep_integer_products(Emitted& emitted) {
         !is_read_in_float(model, index, node.outputs()[0]))
       continue;
     if (node.is("Clip")) {
-      Node barrier("Max", index.fresh_name(product + "_Barrier"), {product}, {index.fresh_name(product + "_in_float")});
-      barrier.set_body(node.body());
-      before.emplace(static_cast<int>(n), std::move(barrier));
+      before.emplace(static_cast<int>(n), barrier_before(node, product, index));
       continue;
     }
     if (zero.empty()) {

@@ -322,11 +322,12 @@ void QdqEmitter::tidy_up() {
 
 }  // namespace
 
-Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantConfig& config) {
+Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantConfig& config,
+                 const graph::ValueTypes& types) {
   auto emitted = QdqEmitter(std::move(model), assignment, config).run();
   if (config::makes_barriers(config)) {
     add_barriers(emitted);
-    keep_integer_products(emitted);
+    keep_integer_products(emitted, types);
   }
   if (config::makes_gates(config)) emit_hard_sigmoids(emitted);
   if (config::target(config).one_width) widen_operators(emitted);

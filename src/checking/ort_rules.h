@@ -1,0 +1,13 @@
+// What ONNX Runtime's CPU kernels make of a node by its neighbours, which a table of single operators does not tell.
+#pragma once
+
+#include "graph/index.h"
+
+namespace detent::checking {
+
+/// Whether a node between int8 values runs in float on x86 CPUs: ONNX Runtime makes uint8 of the values that are
+/// dequantized once, others stay int8, and an operator has a kernel for one type of values alone; convolutions and
+/// matrix products for uint8.
+bool mixes_signs(const onnx::Model& model, const graph::Index& index, const onnx::Node& node);
+
+}  // namespace detent::checking
