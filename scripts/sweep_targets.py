@@ -68,7 +68,7 @@ CONSTANTS: dict[str, list[np.ndarray]] = {
 ATTRIBUTES: dict[str, dict[str, object]] = {"Gather": {"axis": 1}, "Split": {"axis": 1}}
 # Runtimes may move a pair that stands behind these in front of them.
 MOVEMENT = {
-    "DepthToSpace", "Expand", "Flatten", "Gather", "MaxPool", "Reshape", "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze",
+    "DepthToSpace", "Expand", "Flatten", "MaxPool", "Reshape", "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze",
     "Tile", "Transpose", "Unsqueeze",
 }  # fmt: skip
 BINARY = ["Add", "Sub", "Mul", "Div", "Max", "Min", "Concat", "Where", "Pow", "PRelu"]
