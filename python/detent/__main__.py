@@ -9,6 +9,10 @@ from . import _runtime
 _EXIT_CODES = {"usage": 2, "bad_input": 3}
 
 
+def _exit_code(of_child: int) -> int:
+    return of_child if of_child >= 0 else 128 - of_child
+
+
 def _run_with_text(binary: pathlib.Path) -> int:
     """The exit code of the binary, which gets token ids instead of the text of --calibration-text."""
     import signal
@@ -24,7 +28,9 @@ def _run_with_text(binary: pathlib.Path) -> int:
             signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
             signal.signal(signal.SIGINT, lambda *_: None)  # terminals send it to the binary as well
             code = child.wait()
-            return code if code >= 0 else 128 - code
+            return _exit_code(code)
+    except _command_text.Refused as refused:
+        return _exit_code(refused.code)
     except Error as error:
         print(f"detent: error: {error}", file=sys.stderr)
         return _EXIT_CODES.get(error.kind, 1)

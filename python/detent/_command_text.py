@@ -48,6 +48,11 @@ class _Words:
             at += taken
         self.model = positional[0] if positional else None
 
+    def for_inspection(self) -> list[str]:
+        """The options that decide whether the model can be opened."""
+        runtime = ["--runtime", self.values["--runtime"]] if "--runtime" in self.values else []
+        return [*runtime, *(word for word in self.rest if word == "--isolate")]
+
     def number(self, name: str, default: int) -> int:
         given = self.values.get(name)
         if given is not None and not given.isdecimal():
@@ -62,10 +67,20 @@ def _tokenizer_of(model: str) -> pathlib.Path:
     return next((folder / "tokenizer.json" for folder in folders if (folder / "tokenizer.json").is_file()), folders[0])
 
 
-def _is_encoder(binary: pathlib.Path, model: str) -> bool:
-    """Whether the model reads token ids and no cache. What is wrong with a model the command itself says."""
-    told = subprocess.run([binary, "inspect", model, "--json"], capture_output=True, text=True, check=False)
-    names = {value["name"] for value in json.loads(told.stdout)["inputs"]} if told.returncode == 0 else set()
+class Refused(Exception):
+    """The native binary said on stderr what is wrong, and ended so."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def _is_encoder(binary: pathlib.Path, model: str, options: Sequence[str]) -> bool:
+    """Whether the model reads token ids and no cache."""
+    told = subprocess.run([binary, "inspect", model, "--json", *options], stdout=subprocess.PIPE, text=True, check=False)
+    if told.returncode != 0:
+        raise Refused(told.returncode)
+    names = {value["name"] for value in json.loads(told.stdout)["inputs"]}
     return "input_ids" in names and not any(name.startswith("past_key_values.") for name in names)
 
 
@@ -86,7 +101,7 @@ def with_token_ids(binary: pathlib.Path, words: Sequence[str]) -> Iterator[list[
         raise UsageError(f"{TEXT} needs a file, and a model with its tokenizer", f"see: detent {words[0]} --help")
     tokenizer = pathlib.Path(taken.values[TOKENIZER]) if TOKENIZER in taken.values else _tokenizer_of(taken.model)
     length, count = taken.number("--text-length", 512), taken.number("--samples", 0)
-    of_texts = data.lines if _is_encoder(binary, taken.model) else data.text
+    of_texts = data.lines if _is_encoder(binary, taken.model, taken.for_inspection()) else data.text
     samples = of_texts(taken.values[TEXT], tokenizer, length, count=count)
     path = _ids_path(words)
     shutil.rmtree(path, ignore_errors=True)  # of a run that was killed

@@ -19,6 +19,7 @@ struct DeviceRequest {
   bool tf32 = false;     // see shim::Device
   std::size_t taps = 0;  // at most at a time
   bool tables = false;   // whether there will be any
+  bool pins = true;      // DeviceConfig::pin_memory
   /// Told of what is done there, with times; must outlive the device. Null: nothing is timed.
   profile::DeviceActivity* activity = nullptr;
 };
@@ -34,6 +35,6 @@ struct CalibrationCalls {
 using CalibrationEntry = const CalibrationCalls*(int version);  // null: the plugin is of another version
 inline constexpr const char* kCalibrationEntryName = "detent_cuda_calibration";
 /// Raised when anything above changes, or in device_observers.h. Plugin and binary come from the same compiler.
-inline constexpr int kCalibrationVersion = 2;
+inline constexpr int kCalibrationVersion = 3;
 
 }  // namespace detent::calibration

@@ -30,7 +30,8 @@ class Tables : public calibration::DeviceTables {
       : device_(device),
         cells_(device.memory(), cells, kWhat),
         counters_(device.memory(), with_tables ? taps * Histogram::kTable : 0, kWhat),
-        taken_(std::max(cells * sizeof(RunCell), with_tables ? Histogram::kTable * sizeof(std::uint32_t) : 0)) {
+        taken_(std::max(cells * sizeof(RunCell), with_tables ? Histogram::kTable * sizeof(std::uint32_t) : 0),
+               device.pins()) {
     clear(device_.stream(), cells_);
     clear(device_.stream(), counters_);
   }
@@ -81,7 +82,7 @@ class Tables : public calibration::DeviceTables {
 class Calibration : public calibration::CalibrationDevice {
  public:
   explicit Calibration(const calibration::DeviceRequest& request)
-      : device_(request.number, request.memory_budget, request.activity) {
+      : device_(request.number, request.memory_budget, request.activity, request.pins) {
     place_.provider = device_.facts().provider;
     place_.memory = device_.facts().memory;
     place_.ordinal = request.number;

@@ -5,6 +5,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #include "base/error.h"
 #include "exec/block_rounding.h"
@@ -13,13 +14,34 @@
 namespace detent::exec {
 namespace {
 
-// What AMD Quark's operators take where an attribute is left out.
+template <class Get>
+bool works(const Get& get) {
+  try {
+    (void)get();
+    return true;
+  } catch (const Ort::Exception&) {
+    return false;
+  }
+}
+
+// In any type. The runtime does not tell an attribute that is missing from one of another type.
+bool is_defined(const Ort::ConstKernelInfo& info, const char* name) {
+  return works([&] { return info.GetAttribute<std::int64_t>(name); }) ||
+         works([&] { return info.GetAttribute<float>(name); }) ||
+         works([&] { return info.GetAttribute<std::string>(name); }) ||
+         works([&] { return info.GetAttributes<std::int64_t>(name); }) ||
+         works([&] { return info.GetAttributes<float>(name); });
+}
+
+// The fallback is what AMD Quark's operators take where an attribute is left out.
 template <class T>
 T attribute_or(const Ort::ConstKernelInfo& info, const char* name, T fallback) {
   try {
     return info.GetAttribute<T>(name);
   } catch (const Ort::Exception&) {
-    return fallback;
+    if (!is_defined(info, name)) return fallback;
+    throw bad_input(fmt::format("the attribute {} must be {}", name,
+                                std::is_same_v<T, std::string> ? "a string" : "a whole number"));
   }
 }
 

@@ -33,7 +33,7 @@ struct BlockGptqOptions {
 /// while they are not yet rounded, and search_blocks() chooses scale and zero point for them. Blocks of more than
 /// kLongestBlock weights have them from the weights as they are.
 ///
-/// Memory: the factor (rows² floats), and for each thread 4 · rows · kColumnsTogether floats.
+/// Memory: the factor (rows² floats), and for each thread 5 · rows · kColumnsTogether floats.
 class BlockGptq {
  public:
   BlockGptq(const Gram& gram, const Damping& damping, const quantization::BlockFormat& format,

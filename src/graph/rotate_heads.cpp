@@ -29,11 +29,25 @@ class Heads {
 
   std::size_t rotate() {
     std::size_t attentions = 0;
-    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
-      const auto& node = model_.graph.nodes[n];
-      if (node.op_type() == "GroupQueryAttention" && rotate_around(node)) ++attentions;
+    for (const auto& node : model_.graph.nodes) {
+      const auto around = parts_around(node);
+      if (around.parts.empty()) continue;
+      const OrthogonalMix mix(static_cast<std::size_t>(around.size), kSeed);
+      for (const auto& part : around.parts) turn(part, mix);
+      ++attentions;
     }
     return attentions;
+  }
+
+  std::uint64_t bytes() const {
+    std::uint64_t sum = 0;
+    for (const auto& node : model_.graph.nodes) {
+      for (const auto& part : parts_around(node).parts) {
+        const auto& tensor = model_.graph.initializers[static_cast<std::size_t>(index_.initializer(part.constant))];
+        if (tensor.dims.size() > 1) sum += sizeof(float) * static_cast<std::uint64_t>(tensor.count());
+      }
+    }
+    return sum;
   }
 
  private:
@@ -41,34 +55,34 @@ class Heads {
     return at < node.inputs().size() ? node.inputs()[at] : std::string();
   }
 
-  bool rotate_around(const Node& attention) {
-    const auto heads = attention.int_or("num_heads", 0), kv_heads = attention.int_or("kv_num_heads", 0);
-    if (heads <= 0 || kv_heads <= 0 || attention.outputs().empty()) return false;
-    const bool packed = input(attention, 2).empty();
-    const auto made = parts_made(input(attention, packed ? 0 : 2), packed ? heads + 2 * kv_heads : kv_heads);
-    if (!made) return false;
-    const auto size = made->size;
-    const auto read = part_read(attention.outputs()[0], heads * size);
-    if (!read) return false;
-    const OrthogonalMix mix(static_cast<std::size_t>(size), kSeed);
-    const auto first = packed ? (heads + kv_heads) * size : 0;
-    for (auto part : made->parts) {
-      part.where.first = static_cast<std::size_t>(first);
-      part.where.last = static_cast<std::size_t>(first + kv_heads * size);
-      turn(part, mix);
-    }
-    turn(*read, mix);
-    return true;
-  }
-
-  struct Made {
-    std::vector<Part> parts;  // the weight, and a bias
-    std::int64_t size = 0;    // of a head
+  struct Parts {
+    std::vector<Part> parts;
+    std::int64_t size = 0;  // of a head
   };
 
-  // The product that makes values, with a constant vector added at most.
-  std::optional<Made> parts_made(const std::string& value, std::int64_t heads) const {
-    Made made;
+  // What is rotated together; none where the node is no such attention.
+  Parts parts_around(const Node& attention) const {
+    if (attention.op_type() != "GroupQueryAttention") return {};
+    const auto heads = attention.int_or("num_heads", 0), kv_heads = attention.int_or("kv_num_heads", 0);
+    if (heads <= 0 || kv_heads <= 0 || attention.outputs().empty()) return {};
+    const bool packed = input(attention, 2).empty();
+    auto made = parts_made(input(attention, packed ? 0 : 2), packed ? heads + 2 * kv_heads : kv_heads);
+    if (!made) return {};
+    const auto size = made->size;
+    const auto read = part_read(attention.outputs()[0], heads * size);
+    if (!read) return {};
+    const auto first = packed ? (heads + kv_heads) * size : 0;
+    for (auto& part : made->parts) {
+      part.where.first = static_cast<std::size_t>(first);
+      part.where.last = static_cast<std::size_t>(first + kv_heads * size);
+    }
+    made->parts.push_back(*read);
+    return *made;
+  }
+
+  // The product that makes values, with a constant vector added at most: the weight, and a bias.
+  std::optional<Parts> parts_made(const std::string& value, std::int64_t heads) const {
+    Parts made;
     std::string name = value;
     for (int step = 0; step < 2; ++step) {
       const int maker = index_.producer(name);
@@ -130,5 +144,10 @@ class Heads {
 }  // namespace
 
 std::size_t rotate_heads(onnx::Model& model, const RotationPlace& place) { return Heads(model, place).rotate(); }
+
+std::uint64_t rotated_bytes_of_heads(onnx::Model& model) {
+  const RotationPlace nowhere;
+  return Heads(model, nowhere).bytes();
+}
 
 }  // namespace detent::graph

@@ -69,6 +69,16 @@ class Stream {
     if (norms_.empty()) throw unfit(*start, "nothing normalizes what it makes");
   }
 
+  std::uint64_t bytes() const {
+    const auto bytes_of = [&](const std::string& name) {
+      const auto at = static_cast<std::size_t>(index_.initializer(name));
+      return sizeof(float) * static_cast<std::uint64_t>(model_.graph.initializers[at].count());
+    };
+    std::uint64_t sum = tied_ ? bytes_of(tied_->table) : 0;
+    for (const auto& [name, turned] : weights_) sum += bytes_of(name);
+    return sum;
+  }
+
   Notes rotate() {
     const OrthogonalMix mix(static_cast<std::size_t>(width_), kSeed);
     for (const auto& [name, turned] : weights_) rotate_weight(name, turned, mix);
@@ -323,6 +333,13 @@ Notes rotate_stream(onnx::Model& model, const std::string& embedding, const Rota
   auto notes = stream.rotate();
   drop_unused_initializers(model);
   return notes;
+}
+
+std::uint64_t rotated_bytes(onnx::Model model, const std::string& embedding) {
+  const RotationPlace nowhere;
+  Stream stream(model, nowhere);
+  stream.follow(embedding);
+  return stream.bytes() + rotated_bytes_of_heads(model);
 }
 
 }  // namespace detent::graph

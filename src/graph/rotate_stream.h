@@ -29,4 +29,10 @@ Notes rotate_stream(onnx::Model& model, const std::string& embedding, const Rota
 /// which rotates along.) Gives back in how many attentions.
 std::size_t rotate_heads(onnx::Model& model, const RotationPlace& place);
 
+/// Of the files that both make of a model. Throws what rotate_stream() throws, but for normalizations whose gain is 0.
+std::uint64_t rotated_bytes(onnx::Model model, const std::string& embedding);
+
+/// What rotate_heads() alone makes.
+std::uint64_t rotated_bytes_of_heads(onnx::Model& model);
+
 }  // namespace detent::graph

@@ -65,6 +65,10 @@ class Conversion : run::SingleRun {
     facts_ = {.type = options_.config.float_type,
               .keep_io_types = options_.config.keep_io_types,
               .allowed = quantization::select_of_all_types(prepared_.model, options_.config)};
+    const auto& nodes = prepared_.model.graph.nodes;
+    for (std::size_t n = 0; n < nodes.size(); ++n) {
+      if (request_.in_float32.contains(nodes[n].id())) facts_.allowed[n] = false;
+    }
     write_prepared();
   }
 

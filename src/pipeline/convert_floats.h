@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
+#include <unordered_set>
 
 #include "calibration/statistics.h"
 #include "detent/quantize.h"
@@ -14,6 +16,8 @@ struct ConversionRequest {
   const calibration::Statistics* known = nullptr;
   /// The float model that the result is compared with, where it is not that of the options.
   std::filesystem::path original = {};
+  /// Ids of nodes that stay in float32; those that the model does not have mean nothing.
+  std::unordered_set<std::string> in_float32 = {};
 };
 
 /// The options are valid, and their preset quantizes nothing.

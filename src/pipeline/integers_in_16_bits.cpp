@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "onnx/write.h"
 #include "pipeline/convert_floats.h"
@@ -41,14 +40,10 @@ QuantizeOptions second_half(const Lowering& lowering) {
 }  // namespace
 
 void write_in_16_bits(onnx::Model& quantized, const Lowering& lowering, QuantizeResult& result) {
-  auto options = second_half(lowering);
+  const auto options = second_half(lowering);
   onnx::write_model(quantized, options.model, {options.external_data_threshold});
-  std::unordered_set<std::string> there;
-  for (const auto& node : quantized.graph.nodes) there.insert(node.id());
-  for (const auto& name : lowering.in_float32) {
-    if (there.contains(name)) options.config.exclude_nodes.push_back(name);
-  }
-  const auto converted = convert_floats(options, {.original = lowering.options.model});
+  const auto converted =
+      convert_floats(options, {.original = lowering.options.model, .in_float32 = lowering.in_float32});
   result.model_bytes_after = converted.model_bytes_after;
   result.floats = converted.floats;
   result.notes.insert(result.notes.end(), converted.notes.begin(), converted.notes.end());

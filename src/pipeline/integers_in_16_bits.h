@@ -3,7 +3,7 @@
 
 #include <filesystem>
 #include <string>
-#include <vector>
+#include <unordered_set>
 
 #include "detent/quantize.h"
 #include "onnx/model.h"
@@ -14,7 +14,7 @@ struct Lowering {
   /// Of the whole run; samples, if there are some, from the beginning.
   const QuantizeOptions& options;
   /// Nodes that stay in float32, as far as the quantized model has them.
-  const std::vector<std::string>& in_float32;
+  const std::unordered_set<std::string>& in_float32;
   /// For working files.
   const std::filesystem::path& directory;
 };

@@ -8,6 +8,7 @@
 #include "graph/rewrite.h"
 #include "graph/transformer.h"
 #include "pipeline/deployed.h"
+#include "pipeline/observe_cache.h"
 #include "profile/profiler.h"
 #include "run/by_content.h"
 #include "run/kv_cache.h"
@@ -15,7 +16,6 @@
 #include "run/prepare.h"
 #include "run/samples.h"
 #include "run/single_run.h"
-#include "tuning/gram_sweep.h"
 
 namespace detent::pipeline {
 namespace {
@@ -59,12 +59,9 @@ class CacheRun : run::SingleRun {
                                           .batch_size = options_.batch_size,
                                           .file_memory = run::memory_for_samples(options_.resources)});
     run::ByContent source(*given, {});
-    result_.samples = tuning::sweep_values(running, exec::probe_values(runtime_, running), runtime_, source,
-                                           {.threads = options_.threads,
-                                            .progress = options_.progress,
-                                            .stop = options_.stop,
-                                            .listened = cache_->values(),
-                                            .listener = &cache_->observer()});
+    const run::Context context{runtime_,         options_.resources, work_->path(),
+                               options_.threads, options_.progress,  options_.stop};
+    result_.samples = observe_cache(running, exec::probe_values(runtime_, running), context, source, *cache_);
     append(source.notes());
   }
 

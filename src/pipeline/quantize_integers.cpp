@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <unordered_set>
 
 #include "accuracy/responses.h"
 #include "base/cpu.h"
@@ -161,7 +162,8 @@ class Run {
     result_.faster_in_float = std::move(choice.in_float);
   }
 
-  // Of a stream that passes once, as many samples are kept as are read again.
+  // Of a stream that passes once, as many samples are kept as are read again: all, where floats become 16-bit after
+  // all.
   SampleStream* samples() {
     const bool again = reports_ || options_.bench || lowers() || config::may_measure_accuracy(options_);
     if (options_.samples == nullptr || options_.samples->can_rewind() || !again) return options_.samples;
@@ -170,7 +172,8 @@ class Run {
     for (const auto& input : run::input_specs(draft_.prepared.model)) {
       if (input.shape && !input.shape->empty()) rows = std::max(rows, input.shape->front());
     }
-    return &replay_.emplace(*options_.samples, kKept * static_cast<std::size_t>(rows), work_->scratch());
+    const auto keep = lowers() ? data::ReplayStream::kAll : kKept * static_cast<std::size_t>(rows);
+    return &replay_.emplace(*options_.samples, keep, work_->scratch());
   }
 
   void calibrate() {
@@ -238,7 +241,7 @@ class Run {
                                  .directory = work_->path(),
                                  .weights = work_->scratch(),
                                  .samples = result_.samples,
-                                 .readable = replay_ ? std::min<std::size_t>(kKept, result_.samples) : 0,
+                                 .readable = replay_ && !lowers() ? std::min<std::size_t>(kKept, result_.samples) : 0,
                                  .layer_tuned = [this](const auto& layer) { checkpoint(layer); },
                                  .activity = activity()});
   }
@@ -377,7 +380,7 @@ class Run {
   }
 
   QuantizeOptions options_;
-  std::vector<std::string> in_float32_;  // nodes of a model of 16-bit floats
+  std::unordered_set<std::string> in_float32_;  // nodes of a model of 16-bit floats
   run::RunProfiler run_profiler_;
   profile::Profiler& profiler_;
   std::optional<run::RunDirectory> work_;

@@ -19,7 +19,6 @@
 #include "exec/session.h"
 #include "graph/kv_cache.h"
 #include "graph/rewrite.h"
-#include "graph/rotate_stream.h"
 #include "graph/traits.h"
 #include "graph/transformer.h"
 #include "onnx/write.h"
@@ -28,6 +27,8 @@
 #include "pipeline/block_report.h"
 #include "pipeline/deployed.h"
 #include "pipeline/drafted_blocks.h"
+#include "pipeline/observe_cache.h"
+#include "pipeline/rotated_stream.h"
 #include "profile/meters.h"
 #include "profile/profiler.h"
 #include "quantization/block_stream.h"
@@ -46,6 +47,7 @@
 #include "run/sweep_setup.h"
 #include "store/spool.h"
 #include "tuning/block_weights.h"
+#include "tuning/weight_solving.h"
 
 namespace detent::pipeline {
 namespace {
@@ -58,6 +60,7 @@ class WeightsRun {
  public:
   WeightsRun(const QuantizeOptions& options, const BlocksRequest& request)
       : options_(options),
+        resources_(options.resources),
         request_(request),
         threads_(thread_count(options.threads)),
         run_profiler_(options.profiler, options.profile),
@@ -96,6 +99,7 @@ class WeightsRun {
     run::check_outputs(options_, draft_.model);
     if (config::has_samples(options_)) {
       work_.emplace(options_.resources, identity());
+      profiler_.watch_directory(work_->path());
       append(work_->notes());
     }
     result_.model_bytes_before = run::size_on_disk(draft_.model);
@@ -164,7 +168,7 @@ class WeightsRun {
   }
 
   run::Context context() const {
-    return {*runtime_, options_.resources, work_->path(), options_.threads, options_.progress, options_.stop};
+    return {*runtime_, resources_, work_->path(), options_.threads, options_.progress, options_.stop};
   }
 
   // Which weights get how many bits.
@@ -180,7 +184,7 @@ class WeightsRun {
   }
 
   PlanSamples plan_samples(data::SampleSource& source) const {
-    const auto budget = run::budget_of(options_.resources, work_->path()).memory;
+    const auto budget = run::budget_of(resources_, work_->path()).memory;
     return {context(), types_, source, budget, for_sums(budget)};
   }
 
@@ -235,16 +239,9 @@ class WeightsRun {
   }
 
   void rotate() {
-    const auto& transformer = result_.transformer;
-    if (!transformer || !transformer->embedding)
-      throw bad_input(fmt::format("model '{}' is no transformer with a table of token ids, whose residual stream could "
-                                  "be rotated",
-                                  options_.model.string()),
-                      "leave out --rotation");
-    if (!rotated_) rotated_.emplace(options_.resources.work_dir.value_or(""));
-    const graph::RotationPlace place{rotated_->path(), threads_};
-    append(graph::rotate_stream(draft_.model, transformer->embedding->node, place));
-    graph::rotate_heads(draft_.model, place);
+    if (!rotation_) rotation_.emplace(options_, work_ ? &*work_ : nullptr, profiler_);
+    append(rotation_->apply(draft_.model, result_.transformer));
+    resources_.disk_budget = rotation_->disk_left();
   }
 
   // Both ways, solved, written and run; what is nearer to the float model on held-back samples is solved on all.
@@ -295,7 +292,7 @@ class WeightsRun {
   // From what the products read on the samples.
   void solve(data::SampleSource& source, const std::filesystem::path& directory, Listens listens = Listens::no) {
     const auto scope = profiler_.scope(Step::calibration);
-    const auto budget = run::budget_of(options_.resources, work_->path());
+    const auto budget = run::budget_of(resources_, work_->path());
     const auto placement = placement_as_run();
     const auto stages = tuning::block_stages(running(), placement, options_.weights_only, for_sums(budget.memory));
     std::unique_ptr<store::Spool> spool;
@@ -304,6 +301,7 @@ class WeightsRun {
     draft_.solved = tuning::solve_blocks(running(), types_, placement, stages, *runtime_, source,
                                          {.config = options_.weights_only,
                                           .scale_inputs = !raised_,
+                                          .memory_budget = budget.memory,
                                           .directory = directory,
                                           .sweep = sweeping(spool.get(), listens)});
     has_seen_cache_ = listens == Listens::to_cache;
@@ -328,8 +326,7 @@ class WeightsRun {
   void observe_cache() {
     const auto scope = profiler_.scope(Step::calibration);
     source_->rewind();
-    result_.samples =
-        tuning::sweep_values(running(), types_, *runtime_, *source_, sweeping(nullptr, Listens::to_cache));
+    result_.samples = pipeline::observe_cache(running(), types_, context(), *source_, *cache_);
     has_seen_cache_ = true;
   }
 
@@ -366,10 +363,12 @@ class WeightsRun {
     }));
   }
 
-  // What the process and a stripe of a weight leave of the budget, for sums and activations alike.
-  static std::uint64_t for_sums(std::uint64_t budget) {
-    constexpr std::uint64_t kStripe = std::uint64_t{64} << 20;
-    const auto taken = profile::memory_now().anonymous + kStripe;
+  // What the process and columns that are solved leave of the budget, for sums and activations alike.
+  std::uint64_t for_sums(std::uint64_t budget) const {
+    std::uint64_t columns = std::uint64_t{64} << 20;
+    for (const auto& tensor : draft_.placement.tensors)
+      columns = std::max(columns, tuning::memory_of_piece(tensor.rows));
+    const auto taken = profile::memory_now().anonymous + columns;
     return budget > taken ? (budget - taken) / 2 : 0;
   }
 
@@ -421,6 +420,7 @@ class WeightsRun {
   }
 
   const QuantizeOptions& options_;
+  Resources resources_;  // with the disk that is left
   const BlocksRequest& request_;
   std::size_t threads_;
   run::RunProfiler run_profiler_;
@@ -436,7 +436,7 @@ class WeightsRun {
   std::optional<run::ByContent> source_;
   std::optional<run::KvCacheRun> cache_;
   bool has_seen_cache_ = false;
-  std::optional<TempDir> rotated_;  // files of rotated weights
+  std::optional<StreamRotation> rotation_;
   BitsTarget target_;
 };
 

@@ -17,6 +17,7 @@ DeviceCalibration::DeviceCalibration(const DeviceConfig& config, std::size_t tap
                                     .tf32 = config.precision == DevicePrecision::tf32,
                                     .taps = taps,
                                     .tables = histograms,
+                                    .pins = config.pin_memory,
                                     .activity = activity});
   constexpr std::size_t kSpans = 1024;  // observers of the first samples
   if (activity != nullptr) activity->begin("calibration", kSpans);

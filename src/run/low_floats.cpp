@@ -58,7 +58,7 @@ std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& conf
       return !value.empty() && graph::type_of(model, types, value) == DataType::float32;
     };
     if (!node.is("Cast") && std::any_of(node.outputs().begin(), node.outputs().end(), is_high))
-      kept.in_float32.push_back(node.id());
+      kept.in_float32.insert(node.id());
   }
   return kept;
 }

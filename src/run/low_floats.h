@@ -3,7 +3,7 @@
 
 #include <optional>
 #include <string>
-#include <vector>
+#include <unordered_set>
 
 #include "detent/config.h"
 #include "exec/session.h"
@@ -26,7 +26,7 @@ graph::ValueTypes low_types(onnx::Model model, const LowFloats& low, const exec:
 /// What FloatType::keep means for a model of 16-bit floats whose products become integers.
 struct KeptFloats {
   FloatType type = FloatType::float16;
-  std::vector<std::string> in_float32;  // nodes that compute in float32
+  std::unordered_set<std::string> in_float32;  // ids of nodes that compute in float32
 };
 /// nullopt: the model has no such floats, or another type was asked for. Throws bad_input for a model of both.
 std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& config, const exec::Runtime& runtime);

@@ -69,6 +69,7 @@ class Solving final : public GramReceiver {
             .sparsity = options_.config.sparsity,
             .kernels = kernels_,
             .threads = threads_,
+            .memory_budget = options_.memory_budget,
             .stop = options_.sweep.stop};
   }
 

@@ -15,9 +15,10 @@
 namespace detent::tuning {
 
 struct BlockSolving {
-  WeightsOnlyConfig config = {};    // its method and sparsity
-  bool scale_inputs = true;         // where the method does so
-  std::filesystem::path directory;  // solutions are saved there, and found again by a resumed run
+  WeightsOnlyConfig config = {};                    // its method and sparsity
+  bool scale_inputs = true;                         // where the method does so
+  std::optional<std::uint64_t> memory_budget = {};  // of this process; it changes no byte
+  std::filesystem::path directory;                  // solutions are saved there, and found again by a resumed run
   GramSweepOptions sweep = {};
 };
 

@@ -307,12 +307,14 @@ std::uint64_t sweep_grams(const onnx::Model& model, const graph::ValueTypes& typ
 }
 
 std::uint64_t sweep_values(const onnx::Model& model, const graph::ValueTypes& types, const exec::Runtime& runtime,
-                           data::SampleSource& source, const GramSweepOptions& options) {
+                           data::SampleSource& source, const std::vector<int>& cuts, const GramSweepOptions& options) {
   struct NoSums final : GramReceiver {
     bool wants(const BlockStage::Input&) const override { return false; }
     void receive(const BlockStage::Input&, const InputGrams&) override {}
   } none;
-  return Sweep(model, types, std::vector<BlockStage>(1), runtime, source, options, none).run();
+  std::vector<BlockStage> stages(1);
+  for (const int cut : cuts) stages.emplace_back().begin = cut;
+  return Sweep(model, types, stages, runtime, source, options, none).run();
 }
 
 }  // namespace detent::tuning

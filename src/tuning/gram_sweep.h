@@ -79,8 +79,9 @@ std::uint64_t sweep_grams(const onnx::Model& model, const graph::ValueTypes& typ
                           const std::vector<BlockStage>& stages, const exec::Runtime& runtime,
                           data::SampleSource& source, const GramSweepOptions& options, GramReceiver& receiver);
 
-/// The same pass for what GramSweepOptions observes alone, over the model in one piece.
+/// The same pass for what GramSweepOptions observes alone, over the model in one piece or, with `cuts` before some of
+/// its nodes and a spool, in several.
 std::uint64_t sweep_values(const onnx::Model& model, const graph::ValueTypes& types, const exec::Runtime& runtime,
-                           data::SampleSource& source, const GramSweepOptions& options);
+                           data::SampleSource& source, const std::vector<int>& cuts, const GramSweepOptions& options);
 
 }  // namespace detent::tuning

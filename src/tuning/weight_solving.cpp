@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "finetune/block_solver.h"
 #include "finetune/sparsity.h"
+#include "profile/meters.h"
 #include "quantization/block_stream.h"
 #include "tuning/some_columns.h"
 
@@ -19,6 +20,7 @@ namespace {
 
 using finetune::BlockMethod;
 
+constexpr auto kTogether = static_cast<std::int64_t>(finetune::kColumnsTogether);
 constexpr std::array<std::string_view, 3> kMethodNames{"nearest", "search", "gptq"};
 
 class WeightSolving {
@@ -96,12 +98,20 @@ class WeightSolving {
     return energy > 0 ? error / energy : 0;
   }
 
+  // As many as keep all threads busy, so far as memory allows.
+  std::int64_t pieces_at_a_time() const {
+    constexpr std::int64_t kValues = std::int64_t{1} << 22;
+    const std::int64_t wanted =
+        std::max(kValues / shape_.rows / kTogether, static_cast<std::int64_t>(options_.threads));
+    if (!options_.memory_budget) return wanted;
+    const auto taken = profile::memory_now().resident + tensor_.data.size();  // columns lie all over the weight
+    const auto left = *options_.memory_budget > taken ? *options_.memory_budget - taken : 0;
+    return std::clamp(static_cast<std::int64_t>(left / memory_of_piece(shape_.rows)), std::int64_t{1}, wanted);
+  }
+
   // `visit` gets the columns of one after another.
   void for_each_stripe(const std::function<void(std::span<const float> columns)>& visit) const {
-    constexpr std::int64_t kValues = std::int64_t{1} << 22;
-    constexpr auto kTogether = static_cast<std::int64_t>(finetune::kColumnsTogether);
-    const std::int64_t pieces =
-        std::max(kValues / shape_.rows / kTogether, static_cast<std::int64_t>(options_.threads));
+    const std::int64_t pieces = pieces_at_a_time();
     for (std::int64_t first = 0; first < shape_.columns; first += pieces * kTogether) {
       if (options_.stop.stop_requested()) throw interrupted();
       const auto last = std::min(first + pieces * kTogether, shape_.columns);
@@ -138,6 +148,11 @@ class WeightSolving {
 };
 
 }  // namespace
+
+std::uint64_t memory_of_piece(std::int64_t rows) {
+  constexpr std::uint64_t kMostArrays = 9;  // of floats, see BlockGptq, TwoOfFour and BlockSolution
+  return kMostArrays * sizeof(float) * finetune::kColumnsTogether * static_cast<std::uint64_t>(rows);
+}
 
 BlockMethod solver_of(WeightMethod method) {
   switch (method) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <stop_token>
 
 #include "detent/config.h"
@@ -26,13 +27,17 @@ struct WeightSolvingOptions {
   WeightSparsity sparsity = WeightSparsity::none;
   const finetune::Kernels& kernels;
   std::size_t threads = 1;
+  std::optional<std::uint64_t> memory_budget = {};  // of this process; one piece of columns is worked on in any case
   std::stop_token stop = {};
 };
 
 /// Writes the solution's columns to `writer`, but does not finish it. With sparsity, weights that a table reads as well
-/// stay dense. Threads change nothing.
+/// stay dense. Threads and memory change nothing.
 BlockVerdict solve_weight(const onnx::Tensor& tensor, const quantization::BlockTensor& shape, const InputGrams& grams,
                           const WeightSolvingOptions& options, BlockWriter& writer);
+
+/// What solving takes for each kColumnsTogether columns that it has at a time, on a thread and beside it.
+std::uint64_t memory_of_piece(std::int64_t rows);
 
 /// Matrices of rows² floats that solving a weight takes beside the sums.
 constexpr std::uint64_t factors_of(WeightSparsity sparsity) { return sparsity == WeightSparsity::none ? 1 : 2; }

@@ -64,6 +64,7 @@ TEST(CalibrationOnADevice, CountsAsTheHostDoes) {
   }
   const ObserverOptions votes{true, true, false, 1};
   EXPECT_EQ(on_device(*device, votes), on_host(votes));
+  EXPECT_EQ(on_device(*open({.number = 0, .memory_budget = {}, .pins = false}), votes), on_host(votes));
 }
 
 TEST(CalibrationOnADevice, LeavesTheRestOfTheBudgetToTheRuntime) {

@@ -136,6 +136,23 @@ def test_what_does_not_go_with_block_floats(cnn, tmp_path):
     assert refused.returncode == 2 and "contradicts --target amd-npu:bfp16" in refused.stderr
 
 
+def test_attributes_of_another_type_are_refused(cnn):
+    for options, wrong in (
+        (["bfp16"], {"bit_width": 16.0, "bfp_method": 1}),
+        (["mxint8"], {"element_dtype": 8, "block_size": "32"}),
+    ):
+        converted(cnn, "--block-float", *options)
+        for name, value in wrong.items():
+            model = onnx.load(cnn / "q.onnx")
+            node = next(n for n in model.graph.node if n.domain)
+            kept = [a for a in node.attribute if a.name != name]
+            del node.attribute[:]
+            node.attribute.extend([*kept, onnx.helper.make_attribute(name, value)])
+            onnx.save(model, cnn / "wrong.onnx")
+            refused = detent("compare", cnn / "m.onnx", cnn / "wrong.onnx", "--calibration-data", cnn / "data")
+            assert refused.returncode == 3 and f"the attribute {name} must be a" in refused.stderr, refused.stderr
+
+
 def test_check_of_what_the_npu_gets(cnn):
     converted(cnn, "--target", "amd-npu:bfp16")
     result = json.loads(detent("check", cnn / "q.onnx", "--target", "amd-npu:bfp16", "--json").stdout)

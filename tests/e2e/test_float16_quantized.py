@@ -118,10 +118,11 @@ def test_statistics_of_a_float16_model(tmp_path: Path) -> None:
     assert plan["nodes_quantized"] == 8
 
 
-def test_what_a_mixed_model_has_in_float32_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["wide", "^soft[max", "^.*"])
+def test_what_a_mixed_model_has_in_float32_stays(name: str, tmp_path: Path) -> None:
     b = graphs.Builder(3)
     x = b.add("MatMul", "x", b.constant("w1", b.rng.normal(size=(64, 64)), np.float16))
-    high = b.add("Mul", b.add("Cast", x, to=FLOAT), b.constant("factor", 0.5), name="wide")
+    high = b.add("Mul", b.add("Cast", x, to=FLOAT), b.constant("factor", 0.5), name=name)
     x = b.add("MatMul", b.add("Cast", high, to=FLOAT16), b.constant("w2", b.rng.normal(size=(64, 16)), np.float16))
     model = b.model({"x": (FLOAT16, [8, 64])}, [x])
     model.graph.output[0].type.tensor_type.elem_type = FLOAT16
@@ -129,9 +130,10 @@ def test_what_a_mixed_model_has_in_float32_stays(tmp_path: Path) -> None:
     data = [{"x": s["x"].astype(np.float16)} for s in samples(8, 64)]
     folder = support.save_samples(tmp_path / "data", data)
     made, said = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", folder, "--op-types", "MatMul", "--preset", "plain")
-    assert rounded.types_of(made)[next(n for n in made.graph.node if n.name == "wide").output[0]] == FLOAT
-    assert any("not selected: Mul 'wide'" in note for note in said["notes"])
+    assert rounded.types_of(made)[next(n for n in made.graph.node if n.name == name).output[0]] == FLOAT
+    assert any(f"not selected: Mul '{name}'" in note for note in said["notes"])
     assert io_types(made) == [FLOAT16, FLOAT16]
+    assert rounded.types_of(made)[made.graph.output[0].name] == FLOAT16
     assert worst(model, made, data) > 30
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import onnxruntime as ort
 import pytest
 import support
 from decoders import build_decoder
+from failures import RESOURCE, check
 from onnx import TensorProto, numpy_helper
 from support import Path
 from test_trained_decoder import GENERATE, NEW_TOKENS, PROMPTS, encoded, windows
@@ -107,6 +109,20 @@ def test_scales_are_the_best_for_what_the_cache_held(
             scales = stored[f"present.{layer}.{part}"].ravel()
             np.testing.assert_allclose(np.ravel(builder["scales"][names[0]][layer]), scales, rtol=1e-6)
             np.testing.assert_allclose(result["kv_scales"][layer][names[1]], scales, rtol=1e-6)
+
+
+def test_the_memory_budget_counts_and_changes_nothing(source: Path, samples: Path, tmp_path: Path) -> None:
+    command = ["quantize", source, "--preset", "none", "--kv-cache", "int8", "--no-bench", "--calibration-data", samples]
+    refused = support.detent(*command, "-o", tmp_path / "out", "--memory-budget", "10MiB")
+    check(RESOURCE, "the smallest --memory-budget that works is", refused.returncode, refused.stderr, refused.stdout)
+    assert not (tmp_path / "out").exists()
+    smallest = re.search(r"works is (\d+)MiB", refused.stderr).group(1)
+    written = []
+    for name, options in {"a": [], "b": ["--memory-budget", f"{smallest}MiB"], "c": ["--segments", 3]}.items():
+        done = support.detent(*command, "-o", tmp_path / name, *options)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        written.append((tmp_path / name / "model.onnx").read_bytes())
+    assert written[0] == written[1] == written[2]
 
 
 def step_by_step(path: Path, tokens: list[int]) -> list[int]:

@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 import support
 from decoders import build_decoder
+from failures import RESOURCE, check
 from onnx import TensorProto, helper, numpy_helper
 from support import Path
 from test_trained_decoder import windows
@@ -224,3 +225,13 @@ def test_what_cannot_be_rotated_is_named(tmp_path: Path) -> None:
     told = support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "ids.npy", "--weights-only", "--rotation", "auto")
     assert any(note.startswith("not rotated: ") for note in told["notes"])
     assert "rotated" not in told
+
+
+def test_rotated_weights_count_as_disk(source: Path, tmp_path: Path) -> None:
+    command = ["quantize", source, "--weights-only", "--no-bench", "--rotation", "on"]
+    refused = support.detent(*command, "-o", tmp_path / "out", "--disk-budget", "1KiB")
+    check(RESOURCE, r"rotated weights need .* of disk, but only 1\.0 KiB", refused.returncode, refused.stderr, refused.stdout)
+    assert not (tmp_path / "out").exists()
+    smallest = re.search(r"--disk-budget (\d+)MiB", refused.stderr).group(1)
+    done = support.detent(*command, "-o", tmp_path / "out", "--disk-budget", f"{smallest}MiB")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr

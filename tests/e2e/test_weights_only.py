@@ -312,6 +312,21 @@ def test_solutions_of_other_products_or_samples_are_not_resumed(tmp_path: Path) 
         assert refused.returncode == USAGE and f"its {options[0]} was" in refused.stderr, refused.stderr
 
 
+def test_columns_at_a_time_change_no_byte(tmp_path: Path) -> None:
+    rows, columns = 512, 8192
+    weight = RNG.standard_normal((rows, columns)).astype(np.float32)
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", w]) for n, w in (("x", rows), ("y", columns)))
+    graph = helper.make_graph([node], "g", [x], [y], [numpy_helper.from_array(weight, "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    samples = [{"x": RNG.standard_normal((64, rows)).astype(np.float32)} for _ in range(3)]
+    options = ["--weights-method", "gptq", "--no-bench", "--calibration-data", support.save_samples(tmp_path / "d", samples)]
+    support.weights_only(tmp_path / "m.onnx", tmp_path / "a.onnx", *options, "--threads", 1)
+    tight = ["--threads", 128, "--memory-budget", "140MiB"]
+    support.weights_only(tmp_path / "m.onnx", tmp_path / "b.onnx", *options, *tight)
+    assert support.sha256(tmp_path / "a.onnx") == support.sha256(tmp_path / "b.onnx")
+
+
 def test_budget_too_small_for_sums(tmp_path: Path) -> None:
     place = Place(tmp_path)
     model = twice_a_product(place.inputs / "m.onnx")

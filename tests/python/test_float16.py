@@ -70,6 +70,21 @@ def test_integers_among_float16():
     assert types(onnx.load_from_string(written))["w_scale"] == TensorProto.FLOAT16
 
 
+@pytest.mark.parametrize("low", [False, True])
+def test_integers_among_float16_from_samples_that_pass_once(low):
+    """More of them than are kept for what looks at a few."""
+    model = bytes(detent.quantize(product(), config={"float_type": "16"})) if low else product()
+    config = {"preset": "balanced", "optimize_for": "size", **({} if low else {"float_type": "16"})}
+    rng = np.random.default_rng(5)
+    all_samples = [{"x": rng.normal(size=(4, 64)).astype(np.float32)} for _ in range(40)]
+    written = detent.quantize(model, data=(sample for sample in all_samples), config=config)
+    assert written.result.samples == 40
+    assert written == detent.quantize(model, data=all_samples, config=config)
+    assert written.result.floats is not None
+    scales = {kind for name, kind in types(onnx.load_from_string(written)).items() if name.endswith("_scale")}
+    assert TensorProto.FLOAT16 in scales
+
+
 def test_compare_rounds_as_devices_do():
     low, told = detent.quantize(product(), config=detent.Config(float_type="16")), {}
     for rounds in (True, False):

@@ -1,5 +1,6 @@
 """Text as calibration data."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -12,6 +13,7 @@ import onnx
 import pytest
 import support
 from conftest import LETTERS
+from detent import _runtime
 from onnx import TensorProto
 
 sys.path.append(str(support.LANGUAGE))
@@ -115,6 +117,7 @@ def encoder() -> onnx.ModelProto:
         (["--calibration-text", "text.txt", "--text-length", "x"], 2, "'x' is not a whole number"),
         (["--calibration-text", "text.txt", "--text-length", "5000"], 3, "less than one window"),
         (["--calibration-text", "text.txt", "--calibration-data", "x.npy"], 2, "were both given"),
+        (["--calibration-text", "text.txt", "--runtime", "no.so"], 5, "no.so"),
         (["--calibration-text", "text.txt", "--weights-method", "worst"], 2, "worst"),  # the native command's own word
     ],
 )
@@ -124,6 +127,18 @@ def test_what_is_wrong_is_said(folder, text, tmp_path, monkeypatch, words, code,
     assert result.returncode == code
     assert result.stderr.startswith("detent: error: ") and says in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_the_runtime_that_is_asked_for_tells_encoders_apart(tmp_path, letters_tokenizer):
+    onnx.save(encoder(), tmp_path / "encoder.onnx")
+    (tmp_path / "lines.txt").write_text("the quick brown fox\njumps over\n")
+    runtime = os.environ.get("DETENT_ONNXRUNTIME") or _runtime.installed()
+    words = ["--tokenizer", letters_tokenizer, "--calibration-text", tmp_path / "lines.txt", "--preset", "plain", "--json"]
+    words += ["--no-bench", f"--runtime={runtime}"]
+    command_line = ["quantize", tmp_path / "encoder.onnx", "-o", tmp_path / "q.onnx", *words]
+    result = command(*command_line, XDG_CACHE_HOME=str(tmp_path), DETENT_ONNXRUNTIME="no.so")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["samples"] == 2
 
 
 def test_a_model_without_tokenizer_is_refused(folder, text, tmp_path):
