@@ -50,8 +50,8 @@ struct SessionOptions {
   Tuning tuning = Tuning::lean;
   int threads = 0;  // 0: one per core
   std::stop_token stop;
-  /// Other sessions run at the same time: idle threads sleep at once instead of spinning for a while, and memory that is
-  /// free again is the process's, not kept for this session.
+  /// Other sessions run at the same time: idle threads sleep at once instead of spinning for a while, and memory that
+  /// is free again is the process's, not kept for this session.
   bool shares_cores = false;
   /// Times of nodes are recorded, in a file whose path starts so, until Session::end_recording().
   std::filesystem::path record = {};
