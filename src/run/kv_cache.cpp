@@ -34,6 +34,11 @@ std::vector<calibration::CacheValue> watched(const onnx::Model& model, const onn
   return values;
 }
 
+// A cache of numbers that are no floats, where the sample has another type.
+bool is_of_another_cache(const data::Array& array, const data::InputSpec& spec) {
+  return array.type != spec.type && !data::holds_floats(spec.type);
+}
+
 }  // namespace
 
 KvCacheRun::KvCacheRun(const onnx::Model& model, const onnx::Model& running, const KvCacheConfig& config)
@@ -94,7 +99,7 @@ std::string reason_against_running(KvCacheType type, const std::string& runtime_
 
 bool fills_cache(const std::vector<data::Array>& inputs, const std::vector<data::InputSpec>& specs) {
   for (std::size_t i = 0; i < inputs.size() && i < specs.size(); ++i) {
-    if (inputs[i].type != specs[i].type && !data::holds_floats(specs[i].type) && !inputs[i].bytes.empty()) return true;
+    if (is_of_another_cache(inputs[i], specs[i]) && !inputs[i].bytes.empty()) return true;
   }
   return false;
 }
@@ -105,7 +110,7 @@ std::vector<data::Array> with_cache_of(const std::vector<data::Array>& inputs,
   for (std::size_t i = 0; i < made.size() && i < specs.size(); ++i) {
     auto& array = made[i];
     const auto& spec = specs[i];
-    if (array.type == spec.type || data::holds_floats(spec.type)) continue;
+    if (!is_of_another_cache(array, spec)) continue;
     if (!array.bytes.empty())
       throw bad_input(
           fmt::format("input '{}' has another type in the quantized model, and the samples fill it", spec.name),
