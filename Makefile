@@ -112,4 +112,4 @@ distclean:  ## remove build/
 	@rm -rf build
 
 help:  ## show this list
-	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
+	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
