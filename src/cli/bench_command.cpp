@@ -17,8 +17,6 @@
 namespace detent::cli {
 namespace {
 
-constexpr double kMilli = 1e3;
-
 nlohmann::json to_json(const BenchedModel& m) {
   auto out = latency_json(m.latency);
   out.update({{"model", m.model.string()}, {"bytes", m.bytes}, {"load_seconds", m.load_seconds}});

@@ -16,10 +16,6 @@ namespace {
 
 std::string_view word(Verdict verdict) { return config::word_of(config::words<Verdict>(), static_cast<int>(verdict)); }
 
-nlohmann::json to_json(const std::optional<std::uint64_t>& value) {
-  return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
-}
-
 nlohmann::json to_json(const CheckResult& r) {
   auto nodes = nlohmann::json::array();
   for (const auto& n : r.nodes)
@@ -30,11 +26,11 @@ nlohmann::json to_json(const CheckResult& r) {
                      {"precision", n.precision},
                      {"rule", n.rule},
                      {"remedy", n.remedy},
-                     {"macs", to_json(n.macs)}});
+                     {"macs", or_null(n.macs)}});
   return {{"target", r.target},         {"target_reason", r.target_reason},
           {"nodes", std::move(nodes)},  {"accepted", r.accepted},
           {"falls_back", r.falls_back}, {"refused", r.refused},
-          {"macs", to_json(r.macs)},    {"integer_macs", to_json(r.integer_macs)},
+          {"macs", or_null(r.macs)},    {"integer_macs", or_null(r.integer_macs)},
           {"partitions", r.partitions}, {"problems", r.problems}};
 }
 

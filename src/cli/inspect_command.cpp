@@ -17,19 +17,15 @@
 namespace detent::cli {
 namespace {
 
-nlohmann::json to_json(const std::optional<std::uint64_t>& value) {
-  return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
-}
-
 nlohmann::json to_json(const Inspection& r) {
   nlohmann::json out{{"ir_version", r.ir_version},
                      {"opsets", r.opsets},
                      {"op_types", r.op_types},
                      {"parameters", r.parameters},
                      {"parameter_bytes", r.parameter_bytes},
-                     {"macs", to_json(r.macs)},
-                     {"activation_bytes", to_json(r.activation_bytes)},
-                     {"peak_activation_bytes", to_json(r.peak_activation_bytes)},
+                     {"macs", or_null(r.macs)},
+                     {"activation_bytes", or_null(r.activation_bytes)},
+                     {"peak_activation_bytes", or_null(r.peak_activation_bytes)},
                      {"notes", r.notes}};
   const auto values = [](const std::vector<ValueReport>& all) {
     auto list = nlohmann::json::array();
@@ -45,11 +41,11 @@ nlohmann::json to_json(const Inspection& r) {
                              {"op_type", l.op_type},
                              {"parameters", l.parameters},
                              {"parameter_bytes", l.parameter_bytes},
-                             {"activation_bytes", to_json(l.activation_bytes)},
-                             {"macs", to_json(l.macs)},
-                             {"flops", to_json(l.flops)},
+                             {"activation_bytes", or_null(l.activation_bytes)},
+                             {"macs", or_null(l.macs)},
+                             {"flops", or_null(l.flops)},
                              {"output_shape", l.output_shape},
-                             {"finetune_bytes", to_json(l.finetune_bytes)}});
+                             {"finetune_bytes", or_null(l.finetune_bytes)}});
   }
   if (!r.products.empty()) out["runtime"] = r.runtime;
   if (r.transformer) out["transformer"] = transformer_json(*r.transformer);

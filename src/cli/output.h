@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <exception>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,6 +33,10 @@ void print_text(fmt::format_string<T...> format, T&&... values) {
 
 /// Writes a JSON value; what is not UTF-8 in it is replaced.
 void print_json(const nlohmann::json& value, int indent = 2);
+nlohmann::json or_null(const std::optional<std::uint64_t>& value);
+
+/// Times are printed in milliseconds.
+inline constexpr double kMilli = 1e3;
 
 /// Has everything written. Throws as write_out() does.
 void flush_out();

@@ -172,7 +172,6 @@ void print_layers(const std::vector<LayerTuning>& layers) {
 std::string verdict(const QuantizeResult& r) {
   std::string text;
   if (r.latency) {
-    constexpr double kMilli = 1e3;
     const auto& [before, after, threads, samples, made_up] = *r.latency;
     text = fmt::format("latency {:.4g} -> {:.4g} ms ({:.2f}x{}, {} thread{}), ", kMilli * before.median,
                        kMilli * after.median, after.ratio, made_up ? ", made-up inputs" : "", threads,
@@ -252,11 +251,11 @@ void run(QuantizeOptions options, const config::CommandLine& line) {
   to_stdout.send();
   if (to_stdout.is_wanted()) options.output = "-";
   if (line.json) {
-    print_json(to_json(options, result));
+    print_json(quantize_json(options, result));
   } else if (line.quiet) {
     return;
   } else if (line.summary == config::SummaryForm::md) {
-    const auto json = to_json(options, result);
+    const auto json = quantize_json(options, result);
     const auto members = json.value("family", std::vector{json});
     print_text("{}", markdown_table(members));
   } else {

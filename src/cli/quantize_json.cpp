@@ -108,7 +108,7 @@ nlohmann::json family_json(const QuantizeOptions& options, const QuantizeResult&
       {"model_bytes_after", r.model_bytes_after}, {"notes", r.notes},     {"peak_memory_bytes", r.peak_memory},
       {"family", nlohmann::json::array()}};
   for (const auto& member : r.family) {
-    auto told = to_json(options_of(member, options), member.result);
+    auto told = quantize_json(options_of(member, options), member.result);
     told["member"] = member.name;
     out["family"].push_back(std::move(told));
   }
@@ -125,7 +125,7 @@ bool has_remedies(const QuantizeOptions& options, const QuantizeResult& r) {
   return r.weights.empty() && r.kv_scales.empty() && fixed && !changed_types;
 }
 
-nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& r) {
+nlohmann::json quantize_json(const QuantizeOptions& options, const QuantizeResult& r) {
   if (!r.family.empty()) return family_json(options, r);
   nlohmann::json out{{"output", options.output.string()},          {"samples", r.samples},
                      {"model_bytes_before", r.model_bytes_before}, {"model_bytes_after", r.model_bytes_after},

@@ -7,7 +7,7 @@
 
 namespace detent::cli {
 
-nlohmann::json to_json(const QuantizeOptions& options, const QuantizeResult& result);
+nlohmann::json quantize_json(const QuantizeOptions& options, const QuantizeResult& result);
 
 /// Whether roundings were measured and acted on; without, there is only what came of them.
 bool has_remedies(const QuantizeOptions& options, const QuantizeResult& result);

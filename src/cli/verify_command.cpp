@@ -16,8 +16,6 @@
 namespace detent::cli {
 namespace {
 
-constexpr double kMilli = 1e3;
-
 // JSON has no infinity: null.
 nlohmann::json finite(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); }
 
