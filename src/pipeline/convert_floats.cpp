@@ -67,7 +67,8 @@ class Conversion : run::SingleRun {
               .allowed = quantization::select_of_all_types(prepared_.model, options_.config)};
     const auto& nodes = prepared_.model.graph.nodes;
     for (std::size_t n = 0; n < nodes.size(); ++n) {
-      if (request_.in_float32.contains(nodes[n].id())) facts_.allowed[n] = false;
+      const auto& name = nodes[n].id();
+      if (request_.in_float32.contains(name) || prepared_.unseen.contains(name)) facts_.allowed[n] = false;
     }
     write_prepared();
   }
@@ -81,11 +82,7 @@ class Conversion : run::SingleRun {
                            .batch_size = options_.batch_size,
                            .file_memory = run::memory_for_samples(options_.resources)});
     auto types = run::static_types(prepared_.types, prepared_.model, runtime_, *source);
-    quantization::Placement placement;
-    for (auto& value : quantization::float_values(prepared_.model, prepared_.types)) {
-      placement.marks.push_back({});
-      placement.marks.back().value = std::move(value);
-    }
+    const auto placement = observed();
     if (is_known(placement)) {
       statistics_ = *request_.known;
     } else {
@@ -95,6 +92,19 @@ class Conversion : run::SingleRun {
     result_.samples = statistics_->samples;
     facts_.statistics = &*statistics_;
     prepared_.types = std::move(types);
+  }
+
+  // All floats that can be.
+  quantization::Placement observed() const {
+    quantization::Placement placement;
+    const graph::Index index(prepared_.model);
+    for (auto& value : quantization::float_values(prepared_.model, prepared_.types)) {
+      const int maker = index.producer(value);
+      const auto& nodes = prepared_.model.graph.nodes;
+      if (maker != graph::kNone && prepared_.unseen.contains(nodes[static_cast<std::size_t>(maker)].id())) continue;
+      placement.marks.emplace_back().value = std::move(value);
+    }
+    return placement;
   }
 
   bool is_known(const quantization::Placement& placement) const {
