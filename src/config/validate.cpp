@@ -342,6 +342,11 @@ void check_kv_cache(const QuantizeOptions& options) {
                       "add one of them, and leave out --float beside --preset none");
   if (!has_samples(options))
     throw usage_error("--kv-cache needs samples, from which the scales follow", "give --calibration-data");
+  if (cache.type == KvCacheType::float8e4m3fn && writes_16_bits(options.config))
+    throw usage_error(
+        "--kv-cache fp8 does not go with --float 16 and bf16: ONNX Runtime's CPU, which is asked for the "
+        "types of the other values, has no attention with such a cache",
+        "leave out --float, or give --kv-cache int8 or int4");
   if (options.accuracy.target)
     throw usage_error("--accuracy-target is about the bits of weights, and --kv-cache changes the results as well",
                       "leave out one of them");

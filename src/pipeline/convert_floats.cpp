@@ -49,11 +49,15 @@ class Conversion : run::SingleRun {
     if (options_.config.float_type == FloatType::float32) {
       converted_ = std::move(prepared_.model);
     } else {
-      if (config::has_samples(options_)) observe();
+      if (config::has_samples(options_)) {
+        observe();
+      } else if (request_.known != nullptr && request_.known->samples > 0) {
+        take(*request_.known);
+      }
       convert();
     }
     write();
-    if (result_.floats && statistics_) compare();
+    if (result_.floats && config::has_samples(options_)) compare();
     return finish();
   }
 
@@ -84,13 +88,11 @@ class Conversion : run::SingleRun {
     auto types = run::static_types(prepared_.types, prepared_.model, runtime_, *source);
     const auto placement = observed();
     if (is_known(placement)) {
-      statistics_ = *request_.known;
+      take(*request_.known);
     } else {
       collect(placement, *source);
     }
     append(source->notes());
-    result_.samples = statistics_->samples;
-    facts_.statistics = &*statistics_;
     prepared_.types = std::move(types);
   }
 
@@ -123,7 +125,13 @@ class Conversion : run::SingleRun {
         {runtime_, options_.resources, work_->path(), options_.threads, options_.progress, options_.stop}, *work_,
         prepared_, placement, source, collect);
     for (const auto& more : {notes, device.notes()}) append(more);
+    take(std::move(statistics));
+  }
+
+  void take(calibration::Statistics statistics) {
     statistics_ = std::move(statistics);
+    result_.samples = statistics_->samples;
+    facts_.statistics = &*statistics_;
   }
 
   void convert() {

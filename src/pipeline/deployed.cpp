@@ -83,17 +83,19 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
   }
 }
 
-std::string reason_against_running_cache(const QuantizeOptions& options, const onnx::Model& original,
+std::string reason_against_running_cache(const QuantizeOptions& options, const std::filesystem::path& quantized,
                                          const exec::Runtime& runtime) {
   auto reason = run::reason_against_running(options.kv_cache.type, runtime.version());
-  if (!reason.empty() || !config::has_samples(options) || !config::reads_twice(options)) return reason;
-  const auto written = run::input_specs(onnx::read_model(options.output));
-  const auto source = open_first(options, run::input_specs(original));
-  while (const auto sample = source->next()) {
-    if (run::fills_cache(sample->inputs, written))
-      return fmt::format("sample '{}' fills the cache with numbers of another type", sample->origin);
+  if (reason.empty() && config::has_samples(options) && config::reads_twice(options)) {
+    const auto written = run::input_specs(onnx::read_model(quantized));
+    const auto source = open_first(options, run::input_specs(onnx::read_model(options.model)));
+    while (const auto sample = source->next()) {
+      if (!run::fills_cache(sample->inputs, written)) continue;
+      reason = fmt::format("sample '{}' fills the cache with numbers of another type", sample->origin);
+      break;
+    }
   }
-  return {};
+  return reason.empty() ? reason : "the quantized model was not run: " + reason;
 }
 
 run::DeployedFidelity fidelity_of(onnx::Model model, const std::filesystem::path& path, const QuantizeOptions& options,

@@ -403,10 +403,7 @@ class WeightsRun {
   // Both of them, where the runtime can.
   void run_models() {
     auto reason = draft_.reason_against_running();
-    if (reason.empty() && cache_) {
-      const auto of_cache = reason_against_running_cache(options_, draft_.model, *runtime_);
-      if (!of_cache.empty()) reason = "the quantized model was not run: " + of_cache;
-    }
+    if (reason.empty() && cache_) reason = reason_against_running_cache(options_, options_.output, *runtime_);
     if (!reason.empty()) return append({std::move(reason)});
     if (options_.bench) {
       if (!runtime_) runtime_.emplace(options_.runtime, options_.resources.sample_time_limit);
