@@ -17,6 +17,7 @@
 #include "data/part.h"
 #include "data/replay.h"
 #include "exec/session.h"
+#include "graph/fixed_shapes.h"
 #include "graph/kv_cache.h"
 #include "graph/rewrite.h"
 #include "graph/traits.h"
@@ -107,6 +108,8 @@ class WeightsRun {
     append(graph::lift_constants(draft_.model));
     append(graph::drop_initializer_inputs(draft_.model));
     graph::sort_topologically(draft_.model);
+    if (const auto& shapes = options_.config.input_shapes; !shapes.empty())
+      append(graph::fix_input_shapes(draft_.model, shapes));
     result_.transformer = graph::find_transformer(draft_.model, {});
     if (options_.weights_only.rotation == Rotation::on) rotate();
     if (keeps_cache_in_bits()) (void)graph::cached_attentions(draft_.model);  // what cannot be is better known early

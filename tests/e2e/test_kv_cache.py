@@ -195,7 +195,7 @@ def test_scales_of_the_pass_that_solves_weights_are_those_of_a_pass_alone(source
         ([*ALONE, "--workers", 2], "--workers means nothing with --kv-cache"),
         ([*ALONE, "--gds", "on"], "--gds means nothing with --kv-cache"),
         ([*ALONE, "--bits", 8], "--bits means nothing with --kv-cache"),
-        ([*ALONE, "--no-keep-io-types"], "--no-keep-io-types is about --float 16"),
+        ([*ALONE, "--no-keep-io-types"], "--no-keep-io-types means nothing with --kv-cache"),
         (["--preset", "none", "--kv-cache", "int8", "--float", 16], "goes with --weights-only, or with --preset none"),
         (["--weights-only", "--kv-cache-per-channel"], "give --kv-cache int8, int4 or fp8"),
         (["--weights-only", "--kv-cache", "int8", "--accuracy-target", 0.9], "leave out one of them"),
