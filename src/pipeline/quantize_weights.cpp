@@ -77,7 +77,7 @@ class WeightsRun {
       if (options_.weights_only.rotation == Rotation::automatic) {
         choose_rotation();
       } else if (source_ && draft_.is_plain()) {
-        solve(*source_, work_->path(), Listens::to_cache);
+        solve(*source_, work_->path(), Listens::yes);
       }
     }
     if (source_ && cache_ && !has_seen_cache_) observe_cache();
@@ -257,7 +257,7 @@ class WeightsRun {
       if (e.kind() != ErrorKind::bad_input) throw;
       result_.notes.push_back(fmt::format("not rotated: {}", e.what()));
       draft_.model = original;
-      if (draft_.is_plain()) solve(*source_, work_->path(), Listens::to_cache);
+      if (draft_.is_plain()) solve(*source_, work_->path(), Listens::yes);
       return;
     }
     data::Part fitted(*source_, kHeldBack, data::Part::Kind::others);
@@ -280,7 +280,7 @@ class WeightsRun {
     auto plain = attempt("plain");
     result_.rotated = RotatedStream{plain.second, turned.second, turned.second < plain.second};
     draft_ = std::move((result_.rotated->kept ? turned : plain).first);
-    if (draft_.is_plain()) solve(*source_, work_->path(), Listens::to_cache);
+    if (draft_.is_plain()) solve(*source_, work_->path(), Listens::yes);
   }
 
   double measure(data::SampleSource& samples) {
@@ -289,8 +289,8 @@ class WeightsRun {
     return target_.measure(std::move(emitted), work_->path() / "candidate.onnx", *runtime_, samples);
   }
 
-  // Attempts leave the cache alone: it is observed once, on all samples.
-  enum class Listens { no, to_cache };
+  // Attempts leave the cache and the extremes of values alone: they are observed once, on all samples.
+  enum class Listens { no, yes };
 
   // From what the products read on the samples.
   void solve(data::SampleSource& source, const std::filesystem::path& directory, Listens listens = Listens::no) {
@@ -307,20 +307,20 @@ class WeightsRun {
                                           .memory_budget = budget.memory,
                                           .directory = directory,
                                           .sweep = sweeping(spool.get(), listens)});
-    has_seen_cache_ = listens == Listens::to_cache;
+    has_seen_cache_ = listens == Listens::yes;
     result_.samples = draft_.solved.samples;
     for (const auto& [fold, scaling] : draft_.solved.scalings)
       quantization::apply_fold(fold, scaling.factors, draft_.model, draft_.placement);
   }
 
   tuning::GramSweepOptions sweeping(store::Spool* spool, Listens listens) {
-    const bool heard = cache_ && listens == Listens::to_cache;
+    const bool heard = cache_ && listens == Listens::yes;
     return {.threads = options_.threads,
             .spool = spool,
             .progress = options_.progress,
             .stop = options_.stop,
             .observed = quantization::float_values(running(), types_),
-            .extremes = request_.extremes,
+            .extremes = listens == Listens::yes ? request_.extremes : nullptr,
             .listened = heard ? cache_->values() : std::vector<std::string>(),
             .listener = heard ? &cache_->observer() : nullptr};
   }
