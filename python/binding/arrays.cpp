@@ -37,9 +37,18 @@ std::optional<ElementType> element_type(nb::dlpack::dtype type) {
   return std::nullopt;
 }
 
+// None where there is no such attribute. What else is raised stays: an attribute may be Python code, amid which Ctrl-C
+// comes, and nb::getattr() with a default would take that for a missing one.
+nb::object attribute_or_none(nb::handle of, const char* name) {
+  if (PyObject* found = PyObject_GetAttrString(of.ptr(), name)) return nb::steal(found);
+  if (PyErr_ExceptionMatches(PyExc_AttributeError) == 0) nb::raise_python_error();
+  PyErr_Clear();
+  return nb::none();
+}
+
 // The name of a numpy array's type: "bfloat16" of those of the package ml_dtypes, which no protocol passes on.
 std::string numpy_type(nb::handle value) {
-  const nb::object name = nb::getattr(nb::getattr(value, "dtype", nb::none()), "name", nb::none());
+  const nb::object name = attribute_or_none(attribute_or_none(value, "dtype"), "name");
   return nb::isinstance<nb::str>(name) ? nb::cast<std::string>(name) : std::string();
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -48,6 +49,8 @@ class Stream:
 
 def stream_of(data: Data, inputs: Callable[[], Sequence[str]]) -> Stream:
     """A stream over anything but a path, for a model with these inputs."""
+    import numpy  # noqa: F401  (not amid a run: an import may lose the KeyboardInterrupt of Ctrl-C)
+
     if isinstance(data, Mapping):
         raise UsageError("data is one dict, not a series of samples", "give a list of dicts")
     if isinstance(data, DataReader):
@@ -113,7 +116,8 @@ def _array(value: Any) -> Any:
         value = value.detach()
     import numpy as np
 
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+    ma = sys.modules.get("numpy.ma")  # there is no masked array without it
+    if ma is not None and isinstance(value, ma.MaskedArray) and ma.is_masked(value):
         raise BadInput(
             "a sample has a masked array, and models have no masks", "give its values: array.filled(value), or array.data"
         )

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/printable.h"
+#include "cli/transformer_words.h"
 #include "run/outcome.h"
 
 namespace detent::cli {
@@ -132,6 +133,13 @@ std::string table(std::span<const json> results) {
   return out;
 }
 
+std::string rotation(const json& r) {
+  const auto &kept = at(r, "/rotated/kept"), &before = at(r, "/rotated/error_before"),
+             &after = at(r, "/rotated/error_after");
+  if (!kept.is_boolean() || !before.is_number() || !after.is_number()) return "";
+  return rotation_words(kept.get<bool>(), before.get<double>(), after.get<double>());
+}
+
 std::string comments(const json& r) {
   constexpr std::size_t kMost = 10;
   std::string out;
@@ -141,6 +149,7 @@ std::string comments(const json& r) {
   for (const auto& reason : list_at(r, "/outcome/reasons")) {
     if (reason.is_string()) lines.push_back(cell(reason.get<std::string>()));
   }
+  if (auto text = rotation(r); !text.empty()) lines.push_back(std::move(text));
   const auto& kept = list_at(r, "/kept");
   for (std::size_t i = 0; i < std::min(kept.size(), kMost); ++i) {
     const auto &node = at(kept[i], "/node"), &why = at(kept[i], "/why");

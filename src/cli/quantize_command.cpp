@@ -106,10 +106,11 @@ void print_sparsity(const std::vector<BlockedWeight>& weights) {
              count, sparse / n, dense / n);
 }
 
-void print_rotation(const QuantizeResult& r) {
+// `member`: of a family, whose results are told together.
+void print_rotation(const QuantizeResult& r, const std::string& member = {}) {
   if (!r.rotated) return;
-  print_text("rotation: {}, SQNR of the worst output on held-back samples {:.2f} dB without, {:.2f} dB with it\n",
-             r.rotated->kept ? "kept" : "left out", in_db(r.rotated->error_before), in_db(r.rotated->error_after));
+  print_text("{}{}\n", member.empty() ? "" : member + ": ",
+             rotation_words(r.rotated->kept, r.rotated->error_before, r.rotated->error_after));
 }
 
 constexpr std::array<int, 4> kBits{2, 4, 8, 0};
@@ -205,6 +206,7 @@ void print_family(const QuantizeOptions& options, const QuantizeResult& r, bool 
   for (const auto& member : r.family) {
     for (const auto& note : member.result.notes) print_text("note: {}: {}\n", member.name, note);
   }
+  for (const auto& member : r.family) print_rotation(member.result, member.name);
   for (const auto& s : verbose ? r.stages : std::vector<StageReport>())
     print_text("{:<32} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
   for (const auto& member : r.family)

@@ -94,6 +94,7 @@ std::vector<std::pair<std::string, std::string>> family_names() {
 QuantizeOptions options_of(const FamilyRow& member, QuantizeOptions options) {
   options.family.clear();
   if (member.set != nullptr) member.set(options);
+  if (options.config.float_type == FloatType::keep) options.config.keep_io_types = true;  // it is about the others
   return options;
 }
 

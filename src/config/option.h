@@ -63,11 +63,19 @@ enum class Affects { undeclared, nothing, statistics, integers };
 
 /// What a run of quantize makes: products of integers; weights in blocks (--weights-only); 16-bit floats; 32-bit
 /// floats; products of integers whose scales are found while they run (--activations dynamic); the float model with
-/// another cache (--kv-cache alone).
-enum Result : unsigned { kIntegers = 1, kBlocks = 2, kFloat16 = 4, kFloat32 = 8, kDynamic = 16, kCache = 32 };
+/// another cache (--kv-cache alone); floats with common exponents (--block-float).
+enum Result : unsigned {
+  kIntegers = 1,
+  kBlocks = 2,
+  kFloat16 = 4,
+  kFloat32 = 8,
+  kDynamic = 16,
+  kCache = 32,
+  kBlockFloats = 64
+};
 /// Results that are made from samples; all.
 constexpr unsigned kSampled = kIntegers | kBlocks | kFloat16 | kCache;
-constexpr unsigned kAnyResult = kSampled | kFloat32 | kDynamic;
+constexpr unsigned kAnyResult = kSampled | kFloat32 | kDynamic | kBlockFloats;
 
 /// How texts become values where the type of the member does not tell.
 enum class Form { by_type, bytes, tensor_method, tensor_range };

@@ -92,7 +92,7 @@ const Preset& preset(std::string_view name) {
 Result result_of(const QuantizeOptions& options) {
   if (options.weights_only.enabled) return kBlocks;
   if (changes_cache_alone(options)) return kCache;
-  if (options.config.block_float != BlockFloat::none) return kFloat16;
+  if (options.config.block_float != BlockFloat::none) return kBlockFloats;
   if (preset(options.config).quantizes)
     return options.config.activations == Activations::dynamic ? kDynamic : kIntegers;
   return options.config.float_type == FloatType::float32 ? kFloat32 : kFloat16;
@@ -105,23 +105,24 @@ unsigned results_of(const QuantizeOptions& options) {
   return all;
 }
 
-// Its name as it was given, and whether that asks for nothing: --no-bench does, or a switch that is off in a file.
+// Its name as it was given, and whether that asks for nothing: --no-bench does, or a switch that is off in a file;
+// other opposites ask for something else.
 std::pair<std::string, bool> as_given(const Option& option, const QuantizeOptions& options) {
   const auto member = read_only(option, options);
   const auto* value = member ? std::get_if<bool*>(&*member) : nullptr;
   const bool is_off = value != nullptr && !**value;
   const auto name = is_off && !option.off.empty() ? option.off : option.name;
-  return {"--" + std::string(name), is_off && (option.off.empty() || option.off.starts_with("no-"))};
+  return {"--" + std::string(name), is_off && (option.off.empty() || option.at.path == "bench")};
 }
 
-Error without_meaning(const std::string& name, const Option& option, Result result, const QuantConfig& config) {
+Error without_meaning(const std::string& name, const Option& option, Result result) {
   if (result == kBlocks)
     return usage_error(name + " means nothing with --weights-only, which quantizes no activations",
                        "leave it out, or leave out --weights-only");
   if (result == kCache)
     return usage_error(name + " means nothing with --kv-cache and --preset none, which change the cache alone",
                        "leave it out");
-  if (config.block_float != BlockFloat::none)
+  if (result == kBlockFloats)
     return usage_error(name + " means nothing with --block-float, whose scales are found while the model runs",
                        "leave it out, or leave out --block-float");
   if (result == kIntegers) return usage_error(name + " is for --weights-only", "add --weights-only, or leave it out");
@@ -164,7 +165,7 @@ void check_given(const QuantizeOptions& options, const std::vector<std::string_v
     const auto [name, is_nothing] = as_given(option, options);
     if (is_nothing) continue;
     if (!options.family.empty()) throw usage_error(name + " means nothing to any member of --family", "leave it out");
-    throw without_meaning(name, option, result_of(options), options.config);
+    throw without_meaning(name, option, result_of(options));
   }
 }
 

@@ -123,10 +123,10 @@ void check_samples(const QuantizeOptions& options) {
   }
 }
 
-// Where nothing becomes 16-bit floats.
 void check_io_types(const QuantConfig& config) {
-  if (!config.keep_io_types)
-    throw usage_error("--no-keep-io-types is about --float 16 and bf16, and no type is changed here", "leave it out");
+  if (!config.keep_io_types && config.float_type == FloatType::keep)
+    throw usage_error("--no-keep-io-types is about --float 16, bf16 and 32, and no type is changed here",
+                      "leave it out");
 }
 
 // Nothing is looked for: no integers, no ranges.
@@ -138,7 +138,6 @@ void check_block_floats(const QuantizeOptions& options) {
   if (preset(config).measures_accuracy || !preset(config).quantizes)
     throw usage_error(fmt::format("--block-float does not go with --preset {}", config.preset),
                       "leave out --preset, or give plain");
-  check_io_types(config);
   if (tunes(options.finetune.rounding))
     throw usage_error("--finetune looks for integers, and --block-float makes none", "leave it out");
   if (!options.device.is_cpu()) throw usage_error("--block-float runs on the CPU", "leave out --device");
@@ -288,6 +287,7 @@ void check_weights_only(const QuantizeOptions& options) {
     throw usage_error("--weights-method gptq needs samples", "give --calibration-data");
   if (blocks.method == WeightMethod::awq && !has_samples(options))
     throw usage_error("--weights-method awq needs samples", "give --calibration-data");
+  validate(options.device, options.workers);
   check_float_blocks(options);
   check_floats_of_blocks(options);
   if (blocks.sparsity != WeightSparsity::none) {
@@ -323,6 +323,7 @@ void check_dynamic(const QuantizeOptions& options) {
     throw usage_error("--activations dynamic quantizes, and --preset none does not", "leave out one of them");
   if (writes_16_bits(options.config))
     throw usage_error("--activations dynamic finds scales in float32", "leave out --float, or give --float 32");
+  validate(options.device, options.workers);
   if (tunes(options.finetune.rounding))
     throw usage_error("--finetune solves for products with activations from samples",
                       "leave out --activations dynamic");
@@ -342,6 +343,11 @@ void check_kv_cache(const QuantizeOptions& options) {
                       "add one of them, and leave out --float beside --preset none");
   if (!has_samples(options))
     throw usage_error("--kv-cache needs samples, from which the scales follow", "give --calibration-data");
+  if (cache.type == KvCacheType::float8e4m3fn && writes_16_bits(options.config))
+    throw usage_error(
+        "--kv-cache fp8 does not go with --float 16 and bf16: ONNX Runtime's CPU, which is asked for the "
+        "types of the other values, has no attention with such a cache",
+        "leave out --float, or give --kv-cache int8 or int4");
   if (options.accuracy.target)
     throw usage_error("--accuracy-target is about the bits of weights, and --kv-cache changes the results as well",
                       "leave out one of them");
@@ -360,19 +366,23 @@ void check_family(const QuantizeOptions& options) {
     if (text_of(*read_only(option, options), option.form) != text_of(*read_only(option, none), option.form))
       throw said_by_family(option);
   }
+  bool any_16_bits = false;
   for (const auto* member : family_of(options)) {
-    if (member->set != nullptr) validate(options_of(*member, options));
+    const auto of_member = options_of(*member, options);
+    any_16_bits = any_16_bits || writes_16_bits(of_member.config);
+    if (member->set != nullptr) validate(of_member);
   }
+  if (!any_16_bits) check_io_types(options.config);
 }
 
 void validate(const QuantizeOptions& options, Command command) {
   check_bounds(options, command);
   if (!options.family.empty()) return check_family(options);
+  check_io_types(options.config);
   check_kv_cache(options);
   if (changes_cache_alone(options)) {
     validate(options.config);
     check_block_floats(options);
-    check_io_types(options.config);
     return validate(options.device, options.workers);
   }
   if (options.weights_only.enabled) return check_weights_only(options);
@@ -398,6 +408,7 @@ void validate(const QuantizeOptions& options, Command command) {
 
 void validate(const CalibrateOptions& options) {
   check_bounds(options, kCalibrate);
+  check_io_types(options.config);
   check_floats(options.config, kCalibrate);
   if (options.most_common && !options.histograms)
     throw usage_error("--most-common needs histograms", "leave out --no-histogram");

@@ -52,6 +52,11 @@ std::optional<Refusal> refusal_of(const std::string& text) {
                    "use an ONNX Runtime that has it, or a model without it"};
   if (const auto name = between(text, "No Op registered for ", " with domain_version"); !name.empty())
     return Refusal{fmt::format("{}{}", kHasNo, name), "use an ONNX Runtime that has it, or a model without it"};
+  if (text.find("Subgraph must have the shape set for all outputs") != text.npos)
+    return Refusal{fmt::format("what the body of Scan '{}' gives has shapes that are not known where values in it are "
+                               "observed",
+                               between(text, "Name:'", "'")),
+                   "state the shapes of the body's outputs in the model, or give no samples"};
   const auto node = between(text, "Could not find an implementation for ", ")");
   if (const auto paren = node.find('('); paren != node.npos)
     return Refusal{fmt::format("this ONNX Runtime has no kernel of {} of opset {} for the types of node '{}'",

@@ -7,8 +7,10 @@
 #include "base/file.h"
 #include "config/wanted.h"
 #include "data/replay.h"
+#include "exec/session.h"
 #include "onnx/model.h"
 #include "pipeline/convert_floats.h"
+#include "pipeline/deployed.h"
 #include "pipeline/quantize_weights.h"
 #include "run/outputs.h"
 
@@ -35,11 +37,20 @@ QuantizeResult convert_blocks(const QuantizeOptions& options, const std::filesys
   auto floats = options;
   floats.model = blocks;
   floats.weights_only = {};
+  floats.weights_only.rotation =
+      is_rotated(options, result) ? Rotation::on : Rotation::off;  // which comparing has to know
   floats.config.preset = "none";
   // These say which weights become integers.
   auto& config = floats.config;
   for (auto* names : {&config.op_types, &config.exclude_op_types, &config.nodes, &config.exclude_nodes}) names->clear();
   floats.resources.resume = false;  // what takes long is done
+  if (options.kv_cache.type != KvCacheType::keep) {
+    if (auto reason = reason_against_running_cache(options, blocks, exec::Runtime(options.runtime)); !reason.empty()) {
+      result.notes.push_back(std::move(reason));
+      floats.calibration_data.reset();
+      floats.samples = nullptr;
+    }
+  }
   if (floats.samples != nullptr) floats.samples->rewind();
   auto converted = convert_floats(floats, {.known = &extremes, .original = options.model});
   result.model_bytes_after = converted.model_bytes_after;

@@ -49,11 +49,15 @@ class Conversion : run::SingleRun {
     if (options_.config.float_type == FloatType::float32) {
       converted_ = std::move(prepared_.model);
     } else {
-      if (config::has_samples(options_)) observe();
+      if (config::has_samples(options_)) {
+        observe();
+      } else if (request_.known != nullptr && request_.known->samples > 0) {
+        take(*request_.known);
+      }
       convert();
     }
     write();
-    if (result_.floats && statistics_) compare();
+    if (result_.floats && config::has_samples(options_)) compare();
     return finish();
   }
 
@@ -67,7 +71,8 @@ class Conversion : run::SingleRun {
               .allowed = quantization::select_of_all_types(prepared_.model, options_.config)};
     const auto& nodes = prepared_.model.graph.nodes;
     for (std::size_t n = 0; n < nodes.size(); ++n) {
-      if (request_.in_float32.contains(nodes[n].id())) facts_.allowed[n] = false;
+      const auto& name = nodes[n].id();
+      if (request_.in_float32.contains(name) || prepared_.unseen.contains(name)) facts_.allowed[n] = false;
     }
     write_prepared();
   }
@@ -81,20 +86,27 @@ class Conversion : run::SingleRun {
                            .batch_size = options_.batch_size,
                            .file_memory = run::memory_for_samples(options_.resources)});
     auto types = run::static_types(prepared_.types, prepared_.model, runtime_, *source);
-    quantization::Placement placement;
-    for (auto& value : quantization::float_values(prepared_.model, prepared_.types)) {
-      placement.marks.push_back({});
-      placement.marks.back().value = std::move(value);
-    }
+    const auto placement = observed();
     if (is_known(placement)) {
-      statistics_ = *request_.known;
+      take(*request_.known);
     } else {
       collect(placement, *source);
     }
     append(source->notes());
-    result_.samples = statistics_->samples;
-    facts_.statistics = &*statistics_;
     prepared_.types = std::move(types);
+  }
+
+  // All floats that can be.
+  quantization::Placement observed() const {
+    quantization::Placement placement;
+    const graph::Index index(prepared_.model);
+    for (auto& value : quantization::float_values(prepared_.model, prepared_.types)) {
+      const int maker = index.producer(value);
+      const auto& nodes = prepared_.model.graph.nodes;
+      if (maker != graph::kNone && prepared_.unseen.contains(nodes[static_cast<std::size_t>(maker)].id())) continue;
+      placement.marks.emplace_back().value = std::move(value);
+    }
+    return placement;
   }
 
   bool is_known(const quantization::Placement& placement) const {
@@ -113,7 +125,13 @@ class Conversion : run::SingleRun {
         {runtime_, options_.resources, work_->path(), options_.threads, options_.progress, options_.stop}, *work_,
         prepared_, placement, source, collect);
     for (const auto& more : {notes, device.notes()}) append(more);
+    take(std::move(statistics));
+  }
+
+  void take(calibration::Statistics statistics) {
     statistics_ = std::move(statistics);
+    result_.samples = statistics_->samples;
+    facts_.statistics = &*statistics_;
   }
 
   void convert() {

@@ -12,7 +12,8 @@ namespace detent::pipeline {
 
 /// What others know and want of a run.
 struct ConversionRequest {
-  /// The extremes of the model's values on the samples; as long as no value is missing, these do not run again.
+  /// The extremes of the model's values on the samples; as long as no value is missing, these do not run again,
+  /// and need not be there.
   const calibration::Statistics* known = nullptr;
   /// The float model that the result is compared with, where it is not that of the options.
   std::filesystem::path original = {};

@@ -31,8 +31,12 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
 void compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir, profile::Profiler& profiler,
                     QuantizeResult& result);
 
-/// Why the written model, which has a cache in other numbers, cannot run here or not on these samples; empty if it can.
-std::string reason_against_running_cache(const QuantizeOptions& options, const onnx::Model& original,
+/// Whether the values between the layers of the result are others than the float model's, since they are rotated.
+bool is_rotated(const QuantizeOptions& options, const QuantizeResult& result);
+
+/// Why the model in this file, which has a cache in other numbers than the one of `options`, cannot run here or not on
+/// these samples; empty if it can.
+std::string reason_against_running_cache(const QuantizeOptions& options, const std::filesystem::path& quantized,
                                          const exec::Runtime& runtime);
 
 /// Writes a model there, lets it and the float model run over the samples, and removes it.

@@ -73,10 +73,8 @@ class CacheRun : run::SingleRun {
   }
 
   void run_models() {
-    if (auto reason = reason_against_running_cache(options_, model_, runtime_); !reason.empty()) {
-      result_.notes.push_back("the quantized model was not run: " + reason);
-      return;
-    }
+    if (auto reason = reason_against_running_cache(options_, options_.output, runtime_); !reason.empty())
+      return append({std::move(reason)});
     if (options_.bench) time_models(options_, run::input_specs(model_), runtime_, profiler_, result_);
     compare_models(options_, work_->path(), profiler_, result_);
   }

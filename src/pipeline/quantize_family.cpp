@@ -86,13 +86,17 @@ class Family {
     if (members_[m]->set == nullptr) return copy(options);
     if (options.weights_only.enabled) return make_blocks(m);
     if (options.config.activations == Activations::dynamic) return quantize_dynamic(options);
-    return convert_floats(options, {.known = extremes_ ? &*extremes_ : nullptr});
+    return convert_floats(options, {.known = extremes_ && !of_rotated_ ? &*extremes_ : nullptr});
   }
 
   // Those of float32 are the first half of those of float16.
   QuantizeResult make_blocks(std::size_t m) {
     if (!extremes_) extremes_.emplace();
-    if (!is_16_bit(m)) return quantize_weights(of_members_[m], {.file = {}, .extremes = &*extremes_});
+    if (!is_16_bit(m)) {
+      auto result = quantize_weights(of_members_[m], {.file = {}, .extremes = &*extremes_});
+      of_rotated_ = is_rotated(of_members_[m], result);
+      return result;
+    }
     for (std::size_t other = 0; other < members_.size(); ++other) {
       if (other == m || !of_members_[other].weights_only.enabled) continue;
       if (!results_[other]) results_[other] = make_blocks(other);
@@ -100,7 +104,9 @@ class Family {
       first.stages.clear();  // told there
       return convert_blocks(of_members_[m], of_members_[other].output, std::move(first), *extremes_);
     }
-    return quantize_weights_in_16_bits(of_members_[m], &*extremes_);
+    auto result = quantize_weights_in_16_bits(of_members_[m], &*extremes_);
+    of_rotated_ = is_rotated(of_members_[m], result);
+    return result;
   }
 
   static QuantizeResult copy(const QuantizeOptions& options) {
@@ -150,6 +156,7 @@ class Family {
   std::vector<QuantizeOptions> of_members_;
   std::vector<std::optional<QuantizeResult>> results_;
   std::optional<calibration::Statistics> extremes_;  // of the float model's values, once known
+  bool of_rotated_ = false;                          // but of a rotated one's
 };
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "data/part.h"
 #include "data/replay.h"
 #include "exec/session.h"
+#include "graph/fixed_shapes.h"
 #include "graph/kv_cache.h"
 #include "graph/rewrite.h"
 #include "graph/traits.h"
@@ -76,7 +77,7 @@ class WeightsRun {
       if (options_.weights_only.rotation == Rotation::automatic) {
         choose_rotation();
       } else if (source_ && draft_.is_plain()) {
-        solve(*source_, work_->path(), Listens::to_cache);
+        solve(*source_, work_->path(), Listens::yes);
       }
     }
     if (source_ && cache_ && !has_seen_cache_) observe_cache();
@@ -107,6 +108,8 @@ class WeightsRun {
     append(graph::lift_constants(draft_.model));
     append(graph::drop_initializer_inputs(draft_.model));
     graph::sort_topologically(draft_.model);
+    if (const auto& shapes = options_.config.input_shapes; !shapes.empty())
+      append(graph::fix_input_shapes(draft_.model, shapes));
     result_.transformer = graph::find_transformer(draft_.model, {});
     if (options_.weights_only.rotation == Rotation::on) rotate();
     if (keeps_cache_in_bits()) (void)graph::cached_attentions(draft_.model);  // what cannot be is better known early
@@ -254,7 +257,7 @@ class WeightsRun {
       if (e.kind() != ErrorKind::bad_input) throw;
       result_.notes.push_back(fmt::format("not rotated: {}", e.what()));
       draft_.model = original;
-      if (draft_.is_plain()) solve(*source_, work_->path(), Listens::to_cache);
+      if (draft_.is_plain()) solve(*source_, work_->path(), Listens::yes);
       return;
     }
     data::Part fitted(*source_, kHeldBack, data::Part::Kind::others);
@@ -277,7 +280,7 @@ class WeightsRun {
     auto plain = attempt("plain");
     result_.rotated = RotatedStream{plain.second, turned.second, turned.second < plain.second};
     draft_ = std::move((result_.rotated->kept ? turned : plain).first);
-    if (draft_.is_plain()) solve(*source_, work_->path(), Listens::to_cache);
+    if (draft_.is_plain()) solve(*source_, work_->path(), Listens::yes);
   }
 
   double measure(data::SampleSource& samples) {
@@ -286,8 +289,8 @@ class WeightsRun {
     return target_.measure(std::move(emitted), work_->path() / "candidate.onnx", *runtime_, samples);
   }
 
-  // Attempts leave the cache alone: it is observed once, on all samples.
-  enum class Listens { no, to_cache };
+  // Attempts leave the cache and the extremes of values alone: they are observed once, on all samples.
+  enum class Listens { no, yes };
 
   // From what the products read on the samples.
   void solve(data::SampleSource& source, const std::filesystem::path& directory, Listens listens = Listens::no) {
@@ -304,20 +307,20 @@ class WeightsRun {
                                           .memory_budget = budget.memory,
                                           .directory = directory,
                                           .sweep = sweeping(spool.get(), listens)});
-    has_seen_cache_ = listens == Listens::to_cache;
+    has_seen_cache_ = listens == Listens::yes;
     result_.samples = draft_.solved.samples;
     for (const auto& [fold, scaling] : draft_.solved.scalings)
       quantization::apply_fold(fold, scaling.factors, draft_.model, draft_.placement);
   }
 
   tuning::GramSweepOptions sweeping(store::Spool* spool, Listens listens) {
-    const bool heard = cache_ && listens == Listens::to_cache;
+    const bool heard = cache_ && listens == Listens::yes;
     return {.threads = options_.threads,
             .spool = spool,
             .progress = options_.progress,
             .stop = options_.stop,
             .observed = quantization::float_values(running(), types_),
-            .extremes = request_.extremes,
+            .extremes = listens == Listens::yes ? request_.extremes : nullptr,
             .listened = heard ? cache_->values() : std::vector<std::string>(),
             .listener = heard ? &cache_->observer() : nullptr};
   }
@@ -403,10 +406,7 @@ class WeightsRun {
   // Both of them, where the runtime can.
   void run_models() {
     auto reason = draft_.reason_against_running();
-    if (reason.empty() && cache_) {
-      const auto of_cache = reason_against_running_cache(options_, draft_.model, *runtime_);
-      if (!of_cache.empty()) reason = "the quantized model was not run: " + of_cache;
-    }
+    if (reason.empty() && cache_) reason = reason_against_running_cache(options_, options_.output, *runtime_);
     if (!reason.empty()) return append({std::move(reason)});
     if (options_.bench) {
       if (!runtime_) runtime_.emplace(options_.runtime, options_.resources.sample_time_limit);

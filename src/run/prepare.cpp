@@ -129,7 +129,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   const bool gates = config::makes_gates(config);
   if (fast_forms) make_fast_forms(prepared, gates, file_store(work_dir, "folded"));
   graph::add_initializers(model, types);
-  append(notes, leave_scans_of_unknown_rank(prepared));
+  if (config.activations == Activations::fixed) append(notes, leave_scans_of_unknown_rank(prepared));
   if (config::target(config).explicit_convolutions) graph::complete_convolutions(model);
   if (gates && !quantization::is_16_bit(config.activation_type))
     prepared.integer_gates = accuracy::all_gates(model, graph::Index(model));

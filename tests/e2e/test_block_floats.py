@@ -111,6 +111,13 @@ def test_a_trained_model(tmp_path):
     assert found[0] > found[2] + 6 and found[1] > found[2] + 6, found
 
 
+# Of samples that values are observed on.
+OF_SAMPLES = [
+    *(["--samples", 4], ["--segments", 2], ["--prefetch", 1], ["--workers", 2], ["--memory-level", 2], ["--spool-bfloat16"]),
+    *(["--spool-access", "buffered"], ["--checkpoint-seconds", 1], ["--disk-budget", "1GiB"], ["--device", "cuda:0"]),
+]
+
+
 def test_what_does_not_go_with_block_floats(cnn, tmp_path):
     for options, part in [
         (["--preset", "balanced"], "--optimize-for means nothing with --block-float"),
@@ -120,6 +127,7 @@ def test_what_does_not_go_with_block_floats(cnn, tmp_path):
         (["--weights-only"], "--block-float means nothing with --weights-only"),
         (["--float", 16], "--block-float and --float are both the format of all numbers"),
         (["--no-keep-io-types"], "--no-keep-io-types is about --float 16"),
+        *(([*option], f"{option[0]} means nothing with --block-float") for option in OF_SAMPLES),
     ]:
         result = detent("quantize", cnn / "m.onnx", "-o", tmp_path / "q.onnx", "--block-float", "mx9", *options)
         assert result.returncode == 2 and part in result.stderr, result.stderr

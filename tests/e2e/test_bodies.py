@@ -332,25 +332,72 @@ def test_statistics_of_a_scan(tmp_path: Path) -> None:
     np.testing.assert_allclose([found["min"], found["max"]], [np.min(products), np.max(products)], rtol=1e-5)
 
 
-def test_a_scan_whose_ranks_nobody_knows(tmp_path: Path) -> None:
-    """A scalar is told like an unknown rank: such a body stays in float, and a note says so."""
-    model = with_scan()
+def scan_of(model: onnx.ModelProto) -> tuple[onnx.NodeProto, onnx.GraphProto]:
     scan = next(node for node in model.graph.node if node.op_type == "Scan")
-    body = next(a.g for a in scan.attribute if a.name == "body")
+    return scan, next(a.g for a in scan.attribute if a.name == "body")
+
+
+def with_scalars(tmp_path: Path) -> onnx.ModelProto:
+    """The largest value of each step as well, whose shape the model does not state."""
+    model = with_scan()
+    scan, body = scan_of(model)
     body.node.append(helper.make_node("ReduceMax", [body.output[1].name], ["most"], keepdims=0))
     body.output.append(info("most"))
     scan.output.append("mosts")
     next(a for a in scan.attribute if a.name == "scan_output_axes").ints.append(0)
+    onnx.save(model, tmp_path / "model.onnx")
+    return model
+
+
+OF_SCANS = [
+    [],
+    ["--preset", "plain"],
+    ["--preset", "none", "--float", "16"],
+    ["--preset", "balanced", "--float", "16"],
+    ["--weights-only", "--block-size", "16"],
+    ["--activations", "dynamic"],
+]
+
+
+@pytest.mark.parametrize("options", OF_SCANS)
+def test_a_scan_that_gives_scalars(tmp_path: Path, options: list[str]) -> None:
+    """The runtime tells a scalar like an unknown rank: the values around the body tell more."""
+    with_scalars(tmp_path)
+    data = support.save_samples(tmp_path / "data", samples("Scan"))
+    said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, "--no-bench", *options)
+    assert not any("is not known" in note for note in said["notes"]), said["notes"]
+    assert quality(tmp_path / "model.onnx", tmp_path / "out.onnx", "Scan") > 8
+
+
+def test_a_scan_whose_ranks_nobody_knows(tmp_path: Path) -> None:
+    """A state that begins with a scalar that is computed: such a body stays in float, and a note says so."""
+    model = with_scalars(tmp_path)
+    scan, body = scan_of(model)
+    before = helper.make_node("ReduceMax", ["h0"], ["first"], keepdims=0)
+    model.graph.node.insert(list(model.graph.node).index(scan), before)
+    scan, body = scan_of(model)
+    scan.input.insert(0, "first")
+    scan.output.insert(0, "last")
+    body.input.insert(0, info("s"))
+    body.output.insert(0, info("s2"))
+    body.node.append(helper.make_node("Max", ["s", "most"], ["s2"]))
     onnx.save(model, tmp_path / "model.onnx")
     data = support.save_samples(tmp_path / "data", samples("Scan"))
     for options in ([], ["--preset", "plain"]):
         said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, "--no-bench", *options)
         assert any("'scan'" in note and "stays in float" in note for note in said["notes"]), said["notes"]
         assert quality(tmp_path / "model.onnx", tmp_path / "out.onnx", "Scan") > 20
-    body.output[-1].CopyFrom(info("most", FLOAT, []))
+    said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, "--activations", "dynamic")
+    assert not any("is not known" in note for note in said["notes"]), "no value is observed there"
+    command = ["quantize", tmp_path / "model.onnx", "-o", tmp_path / "out.onnx", "--weights-only", "--block-size", 16]
+    refused = support.detent(*command, "--calibration-data", data)
+    assert refused.returncode == 3
+    assert "what the body of Scan 'scan' gives has shapes that are not known where values in it are observed" in refused.stderr
+    body.output[0].CopyFrom(info("s2", FLOAT, []))
     onnx.save(model, tmp_path / "model.onnx")
     said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, "--no-bench")
     assert not any("'scan'" in note and "stays in float" in note for note in said["notes"]), said["notes"]
+    assert support.detent(*command, "--calibration-data", data).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -149,3 +149,18 @@ def test_sums_of_products_and_values(tmp_path: Path, axes: int, barriers: int, s
     assert (types.count("Gemm"), types.count("Max")) == (0, barriers)
     sessions = support.load(tmp_path / "m.onnx"), support.check_model(tmp_path / "q.onnx")
     assert support.sqnr(*(support.outputs(session, samples) for session in sessions)) > 30
+
+
+def test_sums_of_two_products(tmp_path: Path) -> None:
+    """The runtime would make a Gemm in float of either of them."""
+    b = graphs.Builder(3)
+    parts = [b.add("MatMul", b.add("Tanh", "x"), b.weight(f"w{i}", 64, 64, scale=0.1), name=f"p{i}") for i in range(2)]
+    onnx.save(b.model({"x": (TensorProto.FLOAT, ["N", 64])}, [b.add("Erf", b.add("Add", *parts))]), tmp_path / "m.onnx")
+    samples = [{"x": np.float32(np.random.default_rng(i).normal(size=(9, 64)))} for i in range(4)]
+    data = support.save_samples(tmp_path / "data", samples)
+    options = ["--preset", "balanced", "--no-bench", "--optimize-for", "size", "--sensitivity", "off", "--weight-range", "reduced"]
+    support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *options)
+    types = optimized_types(tmp_path / "q.onnx", tmp_path / "optimized.onnx")
+    assert (types.count("MatMulIntegerToFloat"), types.count("Gemm")) == (2, 0), types
+    sessions = support.load(tmp_path / "m.onnx"), support.check_model(tmp_path / "q.onnx")
+    assert support.sqnr(*(support.outputs(session, samples) for session in sessions)) > 30

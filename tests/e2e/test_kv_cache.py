@@ -195,10 +195,11 @@ def test_scales_of_the_pass_that_solves_weights_are_those_of_a_pass_alone(source
         ([*ALONE, "--workers", 2], "--workers means nothing with --kv-cache"),
         ([*ALONE, "--gds", "on"], "--gds means nothing with --kv-cache"),
         ([*ALONE, "--bits", 8], "--bits means nothing with --kv-cache"),
-        ([*ALONE, "--no-keep-io-types"], "--no-keep-io-types is about --float 16"),
+        ([*ALONE, "--no-keep-io-types"], "--no-keep-io-types means nothing with --kv-cache"),
         (["--preset", "none", "--kv-cache", "int8", "--float", 16], "goes with --weights-only, or with --preset none"),
         (["--weights-only", "--kv-cache-per-channel"], "give --kv-cache int8, int4 or fp8"),
         (["--weights-only", "--kv-cache", "int8", "--accuracy-target", 0.9], "leave out one of them"),
+        (["--weights-only", "--float", 16, "--kv-cache", "fp8"], "--kv-cache fp8 does not go with --float 16"),
         (["--family", "q4", "--kv-cache", "int8"], "does not go with --family"),
     ],
 )
@@ -266,9 +267,10 @@ def test_caches_that_samples_fill_are_not_compared(tmp_path: Path) -> None:
         for past in (0, 4)
     ]
     data = support.save_samples(tmp_path / "data", filled)
-    options = ["--preset", "none", "--kv-cache", "int8", "--batch-size", 1]
-    result = support.quantize(model, tmp_path / "out.onnx", data, *options)
-    assert any("fills the cache" in note for note in result["notes"])
+    for way in (["--weights-only"], ["--weights-only", "--float", 16], ["--preset", "none"]):
+        options = [*way, "--kv-cache", "int8", "--batch-size", 1]
+        result = support.quantize(model, tmp_path / "out.onnx", data, *options)
+        assert any("fills the cache" in note for note in result["notes"])
     empty = support.save_samples(tmp_path / "empty", filled[:1])
     told = json.loads(support.detent("compare", model, tmp_path / "out.onnx", "--calibration-data", empty, "--json").stdout)
     assert [output["name"] for output in told["outputs"]] == ["logits"]

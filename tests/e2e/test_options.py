@@ -112,6 +112,20 @@ def test_slips_get_an_answer(words_given: list[str], says: str) -> None:
     assert says in result.stderr
 
 
+@pytest.mark.parametrize("way", [["--preset", "plain"], ["--activations", "dynamic"], ["--weights-only"], ["--family", "q4,q8"]])
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [("--no-keep-io-types", "is about --float 16, bf16 and 32"), ("--no-pin-memory", "are for GPUs"), ("--no-activation-order", "")],
+)
+def test_opposites_without_effect_are_refused(way: list[str], option: str, says: str) -> None:
+    result = support.detent("quantize", "m.onnx", "-o", "q.onnx", *way, option)
+    if says == "" and "plain" in way:
+        assert result.returncode == 2 and "there is nothing to calibrate with" in result.stderr
+    else:
+        assert result.returncode == 2 and option in result.stderr
+        assert says in result.stderr or "means nothing" in result.stderr or "is for" in result.stderr
+
+
 def test_slips_in_a_file_get_an_answer(tmp_path: Path) -> None:
     (tmp_path / "options.yaml").write_text("wieght_type: int8\n")
     result = support.detent("quantize", "m", "-o", "q", "--config", tmp_path / "options.yaml")

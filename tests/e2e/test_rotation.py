@@ -197,6 +197,14 @@ def test_the_summary_tells_what_auto_chose(source: Path, tmp_path: Path) -> None
     found = re.search(r"^rotation: (kept|left out), SQNR .* (\S+) dB without, (\S+) dB with it$", result.stdout, re.MULTILINE)
     assert found
     assert (found[1] == "kept") == (float(found[3]) > float(found[2])) and float(found[2]) > 10
+    worst = re.search(r"worst output SQNR (\S+) dB", result.stdout)
+    assert float(worst[1]) > 10, "values in the cache are rotated, and no worse for it"
+    table = support.detent("quantize", source, "-o", tmp_path / "md", *options, *floats, "--summary", "md")
+    assert f"- {found[0]}\n" in table.stdout, table.stdout
+    family = [option for option in options if option != "--weights-only"]
+    told = support.detent("quantize", source, "-o", tmp_path / "family", *family, "--family", "fp16,q4,q4f16")
+    lines = re.findall(r"^(\S+): rotation: (kept|left out), SQNR ", told.stdout, re.MULTILINE)
+    assert [name for name, _ in lines] == ["q4", "q4f16"], told.stderr
 
 
 @pytest.mark.parametrize("options", [["--weight-type", "float4e2m1"], ["--bits", 4, "--scale-type", "float8e8m0"]])
@@ -235,3 +243,22 @@ def test_rotated_weights_count_as_disk(source: Path, tmp_path: Path) -> None:
     smallest = re.search(r"--disk-budget (\d+)MiB", refused.stderr).group(1)
     done = support.detent(*command, "-o", tmp_path / "out", "--disk-budget", f"{smallest}MiB")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+def test_other_members_of_a_family_do_not_take_values_of_the_rotated_model(tmp_path: Path) -> None:
+    """A channel that is too large for float16, with room for other samples, and which rotation spreads over all."""
+    model = gpt()
+    bias = next(tensor for tensor in model.graph.initializer if tensor.name == "layer0.down.b")
+    values = numpy_helper.to_array(bias).copy()
+    values[3] = 4e4
+    bias.CopyFrom(numpy_helper.from_array(values, bias.name))
+    onnx.save(model, tmp_path / "m.onnx")
+    np.save(tmp_path / "ids.npy", RNG.integers(0, WORDS, (4, LENGTH)))
+    options = ["--calibration-data", tmp_path / "ids.npy", "--batch-size", 1]
+    family = ["--family", "fp16,q4", "--block-size", 16, "--rotation", "on"]
+    done = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "family", *options, *family)
+    assert done.returncode == 0, done.stderr
+    alone = ("--preset", "none", "--float", 16)
+    assert support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "fp16.onnx", *options, *alone).returncode == 0
+    member = next((tmp_path / "family").rglob("*_fp16.onnx"))
+    assert member.read_bytes() == (tmp_path / "fp16.onnx").read_bytes()

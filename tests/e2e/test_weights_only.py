@@ -407,3 +407,19 @@ def test_words(tmp_path: Path) -> None:
     assert "worst SQNR of their values" in done.stdout
     failed = support.detent("quantize", tmp_path / "none.onnx", "-o", tmp_path / "q.onnx", "--weights-only")
     check(BAD_INPUT, "none.onnx", failed.returncode, failed.stderr)
+
+
+@pytest.mark.parametrize("options", [[], ["--float", 16], ["--family", "q4,q4f16"]], ids=str)
+def test_shapes_are_fixed(tmp_path: Path, options: list[object]) -> None:
+    onnx.save(graphs.transformer(), tmp_path / "m.onnx")
+    way = ["--weights-only"] if "--family" not in options else []
+    words = ("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q", *way, *options, "--block-size", 16, "--shape", "ids:2x6")
+    done = support.detent(*words)
+    assert done.returncode == 0, done.stderr
+    models = [tmp_path / "q"] if way else list((tmp_path / "q").rglob("*.onnx"))
+    for model in models:
+        dims = next(i for i in onnx.load(model).graph.input if i.name == "ids").type.tensor_type.shape.dim
+        assert [d.dim_value for d in dims] == [2, 6]
+        support.check_model(model)
+    refused = support.detent(*words[:3], tmp_path / "other", *words[4:-1], "nothing:2x6")
+    assert refused.returncode == 2 and "has no input 'nothing'" in refused.stderr

@@ -158,6 +158,30 @@ TEST(UnfoldedBodies, OfScansStateTheRanksOfTheirOutputs) {
   EXPECT_EQ(body.outputs[1].shape->front().value, 7);
 }
 
+// What the runtime tells as a scalar may be one, or have an unknown rank: the values around the body tell more.
+TEST(UnfoldedBodies, OfScansHaveRanksByTheValuesAroundThem) {
+  const auto unknown = [](const char* name) { return onnx::make_value_info(name, DataType::float32, std::nullopt); };
+  const auto step =
+      body("body", {Node("Add", "step", {"h", "piece"}, {"next"}), Node("ReduceMax", "", {"next"}, {"most"})},
+           {unknown("next"), unknown("most")}, {value("h"), value("piece")});
+  const std::vector<onnx::Dim> none, row{{7, ""}};
+  const Node scan{"Scan", "scan", {"a", "x"}, {"y", "mosts"}, {step, onnx::Attribute::of_int("num_scan_inputs", 1)}};
+  const ValueTypes told{
+      {"next", {DataType::float32, none}}, {"most", {DataType::float32, none}}, {"mosts", {DataType::float32, row}}};
+  auto model = unfolded({Node("Neg", "", {"x"}, {"a"}), scan});
+  EXPECT_EQ(state_scan_ranks(model, told), std::vector{1}) << "of the state";
+  ASSERT_TRUE(model.bodies[0].outputs[1].shape);
+  EXPECT_TRUE(model.bodies[0].outputs[1].shape->empty());
+  auto with_first = told;
+  with_first["a"] = {DataType::float32, row};
+  EXPECT_TRUE(state_scan_ranks(model, with_first).empty());
+  EXPECT_EQ(model.bodies[0].outputs[0].shape->size(), 1U);
+  auto constant = unfolded({scan});
+  constant.graph.initializers.push_back(onnx::make_tensor<float>("a", DataType::float32, {}, std::vector{0.0F}));
+  EXPECT_TRUE(state_scan_ranks(constant, told).empty());
+  EXPECT_TRUE(constant.bodies[0].outputs[0].shape->empty());
+}
+
 TEST(UnfoldedBodies, OfScansOfOpset8StayWhole) {
   auto model = make_model({scanned()}, {}, 8, {value("a"), value("x")});
   unfold(model);

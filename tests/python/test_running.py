@@ -57,10 +57,11 @@ def test_a_thousand_samples_take_the_memory_of_eight(thin_model):
 def test_ctrl_c_stops_and_leaves_nothing(model, tmp_path):
     code = """
 import sys, detent, graphs
+made = graphs.cnn_samples(8)  # an import of numpy.random would lose the KeyboardInterrupt
 def samples():
     print("started", flush=True)
     while True:
-        yield from graphs.cnn_samples(8)
+        yield from made
 try:
     detent.quantize(sys.argv[1], sys.argv[1] + ".out", samples())
 except KeyboardInterrupt:
@@ -78,6 +79,30 @@ except KeyboardInterrupt:
     assert (out, err, child.returncode) == ("interrupted\n", "", 0)
     assert list(work.iterdir()) == []
     assert not (tmp_path / "model.onnx.out").exists()
+
+
+def test_ctrl_c_amid_an_attribute_of_a_sample(model, samples, tmp_path):
+    """Such as the name of numpy's types, which is Python code."""
+
+    class Array:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+        @property
+        def dtype(self):
+            os.kill(os.getpid(), signal.SIGINT)
+            return self.array.dtype
+
+    wrapped = [{name: Array(value) for name, value in sample.items()} for sample in samples]
+    with pytest.raises(KeyboardInterrupt):
+        detent.quantize(model, tmp_path / "out.onnx", wrapped)
+    assert not (tmp_path / "out.onnx").exists()
 
 
 def test_other_threads_go_on(model):

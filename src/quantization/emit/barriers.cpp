@@ -64,7 +64,7 @@ int quantizer_of_float_pool(const onnx::Model& model, const graph::Index& index,
 void add_barriers(Emitted& emitted) {
   auto& quantized = emitted.model;
   graph::Index index(quantized);
-  std::map<int, Node> before;
+  std::multimap<int, Node> before;
   for (const auto& node : quantized.graph.nodes) {
     int quantizer = quantizer_of_float_pool(quantized, index, node);
     if (is_layer(node) && node.inputs().size() >= 2 && is_between_integers_in_float(quantized, index, node))
@@ -77,15 +77,18 @@ void add_barriers(Emitted& emitted) {
   insert_before(std::move(before), emitted);
 }
 
-void insert_before(std::map<int, Node> before, Emitted& emitted) {
+void insert_before(std::multimap<int, Node> before, Emitted& emitted) {
   if (before.empty()) return;
   auto& quantized = emitted.model;
   std::vector<Node> nodes;
   std::vector<std::size_t> moved_to;
   for (std::size_t n = 0; n < quantized.graph.nodes.size(); ++n) {
     auto& node = quantized.graph.nodes[n];
-    if (const auto found = before.find(static_cast<int>(n)); found != before.end()) {
-      node.set_input(0, found->second.outputs()[0]);
+    const auto [first, last] = before.equal_range(static_cast<int>(n));
+    for (auto found = first; found != last; ++found) {
+      for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+        if (node.inputs()[i] == found->second.inputs()[0]) node.set_input(i, found->second.outputs()[0]);
+      }
       nodes.push_back(std::move(found->second));
     }
     moved_to.push_back(nodes.size());

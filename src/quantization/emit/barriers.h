@@ -16,7 +16,7 @@ namespace detent::quantization {
 /// slower.
 void add_barriers(Emitted& emitted);
 
-/// Puts each node before the node at its position, which reads its result in the place of its first input.
-void insert_before(std::map<int, onnx::Node> nodes, Emitted& emitted);
+/// Puts each node before the node at its position, which reads its result in the place of what it reads.
+void insert_before(std::multimap<int, onnx::Node> nodes, Emitted& emitted);
 
 }  // namespace detent::quantization

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,10 +38,11 @@ bool is_read_in_float(const onnx::Model& model, const graph::Index& index, const
   });
 }
 
-// The input of an Add that it makes a Gemm of a product with: of two matrices, for this reader alone.
-std::optional<std::size_t> fused_input(const onnx::Model& model, const graph::Index& index,
-                                       const graph::ValueTypes& types, const Node& add) {
-  if (!add.is("Add")) return std::nullopt;
+// What an Add reads of products that it makes a Gemm with: of two matrices, for this reader alone.
+std::set<std::string> fused_inputs(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                                   const Node& add) {
+  std::set<std::string> fused;
+  if (!add.is("Add")) return fused;
   for (std::size_t i = 0; i < 2; ++i) {
     const auto& value = add.inputs()[i];
     const auto* maker = producer_of(model, index, value);
@@ -51,9 +52,9 @@ std::optional<std::size_t> fused_input(const onnx::Model& model, const graph::In
                              : other->is("DequantizeLinear") && index.initializer(other->inputs()[0]) != graph::kNone;
     if (!is_bias && maker != nullptr && maker->is("MatMul") && multiplies_integers(model, index, *maker) &&
         index.consumers(value).size() == 1 && !index.is_output(value) && graph::rank_of(types, value) == 2)
-      return i;
+      fused.insert(value);
   }
-  return std::nullopt;
+  return fused;
 }
 
 Node barrier_before(const Node& node, const std::string& value, graph::Index& index) {
@@ -67,15 +68,12 @@ Node barrier_before(const Node& node, const std::string& value, graph::Index& in
 void keep_integer_products(Emitted& emitted, const graph::ValueTypes& types) {
   auto& model = emitted.model;
   graph::Index index(model);
-  std::map<int, Node> before;
+  std::multimap<int, Node> before;
   std::string zero;
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     auto& node = model.graph.nodes[n];
-    if (const auto input = fused_input(model, index, types, node)) {
-      before.emplace(static_cast<int>(n), barrier_before(node, node.inputs()[*input], index));
-      if (*input == 1) node.set_inputs({node.inputs()[1], node.inputs()[0]});  // the barrier takes the first
-      continue;
-    }
+    for (const auto& value : fused_inputs(model, index, types, node))
+      before.emplace(static_cast<int>(n), barrier_before(node, value, index));
     if (!node.is("Relu") && !node.is("Clip")) continue;
     const std::string product = node.inputs()[0];
     const auto* maker = producer_of(model, index, product);
