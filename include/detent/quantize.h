@@ -104,7 +104,8 @@ struct LayerTuning {
   std::string name;
   std::string op_type;
   bool streamed = false;    // solved in mini-batches, not in the Gram form
-  bool tuned = false;       // false: nearest rounding was better on the held-back samples
+  bool tuned = false;       // false: nearest rounding was better on the held-back samples, or `seen` is
+  bool seen = true;         // false: no sample came to the body of an If, Loop or Scan that it stands in
   double error_before = 0;  // of nearest rounding
   double error_after = 0;   // of the rounding that is kept
   double seconds = 0;       // of solving

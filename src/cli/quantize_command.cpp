@@ -165,7 +165,9 @@ void print_layers(const std::vector<LayerTuning>& layers) {
     print_text("{:<40} {:<13} {:<8} {:>11.4g} {:>11.4g} {:>7.3f} {:>8.2f}{}\n", l.name, l.op_type,
                l.streamed ? "streamed" : "gram", l.error_before, l.error_after,
                l.error_before > 0 ? l.error_after / l.error_before : 1.0, l.seconds,
-               l.tuned ? "" : "  kept nearest rounding");
+               l.tuned  ? ""
+               : l.seen ? "  kept nearest rounding"
+                        : "  no sample came to it");
   }
 }
 

@@ -41,16 +41,39 @@ void tap_initializer(onnx::Model& model, graph::Index& index, const std::string&
   taps.push_back(std::move(tap));
 }
 
+onnx::Node tap_node(graph::Index& index, const std::string& value, std::size_t number, std::string from,
+                    std::string to) {
+  return {kTapOperator,
+          index.fresh_name(value + "@tap"),
+          {std::move(from)},
+          {std::move(to)},
+          {onnx::Attribute::of_int("index", static_cast<std::int64_t>(number))},
+          kTapDomain};
+}
+
+// Puts a tap between a node and what it reads first, in the body that the node is in. Returns where it goes: before the
+// node.
+std::pair<int, onnx::Node> tap_reader(onnx::Model& model, graph::Index& index, const std::string& reader,
+                                      std::size_t number) {
+  const int position = index.producer(reader);
+  auto& node = model.graph.nodes[static_cast<std::size_t>(position)];
+  const auto value = node.inputs()[0];
+  const auto tapped = index.fresh_name(value + "@read");
+  auto tap = tap_node(index, value, number, value, tapped);
+  tap.set_body(node.body());
+  node.set_input(0, tapped);
+  return {position, std::move(tap)};
+}
+
 // Renames each tapped value X at its source to a new name and puts a tap between that name and X, so that everything
 // that reads X stays as it is.
-void insert_taps(onnx::Model& model, const std::vector<std::string>& taps) {
+void insert_taps(onnx::Model& model, const std::vector<std::string>& taps, const std::vector<std::string>& readers) {
   graph::Index index(model);
-  std::unordered_map<int, std::vector<onnx::Node>> after;  // by producing node
-  std::vector<onnx::Node> first;                           // taps of graph inputs
+  std::unordered_map<int, std::vector<onnx::Node>> before, after;  // by reading and by producing node
+  std::vector<onnx::Node> first;                                   // taps of graph inputs
   for (std::size_t t = 0; t < taps.size(); ++t) {
     const std::string raw = index.fresh_name(taps[t] + "@raw");
-    onnx::Node tap(kTapOperator, index.fresh_name(taps[t] + "@tap"), {raw}, {taps[t]},
-                   {onnx::Attribute::of_int("index", static_cast<std::int64_t>(t))}, kTapDomain);
+    onnx::Node tap = tap_node(index, taps[t], t, raw, taps[t]);
     if (index.initializer(taps[t]) != graph::kNone) {
       tap_initializer(model, index, taps[t], std::move(tap), first);
       continue;
@@ -69,8 +92,14 @@ void insert_taps(onnx::Model& model, const std::vector<std::string>& taps) {
     }
     after[producer].push_back(std::move(tap));
   }
+  // Behind the others, which look at what the nodes read in the model as it was.
+  for (std::size_t r = 0; r < readers.size(); ++r) {
+    auto [position, tap] = tap_reader(model, index, readers[r], taps.size() + r);
+    before[position].push_back(std::move(tap));
+  }
   std::vector<onnx::Node> nodes = std::move(first);
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    for (auto& tap : before[static_cast<int>(n)]) nodes.push_back(std::move(tap));
     nodes.push_back(std::move(model.graph.nodes[n]));
     for (auto& tap : after[static_cast<int>(n)]) nodes.push_back(std::move(tap));
   }
@@ -129,7 +158,7 @@ std::string emit(const onnx::Model& model, const EmitOptions& options) {
     copy.graph.outputs.clear();
     for (const auto& name : options.outputs) copy.graph.outputs.push_back(untyped_output(name));
   }
-  if (!options.taps.empty()) insert_taps(copy, options.taps);
+  if (!options.taps.empty() || !options.readers.empty()) insert_taps(copy, options.taps, options.readers);
   std::string bytes = onnx::encode_model(copy, place);
   // Walking the messages has mapped a stretch of pages around every tensor; the runtime makes its own mapping.
   if (model.file) model.file->release(model.file->bytes());

@@ -17,6 +17,9 @@ struct EmitOptions {
   std::vector<std::string> outputs;
   /// Static shapes for graph inputs, instead of what the model says.
   std::map<std::string, std::vector<std::int64_t>> input_shapes;
+  /// Nodes, each by its first output, whose first input gets a tap as they read it: in a body it is handed over each
+  /// time that the node runs, wherever it is made. They are counted behind `taps`.
+  std::vector<std::string> readers = {};
 };
 
 /// Weights are referred to as external data in the open files of this process (/proc/self/fd): give the session

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_set>
 #include <utility>
 
@@ -44,8 +45,8 @@ Branch::Branch(const Runtime& runtime, const onnx::Model& model, const graph::Va
   for (const auto& lane : chain_.lanes) lanes_.push_back(spool_->open(options_.name + lane.name));
 }
 
-std::vector<std::string> Branch::taps_of(const graph::Segment& segment) const {
-  std::vector<std::string> taps;
+Tapped Branch::taps_of(const graph::Segment& segment) const {
+  Tapped taps;
   const auto inside = [&](int node) { return node >= segment.begin && node < segment.end; };
   for (const auto& value : options_.taps) {
     const int producer = index_.producer(value);
@@ -53,12 +54,14 @@ std::vector<std::string> Branch::taps_of(const graph::Segment& segment) const {
     const bool here = producer != graph::kNone                    ? inside(producer)
                       : index_.initializer(value) != graph::kNone ? std::any_of(readers.begin(), readers.end(), inside)
                                                                   : segment.begin == 0;
-    if (here) taps.push_back(value);
+    if (here) taps.values.push_back(value);
   }
+  std::copy_if(options_.readers.begin(), options_.readers.end(), std::back_inserter(taps.readers),
+               [&](const auto& reader) { return inside(index_.producer(reader)); });
   return taps;
 }
 
-std::unique_ptr<Session> Branch::make_session(const graph::Segment& segment, const std::vector<std::string>& taps,
+std::unique_ptr<Session> Branch::make_session(const graph::Segment& segment, const Tapped& taps,
                                               const std::vector<std::string>& outputs, const std::string& where) const {
   // A tap hides the shape of its tensor from the runtime, whose choice of kernels depends on what it knows: so it must
   // not know more where the tap stands in another segment.
@@ -77,16 +80,28 @@ std::unique_ptr<Session> Branch::make_session(const graph::Segment& segment, con
   if (options_.batch_invariant) make_batch_invariant(part, types_);
   SessionOptions session = options_.session;
   session.keep_results = !outputs.empty();
-  return std::make_unique<Session>(runtime_, emit(part, {taps, all, {}}), where, session);
+  return std::make_unique<Session>(runtime_, emit(part, {taps.values, all, {}, taps.readers}), where, session);
 }
 
-Stage Branch::load(std::size_t segment, const std::string& where, const std::vector<std::string>& extra_outputs) {
+Stage Branch::stage_of(std::size_t segment) {
   const auto& part = chain_.segments.at(segment);
   Stage stage;
   stage.branch_ = this;
   stage.segment_ = segment;
   stage.taps_ = taps_of(part);
   stage.inputs_ = segment == 0 ? graph_inputs_ : part.inputs;
+  return stage;
+}
+
+Stage Branch::look_into(std::size_t segment, const std::string& where) {
+  Stage stage = stage_of(segment);
+  stage.session_ = make_session(chain_.segments[segment], stage.taps_, {}, where);
+  return stage;
+}
+
+Stage Branch::load(std::size_t segment, const std::string& where, const std::vector<std::string>& extra_outputs) {
+  Stage stage = stage_of(segment);
+  const auto& part = chain_.segments[segment];
   stage.outputs_ = part.outputs;
   for (const auto& name : extra_outputs) {
     if (const auto lane = lane_passing(segment, name)) {

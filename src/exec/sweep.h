@@ -25,6 +25,8 @@ struct BranchOptions {
   SessionOptions session;
   /// Values that get a tap.
   std::vector<std::string> taps;
+  /// Nodes whose first input gets a tap as they read it, see EmitOptions::readers.
+  std::vector<std::string> readers = {};
   /// Products are rewritten so that a sample gives the same bits in a batch of any size, see make_batch_invariant().
   bool batch_invariant = false;
   /// Stands before the names of the branch's lanes, so that several branches can share a spool.
@@ -35,6 +37,13 @@ struct BranchOptions {
 };
 
 class Branch;
+
+/// What is handed to a receiver: values, and what nodes read.
+struct Tapped {
+  std::vector<std::string> values, readers;
+
+  bool empty() const noexcept { return values.empty() && readers.empty(); }
+};
 
 /// For a sample that only passes. Taps must stand in its graph all the same, so that it computes the same bits.
 class DeafReceiver : public data::TapReceiver {
@@ -47,7 +56,9 @@ class DeafReceiver : public data::TapReceiver {
 class Stage {
  public:
   /// Taps of this segment, in the order that the receiver counts them.
-  const std::vector<std::string>& taps() const noexcept { return taps_; }
+  const std::vector<std::string>& taps() const noexcept { return taps_.values; }
+  /// Readers of this segment, which it counts behind them.
+  const std::vector<std::string>& readers() const noexcept { return taps_.readers; }
 
   /// Runs one sample: its inputs come from the spool, or for the first segment from `graph_inputs` (in the order of the
   /// graph's inputs), and what later segments read goes to the spool. Returns the extra outputs of Branch::load().
@@ -68,7 +79,7 @@ class Stage {
   std::vector<std::string> outputs_;  // of the session
   std::vector<std::string> extra_outputs_;
   std::vector<std::size_t> passing_;  // lanes with extra outputs that go past this segment
-  std::vector<std::string> taps_;
+  Tapped taps_;
   std::unique_ptr<Session> session_;
 };
 
@@ -84,6 +95,8 @@ class Branch {
 
   /// `extra_outputs` are values that run() shall return as well: of the segment, or on their way past it to later ones.
   Stage load(std::size_t segment, const std::string& where, const std::vector<std::string>& extra_outputs = {});
+  /// The segment for its taps alone: what it makes goes nowhere, so that it can be run again.
+  Stage look_into(std::size_t segment, const std::string& where);
 
   /// Initializers that the segment reads.
   std::vector<std::string> weights_of(std::size_t segment) const;
@@ -108,8 +121,9 @@ class Branch {
   std::vector<std::size_t> lanes_read_by(std::size_t segment) const;
   std::optional<std::size_t> lane_passing(std::size_t segment, const std::string& name) const;
   bool is_last_reader(std::size_t lane, std::size_t segment) const;
-  std::vector<std::string> taps_of(const graph::Segment& segment) const;
-  std::unique_ptr<Session> make_session(const graph::Segment& segment, const std::vector<std::string>& taps,
+  Stage stage_of(std::size_t segment);
+  Tapped taps_of(const graph::Segment& segment) const;
+  std::unique_ptr<Session> make_session(const graph::Segment& segment, const Tapped& taps,
                                         const std::vector<std::string>& outputs, const std::string& where) const;
   store::Record record(std::size_t lane, std::size_t sample);
   store::Record recompute(std::size_t lane, std::size_t sample);

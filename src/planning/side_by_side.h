@@ -11,8 +11,12 @@
 
 namespace detent::planning {
 
-/// Where the stages of one form end: stage i before node ends[i], where the next begins.
-using StageEnds = std::vector<int>;
+/// The nodes [begin, end) that a stage runs.
+struct StageNodes {
+  int begin = 0;
+  int end = 0;
+};
+using StagesOfForm = std::vector<StageNodes>;
 
 struct SideBySide {
   std::vector<std::uint64_t> stages;  // bytes resident in each, with the spool's buffers
@@ -23,6 +27,6 @@ struct SideBySide {
 /// process, the stages, and what is on its way from one to another. Each form takes what the model would. nullopt when
 /// a shape is not static.
 std::optional<SideBySide> memory_side_by_side(const onnx::Model& model, const graph::ValueTypes& types,
-                                              std::span<const StageEnds> forms);
+                                              std::span<const StagesOfForm> forms);
 
 }  // namespace detent::planning

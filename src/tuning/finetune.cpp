@@ -14,6 +14,7 @@
 #include "exec/sweep.h"
 #include "finetune/kernels.h"
 #include "finetune/layer_solver.h"
+#include "tuning/body_records.h"
 #include "tuning/layer_tuner.h"
 #include "tuning/solved_layers.h"
 #include "tuning/stages.h"
@@ -49,36 +50,50 @@ class Tuning {
                std::max<std::uint64_t>(source.file_count(), 1), *solver_, kernels_, options, [this] { report(); }),
         quantized_types_(exec::probe_values(runtime, quantized)),
         solved_(options.directory),
-        float_branch_(runtime, float_model, float_types, float_cuts(), &options.spool, branch_options("float-")),
+        float_branch_(runtime, float_model, float_types, float_cuts(), &options.spool, float_options()),
         quantized_branch_(runtime, quantized, quantized_types_, quantized_ends(layers_, stages_), &options.spool,
-                          branch_options("quantized-")) {}
+                          quantized_options()) {}
 
   std::vector<LayerTuning> run() {
-    for (std::size_t stage = 0; stage < stages_.size(); ++stage) run_stage(stage);
+    for (const auto& stage : stages_) run_stage(stage);
     for (auto& note : solver_->notes()) notes_.push_back(std::move(note));
     return std::move(results_);
   }
 
  private:
-  exec::BranchOptions branch_options(const char* name) {
+  using TakeSample =
+      std::function<void(std::size_t sample, std::span<const data::Array> graph_inputs, const std::string& where)>;
+
+  exec::BranchOptions branch_options(const char* name, std::vector<std::string> taps,
+                                     std::vector<std::string> readers) {
     return {.session = {exec::Tuning::lean, options_.threads, options_.stop, true, {}},
-            .taps = {},
+            .taps = std::move(taps),
+            .readers = std::move(readers),
             .batch_invariant = false,
             .name = name,
             .inputs_of = [this](std::size_t sample) { return data::sample_inputs(source_, sample); }};
   }
 
+  exec::BranchOptions float_options() {
+    const auto targets = body_targets(layers_);
+    return branch_options("float-", targets, needs_float_input() ? targets : std::vector<std::string>());
+  }
+
+  exec::BranchOptions quantized_options() {
+    return branch_options("quantized-", {}, body_readers(layers_, quantized_));
+  }
+
   /// After the last target of each stage.
   std::vector<int> float_cuts() const {
     auto cuts = float_ends(layers_, stages_);
-    if (cuts.back() == static_cast<int>(float_.graph.nodes.size())) cuts.pop_back();
+    if (!cuts.empty() && cuts.back() == static_cast<int>(float_.graph.nodes.size())) cuts.pop_back();
     return cuts;
   }
 
   /// Whether the sample goes through the stage's segment of the float model: also where only a later stage needs it.
-  bool runs_float(std::size_t stage, std::size_t sample) const {
+  bool runs_float(const Stage& stage, std::size_t sample) const {
     if (LayerTuner::is_held_back(sample)) return true;
-    for (std::size_t i = stages_[stage].layers.front(); i < layers_.size(); ++i) {
+    for (std::size_t i = stage.layers.front(); i < layers_.size(); ++i) {
       if (tuner_.needs_targets(i)) return true;
     }
     return false;
@@ -86,28 +101,59 @@ class Tuning {
 
   bool needs_float_input() const { return options_.config.drop_ratio < 1; }
 
-  void run_stage(std::size_t stage) {
-    auto stored = solved_.load(stage);
+  void run_stage(const Stage& stage) {
+    const auto number = static_cast<std::size_t>(&stage - stages_.data());
+    if (stage.in_body && counted_ != stage.segment) count_runs(stage.segment);
+    auto stored = solved_.load(number);
     std::vector<LayerProblem> problems;
-    for (const auto i : stages_[stage].layers) problems.emplace_back().layer = &layers_[i];
+    for (const auto i : stage.layers) problems.emplace_back().layer = &layers_[i];
     name_activity(problems.size() == 1 ? problems[0].layer->name
                                        : fmt::format("{} and {} more", problems[0].layer->name, problems.size() - 1));
-    sweep(stage, problems, !stored);
-    float_branch_.finish(stage);
-    quantized_branch_.finish(stage);
-    if (!stored) stored = solve(stage, problems);
-    for (std::size_t i = 0; i < problems.size(); ++i) {
-      const auto& layer = stored->at(i);
-      apply(*problems[i].layer, layer);
-      results_.push_back(layer.tuning);
-      if (options_.solved) options_.solved(layer.tuning);
+    if (!stage.in_body) {
+      sweep(stage, problems, !stored);
+      float_branch_.finish(stage.segment);
+      quantized_branch_.finish(stage.segment);
+    } else if (!stored) {
+      look(stage, problems);
     }
+    if (!stored) stored = solve(number, problems);
+    for (std::size_t i = 0; i < problems.size(); ++i) finish(*problems[i].layer, stored->at(i));
     done_ += problems.size();
     report();
   }
 
+  void finish(const TunedLayer& layer, const StoredLayer& solved) {
+    apply(layer, solved);
+    if (!solved.tuning.seen)
+      notes_.push_back(
+          fmt::format("{} '{}': not fine-tuned: of the samples that weights are fitted to, none came to it",
+                      layer.op_type, layer.name));
+    results_.push_back(solved.tuning);
+    if (options_.solved) options_.solved(solved.tuning);
+  }
+
+  /// All samples, as they come to a segment.
+  void each_sample(std::size_t segment, const TakeSample& take) {
+    if (segment == 0) {
+      source_.rewind();
+    } else {
+      float_branch_.announce(segment, 0, samples_);
+    }
+    for (std::size_t s = 0; segment == 0 || s < samples_; ++s) {
+      std::optional<data::Sample> sample;
+      if (segment == 0 && !(sample = source_.next())) {
+        samples_ = s;
+        break;
+      }
+      const auto graph_inputs = sample ? std::span<const data::Array>(sample->inputs) : std::span<const data::Array>();
+      take(s, graph_inputs, fmt::format("fine-tuning, sample {}", s + 1));
+      failpoint("finetune.sample");
+      report();
+    }
+  }
+
   /// All samples through the stage's segment of both models; the problems take them if `keep`.
-  void sweep(std::size_t stage, std::vector<LayerProblem>& problems, bool keep) {
+  void sweep(const Stage& stage, std::vector<LayerProblem>& problems, bool keep) {
     std::vector<std::string> targets, inputs;
     for (const auto& problem : problems) {
       targets.push_back(problem.layer->target);
@@ -116,38 +162,56 @@ class Tuning {
     if (needs_float_input()) {
       for (const auto& problem : problems) targets.push_back(problem.layer->float_input);
     }
-    auto float_stage = float_branch_.load(stage, "float model", targets);
-    auto quantized_stage = quantized_branch_.load(stage, "quantized model", inputs);
-    if (stage == 0) {
-      source_.rewind();
-    } else {
-      float_branch_.announce(stage, 0, samples_);
-    }
-    for (std::size_t s = 0; stage == 0 || s < samples_; ++s) {
-      std::optional<data::Sample> sample;
-      if (stage == 0 && !(sample = source_.next())) {
-        samples_ = s;
-        break;
-      }
-      const auto graph_inputs = sample ? std::span<const data::Array>(sample->inputs) : std::span<const data::Array>();
-      const std::string where = fmt::format("fine-tuning, sample {}", s + 1);
+    auto float_stage = float_branch_.load(stage.segment, "float model", targets);
+    auto quantized_stage = quantized_branch_.load(stage.segment, "quantized model", inputs);
+    exec::DeafReceiver deaf;  // bodies were looked into before
+    each_sample(stage.segment, [&](std::size_t s, std::span<const data::Array> graph_inputs, const std::string& where) {
       std::vector<data::Array> float_values;
-      if (runs_float(stage, s)) float_values = float_stage.run(s, graph_inputs, where, nullptr);
-      auto quantized_values = quantized_stage.run(s, graph_inputs, where, nullptr);
-      float_branch_.release(stage, s, true);
-      quantized_branch_.release(stage, s, true);
-      if (keep) {
-        for (std::size_t i = 0; i < problems.size(); ++i) {
-          store::Record record;
-          record.push_back(quantized_values[i]);
-          if (!float_values.empty()) record.push_back(float_values[i]);
-          if (needs_float_input()) record.push_back(float_values[problems.size() + i]);
-          tuner_.take(problems[i], s, std::move(record));
-        }
+      if (runs_float(stage, s)) float_values = float_stage.run(s, graph_inputs, where, &deaf);
+      auto quantized_values = quantized_stage.run(s, graph_inputs, where, &deaf);
+      float_branch_.release(stage.segment, s, true);
+      quantized_branch_.release(stage.segment, s, true);
+      for (std::size_t i = 0; keep && i < problems.size(); ++i) {
+        store::Record record;
+        record.push_back(quantized_values[i]);
+        if (!float_values.empty()) record.push_back(float_values[i]);
+        if (needs_float_input()) record.push_back(float_values[problems.size() + i]);
+        tuner_.take(problems[i], s, std::move(record));
       }
-      failpoint("finetune.sample");
-      report();
+    });
+  }
+
+  /// The same for layers in bodies, before the segment is run for good.
+  void look(const Stage& stage, std::vector<LayerProblem>& problems) {
+    auto float_stage = float_branch_.look_into(stage.segment, "float model");
+    auto quantized_stage = quantized_branch_.look_into(stage.segment, "quantized model");
+    BodyPass pass(float_stage, quantized_stage, quantized_, problems, tuner_, options_.spool);
+    each_sample(stage.segment, [&](std::size_t s, std::span<const data::Array> graph_inputs, const std::string& where) {
+      pass.run(s, graph_inputs, where);
+    });
+  }
+
+  /// How often the layers in the segment's bodies run decides about their forms and targets. This is found before any
+  /// of them is solved, also in a resumed run: a Loop may run more or less often with other weights.
+  void count_runs(std::size_t segment) {
+    std::vector<std::size_t> layers;
+    std::vector<TunedLayer> counted;
+    for (const auto& stage : stages_) {
+      if (!stage.in_body || stage.segment != segment) continue;
+      for (const auto i : stage.layers) {
+        layers.push_back(i);
+        counted.push_back(layers_[i]);
+      }
     }
+    std::vector<std::uint64_t> runs(layers.size());
+    auto stage = quantized_branch_.look_into(segment, "quantized model");
+    LayerTaps taps(stage, body_readers(counted, quantized_),
+                   [&](std::size_t layer, const data::TensorView&) { ++runs[layer]; });
+    each_sample(segment, [&](std::size_t s, std::span<const data::Array> graph_inputs, const std::string& where) {
+      stage.run(s, graph_inputs, where, &taps);
+    });
+    for (std::size_t i = 0; i < layers.size(); ++i) tuner_.expect(layers[i], runs[i]);
+    counted_ = segment;
   }
 
   std::vector<StoredLayer> solve(std::size_t stage, std::vector<LayerProblem>& problems) {
@@ -197,6 +261,7 @@ class Tuning {
   exec::Branch quantized_branch_;
   std::size_t samples_ = 0;
   std::size_t done_ = 0;
+  std::optional<std::size_t> counted_;  // the last segment whose bodies' runs were counted
   std::vector<LayerTuning> results_;
 };
 

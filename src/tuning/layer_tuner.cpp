@@ -28,25 +28,31 @@ LayerTuner::LayerTuner(const onnx::Model& float_model, const graph::ValueTypes& 
                        finetune::LayerSolver& solver, const finetune::Kernels& kernels, const FinetuneOptions& options,
                        std::function<void()> report)
     : float_(float_model),
+      float_types_(float_types),
       quantized_(quantized),
       layers_(layers),
-      samples_(samples),
       solver_(solver),
       kernels_(kernels),
       options_(options),
-      report_(std::move(report)) {
-  for (const auto& layer : layers_) {
-    finetune::Shape shape;  // stays empty where the runtime does not know the rank: it tells of no axes then
-    if (graph::static_bytes(float_types, layer.float_input)) {
-      for (const auto& dim : *float_types.at(layer.float_input).shape) shape.push_back(dim.value);
-    }
-    bool needs = true;
-    if (has_symmetric_targets() && !shape.empty()) {
-      const auto positions = finetune::positions_per_weight(geometry_of(float_, layer, shape), shape, samples_);
-      needs = finetune::asymmetric_share(positions) > 0;
-    }
-    needs_targets_.push_back(needs);
+      report_(std::move(report)),
+      records_(layers.size(), samples) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) needs_targets_.push_back(layers_[i].in_body || needs_by_shape(i));
+}
+
+void LayerTuner::expect(std::size_t layer, std::uint64_t records) {
+  records_[layer] = records;
+  needs_targets_[layer] = needs_by_shape(layer);
+}
+
+bool LayerTuner::needs_by_shape(std::size_t i) const {
+  const auto& layer = layers_[i];
+  finetune::Shape shape;  // stays empty where the runtime does not know the rank: it tells of no axes then
+  if (graph::static_bytes(float_types_, layer.float_input)) {
+    for (const auto& dim : *float_types_.at(layer.float_input).shape) shape.push_back(dim.value);
   }
+  if (!has_symmetric_targets() || shape.empty()) return true;
+  const auto positions = finetune::positions_per_weight(geometry_of(float_, layer, shape), shape, records_[i]);
+  return finetune::asymmetric_share(positions) > 0;
 }
 
 // In mini-batches. Inputs that are mixed of both branches have the float branch's outputs for targets; and so has a
@@ -55,11 +61,22 @@ bool LayerTuner::has_symmetric_targets() const {
   return options_.config.drop_ratio >= 1 && !options_.config.update_bias;
 }
 
+std::size_t LayerTuner::float_values() const { return options_.config.drop_ratio < 1 ? 2 : 1; }
+
+bool LayerTuner::agree(const LayerProblem& problem, const data::Array& input, const store::Record& of_float) const {
+  const auto geometry = geometry_of(float_, *problem.layer, input.shape);
+  return of_float.back().shape == geometry.output_shape(input.shape) &&
+         (of_float.size() == 1 || of_float.front().shape == input.shape);
+}
+
 void LayerTuner::take(LayerProblem& problem, std::size_t sample, store::Record record) {
-  if (sample == 0) begin(problem, record);
+  if (!std::exchange(problem.begun, true)) begin(problem, record);
   if (is_held_back(sample)) {
     problem.held_back->add(std::move(record));
-  } else if (problem.streamed) {
+    return;
+  }
+  ++problem.fitted;
+  if (problem.streamed) {
     if (has_symmetric_targets()) record = {record[0], mixed_targets(problem, record)};
     problem.stored->add(std::move(record));
   } else {
@@ -90,13 +107,14 @@ std::filesystem::path LayerTuner::state_file(const LayerProblem& problem) const 
 
 void LayerTuner::begin(LayerProblem& problem, const store::Record& record) {
   const auto& shape = record[0].shape;
+  const auto records = records_[number(problem)];
   const auto threads = thread_count(options_.threads);
   problem.geometry = geometry_of(float_, *problem.layer, shape);
   problem.weights = weights_of(float_, quantized_, *problem.layer, problem.geometry);
   problem.bias = bias_of(float_, *problem.layer);
   problem.needs_targets = needs_targets_[number(problem)];
-  problem.positions_per_weight = finetune::positions_per_weight(problem.geometry, shape, samples_);
-  problem.streamed = is_streamed(problem.geometry, shape, samples_, options_.config, threads);
+  problem.positions_per_weight = finetune::positions_per_weight(problem.geometry, shape, records);
+  problem.streamed = is_streamed(problem.geometry, shape, records, options_.config, threads);
   solver_.check_memory(fmt::format("fine-tuning {} '{}'", problem.layer->op_type, problem.layer->name),
                        problem.geometry, shape, problem.streamed, options_.config);
   const std::string name = fmt::format("layer-{}", number(problem));
@@ -105,7 +123,7 @@ void LayerTuner::begin(LayerProblem& problem, const store::Record& record) {
   } else {
     check_memory(problem, finetune::gram_cost(problem.geometry, shape, 1, options_.config, threads).bytes);
     problem.sums.emplace(
-        problem.geometry, options_.config, samples_,
+        problem.geometry, options_.config, records,
         [&solver = solver_, geometry = problem.geometry, threads] { return solver.sums(geometry, threads); });
   }
   problem.held_back = std::make_unique<StoredSamples>(options_.spool, name + "-held-back");
@@ -120,9 +138,20 @@ void LayerTuner::check_memory(const LayerProblem& problem, std::uint64_t needed)
                        "raise --memory-budget, or give --finetune-form streamed");
 }
 
+// A layer in a body that no sample came to: it stays as it is.
+SolvedLayer LayerTuner::unsolved(const LayerProblem& problem) const {
+  SolvedLayer solved;
+  solved.tuning = {.name = problem.layer->name, .op_type = problem.layer->op_type, .seen = false};
+  quantized_.graph.initializers[problem.layer->stored_weight].data.write_to([&](std::span<const std::byte> piece) {
+    solved.integers.insert(solved.integers.end(), piece.begin(), piece.end());
+  });
+  return solved;
+}
+
 SolvedLayer LayerTuner::solve(LayerProblem& problem) {
   const auto start = Clock::now();
   const auto& layer = *problem.layer;
+  if (problem.fitted == 0) return unsolved(problem);
   std::optional<LayerState> state;
   if (options_.state_seconds) state.emplace(state_file(problem), *options_.state_seconds);
   const finetune::SolveControl control{thread_count(options_.threads), options_.stop,

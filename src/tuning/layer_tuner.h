@@ -22,9 +22,11 @@
 
 namespace detent::tuning {
 
-/// A layer and what is known of it while samples pass. All but `layer` is set with the first sample.
+/// A layer and what is known of it while samples pass. All but `layer` is set with the first record.
 struct LayerProblem {
   const TunedLayer* layer = nullptr;
+  bool begun = false;
+  std::size_t fitted = 0;  // records that weights are fitted to
   finetune::LayerGeometry geometry;
   bool streamed = false;
   finetune::QuantizedWeights weights;
@@ -49,8 +51,18 @@ class LayerTuner {
   /// Whether all samples need the layer's float output, and not only those that are held back. It depends on shapes and
   /// options alone; a layer whose input shape is not static needs them.
   bool needs_targets(std::size_t layer) const { return needs_targets_[layer]; }
+  bool needs_targets(const LayerProblem& problem) const { return needs_targets_[number(problem)]; }
+  /// So many records are expected of a layer, instead of one of each sample. Layers in bodies may count on the float
+  /// model's outputs until this is known.
+  void expect(std::size_t layer, std::uint64_t records);
 
-  /// `record`: the quantized model's input; the float model's output where it was run; its input with a drop ratio.
+  /// How many values of the float model a record holds where that was run.
+  std::size_t float_values() const;
+  /// Whether values of the float model, the target last, have shapes that belong to this input of the quantized one.
+  bool agree(const LayerProblem& problem, const data::Array& input, const store::Record& of_float) const;
+
+  /// Several records of a sample come one after another. `record`: the quantized model's input; the float model's
+  /// output where it was run; its input with a drop ratio.
   void take(LayerProblem& problem, std::size_t sample, store::Record record);
   /// After the last sample. Sums of all layers of a stage are finished before the first is solved: on a device they
   /// have to make room for it.
@@ -71,6 +83,8 @@ class LayerTuner {
     return static_cast<std::size_t>(problem.layer - layers_.data());
   }
   bool has_symmetric_targets() const;
+  bool needs_by_shape(std::size_t layer) const;
+  SolvedLayer unsolved(const LayerProblem& problem) const;
   data::Array mixed_targets(const LayerProblem& problem, const store::Record& record) const;
   void begin(LayerProblem& problem, const store::Record& record);
   void check_memory(const LayerProblem& problem, std::uint64_t needed) const;
@@ -81,14 +95,16 @@ class LayerTuner {
   bool judge(const LayerProblem& problem, const finetune::SolveControl& control, Found& found) const;
 
   const onnx::Model& float_;
+  const graph::ValueTypes& float_types_;
   const onnx::Model& quantized_;
   std::span<const TunedLayer> layers_;
-  std::uint64_t samples_;
   finetune::LayerSolver& solver_;
   const finetune::Kernels& kernels_;
   const FinetuneOptions& options_;
   std::function<void()> report_;
-  std::vector<bool> needs_targets_;  // of each layer
+  // Of each layer.
+  std::vector<std::uint64_t> records_;  // that are expected
+  std::vector<bool> needs_targets_;
 };
 
 }  // namespace detent::tuning

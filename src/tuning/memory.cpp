@@ -22,6 +22,15 @@ constexpr std::uint64_t kBeside = 28 * kMiB;    // measured: oneDNN, a second mo
 constexpr std::uint64_t kTogether = 256 * kMiB;
 constexpr std::uint64_t kLittle = 64 * kMiB;
 
+planning::StagesOfForm nodes_of(const std::vector<Stage>& stages, const std::vector<int>& ends, int nodes) {
+  planning::StagesOfForm form;
+  for (const auto& stage : stages) {
+    const std::size_t s = stage.segment;
+    form.push_back({s == 0 ? 0 : ends[s - 1], s < ends.size() ? ends[s] : nodes});
+  }
+  return form;
+}
+
 std::uint64_t less(std::uint64_t from, std::uint64_t what) { return from - std::min(from, what); }
 
 }  // namespace
@@ -33,10 +42,13 @@ MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Mode
   MemoryShares memory;
   memory.together = std::min(asked_for ? kTogether : kLittle / 2, budget / 32);
   const auto stages = stages_of(layers, float_model, quantized, memory.together);
-  std::vector<int> before;  // each stage's first layer
-  for (const auto& stage : stages) before.push_back(layers[stage.layers.front()].float_node);
+  std::vector<int> before;  // each segment's first layer
+  for (const auto& stage : stages) {
+    if (!stage.in_body) before.push_back(layers[stage.layers.front()].float_node);
+  }
   // Segments of the quantized model take what the same nodes of the float model do, within a little.
-  const std::array both{float_ends(layers, stages), before};
+  const int nodes = static_cast<int>(float_model.graph.nodes.size());
+  const std::array both{nodes_of(stages, float_ends(layers, stages), nodes), nodes_of(stages, before, nodes)};
   const auto segments =
       planning::memory_side_by_side(float_model, types, both)
           .value_or(planning::SideBySide{std::vector<std::uint64_t>(stages.size(), kUnknown), kUnknown / 4});

@@ -35,6 +35,7 @@ Json describe(const SolvedLayer& layer) {
           {"op_type", t.op_type},
           {"streamed", t.streamed},
           {"tuned", t.tuned},
+          {"seen", t.seen},
           {"before", t.error_before},
           {"after", t.error_after},
           {"seconds", t.seconds},
@@ -91,8 +92,8 @@ std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage) co
   std::vector<StoredLayer> layers;
   const auto read = [&](const Json& entry) {
     StoredLayer layer;
-    layer.tuning = {entry.at("name"),   entry.at("op_type"), entry.at("streamed"), entry.at("tuned"),
-                    entry.at("before"), entry.at("after"),   entry.at("seconds")};
+    layer.tuning = {entry.at("name"),          entry.at("op_type"), entry.at("streamed"), entry.at("tuned"),
+                    entry.value("seen", true), entry.at("before"),  entry.at("after"),    entry.at("seconds")};
     const auto cut = [&](std::size_t size) {
       if (size > bytes.size() || padded(size) > bytes.size()) throw damaged();
       const auto part = bytes.first(size);

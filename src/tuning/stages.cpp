@@ -24,10 +24,12 @@ std::vector<Stage> stages_of(const std::vector<TunedLayer>& layers, const onnx::
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const std::uint64_t more = gram_bytes(float_model, layers[i]);
-    const bool joins = !stages.empty() && index.producer(layers[i].input) < first &&
+    const bool joins = !stages.empty() && stages.back().in_body == layers[i].in_body &&
+                       index.producer(layers[i].input) < first &&
                        layers[i].quantized_node > layers[i - 1].quantized_node && bytes + more <= together;
     if (!joins) {
-      stages.emplace_back();
+      const std::size_t segment = stages.empty() ? 0 : stages.back().segment + (stages.back().in_body ? 0 : 1);
+      stages.push_back({{}, layers[i].in_body, segment});
       first = layers[i].quantized_node;
       bytes = 0;
     }
@@ -39,13 +41,17 @@ std::vector<Stage> stages_of(const std::vector<TunedLayer>& layers, const onnx::
 
 std::vector<int> float_ends(const std::vector<TunedLayer>& layers, const std::vector<Stage>& stages) {
   std::vector<int> ends;
-  for (const auto& stage : stages) ends.push_back(layers[stage.layers.back()].float_node + 1);
+  for (const auto& stage : stages) {
+    if (!stage.in_body) ends.push_back(layers[stage.layers.back()].float_node + 1);
+  }
   return ends;
 }
 
 std::vector<int> quantized_ends(const std::vector<TunedLayer>& layers, const std::vector<Stage>& stages) {
   std::vector<int> ends;
-  for (const auto& stage : stages) ends.push_back(layers[stage.layers.front()].quantized_node);
+  for (const auto& stage : stages) {
+    if (!stage.in_body) ends.push_back(layers[stage.layers.front()].quantized_node);
+  }
   return ends;
 }
 

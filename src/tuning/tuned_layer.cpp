@@ -112,6 +112,8 @@ class Finder {
     layer.stored_zero = position_of(quantized_index_, stored->second.zero_point);
     layer.layout = layout_of(node);
     layer.paired = stored->second.paired;
+    layer.in_body =
+        float_node.body() != 0 || inside_float_[position + 1] || inside_quantized_[*provenance_.nodes[position]];
     std::string why = why_not(float_node, layer);
     if (why.empty() && !find_bias(position, float_node, layer))
       why = "its bias is computed, or not one value for each output";
@@ -129,12 +131,6 @@ class Finder {
 
   std::string why_not(const onnx::Node& node, const TunedLayer& layer) const {
     const auto& weight = float_.graph.initializers[layer.float_weight];
-    const auto stands_inside = [](const std::vector<bool>& inside, int cut) {
-      return inside[static_cast<std::size_t>(cut)];
-    };
-    if (node.body() != 0 || stands_inside(inside_float_, layer.float_node + 1) ||
-        stands_inside(inside_quantized_, layer.quantized_node))
-      return "it stands among the nodes of a body";
     if (float_index_.consumers(weight.name).size() > 1) return "its weight has several consumers";
     if (weight.type != onnx::DataType::float32) return "its weight is not float32";
     if (node.is("MatMul") && weight.dims.size() != 2) return "its weight is not a matrix";

@@ -34,6 +34,7 @@ struct TunedLayer {
   std::optional<std::size_t> stored_bias;         // int32, or the float bias itself
   std::optional<std::size_t> bias_scale;          // of an int32 bias
   std::optional<std::size_t> input_scale;         // of the quantized input, where it has one for the whole tensor
+  bool in_body = false;                           // or among the nodes of one: no segment ends before it or behind it
   bool owns_scale = false;                        // whether its scale can be another: nothing else depends on it
   std::optional<quantization::Summation> paired;  // whose pairs of integers are not to saturate
   finetune::WeightLayout layout = finetune::WeightLayout::outputs_first;

@@ -63,6 +63,19 @@ TEST(Tap, ReachesValuesThatBodiesCapture) {
   }
 }
 
+// And not what others read.
+TEST(Tap, StandsBeforeANodeThatReads) {
+  const std::vector<Array> inputs{random_floats({2, 3})};
+  const auto plain = run(chain(), inputs, give({"m", "r", "y"}));
+  EmitOptions options = tap({"m"});
+  options.readers = {"r", "s"};
+  Recorder recorder;
+  const auto tapped = run(chain(), inputs, options, &recorder);
+  EXPECT_EQ(bytes_of(tapped[0]), bytes_of(plain[2]));
+  ASSERT_EQ(recorder.seen.size(), 3U);
+  for (const auto& [tap, array] : recorder.seen) EXPECT_EQ(bytes_of(array), bytes_of(plain[tap == 2 ? 1 : 0])) << tap;
+}
+
 TEST(Tap, SeesEmptyAndIntegerTensors) {
   Model model = make_model({{"Shape", "", {"x"}, {"s"}}, {"Relu", "", {"x"}, {"y"}}}, {}, 13, {value("x", {0, 3})},
                            {value("y", {0, 3}), value("s", {2}, DataType::int64)});

@@ -37,7 +37,8 @@ std::uint64_t alone(const graph::ValueTypes& types, int begin, int end) {
 
 TEST(SideBySide, StagesOfAllFormsAreInMemoryTogether) {
   const auto types = types_of({{"x", 1}, {"a", 8}, {"b", 2}, {"y", 1}});
-  const auto memory = memory_side_by_side(chain(), types, std::vector<StageEnds>{{1, 3}, {2, 3}});
+  const auto memory =
+      memory_side_by_side(chain(), types, std::vector<StagesOfForm>{{{0, 1}, {1, 3}}, {{0, 2}, {2, 3}}});
   ASSERT_TRUE(memory);
   // On their way in the first stages: x and a, x and b; in the second a, b.
   const std::uint64_t buffers = spool_buffers((1 + 8 + 1 + 2) * kMiB);
@@ -47,16 +48,26 @@ TEST(SideBySide, StagesOfAllFormsAreInMemoryTogether) {
 
 TEST(SideBySide, AStageOfNoNodesTakesNothing) {
   const auto types = types_of({{"x", 1}, {"a", 8}, {"b", 2}, {"y", 1}});
-  const auto memory = memory_side_by_side(chain(), types, std::vector<StageEnds>{{1, 1}, {0, 1}});
+  const auto memory =
+      memory_side_by_side(chain(), types, std::vector<StagesOfForm>{{{0, 1}, {1, 1}}, {{0, 0}, {0, 1}}});
   ASSERT_TRUE(memory);
   const std::uint64_t buffers = spool_buffers((1 + 8) * kMiB);
   EXPECT_EQ(memory->stages[0], kProcess + alone(types, 0, 1) + buffers);
   EXPECT_EQ(memory->stages[1], kProcess + alone(types, 0, 1) + buffers);
 }
 
+// As where one looks several times into what cannot be cut.
+TEST(SideBySide, StagesMayRunTheSameNodes) {
+  const auto types = types_of({{"x", 1}, {"a", 8}, {"b", 2}, {"y", 1}});
+  const auto memory = memory_side_by_side(chain(), types, std::vector<StagesOfForm>{{{0, 1}, {1, 3}, {1, 3}}});
+  ASSERT_TRUE(memory);
+  EXPECT_EQ(memory->stages[1], memory->stages[2]);
+  EXPECT_EQ(memory->stages[1] - memory->stages[0], alone(types, 1, 3) - alone(types, 0, 1));
+}
+
 TEST(SideBySide, IsNotKnownWhereAShapeIsNot) {
   const auto types = types_of({{"x", 1}, {"a", 8}, {"b", 2}});
-  EXPECT_FALSE(memory_side_by_side(chain(), types, std::vector<StageEnds>{{3}}));
+  EXPECT_FALSE(memory_side_by_side(chain(), types, std::vector<StagesOfForm>{{{0, 3}}}));
 }
 
 }  // namespace

@@ -73,6 +73,27 @@ TEST(Stages, JoinLayersThatDoNotNeedEachOther) {
   EXPECT_EQ(ends, (std::vector<int>{layers[0].quantized_node, layers[1].quantized_node}));
 }
 
+// A stage in bodies looks into the segment that the next one runs.
+TEST(Stages, InBodiesEndNoSegment) {
+  const Model model = float_model(), quantized = quantized_model().model;
+  auto layers = found().layers;
+  constexpr std::uint64_t kMuch = std::uint64_t{1} << 30;
+  layers[1].in_body = layers[2].in_body = true;
+  auto stages = stages_of(layers, model, quantized, kMuch);
+  ASSERT_EQ(stages.size(), 2U);
+  EXPECT_TRUE(!stages[0].in_body && stages[1].in_body);
+  EXPECT_EQ(stages[1].segment, 1U);
+  EXPECT_EQ(float_ends(layers, stages), std::vector<int>{1});
+  EXPECT_EQ(quantized_ends(layers, stages), std::vector<int>{layers[0].quantized_node});
+  layers[0].in_body = true;
+  layers[1].in_body = layers[2].in_body = false;
+  stages = stages_of(layers, model, quantized, kMuch);
+  ASSERT_EQ(stages.size(), 2U);
+  EXPECT_EQ(stages[0].segment, 0U);
+  EXPECT_EQ(stages[1].segment, 0U);
+  EXPECT_EQ(float_ends(layers, stages), std::vector<int>{4});
+}
+
 TEST(Cost, FollowsTheFormThatWasAskedFor) {
   finetune::LayerGeometry layer;
   layer.inputs = 4096;

@@ -28,6 +28,7 @@ struct Settings {
   int threads = 1;
   store::Residency residency = store::Residency::memory;
   std::uint64_t together = std::uint64_t{1} << 30;
+  std::vector<std::size_t> in_body = {};  // layers that are taken to be in bodies
 };
 
 Tuned tune(const std::filesystem::path& folder, const Settings& settings, std::size_t stop_after = 0) {
@@ -51,6 +52,7 @@ Tuned tune(const std::filesystem::path& folder, const Settings& settings, std::s
     if (++done == stop_after) stop.request_stop();
   };
   auto layers = find_layers(model, quantized_model(), settings.config).layers;
+  for (const std::size_t layer : settings.in_body) layers[layer].in_body = true;
   run.layers = finetune(model, exec::probe_values(runtime(), model), run.model, std::move(layers), runtime(), samples,
                         options, run.notes);
   return run;
@@ -105,6 +107,24 @@ TEST(Tuning, MemoryAndThreadsDoNotChangeTheResult) {
   }
 }
 
+// Layers in bodies are tuned by what taps hand over: from the same values come the same integers.
+TEST(Tuning, TapsTellWhatOutputsDo) {
+  for (const Rounding rounding : {Rounding::gptq, Rounding::adaround, Rounding::adaquant}) {
+    Settings settings = settings_of(rounding);
+    if (rounding == Rounding::adaquant) settings.config.drop_ratio = 0.5;  // takes the float model's inputs too
+    const std::string expected = tune(settings).bytes();
+    for (const auto& in_body : std::vector<std::vector<std::size_t>>{{0}, {1}, {1, 2}, {0, 1, 2}}) {
+      settings.in_body = in_body;
+      const Tuned run = tune(settings);
+      EXPECT_EQ(run.bytes(), expected);
+      EXPECT_EQ(run.layers.size(), 3U);
+    }
+    settings.residency = store::Residency::disk;
+    settings.together = 0;
+    EXPECT_EQ(tune(settings).bytes(), expected);
+  }
+}
+
 TEST(Tuning, GoesOnAfterAnInterruption) {
   const Settings settings = settings_of(Rounding::adaround);
   const std::string expected = tune(settings).bytes();
@@ -112,6 +132,17 @@ TEST(Tuning, GoesOnAfterAnInterruption) {
   EXPECT_THROW((void)tune(folder.path(), settings, 1), Error);
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "solved-0"));
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "solved-1"));
+  EXPECT_EQ(tune(folder.path(), settings).bytes(), expected);
+}
+
+TEST(Tuning, GoesOnInABodyAfterAnInterruption) {
+  Settings settings = settings_of(Rounding::adaround);
+  settings.in_body = {0, 1, 2};
+  settings.together = 0;
+  const std::string expected = tune(settings).bytes();
+  const TempDir folder(std::filesystem::temp_directory_path());
+  EXPECT_THROW((void)tune(folder.path(), settings, 2), Error);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "solved-2"));
   EXPECT_EQ(tune(folder.path(), settings).bytes(), expected);
 }
 
