@@ -227,7 +227,8 @@ def openvino() -> Callable[[onnx.ModelProto], str]:
     core = ov.Core()
 
     def ask(model: onnx.ModelProto) -> str:
-        compiled = core.compile_model(core.read_model(model.SerializeToString()), "CPU")
+        # Floats are float32, also on CPUs with bfloat16.
+        compiled = core.compile_model(core.read_model(model.SerializeToString()), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         found = ""
         for op in compiled.get_runtime_model().get_ordered_ops():
             info = op.get_rt_info()

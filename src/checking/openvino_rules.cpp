@@ -3,16 +3,21 @@
 #include <algorithm>
 #include <array>
 
+#include "graph/traits.h"
+
 namespace detent::checking {
 namespace {
 
 using graph::kNone;
 
+constexpr int kMostAlong = 8;  // that a search for a product goes back
+
 const onnx::Node& at(const onnx::Model& model, int n) { return model.graph.nodes[static_cast<std::size_t>(n)]; }
 
 bool has_8_bits(const Form& form) { return form.text.starts_with("u8") || form.text.starts_with("s8"); }
 
-bool is_product(const onnx::Node& node) { return node.is("Conv") || node.is("MatMul") || node.is("Gemm"); }
+// ConvTranspose takes nothing along.
+bool takes_others(const onnx::Node& node) { return node.is("Conv") || node.is("MatMul") || node.is("Gemm"); }
 
 // A pool that takes every n-th value is put in front of it, between the integers and their scale.
 bool is_strided_point(const onnx::Node& node, const onnx::Model& model, const graph::Index& index) {
@@ -51,44 +56,170 @@ bool takes_along(const onnx::Node& product, const onnx::Node& node, const graph:
                      [&](const auto& value) { return index.initializer(value) != kNone; });
 }
 
-// The scale moves behind all that only move values.
+template <std::size_t N>
+bool is_one_of(const onnx::Node& node, const std::array<std::string_view, N>& types) {
+  return std::find(types.begin(), types.end(), node.op_type()) != types.end();
+}
+
+// The scale moves behind all that only move values, and behind what picks them.
 bool moves_values(const onnx::Node& node) {
   constexpr std::array<std::string_view, 6> kTypes{"Flatten", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"};
-  return std::find(kTypes.begin(), kTypes.end(), node.op_type()) != kTypes.end();
+  return is_one_of(node, kTypes);
+}
+
+bool picks_values(const onnx::Node& node) {
+  constexpr std::array<std::string_view, 4> kTypes{"GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"};
+  return is_one_of(node, kTypes);
+}
+
+// QuantizeLinear moves in front of a Transpose, and then of all that move values before that.
+bool moves_integers(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  const auto* last = &node;
+  while (moves_values(*last) && !last->is("Slice") && !last->outputs().empty()) {
+    const auto readers = index.consumers(last->outputs().front());
+    if (readers.size() != 1 || index.is_output(last->outputs().front())) return false;
+    const auto& reader = at(model, readers.front());
+    if (reader.is("QuantizeLinear")) return last->is("Transpose");
+    last = &reader;
+  }
+  return false;
+}
+
+// What one kernel computes in a row. These few have kernels of their own.
+bool is_element_wise(const onnx::Node& node) {
+  constexpr std::array<std::string_view, 6> kOthers{"Cast", "HardSigmoid", "Log", "Neg", "Selu", "Softsign"};
+  return graph::has_trait(node, graph::Trait::element_wise) && !is_one_of(node, kOthers);
+}
+
+bool interpolates(const onnx::Node& node) {
+  const auto* mode = node.attribute("mode");
+  return node.is("Resize") && mode != nullptr && mode->as_string() != "nearest";
+}
+
+bool is_activation(const Form& form) { return has_8_bits(form) && !form.is_constant; }
+
+// Products take these along.
+bool follows_products(const onnx::Node& node) {
+  constexpr std::array<std::string_view, 4> kTypes{"Add", "Relu", "Clip", "Sigmoid"};
+  return is_one_of(node, kTypes);
+}
+
+std::size_t activations_of(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < node.inputs().size(); ++i)
+    count += node.inputs()[i].empty() || read_form(model, index, node, i).is_constant ? 0U : 1U;
+  return count;
+}
+
+// Whether a matrix product with constant weights runs an element-wise operator along; it takes no sums.
+bool is_behind_matrix_product(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  const auto* before = &node;
+  for (int taken = 0; taken < kMostAlong; ++taken) {
+    const int maker = only_read_maker(model, index, before->inputs().empty() ? "" : before->inputs().front(), false);
+    if (maker == kNone) return false;
+    before = &at(model, maker);
+    if (takes_others(*before)) return !before->is("Conv") && read_form(model, index, *before, 1).is_constant;
+    if (!is_element_wise(*before)) return false;
+  }
+  return false;
+}
+
+// The product that runs a node along: of two, the one on integers.
+int product_of(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  int found = kNone;
+  for (const auto& value : node.inputs()) {
+    const int maker = only_read_maker(model, index, value, node.is("Add"));
+    if (maker == kNone || !takes_others(at(model, maker)) || !takes_along(at(model, maker), node, index)) continue;
+    if (has_8_bits(read_form(model, index, at(model, maker), 0))) return maker;
+    if (found == kNone) found = maker;
+  }
+  return found;
+}
+
+// Its kernel takes along what follows, unless that begins with a zero point.
+bool reduces_floats(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  return node.op_type().starts_with("Reduce") && !has_8_bits(read_form(model, index, node, 0));
+}
+
+// The element-wise operator whose kernel runs another one along.
+int element_wise_before(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
+                        bool static_shapes) {
+  const bool two = activations_of(model, index, node) == 2;
+  const bool sums = node.is("Add") && two && has_8_bits(read_form(model, index, node, 0)) &&
+                    has_8_bits(read_form(model, index, node, 1));
+  for (const auto& value : node.inputs()) {
+    int maker = only_read_maker(model, index, value, static_shapes || sums);
+    // A compiled kernel may have several results.
+    if (maker == kNone && static_shapes && !two) maker = index.producer(value);
+    if (maker == kNone) continue;
+    if (static_shapes && !two && reduces_floats(model, index, at(model, maker)) &&
+        read_form(model, index, node, 0).zero_point == 0)
+      return maker;
+    if (!is_element_wise(at(model, maker))) continue;
+    if (!two || !is_behind_matrix_product(model, index, at(model, maker))) return maker;
+  }
+  return kNone;
+}
+
+// x less the mean of x, as LayerNormalization does it.
+bool is_less_its_mean(const onnx::Node& node, const onnx::Model& model, const graph::Index& index) {
+  if (!node.is("Sub") || node.inputs().size() < 2) return false;
+  const int maker = index.producer(node.inputs()[1]);
+  return maker != kNone && at(model, maker).op_type().starts_with("Reduce") &&
+         has_8_bits(read_form(model, index, at(model, maker), 0));
+}
+
+// Rows of a table of floats, such as embeddings.
+bool adds_rows(const onnx::Node& node, const onnx::Model& model, const graph::Index& index) {
+  const int maker = node.is("Add") && node.inputs().size() > 1 ? index.producer(node.inputs()[1]) : kNone;
+  return maker != kNone && at(model, maker).is("Gather");
+}
+
+std::optional<Beyond> product_beyond_table(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
+                                           const Forms& forms) {
+  if (is_strided_point(node, model, index))
+    return Beyond{"float32", "OpenVINO puts a pool before 1x1 convolutions with strides, and then computes in float",
+                  "strides of 1, behind a MaxPool of one value with these strides"};
+  if (node.is("ConvTranspose") && forms.first.zero_point == 0 && forms.second.text.starts_with("s8=/"))
+    return Beyond{"int8", "ConvTranspose of integers with zero point 0", ""};
+  const bool symmetric = forms.second.text == "s8=" || forms.second.text == "u8=";  // either can become int8
+  if (node.is("MatMul") && forms.first.zero_point == 0 && symmetric && !forms.second.is_constant)
+    return Beyond{"int8", "MatMul of integers, the first with zero point 0, the second symmetric", ""};
+  return std::nullopt;
 }
 
 }  // namespace
 
 std::optional<Beyond> beyond_table(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
-                                   const Forms& forms) {
-  const bool is_quantized = has_8_bits(forms.first), second = has_8_bits(forms.second);
+                                   const Forms& forms, bool static_shapes) {
   const bool output = has_8_bits(forms.output);
-  if (is_quantized && is_strided_point(node, model, index))
-    return Beyond{"float32", "OpenVINO puts a pool before 1x1 convolutions with strides, and then computes in float",
-                  "strides of 1, behind a MaxPool of one value with these strides"};
-  const bool both = is_quantized && second;
+  if (node.is("Concat") && output) return Beyond{"int8", "Concat of what becomes integers of 8 bits", ""};
+  if (moves_integers(model, index, node)) return Beyond{"int8", "QuantizeLinear moves in front of it", ""};
+  if (node.is("Gather") && forms.first.is_constant && has_8_bits(forms.first))
+    return Beyond{"int8", "rows of integers of 8 bits", ""};
+  const bool compiled = static_shapes && is_element_wise(node);
+  if (compiled && is_activation(forms.first.is_constant ? forms.second : forms.first))
+    return Beyond{"int8", "an element-wise operator that reads integers, compiled for its shape", ""};
+  if (!is_activation(forms.first)) return std::nullopt;
+  if (graph::is_product(node)) return product_beyond_table(node, model, index, forms);
+  const bool both = is_activation(forms.second);
   if (node.is("Add") && both) return Beyond{"int8", "Add of integers of 8 bits", ""};
   if (node.is("Mul") && both && output) return Beyond{"int8", "Mul of integers of 8 bits", ""};
-  if (node.is("Concat") && output) return Beyond{"int8", "Concat between integers of 8 bits", ""};
-  if (node.is("Transpose") && output) return Beyond{"int8", "Transpose between integers of 8 bits", ""};
+  if (adds_rows(node, model, index)) return Beyond{"int8", "Add of integers of 8 bits and rows of floats", ""};
+  if (is_less_its_mean(node, model, index)) return Beyond{"int8", "integers of 8 bits less their mean", ""};
+  if (interpolates(node)) return Beyond{"float32", "OpenVINO interpolates in float", "mode nearest"};
   return std::nullopt;
 }
 
-int runs_along_with(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+int runs_along_with(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, bool static_shapes) {
   if (moves_values(node) && !node.inputs().empty()) {
+    if (moves_integers(model, index, node)) return kNone;
     const int maker = only_read_maker(model, index, node.inputs().front(), false);
-    return maker != kNone && moves_values(at(model, maker)) ? maker : kNone;
+    return maker != kNone && (moves_values(at(model, maker)) || picks_values(at(model, maker))) ? maker : kNone;
   }
-  constexpr std::array<std::string_view, 4> kTypes{"Add", "Relu", "Clip", "Sigmoid"};
-  if (std::find(kTypes.begin(), kTypes.end(), node.op_type()) == kTypes.end()) return kNone;
-  for (const auto& value : node.inputs()) {
-    const int maker = only_read_maker(model, index, value, node.is("Add"));
-    if (maker == kNone) continue;
-    const auto& before = at(model, maker);
-    if (is_product(before) && takes_along(before, node, index)) return maker;
-    if (!node.is("Add") && before.is("Add") && runs_along_with(model, index, before) != kNone) return maker;
-  }
-  return kNone;
+  if (!is_element_wise(node)) return kNone;
+  const int product = follows_products(node) ? product_of(model, index, node) : kNone;
+  return product != kNone ? product : element_wise_before(model, index, node, static_shapes);
 }
 
 }  // namespace detent::checking

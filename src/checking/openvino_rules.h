@@ -12,13 +12,16 @@ struct Beyond {
   std::string_view kernel, rule, remedy;
 };
 
-/// The kernel of a node that runs otherwise than its row says.
+/// The kernel of a node that runs otherwise than its row says. Where shapes are static, OpenVINO compiles kernels for
+/// element-wise operators, which read integers.
 std::optional<Beyond> beyond_table(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
-                                   const Forms& forms);
+                                   const Forms& forms, bool static_shapes);
 
-/// The node that runs an Add, Relu, Clip or Sigmoid along: the product whose result it alone reads, in float or, an
-/// Add, also as integers; or an Add that a product runs along; of what only moves values: the node before, if that
-/// moves them too; kNone: there is none.
-int runs_along_with(const onnx::Model& model, const graph::Index& index, const onnx::Node& node);
+/// The node before this one whose kernel runs it along, or kNone:
+/// - a product, of an element-wise operator that alone reads its result; of an Add, also its integers;
+/// - an element-wise operator, of another that alone reads its result; behind a pair where shapes are static, or of
+///   an Add of two activations;
+/// - what only moves values, of what moves them too.
+int runs_along_with(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, bool static_shapes);
 
 }  // namespace detent::checking

@@ -102,7 +102,7 @@ void add_runtimes_of_cpus(std::vector<Target>& all) {
                               {"weight-symmetric", "true", "OpenVINO then computes in float"},
                               {"weight-range", "pairs", ""},
                               {"activation-type", "uint8", "OpenVINO has integer kernels for 8 bits only", {"int8"}}},
-                 // A transposed convolution runs on integers between int8 values with zero point 0 alone.
+                 // A transposed convolution runs on integers with zero point 0 alone.
                  .float_types = {"ConvTranspose"},
                  .constant_weights_only = true,
                  // It puts such a pool there itself, but between the integers and their scale.

@@ -69,7 +69,8 @@ class Check {
         table_(checking::table_of(target_.is_ort_cpu ? "ort-cpu" : target_.name)),
         model_(model),
         types_(types),
-        index_(model) {
+        index_(model),
+        static_shapes_(graph::dynamic_inputs(model).empty()) {
     result_.target = options.target;
   }
 
@@ -96,7 +97,7 @@ class Check {
     if (model_.opset() < target_.opset)
       result_.problems.push_back(
           fmt::format("the opset is {}, and the target wants at least {}", model_.opset(), target_.opset));
-    if (!result_.problems.empty() && target_.static_shapes) dynamic_ = !graph::dynamic_inputs(model_).empty();
+    dynamic_ = target_.static_shapes && !static_shapes_;
   }
 
   bool has_floats(const onnx::Node& node) const {
@@ -133,8 +134,9 @@ class Check {
     const bool has_16_bits = graph::type_of(model_, types_, node.outputs().front()) == onnx::DataType::bfloat16;
     if (target_.name.starts_with("amd-npu") && has_16_bits && !is_quantized(forms)) forms.first.text = "bf16";
     if (const int maker = fused_into(node, forms); maker != graph::kNone) {
-      auto with = judged(model_.graph.nodes[static_cast<std::size_t>(maker)]);
-      if (!in_openvino() || with.precision == "int8") {
+      auto with = judged_before(static_cast<std::size_t>(maker));
+      const bool behind_product = graph::is_product(model_.graph.nodes[static_cast<std::size_t>(maker)]);
+      if (!in_openvino() || with.precision == "int8" || !behind_product) {
         with.name = node.id();
         with.op_type = node.op_type();
         with.macs = 0;
@@ -165,16 +167,21 @@ class Check {
   }
   bool in_openvino() const { return target_.name == "openvino"; }
 
+  CheckedNode judged_before(std::size_t position) const {
+    const auto known = places_.find(position);
+    return known == places_.end() ? judged(model_.graph.nodes[position]) : result_.nodes[known->second];
+  }
+
   // The node whose kernel runs this one along.
   int fused_into(const onnx::Node& node, const Forms& forms) const {
-    if (in_openvino()) return checking::runs_along_with(model_, index_, node);
+    if (in_openvino()) return checking::runs_along_with(model_, index_, node, static_shapes_);
     if (is_quantized(forms) || !checking::fuses_with_product(model_, index_, node)) return graph::kNone;
     return index_.producer(node.inputs().front());
   }
 
   void judge_by_table(const onnx::Node& node, const Forms& forms, CheckedNode& checked) const {
     if (in_openvino()) {
-      if (const auto beyond = checking::beyond_table(node, model_, index_, forms)) {
+      if (const auto beyond = checking::beyond_table(node, model_, index_, forms, static_shapes_)) {
         checked.precision = beyond->kernel;
         checked.rule = beyond->rule;
         checked.remedy = beyond->remedy;
@@ -224,6 +231,7 @@ class Check {
         *result_.integer_macs += *checked.macs;
     }
     on_target_[position] = !checked.on_cpu && checked.verdict != Verdict::refused;
+    places_[position] = result_.nodes.size();
     result_.nodes.push_back(std::move(checked));
   }
 
@@ -259,8 +267,10 @@ class Check {
   const onnx::Model& model_;
   const graph::ValueTypes& types_;
   graph::Index index_;
+  bool static_shapes_;
   bool dynamic_ = false;
   std::map<std::size_t, bool> on_target_;
+  std::map<std::size_t, std::size_t> places_;  // of nodes in the result
   CheckResult result_;
 };
 
