@@ -7,6 +7,7 @@ import sys
 from . import _runtime
 
 _EXIT_CODES = {"usage": 2, "bad_input": 3}
+_INTERRUPTED = 130
 
 
 def _exit_code(of_child: int) -> int:
@@ -18,17 +19,19 @@ def _run_with_text(binary: pathlib.Path) -> int:
     import signal
     import subprocess
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the token ids are removed after this as well
     from . import _command_text
     from .errors import Error
 
     try:
         with _command_text.with_token_ids(binary, sys.argv[1:]) as words:
+            ending = {signal.SIGINT, signal.SIGTERM}
+            signal.pthread_sigmask(signal.SIG_BLOCK, ending)  # until they can be handed on; the binary waits for them itself
             child = subprocess.Popen([binary, *words])
-
             signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
             signal.signal(signal.SIGINT, lambda *_: None)  # terminals send it to the binary as well
-            code = child.wait()
-            return _exit_code(code)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
+            return _exit_code(child.wait())
     except _command_text.Refused as refused:
         return _exit_code(refused.code)
     except Error as error:
@@ -43,7 +46,12 @@ def main() -> None:
         os.environ["DETENT_ONNXRUNTIME"] = runtime
     try:
         if any(word.startswith("--calibration-text") for word in sys.argv[2:]):
-            sys.exit(_run_with_text(binary))
+            try:
+                code = _run_with_text(binary)
+            except KeyboardInterrupt:
+                code = _INTERRUPTED
+                print("detent: error: interrupted", file=sys.stderr)
+            sys.exit(code)
         os.execv(binary, ["detent", *sys.argv[1:]])
     except OSError as error:
         sys.exit(f"detent: error: cannot run '{binary}': {error.strerror}; install detent again")

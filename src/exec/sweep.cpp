@@ -240,7 +240,8 @@ void Branch::finish(std::size_t segment) {
 }
 
 store::Record Branch::record(std::size_t lane, std::size_t sample) {
-  if (auto record = spool_->get(lanes_[lane], sample)) return std::move(*record);
+  auto record = spool_->get(lanes_[lane], sample);
+  if (record && record->size() == chain_.lanes[lane].values.size()) return std::move(*record);
   return recompute(lane, sample);
 }
 

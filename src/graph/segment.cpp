@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "base/fingerprint.h"
 #include "graph/bodies.h"
 #include "onnx/write.h"
 
@@ -128,8 +129,14 @@ Chain make_chain(const onnx::Model& model, const Index& index, const std::vector
   }
   for (auto& [key, values] : groups) {
     const auto& [producer, readers] = key;
-    chain.lanes.push_back(
-        {fmt::format("lane{}-{}", chain.lanes.size(), producer), std::move(values), producer, readers});
+    // A process that goes on with other cuts must not take the records of these for its own.
+    Hasher hasher;
+    for (const auto& value : values) {
+      hasher.add(value.size());
+      hasher.add(value);
+    }
+    auto name = fmt::format("lane{}-{}-{}", chain.lanes.size(), producer, hasher.result().text());
+    chain.lanes.push_back({std::move(name), std::move(values), producer, readers});
   }
   return chain;
 }

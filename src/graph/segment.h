@@ -21,7 +21,7 @@ struct Segment {
 
 /// Values that are made by one segment and read by the same later segments travel together.
 struct Lane {
-  std::string name;  // letters, digits and '-'; follows from the segments alone
+  std::string name;  // letters, digits and '-'; others for other values
   std::vector<std::string> values;
   int producer = 0;  // segment; inputs of the graph count as made by segment 0
   std::vector<int> readers;

@@ -1,10 +1,12 @@
 #include "pipeline/blocks_in_16_bits.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
-#include "base/file.h"
+#include "config/identity.h"
 #include "config/wanted.h"
 #include "data/replay.h"
 #include "exec/session.h"
@@ -13,23 +15,38 @@
 #include "pipeline/deployed.h"
 #include "pipeline/quantize_weights.h"
 #include "run/outputs.h"
+#include "run/run_directory.h"
 
 namespace detent::pipeline {
 
+// One directory for both halves, so that a process that is killed leaves nothing which the next does not find.
 QuantizeResult quantize_weights_in_16_bits(const QuantizeOptions& options, calibration::Statistics* extremes) {
-  run::check_output(options.output, onnx::read_model(options.model), options.external_data_suffix);
-  const TempDir place(options.resources.work_dir.value_or(""));
+  const auto model = onnx::read_model(options.model);
+  run::check_output(options.output, model, options.external_data_suffix);
+  run::RunDirectory directory(options.resources, run::run_identity({.model = model,
+                                                                    .output = options.output,
+                                                                    .calibration_data = options.calibration_data,
+                                                                    .options = config::run_identity(options)}));
   auto in_float32 = options;
   in_float32.config.float_type = FloatType::keep;
+  in_float32.resources.work_dir = directory.path() / "first";
+  std::filesystem::create_directory(*in_float32.resources.work_dir);
   std::optional<data::ReplayStream> kept;  // both halves read samples
   if (!config::reads_twice(options))
-    in_float32.samples = &kept.emplace(*options.samples, data::ReplayStream::kAll, place.path());
+    in_float32.samples = &kept.emplace(*options.samples, data::ReplayStream::kAll, directory.scratch());
   calibration::Statistics own;
-  const BlocksRequest request{.file = place.path() / "blocks.onnx", .extremes = extremes != nullptr ? extremes : &own};
+  const BlocksRequest request{.file = directory.scratch() / "blocks.onnx",
+                              .extremes = extremes != nullptr ? extremes : &own};
   auto result = quantize_weights(in_float32, request);
   auto rest = options;
   rest.samples = in_float32.samples;
-  return convert_blocks(rest, *request.file, std::move(result), *request.extremes);
+  rest.resources.work_dir = directory.scratch();
+  result = convert_blocks(rest, *request.file, std::move(result), *request.extremes);
+  // Of a run that begins, the first half says the same.
+  if (!options.resources.resume)
+    result.notes.insert(result.notes.begin(), directory.notes().begin(), directory.notes().end());
+  directory.finish();
+  return result;
 }
 
 QuantizeResult convert_blocks(const QuantizeOptions& options, const std::filesystem::path& blocks,

@@ -59,7 +59,7 @@ class CacheRun : run::SingleRun {
                                           .batch_size = options_.batch_size,
                                           .file_memory = run::memory_for_samples(options_.resources)});
     run::ByContent source(*given, {});
-    const run::Context context{runtime_,         options_.resources, work_->path(),
+    const run::Context context{runtime_,         options_.resources, work_->scratch(),
                                options_.threads, options_.progress,  options_.stop};
     result_.samples = observe_cache(running, exec::probe_values(runtime_, running), context, source, *cache_);
     append(source.notes());

@@ -170,8 +170,9 @@ class WeightsRun {
     kept_.reset();
   }
 
+  // The samples run again in a run that goes on, so nothing is kept of them.
   run::Context context() const {
-    return {*runtime_, resources_, work_->path(), options_.threads, options_.progress, options_.stop};
+    return {*runtime_, resources_, work_->scratch(), options_.threads, options_.progress, options_.stop};
   }
 
   // Which weights get how many bits.

@@ -21,6 +21,8 @@ namespace detent::run {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr const char* kSpool = "spool";
+
 bool all_static(const graph::ValueTypes& types) {
   return std::all_of(types.begin(), types.end(), [](const auto& entry) {
     const auto& shape = entry.second.shape;
@@ -105,7 +107,7 @@ std::unique_ptr<store::Spool> make_spool(const Context& context, const planning:
   const Resources& resources = context.resources;
   const auto budget = budget_of(resources, context.directory);
   store::SpoolOptions options;
-  options.directory = context.directory / "spool";
+  options.directory = context.directory / kSpool;
   options.residency = budget.all_in_memory ? store::Residency::memory
                       : budget.all_on_disk ? store::Residency::disk
                                            : store::Residency::memory_then_disk;
@@ -185,6 +187,7 @@ Collected collect_within(const Context& context, const RunDirectory& directory, 
   Checkpoints checkpoints(directory.path(), context.resources.checkpoint_seconds);
   std::optional<Progressed> earlier;
   if (directory.resumed()) earlier = checkpoints.load();
+  if (!earlier) fs::remove_all(directory.path() / kSpool);  // records without progress are of no use, and take disk
   const planning::Circumstances circumstances{placement.to_observe().size(), options.histograms,
                                               thread_count(context.threads), static_cast<std::size_t>(options.workers),
                                               0};

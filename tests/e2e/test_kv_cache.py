@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -123,6 +124,19 @@ def test_the_memory_budget_counts_and_changes_nothing(source: Path, samples: Pat
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         written.append((tmp_path / name / "model.onnx").read_bytes())
     assert written[0] == written[1] == written[2]
+
+
+def test_a_run_that_was_killed_goes_on_in_other_segments(source: Path, samples: Path, tmp_path: Path) -> None:
+    command = ["quantize", source, *ALONE, "--no-bench", "--calibration-data", samples, "--batch-size", 1]
+    assert support.detent(*command, "-o", tmp_path / "reference").returncode == 0
+    (tmp_path / "work").mkdir()
+    command += ["-o", tmp_path / "out", "--work-dir", tmp_path / "work", "--resume", "--memory-level", 2]
+    killed = support.detent(*command, "--segments", 20, env={**os.environ, "DETENT_FAILPOINT": "weights.sample=kill@20"})
+    assert killed.returncode == -signal.SIGKILL
+    resumed = support.detent(*command, "--segments", 6)
+    assert resumed.returncode == 0, resumed.stderr
+    assert (tmp_path / "out" / "model.onnx").read_bytes() == (tmp_path / "reference" / "model.onnx").read_bytes()
+    assert not list((tmp_path / "work").iterdir())
 
 
 def step_by_step(path: Path, tokens: list[int]) -> list[int]:

@@ -115,7 +115,11 @@ def test_slips_get_an_answer(words_given: list[str], says: str) -> None:
 @pytest.mark.parametrize("way", [["--preset", "plain"], ["--activations", "dynamic"], ["--weights-only"], ["--family", "q4,q8"]])
 @pytest.mark.parametrize(
     ("option", "says"),
-    [("--no-keep-io-types", "is about --float 16, bf16 and 32"), ("--no-pin-memory", "are for GPUs"), ("--no-activation-order", "")],
+    [
+        ("--no-keep-io-types", "is about --float 16, bf16 and 32"),
+        ("--no-pin-memory", "are for GPUs"),
+        ("--no-activation-order", ""),
+    ],
 )
 def test_opposites_without_effect_are_refused(way: list[str], option: str, says: str) -> None:
     result = support.detent("quantize", "m.onnx", "-o", "q.onnx", *way, option)

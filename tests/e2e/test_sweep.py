@@ -463,3 +463,21 @@ def test_shapes_that_depend_on_values(tmp_path: Path) -> None:
     said = support.quantize(case.model, case.output, case.data, *support.PLAIN, "--segments", 3, "--memory-level", 2)
     assert any("shapes depend on values" in note for note in said["notes"])
     assert any("3 segments" in note for note in said["notes"])
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 5), (5, 2), (3, 2)])
+def test_a_run_that_was_killed_goes_on_in_other_segments(tmp_path: Path, before: int, after: int) -> None:
+    """Without progress that was saved, where other records of the same lanes stand."""
+    onnx.save(graphs.small_cnn(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.cnn_samples(8))
+    support.quantize(tmp_path / "m.onnx", tmp_path / "reference.onnx", data)
+    (tmp_path / "work").mkdir()
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", data, "--memory-level", 2]
+    command += ["--work-dir", tmp_path / "work", "--resume", "--checkpoint-seconds", 1000]
+    killed = support.detent(*command, "--segments", before, env={**os.environ, "DETENT_FAILPOINT": "calibrate.sample=kill@5"})
+    assert killed.returncode == -signal.SIGKILL
+    assert list(tmp_path.glob("work/*/spool/*"))
+    resumed = support.detent(*command, "--segments", after)
+    assert resumed.returncode == 0, resumed.stderr
+    assert (tmp_path / "q.onnx").read_bytes() == (tmp_path / "reference.onnx").read_bytes()
+    assert not list((tmp_path / "work").iterdir())

@@ -297,6 +297,11 @@ def test_samples_same_bytes(tmp_path: Path) -> None:
         folder.mkdir()
         found = support.resumed_after_kill(point, model, data, folder, "--weights-only")
         assert support.sha256(found) == support.sha256(reference), point
+    reference = tmp_path / "half.onnx"
+    support.weights_only(model, reference, "--calibration-data", data, "--float", 16)
+    (tmp_path / "half").mkdir()
+    found = support.resumed_after_kill("weights.solved=kill@1", model, data, tmp_path / "half", "--weights-only", "--float", 16)
+    assert support.sha256(found) == support.sha256(reference)
 
 
 def test_solutions_of_other_products_or_samples_are_not_resumed(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 import detent
 import graphs
@@ -139,6 +141,31 @@ def test_the_runtime_that_is_asked_for_tells_encoders_apart(tmp_path, letters_to
     result = command(*command_line, XDG_CACHE_HOME=str(tmp_path), DETENT_ONNXRUNTIME="no.so")
     assert (result.returncode, result.stderr) == (0, "")
     assert json.loads(result.stdout)["samples"] == 2
+
+
+def opened_by_reader(fifo: pathlib.Path, child: subprocess.Popen[str]) -> int:
+    while True:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # nobody reads yet
+            assert child.poll() is None, child.communicate()
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_ends_it_before_the_binary_runs_leaves_nothing(folder, tmp_path, number):
+    os.mkfifo(tmp_path / "endless.txt")
+    words = ["quantize", folder, "-o", tmp_path / "out", "--weights-only", "--calibration-text", tmp_path / "endless.txt"]
+    path = os.pathsep.join([os.environ["PYTHONPATH"], str(support.LANGUAGE)])
+    environment = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "detent", *map(str, words)]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    text = opened_by_reader(tmp_path / "endless.txt", child)
+    child.send_signal(number)
+    _, said = child.communicate(timeout=100)
+    os.close(text)
+    assert (child.returncode, said) == (130, "detent: error: interrupted\n")
+    assert not list(tmp_path.glob("cache/**/*.npy"))
 
 
 def test_a_model_without_tokenizer_is_refused(folder, text, tmp_path):
