@@ -24,8 +24,8 @@ namespace {
 // Below this share of the error the results gain too little for what gptq takes.
 constexpr double kWorthTuning = 0.25;
 constexpr double kNear = 1e-3;  // 30 dB: near enough
-// From here on (20 dB) nothing is left untried: outputs of the float model as targets also undo what activations did
-// in the layers before.
+// From here on (20 dB) shares do not count: they add up for small errors, and weights that make little of a large one
+// can still mend much of it.
 constexpr double kFar = 1e-2;
 
 // Narrows the configuration to that layer with quantized weights which takes most memory, and says so.
