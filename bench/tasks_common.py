@@ -2,7 +2,9 @@
 
 SCRIPT prepare TASK MODELS DIR         writes DIR/model.onnx, DIR/calibration/*.npz and DIR/test.npy or .npz
 SCRIPT accuracy TASK DIR FLOAT OUTPUT  prints the score of OUTPUT (.npy, a model's results on the test samples);
-                                       FLOAT (.npy) are the float model's"""
+                                       FLOAT (.npy) are the float model's
+SCRIPT mean TASK DIR FLOAT OUTPUT      the same over SHUFFLES divisions of the samples, for tasks that divide them: one division
+                                       alone says less about small differences"""
 
 import pathlib
 import sys
@@ -11,7 +13,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from PIL import ImageFont
 
-FOLDS = 5
+FOLDS, SHUFFLES = 5, 20
 
 
 def font_of(path: pathlib.Path, size: int) -> ImageFont.FreeTypeFont:
@@ -25,11 +27,13 @@ def save_calibration(out: pathlib.Path, samples: Iterable[dict[str, np.ndarray]]
         np.savez(out / "calibration" / f"{i:03}.npz", **sample)
 
 
-def cross_fitted(known: np.ndarray, asked: np.ndarray, labels: np.ndarray, ridge: float) -> float:
+def cross_fitted(known: np.ndarray, asked: np.ndarray, labels: np.ndarray, ridge: float, seed: int | None = None) -> float:
     """The share of right answers of a linear layer that is fitted on the features `known` of four fifths of the samples and
-    then given the features `asked` of the rest, in turn, so that every sample is judged once."""
+    then given the features `asked` of the rest, in turn, so that every sample is judged once. `seed` shuffles the fifths."""
     classes = labels.max() + 1
     targets, fold, right = np.eye(classes)[labels] - 1 / classes, np.arange(len(labels)) % FOLDS, 0
+    if seed is not None:
+        np.random.default_rng(seed).shuffle(fold)
     for number in range(FOLDS):
         test = fold == number
         centre = known[~test].mean(0)
@@ -41,12 +45,14 @@ def cross_fitted(known: np.ndarray, asked: np.ndarray, labels: np.ndarray, ridge
 
 def main(
     prepare: Callable[[pathlib.Path, pathlib.Path], None],
-    accuracy: Callable[[pathlib.Path, np.ndarray, np.ndarray], float],
+    accuracy: Callable[..., float],
 ) -> None:
+    """`accuracy` takes the folder, the float model's results and those that are judged; and a seed, where it divides them."""
     verb, _task, *rest = sys.argv[1:]
     paths = [pathlib.Path(path) for path in rest]
     if verb == "prepare":
         prepare(*paths)
     else:
-        folder, known, asked = paths
-        print(accuracy(folder, np.load(known), np.load(asked)))
+        results = paths[0], np.load(paths[1]), np.load(paths[2])
+        shuffled = [accuracy(*results, seed) for seed in range(SHUFFLES)] if verb == "mean" else [accuracy(*results)]
+        print(np.mean(shuffled))

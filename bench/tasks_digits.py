@@ -38,9 +38,9 @@ def prepare(models: pathlib.Path, out: pathlib.Path) -> None:
     np.save(out / "labels.npy", test[:, 64].astype(int))
 
 
-def accuracy(folder: pathlib.Path, known: np.ndarray, asked: np.ndarray) -> float:
+def accuracy(folder: pathlib.Path, known: np.ndarray, asked: np.ndarray, seed: int | None = None) -> float:
     scale, labels = known.std(0) + 0.05, np.load(folder / "labels.npy")
-    return tasks_common.cross_fitted(known / scale, asked / scale, labels, ridge=0.1 * len(labels))
+    return tasks_common.cross_fitted(known / scale, asked / scale, labels, 0.1 * len(labels), seed)
 
 
 if __name__ == "__main__":

@@ -102,9 +102,9 @@ def embeddings(states: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-9)
 
 
-def accuracy(folder: pathlib.Path, known: np.ndarray, asked: np.ndarray) -> float:
+def accuracy(folder: pathlib.Path, known: np.ndarray, asked: np.ndarray, seed: int | None = None) -> float:
     mask, labels = np.load(folder / "test.npz")["attention_mask"], np.load(folder / "labels.npy")
-    return tasks_common.cross_fitted(embeddings(known, mask), embeddings(asked, mask), labels, ridge=1)
+    return tasks_common.cross_fitted(embeddings(known, mask), embeddings(asked, mask), labels, 1, seed)
 
 
 if __name__ == "__main__":

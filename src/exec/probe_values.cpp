@@ -127,6 +127,33 @@ bool probe_in_parts(const Runtime& runtime, const onnx::Model& model, graph::Val
   return true;
 }
 
+// The nodes before the first one that holds bodies.
+onnx::Model before_bodies(const onnx::Model& model) {
+  onnx::Model part = model_without_graph(model);
+  part.graph.inputs = model.graph.inputs;
+  part.graph.initializers = model.graph.initializers;
+  const auto body_of = onnx::body_of_nodes(model);
+  for (std::size_t n = 0; n < body_of.size() && model.graph.nodes[n].bodies().empty(); ++n) {
+    if (body_of[n] == 0) part.graph.nodes.push_back(model.graph.nodes[n]);
+  }
+  return part;
+}
+
+// A branch that no sample takes may contradict their shapes, so that the runtime takes no model with both. Then shapes
+// of the samples are found up to the first body, and in each body that agrees with them.
+void probe_samples(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes,
+                   graph::ValueTypes& types) {
+  try {
+    probe(runtime, model, input_shapes, tuning_for(input_shapes), types);
+    return;
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::bad_input || input_shapes.empty() || model.bodies.empty()) throw;
+  }
+  probe(runtime, model, {}, Tuning::inspect, types);
+  if (const auto part = before_bodies(model); !part.graph.nodes.empty())
+    probe(runtime, part, input_shapes, tuning_for(input_shapes), types);
+}
+
 // From the outside to the inside, since a body reads values from around it. What the runtime cannot load alone, as a
 // branch that no sample takes, keeps what the model says.
 void probe_bodies(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes,
@@ -151,8 +178,7 @@ graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
   graph::ValueTypes types;
   // Values that follow from given shapes may be folded anywhere, for which the runtime needs all nodes.
   const bool in_parts = input_shapes.empty() && model.bodies.empty() && model.graph.nodes.size() > kNodesAtOnce;
-  if (!in_parts || !probe_in_parts(runtime, model, types))
-    probe(runtime, model, input_shapes, tuning_for(input_shapes), types);
+  if (!in_parts || !probe_in_parts(runtime, model, types)) probe_samples(runtime, model, input_shapes, types);
   graph::add_initializers(model, types);
   if (!model.bodies.empty()) probe_bodies(runtime, model, input_shapes, types);
   return types;

@@ -24,6 +24,9 @@ namespace {
 // Below this share of the error the results gain too little for what gptq takes.
 constexpr double kWorthTuning = 0.25;
 constexpr double kNear = 1e-3;  // 30 dB: near enough
+// From here on (20 dB) shares do not count: they add up for small errors, and weights that make little of a large one
+// can still mend much of it.
+constexpr double kFar = 1e-2;
 
 // Narrows the configuration to that layer with quantized weights which takes most memory, and says so.
 void keep_heaviest(const Draft& draft, const Lab& lab, const graph::ValueTypes& types, FinetuneConfig& config,
@@ -45,9 +48,8 @@ void keep_heaviest(const Draft& draft, const Lab& lab, const graph::ValueTypes& 
 class WeightTuning : public Remedy {
  public:
   bool propose(const Draft& draft, Lab& lab) override {
-    if (lab.samples() < tuning::kHeldBackEvery || draft.worst_error < kNear ||
-        draft.result.weights_share < kWorthTuning)
-      return false;
+    if (lab.samples() < tuning::kHeldBackEvery || draft.worst_error < kNear) return false;
+    if (draft.worst_error < kFar && draft.result.weights_share < kWorthTuning) return false;
     const auto config = automatic_gptq(lab.options().finetune);
     layers_ = tuning::find_layers(draft.prepared.model, *draft.emitted, config).layers;
     if (layers_.empty()) return false;

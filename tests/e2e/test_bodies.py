@@ -247,6 +247,32 @@ def test_a_body_that_no_sample_came_to(tmp_path: Path) -> None:
             assert support.sqnr(support.outputs(reference, [feed]), support.outputs(found, [feed])) > 20
 
 
+def test_a_branch_that_contradicts_the_samples(tmp_path: Path) -> None:
+    """One that only takes single rows, as Silero's detector of speech has one for another rate: no sample takes it."""
+    b = graphs.Builder(11)
+    seen = b.add("Relu", b.add("MatMul", "x", b.weight("w", WIDTH, WIDTH), name="before"))
+    then, other = Body(12, "then."), Body(13, "other.")
+    many = then.layer(seen, "layer")
+    axis = other.constant("axis", [0], np.int64)
+    single = other.add("Unsqueeze", other.add("Squeeze", other.layer(seen, "first"), axis), axis)
+    single = other.layer(single, "second")
+    bodies = {"then_branch": then.graph("then", [], [info(many)]), "else_branch": other.graph("else", [], [info(single)])}
+    y = b.add("If", "flag", name="choose", **bodies)
+    y = b.add("MatMul", y, b.weight("w2", WIDTH, WIDTH), name="after")
+    model = b.model({"x": (FLOAT, ["N", WIDTH]), "flag": (BOOL, [])}, [y])
+    onnx.save(model, tmp_path / "model.onnx")
+    feeds = correlated("If", 16)
+    for feed in feeds:
+        feed["flag"] = np.array(True)
+    data = support.save_samples(tmp_path / "data", feeds)
+    options = ["--preset", "balanced", "--no-bench", "--optimize-for", "size", "--sensitivity", "off", "--finetune", "gptq"]
+    said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, *options)
+    assert any("'else_branch': 2 products" in note for note in said["notes"]), said["notes"]
+    assert [layer["name"] for layer in said["layers"]] == ["before", "then.layer", "after"]
+    reference, found = support.load(tmp_path / "model.onnx"), support.check_model(tmp_path / "out.onnx")
+    assert support.sqnr(support.outputs(reference, feeds), support.outputs(found, feeds)) > 25
+
+
 def with_functions() -> onnx.ModelProto:
     """Two calls of a function with an attribute, a constant, and a call and an If in it."""
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
@@ -470,6 +496,18 @@ def test_weights_in_bodies_are_tuned(case: tuple[str, Path, Path], method: str, 
         support.sqnr(exact, support.outputs(in_float(tmp_path / name), fresh)) for name in ("nearest.onnx", "tuned.onnx")
     )
     assert tuned > nearest + 0.5, (nearest, tuned)
+
+
+@pytest.mark.parametrize("kind", ["Loop", "Scan"])
+def test_bodies_are_tuned_where_measuring_asks_for_it(kind: str, tmp_path: Path) -> None:
+    onnx.save(MODELS[kind](), tmp_path / "model.onnx")
+    data = support.save_samples(tmp_path / "data", correlated(kind, 32))
+    options = ["--preset", "balanced", "--weight-type", "int4", "--no-bench", "--equalize", "off", "--threads", 2]
+    said = support.quantize(tmp_path / "model.onnx", tmp_path / "default.onnx", data, *options)
+    tuned = said["accuracy"]["tuned"]
+    assert tuned["kept"]
+    assert tuned["error_after"] < 0.5 * tuned["error_before"]
+    assert {"Loop": "carried", "Scan": "state"}[kind] in {layer["name"] for layer in said["layers"]}
 
 
 def test_tuned_bodies_are_the_same_bytes(case: tuple[str, Path, Path], tmp_path: Path) -> None:

@@ -122,6 +122,15 @@ def test_recurrent_layers(tmp_path: Path, direction: str) -> None:
             np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("hidden", [32, 64, 128])
+def test_how_near_recurrent_layers_are(tmp_path: Path, hidden: int) -> None:
+    """With scales whose sums saturate on no CPU."""
+    model, x = recurrent(tmp_path / "m.onnx", "forward", hidden), normal(30, 2, 32)
+    dynamic(model, tmp_path / "q.onnx", "--weight-range", "pairs")
+    found = run(tmp_path / "q.onnx", x=x)
+    assert min(support.sqnr([[e]], [[f]]) for e, f in zip(run(model, x=x), found, strict=True)) > 37.5
+
+
 ON_OLD_CPU = """
 import sys, numpy as np, onnxruntime as ort
 np.savez(sys.argv[3], *ort.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"]).run(None, dict(np.load(sys.argv[2]))))
