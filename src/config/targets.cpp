@@ -73,6 +73,9 @@ Target qnn(std::string_view name, std::string_view help, const Setting& activati
                     {"Tanh", kUint16, -1.0F, 32767.0F / 32768}};
   t.static_shapes = true;
   t.one_width = true;
+  t.htp_forms = true;
+  // Beside int8 scales it takes a LayerNormalization with a bias of int32 for the CPU's.
+  t.float_bias_types = {"LayerNormalization"};
   return t;
 }
 
@@ -193,6 +196,7 @@ bool Target::has_channels(std::string_view op_type) const noexcept {
   return per_channel_types.empty() || holds(per_channel_types, op_type);
 }
 bool Target::keeps_in_float(std::string_view op_type) const noexcept { return holds(float_types, op_type); }
+bool Target::keeps_bias_in_float(std::string_view op_type) const noexcept { return holds(float_bias_types, op_type); }
 
 const std::vector<Target>& targets() {
   static const auto all = make_targets();
