@@ -46,6 +46,8 @@ struct Target {
   std::vector<FixedRange> fixed_ranges = {};
   /// Inputs and output of these have one scale.
   std::vector<std::string_view> aligned_types = {};
+  /// The outputs of these have a scale of their own, although that of the input would do.
+  std::vector<std::string_view> own_scale_types = {};
   /// A product of two activations stays in float.
   bool constant_weights_only = false;
   /// The activations around an operator all have 8 bits, or all 16.
@@ -68,6 +70,7 @@ struct Target {
   bool nearest_power_of_two = false;
 
   bool aligns(std::string_view op_type) const noexcept;
+  bool has_own_scale(std::string_view op_type) const noexcept;
   bool has_channels(std::string_view op_type) const noexcept;
   bool keeps_in_float(std::string_view op_type) const noexcept;
   bool keeps_bias_in_float(std::string_view op_type) const noexcept;

@@ -254,6 +254,7 @@ Rule rule_of(const RuleContext& c, const Node& node) {
   if (traits.is(Trait::convolution)) return conv;
   if (traits.is(Trait::normalization)) return normalization;
   if (traits.is(Trait::clips)) return clipping;
+  if (config::target(c.config).has_own_scale(node.op_type())) return plain;
   const bool all_operators = config::target(c.config).all_operators;
   if (traits.is(Trait::shares_scale) || (all_operators && traits.is(Trait::rearranges))) return movement;
   return plain;

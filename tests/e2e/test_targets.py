@@ -92,6 +92,21 @@ def test_means_of_xint8_have_the_scale_of_their_input(cnn):
         assert found[before] == found[node.output[0]]
 
 
+def test_average_pools_of_a8w8_have_a_scale_of_their_own(tmp_path):
+    b = Builder()
+    y = b.add("Relu", b.add("Conv", "x", b.weight("w", 4, 3, 1, 1)))
+    y = b.add("AveragePool", y, kernel_shape=[4, 4], strides=[4, 4])
+    onnx.save(b.model({"x": (FLOAT, [1, 3, 8, 8])}, [b.add("Conv", y, b.weight("v", 4, 4, 1, 1))]), tmp_path / "m.onnx")
+    samples = [np.random.default_rng(i).normal(size=(1, 3, 8, 8)).astype(np.float32) for i in range(3)]
+    save_samples(tmp_path / "data", [{"x": sample} for sample in samples])
+    for target, is_own in (("amd-npu:a8w8", True), ("amd-npu:xint8", False), ("tflite-like", False)):
+        model = onnx.load(quantized(tmp_path, target))
+        found, made = params(model), {output: node for node in model.graph.node for output in node.output}
+        pool = next(node for node in model.graph.node if node.op_type == "AveragePool")
+        before = made[made[pool.input[0]].input[0]].input[0]
+        assert (found[before] != found[pool.output[0]]) == is_own, target
+
+
 def test_convolutions_have_all_attributes_for_the_npu(cnn):
     for node in onnx.load(quantized(cnn, "amd-npu:a8w8")).graph.node:
         if node.op_type == "Conv":
