@@ -66,7 +66,7 @@ def activation(n: Net, x: str, kind: str) -> str:
     return n.add(kind, x) if kind else x
 
 
-KINDS = ("Relu", "Relu", "silu", "hard silu", "hard swish of sums", "relu6", "LeakyRelu", "HardSwish", "gelu", "Sigmoid", "Tanh", "")
+KINDS = "Relu,Relu,silu,hard silu,hard swish of sums,relu6,LeakyRelu,HardSwish,gelu,Sigmoid,Tanh,".split(",")
 
 
 def conv(n: Net, x: str, into: int, out: int, size: int = 1, stride: int = 1, group: int = 1, bias: bool = True) -> str:

@@ -123,7 +123,8 @@ def rows_of(job: TargetJob, runtime: Runtime) -> list[dict]:
         counts = ", ".join(f"{job.kernels[what]} {what}" for what in ("integers", "float", "not quantized"))
         whole = {True: "taken as a whole; ", False: "not taken as a whole; "}.get(job.kernels.get("whole"), "")
         steps = f"; at most {job.kernels['steps']} steps from float arithmetic" if job.kernels.get("steps") is not None else ""
-        print(f"  {name}: {100 * score:.1f} ({100 * score / expected:.1f} % of float); {whole}{counts}; ", end="")
+        share = f" ({100 * score / expected:.1f} % of float)" if expected else ""  # few samples may not score at all
+        print(f"  {name}: {100 * score:.1f}{share}; {whole}{counts}; ", end="")
         print(f"check is right of {job.kernels['same']} of {job.kernels['told']} nodes{steps}", flush=True)
         for line in job.kernels["wrong"]:
             print(f"    not of {line}")

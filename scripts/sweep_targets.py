@@ -207,7 +207,18 @@ def cases(target: str) -> Iterator[tuple[tuple[str, str, str, str], onnx.ModelPr
                     if op == "BatchNormalization":
                         inputs += [b.weight("mean", size, "f32", 0), b.constant("var", np.ones(size, np.float32))]
                     yield (op, x, w, y), b.finish(op, inputs, y, {})
+    if target != "ort-cpu":  # whose graph does not tell where a table of integers is read
+        yield from lookups(activations)
     yield from casts(activations)
+
+
+def lookups(activations: list[str]) -> Iterator[tuple[tuple[str, str, str, str], onnx.ModelProto]]:
+    """Rows of a constant table, such as embeddings."""
+    for x in activations:
+        for y in same_or_float(x):
+            b = Builder()
+            b.inputs.append(h.make_tensor_value_info("i", TensorProto.INT64, [1, 4]))
+            yield ("Gather", f"{x}/t", "-", y), b.finish("Gather", [b.weight("w", [16, 8], f"{x}/t", 0), "i"], y, {"axis": 0})
 
 
 def casts(activations: list[str]) -> Iterator[tuple[tuple[str, str, str, str], onnx.ModelProto]]:

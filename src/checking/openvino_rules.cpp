@@ -195,8 +195,6 @@ std::optional<Beyond> beyond_table(const onnx::Node& node, const onnx::Model& mo
   const bool output = has_8_bits(forms.output);
   if (node.is("Concat") && output) return Beyond{"int8", "Concat of what becomes integers of 8 bits", ""};
   if (moves_integers(model, index, node)) return Beyond{"int8", "QuantizeLinear moves in front of it", ""};
-  if (node.is("Gather") && forms.first.is_constant && has_8_bits(forms.first))
-    return Beyond{"int8", "rows of integers of 8 bits", ""};
   const bool compiled = static_shapes && is_element_wise(node);
   if (compiled && is_activation(forms.first.is_constant ? forms.second : forms.first))
     return Beyond{"int8", "an element-wise operator that reads integers, compiled for its shape", ""};

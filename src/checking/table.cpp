@@ -61,8 +61,8 @@ const Row* Table::find(std::string_view op_type, std::string_view first, std::st
 }
 
 const Row* Table::find(std::string_view op_type, const Forms& forms) const {
-  // Of two inputs the table has the constant as the second.
-  if (forms.first.is_constant && !forms.second.is_constant && forms.second.text != "-")
+  // Of two inputs the table has the constant as the second; an index is none of two.
+  if (op_type != "Gather" && forms.first.is_constant && !forms.second.is_constant && forms.second.text != "-")
     return find(op_type, {forms.second, forms.first, forms.output});
   const auto& [first, second, output] = forms;
   std::string constant = second.text;

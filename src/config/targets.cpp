@@ -45,6 +45,7 @@ Target amd(std::string_view name, std::string_view help, const std::vector<Setti
   t.all_operators = true;
   t.op_types = kNpuTypes;
   t.aligned_types = {"Concat"};
+  t.own_scale_types = {"AveragePool"};
   t.opset = 17;
   t.static_shapes = true;
   t.explicit_convolutions = true;
@@ -57,6 +58,7 @@ Target xint8() {
                 {"power-of-two-scale", "true", "scales of XINT8 are powers of two"},
                 {"per-channel", "false", "XINT8 has one scale for each weight"}});
   t.aligned_types = {"Concat", "AveragePool", "GlobalAveragePool"};
+  t.own_scale_types = {};
   t.nearest_power_of_two = true;
   return t;
 }
@@ -73,6 +75,9 @@ Target qnn(std::string_view name, std::string_view help, const Setting& activati
                     {"Tanh", kUint16, -1.0F, 32767.0F / 32768}};
   t.static_shapes = true;
   t.one_width = true;
+  t.htp_forms = true;
+  // Beside int8 scales it takes a LayerNormalization with a bias of int32 for the CPU's.
+  t.float_bias_types = {"LayerNormalization"};
   return t;
 }
 
@@ -192,7 +197,9 @@ bool Target::aligns(std::string_view op_type) const noexcept { return holds(alig
 bool Target::has_channels(std::string_view op_type) const noexcept {
   return per_channel_types.empty() || holds(per_channel_types, op_type);
 }
+bool Target::has_own_scale(std::string_view op_type) const noexcept { return holds(own_scale_types, op_type); }
 bool Target::keeps_in_float(std::string_view op_type) const noexcept { return holds(float_types, op_type); }
+bool Target::keeps_bias_in_float(std::string_view op_type) const noexcept { return holds(float_bias_types, op_type); }
 
 const std::vector<Target>& targets() {
   static const auto all = make_targets();

@@ -46,10 +46,17 @@ struct Target {
   std::vector<FixedRange> fixed_ranges = {};
   /// Inputs and output of these have one scale.
   std::vector<std::string_view> aligned_types = {};
+  /// The outputs of these have a scale of their own, although that of the input would do.
+  std::vector<std::string_view> own_scale_types = {};
   /// A product of two activations stays in float.
   bool constant_weights_only = false;
   /// The activations around an operator all have 8 bits, or all 16.
   bool one_width = false;
+  /// What the HTP has another form for is written in that: Gelu instead of Erf, and convolutions instead of
+  /// BatchNormalization, whose four parameters it rounds again.
+  bool htp_forms = false;
+  /// The biases of these stay in float.
+  std::vector<std::string_view> float_bias_types = {};
   /// Of the two branches of a sum, the one that a convolution makes for it alone is not quantized: the two fuse.
   bool fuses_sums = false;
   /// Models of an older opset are upgraded to at least this one.
@@ -63,8 +70,10 @@ struct Target {
   bool nearest_power_of_two = false;
 
   bool aligns(std::string_view op_type) const noexcept;
+  bool has_own_scale(std::string_view op_type) const noexcept;
   bool has_channels(std::string_view op_type) const noexcept;
   bool keeps_in_float(std::string_view op_type) const noexcept;
+  bool keeps_bias_in_float(std::string_view op_type) const noexcept;
 };
 
 /// Stands for the name of another target, which run::name_target() finds before anything asks for the row.

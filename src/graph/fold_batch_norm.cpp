@@ -62,6 +62,12 @@ Floats scaled_weight(const onnx::Tensor& weight, const Floats& scale, bool trans
   return w;
 }
 
+Floats scale_of(const BatchNorm& bn) {
+  Floats scale = bn.scale;
+  for (std::size_t c = 0; c < scale.size(); ++c) scale[c] /= std::sqrt(bn.variance[c] + bn.epsilon);
+  return scale;
+}
+
 // The order of operations is ONNX Runtime's (conv_bn_fusion.cc), in float32, so that results agree bit for bit.
 Floats folded_bias(const BatchNorm& bn, const Floats& scale, const onnx::Tensor* bias) {
   Floats b = bias != nullptr ? floats_of(*bias) : bn.shift;
@@ -82,8 +88,7 @@ bool fold(onnx::Model& model, Index& index, const BatchNorm& bn, const onnx::Nod
   if (weight->dims.size() < 3 || weight->dims[transposed ? 1 : 0] != channels || weight->count() == 0) return false;
   if (bias != nullptr && bias->count() != channels) return false;
 
-  Floats scale = bn.scale;
-  for (std::size_t c = 0; c < scale.size(); ++c) scale[c] /= std::sqrt(bn.variance[c] + bn.epsilon);
+  const Floats scale = scale_of(bn);
   const std::string bias_source =
       bias != nullptr ? "ConvBnFusion_B_" + bias->name : "ConvBnFusion_BN_B_" + bn_node.inputs()[2];
   auto new_weight = stored_floats(index.fresh_name("ConvBnFusion_W_" + weight->name), weight->dims,
@@ -120,6 +125,32 @@ Notes fold_batch_norm(onnx::Model& model, const Store& store) {
   remove_nodes(model, removed);
   drop_unused_initializers(model);
   return {fmt::format("{} BatchNormalization nodes were folded into the convolutions before them", removed_count)};
+}
+
+Notes batch_norms_as_convolutions(onnx::Model& model, const ValueTypes& types, const Store& store) {
+  constexpr std::size_t kImageRank = 4;
+  Index index(model);
+  std::size_t changed = 0;
+  for (auto& node : model.graph.nodes) {
+    const auto bn = read_batch_norm(model, index, node);
+    const auto type = bn ? types.find(node.inputs().front()) : types.end();
+    if (type == types.end() || !type->second.shape || type->second.shape->size() != kImageRank) continue;
+    const auto channels = static_cast<std::int64_t>(bn->scale.size());
+    const Floats scale = scale_of(*bn);
+    auto weight = stored_floats(index.fresh_name(node.inputs()[1] + "_weight"), {channels, 1, 1, 1}, scale, store);
+    auto bias = stored_floats(index.fresh_name(node.inputs()[2] + "_bias"), {channels},
+                              folded_bias(*bn, scale, nullptr), store);
+    const int body = node.body();
+    node = onnx::Node("Conv", node.name(), {node.inputs().front(), weight.name, bias.name}, {node.outputs().front()},
+                      {onnx::Attribute::of_int("group", channels), onnx::Attribute::of_ints("kernel_shape", {1, 1})});
+    node.set_body(body);
+    model.graph.initializers.push_back(std::move(weight));
+    model.graph.initializers.push_back(std::move(bias));
+    ++changed;
+  }
+  if (changed == 0) return {};
+  drop_unused_initializers(model);
+  return {fmt::format("{} BatchNormalization nodes became convolutions of one place for each channel", changed)};
 }
 
 }  // namespace detent::graph

@@ -50,6 +50,12 @@ using Store = std::function<onnx::TensorData(std::vector<std::byte>)>;
 /// prepared.
 Notes fold_batch_norm(onnx::Model& model, const Store& store);
 
+/// BatchNormalization with constants, of values with four axes, becomes a convolution of one place for each channel.
+Notes batch_norms_as_convolutions(onnx::Model& model, const ValueTypes& types, const Store& store);
+
+/// x (1 + erf(x / sqrt(2))) / 2 becomes Gelu of Microsoft's domain.
+Notes compose_gelus(onnx::Model& model, const ValueTypes& types);
+
 /// Products and sums with constants that follow a convolution or matrix product, one number or one for each channel,
 /// become part of its weight and bias. A product of two matrices becomes a Gemm where it gets a bias: ONNX Runtime
 /// makes of MatMul and Add a Gemm in float, whose integers it would convert back at each run.

@@ -47,6 +47,7 @@ constexpr auto kRows = std::to_array<OperatorTraits>({
     {"Erf", element_wise | has_response},
     {"Exp", element_wise | has_response},
     {"Gelu", element_wise | has_response},
+    {"Gelu", element_wise | has_response, per_output, kNoInput, 0, kMicrosoft},
     {"HardSigmoid", element_wise | overwrites | has_response},
     {"HardSwish", element_wise | has_response},
     {"LeakyRelu", element_wise | carries_integers | overwrites | by_default | has_response},

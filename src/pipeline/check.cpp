@@ -11,6 +11,7 @@
 #include "checking/grids.h"
 #include "checking/openvino_rules.h"
 #include "checking/ort_rules.h"
+#include "checking/qnn_rules.h"
 #include "checking/table.h"
 #include "config/targets.h"
 #include "exec/session.h"
@@ -195,6 +196,15 @@ class Check {
       checked.rule = "int8 values that are read once become uint8 on x86 CPUs, others do not, and here are both";
       checked.remedy = "activations of uint8";
       return;
+    }
+    if (target_.name.starts_with("qnn")) {
+      if (const auto why = checking::left_to_cpu(node, model_, index_, forms); !why.empty()) {
+        checked.on_cpu = true;
+        checked.verdict = Verdict::falls_back;
+        checked.rule = why;
+        checked.remedy = "a bias in float";
+        return;
+      }
     }
     const auto* row = table_ == nullptr ? nullptr : table_->find(node.op_type(), forms);
     if (row == nullptr) return judge_unknown(node, forms, checked);

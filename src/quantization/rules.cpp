@@ -79,6 +79,7 @@ void bias(RuleContext& c, std::size_t position, float beta) {
   const std::string name = input(node, 2);
   if (name.empty()) return;
   const auto* tensor = constant(c, name);
+  if (config::target(c.config).keeps_bias_in_float(node.op_type())) return;
   if (is_float(c.config.weight_type)) return;    // products are added up in floats
   if (config::writes_16_bits(c.config)) return;  // which cannot hold the scale of a bias
   const char* why = nullptr;
@@ -253,6 +254,7 @@ Rule rule_of(const RuleContext& c, const Node& node) {
   if (traits.is(Trait::convolution)) return conv;
   if (traits.is(Trait::normalization)) return normalization;
   if (traits.is(Trait::clips)) return clipping;
+  if (config::target(c.config).has_own_scale(node.op_type())) return plain;
   const bool all_operators = config::target(c.config).all_operators;
   if (traits.is(Trait::shares_scale) || (all_operators && traits.is(Trait::rearranges))) return movement;
   return plain;

@@ -65,6 +65,12 @@ void make_fast_forms(Prepared& prepared, bool gates, const graph::Store& store) 
   append(notes, graph::fold_before_products(model, types, store));
 }
 
+graph::Notes make_htp_forms(onnx::Model& model, const graph::ValueTypes& types, const fs::path& work_dir) {
+  auto notes = graph::compose_gelus(model, types);
+  append(notes, graph::batch_norms_as_convolutions(model, types, file_store(work_dir, "norm")));
+  return notes;
+}
+
 void refuse_dynamic_inputs(const onnx::Model& model, const QuantConfig& config) {
   const auto dynamic = graph::dynamic_inputs(model);
   if (dynamic.empty()) return;
@@ -124,7 +130,10 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   const auto pools = config::target(config).pooled_strides ? graph::pool_before_strided_points(model) : graph::Notes();
   append(notes, pools);
 
-  if (upgrade || !constants.empty() || !pools.empty()) types = exec::probe_values(runtime, model);
+  const auto forms = config::target(config).htp_forms ? make_htp_forms(model, types, work_dir) : graph::Notes();
+  append(notes, forms);
+
+  if (upgrade || !constants.empty() || !pools.empty() || !forms.empty()) types = exec::probe_values(runtime, model);
   const bool fast_forms = config::preset(config).fast_forms;
   const bool gates = config::makes_gates(config);
   if (fast_forms) make_fast_forms(prepared, gates, file_store(work_dir, "folded"));

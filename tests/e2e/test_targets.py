@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from graphs import FLOAT, Builder, cnn_samples, small_cnn
+from graphs import FLOAT, INT64, Builder, cnn_samples, small_cnn
 from onnx import numpy_helper
 from support import ROOT, detent, quantize, save_samples
 
@@ -92,6 +92,21 @@ def test_means_of_xint8_have_the_scale_of_their_input(cnn):
         assert found[before] == found[node.output[0]]
 
 
+def test_average_pools_of_a8w8_have_a_scale_of_their_own(tmp_path):
+    b = Builder()
+    y = b.add("Relu", b.add("Conv", "x", b.weight("w", 4, 3, 1, 1)))
+    y = b.add("AveragePool", y, kernel_shape=[4, 4], strides=[4, 4])
+    onnx.save(b.model({"x": (FLOAT, [1, 3, 8, 8])}, [b.add("Conv", y, b.weight("v", 4, 4, 1, 1))]), tmp_path / "m.onnx")
+    samples = [np.random.default_rng(i).normal(size=(1, 3, 8, 8)).astype(np.float32) for i in range(3)]
+    save_samples(tmp_path / "data", [{"x": sample} for sample in samples])
+    for target, is_own in (("amd-npu:a8w8", True), ("amd-npu:xint8", False), ("tflite-like", False)):
+        model = onnx.load(quantized(tmp_path, target))
+        found, made = params(model), {output: node for node in model.graph.node for output in node.output}
+        pool = next(node for node in model.graph.node if node.op_type == "AveragePool")
+        before = made[made[pool.input[0]].input[0]].input[0]
+        assert (found[before] != found[pool.output[0]]) == is_own, target
+
+
 def test_convolutions_have_all_attributes_for_the_npu(cnn):
     for node in onnx.load(quantized(cnn, "amd-npu:a8w8")).graph.node:
         if node.op_type == "Conv":
@@ -125,6 +140,44 @@ def test_fixed_grids_alignment_and_shapes(tmp_path):
     npu = params(onnx.load(quantized(tmp_path, "amd-npu:a8w8", *shape)))
     joined = [npu[name] for name in ("sigmoid1.out", "tanh1.out", "relu1.out") if name in npu]
     assert len(joined) == 3 and len({(float(scale), int(zero)) for scale, zero in joined}) == 1, joined
+
+
+@pytest.mark.parametrize("target", ["qnn", "qnn:a16"])
+def test_transformers_run_whole_on_the_htp(tmp_path, target):
+    """Gelu instead of Erf, and biases of LayerNormalization in float."""
+    b, width = Builder(3), 32
+    x = b.add("Gather", b.weight("table", 50, width, scale=1), "ids")
+    x = b.add("LayerNormalization", x, b.weight("ln1.w", width, shift=1), b.weight("ln1.b", width))
+    y = b.add("MatMul", x, b.weight("up.w", width, 2 * width))
+    gate = b.add("Add", b.add("Erf", b.add("Div", y, b.constant("root2", 2**0.5))), b.constant("one", 1))
+    y = b.add("MatMul", b.add("Mul", b.add("Mul", y, gate), b.constant("half", 0.5)), b.weight("down.w", 2 * width, width))
+    x = b.add("LayerNormalization", b.add("Add", x, y), b.weight("ln2.w", width, shift=1), b.weight("ln2.b", width))
+    onnx.save(b.model({"ids": (INT64, [2, 7])}, [x]), tmp_path / "m.onnx")
+    save_samples(tmp_path / "data", [{"ids": np.random.default_rng(i).integers(0, 50, (2, 7))} for i in range(3)])
+    out = quantized(tmp_path, target)
+    nodes = onnx.load(out).graph.node
+    assert [n.op_type for n in nodes].count("Gelu") == 1 and not [n for n in nodes if n.op_type == "Erf"]
+    biases = [n.input[2] for n in nodes if n.op_type == "LayerNormalization"]
+    floats = {t.name for t in onnx.load(out).graph.initializer if t.data_type == FLOAT}
+    assert len(biases) == 2 and set(biases) <= floats
+    result = checked(out, target)
+    assert result["falls_back"] == result["refused"] == 0 and result["partitions"] == 1, result
+
+
+def test_batch_normalization_on_the_htp_is_a_convolution(tmp_path):
+    b = Builder()
+    parts = [b.weight("a", 3, shift=1), b.weight("s", 3), b.weight("m", 3), b.constant("v", [1, 2, 3])]
+    y = b.add("Conv", b.add("Relu", b.add("BatchNormalization", "x", *parts)), b.weight("w", 4, 3, 1, 1))
+    onnx.save(b.model({"x": (FLOAT, [1, 3, 8, 8])}, [y]), tmp_path / "m.onnx")
+    samples = [np.random.default_rng(i).normal(size=(1, 3, 8, 8)).astype(np.float32) for i in range(3)]
+    save_samples(tmp_path / "data", [{"x": sample} for sample in samples])
+    out = quantized(tmp_path, "qnn")
+    convolutions = [n for n in onnx.load(out).graph.node if n.op_type == "Conv"]
+    assert len(convolutions) == 2 and next(a.i for a in convolutions[0].attribute if a.name == "group") == 3
+    given = ["--calibration-data", tmp_path / "data", "--outputs-only", "--json"]
+    compared = json.loads(detent("compare", tmp_path / "m.onnx", out, *given).stdout)
+    assert all(output["sqnr_db"] > 25 for output in compared["outputs"])
+    assert {n.op_type for n in onnx.load(quantized(tmp_path, "ort-cpu")).graph.node} >= {"BatchNormalization"}
 
 
 def test_axes_called_by_a_question_mark_are_different_ones(cnn, tmp_path):
