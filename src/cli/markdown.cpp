@@ -10,7 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/printable.h"
-#include "cli/transformer_words.h"
+#include "cli/error_words.h"
 #include "run/outcome.h"
 
 namespace detent::cli {

@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "cli/commands.h"
+#include "cli/error_words.h"
 #include "cli/markdown.h"
 #include "cli/model_to_stdout.h"
 #include "cli/options.h"
@@ -18,7 +19,6 @@
 #include "cli/pictures.h"
 #include "cli/progress.h"
 #include "cli/quantize_json.h"
-#include "cli/transformer_words.h"
 #include "config/family.h"
 #include "config/presets.h"
 #include "detent/quantize.h"

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/error_words.h"
 #include "cli/latency_json.h"
 #include "cli/transformer_words.h"
 #include "config/family.h"
@@ -116,8 +117,6 @@ nlohmann::json family_json(const QuantizeOptions& options, const QuantizeResult&
 }
 
 }  // namespace
-
-double in_db(double error) { return -10 * std::log10(error); }
 
 bool has_remedies(const QuantizeOptions& options, const QuantizeResult& r) {
   const bool changed_types = r.floats && r.nodes_quantized == 0;

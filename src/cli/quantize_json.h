@@ -12,7 +12,4 @@ nlohmann::json quantize_json(const QuantizeOptions& options, const QuantizeResul
 /// Whether roundings were measured and acted on; without, there is only what came of them.
 bool has_remedies(const QuantizeOptions& options, const QuantizeResult& result);
 
-/// An error as a share of the signal, as the signal to quantization noise ratio in dB.
-double in_db(double error);
-
 }  // namespace detent::cli

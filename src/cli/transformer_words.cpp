@@ -7,7 +7,6 @@
 
 #include "base/bytes.h"
 #include "cli/output.h"
-#include "cli/quantize_json.h"
 
 namespace detent::cli {
 namespace {
@@ -80,11 +79,6 @@ void print_transformer(const Transformer& transformer) {
                transformer.is_tied ? ", also the last product's weight" : "");
   if (const auto& head = transformer.head; head && !transformer.is_tied)
     print_text("  last product: {} scores of {} ({})\n", head->entries, head->width, format_size(head->bytes));
-}
-
-std::string rotation_words(bool kept, double error_before, double error_after) {
-  return fmt::format("rotation: {}, SQNR of the worst output on held-back samples {:.2f} dB without, {:.2f} dB with it",
-                     kept ? "kept" : "left out", in_db(error_before), in_db(error_after));
 }
 
 }  // namespace detent::cli

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "detent/transformer.h"
 
@@ -11,7 +10,5 @@ namespace detent::cli {
 nlohmann::json transformer_json(const Transformer& transformer);
 /// Layers that are alike in one line, and the ends.
 void print_transformer(const Transformer& transformer);
-/// What became of --rotation auto; errors as in RotatedStream.
-std::string rotation_words(bool kept, double error_before, double error_after);
 
 }  // namespace detent::cli
