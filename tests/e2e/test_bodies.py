@@ -1,7 +1,6 @@
 """Bodies of If, Loop and Scan are observed and quantized like the graph around them."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import graphs
@@ -10,149 +9,24 @@ import onnx
 import onnxruntime as ort
 import pytest
 import support
-from onnx import TensorProto, helper, numpy_helper
+from bodies import (
+    BOOL,
+    FLOAT,
+    MODELS,
+    PRODUCTS,
+    WIDTH,
+    Body,
+    correlated,
+    info,
+    nodes_of,
+    samples,
+    with_if,
+    with_loop,
+    with_scan,
+)
+from onnx import helper, numpy_helper
 
-FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-WIDTH = 16
 QUANTIZED = {"QLinearMatMul", "QGemm", "QLinearConv", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"}
-
-
-def info(name: str, kind: int = FLOAT, shape: list | None = None) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, shape)
-
-
-class Body(graphs.Builder):
-    """Names in it are its own unless they are made unique by `prefix`: bodies of one model often share them."""
-
-    def __init__(self, seed: int, prefix: str = "") -> None:
-        super().__init__(seed)
-        self.prefix = prefix
-
-    def layer(self, x: str, name: str, activation: str = "Relu") -> str:
-        weight = self.weight(f"{self.prefix}{name}.w", WIDTH, WIDTH, scale=0.3)
-        return self.add(activation, self.add("MatMul", x, weight, name=f"{self.prefix}{name}"), name=f"{self.prefix}{name}.act")
-
-    def graph(self, name: str, inputs: list[onnx.ValueInfoProto], outputs: list[onnx.ValueInfoProto]) -> onnx.GraphProto:
-        return helper.make_graph(self.nodes, name, inputs, outputs, self.initializers)
-
-
-def branches(seen: str, inner: tuple[onnx.GraphProto, onnx.GraphProto] | None = None) -> dict[str, onnx.GraphProto]:
-    """Two of them, with the same names in both."""
-    made = {}
-    for seed, branch in enumerate(("then", "else")):
-        b = Body(seed + 10)
-        y = b.layer(b.layer(seen, "first"), "second")
-        if inner and branch == "then":
-            y = b.add("Add", y, b.add("If", "deep", name="inner", then_branch=inner[0], else_branch=inner[1]))
-        y = b.add("MatMul", y, b.weight("last.w", WIDTH, WIDTH), name="last")
-        made[f"{branch}_branch"] = b.graph(branch, [], [info(y)])
-    return made
-
-
-def with_if(nested: bool = False) -> onnx.ModelProto:
-    b = graphs.Builder(1)
-    seen = b.add("Relu", b.add("MatMul", "x", b.weight("w", WIDTH, WIDTH), name="before"))
-    inner = None
-    if nested:
-        parts = []
-        for seed, name in enumerate(("shallow", "steep")):
-            part = Body(seed + 20, "inner.")
-            parts.append(part.graph(name, [], [info(part.layer(seen, "only"))]))
-        inner = tuple(parts)
-    y = b.add("If", "flag", name="choose", **branches(seen, inner))
-    y = b.add("MatMul", y, b.weight("w2", WIDTH, WIDTH), name="after")
-    inputs = {"x": (FLOAT, ["N", WIDTH]), "flag": (BOOL, [])} | ({"deep": (BOOL, [])} if nested else {})
-    model = b.model(inputs, [y])
-    model.graph.output[0].CopyFrom(info(y, FLOAT, ["N", WIDTH]))
-    return model
-
-
-def with_loop() -> onnx.ModelProto:
-    """h = Tanh(h W + seen U), and the sum of the second as a scan output."""
-    b = graphs.Builder(2)
-    seen = b.add("Relu", b.add("MatMul", "x", b.weight("w", WIDTH, WIDTH), name="before"))
-    body = Body(3)
-    mixed = body.add("Add", body.layer("h", "carried", "Tanh"), body.layer(seen, "captured"), name="mixed")
-    step = body.add("Tanh", mixed, name="step")
-    row = body.add("MatMul", step, body.weight("row.w", WIDTH, 4), name="row")
-    body.nodes.append(helper.make_node("Identity", ["go"], ["going"]))
-    infos = [info("i", INT64, []), info("go", BOOL, []), info("h", FLOAT, ["N", WIDTH])]
-    graph = body.graph("body", infos, [info("going", BOOL, []), info(step), info(row)])
-    h = b.add("Loop", "times", b.constant("yes", True, np.bool_), seen, body=graph, name="loop", count=2)
-    y = b.add("MatMul", h, b.weight("w2", WIDTH, WIDTH), name="after")
-    model = b.model({"x": (FLOAT, ["N", WIDTH]), "times": (INT64, [])}, [y])
-    model.graph.output[0].CopyFrom(info(y, FLOAT, ["N", WIDTH]))
-    model.graph.output.append(info("loop.out.1", FLOAT, ["T", "N", 4]))
-    return model
-
-
-def with_scan(several: bool = False) -> onnx.ModelProto:
-    """A recurrent net along the second axis; with `several`, next to another one that reads from the end, a count, and a
-    value from around the body."""
-    b = graphs.Builder(4)
-    body = Body(5)
-    mixed = body.add("Add", body.layer("step", "input"), body.layer("h", "state"), name="mixed")
-    h = body.add("Sigmoid", mixed, name="new")
-    out = body.add("MatMul", h, body.weight("out.w", WIDTH, WIDTH), name="out")
-    row = [FLOAT, ["N", WIDTH]]
-    ins, outs = [info("h", *row), info("step", *row)], [info(h), info(out)]
-    given, axes, shapes = ["h0", "x"], [1], {"h0": row, "x": (FLOAT, ["N", "T", WIDTH])}
-    more: dict[str, object] = {}
-    if several:
-        seen = b.add("Relu", b.add("MatMul", "h0", b.weight("w", WIDTH, WIDTH), name="before"))
-        both = body.add("Add", "back", "c", name="both")
-        c = body.add("Tanh", body.add("Add", body.layer(both, "second", "Tanh"), seen, name="with"), name="c2")
-        count = body.add("Add", "n", body.constant("one", 1, np.int64), name="count")
-        ins = [info("n", INT64, []), info("h", *row), info("c", *row), info("step", *row), info("back", *row)]
-        outs = [info(count, INT64, []), info(h), info(c), info(out), info(body.add("Identity", c))]
-        given, axes = [b.constant("zero", 0, np.int64), "h0", seen, "x", "z"], [1, 1]
-        shapes["z"] = (FLOAT, ["T", "N", WIDTH])
-        more = {"scan_input_directions": [0, 1], "scan_output_directions": [0, 1]}
-        more["scan_input_axes"] = [1, 0]
-    attributes = {"num_scan_inputs": len(axes), "scan_input_axes": axes, "scan_output_axes": axes} | more
-    b.add("Scan", *given, body=body.graph("body", ins, outs), name="scan", count=len(outs), **attributes)
-    y = b.add("MatMul", "scan.out.3" if several else "scan.out.1", b.weight("w2", WIDTH, WIDTH), name="after")
-    if several:
-        y = b.add("Add", y, "scan.out.4", name="sum")
-    model = b.model(shapes, [y])
-    model.graph.output[0].CopyFrom(info(y, FLOAT, ["N", "T", WIDTH]))
-    if several:
-        model.graph.output.append(info("scan.out", INT64, []))
-    return model
-
-
-def samples(kind: str, count: int = 8) -> list[graphs.Sample]:
-    rng = np.random.default_rng(6)
-    made = []
-    for i in range(count):
-        x = rng.normal(size=(3, WIDTH)).astype(np.float32)
-        if kind in ("Scan", "several"):
-            made.append({"h0": x, "x": rng.normal(size=(3, 4 + i % 3, WIDTH)).astype(np.float32)})
-            if kind == "several":
-                made[-1]["z"] = rng.normal(size=(4 + i % 3, 3, WIDTH)).astype(np.float32)
-        elif kind == "Loop":
-            made.append({"x": x, "times": np.array(1 + i % 4)})
-        else:
-            deep = {"deep": np.array(i % 4 < 2)} if kind == "nested" else {}
-            made.append({"x": x, "flag": np.array(i % 2 == 0)} | deep)
-    return made
-
-
-MODELS = {
-    "If": with_if,
-    "nested": lambda: with_if(nested=True),
-    "Loop": with_loop,
-    "Scan": with_scan,
-    "several": lambda: with_scan(several=True),
-}
-PRODUCTS = {"If": 8, "nested": 10, "Loop": 5, "Scan": 4, "several": 6}
-
-
-def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            yield from nodes_of(attribute.g)
 
 
 def as_run(path: Path, folder: Path) -> list[str]:
@@ -453,175 +327,3 @@ def test_inspection_counts_bodies(tmp_path: Path) -> None:
     told = json.loads(result.stdout)
     assert told["macs"] == 10 * 3 * WIDTH * WIDTH
     assert told["op_types"]["MatMul"] == 10
-
-
-def correlated(kind: str, count: int, seed: int = 8) -> list[graphs.Sample]:
-    """Rows that are mixtures of a few: what rounding can make use of."""
-    rng = np.random.default_rng(seed)
-    mix = np.random.default_rng(9).normal(size=(4, WIDTH))
-    made = samples(kind, count)
-    for sample in made:
-        for name, values in sample.items():
-            if values.ndim >= 2:
-                noise = rng.normal(size=values.shape)
-                sample[name] = (rng.normal(size=(*values.shape[:-1], 4)) @ mix + 0.3 * noise).astype(np.float32)
-    return made
-
-
-FOUR_BITS = ["--preset", "plain", "--weight-type", "int4", "--no-bench", "--activation-type", "uint16"]
-METHODS = {"gptq": ["--finetune", "gptq"], "adaround": ["--finetune", "adaround", "--num-iterations", 200]}
-
-
-def in_float(model: Path) -> ort.InferenceSession:
-    """With Q/DQ computed in float, so that kernels have no say."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-@pytest.mark.parametrize("method", list(METHODS))
-def test_weights_in_bodies_are_tuned(case: tuple[str, Path, Path], method: str, tmp_path: Path) -> None:
-    """Every layer gains on the samples that are held back, and the model on others."""
-    kind, model, _ = case
-    data = support.save_samples(tmp_path / "many", correlated(kind, 48))
-    support.quantize(model, tmp_path / "nearest.onnx", data, *FOUR_BITS, "--finetune", "nearest")
-    said = support.quantize(model, tmp_path / "tuned.onnx", data, *FOUR_BITS, *METHODS[method])
-    assert not any("not fine-tuned" in note for note in said["notes"]), said["notes"]
-    assert len(said["layers"]) == PRODUCTS[kind]
-    assert sum(layer["tuned"] for layer in said["layers"]) >= PRODUCTS[kind] - 1
-    assert support.gain(said["layers"]) < 0.8
-    fresh = correlated(kind, 16, seed=10)
-    exact = support.outputs(support.load(model), fresh)
-    nearest, tuned = (
-        support.sqnr(exact, support.outputs(in_float(tmp_path / name), fresh)) for name in ("nearest.onnx", "tuned.onnx")
-    )
-    assert tuned > nearest + 0.5, (nearest, tuned)
-
-
-@pytest.mark.parametrize("kind", ["Loop", "Scan"])
-def test_bodies_are_tuned_where_measuring_asks_for_it(kind: str, tmp_path: Path) -> None:
-    onnx.save(MODELS[kind](), tmp_path / "model.onnx")
-    data = support.save_samples(tmp_path / "data", correlated(kind, 32))
-    options = ["--preset", "balanced", "--weight-type", "int4", "--no-bench", "--equalize", "off", "--threads", 2]
-    said = support.quantize(tmp_path / "model.onnx", tmp_path / "default.onnx", data, *options)
-    tuned = said["accuracy"]["tuned"]
-    assert tuned["kept"]
-    assert tuned["error_after"] < 0.5 * tuned["error_before"]
-    assert {"Loop": "carried", "Scan": "state"}[kind] in {layer["name"] for layer in said["layers"]}
-
-
-def test_tuned_bodies_are_the_same_bytes(case: tuple[str, Path, Path], tmp_path: Path) -> None:
-    """Whatever the budget, threads and interruptions."""
-    kind, model, _ = case
-    data = support.save_samples(tmp_path / "many", correlated(kind, 16))
-    options = [*FOUR_BITS, *METHODS["adaround"]]
-    support.quantize(model, tmp_path / "a.onnx", data, *options, "--threads", 1)
-    expected = support.sha256(tmp_path / "a.onnx")
-    support.quantize(model, tmp_path / "b.onnx", data, *options, "--threads", 2, "--memory-level", 2)
-    support.quantize(model, tmp_path / "c.onnx", data, *options, "--memory-budget", "200MiB")
-    assert support.sha256(tmp_path / "b.onnx") == support.sha256(tmp_path / "c.onnx") == expected
-    # The second layer is solved, or in the middle of a pass over a body.
-    for point in ("finetune.solved=kill@2", "finetune.sample=kill@45"):
-        folder = tmp_path / point.split("=")[0]
-        folder.mkdir()
-        assert support.sha256(support.resumed_after_kill(point, model, data, folder, *options)) == expected
-
-
-def with_more_outputs(path: Path, value: str, result: str) -> onnx.ModelProto:
-    """The model, whose Loop gives a value in its body as one more output, of all runs."""
-    model = onnx.load(path)
-    loop = next(node for node in model.graph.node if node.op_type == "Loop")
-    loop.attribute[0].g.output.append(info(value))
-    loop.output.append(result)
-    model.graph.output.append(info(result, FLOAT, ["T", "N", WIDTH]))
-    return model
-
-
-def test_error_of_a_layer_in_a_loop(tmp_path: Path) -> None:
-    """Reported errors are those over all runs of the body for the sample held back, as NumPy computes them."""
-    onnx.save(with_loop(), tmp_path / "model.onnx")
-    feeds = correlated("Loop", 8)
-    for feed in feeds:
-        feed["times"] = np.array(4)
-    data = support.save_samples(tmp_path / "data", feeds)
-    options = [*FOUR_BITS, "--finetune-nodes", "carried"]
-    found: dict[str, np.ndarray] = {}
-    for method in ("nearest", "gptq"):
-        path = tmp_path / f"{method}.onnx"
-        said = support.quantize(tmp_path / "model.onnx", path, data, *options, "--finetune", method)
-        body = next(node for node in onnx.load(path).graph.node if node.op_type == "Loop").attribute[0].g
-        product = next(node for node in body.node if node.name == "carried")
-        if method == "nearest":  # what the layer reads while it is solved: of a model with all weights rounded so
-            read = in_float_of(with_more_outputs(path, product.input[0], "read"), tmp_path)
-        found[method] = dequantized(onnx.load(path), body, product.input[1])
-    exact = in_float_of(with_more_outputs(tmp_path / "model.onnx", "carried.out", "given"), tmp_path)
-    (layer,) = said["layers"]
-    assert layer["tuned"]
-    told = [layer["error_before"], layer["error_after"]]
-    matches = []
-    for feed in feeds:  # one of which is held back
-        x, y = (session.run([name], feed)[0] for session, name in ((read, "read"), (exact, "given")))
-        assert len(x) == 4
-        matches.append(np.allclose(told, [np.mean((x @ w - y) ** 2) for w in found.values()], rtol=1e-3))
-    assert matches.count(True) == 1, (told, matches)
-
-
-def in_float_of(model: onnx.ModelProto, folder: Path) -> ort.InferenceSession:
-    onnx.save(model, folder / "more.onnx")
-    return in_float(folder / "more.onnx")
-
-
-def dequantized(model: onnx.ModelProto, body: onnx.GraphProto, value: str) -> np.ndarray:
-    """A weight as a DequantizeLinear makes it, in the body or around it."""
-    node = next(n for graph in (body, model.graph) for n in graph.node if value in n.output)
-    tensors = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if t.name in node.input}
-    integers, scale = (tensors[name].astype(np.float32) for name in node.input[:2])
-    return integers * scale
-
-
-def test_bodies_that_few_samples_come_to(tmp_path: Path) -> None:
-    """Samples held back alone teach nothing: such layers keep nearest rounding, with a word."""
-    onnx.save(with_if(), tmp_path / "model.onnx")
-    told = []
-    for seed in range(60):  # until the sample is held back that comes to the other branch: contents decide which is
-        feeds = correlated("If", 8, seed)
-        for i, feed in enumerate(feeds):
-            feed["flag"] = np.array(i > 0)
-        data = support.save_samples(tmp_path / f"data{seed}", feeds)
-        said = support.quantize(tmp_path / "model.onnx", tmp_path / "gptq.onnx", data, *FOUR_BITS, "--finetune", "gptq")
-        told = [note for note in said["notes"] if "none came to it" in note]
-        if told:
-            break
-    assert len(told) == 3, said["notes"]
-    support.quantize(tmp_path / "model.onnx", tmp_path / "nearest.onnx", data, *FOUR_BITS, "--finetune", "nearest")
-    left = [layer["name"] for layer in said["layers"] if not layer["tuned"]]
-    assert len(said["layers"]) == 8 and len(left) >= 3
-    stored = [{t.name: t for t in onnx.load(tmp_path / f"{m}.onnx").graph.initializer} for m in ("nearest", "gptq")]
-    changed = {name for name, tensor in stored[0].items() if stored[1][name] != tensor}
-    assert changed and not any("else" in name for name in changed), changed
-
-
-def test_outer_and_shared_weights(tmp_path: Path) -> None:
-    """A weight from around a body is tuned like one in it; one that both branches read is left, with a note."""
-    model = with_if()
-    choose = next(node for node in model.graph.node if node.op_type == "If")
-    bodies = {a.name: a.g for a in choose.attribute}
-    for body in bodies.values():
-        for tensor in [t for t in body.initializer if t.name in ("first.w", "last.w")]:
-            body.initializer.remove(tensor)
-            if tensor.name == "first.w" and body is bodies["else_branch"]:
-                continue
-            name = "shared" if tensor.name == "first.w" else f"outer.{body.name}"
-            for node in body.node:
-                node.input[:] = [name if n == tensor.name else n for n in node.input]
-            tensor.name = name
-            model.graph.initializer.append(tensor)
-    for node in bodies["else_branch"].node:
-        node.input[:] = ["shared" if n == "first.w" else n for n in node.input]
-    onnx.checker.check_model(model)
-    onnx.save(model, tmp_path / "model.onnx")
-    data = support.save_samples(tmp_path / "data", correlated("If", 32))
-    said = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *FOUR_BITS, "--finetune", "gptq")
-    assert sum("several consumers" in note for note in said["notes"]) == 2, said["notes"]
-    assert len(said["layers"]) == 6
-    assert support.gain(said["layers"]) < 0.9

@@ -4,12 +4,12 @@ import functools
 import json
 import sys
 
+import bodies
 import graphs
 import numpy as np
 import onnx
 import pytest
 import support
-import test_bodies
 from failures import BAD_INPUT, USAGE
 from support import Path, Sample
 
@@ -56,7 +56,7 @@ def subjects() -> dict[str, tuple[onnx.ModelProto, list[Sample]]]:
     return {
         "convolutions": (graphs.small_cnn(), graphs.cnn_samples()),
         "transformer": (graphs.transformer(), graphs.transformer_samples(4)),
-        "branches": (test_bodies.with_if(nested=True), test_bodies.samples("nested", 4)),
+        "branches": (bodies.with_if(nested=True), bodies.samples("nested", 4)),
         "16 bits": (graphs.small_cnn(fp16=True), wide(graphs.cnn_samples())),
         "trained": (onnx.load(support.MODELS / "ppocr_cls.onnx"), [{"x": picture(i)} for i in range(3)]),
     }
