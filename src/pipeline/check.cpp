@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "checking/forms.h"
@@ -98,7 +99,6 @@ class Check {
     if (model_.opset() < target_.opset)
       result_.problems.push_back(
           fmt::format("the opset is {}, and the target wants at least {}", model_.opset(), target_.opset));
-    dynamic_ = target_.static_shapes && !static_shapes_;
   }
 
   bool has_floats(const onnx::Node& node) const {
@@ -152,7 +152,7 @@ class Check {
         checked.remedy = std::move(broken.remedy);
       }
     }
-    if (dynamic_ && checked.verdict == Verdict::accepted) {
+    if (target_.static_shapes && !static_shapes_ && checked.verdict == Verdict::accepted) {
       checked.verdict = Verdict::refused;
       checked.rule = "shapes are not static";
       checked.remedy = "--shape";
@@ -240,9 +240,16 @@ class Check {
       if (checked.precision.starts_with("int") && checked.verdict == Verdict::accepted)
         *result_.integer_macs += *checked.macs;
     }
-    on_target_[position] = !checked.on_cpu && checked.verdict != Verdict::refused;
     places_[position] = result_.nodes.size();
     result_.nodes.push_back(std::move(checked));
+  }
+
+  // Of a node that was judged: pairs are not.
+  std::optional<bool> runs_on_target(std::size_t position) const {
+    const auto known = places_.find(position);
+    if (known == places_.end()) return std::nullopt;
+    const auto& node = result_.nodes[known->second];
+    return !node.on_cpu && node.verdict != Verdict::refused;
   }
 
   // A part begins where a node of the target reads, on any path, what the CPU made of an earlier part.
@@ -251,7 +258,7 @@ class Check {
     std::vector<bool> on_target(model_.graph.nodes.size());
     std::size_t parts = 0;
     for (std::size_t n = 0; n < part.size(); ++n) {
-      const auto known = on_target_.find(n);
+      const auto known = runs_on_target(n);
       std::size_t latest = 0;
       bool after_cpu = false;
       for (const auto& value : model_.graph.nodes[n].inputs()) {
@@ -263,9 +270,9 @@ class Check {
         latest = std::max(latest, part[m]);
       }
       // Pairs belong to what made their input.
-      on_target[n] = known == on_target_.end() ? latest == 0 || !after_cpu : known->second;
+      on_target[n] = known.value_or(latest == 0 || !after_cpu);
       part[n] = latest;
-      if (known == on_target_.end() || !known->second) continue;
+      if (!known.value_or(false)) continue;
       part[n] = latest == 0 || after_cpu ? latest + 1 : latest;
       parts = std::max(parts, part[n]);
     }
@@ -278,8 +285,6 @@ class Check {
   const graph::ValueTypes& types_;
   graph::Index index_;
   bool static_shapes_;
-  bool dynamic_ = false;
-  std::map<std::size_t, bool> on_target_;
   std::map<std::size_t, std::size_t> places_;  // of nodes in the result
   CheckResult result_;
 };

@@ -118,7 +118,7 @@ namespace {
 
 // Values of attention heads are rotated as well, so the cache holds others than the float model's.
 void leave_out_caches(QuantizeResult& result, Comparison& comparison) {
-  const auto is_cache = [](const Fidelity& output) { return output.name.starts_with("present"); };
+  const auto is_cache = [](const Fidelity& output) { return run::is_cache_output(output.name); };
   if (std::erase_if(comparison.outputs, is_cache) > 0)
     result.notes.emplace_back("what the model hands on in its cache was not compared: rotation changes it");
 }

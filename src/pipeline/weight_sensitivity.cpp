@@ -14,6 +14,7 @@
 #include "exec/sweep.h"
 #include "onnx/half.h"
 #include "quantization/block_stream.h"
+#include "run/kv_cache.h"
 #include "run/pairing.h"
 
 namespace detent::pipeline {
@@ -102,7 +103,7 @@ std::vector<std::string> outputs_of(const onnx::Model& model, const graph::Value
     if (index.producer(output.name) == graph::kNone) continue;
     if (!data::holds_floats(graph::type_of(model, types, output.name))) continue;
     all.push_back(output.name);
-    if (!output.name.starts_with("present")) others.push_back(output.name);
+    if (!run::is_cache_output(output.name)) others.push_back(output.name);
   }
   return others.empty() ? all : others;
 }

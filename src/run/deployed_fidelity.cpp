@@ -27,7 +27,7 @@ exec::Session open(const exec::Runtime& runtime, const onnx::Model& model, int t
 using Sums = std::vector<std::pair<std::string, PairSums>>;
 
 void drop_caches(Sums& sums) {
-  const auto is_cache = [](const auto& sum) { return sum.first.starts_with("present"); };
+  const auto is_cache = [](const auto& sum) { return is_cache_output(sum.first); };
   if (!std::all_of(sums.begin(), sums.end(), is_cache)) std::erase_if(sums, is_cache);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "calibration/cache_ranges.h"
@@ -31,6 +32,9 @@ class KvCacheRun {
   std::vector<std::string> values_;
   calibration::CacheObserver observer_;
 };
+
+/// Whether an output hands on the cache, by the name that all exporters give it.
+inline bool is_cache_output(std::string_view name) { return name.starts_with("present"); }
 
 /// Throws usage where something stands at `path` that has no scales.
 void check_scale_file(const std::filesystem::path& path);

@@ -70,7 +70,7 @@ bool LayerTuner::agree(const LayerProblem& problem, const data::Array& input, co
 }
 
 void LayerTuner::take(LayerProblem& problem, std::size_t sample, store::Record record) {
-  if (!std::exchange(problem.begun, true)) begin(problem, record);
+  if (problem.held_back == nullptr) begin(problem, record);  // with the first record
   if (is_held_back(sample)) {
     problem.held_back->add(std::move(record));
     return;
@@ -142,9 +142,7 @@ void LayerTuner::check_memory(const LayerProblem& problem, std::uint64_t needed)
 SolvedLayer LayerTuner::unsolved(const LayerProblem& problem) const {
   SolvedLayer solved;
   solved.tuning = {.name = problem.layer->name, .op_type = problem.layer->op_type, .seen = false};
-  quantized_.graph.initializers[problem.layer->stored_weight].data.write_to([&](std::span<const std::byte> piece) {
-    solved.integers.insert(solved.integers.end(), piece.begin(), piece.end());
-  });
+  solved.integers = stored_integers(quantized_, *problem.layer);
   return solved;
 }
 

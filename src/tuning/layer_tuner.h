@@ -25,7 +25,6 @@ namespace detent::tuning {
 /// A layer and what is known of it while samples pass. All but `layer` is set with the first record.
 struct LayerProblem {
   const TunedLayer* layer = nullptr;
-  bool begun = false;
   std::size_t fitted = 0;  // records that weights are fitted to
   finetune::LayerGeometry geometry;
   bool streamed = false;

@@ -290,6 +290,10 @@ LayerGeometry geometry_of(const onnx::Model& float_model, const TunedLayer& laye
   return geometry;
 }
 
+std::vector<std::byte> stored_integers(const onnx::Model& quantized, const TunedLayer& layer) {
+  return values_of<std::byte>(quantized.graph.initializers[layer.stored_weight]);
+}
+
 finetune::QuantizedWeights weights_of(const onnx::Model& float_model, const onnx::Model& quantized,
                                       const TunedLayer& layer, const LayerGeometry& geometry) {
   const auto& stored = quantized.graph.initializers[layer.stored_weight];

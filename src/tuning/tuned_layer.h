@@ -61,6 +61,8 @@ bool is_selected(const onnx::Node& node, const FinetuneConfig& config);
 finetune::LayerGeometry geometry_of(const onnx::Model& float_model, const TunedLayer& layer,
                                     const std::vector<std::int64_t>& input_shape);
 
+/// The integers of its weight as they are stored.
+std::vector<std::byte> stored_integers(const onnx::Model& quantized, const TunedLayer& layer);
 /// Weights, scales and zero points, as a matrix.
 finetune::QuantizedWeights weights_of(const onnx::Model& float_model, const onnx::Model& quantized,
                                       const TunedLayer& layer, const finetune::LayerGeometry& geometry);

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 import support
+from test_same_bytes import Tensor
 
 # Prints the process's peak memory after quantizing with a generator of so many samples of 4.8 MB each.
 GENERATE = """
@@ -84,16 +85,7 @@ except KeyboardInterrupt:
 def test_ctrl_c_amid_an_attribute_of_a_sample(model, samples, tmp_path):
     """Such as the name of numpy's types, which is Python code."""
 
-    class Array:
-        def __init__(self, array):
-            self.array = array
-
-        def __dlpack__(self, **options):
-            return self.array.__dlpack__(**options)
-
-        def __dlpack_device__(self):
-            return self.array.__dlpack_device__()
-
+    class Array(Tensor):
         @property
         def dtype(self):
             os.kill(os.getpid(), signal.SIGINT)
