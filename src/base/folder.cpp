@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -72,13 +73,22 @@ AtomicFolder::~AtomicFolder() {
   if (!staging_.empty()) remove_tree(staging_.c_str());
 }
 
-void AtomicFolder::copy(const fs::path& file, const fs::path& name) const {
+void AtomicFolder::copy(const MappedFile& file, const fs::path& name) const {
   const fs::path to = staging_ / name;
   fs::create_directories(to.parent_path());
-  std::error_code error;
-  fs::copy_file(file, to, error);
-  if (error) throw failed_call(error.value(), fmt::format("cannot copy '{}'", file.string()), ErrorKind::bad_input);
-  sync(to);
+  struct stat info {};
+  const UniqueFd fd(::fstat(file.descriptor(), &info) == 0
+                        ? ::open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, info.st_mode & 0777)
+                        : -1);
+  off_t done = 0;
+  ssize_t count = fd.valid() ? 1 : -1;
+  while (count > 0 && done < info.st_size) {
+    count = ::sendfile(fd.get(), file.descriptor(), &done, static_cast<std::size_t>(info.st_size - done));
+    if (count < 0 && errno == EINTR) count = 1;
+  }
+  if (count < 0 || ::fsync(fd.get()) != 0)
+    throw failed_call(errno, fmt::format("cannot copy '{}' to '{}'", file.path().string(), to.string()),
+                      ErrorKind::bad_input);
 }
 
 void AtomicFolder::commit() {

@@ -20,8 +20,8 @@ class AtomicFolder {
 
   /// Where to put files until commit(); the same for every run with this target.
   const std::filesystem::path& path() const noexcept { return staging_; }
-  /// Copies a regular file, following links, into the folder. Throws resource when the disk is full.
-  void copy(const std::filesystem::path& file, const std::filesystem::path& name) const;
+  /// Copies what `file` has open, with its permissions. Throws resource when the disk is full.
+  void copy(const MappedFile& file, const std::filesystem::path& name) const;
   void commit();
 
  private:

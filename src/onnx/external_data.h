@@ -1,6 +1,4 @@
-// Where a tensor's external data may lie, and opening it. Rules: the location is relative and, with every link
-// resolved, stays inside the model's directory or inside the directory of the file that the model's own path resolves
-// to (the second form lets model caches made of links work); the file has no other hard link. Answers CVE-2022-25882,
+// A tensor's external data: where it lies, and opening it within the model's boundary. Answers CVE-2022-25882,
 // CVE-2024-27318, CVE-2026-27489, -34445, -34446 and -34447 (SECURITY.md).
 #pragma once
 
@@ -12,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/file.h"
+#include "base/boundary.h"
 
 namespace detent::onnx {
 
@@ -29,11 +27,11 @@ ExternalRef parse_external(const std::vector<std::pair<std::string, std::string>
 /// Opens external data files, each once however many tensors lie in it.
 class ExternalFiles {
  public:
-  explicit ExternalFiles(std::filesystem::path model_path) : model_path_(std::move(model_path)) {}
+  explicit ExternalFiles(const std::filesystem::path& model_path) : boundary_(model_path.parent_path(), model_path) {}
   std::shared_ptr<const MappedFile> open(const std::string& location, const std::string& where);
 
  private:
-  std::filesystem::path model_path_;
+  Boundary boundary_;
   std::vector<std::pair<std::string, std::shared_ptr<const MappedFile>>> files_;
 };
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/boundary.h"
 #include "base/error.h"
 #include "base/failure.h"
 #include "onnx/model.h"
@@ -61,6 +62,17 @@ bool is_variant(const fs::path& candidate, const fs::path& model) {
   const auto name = candidate.stem().string(), base = model.stem().string();
   return candidate.extension() == ".onnx" && candidate.parent_path() == model.parent_path() && name.starts_with(base) &&
          kVariants.contains(name.substr(base.size()));
+}
+
+// `NAME.onnx_data`, `NAME.onnx_data_1` and so on of transformers.js, `NAME.onnx.data` of onnxruntime-genai.
+bool is_data_of(const fs::path& file, const fs::path& model) {
+  const auto name = file.string(), base = model.string();
+  if (!name.starts_with(base)) return false;
+  const auto rest = name.substr(base.size());
+  constexpr std::string_view kPart = "_data_";
+  return rest == "_data" || rest == ".data" ||
+         (rest.size() > kPart.size() && rest.starts_with(kPart) &&
+          rest.find_first_not_of("0123456789", kPart.size()) == std::string::npos);
 }
 
 // A model that is no other precision of one beside it.
@@ -128,10 +140,9 @@ ModelFolder read_model_folder(const fs::path& root) {
   files.erase(found);
   std::copy_if(files.begin(), files.end(), std::back_inserter(folder.variants),
                [&](const auto& file) { return is_variant(file, folder.model); });
-  // Their data files: `NAME.onnx_data` of transformers.js, `NAME.onnx.data` of onnxruntime-genai.
   std::erase_if(files, [&](const auto& file) {
     return std::any_of(folder.variants.begin(), folder.variants.end(),
-                       [&](const auto& variant) { return file.string().starts_with(variant.string()); });
+                       [&](const auto& variant) { return file == variant || is_data_of(file, variant); });
   });
   return folder;
 }
@@ -156,6 +167,8 @@ FolderResult::FolderResult(const QuantizeOptions& options, std::vector<Variant> 
   const auto data = data_files(model);
   std::erase_if(folder_.others,
                 [&](const auto& file) { return data.contains(fs::weakly_canonical(folder_.root / file)); });
+  // What must not be copied is better known before hours of work than after them.
+  for (const auto& file : folder_.others) open(file);
   // The folder is put in place as a whole, and transformers.js expects this name.
   options_.external_data_suffix = folder_.model.parent_path() == "onnx" || !of_folder ? "_data" : ".data";
   if (of_folder && !data.empty() && !options_.external_data_threshold) options_.external_data_threshold = 1024;
@@ -175,10 +188,14 @@ QuantizeOptions FolderResult::options(std::size_t variant) const {
   return made;
 }
 
+std::shared_ptr<const MappedFile> FolderResult::open(const fs::path& file) const {
+  return Boundary(folder_.root, options_.model).open(file, "file of the model's folder");
+}
+
 void FolderResult::copy_others(const fs::path& to) const {
   for (const auto& file : folder_.others) {
     if (options_.stop.stop_requested()) throw interrupted();
-    output_.copy(folder_.root / file, to / file);
+    output_.copy(*open(file), to / file);
   }
 }
 

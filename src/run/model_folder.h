@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,8 @@ class FolderResult {
  public:
   /// Of QuantizeOptions::model, a file or a folder. Several variants lie beside each other in one folder, or, where the
   /// configuration names one model (onnxruntime-genai), in folders of their own with all other files. Throws usage when
-  /// the output cannot be a new folder.
+  /// the output cannot be a new folder, and bad_input where a file that would be copied lies elsewhere
+  /// (base/boundary.h).
   explicit FolderResult(const QuantizeOptions& options, std::vector<Variant> variants = {{}});
 
   /// Of a run from file to file inside the folders.
@@ -53,6 +55,7 @@ class FolderResult {
  private:
   bool in_own_folders() const { return is_genai_ && !variants_.front().name.empty(); }
   std::filesystem::path file_of(std::size_t variant) const;
+  std::shared_ptr<const MappedFile> open(const std::filesystem::path& file) const;
   void copy_others(const std::filesystem::path& to) const;
   void correct_config() const;
 

@@ -37,7 +37,7 @@ class AtomicFolderTest : public ::testing::Test {
 
 TEST_F(AtomicFolderTest, AppearsOnCommitWithAllItsFiles) {
   AtomicFolder folder(at("out/"));
-  folder.copy(file("a"), "inner/a");
+  folder.copy(*MappedFile::open(file("a"), "file"), "inner/a");
   EXPECT_FALSE(fs::exists(at("out")));
   folder.commit();
   EXPECT_TRUE(fs::is_regular_file(at("out/inner/a")));
@@ -47,7 +47,7 @@ TEST_F(AtomicFolderTest, AppearsOnCommitWithAllItsFiles) {
 TEST_F(AtomicFolderTest, LeavesNothingWithoutCommit) {
   {
     const AtomicFolder folder(at("out"));
-    folder.copy(file("a"), "a");
+    folder.copy(*MappedFile::open(file("a"), "file"), "a");
   }
   EXPECT_EQ(entries(), 1U);
 }
@@ -55,7 +55,7 @@ TEST_F(AtomicFolderTest, LeavesNothingWithoutCommit) {
 TEST_F(AtomicFolderTest, TakesAnEmptyFolderAndNothingElseThatExists) {
   fs::create_directory(at("empty"));
   AtomicFolder folder(at("empty"));
-  folder.copy(file("a"), "a");
+  folder.copy(*MappedFile::open(file("a"), "file"), "a");
   folder.commit();
   EXPECT_TRUE(fs::exists(at("empty/a")));
   EXPECT_TRUE(refuses(at("empty")));

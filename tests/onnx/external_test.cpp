@@ -71,7 +71,7 @@ TEST_F(External, RefusesPathsThatLeaveTheDirectory) {
         std::string("a\n../secret.bin")}) {
     refuse({{"location", location}}, "external data");
   }
-  refuse({}, "external data location ''");
+  refuse({}, "external data file '' is not a path");
   fs::create_symlink("../secret.bin", at("m/link.bin"));
   refuse({{"location", "link.bin"}}, "leads outside");
   fs::create_directory_symlink("../outside", at("m/folder"));
@@ -83,13 +83,13 @@ TEST_F(External, RefusesPathsThatLeaveTheDirectory) {
 }
 
 TEST_F(External, RefusesWhatIsNotAFile) {
-  refuse({{"location", "missing.bin"}}, "cannot open external data file");
+  refuse({{"location", "missing.bin"}}, "cannot be opened");
   refuse({{"location", "."}}, "is a directory");
-  refuse({{"location", std::string(5000, 'a')}}, "cannot open external data file");
+  refuse({{"location", std::string(5000, 'a')}}, "cannot be opened");
   ASSERT_EQ(::mkfifo(at("m/fifo").c_str(), 0600), 0);
   refuse({{"location", "fifo"}}, "not a regular file");
   fs::create_symlink("loop", at("m/loop"));
-  refuse({{"location", "loop"}}, "cannot open external data file");
+  refuse({{"location", "loop"}}, "cannot be opened");
 }
 
 TEST_F(External, RefusesFilesWithOtherNames) {

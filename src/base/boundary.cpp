@@ -1,0 +1,66 @@
+#include "base/boundary.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/printable.h"
+
+namespace detent {
+namespace fs = std::filesystem;
+namespace {
+
+bool is_inside(const fs::path& path, const fs::path& directory) {
+  const auto [rest, unused] = std::mismatch(directory.begin(), directory.end(), path.begin(), path.end());
+  return rest == directory.end();
+}
+
+bool climbs(const fs::path& name) {
+  return std::any_of(name.begin(), name.end(), [](const fs::path& part) { return part == ".."; });
+}
+
+void check_opened(const MappedFile& file, const fs::path& judged, const std::string& role) {
+  std::error_code failed;
+  const fs::path opened = fs::read_symlink(fmt::format("/proc/self/fd/{}", file.descriptor()), failed);
+  struct stat info {};
+  if (failed || opened != judged || ::fstat(file.descriptor(), &info) != 0) {
+    throw bad_input(fmt::format("{} '{}' was replaced while it was opened", role, printable(judged.string())),
+                    "run again when nothing else changes the model's directory");
+  }
+  if (info.st_nlink > 1) {
+    throw bad_input(fmt::format("{} '{}' has {} hard links, so it may be a file from elsewhere", role,
+                                printable(judged.string()), info.st_nlink),
+                    "replace it by a copy of its own");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const MappedFile> Boundary::open(const fs::path& name, const std::string& role) const {
+  const auto told = printable(name.string());
+  if (name.empty() || name.is_absolute() || climbs(name) || name.native().find('\0') != std::string::npos)
+    throw bad_input(fmt::format("{} '{}' is not a path inside the model's directory", role, told),
+                    "keep the file beside the model");
+  const fs::path directory = directory_.empty() ? fs::path(".") : directory_;
+  std::error_code status;
+  const fs::path resolved = fs::canonical(directory / name, status);
+  if (status)
+    throw bad_input(
+        fmt::format("{} '{}' cannot be opened: {}", role, printable((directory / name).string()), status.message()),
+        "keep the file beside the model");
+  const fs::path home = fs::canonical(directory, status);
+  const fs::path model_home = status ? fs::path() : fs::canonical(model_, status).parent_path();
+  if (status || (!is_inside(resolved, home) && !is_inside(resolved, model_home)))
+    throw bad_input(fmt::format("{} '{}' leads outside the model's directory", role, told),
+                    "keep the file itself beside the model, or remove the link");
+  if (const auto kind = fs::status(resolved, status); !fs::is_regular_file(kind))
+    throw bad_input(fmt::format("{} '{}' is {}", role, printable(resolved.string()),
+                                fs::is_directory(kind) ? "a directory" : "not a regular file"));
+  auto file = MappedFile::open(resolved, role);
+  check_opened(*file, resolved, role);
+  return file;
+}
+
+}  // namespace detent

@@ -1,0 +1,29 @@
+// Files that come with a model under names which its author chose. Whatever they are called, they must lie with the
+// model: a result that is passed on must not carry a file from elsewhere (SECURITY.md).
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/file.h"
+
+namespace detent {
+
+/// The rules: with every link resolved a file stays inside the directory, or inside the directory of the file that the
+/// model's own path resolves to (model caches made of links); it is a regular file; what was opened is what was judged;
+/// it has no other hard link, since a hard link has no target that could be judged.
+class Boundary {
+ public:
+  Boundary(std::filesystem::path directory, std::filesystem::path model)
+      : directory_(std::move(directory)), model_(std::move(model)) {}
+
+  /// `name` is relative to the directory; `role` begins messages, as in "initializer 'w': external data file". Throws
+  /// bad_input where a rule is broken, and what MappedFile::open() throws.
+  std::shared_ptr<const MappedFile> open(const std::filesystem::path& name, const std::string& role) const;
+
+ private:
+  std::filesystem::path directory_, model_;
+};
+
+}  // namespace detent
