@@ -14,6 +14,7 @@
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/block_layout.h"
+#include "quantization/exchange.h"
 #include "quantization/formats.h"
 #include "quantization/left_in_float.h"
 #include "quantization/name_pattern.h"
@@ -123,13 +124,12 @@ class Placer {
 
   void visit_experts(std::size_t n, int bits) {
     const auto& node = model_.graph.nodes[n];
-    const bool fits = bits == 0 || can_be_qmoe(node, bits);
+    const auto reason = bits == 0 ? std::string() : reason_against_qmoe(node, bits);
+    const bool fits = reason.empty();
     if (!fits && !names_experts_)
-      return leave(
-          node,
-          "QMoE reads 4 or 8 bits in blocks that divide the weights' rows, with zero points that fill bytes "
-          "(else --weight-symmetric); --op-types MoE stores others in blocks too, which the runtime makes float "
-          "at each run");
+      return leave(node, reason +
+                             "; --op-types MoE stores such weights in blocks too, which the runtime makes float at "
+                             "each run");
     for (const std::size_t input : kExperts) {
       const auto before = placement_.tensors.size();
       visit_other(n, input, bits, false);
@@ -139,7 +139,14 @@ class Placer {
 
   // QMoE reads all of its weights as integers of 4 or 8 bits, in blocks that divide their rows. ONNX Runtime 1.28 takes
   // wrong zero points where those of a row do not fill bytes.
-  bool can_be_qmoe(const Node& node, int bits) const {
+  std::string reason_against_qmoe(const Node& node, int bits) const {
+    if (auto reason = reason_against_exchange(node, "QMoE"); !reason.empty()) return reason;
+    if (has_blocks_of_qmoe(node, bits)) return {};
+    return "QMoE reads 4 or 8 bits in blocks that divide the weights' rows, with zero points that fill bytes (else "
+           "--weight-symmetric)";
+  }
+
+  bool has_blocks_of_qmoe(const Node& node, int bits) const {
     constexpr std::int64_t kShortest = 16;
     const auto block = format_.block;
     const bool is_power = block >= kShortest && (block & (block - 1)) == 0;

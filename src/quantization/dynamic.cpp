@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "graph/index.h"
 #include "graph/traits.h"
+#include "quantization/exchange.h"
 #include "quantization/left_in_float.h"
 #include "quantization/selection.h"
 
@@ -36,7 +37,8 @@ std::vector<bool> selection(const onnx::Model& model, const QuantConfig& config)
 // What the integer forms of a node do not do.
 std::string reason_against(const Node& node) {
   if (node.is("Gemm")) return reason_against_gemm(node);
-  if (node.is("LSTM") && node.int_or("layout", 0) != 0) return "DynamicQuantizeLSTM has no batch-first layout";
+  if (node.is("LSTM")) return reason_against_exchange(node, "DynamicQuantizeLSTM");
+  if (node.is("Conv")) return reason_against_exchange(node, "ConvInteger");
   if (node.is("Gather") && node.int_or("axis", 0) != 0) return "it does not look up rows";
   return {};
 }

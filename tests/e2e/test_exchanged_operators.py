@@ -2,6 +2,7 @@
 value, each result run as deployed beside the float model in ONNX Runtime."""
 
 import itertools
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 import support
+from failures import BAD_INPUT
 from onnx import TensorProto, helper, numpy_helper
 
 CONTRIB = "com.microsoft"
@@ -29,10 +31,10 @@ def model_of(path: Path, node: onnx.NodeProto, inputs: dict[str, tuple], tensors
 
 
 def variants(**values: list) -> list[dict]:
-    """The first value of each, with each other value of one, and all pairs of others."""
+    """The first value of each, with each other value of one, and some pairs of others."""
     first = {name: options[0] for name, options in values.items()}
     changed = [{name: option} for name, options in values.items() for option in options[1:]]
-    pairs = [a | b for a, b in itertools.combinations(changed, 2) if not a.keys() & b.keys()]
+    pairs = [a | b for a, b in itertools.pairwise(changed) if not a.keys() & b.keys()]
     return [{k: v for k, v in (first | change).items() if v is not None} for change in [{}, *changed, *pairs]]
 
 
@@ -44,9 +46,13 @@ def check(tmp_path: Path, made: Path, inputs: dict[str, tuple], options: list[ob
         expected = support.outputs(float_session, samples)
     except Exception:  # a combination that ONNX Runtime does not have
         return set()
-    data = ["--calibration-data", support.save_samples(tmp_path / "samples", samples)] if "--weights-only" not in options else []
+    if not all(np.isfinite(value).all() for values in expected for value in values):
+        return set()  # or has without the numbers that it would need
+    data = support.save_samples(Path(tempfile.mkdtemp(dir=tmp_path)) / "samples", samples)
     output = tmp_path / "q.onnx"
-    result = support.detent("quantize", made, "-o", output, *data, *options, "--no-bench")
+    result = support.detent("quantize", made, "-o", output, "--calibration-data", data, *options, "--no-bench")
+    if result.returncode == BAD_INPUT and ("nothing to quantize" in result.stderr or "no weights that can" in result.stderr):
+        return set()  # nothing but this node, which stays in float
     assert result.returncode == 0, result.stderr
     assert support.sqnr(expected, support.outputs(support.load(output), samples)) > least, result.stdout
     return {n.op_type for n in onnx.load(output).graph.node}
@@ -96,7 +102,11 @@ def test_lstm(tmp_path: Path, extra: str) -> None:
         attributes = dict(given)
         directions = 2 if attributes["direction"] == "bidirectional" else 1
         if "activations" in attributes:
-            attributes["activations"] = attributes["activations"] * directions
+            kinds = attributes["activations"] = attributes["activations"] * directions
+            numbers = {"HardSigmoid": (0.2, 0.5), "LeakyRelu": (0.1, None), "Affine": (0.8, 0.1), "Elu": (1.5, None)}
+            given_numbers = [numbers[kind] for kind in kinds if kind in numbers]
+            attributes["activation_alpha"] = [a for a, _ in given_numbers]
+            attributes["activation_beta"] = [b for _, b in given_numbers if b is not None] or [0.0]
         tensors = {
             "w": weights(directions, 4 * hidden, width),
             "r": weights(directions, 4 * hidden, hidden),
@@ -113,7 +123,7 @@ def test_lstm(tmp_path: Path, extra: str) -> None:
         node = helper.make_node("LSTM", names, ["y", "yh", "yc"], "lstm", hidden_size=hidden, **attributes)
         inputs = {"x": (3, 5, width) if attributes["layout"] else (5, 3, width)}
         path = model_of(tmp_path / "m.onnx", node, inputs, tensors, 17)
-        ops = check(tmp_path, path, inputs, ["--op-types", "LSTM"], 25)
+        ops = check(tmp_path, path, inputs, ["--activations", "dynamic", "--op-types", "LSTM"], 25)
         made += "DynamicQuantizeLSTM" in ops
     assert made > 5
 
@@ -150,7 +160,7 @@ def test_operators_on_integers(tmp_path: Path, op: str, opset: int, way: str) ->
         attributes = dict(given)
         if "auto_pad" in attributes:
             attributes.pop("pads", None)
-        inputs: dict[str, tuple] = {"x": (2, 4, 9, 11)}
+        inputs: dict[str, tuple] = {"x": (2, 4, 3, 2) if op == "Softmax" else (2, 4, 9, 11)}
         tensors: dict[str, np.ndarray] = {}
         if op == "Conv":
             tensors = {"w": weights(6, 4 // attributes.get("group", 1), 3, 3), "b": weights(6)}
@@ -162,4 +172,4 @@ def test_operators_on_integers(tmp_path: Path, op: str, opset: int, way: str) ->
         node = helper.make_node(op, [*inputs, *tensors], ["y"], op, **attributes)
         path = model_of(tmp_path / "m.onnx", node, inputs, tensors, opset)
         options = ["--preset", "plain", "--quant-format", way, "--op-types", op]
-        check(tmp_path, path, inputs, options, 25 if op != "Softmax" else 20)
+        check(tmp_path, path, inputs, options, 25)

@@ -9,6 +9,7 @@
 
 #include "graph/index.h"
 #include "graph/rewrite.h"
+#include "quantization/exchange.h"
 
 namespace detent::quantization {
 namespace {
@@ -178,8 +179,8 @@ class Rewriter {
       if (!read(node.inputs()[i], bias) && !(bias && node.inputs()[i].empty())) return false;
     }
     // The bias of a QGemm has a scale with alpha in it.
-    const bool plain = node.float_or("beta", 1) == 1 && (node.float_or("alpha", 1) == 1 || node.inputs().size() < 3);
-    return row.shape != Shape::gemm || plain;
+    const bool scaled_bias = row.shape == Shape::gemm && node.float_or("alpha", 1) != 1 && node.inputs().size() > 2;
+    return !scaled_bias && reason_against_exchange(node, row.integer_type).empty();
   }
 
   std::vector<std::string> inputs_of(const Node& node, const Row& row, const Integers& result) const {
