@@ -194,16 +194,17 @@ struct TunedWeights {
   bool kept = false;  // false: gptq was not better, and weights are rounded to the nearest
 };
 
-/// How close the outputs are to the float model's, measured on some of the samples.
+/// How close the outputs are to the float model's, measured on some of the samples: of the written file, run by ONNX
+/// Runtime with its default options, where nothing else is said.
 struct AccuracyResult {
   std::size_t samples = 0;
-  double sqnr_all_db = 0;       // of the worst output, before any remedy
-  double sqnr_db = 0;           // of the written model
-  double cosine = 0;            // of the written model; of the worst output
-  std::optional<double> score;  // by AccuracyMetric::command or perplexity, as a share of the float model's
-  double integer_macs = 0;      // share of the multiplications that use integers
-  double wide_macs = 0;         // share of the multiplications that read a 16-bit activation
-  double weights_share = 0;     // share of weights in the error with nearest rounding
+  double sqnr_db = 0;                     // of the worst output over all these samples
+  std::optional<double> worst_sample_db;  // of the sample, and output, that is farthest
+  double cosine = 0;                      // of the worst output
+  std::optional<double> score;            // by AccuracyMetric::command or perplexity, as a share of the float model's
+  double integer_macs = 0;                // share of the multiplications that use integers
+  double wide_macs = 0;                   // share of the multiplications that read a 16-bit activation
+  double weights_share = 0;               // share of weights in the error with nearest rounding
   std::optional<TunedWeights> tuned;
   std::vector<EqualizedValue> equalized;
   std::vector<MethodChoice> methods;

@@ -101,7 +101,7 @@ struct Fields<TunedWeights> {
 template <>
 struct Fields<AccuracyResult> {
   using S = AccuracyResult;
-  static constexpr Field<S> all[] = {shown<&S::samples>("samples"),       shown<&S::sqnr_all_db>("sqnr_all_db"),
+  static constexpr Field<S> all[] = {shown<&S::samples>("samples"),       shown<&S::worst_sample_db>("worst_sample_db"),
                                      shown<&S::sqnr_db>("sqnr_db"),       shown<&S::cosine>("cosine"),
                                      shown<&S::score>("score"),           shown<&S::integer_macs>("integer_macs"),
                                      shown<&S::wide_macs>("wide_macs"),   shown<&S::weights_share>("weights_share"),

@@ -256,8 +256,8 @@ class AccuracyResult(_Result):
     """How close the outputs are to the float model's, measured on some of the samples."""
 
     samples: int
-    sqnr_all_db: float  #: before any remedy, with every product in integers
-    sqnr_db: float  #: of the written model
+    sqnr_db: float  #: of the worst output, of the written file as ONNX Runtime runs it
+    worst_sample_db: float | None  #: of the sample, and output, that is farthest
     cosine: float
     score: float | None  #: of the command, as a share of the float model's
     integer_macs: float  #: share of the multiplications that use integers
@@ -273,7 +273,7 @@ class AccuracyResult(_Result):
     @classmethod
     def of(cls, told: dict[str, Any], **more: Any) -> Self:
         tuned = told.get("tuned")
-        return super().of({**told, "tuned": TunedWeights(**tuned) if tuned else None}, **more)
+        return super().of({"worst_sample_db": None, **told, "tuned": TunedWeights(**tuned) if tuned else None}, **more)
 
     def _heading(self) -> str:
         return f"SQNR {self.sqnr_db:.1f} dB, cosine {self.cosine:.6f}, {self.integer_macs:.0%} of the MACs on integers"

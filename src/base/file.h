@@ -79,6 +79,8 @@ class AtomicFile {
   void write(std::span<const std::byte> data);
   std::uint64_t size() const noexcept { return size_; }
   const std::filesystem::path& target() const noexcept { return target_; }
+  /// Where the file is until commit(); whole after sync().
+  const std::filesystem::path& temporary() const noexcept { return temporary_; }
   /// Another name in the same directory.
   void set_target(std::filesystem::path target) { target_ = std::move(target); }
   /// Brings what was written to the disk, so that commit() does not take long.

@@ -105,7 +105,6 @@ std::string table(std::span<const json> results) {
   const std::vector<Row> rows{
       {"outcome", answer},
       {"worst output, SQNR", sqnr},
-      {"the same, all in integers", [](const json& r) { return decibels(at(r, "/accuracy/sqnr_all_db")); }},
       {"score, of the float model's", [](const json& r) { return share(at(r, "/accuracy/score")); }},
       {"samples measured", samples},
       {"latency", latency},

@@ -57,6 +57,13 @@ void print_remedies(const AccuracyResult& a, bool verbose) {
   }
 }
 
+// Where some inputs fare clearly worse than all together.
+std::string spread(const AccuracyResult& a) {
+  constexpr double kWorth = 3;  // dB
+  const double worst = a.worst_sample_db.value_or(a.sqnr_db);
+  return worst < a.sqnr_db - kWorth ? fmt::format(" (worst sample {:.1f})", worst) : "";
+}
+
 void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a, bool verbose) {
   if (options.accuracy.sensitivity == SensitivityMode::report) {
     print_text("{:<8} {:<10} {:<44} {}\n", "SQNR dB", "rounded", "value", "node");
@@ -73,9 +80,9 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a, boo
                in_db(a.tuned->error_after), a.tuned->kept ? "" : ", so weights are rounded to the nearest");
   }
   print_text(
-      "accuracy on {} samples, worst output: SQNR {:.1f} dB (all in integers: {:.1f}), cosine {:.5f}{}; {:.1f} % of "
-      "the multiplications in integers{}\n",
-      a.samples, a.sqnr_db, a.sqnr_all_db, a.cosine, a.score ? fmt::format(", score {:.4f} of float", *a.score) : "",
+      "accuracy on {} samples, worst output: SQNR {:.1f} dB{}, cosine {:.5f}{}; {:.1f} % of the multiplications in "
+      "integers{}\n",
+      a.samples, a.sqnr_db, spread(a), a.cosine, a.score ? fmt::format(", score {:.4f} of float", *a.score) : "",
       100 * a.integer_macs, a.wide_macs > 0 ? fmt::format(", {:.1f} % of 16 bits", 100 * a.wide_macs) : "");
 }
 

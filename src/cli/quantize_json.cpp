@@ -18,7 +18,6 @@ nlohmann::json number(double value) { return std::isfinite(value) ? nlohmann::js
 
 nlohmann::json accuracy_json(const AccuracyResult& a) {
   nlohmann::json out{{"samples", a.samples},
-                     {"sqnr_all_db", number(a.sqnr_all_db)},
                      {"sqnr_db", number(a.sqnr_db)},
                      {"cosine", a.cosine},
                      {"integer_macs", a.integer_macs},
@@ -30,6 +29,7 @@ nlohmann::json accuracy_json(const AccuracyResult& a) {
                      {"sensitivities", nlohmann::json::array()}};
   out["weights_share"] = a.weights_share;
   if (a.score) out["score"] = *a.score;
+  if (a.worst_sample_db) out["worst_sample_db"] = number(*a.worst_sample_db);
   if (a.tuned) {
     out["tuned"] = {
         {"error_before", a.tuned->error_before}, {"error_after", a.tuned->error_after}, {"kept", a.tuned->kept}};

@@ -209,17 +209,33 @@ Fingerprint write_data_file(const DataLayout& layout, AtomicFile& file) {
   return hasher.result();
 }
 
+// A new data file goes where its model does not pass.
+void check_with_data(const std::filesystem::path& data, bool is_new, const std::function<void()>& check) {
+  auto unproved = is_new ? Leftover(data) : Leftover();
+  try {
+    check();
+  } catch (...) {
+    std::error_code ignored;
+    if (is_new) std::filesystem::remove(data, ignored);
+    throw;
+  }
+}
+
 // Puts both files in place, the data first, and then removes what only the old model used. Another run for the same
 // path must not be between these steps, or it could lose data that it shares with the old model. Where no lock is to be
 // had, the old data stay.
-void commit_with_data(const std::filesystem::path& path, AtomicFile& model, std::optional<AtomicFile>& data) {
+void commit_with_data(const std::filesystem::path& path, AtomicFile& model, std::optional<AtomicFile>& data,
+                      const decltype(WriteOptions::check)& check) {
   if (data) data->sync();
   model.sync();
+  if (!data && check) check(model.temporary());
   const UniqueFd lock = lock_directory(path.parent_path());
   auto old = lock.valid() ? own_data_files(path) : std::set<std::filesystem::path>();
   if (data) {
+    const bool is_new = !std::filesystem::exists(data->target());
     data->commit();
     old.erase(data->target());
+    if (check) check_with_data(data->target(), is_new, [&] { check(model.temporary()); });
   }
   model.commit();
   for (const auto& file : old) {
@@ -285,9 +301,11 @@ WrittenModel write_model(const Model& model, const std::filesystem::path& path, 
   }
   write_pieces(pieces, [&](auto bytes) { model_file.write(bytes); });
   if (is_unique) {
-    commit_with_data(path, model_file, data_file);
+    commit_with_data(path, model_file, data_file, options.check);
   } else {
     if (data_file) data_file->commit();
+    model_file.sync();
+    if (options.check) options.check(model_file.temporary());
     model_file.commit();
   }
   if (!data_file) return {model_file.size(), 0, {}};

@@ -29,6 +29,9 @@ struct WriteOptions {
   /// The data file's name is the model's and this; empty: a name of its own for these data (onnx/own_data.h). With a
   /// given name an old data file is replaced before the model is: only for folders that are put in place as a whole.
   std::string data_suffix = {};
+  /// Called with the whole model under a temporary name, its data in place, before it takes its own name. What it
+  /// throws leaves what stands at the path as it is.
+  std::function<void(const std::filesystem::path& model)> check = {};
 };
 
 /// What was written.

@@ -12,6 +12,7 @@
 #include "base/parallel.h"
 #include "config/validate.h"
 #include "data/made_up.h"
+#include "exec/guarded_session.h"
 #include "exec/kernel_times.h"
 #include "exec/session.h"
 #include "onnx/model.h"
@@ -100,6 +101,8 @@ class Bench {
   void load() {
     for (std::size_t m = 0; m < entries_.size(); ++m) {
       told("load", m);
+      exec::check_survives(runtime_, run::model_file(options_.models[m]),
+                           {.threads = options_.threads, .stop = options_.stop});
       using Clock = std::chrono::steady_clock;
       const auto start = Clock::now();
       entries_[m].session.emplace(exec::Session::of_file(

@@ -63,7 +63,7 @@ class Conversion : run::SingleRun {
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
     append(told_of_target(options_.config, converted_, runtime_));
-    run::write_output(converted_, options_, result_);
+    SingleRun::write(converted_);
   }
 
   onnx::Model converted_;

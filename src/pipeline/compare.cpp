@@ -13,6 +13,7 @@
 #include "data/floats.h"
 #include "data/sample.h"
 #include "exec/emit.h"
+#include "exec/guarded_session.h"
 #include "exec/session.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
@@ -237,6 +238,8 @@ Comparison compare(const CompareOptions& options) {
   const auto tokens = run::find_tokens(inputs, output_names);
 
   const CommonValues common = options.outputs_only ? CommonValues() : common_values(original, quantized);
+  exec::check_survives(runtime, run::model_file(options.quantized_model),
+                       {.threads = options.threads, .stop = options.stop});
   LayerRun layers(original, quantized, runtime, options, common);
   run::RoundedSession deployed(runtime, quantized.model, quantized.low, {}, quantized.where,
                                {exec::Tuning::deployed, options.threads, options.stop, true});

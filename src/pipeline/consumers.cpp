@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "config/targets.h"
 #include "exec/emit.h"
+#include "exec/guarded_session.h"
 #include "exec/providers.h"
 #include "exec/turns.h"
 #include "onnx/write.h"
@@ -42,6 +43,7 @@ class OnnxRuntime final : public Deployment {
 
   std::string name() const override { return fmt::format("ONNX Runtime {}, {}", runtime_.version(), provider_); }
   std::unique_ptr<Loaded> load(const std::filesystem::path& model) override {
+    exec::check_survives(runtime_, model, {.threads = options_.threads, .stop = options_.stop});
     return std::make_unique<InRuntime>(exec::Session::of_file(runtime_, model, options_));
   }
   std::unique_ptr<Loaded> load(const onnx::Model& model) override {

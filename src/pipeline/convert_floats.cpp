@@ -157,7 +157,7 @@ class Conversion : run::SingleRun {
 
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
-    run::write_output(converted_, options_, result_);
+    SingleRun::write(converted_);
   }
 
   // As a device with such kernels computes it.

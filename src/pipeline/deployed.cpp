@@ -14,6 +14,7 @@
 #include "profile/meters.h"
 #include "run/kv_cache.h"
 #include "run/latency_change.h"
+#include "run/proof.h"
 #include "run/run_report.h"
 #include "run/samples.h"
 #include "run/sweep_setup.h"
@@ -104,7 +105,7 @@ run::DeployedFidelity fidelity_of(onnx::Model model, const std::filesystem::path
   const auto written = onnx::write_model(model, path, {options.external_data_threshold});
   samples.rewind();
   const auto found = run::deployed_fidelity(runtime, options.model, path, samples,
-                                            std::numeric_limits<std::size_t>::max(), options.threads, options.stop);
+                                            std::numeric_limits<std::size_t>::max(), run::guard_options(options, path));
   std::filesystem::remove(path);
   if (!written.data_file.empty()) std::filesystem::remove(written.data_file);
   return found;
@@ -156,7 +157,7 @@ void compare_models(const QuantizeOptions& options, const std::filesystem::path&
                                       [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
   auto& accuracy = result.accuracy.emplace();
   accuracy.samples = comparison.samples;
-  accuracy.sqnr_db = accuracy.sqnr_all_db = worst->sqnr_db;
+  accuracy.sqnr_db = worst->sqnr_db;
   accuracy.cosine = worst->cosine;
 }
 

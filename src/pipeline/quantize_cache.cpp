@@ -69,7 +69,7 @@ class CacheRun : run::SingleRun {
     const auto scope = profiler_.scope(Step::post_process);
     auto written = model_;
     cache_->apply(written, result_);
-    run::write_output(written, options_, result_);
+    SingleRun::write(written, run::reason_against_running(options_.kv_cache.type, runtime_.version()));
   }
 
   void run_models() {

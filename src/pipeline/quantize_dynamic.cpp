@@ -62,7 +62,7 @@ class DynamicRun : run::SingleRun {
 
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
-    run::write_output(emitted_, options_, result_);
+    SingleRun::write(emitted_);
   }
 
   std::vector<data::InputSpec> inputs_;

@@ -42,6 +42,7 @@
 #include "run/model_fingerprint.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
+#include "run/proof.h"
 #include "run/proposals.h"
 #include "run/quantize_recurrent.h"
 #include "run/quantize_result.h"
@@ -324,7 +325,26 @@ class Run {
     }
     append(result_.notes, told_of_target(options_.config, draft_.emitted->model, runtime_));
     if (lowers()) return lower();
-    run::write_output(draft_.emitted->model, options_, result_);
+    run::Prover prove(options_, &runtime_);
+    const auto judged = measured_ ? std::optional(lab_->judging_samples()) : std::nullopt;
+    if (judged) prove.judge(lab_->source(), judged->skipped, judged->count);
+    run::write_output(draft_.emitted->model, options_, &prove, result_);
+    if (prove.fidelity()) take_deployed(*prove.fidelity());
+  }
+
+  // What is told of accuracy is what the written file does.
+  void take_deployed(const run::DeployedFidelity& found) {
+    auto& accuracy = *result_.accuracy;
+    constexpr double kOtherwise = 3;  // dB
+    if (accuracy.sqnr_db - found.sqnr_db > kOtherwise)
+      result_.notes.push_back(
+          fmt::format("as deployed the worst output has {:.1f} dB, where rounding each value alone gives {:.1f}: the "
+                      "runtime computes some layer otherwise; detent verify names it",
+                      found.sqnr_db, accuracy.sqnr_db));
+    accuracy.samples = found.samples;
+    accuracy.sqnr_db = found.sqnr_db;
+    accuracy.cosine = found.cosine;
+    accuracy.worst_sample_db = found.worst_sample_db;
   }
 
   bool lowers() const { return config::writes_16_bits(options_.config); }

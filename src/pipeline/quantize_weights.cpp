@@ -394,10 +394,28 @@ class WeightsRun {
     };
     auto emitted = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only, written);
     if (cache_) cache_->apply(emitted, result_);
-    if (!request_.file) return run::write_output(emitted, options_, result_);
-    auto elsewhere = options_;
-    elsewhere.output = *request_.file;
-    run::write_output(emitted, elsewhere, result_);
+    if (request_.file) {
+      auto elsewhere = options_;
+      elsewhere.output = *request_.file;
+      return run::write_output(emitted, elsewhere, nullptr, result_);
+    }
+    find_runtime();
+    run::Prover prove(options_, runtime_ ? &*runtime_ : nullptr);
+    auto reason = draft_.reason_against_running();
+    if (reason.empty() && cache_ && runtime_)
+      reason = run::reason_against_running(options_.kv_cache.type, runtime_->version());
+    prove.excuse(std::move(reason));
+    run::write_output(emitted, options_, &prove, result_);
+  }
+
+  // Without samples the work itself needs none.
+  void find_runtime() {
+    if (runtime_) return;
+    try {
+      runtime_.emplace(options_.runtime, options_.resources.sample_time_limit);
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::device || options_.runtime) throw;
+    }
   }
 
   static std::uint64_t bytes_of(const quantization::BlockTensor& tensor) {
@@ -409,8 +427,7 @@ class WeightsRun {
     auto reason = draft_.reason_against_running();
     if (reason.empty() && cache_) reason = reason_against_running_cache(options_, options_.output, *runtime_);
     if (!reason.empty()) return append({std::move(reason)});
-    if (options_.bench) {
-      if (!runtime_) runtime_.emplace(options_.runtime, options_.resources.sample_time_limit);
+    if (options_.bench && runtime_) {
       time_models(options_, run::input_specs(draft_.model), *runtime_, profiler_, result_);
     }
     if (config::has_samples(options_)) compare_models(options_, work_->path(), profiler_, result_);

@@ -32,6 +32,7 @@ struct Draft {
   std::optional<quantization::Emitted> emitted;
   std::vector<LayerTuning> layers;  // of fine-tuning, whose integers `emitted` has
   AccuracyResult result;            // what was measured, and what remedies did
+  double before_db = 0;             // as AccuracyResult::sqnr_db, before any remedy
   double worst_error = 0;           // at the points that decisions look at
   std::vector<std::string> notes;
   /// Products that make most of the error that is left, worst first: shares of that error.

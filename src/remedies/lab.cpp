@@ -9,6 +9,7 @@
 #include "quantization/emit/qdq.h"
 #include "remedies/near_trials.h"
 #include "run/deployed_fidelity.h"
+#include "run/proof.h"
 #include "run/score_command.h"
 #include "run/sweep_setup.h"
 
@@ -84,7 +85,7 @@ double Lab::share_of_perplexity(const std::filesystem::path& model) {
   source().rewind();
   source().skip(samples.skipped);
   const auto found = run::deployed_fidelity(means_.runtime, options().model, model, source(), samples.count,
-                                            options().threads, options().stop);
+                                            run::guard_options(options(), model));
   return run::value_of(found, AccuracyMetric::perplexity);
 }
 

@@ -118,7 +118,7 @@ void improve(Draft& draft, Lab& lab) {
       lab.model_changed();
       lab.set_judged(before);
     }
-    draft.result.sqnr_all_db = worst_sqnr_db(before);
+    draft.before_db = worst_sqnr_db(before);
     measure(draft, lab);
     conclude(draft, lab);
   } catch (const Error& e) {

@@ -75,7 +75,7 @@ class WeightTuning : public Remedy {
     }
     judged_ = lab.judge(draft, draft.assignment.values, draft.assignment.placement, accuracy::trial_of(tuned));
     errors_ = {typical_error_of(lab.judged(draft)), typical_error_of(judged_), false};
-    errors_.kept = errors_.error_after < errors_.error_before && worst_sqnr_db(judged_) >= draft.result.sqnr_all_db;
+    errors_.kept = errors_.error_after < errors_.error_before && worst_sqnr_db(judged_) >= draft.before_db;
     return errors_.kept;
   }
 

@@ -18,33 +18,36 @@
 namespace detent::run {
 namespace {
 
-exec::Session open(const exec::Runtime& runtime, const onnx::Model& model, int threads, const std::stop_token& stop) {
+exec::Session open(const exec::Runtime& runtime, const onnx::Model& model, const exec::GuardOptions& options) {
   return {runtime, exec::emit(model), fmt::format("model '{}'", model.path.string()),
-          exec::SessionOptions{exec::Tuning::deployed, threads, stop, true}};
+          exec::SessionOptions{exec::Tuning::deployed, options.threads, options.stop, true}};
 }
 
-// By name, with what was summed up of it.
-using Sums = std::vector<std::pair<std::string, PairSums>>;
+struct OutputSums {
+  std::string name;
+  PairSums sums;
+  double worst_sample_db;
+};
 
-void drop_caches(Sums& sums) {
-  const auto is_cache = [](const auto& sum) { return is_cache_output(sum.first); };
-  if (!std::all_of(sums.begin(), sums.end(), is_cache)) std::erase_if(sums, is_cache);
+void drop_caches(std::vector<OutputSums>& outputs) {
+  const auto is_cache = [](const auto& output) { return is_cache_output(output.name); };
+  if (!std::all_of(outputs.begin(), outputs.end(), is_cache)) std::erase_if(outputs, is_cache);
 }
 
 }  // namespace
 
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
                                    const std::filesystem::path& model, data::SampleSource& source, std::size_t most,
-                                   int threads, const std::stop_token& stop) {
+                                   const exec::GuardOptions& options) {
   const auto original = onnx::read_model(float_model);
-  auto in_float = open(runtime, original, threads, stop);
-  const auto quantized = onnx::read_model(model);
-  const auto inputs = input_specs(quantized);
-  auto other = open(runtime, quantized, threads, stop);
+  auto in_float = open(runtime, original, options);
+  const auto inputs = input_specs(onnx::read_model(model));
+  exec::GuardedSession other(runtime, model, options);
   std::vector<std::string> names;
   for (const auto& output : original.graph.outputs) names.push_back(output.name);
   const auto tokens = find_tokens(input_specs(original), names);
   std::vector<PairSums> all(names.size());
+  std::vector<double> worst(names.size(), std::numeric_limits<double>::infinity());  // of the samples
   std::vector<bool> are_floats(names.size());
   NextTokenSums token_sums;
   DeployedFidelity found;
@@ -55,7 +58,11 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     const auto x = in_float.run(sample->inputs, where), y = other.run(with_cache_of(sample->inputs, inputs), where);
     for (std::size_t i = 0; i < names.size(); ++i) {
       are_floats[i] = data::holds_floats(x[i].type) && data::holds_floats(y[i].type);
-      if (are_floats[i]) all[i].add(x[i], y[i], names[i]);
+      if (!are_floats[i]) continue;
+      PairSums sums;
+      sums.add(x[i], y[i], names[i]);
+      all[i] += sums;
+      worst[i] = std::min(worst[i], sums.sqnr_db());
     }
     if (tokens) {
       const auto* mask = tokens->mask ? &sample->inputs[*tokens->mask] : nullptr;
@@ -64,16 +71,17 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     ++found.samples;
   }
   if (found.samples == 0) throw bad_input("there are no samples to measure the results with");
-  Sums sums;
+  std::vector<OutputSums> outputs;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (are_floats[i]) sums.emplace_back(names[i], all[i]);
+    if (are_floats[i]) outputs.emplace_back(names[i], all[i], worst[i]);
   }
-  drop_caches(sums);
-  found.sqnr_db = std::numeric_limits<double>::infinity();
+  drop_caches(outputs);
+  found.sqnr_db = found.worst_sample_db = std::numeric_limits<double>::infinity();
   found.cosine = 1;
-  for (const auto& [name, sum] : sums) {
-    found.sqnr_db = std::min(found.sqnr_db, sum.sqnr_db());
-    found.cosine = std::min(found.cosine, sum.cosine());
+  for (const auto& [name, sums, worst_sample_db] : outputs) {
+    found.sqnr_db = std::min(found.sqnr_db, sums.sqnr_db());
+    found.cosine = std::min(found.cosine, sums.cosine());
+    found.worst_sample_db = std::min(found.worst_sample_db, worst_sample_db);
   }
   found.next_tokens = token_sums.result();
   return found;

@@ -5,28 +5,28 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <stop_token>
 
 #include "data/sample.h"
 #include "detent/compare.h"
 #include "detent/config.h"
-#include "exec/session.h"
+#include "exec/guarded_session.h"
 
 namespace detent::run {
 
 struct DeployedFidelity {
   std::uint64_t samples = 0;
-  double sqnr_db = 0;  // of the worst output
-  double cosine = 0;   // the same
+  double sqnr_db = 0;          // of the worst output
+  double cosine = 0;           // the same
+  double worst_sample_db = 0;  // of that sample, and output, which is farthest
   std::optional<NextTokens> next_tokens;
 };
 
-/// On the samples from where `source` stands, at most so many. The caches of decoders (outputs named "present…") do not
-/// count where there are other outputs. Both models have the same inputs and outputs. Throws what the runtime and the
-/// samples throw, and bad_input where there are no samples.
+/// On the samples from where `source` stands, at most so many. The model runs in a process of its own. The caches of
+/// decoders (outputs named "present…") do not count where there are other outputs. Both models have the same inputs and
+/// outputs. Throws what the runtime and the samples throw, and bad_input where there are no samples.
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
                                    const std::filesystem::path& model, data::SampleSource& source, std::size_t most,
-                                   int threads, const std::stop_token& stop);
+                                   const exec::GuardOptions& options);
 
 /// Of cosine, sqnr or perplexity; the larger the better. Throws bad_input where the model tells no next tokens and
 /// perplexity is asked for.

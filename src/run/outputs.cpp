@@ -123,14 +123,17 @@ std::vector<fs::path> written_files(const QuantizeOptions& options) {
   return files;
 }
 
-void write_output(onnx::Model& model, const QuantizeOptions& options, QuantizeResult& result) {
+void write_output(onnx::Model& model, const QuantizeOptions& options, Prover* prove, QuantizeResult& result) {
   model.set_producer("detent", DETENT_VERSION);
   if (options.stop.stop_requested()) throw interrupted();
+  const auto files = onnx::write_model(
+      model, options.output, {options.external_data_threshold, options.external_data_suffix, [&](const auto& file) {
+                                if (prove != nullptr) (*prove)(file);
+                              }});
   if (options.kv_cache.scale_file && !result.kv_scales.empty())
     write_scale_file(*options.kv_cache.scale_file, result.kv_scales);
-  const auto files =
-      onnx::write_model(model, options.output, {options.external_data_threshold, options.external_data_suffix});
   result.model_bytes_after = files.model_bytes + files.data_bytes;
+  if (prove != nullptr) result.notes.insert(result.notes.end(), prove->notes().begin(), prove->notes().end());
 }
 
 std::uint64_t size_on_disk(const onnx::Model& model) {

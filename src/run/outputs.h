@@ -8,6 +8,7 @@
 
 #include "detent/quantize.h"
 #include "onnx/model.h"
+#include "run/proof.h"
 
 namespace detent::run {
 
@@ -25,8 +26,9 @@ void check_outputs(const QuantizeOptions& options, const onnx::Model& model);
 /// All files that a run of quantize() may write, but data files with names of their own.
 std::vector<std::filesystem::path> written_files(const QuantizeOptions& options);
 
-/// Writes the model to QuantizeOptions::output and tells its size. Throws interrupted.
-void write_output(onnx::Model& model, const QuantizeOptions& options, QuantizeResult& result);
+/// Writes the model to QuantizeOptions::output once it has passed, and tells its size and what the proof notes. Null: a
+/// file that the run itself reads on. Throws what Prover throws.
+void write_output(onnx::Model& model, const QuantizeOptions& options, Prover* prove, QuantizeResult& result);
 
 /// Of the model's file and the tensors in its data files, in bytes.
 std::uint64_t size_on_disk(const onnx::Model& model);

@@ -258,10 +258,10 @@ json kept_json(const QuantizeResult& quantized) {
 
 // What was measured, and what was done for it.
 json accuracy_json(const AccuracyResult& a) {
-  json out{{"samples", a.samples},       {"sqnr_db", number(a.sqnr_db)},   {"sqnr_all_db", number(a.sqnr_all_db)},
-           {"cosine", number(a.cosine)}, {"integer_macs", a.integer_macs}, {"weights_share", a.weights_share},
-           {"remedies", json::array()}};
+  json out{{"samples", a.samples},           {"sqnr_db", number(a.sqnr_db)},     {"cosine", number(a.cosine)},
+           {"integer_macs", a.integer_macs}, {"weights_share", a.weights_share}, {"remedies", json::array()}};
   if (a.score) out["score"] = *a.score;
+  if (a.worst_sample_db) out["worst_sample_db"] = number(*a.worst_sample_db);
   const auto add = [&](const char* what, const std::string& value, double before, double after, bool kept = true) {
     const auto db = [](double error) { return number(-10 * std::log10(error)); };
     out["remedies"].push_back({{"what", what}, {"value", value}, {"before", db(before)}, {"after", db(after)}});

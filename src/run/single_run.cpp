@@ -40,6 +40,12 @@ void SingleRun::write_prepared() const {
   onnx::write_model(prepared_.model, *options_.prepared_output, {options_.external_data_threshold});
 }
 
+void SingleRun::write(onnx::Model& model, std::string excuse) {
+  Prover prove(options_, &runtime_);
+  prove.excuse(excuse.empty() ? reason_against_proof(options_.config) : std::move(excuse));
+  write_output(model, options_, &prove, result_);
+}
+
 QuantizeResult SingleRun::finish() {
   work_->finish();
   run_profiler_.finish();

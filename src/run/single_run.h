@@ -25,6 +25,8 @@ class SingleRun {
   void prepare(onnx::Model model);
   /// Where the user asked for the prepared model.
   void write_prepared() const;
+  /// The result, proved. `excuse`: see Prover.
+  void write(onnx::Model& model, std::string excuse = {});
   QuantizeResult finish();
 
   void append(const std::vector<std::string>& notes);

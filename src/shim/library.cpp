@@ -120,4 +120,15 @@ Library load_cuda_plugin(const std::optional<fs::path>& explicit_path) {
                      "where nvcc is; or set DETENT_CUDA_PLUGIN to the path of libdetent_cuda.so");
 }
 
+std::optional<fs::path> find_program() {
+  const fs::path here = own_folder(), above = here.parent_path(), root = above.parent_path();
+  // Of an executable and a wheel; of tests; of lib/ and lib/MACHINE/; of the Python package in a build tree.
+  for (const auto& path :
+       {here / "detent", above / "detent", above / "bin/detent", root / "bin/detent", root / "detent"}) {
+    std::error_code failed;
+    if (fs::is_regular_file(path, failed) && ::access(path.c_str(), X_OK) == 0) return path;
+  }
+  return std::nullopt;
+}
+
 }  // namespace detent::shim

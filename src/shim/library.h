@@ -38,4 +38,7 @@ Library load_cpu_plugin(const std::optional<std::filesystem::path>& explicit_pat
 /// (or in ../lib). It has an entry symbol for each room that uses it. Throws device.
 Library load_cuda_plugin(const std::optional<std::filesystem::path>& explicit_path);
 
+/// The program `detent` that was built or installed with this code: this executable itself, or one near the library.
+std::optional<std::filesystem::path> find_program();
+
 }  // namespace detent::shim

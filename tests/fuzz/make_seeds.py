@@ -361,7 +361,7 @@ def texts() -> dict[str, bytes]:
 
 def results() -> dict[str, bytes]:
     """What quantize --json prints."""
-    accuracy = dict(sqnr_db=31.5, sqnr_all_db=20.25, score=0.99, samples=16, integer_macs=0.9)
+    accuracy = dict(sqnr_db=31.5, worst_sample_db=20.25, score=0.99, samples=16, integer_macs=0.9)
     latency = dict(threads=2, before={"median_seconds": 0.01}, after={"median_seconds": 0.004, "ratio": 2.5})
     outcome = dict(answer="look", headline="Look first: 3 | <b>`layers`", reasons=["worst *layer*", {"text": "t"}])
     whole = dict(output="a/b.onnx", accuracy=accuracy, latency=latency, outcome=outcome)

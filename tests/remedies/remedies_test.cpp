@@ -150,7 +150,7 @@ TEST(Improve, AppliesWhatIsAskedForAndSaysHowNearTheResultsAre) {
   EXPECT_GT(result.sqnr_db, 30);
   EXPECT_NEAR(result.sqnr_db, -10 * std::log10(bench.error()), 1e-6);
   EXPECT_EQ(result.integer_macs, 1);
-  EXPECT_GE(result.sqnr_db, result.sqnr_all_db);
+  EXPECT_GE(result.sqnr_db, bench.draft.before_db);
   EXPECT_EQ(result.samples, 8U);
 
   QuantizeOptions only_tell;

@@ -155,7 +155,7 @@ def full(layer_count=60, tensor_count=40, moments=600, bins=120, seed=7):
         "accuracy": {
             "samples": 4,
             "sqnr_db": 27.4,
-            "sqnr_all_db": 19.9,
+            "worst_sample_db": 19.9,
             "cosine": 0.99951,
             "integer_macs": 0.981,
             "weights_share": 0.4,

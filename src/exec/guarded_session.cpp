@@ -1,0 +1,304 @@
+#include "exec/guarded_session.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/failpoint.h"
+#include "base/failure.h"
+#include "base/file.h"
+#include "exec/guard_messages.h"
+#include "exec/runtime_impl.h"
+#include "shim/library.h"
+
+namespace detent::exec {
+namespace {
+
+constexpr const char* kVariable = "DETENT_GUARDED";  // the parent's process id
+constexpr int kSocket = 3;                           // in the process that serves
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> all;
+  for (auto& text : texts) all.push_back(text.data());
+  all.push_back(nullptr);
+  return all;
+}
+
+class SpawnActions {
+ public:
+  SpawnActions() {
+    ::posix_spawn_file_actions_init(&actions_);
+    ::posix_spawnattr_init(&attributes_);
+  }
+  SpawnActions(const SpawnActions&) = delete;
+  SpawnActions& operator=(const SpawnActions&) = delete;
+  ~SpawnActions() {
+    ::posix_spawnattr_destroy(&attributes_);
+    ::posix_spawn_file_actions_destroy(&actions_);
+  }
+
+  // What the runtime prints when it dies is not for the user: the error says what happened. A process group of its own
+  // keeps Ctrl-C from it: it ends when this side does.
+  pid_t start(const std::filesystem::path& program, int socket) {
+    for (const int stream : {0, 1, 2})
+      ::posix_spawn_file_actions_addopen(&actions_, stream, "/dev/null", stream == 0 ? O_RDONLY : O_WRONLY, 0);
+    ::posix_spawn_file_actions_adddup2(&actions_, socket, kSocket);
+    sigset_t none;
+    sigemptyset(&none);
+    ::posix_spawnattr_setsigmask(&attributes_, &none);
+    ::posix_spawnattr_setpgroup(&attributes_, 0);
+    ::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+    std::vector<std::string> words{program.string()}, environment;
+    for (char** e = environ; *e != nullptr; ++e) environment.emplace_back(*e);
+    environment.push_back(fmt::format("{}={}", kVariable, ::getpid()));
+    pid_t child = 0;
+    const int failed = ::posix_spawn(&child, program.c_str(), &actions_, &attributes_, pointers_to(words).data(),
+                                     pointers_to(environment).data());
+    if (failed != 0) throw failed_call(failed, "cannot start a process to run the model in", ErrorKind::resource);
+    return child;
+  }
+
+ private:
+  posix_spawn_file_actions_t actions_{};
+  posix_spawnattr_t attributes_{};
+};
+
+// The other process, ended when this goes.
+class Server {
+ public:
+  Server(const std::filesystem::path& program, std::stop_token stop) : channel_(-1) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+      throw failed_call(errno, "cannot start a process to run the model in", ErrorKind::resource);
+    socket_ = UniqueFd(ends[0]);
+    const UniqueFd other(ends[1]);
+    channel_ = GuardChannel(socket_.get(), std::move(stop));
+    child_ = SpawnActions().start(program, other.get());
+  }
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  ~Server() { end(); }
+
+  GuardChannel& channel() { return channel_; }
+
+  // Whether it serves, and is of this version.
+  bool greets() {
+    constexpr double kSeconds = 20;
+    try {
+      channel_.set_time(kSeconds);
+      return channel_.message() == GuardMessage::hello && channel_.text() == DETENT_VERSION;
+    } catch (const GuardClosed&) {
+    } catch (const GuardTimeout&) {
+    }
+    return false;
+  }
+
+  // Why it closed the socket.
+  std::string death() {
+    const int status = end();
+    if (WIFSIGNALED(status)) return fmt::format("ended by a signal ({})", ::strsignal(WTERMSIG(status)));
+    return fmt::format("ended with status {}", WIFEXITED(status) ? WEXITSTATUS(status) : status);
+  }
+
+  int end() {
+    if (child_ <= 0) return 0;
+    const pid_t child = std::exchange(child_, 0);
+    int status = 0;
+    // One that died is left to tell why; one that runs is of no more use.
+    for (int tries = 0; tries < 20 && socket_.valid(); ++tries) {
+      const pid_t ended = ::waitpid(child, &status, WNOHANG);
+      if (ended == child || (ended < 0 && errno != EINTR)) return status;
+      if (tries == 0) ::shutdown(socket_.get(), SHUT_RDWR);
+      ::usleep(10'000);
+    }
+    ::kill(child, SIGKILL);
+    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    return status;
+  }
+
+ private:
+  UniqueFd socket_;
+  GuardChannel channel_;
+  pid_t child_ = 0;
+};
+
+void answer(GuardChannel& channel, const Error& e) {
+  channel.send(GuardMessage::failed);
+  channel.send(static_cast<std::uint64_t>(e.kind()));
+  channel.send(std::string(e.what()));
+  channel.send(e.hint());
+}
+
+Session open(GuardChannel& channel) {
+  const auto library = channel.text();
+  const std::filesystem::path model = channel.text();
+  const auto threads = static_cast<int>(channel.number());
+  const Runtime runtime(library.empty() ? std::nullopt : std::optional<std::filesystem::path>(library));
+  failpoint("guarded.open");
+  return Session::of_file(runtime, model, {Tuning::deployed, threads, {}});
+}
+
+void serve(GuardChannel& channel) {
+  std::optional<Session> session;
+  while (true) {
+    const auto asked = channel.message();
+    try {
+      if (asked == GuardMessage::open) {
+        session.emplace(open(channel));
+        channel.send(GuardMessage::opened);
+        channel.send(std::span<const Port>(session->inputs()));
+      } else {
+        const auto where = channel.text();
+        const auto inputs = channel.arrays();
+        failpoint("guarded.run");
+        const auto results = session.value().run(inputs, where);
+        channel.send(GuardMessage::results);
+        channel.send(std::span<const data::Array>(results));
+      }
+    } catch (const Error& e) {
+      answer(channel, e);
+    } catch (const std::exception& e) {
+      answer(channel, bad_input(e.what()));
+    }
+  }
+}
+
+}  // namespace
+
+namespace {
+
+// The process ended, or had to be ended, instead of answering.
+struct Died : Error {
+  Died(const std::string& what, std::string hint) : Error(ErrorKind::bad_input, what, std::move(hint)) {}
+};
+
+}  // namespace
+
+struct GuardedSession::Impl {
+  std::string model, runtime;
+  GuardOptions options;
+  std::optional<Server> server;
+  std::optional<Session> here;  // where there is no program to start
+  std::vector<Port> inputs;
+
+  // What is said to the process and what it answers, in so many seconds. `doing` begins as in "it was loaded".
+  template <class Talk>
+  void talk(double seconds, const char* doing, const Talk& what) {
+    auto& channel = server->channel();
+    try {
+      channel.set_time(seconds);
+      what(channel);
+    } catch (const GuardClosed&) {
+      throw Died(fmt::format("model '{}': ONNX Runtime {} {} while it was {}", model, runtime, server->death(), doing),
+                 "this is a fault of that ONNX Runtime: try another version of it");
+    } catch (const GuardTimeout&) {
+      server->end();
+      throw Died(fmt::format("model '{}': ONNX Runtime {} took longer than {:.0f} s while it was {}", model, runtime,
+                             seconds, doing),
+                 "raise --sample-time-limit");
+    }
+  }
+
+  static void expect(GuardChannel& channel, GuardMessage wanted) {
+    const auto message = channel.message();
+    if (message == wanted) return;
+    if (message != GuardMessage::failed) throw GuardClosed{};
+    const auto kind = static_cast<ErrorKind>(channel.number());
+    const auto what = channel.text();
+    throw Error(kind, what, channel.text());
+  }
+};
+
+GuardedSession::GuardedSession(const Runtime& runtime, const std::filesystem::path& model, const GuardOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->model = model.string();
+  impl_->runtime = runtime.version();
+  impl_->options = options;
+  if (const auto program = shim::find_program()) {
+    impl_->server.emplace(*program, options.stop);
+    if (!impl_->server->greets()) impl_->server.reset();
+  }
+  if (!impl_->server) {
+    impl_->here.emplace(Session::of_file(runtime, model, {Tuning::deployed, options.threads, options.stop, true}));
+    impl_->inputs = impl_->here->inputs();
+    return;
+  }
+  impl_->talk(options.load_seconds, "loaded", [&](GuardChannel& channel) {
+    channel.send(GuardMessage::open);
+    channel.send(runtime.impl()->library);
+    channel.send(std::filesystem::absolute(model).string());
+    channel.send(static_cast<std::uint64_t>(options.threads));
+    Impl::expect(channel, GuardMessage::opened);
+    impl_->inputs = channel.ports();
+  });
+}
+
+GuardedSession::GuardedSession(GuardedSession&&) noexcept = default;
+GuardedSession::~GuardedSession() = default;
+
+const std::vector<Port>& GuardedSession::inputs() const { return impl_->inputs; }
+
+std::vector<data::Array> GuardedSession::run(std::span<const data::Array> inputs, const std::string& where) {
+  if (impl_->here) return impl_->here->run(inputs, where);
+  std::vector<data::Array> results;
+  impl_->talk(impl_->options.run_seconds, "run", [&](GuardChannel& channel) {
+    channel.send(GuardMessage::run);
+    channel.send(where);
+    channel.send(inputs);
+    Impl::expect(channel, GuardMessage::results);
+    results = channel.arrays();
+  });
+  return results;
+}
+
+void check_survives(const Runtime& runtime, const std::filesystem::path& model, const GuardOptions& options) {
+  try {
+    const GuardedSession loaded(runtime, model, options);
+  } catch (const Died&) {
+    throw;
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::bad_input) throw;
+  }
+}
+
+std::optional<int> guarded_socket() {
+  const char* const value = std::getenv(kVariable);
+  if (value == nullptr) return std::nullopt;
+  const std::string_view text(value);
+  int parent = 0;
+  const bool known = std::from_chars(text.data(), text.data() + text.size(), parent).ec == std::errc();
+  ::unsetenv(kVariable);  // not for what this process starts
+  if (!known) return std::nullopt;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) return std::nullopt;
+  const rlimit none{0, 0};
+  ::setrlimit(RLIMIT_CORE, &none);  // a crash is an answer here
+  return kSocket;
+}
+
+int serve_guarded_session(int socket) {
+  GuardChannel channel(socket);
+  try {
+    channel.send(GuardMessage::hello);
+    channel.send(std::string(DETENT_VERSION));
+    serve(channel);
+  } catch (const GuardClosed&) {
+  }
+  ::_exit(0);  // nothing of a model may run any more
+}
+
+}  // namespace detent::exec

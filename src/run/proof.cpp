@@ -1,0 +1,133 @@
+#include "run/proof.h"
+
+#include <fmt/format.h>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "config/wanted.h"
+#include "data/made_up.h"
+#include "exec/guarded_session.h"
+#include "onnx/model.h"
+#include "planning/limits.h"
+#include "run/kv_cache.h"
+#include "run/outputs.h"
+#include "run/samples.h"
+#include "run/sweep_setup.h"
+
+namespace detent::run {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What a runtime says of operators that it knows without having them for a type.
+bool lacks_kernels(const Error& e) {
+  const std::string_view text = e.what();
+  return text.find("Could not find an implementation") != text.npos || text.find("has no kernel of") != text.npos;
+}
+
+// The file goes by a temporary name, which says nothing to users.
+std::string by_name_of(const fs::path& output, const fs::path& file, std::string text) {
+  for (const auto& name : {fs::absolute(file).string(), file.string()}) {
+    for (auto at = text.find(name); at != text.npos; at = text.find(name, at + output.string().size()))
+      text.replace(at, name.size(), output.string());
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string reason_against_proof(const QuantConfig& config) {
+  if (config.float_type == FloatType::bfloat16) return "ONNX Runtime's CPU has no kernels of bfloat16";
+  if (config.block_float != BlockFloat::none) return "ONNX Runtime runs it with AMD Quark's operator library alone";
+  return {};
+}
+
+exec::GuardOptions guard_options(const QuantizeOptions& options, const fs::path& model) {
+  constexpr double kLeast = 300, kBytesPerSecond = 10e6;
+  std::error_code unknown;
+  const auto bytes = fs::file_size(model, unknown);
+  const double load = kLeast + (unknown ? 0 : static_cast<double>(bytes) / kBytesPerSecond);
+  return {.threads = options.threads,
+          .load_seconds = load,
+          .run_seconds = options.resources.sample_time_limit.value_or(10 * kLeast),
+          .stop = options.stop};
+}
+
+void Prover::judge(data::SampleSource& source, std::size_t skipped, std::size_t count) {
+  judged_ = Judged{&source, skipped, count};
+}
+
+void Prover::operator()(const fs::path& file) {
+  if (options_.stop.stop_requested()) throw interrupted();
+  if (runtime_ == nullptr) {
+    notes_.emplace_back("the written file was not run: there is no ONNX Runtime");
+    return;
+  }
+  if (!has_room(file)) return;
+  try {
+    if (judged_) {
+      judged_->source->rewind();
+      judged_->source->skip(judged_->skipped);
+      fidelity_ = deployed_fidelity(*runtime_, options_.model, file, *judged_->source, judged_->count,
+                                    guard_options(options_, file));
+    } else {
+      run_once(file);
+    }
+  } catch (const Error& e) {
+    if (!excuse_.empty() && lacks_kernels(e)) {
+      notes_.push_back("the written file was not run, but its graph was accepted: " + excuse_);
+      return;
+    }
+    if (e.kind() != ErrorKind::bad_input) throw;
+    throw device_error(
+        fmt::format("the quantized model does not run in ONNX Runtime {}, so nothing was written: {}",
+                    runtime_->version(), by_name_of(options_.output, file, e.what())),
+        e.hint().empty() ? "leave the named node in float (--exclude-nodes), or choose another format" : e.hint());
+  }
+}
+
+bool Prover::has_room(const fs::path& file) {
+  // Read, and packed for kernels.
+  const std::uint64_t needed = 2 * size_on_disk(onnx::read_model(file)) + runtime_->peak_activation_bytes();
+  const auto budget = options_.resources.memory_budget.value_or(planning::available_memory());
+  if (needed <= budget) return true;
+  notes_.push_back(fmt::format("the written file was not run: it would take about {}", format_size(needed)));
+  return false;
+}
+
+// A sample where there are some that can be read again.
+std::vector<data::Array> Prover::inputs_for(const std::vector<data::InputSpec>& specs, std::string& where) const {
+  if (config::has_samples(options_) && config::reads_twice(options_)) {
+    if (options_.samples != nullptr) options_.samples->rewind();
+    const auto source = open_samples(
+        options_.calibration_data.value_or(""), options_.samples, input_specs(onnx::read_model(options_.model)),
+        {.max_samples = 1, .batch_size = options_.batch_size, .file_memory = memory_for_samples(options_.resources)});
+    if (auto sample = source->next()) {
+      where = fmt::format("sample '{}'", sample->origin);
+      return with_cache_of(std::move(sample->inputs), specs);
+    }
+  }
+  return data::made_up_inputs(specs, {});
+}
+
+void Prover::run_once(const fs::path& file) {
+  exec::GuardedSession session(*runtime_, file, guard_options(options_, file));
+  std::string where;
+  std::vector<data::Array> inputs;
+  try {
+    inputs = inputs_for(input_specs(onnx::read_model(file)), where);
+    if (where.empty()) {
+      // Made-up inputs need not be what the model can take: then the float model says so as well.
+      where = "made-up inputs";
+      exec::GuardedSession(*runtime_, options_.model, guard_options(options_, options_.model)).run(inputs, where);
+    }
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::interrupted) throw;
+    notes_.push_back(
+        fmt::format("the written file was loaded, but not run: {}", by_name_of(options_.output, file, e.what())));
+    return;
+  }
+  session.run(inputs, where);
+}
+
+}  // namespace detent::run
