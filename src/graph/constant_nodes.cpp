@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
+#include <span>
 #include <unordered_map>
 
 #include "graph/bodies.h"
@@ -18,6 +20,14 @@ constexpr std::uint64_t kGrowth = 4;
 
 bool is_quantization(const onnx::Node& node) {
   return node.op_type() == "QuantizeLinear" || node.op_type() == "DequantizeLinear";
+}
+
+// Whether the node moves integers that are dequantized where they are read. A result would be stored for each reader.
+bool moves_integers(const onnx::Model& model, const Index& index, const onnx::Node& node) {
+  const auto readers = node.outputs().empty() ? std::span<const int>() : index.consumers(node.outputs().front());
+  return node.is("Transpose") && !readers.empty() && std::all_of(readers.begin(), readers.end(), [&](int reader) {
+           return is_quantization(model.graph.nodes[static_cast<std::size_t>(reader)]);
+         });
 }
 
 // Constant nodes that weights of products or parameters of normalizations are made by.
@@ -50,7 +60,7 @@ std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& type
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const auto& node = model.graph.nodes[n];
     if (depends[n] || !node.domain().empty() || has_body(node) || !node.bodies().empty() || is_quantization(node) ||
-        node.is("Constant"))
+        node.is("Constant") || moves_integers(model, index, node))
       continue;
     std::uint64_t inputs = 0;
     bool foldable = true;

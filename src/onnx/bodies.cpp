@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
@@ -35,6 +36,7 @@ class Folding {
   }
 
   FoldedGraph run() {
+    find_ranks();
     repeat_dequantizers();
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
       if (is_body_inputs(nodes_[n])) {
@@ -58,13 +60,63 @@ class Folding {
     return name;
   }
 
+  // Ranks of constants, and of those that a Transpose turns.
+  void find_ranks() {
+    const auto body_of = body_of_nodes(model_);
+    for (const auto& tensor : model_.graph.initializers) ranks_[tensor.name] = tensor.dims.size();
+    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
+      const Node& node = model_.graph.nodes[n];
+      if (!node.is("Transpose") || node.inputs().empty() || node.outputs().empty()) continue;
+      const auto found = ranks_.find(node.inputs().front());
+      if (found == ranks_.end()) continue;
+      ranks_.try_emplace(node.outputs().front(), found->second);
+      turned_in_.try_emplace(node.outputs().front(), body_of[n]);
+    }
+  }
+
+  bool is_turned_in(const std::string& name, int body) const {
+    const auto found = turned_in_.find(name);
+    return found != turned_in_.end() && found->second == body;
+  }
+
+  // The runtime packs the weight of a product that it computes on few bits or with activations in float. It takes
+  // integers, scales and zero points from the graph that the product stands in: it ends with an error, or by a signal,
+  // where they are those of a graph around it.
+  bool may_be_packed(const Node& node) const {
+    if ((!node.is("MatMul") && !node.is("Gemm")) || node.inputs().size() < 2) return false;
+    const auto made = made_by_.find(node.inputs()[1]);
+    return made != made_by_.end() && ranks_.contains(model_.graph.nodes[made->second].inputs().front());
+  }
+
+  // A constant of the graphs around as one of the body: a Transpose that moves nothing, which the runtime computes when
+  // it loads the model. So the file holds the constant once, whatever bodies read it.
+  std::string own_constant(const std::string& name, int body) {
+    const auto rank = ranks_.find(name);
+    if (rank == ranks_.end() || is_turned_in(name, body)) return name;
+    const auto [own, is_new] = own_constants_.try_emplace({name, body});
+    if (!is_new) return own->second;
+    std::vector<std::int64_t> order(rank->second);
+    std::iota(order.begin(), order.end(), 0);
+    own->second = fresh(name + "_in_body");
+    add(Node("Transpose", own->second, {name}, {own->second}, {Attribute::of_ints("perm", order)}), body);
+    return own->second;
+  }
+
+  void own_constants(Node& dequantizer, int body) {
+    for (std::size_t i = 0; i < dequantizer.inputs().size(); ++i)
+      dequantizer.set_input(i, own_constant(dequantizer.inputs()[i], body));
+  }
+
   // A copy stands before the first node of the body that reads it.
   void repeat_dequantizers() {
     const auto& nodes = model_.graph.nodes;
     const auto body_of = body_of_nodes(model_);
-    std::unordered_map<std::string_view, std::size_t> made_by;
     for (std::size_t n = 0; n < nodes.size(); ++n) {
-      if (is_dequantizer(nodes[n])) made_by[nodes[n].outputs().front()] = n;
+      if (is_dequantizer(nodes[n])) made_by_[nodes[n].outputs().front()] = n;
+    }
+    std::set<std::pair<std::size_t, int>> packed;  // dequantizers, and the bodies that products read them in
+    for (std::size_t n = 0; n < nodes.size(); ++n) {
+      if (body_of[n] != 0 && may_be_packed(nodes[n])) packed.emplace(made_by_.at(nodes[n].inputs()[1]), body_of[n]);
     }
     std::map<std::pair<std::size_t, int>, std::string> copies;
     std::set<std::size_t> read;  // where they stand
@@ -72,8 +124,8 @@ class Folding {
       Node node = nodes[n];
       const std::size_t own = own_inputs(model_, node);
       for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-        const auto made = made_by.find(node.inputs()[i]);
-        if (made == made_by.end()) continue;
+        const auto made = made_by_.find(node.inputs()[i]);
+        if (made == made_by_.end()) continue;
         const auto d = made->second;
         if (body_of[d] == body_of[n] || i >= own) {
           read.insert(d);
@@ -85,10 +137,12 @@ class Folding {
           copy->second = fresh(nodes[d].outputs().front());
           repeated.set_name(fresh(nodes[d].name()));
           repeated.set_output(0, copy->second);
+          if (packed.contains({d, body_of[n]})) own_constants(repeated, body_of[n]);
           add(std::move(repeated), body_of[n]);
         }
         node.set_input(i, copy->second);
       }
+      if (packed.contains({n, body_of[n]})) own_constants(node, body_of[n]);
       add(std::move(node), body_of[n]);
     }
     remove_unread(copies, read);
@@ -159,6 +213,10 @@ class Folding {
   const Model& model_;
   std::unordered_set<std::string> names_;
   std::unordered_set<std::string> outputs_;
+  std::unordered_map<std::string_view, std::size_t> ranks_;    // of constants
+  std::unordered_map<std::string_view, int> turned_in_;        // bodies of the Transposes
+  std::unordered_map<std::string_view, std::size_t> made_by_;  // outputs of DequantizeLinear -> their nodes
+  std::map<std::pair<std::string, int>, std::string> own_constants_;
   std::vector<Node> nodes_;
   std::vector<int> body_of_;
   std::unordered_map<std::string, int> made_in_;

@@ -350,7 +350,11 @@ class Placer {
                             "--weight-symmetric stores it once"));
     if (!tensor.products.empty() && tensor.stays)
       placement_.notes.push_back(fmt::format("weight '{}' stays in float as well, for other nodes that read it", name));
-    const auto copies = tensor.products.size() - (tensor.shared ? 1 : 0);
+    std::map<int, std::size_t> in_body;
+    for (const auto n : tensor.products) ++in_body[model_.graph.nodes[n].body()];
+    if (tensor.shared) --in_body[model_.graph.nodes[tensor.products.front()].body()];
+    std::size_t copies = 0;
+    for (const auto& [body, count] : in_body) copies = std::max(copies, count);
     if (blocks_.form == WeightForm::qdq && copies > 1)
       placement_.notes.push_back(
           fmt::format("weight '{}' has a DequantizeLinear with tensors of its own for each of {} products, since ONNX "

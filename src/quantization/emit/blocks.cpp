@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -90,9 +91,18 @@ class Emitter {
       names = stored_.table(t, weight, element_type(tensor.format));
       for (const auto n : tensor.tables) dequantize_for(n, 0, in_blocks ? 1 : 0, tensor, names);
     }
+    // A runtime merges what reads the same tensors in one graph, but bodies are graphs of their own.
+    std::vector<BlockNames> matrices;
+    std::map<int, std::size_t> products;  // of each body
     for (const auto n : tensor.products) {
       const bool turns = tensor.shared && n == tensor.products.front();
-      dequantize_for(n, 1, in_blocks ? 0 : 1, tensor, turns ? turned(n, tensor, names) : stored_.matrix(t, weight));
+      if (turns) {
+        dequantize_for(n, 1, in_blocks ? 0 : 1, tensor, turned(n, tensor, names));
+        continue;
+      }
+      const auto which = products[model_.graph.nodes[n].body()]++;
+      if (which == matrices.size()) matrices.push_back(stored_.matrix(t, weight));
+      dequantize_for(n, 1, in_blocks ? 0 : 1, tensor, matrices[which]);
     }
   }
 
