@@ -14,13 +14,16 @@
 #include "run/next_tokens.h"
 #include "run/pairing.h"
 #include "run/samples.h"
+#include "run/shared_decisions.h"
 
 namespace detent::run {
 namespace {
 
-exec::Session open(const exec::Runtime& runtime, const onnx::Model& model, int threads, const std::stop_token& stop) {
-  return {runtime, exec::emit(model), fmt::format("model '{}'", model.path.string()),
-          exec::SessionOptions{exec::Tuning::deployed, threads, stop, true}};
+exec::Session open(const exec::Runtime& runtime, const onnx::Model& model, const std::vector<std::string>& taps,
+                   int threads, const std::stop_token& stop) {
+  exec::SessionOptions options{exec::Tuning::deployed, threads, stop, true};
+  options.edits = !taps.empty();
+  return {runtime, exec::emit(model, {taps, {}, {}}), fmt::format("model '{}'", model.path.string()), options};
 }
 
 // By name, with what was summed up of it.
@@ -36,11 +39,14 @@ void drop_caches(Sums& sums) {
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
                                    const std::filesystem::path& model, data::SampleSource& source, std::size_t most,
                                    int threads, const std::stop_token& stop) {
-  const auto original = onnx::read_model(float_model);
-  auto in_float = open(runtime, original, threads, stop);
-  const auto quantized = onnx::read_model(model);
+  auto original = onnx::read_model(float_model);
+  auto quantized = onnx::read_model(model);
+  SharedDecisions decisions(runtime, original, quantized);
+  DecisionRecorder recorder(decisions);
+  DecisionPlayer player(decisions);
+  auto in_float = open(runtime, original, decisions.taps(), threads, stop);
   const auto inputs = input_specs(quantized);
-  auto other = open(runtime, quantized, threads, stop);
+  auto other = open(runtime, quantized, decisions.taps(), threads, stop);
   std::vector<std::string> names;
   for (const auto& output : original.graph.outputs) names.push_back(output.name);
   const auto tokens = find_tokens(input_specs(original), names);
@@ -52,10 +58,11 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     const auto sample = source.next();
     if (!sample) break;
     const auto where = fmt::format("sample '{}'", sample->origin);
-    const auto x = in_float.run(sample->inputs, where), y = other.run(with_cache_of(sample->inputs, inputs), where);
+    const auto x = in_float.run(sample->inputs, where, &recorder);
+    const auto y = other.run(with_cache_of(sample->inputs, inputs), where, &player);
     for (std::size_t i = 0; i < names.size(); ++i) {
       are_floats[i] = data::holds_floats(x[i].type) && data::holds_floats(y[i].type);
-      if (are_floats[i]) all[i].add(x[i], y[i], names[i]);
+      if (are_floats[i]) all[i].add(x[i], y[i]);
     }
     if (tokens) {
       const auto* mask = tokens->mask ? &sample->inputs[*tokens->mask] : nullptr;
@@ -66,7 +73,8 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   if (found.samples == 0) throw bad_input("there are no samples to measure the results with");
   Sums sums;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (are_floats[i]) sums.emplace_back(names[i], all[i]);
+    const bool compared = all[i].paired > 0 || all[i].unpaired == 0;
+    if (are_floats[i] && compared) sums.emplace_back(names[i], all[i]);
   }
   drop_caches(sums);
   found.sqnr_db = std::numeric_limits<double>::infinity();
@@ -76,6 +84,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     found.cosine = std::min(found.cosine, sum.cosine());
   }
   found.next_tokens = token_sums.result();
+  found.notes = decisions.notes();
   return found;
 }
 

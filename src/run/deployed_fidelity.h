@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <optional>
 #include <stop_token>
+#include <string>
+#include <vector>
 
 #include "data/sample.h"
 #include "detent/compare.h"
@@ -19,6 +21,7 @@ struct DeployedFidelity {
   double sqnr_db = 0;  // of the worst output
   double cosine = 0;   // the same
   std::optional<NextTokens> next_tokens;
+  std::vector<std::string> notes = {};  // how the results were compared, where that is not plain
 };
 
 /// On the samples from where `source` stands, at most so many. The caches of decoders (outputs named "present…") do not
