@@ -206,7 +206,20 @@ void FakeQuantizer::round_constant(std::span<float> values, std::span<const std:
   kept_[&rounding].assign(values.begin(), values.end());
 }
 
+// Whether the tap is one of those.
+bool FakeQuantizer::pass_held(std::size_t tap, const data::TensorView& tensor) {
+  auto& held = held_.at(tap);
+  if (!held) return false;
+  if (trial_ == nullptr) {
+    held->assign(tensor.bytes.begin(), tensor.bytes.end());
+  } else if (held->size() == tensor.passed_on.size()) {
+    std::copy(held->begin(), held->end(), tensor.passed_on.begin());
+  }
+  return true;
+}
+
 void FakeQuantizer::receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) {
+  if (pass_held(tap, tensor)) return;
   if (tensor.type != onnx::DataType::float32 || trial_ == nullptr) return;
   const auto found = trial_->find(marks_.at(tap));
   if (found == trial_->end()) return;

@@ -49,7 +49,12 @@ class FakeQuantizer : public data::TapReceiver {
  public:
   /// What the next runs tap, in the order in which they count taps: for each tap the mark that says how it is rounded,
   /// or an empty string for a value that only passes.
-  void expect(std::vector<std::string> marks) { marks_ = std::move(marks); }
+  void expect(std::vector<std::string> marks) {
+    marks_ = std::move(marks);
+    held_.assign(marks_.size(), std::nullopt);
+  }
+  /// The value of this tap is the same in all runs of a sample: as the last run in which nothing is rounded made it.
+  void hold(std::size_t tap) { held_.at(tap).emplace(); }
   /// Marks whose values are the same in every run: what they are rounded to is kept, up to some memory.
   void expect_constants(std::unordered_set<std::string> marks) { constants_ = std::move(marks); }
   /// What is rounded from now on; must outlive that. Null: nothing.
@@ -62,7 +67,10 @@ class FakeQuantizer : public data::TapReceiver {
 
   void round_constant(std::span<float> values, std::span<const std::int64_t> shape, const Rounding& rounding);
 
+  bool pass_held(std::size_t tap, const data::TensorView& tensor);
+
   std::vector<std::string> marks_;
+  std::vector<std::optional<std::vector<std::byte>>> held_;  // by tap
   std::unordered_set<std::string> constants_;
   std::unordered_map<const Rounding*, std::vector<float>> kept_;
   std::uint64_t kept_bytes_ = 0;

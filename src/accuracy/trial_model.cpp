@@ -1,8 +1,10 @@
 #include "accuracy/trial_model.h"
 
 #include <algorithm>
+#include <map>
 
 #include "data/floats.h"
+#include "graph/decisions.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 
@@ -13,6 +15,28 @@ using onnx::Node;
 
 bool holds_floats(const onnx::Model& model, const graph::ValueTypes& types, const std::string& value) {
   return data::holds_floats(graph::type_of(model, types, value));
+}
+
+void add_point(const std::string& value, std::vector<std::string>& points) {
+  if (std::find(points.begin(), points.end(), value) == points.end()) points.push_back(value);
+}
+
+// The copies to make, by the nodes that read them.
+std::map<int, std::vector<graph::Operand>> hold_decisions(const graph::Decisions& decisions, TrialModel& trial) {
+  std::map<int, std::vector<graph::Operand>> copies;
+  trial.taps = decisions.held;
+  for (const auto& operand : decisions.operands) {
+    copies[operand.node].push_back(operand);
+    const auto name = graph::copy_name(trial.model, operand);
+    const auto& read = trial.model.graph.nodes[static_cast<std::size_t>(operand.node)].inputs()[operand.input];
+    if (const auto type = trial.types.find(read); type != trial.types.end()) {
+      auto copied = type->second;
+      trial.types[name] = std::move(copied);
+    }
+    trial.taps.push_back(name);
+  }
+  trial.held.insert(trial.taps.begin(), trial.taps.end());
+  return copies;
 }
 
 void add_points(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
@@ -40,13 +64,16 @@ std::vector<int> TrialModel::map_cuts(const std::vector<int>& cuts) const {
 
 TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& types,
                             const quantization::Placement& placement, const quantization::AssignedValues& values) {
-  TrialModel trial{model, types, {}, {}, {}, {}, {}, {}};
+  TrialModel trial{model, types, {}, {}, {}, {}, {}, {}, {}};
   graph::Index index(model);
+  const auto decisions = graph::find_decisions(model, types, graph::DecisionKind::all);
+  auto copies = hold_decisions(decisions, trial);
   std::unordered_map<int, std::vector<Node>> after;  // by producer; kNone: graph inputs
   std::unordered_map<std::string, std::string> reads_instead;
   for (const auto& mark : placement.marks) {
     // A table is rounded where its rows come out.
-    if (!values.contains(mark.value) || (mark.is_constant && !mark.is_weight)) continue;
+    if (!values.contains(mark.value) || (mark.is_constant && !mark.is_weight) || trial.held.contains(mark.value))
+      continue;
     trial.taps.push_back(mark.value);
     if (mark.is_weight) trial.weights.insert(mark.value);
     if (!mark.bypassed) {
@@ -66,6 +93,10 @@ TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& t
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     trial.position.push_back(static_cast<int>(nodes.size()));
     Node node = model.graph.nodes[n];
+    for (const auto& operand : copies[static_cast<int>(n)]) {
+      nodes.push_back(graph::copy_node(model, operand));
+      node.set_input(operand.input, graph::copy_name(model, operand));
+    }
     for (std::size_t i = 0; placement.selected[n] && i < node.inputs().size(); ++i) {
       const auto found = reads_instead.find(node.inputs()[i]);
       if (found != reads_instead.end()) node.set_input(i, found->second);
@@ -80,6 +111,7 @@ TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& t
     if (holds_floats(model, types, output.name) && index.producer(output.name) != graph::kNone)
       trial.outputs.push_back(output.name);
   }
+  for (const auto& value : decisions.judged) add_point(value, trial.points);
   return trial;
 }
 

@@ -28,6 +28,9 @@ struct TrialModel {
   /// Float values that decisions look at: the outputs, where a Concat made one its parts, so that one part of large
   /// numbers does not hide the error of the others, and where a Softmax made one what it reads.
   std::vector<std::string> points;
+  /// Tapped values that are the same in all runs of a sample: what sizes, and choices among values, follow from. What
+  /// those are made from is among the points.
+  std::unordered_set<std::string> held;
   /// Positions in the original graph become positions in this one.
   std::vector<int> map_cuts(const std::vector<int>& cuts) const;
 

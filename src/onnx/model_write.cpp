@@ -156,6 +156,14 @@ void write_pieces(const std::vector<Piece>& pieces, const Sink& sink) {
   }
 }
 
+// Runtimes read what shapes follow from (sizes of Split and Resize, axes, bounds of Slice) while they load the model,
+// and not from other files.
+bool tells_shapes(const Tensor& tensor) {
+  constexpr std::uint64_t kMostNumbers = 1024, kMostOthers = 64;  // bytes
+  const bool whole = tensor.type == DataType::int64 || tensor.type == DataType::int32;
+  return tensor.data.size() <= (whole ? kMostNumbers : kMostOthers);
+}
+
 // Lays tensors out in the data file in their order; large ones on page boundaries, so that readers can map them. What
 // several tensors have in common lies there once.
 struct DataLayout {
@@ -167,7 +175,7 @@ struct DataLayout {
 
   std::optional<Placement> operator()(const Tensor& tensor) {
     const std::uint64_t size = tensor.data.size();
-    if (size == 0 || size < threshold) return std::nullopt;
+    if (size < threshold || tells_shapes(tensor)) return std::nullopt;
     const auto [known, is_new] = offsets.try_emplace({tensor.data.identity(), size}, end);
     if (!is_new) return Placement{location, known->second};
     const std::uint64_t alignment = size >= (1U << 20) ? 4096 : 64;

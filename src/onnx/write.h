@@ -23,7 +23,8 @@ using Placer = std::function<std::optional<Placement>(const Tensor&)>;
 std::string encode_model(const Model& model, const Placer& place);
 
 struct WriteOptions {
-  /// Tensors of at least this many bytes go to a file beside the model; nullopt: everything inline as long
+  /// Tensors of at least this many bytes go to a file beside the model, but small ones that shapes may follow from;
+  /// nullopt: everything inline as long
   /// as the file stays below protobuf's 2 GiB, else all tensors of 1 KiB and more go beside it.
   std::optional<std::uint64_t> external_threshold;
   /// The data file's name is the model's and this; empty: a name of its own for these data (onnx/own_data.h). With a

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <thread>
 #include <unordered_map>
 
@@ -25,6 +26,7 @@
 #include "run/prepare.h"
 #include "run/rounded_floats.h"
 #include "run/samples.h"
+#include "run/shared_decisions.h"
 
 namespace detent {
 namespace {
@@ -79,14 +81,17 @@ struct CommonValues {
   std::vector<std::string> in_float, in_quantized, made_by;
 };
 
-CommonValues common_values(const Side& original, const Side& quantized) {
+CommonValues common_values(const Side& original, const Side& quantized, const run::SharedDecisions& decisions) {
+  const std::set<std::string> shared(decisions.taps().begin(), decisions.taps().end());
   const graph::Index index(quantized.model);
   const auto dequantized = quantization::dequantized_values(quantized.model, index);
   CommonValues common;
   for (const auto& node : original.model.graph.nodes) {
     if (node.body() != 0) continue;  // there may be several in one run, or none
     for (const auto& name : node.outputs()) {
-      if (name.empty() || graph::type_of(original.model, original.types, name) != onnx::DataType::float32) continue;
+      if (name.empty() || shared.contains(name) ||
+          graph::type_of(original.model, original.types, name) != onnx::DataType::float32)
+        continue;
       const auto found = dequantized.find(name);
       const std::string& partner = found == dequantized.end() ? name : found->second;
       if (index.producer(partner) == graph::kNone) continue;
@@ -103,20 +108,67 @@ Fidelity fidelity(const std::string& name, const std::string& made_by, const run
   return {name, made_by, sums.sqnr_db(), sums.cosine(), sums.max_abs, {}, {}};
 }
 
+exec::SessionOptions with_edits(exec::SessionOptions options, const run::SharedDecisions& decisions) {
+  options.edits = !decisions.taps().empty();
+  return options;
+}
+
+std::vector<std::string> joined(std::vector<std::string> first, const std::vector<std::string>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+// Sides of a pairing that share decisions as well: their taps are counted behind the others.
+class OfferingSide final : public data::TapReceiver {
+ public:
+  OfferingSide(run::Pairing& pairing, run::SharedDecisions& decisions, std::size_t values)
+      : offering_(pairing), pairing_(pairing), decisions_(decisions), values_(values) {}
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override {
+    if (tap < values_) return offering_.receive(tap, tensor, parallel);
+    decisions_.record(tap - values_, tensor);
+    pairing_.offer(tap, {});
+  }
+
+ private:
+  run::OfferingReceiver offering_;
+  run::Pairing& pairing_;
+  run::SharedDecisions& decisions_;
+  std::size_t values_;
+};
+
+class TakingSide final : public data::TapReceiver {
+ public:
+  TakingSide(run::Pairing& pairing, const run::SharedDecisions& decisions, std::vector<run::ValueTraits>& traits)
+      : taking_(pairing, traits), pairing_(pairing), decisions_(decisions), values_(traits.size()) {}
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override {
+    if (tap < values_) return taking_.receive(tap, tensor, parallel);
+    (void)pairing_.take(tap);  // it has been recorded then
+    decisions_.play(tap - values_, tensor);
+  }
+  const std::vector<run::PairSums>& sums() const { return taking_.sums(); }
+
+ private:
+  run::TakingReceiver taking_;
+  run::Pairing& pairing_;
+  const run::SharedDecisions& decisions_;
+  std::size_t values_;
+};
+
 // Both models with taps, one in a thread of its own; the float outputs come back.
 class LayerRun {
  public:
   LayerRun(const Side& original, const Side& quantized, const exec::Runtime& runtime, const CompareOptions& options,
-           const CommonValues& common)
+           const CommonValues& common, run::SharedDecisions& decisions)
       : pairing_(options.pending_limit),
-        offering_(pairing_),
         traits_(traits_of(quantized, common)),
-        taking_(pairing_, common.in_float, traits_),
-        float_session_(runtime, exec::emit(original.model, {common.in_float, {}, {}}), original.where,
-                       {exec::Tuning::lean, options.threads, options.stop, true}),
+        offering_(pairing_, decisions, traits_.size()),
+        taking_(pairing_, decisions, traits_),
+        float_session_(runtime, exec::emit(original.model, {joined(common.in_float, decisions.taps()), {}, {}}),
+                       original.where, {exec::Tuning::lean, options.threads, options.stop, true}),
         inputs_(quantized.inputs),
-        quantized_session_(runtime, quantized.model, quantized.low, common.in_quantized, quantized.where,
-                           {exec::Tuning::lean, options.threads, options.stop, true}) {}
+        quantized_session_(runtime, quantized.model, quantized.low, joined(common.in_quantized, decisions.taps()),
+                           quantized.where,
+                           with_edits({exec::Tuning::lean, options.threads, options.stop, true}, decisions)) {}
 
   std::vector<data::Array> run(const data::Sample& sample) {
     pairing_.reset();
@@ -154,9 +206,9 @@ class LayerRun {
   }
 
   run::Pairing pairing_;
-  run::OfferingReceiver offering_;
   std::vector<run::ValueTraits> traits_;
-  run::TakingReceiver taking_;
+  OfferingSide offering_;
+  TakingSide taking_;
   exec::Session float_session_;
   const std::vector<data::InputSpec>& inputs_;  // of the quantized model
   run::RoundedSession quantized_session_;
@@ -165,7 +217,7 @@ class LayerRun {
 void add_outputs(const std::vector<std::string>& names, const std::vector<data::Array>& x,
                  const std::vector<data::Array>& y, std::vector<run::PairSums>& sums) {
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (data::holds_floats(x[i].type) && data::holds_floats(y[i].type)) sums[i].add(x[i], y[i], names[i]);
+    if (data::holds_floats(x[i].type) && data::holds_floats(y[i].type)) sums[i].add(x[i], y[i]);
   }
 }
 
@@ -179,6 +231,10 @@ void judge_outputs(const Side& original, const Side& quantized, const graph::Ind
     if (!data::holds_floats(graph::type_of(original.model, original.types, name))) continue;
     if (!data::holds_floats(quantized.model.graph.outputs[i].type)) {
       ++in_other_numbers;
+      continue;
+    }
+    if (sums[i].paired == 0 && sums[i].unpaired > 0) {
+      comparison.notes.push_back(fmt::format("output '{}' has no element in both models", name));
       continue;
     }
     const int producer = index.producer(name);
@@ -227,8 +283,8 @@ Comparison compare(const CompareOptions& options) {
     std::filesystem::create_directory(place->path() / name);
     return std::optional(place->path() / name);
   };
-  const Side original = read_side(options.float_model, runtime, directory_for("float"));
-  const Side quantized = read_side(options.quantized_model, runtime, directory_for("quantized"));
+  Side original = read_side(options.float_model, runtime, directory_for("float"));
+  Side quantized = read_side(options.quantized_model, runtime, directory_for("quantized"));
   const auto output_names = names_of(original.model.graph.outputs);
   require_same(names_of(original.model.graph.inputs), names_of(quantized.model.graph.inputs), "inputs");
   require_same(output_names, names_of(quantized.model.graph.outputs), "outputs");
@@ -237,12 +293,14 @@ Comparison compare(const CompareOptions& options) {
                                         {.max_samples = options.max_samples, .batch_size = options.batch_size});
   const auto tokens = run::find_tokens(inputs, output_names);
 
-  const CommonValues common = options.outputs_only ? CommonValues() : common_values(original, quantized);
   exec::check_survives(runtime, run::model_file(options.quantized_model),
                        {.threads = options.threads, .stop = options.stop});
-  LayerRun layers(original, quantized, runtime, options, common);
-  run::RoundedSession deployed(runtime, quantized.model, quantized.low, {}, quantized.where,
-                               {exec::Tuning::deployed, options.threads, options.stop, true});
+  run::SharedDecisions decisions(runtime, original.model, quantized.model);
+  run::DecisionPlayer player(decisions);
+  const CommonValues common = options.outputs_only ? CommonValues() : common_values(original, quantized, decisions);
+  LayerRun layers(original, quantized, runtime, options, common, decisions);
+  run::RoundedSession deployed(runtime, quantized.model, quantized.low, decisions.taps(), quantized.where,
+                               with_edits({exec::Tuning::deployed, options.threads, options.stop, true}, decisions));
 
   Comparison comparison;
   std::vector<run::PairSums> output_sums(output_names.size());
@@ -250,7 +308,7 @@ Comparison compare(const CompareOptions& options) {
   while (const auto sample = source->next()) {
     const auto expected = layers.run(*sample);
     const auto got = deployed.run(run::with_cache_of(sample->inputs, quantized.inputs),
-                                  fmt::format("sample '{}', quantized model", sample->origin));
+                                  fmt::format("sample '{}', quantized model", sample->origin), &player);
     add_outputs(output_names, expected, got, output_sums);
     if (tokens) {
       token_sums.add(sample->inputs[tokens->ids], tokens->mask ? &sample->inputs[*tokens->mask] : nullptr,
@@ -265,6 +323,7 @@ Comparison compare(const CompareOptions& options) {
   judge_outputs(original, quantized, index, output_sums, comparison);
   comparison.layers = judge_layers(original, index, common, layers, run::read_applied(quantized.model));
   comparison.next_tokens = token_sums.result();
+  for (const auto& note : decisions.notes()) comparison.notes.push_back(note);
   for (auto& note : source->notes()) comparison.notes.push_back(std::move(note));
   for (auto& note : run::rounding_notes(quantized.low, deployed.overflows()))
     comparison.notes.push_back(std::move(note));

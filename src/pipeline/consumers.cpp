@@ -23,13 +23,15 @@ constexpr const char* kCpu = "CPUExecutionProvider";
 
 class InRuntime final : public Loaded {
  public:
-  explicit InRuntime(exec::Session session) : session_(std::move(session)) {}
+  explicit InRuntime(exec::Session session, data::TapReceiver* receiver = nullptr)
+      : session_(std::move(session)), receiver_(receiver) {}
   std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where) override {
-    return session_.run(inputs, where);
+    return session_.run(inputs, where, receiver_);
   }
 
  private:
   exec::Session session_;
+  data::TapReceiver* receiver_;
 };
 
 class OnnxRuntime final : public Deployment {
@@ -49,6 +51,14 @@ class OnnxRuntime final : public Deployment {
   std::unique_ptr<Loaded> load(const onnx::Model& model) override {
     const auto where = fmt::format("model '{}', a part of it", model.path.string());
     return std::make_unique<InRuntime>(exec::Session(runtime_, exec::emit(model), where, options_));
+  }
+  std::unique_ptr<Loaded> load_tapped(const onnx::Model& model, const std::vector<std::string>& taps,
+                                      data::TapReceiver& receiver) override {
+    auto options = options_;
+    options.edits = true;
+    const auto where = fmt::format("model '{}'", model.path.string());
+    return std::make_unique<InRuntime>(exec::Session(runtime_, exec::emit(model, {taps, {}, {}}), where, options),
+                                       &receiver);
   }
   std::vector<Latency> time(const std::array<Timed, 2>& both, double seconds) override {
     auto a = exec::Session::of_file(runtime_, both[0].file, options_);
@@ -97,6 +107,10 @@ class OfCaller final : public Deployment {
     const auto file = folder_.path() / "part.onnx";
     onnx::write_model(model, file);
     return loaded(file, model);
+  }
+  std::unique_ptr<Loaded> load_tapped(const onnx::Model&, const std::vector<std::string>&,
+                                      data::TapReceiver&) override {
+    return nullptr;
   }
   std::vector<Latency> time(const std::array<Timed, 2>& both, double seconds) override {
     using Clock = std::chrono::steady_clock;

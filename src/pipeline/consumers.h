@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "data/sample.h"
+#include "data/tap.h"
 #include "detent/verify.h"
 #include "exec/session.h"
 #include "run/latency.h"
@@ -29,6 +30,9 @@ class Deployment {
   virtual std::string name() const = 0;
   virtual std::unique_ptr<Loaded> load(const std::filesystem::path& model) = 0;
   virtual std::unique_ptr<Loaded> load(const onnx::Model& model) = 0;
+  /// A model whose runs hand what is tapped to a receiver, which may change it; null where the consumer cannot.
+  virtual std::unique_ptr<Loaded> load_tapped(const onnx::Model& model, const std::vector<std::string>& taps,
+                                              data::TapReceiver& receiver) = 0;
   /// A model's file, and samples of the types that it reads.
   struct Timed {
     std::filesystem::path file;

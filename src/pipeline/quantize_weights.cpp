@@ -7,9 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 
-#include "base/bytes.h"
 #include "base/error.h"
 #include "base/parallel.h"
 #include "config/identity.h"
@@ -20,9 +18,7 @@
 #include "graph/fixed_shapes.h"
 #include "graph/kv_cache.h"
 #include "graph/rewrite.h"
-#include "graph/traits.h"
 #include "graph/transformer.h"
-#include "onnx/write.h"
 #include "pipeline/bits_plan.h"
 #include "pipeline/bits_target.h"
 #include "pipeline/block_report.h"
@@ -129,7 +125,6 @@ class WeightsRun {
   }
 
   bool keeps_cache_in_bits() const { return options_.kv_cache.type != KvCacheType::keep; }
-
   bool chooses_bits() const { return options_.weights_only.max_size || options_.accuracy.target; }
 
   void count_nodes() {
@@ -399,30 +394,18 @@ class WeightsRun {
       elsewhere.output = *request_.file;
       return run::write_output(emitted, elsewhere, nullptr, result_);
     }
-    find_runtime();
+    if (!runtime_) runtime_ = run::runtime_if_there(options_);
     run::Prover prove(options_, runtime_ ? &*runtime_ : nullptr);
-    auto reason = draft_.reason_against_running();
-    if (reason.empty() && cache_ && runtime_)
-      reason = run::reason_against_running(options_.kv_cache.type, runtime_->version());
-    prove.excuse(std::move(reason));
+    const auto reason = draft_.reason_against_running();
+    const bool cached = reason.empty() && cache_ && runtime_;
+    prove.excuse(cached ? run::reason_against_running(options_.kv_cache.type, runtime_->version()) : reason);
     run::write_output(emitted, options_, &prove, result_);
-  }
-
-  // Without samples the work itself needs none.
-  void find_runtime() {
-    if (runtime_) return;
-    try {
-      runtime_.emplace(options_.runtime, options_.resources.sample_time_limit);
-    } catch (const Error& e) {
-      if (e.kind() != ErrorKind::device || options_.runtime) throw;
-    }
   }
 
   static std::uint64_t bytes_of(const quantization::BlockTensor& tensor) {
     return *onnx::byte_count(tensor.type, tensor.rows * tensor.columns);
   }
 
-  // Both of them, where the runtime can.
   void run_models() {
     auto reason = draft_.reason_against_running();
     if (reason.empty() && cache_) reason = reason_against_running_cache(options_, options_.output, *runtime_);

@@ -170,15 +170,19 @@ class NearTrials {
     for (const auto& tap : model_.taps) {
       const auto mark = model_.mark_of.find(tap);
       const int place = place_of(index_, tap);
-      if (mark == model_.mark_of.end() || place < begin || place >= end) continue;
+      const bool held = model_.held.contains(tap);
+      if ((mark == model_.mark_of.end() && !held) || place < begin || place >= end) continue;
       const bool wanted =
-          std::any_of(here.begin(), here.end(), [&](auto t) { return trials_[t].contains(mark->second); });
+          held || std::any_of(here.begin(), here.end(), [&](auto t) { return trials_[t].contains(mark->second); });
       if (!wanted) continue;
       taps.push_back(tap);
-      marks.push_back(mark->second);
+      marks.push_back(held ? "" : mark->second);
     }
     Window window(context_, model_, index_, begin, middle, end, taps);
     quantizer_.expect(std::move(marks));
+    for (std::size_t tap = 0; tap < taps.size(); ++tap) {
+      if (model_.held.contains(taps[tap])) quantizer_.hold(tap);
+    }
     for (auto& values : samples_) {
       quantizer_.switch_on(nullptr);
       const auto reference = window.run(values, "a sample", quantizer_);
@@ -197,7 +201,7 @@ class NearTrials {
     result.points.resize(names.size());
     for (std::size_t i = 0; i < names.size(); ++i) {
       run::PairSums pair;
-      pair.add(reference[i], values[i], names[i]);
+      pair.add(reference[i], values[i]);
       result.points[i] += pair;
     }
   }

@@ -15,19 +15,20 @@ namespace {
 constexpr double kClearlyWorse = 1.26;  // 1 dB
 constexpr double kFine = 1e-4;          // 40 dB
 
-// Shows values to those who asked, by their marks.
+// Shows values to those who asked, by their marks, on their way to another receiver.
 class Watcher : public data::TapReceiver {
  public:
-  Watcher() = default;
-  Watcher(decltype(TrialOptions::watch) watch, std::vector<std::string> marks)
-      : watch_(std::move(watch)), marks_(std::move(marks)) {}
-  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override {
-    if (!marks_.at(tap).empty()) watch_(marks_[tap], tensor);
+  Watcher(decltype(TrialOptions::watch) watch, std::vector<std::string> marks, data::TapReceiver& next)
+      : watch_(std::move(watch)), marks_(std::move(marks)), next_(next) {}
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override {
+    if (watch_ && !marks_.at(tap).empty()) watch_(marks_[tap], tensor);
+    next_.receive(tap, tensor, parallel);
   }
 
  private:
   decltype(TrialOptions::watch) watch_;
   std::vector<std::string> marks_;
+  data::TapReceiver& next_;
 };
 
 // Each pair of a sample and a trial goes through the sweep like a sample of its own; the float model's run, trial 0,
@@ -73,7 +74,10 @@ class Trials {
       marks.push_back(found == model_.mark_of.end() ? "" : found->second);
     }
     quantizer_.expect(marks);
-    watcher_ = Watcher(options_.watch, std::move(marks));
+    for (std::size_t tap = 0; tap < stage.taps().size(); ++tap) {
+      if (model_.held.contains(stage.taps()[tap])) quantizer_.hold(tap);
+    }
+    watcher_.emplace(options_.watch, std::move(marks), quantizer_);
     if (segment == 0) {
       source_.rewind();
       source_.skip(options_.samples.skipped);
@@ -98,7 +102,7 @@ class Trials {
     for (std::size_t t = reference.empty() ? 0 : 1; t < runs_per_sample(); ++t) {
       quantizer_.switch_on(t == 0 ? nullptr : &trials_[t - 1]);
       data::TapReceiver* receiver = &quantizer_;
-      if (t == 0 && options_.watch) receiver = &watcher_;
+      if (t == 0) receiver = &*watcher_;
       const std::size_t run = s * runs_per_sample() + t;
       auto values = stage.run(run, inputs, fmt::format("trial {} on sample {}", t, s + 1), receiver);
       if (options_.spool != nullptr) branch_.release(segment, run, true);
@@ -118,7 +122,8 @@ class Trials {
   // Of a run in one piece; empty: not kept.
   std::vector<data::Array> kept_reference(std::size_t s, const std::vector<std::string>& names) const {
     std::vector<data::Array> kept;
-    if (options_.references == nullptr || options_.spool != nullptr || options_.watch) return kept;
+    if (options_.references == nullptr || options_.spool != nullptr || options_.watch || !model_.held.empty())
+      return kept;
     for (const auto& name : names) {
       const auto found = options_.references->find({options_.samples.skipped + s, name});
       if (found == options_.references->end()) return {};
@@ -129,7 +134,7 @@ class Trials {
 
   void keep_reference(std::size_t s, const std::vector<std::string>& names,
                       const std::vector<data::Array>& values) const {
-    if (options_.references == nullptr) return;
+    if (options_.references == nullptr || !model_.held.empty()) return;
     std::uint64_t bytes = 0;
     for (const auto& [key, value] : *options_.references) bytes += value.bytes.size();
     for (const auto& value : values) bytes += value.bytes.size();
@@ -149,7 +154,7 @@ class Trials {
   void add(TrialResult& result, const std::string& name, const data::Array& reference,
            const data::Array& values) const {
     run::PairSums pair;
-    pair.add(reference, values, name);
+    pair.add(reference, values);
     const auto output = std::find(model_.outputs.begin(), model_.outputs.end(), name);
     if (output != model_.outputs.end())
       result.outputs[static_cast<std::size_t>(output - model_.outputs.begin())] += pair;
@@ -181,7 +186,7 @@ class Trials {
   data::SampleSource& source_;
   const TrialOptions& options_;
   accuracy::FakeQuantizer quantizer_;
-  Watcher watcher_;
+  std::optional<Watcher> watcher_;  // of a segment
   exec::Branch branch_;
   std::vector<std::string> measured_;
   std::vector<TrialResult> results_;

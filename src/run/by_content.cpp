@@ -45,7 +45,7 @@ bool is_same(const data::Array& a, const data::Array& b) {
   if (a.type != b.type || a.shape != b.shape) return false;
   if (!data::holds_floats(a.type)) return std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin(), b.bytes.end());
   PairSums sums;
-  sums.add(a, b, "a row");
+  sums.add(a, b);
   return sums.noise <= kSame * sums.signal;
 }
 

@@ -14,13 +14,16 @@
 #include "run/next_tokens.h"
 #include "run/pairing.h"
 #include "run/samples.h"
+#include "run/shared_decisions.h"
 
 namespace detent::run {
 namespace {
 
-exec::Session open(const exec::Runtime& runtime, const onnx::Model& model, const exec::GuardOptions& options) {
-  return {runtime, exec::emit(model), fmt::format("model '{}'", model.path.string()),
-          exec::SessionOptions{exec::Tuning::deployed, options.threads, options.stop, true}};
+exec::Session open(const exec::Runtime& runtime, const onnx::Model& model, const std::vector<std::string>& taps,
+                   const exec::GuardOptions& guard) {
+  exec::SessionOptions options{exec::Tuning::deployed, guard.threads, guard.stop, true};
+  options.edits = !taps.empty();
+  return {runtime, exec::emit(model, {taps, {}, {}}), fmt::format("model '{}'", model.path.string()), options};
 }
 
 struct OutputSums {
@@ -39,10 +42,17 @@ void drop_caches(std::vector<OutputSums>& outputs) {
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
                                    const std::filesystem::path& model, data::SampleSource& source, std::size_t most,
                                    const exec::GuardOptions& options) {
-  const auto original = onnx::read_model(float_model);
-  auto in_float = open(runtime, original, options);
-  const auto inputs = input_specs(onnx::read_model(model));
-  exec::GuardedSession other(runtime, model, options);
+  auto original = onnx::read_model(float_model);
+  auto quantized = onnx::read_model(model);
+  SharedDecisions decisions(runtime, original, quantized);
+  DecisionRecorder recorder(decisions);
+  DecisionPlayer player(decisions);
+  auto in_float = open(runtime, original, decisions.taps(), options);
+  const auto inputs = input_specs(quantized);
+  exec::GuardedSession deployed(runtime, model, options);
+  // Results of other decisions cannot be compared: then the file's own run shows only that it runs.
+  std::optional<exec::Session> following;
+  if (!decisions.taps().empty()) following.emplace(open(runtime, quantized, decisions.taps(), options));
   std::vector<std::string> names;
   for (const auto& output : original.graph.outputs) names.push_back(output.name);
   const auto tokens = find_tokens(input_specs(original), names);
@@ -55,14 +65,17 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     const auto sample = source.next();
     if (!sample) break;
     const auto where = fmt::format("sample '{}'", sample->origin);
-    const auto x = in_float.run(sample->inputs, where), y = other.run(with_cache_of(sample->inputs, inputs), where);
+    const auto x = in_float.run(sample->inputs, where, &recorder);
+    const auto given = with_cache_of(sample->inputs, inputs);
+    auto y = deployed.run(given, where);
+    if (following) y = following->run(given, where, &player);
     for (std::size_t i = 0; i < names.size(); ++i) {
       are_floats[i] = data::holds_floats(x[i].type) && data::holds_floats(y[i].type);
       if (!are_floats[i]) continue;
       PairSums sums;
-      sums.add(x[i], y[i], names[i]);
+      sums.add(x[i], y[i]);
       all[i] += sums;
-      worst[i] = std::min(worst[i], sums.sqnr_db());
+      if (sums.paired > 0) worst[i] = std::min(worst[i], sums.sqnr_db());
     }
     if (tokens) {
       const auto* mask = tokens->mask ? &sample->inputs[*tokens->mask] : nullptr;
@@ -73,7 +86,8 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   if (found.samples == 0) throw bad_input("there are no samples to measure the results with");
   std::vector<OutputSums> outputs;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (are_floats[i]) outputs.emplace_back(names[i], all[i], worst[i]);
+    const bool compared = all[i].paired > 0 || all[i].unpaired == 0;
+    if (are_floats[i] && compared) outputs.emplace_back(names[i], all[i], worst[i]);
   }
   drop_caches(outputs);
   found.sqnr_db = found.worst_sample_db = std::numeric_limits<double>::infinity();
@@ -84,6 +98,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     found.worst_sample_db = std::min(found.worst_sample_db, worst_sample_db);
   }
   found.next_tokens = token_sums.result();
+  found.notes = decisions.notes();
   return found;
 }
 

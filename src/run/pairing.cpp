@@ -1,7 +1,5 @@
 #include "run/pairing.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -16,15 +14,27 @@ std::span<const float> as_floats(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
 }
 
+// The part of a tensor that a shape of the same rank has too.
+std::vector<float> part_of(const std::vector<float>& values, const std::vector<std::int64_t>& shape,
+                           const std::vector<std::int64_t>& part) {
+  std::vector<float> found;
+  std::vector<std::int64_t> at(shape.size(), 0);
+  for (const float value : values) {
+    bool inside = true;
+    for (std::size_t d = 0; d < shape.size(); ++d) inside = inside && at[d] < part[d];
+    if (inside) found.push_back(value);
+    for (std::size_t d = shape.size(); d-- > 0 && ++at[d] == shape[d];) at[d] = 0;
+  }
+  return found;
+}
+
 }  // namespace
 
-void PairSums::add(std::span<const float> x, std::span<const float> y, const std::string& name) {
-  if (x.size() != y.size()) {
-    throw bad_input(
-        fmt::format("'{}' has {} elements in the float model and {} in the quantized one", name, x.size(), y.size()),
-        "compare a model with its own quantized form");
-  }
-  for (std::size_t i = 0; i < x.size(); ++i) {
+void PairSums::add(std::span<const float> x, std::span<const float> y) {
+  const std::size_t count = std::min(x.size(), y.size());
+  paired += count;
+  unpaired += std::max(x.size(), y.size()) - count;
+  for (std::size_t i = 0; i < count; ++i) {
     const double a = x[i];
     const double b = y[i];
     if (!std::isfinite(a) || !std::isfinite(b)) {
@@ -41,9 +51,18 @@ void PairSums::add(std::span<const float> x, std::span<const float> y, const std
   }
 }
 
-void PairSums::add(const data::Array& x, const data::Array& y, const std::string& name) {
-  if (x.type == onnx::DataType::float32 && y.type == x.type) return add(data::floats(x), data::floats(y), name);
-  add(data::to_floats(x), data::to_floats(y), name);
+void PairSums::add(const data::Array& x, const data::Array& y) {
+  if (x.shape != y.shape && x.shape.size() == y.shape.size()) {
+    std::vector<std::int64_t> both = x.shape;
+    for (std::size_t d = 0; d < both.size(); ++d) both[d] = std::min(both[d], y.shape[d]);
+    const auto all_x = data::to_floats(x), all_y = data::to_floats(y);
+    const auto of_x = part_of(all_x, x.shape, both), of_y = part_of(all_y, y.shape, both);
+    add(std::span(of_x), std::span(of_y));
+    unpaired += std::max(all_x.size(), all_y.size()) - of_x.size();
+    return;
+  }
+  if (x.type == onnx::DataType::float32 && y.type == x.type) return add(data::floats(x), data::floats(y));
+  add(std::span<const float>(data::to_floats(x)), std::span<const float>(data::to_floats(y)));
 }
 
 PairSums& PairSums::operator+=(const PairSums& more) {
@@ -52,6 +71,8 @@ PairSums& PairSums::operator+=(const PairSums& more) {
   product += more.product;
   other += more.other;
   max_abs = std::max(max_abs, more.max_abs);
+  paired += more.paired;
+  unpaired += more.unpaired;
   return *this;
 }
 
@@ -121,7 +142,7 @@ void Pairing::reset() {
 
 void TakingReceiver::receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) {
   const auto bytes = pairing_.take(tap);
-  sums_.at(tap).add(as_floats(bytes), as_floats(tensor.bytes), names_[tap]);
+  sums_.at(tap).add(as_floats(bytes), as_floats(tensor.bytes));
   traits_.at(tap).add(as_floats(bytes), tensor.shape);
 }
 

@@ -23,11 +23,13 @@ struct PairSums {
   double product = 0;  // sum x*y
   double other = 0;    // sum y^2
   double max_abs = 0;
+  std::uint64_t paired = 0;    // elements
+  std::uint64_t unpaired = 0;  // elements that only one of the two has, where their counts differ: these are left out
 
-  /// Throws bad_input when the counts differ.
-  void add(std::span<const float> x, std::span<const float> y, const std::string& name);
-  /// The same of two arrays of floating-point types.
-  void add(const data::Array& x, const data::Array& y, const std::string& name);
+  /// Pairs the first elements of both.
+  void add(std::span<const float> x, std::span<const float> y);
+  /// The same of two arrays of floating-point types: pairs what stands in both at the same place.
+  void add(const data::Array& x, const data::Array& y);
   PairSums& operator+=(const PairSums& more);
   double sqnr_db() const;
   double cosine() const;
@@ -77,14 +79,13 @@ class OfferingReceiver : public data::TapReceiver {
 class TakingReceiver : public data::TapReceiver {
  public:
   /// `traits` has one entry for each value, and takes in the float ones.
-  TakingReceiver(Pairing& pairing, std::vector<std::string> names, std::vector<ValueTraits>& traits)
-      : pairing_(pairing), names_(std::move(names)), sums_(names_.size()), traits_(traits) {}
+  TakingReceiver(Pairing& pairing, std::vector<ValueTraits>& traits)
+      : pairing_(pairing), sums_(traits.size()), traits_(traits) {}
   void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override;
   const std::vector<PairSums>& sums() const { return sums_; }
 
  private:
   Pairing& pairing_;
-  std::vector<std::string> names_;
   std::vector<PairSums> sums_;
   std::vector<ValueTraits>& traits_;
 };

@@ -17,6 +17,7 @@
 #include "graph/index.h"
 #include "quantization/formats.h"
 #include "quantization/selection.h"
+#include "run/shared_decisions.h"
 #include "run/unseen_bodies.h"
 
 namespace detent::run {
@@ -139,6 +140,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   if (fast_forms) make_fast_forms(prepared, gates, file_store(work_dir, "folded"));
   graph::add_initializers(model, types);
   if (config.activations == Activations::fixed) append(notes, leave_scans_of_unknown_rank(prepared));
+  append(notes, decision_notes(graph::find_decisions(model, types, graph::DecisionKind::all)));
   if (config::target(config).explicit_convolutions) graph::complete_convolutions(model);
   if (gates && !quantization::is_16_bit(config.activation_type))
     prepared.integer_gates = accuracy::all_gates(model, graph::Index(model));

@@ -42,6 +42,15 @@ std::string reason_against_proof(const QuantConfig& config) {
   return {};
 }
 
+std::optional<exec::Runtime> runtime_if_there(const QuantizeOptions& options) {
+  try {
+    return exec::Runtime(options.runtime, options.resources.sample_time_limit);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::device || options.runtime) throw;
+    return std::nullopt;
+  }
+}
+
 exec::GuardOptions guard_options(const QuantizeOptions& options, const fs::path& model) {
   constexpr double kLeast = 300, kBytesPerSecond = 10e6;
   std::error_code unknown;

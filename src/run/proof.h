@@ -54,6 +54,9 @@ class Prover {
 /// asked for.
 std::string reason_against_proof(const QuantConfig& config);
 
+/// The runtime, for work that needs it for its proof alone; nullopt where there is none and none was named.
+std::optional<exec::Runtime> runtime_if_there(const QuantizeOptions& options);
+
 /// Limits of time for a model that is run in a process of its own.
 exec::GuardOptions guard_options(const QuantizeOptions& options, const std::filesystem::path& model);
 

@@ -110,7 +110,7 @@ std::vector<RoundedSession::Tap> RoundedSession::all_taps(const LowValues& low, 
 }
 
 exec::SessionOptions RoundedSession::with_edits(exec::SessionOptions options, bool edits) {
-  options.edits = edits;
+  options.edits = options.edits || edits;
   return options;
 }
 

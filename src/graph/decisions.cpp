@@ -1,0 +1,252 @@
+#include "graph/decisions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "graph/bodies.h"
+#include "graph/operator_table.h"
+#include "graph/traits.h"
+#include "onnx/bodies.h"
+
+namespace detent::graph {
+namespace {
+
+using onnx::DataType;
+using onnx::Node;
+
+constexpr std::size_t kFarthest = 256;  // nodes between a size and what it is made from
+
+// Which inputs of an operator say how many elements its results have, bit i: input i; and which of its inputs choose
+// elements of another.
+struct Deciding {
+  std::string_view type;
+  std::uint16_t sizes = 0;
+  std::uint16_t choices = 0;
+  std::string_view domain = {};
+};
+
+constexpr auto kRows = std::to_array<Deciding>({
+    {"AffineGrid", 0b10},
+    {"BlackmanWindow", 0b1},
+    {"CenterCropPad", 0b10},
+    {"Col2Im", 0b110},
+    {"Compress", 0b10},
+    {"ConstantOfShape", 0b1},
+    {"DFT", 0b10},
+    {"Expand", 0b10},
+    {"Gather", 0, 0b10},
+    {"GatherElements", 0, 0b10},
+    {"GatherND", 0, 0b10},
+    {"HammingWindow", 0b1},
+    {"HannWindow", 0b1},
+    {"If", 0b1},
+    {"Loop", 0b11},
+    {"MaxUnpool", 0b100, 0b10},
+    {"MelWeightMatrix", 0b111},
+    {"NonMaxSuppression", 0b11111},
+    {"NonZero", 0b1},
+    {"OneHot", 0b10},
+    {"Pad", 0b10},
+    {"Range", 0b111},
+    {"Reshape", 0b10},
+    {"Resize", 0b1100},
+    {"ScatterElements", 0, 0b10},
+    {"ScatterND", 0, 0b10},
+    {"Slice", 0b11110},
+    {"Split", 0b10},
+    {"Tile", 0b10},
+    {"TopK", 0b10},
+    {"Unique", 0b1},
+    {"Upsample", 0b10},
+});
+
+const Deciding* deciding(const Node& node) noexcept {
+  static constexpr OperatorTable kTable(kRows);
+  return kTable.find(node);
+}
+
+// What these make changes by leaps where what they read changes a little.
+bool leaps(const Node& node, const std::string& output) {
+  static constexpr std::string_view kTypes[] = {"ArgMax", "ArgMin",         "Ceil",  "Equal", "Floor", "Greater",
+                                                "IsInf",  "GreaterOrEqual", "IsNaN", "Less",  "Round", "LessOrEqual",
+                                                "Sign"};
+  if (node.is("TopK")) return node.outputs().size() > 1 && node.outputs()[1] == output;
+  return node.domain().empty() && std::find(std::begin(kTypes), std::end(kTypes), node.op_type()) != std::end(kTypes);
+}
+
+bool measures_shape(const Node& node) { return node.is("Shape") || node.is("Size"); }
+
+class Finder {
+ public:
+  Finder(const onnx::Model& model, const ValueTypes& types, DecisionKind kind)
+      : model_(model), types_(types), kind_(kind), index_(model) {
+    for (const auto& input : model.graph.inputs) {
+      if (index_.initializer(input.name) != kNone) continue;
+      varies_.insert(input.name);
+      if (may_be_rounded(input.name)) rounded_.insert(input.name);
+    }
+  }
+
+  Decisions run() {
+    const auto& nodes = model_.graph.nodes;
+    for (std::size_t n = 0; n < nodes.size(); ++n) {
+      spread(nodes[n]);
+      if (nodes[n].body() == 0) decide(static_cast<int>(n));
+    }
+    return std::move(found_);
+  }
+
+ private:
+  bool has_types() const { return !types_.empty(); }
+  bool is_float(const std::string& value) const {
+    const auto type = type_of(model_, types_, value);
+    return type == DataType::float32 || type == DataType::float16 || type == DataType::bfloat16 ||
+           type == DataType::float64;
+  }
+  bool may_be_rounded(const std::string& value) const { return !has_types() || is_float(value); }
+
+  // What a node makes: whether it follows from what the inputs hold, whether rounding may change it, and whether the
+  // number of its elements may change so.
+  void spread(const Node& node) {
+    const auto any = [&](const std::unordered_set<std::string>& set) {
+      return std::any_of(node.inputs().begin(), node.inputs().end(), [&](const auto& v) { return set.contains(v); });
+    };
+    const bool measures = measures_shape(node), random = draws_numbers(model_, index_, node);
+    bool varies = (!measures && any(varies_)) || random || has_bodies(node);
+    const bool from_table = has_trait(node, Trait::looks_up) && varies &&
+                            index_.initializer(node.inputs().at(0)) != kNone && may_be_rounded(node.outputs().at(0));
+    const bool rounded = measures ? any(loose_) : any(rounded_) || random || from_table || makes_floats_in_bodies(node);
+    varies = varies || rounded;
+    const auto* rule = deciding(node);
+    bool loose = !measures && any(loose_);
+    for (std::size_t i = 0; rule != nullptr && i < node.inputs().size(); ++i)
+      loose = loose || ((rule->sizes >> i & 1U) != 0 && rounded_.contains(node.inputs()[i]));
+    for (const auto& output : node.outputs()) {
+      if (output.empty()) continue;
+      if (varies) varies_.insert(output);
+      if (rounded) rounded_.insert(output);
+      if (loose) loose_.insert(output);
+    }
+  }
+
+  static bool has_bodies(const Node& node) { return has_body(node) || !node.bodies().empty(); }
+
+  bool makes_floats_in_bodies(const Node& node) const {
+    if (!has_bodies(node)) return false;
+    const auto captured = captured_names(model_, node);
+    return std::any_of(node.outputs().begin(), node.outputs().end(),
+                       [&](const auto& v) { return may_be_rounded(v); }) ||
+           std::any_of(captured.begin(), captured.end(), [&](const auto& v) { return rounded_.contains(v); });
+  }
+
+  void decide(int n) {
+    const auto& node = model_.graph.nodes[static_cast<std::size_t>(n)];
+    if (draws_numbers(model_, index_, node)) {
+      for (const auto& output : node.outputs()) {
+        if (output.empty()) continue;
+        hold(output);
+        found_.drawn.push_back(output);
+      }
+    }
+    const auto* rule = deciding(node);
+    if (rule == nullptr) return;
+    bool sizes = false;
+    for (std::size_t i = 0; i < node.inputs().size() && i < 16; ++i) {
+      const auto& value = node.inputs()[i];
+      if (value.empty() || !rounded_.contains(value)) continue;
+      const bool is_size = (rule->sizes >> i & 1U) != 0;
+      if (!is_size && (kind_ == DecisionKind::sizes || (rule->choices >> i & 1U) == 0)) continue;
+      sizes = sizes || is_size;
+      if (!settle(value, 0) && is_size) hold_operand({n, i}, value);
+    }
+    if (sizes) found_.sizing.push_back(node.label());
+  }
+
+  void hold(const std::string& value) {
+    if (held_.insert(value).second) found_.held.push_back(value);
+  }
+
+  void hold_operand(const Operand& operand, const std::string& value) {
+    found_.operands.push_back(operand);
+    judge(value);
+  }
+
+  void judge(const std::string& value) {
+    const bool judged = index_.producer(value) != kNone && rounded_.contains(value) && is_float(value);
+    if (judged && judged_.insert(value).second) found_.judged.push_back(value);
+  }
+
+  // Whether the value is certain once values are held, which then are.
+  bool settle(const std::string& value, std::size_t far) {
+    if (value.empty() || !rounded_.contains(value) || held_.contains(value)) return true;
+    const int producer = index_.producer(value);
+    if (producer == kNone || far > kFarthest) return false;
+    if (const auto known = settled_.find(value); known != settled_.end()) return known->second;
+    return settled_[value] = settle_by(model_.graph.nodes[static_cast<std::size_t>(producer)], value, far);
+  }
+
+  bool settle_by(const Node& node, const std::string& value, std::size_t far) {
+    if (node.body() != 0) return false;
+    if (measures_shape(node)) return true;  // of values whose sizes are settled where they are made
+    const bool decides_itself = node.is("NonMaxSuppression") || node.is("NonZero") || node.is("Unique");
+    if (decides_itself && !is_float(value)) return true;
+    if (leaps(node, value)) {
+      hold(value);
+      for (const auto& input : node.inputs()) judge(input);
+      return true;
+    }
+    if (is_product(node) || has_bodies(node)) return false;
+    const bool all = std::all_of(node.inputs().begin(), node.inputs().end(),
+                                 [&](const auto& input) { return settle(input, far + 1); });
+    if (all || is_float(value)) return all;
+    hold(value);
+    for (const auto& input : node.inputs()) judge(input);
+    return true;
+  }
+
+  const onnx::Model& model_;
+  const ValueTypes& types_;
+  DecisionKind kind_;
+  Index index_;
+  Decisions found_;
+  std::unordered_set<std::string> varies_, rounded_, loose_;  // see spread()
+  std::unordered_set<std::string> held_, judged_;
+  std::unordered_map<std::string, bool> settled_;
+};
+
+}  // namespace
+
+bool draws_numbers(const onnx::Model& model, const Index& index, const Node& node) {
+  if (node.op_type() == onnx::kBodyInputs) return false;
+  if (has_trait(node, Trait::random)) return true;
+  constexpr std::size_t kTraining = 2;  // input
+  if (!node.is("Dropout") || node.inputs().size() <= kTraining || node.inputs()[kTraining].empty()) return false;
+  const int training = index.initializer(node.inputs()[kTraining]);
+  if (training == kNone) return true;
+  const auto& tensor = model.graph.initializers[static_cast<std::size_t>(training)];
+  return std::any_of(tensor.data.bytes().begin(), tensor.data.bytes().end(),
+                     [](std::byte b) { return b != std::byte(0); });
+}
+
+Decisions find_decisions(const onnx::Model& model, const ValueTypes& types, DecisionKind kind) {
+  return Finder(model, types, kind).run();
+}
+
+std::string copy_name(const onnx::Model& model, const Operand& operand) {
+  return fmt::format("{}@operand{}", model.graph.nodes[static_cast<std::size_t>(operand.node)].outputs().at(0),
+                     operand.input);
+}
+
+onnx::Node copy_node(const onnx::Model& model, const Operand& operand) {
+  const auto name = copy_name(model, operand);
+  const auto& node = model.graph.nodes[static_cast<std::size_t>(operand.node)];
+  return {"Identity", name, std::vector{node.inputs()[operand.input]}, std::vector{name}};
+}
+
+}  // namespace detent::graph

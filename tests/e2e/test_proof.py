@@ -1,0 +1,125 @@
+"""What is written runs, and what is said of it was measured on it: each form is loaded and run in a process of its own before it
+takes its name, and the accuracy that is told is the written file's."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import graphs
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import support
+from failures import BAD_INPUT, DEVICE
+from support import DETENT
+
+FORMS: dict[str, list[object]] = {
+    "default": ["--optimize-for", "size"],
+    "plain": ["--preset", "plain"],
+    "16 bits": ["--activation-type", "int16", "--optimize-for", "size"],
+    "qoperator": ["--quant-format", "qoperator", "--optimize-for", "size"],
+    "dynamic": ["--activations", "dynamic"],
+    "blocks": ["--weights-only", "--block-size", "16"],
+    "float16": ["--float", "16"],
+    "int8 among float16": ["--float", "16", "--preset", "balanced", "--optimize-for", "size"],
+    "gptq": ["--finetune", "gptq", "--optimize-for", "size"],
+}
+SAMPLES = 8  # so few are all judged
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "m.onnx"
+    onnx.save(graphs.transformer(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return support.save_samples(tmp_path_factory.mktemp("data") / "d", graphs.transformer_samples(SAMPLES))
+
+
+def run(point: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "DETENT_FAILPOINT": point}
+    command = [str(DETENT), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("end", ["guarded.open=crash", "guarded.run=crash", "guarded.run=hang"])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_kills_the_runtime_is_not_written(tmp_path: Path, model: Path, data: Path, form: str, end: str) -> None:
+    output = tmp_path / "q.onnx"
+    output.write_bytes(b"")  # what stands there stays
+    limit = ["--sample-time-limit", "1"] if end.endswith("hang") else []
+    result = run(end, "quantize", model, "-o", output, "--calibration-data", data, "--no-bench", *limit, *FORMS[form])
+    assert result.returncode == DEVICE, result.stderr
+    said = "took longer than 1 s while it was run" if limit else "ended by a signal (Segmentation fault)"
+    assert said in result.stderr
+    assert len(support.without_progress(result.stderr).strip().splitlines()) == 1
+    assert str(output) in result.stderr
+    assert [f.name for f in tmp_path.iterdir()] == ["q.onnx"]
+    assert output.read_bytes() == b""
+
+
+def test_a_family_and_its_folder_are_not_written(tmp_path: Path, model: Path) -> None:
+    result = run("guarded.open=crash", "quantize", model, "-o", tmp_path / "f", "--family", "fp16,q4", "--no-bench")
+    assert result.returncode == DEVICE, result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_beside_the_model_go_with_it(tmp_path: Path, model: Path, data: Path) -> None:
+    options = ["--preset", "plain", "--external-data-threshold", 0, "--calibration-data", data, "--no-bench"]
+    assert run("guarded.run=crash", "quantize", model, "-o", tmp_path / "q.onnx", *options).returncode == DEVICE
+    assert not list(tmp_path.iterdir())
+    assert run("", "quantize", model, "-o", tmp_path / "q.onnx", *options).returncode == 0
+    before = {f.name: f.read_bytes() for f in tmp_path.iterdir()}
+    assert run("guarded.run=crash", "quantize", model, "-o", tmp_path / "q.onnx", *options).returncode == DEVICE
+    assert {f.name: f.read_bytes() for f in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("command", ["bench", "compare", "verify"])
+def test_commands_survive_models_that_kill_the_runtime(model: Path, data: Path, command: str) -> None:
+    given = [model, model] if command == "bench" else [model, model, "--calibration-data", data]
+    result = run("guarded.open=crash", command, *given)
+    assert result.returncode == BAD_INPUT
+    assert "ended by a signal (Segmentation fault) while it was loaded" in result.stderr
+
+
+def measured(model: Path, output: Path, samples: list[support.Sample]) -> tuple[float, float]:
+    """The worst output's SQNR over all samples, and the worst of any sample, in ONNX Runtime with its default options."""
+    sessions = [ort.InferenceSession(path, providers=["CPUExecutionProvider"]) for path in (model, output)]
+    names = [value.name for value in sessions[0].get_outputs()]
+    pairs = [[s.run(names, sample) for s in sessions] for sample in samples]
+
+    def decibels(xs: list[np.ndarray], ys: list[np.ndarray]) -> float:
+        x, y = (np.concatenate([v.ravel().astype(np.float64) for v in vs]) for vs in (xs, ys))
+        return 10 * np.log10((x**2).sum() / ((x - y) ** 2).sum())
+
+    floats = [i for i, v in enumerate(pairs[0][0]) if v.dtype.kind == "f"]
+    whole = min(decibels([x[i] for x, _ in pairs], [y[i] for _, y in pairs]) for i in floats)
+    return whole, min(decibels([x[i]], [y[i]]) for x, y in pairs for i in floats)
+
+
+@pytest.mark.parametrize("network", ["transformer", "cnn", "menagerie"])
+@pytest.mark.parametrize("form", [form for form in FORMS if "float16" not in form])
+def test_the_accuracy_that_is_told_is_the_files(tmp_path: Path, network: str, form: str) -> None:
+    made = {"transformer": graphs.transformer, "cnn": graphs.small_cnn, "menagerie": graphs.menagerie}[network]()
+    of = {"transformer": graphs.transformer_samples, "cnn": graphs.cnn_samples, "menagerie": graphs.menagerie_samples}[network]
+    samples = of(SAMPLES)
+    onnx.save(made, tmp_path / "m.onnx")
+    folder = support.save_samples(tmp_path / "d", samples)
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", folder, "--json", "--no-bench"]
+    result = run("", *command, *FORMS[form])
+    if result.returncode == BAD_INPUT:
+        pytest.skip(result.stderr)  # there is nothing of this form
+    told = json.loads(result.stdout).get("accuracy")
+    if told is None:
+        assert form == "plain"
+        return
+    assert told["samples"] == SAMPLES
+    whole, worst = measured(tmp_path / "m.onnx", tmp_path / "q.onnx", samples)
+    assert told["sqnr_db"] == pytest.approx(whole, abs=0.1)
+    if "worst_sample_db" in told:
+        assert told["worst_sample_db"] == pytest.approx(worst, abs=0.1)
