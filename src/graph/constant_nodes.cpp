@@ -82,6 +82,33 @@ std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& type
   return chosen;
 }
 
+void merge_equal_constants(onnx::Model& model, const std::vector<int>& nodes) {
+  const Index index(model);
+  std::unordered_map<std::string, const onnx::Node*> first;  // by what they compute
+  std::unordered_map<std::string, std::string> same;
+  for (const int n : nodes) {
+    const auto& node = model.graph.nodes[static_cast<std::size_t>(n)];
+    std::string key = node.op_type();
+    for (const auto& input : node.inputs()) {
+      const auto found = same.find(input);
+      key += '\0' + (found == same.end() ? input : found->second);
+    }
+    for (const auto& a : node.attributes()) key.append("\0\0", 2).append(a.raw().view());
+    const auto& outputs = node.outputs();
+    const auto [found, is_new] = first.try_emplace(std::move(key), &node);
+    const bool is_free =
+        std::none_of(outputs.begin(), outputs.end(), [&](const auto& o) { return index.is_captured(o); });
+    if (is_new || !is_free || found->second->outputs().size() != outputs.size()) continue;
+    for (std::size_t o = 0; o < outputs.size(); ++o) same[outputs[o]] = found->second->outputs()[o];
+  }
+  if (same.empty()) return;
+  for (auto& node : model.graph.nodes) {
+    for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+      if (const auto found = same.find(node.inputs()[i]); found != same.end()) node.set_input(i, found->second);
+    }
+  }
+}
+
 Notes replace_by_constants(onnx::Model& model, const std::vector<int>& nodes, std::vector<onnx::Tensor> results) {
   if (nodes.empty()) return {};
   const std::set<int> gone(nodes.begin(), nodes.end());

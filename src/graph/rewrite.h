@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ Notes remove_neutral_steps(onnx::Model& model, const ValueTypes& types);
 /// whose shape is unknown or that would grow the model (more than 4 KiB, of weights 1 MiB, and more than 4 times their
 /// inputs).
 std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& types);
+/// Of nodes that compute the same of the same constants, readers read the first. `nodes` as from constant_nodes.
+void merge_equal_constants(onnx::Model& model, const std::vector<int>& nodes);
 /// Replaces the nodes by initializers, which must hold every output of theirs that other nodes or the graph's outputs
 /// read.
 Notes replace_by_constants(onnx::Model& model, const std::vector<int>& nodes, std::vector<onnx::Tensor> results);
@@ -108,6 +111,11 @@ std::vector<float> scaled_along(const onnx::Tensor& weight, std::size_t axis, co
 Notes raise_floats(onnx::Model& model, const Store& store, bool keep_io_types);
 /// Casts of a value to the type that it has become Identity.
 void name_idle_casts(onnx::Model& model, const ValueTypes& types);
+
+/// Of constants that are equal or transposed to one another one is stored, and the others are read from it, in the
+/// second case through a Transpose, which runtimes compute when they load the model. Looks at those whose dimensions,
+/// in ascending order, are among `shapes`. 8-bit integers are turned where `turns_integers`; smaller ones never are.
+void store_once(onnx::Model& model, const std::set<std::vector<std::int64_t>>& shapes, bool turns_integers);
 
 /// Removes initializers that nothing reads.
 void drop_unused_initializers(onnx::Model& model);

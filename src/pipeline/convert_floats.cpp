@@ -8,6 +8,7 @@
 #include "config/wanted.h"
 #include "data/sample.h"
 #include "graph/index.h"
+#include "graph/rewrite.h"
 #include "pipeline/deployed.h"
 #include "quantization/emit/float16.h"
 #include "quantization/float_placement.h"
@@ -157,6 +158,7 @@ class Conversion : run::SingleRun {
 
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
+    graph::store_once(converted_, prepared_.computed, true);
     SingleRun::write(converted_);
   }
 

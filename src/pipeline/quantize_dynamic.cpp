@@ -1,7 +1,10 @@
 #include "pipeline/quantize_dynamic.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "config/wanted.h"
+#include "graph/index.h"
 #include "graph/rewrite.h"
 #include "pipeline/deployed.h"
 #include "quantization/dynamic.h"
@@ -45,7 +48,7 @@ class DynamicRun : run::SingleRun {
 
   void quantize() {
     const auto scope = profiler_.scope(Step::quantization_dynamic);
-    auto placement = quantization::place_dynamic(prepared_.model, options_.config);
+    auto placement = quantization::place_dynamic(prepared_.model, options_.config, prepared_.turned);
     append(placement.notes);
     result_.nodes_quantized = placement.nodes.size();
     result_.nodes_in_float = placement.in_float;
@@ -54,14 +57,27 @@ class DynamicRun : run::SingleRun {
     append(placement.weights.notes);
     const auto assignment = quantization::assign(prepared_.model, placement.weights, proposals, options_.config);
     append(assignment.notes);
+    note_shared(placement.weights);
     emitted_ = quantization::emit_dynamic(std::move(prepared_.model), placement, assignment.values);
     result_.notes.emplace_back(
         "an activation has one scale for its whole batch, so what shares a batch with large values loses precision; "
         "--weights-only with 8 bits does not depend on the batch");
   }
 
+  // Weights that some nodes read as they are and others transposed.
+  void note_shared(const quantization::Placement& weights) {
+    const graph::Index index(prepared_.model);
+    for (const auto& mark : weights.marks) {
+      if (index.consumers(mark.value).size() < 2) continue;
+      auto dims = prepared_.model.graph.initializers[static_cast<std::size_t>(index.initializer(mark.value))].dims;
+      std::sort(dims.begin(), dims.end());
+      prepared_.computed.insert(std::move(dims));
+    }
+  }
+
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
+    graph::store_once(emitted_, prepared_.computed, true);
     SingleRun::write(emitted_);
   }
 

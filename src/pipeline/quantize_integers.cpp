@@ -16,11 +16,13 @@
 #include "calibration/statistics_file.h"
 #include "config/identity.h"
 #include "config/presets.h"
+#include "config/targets.h"
 #include "config/validate.h"
 #include "config/wanted.h"
 #include "data/replay.h"
 #include "data/sample.h"
 #include "exec/session.h"
+#include "graph/rewrite.h"
 #include "graph/transformer.h"
 #include "onnx/write.h"
 #include "pipeline/check_model.h"
@@ -324,6 +326,7 @@ class Run {
                       made.nodes, made.left));
     }
     append(result_.notes, told_of_target(options_.config, draft_.emitted->model, runtime_));
+    graph::store_once(draft_.emitted->model, draft_.prepared.computed, config::target(options_.config).is_ort_cpu);
     if (lowers()) return lower();
     run::Prover prove(options_, &runtime_);
     const auto judged = measured_ ? std::optional(lab_->judging_samples()) : std::nullopt;

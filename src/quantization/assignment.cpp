@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <set>
 
 #include "base/error.h"
 #include "config/presets.h"
@@ -70,6 +72,7 @@ void share(Assignment& assignment) {
       const auto provider = assignment.values.find(*mark.shares);
       if (provider == assignment.values.end()) continue;
       assignment.values[mark.value] = ValueAssignment(provider->second);
+      if (mark.is_constant) assignment.values[mark.value].granularity = mark.granularity;
       progress = true;
     }
   }
@@ -81,9 +84,27 @@ void share(Assignment& assignment) {
   }
 }
 
+// What shares a scale shares it as it was raised.
+void share_raised(const std::set<std::string>& sources, Assignment& assignment) {
+  std::map<std::string, std::vector<ValueAssignment*>> all;
+  for (const auto& mark : assignment.placement.marks) {
+    const auto found = assignment.values.find(mark.value);
+    if (found != assignment.values.end() && sources.contains(found->second.source))
+      all[found->second.source].push_back(&found->second);
+  }
+  for (const auto& [source, values] : all) {
+    for (std::size_t s = 0; s < values.front()->slices.size(); ++s) {
+      float largest = 0;
+      for (const auto* value : values) largest = std::max(largest, value->slices[s].scale);
+      for (auto* value : values) value->slices[s].scale = largest;
+    }
+  }
+}
+
 // So that every bias fits int32 at the product of its input's and its weight's scale.
 void raise_scales(const onnx::Model& model, const graph::Index& index, const QuantConfig& config,
                   Assignment& assignment) {
+  std::set<std::string> raised;  // sources
   for (const auto& bias : assignment.placement.biases) {
     const auto weight = assignment.values.find(bias.weight);
     const auto input = assignment.values.find(bias.input);
@@ -95,6 +116,24 @@ void raise_scales(const onnx::Model& model, const graph::Index& index, const Qua
     if (!is_signed(weight->second.type) || !symmetric) continue;
     raise_scales_for_bias(tensor_of(model, index, bias.bias), bias.beta, input->second.slices.front().scale,
                           config.power_of_two_scale, weight->second);
+    raised.insert(weight->second.source);
+  }
+  share_raised(raised, assignment);
+}
+
+// Constants that share scales have those that the largest of them needs.
+void raise_shared(const Placement& placement, const ConstantScans& scans, const QuantConfig& config,
+                  AssignedValues& values) {
+  for (const auto& mark : placement.marks) {
+    const auto scan = scans.find(mark.value);
+    if (!mark.is_constant || !mark.shares || scan == scans.end()) continue;
+    const auto provider = values.find(*mark.shares);
+    if (provider == values.end()) continue;
+    const auto own = assign_constant(mark, scan->second, config);
+    for (std::size_t s = 0; s < own.slices.size(); ++s) {
+      float& scale = provider->second.slices.at(s).scale;
+      scale = std::max(scale, own.slices[s].scale);
+    }
   }
 }
 
@@ -118,7 +157,11 @@ WeightFormat constant_format(const Mark& mark, const QuantConfig& config) {
 
 ConstantScan scan_constant(const onnx::Tensor& tensor, const Mark& mark) {
   ConstantScan scan{weight_extremes(tensor, mark.granularity), {}};
-  if (mark.paired) scan.pair_scales = pair_scales(tensor, mark.granularity, *mark.paired);
+  for (const auto& summation : mark.paired) {
+    auto scales = pair_scales(tensor, mark.granularity, summation);
+    for (std::size_t s = 0; s < scan.pair_scales.size(); ++s) scales[s] = std::max(scales[s], scan.pair_scales[s]);
+    scan.pair_scales = std::move(scales);
+  }
   return scan;
 }
 
@@ -176,7 +219,7 @@ ValueAssignment assign_constant(const Mark& mark, const ConstantScan& scan, cons
   const auto range =
       empty ? calibration::Range{} : calibration::Range{extremes.front().lowest(), extremes.front().highest()};
   auto params = weight_params(extremes, format);
-  for (std::size_t s = 0; s < params.size() && mark.paired; ++s) {
+  for (std::size_t s = 0; s < params.size() && !mark.paired.empty(); ++s) {
     const float least = scan.pair_scales.at(s);
     if (params[s].scale >= least) continue;
     params[s].scale = format.power_of_two_scale ? static_cast<float>(power_of_two_above(least)) : least;
@@ -214,6 +257,7 @@ Assignment assign(const onnx::Model& model, Placement placement, const Proposals
     }
     assignment.values[mark.value] = assign_activation(mark, range->second, config);
   }
+  raise_shared(assignment.placement, proposals.constants, config, assignment.values);
   share(assignment);
   raise_scales(model, index, config, assignment);
   return assignment;

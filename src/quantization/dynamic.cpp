@@ -113,14 +113,16 @@ class Placer {
                 .granularity = granularity_of(node, weight->dims, config_),
                 .shares = {}};
       const bool paired = config_.weight_range == WeightRange::pairs && config_.weight_type == QuantType::int8;
-      if (paired && !node.is("Gather")) mark.paired = summation(node, weight->dims);
+      if (const auto sums = summation(node, weight->dims); paired && !node.is("Gather") && sums)
+        mark.paired.push_back(*sums);
       marks.push_back(std::move(mark));
     }
     if (marks.empty()) return false;
     if (const auto reason = reason_against(node); !reason.empty()) return leave(node, reason);
     for (const auto& mark : marks) {
       const auto known = known_.find(mark.value);
-      if (known != known_.end() && placement_.weights.marks[known->second].granularity != mark.granularity)
+      if (node.is("LSTM") && known != known_.end() &&
+          placement_.weights.marks[known->second].granularity != mark.granularity)
         return leave(node, "others read its weight in another direction");
     }
     for (auto& mark : marks) add(std::move(mark));
@@ -135,14 +137,16 @@ class Placer {
     return tensor.type == onnx::DataType::float32 ? &tensor : nullptr;
   }
 
-  // A table that is also a product's weight is kept from saturating like that.
+  // A weight that is read along several axes has one scale for all of them, and is kept from saturating along each.
   void add(Mark mark) {
     auto& marks = placement_.weights.marks;
     const auto [found, is_new] = known_.try_emplace(mark.value, marks.size());
-    if (is_new) {
-      marks.push_back(std::move(mark));
-    } else if (mark.paired) {
-      marks[found->second].paired = mark.paired;
+    if (is_new) return marks.push_back(std::move(mark));
+    auto& known = marks[found->second];
+    if (known.granularity != mark.granularity) known.granularity = Granularity::tensor();
+    for (const auto& summation : mark.paired) {
+      if (std::find(known.paired.begin(), known.paired.end(), summation) == known.paired.end())
+        known.paired.push_back(summation);
     }
   }
 
@@ -169,8 +173,10 @@ std::vector<std::size_t> weight_inputs(const Node& node) {
   return {};
 }
 
-DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config) {
-  return Placer(model, config).place();
+DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config, const Turned& turned) {
+  auto placement = Placer(model, config).place();
+  share_turned(turned, placement.weights.marks);
+  return placement;
 }
 
 std::vector<std::size_t> recurrent_layers(const onnx::Model& model, const QuantConfig& config) {

@@ -24,6 +24,8 @@ struct Summation {
   std::size_t positions = 1;  // of a convolution's kernel
   std::size_t outputs = 1;    // that have their weights side by side
 
+  friend bool operator==(const Summation&, const Summation&) = default;
+
   std::size_t fan_in() const noexcept { return channels * positions; }
   /// The weights of one sum that meet, by their order in memory. With an odd number one is left alone.
   std::vector<std::pair<std::size_t, std::size_t>> pairs() const;

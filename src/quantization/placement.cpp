@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -144,15 +145,28 @@ Mark& Marks::put(const std::string& value) {
 }
 
 void Marks::activation(const std::string& value) {
-  if (quantizable(value) && !position_.contains(value)) put(value);
+  if (!quantizable(value)) return;
+  const auto known = position_.find(value);
+  if (known == position_.end()) {
+    put(value);
+  } else if (auto& mark = *order_[known->second]; mark.is_constant) {
+    mark.granularity = Granularity::tensor();
+  }
 }
 
 void Marks::weight(const std::string& value, const Granularity& granularity, const std::optional<Summation>& paired) {
-  if (!quantizable(value) || (granularity.is_tensor() && position_.contains(value))) return;
-  Mark& mark = put(value);
+  if (!quantizable(value)) return;
+  const auto known = position_.find(value);
+  if (known == position_.end()) {
+    put(value).granularity = granularity;
+  } else if (auto& mark = *order_[known->second]; mark.granularity != granularity || !mark.is_weight) {
+    // Kernels and runtimes know channels along one axis only: that of the reader.
+    mark.granularity = Granularity::tensor();
+  }
+  Mark& mark = *order_[position_.at(value)];
   mark.is_weight = mark.is_constant;
-  mark.granularity = granularity;
-  mark.paired = paired;
+  if (paired && std::find(mark.paired.begin(), mark.paired.end(), *paired) == mark.paired.end())
+    mark.paired.push_back(*paired);
 }
 
 void Marks::shared(const std::string& value, const std::string& provider) {
@@ -182,8 +196,32 @@ std::int64_t needed_opset(const QuantConfig& config) noexcept {
   return std::max({config::preset(config).opset, config::target(config).opset, of_form});
 }
 
+void share_turned(const Turned& turned, std::vector<Mark>& marks) {
+  std::map<std::string, Mark*> constants;
+  for (auto& mark : marks) {
+    if (mark.is_constant) constants[mark.value] = &mark;
+  }
+  std::map<Mark*, std::vector<Mark*>> all;
+  for (const auto& [value, of] : turned) {
+    const auto found = constants.find(value), source = constants.find(of);
+    if (found == constants.end() || source == constants.end() || !found->second->is_weight) continue;
+    const auto& own = found->second->granularity;
+    auto wanted = source->second->granularity;
+    if (wanted.kind == Granularity::Kind::axis) wanted.axis = 1 - wanted.axis;
+    if (own != wanted) source->second->granularity = Granularity::tensor();
+    source->second->is_weight = true;
+    all[source->second].push_back(found->second);
+  }
+  for (const auto& [source, of] : all) {
+    for (auto* mark : of) {
+      mark->shares = source->value;
+      if (source->granularity.is_tensor()) mark->granularity = Granularity::tensor();
+    }
+  }
+}
+
 Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
-                const FloatParts& floats) {
+                const FloatParts& floats, const Turned& turned) {
   refuse_quantized(model);
   const graph::Index index(model);
   Placement placement;
@@ -196,6 +234,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
     if (placement.selected[n]) apply_rule(context, n);
   }
   placement.marks = marks.in_order();
+  if (config::target(config).is_ort_cpu) share_turned(turned, placement.marks);
   auto in_float = floats.values;
   if (config::target(config).fuses_sums) add_fused_branches(model, index, placement, in_float);
   drop(std::move(in_float), placement.marks);

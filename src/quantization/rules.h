@@ -20,6 +20,7 @@ class Marks {
 
   /// Values that are not float32 are passed over by all of these.
   void activation(const std::string& value);
+  /// One scale for the tensor where readers have channels along different axes.
   void weight(const std::string& value, const Granularity& granularity,
               const std::optional<Summation>& paired = std::nullopt);
   void shared(const std::string& value, const std::string& provider);

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <unordered_map>
 
 #include "accuracy/integer_chains.h"
 #include "base/error.h"
@@ -72,6 +74,34 @@ graph::Notes make_htp_forms(onnx::Model& model, const graph::ValueTypes& types, 
   return notes;
 }
 
+bool turns_matrix(const onnx::Node& node, const onnx::Tensor& result) {
+  const auto* order = node.attribute("perm");
+  return node.is("Transpose") && result.dims.size() == 2 &&
+         (order == nullptr || order->as_ints() == std::vector<std::int64_t>{1, 0});
+}
+
+// Constants that nodes make of others.
+void compute(Prepared& prepared, const std::vector<int>& nodes, const exec::Runtime& runtime) {
+  auto& model = prepared.model;
+  graph::merge_equal_constants(model, nodes);
+  auto results = exec::compute_constants(runtime, model, nodes);
+  std::unordered_map<std::string, const onnx::Node*> makers;
+  for (const int n : nodes) {
+    const auto& node = model.graph.nodes[static_cast<std::size_t>(n)];
+    for (const auto& output : node.outputs()) makers[output] = &node;
+  }
+  for (const auto& result : results) {
+    auto dims = result.dims;
+    std::sort(dims.begin(), dims.end());
+    prepared.computed.insert(std::move(dims));
+    if (const auto& maker = *makers.at(result.name); turns_matrix(maker, result))
+      prepared.turned[result.name] = maker.inputs().front();
+  }
+  append(prepared.notes, graph::replace_by_constants(model, nodes, std::move(results)));
+  const graph::Index index(model);
+  std::erase_if(prepared.turned, [&](const auto& pair) { return index.initializer(pair.second) == graph::kNone; });
+}
+
 void refuse_dynamic_inputs(const onnx::Model& model, const QuantConfig& config) {
   const auto dynamic = graph::dynamic_inputs(model);
   if (dynamic.empty()) return;
@@ -125,7 +155,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   if (upgrade) append(notes, graph::upgrade_opset(model, types, std::max(opset, graph::kUpgradedOpset)));
   append(notes, graph::remove_identities(model));
   const auto constants = graph::constant_nodes(model, types);
-  append(notes, graph::replace_by_constants(model, constants, exec::compute_constants(runtime, model, constants)));
+  compute(prepared, constants, runtime);
   append(notes, graph::fold_batch_norm(model, file_store(work_dir, "weight")));
   graph::drop_unused_initializers(model);
   const auto pools = config::target(config).pooled_strides ? graph::pool_before_strided_points(model) : graph::Notes();
@@ -155,7 +185,7 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
     quantization::FloatParts unseen;
     unseen.may_be_all = !prepared.unseen.empty();
     for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) unseen.nodes.push_back(is_unseen(n));
-    return quantization::place(model, prepared.types, config, unseen);
+    return quantization::place(model, prepared.types, config, unseen, prepared.turned);
   }
   auto selected = quantization::select_static_nodes(model, config);
   for (std::size_t n = 0; n < selected.size(); ++n) selected[n] = selected[n] && !is_unseen(n);
@@ -179,7 +209,7 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
     parts.wide_nodes.resize(model.graph.nodes.size());
     for (const auto node : fallbacks.nodes) parts.wide_nodes[node] = true;
   }
-  return quantization::place(model, prepared.types, config, parts);
+  return quantization::place(model, prepared.types, config, parts, prepared.turned);
 }
 
 }  // namespace detent::run

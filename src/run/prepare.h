@@ -24,6 +24,10 @@ struct Prepared {
   std::set<std::string> in_float = {};
   /// Nodes by Node::id() whose values cannot be observed, as no sample came to them: they stay in float in any case.
   std::set<std::string> unseen = {};
+  /// Constants that were computed as the transpose of another one, and that one.
+  quantization::Turned turned = {};
+  /// Dimensions, in ascending order, of constants that were computed, for graph::store_once().
+  std::set<std::vector<std::int64_t>> computed = {};
   /// Gates that place() puts into integers; at first all of them, so that what is observed serves both forms.
   accuracy::GateNames integer_gates = {};
 };

@@ -132,6 +132,7 @@ class Finder {
   std::string why_not(const onnx::Node& node, const TunedLayer& layer) const {
     const auto& weight = float_.graph.initializers[layer.float_weight];
     if (float_index_.consumers(weight.name).size() > 1) return "its weight has several consumers";
+    if (has_shared_scale(weight.name)) return "its weight is stored once for several nodes";
     if (weight.type != onnx::DataType::float32) return "its weight is not float32";
     if (node.is("MatMul") && weight.dims.size() != 2) return "its weight is not a matrix";
     if (node.is("Gemm") && (node.int_or("transA", 0) != 0 || node.float_or("alpha", 1) != 1))
@@ -139,6 +140,12 @@ class Finder {
     if (node.is("ConvTranspose") && (node.attribute("output_shape") != nullptr || is_padded_automatically(node)))
       return "its padding is given by output_shape or auto_pad";
     return {};
+  }
+
+  bool has_shared_scale(const std::string& weight) const {
+    const auto& values = provenance_.values;
+    return std::count_if(values.begin(), values.end(),
+                         [&](const auto& value) { return value.second.scale == values.at(weight).scale; }) > 1;
   }
 
   // The scale of a value that is read from integers with one for the whole tensor.

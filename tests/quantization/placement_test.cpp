@@ -265,11 +265,19 @@ TEST(Placement, ClipIsRemovableWithConstantBounds) {
   EXPECT_TRUE(is(fused({"c"}, {Attribute::of_float("min", -1), Attribute::of_float("max", 3)}, 10), -1, 3, true));
 }
 
-TEST(Placement, AWeightRuleReplacesAnEarlierMarkInPlace) {
+TEST(Placement, AWeightThatOthersReadHasOneScale) {
   Builder b;
   b.input("x").constant("w", {3, 3}).node("Add", {"x", "w"}, {"a"}).node("MatMul", {"a", "w"}, {"y"});
+  EXPECT_EQ(kind(b.place(), "w"), "weight");
+  EXPECT_EQ(kind(b.place(config([](auto& c) { c.per_channel = false; })), "w"), "weight");
+}
+
+TEST(Placement, AWeightThatIsReadAlongTwoAxesHasOneScale) {
+  Builder b;
+  b.input("x").constant("w", {3, 3}).node("MatMul", {"x", "w"}, {"a"}).node("MatMul", {"a", "w"}, {"y"});
   EXPECT_EQ(kind(b.place(), "w"), "weight@1");
-  EXPECT_EQ(kind(b.place(config([](auto& c) { c.per_channel = false; })), "w"), "constant");
+  b.node("Gemm", {"y", "w"}, {"z"}, {onnx::Attribute::of_int("transB", 1)});
+  EXPECT_EQ(kind(b.place(), "w"), "weight");
 }
 
 TEST(Placement, OnlySelectedNodesAreMarked) {

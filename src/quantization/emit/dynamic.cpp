@@ -200,16 +200,19 @@ class Emitter {
 
   void look_up(const Node& node, std::vector<Node>& nodes) {
     const auto& name = node.inputs()[0];
-    const auto stored = store(name, {weight(name).dims.front(), 1}, false);
+    const bool by_row = !weights_.at(name).granularity.is_tensor();
+    const auto stored = store(
+        name, by_row ? std::vector<std::int64_t>{weight(name).dims.front(), 1} : std::vector<std::int64_t>(), false);
     const auto& output = node.outputs()[0];
     const auto row = index_.fresh_name(output + "_quantized"), floats = index_.fresh_name(output + "_cast");
-    const auto scale = index_.fresh_name(output + "_scale");
+    const auto scale = by_row ? index_.fresh_name(output + "_scale") : stored.scale;
     nodes.emplace_back("Gather", node.name(), std::vector{stored.integers, node.inputs()[1]}, std::vector{row});
     nodes.emplace_back("Cast", index_.fresh_name(node.id() + "_Cast"), std::vector{row}, std::vector{floats},
                        std::vector{Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
-    nodes.emplace_back("Gather", index_.fresh_name(node.id() + "_Scales"), std::vector{stored.scale, node.inputs()[1]},
-                       std::vector{scale});
-    // Rows are symmetric: all zero points are the middle of the type.
+    if (by_row)
+      nodes.emplace_back("Gather", index_.fresh_name(node.id() + "_Scales"),
+                         std::vector{stored.scale, node.inputs()[1]}, std::vector{scale});
+    // All rows have one zero point: those that have scales of their own are symmetric.
     auto centred = floats;
     if (const int middle = weights_.at(name).slices.front().zero_point; middle != 0) {
       const auto zero = index_.fresh_name(output + "_zero_point");

@@ -175,7 +175,8 @@ void QdqEmitter::add_constant(const Mark& mark) {
   head_.push_back(make_node("DequantizeLinear", index_.fresh_name(mark.value + "_DequantizeLinear"),
                             {stored, names.scale, names.zero_point}, output, params.granularity));
   new_input_[mark.value] = output;
-  emitted_.provenance.values[mark.value] = {stored, names.scale, names.zero_point, output, mark.paired};
+  emitted_.provenance.values[mark.value] = {stored, names.scale, names.zero_point, output, {}};
+  if (mark.paired.size() == 1) emitted_.provenance.values[mark.value].paired = mark.paired.front();
 }
 
 void QdqEmitter::add_pair(const Mark& mark) {

@@ -151,6 +151,7 @@ class Rewriter {
     const int at = quantizer(relu == graph::kNone ? node.outputs()[0] : node_at(relu).outputs()[0]);
     if (at == graph::kNone) return false;
     auto result = *pair_of(node_at(at), node_at(at).outputs()[0], false);
+    if (!has_kernel(node, row, type_of(result))) return false;
     if (relu != graph::kNone) {
       // On integers: nothing below the zero point.
       auto& clip = model_.graph.nodes[static_cast<std::size_t>(relu)];
@@ -167,6 +168,19 @@ class Rewriter {
     model_.graph.nodes[n] = std::move(made);
     uses_contrib_ = uses_contrib_ || row.contrib;
     gone_[static_cast<std::size_t>(at)] = true;
+    return true;
+  }
+
+  DataType type_of(const Integers& integers) const { return constant(integers.zero_point)->type; }
+
+  // Kernels give the type that they read first. Unsigned integers are multiplied with weights of either type, signed
+  // ones with signed ones; all other operators read one type.
+  bool has_kernel(const Node& node, const Row& row, DataType result) const {
+    const bool multiplies = has_bias(row);
+    for (std::size_t i = row.shape == Shape::where ? 1 : 0; i < node.inputs().size(); ++i) {
+      if (multiplies && (i == 2 || (i == 1 && result == DataType::uint8))) continue;
+      if (type_of(read(node.inputs()[i]).value()) != result) return false;
+    }
     return true;
   }
 
