@@ -1,7 +1,10 @@
 #include "quantization/emit/barriers.h"
 
+#include <algorithm>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -59,7 +62,71 @@ int quantizer_of_float_pool(const onnx::Model& model, const graph::Index& index,
   return graph::kNone;
 }
 
+// Over which the optimizer carries integers.
+bool is_carrier(const Node& node) {
+  static constexpr std::string_view kTypes[] = {"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"};
+  return node.domain().empty() && std::find(std::begin(kTypes), std::end(kTypes), node.op_type()) != std::end(kTypes);
+}
+
+// Whether a body reads the value.
+bool is_read_within(const onnx::Model& model, const graph::Index& index, const std::string& value, int body) {
+  const auto readers = index.consumers(value);
+  return index.is_captured(value) ||
+         std::any_of(readers.begin(), readers.end(), [&](int n) { return node_at(model, n).body() != body; });
+}
+
+// Of what a body reads, the node on its way there that reads a dequantized value, or kNone.
+int carrier_into_body(const onnx::Model& model, const graph::Index& index, const Node& last) {
+  if (!is_carrier(last) || !is_read_within(model, index, last.outputs()[0], last.body())) return graph::kNone;
+  int at = index.producer(last.outputs()[0]);
+  while (at != graph::kNone && is_carrier(node_at(model, at))) {
+    const int before = index.producer(node_at(model, at).inputs()[0]);
+    if (before != graph::kNone && node_at(model, before).op_type() == "DequantizeLinear") return at;
+    at = before;
+  }
+  return graph::kNone;
+}
+
+// Whether an operand comes from a Transpose that moves the first of three axes and more; casts and the like between
+// them go while the runtime loads the model.
+bool is_transposed(const onnx::Model& model, const graph::Index& index, const std::string& operand) {
+  for (int at = index.producer(operand); at != graph::kNone; at = index.producer(node_at(model, at).inputs()[0])) {
+    const auto& node = node_at(model, at);
+    if (node.is("Transpose")) {
+      const auto* axes = node.attribute("perm");
+      return axes != nullptr && axes->as_ints().size() > 2 && axes->as_ints().front() != 0;
+    }
+    if (!node.is("Cast") && !node.is("Identity") && !node.is("Dropout") && !node.is("Reshape")) return false;
+  }
+  return false;
+}
+
+bool is_float16_matrix(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+  const int tensor = index.initializer(value);
+  if (tensor == graph::kNone) return false;
+  const auto& matrix = model.graph.initializers[static_cast<std::size_t>(tensor)];
+  return matrix.type == onnx::DataType::float16 && matrix.dims.size() == 2;
+}
+
 }  // namespace
+
+void add_float16_barriers(onnx::Model& model) {
+  graph::Index index(model);
+  std::vector<Node> nodes;
+  for (auto& node : model.graph.nodes) {
+    for (std::size_t i = 0; node.is("MatMul") && i < 2; ++i) {
+      const auto operand = node.inputs()[i];
+      if (!is_float16_matrix(model, index, node.inputs()[1 - i]) || !is_transposed(model, index, operand)) continue;
+      const auto apart = index.fresh_name(operand + "_apart");
+      auto& barrier =
+          nodes.emplace_back("Max", index.fresh_name(operand + "_Barrier"), std::vector{operand}, std::vector{apart});
+      barrier.set_body(node.body());
+      node.set_input(i, apart);
+    }
+    nodes.push_back(node);
+  }
+  model.graph.nodes = std::move(nodes);
+}
 
 void add_barriers(Emitted& emitted) {
   auto& quantized = emitted.model;
@@ -73,6 +140,25 @@ void add_barriers(Emitted& emitted) {
     const std::string value = node_at(quantized, quantizer).inputs()[0];
     before.emplace(quantizer,
                    Node("Max", index.fresh_name(value + "_Barrier"), {value}, {index.fresh_name(value + "_in_float")}));
+  }
+  insert_before(std::move(before), emitted);
+}
+
+void add_barriers_before_bodies(Emitted& emitted) {
+  auto& quantized = emitted.model;
+  graph::Index index(quantized);
+  std::set<int> into_bodies;
+  for (const auto& node : quantized.graph.nodes) {
+    if (const int carrier = carrier_into_body(quantized, index, node); carrier != graph::kNone)
+      into_bodies.insert(carrier);
+  }
+  std::multimap<int, Node> before;
+  for (const int carrier : into_bodies) {
+    const auto& reader = node_at(quantized, carrier);
+    Node barrier("Max", index.fresh_name(reader.inputs()[0] + "_Barrier"), {reader.inputs()[0]},
+                 {index.fresh_name(reader.inputs()[0] + "_apart")});
+    barrier.set_body(reader.body());
+    before.emplace(carrier, std::move(barrier));
   }
   insert_before(std::move(before), emitted);
 }

@@ -1,0 +1,76 @@
+"""Graphs as exporters write them: batches that are declared dynamic but fixed by constants, types that are said to be
+those of other values."""
+
+import numpy as np
+import onnx
+import pytest
+import support
+from onnx import TensorProto, helper, numpy_helper
+from support import Path
+
+FLOAT = TensorProto.FLOAT
+RNG = np.random.default_rng(51)
+
+
+def weight(*shape: int) -> np.ndarray:
+    return (RNG.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+
+
+def save(path: Path, nodes: list, inputs: dict[str, list], outputs: list[str], constants: dict, opset: int = 18) -> Path:
+    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    ins = [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()]
+    outs = [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs]
+    graph = helper.make_graph(nodes, "g", ins, outs, tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("op_type", ["GRU", "LSTM", "RNN", "Concat"])
+def test_a_batch_that_constants_fix(op_type: str, tmp_path: Path) -> None:
+    """Rows are not samples there, although the model declares any number of them."""
+    rows, steps, width = 3, 5, 8
+    constants = {"axis": np.array([1]), "w": weight(width, 6)}
+    if op_type == "Concat":
+        constants["h"] = weight(rows, 1, width)
+        nodes = [helper.make_node("Concat", ["x", "h"], ["steps"], "join", axis=1)]
+    else:
+        gates = {"GRU": 3, "LSTM": 4, "RNN": 1}[op_type]
+        constants |= {"W": weight(1, gates * width, width), "R": weight(1, gates * width, width), "h": weight(1, rows, width)}
+        nodes = [
+            helper.make_node("Transpose", ["x"], ["t"], "t", perm=[1, 0, 2]),
+            helper.make_node(op_type, ["t", "W", "R", "", "", "h"], ["s"], "cell", hidden_size=width),
+            helper.make_node("Squeeze", ["s", "axis"], ["q"], "squeeze"),
+            helper.make_node("Transpose", ["q"], ["steps"], "back", perm=[1, 0, 2]),
+        ]
+    nodes.append(helper.make_node("MatMul", ["steps", "w"], ["y"], "head"))
+    model = save(tmp_path / "m.onnx", nodes, {"x": ["batch", steps, width]}, ["y"], constants)
+    samples = [{"x": RNG.standard_normal((rows, steps, width)).astype(np.float32)} for _ in range(4)]
+    data = support.save_samples(tmp_path / "data", samples)
+    told = support.quantize(model, tmp_path / "q.onnx", data, "--preset", "balanced")
+    assert told["nodes_quantized"] > 0
+    assert told["accuracy"]["sqnr_db"] > 25
+
+
+def test_constants_that_are_cast_like_values(tmp_path: Path) -> None:
+    """Weights and biases behind CastLike are constants."""
+    constants = {"w": weight(16, 8, 3), "b": weight(1, 16)[0], "m": weight(16, 4), "scale": np.array(2.0, np.float64)}
+    nodes = [
+        helper.make_node("CastLike", ["w", "x"], ["w_like"], "w_like"),
+        helper.make_node("CastLike", ["b", "x"], ["b_like"], "b_like"),
+        helper.make_node("Conv", ["x", "w_like", "b_like"], ["c"], "conv", pads=[1, 1]),
+        helper.make_node("CastLike", ["scale", "c"], ["s"], "s"),
+        helper.make_node("Mul", ["c", "s"], ["d"], "mul"),
+        helper.make_node("Relu", ["d"], ["r"], "relu"),
+        helper.make_node("Transpose", ["r"], ["t"], "t", perm=[0, 2, 1]),
+        helper.make_node("CastLike", ["m", "t"], ["m_like"], "m_like"),
+        helper.make_node("MatMul", ["t", "m_like"], ["y"], "head"),
+    ]
+    model = save(tmp_path / "m.onnx", nodes, {"x": [1, 8, 20]}, ["y"], constants)
+    data = support.save_samples(tmp_path / "data", [{"x": weight(1, 8, 20)} for _ in range(4)])
+    told = support.quantize(model, tmp_path / "q.onnx", data, "--preset", "balanced")
+    assert not [note for note in told["notes"] if "not constant" in note]
+    ops = [node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node]
+    assert "CastLike" not in ops
+    products = [node for node in onnx.load(tmp_path / "q.onnx").graph.node if node.op_type in ("Conv", "MatMul")]
+    makers = {out: node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node for out in node.output}
+    assert all(makers[node.input[1]] == "DequantizeLinear" for node in products)
