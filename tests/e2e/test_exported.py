@@ -74,3 +74,43 @@ def test_constants_that_are_cast_like_values(tmp_path: Path) -> None:
     products = [node for node in onnx.load(tmp_path / "q.onnx").graph.node if node.op_type in ("Conv", "MatMul")]
     makers = {out: node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node for out in node.output}
     assert all(makers[node.input[1]] == "DequantizeLinear" for node in products)
+
+
+@pytest.mark.parametrize("options", [["--preset", "plain"], ["--preset", "balanced"]], ids=["plain", "balanced"])
+@pytest.mark.parametrize("opset", [11, 13, 18])
+def test_what_makes_shapes_stays_as_it_is(opset: int, options: list[str], tmp_path: Path) -> None:
+    """Sizes of a Resize from the size of its input, by floats, as exporters of detectors write them."""
+    axes = {"axes": [0]} if opset < 13 else {}
+    more = [] if opset < 13 else ["zero"]
+    nodes = [helper.make_node("Shape", ["c"], ["shape"], "shape")]
+    for axis, name in (("two", "h"), ("three", "w_")):
+        nodes += [
+            helper.make_node("Gather", ["shape", axis], [f"{name}0"], f"{name}0", axis=0),
+            helper.make_node("Cast", [f"{name}0"], [f"{name}1"], f"{name}1", to=FLOAT),
+            helper.make_node("Mul", [f"{name}1", "factor"], [f"{name}2"], f"{name}2"),
+            helper.make_node("Floor", [f"{name}2"], [f"{name}3"], f"{name}3"),
+            helper.make_node("Unsqueeze", [f"{name}3", *more], [f"{name}4"], f"{name}4", **axes),
+        ]
+    nodes += [
+        helper.make_node("Concat", ["h4", "w_4"], ["hw"], "hw", axis=0),
+        helper.make_node("Cast", ["hw"], ["whole"], "whole", to=TensorProto.INT64),
+        helper.make_node("Slice", ["shape", "zero", "end"], ["front"], "front"),
+        helper.make_node("Concat", ["front", "whole"], ["sizes"], "sizes", axis=0),
+        helper.make_node("Resize", ["c", "none" if opset < 13 else "", "none" if opset < 13 else "", "sizes"], ["r"], "resize"),
+        helper.make_node("Conv", ["r", "v"], ["y"], "head"),
+    ]
+    constants = {"w": weight(8, 3, 3, 3), "v": weight(4, 8, 1, 1), "factor": np.array(2.3, np.float32)}
+    constants |= {"two": np.array(2), "three": np.array(3), "zero": np.array([0]), "end": np.array([2])}
+    constants |= {"none": np.zeros(0, np.float32)}
+    conv = helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1] * 4)
+    model = save(tmp_path / "m.onnx", [conv, *nodes], {"x": [1, 3, "h", "w"]}, ["y"], constants, opset)
+    samples = [{"x": RNG.standard_normal((1, 3, 9 + i, 13)).astype(np.float32)} for i in range(3)]
+    data = support.save_samples(tmp_path / "data", samples)
+    support.quantize(model, tmp_path / "q.onnx", data, *options)
+    floats = [node for node in onnx.load(tmp_path / "q.onnx").graph.node if node.op_type in ("Mul", "Floor")]
+    makers = {out: node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node for out in node.output}
+    assert floats
+    assert not [name for node in floats for name in node.input if makers.get(name) == "DequantizeLinear"]
+    result = support.detent("compare", model, tmp_path / "q.onnx", "--calibration-data", data, "--json")
+    assert result.returncode == 0, result.stderr
+    assert min(output["sqnr_db"] for output in support.json.loads(result.stdout)["outputs"]) > 25
