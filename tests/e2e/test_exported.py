@@ -114,3 +114,41 @@ def test_what_makes_shapes_stays_as_it_is(opset: int, options: list[str], tmp_pa
     result = support.detent("compare", model, tmp_path / "q.onnx", "--calibration-data", data, "--json")
     assert result.returncode == 0, result.stderr
     assert min(output["sqnr_db"] for output in support.json.loads(result.stdout)["outputs"]) > 25
+
+
+CUT = ["--segments", "3", "--memory-level", "2"]
+FORMS = [
+    ["--preset", "balanced"],
+    ["--preset", "plain"],
+    ["--preset", "balanced", *CUT],
+    ["--preset", "plain", "--finetune", "gptq"],
+]
+
+
+@pytest.mark.parametrize("options", FORMS, ids=["balanced", "plain", "segments", "gptq"])
+@pytest.mark.parametrize("wrong", ["batch", "size", "inferred"])
+def test_shapes_that_are_stated_or_inferred_wrongly(wrong: str, options: list[str], tmp_path: Path) -> None:
+    """Shapes that values have win; the runtime only warns."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1] * 4)]
+    last, shape = "c", [2, 3, 10, 10]
+    if wrong == "inferred":  # the factor is a float, and shape inference rounds it otherwise than the kernel
+        nodes.append(helper.make_node("Resize", ["c", "", "scales"], ["r"], "resize"))
+        last, shape = "r", [1, 3, 10, 10]
+    nodes += [
+        helper.make_node("Relu", [last], ["f"], "relu"),
+        helper.make_node("Conv", ["f", "v"], ["y"], "head"),
+    ]
+    constants = {"w": weight(8, 3, 3, 3), "v": weight(4, 8, 1, 1), "scales": np.array([1, 1, 1.7, 2.3], np.float32)}
+    declared = shape if wrong == "inferred" else ["n", 3, "h", "w"]
+    model = onnx.load(save(tmp_path / "m.onnx", nodes, {"x": declared}, ["y"], constants))
+    stated = {"batch": [1, 8, 10, 10], "size": [2, 8, 224, 224]}.get(wrong)
+    if stated:
+        model.graph.value_info.extend(helper.make_tensor_value_info(name, FLOAT, stated) for name in "cf")
+    onnx.save(model, tmp_path / "m.onnx")
+    samples = [{"x": RNG.standard_normal(shape).astype(np.float32)} for _ in range(6)]
+    data = support.save_samples(tmp_path / "data", samples)
+    support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *options)
+    for command in ("compare", "verify"):
+        more = ["--target", "ort-cpu"] if command == "verify" else []
+        result = support.detent(command, tmp_path / "m.onnx", tmp_path / "q.onnx", "--calibration-data", data, "--json", *more)
+        assert result.returncode == 0, result.stderr
