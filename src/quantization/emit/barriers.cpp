@@ -1,8 +1,13 @@
 #include "quantization/emit/barriers.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
 #include <map>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +15,7 @@
 
 #include "graph/index.h"
 #include "graph/traits.h"
+#include "onnx/half.h"
 
 namespace detent::quantization {
 namespace {
@@ -108,20 +114,86 @@ bool is_float16_matrix(const onnx::Model& model, const graph::Index& index, cons
   return matrix.type == onnx::DataType::float16 && matrix.dims.size() == 2;
 }
 
+const onnx::Tensor* constant(const onnx::Model& model, const graph::Index& index, const Node& node, std::size_t input) {
+  const int tensor = input < node.inputs().size() ? index.initializer(node.inputs()[input]) : graph::kNone;
+  return tensor == graph::kNone ? nullptr : &model.graph.initializers[static_cast<std::size_t>(tensor)];
+}
+
+// The smallest float16 scale of what a DequantizeLinear makes; nullopt: the value comes from none.
+std::optional<double> low_scale(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+  const int producer = index.producer(value);
+  if (producer == graph::kNone || node_at(model, producer).op_type() != "DequantizeLinear") return std::nullopt;
+  const auto* scale = constant(model, index, node_at(model, producer), 1);
+  if (scale == nullptr || scale->type != onnx::DataType::float16 || scale->count() == 0) return std::nullopt;
+  double smallest = std::numeric_limits<double>::infinity();
+  scale->data.write_to([&](std::span<const std::byte> bytes) {  // converted while it is written
+    for (std::size_t at = 0; at + sizeof(std::uint16_t) <= bytes.size(); at += sizeof(std::uint16_t)) {
+      std::uint16_t half = 0;
+      std::memcpy(&half, bytes.data() + at, sizeof(half));
+      smallest = std::min<double>(smallest, onnx::from_float16(half));
+    }
+  });
+  return smallest;
+}
+
+bool is_concat_of_integers(const onnx::Model& model, const graph::Index& index, const Node& node) {
+  const auto& inputs = node.inputs();
+  return node.is("Concat") &&
+         std::all_of(inputs.begin(), inputs.end(), [&](const auto& v) { return low_scale(model, index, v); });
+}
+
+// Whether the bias would lose digits, or all of them, at the product of the scales; weights in float get a scale from
+// the runtime.
+bool loses_bias(const onnx::Model& model, const graph::Index& index, const Node& node) {
+  constexpr double kSmallestNormal = 0x1p-14;
+  constexpr std::size_t kBias = 2;
+  if (!is_layer(node) || node.inputs().size() <= kBias) return false;
+  const auto* bias = constant(model, index, node, kBias);
+  const auto scale = low_scale(model, index, node.inputs()[0]);
+  if (bias == nullptr || bias->type != onnx::DataType::float16 || !scale) return false;
+  const auto of_weight = low_scale(model, index, node.inputs()[graph::kWeightInput]);
+  return !of_weight || *scale * *of_weight < kSmallestNormal;
+}
+
+// Each QuantizeLinear that is to read through a barrier.
+std::set<int> need_barriers(const onnx::Model& model, const graph::Index& index) {
+  std::set<int> quantizers;
+  for (const auto& node : model.graph.nodes) {
+    int quantizer = graph::kNone;
+    if (is_concat_of_integers(model, index, node)) {
+      const auto all = index.consumers(node.outputs()[0]);
+      const auto found =
+          std::find_if(all.begin(), all.end(), [&](int n) { return node_at(model, n).op_type() == "QuantizeLinear"; });
+      if (found != all.end()) quantizer = *found;
+    } else if (loses_bias(model, index, node)) {
+      quantizer = quantizer_behind(model, index, node);
+    }
+    if (quantizer != graph::kNone) quantizers.insert(quantizer);
+  }
+  return quantizers;
+}
+
 }  // namespace
 
 void add_float16_barriers(onnx::Model& model) {
   graph::Index index(model);
+  const auto quantizers = need_barriers(model, index);
   std::vector<Node> nodes;
-  for (auto& node : model.graph.nodes) {
+  const auto put_before = [&](Node& node, std::size_t input) {
+    const auto value = node.inputs()[input];
+    const auto apart = index.fresh_name(value + "_apart");
+    auto& barrier =
+        nodes.emplace_back("Max", index.fresh_name(value + "_Barrier"), std::vector{value}, std::vector{apart});
+    barrier.set_body(node.body());
+    node.set_input(input, apart);
+  };
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    auto& node = model.graph.nodes[n];
+    if (quantizers.contains(static_cast<int>(n))) put_before(node, 0);
     for (std::size_t i = 0; node.is("MatMul") && i < 2; ++i) {
       const auto operand = node.inputs()[i];
       if (!is_float16_matrix(model, index, node.inputs()[1 - i]) || !is_transposed(model, index, operand)) continue;
-      const auto apart = index.fresh_name(operand + "_apart");
-      auto& barrier =
-          nodes.emplace_back("Max", index.fresh_name(operand + "_Barrier"), std::vector{operand}, std::vector{apart});
-      barrier.set_body(node.body());
-      node.set_input(i, apart);
+      put_before(node, i);
     }
     nodes.push_back(node);
   }

@@ -20,8 +20,11 @@ void add_barriers(Emitted& emitted);
 /// put a pair before the body, and makes the runtime die while it loads the model.
 void add_barriers_before_bodies(Emitted& emitted);
 
-/// ONNX Runtime (seen from 1.24 to 1.32) dies while it loads a float16 product with a constant matrix of what a
-/// Transpose with another first axis makes. Puts a Max of one value between them.
+/// Puts a Max of one value where ONNX Runtime (seen from 1.24 to 1.32) makes something wrong of float16:
+/// - It dies while it loads a product with a constant matrix of what a Transpose with another first axis makes.
+/// - It makes an operator of a Concat between integers that takes no float16 scales.
+/// - It makes int32 of the bias of a product between integers, at the product of two scales, which may be 0 in float16:
+///   then all results are 0.
 void add_float16_barriers(onnx::Model& model);
 
 /// Puts each node before the node at its position, which reads its result in the place of what it reads.
