@@ -340,7 +340,7 @@ class Verifying {
     };
     for (std::size_t o = 0; o < sums.size(); ++o) {
       const auto& [reference, deployed_sums, both, any] = sums[o];
-      if (any)
+      if (any && reference.has_ratio() && deployed_sums.has_ratio())
         result_.outputs.push_back(
             {fidelity(output_names_[o], reference), fidelity(output_names_[o], deployed_sums), both.sqnr_db()});
     }

@@ -75,7 +75,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
       PairSums sums;
       sums.add(x[i], y[i]);
       all[i] += sums;
-      if (sums.paired > 0) worst[i] = std::min(worst[i], sums.sqnr_db());
+      if (sums.has_ratio()) worst[i] = std::min(worst[i], sums.sqnr_db());
     }
     if (tokens) {
       const auto* mask = tokens->mask ? &sample->inputs[*tokens->mask] : nullptr;
@@ -86,8 +86,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   if (found.samples == 0) throw bad_input("there are no samples to measure the results with");
   std::vector<OutputSums> outputs;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const bool compared = all[i].paired > 0 || all[i].unpaired == 0;
-    if (are_floats[i] && compared) outputs.emplace_back(names[i], all[i], worst[i]);
+    if (are_floats[i] && all[i].has_ratio()) outputs.emplace_back(names[i], all[i], worst[i]);
   }
   drop_caches(outputs);
   found.sqnr_db = found.worst_sample_db = std::numeric_limits<double>::infinity();

@@ -152,3 +152,41 @@ def test_shapes_that_are_stated_or_inferred_wrongly(wrong: str, options: list[st
         more = ["--target", "ort-cpu"] if command == "verify" else []
         result = support.detent(command, tmp_path / "m.onnx", tmp_path / "q.onnx", "--calibration-data", data, "--json", *more)
         assert result.returncode == 0, result.stderr
+
+
+def test_an_output_that_is_nothing_but_zeros_hides_no_other(tmp_path: Path) -> None:
+    """Errors in zeros have no ratio: they are told as such, and another output is the worst."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        helper.make_node("Sub", ["c", "c0"], ["zeros"], "sub"),
+        helper.make_node("Conv", ["x", "v"], ["y"], "other"),
+    ]
+    constants = {"w": weight(4, 3, 1, 1), "v": weight(4, 3, 1, 1)}
+    nodes.insert(1, helper.make_node("Conv", ["x", "w0"], ["c0"], "twin"))
+    model = save(tmp_path / "m.onnx", nodes, {"x": [1, 3, 8, 8]}, ["zeros", "y"], constants | {"w0": constants["w"]})
+    data = support.save_samples(tmp_path / "data", [{"x": weight(1, 3, 8, 8)} for _ in range(4)])
+    told = support.quantize(model, tmp_path / "q.onnx", data, "--preset", "balanced", "--op-types", "Conv", "--nodes", "conv,other")
+    assert told["accuracy"]["sqnr_db"] > 20
+    result = support.detent("compare", model, tmp_path / "q.onnx", "--calibration-data", data, "--json")
+    compared = support.json.loads(result.stdout)
+    assert [output["name"] for output in compared["outputs"]] == ["y"]
+    assert any("'zeros' is 0 everywhere" in note for note in compared["notes"])
+
+
+def test_inspect_knows_shapes_that_follow_from_static_inputs(tmp_path: Path) -> None:
+    """As a Slice by half of a size, which exporters write for chunk()."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        helper.make_node("Shape", ["c"], ["shape"], "shape"),
+        helper.make_node("Gather", ["shape", "one"], ["channels"], "gather"),
+        helper.make_node("Div", ["channels", "two"], ["half"], "div"),
+        helper.make_node("Slice", ["c", "zero", "half", "one"], ["m"], "slice"),
+        helper.make_node("Conv", ["m", "v"], ["y"], "head"),
+    ]
+    constants = {"w": weight(8, 3, 1, 1), "v": weight(4, 4, 1, 1)}
+    constants |= {"zero": np.array([0]), "one": np.array([1]), "two": np.array([2])}
+    for shape in ([1, 3, 8, 8], [1, 3, "h", 8]):
+        model = save(tmp_path / "m.onnx", nodes, {"x": shape}, ["y"], constants)
+        result = support.detent("inspect", model)
+        assert result.returncode == 0, result.stderr
+        assert ("?" in result.stdout) == ("h" in shape)
