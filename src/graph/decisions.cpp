@@ -233,6 +233,12 @@ bool draws_numbers(const onnx::Model& model, const Index& index, const Node& nod
                      [](std::byte b) { return b != std::byte(0); });
 }
 
+bool draws_numbers(const onnx::Model& model) {
+  const Index index(model);
+  return std::any_of(model.graph.nodes.begin(), model.graph.nodes.end(),
+                     [&](const auto& node) { return draws_numbers(model, index, node); });
+}
+
 bool is_size(const Node& node, std::size_t input) {
   const auto* rule = deciding(node);
   return rule != nullptr && input < 16 && (rule->sizes >> input & 1U) != 0;
