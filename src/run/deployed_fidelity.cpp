@@ -37,6 +37,16 @@ void drop_caches(std::vector<OutputSums>& outputs) {
   if (!std::all_of(outputs.begin(), outputs.end(), is_cache)) std::erase_if(outputs, is_cache);
 }
 
+void tell_worst(const std::vector<OutputSums>& outputs, DeployedFidelity& found) {
+  found.sqnr_db = found.worst_sample_db = std::numeric_limits<double>::infinity();
+  found.cosine = 1;
+  for (const auto& [name, sums, worst_sample_db] : outputs) {
+    found.sqnr_db = std::min(found.sqnr_db, sums.sqnr_db());
+    found.cosine = std::min(found.cosine, sums.cosine());
+    found.worst_sample_db = std::min(found.worst_sample_db, worst_sample_db);
+  }
+}
+
 }  // namespace
 
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
@@ -89,13 +99,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     if (are_floats[i] && all[i].has_ratio()) outputs.emplace_back(names[i], all[i], worst[i]);
   }
   drop_caches(outputs);
-  found.sqnr_db = found.worst_sample_db = std::numeric_limits<double>::infinity();
-  found.cosine = 1;
-  for (const auto& [name, sums, worst_sample_db] : outputs) {
-    found.sqnr_db = std::min(found.sqnr_db, sums.sqnr_db());
-    found.cosine = std::min(found.cosine, sums.cosine());
-    found.worst_sample_db = std::min(found.worst_sample_db, worst_sample_db);
-  }
+  tell_worst(outputs, found);
   found.next_tokens = token_sums.result();
   found.notes = decisions.notes();
   return found;
