@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "exec/tap_names.h"
+#include "graph/decisions.h"
 #include "graph/index.h"
+#include "graph/traits.h"
+#include "onnx/bodies.h"
 #include "onnx/write.h"
 
 namespace detent::exec {
@@ -135,6 +139,21 @@ void hide_lengths(onnx::Model& model) {
   model.graph.nodes = std::move(nodes);
 }
 
+// A run draws the numbers that it drew the last time; the model as it is written keeps drawing others.
+void seed_draws(onnx::Model& model) {
+  std::optional<graph::Index> index;
+  float seed = 0;
+  for (auto& node : model.graph.nodes) {
+    const bool may_draw = graph::has_trait(node, graph::Trait::random) || node.is("Dropout");
+    if (!may_draw || node.op_type() == onnx::kBodyInputs || node.attribute("seed") != nullptr) continue;
+    if (!index) index.emplace(model);
+    if (!graph::draws_numbers(model, *index, node)) continue;
+    seed += 1;
+    node.set_attribute(node.is("Dropout") ? onnx::Attribute::of_int("seed", static_cast<std::int64_t>(seed))
+                                          : onnx::Attribute::of_float("seed", seed));
+  }
+}
+
 void set_input_shapes(onnx::Model& model, const std::map<std::string, std::vector<std::int64_t>>& shapes) {
   for (auto& input : model.graph.inputs) {
     const auto found = shapes.find(input.name);
@@ -150,6 +169,7 @@ void set_input_shapes(onnx::Model& model, const std::map<std::string, std::vecto
 std::string emit(const onnx::Model& model, const EmitOptions& options) {
   onnx::Model copy = model;
   set_input_shapes(copy, options.input_shapes);
+  seed_draws(copy);
   if (!options.input_shapes.empty()) {
     copy.graph.value_infos.clear();  // they may contradict the shapes given
     hide_lengths(copy);

@@ -61,12 +61,12 @@ Tapped Branch::taps_of(const graph::Segment& segment) const {
   return taps;
 }
 
-std::unique_ptr<Session> Branch::make_session(const graph::Segment& segment, const Tapped& taps,
+std::shared_ptr<Session> Branch::make_session(const graph::Segment& segment, const Tapped& taps,
                                               const std::vector<std::string>& outputs, const std::string& where) const {
   // A tap hides the shape of its tensor from the runtime, whose choice of kernels depends on what it knows: so it must
   // not know more where the tap stands in another segment.
   onnx::Model part =
-      graph::segment_model(model_, index_, types_, segment, {options_.taps.begin(), options_.taps.end()});
+      graph::segment_model(model_, index_, types_, segment, {options_.taps.begin(), options_.taps.end()}, ranks_only_);
   std::vector<std::string> all = outputs;
   if (segments() > 1 || !outputs.empty()) {
     std::unordered_set<std::string> seen(all.begin(), all.end());
@@ -80,7 +80,24 @@ std::unique_ptr<Session> Branch::make_session(const graph::Segment& segment, con
   if (options_.batch_invariant) make_batch_invariant(part, types_);
   SessionOptions session = options_.session;
   session.keep_results = !outputs.empty();
-  return std::make_unique<Session>(runtime_, emit(part, {taps.values, all, {}, taps.readers}), where, session);
+  return std::make_shared<Session>(runtime_, emit(part, {taps.values, all, {}, taps.readers}), where, session);
+}
+
+// The stage's, loaded once more where it was told of other shapes than the values have: these win.
+std::shared_ptr<Session> Branch::session_for(Stage& stage, std::span<const data::Array> inputs) {
+  const std::lock_guard lock(ranks_mutex_);
+  if (stage.segment_ == 0) return stage.session_;
+  const auto& ports = stage.session_->inputs();
+  bool wrong = false;
+  for (const auto& port : ports) {
+    const auto at = std::find(stage.inputs_.begin(), stage.inputs_.end(), port.name) - stage.inputs_.begin();
+    if (static_cast<std::size_t>(at) == stage.inputs_.size()) continue;
+    if (!graph::contradicts(inputs[static_cast<std::size_t>(at)].shape, port.type.shape)) continue;
+    ranks_only_.insert(port.name);
+    wrong = true;
+  }
+  if (wrong) stage.session_ = make_session(chain_.segments[stage.segment_], stage.taps_, stage.outputs_, stage.where_);
+  return stage.session_;
 }
 
 Stage Branch::stage_of(std::size_t segment) {
@@ -95,7 +112,8 @@ Stage Branch::stage_of(std::size_t segment) {
 
 Stage Branch::look_into(std::size_t segment, const std::string& where) {
   Stage stage = stage_of(segment);
-  stage.session_ = make_session(chain_.segments[segment], stage.taps_, {}, where);
+  stage.where_ = where;
+  stage.session_ = make_session(chain_.segments[segment], stage.taps_, stage.outputs_, where);
   return stage;
 }
 
@@ -111,7 +129,8 @@ Stage Branch::load(std::size_t segment, const std::string& where, const std::vec
     }
   }
   stage.extra_outputs_ = extra_outputs;
-  stage.session_ = make_session(part, stage.taps_, stage.outputs_, where);
+  stage.where_ = where;
+  stage.session_ = make_session(chain_.segments[segment], stage.taps_, stage.outputs_, where);
   return stage;
 }
 
@@ -150,7 +169,7 @@ std::vector<data::Array> Stage::run(std::size_t sample, std::span<const data::Ar
   }
   std::vector<data::Array> inputs;
   for (const auto& name : inputs_) inputs.push_back(find(values, name));
-  auto results = session_->run(inputs, where, receiver);
+  auto results = branch_->session_for(*this, inputs)->run(inputs, where, receiver);
   inputs.clear();
   if (outputs_.empty() && extra_outputs_.empty()) return {};
   for (std::size_t i = 0; i < outputs_.size(); ++i) values[outputs_[i]] = std::move(results[i]);

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "exec/session.h"
@@ -80,7 +81,8 @@ class Stage {
   std::vector<std::string> extra_outputs_;
   std::vector<std::size_t> passing_;  // lanes with extra outputs that go past this segment
   Tapped taps_;
-  std::unique_ptr<Session> session_;
+  std::string where_;
+  std::shared_ptr<Session> session_;
 };
 
 /// A model on its way through a sweep. Weights of the model may change between loads, nodes may not.
@@ -123,8 +125,9 @@ class Branch {
   bool is_last_reader(std::size_t lane, std::size_t segment) const;
   Stage stage_of(std::size_t segment);
   Tapped taps_of(const graph::Segment& segment) const;
-  std::unique_ptr<Session> make_session(const graph::Segment& segment, const Tapped& taps,
+  std::shared_ptr<Session> make_session(const graph::Segment& segment, const Tapped& taps,
                                         const std::vector<std::string>& outputs, const std::string& where) const;
+  std::shared_ptr<Session> session_for(Stage& stage, std::span<const data::Array> inputs);
   store::Record record(std::size_t lane, std::size_t sample);
   store::Record recompute(std::size_t lane, std::size_t sample);
   void hand_on(std::size_t segment, std::size_t sample, const Values& values);
@@ -139,6 +142,8 @@ class Branch {
   std::vector<std::string> graph_inputs_;
   std::vector<store::Spool::Lane> lanes_;
   std::mutex recompute_mutex_;
+  std::mutex ranks_mutex_;
+  std::unordered_set<std::string> ranks_only_;  // values whose shape is another than the model states
 };
 
 }  // namespace detent::exec

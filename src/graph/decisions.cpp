@@ -123,10 +123,9 @@ class Finder {
                             index_.initializer(node.inputs().at(0)) != kNone && may_be_rounded(node.outputs().at(0));
     const bool rounded = measures ? any(loose_) : any(rounded_) || random || from_table || makes_floats_in_bodies(node);
     varies = varies || rounded;
-    const auto* rule = deciding(node);
     bool loose = !measures && any(loose_);
-    for (std::size_t i = 0; rule != nullptr && i < node.inputs().size(); ++i)
-      loose = loose || ((rule->sizes >> i & 1U) != 0 && rounded_.contains(node.inputs()[i]));
+    for (std::size_t i = 0; i < node.inputs().size(); ++i)
+      loose = loose || (is_size(node, i) && rounded_.contains(node.inputs()[i]));
     for (const auto& output : node.outputs()) {
       if (output.empty()) continue;
       if (varies) varies_.insert(output);
@@ -160,10 +159,10 @@ class Finder {
     for (std::size_t i = 0; i < node.inputs().size() && i < 16; ++i) {
       const auto& value = node.inputs()[i];
       if (value.empty() || !rounded_.contains(value)) continue;
-      const bool is_size = (rule->sizes >> i & 1U) != 0;
-      if (!is_size && (kind_ == DecisionKind::sizes || (rule->choices >> i & 1U) == 0)) continue;
-      sizes = sizes || is_size;
-      if (!settle(value, 0) && is_size) hold_operand({n, i}, value);
+      const bool is_count = is_size(node, i);
+      if (!is_count && (kind_ == DecisionKind::sizes || (rule->choices >> i & 1U) == 0)) continue;
+      sizes = sizes || is_count;
+      if (!settle(value, 0) && is_count) hold_operand({n, i}, value);
     }
     if (sizes) found_.sizing.push_back(node.label());
   }
@@ -232,6 +231,17 @@ bool draws_numbers(const onnx::Model& model, const Index& index, const Node& nod
   const auto& tensor = model.graph.initializers[static_cast<std::size_t>(training)];
   return std::any_of(tensor.data.bytes().begin(), tensor.data.bytes().end(),
                      [](std::byte b) { return b != std::byte(0); });
+}
+
+bool draws_numbers(const onnx::Model& model) {
+  const Index index(model);
+  return std::any_of(model.graph.nodes.begin(), model.graph.nodes.end(),
+                     [&](const auto& node) { return draws_numbers(model, index, node); });
+}
+
+bool is_size(const Node& node, std::size_t input) {
+  const auto* rule = deciding(node);
+  return rule != nullptr && input < 16 && (rule->sizes >> input & 1U) != 0;
 }
 
 Decisions find_decisions(const onnx::Model& model, const ValueTypes& types, DecisionKind kind) {

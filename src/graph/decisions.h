@@ -40,6 +40,11 @@ enum class DecisionKind {
 
 /// Whether the node draws random numbers: generators, and Dropout in training mode.
 bool draws_numbers(const onnx::Model& model, const Index& index, const onnx::Node& node);
+/// Whether any node does.
+bool draws_numbers(const onnx::Model& model);
+
+/// Whether how many elements the node's results have depends on what this input holds.
+bool is_size(const onnx::Node& node, std::size_t input);
 
 /// Of the main graph, whose nodes must be in topological order. Without types (an empty map), more may be found than
 /// there is.

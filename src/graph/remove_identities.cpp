@@ -73,6 +73,22 @@ std::size_t bypass(onnx::Model& model, const Index& index, const Passed& passed)
 
 }  // namespace
 
+void resolve_cast_likes(onnx::Model& model, const ValueTypes& types) {
+  for (auto& node : model.graph.nodes) {
+    if (!node.is("CastLike") || node.inputs().size() != 2) continue;
+    const auto type = type_of(model, types, node.inputs()[1]);
+    if (type == onnx::DataType::undefined) continue;
+    const bool same = type_of(model, types, node.inputs()[0]) == type;
+    node.set_op_type(same ? "Identity" : "Cast");
+    node.set_inputs({node.inputs()[0]});
+    if (same) {
+      node.remove_attribute("saturate");
+    } else {
+      node.set_attribute(onnx::Attribute::of_int("to", static_cast<std::int64_t>(type)));
+    }
+  }
+}
+
 Notes remove_identities(onnx::Model& model) {
   const Index index(model);
   const std::size_t removed = bypass(model, index, [&](const onnx::Node& node) {

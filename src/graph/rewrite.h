@@ -30,6 +30,9 @@ Notes lift_constants(onnx::Model& model);
 /// constants.
 Notes drop_initializer_inputs(onnx::Model& model);
 
+/// Each CastLike becomes a Cast to the type that it is to be like, or an Identity where it has that type.
+void resolve_cast_likes(onnx::Model& model, const ValueTypes& types);
+
 /// Identity, and Dropout outside of training, are removed where the names of graph inputs and outputs allow it.
 Notes remove_identities(onnx::Model& model);
 /// The same for products and quotients with 1, and sums and differences with 0.

@@ -176,7 +176,8 @@ std::vector<int> harmless_cuts(const onnx::Model& model, const Index& index, con
 }
 
 onnx::Model segment_model(const onnx::Model& model, const Index& index, const ValueTypes& types, const Segment& segment,
-                          const std::unordered_set<std::string>& shapeless) {
+                          const std::unordered_set<std::string>& shapeless,
+                          const std::unordered_set<std::string>& ranks_only) {
   const bool whole = segment.begin == 0 && segment.end == static_cast<int>(model.graph.nodes.size());
   if (whole) return model;
   onnx::Model part = model;
@@ -210,7 +211,12 @@ onnx::Model segment_model(const onnx::Model& model, const Index& index, const Va
   for (const auto& name : segment.inputs) {
     const auto own = stated(model.graph.inputs, name);
     const auto inner = stated(model.graph.value_infos, name);
-    if (!shapeless.contains(name)) {
+    if (ranks_only.contains(name)) {
+      const auto rank = rank_of(types, name);
+      graph.inputs.push_back(
+          onnx::make_value_info(name, type_of(model, types, name),
+                                rank && *rank > 0 ? std::optional(std::vector<onnx::Dim>(*rank)) : std::nullopt));
+    } else if (!shapeless.contains(name)) {
       graph.inputs.push_back(own != model.graph.inputs.end() ? *own : info_of(name));
     } else if (inner != model.graph.value_infos.end()) {
       graph.inputs.push_back(*inner);
@@ -224,6 +230,15 @@ onnx::Model segment_model(const onnx::Model& model, const Index& index, const Va
   if (graph.outputs.empty() && !graph.nodes.empty())
     graph.outputs.push_back(info_of(graph.nodes.back().outputs().front()));
   return part;
+}
+
+bool contradicts(const std::vector<std::int64_t>& shape, const std::optional<std::vector<onnx::Dim>>& stated) {
+  if (!stated || stated->empty()) return false;
+  if (stated->size() != shape.size()) return true;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    if ((*stated)[d].is_static() && (*stated)[d].value != shape[d]) return true;
+  }
+  return false;
 }
 
 }  // namespace detent::graph

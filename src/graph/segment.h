@@ -43,8 +43,13 @@ std::vector<int> harmless_cuts(const onnx::Model& model, const Index& index, con
 
 /// The segment as a model of its own. Outputs are the segment's and those of the model that are made here; one made
 /// node output stands in when there are none. Inputs get the shapes of `types`, but for those in `shapeless` the
-/// shape that the model itself states, if it does. Shares tensor data with `model`.
+/// shape that the model itself states, if it does; those in `ranks_only` get ranks. Shares tensor data with `model`.
 onnx::Model segment_model(const onnx::Model& model, const Index& index, const ValueTypes& types, const Segment& segment,
-                          const std::unordered_set<std::string>& shapeless = {});
+                          const std::unordered_set<std::string>& shapeless = {},
+                          const std::unordered_set<std::string>& ranks_only = {});
+
+/// Whether a value of this shape is none of what a model states: models may state wrong shapes, of which the runtime
+/// only warns, but not for what it is given.
+bool contradicts(const std::vector<std::int64_t>& shape, const std::optional<std::vector<onnx::Dim>>& stated);
 
 }  // namespace detent::graph

@@ -233,8 +233,14 @@ void judge_outputs(const Side& original, const Side& quantized, const graph::Ind
       ++in_other_numbers;
       continue;
     }
-    if (sums[i].paired == 0 && sums[i].unpaired > 0) {
-      comparison.notes.push_back(fmt::format("output '{}' has no element in both models", name));
+    if (!sums[i].has_ratio()) {
+      comparison.notes.push_back(
+          sums[i].paired == 0
+              ? fmt::format("output '{}' has no element in both models", name)
+              : fmt::format(
+                    "output '{}' is 0 everywhere in the float model, so that its error, {:.3g} at the most, has no "
+                    "ratio",
+                    name, sums[i].max_abs));
       continue;
     }
     const int producer = index.producer(name);

@@ -174,6 +174,26 @@ void add_finetune_bytes(const onnx::Model& model, const graph::ValueTypes& types
     report.layers[cost.node].finetune_bytes = cost.bytes;
 }
 
+// Shapes that the model computes from the shapes of its inputs are known as well where those are: this takes constant
+// folding, for which the inputs have to be said.
+graph::ValueTypes types_of(const exec::Runtime& runtime, const onnx::Model& model, const graph::Index& index,
+                           const InspectOptions& options) {
+  auto types = exec::probe_values(runtime, model, options.input_shapes);
+  const auto is_static = [&](const std::string& value) { return graph::static_shape(types, value).has_value(); };
+  const bool all = std::all_of(model.graph.nodes.begin(), model.graph.nodes.end(), [&](const auto& node) {
+    return std::all_of(node.outputs().begin(), node.outputs().end(),
+                       [&](const auto& output) { return output.empty() || is_static(output); });
+  });
+  if (all || !options.input_shapes.empty()) return types;
+  std::map<std::string, std::vector<std::int64_t>> shapes;
+  for (const auto& input : model.graph.inputs) {
+    if (index.initializer(input.name) != graph::kNone) continue;
+    if (!is_static(input.name)) return types;
+    shapes[input.name] = *graph::static_shape(types, input.name);
+  }
+  return exec::probe_values(runtime, model, shapes);
+}
+
 }  // namespace
 
 Inspection inspect(const InspectOptions& options) {
@@ -191,8 +211,8 @@ Inspection inspect(const InspectOptions& options) {
   graph::sort_topologically(model);
 
   const exec::Runtime runtime(options.runtime);
-  const auto types = exec::probe_values(runtime, model, options.input_shapes);
   const graph::Index index(model);
+  const auto types = types_of(runtime, model, index, options);
   report.inputs = describe(model.graph.inputs, index, types);
   report.outputs = describe(model.graph.outputs, index, types);
   for (const auto& tensor : model.graph.initializers) {
@@ -208,8 +228,11 @@ Inspection inspect(const InspectOptions& options) {
     report.peak_at = alive->at_node;
   }
   if (!report.activation_bytes) {
+    const bool open = std::any_of(model.graph.inputs.begin(), model.graph.inputs.end(),
+                                  [&](const auto& input) { return !graph::static_shape(types, input.name); });
     report.notes.emplace_back(
-        "some activation sizes depend on dynamic axes; give --shape NAME:1x3x224x224 to know them");
+        open ? "some activation sizes depend on dynamic axes; give --shape NAME:1x3x224x224 to know them"
+             : "some activation sizes depend on what the inputs hold");
   }
   return report;
 }

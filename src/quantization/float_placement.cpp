@@ -9,6 +9,7 @@
 
 #include "graph/bodies.h"
 #include "graph/index.h"
+#include "graph/index_arithmetic.h"
 #include "graph/traits.h"
 #include "onnx/bodies.h"
 #include "quantization/float_casts.h"
@@ -143,20 +144,9 @@ class Placer {
   // Positions and sizes are exact in float32 only: what they are computed from stays, back to the last product.
   void keep_index_arithmetic() {
     const auto is_light = light();
-    std::vector<bool> counts(model_.graph.nodes.size());
-    for (std::size_t n = counts.size(); n-- > 0;) {
-      if (!placement_.low[n] || !is_light[n]) continue;
-      bool all = true, any = false;
-      for (const auto& output : model_.graph.nodes[n].outputs()) {
-        if (!is_float(output)) continue;
-        all = all && !index_.is_output(output) && !index_.is_captured(output);
-        for (const int reader : index_.consumers(output)) {
-          any = true;
-          all = all && (counts[static_cast<std::size_t>(reader)] || reads_an_index(output, reader));
-        }
-      }
-      if (!all || !any) continue;
-      counts[n] = true;
+    const auto ends = graph::index_arithmetic(model_, index_, types_).into_indices;
+    for (std::size_t n = 0; n < ends.size(); ++n) {
+      if (!ends[n] || !placement_.low[n] || !is_light[n]) continue;
       placement_.low[n] = false;
       reasons_[n] = "positions or sizes are computed from them";
     }
@@ -187,22 +177,6 @@ class Placer {
       placement_.low[n] = false;
       reasons_[n] = "they end in a float32 result, which takes no further cast";
     }
-  }
-
-  // Whether the node takes the value as a size, or makes integers of it.
-  bool reads_an_index(const std::string& value, int reader) const {
-    const auto& node = model_.graph.nodes[static_cast<std::size_t>(reader)];
-    const auto* rule = float_rule(node);
-    if (rule == nullptr) return false;
-    if (node.is("Cast")) {
-      const auto to = static_cast<DataType>(node.int_or("to", 0));
-      return to != DataType::boolean && graph::type_of(model_, types_, node.outputs().at(0)) == to &&
-             to != DataType::float32 && to != DataType::float16 && to != DataType::bfloat16 && to != DataType::float64;
-    }
-    bool all = true;
-    for (std::size_t i = 0; i < node.inputs().size(); ++i)
-      all = all && (node.inputs()[i] != value || in_mask(rule->float32_inputs, i));
-    return all;
   }
 
   void take_notes() {

@@ -11,6 +11,7 @@
 #include "config/presets.h"
 #include "config/targets.h"
 #include "config/wanted.h"
+#include "graph/index_arithmetic.h"
 #include "graph/traits.h"
 #include "quantization/alignment.h"
 #include "quantization/passthrough.h"
@@ -58,6 +59,15 @@ void drop(std::set<std::string> values, std::vector<Mark>& marks) {
       return gone;
     });
   } while (marks.size() != before);
+}
+
+// What makes shapes, positions and indices has to be exact, and is no work. Nodes that were named are another matter.
+void leave_index_arithmetic(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                            const QuantConfig& config, std::vector<bool>& selected) {
+  if (!config.nodes.empty()) return;
+  const auto arithmetic = graph::index_arithmetic(model, index, types);
+  for (std::size_t n = 0; n < selected.size(); ++n)
+    selected[n] = selected[n] && !arithmetic.from_shapes[n] && !arithmetic.into_indices[n];
 }
 
 void mark_bypassed(const graph::Index& index, Placement& placement) {
@@ -228,6 +238,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   placement.selected = select_static_nodes(model, config);
   for (std::size_t n = 0; n < floats.nodes.size(); ++n)
     placement.selected[n] = placement.selected[n] && !floats.nodes[n];
+  leave_index_arithmetic(model, index, types, config, placement.selected);
   Marks marks(model, types, index);
   RuleContext context{model, index, types, config, marks, placement, left_operands(model)};
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {

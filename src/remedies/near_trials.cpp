@@ -54,11 +54,23 @@ std::size_t part_at(const std::vector<int>& parts, int position) {
   return static_cast<std::size_t>(std::upper_bound(parts.begin() + 1, parts.end() - 1, position) - parts.begin()) - 1;
 }
 
+// Values whose shape is another than the model states.
+std::unordered_set<std::string> of_other_shapes(const graph::ValueTypes& types, const std::vector<Values>& samples) {
+  std::unordered_set<std::string> names;
+  for (const auto& sample : samples) {
+    for (const auto& [name, value] : sample) {
+      const auto found = types.find(name);
+      if (found != types.end() && graph::contradicts(value.shape, found->second.shape)) names.insert(name);
+    }
+  }
+  return names;
+}
+
 // Two parts that follow each other, or the last one alone.
 class Window {
  public:
   Window(const run::Context& context, const accuracy::TrialModel& model, const graph::Index& index, int begin,
-         int middle, int end, const std::vector<std::string>& taps) {
+         int middle, int end, const std::vector<std::string>& taps, const std::vector<Values>& samples) {
     const auto all = static_cast<int>(model.model.graph.nodes.size());
     std::vector<int> cuts;
     if (begin > 0) cuts.push_back(begin);
@@ -82,7 +94,8 @@ class Window {
       if (made_here(value) && std::find(outputs_.begin(), outputs_.end(), value) == outputs_.end())
         outputs_.push_back(value);
     }
-    auto part = graph::segment_model(model.model, index, model.types, segment, {taps.begin(), taps.end()});
+    auto part = graph::segment_model(model.model, index, model.types, segment, {taps.begin(), taps.end()},
+                                     of_other_shapes(model.types, samples));
     if (begin == 0) part.graph.inputs = model.model.graph.inputs;
     inputs_ = segment.inputs;
     if (begin == 0) {
@@ -178,7 +191,7 @@ class NearTrials {
       taps.push_back(tap);
       marks.push_back(held ? "" : mark->second);
     }
-    Window window(context_, model_, index_, begin, middle, end, taps);
+    Window window(context_, model_, index_, begin, middle, end, taps, samples_);
     quantizer_.expect(std::move(marks));
     for (std::size_t tap = 0; tap < taps.size(); ++tap) {
       if (model_.held.contains(taps[tap])) quantizer_.hold(tap);

@@ -37,6 +37,16 @@ void drop_caches(std::vector<OutputSums>& outputs) {
   if (!std::all_of(outputs.begin(), outputs.end(), is_cache)) std::erase_if(outputs, is_cache);
 }
 
+void tell_worst(const std::vector<OutputSums>& outputs, DeployedFidelity& found) {
+  found.sqnr_db = found.worst_sample_db = std::numeric_limits<double>::infinity();
+  found.cosine = 1;
+  for (const auto& [name, sums, worst_sample_db] : outputs) {
+    found.sqnr_db = std::min(found.sqnr_db, sums.sqnr_db());
+    found.cosine = std::min(found.cosine, sums.cosine());
+    found.worst_sample_db = std::min(found.worst_sample_db, worst_sample_db);
+  }
+}
+
 }  // namespace
 
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
@@ -75,7 +85,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
       PairSums sums;
       sums.add(x[i], y[i]);
       all[i] += sums;
-      if (sums.paired > 0) worst[i] = std::min(worst[i], sums.sqnr_db());
+      if (sums.has_ratio()) worst[i] = std::min(worst[i], sums.sqnr_db());
     }
     if (tokens) {
       const auto* mask = tokens->mask ? &sample->inputs[*tokens->mask] : nullptr;
@@ -86,17 +96,10 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   if (found.samples == 0) throw bad_input("there are no samples to measure the results with");
   std::vector<OutputSums> outputs;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const bool compared = all[i].paired > 0 || all[i].unpaired == 0;
-    if (are_floats[i] && compared) outputs.emplace_back(names[i], all[i], worst[i]);
+    if (are_floats[i] && all[i].has_ratio()) outputs.emplace_back(names[i], all[i], worst[i]);
   }
   drop_caches(outputs);
-  found.sqnr_db = found.worst_sample_db = std::numeric_limits<double>::infinity();
-  found.cosine = 1;
-  for (const auto& [name, sums, worst_sample_db] : outputs) {
-    found.sqnr_db = std::min(found.sqnr_db, sums.sqnr_db());
-    found.cosine = std::min(found.cosine, sums.cosine());
-    found.worst_sample_db = std::min(found.worst_sample_db, worst_sample_db);
-  }
+  tell_worst(outputs, found);
   found.next_tokens = token_sums.result();
   found.notes = decisions.notes();
   return found;

@@ -8,6 +8,7 @@
 #include "graph/bfloat16.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
+#include "graph/traits.h"
 
 namespace detent::run {
 namespace {
@@ -29,6 +30,18 @@ bool mentions(const onnx::Model& model, DataType type) {
          });
 }
 
+// Whether products are in 16 bits: weights that are only stored so, or a Cast somewhere, make no such model.
+bool multiplies_low(const onnx::Model& model, const graph::ValueTypes& types) {
+  bool any = false;
+  for (const auto& node : model.graph.nodes) {
+    if (!graph::is_product(node)) continue;
+    any = true;
+    const auto type = graph::type_of(model, types, node.outputs()[0]);
+    if (type == DataType::float16 || type == DataType::bfloat16) return true;
+  }
+  return !any;
+}
+
 }  // namespace
 
 LowFloats low_floats(const onnx::Model& model) {
@@ -48,11 +61,12 @@ std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& conf
   graph::sort_topologically(model);
   const auto low = low_floats(model);
   if (!low.half && !low.brain) return std::nullopt;
+  const auto types = low_types(model, low, runtime);
+  if (!multiplies_low(model, types)) return std::nullopt;
   if (low.half && low.brain)
     throw bad_input(fmt::format("model '{}' has both float16 and bfloat16", model.path.string()),
                     "say with --float 16, bf16 or 32 which type it is to have");
   KeptFloats kept{low.half ? FloatType::float16 : FloatType::bfloat16, {}};
-  const auto types = low_types(model, low, runtime);
   for (const auto& node : model.graph.nodes) {
     const auto is_high = [&](const auto& value) {
       return !value.empty() && graph::type_of(model, types, value) == DataType::float32;

@@ -33,6 +33,8 @@ struct PairSums {
   PairSums& operator+=(const PairSums& more);
   double sqnr_db() const;
   double cosine() const;
+  /// Whether there is a ratio to tell: not where nothing could be paired, nor of errors in values that are all 0.
+  bool has_ratio() const { return (paired > 0 || unpaired == 0) && (signal > 0 || !(noise > 0)); }
 };
 
 /// The float model's run offers each value; the quantized model's run takes it when it computes its own. The float run

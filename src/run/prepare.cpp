@@ -153,6 +153,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   const auto opset = quantization::needed_opset(config);
   const bool upgrade = model.opset() < opset;
   if (upgrade) append(notes, graph::upgrade_opset(model, types, std::max(opset, graph::kUpgradedOpset)));
+  graph::resolve_cast_likes(model, types);
   append(notes, graph::remove_identities(model));
   const auto constants = graph::constant_nodes(model, types);
   compute(prepared, constants, runtime);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/failure.h"
 #include "base/parallel.h"
+#include "graph/decisions.h"
 #include "graph/liveness.h"
 #include "planning/limits.h"
 #include "planning/parts.h"
@@ -184,6 +185,8 @@ SweepSetup set_up_sweep(const Context& context, const Prepared& prepared, const 
 
 Collected collect_within(const Context& context, const RunDirectory& directory, const Prepared& prepared,
                          const quantization::Placement& placement, data::SampleSource& source, CollectOptions options) {
+  // Samples that draw random numbers draw them in their order.
+  if (graph::draws_numbers(prepared.model)) options.workers = 1;
   Checkpoints checkpoints(directory.path(), context.resources.checkpoint_seconds);
   std::optional<Progressed> earlier;
   if (directory.resumed()) earlier = checkpoints.load();

@@ -142,7 +142,7 @@ def compared(original: Path, quantized: Path, data: Path) -> dict:
     return json.loads(result.stdout)
 
 
-SIZES = ["NonMaxSuppression", "NonZero", "Compress", "TopK", "Range", "Slice"]
+SIZES = ["NonMaxSuppression", "NonZero", "Compress", "TopK", "Range", "Slice", "If"]
 RANDOM = ["RandomNormalLike", "RandomNormal", "RandomUniformLike", "RandomUniform", "Bernoulli", "Multinomial", "Dropout"]
 FORMS = [["--preset", "balanced"], ["--preset", "plain"], ["--preset", "balanced", "--target", "tensorrt"]]
 
@@ -167,8 +167,20 @@ def test_models_that_draw_random_numbers_are_compared_with_the_same_ones(tmp_pat
     model = drawing(tmp_path / "m.onnx", kind)
     told = support.quantize(model, tmp_path / "q.onnx", data, "--preset", "balanced")
     assert any("draws random numbers" in note for note in told["notes"]), told["notes"]
-    assert told["accuracy"]["sqnr_db"] > 25
-    assert compared(model, tmp_path / "q.onnx", data)["outputs"][0]["sqnr_db"] > 25
+    assert told["accuracy"]["sqnr_db"] > 18
+    assert compared(model, tmp_path / "q.onnx", data)["outputs"][0]["sqnr_db"] > 18
     verified = support.detent("verify", model, tmp_path / "q.onnx", "--calibration-data", data, "--target", "ort-cpu", "--json")
     assert verified.returncode == 0, verified.stderr
-    assert all((output["deployed"]["sqnr_db"] or 0) > 25 for output in json.loads(verified.stdout)["outputs"])
+    assert all((output["deployed"]["sqnr_db"] or 0) > 18 for output in json.loads(verified.stdout)["outputs"])
+
+
+def test_random_numbers_are_the_same_in_each_run(tmp_path: Path, data: Path) -> None:
+    """But the written model goes on to draw its own."""
+    model = drawing(tmp_path / "m.onnx", "RandomNormalLike")
+    written = []
+    for i, options in enumerate(([], ["--workers", "2"], ["--segments", "3", "--memory-level", "2"])):
+        support.quantize(model, tmp_path / f"{i}.onnx", data, "--preset", "balanced", *options)
+        written.append((tmp_path / f"{i}.onnx").read_bytes())
+    assert written[0] == written[1] == written[2]
+    nodes = onnx.load(tmp_path / "0.onnx").graph.node
+    assert not [a.name for n in nodes if n.op_type == "RandomNormalLike" for a in n.attribute if a.name == "seed"]

@@ -1,12 +1,21 @@
 #include "quantization/emit/barriers.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
 #include <map>
+#include <optional>
+#include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "graph/index.h"
 #include "graph/traits.h"
+#include "onnx/half.h"
 
 namespace detent::quantization {
 namespace {
@@ -59,7 +68,137 @@ int quantizer_of_float_pool(const onnx::Model& model, const graph::Index& index,
   return graph::kNone;
 }
 
+// Over which the optimizer carries integers.
+bool is_carrier(const Node& node) {
+  static constexpr std::string_view kTypes[] = {"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"};
+  return node.domain().empty() && std::find(std::begin(kTypes), std::end(kTypes), node.op_type()) != std::end(kTypes);
+}
+
+// Whether a body reads the value.
+bool is_read_within(const onnx::Model& model, const graph::Index& index, const std::string& value, int body) {
+  const auto readers = index.consumers(value);
+  return index.is_captured(value) ||
+         std::any_of(readers.begin(), readers.end(), [&](int n) { return node_at(model, n).body() != body; });
+}
+
+// Of what a body reads, the node on its way there that reads a dequantized value, or kNone.
+int carrier_into_body(const onnx::Model& model, const graph::Index& index, const Node& last) {
+  if (!is_carrier(last) || !is_read_within(model, index, last.outputs()[0], last.body())) return graph::kNone;
+  int at = index.producer(last.outputs()[0]);
+  while (at != graph::kNone && is_carrier(node_at(model, at))) {
+    const int before = index.producer(node_at(model, at).inputs()[0]);
+    if (before != graph::kNone && node_at(model, before).op_type() == "DequantizeLinear") return at;
+    at = before;
+  }
+  return graph::kNone;
+}
+
+// Whether an operand comes from a Transpose that moves the first of three axes and more; casts and the like between
+// them go while the runtime loads the model.
+bool is_transposed(const onnx::Model& model, const graph::Index& index, const std::string& operand) {
+  for (int at = index.producer(operand); at != graph::kNone; at = index.producer(node_at(model, at).inputs()[0])) {
+    const auto& node = node_at(model, at);
+    if (node.is("Transpose")) {
+      const auto* axes = node.attribute("perm");
+      return axes != nullptr && axes->as_ints().size() > 2 && axes->as_ints().front() != 0;
+    }
+    if (!node.is("Cast") && !node.is("Identity") && !node.is("Dropout") && !node.is("Reshape")) return false;
+  }
+  return false;
+}
+
+bool is_float16_matrix(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+  const int tensor = index.initializer(value);
+  if (tensor == graph::kNone) return false;
+  const auto& matrix = model.graph.initializers[static_cast<std::size_t>(tensor)];
+  return matrix.type == onnx::DataType::float16 && matrix.dims.size() == 2;
+}
+
+const onnx::Tensor* constant(const onnx::Model& model, const graph::Index& index, const Node& node, std::size_t input) {
+  const int tensor = input < node.inputs().size() ? index.initializer(node.inputs()[input]) : graph::kNone;
+  return tensor == graph::kNone ? nullptr : &model.graph.initializers[static_cast<std::size_t>(tensor)];
+}
+
+// The smallest float16 scale of what a DequantizeLinear makes; nullopt: the value comes from none.
+std::optional<double> low_scale(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+  const int producer = index.producer(value);
+  if (producer == graph::kNone || node_at(model, producer).op_type() != "DequantizeLinear") return std::nullopt;
+  const auto* scale = constant(model, index, node_at(model, producer), 1);
+  if (scale == nullptr || scale->type != onnx::DataType::float16 || scale->count() == 0) return std::nullopt;
+  double smallest = std::numeric_limits<double>::infinity();
+  scale->data.write_to([&](std::span<const std::byte> bytes) {  // converted while it is written
+    for (std::size_t at = 0; at + sizeof(std::uint16_t) <= bytes.size(); at += sizeof(std::uint16_t)) {
+      std::uint16_t half = 0;
+      std::memcpy(&half, bytes.data() + at, sizeof(half));
+      smallest = std::min<double>(smallest, onnx::from_float16(half));
+    }
+  });
+  return smallest;
+}
+
+bool is_concat_of_integers(const onnx::Model& model, const graph::Index& index, const Node& node) {
+  const auto& inputs = node.inputs();
+  return node.is("Concat") &&
+         std::all_of(inputs.begin(), inputs.end(), [&](const auto& v) { return low_scale(model, index, v); });
+}
+
+// Whether the bias would lose digits, or all of them, at the product of the scales; weights in float get a scale from
+// the runtime.
+bool loses_bias(const onnx::Model& model, const graph::Index& index, const Node& node) {
+  constexpr double kSmallestNormal = 0x1p-14;
+  constexpr std::size_t kBias = 2;
+  if (!is_layer(node) || node.inputs().size() <= kBias) return false;
+  const auto* bias = constant(model, index, node, kBias);
+  const auto scale = low_scale(model, index, node.inputs()[0]);
+  if (bias == nullptr || bias->type != onnx::DataType::float16 || !scale) return false;
+  const auto of_weight = low_scale(model, index, node.inputs()[graph::kWeightInput]);
+  return !of_weight || *scale * *of_weight < kSmallestNormal;
+}
+
+// Each QuantizeLinear that is to read through a barrier.
+std::set<int> need_barriers(const onnx::Model& model, const graph::Index& index) {
+  std::set<int> quantizers;
+  for (const auto& node : model.graph.nodes) {
+    int quantizer = graph::kNone;
+    if (is_concat_of_integers(model, index, node)) {
+      const auto all = index.consumers(node.outputs()[0]);
+      const auto found =
+          std::find_if(all.begin(), all.end(), [&](int n) { return node_at(model, n).op_type() == "QuantizeLinear"; });
+      if (found != all.end()) quantizer = *found;
+    } else if (loses_bias(model, index, node)) {
+      quantizer = quantizer_behind(model, index, node);
+    }
+    if (quantizer != graph::kNone) quantizers.insert(quantizer);
+  }
+  return quantizers;
+}
+
 }  // namespace
+
+void add_float16_barriers(onnx::Model& model) {
+  graph::Index index(model);
+  const auto quantizers = need_barriers(model, index);
+  std::vector<Node> nodes;
+  const auto put_before = [&](Node& node, std::size_t input) {
+    const auto value = node.inputs()[input];
+    const auto apart = index.fresh_name(value + "_apart");
+    auto& barrier =
+        nodes.emplace_back("Max", index.fresh_name(value + "_Barrier"), std::vector{value}, std::vector{apart});
+    barrier.set_body(node.body());
+    node.set_input(input, apart);
+  };
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    auto& node = model.graph.nodes[n];
+    if (quantizers.contains(static_cast<int>(n))) put_before(node, 0);
+    for (std::size_t i = 0; node.is("MatMul") && i < 2; ++i) {
+      const auto operand = node.inputs()[i];
+      if (!is_float16_matrix(model, index, node.inputs()[1 - i]) || !is_transposed(model, index, operand)) continue;
+      put_before(node, i);
+    }
+    nodes.push_back(node);
+  }
+  model.graph.nodes = std::move(nodes);
+}
 
 void add_barriers(Emitted& emitted) {
   auto& quantized = emitted.model;
@@ -73,6 +212,25 @@ void add_barriers(Emitted& emitted) {
     const std::string value = node_at(quantized, quantizer).inputs()[0];
     before.emplace(quantizer,
                    Node("Max", index.fresh_name(value + "_Barrier"), {value}, {index.fresh_name(value + "_in_float")}));
+  }
+  insert_before(std::move(before), emitted);
+}
+
+void add_barriers_before_bodies(Emitted& emitted) {
+  auto& quantized = emitted.model;
+  graph::Index index(quantized);
+  std::set<int> into_bodies;
+  for (const auto& node : quantized.graph.nodes) {
+    if (const int carrier = carrier_into_body(quantized, index, node); carrier != graph::kNone)
+      into_bodies.insert(carrier);
+  }
+  std::multimap<int, Node> before;
+  for (const int carrier : into_bodies) {
+    const auto& reader = node_at(quantized, carrier);
+    Node barrier("Max", index.fresh_name(reader.inputs()[0] + "_Barrier"), {reader.inputs()[0]},
+                 {index.fresh_name(reader.inputs()[0] + "_apart")});
+    barrier.set_body(reader.body());
+    before.emplace(carrier, std::move(barrier));
   }
   insert_before(std::move(before), emitted);
 }

@@ -16,6 +16,17 @@ namespace detent::quantization {
 /// slower.
 void add_barriers(Emitted& emitted);
 
+/// The same between a DequantizeLinear and what only moves its values to where a body reads them. That optimizer would
+/// put a pair before the body, and makes the runtime die while it loads the model.
+void add_barriers_before_bodies(Emitted& emitted);
+
+/// Puts a Max of one value where ONNX Runtime (seen from 1.24 to 1.32) makes something wrong of float16:
+/// - It dies while it loads a product with a constant matrix of what a Transpose with another first axis makes.
+/// - It makes an operator of a Concat between integers that takes no float16 scales.
+/// - It makes int32 of the bias of a product between integers, at the product of two scales, which may be 0 in float16:
+///   then all results are 0.
+void add_float16_barriers(onnx::Model& model);
+
 /// Puts each node before the node at its position, which reads its result in the place of what it reads.
 void insert_before(std::multimap<int, onnx::Node> nodes, Emitted& emitted);
 

@@ -9,6 +9,7 @@
 
 #include "graph/index.h"
 #include "onnx/write.h"
+#include "quantization/emit/barriers.h"
 #include "quantization/float_rules.h"
 #include "quantization/half_values.h"
 
@@ -275,7 +276,9 @@ class FloatEmitter {
 
 onnx::Model emit_floats(onnx::Model model, const graph::ValueTypes& types, const FloatPlacement& placement,
                         FloatType type, bool keep_io_types) {
-  return FloatEmitter(std::move(model), types, placement, type, keep_io_types).run();
+  auto emitted = FloatEmitter(std::move(model), types, placement, type, keep_io_types).run();
+  if (type == FloatType::float16) add_float16_barriers(emitted);
+  return emitted;
 }
 
 }  // namespace detent::quantization

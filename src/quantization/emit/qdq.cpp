@@ -326,6 +326,7 @@ void QdqEmitter::tidy_up() {
 Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantConfig& config,
                  const graph::ValueTypes& types) {
   auto emitted = QdqEmitter(std::move(model), assignment, config).run();
+  add_barriers_before_bodies(emitted);
   if (config::makes_barriers(config)) {
     add_barriers(emitted);
     keep_integer_products(emitted, types);
