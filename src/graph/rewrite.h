@@ -109,6 +109,13 @@ Notes raise_floats(onnx::Model& model, const Store& store, bool keep_io_types);
 /// Casts of a value to the type that it has become Identity.
 void name_idle_casts(onnx::Model& model, const ValueTypes& types);
 
+/// Constants that mask scores before a Softmax (graph/masks.h) do not go below kMask: no infinities, no sums beyond all
+/// floats.
+Notes clamp_masks(onnx::Model& model, const Store& store);
+
+/// An AveragePool with ceil_mode and count_include_pad reads zeros that a Pad puts around its values: the same results.
+Notes pad_before_means(onnx::Model& model);
+
 /// Removes initializers that nothing reads.
 void drop_unused_initializers(onnx::Model& model);
 

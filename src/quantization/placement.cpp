@@ -10,6 +10,7 @@
 #include "config/presets.h"
 #include "config/targets.h"
 #include "config/wanted.h"
+#include "graph/positions.h"
 #include "graph/traits.h"
 #include "quantization/alignment.h"
 #include "quantization/passthrough.h"
@@ -101,6 +102,9 @@ std::vector<std::string> Placement::to_observe() const {
     const std::string& source = source_of(mark.value);
     if (seen.insert(source).second) values.push_back(source);
   }
+  for (const auto& value : joined) {
+    if (seen.insert(value).second) values.push_back(value);
+  }
   return values;
 }
 
@@ -190,6 +194,10 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   placement.selected = select_static_nodes(model, config);
   for (std::size_t n = 0; n < floats.nodes.size(); ++n)
     placement.selected[n] = placement.selected[n] && !floats.nodes[n];
+  if (config.nodes.empty()) {
+    const auto positions = graph::makes_positions(model, types, index);
+    for (std::size_t n = 0; n < positions.size(); ++n) placement.selected[n] = placement.selected[n] && !positions[n];
+  }
   Marks marks(model, types, index);
   RuleContext context{model, index, types, config, marks, placement, left_operands(model)};
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {

@@ -24,6 +24,8 @@ struct Prepared {
   std::set<std::string> in_float = {};
   /// Nodes by Node::id() whose values cannot be observed, as no sample came to them: they stay in float in any case.
   std::set<std::string> unseen = {};
+  /// Nodes by Node::id() that join values of very different size, or move what was joined so: in float, or of 16 bits.
+  std::set<std::string> parted = {}, parted_wide = {};
   /// Gates that place() puts into integers; at first all of them, so that what is observed serves both forms.
   accuracy::GateNames integer_gates = {};
 };
