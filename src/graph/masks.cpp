@@ -42,9 +42,7 @@ bool is_choice(const onnx::Model& model, const Index& index, const std::string& 
   const auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
   if (node.is("Cast")) return true;
   if (moves(node)) return is_choice(model, index, node.inputs()[0]);
-  if (!node.is("Sub")) return false;
-  const auto step = constant_step(model, index, node);
-  return step && !step->multiplies && is_choice(model, index, step->value);
+  return node.is("Sub") && index.initializer(node.inputs()[0]) != kNone && is_choice(model, index, node.inputs()[1]);
 }
 
 // The constants that say how low a mask is.

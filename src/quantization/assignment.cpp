@@ -89,15 +89,17 @@ void share(Assignment& assignment) {
 // So that every bias fits int32 at the product of its input's and its weight's scale.
 void raise_scales(const onnx::Model& model, const graph::Index& index, const QuantConfig& config,
                   Assignment& assignment) {
+  std::unordered_map<std::string, const Mark*> marks;
+  for (const auto& mark : assignment.placement.marks) marks.emplace(mark.value, &mark);
   for (const auto& bias : assignment.placement.biases) {
     const auto weight = assignment.values.find(bias.weight);
     const auto input = assignment.values.find(bias.input);
-    const auto* mark = assignment.placement.find(bias.weight);
-    if (weight == assignment.values.end() || input == assignment.values.end() || mark == nullptr ||
-        !mark->is_constant || mark->granularity.kind == Granularity::Kind::blocks)
+    const auto mark = marks.find(bias.weight);
+    if (weight == assignment.values.end() || input == assignment.values.end() || mark == marks.end() ||
+        !mark->second->is_constant || mark->second->granularity.kind == Granularity::Kind::blocks)
       continue;
     raise_scales_for_bias(tensor_of(model, index, bias.bias), bias.beta, input->second.slices.front().scale,
-                          constant_format(*mark, config), weight->second);
+                          constant_format(*mark->second, config), weight->second);
   }
 }
 
