@@ -101,13 +101,21 @@ struct Fields<TunedWeights> {
 template <>
 struct Fields<AccuracyResult> {
   using S = AccuracyResult;
-  static constexpr Field<S> all[] = {shown<&S::samples>("samples"),       shown<&S::worst_sample_db>("worst_sample_db"),
-                                     shown<&S::sqnr_db>("sqnr_db"),       shown<&S::cosine>("cosine"),
-                                     shown<&S::score>("score"),           shown<&S::integer_macs>("integer_macs"),
-                                     shown<&S::wide_macs>("wide_macs"),   shown<&S::weights_share>("weights_share"),
-                                     shown<&S::tuned>("tuned"),           shown<&S::equalized>("equalized"),
-                                     shown<&S::methods>("methods"),       shown<&S::float_nodes>("float_nodes"),
-                                     shown<&S::wide_nodes>("wide_nodes"), shown<&S::sensitivities>("sensitivities")};
+  static constexpr Field<S> all[] = {shown<&S::samples>("samples"),
+                                     shown<&S::sample_names>("sample_names"),
+                                     shown<&S::worst_sample_db>("worst_sample_db"),
+                                     shown<&S::sqnr_db>("sqnr_db"),
+                                     shown<&S::cosine>("cosine"),
+                                     shown<&S::score>("score"),
+                                     shown<&S::integer_macs>("integer_macs"),
+                                     shown<&S::wide_macs>("wide_macs"),
+                                     shown<&S::weights_share>("weights_share"),
+                                     shown<&S::tuned>("tuned"),
+                                     shown<&S::equalized>("equalized"),
+                                     shown<&S::methods>("methods"),
+                                     shown<&S::float_nodes>("float_nodes"),
+                                     shown<&S::wide_nodes>("wide_nodes"),
+                                     shown<&S::sensitivities>("sensitivities")};
 };
 template <>
 struct Fields<Latency> {
@@ -179,6 +187,7 @@ template <>
 struct Fields<QuantizeResult> {
   using S = QuantizeResult;
   static constexpr Field<S> all[] = {shown<&S::samples>("samples"),
+                                     shown<&S::sample_names>("sample_names"),
                                      shown<&S::model_bytes_before>("model_bytes_before"),
                                      shown<&S::model_bytes_after>("model_bytes_after"),
                                      shown<&S::nodes_quantized>("nodes_quantized"),
@@ -223,9 +232,9 @@ struct Fields<NextTokens> {
 template <>
 struct Fields<Comparison> {
   using S = Comparison;
-  static constexpr Field<S> all[] = {shown<&S::samples>("samples"), shown<&S::next_tokens>("next_tokens"),
-                                     shown<&S::outputs>("outputs"), shown<&S::layers>("layers"),
-                                     shown<&S::notes>("notes")};
+  static constexpr Field<S> all[] = {shown<&S::samples>("samples"),         shown<&S::sample_names>("sample_names"),
+                                     shown<&S::next_tokens>("next_tokens"), shown<&S::outputs>("outputs"),
+                                     shown<&S::layers>("layers"),           shown<&S::notes>("notes")};
 };
 template <>
 struct Fields<ValueReport> {

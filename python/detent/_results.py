@@ -256,6 +256,7 @@ class AccuracyResult(_Result):
     """How close the outputs are to the float model's, measured on some of the samples."""
 
     samples: int
+    sample_names: list[str]  #: files, with the rows of parts; empty: the first ones
     sqnr_db: float  #: of the worst output, of the written file as ONNX Runtime runs it
     worst_sample_db: float | None  #: of the sample, and output, that is farthest
     cosine: float
@@ -273,7 +274,7 @@ class AccuracyResult(_Result):
     @classmethod
     def of(cls, told: dict[str, Any], **more: Any) -> Self:
         tuned = told.get("tuned")
-        return super().of({"worst_sample_db": None, **told, "tuned": TunedWeights(**tuned) if tuned else None}, **more)
+        return super().of({"worst_sample_db": None, "sample_names": [], **told, "tuned": TunedWeights(**tuned) if tuned else None}, **more)
 
     def _heading(self) -> str:
         return f"SQNR {self.sqnr_db:.1f} dB, cosine {self.cosine:.6f}, {self.integer_macs:.0%} of the MACs on integers"

@@ -81,7 +81,8 @@ TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& t
       continue;
     }
     const std::string copy = index.fresh_name(mark.value + "@integers");
-    after[index.producer(mark.value)].emplace_back("Identity", index.fresh_name(mark.value + "@copy"),
+    // A Max of one value: the runtime takes out an Identity, and with it, behind other such nodes, what reads it.
+    after[index.producer(mark.value)].emplace_back("Max", index.fresh_name(mark.value + "@copy"),
                                                    std::vector{mark.value}, std::vector{copy},
                                                    std::vector<onnx::Attribute>{}, "");
     reads_instead[mark.value] = copy;

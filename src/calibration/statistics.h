@@ -43,6 +43,7 @@ struct Statistics {
   std::string model_name;  // for messages
   bool has_histograms = false;
   bool has_votes = false;
+  std::uint64_t repeated = 0;  // samples that were the same as an earlier one; not stored
 
   /// Of the same model and with the same parts, see check_mergeable().
   void merge(const Statistics& other);

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/printable.h"
 #include "cli/error_words.h"
+#include "run/latency.h"
 #include "run/outcome.h"
 
 namespace detent::cli {
@@ -71,12 +72,22 @@ std::string share(const json& value) {
   return value.is_number() ? fmt::format("{:.1f} %", 100 * value.get<double>()) : "";
 }
 
+bool is_doubtful(double waiting) {
+  Latency latency;
+  latency.waiting = waiting;
+  return latency.is_doubtful();
+}
+
 std::string latency(const json& r) {
   const auto &before = at(r, "/latency/before/median_seconds"), &after = at(r, "/latency/after/median_seconds");
   const auto &ratio = at(r, "/latency/after/ratio"), &threads = at(r, "/latency/threads");
   if (!before.is_number() || !after.is_number() || !ratio.is_number() || !threads.is_number_integer()) return "";
-  return fmt::format("{:.4g} → {:.4g} ms ({:.2f}x, {} thread{})", 1e3 * before.get<double>(), 1e3 * after.get<double>(),
-                     ratio.get<double>(), threads.get<std::uint64_t>(), threads == 1 ? "" : "s");
+  for (const char* model : {"before", "after"}) {
+    const auto& waiting = at(r, fmt::format("/latency/{}/waiting_share", model));
+    if (waiting.is_number() && is_doubtful(waiting.get<double>())) return "not measured: the machine was busy";
+  }
+  return fmt::format("{:.4g} → {:.4g} ms ({}, {} thread{})", 1e3 * before.get<double>(), 1e3 * after.get<double>(),
+                     run::speed_words(ratio.get<double>()), threads.get<std::uint64_t>(), threads == 1 ? "" : "s");
 }
 
 std::string size(const json& r) {

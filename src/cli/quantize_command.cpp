@@ -22,6 +22,7 @@
 #include "config/family.h"
 #include "config/presets.h"
 #include "detent/quantize.h"
+#include "run/latency.h"
 #include "run/outcome.h"
 
 namespace detent::cli {
@@ -183,12 +184,13 @@ std::string verdict(const QuantizeResult& r) {
   std::string text;
   if (r.latency) {
     const auto& [before, after, threads, samples, made_up] = *r.latency;
-    text = fmt::format("latency {:.4g} -> {:.4g} ms ({:.2f}x{}, {} thread{}), ", kMilli * before.median,
-                       kMilli * after.median, after.ratio, made_up ? ", made-up inputs" : "", threads,
-                       threads == 1 ? "" : "s");
-    if (before.is_doubtful() || after.is_doubtful())
-      text += fmt::format("processor time {:.4g} -> {:.4g} ms ({:.2f}x), ", kMilli * before.cpu, kMilli * after.cpu,
-                          after.cpu_ratio);
+    if (before.is_doubtful() || after.is_doubtful()) {
+      text = "latency not measured: the machine was busy, ";
+    } else {
+      text = fmt::format("latency {:.4g} -> {:.4g} ms ({}{}, {} thread{}), ", kMilli * before.median,
+                         kMilli * after.median, run::speed_words(after.ratio), made_up ? ", made-up inputs" : "",
+                         threads, threads == 1 ? "" : "s");
+    }
   }
   text += fmt::format("size {} -> {}", format_size(r.model_bytes_before), format_size(r.model_bytes_after));
   if (r.accuracy) {
@@ -240,6 +242,8 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool
   if (options.config.float_type == FloatType::float32 && !config::preset(options.config).quantizes)
     return print_text("{}: float32; {} -> {}\n", options.output.string(), format_size(r.model_bytes_before),
                       format_size(r.model_bytes_after));
+  const auto outcome = run::outcome_of(r);
+  print_text("{}{}{}\n", outcome.headline, outcome.reasons.empty() ? "" : " ", fmt::join(outcome.reasons, " "));
   print_text("{}: {} nodes quantized, {} left in float; {} -> {} ({}); {}; peak memory {}\n", options.output.string(),
              r.nodes_quantized, r.nodes_in_float, format_size(r.model_bytes_before), format_size(r.model_bytes_after),
              change_of_size(r.model_bytes_before, r.model_bytes_after), counted_samples(r.samples),

@@ -29,6 +29,7 @@ nlohmann::json accuracy_json(const AccuracyResult& a) {
                      {"sensitivities", nlohmann::json::array()}};
   out["weights_share"] = a.weights_share;
   if (a.score) out["score"] = *a.score;
+  if (!a.sample_names.empty()) out["sample_names"] = a.sample_names;
   if (a.worst_sample_db) out["worst_sample_db"] = number(*a.worst_sample_db);
   if (a.tuned) {
     out["tuned"] = {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "config/family.h"
 #include "config/presets.h"
+#include "config/targets.h"
 #include "config/value.h"
 #include "config/wanted.h"
 #include "config/words.h"
@@ -74,10 +75,6 @@ void check_measuring(const QuantizeOptions& options) {
                       "give --preset balanced");
   if (measures && !has_samples(options))
     throw usage_error("measuring accuracy needs samples", "give --calibration-data beside --statistics");
-  if (a.target && !reads_twice(options)) {
-    throw usage_error("the samples can be read only once, and --accuracy-target reads them again",
-                      "give something that can be iterated again, such as a list or files");
-  }
   if (a.fallback != AccuracyFallback::float32 && !may_measure)
     throw usage_error(fmt::format("--accuracy-fallback is about what measuring finds, and --preset {} does not measure",
                                   options.config.preset),
@@ -117,10 +114,6 @@ void check_samples(const QuantizeOptions& options) {
     throw usage_error("there is nothing to calibrate with", "give --calibration-data or --statistics");
   if (!tunes(options.finetune.rounding)) return;
   if (!has_samples(options)) throw usage_error("--finetune needs samples", "give --calibration-data");
-  if (!reads_twice(options)) {
-    throw usage_error("the samples can be read only once, and fine-tuning reads them twice",
-                      "give something that can be iterated again, such as a list or files");
-  }
 }
 
 void check_io_types(const QuantConfig& config) {
@@ -267,6 +260,12 @@ void check_floats_of_blocks(const QuantizeOptions& options) {
 // What concerns activations, or is about products of integers, does not go with weights alone.
 void check_weights_only(const QuantizeOptions& options) {
   const auto& blocks = options.weights_only;
+  const auto& to = target(options.config);
+  if (!to.is_ort_cpu)
+    throw usage_error(fmt::format("--target {}: weights in blocks are written for ONNX Runtime's CPU, and nothing of "
+                                  "--weights-only follows this target",
+                                  to.name),
+                      "leave out --target, or leave out --weights-only");
   if (tunes(options.finetune.rounding))
     throw usage_error("--finetune solves for int8 products; weights in blocks have methods of their own",
                       "give --weights-method instead");

@@ -43,8 +43,7 @@ bool may_measure_accuracy(const QuantizeOptions& options) {
 bool may_tune(const QuantizeOptions& options) {
   const auto& accuracy = options.accuracy;
   return options.finetune.rounding == Rounding::automatic && may_measure_accuracy(options) &&
-         accuracy.sensitivity == SensitivityMode::automatic && !accuracy.target && has_samples(options) &&
-         reads_twice(options);
+         accuracy.sensitivity == SensitivityMode::automatic && !accuracy.target && has_samples(options);
 }
 
 }  // namespace detent::config

@@ -31,6 +31,10 @@ bool npy_can_hold(onnx::DataType type) noexcept {
 std::string hint_for(const InputSpec& input, onnx::DataType type, Dims found) {
   const std::string_view name = onnx::name_of(input.type);
   if (type != input.type) {
+    const bool is_picture = type == onnx::DataType::uint8 && input.type == onnx::DataType::float32;
+    if (is_picture)
+      return "the model's input is float32: save what the application makes of the bytes before it runs the model, "
+             "such as array.astype('float32') / 255, minus mean and divided by deviation";
     if (npy_can_hold(input.type)) return fmt::format("save it as {0}: array.astype('{0}')", name);
     return fmt::format(".npy and .npz cannot hold {}: use test_data_set_*/input_N.pb", name);
   }

@@ -4,86 +4,76 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <iterator>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/fingerprint.h"
 
 namespace detent::data {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
+constexpr std::uint64_t kAlignment = 64;
+
+// Of an array in its file; never without padding, so that no file is empty.
+std::uint64_t padded(std::uint64_t size) { return size + kAlignment - size % kAlignment; }
 
 }  // namespace
 
-ReplayStream::ReplayStream(SampleStream& inner, std::size_t keep, std::filesystem::path directory)
-    : inner_(inner), keep_(keep), directory_(std::move(directory)) {}
+ReplayStream::ReplayStream(SampleStream& inner, std::filesystem::path directory, std::optional<std::uint64_t> most)
+    : inner_(inner), directory_(std::move(directory)), most_(most) {}
 
 std::optional<std::vector<NamedArray>> ReplayStream::next() {
-  if (again_) {
-    if (*again_ != kept_.end()) return (*again_)++->second.sample;
-    if (taken_ == kept_.size()) return std::nullopt;
-    throw usage_error("the samples can be read only once, and are needed again",
-                      "give something that can be iterated again, such as a list or files, or fewer segments");
-  }
-  auto sample = inner_.next();
+  if (at_ < kept_.size()) return read(at_++);
+  auto sample = ended_ ? std::nullopt : inner_.next();
+  ended_ = !sample;
   if (!sample) return std::nullopt;
-  ++taken_;
-  consider(*sample);
+  put_down(*sample);
+  ++at_;
   return sample;
 }
 
-void ReplayStream::rewind() {
-  if (taken_ > 0) again_ = kept_.begin();
+std::filesystem::path ReplayStream::path_of(std::size_t sample) const {
+  return directory_ / fmt::format("sample-{}.bin", sample);
 }
 
-void ReplayStream::consider(const std::vector<NamedArray>& sample) {
-  if (keep_ == kAll) {
-    kept_.emplace(Content{0, taken_}, put_down(sample));
-    return;
-  }
-  Hasher hasher;
+void ReplayStream::put_down(const std::vector<NamedArray>& sample) {
+  Kept kept;
   for (const auto& array : sample) {
-    hasher.add(static_cast<std::uint64_t>(array.type));
-    for (const auto d : array.shape) hasher.add(static_cast<std::uint64_t>(d));
-    hasher.add(array.bytes);
+    kept.sizes.push_back(array.bytes.size());
+    bytes_ += padded(array.bytes.size());
+    kept.sample.push_back({array.name, array.type, array.shape, {}, {}});
   }
-  const auto print = hasher.result();
-  const Content content{print.high, print.low};
-  if (kept_.size() == keep_) {
-    const auto last = std::prev(kept_.end());
-    if (!(content < last->first)) return;
-    std::filesystem::remove(last->second.path);
-    kept_.erase(last);
-  }
-  kept_.emplace(content, put_down(sample));
-}
-
-ReplayStream::Kept ReplayStream::put_down(const std::vector<NamedArray>& sample) const {
-  const auto path = directory_ / fmt::format("sample-{}.bin", taken_);
+  if (most_ && bytes_ > *most_)
+    throw resource_error(fmt::format("the samples can be read only once, and keeping them takes more than the disk "
+                                     "budget of {}",
+                                     format_size(*most_)),
+                         "raise the budget, or give something that can be iterated again, such as a list or files");
+  const auto path = path_of(kept_.size());
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd.valid())
     throw resource_error(fmt::format("cannot create '{}': {}", path.string(), errno_text(errno)),
                          "choose another --work-dir");
   constexpr std::byte kZeros[kAlignment]{};
-  std::vector<std::size_t> offsets;
-  std::size_t end = 0;
   for (const auto& array : sample) {
-    offsets.push_back(end);
     write_all(fd.get(), array.bytes, path);
-    const std::size_t padding = kAlignment - array.bytes.size() % kAlignment;  // never none: no file is empty
-    write_all(fd.get(), std::span(kZeros, padding), path);
-    end += array.bytes.size() + padding;
+    write_all(fd.get(), std::span(kZeros, padded(array.bytes.size()) - array.bytes.size()), path);
   }
-  std::vector<NamedArray> kept = sample;
-  const auto file = sample.empty() ? nullptr : MappedFile::open(path, "working file");
-  for (std::size_t i = 0; i < kept.size(); ++i) {
-    kept[i].bytes = file->bytes().subspan(offsets[i], kept[i].bytes.size());
-    kept[i].owner = file;
+  kept_.push_back(std::move(kept));
+}
+
+std::vector<NamedArray> ReplayStream::read(std::size_t sample) const {
+  const auto& kept = kept_[sample];
+  auto arrays = kept.sample;
+  if (arrays.empty()) return arrays;
+  const auto file = MappedFile::open(path_of(sample), "working file");
+  std::uint64_t at = 0;
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    arrays[i].bytes = file->bytes().subspan(at, kept.sizes[i]);
+    arrays[i].owner = file;
+    at += padded(kept.sizes[i]);
   }
-  return {path, std::move(kept)};
+  return arrays;
 }
 
 }  // namespace detent::data

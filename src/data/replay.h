@@ -1,49 +1,43 @@
-// A stream that passes once, with some of its samples kept so that they can be read again.
+// A stream that passes once, put down so that it can be read again.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <limits>
-#include <map>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "detent/samples.h"
 
 namespace detent::data {
 
-/// Hands on what `inner` yields. The `keep` samples of smallest fingerprints, whatever order they come in, are put down
-/// as files in `directory`, whose owner removes them: after rewind() these are yielded, in the order of their
-/// fingerprints. Going on behind them throws usage, unless there were no others. With kAll they are yielded in the
-/// order in which they came.
+/// Hands on what `inner` yields and puts it down as files in `directory`, whose owner removes them. After rewind()
+/// these are yielded, and behind them what is left of `inner`. More bytes than `most` throw resource.
 class ReplayStream final : public SampleStream {
  public:
-  static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
-
-  ReplayStream(SampleStream& inner, std::size_t keep, std::filesystem::path directory);
+  ReplayStream(SampleStream& inner, std::filesystem::path directory, std::optional<std::uint64_t> most = {});
 
   std::optional<std::vector<NamedArray>> next() override;
-  void rewind() override;
+  void rewind() override { at_ = 0; }
   std::size_t size() const override { return inner_.size(); }
 
  private:
   struct Kept {
-    std::filesystem::path path;
-    std::vector<NamedArray> sample;  // arrays in the mapped file
+    std::vector<NamedArray> sample;  // without their bytes
+    std::vector<std::uint64_t> sizes;
   };
-  using Content = std::pair<std::uint64_t, std::uint64_t>;
 
-  void consider(const std::vector<NamedArray>& sample);
-  Kept put_down(const std::vector<NamedArray>& sample) const;
+  std::filesystem::path path_of(std::size_t sample) const;
+  void put_down(const std::vector<NamedArray>& sample);
+  std::vector<NamedArray> read(std::size_t sample) const;
 
   SampleStream& inner_;
-  std::size_t keep_;
   std::filesystem::path directory_;
-  std::multimap<Content, Kept> kept_;
-  std::optional<std::multimap<Content, Kept>::const_iterator> again_;  // of what is read again, the next
-  std::size_t taken_ = 0;                                              // of the inner stream
+  std::optional<std::uint64_t> most_;
+  std::uint64_t bytes_ = 0;
+  std::vector<Kept> kept_;
+  std::size_t at_ = 0;  // of the next sample
+  bool ended_ = false;  // the inner stream
 };
 
 }  // namespace detent::data

@@ -120,6 +120,13 @@ void name_idle_casts(onnx::Model& model, const ValueTypes& types);
 /// in ascending order, are among `shapes`. 8-bit integers are turned where `turns_integers`; smaller ones never are.
 void store_once(onnx::Model& model, const std::set<std::vector<std::int64_t>>& shapes, bool turns_integers);
 
+/// Constants that mask scores before a Softmax (graph/masks.h) do not go below kMask: no infinities, no sums beyond all
+/// floats.
+Notes clamp_masks(onnx::Model& model, const Store& store);
+
+/// An AveragePool with ceil_mode and count_include_pad reads zeros that a Pad puts around its values: the same results.
+Notes pad_before_means(onnx::Model& model);
+
 /// Removes initializers that nothing reads.
 void drop_unused_initializers(onnx::Model& model);
 

@@ -8,7 +8,6 @@
 
 #include "config/identity.h"
 #include "config/wanted.h"
-#include "data/replay.h"
 #include "exec/session.h"
 #include "onnx/model.h"
 #include "pipeline/convert_floats.h"
@@ -31,9 +30,6 @@ QuantizeResult quantize_weights_in_16_bits(const QuantizeOptions& options, calib
   in_float32.config.float_type = FloatType::keep;
   in_float32.resources.work_dir = directory.path() / "first";
   std::filesystem::create_directory(*in_float32.resources.work_dir);
-  std::optional<data::ReplayStream> kept;  // both halves read samples
-  if (!config::reads_twice(options))
-    in_float32.samples = &kept.emplace(*options.samples, data::ReplayStream::kAll, directory.scratch());
   calibration::Statistics own;
   const BlocksRequest request{.file = directory.scratch() / "blocks.onnx",
                               .extremes = extremes != nullptr ? extremes : &own};

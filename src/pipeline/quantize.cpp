@@ -5,9 +5,11 @@
 
 #include "base/error.h"
 #include "base/failure.h"
+#include "base/file.h"
 #include "config/presets.h"
 #include "config/validate.h"
 #include "config/wanted.h"
+#include "data/replay.h"
 #include "pipeline/block_floats.h"
 #include "pipeline/blocks_in_16_bits.h"
 #include "pipeline/convert_floats.h"
@@ -46,9 +48,19 @@ QuantizeResult quantize_within_time(const QuantizeOptions& options) {
   return pipeline::quantize_integers(options);
 }
 
+// Samples that pass once are read as often as a list of them is: the same model comes of both.
+QuantizeResult quantize_kept(const QuantizeOptions& options) {
+  const TempDir folder(options.resources.work_dir.value_or(""));
+  data::ReplayStream kept(*options.samples, folder.path(), options.resources.disk_budget);
+  auto again = options;
+  again.samples = &kept;
+  return quantize(again);
+}
+
 }  // namespace
 
 QuantizeResult quantize(const QuantizeOptions& options) {
+  if (options.samples != nullptr && !options.samples->can_rewind()) return quantize_kept(options);
   if (auto named = run::with_named_target(options)) return quantize(*named);
   std::error_code failed;
   if (!options.family.empty())

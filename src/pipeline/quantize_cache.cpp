@@ -3,7 +3,6 @@
 #include <optional>
 
 #include "config/wanted.h"
-#include "data/replay.h"
 #include "exec/session.h"
 #include "graph/rewrite.h"
 #include "graph/transformer.h"
@@ -51,13 +50,11 @@ class CacheRun : run::SingleRun {
     auto running = model_;
     graph::raise_floats(running, run::file_store(work_->scratch(), "float"), true);
     cache_.emplace(model_, running, options_.kv_cache);
-    auto* stream = options_.samples;
-    if (stream != nullptr && !stream->can_rewind())
-      stream = &kept_.emplace(*stream, data::ReplayStream::kAll, work_->scratch());
-    const auto given = run::open_samples(options_.calibration_data.value_or(""), stream, run::input_specs(model_),
-                                         {.max_samples = options_.max_samples,
-                                          .batch_size = options_.batch_size,
-                                          .file_memory = run::memory_for_samples(options_.resources)});
+    const auto given =
+        run::open_samples(options_.calibration_data.value_or(""), options_.samples, run::input_specs(model_),
+                          {.max_samples = options_.max_samples,
+                           .batch_size = options_.batch_size,
+                           .file_memory = run::memory_for_samples(options_.resources)});
     run::ByContent source(*given, {});
     const run::Context context{runtime_,         options_.resources, work_->scratch(),
                                options_.threads, options_.progress,  options_.stop};
@@ -81,7 +78,6 @@ class CacheRun : run::SingleRun {
 
   onnx::Model model_;
   std::optional<run::KvCacheRun> cache_;
-  std::optional<data::ReplayStream> kept_;
 };
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include "config/family.h"
 #include "config/validate.h"
 #include "config/wanted.h"
-#include "data/replay.h"
 #include "exec/session.h"
 #include "onnx/model.h"
 #include "onnx/write.h"
@@ -41,11 +40,10 @@ class Family {
         folder_(options, variants_of(members_)),
         run_profiler_(options.profiler, {}),
         results_(members_.size()) {
-    keep_samples();
     for (std::size_t m = 0; m < members_.size(); ++m) {
       of_members_.push_back(config::options_of(*members_[m], folder_.options(m)));
       of_members_.back().bench = false;  // all together at the end
-      of_members_.back().samples = samples();
+      of_members_.back().samples = options.samples;
       if (members_[m]->set == nullptr) continue;
       config::validate(of_members_[m]);
       run::check_apart(run::written_files(of_members_[m]), options.calibration_data);
@@ -69,19 +67,11 @@ class Family {
   }
 
  private:
-  // Those that pass once: each member reads some of them.
-  void keep_samples() {
-    if (config::reads_twice(options_)) return;
-    kept_.emplace(options_.resources.work_dir.value_or(""));
-    replay_.emplace(*options_.samples, data::ReplayStream::kAll, kept_->path());
-  }
-  SampleStream* samples() { return replay_ ? &*replay_ : options_.samples; }
-
   bool is_16_bit(std::size_t m) const { return of_members_[m].config.float_type == FloatType::float16; }
 
   QuantizeResult make(std::size_t m) {
     const auto& options = of_members_[m];
-    if (samples() != nullptr && reads_again_) samples()->rewind();
+    if (options_.samples != nullptr && reads_again_) options_.samples->rewind();
     reads_again_ = true;
     if (members_[m]->set == nullptr) return copy(options);
     if (options.weights_only.enabled) return make_blocks(m);
@@ -150,8 +140,6 @@ class Family {
   std::vector<const config::FamilyRow*> members_;
   run::FolderResult folder_;
   run::RunProfiler run_profiler_;
-  std::optional<TempDir> kept_;
-  std::optional<data::ReplayStream> replay_;
   bool reads_again_ = false;
   std::vector<QuantizeOptions> of_members_;
   std::vector<std::optional<QuantizeResult>> results_;

@@ -19,7 +19,6 @@
 #include "config/targets.h"
 #include "config/validate.h"
 #include "config/wanted.h"
-#include "data/replay.h"
 #include "data/sample.h"
 #include "exec/session.h"
 #include "graph/rewrite.h"
@@ -43,6 +42,7 @@
 #include "run/low_floats.h"
 #include "run/model_fingerprint.h"
 #include "run/outputs.h"
+#include "run/parted_joins.h"
 #include "run/prepare.h"
 #include "run/proof.h"
 #include "run/proposals.h"
@@ -62,7 +62,6 @@ namespace {
 using profile::Step;
 
 constexpr std::size_t kCompared = 4;  // samples that both models run on for a report
-constexpr std::size_t kKept = 32;     // of a stream that passes once, for all that reads samples again
 
 void append(std::vector<std::string>& all, const std::vector<std::string>& more) {
   all.insert(all.end(), more.begin(), more.end());
@@ -165,19 +164,7 @@ class Run {
     result_.faster_in_float = std::move(choice.in_float);
   }
 
-  // Of a stream that passes once, as many samples are kept as are read again: all, where floats become 16-bit after
-  // all.
-  SampleStream* samples() {
-    const bool again = reports_ || options_.bench || lowers() || config::may_measure_accuracy(options_);
-    if (options_.samples == nullptr || options_.samples->can_rewind() || !again) return options_.samples;
-    if (replay_) return &*replay_;
-    std::int64_t rows = 1;  // that may have to be joined for one run of the model
-    for (const auto& input : run::input_specs(draft_.prepared.model)) {
-      if (input.shape && !input.shape->empty()) rows = std::max(rows, input.shape->front());
-    }
-    const auto keep = lowers() ? data::ReplayStream::kAll : kKept * static_cast<std::size_t>(rows);
-    return &replay_.emplace(*options_.samples, keep, work_->scratch());
-  }
+  SampleStream* samples() const { return options_.samples; }
 
   void calibrate() {
     const auto scope = profiler_.scope(Step::calibration);
@@ -198,9 +185,14 @@ class Run {
       draft_.prepared.integer_gates.clear();
       placement = run::place(prepared, options_.config);
     }
-    const auto unseen = run::leave_unseen_bodies(draft_.prepared, placement, draft_.proposals.ranges);
-    if (!unseen.empty()) placement = run::place(prepared, options_.config);
-    append(result_.notes, unseen);
+    auto left = run::leave_unseen_bodies(draft_.prepared, placement, draft_.proposals.ranges);
+    append(left, run::part_joins(draft_.prepared, placement, statistics, draft_.proposals, options_));
+    if (!left.empty()) {
+      quantization::complete_shared(placement, draft_.proposals.ranges);
+      quantization::complete_shared(placement, draft_.proposals.wide);
+      placement = run::place(prepared, options_.config);
+    }
+    append(result_.notes, left);
     draft_.assign(std::move(placement), options_.config);
     if (reports_) report_.statistics = std::move(statistics);
   }
@@ -244,7 +236,6 @@ class Run {
                                  .directory = work_->path(),
                                  .weights = work_->scratch(),
                                  .samples = result_.samples,
-                                 .readable = replay_ && !lowers() ? std::min<std::size_t>(kKept, result_.samples) : 0,
                                  .layer_tuned = [this](const auto& layer) { checkpoint(layer); },
                                  .activity = activity()});
   }
@@ -345,6 +336,7 @@ class Run {
                       "runtime computes some layer otherwise; detent verify names it",
                       found.sqnr_db, accuracy.sqnr_db));
     accuracy.samples = found.samples;
+    accuracy.sample_names = found.sample_names;
     accuracy.sqnr_db = found.sqnr_db;
     accuracy.cosine = found.cosine;
     accuracy.worst_sample_db = found.worst_sample_db;
@@ -414,7 +406,6 @@ class Run {
   run::RunReport report_;
 
   Fingerprint identity_;
-  std::optional<data::ReplayStream> replay_;
   std::unique_ptr<data::SampleSource> source_;
   remedies::Draft draft_;
   std::optional<remedies::Lab> lab_;

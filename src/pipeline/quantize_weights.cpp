@@ -13,7 +13,6 @@
 #include "config/identity.h"
 #include "config/wanted.h"
 #include "data/part.h"
-#include "data/replay.h"
 #include "exec/session.h"
 #include "graph/fixed_shapes.h"
 #include "graph/kv_cache.h"
@@ -146,11 +145,7 @@ class WeightsRun {
     raise_model();
     types_ = exec::probe_values(*runtime_, running());
     if (raised_) graph::name_idle_casts(*raised_, types_);
-    // Samples are read in the order of what they hold, so those that pass once are kept.
-    auto* stream = options_.samples;
-    if (stream != nullptr && !stream->can_rewind())
-      stream = &kept_.emplace(*stream, data::ReplayStream::kAll, work_->scratch());
-    given_ = run::open_samples(options_.calibration_data.value_or(""), stream, run::input_specs(running()),
+    given_ = run::open_samples(options_.calibration_data.value_or(""), options_.samples, run::input_specs(running()),
                                {.max_samples = options_.max_samples,
                                 .batch_size = options_.batch_size,
                                 .file_memory = run::memory_for_samples(options_.resources)});
@@ -162,7 +157,6 @@ class WeightsRun {
     append(source_->notes());
     source_.reset();
     given_.reset();
-    kept_.reset();
   }
 
   // The samples run again in a run that goes on, so nothing is kept of them.
@@ -432,7 +426,6 @@ class WeightsRun {
   std::optional<run::RunDirectory> work_;  // of runs with samples
   std::optional<exec::Runtime> runtime_;   // of runs that need it
   graph::ValueTypes types_;                // of runs with samples
-  std::optional<data::ReplayStream> kept_;
   std::unique_ptr<data::SampleSource> given_;
   std::optional<run::ByContent> source_;
   std::optional<run::KvCacheRun> cache_;

@@ -54,6 +54,7 @@ void align(const onnx::Model& model, const graph::Index& index, const std::vecto
       }
       if (index.producer(input->value) == graph::kNone || placement.fixed_ranges.contains(input->value)) continue;
       input->shares = output->value;
+      placement.joined.push_back(input->value);
     }
   }
 }

@@ -38,7 +38,7 @@ double smallest_bias_scale(float bias, bool per_channel) {
 
 // Raises weight scales where bias / (input scale * weight scale) would leave int32; the idea is TensorFlow Lite's
 // (quantization_utils.cc).
-void raise_scales_for_bias(const onnx::Tensor& bias, float beta, float input_scale, bool power_of_two,
+void raise_scales_for_bias(const onnx::Tensor& bias, float beta, float input_scale, const WeightFormat& format,
                            ValueAssignment& weight) {
   std::vector<float> values(static_cast<std::size_t>(bias.count()));
   std::memcpy(values.data(), bias.data.bytes().data(), values.size() * sizeof(float));
@@ -49,11 +49,16 @@ void raise_scales_for_bias(const onnx::Tensor& bias, float beta, float input_sca
       std::max_element(values.begin(), values.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
   for (std::size_t c = 0; c < weight.slices.size() && !values.empty(); ++c) {
     const double smallest = smallest_bias_scale(per_channel ? values[c] : *largest, per_channel);
-    float& scale = weight.slices[c].scale;
-    const double candidate = static_cast<double>(input_scale) * static_cast<double>(scale);
+    auto& slice = weight.slices[c];
+    const double candidate = static_cast<double>(input_scale) * static_cast<double>(slice.scale);
     if (!(candidate < smallest && candidate > 0)) continue;
-    const double raised = static_cast<double>(scale) * (smallest / candidate);
-    scale = static_cast<float>(power_of_two ? power_of_two_above(raised) : raised);
+    const double before = slice.scale;
+    const double raised = before * (smallest / candidate);
+    slice.scale = static_cast<float>(format.power_of_two_scale ? power_of_two_above(raised) : raised);
+    if (format.symmetric) continue;  // its zero point is in the middle
+    const int lowest = full_range(weight.type).min;
+    slice.zero_point =
+        lowest + static_cast<std::int32_t>(std::nearbyint((slice.zero_point - lowest) * before / slice.scale));
   }
 }
 
@@ -94,9 +99,11 @@ void share_raised(const std::set<std::string>& sources, Assignment& assignment) 
   }
   for (const auto& [source, values] : all) {
     for (std::size_t s = 0; s < values.front()->slices.size(); ++s) {
-      float largest = 0;
-      for (const auto* value : values) largest = std::max(largest, value->slices[s].scale);
-      for (auto* value : values) value->slices[s].scale = largest;
+      const auto largest = *std::max_element(values.begin(), values.end(), [&](const auto* a, const auto* b) {
+        return a->slices[s].scale < b->slices[s].scale;
+      });
+      const auto slice = largest->slices[s];
+      for (auto* value : values) value->slices[s] = slice;
     }
   }
 }
@@ -105,17 +112,17 @@ void share_raised(const std::set<std::string>& sources, Assignment& assignment) 
 void raise_scales(const onnx::Model& model, const graph::Index& index, const QuantConfig& config,
                   Assignment& assignment) {
   std::set<std::string> raised;  // sources
+  std::unordered_map<std::string, const Mark*> marks;
+  for (const auto& mark : assignment.placement.marks) marks.emplace(mark.value, &mark);
   for (const auto& bias : assignment.placement.biases) {
     const auto weight = assignment.values.find(bias.weight);
     const auto input = assignment.values.find(bias.input);
-    if (weight == assignment.values.end() || input == assignment.values.end() ||
-        index.initializer(bias.weight) == graph::kNone)
+    const auto mark = marks.find(bias.weight);
+    if (weight == assignment.values.end() || input == assignment.values.end() || mark == marks.end() ||
+        !mark->second->is_constant || mark->second->granularity.kind == Granularity::Kind::blocks)
       continue;
-    const bool symmetric = std::all_of(weight->second.slices.begin(), weight->second.slices.end(),
-                                       [](const auto& p) { return p.zero_point == 0; });
-    if (!is_signed(weight->second.type) || !symmetric) continue;
     raise_scales_for_bias(tensor_of(model, index, bias.bias), bias.beta, input->second.slices.front().scale,
-                          config.power_of_two_scale, weight->second);
+                          constant_format(*mark->second, config), weight->second);
     raised.insert(weight->second.source);
   }
   share_raised(raised, assignment);

@@ -230,4 +230,16 @@ std::vector<std::string> float_values(const onnx::Model& model, const graph::Val
   return values;
 }
 
+std::int64_t opset_of_floats(const onnx::Model& model, FloatType type) {
+  constexpr std::int64_t kNewest = 22;
+  std::int64_t opset = 0;
+  for (const auto& node : model.graph.nodes) {
+    const auto* rule = node.domain().empty() ? float_rule(node) : nullptr;
+    if (rule == nullptr) continue;
+    const std::int64_t from = type == FloatType::float16 ? rule->float16_from : rule->bfloat16_from;
+    if (from <= kNewest) opset = std::max(opset, from);
+  }
+  return opset;
+}
+
 }  // namespace detent::quantization

@@ -112,6 +112,9 @@ std::vector<std::string> Placement::to_observe() const {
     const std::string& source = source_of(mark.value);
     if (seen.insert(source).second) values.push_back(source);
   }
+  for (const auto& value : joined) {
+    if (seen.insert(value).second) values.push_back(value);
+  }
   return values;
 }
 

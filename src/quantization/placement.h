@@ -57,6 +57,8 @@ struct Placement {
   /// Values that take the statistics of another value, see passthrough.h.
   std::map<std::string, std::string> inherits;
   std::vector<bool> selected;
+  /// Values that have a scale of another one only because what joins them wants one for all.
+  std::vector<std::string> joined;
   std::vector<std::string> notes;
 
   /// The mark of `value`, or null.

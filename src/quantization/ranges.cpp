@@ -29,6 +29,8 @@ Grid grid_of(const Range& range, const IntFormat& format) {
 
 // What is wanted for one activation.
 struct Wish {
+  Wish(std::string of, CalibrationMethod by) : value(std::move(of)), method(by) {}
+
   std::string value;
   CalibrationMethod method;
   std::optional<Range> range;
@@ -45,10 +47,13 @@ std::vector<Wish> wishes_of(const Placement& placement, const RangeOptions& opti
   for (const auto& mark : placement.marks) {
     if (mark.is_constant || mark.shares) continue;
     const auto fixed = placement.fixed_ranges.find(mark.value);
-    const bool is_fixed = fixed != placement.fixed_ranges.end();
-    wishes.push_back(
-        {mark.value, options.method.method, is_fixed ? std::optional(fixed->second) : std::nullopt, false, is_fixed});
+    const auto known = options.known.find(mark.value);
+    auto& wish = wishes.emplace_back(mark.value, options.method.method);
+    if (known != options.known.end()) wish.range = known->second;
+    if (fixed != placement.fixed_ranges.end()) wish.range = fixed->second;
+    wish.fixed = wish.range.has_value();
   }
+  for (const auto& value : placement.joined) wishes.emplace_back(value, options.method.method);
   for (const auto& entry : options.overrides) {
     const NamePattern pattern(entry.tensor);
     bool any = false;

@@ -19,6 +19,8 @@ struct RangeOptions {
   std::size_t threads = 1;
   /// What the readers of an activation make of it, where that is known.
   std::map<std::string, calibration::Response> responses = {};
+  /// Ranges that follow from what reads the values, see mask_ranges.h; the user's word comes before them.
+  calibration::Ranges known = {};
 };
 
 /// Ranges by value: what the user gave, what follows from the operator, or what the method finds. Values of which

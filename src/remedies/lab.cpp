@@ -44,7 +44,7 @@ TrialRunner& Lab::runner(const run::Prepared& prepared) {
 }
 
 run::ByContent& Lab::source() {
-  if (!source_) source_.emplace(means_.source, run::ByContentOptions{means_.readable, has_rows_for_samples()});
+  if (!source_) source_.emplace(means_.source, run::ByContentOptions{0, has_rows_for_samples()});
   return *source_;
 }
 

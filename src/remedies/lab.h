@@ -32,7 +32,6 @@ struct Means {
   std::filesystem::path directory;  // for working files
   std::filesystem::path weights;    // for rewritten weights, which the model then refers to
   std::uint64_t samples = 0;        // of the source
-  std::size_t readable = 0;         // so many can be read again; 0: all
   std::function<void(const LayerTuning&)> layer_tuned = {};
   profile::DeviceActivity* activity = nullptr;  // told what devices do; null: nothing is timed
 

@@ -3,6 +3,8 @@
 
 #include <memory>
 
+#include "config/targets.h"
+#include "config/wanted.h"
 #include "detent/quantize.h"
 #include "remedies/remedy.h"
 
@@ -26,8 +28,15 @@ inline bool acts(const QuantizeOptions& options) {
   return options.accuracy.target || options.accuracy.sensitivity == SensitivityMode::automatic;
 }
 
+/// What runs all operators on integers has no float that something could fall back to, unless a target asks for it.
+inline bool may_fall_back(const QuantizeOptions& options) {
+  return options.accuracy.target || options.accuracy.fallback != AccuracyFallback::float32 ||
+         !config::target(options.config).all_operators;
+}
+
 /// Those that make the result faster, at a small loss.
-inline constexpr Row kOfForms[] = {{"gates", acts, false, gates}};
+inline constexpr Row kOfForms[] = {
+    {"gates", [](const auto& o) { return acts(o) && config::makes_gates(o.config); }, false, gates}};
 
 /// Those that change the assignment.
 inline constexpr Row kOfAssignments[] = {
@@ -35,7 +44,7 @@ inline constexpr Row kOfAssignments[] = {
      equalization},
     {"range choice", [](const auto& o) { return o.accuracy.sensitivity == SensitivityMode::automatic; }, true,
      range_choice},
-    {"fallback", acts, true, fallback},
+    {"fallback", [](const auto& o) { return acts(o) && may_fall_back(o); }, true, fallback},
 };
 
 /// Those that change the emitted model.

@@ -109,9 +109,8 @@ FinetuneConfig automatic_gptq(const FinetuneConfig& given) {
 
 TunedModel tune_weights(const Draft& draft, Lab& lab, FinetuneConfig config, bool asked_for) {
   const auto& means = lab.means();
-  // Those that were kept of a stream are enough to judge by, but not to tune by when that was asked for: it says so.
-  lab.source().keep(false);  // what they would take is for the sums
-  data::SampleSource& source = asked_for && means.readable != 0 ? means.source : lab.source();
+  lab.source().keep(false);  // what samples would take is for the sums
+  data::SampleSource& source = lab.source();
   const auto& options = means.options;
   const auto& prepared = draft.prepared;
   trim_heap();  // of what measuring and calibration have left

@@ -4,18 +4,22 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <compare>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "base/parallel.h"
 #include "calibration/observers.h"
+#include "data/floats.h"
 #include "exec/sweep.h"
 #include "graph/index.h"
 #include "planning/calibration.h"
@@ -110,6 +114,7 @@ class Collector {
     if (options_.keep_result && options_.checkpoints != nullptr) save(branch_.segments(), 0);
     calibration::Statistics all = std::move(state_.statistics);
     all.samples = state_.samples;
+    all.repeated = repeated_;
     all.has_histograms = options_.histograms;
     all.has_votes = options_.votes;
     return all;
@@ -239,13 +244,41 @@ class Collector {
     }
     const auto inputs =
         item.sample ? std::span<const data::Array>(item.sample->inputs) : std::span<const data::Array>();
-    stage.run(item.number, inputs, fmt::format("{}, sample '{}'", where_, item.origin), receiver);
-    if (observed) worker.observers->end_sample();
+    try {
+      stage.run(item.number, inputs, fmt::format("{}, sample '{}'", where_, item.origin), receiver);
+      if (observed) worker.observers->end_sample();
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::bad_input) blame_inputs(inputs, item.origin);
+      throw;
+    }
     if (options_.device != nullptr) {
       for (const auto& input : inputs) options_.on_device->input_bytes += input.bytes.size();
     }
-    if (observed && item.sample) worker.data += fingerprint_of(*item.sample);
+    if (observed && item.sample) note(*item.sample, worker);
     if (options_.spool != nullptr) branch_.release(segment, item.number, options_.checkpoints == nullptr);
+  }
+
+  void note(const data::Sample& sample, Worker& worker) {
+    const auto print = fingerprint_of(sample);
+    worker.data += print;
+    const std::lock_guard lock(done_mutex_);
+    if (!seen_.emplace(print.high, print.low).second) ++repeated_;
+  }
+
+  // What fails on a value that is no number fails at some node; where the value came with the sample, it says so.
+  void blame_inputs(std::span<const data::Array> inputs, const std::string& origin) const {
+    std::size_t i = 0;
+    for (const auto& input : model_.graph.inputs) {
+      if (branch_.index().initializer(input.name) != graph::kNone) continue;
+      if (i == inputs.size()) return;
+      const auto& array = inputs[i++];
+      if (!data::holds_floats(array.type)) continue;
+      const auto values = data::to_floats(array);
+      const auto count = std::count_if(values.begin(), values.end(), [](float v) { return std::isnan(v); });
+      if (count == 0) continue;
+      throw bad_input(fmt::format("sample '{}': input '{}' holds {} NaN", origin, input.name, count),
+                      "correct the sample, or leave such values out with --allow-nonfinite");
+    }
   }
 
   void done(std::size_t segment) {
@@ -283,6 +316,8 @@ class Collector {
   std::size_t released_ = 0;
   std::mutex done_mutex_;
   std::uint64_t done_ = 0;
+  std::set<std::pair<std::uint64_t, std::uint64_t>> seen_;  // samples, by their fingerprints
+  std::uint64_t repeated_ = 0;
 };
 
 }  // namespace

@@ -17,6 +17,7 @@ namespace detent::run {
 
 struct DeployedFidelity {
   std::uint64_t samples = 0;
+  std::vector<std::string> sample_names = {};
   double sqnr_db = 0;          // of the worst output
   double cosine = 0;           // the same
   double worst_sample_db = 0;  // of that sample, and output, which is farthest

@@ -61,6 +61,12 @@ std::vector<Latency> latencies(const std::vector<Turns>& models) {
   return all;
 }
 
+std::string speed_words(double ratio) {
+  constexpr double kSame = 0.005;  // what two digits show
+  if (!(ratio > 0) || std::abs(ratio - 1) < kSame) return "as fast";
+  return ratio < 1 ? fmt::format("{:.2f}x faster", 1 / ratio) : fmt::format("{:.2f}x slower", ratio);
+}
+
 std::string busy_note(const std::vector<Latency>& all) {
   double waiting = 0;
   for (const auto& latency : all) {
@@ -68,8 +74,8 @@ std::string busy_note(const std::vector<Latency>& all) {
   }
   if (waiting == 0) return "";
   return fmt::format(
-      "the machine was busy: {:.0f} % of the time of a run went by in waiting for a processor, so processor times tell "
-      "more than latencies",
+      "the machine was busy, so latencies tell nothing: {:.0f} % of the time of a run went by in waiting "
+      "for a processor",
       100 * waiting);
 }
 

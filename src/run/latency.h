@@ -19,7 +19,10 @@ using Turns = std::vector<std::vector<exec::RunTime>>;
 /// The figures of each model; ratios are to the first one's.
 std::vector<Latency> latencies(const std::vector<Turns>& models);
 
-/// What to say where other programs take so much that times are doubtful; else empty.
+/// "1.90x faster", "1.20x slower" or "as fast", of a model whose runs take `ratio` times as long.
+std::string speed_words(double ratio);
+
+/// What to say where other programs take so much that times tell nothing; else empty.
 std::string busy_note(const std::vector<Latency>& all);
 
 /// The first samples of a source, in memory.

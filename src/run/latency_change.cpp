@@ -19,8 +19,9 @@ namespace detent::run {
 namespace {
 
 constexpr double kLeastSeconds = 0.2, kMostSeconds = 5, kShareOfRun = 0.03;
-constexpr double kTolerable = 1;    // seconds for one turn, or twice what it should take
-constexpr double kRunsAtLeast = 4;  // of a sample: each model warm and timed once
+constexpr double kTolerable = 2;  // seconds in all, or twice what it should take
+constexpr std::size_t kTurns = 10;
+constexpr double kRunsAtLeast = 2 * (kTurns + 1);  // of a sample: each model warm, and timed in each turn
 
 double seconds_to_take(const LatencyRequest& request) {
   return std::clamp(kShareOfRun * request.run_seconds, kLeastSeconds, kMostSeconds);
@@ -65,7 +66,7 @@ std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequ
     models.push_back({&sessions[m + 1], "the quantized model", of_quantized[m]});
   const double spent = std::chrono::duration<double>(Clock::now() - start).count();
   const auto all =
-      latencies(exec::time_in_turns(models, {.seconds = seconds_to_take(request) - spent, .least_turns = 1}));
+      latencies(exec::time_in_turns(models, {.seconds = seconds_to_take(request) - spent, .least_turns = kTurns}));
   std::vector<LatencyChange> changes(quantized.size(), common);
   for (std::size_t m = 0; m < quantized.size(); ++m) {
     changes[m].before = all.front();
@@ -79,11 +80,11 @@ std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequ
 std::string slower_note(const LatencyChange& change) {
   constexpr double kNoise = 1.03;
   const auto& after = change.after;
+  if (change.before.is_doubtful() || after.is_doubtful()) return "";
   if (std::min(after.ratio, after.cpu_ratio) < kNoise || after.ratio_low <= 1) return "";
   return fmt::format(
-      "the quantized model is slower than the float model on this machine ({:.2f}x); detent bench --by-operator shows "
-      "where",
-      after.ratio);
+      "the quantized model is {} than the float model on this machine; detent bench --by-operator shows where",
+      speed_words(after.ratio));
 }
 
 MeasuredLatencies measure_latencies(const exec::Runtime& runtime, const LatencyRequest& request,

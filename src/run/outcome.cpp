@@ -58,17 +58,15 @@ std::string times_text(double factor) { return fmt::format("{:.{}f} times", fact
 std::string latency_text(const QuantizeResult& r, Outcome& outcome) {
   if (!r.latency) return {};
   const auto& after = r.latency->after;
-  const bool doubtful = r.latency->before.is_doubtful() || after.is_doubtful();
-  const double ratio = doubtful ? after.cpu_ratio : after.ratio;
-  const char* what = doubtful ? " in processor time" : "";
+  if (r.latency->before.is_doubtful() || after.is_doubtful()) return {};  // a busy machine tells nothing of speed
+  const double ratio = after.ratio;
   if (ratio > 1 + kSameLatency) {
     lower(outcome.answer, Answer::look);
-    outcome.reasons.push_back(
-        fmt::format("It is slower than the float model on this machine ({:.2f}x{}).", ratio, what));
+    outcome.reasons.push_back(fmt::format("It is slower than the float model on this machine ({:.2f}x).", ratio));
     return {};
   }
-  if (ratio > 1 - kSameLatency) return fmt::format("it is as fast{}", what);
-  return fmt::format("it is {} as fast{}", times_text(1 / ratio), what);
+  if (ratio > 1 - kSameLatency) return "it is as fast";
+  return fmt::format("it is {} as fast", times_text(1 / ratio));
 }
 
 std::string size_text(const QuantizeResult& r) {
@@ -76,6 +74,19 @@ std::string size_text(const QuantizeResult& r) {
   const auto times = static_cast<double>(r.model_bytes_before) / static_cast<double>(r.model_bytes_after);
   if (times < 1 + kSameLatency) return {};
   return fmt::format("{} smaller", times_text(times));
+}
+
+// Where the result is the float model, what it is beside it says little.
+bool is_untouched(const QuantizeResult& r) { return r.nodes_quantized == 0 && r.nodes_in_float > 0 && !r.floats; }
+
+Outcome untouched(const QuantizeResult& r) {
+  const auto& faster = r.faster_in_float;
+  return {.answer = Answer::look,
+          .headline = "Nothing was quantized.",
+          .reasons = {faster.empty() ? "No selected operator can be: the notes say why, --op-types and --weights-only "
+                                       "select others."
+                                     : "This machine runs all products faster in float: --optimize-for size makes the "
+                                       "model smaller all the same."}};
 }
 
 }  // namespace
@@ -92,6 +103,7 @@ std::string_view answer_name(Answer answer) noexcept {
 double error_of(double sqnr_db) noexcept { return std::pow(10.0, -sqnr_db / 20); }
 
 Outcome outcome_of(const QuantizeResult& result) {
+  if (is_untouched(result)) return untouched(result);
   Outcome outcome{.answer = Answer::yes, .headline = {}, .reasons = {}};
   const auto accuracy = accuracy_text(result, outcome);
   std::vector<std::string> gains;

@@ -17,6 +17,7 @@
 #include "graph/bodies.h"
 #include "graph/fixed_shapes.h"
 #include "graph/index.h"
+#include "quantization/float_placement.h"
 #include "quantization/formats.h"
 #include "quantization/selection.h"
 #include "run/shared_decisions.h"
@@ -149,15 +150,24 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
     const auto scope = profiler.scope(profile::Step::float_model_validation);
     types = exec::probe_values(runtime, model);
   }
-  if (raises) graph::name_idle_casts(model, types);
-  const auto opset = quantization::needed_opset(config);
+  graph::name_idle_casts(model, types);
+  auto opset = quantization::needed_opset(config);
+  if (config.float_type == FloatType::bfloat16)
+    opset = std::max(opset, quantization::opset_of_floats(model, config.float_type));
   const bool upgrade = model.opset() < opset;
   if (upgrade) append(notes, graph::upgrade_opset(model, types, std::max(opset, graph::kUpgradedOpset)));
   graph::resolve_cast_likes(model, types);
   append(notes, graph::remove_identities(model));
+  bool changed = false;  // so that types have to be found again
   const auto constants = graph::constant_nodes(model, types);
   compute(prepared, constants, runtime);
   append(notes, graph::fold_batch_norm(model, file_store(work_dir, "weight")));
+  if (config::preset(config).quantizes && config.activations == Activations::fixed) {
+    append(notes, graph::clamp_masks(model, file_store(work_dir, "mask")));
+    const auto means = graph::pad_before_means(model);
+    changed = changed || !means.empty();
+    append(notes, means);
+  }
   graph::drop_unused_initializers(model);
   const auto pools = config::target(config).pooled_strides ? graph::pool_before_strided_points(model) : graph::Notes();
   append(notes, pools);
@@ -165,7 +175,8 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   const auto forms = config::target(config).htp_forms ? make_htp_forms(model, types, work_dir) : graph::Notes();
   append(notes, forms);
 
-  if (upgrade || !constants.empty() || !pools.empty() || !forms.empty()) types = exec::probe_values(runtime, model);
+  changed = changed || upgrade || !constants.empty() || !pools.empty() || !forms.empty();
+  if (changed) types = exec::probe_values(runtime, model);
   const bool fast_forms = config::preset(config).fast_forms;
   const bool gates = config::makes_gates(config);
   if (fast_forms) make_fast_forms(prepared, gates, file_store(work_dir, "folded"));
@@ -181,15 +192,19 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
 quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks,
                               const accuracy::GateNames* integer_gates) {
   const auto& model = prepared.model;
-  const auto is_unseen = [&](std::size_t n) { return prepared.unseen.contains(model.graph.nodes[n].id()); };
+  const auto stays_in_float = [&](std::size_t n) {
+    const auto id = model.graph.nodes[n].id();
+    return prepared.unseen.contains(id) || prepared.parted.contains(id);
+  };
+  const bool may_be_all = !prepared.unseen.empty() || !prepared.parted.empty();
   if (!config::preset(config).integer_chains_only) {
-    quantization::FloatParts unseen;
-    unseen.may_be_all = !prepared.unseen.empty();
-    for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) unseen.nodes.push_back(is_unseen(n));
-    return quantization::place(model, prepared.types, config, unseen, prepared.turned);
+    quantization::FloatParts left;
+    left.may_be_all = may_be_all;
+    for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) left.nodes.push_back(stays_in_float(n));
+    return quantization::place(model, prepared.types, config, left, prepared.turned);
   }
   auto selected = quantization::select_static_nodes(model, config);
-  for (std::size_t n = 0; n < selected.size(); ++n) selected[n] = selected[n] && !is_unseen(n);
+  for (std::size_t n = 0; n < selected.size(); ++n) selected[n] = selected[n] && !stays_in_float(n);
   const bool in_float = fallbacks.to == AccuracyFallback::float32;
   for (const auto node : fallbacks.nodes) selected[node] = !in_float;
   quantization::FloatParts parts;
@@ -205,10 +220,11 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
     parts.nodes = std::move(selected);
   }
   parts.bypass = true;
-  parts.may_be_all = !prepared.in_float.empty() || !prepared.unseen.empty() || (in_float && !fallbacks.nodes.empty());
-  if (!in_float) {
-    parts.wide_nodes.resize(model.graph.nodes.size());
-    for (const auto node : fallbacks.nodes) parts.wide_nodes[node] = true;
+  parts.may_be_all = !prepared.in_float.empty() || may_be_all || (in_float && !fallbacks.nodes.empty());
+  parts.wide_nodes.resize(model.graph.nodes.size());
+  for (const auto node : fallbacks.nodes) parts.wide_nodes[node] = !in_float;
+  for (std::size_t n = 0; n < model.graph.nodes.size() && !prepared.parted_wide.empty(); ++n) {
+    if (prepared.parted_wide.contains(model.graph.nodes[n].id())) parts.wide_nodes[n] = true;
   }
   return quantization::place(model, prepared.types, config, parts, prepared.turned);
 }

@@ -28,6 +28,8 @@ struct Prepared {
   quantization::Turned turned = {};
   /// Dimensions, in ascending order, of constants that were computed, for graph::store_once().
   std::set<std::vector<std::int64_t>> computed = {};
+  /// Nodes by Node::id() that join values of very different size, or move what was joined so: in float, or of 16 bits.
+  std::set<std::string> parted = {}, parted_wide = {};
   /// Gates that place() puts into integers; at first all of them, so that what is observed serves both forms.
   accuracy::GateNames integer_gates = {};
 };

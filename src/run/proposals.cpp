@@ -10,6 +10,7 @@
 #include "config/presets.h"
 #include "config/wanted.h"
 #include "quantization/formats.h"
+#include "quantization/mask_ranges.h"
 #include "run/model_fingerprint.h"
 #include "run/prepare.h"
 
@@ -61,6 +62,7 @@ quantization::Proposals propose(const Prepared& prepared, const quantization::Pl
     const auto in_float = place(prepared, options.config, {}, &no_gates);
     by.responses = accuracy::responses(prepared.model, prepared.types, in_float, runtime);
   }
+  by.known = quantization::mask_ranges(prepared.model, placement, statistics);
   quantization::Proposals proposals;
   proposals.ranges = quantization::find_ranges(placement, statistics, options.config, by);
   if (config::may_measure_accuracy(options) && accuracy.sensitivity == SensitivityMode::automatic &&

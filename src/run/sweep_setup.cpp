@@ -17,6 +17,7 @@
 #include "planning/parts.h"
 #include "run/measured_shapes.h"
 #include "run/samples.h"
+#include "run/suspicious_data.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;
@@ -205,6 +206,8 @@ Collected collect_within(const Context& context, const RunDirectory& directory, 
                                           setup.cuts.size() + 1, earlier->done));
   }
   collected.statistics = collect(context, prepared, placement, source, options);
+  for (auto& note : suspicions(prepared.model, collected.statistics)) collected.notes.push_back(std::move(note));
+  for (auto& note : suspicions(prepared.model, collected.statistics)) collected.notes.push_back(std::move(note));
   for (auto& note : sweep_notes(setup, context.resources)) collected.notes.push_back(std::move(note));
   return collected;
 }

@@ -87,6 +87,13 @@ def test_commands_survive_models_that_kill_the_runtime(model: Path, data: Path, 
     assert "ended by a signal (Segmentation fault) while it was loaded" in result.stderr
 
 
+def named(folder: Path, name: str) -> support.Sample:
+    """A sample, or the rows of one, by the name that detent gives it: "003.npz[1:2]"."""
+    file, _, rows = name.rstrip("]").partition("[")
+    part = slice(*map(int, rows.split(":"))) if rows else slice(None)
+    return {key: value[part] for key, value in np.load(folder / file).items()}
+
+
 def measured(model: Path, output: Path, samples: list[support.Sample]) -> tuple[float, float]:
     """The worst output's SQNR over all samples, and the worst of any sample, in ONNX Runtime with its default options."""
     sessions = [ort.InferenceSession(path, providers=["CPUExecutionProvider"]) for path in (model, output)]
@@ -119,6 +126,8 @@ def test_the_accuracy_that_is_told_is_the_files(tmp_path: Path, network: str, fo
         assert form == "plain"
         return
     assert told["samples"] == SAMPLES
+    if "sample_names" in told:
+        samples = [named(folder, name) for name in told["sample_names"]]
     whole, worst = measured(tmp_path / "m.onnx", tmp_path / "q.onnx", samples)
     assert told["sqnr_db"] == pytest.approx(whole, abs=0.1)
     if "worst_sample_db" in told:

@@ -65,11 +65,21 @@ TEST(Outcome, SlowerIsAReasonToLook) {
   EXPECT_EQ(outcome.answer, Answer::look);
   EXPECT_NE(outcome.reasons.at(0).find("1.20x"), std::string::npos);
   EXPECT_EQ(outcome_of(result(40, 1.04)).answer, Answer::yes);
-  auto busy = result(40, 1.2);  // the machine was busy, but processor time tells
+  auto busy = result(40, 1.2);  // a busy machine tells nothing of speed
   busy.latency->after.waiting = 0.5;
-  busy.latency->after.cpu_ratio = 0.8;
   EXPECT_EQ(outcome_of(busy).answer, Answer::yes);
-  EXPECT_NE(outcome_of(busy).headline.find("as fast in processor time"), std::string::npos);
+  EXPECT_EQ(outcome_of(busy).headline.find("fast"), std::string::npos);
+}
+
+TEST(Outcome, NothingQuantizedIsTheHeadline) {
+  auto r = result(127, 0.7);
+  r.nodes_in_float = 3;
+  EXPECT_EQ(outcome_of(r).answer, Answer::look);
+  EXPECT_EQ(outcome_of(r).headline, "Nothing was quantized.");
+  r.faster_in_float = {"Conv a"};
+  EXPECT_NE(outcome_of(r).reasons.at(0).find("--optimize-for size"), std::string::npos);
+  r.nodes_quantized = 1;
+  EXPECT_EQ(outcome_of(r).answer, Answer::yes);
 }
 
 TEST(Outcome, KeptNodesHaveTheirReasons) {

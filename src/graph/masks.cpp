@@ -1,0 +1,117 @@
+#include "graph/masks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <unordered_set>
+
+#include "graph/constants.h"
+#include "graph/rewrite.h"
+#include "graph/traits.h"
+
+namespace detent::graph {
+namespace {
+
+bool moves(const onnx::Node& node) {
+  static constexpr std::string_view kOthers[] = {"Expand", "Gather", "Slice", "Split", "Tile"};
+  return has_trait(node, Trait::rearranges) ||
+         (node.domain().empty() &&
+          std::find(std::begin(kOthers), std::end(kOthers), node.op_type()) != std::end(kOthers));
+}
+
+// What a node that makes scores reads as such.
+std::vector<std::string> parts_of(const onnx::Model& model, const Index& index, const onnx::Node& node) {
+  const auto& inputs = node.inputs();
+  if (node.is("Add")) return {inputs[0], inputs[1]};
+  if (node.is("Where")) return {inputs[1], inputs[2]};
+  if (node.is("Concat")) return inputs;
+  if (moves(node)) return {inputs[0]};
+  const auto step = constant_step(model, index, node);
+  if (!step || !step->multiplies) return {};
+  const auto values = step->values();
+  const bool is_scale = values.size() == 1 && values.front() > 0;
+  return is_scale ? std::vector{step->value} : std::vector<std::string>();
+}
+
+// 0 and 1, as far as the graph tells: what comes from a Cast, or 1 minus that.
+bool is_choice(const onnx::Model& model, const Index& index, const std::string& value) {
+  const int producer = index.producer(value);
+  if (producer == kNone) return index.initializer(value) == kNone;
+  const auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
+  if (node.is("Cast")) return true;
+  if (moves(node)) return is_choice(model, index, node.inputs()[0]);
+  return node.is("Sub") && index.initializer(node.inputs()[0]) != kNone && is_choice(model, index, node.inputs()[1]);
+}
+
+// The constants that say how low a mask is.
+std::set<std::string> mask_constants(const onnx::Model& model, const Index& index) {
+  std::set<std::string> found;
+  const auto take = [&](const std::string& value) {
+    if (index.initializer(value) != kNone) found.insert(value);
+  };
+  for (const auto& value : scores(model, index)) {
+    take(value);
+    const int producer = index.producer(value);
+    if (producer == kNone) continue;
+    const auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
+    if (!node.is("Mul")) continue;
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (is_choice(model, index, node.inputs()[1 - i])) take(node.inputs()[i]);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::string> scores(const onnx::Model& model, const Index& index) {
+  std::unordered_set<std::string> found;
+  std::vector<std::string> order;
+  const auto reads_scores = [&](const onnx::Node& node, const std::string& value) {
+    if (node.is("Softmax")) return true;
+    const auto parts = parts_of(model, index, node);
+    return std::find(parts.begin(), parts.end(), value) != parts.end() &&
+           std::all_of(node.outputs().begin(), node.outputs().end(), [&](const auto& o) { return found.contains(o); });
+  };
+  const auto consider = [&](const std::string& value) {
+    if (value.empty() || found.contains(value) || index.is_output(value) || index.is_captured(value)) return;
+    const auto readers = index.consumers(value);
+    const bool all = std::all_of(readers.begin(), readers.end(), [&](int reader) {
+      return reads_scores(model.graph.nodes[static_cast<std::size_t>(reader)], value);
+    });
+    if (!all || !found.insert(value).second) return;
+    order.push_back(value);
+  };
+  for (std::size_t n = model.graph.nodes.size(); n-- > 0;) {
+    const auto& node = model.graph.nodes[n];
+    if (node.is("Softmax")) {
+      consider(node.inputs()[0]);
+    } else if (std::any_of(node.outputs().begin(), node.outputs().end(),
+                           [&](const auto& o) { return found.contains(o); })) {
+      for (const auto& part : parts_of(model, index, node)) consider(part);
+    }
+  }
+  return order;
+}
+
+Notes clamp_masks(onnx::Model& model, const Store& store) {
+  const Index index(model);
+  std::size_t clamped = 0;
+  for (const auto& name : mask_constants(model, index)) {
+    const auto* tensor = float_constant(model, index, name);
+    if (tensor == nullptr) continue;
+    auto values = floats_of(*tensor);
+    if (std::none_of(values.begin(), values.end(), [](float v) { return v < kMask; })) continue;
+    for (float& value : values) value = value < kMask ? kMask : value;
+    const auto position = static_cast<std::size_t>(index.initializer(name));
+    model.graph.initializers[position] = stored_floats(name, tensor->dims, values, store);
+    ++clamped;
+  }
+  if (clamped == 0) return {};
+  return {fmt::format("{} constants that mask scores before a Softmax end at {:.0f}, where it gives 0 as well", clamped,
+                      kMask)};
+}
+
+}  // namespace detent::graph
