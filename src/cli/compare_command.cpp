@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -66,6 +67,16 @@ void print_comparison(const Comparison& result, bool outputs_only, std::size_t l
   print_table(result.layers, layers, "inner value, worst first");
 }
 
+// NaN counts as lower.
+void require(const std::vector<Fidelity>& outputs, double least) {
+  for (const auto& output : outputs) {
+    if (output.sqnr_db >= least) continue;
+    throw bad_input(fmt::format("output '{}' has {:.2f} dB, less than the {:.6g} of --min-sqnr", output.name,
+                                output.sqnr_db, least),
+                    "detent verify shows which layer loses most");
+  }
+}
+
 void run(CompareOptions options, const config::CommandLine& line) {
   const auto pictures = take_pictures(line, options.float_model, options);
   ProgressLine progress;
@@ -74,13 +85,14 @@ void run(CompareOptions options, const config::CommandLine& line) {
   progress.finish();
   if (!line.json) {
     print_comparison(result, options.outputs_only, line.layers);
-    return;
+  } else {
+    print_json({{"samples", result.samples},
+                {"next_tokens", to_json(result.next_tokens)},
+                {"outputs", to_json(result.outputs)},
+                {"layers", to_json(result.layers)},
+                {"notes", result.notes}});
   }
-  print_json({{"samples", result.samples},
-              {"next_tokens", to_json(result.next_tokens)},
-              {"outputs", to_json(result.outputs)},
-              {"layers", to_json(result.layers)},
-              {"notes", result.notes}});
+  if (line.min_sqnr) require(result.outputs, *line.min_sqnr);
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ struct CommandLine {
   SummaryForm summary = SummaryForm::text;
   std::size_t layers = 20;
   std::optional<double> max_steps;
+  std::optional<double> min_sqnr;
   std::vector<std::filesystem::path> merge;
   std::optional<std::filesystem::path> options_file;
   std::optional<std::filesystem::path> calibration_text;  // which the Python package's command makes token ids of

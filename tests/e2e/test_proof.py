@@ -132,3 +132,12 @@ def test_the_accuracy_that_is_told_is_the_files(tmp_path: Path, network: str, fo
     assert told["sqnr_db"] == pytest.approx(whole, abs=0.1)
     if "worst_sample_db" in told:
         assert told["worst_sample_db"] == pytest.approx(worst, abs=0.1)
+
+
+def test_compare_holds_a_minimum(tmp_path: Path, model: Path, data: Path) -> None:
+    options = ["--calibration-data", data, "--preset", "plain", "--no-bench"]
+    assert run("", "quantize", model, "-o", tmp_path / "q.onnx", *options).returncode == 0
+    compare = ["compare", model, tmp_path / "q.onnx", "--calibration-data", data, "--outputs-only", "--min-sqnr"]
+    assert run("", *compare, 5).returncode == 0
+    missed = run("", *compare, 200)
+    assert missed.returncode == BAD_INPUT and "less than the 200 of --min-sqnr" in missed.stderr
