@@ -51,7 +51,6 @@ namespace detent::pipeline {
 namespace {
 
 using profile::Step;
-
 constexpr std::string_view kPlanStage = "Choice of bits";
 
 class WeightsRun {
