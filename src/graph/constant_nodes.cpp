@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 
 #include "graph/bodies.h"
@@ -28,6 +29,16 @@ bool moves_integers(const onnx::Model& model, const Index& index, const onnx::No
   return node.is("Transpose") && !readers.empty() && std::all_of(readers.begin(), readers.end(), [&](int reader) {
            return is_quantization(model.graph.nodes[static_cast<std::size_t>(reader)]);
          });
+}
+
+bool can_be_computed(const onnx::Node& node) {
+  return node.domain().empty() && !has_body(node) && node.bodies().empty() && !is_quantization(node) &&
+         !node.is("Constant");
+}
+
+bool turns_matrix(const onnx::Node& node) {
+  const auto* order = node.attribute("perm");
+  return node.is("Transpose") && (order == nullptr || order->as_ints() == std::vector<std::int64_t>{1, 0});
 }
 
 // Constant nodes that weights of products or parameters of normalizations are made by.
@@ -59,9 +70,7 @@ std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& type
   std::vector<int> chosen;
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const auto& node = model.graph.nodes[n];
-    if (depends[n] || !node.domain().empty() || has_body(node) || !node.bodies().empty() || is_quantization(node) ||
-        node.is("Constant") || moves_integers(model, index, node))
-      continue;
+    if (depends[n] || !can_be_computed(node) || moves_integers(model, index, node)) continue;
     std::uint64_t inputs = 0;
     bool foldable = true;
     for (const auto& name : node.inputs()) {
@@ -77,6 +86,38 @@ std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& type
     }
     if (!foldable || (outputs > (weights[n] ? kSmallWeight : kSmall) && outputs > kGrowth * inputs)) continue;
     for (const auto& name : node.outputs()) known[name] = static_bytes(types, name).value_or(0);
+    chosen.push_back(static_cast<int>(n));
+  }
+  return chosen;
+}
+
+std::vector<int> weight_makers(const onnx::Model& model, const std::set<std::string>& left) {
+  const Index index(model);
+  const auto depends = depends_on_input(model, index);
+  const auto& nodes = model.graph.nodes;
+  std::vector<bool> wanted(nodes.size());
+  for (std::size_t n = nodes.size(); n-- > 0;) {
+    if (depends[n] || !can_be_computed(nodes[n])) continue;
+    for (const auto& output : nodes[n].outputs()) {
+      for (const int reader : index.consumers(output)) {
+        const auto r = static_cast<std::size_t>(reader);
+        const bool is_weight = is_product(nodes[r]) || (nodes[r].is("Gather") && nodes[r].inputs()[0] == output);
+        const bool takes = depends[r] ? is_weight && !turns_matrix(nodes[n]) && !left.contains(output)
+                                      : wanted[r] || (turns_matrix(nodes[r]) && !left.contains(output));
+        if (takes) wanted[n] = true;
+      }
+    }
+  }
+  std::vector<int> chosen;
+  std::set<std::string_view> known;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (!wanted[n]) continue;
+    const auto& inputs = nodes[n].inputs();
+    const bool is_known = std::all_of(inputs.begin(), inputs.end(), [&](const auto& input) {
+      return input.empty() || index.initializer(input) != kNone || known.contains(input);
+    });
+    if (!is_known) continue;
+    known.insert(nodes[n].outputs().begin(), nodes[n].outputs().end());
     chosen.push_back(static_cast<int>(n));
   }
   return chosen;

@@ -42,6 +42,9 @@ Notes remove_neutral_steps(onnx::Model& model, const ValueTypes& types);
 /// whose shape is unknown or that would grow the model (more than 4 KiB, of weights 1 MiB, and more than 4 times their
 /// inputs).
 std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& types);
+/// Constant nodes that weights of products and tables are made by, in order, unless each of these is among `left`.
+/// Without those that turn a matrix for a product.
+std::vector<int> weight_makers(const onnx::Model& model, const std::set<std::string>& left);
 /// Of nodes that compute the same of the same constants, readers read the first. `nodes` as from constant_nodes.
 void merge_equal_constants(onnx::Model& model, const std::vector<int>& nodes);
 /// Replaces the nodes by initializers, which must hold every output of theirs that other nodes or the graph's outputs

@@ -14,6 +14,13 @@ bool DraftedBlocks::any_type(onnx::DataType type) const {
                      [type](const auto& tensor) { return tensor.type == type; });
 }
 
+std::size_t DraftedBlocks::casts_of_inputs() const {
+  const auto& inputs = model.graph.inputs;
+  return static_cast<std::size_t>(std::count_if(inputs.begin(), inputs.end(), [](const auto& input) {
+    return input.type == onnx::DataType::float16 || input.type == onnx::DataType::bfloat16;
+  }));
+}
+
 bool DraftedBlocks::is_plain() const { return placement.tensors.front().format.is_plain(); }
 
 std::int64_t DraftedBlocks::needed_opset(WeightForm form) const {

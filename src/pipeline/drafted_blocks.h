@@ -1,6 +1,7 @@
 // A model on its way to weights in blocks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <stop_token>
 #include <string>
@@ -24,6 +25,8 @@ struct DraftedBlocks {
   bool any_type(onnx::DataType type) const;
   /// Integers with scales of the weight's type, for which samples tell which are best.
   bool is_plain() const;
+  /// Nodes that stand before all others where samples run through the model with its floats raised to float32.
+  std::size_t casts_of_inputs() const;
   /// By the DequantizeLinear nodes that will be written; 0: none.
   std::int64_t needed_opset(WeightForm form) const;
   /// Of weights whose blocks have scales of 8 bits: the scale of all of them.

@@ -21,10 +21,12 @@
 #include "pipeline/bits_plan.h"
 #include "pipeline/bits_target.h"
 #include "pipeline/block_report.h"
+#include "pipeline/computed_weights.h"
 #include "pipeline/deployed.h"
 #include "pipeline/drafted_blocks.h"
 #include "pipeline/observe_cache.h"
 #include "pipeline/rotated_stream.h"
+#include "planning/limits.h"
 #include "profile/meters.h"
 #include "profile/profiler.h"
 #include "quantization/block_stream.h"
@@ -49,7 +51,6 @@ namespace detent::pipeline {
 namespace {
 
 using profile::Step;
-
 constexpr std::string_view kPlanStage = "Choice of bits";
 
 class WeightsRun {
@@ -105,6 +106,9 @@ class WeightsRun {
     graph::sort_topologically(draft_.model);
     if (const auto& shapes = options_.config.input_shapes; !shapes.empty())
       append(graph::fix_input_shapes(draft_.model, shapes));
+    append(compute_weights(
+        draft_.model, options_.config, options_.weights_only,
+        {[this] { return runtime_if_there(); }, resources_.memory_budget.value_or(planning::available_memory()) / 4}));
     result_.transformer = graph::find_transformer(draft_.model, {});
     if (options_.weights_only.rotation == Rotation::on) rotate();
     if (keeps_cache_in_bits()) (void)graph::cached_attentions(draft_.model);  // what cannot be is better known early
@@ -121,6 +125,11 @@ class WeightsRun {
               (draft_.placement.notes.empty() ? "no MatMul reads a constant matrix" : draft_.placement.notes.front()));
     count_nodes();
     if (config::has_samples(options_)) open_samples();
+  }
+
+  const exec::Runtime* runtime_if_there() {
+    if (!runtime_) runtime_ = run::runtime_if_there(options_);
+    return runtime_ ? &*runtime_ : nullptr;
   }
 
   bool keeps_cache_in_bits() const { return options_.kv_cache.type != KvCacheType::keep; }
@@ -141,7 +150,7 @@ class WeightsRun {
   }
 
   void open_samples() {
-    runtime_.emplace(options_.runtime, options_.resources.sample_time_limit);
+    if (!runtime_) runtime_.emplace(options_.runtime, options_.resources.sample_time_limit);
     raise_model();
     types_ = exec::probe_values(*runtime_, running());
     if (raised_) graph::name_idle_casts(*raised_, types_);
@@ -344,16 +353,8 @@ class WeightsRun {
 
   quantization::BlockPlacement placement_as_run() const {
     auto placement = draft_.placement;
-    if (raised_) quantization::move_to_float32(placement, casts_of_inputs());
+    if (raised_) quantization::move_to_float32(placement, draft_.casts_of_inputs());
     return placement;
-  }
-
-  // They stand before all other nodes.
-  std::size_t casts_of_inputs() const {
-    const auto& inputs = draft_.model.graph.inputs;
-    return static_cast<std::size_t>(std::count_if(inputs.begin(), inputs.end(), [](const auto& input) {
-      return input.type == onnx::DataType::float16 || input.type == onnx::DataType::bfloat16;
-    }));
   }
 
   // What the process and columns that are solved leave of the budget, for sums and activations alike.
@@ -388,8 +389,7 @@ class WeightsRun {
       elsewhere.output = *request_.file;
       return run::write_output(emitted, elsewhere, nullptr, result_);
     }
-    if (!runtime_) runtime_ = run::runtime_if_there(options_);
-    run::Prover prove(options_, runtime_ ? &*runtime_ : nullptr);
+    run::Prover prove(options_, runtime_if_there());
     const auto reason = draft_.reason_against_running();
     const bool cached = reason.empty() && cache_ && runtime_;
     prove.excuse(cached ? run::reason_against_running(options_.kv_cache.type, runtime_->version()) : reason);

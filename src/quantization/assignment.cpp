@@ -13,6 +13,7 @@
 #include "config/targets.h"
 #include "config/wanted.h"
 #include "graph/index.h"
+#include "graph/traits.h"
 #include "quantization/float_range.h"
 #include "quantization/power_of_two.h"
 
@@ -26,6 +27,15 @@ const onnx::Tensor& tensor_of(const onnx::Model& model, const graph::Index& inde
 std::string reader_of(const onnx::Model& model, const graph::Index& index, const std::string& name) {
   const auto readers = index.consumers(name);
   return readers.empty() ? "no node" : model.graph.nodes[static_cast<std::size_t>(readers.front())].label();
+}
+
+// Else it is a table or a mask, whose infinite values may be meant so or never be read.
+bool is_weight_of_product(const onnx::Model& model, const graph::Index& index, const std::string& name) {
+  const auto readers = index.consumers(name);
+  return std::any_of(readers.begin(), readers.end(), [&](int reader) {
+    const auto& node = model.graph.nodes[static_cast<std::size_t>(reader)];
+    return graph::is_product(node) || node.is("LSTM");
+  });
 }
 
 // Smallest scale with which the bias fits int32, times a hair. ONNX Runtime computes the per-channel case in float.
@@ -186,7 +196,7 @@ ConstantScans scan_weights(const onnx::Model& model, Placement& placement, bool 
     }
     const std::string what =
         fmt::format("weight '{}' ({}) holds NaN or infinite values", mark.value, reader_of(model, index, mark.value));
-    if (!allow_nonfinite)
+    if (!allow_nonfinite && is_weight_of_product(model, index, mark.value))
       throw bad_input(what, "correct the model, exclude the node with --exclude-nodes, or give --allow-nonfinite");
     placement.notes.push_back(what + "; it stays in float");
     return true;

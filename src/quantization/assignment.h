@@ -62,7 +62,7 @@ struct Assignment {
 };
 
 /// Reads all marked constants once. Throws bad_input naming tensor and reader for NaN or infinite weights; with
-/// `allow_nonfinite` such constants are taken out of the placement and noted instead.
+/// `allow_nonfinite`, and where no product reads it, such constants are taken out of the placement and noted instead.
 ConstantScans scan_weights(const onnx::Model& model, Placement& placement, bool allow_nonfinite);
 
 /// Gives values that share a scale under `placement` the range of the value that they share it with, for placements

@@ -16,8 +16,8 @@
 #include "quantization/block_layout.h"
 #include "quantization/exchange.h"
 #include "quantization/formats.h"
+#include "quantization/infinite_values.h"
 #include "quantization/left_in_float.h"
-#include "quantization/name_pattern.h"
 #include "quantization/selection.h"
 
 namespace detent::quantization {
@@ -45,6 +45,7 @@ class Placer {
       : model_(model),
         blocks_(blocks),
         index_(model),
+        depends_(graph::depends_on_input(model, index_)),
         selected_(selection(model, config, blocks)),
         named_(named_bits(model, blocks)),
         planned_(planned) {
@@ -64,6 +65,7 @@ class Placer {
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
       if (selected_[n]) visit(n, named_[n].value_or(planned_.empty() ? format_.bits : planned_[n]));
     }
+    leave_infinite_tables();
     find_bypassed();
     for (auto& tensor : placement_.tensors) {
       tensor.stays = has_other_readers(tensor);
@@ -114,12 +116,20 @@ class Placer {
                    "MatMul stores it in blocks all the same");
     }
     const auto reading = reading_of(node);
-    if (!reading) return;
+    if (!reading) return leave_computed(node);
     const auto& weight = model_.graph.initializers[reading->initializer];
     if (bits == 0) return leave(node, why_float(n));
     if (auto reason = reason_against(node, weight, *reading, bits); !reason.empty()) return leave(node, reason);
     auto& tensor = tensor_for(*reading, bits);
     (reading->is_table ? tensor.tables : tensor.products).push_back(n);
+  }
+
+  // Weights that nodes make which were not computed, or that are no matrices then.
+  void leave_computed(const Node& node) {
+    if (node.inputs().size() < 2 || node.is("Gather")) return;
+    const int maker = index_.producer(node.inputs()[1]);
+    if (maker != graph::kNone && !depends_[static_cast<std::size_t>(maker)])
+      leave(node, fmt::format("its weight is made by {}", model_.graph.nodes[static_cast<std::size_t>(maker)].label()));
   }
 
   void visit_experts(std::size_t n, int bits) {
@@ -266,6 +276,16 @@ class Placer {
     }
   }
 
+  // Rows with such values may be meant so, or never read; products with them are refused when they are written.
+  void leave_infinite_tables() {
+    std::erase_if(placement_.tensors, [&](const BlockTensor& tensor) {
+      const bool is_table = tensor.products.empty() && tensor.others.empty();
+      if (!is_table || all_finite(model_.graph.initializers[tensor.initializer])) return false;
+      for (const auto n : tensor.tables) leave(model_.graph.nodes[n], "its table holds NaN or infinite values");
+      return true;
+    });
+  }
+
   std::string reason_against(const Node& node, const onnx::Tensor& weight, const Reading& reading, int bits) const {
     if (auto reason = node.is("Gemm") ? reason_against_gemm(node) : std::string(); !reason.empty()) return reason;
     const auto [rows, columns] = shape_of(weight, reading.by_columns);
@@ -368,6 +388,7 @@ class Placer {
   const onnx::Model& model_;
   const WeightsOnlyConfig& blocks_;
   graph::Index index_;
+  std::vector<bool> depends_;  // on inputs, each node
   std::vector<bool> selected_;
   std::vector<std::optional<int>> named_;
   std::span<const int> planned_;
@@ -379,33 +400,6 @@ class Placer {
 };
 
 }  // namespace
-
-NodeBits parse_node_bits(const std::string& text) {
-  const auto equals = text.rfind('=');
-  const auto bits = equals == std::string::npos ? std::string() : text.substr(equals + 1);
-  if (equals == 0 || (bits != "2" && bits != "4" && bits != "8" && bits != "float"))
-    throw usage_error(fmt::format("--node-bits: '{}' is not a node with its bits", text),
-                      "give NODE=2, =4, =8 or =float");
-  return {text.substr(0, equals), bits == "float" ? 0 : bits.front() - '0'};
-}
-
-std::vector<std::optional<int>> named_bits(const onnx::Model& model, const WeightsOnlyConfig& blocks) {
-  std::vector<std::optional<int>> bits(model.graph.nodes.size());
-  for (const auto& entry : blocks.node_bits) {
-    const auto parsed = parse_node_bits(entry);
-    const NamePattern pattern(parsed.pattern);
-    bool any = false;
-    for (std::size_t n = 0; n < bits.size(); ++n) {
-      if (!pattern.matches(model.graph.nodes[n].id())) continue;
-      bits[n] = parsed.bits;
-      any = true;
-    }
-    if (!any)
-      throw usage_error(fmt::format("--node-bits: no node of '{}' matches '{}'", model.path.string(), parsed.pattern),
-                        "names are listed by: detent inspect MODEL; a regular expression starts with '^'");
-  }
-  return bits;
-}
 
 BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
                             std::span<const int> planned) {

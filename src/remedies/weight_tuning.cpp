@@ -118,6 +118,10 @@ TunedModel tune_weights(const Draft& draft, Lab& lab, FinetuneConfig config, boo
   const auto& types = lab.static_types(draft);
   if (config.only_heaviest_layer) keep_heaviest(draft, lab, types, config, tuned.notes);
   auto found = tuning::find_layers(prepared.model, *draft.emitted, config);
+  if (found.layers.empty() && !found.notes.empty()) {  // which say why
+    tuned.notes.insert(tuned.notes.end(), found.notes.begin(), found.notes.end());
+    return tuned;
+  }
   const auto memory =
       tuning::share_memory(run::budget_of(options.resources, means.directory).memory, asked_for, prepared.model, types,
                            tuned.model, found.layers, source.file_count(), config, thread_count(options.threads));

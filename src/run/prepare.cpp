@@ -11,6 +11,7 @@
 #include "accuracy/integer_chains.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/printable.h"
 #include "config/presets.h"
 #include "config/targets.h"
 #include "config/wanted.h"
@@ -19,6 +20,7 @@
 #include "graph/index.h"
 #include "quantization/float_placement.h"
 #include "quantization/formats.h"
+#include "quantization/infinite_values.h"
 #include "quantization/selection.h"
 #include "run/shared_decisions.h"
 #include "run/unseen_bodies.h"
@@ -181,6 +183,10 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   const bool gates = config::makes_gates(config);
   if (fast_forms) make_fast_forms(prepared, gates, file_store(work_dir, "folded"));
   graph::add_initializers(model, types);
+  prepared.infinite = quantization::infinite_values(model);
+  if (!prepared.infinite.empty() && config::preset(config).quantizes && config.activations == Activations::fixed)
+    notes.push_back(fmt::format("'{}' and what is made with it stay in float: it holds infinite values or NaN",
+                                printable(*prepared.infinite.begin())));
   if (config.activations == Activations::fixed) append(notes, leave_scans_of_unknown_rank(prepared));
   append(notes, decision_notes(graph::find_decisions(model, types, graph::DecisionKind::all)));
   if (config::target(config).explicit_convolutions) graph::complete_convolutions(model);
@@ -200,6 +206,7 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
   if (!config::preset(config).integer_chains_only) {
     quantization::FloatParts left;
     left.may_be_all = may_be_all;
+    left.values = prepared.infinite;
     for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) left.nodes.push_back(stays_in_float(n));
     return quantization::place(model, prepared.types, config, left, prepared.turned);
   }
@@ -220,6 +227,7 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
     parts.nodes = std::move(selected);
   }
   parts.bypass = true;
+  parts.values.insert(prepared.infinite.begin(), prepared.infinite.end());
   parts.may_be_all = !prepared.in_float.empty() || may_be_all || (in_float && !fallbacks.nodes.empty());
   parts.wide_nodes.resize(model.graph.nodes.size());
   for (const auto node : fallbacks.nodes) parts.wide_nodes[node] = !in_float;

@@ -24,6 +24,8 @@ struct Prepared {
   std::set<std::string> in_float = {};
   /// Nodes by Node::id() whose values cannot be observed, as no sample came to them: they stay in float in any case.
   std::set<std::string> unseen = {};
+  /// Values that hold infinite numbers by the model's make: they stay in float.
+  std::set<std::string> infinite = {};
   /// Constants that were computed as the transpose of another one, and that one.
   quantization::Turned turned = {};
   /// Dimensions, in ascending order, of constants that were computed, for graph::store_once().

@@ -1,0 +1,95 @@
+"""Weights that nodes make of constants are stored as integers in every form, once for all that read them."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import support
+from onnx import TensorProto, helper, numpy_helper
+
+N = 64
+FORMS = {
+    "blocks": ["--weights-only"],
+    "blocks-8": ["--weights-only", "--bits", "8"],
+    "blocks-qdq": ["--weights-only", "--weights-form", "qdq"],
+    "dynamic": ["--activations", "dynamic"],
+    "plain": ["--preset", "plain"],
+}
+
+
+def constant(name: str, array: np.ndarray) -> onnx.TensorProto:
+    return numpy_helper.from_array(array, name)
+
+
+def made(kind: str, y: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """Nodes that make the weight y, and the constants that they read."""
+    weight = np.random.default_rng(1).standard_normal((N, N)).astype(np.float32) / np.float32(N**0.5)
+    node = helper.make_node
+    match kind:
+        case "identity":
+            return [node("Identity", ["W"], [y])], [constant("W", weight)]
+        case "cast":
+            return [node("Cast", ["W"], [y], to=TensorProto.FLOAT)], [constant("W", weight.astype(np.float16))]
+        case "double":
+            return [node("Cast", ["W"], [y], to=TensorProto.FLOAT)], [constant("W", weight.astype(np.float64))]
+        case "reshape":
+            flat = [constant("W", weight.reshape(-1)), constant("shape", np.array([N, N], np.int64))]
+            return [node("Reshape", ["W", "shape"], [y])], flat
+        case "squeeze":
+            return [node("Squeeze", ["W", "axis"], [y])], [constant("W", weight[None]), constant("axis", np.array([0], np.int64))]
+        case "scaled":
+            return [node("Mul", ["W", "two"], [y])], [constant("W", weight / 2), constant("two", np.array(2, np.float32))]
+        case "cast and transpose":
+            nodes = [node("Cast", ["W"], [f"{y}.f"], to=TensorProto.FLOAT), node("Transpose", [f"{y}.f"], [y], perm=[1, 0])]
+            return nodes, [constant("W", weight.astype(np.float16))]
+        case _:
+            return [node("Transpose", ["W"], [y], perm=[1, 0])], [constant("W", weight)]
+
+
+KINDS = ("identity", "cast", "double", "reshape", "squeeze", "scaled", "cast and transpose", "transpose")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_form_finds_them(kind: str, tmp_path: Path) -> None:
+    """Two products, with nodes of their own before each."""
+    (first, constants), (second, _) = made(kind, "u"), made(kind, "v")
+    nodes = [
+        *first,
+        *second,
+        helper.make_node("MatMul", ["x", "u"], ["a"], "a"),
+        helper.make_node("Relu", ["a"], ["r"], "r"),
+        helper.make_node("MatMul", ["r", "v"], ["y"], "y"),
+    ]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", N]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
+    rng = np.random.default_rng(2)
+    samples = [{"x": rng.standard_normal((8, N)).astype(np.float32)} for _ in range(4)]
+    data = support.save_samples(tmp_path / "data", samples)
+    reference = support.outputs(support.load(tmp_path / "model.onnx"), samples)
+    for form, options in FORMS.items():
+        if "--weights-only" in options:
+            said = support.weights_only(tmp_path / "model.onnx", tmp_path / "q.onnx", *options[1:])
+        else:
+            said = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *options)
+        assert said["nodes_quantized"] >= 2 and said["nodes_in_float"] == 0, (form, said["notes"])
+        found = support.outputs(support.check_model(tmp_path / "q.onnx"), samples)
+        assert support.sqnr(reference, found) > (13 if form in ("blocks", "blocks-qdq") else 28), form
+        stored = [t for t in onnx.load(tmp_path / "q.onnx").graph.initializer if np.prod(t.dims) >= N * N / 2]
+        assert len(stored) == (2 if form == "blocks-qdq" else 1), (form, [t.name for t in stored])
+        assert all(t.data_type not in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE) for t in stored)
+
+
+def test_what_stays_in_float_does_not_grow(tmp_path: Path) -> None:
+    """A weight of 16-bit floats behind a Cast whose product stays as it is."""
+    nodes, constants = made("cast", "u")
+    nodes += [helper.make_node("MatMul", ["x", "u"], ["a"], "stays"), helper.make_node("MatMul", ["a", "V"], ["y"], "goes")]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", N]) for name in "xy"]
+    constants.append(constant("V", np.random.default_rng(3).standard_normal((N, N)).astype(np.float32)))
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
+    said = support.weights_only(tmp_path / "model.onnx", tmp_path / "q.onnx", "--node-bits", "stays=float")
+    assert (said["nodes_quantized"], said["nodes_in_float"]) == (1, 1)
+    kept = {t.name: t.data_type for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
+    assert kept["W"] == TensorProto.FLOAT16
