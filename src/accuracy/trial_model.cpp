@@ -64,10 +64,11 @@ std::vector<int> TrialModel::map_cuts(const std::vector<int>& cuts) const {
 
 TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& types,
                             const quantization::Placement& placement, const quantization::AssignedValues& values) {
-  TrialModel trial{model, types, {}, {}, {}, {}, {}, {}, {}};
+  TrialModel trial{model, types, {}, {}, {}, {}, {}, {}, {}, {}};
   graph::Index index(model);
   const auto decisions = graph::find_decisions(model, types, graph::DecisionKind::all);
   auto copies = hold_decisions(decisions, trial);
+  trial.apart = decisions.apart;
   std::unordered_map<int, std::vector<Node>> after;  // by producer; kNone: graph inputs
   std::unordered_map<std::string, std::string> reads_instead;
   for (const auto& mark : placement.marks) {

@@ -31,6 +31,8 @@ struct TrialModel {
   /// Tapped values that are the same in all runs of a sample: what sizes, and choices among values, follow from. What
   /// those are made from is among the points.
   std::unordered_set<std::string> held;
+  /// Values that cannot be compared: see graph::Decisions::apart.
+  std::unordered_set<std::string> apart;
   /// Positions in the original graph become positions in this one.
   std::vector<int> map_cuts(const std::vector<int>& cuts) const;
 

@@ -95,9 +95,18 @@ class Finder {
 
   Decisions run() {
     const auto& nodes = model_.graph.nodes;
+    for (const auto& node : nodes) spread(node);
+    for (const auto& output : model_.graph.outputs) {
+      if (loose_.contains(output.name)) wanted_.insert(output.name);
+    }
+    std::vector<bool> held(nodes.size());
+    for (std::size_t n = nodes.size(); n-- > 0;) {
+      if (nodes[n].body() == 0) held[n] = decide(static_cast<int>(n));
+    }
+    std::reverse(found_.sizing.begin(), found_.sizing.end());
     for (std::size_t n = 0; n < nodes.size(); ++n) {
-      spread(nodes[n]);
-      if (nodes[n].body() == 0) decide(static_cast<int>(n));
+      if (!held[n] && (sizes_itself(nodes[n]) || takes_size_of(nodes[n], found_.apart)))
+        found_.apart.insert(nodes[n].outputs().begin(), nodes[n].outputs().end());
     }
     return std::move(found_);
   }
@@ -123,9 +132,7 @@ class Finder {
                             index_.initializer(node.inputs().at(0)) != kNone && may_be_rounded(node.outputs().at(0));
     const bool rounded = measures ? any(loose_) : any(rounded_) || random || from_table || makes_floats_in_bodies(node);
     varies = varies || rounded;
-    bool loose = !measures && any(loose_);
-    for (std::size_t i = 0; i < node.inputs().size(); ++i)
-      loose = loose || (is_size(node, i) && rounded_.contains(node.inputs()[i]));
+    const bool loose = takes_size_of(node, loose_) || sizes_itself(node);
     for (const auto& output : node.outputs()) {
       if (output.empty()) continue;
       if (varies) varies_.insert(output);
@@ -144,7 +151,26 @@ class Finder {
            std::any_of(captured.begin(), captured.end(), [&](const auto& v) { return rounded_.contains(v); });
   }
 
-  void decide(int n) {
+  // Whether what it reads says how many elements it makes.
+  bool sizes_itself(const Node& node) const {
+    for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+      if (is_size(node, i) && rounded_.contains(node.inputs()[i])) return true;
+    }
+    return false;
+  }
+
+  // Whether it makes as many elements as one of these values has.
+  static bool takes_size_of(const Node& node, const std::unordered_set<std::string>& values) {
+    if (measures_shape(node)) return false;
+    const bool scatters = node.is("ScatterND") || node.is("ScatterElements");
+    const auto& inputs = node.inputs();
+    const auto end = scatters && !inputs.empty() ? inputs.begin() + 1 : inputs.end();
+    return std::any_of(inputs.begin(), end, [&](const auto& input) { return values.contains(input); });
+  }
+
+  // Holds what the node decides by, and says whether nothing is left open of how many elements it makes, but for its
+  // inputs.
+  bool decide(int n) {
     const auto& node = model_.graph.nodes[static_cast<std::size_t>(n)];
     if (draws_numbers(model_, index_, node)) {
       for (const auto& output : node.outputs()) {
@@ -153,18 +179,41 @@ class Finder {
         found_.drawn.push_back(output);
       }
     }
-    const auto* rule = deciding(node);
-    if (rule == nullptr) return;
-    bool sizes = false;
-    for (std::size_t i = 0; i < node.inputs().size() && i < 16; ++i) {
-      const auto& value = node.inputs()[i];
-      if (value.empty() || !rounded_.contains(value)) continue;
-      const bool is_count = is_size(node, i);
-      if (!is_count && (kind_ == DecisionKind::sizes || (rule->choices >> i & 1U) == 0)) continue;
-      sizes = sizes || is_count;
-      if (!settle(value, 0) && is_count) hold_operand({n, i}, value);
+    if (kind_ == DecisionKind::all) choose(node);
+    const auto& outputs = node.outputs();
+    if (std::none_of(outputs.begin(), outputs.end(), [&](const auto& v) { return wanted_.contains(v); })) return false;
+    for (const auto& input : node.inputs()) {
+      if (loose_.contains(input)) wanted_.insert(input);
     }
-    if (sizes) found_.sizing.push_back(node.label());
+    if (!sizes_itself(node)) return true;
+    for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+      const auto& value = node.inputs()[i];
+      if (is_size(node, i) && rounded_.contains(value) && !settle(value, 0)) hold_operand({n, i}, value);
+    }
+    found_.sizing.push_back(node.label());
+    return true;
+  }
+
+  // Of the best of many, which ones they are, where others are picked by that.
+  void choose(const Node& node) {
+    const auto* rule = deciding(node);
+    for (std::size_t i = 0; rule != nullptr && i < node.inputs().size() && i < 16; ++i) {
+      if ((rule->choices >> i & 1U) != 0) hold_best(node.inputs()[i], 0);
+    }
+  }
+
+  void hold_best(const std::string& value, std::size_t far) {
+    const int producer = index_.producer(value);
+    if (producer == kNone || far > kFarthest || !rounded_.contains(value) || is_float(value)) return;
+    if (!sought_.insert(value).second) return;
+    const auto& node = model_.graph.nodes[static_cast<std::size_t>(producer)];
+    if (node.body() != 0 || has_bodies(node)) return;
+    if (!node.is("TopK") && !node.is("ArgMax") && !node.is("ArgMin")) {
+      for (const auto& input : node.inputs()) hold_best(input, far + 1);
+      return;
+    }
+    hold(value);
+    judge(node.inputs()[0]);
   }
 
   void hold(const std::string& value) {
@@ -192,9 +241,12 @@ class Finder {
 
   bool settle_by(const Node& node, const std::string& value, std::size_t far) {
     if (node.body() != 0) return false;
-    if (measures_shape(node)) return true;  // of values whose sizes are settled where they are made
+    // Of values whose sizes are settled where they are made.
     const bool decides_itself = node.is("NonMaxSuppression") || node.is("NonZero") || node.is("Unique");
-    if (decides_itself && !is_float(value)) return true;
+    if (measures_shape(node) || (decides_itself && !is_float(value))) {
+      wanted_.insert(measures_shape(node) ? node.inputs()[0] : value);
+      return true;
+    }
     if (leaps(node, value)) {
       hold(value);
       for (const auto& input : node.inputs()) judge(input);
@@ -215,7 +267,8 @@ class Finder {
   Index index_;
   Decisions found_;
   std::unordered_set<std::string> varies_, rounded_, loose_;  // see spread()
-  std::unordered_set<std::string> held_, judged_;
+  std::unordered_set<std::string> wanted_;                    // loose values that sizes of outputs follow from
+  std::unordered_set<std::string> held_, judged_, sought_;
   std::unordered_map<std::string, bool> settled_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "graph/index.h"
@@ -29,13 +30,16 @@ struct Decisions {
   std::vector<std::string> sizing;
   /// What nodes that draw random numbers make. It is among `held`.
   std::vector<std::string> drawn;
+  /// Values within the model whose number of elements depends on decisions that no output's size follows from, and
+  /// which are not held: each form takes them by itself, and these values cannot be compared.
+  std::unordered_set<std::string> apart;
 
   bool empty() const noexcept { return held.empty() && operands.empty(); }
 };
 
 enum class DecisionKind {
   sizes,  // how many elements there are, and random draws
-  all,    // which of them are taken as well
+  all,    // which of them are the best (TopK, ArgMax) as well
 };
 
 /// Whether the node draws random numbers: generators, and Dropout in training mode.

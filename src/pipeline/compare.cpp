@@ -89,7 +89,7 @@ CommonValues common_values(const Side& original, const Side& quantized, const ru
   for (const auto& node : original.model.graph.nodes) {
     if (node.body() != 0) continue;  // there may be several in one run, or none
     for (const auto& name : node.outputs()) {
-      if (name.empty() || shared.contains(name) ||
+      if (name.empty() || shared.contains(name) || decisions.apart().contains(name) ||
           graph::type_of(original.model, original.types, name) != onnx::DataType::float32)
         continue;
       const auto found = dequantized.find(name);

@@ -84,7 +84,8 @@ class Window {
     measured_ = segment.outputs;
     measured_.insert(measured_.end(), model.points.begin(), model.points.end());
     std::erase_if(measured_, [&](const auto& value) {
-      return !made_here(value) || !data::holds_floats(graph::type_of(model.model, model.types, value));
+      return !made_here(value) || model.apart.contains(value) ||
+             !data::holds_floats(graph::type_of(model.model, model.types, value));
     });
     std::sort(measured_.begin(), measured_.end());
     measured_.erase(std::unique(measured_.begin(), measured_.end()), measured_.end());

@@ -61,9 +61,11 @@ std::vector<std::string> decision_notes(const graph::Decisions& decisions) {
 
 SharedDecisions::SharedDecisions(const exec::Runtime& runtime, onnx::Model& first, onnx::Model& second) {
   // Types take a session to find out.
-  if (graph::find_decisions(first, {}, graph::DecisionKind::sizes).empty()) return;
+  const auto any = [](const graph::Decisions& found) { return !found.empty() || !found.apart.empty(); };
+  if (!any(graph::find_decisions(first, {}, graph::DecisionKind::sizes))) return;
   const auto types = exec::probe_values(runtime, first);
-  const auto sizes = graph::find_decisions(first, types, graph::DecisionKind::sizes);
+  auto sizes = graph::find_decisions(first, types, graph::DecisionKind::sizes);
+  apart_ = std::move(sizes.apart);
   if (sizes.sizing.empty() && sizes.drawn.empty()) return;
   const auto decisions = graph::find_decisions(first, types, graph::DecisionKind::all);
   const graph::Index index(second);

@@ -4,6 +4,7 @@
 
 #include <mutex>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "data/sample.h"
@@ -24,6 +25,8 @@ class SharedDecisions {
   const std::vector<std::string>& taps() const noexcept { return taps_; }
   /// What decisions are made from: see graph::Decisions::judged.
   const std::vector<std::string>& judged() const noexcept { return judged_; }
+  /// Values within the first model that cannot be compared.
+  const std::unordered_set<std::string>& apart() const noexcept { return apart_; }
   /// What there is to say.
   const std::vector<std::string>& notes() const noexcept { return notes_; }
 
@@ -40,6 +43,7 @@ class SharedDecisions {
   void add_copies(const std::vector<graph::Operand>& operands, onnx::Model& first, onnx::Model& second);
 
   std::vector<std::string> taps_, judged_, notes_;
+  std::unordered_set<std::string> apart_;
   mutable std::mutex mutex_;
   std::vector<data::Array> held_;
 };
