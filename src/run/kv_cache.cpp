@@ -110,7 +110,10 @@ std::vector<data::Array> with_cache_of(const std::vector<data::Array>& inputs,
   for (std::size_t i = 0; i < made.size() && i < specs.size(); ++i) {
     auto& array = made[i];
     const auto& spec = specs[i];
-    if (!is_of_another_cache(array, spec)) continue;
+    if (!is_of_another_cache(array, spec)) {
+      array = data::as_floats(array, spec.type);
+      continue;
+    }
     if (!array.bytes.empty())
       throw bad_input(
           fmt::format("input '{}' has another type in the quantized model, and the samples fill it", spec.name),
