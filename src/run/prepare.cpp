@@ -105,6 +105,14 @@ void compute(Prepared& prepared, const std::vector<int>& nodes, const exec::Runt
   std::erase_if(prepared.turned, [&](const auto& pair) { return index.initializer(pair.second) == graph::kNone; });
 }
 
+void find_infinite(Prepared& prepared, const QuantConfig& config) {
+  prepared.infinite = quantization::infinite_values(prepared.model);
+  if (prepared.infinite.empty() || !config::preset(config).quantizes || config.activations != Activations::fixed)
+    return;
+  prepared.notes.push_back(fmt::format("'{}' and what is made with it stay in float: it holds infinite values or NaN",
+                                       printable(*prepared.infinite.begin())));
+}
+
 void refuse_dynamic_inputs(const onnx::Model& model, const QuantConfig& config) {
   const auto dynamic = graph::dynamic_inputs(model);
   if (dynamic.empty()) return;
@@ -183,10 +191,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   const bool gates = config::makes_gates(config);
   if (fast_forms) make_fast_forms(prepared, gates, file_store(work_dir, "folded"));
   graph::add_initializers(model, types);
-  prepared.infinite = quantization::infinite_values(model);
-  if (!prepared.infinite.empty() && config::preset(config).quantizes && config.activations == Activations::fixed)
-    notes.push_back(fmt::format("'{}' and what is made with it stay in float: it holds infinite values or NaN",
-                                printable(*prepared.infinite.begin())));
+  find_infinite(prepared, config);
   if (config.activations == Activations::fixed) append(notes, leave_scans_of_unknown_rank(prepared));
   append(notes, decision_notes(graph::find_decisions(model, types, graph::DecisionKind::all)));
   if (config::target(config).explicit_convolutions) graph::complete_convolutions(model);
