@@ -48,8 +48,8 @@ class SampleStream {
   virtual std::optional<std::vector<NamedArray>> next() = 0;
   /// Starts again with the same samples in the same order.
   virtual void rewind() = 0;
-  /// Whether rewind() works. Fine-tuning and runs in several segments read all samples again and are refused without
-  /// it. Where only a few samples are read again, they are kept.
+  /// Whether rewind() works. Without it quantize() keeps the samples in files while it runs; calibrate() in several
+  /// segments, which reads them again, refuses such a stream.
   virtual bool can_rewind() const { return true; }
   /// Number of samples; 0: unknown. Used for progress and predictions only.
   virtual std::size_t size() const { return 0; }
