@@ -274,7 +274,8 @@ class AccuracyResult(_Result):
     @classmethod
     def of(cls, told: dict[str, Any], **more: Any) -> Self:
         tuned = told.get("tuned")
-        return super().of({"worst_sample_db": None, "sample_names": [], **told, "tuned": TunedWeights(**tuned) if tuned else None}, **more)
+        told = {"worst_sample_db": None, "sample_names": [], **told, "tuned": TunedWeights(**tuned) if tuned else None}
+        return super().of(told, **more)
 
     def _heading(self) -> str:
         return f"SQNR {self.sqnr_db:.1f} dB, cosine {self.cosine:.6f}, {self.integer_macs:.0%} of the MACs on integers"

@@ -38,7 +38,8 @@ FloatPlacement place_floats(const onnx::Model& model, const graph::ValueTypes& t
 /// Values that place_floats() wants the statistics of: all float32 ones that depend on the graph's inputs.
 std::vector<std::string> float_values(const onnx::Model& model, const graph::ValueTypes& types);
 
-/// The opset that all operators of the model have the type from, as far as they have it; no later one than runtimes load.
+/// The opset that all operators of the model have the type from, as far as they have it; no later one than runtimes
+/// load.
 std::int64_t opset_of_floats(const onnx::Model& model, FloatType type);
 
 }  // namespace detent::quantization
