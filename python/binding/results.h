@@ -187,7 +187,6 @@ template <>
 struct Fields<QuantizeResult> {
   using S = QuantizeResult;
   static constexpr Field<S> all[] = {shown<&S::samples>("samples"),
-                                     shown<&S::sample_names>("sample_names"),
                                      shown<&S::model_bytes_before>("model_bytes_before"),
                                      shown<&S::model_bytes_after>("model_bytes_after"),
                                      shown<&S::nodes_quantized>("nodes_quantized"),
@@ -232,9 +231,9 @@ struct Fields<NextTokens> {
 template <>
 struct Fields<Comparison> {
   using S = Comparison;
-  static constexpr Field<S> all[] = {shown<&S::samples>("samples"),         shown<&S::sample_names>("sample_names"),
-                                     shown<&S::next_tokens>("next_tokens"), shown<&S::outputs>("outputs"),
-                                     shown<&S::layers>("layers"),           shown<&S::notes>("notes")};
+  static constexpr Field<S> all[] = {shown<&S::samples>("samples"), shown<&S::next_tokens>("next_tokens"),
+                                     shown<&S::outputs>("outputs"), shown<&S::layers>("layers"),
+                                     shown<&S::notes>("notes")};
 };
 template <>
 struct Fields<ValueReport> {

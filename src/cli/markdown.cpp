@@ -82,8 +82,8 @@ std::string latency(const json& r) {
   const auto &before = at(r, "/latency/before/median_seconds"), &after = at(r, "/latency/after/median_seconds");
   const auto &ratio = at(r, "/latency/after/ratio"), &threads = at(r, "/latency/threads");
   if (!before.is_number() || !after.is_number() || !ratio.is_number() || !threads.is_number_integer()) return "";
-  for (const char* model : {"before", "after"}) {
-    const auto& waiting = at(r, fmt::format("/latency/{}/waiting_share", model));
+  for (const char* share : {"/latency/before/waiting_share", "/latency/after/waiting_share"}) {
+    const auto& waiting = at(r, share);
     if (waiting.is_number() && is_doubtful(waiting.get<double>())) return "not measured: the machine was busy";
   }
   return fmt::format("{:.4g} → {:.4g} ms ({}, {} thread{})", 1e3 * before.get<double>(), 1e3 * after.get<double>(),
