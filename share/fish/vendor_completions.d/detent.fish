@@ -146,6 +146,7 @@ complete -c detent -n '__fish_seen_subcommand_from quantize calibrate' -l report
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate' -l trace -r -F -d 'write a trace of stages and layers, for Perfetto'
 complete -c detent -n '__fish_seen_subcommand_from compare inspect verify' -l layers -x -d 'list this many layers, of compare and verify the worst'
 complete -c detent -n '__fish_seen_subcommand_from verify' -l max-steps -x -d 'exit with code 3 where a layer differs by more steps from the exact reference'
+complete -c detent -n '__fish_seen_subcommand_from compare' -l min-sqnr -x -d 'exit with code 3 where an output has a lower SQNR, in dB'
 complete -c detent -n '__fish_seen_subcommand_from compare' -l outputs-only -d 'compare the models outputs only, no inner values'
 complete -c detent -n '__fish_seen_subcommand_from compare' -l pending-limit -x -d 'memory for inner values of the float model until their quantized counterparts are there'
 complete -c detent -n '__fish_seen_subcommand_from compare' -l round-floats -d 'round what nodes of 16-bit floats make to their type, as devices with such kernels do'
