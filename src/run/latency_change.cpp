@@ -19,7 +19,7 @@ namespace detent::run {
 namespace {
 
 constexpr double kLeastSeconds = 0.2, kMostSeconds = 5, kShareOfRun = 0.03;
-constexpr double kTolerable = 2;  // seconds in all, or twice what it should take
+constexpr double kTolerable = 2;  // seconds in all, or twice its share of the run
 constexpr std::size_t kTurns = 10;
 constexpr double kRunsAtLeast = 2 * (kTurns + 1);  // of a sample: each model warm, and timed in each turn
 
@@ -32,7 +32,7 @@ std::string too_costly(const LatencyRequest& request) {
     return fmt::format("both models side by side would take about {}, and the memory budget is {}",
                        format_size(request.needed_memory), format_size(request.memory_budget));
   }
-  if (kRunsAtLeast * request.sample_seconds > std::max(kTolerable, 2 * seconds_to_take(request)))
+  if (kRunsAtLeast * request.sample_seconds > std::max(kTolerable, 2 * kShareOfRun * request.run_seconds))
     return fmt::format("one run takes about {:.1f} s; detent bench takes the time", request.sample_seconds);
   return "";
 }

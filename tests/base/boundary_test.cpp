@@ -23,7 +23,8 @@ class BoundaryTest : public ::testing::Test {
   }
   fs::path at(const std::string& name) const { return place_.path() / name; }
   std::string read(const std::string& name) const {
-    const auto bytes = Boundary(at("model"), at("model/model.onnx")).open(name, "file")->bytes();
+    const auto file = Boundary(at("model"), at("model/model.onnx")).open(name, "file");
+    const auto bytes = file->bytes();
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
   void refuse(const std::string& name, const std::string& message) const {

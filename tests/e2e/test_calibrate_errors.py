@@ -161,7 +161,7 @@ def test_nan_in_a_sample(place: Place, model: Path, workers: int) -> None:
     samples[4]["x"][0, 1, 2, 3] = np.nan
     data = support.save_samples(place.inputs / "nan", samples)
     arguments = ["calibrate", model, "-o", place.output, "--calibration-data", data, "--workers", workers]
-    place.refuses(BAD_INPUT, "'x'.*1 NaN.*004.npz.*--allow-nonfinite", *arguments)
+    place.refuses(BAD_INPUT, "004.npz.*'x'.*1 NaN.*--allow-nonfinite", *arguments)
     assert support.detent(*arguments, "--allow-nonfinite").returncode == 0
     options = ["--statistics", place.output, "--method", "mse", "--allow-nonfinite"]
     report = support.quantize(model, place.out / "m.onnx", data, *options)
