@@ -60,10 +60,29 @@ class Folding {
     return name;
   }
 
+  // From which on Transpose takes values of the type.
+  static std::int64_t opset_of_transpose(DataType type) {
+    switch (type) {
+      case DataType::float8e4m3fn:
+      case DataType::float8e4m3fnuz:
+      case DataType::float8e5m2:
+      case DataType::float8e5m2fnuz:
+      case DataType::int4:
+      case DataType::uint4: return 21;
+      case DataType::float4e2m1: return 23;
+      case DataType::float8e8m0: return 24;
+      case DataType::int2:
+      case DataType::uint2: return 25;
+      default: return 0;
+    }
+  }
+
   // Ranks of constants, and of those that a Transpose turns.
   void find_ranks() {
     const auto body_of = body_of_nodes(model_);
-    for (const auto& tensor : model_.graph.initializers) ranks_[tensor.name] = tensor.dims.size();
+    for (const auto& tensor : model_.graph.initializers) {
+      if (model_.opset() >= opset_of_transpose(tensor.type)) ranks_[tensor.name] = tensor.dims.size();
+    }
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
       const Node& node = model_.graph.nodes[n];
       if (!node.is("Transpose") || node.inputs().empty() || node.outputs().empty()) continue;

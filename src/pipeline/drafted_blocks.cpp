@@ -73,4 +73,9 @@ std::string DraftedBlocks::reason_against_running() const {
   return "";
 }
 
+std::string DraftedBlocks::reason_against_proof() const {
+  if (auto reason = reason_against_running(); !reason.empty()) return reason;
+  return placement.tensors.front().format.floats ? "not every ONNX Runtime has small floats on CPUs" : "";
+}
+
 }  // namespace detent::pipeline

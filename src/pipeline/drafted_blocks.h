@@ -36,6 +36,8 @@ struct DraftedBlocks {
   std::vector<quantization::BlockStream> streams(WeightMethod method, std::size_t threads, std::stop_token stop) const;
   /// Why ONNX Runtime's CPU does not run the result; "": it does.
   std::string reason_against_running() const;
+  /// Why a runtime may know the written file without having kernels for it; empty: it must run.
+  std::string reason_against_proof() const;
 
  private:
   quantization::BlockSolver solver(std::size_t tensor, WeightMethod method, std::stop_token stop) const;

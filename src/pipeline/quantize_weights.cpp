@@ -390,7 +390,7 @@ class WeightsRun {
       return run::write_output(emitted, elsewhere, nullptr, result_);
     }
     run::Prover prove(options_, runtime_if_there());
-    const auto reason = draft_.reason_against_running();
+    const auto reason = draft_.reason_against_proof();
     const bool cached = reason.empty() && cache_ && runtime_;
     prove.excuse(cached ? run::reason_against_running(options_.kv_cache.type, runtime_->version()) : reason);
     run::write_output(emitted, options_, &prove, result_);

@@ -1,5 +1,7 @@
 #include "run/by_content.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -37,7 +39,7 @@ data::Array row_of(const data::Array& array, std::size_t row) {
 }
 
 data::Sample row_of(const data::Sample& sample, std::size_t row) {
-  data::Sample one{sample.origin, {}};
+  data::Sample one{fmt::format("{}[{}:{}]", sample.origin, row, row + 1), {}};
   for (const auto& input : sample.inputs) one.inputs.push_back(row_of(input, row));
   return one;
 }

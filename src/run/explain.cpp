@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string_view>
 
 #include "quantization/formats.h"
 
@@ -51,16 +53,32 @@ std::optional<std::pair<double, double>> parts(const onnx::Node& node,
   return std::pair(largest, smallest);
 }
 
+// Masks that are added before a Softmax are cut off on purpose.
+bool is_read_by_softmax(const onnx::Model& model, const graph::Index& index, std::string value) {
+  constexpr int kSteps = 6;
+  static const std::set<std::string_view> kBetween{"Add", "Where", "Mul", "Div", "Reshape", "Transpose", "Identity"};
+  for (int step = 0; step < kSteps; ++step) {
+    const auto readers = index.consumers(value);
+    if (readers.size() != 1) return false;
+    const auto& reader = model.graph.nodes[static_cast<std::size_t>(readers.front())];
+    if (reader.is("Softmax")) return true;
+    if (!kBetween.contains(reader.op_type())) return false;
+    value = reader.outputs().front();
+  }
+  return false;
+}
+
 // What is wrong with the range of a quantized value.
 Explanation of_range(const onnx::Node& node, const std::string& value, const ValueTraits& traits,
-                     const std::unordered_map<std::string, Judged>& values, const Applied& applied) {
+                     const std::unordered_map<std::string, Judged>& values, const Applied& applied,
+                     bool ends_in_softmax) {
   const auto& [low, high] = *traits.range();
   const std::string leave = fmt::format("--preset balanced, or --exclude-nodes {}", node.id());
   if (std::max(-low, high) > kMask) return {fmt::format("a mask constant of {:.2g} sets the range", low), leave};
   const auto unlike = parts(node, values);
   if (unlike && unlike->first > kUnlike * unlike->second)
     return {fmt::format("shared scale: {:.3g} against {:.3g}", unlike->first, unlike->second), leave};
-  if (traits.share_cut() > kMuchCut) {
+  if (traits.share_cut() > kMuchCut && !ends_in_softmax) {
     return {fmt::format("{:.2g} % of the values lie beyond the range of {:.3g} to {:.3g}", 100 * traits.share_cut(),
                         low, high),
             fmt::format("--tensor-method {}=minmax", value)};
@@ -146,7 +164,7 @@ Explanation explain(const onnx::Model& original, const graph::Index& index, cons
   if (producer == graph::kNone || !std::isfinite(judged.sqnr_db)) return {};
   const auto& node = original.graph.nodes[static_cast<std::size_t>(producer)];
   if (judged.traits->range()) {
-    auto found = of_range(node, value, *judged.traits, values, applied);
+    auto found = of_range(node, value, *judged.traits, values, applied, is_read_by_softmax(original, index, value));
     if (!found.reason.empty()) return found;
   }
   const std::string* worst = nullptr;

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 #include "base/bytes.h"
 #include "base/error.h"
 #include "config/wanted.h"
@@ -22,7 +26,8 @@ namespace fs = std::filesystem;
 // What a runtime says of operators that it knows without having them for a type.
 bool lacks_kernels(const Error& e) {
   const std::string_view text = e.what();
-  return text.find("Could not find an implementation") != text.npos || text.find("has no kernel of") != text.npos;
+  constexpr std::array kTexts{"Could not find an implementation", "Failed to find kernel", "has no kernel of"};
+  return std::any_of(kTexts.begin(), kTexts.end(), [&](const char* words) { return text.find(words) != text.npos; });
 }
 
 // The file goes by a temporary name, which says nothing to users.

@@ -34,8 +34,8 @@ def test_a_mask(tmp_path: Path) -> None:
     out = b.add("Softmax", b.add("Add", b.add("MatMul", "x", b.weight("w", 8, 8), name="scores"), off, name="masked"))
     samples = [{"x": np.eye(8, dtype=np.float32)[None], "mask": np.eye(8, dtype=np.float32)[None]}]
     layers = explained(tmp_path, b.model({n: (FLOAT, [1, 8, 8]) for n in ("x", "mask")}, [out]), samples)
-    assert "mask constant of -3.4e+38" in layers["masked.out"]["reason"]
-    assert "--preset balanced" in layers["masked.out"]["cure"]
+    # The mask is cut off on purpose, where the Softmax makes 0 of it: no reason to widen the range.
+    assert not any("beyond the range" in layer["reason"] or "mask" in layer["reason"] for layer in layers.values())
 
 
 def test_parts_of_unlike_size(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_mask_ruins_no_range(tmp_path: Path) -> None:
     for preset in ("plain", "balanced"):
         support.quantize(model, tmp_path / f"{preset}.onnx", data, "--preset", preset)
         found[preset] = cosine(results(model, samples), results(tmp_path / f"{preset}.onnx", samples))
-    assert found["balanced"] > 0.999 > 0.99 > found["plain"], found
+    assert min(found.values()) > 0.999, found
     assert integer_products(tmp_path / "balanced.onnx") == {"q_product", "k_product", "v_product", "scores", "context"}
 
 
@@ -111,7 +111,7 @@ def test_small_parts_of_an_output_keep_their_values(tmp_path: Path) -> None:
         support.quantize(model, tmp_path / f"{preset}.onnx", data, "--preset", preset, "--weight-type", "uint8")
         scores = [results(path, samples)[:, 4:] for path in (model, tmp_path / f"{preset}.onnx")]
         found[preset] = np.abs(scores[0] - scores[1]).max()
-    assert found["balanced"] < 0.03 < 0.3 < found["plain"], found
+    assert max(found.values()) < 0.03, found
 
 
 def test_each_sensitivity_is_that_of_the_value_alone(tmp_path: Path) -> None:
