@@ -157,16 +157,16 @@ def cut_outputs(prepared: Graph) -> set[str]:
     return {f"{value}_{part}" for value in values for part in ("scale", "zero_point")}
 
 
-def overflowing_biases(theirs: Graph) -> set[str]:
+def overflowing_biases(theirs: Graph, zero_points: bool) -> set[str]:
     """Biases that int32 does not hold, and the weights whose scale would have to be raised: detent does so for every
-    symmetric type, ONNX Runtime not for int4. Call after name_biases_by_node."""
+    type, ONNX Runtime for int8 alone. Zero points of unsigned weights follow their scales. Call after name_biases_by_node."""
     ends = np.iinfo(np.int32)
     makers = {node.output[0]: node for node in theirs.nodes.values() if node.op_type == "DequantizeLinear"}
     names: set[str] = set()
     for node in theirs.order:
         integers = theirs.tensors.get(f"{node.name}/bias.0")
         if integers is not None and ((integers == ends.min) | (integers == ends.max)).any():
-            names |= {f"{node.name}/bias.0", f"{node.name}/bias.1", *makers[node.input[1]].input[:2]}
+            names |= {f"{node.name}/bias.0", f"{node.name}/bias.1", *makers[node.input[1]].input[: 3 if zero_points else 2]}
     return names
 
 
