@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/bytes.h"
+#include "base/error.h"
 #include "config/wanted.h"
 #include "detent/compare.h"
 #include "onnx/write.h"
@@ -81,6 +82,16 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
       if (auto note = run::slower_note(*result.latency); !note.empty()) result.notes.push_back(std::move(note));
     }
     result.notes.insert(result.notes.end(), measured.notes.begin(), measured.notes.end());
+  }
+}
+
+std::optional<std::vector<data::InputSpec>> inputs_to_time(const onnx::Model& model, QuantizeResult& result) {
+  try {
+    return run::input_specs(model);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::bad_input) throw;
+    result.notes.push_back(fmt::format("latency was not measured: {}", e.what()));
+    return std::nullopt;
   }
 }
 

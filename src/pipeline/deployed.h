@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ namespace detent::pipeline {
 /// for both models it stays unset, and a note says so.
 void time_models(const QuantizeOptions& options, const std::vector<data::InputSpec>& inputs,
                  const exec::Runtime& runtime, profile::Profiler& profiler, QuantizeResult& result);
+
+/// What a model can be timed with; nullopt, and a note, where no sample can be of it (text, sequences).
+std::optional<std::vector<data::InputSpec>> inputs_to_time(const onnx::Model& model, QuantizeResult& result);
 
 /// The same for several results of one model, which are timed together.
 struct Deployed {

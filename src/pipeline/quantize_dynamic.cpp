@@ -29,7 +29,7 @@ class DynamicRun : run::SingleRun {
     prepare();
     quantize();
     write();
-    if (options_.bench) time_models(options_, inputs_, runtime_, profiler_, result_);
+    if (inputs_) time_models(options_, *inputs_, runtime_, profiler_, result_);
     if (config::has_samples(options_)) compare_models(options_, work_->path(), profiler_, result_);
     if (result_.accuracy) result_.samples = result_.accuracy->samples;
     return finish();
@@ -42,7 +42,7 @@ class DynamicRun : run::SingleRun {
     append(prepared_.notes);
     auto& model = prepared_.model;
     if (model.opset() < kOpsetOfDynamicQuantizeLinear) append(graph::upgrade_opset(model, prepared_.types));
-    inputs_ = run::input_specs(model);
+    if (options_.bench) inputs_ = inputs_to_time(model, result_);
     write_prepared();
   }
 
@@ -81,7 +81,7 @@ class DynamicRun : run::SingleRun {
     SingleRun::write(emitted_);
   }
 
-  std::vector<data::InputSpec> inputs_;
+  std::optional<std::vector<data::InputSpec>> inputs_;
   onnx::Model emitted_;
 };
 

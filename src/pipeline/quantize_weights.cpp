@@ -405,7 +405,8 @@ class WeightsRun {
     if (reason.empty() && cache_) reason = reason_against_running_cache(options_, options_.output, *runtime_);
     if (!reason.empty()) return append({std::move(reason)});
     if (options_.bench && runtime_) {
-      time_models(options_, run::input_specs(draft_.model), *runtime_, profiler_, result_);
+      const auto inputs = inputs_to_time(draft_.model, result_);
+      if (inputs) time_models(options_, *inputs, *runtime_, profiler_, result_);
     }
     if (config::has_samples(options_)) compare_models(options_, work_->path(), profiler_, result_);
   }

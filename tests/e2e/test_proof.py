@@ -13,6 +13,7 @@ import onnxruntime as ort
 import pytest
 import support
 from failures import BAD_INPUT, DEVICE
+from onnx import TensorProto
 from support import DETENT
 
 FORMS: dict[str, list[object]] = {
@@ -141,3 +142,17 @@ def test_compare_holds_a_minimum(tmp_path: Path, model: Path, data: Path) -> Non
     assert run("", *compare, 5).returncode == 0
     missed = run("", *compare, 200)
     assert missed.returncode == BAD_INPUT and "less than the 200 of --min-sqnr" in missed.stderr
+
+
+@pytest.mark.parametrize("form", ["dynamic", "blocks"])
+def test_inputs_that_no_sample_can_be_of_stop_no_form_that_runs_nothing(tmp_path: Path, form: str) -> None:
+    b = graphs.Builder(3)
+    y = b.add("MatMul", "x", b.weight("w", 64, 64))
+    made = b.model({"x": (TensorProto.FLOAT, ["n", 64]), "word": (TensorProto.STRING, ["n"])}, [y, b.add("Identity", "word")])
+    onnx.save(made, tmp_path / "m.onnx")
+    result = run("", "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", *FORMS[form])
+    assert result.returncode == 0, result.stderr
+    assert "latency was not measured: " in result.stdout and "loaded, but not run: " in result.stdout
+    feed = {"x": np.ones((2, 64), np.float32), "word": np.array(["a", "b"])}
+    x, y = (ort.InferenceSession(tmp_path / f"{name}.onnx").run(None, feed) for name in "mq")
+    assert support.sqnr([[x[0]]], [[y[0]]]) > 15 and x[1].tolist() == y[1].tolist()
