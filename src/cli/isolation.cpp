@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/leftovers_journal.h"
+#include "base/spawn_texts.h"
 #include "cli/output.h"
 #include "cli/signals.h"
 
@@ -26,20 +27,6 @@ namespace detent::cli {
 namespace {
 
 constexpr const char* kVariable = "DETENT_ISOLATED";  // "DESCRIPTOR PARENT"
-
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> all;
-  for (auto& text : texts) all.push_back(text.data());
-  all.push_back(nullptr);
-  return all;
-}
-
-std::vector<std::string> environment_with(std::string entry) {
-  std::vector<std::string> all;
-  for (char** e = environ; *e != nullptr; ++e) all.emplace_back(*e);
-  all.push_back(std::move(entry));
-  return all;
-}
 
 // In a process group of its own, so that Ctrl-C in a terminal comes once, from here.
 pid_t start(std::vector<std::string> words, int journal) {

@@ -21,6 +21,7 @@
 #include "base/failpoint.h"
 #include "base/failure.h"
 #include "base/file.h"
+#include "base/spawn_texts.h"
 #include "exec/guard_messages.h"
 #include "exec/runtime_impl.h"
 #include "shim/library.h"
@@ -30,13 +31,6 @@ namespace {
 
 constexpr const char* kVariable = "DETENT_GUARDED";  // the parent's process id
 constexpr int kSocket = 3;                           // in the process that serves
-
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> all;
-  for (auto& text : texts) all.push_back(text.data());
-  all.push_back(nullptr);
-  return all;
-}
 
 class SpawnActions {
  public:
@@ -62,9 +56,8 @@ class SpawnActions {
     ::posix_spawnattr_setsigmask(&attributes_, &none);
     ::posix_spawnattr_setpgroup(&attributes_, 0);
     ::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-    std::vector<std::string> words{program.string()}, environment;
-    for (char** e = environ; *e != nullptr; ++e) environment.emplace_back(*e);
-    environment.push_back(fmt::format("{}={}", kVariable, ::getpid()));
+    std::vector<std::string> words{program.string()};
+    auto environment = environment_with(fmt::format("{}={}", kVariable, ::getpid()));
     pid_t child = 0;
     const int failed = ::posix_spawn(&child, program.c_str(), &actions_, &attributes_, pointers_to(words).data(),
                                      pointers_to(environment).data());
@@ -176,10 +169,6 @@ void serve(GuardChannel& channel) {
     }
   }
 }
-
-}  // namespace
-
-namespace {
 
 // The process ended, or had to be ended, instead of answering.
 struct Died : Error {

@@ -17,6 +17,7 @@
 #include "exec/guarded_session.h"
 #include "exec/session.h"
 #include "graph/index.h"
+#include "graph/masks.h"
 #include "graph/rewrite.h"
 #include "quantization/emit/read_values.h"
 #include "run/kv_cache.h"
@@ -268,8 +269,10 @@ std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& ind
     layers.push_back(fidelity(common.in_float[i], common.made_by[i], run.sums()[i]));
     judged[common.in_float[i]] = {&run.traits()[i], layers.back().sqnr_db};
   }
+  const auto scores = graph::scores(original.model, index);
+  const std::set<std::string> is_score(scores.begin(), scores.end());
   for (auto& layer : layers) {
-    auto explained = run::explain(original.model, index, layer.name, judged, applied);
+    auto explained = run::explain(original.model, index, layer.name, judged, applied, is_score.contains(layer.name));
     layer.reason = std::move(explained.reason);
     layer.cure = std::move(explained.cure);
   }

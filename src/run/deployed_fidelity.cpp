@@ -102,7 +102,6 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   drop_caches(outputs);
   tell_worst(outputs, found);
   found.next_tokens = token_sums.result();
-  found.notes = decisions.notes();
   return found;
 }
 

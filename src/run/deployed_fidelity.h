@@ -22,7 +22,6 @@ struct DeployedFidelity {
   double cosine = 0;           // the same
   double worst_sample_db = 0;  // of that sample, and output, which is farthest
   std::optional<NextTokens> next_tokens;
-  std::vector<std::string> notes = {};  // how the results were compared, where that is not plain
 };
 
 /// On the samples from where `source` stands, at most so many. The model runs in a process of its own. The caches of

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
-#include <string_view>
 
 #include "quantization/formats.h"
 
@@ -53,32 +51,16 @@ std::optional<std::pair<double, double>> parts(const onnx::Node& node,
   return std::pair(largest, smallest);
 }
 
-// Masks that are added before a Softmax are cut off on purpose.
-bool is_read_by_softmax(const onnx::Model& model, const graph::Index& index, std::string value) {
-  constexpr int kSteps = 6;
-  static const std::set<std::string_view> kBetween{"Add", "Where", "Mul", "Div", "Reshape", "Transpose", "Identity"};
-  for (int step = 0; step < kSteps; ++step) {
-    const auto readers = index.consumers(value);
-    if (readers.size() != 1) return false;
-    const auto& reader = model.graph.nodes[static_cast<std::size_t>(readers.front())];
-    if (reader.is("Softmax")) return true;
-    if (!kBetween.contains(reader.op_type())) return false;
-    value = reader.outputs().front();
-  }
-  return false;
-}
-
 // What is wrong with the range of a quantized value.
 Explanation of_range(const onnx::Node& node, const std::string& value, const ValueTraits& traits,
-                     const std::unordered_map<std::string, Judged>& values, const Applied& applied,
-                     bool ends_in_softmax) {
+                     const std::unordered_map<std::string, Judged>& values, const Applied& applied, bool is_score) {
   const auto& [low, high] = *traits.range();
   const std::string leave = fmt::format("--preset balanced, or --exclude-nodes {}", node.id());
   if (std::max(-low, high) > kMask) return {fmt::format("a mask constant of {:.2g} sets the range", low), leave};
   const auto unlike = parts(node, values);
   if (unlike && unlike->first > kUnlike * unlike->second)
     return {fmt::format("shared scale: {:.3g} against {:.3g}", unlike->first, unlike->second), leave};
-  if (traits.share_cut() > kMuchCut && !ends_in_softmax) {
+  if (traits.share_cut() > kMuchCut && !is_score) {
     return {fmt::format("{:.2g} % of the values lie beyond the range of {:.3g} to {:.3g}", 100 * traits.share_cut(),
                         low, high),
             fmt::format("--tensor-method {}=minmax", value)};
@@ -158,13 +140,13 @@ void write_applied(const Applied& applied, onnx::Model& quantized) {
 }
 
 Explanation explain(const onnx::Model& original, const graph::Index& index, const std::string& value,
-                    const std::unordered_map<std::string, Judged>& values, const Applied& applied) {
+                    const std::unordered_map<std::string, Judged>& values, const Applied& applied, bool is_score) {
   const auto& judged = values.at(value);
   const int producer = index.producer(value);
   if (producer == graph::kNone || !std::isfinite(judged.sqnr_db)) return {};
   const auto& node = original.graph.nodes[static_cast<std::size_t>(producer)];
   if (judged.traits->range()) {
-    auto found = of_range(node, value, *judged.traits, values, applied, is_read_by_softmax(original, index, value));
+    auto found = of_range(node, value, *judged.traits, values, applied, is_score);
     if (!found.reason.empty()) return found;
   }
   const std::string* worst = nullptr;

@@ -66,8 +66,9 @@ struct Applied {
 Applied read_applied(const onnx::Model& quantized);
 void write_applied(const Applied& applied, onnx::Model& quantized);
 
-/// `values` are those of the float model, by name.
+/// `values` are those of the float model, by name. `is_score`: only a Softmax reads the value (graph::scores()), so
+/// that masks in it are cut off on purpose.
 Explanation explain(const onnx::Model& original, const graph::Index& index, const std::string& value,
-                    const std::unordered_map<std::string, Judged>& values, const Applied& applied = {});
+                    const std::unordered_map<std::string, Judged>& values, const Applied& applied, bool is_score);
 
 }  // namespace detent::run
