@@ -44,6 +44,8 @@ struct Fidelity {
   double sqnr_db = 0;   // 10 log10(sum x^2 / sum (x-y)^2); infinite when equal
   double cosine = 0;    // of all elements as one vector; 1 when both are all zero
   double max_abs = 0;   // largest |x - y|
+  /// As sqnr_db, of the sample that is farthest; unset: no sample has both a signal and an error.
+  std::optional<double> worst_sample_db = {};
   /// For inner values: the likely reason and the option that helps; empty if there is no clear reason.
   std::string reason = {};
   std::string cure = {};
@@ -61,6 +63,7 @@ struct NextTokens {
 
 struct Comparison {
   std::uint64_t samples = 0;
+  std::vector<std::string> sample_names;  // files, with the rows of parts: "a.npz[4:5]"
   /// Of decoders with a KV cache; nullopt of other models.
   std::optional<NextTokens> next_tokens;
   /// Measured as deployed: the quantized model runs with all of the runtime's optimizations.

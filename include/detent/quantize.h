@@ -203,7 +203,7 @@ struct AccuracyResult {
   std::optional<double> worst_sample_db;  // of the sample, and output, that is farthest
   double cosine = 0;                      // of the worst output
   std::optional<double> score;            // by AccuracyMetric::command or perplexity, as a share of the float model's
-  double integer_macs = 0;                // share of the multiplications that use integers
+  std::optional<double> integer_macs;     // share of the multiplications that use integers; unset: not counted
   double wide_macs = 0;                   // share of the multiplications that read a 16-bit activation
   double weights_share = 0;               // share of weights in the error with nearest rounding
   std::optional<TunedWeights> tuned;
@@ -244,7 +244,19 @@ struct FloatConversion {
   double constants = 0;        // share of the bytes of float32 constants that were converted
 };
 
+/// Whether the written model can be put to use.
+struct Outcome {
+  /// yes: close to the float model, and faster or smaller. look: something should be looked at before. no: the outputs
+  /// are far from the float model's.
+  enum class Answer { yes, look, no };
+
+  Answer answer = Answer::look;
+  std::string headline;              // a sentence or two
+  std::vector<std::string> reasons;  // for anything but yes, a sentence each
+};
+
 struct QuantizeResult {
+  Outcome outcome;
   std::uint64_t samples = 0;
   std::uint64_t model_bytes_before = 0;
   std::uint64_t model_bytes_after = 0;  // model and data file

@@ -184,9 +184,16 @@ struct Fields<FamilyMember> {
   static constexpr Field<S> all[] = {shown<&S::name>("name"), shown<&S::output>("output"), shown<&S::result>("result")};
 };
 template <>
+struct Fields<Outcome> {
+  using S = Outcome;
+  static constexpr Field<S> all[] = {shown<&S::answer>("answer"), shown<&S::headline>("headline"),
+                                     shown<&S::reasons>("reasons")};
+};
+template <>
 struct Fields<QuantizeResult> {
   using S = QuantizeResult;
-  static constexpr Field<S> all[] = {shown<&S::samples>("samples"),
+  static constexpr Field<S> all[] = {shown<&S::outcome>("outcome"),
+                                     shown<&S::samples>("samples"),
                                      shown<&S::model_bytes_before>("model_bytes_before"),
                                      shown<&S::model_bytes_after>("model_bytes_after"),
                                      shown<&S::nodes_quantized>("nodes_quantized"),
@@ -218,8 +225,8 @@ struct Fields<Fidelity> {
   using S = Fidelity;
   static constexpr Field<S> all[] = {shown<&S::name>("name"),       shown<&S::made_by>("made_by"),
                                      shown<&S::sqnr_db>("sqnr_db"), shown<&S::cosine>("cosine"),
-                                     shown<&S::max_abs>("max_abs"), shown<&S::reason>("reason"),
-                                     shown<&S::cure>("cure")};
+                                     shown<&S::max_abs>("max_abs"), shown<&S::worst_sample_db>("worst_sample_db"),
+                                     shown<&S::reason>("reason"),   shown<&S::cure>("cure")};
 };
 template <>
 struct Fields<NextTokens> {
@@ -231,9 +238,9 @@ struct Fields<NextTokens> {
 template <>
 struct Fields<Comparison> {
   using S = Comparison;
-  static constexpr Field<S> all[] = {shown<&S::samples>("samples"), shown<&S::next_tokens>("next_tokens"),
-                                     shown<&S::outputs>("outputs"), shown<&S::layers>("layers"),
-                                     shown<&S::notes>("notes")};
+  static constexpr Field<S> all[] = {shown<&S::samples>("samples"),         shown<&S::sample_names>("sample_names"),
+                                     shown<&S::next_tokens>("next_tokens"), shown<&S::outputs>("outputs"),
+                                     shown<&S::layers>("layers"),           shown<&S::notes>("notes")};
 };
 template <>
 struct Fields<ValueReport> {

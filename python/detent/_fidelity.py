@@ -15,6 +15,7 @@ class Fidelity(NamedTuple):
     sqnr_db: float
     cosine: float
     max_abs: float
+    worst_sample_db: float | None  #: of outputs: SQNR of the sample that is farthest
     reason: str  #: for inner values: the likely reason; empty if there is no clear one
     cure: str  #: the option that helps
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Self
 
+_DOUBTFUL = 0.1  # waiting
+_SAME = 0.005  # what two digits of a ratio show
+
 
 class Latency(NamedTuple):
     """Seconds of a model's runs, which took turns with those of other models."""
@@ -32,3 +35,10 @@ class LatencyChange(NamedTuple):
     @classmethod
     def of(cls, told: dict[str, Any]) -> Self:
         return cls(**{**told, "before": Latency(**told["before"]), "after": Latency(**told["after"])})
+
+    def __str__(self) -> str:
+        if max(self.before.waiting, self.after.waiting) > _DOUBTFUL:
+            return "latency not measured: the machine was busy"
+        ratio = self.after.ratio
+        change = "as fast" if abs(ratio - 1) < _SAME else f"{1 / ratio:.2f}x faster" if ratio < 1 else f"{ratio:.2f}x slower"
+        return f"latency {1e3 * self.before.median:.4g} -> {1e3 * self.after.median:.4g} ms ({change})"

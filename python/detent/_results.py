@@ -202,7 +202,8 @@ class _Result(abc.ABC):
             values["accuracy"] = AccuracyResult.of(values["accuracy"])
         if values.get("latency"):
             values["latency"] = LatencyChange.of(values["latency"])
-        for name, kind in (("floats", FloatConversion), ("next_tokens", NextTokens), ("rotated", RotatedStream)):
+        tuples = (("floats", FloatConversion), ("next_tokens", NextTokens), ("rotated", RotatedStream), ("outcome", Outcome))
+        for name, kind in tuples:
             if values.get(name):
                 values[name] = kind(**values[name])
         if "family" in values:
@@ -261,7 +262,7 @@ class AccuracyResult(_Result):
     worst_sample_db: float | None  #: of the sample, and output, that is farthest
     cosine: float
     score: float | None  #: of the command, as a share of the float model's
-    integer_macs: float  #: share of the multiplications that use integers
+    integer_macs: float | None  #: share of the multiplications that use integers; None: not counted
     wide_macs: float  #: share of the multiplications that read a 16-bit activation
     weights_share: float  #: share of weights in the error with nearest rounding
     tuned: TunedWeights | None  #: if finetune is auto and weights were tuned
@@ -278,10 +279,22 @@ class AccuracyResult(_Result):
         return super().of(told, **more)
 
     def _heading(self) -> str:
-        return f"SQNR {self.sqnr_db:.1f} dB, cosine {self.cosine:.6f}, {self.integer_macs:.0%} of the MACs on integers"
+        macs = "" if self.integer_macs is None else f", {self.integer_macs:.0%} of the MACs on integers"
+        return f"SQNR {self.sqnr_db:.1f} dB, cosine {self.cosine:.6f}{macs}"
 
     def _shown(self) -> list[Table[Any]]:
         return [self.equalized, self.methods, self.float_nodes, self.wide_nodes, self.sensitivities]
+
+
+class Outcome(NamedTuple):
+    """Whether the written model can be put to use."""
+
+    answer: str  #: "yes": close to the float model, and faster or smaller; "look": look at it before; "no": far from it
+    headline: str
+    reasons: list[str]  #: for anything but "yes"
+
+    def __str__(self) -> str:
+        return " ".join([self.headline, *self.reasons])
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -289,6 +302,7 @@ class QuantizeResult(_Result):
     """The result of quantize()."""
 
     output: str  #: path; "" if the model was returned as bytes
+    outcome: Outcome
     samples: int
     model_bytes_before: int
     model_bytes_after: int
@@ -312,11 +326,9 @@ class QuantizeResult(_Result):
     def _heading(self) -> str:
         if self.family:
             return "\n".join(f"{name}: {result._heading()}" for name, result in self.family.items())
-        latency = ""
-        if self.latency:
-            before, after = self.latency.before, self.latency.after
-            latency = f"latency {1e3 * before.median:.4g} -> {1e3 * after.median:.4g} ms ({after.ratio:.2f}x); "
+        latency = f"{self.latency}; " if self.latency else ""
         return (
+            f"{self.outcome}\n"
             f"{self.output or 'model'}: {self.nodes_quantized} nodes quantized, {self.nodes_in_float} left in float; "
             f"{size(self.model_bytes_before)} -> {size(self.model_bytes_after)}; {latency}{self.samples} samples; "
             f"peak memory {size(self.peak_memory)}"
@@ -362,6 +374,7 @@ class Comparison(_Result):
     """The difference between a quantized model and its original; worst layers first."""
 
     samples: int
+    sample_names: list[str]  #: files, with the rows of parts
     next_tokens: NextTokens | None  #: None unless the models are decoders with a KV cache
     outputs: Table[Fidelity]  #: as deployed
     layers: Table[Fidelity]

@@ -1,4 +1,4 @@
-// Byte sizes as users write and read them ("512MiB", "1.5 GiB"), and views of typed data as bytes.
+// Sizes and counts as users write and read them ("512MiB", "1.5 GiB", "2 nodes"), and views of typed data as bytes.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +21,9 @@ std::pair<std::string, std::string> format_sizes(std::uint64_t a, std::uint64_t 
 
 /// A count with a decimal prefix: "812", "4.1 M", "118 G".
 std::string format_count(std::uint64_t count);
+
+/// "1 node", "2 nodes".
+std::string counted(std::uint64_t count, std::string_view noun);
 
 inline std::span<const std::byte> as_byte_span(std::string_view text) noexcept {
   return std::as_bytes(std::span(text.data(), text.size()));

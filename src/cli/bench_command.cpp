@@ -54,9 +54,10 @@ void print_operators(const BenchedModel& m) {
 
 void print_result(const BenchResult& r) {
   print_models(r);
-  const std::string inputs = r.made_up ? "made-up inputs" : fmt::format("{} samples", r.samples);
-  print_text("{} thread{}, {} runs of each model in turns, on {}, ONNX Runtime {}\n", r.threads,
-             r.threads == 1 ? "" : "s", r.models.front().latency.runs, inputs, r.runtime);
+  const std::string inputs = r.made_up ? "made-up inputs" : counted(r.samples, "sample");
+  print_text("{}, {} runs of each model in turns, on {}, ONNX Runtime {}\n",
+             counted(static_cast<std::uint64_t>(r.threads), "thread"), r.models.front().latency.runs, inputs,
+             r.runtime);
   for (const auto& note : r.notes) print_text("note: {}\n", note);
   for (const auto& model : r.models) {
     if (!model.operators.empty()) print_operators(model);

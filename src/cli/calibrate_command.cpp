@@ -35,8 +35,8 @@ void print_result(const std::filesystem::path& output, const config::CommandLine
     print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
   const std::string ranks = r.ranks > 1 ? fmt::format(" by {} ranks", r.ranks) : "";
   const std::string peak = r.peak_memory > 0 ? "; peak memory " + format_size(r.peak_memory) : "";
-  print_text("{}: statistics of {} tensors over {} samples{}, {}{}\n", output.string(), r.tensors, r.samples, ranks,
-             format_size(r.output_bytes), peak);
+  print_text("{}: statistics of {} over {}{}, {}{}\n", output.string(), counted(r.tensors, "tensor"),
+             counted(r.samples, "sample"), ranks, format_size(r.output_bytes), peak);
 }
 
 void check_merge(const CalibrateOptions& o) {

@@ -66,8 +66,8 @@ void print_report(const CheckOptions& options, const CheckResult& r) {
     work =
         fmt::format("; {:.1f} % of {} multiplications in integers",
                     100 * static_cast<double>(*r.integer_macs) / static_cast<double>(*r.macs), format_count(*r.macs));
-  print_text("{} on {}: {} nodes accepted, {} fall back, {} refused{}; {} partition{}\n", options.model.string(),
-             r.target, r.accepted, r.falls_back, r.refused, work, r.partitions, r.partitions == 1 ? "" : "s");
+  print_text("{} on {}: {} accepted, {} fall back, {} refused{}; {}\n", options.model.string(), r.target,
+             counted(r.accepted, "node"), r.falls_back, r.refused, work, counted(r.partitions, "partition"));
 }
 
 }  // namespace

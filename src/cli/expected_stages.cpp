@@ -27,15 +27,25 @@ std::vector<ExpectedStage> of_blocks(const QuantizeOptions& options) {
 std::vector<ExpectedStage> expected_stages(const QuantizeOptions& options) {
   if (options.weights_only.enabled || !options.family.empty()) return of_blocks(options);
   std::vector<ExpectedStage> stages;
-  if (options.optimize_for != OptimizeFor::size) stages.push_back({"kernels", 1});
-  if (!options.statistics) stages.push_back({"calibrate", 2});
-  if (options.accuracy.sensitivity != SensitivityMode::off) stages.push_back({"accuracy", 6, true});
-  if (tunes(options.finetune.rounding)) stages.push_back({"finetune", 10});
+  if (options.optimize_for != OptimizeFor::size) stages.push_back({"kernels", 0.2});
+  if (!options.statistics) stages.push_back({"calibrate", 1});
+  if (options.accuracy.sensitivity != SensitivityMode::off) {
+    const std::vector<ExpectedStage> measured{{"accuracy: recurrent layers", 0.5}, {"accuracy: gates", 0.5},
+                                              {"accuracy: as rounded", 0.5},       {"accuracy: equalization", 2.2, 4},
+                                              {"accuracy: each value", 1.4, 2},    {"accuracy: range choice", 0.5},
+                                              {"accuracy: fallback", 0.7, 2}};
+    stages.insert(stages.end(), measured.begin(), measured.end());
+  }
+  if (tunes(options.finetune.rounding) || options.finetune.rounding == Rounding::automatic) {
+    stages.push_back({"finetune", 6});
+    stages.push_back({"accuracy: weight tuning", 0.5});
+  }
+  stages.push_back({"proof and latency", 0.7});  // which nothing is told of
   return stages;
 }
 
-Overall::Overall(std::vector<ExpectedStage> stages) : stages_(std::move(stages)), parts_(stages_.size()) {
-  for (const auto& stage : stages_) all_ += stage.share;
+Overall::Overall(const std::vector<ExpectedStage>& stages) {
+  for (const auto& stage : stages) stages_.push_back({stage});
 }
 
 std::size_t Overall::first_of_turns(std::size_t index) const {
@@ -43,28 +53,28 @@ std::size_t Overall::first_of_turns(std::size_t index) const {
   return index;
 }
 
-void Overall::update(const std::string& stage, std::uint64_t done, std::uint64_t total) {
-  const auto found = std::find_if(stages_.begin(), stages_.end(), [&](const auto& s) { return s.name == stage; });
-  if (found == stages_.end() || total == 0) return;
-  const auto index = static_cast<std::size_t>(found - stages_.begin());
-  const auto first = first_of_turns(index);
+void Overall::update(const std::string& name, std::uint64_t done, std::uint64_t total) {
+  const auto stage = std::find_if(stages_.begin(), stages_.end(), [&](const auto& s) { return s.name == name; });
+  if (stage == stages_.end() || total == 0) return;
+  const auto first = first_of_turns(static_cast<std::size_t>(stage - stages_.begin()));
   if (first < current_) return;
-  if (first > current_) {
-    passes_ = 0;
-    last_ = 0;
-    std::fill_n(parts_.begin(), first, 1.0);
-  }
   current_ = first;
-  double part = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
-  if (found->repeats) {
-    if (done < last_) ++passes_;
-    last_ = done;
-    part = 1 - std::exp2(-(passes_ + part));
+  stage->began = true;
+  if (done < stage->last) ++stage->before;
+  stage->last = done;
+  const double part = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
+  stage->part = std::max(stage->part, (stage->before + part) / std::max(stage->passes, stage->before + 1));
+  double worked = 0, left = 0;
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    const auto& each = stages_[i];
+    if (i < current_) {
+      if (each.began) worked += each.share;
+      continue;
+    }
+    worked += each.share * each.part;
+    left += each.share * (1 - each.part);
   }
-  parts_[index] = std::max(parts_[index], part);
-  double all = 0;
-  for (std::size_t i = 0; i < stages_.size(); ++i) all += stages_[i].share * parts_[i];
-  done_ = std::max(done_, all / all_);
+  done_ = std::max(done_, worked / (worked + left));
 }
 
 }  // namespace detent::cli

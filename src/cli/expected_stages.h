@@ -13,18 +13,19 @@ namespace detent::cli {
 struct ExpectedStage {
   std::string name;
   double share = 1;          // of the run's time, to a common factor
-  bool repeats = false;      // it starts over, nobody knows how often
+  int passes = 1;            // so often it starts over, as a rule
   bool takes_turns = false;  // with the stage before it
 };
 
 /// The stages of quantize with these options, with shares as they typically are.
 std::vector<ExpectedStage> expected_stages(const QuantizeOptions& options);
 
-/// The share of a run that is done, which never falls.
+/// The share of a run that is done, which never falls. Stages that a run leaves out count for nothing once a later one
+/// has begun.
 class Overall {
  public:
   Overall() = default;
-  explicit Overall(std::vector<ExpectedStage> stages);
+  explicit Overall(const std::vector<ExpectedStage>& stages);
 
   /// What Progress tells; a stage that is not expected changes nothing.
   void update(const std::string& stage, std::uint64_t done, std::uint64_t total);
@@ -34,12 +35,15 @@ class Overall {
  private:
   std::size_t first_of_turns(std::size_t index) const;
 
-  std::vector<ExpectedStage> stages_;
-  double all_ = 0;             // shares
-  std::size_t current_ = 0;    // the first stage of those under way
-  std::vector<double> parts_;  // of each stage, done
-  std::uint64_t last_ = 0;     // done in the one that repeats
-  int passes_ = 0;             // that it has behind it
+  struct Stage : ExpectedStage {
+    bool began = false;
+    double part = 0;         // done
+    std::uint64_t last = 0;  // done in the pass under way
+    int before = 0;          // passes that it has behind it
+  };
+
+  std::vector<Stage> stages_;
+  std::size_t current_ = 0;  // the first stage of those under way
   double done_ = 0;
 };
 

@@ -84,9 +84,9 @@ void print_device(const PlannedDevice& d) {
 
 void print_plan(const Plan& p) {
   for (const auto& [name, shape] : p.inputs) print_text("input {} {} (first sample)\n", name, shape);
-  print_text("quantize {} nodes, leave {} in float; observe {} tensors", p.nodes_quantized, p.nodes_in_float,
-             p.tensors_observed);
-  if (p.files > 0) print_text(" over {} files", p.files);
+  print_text("quantize {}, leave {} in float; observe {}", counted(p.nodes_quantized, "node"), p.nodes_in_float,
+             counted(p.tensors_observed, "tensor"));
+  if (p.files > 0) print_text(" over {}", counted(p.files, "file"));
   print_text("\n");
   if (p.peak_memory > 0) {
     print_text("one sample: {} MACs, {} operations, {} observed values\n", format_count(p.macs), format_count(p.flops),
@@ -97,10 +97,10 @@ void print_plan(const Plan& p) {
   print_segments(p);
   if (p.finetune.layers > 0) {
     print_text(
-        "{}fine-tune {} layers, {} of them streamed, in about {:.0f} s plus two runs of the model for each sample; the "
+        "{}fine-tune {}, {} of them streamed, in about {:.0f} s plus two runs of the model for each sample; the "
         "heaviest, '{}', takes {}\n",
-        p.finetune.only_if_needed ? "if weights cause much of the error, " : "", p.finetune.layers, p.finetune.streamed,
-        p.finetune.seconds, p.finetune.heaviest, format_size(p.finetune.heaviest_bytes));
+        p.finetune.only_if_needed ? "if weights cause much of the error, " : "", counted(p.finetune.layers, "layer"),
+        p.finetune.streamed, p.finetune.seconds, p.finetune.heaviest, format_size(p.finetune.heaviest_bytes));
   }
   print_device(p.device);
   print_text("working files {:>10}\noutput      {:>12} (estimated)\n", format_size(p.work_bytes),

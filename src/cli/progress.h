@@ -35,7 +35,7 @@ class ProgressLine {
   void set_memory_budget(std::uint64_t bytes) { memory_budget_ = bytes; }
 
   /// The stages of the run, for its share that is done.
-  void expect(std::vector<ExpectedStage> stages) { overall_ = Overall(std::move(stages)); }
+  void expect(const std::vector<ExpectedStage>& stages) { overall_ = Overall(stages); }
 
   /// Something to tell in the lines of the stage that is under way, or of the first.
   void set_detail(std::string text) { detail_ = std::move(text); }

@@ -42,7 +42,7 @@ void print_fallbacks(const char* what, const std::vector<FallbackNode>& nodes, b
 void print_remedies(const AccuracyResult& a, bool verbose) {
   if (!verbose) {
     const auto count = [](const char* what, std::size_t n) {
-      if (n > 0) print_text("{}: {} value{} (-v tells more)\n", what, n, n == 1 ? "" : "s");
+      if (n > 0) print_text("{}: {} (-v tells more)\n", what, counted(n, "value"));
     };
     count("channel ranges equalized", a.equalized.size());
     count("range by another method", a.methods.size());
@@ -80,11 +80,12 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a, boo
     print_text("weights by gptq: error of a typical sample {:.1f} -> {:.1f} dB{}\n", in_db(a.tuned->error_before),
                in_db(a.tuned->error_after), a.tuned->kept ? "" : ", so weights are rounded to the nearest");
   }
-  print_text(
-      "accuracy on {} samples, worst output: SQNR {:.1f} dB{}, cosine {:.5f}{}; {:.1f} % of the multiplications in "
-      "integers{}\n",
-      a.samples, a.sqnr_db, spread(a), a.cosine, a.score ? fmt::format(", score {:.4f} of float", *a.score) : "",
-      100 * a.integer_macs, a.wide_macs > 0 ? fmt::format(", {:.1f} % of 16 bits", 100 * a.wide_macs) : "");
+  const auto macs = a.integer_macs
+                        ? fmt::format("; {:.1f} % of the multiplications in integers{}", 100 * *a.integer_macs,
+                                      a.wide_macs > 0 ? fmt::format(", {:.1f} % of 16 bits", 100 * a.wide_macs) : "")
+                        : std::string();
+  print_text("accuracy on {}, worst output: SQNR {:.1f} dB{}, cosine {:.5f}{}{}\n", counted(a.samples, "sample"),
+             a.sqnr_db, spread(a), a.cosine, a.score ? fmt::format(", score {:.4f} of float", *a.score) : "", macs);
 }
 
 std::string change_of_size(std::uint64_t before, std::uint64_t after) {
@@ -96,7 +97,7 @@ std::string change_of_size(std::uint64_t before, std::uint64_t after) {
 std::string counted_samples(std::uint64_t samples) {
   constexpr std::uint64_t kFew = 8;  // fewer say little of all inputs
   if (samples == 0) return "no samples";
-  return fmt::format("{} samples{}", samples, samples < kFew ? " (few samples)" : "");
+  return counted(samples, "sample") + (samples < kFew ? " (few)" : "");
 }
 
 void print_sparsity(const std::vector<BlockedWeight>& weights) {
@@ -194,8 +195,8 @@ std::string verdict(const QuantizeResult& r) {
   }
   text += fmt::format("size {} -> {}", format_size(r.model_bytes_before), format_size(r.model_bytes_after));
   if (r.accuracy) {
-    text += fmt::format(", worst output SQNR {:.1f} dB on {} sample{}", r.accuracy->sqnr_db, r.accuracy->samples,
-                        r.accuracy->samples == 1 ? "" : "s");
+    text +=
+        fmt::format(", worst output SQNR {:.1f} dB on {}", r.accuracy->sqnr_db, counted(r.accuracy->samples, "sample"));
   }
   return text;
 }
@@ -222,7 +223,7 @@ void print_family(const QuantizeOptions& options, const QuantizeResult& r, bool 
     print_text("{:<32} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
   for (const auto& member : r.family)
     print_text("{:<6} {}: {}\n", member.name, member.output.string(), verdict(member.result));
-  print_text("{}: {} models, {} -> {}; {}; peak memory {}\n", options.output.string(), r.family.size(),
+  print_text("{}: {}, {} -> {}; {}; peak memory {}\n", options.output.string(), counted(r.family.size(), "model"),
              format_size(r.model_bytes_before), format_size(r.model_bytes_after), counted_samples(r.samples),
              format_size(r.peak_memory));
 }
@@ -242,12 +243,12 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool
   if (options.config.float_type == FloatType::float32 && !config::preset(options.config).quantizes)
     return print_text("{}: float32; {} -> {}\n", options.output.string(), format_size(r.model_bytes_before),
                       format_size(r.model_bytes_after));
-  const auto outcome = run::outcome_of(r);
+  const auto& outcome = r.outcome;
   print_text("{}{}{}\n", outcome.headline, outcome.reasons.empty() ? "" : " ", fmt::join(outcome.reasons, " "));
-  print_text("{}: {} nodes quantized, {} left in float; {} -> {} ({}); {}; peak memory {}\n", options.output.string(),
-             r.nodes_quantized, r.nodes_in_float, format_size(r.model_bytes_before), format_size(r.model_bytes_after),
-             change_of_size(r.model_bytes_before, r.model_bytes_after), counted_samples(r.samples),
-             format_size(r.peak_memory));
+  print_text("{}: {} quantized, {} left in float; {} -> {} ({}); {}; peak memory {}\n", options.output.string(),
+             counted(r.nodes_quantized, "node"), r.nodes_in_float, format_size(r.model_bytes_before),
+             format_size(r.model_bytes_after), change_of_size(r.model_bytes_before, r.model_bytes_after),
+             counted_samples(r.samples), format_size(r.peak_memory));
   print_text("{}\n", verdict(r));
 }
 

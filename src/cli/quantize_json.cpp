@@ -8,6 +8,7 @@
 #include "cli/latency_json.h"
 #include "cli/transformer_words.h"
 #include "config/family.h"
+#include "config/words.h"
 #include "run/outcome.h"
 
 namespace detent::cli {
@@ -20,7 +21,7 @@ nlohmann::json accuracy_json(const AccuracyResult& a) {
   nlohmann::json out{{"samples", a.samples},
                      {"sqnr_db", number(a.sqnr_db)},
                      {"cosine", a.cosine},
-                     {"integer_macs", a.integer_macs},
+                     {"integer_macs", a.integer_macs ? number(*a.integer_macs) : nlohmann::json()},
                      {"equalized", nlohmann::json::array()},
                      {"methods", nlohmann::json::array()},
                      {"wide_macs", a.wide_macs},
@@ -72,13 +73,14 @@ nlohmann::json plan_json(const BitsPlan& plan) {
 }
 
 nlohmann::json outcome_json(const QuantizeResult& r) {
-  const auto outcome = run::outcome_of(r);
+  const auto& outcome = r.outcome;
   nlohmann::json kept = nlohmann::json::array();
   for (const auto& node : run::kept_nodes(r)) kept.push_back({{"node", node.node}, {"why", node.why}});
-  return {
-      {"outcome",
-       {{"answer", run::answer_name(outcome.answer)}, {"headline", outcome.headline}, {"reasons", outcome.reasons}}},
-      {"kept", std::move(kept)}};
+  return {{"outcome",
+           {{"answer", config::word_of(config::words<Outcome::Answer>(), static_cast<int>(outcome.answer))},
+            {"headline", outcome.headline},
+            {"reasons", outcome.reasons}}},
+          {"kept", std::move(kept)}};
 }
 
 // The options that a member of a family was made with.

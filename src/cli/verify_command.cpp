@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/latency_json.h"
@@ -12,6 +13,7 @@
 #include "cli/pictures.h"
 #include "cli/progress.h"
 #include "detent/verify.h"
+#include "run/latency.h"
 
 namespace detent::cli {
 namespace {
@@ -76,7 +78,8 @@ void print_layers(const Verification& r, std::size_t limit) {
     reason = l.reason;
   }
   if (shown < different) print_text("… and {} more (--layers 0 lists all)\n", different - shown);
-  print_text("{} of {} layers agree in {}, on {} samples\n", same, r.layers.size(), r.consumer, r.samples);
+  print_text("{} of {} agree in {}, on {}\n", same, counted(r.layers.size(), "layer"), r.consumer,
+             counted(r.samples, "sample"));
 }
 
 void print_result(const Verification& r, std::size_t layers) {
@@ -85,8 +88,8 @@ void print_result(const Verification& r, std::size_t layers) {
   print_outputs(r);
   print_layers(r, layers);
   if (r.latency.size() == 2)
-    print_text("latency {:.3f} -> {:.3f} ms ({:.2f}x)\n", kMilli * r.latency[0].median, kMilli * r.latency[1].median,
-               r.latency[1].ratio);
+    print_text("latency {:.3f} -> {:.3f} ms ({})\n", kMilli * r.latency[0].median, kMilli * r.latency[1].median,
+               run::speed_words(r.latency[1].ratio));
 }
 
 void run(VerifyOptions options, const config::CommandLine& line) {

@@ -89,6 +89,12 @@ std::span<const Word> words<Rotation>() {
 }
 
 template <>
+std::span<const Word> words<Outcome::Answer>() {
+  static constexpr Word all[] = {word("yes", Outcome::Answer::yes), word("look", Outcome::Answer::look),
+                                 word("no", Outcome::Answer::no)};
+  return all;
+}
+template <>
 std::span<const Word> words<KvCacheType>() {
   static constexpr Word all[] = {word("keep", KvCacheType::keep), word("int8", KvCacheType::int8),
                                  word("int4", KvCacheType::int4), word("fp8", KvCacheType::float8e4m3fn)};

@@ -8,6 +8,7 @@
 #include "detent/config.h"
 #include "detent/device.h"
 #include "detent/error.h"
+#include "detent/quantize.h"
 #include "detent/resources.h"
 
 namespace detent::config {
@@ -37,6 +38,8 @@ template <>
 std::span<const Word> words<Rotation>();
 template <>
 std::span<const Word> words<KvCacheType>();
+template <>
+std::span<const Word> words<Outcome::Answer>();
 template <>
 std::span<const Word> words<WeightBits>();
 template <>

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "data/text.h"
 
@@ -236,12 +237,11 @@ std::vector<std::string> Batcher::notes() const {
   if (!unused_) return lines;
   const std::string_view verb = unused_->rows == 1 ? "does" : "do";
   lines.push_back(fmt::format("{} of '{}' {} not fill the model's batch of {}",
-                              count_of(static_cast<std::uint64_t>(unused_->rows), "row"), unused_->file, verb,
-                              *fixed_));
+                              counted(static_cast<std::uint64_t>(unused_->rows), "row"), unused_->file, verb, *fixed_));
   if (unused_->more_files > 0) {
     lines.push_back(fmt::format("{} of {} more likewise",
-                                count_of(static_cast<std::uint64_t>(unused_->more_rows), "row"),
-                                count_of(unused_->more_files, "file")));
+                                counted(static_cast<std::uint64_t>(unused_->more_rows), "row"),
+                                counted(unused_->more_files, "file")));
   }
   return lines;
 }

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/failure.h"
 #include "data/text.h"
@@ -38,9 +39,9 @@ std::string summary(const Listing& listing) {
     parts.push_back(fmt::format("{} {}", count, extension.empty() ? "without extension" : extension));
   }
   std::string text;
-  if (!parts.empty()) text = fmt::format("{} ({})", count_of(listing.files.size(), "file"), fmt::join(parts, ", "));
+  if (!parts.empty()) text = fmt::format("{} ({})", counted(listing.files.size(), "file"), fmt::join(parts, ", "));
   if (listing.folders.empty()) return text;
-  return text + (text.empty() ? "" : " and ") + count_of(listing.folders.size(), "folder");
+  return text + (text.empty() ? "" : " and ") + counted(listing.folders.size(), "folder");
 }
 
 std::vector<std::string> with_extension(const std::vector<std::string>& names, std::string_view extension) {

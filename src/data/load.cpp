@@ -52,7 +52,7 @@ std::vector<std::int64_t> shape_of_sound(const InputSpec& input, const Waveform&
                     "sound is float32, [N, samples] or [N, channels, samples]: save what the model reads as arrays");
   const std::int64_t channels = has_channels && shape[1] >= 0 ? shape[1] : has_channels ? wave.channels : 1;
   if (channels != wave.channels)
-    throw bad_input(fmt::format("{}: has {}, the input '{}' takes {}", where, count_of(wave.channels, "channel"),
+    throw bad_input(fmt::format("{}: has {}, the input '{}' takes {}", where, counted(wave.channels, "channel"),
                                 printable(input.name, 120), channels),
                     "mix the channels before");
   if (shape.size() == 1) return {frames};

@@ -51,10 +51,6 @@ std::string describe_inputs(std::span<const InputSpec> inputs) {
   return fmt::format("the model's inputs: {}", fmt::join(parts, ", "));
 }
 
-std::string count_of(std::uint64_t count, std::string_view singular) {
-  return fmt::format("{} {}{}", count, singular, count == 1 ? "" : "s");
-}
-
 bool natural_less(std::string_view a, std::string_view b) noexcept {
   std::size_t i = 0;
   std::size_t j = 0;

@@ -28,9 +28,6 @@ std::string describe(const InputSpec& input);
 /// "the model's inputs: 'x' float32 [?, 3], 'mask' bool [?]"; long lists are cut.
 std::string describe_inputs(std::span<const InputSpec> inputs);
 
-/// "1 row", "2 rows".
-std::string count_of(std::uint64_t count, std::string_view singular);
-
 /// Orders names as people do: "img_2" before "img_10". A total order: equal only for equal texts.
 bool natural_less(std::string_view a, std::string_view b) noexcept;
 

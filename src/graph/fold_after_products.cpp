@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/bytes.h"
 #include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
@@ -150,8 +151,8 @@ Notes fold_after_products(onnx::Model& model, const ValueTypes& types, const Sto
   const std::size_t folded = Folding(model, types, store).run();
   if (folded == 0) return {};
   drop_unused_initializers(model);
-  return {
-      fmt::format("{} multiplications and additions of constants were folded into the products before them", folded)};
+  return {"folded into the products before them: " + counted(folded, "node") +
+          " (multiplications and additions of constants)"};
 }
 
 }  // namespace detent::graph

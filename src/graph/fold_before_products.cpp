@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/bytes.h"
 #include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
@@ -187,8 +188,8 @@ Notes fold_before_products(onnx::Model& model, ValueTypes& types, const Store& s
     drop_unused_initializers(model);
   }
   if (folded == 0) return {};
-  return {
-      fmt::format("{} multiplications and additions of constants were folded into the products behind them", folded)};
+  return {"folded into the products behind them: " + counted(folded, "node") +
+          " (multiplications and additions of constants)"};
 }
 
 }  // namespace detent::graph

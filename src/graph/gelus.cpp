@@ -4,6 +4,7 @@
 #include <numbers>
 #include <optional>
 
+#include "base/bytes.h"
 #include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
@@ -99,7 +100,7 @@ Notes compose_gelus(onnx::Model& model, const ValueTypes& types) {
   if (found == 0) return {};
   if (model.opset("com.microsoft") == 0) model.set_opset("com.microsoft", 1);
   drop_unused_initializers(model);
-  return {fmt::format("{} products with Erf became Gelu", found)};
+  return {counted(found, "product") + " with Erf became Gelu"};
 }
 
 }  // namespace detent::graph

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/bytes.h"
 #include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
@@ -139,7 +140,7 @@ Notes compose_hard_sigmoids(onnx::Model& model, ValueTypes& types) {
   const std::size_t found = Composer(model, types).run();
   if (found == 0) return {};
   drop_unused_initializers(model);
-  return {fmt::format("{} sums that are clipped and divided became HardSigmoid", found)};
+  return {counted(found, "sum") + ", clipped and divided, became HardSigmoid"};
 }
 
 }  // namespace detent::graph

@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "base/bytes.h"
 #include "graph/constants.h"
 #include "graph/rewrite.h"
 #include "graph/traits.h"
@@ -110,8 +111,8 @@ Notes clamp_masks(onnx::Model& model, const Store& store) {
     ++clamped;
   }
   if (clamped == 0) return {};
-  return {fmt::format("{} constants that mask scores before a Softmax end at {:.0f}, where it gives 0 as well", clamped,
-                      kMask)};
+  return {fmt::format("clamped to {:.0f}, where a Softmax gives 0 as well: {} that mask{} scores", kMask,
+                      counted(clamped, "constant"), clamped == 1 ? "s" : "")};
 }
 
 }  // namespace detent::graph

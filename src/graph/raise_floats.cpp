@@ -5,6 +5,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/bytes.h"
 #include "graph/bfloat16.h"
 #include "graph/bodies.h"
 #include "graph/index.h"
@@ -71,7 +72,7 @@ class Raising {
     }
     if (keep_io_types) add_casts(names, index);
     if (count_ == 0) return {};
-    Notes notes{fmt::format("{} tensors of 16-bit floats became float32", count_)};
+    Notes notes{counted(count_, "tensor") + " of 16-bit floats became float32"};
     if (!model_.functions.empty()) notes.emplace_back("types in model-local functions stay as they are");
     return notes;
   }

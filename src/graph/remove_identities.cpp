@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/bytes.h"
 #include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
@@ -107,7 +108,7 @@ Notes remove_neutral_steps(onnx::Model& model, const ValueTypes& types) {
   });
   if (removed == 0) return {};
   drop_unused_initializers(model);
-  return {fmt::format("{} multiplications by 1, additions of 0 and bounds at infinity were removed", removed)};
+  return {"removed: " + counted(removed, "node") + " (multiplications by 1, additions of 0, bounds at infinity)"};
 }
 
 }  // namespace detent::graph

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "graph/bodies.h"
 #include "graph/index.h"
@@ -340,7 +341,8 @@ Notes upgrade_opset(onnx::Model& model, const ValueTypes& types, std::int64_t to
     changed += upgrade.changed();
     for (auto& line : upgrade.take_notes()) details.push_back(std::move(line));
   }
-  Notes notes{fmt::format("opset {} was raised to {}: {} nodes rewritten", from, to, changed)};
+  Notes notes{fmt::format("opset {} was raised to {}{}", from, to,
+                          changed > 0 ? ": " + counted(changed, "node") + " rewritten" : "")};
   notes.insert(notes.end(), details.begin(), details.end());
   return notes;
 }

@@ -50,8 +50,13 @@ std::optional<std::uint64_t> macs_of(const onnx::Node& node, const Shapes& shape
   const auto& in = node.inputs();
   const auto x = in.empty() ? std::nullopt : shapes.of(in[0]);
   const auto w = in.size() < 2 ? std::nullopt : shapes.of(in[1]);
+  if (!x || !w) return std::nullopt;
+  if (!is_product(node) && in.size() > 2 && x->size() == 3) {  // a recurrent layer, with weights for its state as well
+    const auto r = shapes.of(in[2]);
+    if (r) return static_cast<std::uint64_t>((*x)[0] * (*x)[1]) * (elements(*w) + elements(*r));
+  }
   const auto y = shapes.of(node.outputs().front());
-  if (!x || !w || !y) return std::nullopt;
+  if (!y) return std::nullopt;
   // A weight serves one channel of outputs (Conv) or of inputs (ConvTranspose) with an equal share of its elements.
   if (node.is("Conv") && !w->empty() && w->front() > 0)
     return elements(*y) * (elements(*w) / static_cast<std::uint64_t>(w->front()));
@@ -60,10 +65,6 @@ std::optional<std::uint64_t> macs_of(const onnx::Node& node, const Shapes& shape
   if (node.is("Gemm") && x->size() == 2)
     return elements(*y) * static_cast<std::uint64_t>(node.int_or("transA", 0) != 0 ? x->front() : x->back());
   if (node.is("MatMul") && !x->empty()) return elements(*y) * static_cast<std::uint64_t>(x->back());
-  if (!is_product(node) && in.size() > 2 && x->size() == 3) {  // a recurrent layer, with weights for its state as well
-    const auto r = shapes.of(in[2]);
-    if (r) return static_cast<std::uint64_t>((*x)[0] * (*x)[1]) * (elements(*w) + elements(*r));
-  }
   return std::nullopt;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/bytes.h"
 #include "config/block_float_words.h"
 #include "config/wanted.h"
 #include "pipeline/check_model.h"
@@ -55,9 +56,10 @@ class Conversion : run::SingleRun {
     auto made = quantization::emit_block_floats(std::move(prepared_.model), prepared_.types, placement, format);
     converted_ = std::move(made.model);
     result_.notes.push_back(
-        fmt::format("{} operators round to {}; the file's weights stay in float32, and ONNX Runtime runs it with AMD "
+        fmt::format("{} that round{} to {}; the file's weights stay in float32, and ONNX Runtime runs it with AMD "
                     "Quark's operator library alone",
-                    made.operators, config::word_of(config::words<BlockFloat>(), static_cast<int>(format))));
+                    counted(made.operators, "operator"), made.operators == 1 ? "s" : "",
+                    config::word_of(config::words<BlockFloat>(), static_cast<int>(format))));
   }
 
   void write() {

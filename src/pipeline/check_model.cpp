@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "base/bytes.h"
 #include "config/targets.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/qdq.h"
@@ -15,9 +16,9 @@ namespace {
 constexpr std::size_t kMostLines = 4;
 
 std::vector<std::string> lines_of(const CheckResult& result) {
-  std::vector<std::string> lines{fmt::format("{}: {} nodes accepted, {} fall back, {} refused; {} part{} of the graph",
-                                             result.target, result.accepted, result.falls_back, result.refused,
-                                             result.partitions, result.partitions == 1 ? "" : "s")};
+  std::vector<std::string> lines{fmt::format("{}: {} accepted, {} fall back, {} refused; {} of the graph",
+                                             result.target, counted(result.accepted, "node"), result.falls_back,
+                                             result.refused, counted(result.partitions, "part"))};
   std::map<std::pair<Verdict, std::string>, std::vector<const CheckedNode*>> alike;
   for (const auto& node : result.nodes) {
     if (node.verdict != Verdict::accepted) alike[{node.verdict, node.rule}].push_back(&node);

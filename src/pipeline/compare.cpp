@@ -106,7 +106,7 @@ CommonValues common_values(const Side& original, const Side& quantized, const ru
 }
 
 Fidelity fidelity(const std::string& name, const std::string& made_by, const run::PairSums& sums) {
-  return {name, made_by, sums.sqnr_db(), sums.cosine(), sums.max_abs, {}, {}};
+  return {name, made_by, sums.sqnr_db(), sums.cosine(), sums.max_abs};
 }
 
 exec::SessionOptions with_edits(exec::SessionOptions options, const run::SharedDecisions& decisions) {
@@ -216,7 +216,7 @@ class LayerRun {
 };
 
 void add_outputs(const std::vector<std::string>& names, const std::vector<data::Array>& x,
-                 const std::vector<data::Array>& y, std::vector<run::PairSums>& sums) {
+                 const std::vector<data::Array>& y, std::vector<run::SampleSums>& sums) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (data::holds_floats(x[i].type) && data::holds_floats(y[i].type)) sums[i].add(x[i], y[i]);
   }
@@ -224,7 +224,7 @@ void add_outputs(const std::vector<std::string>& names, const std::vector<data::
 
 // What both models give as floats.
 void judge_outputs(const Side& original, const Side& quantized, const graph::Index& index,
-                   const std::vector<run::PairSums>& sums, Comparison& comparison) {
+                   const std::vector<run::SampleSums>& sums, Comparison& comparison) {
   const auto& outputs = original.model.graph.outputs;
   std::size_t in_other_numbers = 0;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -234,20 +234,22 @@ void judge_outputs(const Side& original, const Side& quantized, const graph::Ind
       ++in_other_numbers;
       continue;
     }
-    if (!sums[i].has_ratio()) {
+    const auto& all = sums[i].all;
+    if (!all.has_ratio()) {
       comparison.notes.push_back(
-          sums[i].paired == 0
+          all.paired == 0
               ? fmt::format("output '{}' has no element in both models", name)
               : fmt::format(
                     "output '{}' is 0 everywhere in the float model, so that its error, {:.3g} at the most, has no "
                     "ratio",
-                    name, sums[i].max_abs));
+                    name, all.max_abs));
       continue;
     }
     const int producer = index.producer(name);
     const std::string made_by =
         producer == graph::kNone ? "" : original.model.graph.nodes[static_cast<std::size_t>(producer)].label();
-    comparison.outputs.push_back(fidelity(name, made_by, sums[i]));
+    comparison.outputs.push_back(fidelity(name, made_by, all));
+    comparison.outputs.back().worst_sample_db = sums[i].worst_db;
   }
   if (in_other_numbers > 0)
     comparison.notes.push_back(
@@ -312,7 +314,7 @@ Comparison compare(const CompareOptions& options) {
                                with_edits({exec::Tuning::deployed, options.threads, options.stop, true}, decisions));
 
   Comparison comparison;
-  std::vector<run::PairSums> output_sums(output_names.size());
+  std::vector<run::SampleSums> output_sums(output_names.size());
   run::NextTokenSums token_sums;
   while (const auto sample = source->next()) {
     const auto expected = layers.run(*sample);
@@ -324,6 +326,7 @@ Comparison compare(const CompareOptions& options) {
                      expected[tokens->logits], got[tokens->logits]);
     }
     ++comparison.samples;
+    comparison.sample_names.push_back(sample->origin);
     if (options.progress) options.progress("compare", comparison.samples, source->file_count());
   }
   if (comparison.samples == 0) throw bad_input("there are no samples to compare with");

@@ -9,7 +9,6 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "config/wanted.h"
-#include "detent/compare.h"
 #include "onnx/write.h"
 #include "planning/limits.h"
 #include "profile/meters.h"
@@ -42,6 +41,21 @@ std::unique_ptr<data::SampleSource> open_first(const QuantizeOptions& options,
 }
 
 }  // namespace
+
+CompareOptions comparison_of(const QuantizeOptions& options, std::size_t samples) {
+  CompareOptions request;
+  request.float_model = options.model;
+  request.quantized_model = options.output;
+  request.calibration_data = options.calibration_data.value_or("");
+  request.samples = options.samples;
+  request.max_samples = samples;
+  request.batch_size = options.batch_size;
+  request.threads = options.threads;
+  request.runtime = options.runtime;
+  request.sample_time_limit = options.resources.sample_time_limit;
+  request.stop = options.stop;
+  return request;
+}
 
 void time_models(const QuantizeOptions& options, const std::vector<data::InputSpec>& inputs,
                  const exec::Runtime& runtime, profile::Profiler& profiler, QuantizeResult& result) {
@@ -128,11 +142,17 @@ bool is_rotated(const QuantizeOptions& options, const QuantizeResult& result) {
 
 namespace {
 
-// Values of attention heads are rotated as well, so the cache holds others than the float model's.
+// A decoder's user sees what it gives beside its cache, and rotation changes what heads put there.
 void leave_out_caches(QuantizeResult& result, Comparison& comparison) {
   const auto is_cache = [](const Fidelity& output) { return run::is_cache_output(output.name); };
+  if (std::all_of(comparison.outputs.begin(), comparison.outputs.end(), is_cache)) return;
+  double worst_db = std::numeric_limits<double>::infinity();
+  for (const auto& output : comparison.outputs) {
+    if (is_cache(output)) worst_db = std::min(worst_db, output.sqnr_db);
+  }
   if (std::erase_if(comparison.outputs, is_cache) > 0)
-    result.notes.emplace_back("what the model hands on in its cache was not compared: rotation changes it");
+    result.notes.push_back(fmt::format(
+        "what the model hands on in its cache has SQNR {:.1f} dB at the worst, and does not count", worst_db));
 }
 
 }  // namespace
@@ -150,26 +170,22 @@ void compare_models(const QuantizeOptions& options, const std::filesystem::path&
   }
   if (options.samples != nullptr) options.samples->rewind();
   const auto scope = profiler.scope(run::kComparisonStage);
-  auto comparison = compare({.float_model = options.model,
-                             .quantized_model = options.output,
-                             .calibration_data = options.calibration_data.value_or(""),
-                             .samples = options.samples,
-                             .max_samples = kCompared,
-                             .batch_size = options.batch_size,
-                             .threads = options.threads,
-                             .outputs_only = true,
-                             .runtime = options.runtime,
-                             .sample_time_limit = options.resources.sample_time_limit,
-                             .progress = {},
-                             .stop = options.stop});
-  if (is_rotated(options, result)) leave_out_caches(result, comparison);
+  auto request = comparison_of(options, kCompared);
+  request.outputs_only = true;
+  auto comparison = compare(request);
+  leave_out_caches(result, comparison);
   if (comparison.outputs.empty()) return;
   const auto worst = std::min_element(comparison.outputs.begin(), comparison.outputs.end(),
                                       [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
   auto& accuracy = result.accuracy.emplace();
   accuracy.samples = comparison.samples;
+  accuracy.sample_names = comparison.sample_names;
   accuracy.sqnr_db = worst->sqnr_db;
   accuracy.cosine = worst->cosine;
+  for (const auto& output : comparison.outputs) {
+    const double of_sample = output.worst_sample_db.value_or(output.sqnr_db);
+    accuracy.worst_sample_db = std::min(accuracy.worst_sample_db.value_or(of_sample), of_sample);
+  }
 }
 
 }  // namespace detent::pipeline

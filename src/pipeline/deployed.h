@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "data/sample.h"
+#include "detent/compare.h"
 #include "detent/quantize.h"
 #include "exec/session.h"
 #include "profile/profiler.h"
@@ -34,6 +35,9 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
 /// where the samples can be read only once, it stays unset, and a note says so.
 void compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir, profile::Profiler& profiler,
                     QuantizeResult& result);
+
+/// Of QuantizeOptions::output beside the float model, on so many of the run's samples.
+CompareOptions comparison_of(const QuantizeOptions& options, std::size_t samples);
 
 /// Whether the values between the layers of the result are others than the float model's, since they are rotated.
 bool is_rotated(const QuantizeOptions& options, const QuantizeResult& result);

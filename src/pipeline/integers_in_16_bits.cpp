@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
 #include "onnx/write.h"
 #include "pipeline/convert_floats.h"
 
@@ -48,9 +49,8 @@ void write_in_16_bits(onnx::Model& quantized, const Lowering& lowering, Quantize
   result.floats = converted.floats;
   result.notes.insert(result.notes.end(), converted.notes.begin(), converted.notes.end());
   if (converted.accuracy)
-    result.notes.push_back(fmt::format(
-        "with 16-bit floats rounded as devices do, the worst output has {:.1f} dB on {} sample{}",
-        converted.accuracy->sqnr_db, converted.accuracy->samples, converted.accuracy->samples == 1 ? "" : "s"));
+    result.notes.push_back(fmt::format("with 16-bit floats rounded as devices do, the worst output has {:.1f} dB on {}",
+                                       converted.accuracy->sqnr_db, counted(converted.accuracy->samples, "sample")));
   result.peak_memory = std::max(result.peak_memory, converted.peak_memory);
 }
 

@@ -21,6 +21,7 @@
 #include "run/automatic_target.h"
 #include "run/deadline.h"
 #include "run/model_folder.h"
+#include "run/outcome.h"
 #include "run/outputs.h"
 #include "run/run_report.h"
 #include "shim/cuda_driver.h"
@@ -36,7 +37,7 @@ QuantizeResult quantize_folder(const QuantizeOptions& options) {
   return result;
 }
 
-QuantizeResult quantize_within_time(const QuantizeOptions& options) {
+QuantizeResult quantize_as_asked(const QuantizeOptions& options) {
   if (options.weights_only.enabled && options.config.float_type != FloatType::keep)
     return pipeline::quantize_weights_in_16_bits(options);
   if (options.weights_only.enabled) return pipeline::quantize_weights(options);
@@ -46,6 +47,12 @@ QuantizeResult quantize_within_time(const QuantizeOptions& options) {
   if (options.config.block_float != BlockFloat::none) return pipeline::convert_to_block_floats(options);
   if (!config::preset(options.config).quantizes) return pipeline::convert_floats(options);
   return pipeline::quantize_integers(options);
+}
+
+QuantizeResult quantize_within_time(const QuantizeOptions& options) {
+  auto result = quantize_as_asked(options);
+  result.outcome = run::outcome_of(result);
+  return result;
 }
 
 // Samples that pass once are read as often as a list of them is: the same model comes of both.

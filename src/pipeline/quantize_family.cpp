@@ -18,6 +18,7 @@
 #include "pipeline/quantize_dynamic.h"
 #include "pipeline/quantize_weights.h"
 #include "run/model_folder.h"
+#include "run/outcome.h"
 #include "run/outputs.h"
 #include "run/run_profiler.h"
 #include "run/samples.h"
@@ -133,6 +134,7 @@ class Family {
       all.stages.push_back({std::string(members_[m]->name) + ": " + stage.name, stage.seconds, stage.peak_memory});
     if (!all.transformer) all.transformer = result.transformer;
     result.transformer.reset();  // told once
+    result.outcome = run::outcome_of(result);
     all.family.push_back({std::string(members_[m]->name), folder_.place(m), std::move(result)});
   }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_set>
+#include <utility>
 
 #include "accuracy/responses.h"
 #include "base/cpu.h"
@@ -25,12 +26,13 @@
 #include "graph/transformer.h"
 #include "onnx/write.h"
 #include "pipeline/check_model.h"
+#include "pipeline/computed_otherwise.h"
+#include "pipeline/deployed.h"
 #include "pipeline/integers_in_16_bits.h"
 #include "profile/meters.h"
 #include "profile/profiler.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/qdq.h"
-#include "quantization/emit/qoperators.h"
 #include "quantization/formats.h"
 #include "quantization/ranges.h"
 #include "remedies/remedies.h"
@@ -38,6 +40,7 @@
 #include "run/calibration_device.h"
 #include "run/choose_by_speed.h"
 #include "run/explain.h"
+#include "run/finish_integers.h"
 #include "run/latency_change.h"
 #include "run/low_floats.h"
 #include "run/model_fingerprint.h"
@@ -46,7 +49,6 @@
 #include "run/prepare.h"
 #include "run/proof.h"
 #include "run/proposals.h"
-#include "run/quantize_recurrent.h"
 #include "run/quantize_result.h"
 #include "run/run_directory.h"
 #include "run/run_profiler.h"
@@ -62,6 +64,7 @@ namespace {
 using profile::Step;
 
 constexpr std::size_t kCompared = 4;  // samples that both models run on for a report
+constexpr double kOtherwise = 3;      // dB that the deployed model may lose
 
 void append(std::vector<std::string>& all, const std::vector<std::string>& more) {
   all.insert(all.end(), more.begin(), more.end());
@@ -83,10 +86,10 @@ class Run {
     calibrate();
     if (source_) make_lab();
     if (measures_accuracy()) improve();
-    emit();
-    tune_weights();
-    if (measured_) report_accuracy();
+    const Improved improved{draft_, result_};
+    complete();
     write();
+    if (is_computed_otherwise()) choose_again(improved);
     if (options_.bench && !lowers()) bench();
     if (reports_) compare_models();
     work_->finish();
@@ -98,6 +101,11 @@ class Run {
   }
 
  private:
+  struct Improved {
+    remedies::Draft draft;
+    QuantizeResult result;
+  };
+
   void pre_process() {
     const auto scope = profiler_.scope(Step::pre_process);
     auto original = onnx::read_model(options_.model);
@@ -222,7 +230,7 @@ class Run {
 
   bool measures_accuracy() {
     if (!config::may_measure_accuracy(options_)) return false;
-    if (draft_.assignment.placement.marks.empty()) return false;  // the float model
+    if (draft_.assignment.placement.marks.empty() && recurrent_layers() == 0) return false;  // the float model
     if (!source_) result_.notes.emplace_back("accuracy was not measured: there are no samples");
     return source_ != nullptr;
   }
@@ -260,6 +268,19 @@ class Run {
                               .votes = quantization::needs_votes(options_.config, range_options_)});
   }
 
+  // From what was chosen to the model as it will be written.
+  void complete() {
+    emit();
+    tune_weights();
+    if (measured_) report_accuracy();
+    const auto scope = profiler_.scope(Step::post_process);
+    const bool equalized = result_.accuracy && !result_.accuracy->equalized.empty();
+    run::write_applied({equalized, !result_.layers.empty()}, draft_.emitted->model);
+    append(result_.notes, run::finish_integers(draft_.prepared, options_, draft_.emitted->model));
+    result_.nodes_quantized += recurrent_layers();
+    append(result_.notes, told_of_target(options_.config, draft_.emitted->model, runtime_));
+  }
+
   void emit() {
     const auto scope = profiler_.scope(Step::quantization_static);
     append(result_.notes, run::notes_for_this_machine(options_.config));
@@ -278,6 +299,7 @@ class Run {
       draft_.emitted->model = std::move(tuned.model);
       draft_.layers = std::move(tuned.layers);
       append(result_.notes, tuned.notes);
+      if (measured_) remedies::check_target(draft_, *lab_);
     } else if (measured_ && config::may_tune(options_)) {
       remedies::improve_emitted(draft_, *lab_);
       append(result_.notes, draft_.notes);
@@ -306,21 +328,11 @@ class Run {
 
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
-    const bool equalized = result_.accuracy && !result_.accuracy->equalized.empty();
-    run::write_applied({equalized, !result_.layers.empty()}, draft_.emitted->model);
-    append(result_.notes, run::quantize_recurrent(draft_.prepared, options_, draft_.emitted->model));
-    if (options_.config.quant_format == QuantFormat::qoperator) {
-      const auto made = quantization::to_qoperators(draft_.emitted->model);
-      result_.notes.push_back(
-          fmt::format("{} nodes are operators on integers; {} stay between QuantizeLinear and "
-                      "DequantizeLinear: there is no such operator for them",
-                      made.nodes, made.left));
-    }
-    append(result_.notes, told_of_target(options_.config, draft_.emitted->model, runtime_));
-    graph::store_once(draft_.emitted->model, draft_.prepared.computed, config::target(options_.config).is_ort_cpu);
     if (lowers()) return lower();
     run::Prover prove(options_, &runtime_);
-    const auto judged = measured_ ? std::optional(lab_->judging_samples()) : std::nullopt;
+    // Small floats have no trials to choose by, but what is written can be told of.
+    const bool tells = measured_ || (lab_ && is_float(options_.config.activation_type));
+    const auto judged = tells ? std::optional(lab_->judging_samples()) : std::nullopt;
     if (judged) prove.judge(lab_->source(), judged->skipped, judged->count);
     run::write_output(draft_.emitted->model, options_, &prove, result_);
     if (prove.fidelity()) take_deployed(*prove.fidelity());
@@ -328,18 +340,45 @@ class Run {
 
   // What is told of accuracy is what the written file does.
   void take_deployed(const run::DeployedFidelity& found) {
-    auto& accuracy = *result_.accuracy;
-    constexpr double kOtherwise = 3;  // dB
-    if (accuracy.sqnr_db - found.sqnr_db > kOtherwise)
-      result_.notes.push_back(
-          fmt::format("as deployed the worst output has {:.1f} dB, where rounding each value alone gives {:.1f}: the "
-                      "runtime computes some layer otherwise; detent verify names it",
-                      found.sqnr_db, accuracy.sqnr_db));
+    auto& accuracy = result_.accuracy ? *result_.accuracy : result_.accuracy.emplace();
+    lost_db_ = measured_ ? accuracy.sqnr_db - found.sqnr_db : 0;
     accuracy.samples = found.samples;
     accuracy.sample_names = found.sample_names;
     accuracy.sqnr_db = found.sqnr_db;
     accuracy.cosine = found.cosine;
     accuracy.worst_sample_db = found.worst_sample_db;
+  }
+
+  std::size_t recurrent_layers() const { return run::recurrent_layers(draft_.prepared, options_.config).size(); }
+
+  // Recurrent layers were chosen as deployed, and no trial has them.
+  bool is_computed_otherwise() const {
+    return lost_db_ > kOtherwise && config::target(options_.config).is_ort_cpu && recurrent_layers() == 0;
+  }
+
+  // Layers that the runtime computes otherwise than their integers say stay in float, where that helps and is allowed.
+  void choose_again(const Improved& improved) {
+    const auto scope = profiler_.scope(run::kSensitivityStage);
+    const double first_db = result_.accuracy->sqnr_db;
+    const auto nodes = computed_otherwise(options_, draft_.prepared.model);
+    const auto told =
+        fmt::format("as deployed the worst output has {:.1f} dB, where rounding each value gives {:.1f}: {}", first_db,
+                    first_db + lost_db_, words_for(nodes));
+    if (nodes.empty() || !remedies::acts(options_)) {
+      result_.notes.push_back(told);
+      return;
+    }
+    auto first = std::exchange(result_, improved.result);
+    draft_ = improved.draft;
+    remedies::leave_in_float(draft_, *lab_, nodes);
+    complete();
+    const double second_db = lab_->deployed(draft_.emitted->model).sqnr_db;
+    if (second_db > first_db) {
+      result_.notes.push_back(told + ", so that stays in float");
+      return write();
+    }
+    result_ = std::move(first);
+    result_.notes.push_back(fmt::format("{}; in float that gives {:.1f} dB", told, second_db));
   }
 
   bool lowers() const { return config::writes_16_bits(options_.config); }
@@ -381,17 +420,7 @@ class Run {
     if (!config::has_samples(options_)) return;
     if (samples() != nullptr) samples()->rewind();
     const auto scope = profiler_.scope(run::kComparisonStage);
-    report_.comparison = compare({.float_model = options_.model,
-                                  .quantized_model = options_.output,
-                                  .calibration_data = options_.calibration_data.value_or(""),
-                                  .samples = samples(),
-                                  .max_samples = kCompared,
-                                  .batch_size = options_.batch_size,
-                                  .threads = options_.threads,
-                                  .runtime = options_.runtime,
-                                  .sample_time_limit = options_.resources.sample_time_limit,
-                                  .progress = {},
-                                  .stop = options_.stop});
+    report_.comparison = compare(comparison_of(options_, kCompared));
   }
 
   QuantizeOptions options_;
@@ -411,6 +440,7 @@ class Run {
   std::optional<remedies::Lab> lab_;
   bool measured_ = false;      // what rounding does to the results
   double sample_seconds_ = 0;  // of calibration
+  double lost_db_ = 0;         // by the deployed model beside what was measured to choose it
 };
 
 }  // namespace

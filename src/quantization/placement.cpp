@@ -1,4 +1,5 @@
 #include "quantization/placement.h"
+#include "quantization/dynamic.h"
 
 #include <fmt/format.h>
 
@@ -261,7 +262,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
     std::string source = statistics_source(model, index, types, passthrough, mark.value);
     if (source != mark.value) placement.inherits[mark.value] = std::move(source);
   }
-  if (placement.marks.empty() && !floats.may_be_all) {
+  if (placement.marks.empty() && !floats.may_be_all && recurrent_layers(model, config).empty()) {
     throw bad_input(
         fmt::format("model '{}' has nothing to quantize: no selected node reads or computes float32 tensors",
                     model.path.string()),

@@ -36,6 +36,8 @@ struct BiasMark {
   std::size_t node = 0;
   std::string bias, input, weight;
   float beta = 1;  // Gemm multiplies the bias by it; it is folded into the integers
+  /// It is written as a float, and ONNX Runtime makes the integers when it loads the model.
+  bool stays_float = false;
 };
 
 /// A Relu or Clip between a quantized operator and its only reader. The pair goes after it; where the integers saturate

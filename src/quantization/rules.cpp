@@ -80,8 +80,8 @@ void bias(RuleContext& c, std::size_t position, float beta) {
   if (name.empty()) return;
   const auto* tensor = constant(c, name);
   if (config::target(c.config).keeps_bias_in_float(node.op_type())) return;
-  if (is_float(c.config.weight_type)) return;    // products are added up in floats
-  if (config::writes_16_bits(c.config)) return;  // which cannot hold the scale of a bias
+  if (is_float(c.config.weight_type)) return;                 // products are added up in floats
+  const bool stays_float = config::writes_16_bits(c.config);  // which cannot hold the scale of a bias
   const char* why = nullptr;
   if (tensor == nullptr) {
     why = "it is not constant";
@@ -90,12 +90,13 @@ void bias(RuleContext& c, std::size_t position, float beta) {
   } else if (tensor->dims.size() != 1) {
     why = "it is not a vector";
   }
+  if (why != nullptr && stays_float) return;
   if (why != nullptr) {
     c.placement.notes.push_back(fmt::format("{}: the bias '{}' stays in float: {}", node.label(), name, why));
     return;
   }
-  c.marks.bias(name);
-  c.placement.biases.push_back({position, name, node.inputs()[0], node.inputs()[1], beta});
+  if (!stays_float) c.marks.bias(name);
+  c.placement.biases.push_back({position, name, node.inputs()[0], node.inputs()[1], beta, stays_float});
 }
 
 void conv(RuleContext& c, std::size_t position) {

@@ -14,6 +14,7 @@
 #include "remedies/remedies.h"
 #include "remedies/remedy.h"
 #include "remedies/workload.h"
+#include "run/finish_integers.h"
 
 namespace detent::remedies {
 namespace {
@@ -137,12 +138,9 @@ class Fallback : public Remedy {
 
   bool is_reached(const std::vector<FallbackChoice>& choices) {
     const auto assignment = assign_with(choices);
-    if (assignment.placement.marks.empty()) return true;
-    const auto metric = accuracy().metric;
-    if (metric == AccuracyMetric::command || metric == AccuracyMetric::perplexity)
-      return lab_->score(*draft_, assignment) >= *accuracy().target;
-    const auto judged = lab_->judge(*draft_, assignment);
-    return (metric == AccuracyMetric::cosine ? worst_cosine(judged) : worst_sqnr_db(judged)) >= *accuracy().target;
+    const auto& config = lab_->options().config;
+    const bool is_float = assignment.placement.marks.empty() && run::recurrent_layers(draft_->prepared, config).empty();
+    return is_float || lab_->score(*draft_, assignment) >= *accuracy().target;
   }
 
   const Draft* draft_ = nullptr;

@@ -2,6 +2,7 @@
 // chains do not end at it. What the additional roundings do is measured for groups of gates that follow one another;
 // those that do least go to integers, as many as the results allow.
 #include "accuracy/gates.h"
+#include "base/bytes.h"
 
 #include <fmt/format.h>
 
@@ -55,7 +56,7 @@ class Gates : public Remedy {
   }
 
   void keep(Draft& draft, Lab& lab) override {
-    draft.notes.push_back(fmt::format("{} gates compute in integers", chosen_.size()));
+    draft.notes.push_back("computed in integers: " + counted(chosen_.size(), "gate"));
     draft.prepared.integer_gates = std::move(chosen_);
     draft.assignment = std::move(assignment_);
     draft.sensitivities.reset();

@@ -1,5 +1,7 @@
 #include "remedies/lab.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -9,6 +11,7 @@
 #include "quantization/emit/qdq.h"
 #include "remedies/near_trials.h"
 #include "run/deployed_fidelity.h"
+#include "run/finish_integers.h"
 #include "run/proof.h"
 #include "run/score_command.h"
 #include "run/sweep_setup.h"
@@ -38,8 +41,19 @@ constexpr std::size_t kFewSamples = 8;
 
 Lab::Lab(Means means) : means_(std::move(means)) {}
 
+// Of trials, whose passes are told by what they are for.
+run::Context Lab::context() const {
+  auto context = means_.context();
+  if (context.progress) {
+    context.progress = [this, tell = context.progress](const std::string&, std::uint64_t done, std::uint64_t total) {
+      tell(fmt::format("accuracy: {}", purpose_), done, total);
+    };
+  }
+  return context;
+}
+
 TrialRunner& Lab::runner(const run::Prepared& prepared) {
-  if (!runner_) runner_.emplace(prepared, source(), means_.context());
+  if (!runner_) runner_.emplace(prepared, source(), context());
   return *runner_;
 }
 
@@ -67,26 +81,42 @@ const graph::ValueTypes& Lab::static_types(const Draft& draft) {
   return *static_types_;
 }
 
-double Lab::score(const Draft& draft, const quantization::Assignment& assignment) {
-  const auto& accuracy = options().accuracy;
+// What is measured of a model that is written for that.
+template <typename Measure>
+auto Lab::of_file(const onnx::Model& quantized, Measure measure) {
   const auto path = means_.directory / "candidate.onnx";
-  const auto emitted = quantization::emit_qdq(draft.prepared.model, assignment, options().config, draft.prepared.types);
-  const auto written = onnx::write_model(emitted.model, path, {options().external_data_threshold});
-  const double found = accuracy.metric == AccuracyMetric::command
-                           ? run::share_of_float_score(accuracy, options().model, path, float_score_, options().stop)
-                           : share_of_perplexity(path);
+  const auto written = onnx::write_model(quantized, path, {options().external_data_threshold});
+  const auto found = measure(path);
   std::filesystem::remove(path);
   if (!written.data_file.empty()) std::filesystem::remove(written.data_file);
   return found;
 }
 
-double Lab::share_of_perplexity(const std::filesystem::path& model) {
+double Lab::score(const Draft& draft, const quantization::Assignment& assignment) {
+  return score(draft,
+               quantization::emit_qdq(draft.prepared.model, assignment, options().config, draft.prepared.types).model);
+}
+
+double Lab::score(const Draft& draft, onnx::Model quantized) {
+  run::finish_integers(draft.prepared, options(), quantized);
+  const auto& accuracy = options().accuracy;
+  return of_file(quantized, [&](const auto& file) {
+    return accuracy.metric == AccuracyMetric::command
+               ? run::share_of_float_score(accuracy, options().model, file, float_score_, options().stop)
+               : run::value_of(deployed(file), accuracy.metric);
+  });
+}
+
+run::DeployedFidelity Lab::deployed(const onnx::Model& quantized) {
+  return of_file(quantized, [&](const auto& file) { return deployed(file); });
+}
+
+run::DeployedFidelity Lab::deployed(const std::filesystem::path& file) {
   const auto samples = judging_samples();
   source().rewind();
   source().skip(samples.skipped);
-  const auto found = run::deployed_fidelity(means_.runtime, options().model, model, source(), samples.count,
-                                            run::guard_options(options(), model));
-  return run::value_of(found, AccuracyMetric::perplexity);
+  return run::deployed_fidelity(means_.runtime, options().model, file, source(), samples.count,
+                                run::guard_options(options(), file));
 }
 
 std::vector<TrialResult> Lab::run(const Draft& draft, const quantization::AssignedValues& tapped,
@@ -100,7 +130,7 @@ std::vector<TrialResult> Lab::run_near(const Draft& draft, const quantization::A
                                        std::span<const accuracy::Trial> trials, TrialSamples samples) {
   const auto model =
       accuracy::make_trial_model(draft.prepared.model, draft.prepared.types, draft.assignment.placement, tapped);
-  return run_near_trials(means_.context(), model, parts_in(model, draft), trials, source(), samples);
+  return run_near_trials(context(), model, parts_in(model, draft), trials, source(), samples);
 }
 
 std::vector<int> Lab::parts_in(const accuracy::TrialModel& model, const Draft& draft) {

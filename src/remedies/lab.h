@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "accuracy/fake_quantizer.h"
@@ -19,6 +20,7 @@
 #include "remedies/trial_runner.h"
 #include "run/by_content.h"
 #include "run/context.h"
+#include "run/deployed_fidelity.h"
 
 namespace detent::remedies {
 
@@ -44,8 +46,12 @@ class Lab {
  public:
   /// Everything that `means` refers to must outlive the lab.
   explicit Lab(Means means);
+  Lab(const Lab&) = delete;
+  Lab& operator=(const Lab&) = delete;
 
   const Means& means() const noexcept { return means_; }
+  /// What the passes that follow are for: Progress tells them as "accuracy: " and this.
+  void begin(std::string_view purpose) { purpose_ = purpose; }
   const QuantizeOptions& options() const noexcept { return means_.options; }
 
   /// Runs trials of values that `tapped` lists, under the draft's placement unless another is given. Throws resource
@@ -88,9 +94,12 @@ class Lab {
   /// Of source(), so many.
   std::size_t samples() { return source().file_count(); }
 
-  /// Of the model as it would be written: by the user's command or function as a share of the float model's score, or
-  /// for AccuracyMetric::perplexity on the judging samples, run as deployed.
+  /// By AccuracyConfig::metric, of a quantized model as it would be written and run: by the user's command or function
+  /// as a share of the float model's score, else on the judging samples.
+  double score(const Draft& draft, onnx::Model quantized);
   double score(const Draft& draft, const quantization::Assignment& assignment);
+  /// On the judging samples, of a quantized model as it would be written and run.
+  run::DeployedFidelity deployed(const onnx::Model& quantized);
 
   /// The types of the draft's values, with the shapes of the first sample.
   const graph::ValueTypes& static_types(const Draft& draft);
@@ -100,13 +109,18 @@ class Lab {
 
  private:
   TrialRunner& runner(const run::Prepared& prepared);
-  double share_of_perplexity(const std::filesystem::path& model);
+  run::DeployedFidelity deployed(const std::filesystem::path& file);
+  template <typename Measure>
+  auto of_file(const onnx::Model& quantized, Measure measure);
   bool has_rows_for_samples();
   std::vector<int> parts_in(const accuracy::TrialModel& model, const Draft& draft);
   void share_out(const Draft& draft, const std::vector<accuracy::Trial>& alone, const std::vector<TrialResult>& near,
                  Sensitivities& measured);
 
+  run::Context context() const;
+
   Means means_;
+  std::string_view purpose_ = "as rounded";
   std::optional<run::ByContent> source_;
   std::optional<TrialRunner> runner_;
   References references_;

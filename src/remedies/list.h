@@ -11,6 +11,7 @@
 namespace detent::remedies {
 
 std::unique_ptr<Remedy> gates();
+std::unique_ptr<Remedy> recurrent();
 std::unique_ptr<Remedy> equalization();
 std::unique_ptr<Remedy> range_choice();
 std::unique_ptr<Remedy> fallback();
@@ -34,8 +35,9 @@ inline bool may_fall_back(const QuantizeOptions& options) {
          !config::target(options.config).all_operators;
 }
 
-/// Those that make the result faster, at a small loss.
+/// Those that decide what computes on integers at all.
 inline constexpr Row kOfForms[] = {
+    {"recurrent layers", [](const auto& o) { return acts(o); }, false, recurrent},
     {"gates", [](const auto& o) { return acts(o) && config::makes_gates(o.config); }, false, gates}};
 
 /// Those that change the assignment.

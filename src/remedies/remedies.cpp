@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "base/error.h"
@@ -21,6 +22,7 @@ constexpr double kNearDb = 30;  // of results that nothing more is said about
 
 void measure(Draft& draft, Lab& lab) {
   if (draft.sensitivities) return;
+  lab.begin("each value");
   // Values that a smaller placement gives a scale of their own keep the range of the value that they shared it with.
   quantization::complete_shared(draft.assignment.placement, draft.proposals.ranges);
   quantization::complete_shared(draft.assignment.placement, draft.proposals.wide);
@@ -71,10 +73,23 @@ void conclude(Draft& draft, Lab& lab) {
   const auto& types = lab.static_types(draft);
   const auto& unseen = draft.prepared.unseen;
   const auto workload = weigh(model, index, types, run::place(draft.prepared, lab.options().config), unseen);
-  result.integer_macs = 1 - workload.others + recurrent_macs(model, index, types, lab.options().config, unseen);
-  for (const auto& node : result.float_nodes) result.integer_macs -= node.macs_share;
+  result.integer_macs = 1 - workload.others + recurrent_macs(draft.prepared, index, types, lab.options().config);
+  for (const auto& node : result.float_nodes) *result.integer_macs -= node.macs_share;
   result.wide_macs = wide_macs(model, index, workload, draft.assignment.placement);
   name_worst(draft, lab, index, workload);
+}
+
+void apply(const Row& row, Draft& draft, Lab& lab) {
+  lab.begin(row.name);
+  apply(*row.make(), draft, lab);
+}
+
+// Of recurrent layers alone: no trial rounds as they do, and what the written file does is measured later.
+void conclude_recurrent(Draft& draft, Lab& lab) {
+  draft.before_db = draft.result.sqnr_db = std::numeric_limits<double>::infinity();
+  draft.result.cosine = 1;
+  draft.result.integer_macs =
+      recurrent_macs(draft.prepared, graph::Index(draft.prepared.model), lab.static_types(draft), lab.options().config);
 }
 
 }  // namespace
@@ -104,14 +119,16 @@ bool apply(Remedy& remedy, Draft& draft, Lab& lab) {
 void improve(Draft& draft, Lab& lab) {
   try {
     for (const auto& row : kOfForms) {
-      if (row.is_wanted(lab.options())) apply(*row.make(), draft, lab);
+      if (row.is_wanted(lab.options())) apply(row, draft, lab);
     }
+    lab.begin("as rounded");
+    if (draft.assignment.placement.marks.empty()) return conclude_recurrent(draft, lab);
     Draft untouched = draft;
     const TrialResult before = lab.judged(draft);
     for (const auto& row : kOfAssignments) {
       if (!row.is_wanted(lab.options())) continue;
       if (row.needs_sensitivities) measure(draft, lab);
-      apply(*row.make(), draft, lab);
+      apply(row, draft, lab);
     }
     if (!lab.options().accuracy.target && worst_sqnr_db(lab.judged(draft)) < worst_sqnr_db(before)) {
       draft = std::move(untouched);
@@ -128,9 +145,31 @@ void improve(Draft& draft, Lab& lab) {
   }
 }
 
+void leave_in_float(Draft& draft, Lab& lab, const std::vector<std::string>& nodes) {
+  const auto& options = lab.options();
+  draft.prepared.inexact.insert(nodes.begin(), nodes.end());
+  draft.assign(run::place(draft.prepared, options.config, {options.accuracy.fallback, draft.fallbacks}),
+               options.config);
+  lab.set_judged(std::nullopt);
+  draft.result.sensitivities.clear();
+  draft.worst_left.clear();
+  conclude(draft, lab);
+}
+
+void check_target(Draft& draft, Lab& lab) {
+  const auto& target = lab.options().accuracy.target;
+  if (!target) return;
+  const double score = lab.score(draft, draft.emitted->model);
+  if (draft.result.score) draft.result.score = score;
+  if (score >= *target) return;
+  throw bad_input(
+      fmt::format("--accuracy-target: with its weights tuned the model has {:.6g}, below {:.6g}", score, *target),
+      "leave out --finetune, or lower the target");
+}
+
 void improve_emitted(Draft& draft, Lab& lab) {
   for (const auto& row : kOfEmittedModels) {
-    if (row.is_wanted(lab.options())) apply(*row.make(), draft, lab);
+    if (row.is_wanted(lab.options())) apply(row, draft, lab);
   }
 }
 

@@ -25,6 +25,14 @@ void improve(Draft& draft, Lab& lab);
 /// The same for remedies that change the emitted model.
 void improve_emitted(Draft& draft, Lab& lab);
 
+/// Leaves nodes in float, by Node::id(), that the runtime computes otherwise than their integers say, and fills
+/// `draft.result` anew.
+void leave_in_float(Draft& draft, Lab& lab, const std::vector<std::string>& nodes);
+
+/// Of an emitted model whose weights were tuned as asked, which may do less well than those that the target was reached
+/// with: measures its score anew. Throws bad_input below the target.
+void check_target(Draft& draft, Lab& lab);
+
 /// Values with their errors, worst first.
 std::vector<std::pair<std::string, double>> by_error(const Sensitivities& sensitivities);
 

@@ -7,7 +7,7 @@
 #include "accuracy/integer_chains.h"
 #include "graph/traits.h"
 #include "graph/work.h"
-#include "quantization/dynamic.h"
+#include "run/finish_integers.h"
 
 namespace detent::remedies {
 namespace {
@@ -43,15 +43,16 @@ Workload weigh(const onnx::Model& model, const graph::Index& index, const graph:
   return workload;
 }
 
-double recurrent_macs(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
-                      const QuantConfig& config, const std::set<std::string>& unseen) {
+double recurrent_macs(const run::Prepared& prepared, const graph::Index& index, const graph::ValueTypes& types,
+                      const QuantConfig& config) {
+  const auto& model = prepared.model;
   const auto macs_at = [&](const onnx::Node& node) {
-    const auto work = unseen.contains(node.id()) ? std::nullopt : graph::work_of(model, index, types, node);
+    const auto work = prepared.unseen.contains(node.id()) ? std::nullopt : graph::work_of(model, index, types, node);
     return work ? static_cast<double>(work->macs) : 0;
   };
   double all = 0, recurrent = 0;
   for (const auto& node : model.graph.nodes) all += macs_at(node);
-  for (const auto n : quantization::recurrent_layers(model, config)) recurrent += macs_at(model.graph.nodes[n]);
+  for (const auto n : run::recurrent_layers(prepared, config)) recurrent += macs_at(model.graph.nodes[n]);
   return all > 0 ? recurrent / all : 0;
 }
 

@@ -11,6 +11,7 @@
 #include "graph/values.h"
 #include "onnx/model.h"
 #include "quantization/placement.h"
+#include "run/prepare.h"
 
 namespace detent::remedies {
 
@@ -27,8 +28,8 @@ Workload weigh(const onnx::Model& model, const graph::Index& index, const graph:
                const quantization::Placement& placement, const std::set<std::string>& unseen = {});
 
 /// Share of the multiplications that LSTM layers with integer weights make.
-double recurrent_macs(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
-                      const QuantConfig& config, const std::set<std::string>& unseen);
+double recurrent_macs(const run::Prepared& prepared, const graph::Index& index, const graph::ValueTypes& types,
+                      const QuantConfig& config);
 
 /// The multiplications of a candidate: none of a table.
 double macs_of(const onnx::Model& model, const graph::Index& index, const accuracy::Candidate& candidate);

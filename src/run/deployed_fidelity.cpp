@@ -28,8 +28,7 @@ exec::Session open(const exec::Runtime& runtime, const onnx::Model& model, const
 
 struct OutputSums {
   std::string name;
-  PairSums sums;
-  double worst_sample_db;
+  SampleSums sums;
 };
 
 void drop_caches(std::vector<OutputSums>& outputs) {
@@ -40,10 +39,10 @@ void drop_caches(std::vector<OutputSums>& outputs) {
 void tell_worst(const std::vector<OutputSums>& outputs, DeployedFidelity& found) {
   found.sqnr_db = found.worst_sample_db = std::numeric_limits<double>::infinity();
   found.cosine = 1;
-  for (const auto& [name, sums, worst_sample_db] : outputs) {
-    found.sqnr_db = std::min(found.sqnr_db, sums.sqnr_db());
-    found.cosine = std::min(found.cosine, sums.cosine());
-    found.worst_sample_db = std::min(found.worst_sample_db, worst_sample_db);
+  for (const auto& [name, sums] : outputs) {
+    found.sqnr_db = std::min(found.sqnr_db, sums.all.sqnr_db());
+    found.cosine = std::min(found.cosine, sums.all.cosine());
+    found.worst_sample_db = std::min(found.worst_sample_db, sums.worst_db.value_or(found.worst_sample_db));
   }
 }
 
@@ -66,8 +65,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   std::vector<std::string> names;
   for (const auto& output : original.graph.outputs) names.push_back(output.name);
   const auto tokens = find_tokens(input_specs(original), names);
-  std::vector<PairSums> all(names.size());
-  std::vector<double> worst(names.size(), std::numeric_limits<double>::infinity());  // of the samples
+  std::vector<SampleSums> all(names.size());
   std::vector<bool> are_floats(names.size());
   NextTokenSums token_sums;
   DeployedFidelity found;
@@ -81,11 +79,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     if (following) y = following->run(given, where, &player);
     for (std::size_t i = 0; i < names.size(); ++i) {
       are_floats[i] = data::holds_floats(x[i].type) && data::holds_floats(y[i].type);
-      if (!are_floats[i]) continue;
-      PairSums sums;
-      sums.add(x[i], y[i]);
-      all[i] += sums;
-      if (sums.has_ratio()) worst[i] = std::min(worst[i], sums.sqnr_db());
+      if (are_floats[i]) all[i].add(x[i], y[i]);
     }
     if (tokens) {
       const auto* mask = tokens->mask ? &sample->inputs[*tokens->mask] : nullptr;
@@ -97,7 +91,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   if (found.samples == 0) throw bad_input("there are no samples to measure the results with");
   std::vector<OutputSums> outputs;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (are_floats[i] && all[i].has_ratio()) outputs.emplace_back(names[i], all[i], worst[i]);
+    if (are_floats[i] && all[i].all.has_ratio()) outputs.emplace_back(names[i], all[i]);
   }
   drop_caches(outputs);
   tell_worst(outputs, found);

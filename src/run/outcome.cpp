@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/bytes.h"
+#include "run/latency.h"
+
 namespace detent::run {
 namespace {
 
@@ -30,9 +33,8 @@ std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
   const auto& a = *r.accuracy;
   if (a.samples < kFewSamples) {
     lower(outcome.answer, Answer::look);
-    outcome.reasons.push_back(
-        fmt::format("Accuracy was measured on {} sample{} only; {} or more say more of other inputs.", a.samples,
-                    a.samples == 1 ? "" : "s", kFewSamples));
+    outcome.reasons.push_back(fmt::format("Accuracy was measured on {} only; {} or more say more of other inputs.",
+                                          counted(a.samples, "sample"), kFewSamples));
   }
   if (a.score) {
     if (*a.score < kGoodScore) {
@@ -44,10 +46,8 @@ std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
   if (!std::isfinite(a.sqnr_db)) return "the outputs are those of the float model";
   if (a.sqnr_db < kCloseDb) {
     lower(outcome.answer, a.sqnr_db < kFarDb ? Answer::no : Answer::look);
-    outcome.reasons.push_back(
-        fmt::format("The worst output is {} off (SQNR {:.1f} dB): test it with the application's own metric, or give "
-                    "--accuracy-target.",
-                    percent_text(error_of(a.sqnr_db)), a.sqnr_db));
+    outcome.reasons.push_back(fmt::format(
+        "SQNR is {:.1f} dB: test it with the application's own metric, or give --accuracy-target.", a.sqnr_db));
     return fmt::format("the worst output is {} off the float model's", percent_text(error_of(a.sqnr_db)));
   }
   return fmt::format("the outputs stay within {} of the float model's", percent_text(error_of(a.sqnr_db)));
@@ -62,7 +62,7 @@ std::string latency_text(const QuantizeResult& r, Outcome& outcome) {
   const double ratio = after.ratio;
   if (ratio > 1 + kSameLatency) {
     lower(outcome.answer, Answer::look);
-    outcome.reasons.push_back(fmt::format("It is slower than the float model on this machine ({:.2f}x).", ratio));
+    outcome.reasons.push_back(fmt::format("It is {} than the float model on this machine.", speed_words(ratio)));
     return {};
   }
   if (ratio > 1 - kSameLatency) return "it is as fast";
@@ -74,6 +74,30 @@ std::string size_text(const QuantizeResult& r) {
   const auto times = static_cast<double>(r.model_bytes_before) / static_cast<double>(r.model_bytes_after);
   if (times < 1 + kSameLatency) return {};
   return fmt::format("{} smaller", times_text(times));
+}
+
+// What would change the size.
+std::string size_hint(const QuantizeResult& r) {
+  if (!r.faster_in_float.empty()) return "--optimize-for size quantizes what this machine runs faster in float";
+  if (!r.weights.empty())
+    return "blocks hold weights of matrix products and tables; with --calibration-data and without --weights-only "
+           "convolutions are quantized as well";
+  if (r.floats) return "the notes say what stays in float32";
+  return "the notes say what stays in float; --weights-only stores weights in 4 or 8 bits";
+}
+
+// A file that is hardly smaller is what has to be known first.
+std::string size_first(const QuantizeResult& r, Outcome& outcome) {
+  constexpr double kHardly = 0.9;
+  if (r.model_bytes_before == 0 || r.model_bytes_after == 0) return {};
+  if (!r.kv_scales.empty() && r.weights.empty()) return {};  // it is the cache that shrinks
+  const double left = static_cast<double>(r.model_bytes_after) / static_cast<double>(r.model_bytes_before);
+  if (left <= kHardly) return {};
+  const bool is_faster = r.latency && r.latency->after.ratio < 1 - kSameLatency;
+  if (!is_faster) lower(outcome.answer, Answer::look);
+  const auto [before, after] = format_sizes(r.model_bytes_before, r.model_bytes_after);
+  const char* change = left > 1 ? "The file is larger than the float model's" : "The file is hardly smaller";
+  return fmt::format("{} ({} -> {}): {}. ", change, before, after, size_hint(r));
 }
 
 // Where the result is the float model, what it is beside it says little.
@@ -91,20 +115,12 @@ Outcome untouched(const QuantizeResult& r) {
 
 }  // namespace
 
-std::string_view answer_name(Answer answer) noexcept {
-  switch (answer) {
-    case Answer::yes: return "yes";
-    case Answer::look: return "look";
-    case Answer::no: return "no";
-  }
-  return "";
-}
-
 double error_of(double sqnr_db) noexcept { return std::pow(10.0, -sqnr_db / 20); }
 
 Outcome outcome_of(const QuantizeResult& result) {
   if (is_untouched(result)) return untouched(result);
   Outcome outcome{.answer = Answer::yes, .headline = {}, .reasons = {}};
+  const auto first = size_first(result, outcome);
   const auto accuracy = accuracy_text(result, outcome);
   std::vector<std::string> gains;
   if (auto text = latency_text(result, outcome); !text.empty()) gains.push_back(std::move(text));
@@ -120,6 +136,7 @@ Outcome outcome_of(const QuantizeResult& result) {
     case Answer::no: outcome.headline = "Not close to the float model" + text; break;
   }
   if (text.empty()) outcome.headline += '.';
+  outcome.headline = first + outcome.headline;
   return outcome;
 }
 

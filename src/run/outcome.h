@@ -9,25 +9,12 @@
 
 namespace detent::run {
 
-struct Outcome {
-  /// yes: close to the float model, and faster or smaller. look: something should be looked at before. no: the outputs
-  /// are far from the float model's.
-  enum class Answer { yes, look, no };
-
-  Answer answer = Answer::look;
-  std::string headline;              // a sentence or two
-  std::vector<std::string> reasons;  // for anything but yes, a sentence each
-};
-
 /// From this SQNR of the worst output on, a result counts as close: the error is a tenth of the signal.
 constexpr double kCloseDb = 20;
 /// Below this one it counts as far: a third of the signal.
 constexpr double kFarDb = 10;
 /// Fewer samples say little of all inputs.
 constexpr std::size_t kFewSamples = 8;
-
-/// "yes", "look" or "no".
-std::string_view answer_name(Outcome::Answer answer) noexcept;
 
 /// The size of an error beside that of the signal (both as root mean squares), 0 to 1 and more: 20 dB are 0.1.
 double error_of(double sqnr_db) noexcept;

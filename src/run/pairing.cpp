@@ -87,6 +87,13 @@ double PairSums::cosine() const {
   return length == 0 ? 0.0 : product / length;
 }
 
+void SampleSums::add(const data::Array& x, const data::Array& y) {
+  PairSums one;
+  one.add(x, y);
+  all += one;
+  if (one.has_ratio()) worst_db = std::min(worst_db.value_or(one.sqnr_db()), one.sqnr_db());
+}
+
 void Pairing::offer(std::size_t index, std::span<const std::byte> bytes) {
   std::unique_lock lock(mutex_);
   changed_.wait(

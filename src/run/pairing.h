@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -35,6 +36,14 @@ struct PairSums {
   double cosine() const;
   /// Whether there is a ratio to tell: not where nothing could be paired, nor of errors in values that are all 0.
   bool has_ratio() const { return (paired > 0 || unpaired == 0) && (signal > 0 || !(noise > 0)); }
+};
+
+/// Of one value over samples: all of them together, and the one that is farthest.
+struct SampleSums {
+  PairSums all;
+  std::optional<double> worst_db;  // unset: no sample has a ratio
+
+  void add(const data::Array& x, const data::Array& y);
 };
 
 /// The float model's run offers each value; the quantized model's run takes it when it computes its own. The float run

@@ -203,11 +203,8 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
 quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks,
                               const accuracy::GateNames* integer_gates) {
   const auto& model = prepared.model;
-  const auto stays_in_float = [&](std::size_t n) {
-    const auto id = model.graph.nodes[n].id();
-    return prepared.unseen.contains(id) || prepared.parted.contains(id);
-  };
-  const bool may_be_all = !prepared.unseen.empty() || !prepared.parted.empty();
+  const auto stays_in_float = [&](std::size_t n) { return prepared.keeps_in_float(model.graph.nodes[n].id()); };
+  const bool may_be_all = !prepared.unseen.empty() || !prepared.parted.empty() || !prepared.inexact.empty();
   if (!config::preset(config).integer_chains_only) {
     quantization::FloatParts left;
     left.may_be_all = may_be_all;

@@ -32,8 +32,16 @@ struct Prepared {
   std::set<std::vector<std::int64_t>> computed = {};
   /// Nodes by Node::id() that join values of very different size, or move what was joined so: in float, or of 16 bits.
   std::set<std::string> parted = {}, parted_wide = {};
+  /// Nodes by Node::id() that the runtime was measured to compute too far from the float model, for
+  /// computed_otherwise() and remedies::recurrent(): they stay in float in any case.
+  std::set<std::string> inexact = {};
   /// Gates that place() puts into integers; at first all of them, so that what is observed serves both forms.
   accuracy::GateNames integer_gates = {};
+
+  /// Whether a node stays in float whatever the user names.
+  bool keeps_in_float(const std::string& id) const {
+    return unseen.contains(id) || parted.contains(id) || inexact.contains(id);
+  }
 };
 
 /// Where rewritten weights go: small ones stay in memory, others into files of that name in a directory, whose owner

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "base/bytes.h"
 #include "base/cpu.h"
 #include "graph/bodies.h"
 #include "graph/traits.h"
@@ -35,8 +36,8 @@ NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& 
     const auto& node = model.graph.nodes[n];
     if (const std::size_t inside = products_in_bodies(model, node); inside > 0) {
       counts.in_float += inside;
-      counts.notes.push_back(
-          fmt::format("{}: {} products in its bodies stay in float, and no share counts them", node.label(), inside));
+      counts.notes.push_back(fmt::format("{}: {} in its bodies left in float, which no share counts", node.label(),
+                                         counted(inside, "product")));
     }
     if (!placement.selected[n]) {
       if (graph::is_product(node)) ++counts.in_float;

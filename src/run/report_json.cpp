@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "calibration/density.h"
+#include "config/words.h"
 #include "profile/roofline.h"
 #include "run/device_json.h"
 #include "run/outcome.h"
@@ -242,7 +243,9 @@ json summary_json(const RunReport& report, const QuantizeResult* quantized, cons
 
 json outcome_json(const QuantizeResult& quantized) {
   const auto outcome = outcome_of(quantized);
-  return {{"answer", answer_name(outcome.answer)}, {"headline", outcome.headline}, {"reasons", outcome.reasons}};
+  return {{"answer", config::word_of(config::words<Outcome::Answer>(), static_cast<int>(outcome.answer))},
+          {"headline", outcome.headline},
+          {"reasons", outcome.reasons}};
 }
 
 json kept_json(const QuantizeResult& quantized) {
@@ -258,8 +261,12 @@ json kept_json(const QuantizeResult& quantized) {
 
 // What was measured, and what was done for it.
 json accuracy_json(const AccuracyResult& a) {
-  json out{{"samples", a.samples},           {"sqnr_db", number(a.sqnr_db)},     {"cosine", number(a.cosine)},
-           {"integer_macs", a.integer_macs}, {"weights_share", a.weights_share}, {"remedies", json::array()}};
+  json out{{"samples", a.samples},
+           {"sqnr_db", number(a.sqnr_db)},
+           {"cosine", number(a.cosine)},
+           {"integer_macs", a.integer_macs ? number(*a.integer_macs) : json()},
+           {"weights_share", a.weights_share},
+           {"remedies", json::array()}};
   if (a.score) out["score"] = *a.score;
   if (a.worst_sample_db) out["worst_sample_db"] = number(*a.worst_sample_db);
   const auto add = [&](const char* what, const std::string& value, double before, double after, bool kept = true) {

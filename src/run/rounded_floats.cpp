@@ -7,6 +7,7 @@
 #include <functional>
 #include <unordered_map>
 
+#include "base/bytes.h"
 #include "data/floats.h"
 #include "exec/emit.h"
 #include "graph/bfloat16.h"
@@ -157,10 +158,10 @@ std::vector<std::string> rounding_notes(const LowValues& low, const std::vector<
   const auto type = low.front().second;
   const bool one = std::all_of(low.begin(), low.end(), [&](const auto& each) { return each.second == type; });
   const auto* name = !one ? "their 16-bit type" : type == FloatType::bfloat16 ? "bfloat16" : "float16";
-  std::vector<std::string> notes{fmt::format(
-      "{} values of the quantized model are rounded to {} where they are made, as devices with such kernels "
-      "do; --no-round-floats leaves that out",
-      low.size(), name)};
+  std::vector<std::string> notes{
+      fmt::format("rounded to {} where they are made, as devices with such kernels do: {} of the quantized model; "
+                  "--no-round-floats leaves that out",
+                  name, counted(low.size(), "value"))};
   if (overflows.empty()) return notes;
   const std::vector named(overflows.begin(),
                           overflows.begin() + static_cast<std::ptrdiff_t>(std::min(kNamed, overflows.size())));

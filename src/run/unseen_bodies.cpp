@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "graph/bodies.h"
 #include "graph/index.h"
@@ -75,9 +76,9 @@ std::vector<std::string> leave_unseen_bodies(Prepared& prepared, const quantizat
       if (!onnx::is_inside(model, body_of[n], static_cast<int>(b))) continue;
       if (placement.selected[n] && graph::is_product(model.graph.nodes[n])) ++products;
     }
-    notes.push_back(fmt::format("{}: no sample came to its body '{}': {} products in it stay in float",
+    notes.push_back(fmt::format("{}: no sample came to its body '{}': {} in it left in float",
                                 holder_of(model, static_cast<int>(b)).label(), model.bodies[b - 1].attribute,
-                                products));
+                                counted(products, "product")));
   }
   return notes;
 }

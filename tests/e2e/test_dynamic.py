@@ -131,6 +131,43 @@ def test_how_near_recurrent_layers_are(tmp_path: Path, hidden: int) -> None:
     assert min(support.sqnr([[e]], [[f]]) for e, f in zip(run(model, x=x), found, strict=True)) > 37.5
 
 
+def stacked(path: Path) -> Path:
+    """Two LSTMs behind one another: the first reads values of very different size, which one scale does not serve."""
+    def weights(width: int, name: str) -> dict[str, np.ndarray]:
+        shapes = {"W": (1, 256, width), "R": (1, 256, 64), "B": (1, 512)}
+        return {k + name: np.float32(RNG.uniform(-1, 1, s) / 8) for k, s in shapes.items()}
+
+    first, second = weights(32, "1"), weights(64, "2")
+    first["W1"] /= np.float32(10.0 ** np.linspace(0, 4, 32))
+    nodes = [
+        helper.make_node("LSTM", ["x", "W1", "R1", "B1"], ["y1"], "first", hidden_size=64),
+        helper.make_node("Squeeze", ["y1", "one"], ["z1"]),
+        helper.make_node("LSTM", ["z1", "W2", "R2", "B2"], ["", "h2"], "second", hidden_size=64),
+        helper.make_node("Squeeze", ["h2", "zero"], ["z2"]),
+        helper.make_node("MatMul", ["z2", "V"], ["out"], "product"),
+    ]
+    tensors = {**first, **second, "V": normal(64, 16), "one": np.int64([1]), "zero": np.int64([0])}
+    return save(path, nodes, tensors, {"x": ("t", "n", 32)}, ["out"])
+
+
+@pytest.mark.parametrize("types", ["MatMul,LSTM", "LSTM"])
+def test_a_recurrent_layer_that_does_harm_stays_in_float(tmp_path: Path, types: str) -> None:
+    """What it does is measured as deployed, since no trial rounds as it does; and so is what is told."""
+    model, sizes = stacked(tmp_path / "m.onnx"), np.float32(10.0 ** np.linspace(0, 4, 32))
+    samples = [{"x": normal(20, 1, 32) * sizes} for _ in range(8)]
+    data = support.save_samples(tmp_path / "d", samples)
+    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, "--op-types", types, "--preset", "balanced"]
+    said = json.loads(support.detent(*command, "--no-bench", "--json").stdout)
+    kinds = [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node]
+    assert kinds.count("DynamicQuantizeLSTM") == kinds.count("LSTM") == 1
+    assert said["nodes_quantized"] == len(types.split(","))
+    assert any(note.startswith("LSTM 'first' stays in float: ") for note in said["notes"])
+    pairs = [(run(model, **s)[0], run(tmp_path / "q.onnx", **s)[0]) for s in samples]
+    assert said["accuracy"]["sqnr_db"] == pytest.approx(support.sqnr(*zip(*pairs, strict=True)), abs=0.1)
+    assert said["accuracy"]["sqnr_db"] > 25
+    assert said["accuracy"]["integer_macs"] == pytest.approx(0.57, abs=0.01)
+
+
 ON_OLD_CPU = """
 import sys, numpy as np, onnxruntime as ort
 np.savez(sys.argv[3], *ort.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"]).run(None, dict(np.load(sys.argv[2]))))

@@ -51,7 +51,7 @@ def test_a_convolutional_net(tmp_path: Path, options: list[str]) -> None:
         assert apart < 0.2  # without VNNI full-range weights saturate, and the runtime gives pairs other kernels
     else:
         assert apart == 0, "the runtime makes these operators of the pairs itself"
-    assert any("are operators on integers" in note for note in told["notes"])
+    assert any("operators on integers: " in note for note in told["notes"])
 
 
 def test_a_trained_classifier(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_gates_in_integers(tmp_path: Path) -> None:
     model, data = saved(tmp_path, gates(), samples)
     # A coarse input makes so much of the error that gates do not show.
     report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--tensor-range", "x=-60,60")
-    assert "4 gates compute in integers" in report["notes"]
+    assert "computed in integers: 4 gates" in report["notes"]
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     ort.InferenceSession(tmp_path / "q.onnx", options)

@@ -67,7 +67,7 @@ def test_float_where_it_is_faster(case: tuple[Path, Path, Path], tmp_path: Path)
     table = changed(case[2], tmp_path, float=1, integers=1000)
     result = quantize(case[0], tmp_path / "q.onnx", case[1], table)
     assert weights(tmp_path / "q.onnx") == ["FLOAT"] * 3
-    assert any("3 of 3 products stay in float" in note for note in result["notes"])
+    assert any("left in float: 3 of 3 products" in note for note in result["notes"])
     sample = support.load_samples(case[1])[0]
     expected = support.load(case[0]).run(None, sample)[0]
     np.testing.assert_allclose(support.check_model(tmp_path / "q.onnx").run(None, sample)[0], expected, rtol=1e-4, atol=1e-5)

@@ -49,7 +49,7 @@ def data(tmp_path: Path) -> Path:
 def test_products_of_a_body_without_samples_are_left_in_float(model: Path, data: Path, tmp_path: Path) -> None:
     report = support.quantize(model, tmp_path / "out.onnx", data, *support.PLAIN)
     assert (report["nodes_quantized"], report["nodes_in_float"]) == (3, 2)
-    assert any("choice" in note and "stay in float" in note for note in report["notes"]), report["notes"]
+    assert any("choice" in note and "left in float" in note for note in report["notes"]), report["notes"]
 
 
 def test_a_product_that_is_not_selected_is_left_in_float(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_larger_file_is_called_larger_and_few_samples_few(model: Path, data: P
     command = ["quantize", model, "-o", tmp_path / "out.onnx", "--calibration-data", data, *support.PLAIN]
     assert "x larger); 8 samples; " in support.detent(*command).stdout
     next(data.iterdir()).unlink()
-    assert "; 7 samples (few samples); " in support.detent(*command).stdout
+    assert "; 7 samples (few); " in support.detent(*command).stdout
 
 
 def test_compare_does_not_advise_what_was_done(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ TEST(Outcome, WhatWasNotMeasuredIsSaid) {
 TEST(Outcome, SlowerIsAReasonToLook) {
   const auto outcome = outcome_of(result(40, 1.2));
   EXPECT_EQ(outcome.answer, Answer::look);
-  EXPECT_NE(outcome.reasons.at(0).find("1.20x"), std::string::npos);
+  EXPECT_NE(outcome.reasons.at(0).find("It is 1.20x slower"), std::string::npos);
   EXPECT_EQ(outcome_of(result(40, 1.04)).answer, Answer::yes);
   auto busy = result(40, 1.2);  // a busy machine tells nothing of speed
   busy.latency->after.waiting = 0.5;
@@ -80,6 +80,22 @@ TEST(Outcome, NothingQuantizedIsTheHeadline) {
   EXPECT_NE(outcome_of(r).reasons.at(0).find("--optimize-for size"), std::string::npos);
   r.nodes_quantized = 1;
   EXPECT_EQ(outcome_of(r).answer, Answer::yes);
+}
+
+TEST(Outcome, ASizeThatHardlyChangesComesFirst) {
+  auto r = result(40, 1.0);
+  r.model_bytes_after = 370;
+  EXPECT_EQ(outcome_of(r).answer, Answer::look);
+  EXPECT_EQ(outcome_of(r).headline.find("The file is hardly smaller (400 B -> 370 B): "), 0U);
+  r.faster_in_float = {"Conv a"};
+  r.nodes_quantized = 1;
+  EXPECT_NE(outcome_of(r).headline.find("--optimize-for size"), std::string::npos);
+  r.model_bytes_after = 410;
+  EXPECT_EQ(outcome_of(r).headline.find("The file is larger than the float model's (400 B -> 410 B): "), 0U);
+  r.latency->after.ratio = r.latency->after.cpu_ratio = 0.5;  // speed is worth something as well
+  EXPECT_EQ(outcome_of(r).answer, Answer::yes);
+  r.model_bytes_after = 350;
+  EXPECT_EQ(outcome_of(r).headline.find("Ready to use"), 0U);
 }
 
 TEST(Outcome, KeptNodesHaveTheirReasons) {

@@ -57,7 +57,9 @@ class QdqEmitter {
         add_pair(mark);
       }
     }
-    for (const auto& bias : placement_.biases) add_bias(bias);
+    for (const auto& bias : placement_.biases) {
+      if (!bias.stays_float) add_bias(bias);
+    }
     assemble();
     tidy_up();
     return std::move(emitted_);

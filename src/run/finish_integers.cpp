@@ -1,13 +1,17 @@
-#include "run/quantize_recurrent.h"
+#include "run/finish_integers.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "base/bytes.h"
+#include "config/targets.h"
 #include "config/wanted.h"
+#include "graph/rewrite.h"
 #include "quantization/assignment.h"
 #include "quantization/dynamic.h"
 #include "quantization/emit/dynamic.h"
+#include "quantization/emit/qoperators.h"
 #include "quantization/formats.h"
 
 namespace detent::run {
@@ -40,16 +44,12 @@ std::vector<std::string> notes_of_unnamed(const Prepared& prepared, QuantConfig 
   return notes;
 }
 
-}  // namespace
-
 std::vector<std::string> quantize_recurrent(const Prepared& prepared, const QuantizeOptions& options,
                                             onnx::Model& quantized) {
   QuantConfig own = options.config;
   own.nodes.clear();
-  for (const auto n : quantization::recurrent_layers(prepared.model, options.config)) {
-    const auto& name = prepared.model.graph.nodes[n].id();
-    if (!prepared.unseen.contains(name)) own.nodes.push_back(name);
-  }
+  for (const auto n : recurrent_layers(prepared, options.config))
+    own.nodes.push_back(prepared.model.graph.nodes[n].id());
   if (own.nodes.empty()) return notes_of_unnamed(prepared, options.config);
   own.op_types = {"LSTM"};
   own.exclude_op_types.clear();
@@ -61,9 +61,33 @@ std::vector<std::string> quantize_recurrent(const Prepared& prepared, const Quan
   const auto assignment = quantization::assign(quantized, placement.weights, proposals, own);
   quantized = quantization::emit_dynamic(std::move(quantized), placement, assignment.values);
   auto notes = assignment.notes;
-  notes.push_back(
-      fmt::format("{} LSTM layers have weights of 8 bits and quantize their activations while the model runs",
-                  placement.nodes.size()));
+  notes.push_back(fmt::format("{} of 8 bits and quantize {} activations while the model runs",
+                              placement.nodes.size() == 1
+                                  ? "1 LSTM layer has weights"
+                                  : fmt::format("{} LSTM layers have weights", placement.nodes.size()),
+                              placement.nodes.size() == 1 ? "its" : "their"));
+  return notes;
+}
+
+}  // namespace
+
+std::vector<std::size_t> recurrent_layers(const Prepared& prepared, const QuantConfig& config) {
+  auto layers = quantization::recurrent_layers(prepared.model, config);
+  std::erase_if(layers, [&](std::size_t n) { return prepared.keeps_in_float(prepared.model.graph.nodes[n].id()); });
+  return layers;
+}
+
+std::vector<std::string> finish_integers(const Prepared& prepared, const QuantizeOptions& options,
+                                         onnx::Model& quantized) {
+  auto notes = quantize_recurrent(prepared, options, quantized);
+  if (options.config.quant_format == QuantFormat::qoperator) {
+    const auto made = quantization::to_qoperators(quantized);
+    notes.push_back(
+        fmt::format("operators on integers: {}; between QuantizeLinear and DequantizeLinear, since there is no such "
+                    "operator: {}",
+                    made.nodes, made.left));
+  }
+  graph::store_once(quantized, prepared.computed, config::target(options.config).is_ort_cpu);
   return notes;
 }
 

@@ -1,0 +1,78 @@
+// Recurrent layers with integer weights, which find the scales of their activations while the model runs: no trial
+// rounds as they do, so each is measured as deployed, and those that do most harm stay in float.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "remedies/remedies.h"
+#include "remedies/remedy.h"
+#include "run/finish_integers.h"
+
+namespace detent::remedies {
+namespace {
+
+constexpr double kNear = 1e-3;  // 30 dB: near enough, whatever the other layers do
+
+class Recurrent : public Remedy {
+ public:
+  bool propose(const Draft& draft, Lab& lab) override {
+    const auto layers = run::recurrent_layers(draft.prepared, lab.options().config);
+    if (layers.empty()) return false;
+    double sum = 0;
+    for (const auto n : layers) {
+      errors_.emplace_back(error_of(draft, lab, layers, n), draft.prepared.model.graph.nodes[n].id());
+      sum += errors_.back().first;
+    }
+    std::stable_sort(errors_.begin(), errors_.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    const double most = allowed(draft, lab);
+    std::size_t left = 0;
+    for (; left < errors_.size() && sum > most; ++left) sum -= errors_[left].first;
+    errors_.resize(left);
+    return left > 0;
+  }
+
+  bool is_better(const Draft&, Lab&) override { return true; }
+
+  void keep(Draft& draft, Lab&) override {
+    for (const auto& [error, id] : errors_) {
+      draft.prepared.inexact.insert(id);
+      draft.notes.push_back(
+          fmt::format("LSTM '{}' stays in float: as the runtime computes it on integers, it alone leaves the results "
+                      "{:.1f} dB from the float model's",
+                      id, -10 * std::log10(error)));
+    }
+  }
+
+ private:
+  // Of the worst output, where this layer alone is on integers.
+  static double error_of(const Draft& draft, Lab& lab, const std::vector<std::size_t>& layers, std::size_t layer) {
+    auto alone = draft.prepared;
+    for (const auto n : layers) {
+      if (n != layer) alone.inexact.insert(alone.model.graph.nodes[n].id());
+    }
+    auto model = alone.model;
+    run::finish_integers(alone, lab.options(), model);
+    return std::pow(10, -lab.deployed(model).sqnr_db / 10);
+  }
+
+  // Together they may do as much harm as the other layers; under a target, use up half of what it allows.
+  static double allowed(const Draft& draft, Lab& lab) {
+    const auto& accuracy = lab.options().accuracy;
+    if (accuracy.target && accuracy.metric == AccuracyMetric::sqnr) return std::pow(10, -*accuracy.target / 10) / 2;
+    if (accuracy.target && accuracy.metric == AccuracyMetric::cosine) return 1 - *accuracy.target;
+    if (draft.assignment.placement.marks.empty()) return kNear;
+    return std::max(kNear, worst_error_of(lab.judged(draft)));
+  }
+
+  std::vector<std::pair<double, std::string>> errors_;  // of those that stay in float, worst first
+};
+
+}  // namespace
+
+std::unique_ptr<Remedy> recurrent() { return std::make_unique<Recurrent>(); }
+
+}  // namespace detent::remedies
