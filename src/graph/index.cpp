@@ -15,26 +15,36 @@ namespace {
 
 constexpr int kMaxDepth = 64;  // nesting of bodies; real models stay below 5
 
-// Adds the names that a body defines itself.
-void add_definitions(const onnx::Graph& body, std::unordered_set<std::string>& defined) {
-  for (const auto& input : body.inputs) defined.insert(input.name);
-  for (const auto& tensor : body.initializers) defined.insert(tensor.name);
-  for (const auto& name : body.sparse_initializers) defined.insert(name);
-  for (const auto& n : body.nodes) defined.insert(n.outputs().begin(), n.outputs().end());
-}
+// The names that a body defines itself, and where those are that the bodies around it define.
+struct Defined {
+  const Defined* around = nullptr;
+  std::unordered_set<std::string_view> names = {};
 
-void collect_captures(const onnx::Model& model, const onnx::Node& node, const std::unordered_set<std::string>& defined,
-                      int depth, std::set<std::string>& out) {
+  Defined(const onnx::Graph& body, const Defined* outer) : around(outer) {
+    for (const auto& input : body.inputs) names.insert(input.name);
+    for (const auto& tensor : body.initializers) names.insert(tensor.name);
+    for (const auto& name : body.sparse_initializers) names.insert(name);
+    for (const auto& n : body.nodes) names.insert(n.outputs().begin(), n.outputs().end());
+  }
+  static bool has(const Defined* defined, const std::string& name) {
+    for (; defined != nullptr; defined = defined->around) {
+      if (defined->names.contains(name)) return true;
+    }
+    return false;
+  }
+};
+
+void collect_captures(const onnx::Model& model, const onnx::Node& node, const Defined* around, int depth,
+                      std::set<std::string>& out) {
   if (depth > kMaxDepth) throw bad_input(fmt::format("node {}: bodies are nested too deeply", node.label()));
   for (const auto& body : read_bodies(model, node)) {
-    auto inside = defined;
-    add_definitions(body, inside);
+    const Defined inside(body, around);
     const auto read = [&](const std::string& name) {
-      if (!name.empty() && !inside.contains(name)) out.insert(name);
+      if (!name.empty() && !Defined::has(&inside, name)) out.insert(name);
     };
     for (const auto& n : body.nodes) {
       for (const auto& name : n.inputs()) read(name);
-      collect_captures(model, n, inside, depth + 1, out);
+      collect_captures(model, n, &inside, depth + 1, out);
     }
     for (const auto& output : body.outputs) read(output.name);
   }
@@ -44,7 +54,7 @@ void collect_captures(const onnx::Model& model, const onnx::Node& node, const st
 
 std::vector<std::string> captured_names(const onnx::Model& model, const onnx::Node& node) {
   std::set<std::string> names;
-  collect_captures(model, node, {}, 0, names);
+  collect_captures(model, node, nullptr, 0, names);
   return {names.begin(), names.end()};
 }
 

@@ -19,7 +19,8 @@ using Notes = std::vector<std::string>;
 /// The nodes of bodies of If, Loop and Scan come to stand in the main graph (onnx/bodies.h), and those of model-local
 /// functions in place of each call. A value or node whose name is taken gets the path to it before its name. As they
 /// are stay bodies with sparse constants or of other operators, and functions that hold such a body, that import
-/// another opset than the model, that have overloads, or that come to more than kMostInlined nodes.
+/// another opset than the model, that have overloads, or that come to more than kMostInlined nodes; calls and functions
+/// whose attributes are graphs. Throws bad_input where names come to far more than the file holds.
 inline constexpr std::uint64_t kMostInlined = 100'000;
 void unfold(onnx::Model& model);
 

@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "graph/bodies.h"
 #include "graph/index.h"
@@ -21,6 +22,20 @@ namespace {
 using onnx::Node;
 
 constexpr int kMaxDepth = 64;  // as where captured names are read
+
+// What bodies and functions may take in memory where they are unfolded: less than any budget, and what grows with the
+// file in any case.
+constexpr std::uint64_t kMostUnfolded = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMostPerByte = 16;
+
+// What a node takes without the values of its attributes, which are views of the file. Only of one as it was read.
+std::uint64_t size_of(const Node& node) {
+  std::uint64_t size =
+      node.encode().view().size() + sizeof(std::string) * (node.inputs().size() + node.outputs().size());
+  for (const auto& attribute : node.attributes())
+    size += sizeof(onnx::Attribute) + attribute.name().size() - attribute.raw().view().size();
+  return size;
+}
 
 // A call of a function, whose nodes have attributes of it.
 struct Call {
@@ -52,7 +67,10 @@ struct Scope {
 
 class Unfolding {
  public:
-  explicit Unfolding(onnx::Model& model) : model_(model), functions_(onnx::read_functions(model)) {
+  explicit Unfolding(onnx::Model& model)
+      : model_(model),
+        functions_(onnx::read_functions(model)),
+        most_(kMostUnfolded + kMostPerByte * (model.file ? model.file->bytes().size() : 0)) {
     for (const auto& infos : {model.graph.inputs, model.graph.value_infos}) {
       for (const auto& info : infos) names_.insert(info.name);
     }
@@ -93,6 +111,7 @@ class Unfolding {
         return own == opset.version || (own == 0 && !opset.domain.empty());
       };
       const bool inlined = function.overload.empty() &&
+                           std::none_of(function.defaults.begin(), function.defaults.end(), is_body) &&
                            std::all_of(function.opsets.begin(), function.opsets.end(), fits) &&
                            std::all_of(function.nodes.begin(), function.nodes.end(),
                                        [&](const auto& node) { return !has_body(node) || can_be(node, 0); });
@@ -106,6 +125,7 @@ class Unfolding {
 
   const onnx::LocalFunction* callee(const Node& node) const {
     if (callees_.empty() || node.domain().empty()) return nullptr;
+    if (has_body(node)) return nullptr;  // its body belongs to what is around the call, not to the function
     const auto found = callees_.find(node.domain() + "::" + node.op_type());
     return found == callees_.end() ? nullptr : found->second;
   }
@@ -147,15 +167,30 @@ class Unfolding {
            });
   }
 
+  void take(std::uint64_t bytes) {
+    taken_ += bytes;
+    if (taken_ <= most_) return;
+    throw bad_input(fmt::format("model '{}': its bodies and functions come to more than {} of names where they are put "
+                                "in place",
+                                model_.path.string(), format_size(most_)),
+                    "give nodes and values shorter names, and look for functions that call each other many times");
+  }
+
   std::string unique(const std::string& name, const std::string& path) {
     if (name.empty() || names_.insert(name).second) return name;
+    take(path.size() + name.size());
     const std::string wanted = path + "/" + name;
     std::string made = wanted;
-    for (int i = 1; !names_.insert(made).second; ++i) made = fmt::format("{}_{}", wanted, i);
-    return made;
+    if (names_.insert(made).second) return made;
+    for (int& i = numbers_[wanted];;) {
+      made = fmt::format("{}_{}", wanted, ++i);
+      if (names_.insert(made).second) return made;
+    }
   }
 
   void add(Node node, const Scope& scope, int body, const std::string& path) {
+    if (&scope != &main_) take(size_of(node));
+    const std::string inside = inside_of(path, node.id());  // not by the name that it gets, which has the path in it
     if (scope.call != nullptr) fill_in(node, *scope.call);
     for (std::size_t i = 0; i < node.inputs().size(); ++i) {
       if (const auto& name = scope.of(node.inputs()[i]); name != node.inputs()[i]) node.set_input(i, name);
@@ -167,8 +202,8 @@ class Unfolding {
       if (auto name = unique(node.name(), path); name != node.name()) node.set_name(std::move(name));
     }
     node.set_body(body);
-    if (const auto* function = callee(node)) return add_call(node, *function, body, path);
-    if (has_body(node)) add_bodies(node, scope, body, path);
+    if (const auto* function = callee(node)) return add_call(node, *function, body, inside);
+    if (has_body(node)) add_bodies(node, scope, body, inside);
     model_.graph.nodes.push_back(std::move(node));
   }
 
@@ -183,9 +218,9 @@ class Unfolding {
     }
   }
 
-  void add_call(const Node& node, const onnx::LocalFunction& function, int body, const std::string& path) {
+  void add_call(const Node& node, const onnx::LocalFunction& function, int body, const std::string& inside) {
+    take(sizeof(std::string) * (function.inputs.size() + function.outputs.size()));
     const Call call{&function, node.attributes()};
-    const std::string inside = inside_of(path, node.id());
     Scope scope{nullptr, &call};
     for (std::size_t i = 0; i < function.inputs.size(); ++i)
       scope.names[function.inputs[i]] = i < node.inputs().size() ? node.inputs()[i] : std::string();
@@ -241,7 +276,7 @@ class Unfolding {
       auto& graph = graphs.at(next++);
       model_.bodies.push_back({attribute.name(), around, graph.inputs, graph.outputs, graph.other});
       bodies.push_back(static_cast<int>(model_.bodies.size()));
-      const std::string inside = inside_of(path, node.id()) + "/" + attribute.name();
+      const std::string inside = path + "/" + attribute.name();
       for (auto& output : add_body(graph, scope, bodies.back(), inside)) inputs.push_back(std::move(output));
     }
     node.set_inputs(std::move(inputs));
@@ -250,6 +285,8 @@ class Unfolding {
 
   // Gives back what its outputs are called.
   std::vector<std::string> add_body(onnx::Graph& graph, const Scope& around, int body, const std::string& path) {
+    take(sizeof(onnx::ValueInfo) * (graph.inputs.size() + graph.outputs.size() + graph.value_infos.size()) +
+         sizeof(onnx::Tensor) * graph.initializers.size() + sizeof(onnx::RawField) * graph.other.size());
     Scope scope{&around, around.call};
     const auto define = [&](const std::string& name) -> const std::string& {
       return scope.names.try_emplace(name, unique(name, path)).first->second;
@@ -285,6 +322,9 @@ class Unfolding {
   std::map<std::pair<const onnx::LocalFunction*, std::string>, std::string> constants_;  // by their names in there
   const Scope main_ = {};
   std::unordered_set<std::string> names_;
+  std::unordered_map<std::string, int> numbers_;  // that names got because they were taken
+  const std::uint64_t most_;                      // that may be unfolded
+  std::uint64_t taken_ = 0;
 };
 
 }  // namespace

@@ -174,7 +174,8 @@ struct Model {
 
 /// Maps and parses a model; tensor data stay in their files. Only the initializers of the main graph may be external
 /// afterwards: other tensors with external data are read and stand in the model. Throws bad_input naming the file and
-/// the place for anything that is not a sound ONNX model of IR version 3 or later.
+/// the place for anything that is not a sound ONNX model of IR version 3 or later, and for names that check_scope()
+/// (onnx/scope.h) or check_functions() (onnx/functions.h) refuses.
 Model read_model(const std::filesystem::path& path);
 
 /// Parses a GraphProto on its own, as for the body of an If, Loop or Scan.

@@ -10,6 +10,7 @@
 #include "onnx/functions.h"
 #include "onnx/inline_external.h"
 #include "onnx/model.h"
+#include "onnx/scope.h"
 
 namespace detent::onnx {
 namespace {
@@ -221,7 +222,10 @@ Model read_model(const std::filesystem::path& path) {
                     "store the weights as external data beside the model");
   }
   guarded(where, [&] { read_model_fields(model, Wire(as_text(bytes), model.file), where); });
-  guarded(where, [&] { check_functions(model, where); });
+  guarded(where, [&] {
+    check_functions(model, where);
+    check_scope(model, where);
+  });
   if (model.opsets.empty()) throw bad_input(fmt::format("{} is not an ONNX model: it imports no opset", where));
   return model;
 }

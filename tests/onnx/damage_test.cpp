@@ -120,6 +120,7 @@ TEST_F(Damage, DeeplyNestedBodies) {
     for (int i = 0; i < times; ++i) {
       graph = Msg()
                   .sub(1, node("If", {"x"}, {"y"}, {attribute_head("then_branch").sub(6, graph).varint(20, 5)}))
+                  .sub(11, value_info("x"))
                   .sub(12, value_info("y"));
     }
   };

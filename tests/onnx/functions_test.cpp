@@ -8,11 +8,12 @@ namespace {
 
 class Functions : public ModelTest {
  protected:
-  static Msg call(const std::string& name, const std::string& domain = "own") {
-    return node(name, {"x"}, {"y"}).text(7, domain);
+  static Msg call(const std::string& name, const std::string& domain = "own", const std::string& from = "x",
+                  const std::string& to = "y") {
+    return node(name, {from}, {to}).text(7, domain);
   }
   static Msg function(const std::string& name, const std::vector<Msg>& nodes, const std::string& domain = "own") {
-    Msg m = Msg().text(1, name).text(10, domain);
+    Msg m = Msg().text(1, name).text(4, "x").text(10, domain);
     for (const auto& n : nodes) m.sub(7, n);
     return m;
   }
@@ -25,8 +26,8 @@ class Functions : public ModelTest {
   static std::vector<Msg> doubling(int levels) {
     std::vector<Msg> functions{function("f0", {node("Relu", {"x"}, {"y"})})};
     for (int i = 1; i <= levels; ++i) {
-      const Msg inner = call("f" + std::to_string(i - 1));
-      functions.push_back(function("f" + std::to_string(i), {inner, inner}));
+      const auto inner = "f" + std::to_string(i - 1);
+      functions.push_back(function("f" + std::to_string(i), {call(inner, "own", "x", "m"), call(inner, "own", "m")}));
     }
     return functions;
   }
