@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/paths.h"
 #include "onnx/write.h"
 #include "quantization/emit/qdq.h"
 #include "remedies/near_trials.h"
@@ -75,8 +76,8 @@ double Lab::score(const Draft& draft, const quantization::Assignment& assignment
   const double found = accuracy.metric == AccuracyMetric::command
                            ? run::share_of_float_score(accuracy, options().model, path, float_score_, options().stop)
                            : share_of_perplexity(path);
-  std::filesystem::remove(path);
-  if (!written.data_file.empty()) std::filesystem::remove(written.data_file);
+  paths::remove(path);
+  if (!written.data_file.empty()) paths::remove(written.data_file);
   return found;
 }
 
