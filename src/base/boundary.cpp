@@ -55,9 +55,9 @@ std::shared_ptr<const MappedFile> Boundary::open(const fs::path& name, const std
   if (status || (!is_inside(resolved, home) && !is_inside(resolved, model_home)))
     throw bad_input(fmt::format("{} '{}' leads outside the model's directory", role, told),
                     "keep the file itself beside the model, or remove the link");
-  if (const auto kind = fs::status(resolved, status); !fs::is_regular_file(kind))
+  if (const auto kind = fs::status(resolved, status).type(); kind != fs::file_type::regular)
     throw bad_input(fmt::format("{} '{}' is {}", role, printable(resolved.string()),
-                                fs::is_directory(kind) ? "a directory" : "not a regular file"));
+                                kind == fs::file_type::directory ? "a directory" : "not a regular file"));
   auto file = MappedFile::open(resolved, role);
   check_opened(*file, resolved, role);
   return file;

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "base/failure.h"
+#include "base/paths.h"
 #include "base/remove_tree.h"
 
 namespace detent {
@@ -199,7 +200,7 @@ fs::path default_work_dir() {
 }
 
 TempDir::TempDir(const fs::path& parent) {
-  const fs::path base = fs::absolute(parent.empty() ? default_work_dir() : parent);
+  const fs::path base = paths::absolute(parent.empty() ? default_work_dir() : parent);
   std::string name = (base / "detent-XXXXXX").string();
   if (!reserve_descriptors() || ::mkdtemp(name.data()) == nullptr) {  // mkdtemp creates with mode 0700
     throw failed_call(errno, fmt::format("cannot create a working directory in '{}'", base.string()), ErrorKind::usage,

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "base/failure.h"
+#include "base/paths.h"
 #include "base/remove_tree.h"
 
 namespace detent {
@@ -20,9 +21,9 @@ namespace {
 
 void check_target(const fs::path& target) {
   std::error_code ignored;
-  const auto status = fs::symlink_status(target, ignored);
-  if (!fs::exists(status)) return;
-  if (!fs::is_directory(status))
+  const auto kind = fs::symlink_status(target, ignored).type();
+  if (kind == fs::file_type::not_found || kind == fs::file_type::none) return;  // making it tells more
+  if (kind != fs::file_type::directory)
     throw usage_error(fmt::format("output '{}' exists and is not a folder", target.string()),
                       "choose another --output");
   if (!fs::is_empty(target, ignored))
@@ -34,6 +35,15 @@ void sync(const fs::path& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid() || ::fsync(fd.get()) != 0)
     throw failed_call(errno, fmt::format("cannot write '{}'", path.string()), ErrorKind::resource);
+}
+
+// A folder and those in it.
+void sync_all(const fs::path& folder) {
+  std::error_code failed;
+  for (const auto& entry : paths::entries_of(folder)) {
+    if (fs::symlink_status(entry, failed).type() == fs::file_type::directory) sync_all(entry);
+  }
+  sync(folder);
 }
 
 }  // namespace
@@ -66,7 +76,7 @@ void AtomicFolder::take_over() {
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
     throw usage_error(fmt::format("another run is writing '{}'", target_.string()), "choose another --output");
   leftover_ = Leftover(staging_);
-  for (const auto& entry : fs::directory_iterator(staging_)) fs::remove_all(entry);
+  for (const auto& entry : paths::entries_of(staging_)) paths::remove(entry);
 }
 
 AtomicFolder::~AtomicFolder() {
@@ -75,7 +85,7 @@ AtomicFolder::~AtomicFolder() {
 
 void AtomicFolder::copy(const MappedFile& file, const fs::path& name) const {
   const fs::path to = staging_ / name;
-  fs::create_directories(to.parent_path());
+  paths::make_folder(to.parent_path());
   struct stat info {};
   const UniqueFd fd(::fstat(file.descriptor(), &info) == 0
                         ? ::open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, info.st_mode & 0777)
@@ -92,10 +102,7 @@ void AtomicFolder::copy(const MappedFile& file, const fs::path& name) const {
 }
 
 void AtomicFolder::commit() {
-  for (const auto& entry : fs::recursive_directory_iterator(staging_)) {
-    if (entry.is_directory()) sync(entry.path());
-  }
-  sync(staging_);
+  sync_all(staging_);
   failpoint("folder.commit");
   if (::rename(staging_.c_str(), target_.c_str()) != 0)
     throw failed_call(errno, fmt::format("cannot create folder '{}'", target_.string()), ErrorKind::usage,

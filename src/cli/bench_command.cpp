@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
+#include "base/paths.h"
 #include "cli/commands.h"
 #include "cli/latency_json.h"
 #include "cli/options.h"
@@ -76,7 +77,7 @@ void add_bench(CLI::App& app, Signals& signals) {
     config::CommandLine line;
     declared->read(options, line);
     options.stop = signals.token();
-    options.program = std::filesystem::read_symlink("/proc/self/exe");
+    options.program = paths::target_of("/proc/self/exe");
     const auto pictures = take_pictures(line, options.models.front(), options);
     ProgressLine progress;
     options.progress = progress_to(progress, line.quiet);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/failure.h"
+#include "base/paths.h"
 #include "cli/output.h"
 
 namespace detent::cli {
@@ -51,8 +52,8 @@ ModelToStdout::ModelToStdout(QuantizeOptions& options) {
 
 void ModelToStdout::send() {
   if (!is_wanted()) return;
-  for (const auto& file : std::filesystem::directory_iterator(directory_->path())) {
-    if (file.path().filename() != kName)
+  for (const auto& file : paths::entries_of(directory_->path())) {
+    if (file.filename() != kName)
       throw bad_input("-o -: the model is larger than 2 GiB, so that its weights are in a file of their own",
                       kGiveFile);
   }

@@ -27,6 +27,13 @@ void require(bool written) {
   throw resource_error(fmt::format("cannot write to standard output: {}", errno_text(errno)));
 }
 
+// Where standard error takes nothing (a file on a full disk, or under ulimit -f), standard output is told.
+void tell(const char* line) noexcept {
+  if (std::fputs(line, stderr) >= 0) return;
+  std::fputs(line, stdout);
+  std::fflush(stdout);
+}
+
 void write_raw(std::string_view text) { require(std::fwrite(text.data(), 1, text.size(), stdout) == text.size()); }
 
 }  // namespace
@@ -79,7 +86,7 @@ int fail(const Error& error) noexcept {
     const bool colours = takes_colours(STDERR_FILENO);
     const auto line = fmt::format("{}detent: {}error:{} {}\n", clear, colours ? kRed : "", colours ? kPlain : "",
                                   printable(error.what() + hint));
-    std::fputs(line.c_str(), stderr);
+    tell(line.c_str());
     return exit_code(error.kind());
   } catch (const std::bad_alloc&) {
     return fail_without_memory();
@@ -87,7 +94,7 @@ int fail(const Error& error) noexcept {
 }
 
 int fail_without_memory() noexcept {
-  std::fputs("detent: error: out of memory; give smaller samples, or --batch-size\n", stderr);
+  tell("detent: error: out of memory; give smaller samples, or --batch-size\n");
   return exit_code(ErrorKind::resource);
 }
 

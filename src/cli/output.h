@@ -50,7 +50,7 @@ void print_note(std::string_view text);
 /// Whether text may have colours there: a terminal that shows them, and NO_COLOR (https://no-color.org) is not set.
 bool takes_colours(int descriptor) noexcept;
 
-/// Prints the one line of a failure; its exit code.
+/// Prints the one line of a failure, on standard output where standard error takes nothing; its exit code.
 int fail(const Error& error) noexcept;
 
 /// The same where not even a message can be made.

@@ -29,7 +29,9 @@ namespace detent::cli {
 namespace {
 
 void say(std::string_view text) noexcept {
-  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // there is nobody else to tell
+  for (const int fd : {STDERR_FILENO, STDOUT_FILENO}) {
+    if (::write(fd, text.data(), text.size()) >= 0) return;
+  }
 }
 
 std::atomic<bool> allocation_failed = false;

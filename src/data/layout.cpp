@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/failure.h"
+#include "base/paths.h"
 #include "data/text.h"
 
 namespace detent::data {
@@ -191,7 +192,7 @@ FileSet find_files(const fs::path& path, std::span<const InputSpec> inputs) {
   if (any_input) return per_input(root, listing, inputs);
   if (!sets.empty()) return {Layout::test_sets, root, std::move(sets)};
   if (any_pb) {
-    const fs::path whole = fs::absolute(root).lexically_normal();
+    const fs::path whole = paths::absolute(root).lexically_normal();
     const fs::path folder = normal(whole);
     return {Layout::test_sets, folder.parent_path(), {folder.filename().string()}};
   }

@@ -21,6 +21,7 @@
 #include "base/failpoint.h"
 #include "base/failure.h"
 #include "base/file.h"
+#include "base/paths.h"
 #include "base/spawn_texts.h"
 #include "exec/guard_messages.h"
 #include "exec/runtime_impl.h"
@@ -229,7 +230,7 @@ GuardedSession::GuardedSession(const Runtime& runtime, const std::filesystem::pa
   impl_->talk(options.load_seconds, "loaded", [&](GuardChannel& channel) {
     channel.send(GuardMessage::open);
     channel.send(runtime.impl()->library);
-    channel.send(std::filesystem::absolute(model).string());
+    channel.send(paths::absolute(model).string());
     channel.send(static_cast<std::uint64_t>(options.threads));
     Impl::expect(channel, GuardMessage::opened);
     impl_->inputs = channel.ports();

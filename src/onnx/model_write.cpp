@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "base/fingerprint.h"
+#include "base/paths.h"
 #include "onnx/bodies.h"
 #include "onnx/own_data.h"
 #include "onnx/write.h"
@@ -240,7 +241,7 @@ void commit_with_data(const std::filesystem::path& path, AtomicFile& model, std:
   const UniqueFd lock = lock_directory(path.parent_path());
   auto old = lock.valid() ? own_data_files(path) : std::set<std::filesystem::path>();
   if (data) {
-    const bool is_new = !std::filesystem::exists(data->target());
+    const bool is_new = !paths::exists(data->target());
     data->commit();
     old.erase(data->target());
     if (check) check_with_data(data->target(), is_new, [&] { check(model.temporary()); });

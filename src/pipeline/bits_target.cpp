@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/paths.h"
 #include "onnx/write.h"
 #include "pipeline/deployed.h"
 #include "run/deployed_fidelity.h"
@@ -21,8 +22,8 @@ double BitsTarget::measure(onnx::Model model, const std::filesystem::path& path,
   model.set_producer("detent", DETENT_VERSION);
   const auto written = onnx::write_model(model, path, {options_.external_data_threshold});
   const double value = run::share_of_float_score(options_.accuracy, options_.model, path, float_score_, options_.stop);
-  std::filesystem::remove(path);
-  if (!written.data_file.empty()) std::filesystem::remove(written.data_file);
+  paths::remove(path);
+  if (!written.data_file.empty()) paths::remove(written.data_file);
   return value;
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/paths.h"
 #include "config/identity.h"
 #include "config/wanted.h"
 #include "exec/session.h"
@@ -29,7 +30,7 @@ QuantizeResult quantize_weights_in_16_bits(const QuantizeOptions& options, calib
   auto in_float32 = options;
   in_float32.config.float_type = FloatType::keep;
   in_float32.resources.work_dir = directory.path() / "first";
-  std::filesystem::create_directory(*in_float32.resources.work_dir);
+  paths::make_folder(*in_float32.resources.work_dir);
   calibration::Statistics own;
   const BlocksRequest request{.file = directory.scratch() / "blocks.onnx",
                               .extremes = extremes != nullptr ? extremes : &own};

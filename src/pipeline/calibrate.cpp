@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/paths.h"
 #include "calibration/statistics_file.h"
 #include "config/identity.h"
 #include "config/validate.h"
@@ -168,7 +169,7 @@ class Calibration {
     const auto scope = profiler_.scope(Step::post_process);
     if (options_.stop.stop_requested()) throw interrupted();
     calibration::write_statistics(statistics_, options_.output);
-    result_.output_bytes = std::filesystem::file_size(options_.output);
+    result_.output_bytes = paths::size_of(options_.output);
   }
 
   void write_reports() {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/paths.h"
 #include "config/validate.h"
 #include "data/floats.h"
 #include "data/sample.h"
@@ -291,7 +292,7 @@ Comparison compare(const CompareOptions& options) {
   if (options.round_floats) place.emplace();
   const auto directory_for = [&](const char* name) {
     if (!place) return std::optional<std::filesystem::path>();
-    std::filesystem::create_directory(place->path() / name);
+    paths::make_folder(place->path() / name);
     return std::optional(place->path() / name);
   };
   Side original = read_side(options.float_model, runtime, directory_for("float"));

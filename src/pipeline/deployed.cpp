@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/paths.h"
 #include "config/wanted.h"
 #include "onnx/write.h"
 #include "planning/limits.h"
@@ -131,8 +132,8 @@ run::DeployedFidelity fidelity_of(onnx::Model model, const std::filesystem::path
   samples.rewind();
   const auto found = run::deployed_fidelity(runtime, options.model, path, samples,
                                             std::numeric_limits<std::size_t>::max(), run::guard_options(options, path));
-  std::filesystem::remove(path);
-  if (!written.data_file.empty()) std::filesystem::remove(written.data_file);
+  paths::remove(path);
+  if (!written.data_file.empty()) paths::remove(written.data_file);
   return found;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/paths.h"
 #include "calibration/statistics_file.h"
 #include "detent/calibrate.h"
 #include "run/outputs.h"
@@ -37,7 +38,7 @@ CalibrateResult merge_statistics(const std::vector<std::filesystem::path>& input
   CalibrateResult result;
   result.samples = all.samples;
   result.tensors = all.tensors.size();
-  result.output_bytes = std::filesystem::file_size(output);
+  result.output_bytes = paths::size_of(output);
   return result;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/paths.h"
 #include "config/identity.h"
 #include "config/wanted.h"
 #include "data/part.h"
@@ -215,7 +216,7 @@ class WeightsRun {
       draft_.model = original;
       take(planner.within(size));
       const auto directory = work_->path() / fmt::format("try-{}", tried.size() + 1);
-      std::filesystem::create_directory(directory);
+      paths::make_folder(directory);
       solve(fitted, directory);
       const double value = measure(judging);
       tried.push_back({result_.bits_plan->size, value});
@@ -266,7 +267,7 @@ class WeightsRun {
       draft_.solved = {};
       auto unsolved = draft_;
       const auto directory = work_->path() / name;
-      std::filesystem::create_directory(directory);
+      paths::make_folder(directory);
       if (draft_.is_plain()) solve(fitted, directory);
       draft_.find_common_scales();
       const auto scope = profiler_.scope(run::kComparisonStage);

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/paths.h"
 #include "onnx/write.h"
 #include "quantization/emit/qdq.h"
 #include "remedies/near_trials.h"
@@ -87,8 +88,8 @@ auto Lab::of_file(const onnx::Model& quantized, Measure measure) {
   const auto path = means_.directory / "candidate.onnx";
   const auto written = onnx::write_model(quantized, path, {options().external_data_threshold});
   const auto found = measure(path);
-  std::filesystem::remove(path);
-  if (!written.data_file.empty()) std::filesystem::remove(written.data_file);
+  paths::remove(path);
+  if (!written.data_file.empty()) paths::remove(written.data_file);
   return found;
 }
 

@@ -2,6 +2,7 @@
 
 #include "accuracy/trial_model.h"
 #include "base/parallel.h"
+#include "base/paths.h"
 
 namespace detent::remedies {
 
@@ -12,8 +13,8 @@ std::vector<TrialResult> TrialRunner::run(const quantization::Placement& placeme
   const auto model = accuracy::make_trial_model(prepared_.model, prepared_.types, placement, values);
   run::Context context = context_;
   context.directory /= "trials";
-  std::filesystem::remove_all(context.directory);  // of an interrupted run, whose trials may have been others
-  std::filesystem::create_directory(context.directory);
+  paths::remove(context.directory);  // of an interrupted run, whose trials may have been others
+  paths::make_folder(context.directory);
   plan_sweep(placement, context);
   auto results = run_trials(context, model, trials, source_,
                             {.samples = samples,
@@ -22,7 +23,7 @@ std::vector<TrialResult> TrialRunner::run(const quantization::Placement& placeme
                              .references = references,
                              .watch = std::move(watch)});
   sweep_->spool.reset();
-  std::filesystem::remove_all(context.directory);
+  paths::remove(context.directory);
   return results;
 }
 

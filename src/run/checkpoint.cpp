@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "base/paths.h"
 #include "base/small_file.h"
 #include "calibration/statistics_file.h"
 
@@ -50,7 +51,7 @@ Checkpoints::Checkpoints(fs::path directory, double seconds)
 
 std::optional<Progressed> Checkpoints::load() const {
   const fs::path path = directory_ / kFile;
-  if (!fs::exists(path)) return std::nullopt;
+  if (!paths::exists(path)) return std::nullopt;
   const auto json = read_json(path);
   try {
     Progressed progressed;
@@ -70,7 +71,7 @@ void Checkpoints::save(const Progressed& progressed) {
   const auto start = Clock::now();
   failpoint("checkpoint.begin");
   // An earlier process may have left files: numbers only have to differ from the one that counts now.
-  if (number_ == 0 && fs::exists(directory_ / kFile)) number_ = last_save(directory_ / kFile);
+  if (number_ == 0 && paths::exists(directory_ / kFile)) number_ = last_save(directory_ / kFile);
   const std::size_t previous = number_++;
   calibration::write_statistics(progressed.statistics, directory_ / statistics_name(number_));
   failpoint("checkpoint.statistics");

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/paths.h"
 #include "base/small_file.h"
 #include "graph/index.h"
 #include "graph/traits.h"
@@ -23,7 +24,7 @@ namespace {
 
 // What an interrupted run decided: the table may have been removed since.
 std::optional<std::vector<std::string>> decided(const fs::path& file) {
-  if (!fs::exists(file)) return std::nullopt;
+  if (!paths::exists(file)) return std::nullopt;
   const auto json = nlohmann::json::parse(read_small_file(file, "the choice"), nullptr, false);
   const auto is_name = [](const auto& entry) { return entry.is_string(); };
   if (!json.is_array() || !std::all_of(json.begin(), json.end(), is_name)) return std::nullopt;
@@ -37,12 +38,23 @@ void remember(const fs::path& file, const std::vector<std::string>& nodes) {
   out.commit();
 }
 
-// A table that the user names has to be written; without the one in the user's cache a run does as well.
+// A table that the user names has to be read and written; without the one in the user's cache a run does as well.
+speed::KernelTable table_for(const QuantizeOptions& options, const std::string& runtime_version,
+                             std::vector<std::string>& notes) {
+  if (options.kernel_table) return speed::KernelTable(options.kernel_table);
+  try {
+    return speed::KernelTable(speed::default_kernel_table(runtime_version));
+  } catch (const Error& e) {
+    notes.push_back(fmt::format("{}: the times of kernels are measured anew, and not kept", e.what()));
+    return speed::KernelTable(std::nullopt);
+  }
+}
+
 void save(speed::KernelTable& table, const QuantizeOptions& options, std::vector<std::string>& notes) {
   try {
-    table.save();
+    table.save(options.stop);
   } catch (const Error& e) {
-    if (options.kernel_table) throw;
+    if (options.kernel_table || e.kind() == ErrorKind::interrupted) throw;
     notes.push_back(
         fmt::format("{}: the times of kernels are not kept, and another run may choose otherwise", e.what()));
   }
@@ -51,8 +63,7 @@ void save(speed::KernelTable& table, const QuantizeOptions& options, std::vector
 std::vector<std::string> choose(const speed::Subject& subject, const std::vector<bool>& candidates,
                                 const QuantizeOptions& options, const exec::Runtime& runtime, const fs::path& scratch,
                                 std::vector<std::string>& notes) {
-  speed::KernelTable table(options.kernel_table ? options.kernel_table
-                                                : speed::default_kernel_table(runtime.version()));
+  auto table = table_for(options, runtime.version(), notes);
   const auto& nodes = subject.model.graph.nodes;
   std::vector<std::string> kernels(nodes.size());
   bool complete = true;

@@ -10,6 +10,7 @@
 #include "base/boundary.h"
 #include "base/error.h"
 #include "base/failure.h"
+#include "base/paths.h"
 #include "onnx/model.h"
 #include "run/json_file.h"
 #include "run/transformers_config.h"
@@ -104,7 +105,7 @@ std::set<fs::path> data_files(const onnx::Model& model) {
 }
 
 bool is_inside(const fs::path& path, const fs::path& folder) {
-  const auto inner = fs::weakly_canonical(path), outer = fs::canonical(folder);
+  const auto inner = paths::resolved(path), outer = paths::resolved(folder);
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
@@ -132,7 +133,7 @@ ModelFolder folder_of(const fs::path& model) {
 ModelFolder read_model_folder(const fs::path& root) {
   ModelFolder folder{.root = root, .model = {}, .others = files_of(root), .variants = {}};
   auto& files = folder.others;
-  folder.model = fs::exists(root / kGenaiConfig) ? model_of_genai(root) : only_model(root, files);
+  folder.model = paths::exists(root / kGenaiConfig) ? model_of_genai(root) : only_model(root, files);
   const auto found = std::find(files.begin(), files.end(), folder.model);
   if (found == files.end())
     throw bad_input(
@@ -152,7 +153,7 @@ fs::path model_file(const fs::path& given) { return is_folder(given) ? given / r
 FolderResult::FolderResult(const QuantizeOptions& options, std::vector<Variant> variants)
     : folder_(folder_of(options.model)),
       variants_(std::move(variants)),
-      is_genai_(is_folder(options.model) && fs::exists(folder_.root / kGenaiConfig)),
+      is_genai_(is_folder(options.model) && paths::exists(folder_.root / kGenaiConfig)),
       target_(checked_output(options)),
       output_(target_),
       options_(options) {
@@ -161,12 +162,10 @@ FolderResult::FolderResult(const QuantizeOptions& options, std::vector<Variant> 
     throw usage_error("transformers.js has caches of float32 and float16 alone, and --kv-cache writes another",
                       "leave it out, or give the model's file");
   options_.model = folder_.root / folder_.model;
-  for (std::size_t v = 0; v < variants_.size(); ++v)
-    fs::create_directories((output_.path() / file_of(v)).parent_path());
+  for (std::size_t v = 0; v < variants_.size(); ++v) paths::make_folder((output_.path() / file_of(v)).parent_path());
   const auto model = onnx::read_model(options_.model);
   const auto data = data_files(model);
-  std::erase_if(folder_.others,
-                [&](const auto& file) { return data.contains(fs::weakly_canonical(folder_.root / file)); });
+  std::erase_if(folder_.others, [&](const auto& file) { return data.contains(paths::resolved(folder_.root / file)); });
   // What must not be copied is better known before hours of work than after them.
   for (const auto& file : folder_.others) open(file);
   // The folder is put in place as a whole, and transformers.js expects this name.
@@ -201,13 +200,13 @@ void FolderResult::copy_others(const fs::path& to) const {
 
 void FolderResult::correct_config() const {
   const auto path = output_.path() / "config.json";
-  if (folder_.model.parent_path() != "onnx" || !fs::exists(path)) return;
+  if (folder_.model.parent_path() != "onnx" || !paths::exists(path)) return;
   std::vector<WrittenModel> models;
   for (std::size_t v = 0; v < variants_.size(); ++v) {
     const auto model = output_.path() / file_of(v);
     models.push_back({.file = model.filename().string(),
                       .dtype = variants_[v].name.empty() ? "fp32" : variants_[v].name,
-                      .has_data = fs::exists(model.string() + options_.external_data_suffix),
+                      .has_data = paths::exists(model.string() + options_.external_data_suffix),
                       .half_cache = has_half_cache(model)});
   }
   std::vector<std::string> others;

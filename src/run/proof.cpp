@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/paths.h"
 #include "config/wanted.h"
 #include "data/made_up.h"
 #include "exec/guarded_session.h"
@@ -32,7 +33,7 @@ bool lacks_kernels(const Error& e) {
 
 // The file goes by a temporary name, which says nothing to users.
 std::string by_name_of(const fs::path& output, const fs::path& file, std::string text) {
-  for (const auto& name : {fs::absolute(file).string(), file.string()}) {
+  for (const auto& name : {paths::absolute(file).string(), file.string()}) {
     for (auto at = text.find(name); at != text.npos; at = text.find(name, at + output.string().size()))
       text.replace(at, name.size(), output.string());
   }

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/failure.h"
+#include "base/paths.h"
 #include "base/printable.h"
 #include "base/small_file.h"
 
@@ -21,7 +22,7 @@ namespace {
 
 constexpr const char* kIdentity = "run.json";
 
-std::string absolute_of(const fs::path& path) { return fs::absolute(path).string(); }
+std::string absolute_of(const fs::path& path) { return paths::absolute(path).string(); }
 
 // JSON takes no other text than UTF-8; options may name nodes and files that are something else.
 void make_printable(nlohmann::json& value) {
@@ -32,8 +33,8 @@ void make_printable(nlohmann::json& value) {
 
 // A file's size and time of change: enough to see that it was replaced, without reading gigabytes.
 std::string stamp(const fs::path& path) {
-  return fmt::format("{} ({} bytes, {})", absolute_of(path), fs::file_size(path),
-                     fs::last_write_time(path).time_since_epoch().count());
+  return fmt::format("{} ({} bytes, {})", absolute_of(path), paths::size_of(path),
+                     paths::changed_at(path).time_since_epoch().count());
 }
 
 // A run that stands in the working directory, which is open to be locked.
@@ -140,8 +141,8 @@ std::string difference(const nlohmann::json& before, const nlohmann::json& now) 
 }
 
 void remove_all_but_progress(const fs::path& directory) {
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    if (entry.path().filename().string().starts_with("detent-")) fs::remove_all(entry.path());
+  for (const auto& entry : paths::entries_of(directory)) {
+    if (entry.filename().string().starts_with("detent-")) paths::remove(entry);
   }
 }
 
@@ -155,7 +156,7 @@ nlohmann::json run_identity(const RunInputs& inputs) {
   std::string external;
   for (const auto& file : files) external += stamp(file) + "\n";
   nlohmann::json identity{{"version", DETENT_VERSION},
-                          {"output", fs::weakly_canonical(fs::absolute(inputs.output)).string()},
+                          {"output", paths::resolved(inputs.output).string()},
                           {"rank", inputs.rank},
                           {"ranks", inputs.ranks},
                           {"model", stamp(inputs.model.path)},

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/paths.h"
 #include "run/command.h"
 
 namespace detent::run {
@@ -29,7 +30,7 @@ std::optional<double> last_number(const std::string& text) {
 }  // namespace
 
 double score_by_command(const std::string& command, const std::filesystem::path& model, const std::stop_token& stop) {
-  const std::string line = command + " " + quoted(std::filesystem::absolute(model).string());
+  const std::string line = command + " " + quoted(paths::absolute(model).string());
   const auto [status, output] = run_command(line, stop);
   if (status != 0)
     throw bad_input(fmt::format("--accuracy-command: '{}' ended with status {}", line, status), kWhatItDoes);

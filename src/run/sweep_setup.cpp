@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/failure.h"
 #include "base/parallel.h"
+#include "base/paths.h"
 #include "graph/decisions.h"
 #include "graph/liveness.h"
 #include "planning/limits.h"
@@ -191,7 +192,7 @@ Collected collect_within(const Context& context, const RunDirectory& directory, 
   Checkpoints checkpoints(directory.path(), context.resources.checkpoint_seconds);
   std::optional<Progressed> earlier;
   if (directory.resumed()) earlier = checkpoints.load();
-  if (!earlier) fs::remove_all(directory.path() / kSpool);  // records without progress are of no use, and take disk
+  if (!earlier) paths::remove(directory.path() / kSpool);  // records without progress are of no use, and take disk
   const planning::Circumstances circumstances{placement.to_observe().size(), options.histograms,
                                               thread_count(context.threads), static_cast<std::size_t>(options.workers),
                                               0};

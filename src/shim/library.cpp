@@ -57,10 +57,22 @@ Error load_failure(const char* what, const std::string& hint) {
   return device_error(text, hint);
 }
 
+// Opening a FIFO waits for one who writes, and reading a device may do anything.
+bool can_be_opened(const std::string& name) {
+  if (name.find('/') == std::string::npos) return true;  // the loader searches for it
+  std::error_code failed;
+  const auto kind = fs::status(name, failed).type();
+  return failed || kind == fs::file_type::regular || kind == fs::file_type::directory;  // the loader tells more
+}
+
 // The first that can be loaded. Where the machine keeps one from it, that is told, and not that the others are missing.
 Library load_first(const std::vector<std::string>& candidates, const char* what, const std::string& hint) {
   std::optional<Error> failure;
   for (const auto& name : candidates) {
+    if (!can_be_opened(name)) {
+      failure.emplace(device_error(fmt::format("cannot load {}: '{}' is not a regular file", what, name), hint));
+      continue;
+    }
     if (auto library = Library::open({name})) return *library;
     failure.emplace(load_failure(what, hint));
     if (failure->kind() == ErrorKind::resource) break;
@@ -74,7 +86,8 @@ Library load_plugin(const std::optional<fs::path>& explicit_path, const char* va
   if (candidates.empty()) {
     // Of the usual places the first where the plugin is: why that one cannot be loaded is then the reason to report.
     candidates = installed(name);
-    if (fs::exists(candidates.front())) candidates.resize(1);
+    std::error_code unknown;
+    if (fs::exists(candidates.front(), unknown)) candidates.resize(1);
   }
   return load_first(candidates, what, hint);
 }
@@ -83,6 +96,7 @@ Library load_plugin(const std::optional<fs::path>& explicit_path, const char* va
 
 std::optional<Library> Library::open(const std::vector<std::string>& candidates) {
   for (const auto& name : candidates) {
+    if (!can_be_opened(name)) continue;
     if (void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return Library(handle, name);
   }
   return std::nullopt;

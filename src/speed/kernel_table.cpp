@@ -3,17 +3,21 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/cpu.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
+#include "base/paths.h"
 #include "base/small_file.h"
 
 namespace detent::speed {
@@ -50,12 +54,36 @@ std::string machine() {
   return fmt::format("{}{}{}", found, sums_8_bit_products_exactly(), has_avx512());
 }
 
-UniqueFd locked(const fs::path& file) {
-  UniqueFd fd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644));
-  if (!fd.valid() || ::flock(fd.get(), LOCK_EX) != 0)
-    throw usage_error(fmt::format("cannot write the kernel table '{}': {}", file.string(), errno_text(errno)),
-                      "give another file with --kernel-table");
-  return fd;
+Error cannot_write(const fs::path& file, const std::string& why) {
+  return usage_error(fmt::format("cannot write the kernel table '{}': {}", file.string(), why),
+                     "give another file with --kernel-table");
+}
+
+bool is_open_at(int fd, const fs::path& file) {
+  struct stat opened {};
+  struct stat there {};
+  return ::fstat(fd, &opened) == 0 && ::lstat(file.c_str(), &there) == 0 && opened.st_dev == there.st_dev &&
+         opened.st_ino == there.st_ino;
+}
+
+// The table itself, open and this process's own until it is closed or replaced; empty where there was none. Another
+// process holds it for as long as it takes to write some lines.
+UniqueFd locked(const fs::path& file, const std::stop_token& stop) {
+  constexpr auto kPatience = std::chrono::seconds(10);
+  constexpr auto kPause = std::chrono::milliseconds(20);
+  for (const auto start = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - start < kPatience;) {
+    if (stop.stop_requested()) throw interrupted();
+    UniqueFd fd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666));
+    if (!fd.valid()) throw cannot_write(file, errno_text(errno));
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+      if (is_open_at(fd.get(), file)) return fd;
+    } else if (errno == EWOULDBLOCK) {
+      std::this_thread::sleep_for(kPause);
+    } else if (errno != EINTR) {
+      throw cannot_write(file, errno_text(errno));
+    }
+  }
+  throw cannot_write(file, fmt::format("another process has held it for {} seconds", kPatience.count()));
 }
 
 }  // namespace
@@ -63,8 +91,10 @@ UniqueFd locked(const fs::path& file) {
 KernelTable::KernelTable(std::optional<fs::path> file) : file_(std::move(file)) { read(); }
 
 void KernelTable::read() {
-  if (!file_ || !fs::exists(*file_)) return;
-  const auto json = nlohmann::json::parse(read_small_file(*file_, "the kernel table"), nullptr, false);
+  if (!file_ || !paths::exists(*file_)) return;
+  const auto text = read_small_file(*file_, "the kernel table");
+  if (text.empty()) return;  // another process is about to write it, or was
+  const auto json = nlohmann::json::parse(text, nullptr, false);
   try {
     if (json.at("format") != kFormat) throw nlohmann::json::other_error::create(501, "another format", nullptr);
     for (const auto& [kernel, row] : json.at("kernels").items()) times_.insert_or_assign(kernel, from_json(row));
@@ -79,7 +109,7 @@ const KernelTimes* KernelTable::find(const std::string& kernel) const {
   return found == times_.end() ? nullptr : &found->second;
 }
 
-void KernelTable::save() {
+void KernelTable::save(const std::stop_token& stop) {
   // Rounded as in the file also where there is none: a decision is the same before and after.
   for (auto& [kernel, times] : times_) times = from_json(to_json(times));
   if (!file_) return;
@@ -87,7 +117,18 @@ void KernelTable::save() {
     std::error_code ignored;
     fs::create_directories(file_->parent_path(), ignored);
   }
-  const auto lock = locked(fs::path(*file_) += ".lock");
+  check_replaceable(*file_);
+  const auto lock = locked(*file_, stop);
+  try {
+    write();
+  } catch (...) {
+    struct stat info {};
+    if (::fstat(lock.get(), &info) == 0 && info.st_size == 0) ::unlink(file_->c_str());  // it was made for the lock
+    throw;
+  }
+}
+
+void KernelTable::write() {
   read();
   nlohmann::json kernels = nlohmann::json::object();
   for (const auto& [kernel, times] : times_) kernels[kernel] = to_json(times);

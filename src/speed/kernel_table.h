@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 namespace detent::speed {
@@ -31,11 +32,12 @@ class KernelTable {
   void add(const std::string& kernel, const KernelTimes& times) { times_.try_emplace(kernel, times); }
 
   /// Adds what it holds to the file. What another process has added in the meantime wins, so that all decide alike.
-  /// Throws usage when the file cannot be written.
-  void save();
+  /// Throws usage when the file cannot be written, or another process holds it for ten seconds.
+  void save(const std::stop_token& stop);
 
  private:
   void read();
+  void write();
 
   std::optional<std::filesystem::path> file_;
   std::map<std::string, KernelTimes> times_;

@@ -6,6 +6,7 @@
 
 #include "base/failpoint.h"
 #include "base/parallel.h"
+#include "base/paths.h"
 #include "finetune/kernels.h"
 #include "tuning/weight_solving.h"
 
@@ -50,7 +51,7 @@ class Solving final : public GramReceiver {
   SolvedBlocks take(std::uint64_t samples) {
     solved_.samples = samples;
     for (const auto& fold : folds_) {
-      if (!fs::exists(file_of(fold))) continue;
+      if (!paths::exists(file_of(fold))) continue;
       auto scaling = load_scaling(file_of(fold), placement_.tensors[fold.tensors.front()].rows);
       if (!scaling.factors.empty()) solved_.scalings.emplace_back(fold, std::move(scaling));
     }
@@ -78,7 +79,7 @@ class Solving final : public GramReceiver {
     const auto fold = std::find_if(folds_.begin(), folds_.end(), [&](const auto& f) { return f.value == value; });
     if (fold == folds_.end()) return {};
     const auto path = file_of(*fold);
-    if (fs::exists(path)) return load_scaling(path, static_cast<std::int64_t>(grams.fitted.rows));
+    if (paths::exists(path)) return load_scaling(path, static_cast<std::int64_t>(grams.fitted.rows));
     const auto chosen = choose_scaling(model_, placement_, *fold, grams, solving());
     save_scaling(path, chosen);
     failpoint("weights.factors");
@@ -89,7 +90,7 @@ class Solving final : public GramReceiver {
     for (const auto& stage : stages) {
       for (const auto& input : stage.inputs) {
         for (const auto t : input.tensors) {
-          if (fs::exists(file_of(t))) load(t);
+          if (paths::exists(file_of(t))) load(t);
         }
       }
     }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/failpoint.h"
+#include "base/paths.h"
 #include "data/sample_inputs.h"
 #include "exec/sweep.h"
 #include "finetune/kernels.h"
@@ -224,7 +225,7 @@ class Tuning {
     solved_.save(stage, solved);
     failpoint("finetune.solved");
     auto stored = solved_.load(stage);
-    for (const auto& problem : problems) std::filesystem::remove(tuner_.state_file(problem));
+    for (const auto& problem : problems) paths::remove(tuner_.state_file(problem));
     return std::move(*stored);
   }
 

@@ -4,12 +4,13 @@
 #include "base/failpoint.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
+#include "base/paths.h"
 
 namespace detent::tuning {
 
 // A file: the fingerprint of the state as text, then the state.
 finetune::SolverState::Stored LayerState::load() {
-  if (!std::filesystem::exists(file_)) return {};
+  if (!paths::exists(file_)) return {};
   const auto file = MappedFile::open(file_, "solver's state");
   const auto bytes = file->bytes();
   const std::size_t text = Fingerprint().text().size();

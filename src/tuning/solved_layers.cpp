@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
+#include "base/paths.h"
 
 namespace detent::tuning {
 namespace fs = std::filesystem;
@@ -77,7 +78,7 @@ void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layer
 
 std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage) const {
   const fs::path path = file_of(stage);
-  if (!fs::exists(path)) return std::nullopt;
+  if (!paths::exists(path)) return std::nullopt;
   const auto file = MappedFile::open(path, "solved layer");
   const auto damaged = [&] { return bad_input(fmt::format("'{}' is damaged", path.string()), "run without --resume"); };
   auto bytes = file->bytes();

@@ -133,6 +133,7 @@ def test_how_near_recurrent_layers_are(tmp_path: Path, hidden: int) -> None:
 
 def stacked(path: Path) -> Path:
     """Two LSTMs behind one another: the first reads values of very different size, which one scale does not serve."""
+
     def weights(width: int, name: str) -> dict[str, np.ndarray]:
         shapes = {"W": (1, 256, width), "R": (1, 256, 64), "B": (1, 512)}
         return {k + name: np.float32(RNG.uniform(-1, 1, s) / 8) for k, s in shapes.items()}
@@ -156,7 +157,18 @@ def test_a_recurrent_layer_that_does_harm_stays_in_float(tmp_path: Path, types: 
     model, sizes = stacked(tmp_path / "m.onnx"), np.float32(10.0 ** np.linspace(0, 4, 32))
     samples = [{"x": normal(20, 1, 32) * sizes} for _ in range(8)]
     data = support.save_samples(tmp_path / "d", samples)
-    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, "--op-types", types, "--preset", "balanced"]
+    command = [
+        "quantize",
+        model,
+        "-o",
+        tmp_path / "q.onnx",
+        "--calibration-data",
+        data,
+        "--op-types",
+        types,
+        "--preset",
+        "balanced",
+    ]
     said = json.loads(support.detent(*command, "--no-bench", "--json").stdout)
     kinds = [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node]
     assert kinds.count("DynamicQuantizeLSTM") == kinds.count("LSTM") == 1

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -98,6 +99,28 @@ def test_full_disk_for_working_files(place: Place, data: Path) -> None:
     model = wide_model(place.inputs / "wide.onnx")
     with mounted(place.out / "small", "size=256k") as folder:
         place.refused(RESOURCE, "small.*No space.*--work-dir", model, data, "--work-dir", folder)
+
+
+@pytest.mark.parametrize("size", [0, 600, 2000])
+@pytest.mark.parametrize("options", [[], ["--weights-only"], ["--weights-only", "--isolate"]], ids=" ".join)
+def test_limit_of_file_sizes(size: int, options: list, place: Place, model: Path, data: Path) -> None:
+    """Standard error may be a file as well, which takes nothing then."""
+    command = [DETENT, "quantize", model, "-o", place.output, "--calibration-data", data, "--no-bench", *options]
+    with (place.inputs / "stderr").open("w") as words:
+        result = subprocess.run(
+            [str(word) for word in command],
+            stdout=subprocess.PIPE,
+            stderr=words,
+            text=True,
+            env=place.environment,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
+            check=False,
+        )
+    told = (place.inputs / "stderr").read_text() + result.stdout
+    assert result.returncode == 4
+    assert "File too large; raise the limit of file sizes (ulimit -f)" in told if size else told.startswith("detent: error: cannot")
+    assert not list(place.out.iterdir())
+    place.assert_no_temporary_files()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -109,3 +109,22 @@ def test_every_version_calibrates(runtime: Path, tmp_path: Path) -> None:
     )
     assert report["nodes_quantized"] > 0
     support.check_model(tmp_path / "q.onnx")
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "link to a FIFO", "device"])
+@pytest.mark.parametrize("by", ["--runtime", "DETENT_ONNXRUNTIME", "DETENT_CPU_PLUGIN"])
+def test_what_is_no_file_is_no_library(by: str, kind: str, tmp_path: Path) -> None:
+    library = tmp_path / "library.so"
+    os.mkfifo(tmp_path / "fifo")
+    library.symlink_to("/dev/zero" if kind == "device" else tmp_path / "fifo")
+    if kind == "FIFO":
+        library = tmp_path / "fifo"
+    onnx.save(graphs.small_cnn(), tmp_path / "model.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.cnn_samples())
+    more = ["--runtime", library] if by == "--runtime" else ["--finetune", "adaround"]
+    environment = {**os.environ, **({} if by == "--runtime" else {by: str(library)})}
+    command = ["quantize", tmp_path / "model.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", data, *more]
+    result = support.detent(*command, env=environment)
+    assert result.returncode == 5
+    assert f"'{library}' is not a regular file" in result.stderr
+    assert not (tmp_path / "q.onnx").exists()

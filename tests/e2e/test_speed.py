@@ -1,5 +1,7 @@
 """What is faster in float stays in float, by the times in a kernel table."""
 
+import ctypes
+import fcntl
 import json
 import os
 import signal
@@ -153,3 +155,76 @@ def test_values_of_unknown_rank_are_not_timed(tmp_path: Path) -> None:
     options = ["--preset", "balanced", "--optimize-for", "latency", "--kernel-table", tmp_path / "table.json"]
     result = support.detent("quantize", model, "-o", tmp_path / "q.onnx", "--statistics", statistics, *options)
     assert result.returncode == 0, result.stderr
+
+
+def without_privileges() -> None:
+    """What root may and others may not: to enter any folder."""
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+
+
+@pytest.mark.parametrize("kind", ["long name", "loop of links", "closed folder", "damaged"])
+def test_a_cache_that_cannot_be_looked_at_is_told_of(kind: str, case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    if kind == "long name":
+        cache = tmp_path / ("x" * 300)
+    elif kind == "loop of links":
+        cache.symlink_to(cache)
+    elif kind == "closed folder":
+        cache.mkdir(mode=0)
+    options = ["--preset", "balanced", "--sensitivity", "off", "--optimize-for", "latency", "--no-bench"]
+    run = {"env": {**os.environ, "XDG_CACHE_HOME": str(cache)}, "preexec_fn": without_privileges}
+    if kind == "damaged":
+        support.quantize(case[0], tmp_path / "p.onnx", case[1], *options, **run)
+        (table,) = (cache / "detent").iterdir()
+        table.write_text("{")
+    result = support.quantize(case[0], tmp_path / "q.onnx", case[1], *options, **run)
+    assert any("measured anew, and not kept" in note for note in result["notes"]), result["notes"]
+    table = cache / "kernels.json" if kind != "damaged" else table
+    named = support.detent(
+        *["quantize", case[0], "-o", tmp_path / "r.onnx", "--calibration-data", case[1], *options],
+        *["--kernel-table", table],
+        **run,
+    )
+    assert named.returncode == 3
+    assert str(table) in named.stderr
+    assert not (tmp_path / "r.onnx").exists()
+
+
+def test_a_table_that_another_holds_is_not_waited_for_without_end(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    table = tmp_path / "kernels.json"
+    arguments = ["quantize", case[0], "-o", tmp_path / "q.onnx", "--calibration-data", case[1], *BALANCED]
+    with table.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        result = support.detent(*arguments, "--optimize-for", "latency", "--kernel-table", table)
+    assert result.returncode == 2
+    assert f"'{table}': another process has held it for 10 seconds" in result.stderr
+    assert sorted(tmp_path.iterdir()) == [table]
+
+
+def test_nothing_is_made_beside_the_table(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    table, elsewhere = tmp_path / "t" / "kernels.json", tmp_path / "elsewhere"
+    table.parent.mkdir()
+    (table.parent / "kernels.json.lock").symlink_to(elsewhere)
+    quantize(case[0], tmp_path / "q.onnx", case[1], table)
+    assert not elsewhere.exists()
+    assert sorted(path.name for path in table.parent.iterdir()) == ["kernels.json", "kernels.json.lock"]
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "FIFO", "folder"])
+def test_what_is_no_file_does_not_become_a_table(kind: str, case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    table, elsewhere = tmp_path / "kernels.json", tmp_path / "elsewhere"
+    if kind == "FIFO":
+        os.mkfifo(table)
+    elif kind == "folder":
+        table.mkdir()
+    else:
+        table.symlink_to(elsewhere)
+    if kind == "link":
+        elsewhere.touch()
+    arguments = ["quantize", case[0], "-o", tmp_path / "q.onnx", "--calibration-data", case[1], *BALANCED]
+    result = support.detent(*arguments, "--optimize-for", "latency", "--kernel-table", table)
+    assert result.returncode in (2, 3)
+    assert str(table) in result.stderr
+    assert elsewhere.exists() == (kind == "link")
+    assert not (kind == "link" and elsewhere.read_text())

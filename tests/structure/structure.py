@@ -109,7 +109,8 @@ def violations(root):
             wrong = check_include(root, None, name, quoted)
             if wrong:
                 found.append(f"{path.relative_to(root)}:{number}: {wrong}")
-    return found + long_files(root) + long_functions(root) + too_many_layers(root) + other_namespaces(root)
+    rules = (long_files, long_functions, too_many_layers, other_namespaces, throwing_calls)
+    return found + [line for rule in rules for line in rule(root)]
 
 
 def files(root, folder, suffixes):
@@ -171,4 +172,46 @@ def other_namespaces(root):
         for match in NAMESPACE.finditer(path.read_text(encoding="utf-8")):
             if match[1] != NAMESPACES.get(room, room):
                 found.append(f"{path.relative_to(root)}: namespace detent::{match[1]} in {room}/")
+    return found
+
+
+# Of std::filesystem: what asks the system, and throws where no std::error_code is given.
+ASKING = (
+    "exists|is_(?:directory|regular_file|symlink|fifo|other|empty|socket|block_file|character_file)|file_size|canonical|"
+    "weakly_canonical|absolute|relative|proximate|copy|copy_file|copy_symlink|create_directory|create_directories|"
+    "create_directory_symlink|create_hard_link|create_symlink|current_path|equivalent|hard_link_count|last_write_time|"
+    "permissions|read_symlink|remove|remove_all|rename|resize_file|space|status|symlink_status|temp_directory_path|"
+    "directory_iterator|recursive_directory_iterator"
+)
+CALL = re.compile(rf"\b(?:fs|filesystem)::({ASKING})\b(?: (?!const\b)\w+)?\(")
+MEMBER_CALL = re.compile(
+    r"(?:\.|->)(exists|is_(?:directory|regular_file|symlink|fifo|other|socket)|file_size|hard_link_count|last_write_time|status|symlink_status)\(\)"
+)
+ENTRY = re.compile(r"\bdirectory_(?:entry|iterator)\b")
+ERROR_CODE = re.compile(r"\bstd::error_code&? (\w+(?:, \w+)*)")
+
+
+def arguments(text, begin):
+    """The text between a parenthesis that opens before `begin` and the one that closes it."""
+    depth = 1
+    for at in range(begin, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        if depth == 0:
+            return text[begin:at]
+    return text[begin:]
+
+
+def throwing_calls(root):
+    """A folder that cannot be searched must not end a run by an exception that nobody expects: base/paths.h asks."""
+    found = []
+    for path in files(root, "src", CPP):
+        text = re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
+        codes = {name for match in ERROR_CODE.finditer(text) for name in match[1].split(", ")}
+        calls = [(match, arguments(text, match.end())) for match in CALL.finditer(text)]
+        if ENTRY.search(text):
+            calls += [(match, "") for match in MEMBER_CALL.finditer(text)]
+        for match, given in calls:
+            if given.split(",")[-1].strip() not in codes:
+                line = text.count("\n", 0, match.start()) + 1
+                found.append(f"{path.relative_to(root)}:{line}: {match[1]}() without an error code; see base/paths.h")
     return found

@@ -74,6 +74,31 @@ class TheCheck(unittest.TestCase):
     def test_sees_a_public_header_that_uses_a_room(self):
         self.assert_breach({"include/detent/b.h": '#include "base/a.h"\n'}, "public headers include no room")
 
+    def test_sees_questions_to_the_file_system_that_throw(self):
+        for call in (
+            "if (fs::exists(path)) return;",
+            "std::filesystem::exists(a / name(b, c))",
+            "fs::is_directory(status)",
+            "fs::file_size(path)",
+            "for (const auto& entry : fs::directory_iterator(folder)) use(entry);",
+            "fs::recursive_directory_iterator entry(root), end;",
+            "fs::create_directories((a / b).parent_path());",
+            "for (fs::directory_iterator at(folder, failed); at->is_regular_file();)",
+        ):
+            self.assert_breach({"src/base/b.cpp": f"std::error_code failed;\n{call}\n"}, "src/base/b.cpp:2: ")
+
+    def test_allows_questions_with_an_error_code(self):
+        text = """
+void f(std::error_code& out) {
+  std::error_code failed, ignored;
+  if (fs::exists(path, failed) || fs::file_size(a / b(c), out) > 0) fs::remove(path, ignored);
+  for (fs::directory_iterator at(folder, failed), end; at != end; at.increment(failed)) at->is_regular_file(ignored);
+  paths::exists(path);  // not fs::exists(path)
+  const fs::file_status status;
+}
+"""
+        self.assertEqual([], self.breaches({"src/base/b.cpp": text}))
+
     def test_sees_unknown_rooms_and_loose_includes(self):
         self.assert_breach({"src/attic/b.cpp": ""}, "'attic' is not in the list")
         self.assert_breach({"src/exec/b.cpp": '#include "a.h"\n'}, 'is not written as "room/file.h"')

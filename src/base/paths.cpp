@@ -1,0 +1,89 @@
+#include "base/paths.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "base/failure.h"
+#include "base/remove_tree.h"
+
+namespace detent {
+namespace paths {
+namespace fs = std::filesystem;
+namespace {
+
+void check(const std::error_code& failed, const char* what, const fs::path& path) {
+  if (failed)
+    throw failed_call(failed.value(), fmt::format("cannot {} '{}'", what, path.string()), ErrorKind::bad_input);
+}
+
+}  // namespace
+
+bool exists(const fs::path& path) {
+  std::error_code failed;
+  const auto kind = fs::status(path, failed).type();
+  if (kind == fs::file_type::not_found) return false;
+  check(failed, "look at", path);
+  return true;
+}
+
+std::uint64_t size_of(const fs::path& file) {
+  std::error_code failed;
+  const auto size = fs::file_size(file, failed);
+  check(failed, "look at", file);
+  return size;
+}
+
+fs::file_time_type changed_at(const fs::path& file) {
+  std::error_code failed;
+  const auto time = fs::last_write_time(file, failed);
+  check(failed, "look at", file);
+  return time;
+}
+
+fs::path absolute(const fs::path& path) {
+  std::error_code failed;
+  auto found = fs::absolute(path, failed);
+  check(failed, "find the current folder, for", path);
+  return found;
+}
+
+fs::path resolved(const fs::path& path) {
+  std::error_code failed;
+  auto found = fs::weakly_canonical(paths::absolute(path), failed);
+  check(failed, "look at", path);
+  return found;
+}
+
+fs::path target_of(const fs::path& link) {
+  std::error_code failed;
+  auto found = fs::read_symlink(link, failed);
+  check(failed, "read link", link);
+  return found;
+}
+
+void make_folder(const fs::path& folder) {
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  check(failed, "create folder", folder);
+}
+
+void remove(const fs::path& path) {
+  if (remove_tree(path.c_str())) return;
+  check({errno == 0 ? EIO : errno, std::generic_category()}, "remove", path);
+}
+
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  std::error_code failed;
+  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end; entry.increment(failed))
+    entries.push_back(entry->path());
+  check(failed, "list folder", folder);
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+}  // namespace paths
+}  // namespace detent
