@@ -316,7 +316,6 @@ class Run {
                       "DequantizeLinear: there is no such operator for them",
                       made.nodes, made.left));
     }
-    append(result_.notes, told_of_target(options_.config, draft_.emitted->model, runtime_));
     graph::store_once(draft_.emitted->model, draft_.prepared.computed, config::target(options_.config).is_ort_cpu);
     if (lowers()) return lower();
     run::Prover prove(options_, &runtime_);
@@ -324,6 +323,16 @@ class Run {
     if (judged) prove.judge(lab_->source(), judged->skipped, judged->count);
     run::write_output(draft_.emitted->model, options_, &prove, result_);
     if (prove.fidelity()) take_deployed(*prove.fidelity());
+    tell_of_target();
+  }
+
+  // What is told of the integers is what the consumer makes of them.
+  void tell_of_target() {
+    const auto specs = run::input_specs(draft_.emitted->model);
+    const auto shapes = measured_ ? run::first_sample(*source_, specs).shapes : Shapes();
+    const auto told = told_of_target(options_.config, options_.output, runtime_, shapes);
+    append(result_.notes, told.lines);
+    if (result_.accuracy && told.integer_macs) result_.accuracy->integer_macs = *told.integer_macs;
   }
 
   // What is told of accuracy is what the written file does.
