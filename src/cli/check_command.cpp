@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "base/bytes.h"
+#include "checking/headline.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -61,13 +61,7 @@ void print_report(const CheckOptions& options, const CheckResult& r) {
   if (!r.target_reason.empty()) print_text("note: {}\n", r.target_reason);
   for (const auto& problem : r.problems) print_text("problem: {}\n", problem);
   print_exceptions(r);
-  std::string work;
-  if (r.macs && *r.macs > 0)
-    work =
-        fmt::format("; {:.1f} % of {} multiplications in integers",
-                    100 * static_cast<double>(*r.integer_macs) / static_cast<double>(*r.macs), format_count(*r.macs));
-  print_text("{} on {}: {} accepted, {} fall back, {} refused{}; {}\n", options.model.string(), r.target,
-             counted(r.accepted, "node"), r.falls_back, r.refused, work, counted(r.partitions, "partition"));
+  print_text("{} on {}\n", options.model.string(), checking::headline(r));
 }
 
 }  // namespace

@@ -188,13 +188,14 @@ void refuse_against_target(const Target& to, const Setting& setting, const Optio
                               : "leave it out, or give another target");
 }
 
-// Gives options the values that the target wants, and adds them to `given`; refuses what was given against it.
+// Gives options the values that the target wants, and adds them to `given`; refuses what was given against it. Of
+// `forms`, or of all other options: the others mean something, or not, to what these make of the model.
 template <class Options>
-void take_from_target(Options& options, std::vector<std::string_view>& given, bool floats) {
+void take_from_target(Options& options, std::vector<std::string_view>& given, bool forms) {
   const Target& to = target(options.config);
   for (const auto& setting : to.settings) {
-    const bool is_float = setting.option == "float" || setting.option == "block-float";
-    if (is_float != floats) continue;
+    const bool is_form = setting.option == "float" || setting.option == "block-float" || setting.option == "preset";
+    if (is_form != forms) continue;
     const auto* option = find(setting.option, kQuantize);
     const auto member = option->member(options);
     const bool measured = option->at.path.starts_with("accuracy.") && !preset(options.config).measures_accuracy;

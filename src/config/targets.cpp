@@ -27,6 +27,9 @@ const Types kLiteTypes{"Abs",        "DepthToSpace", "Div",          "Elu",  "Ex
 
 constexpr std::string_view kNoIntegers = "it runs no integers";
 
+// Around its integers are floats of 32 bits: a model of 16-bit floats is computed in float32 first.
+const Setting kFloat32{"float", "32", ""};
+
 // 8-bit weights whose zero points are 0.
 std::vector<Setting> symmetric_weights(std::string_view why) {
   return {{"weight-type", "int8", why}, {"weight-symmetric", "true", why}, {"weight-range", "full", ""}};
@@ -42,6 +45,7 @@ Target amd(std::string_view name, std::string_view help, const std::vector<Setti
   Target t{.name = name, .help = help};
   t.settings = joined(symmetric_weights("the NPU multiplies by int8 with zero point 0"), settings);
   t.settings.push_back({"activation-symmetric", "true", "zero points of activations are in the middle"});
+  t.settings.push_back(kFloat32);
   t.all_operators = true;
   t.op_types = kNpuTypes;
   t.aligned_types = {"Concat"};
@@ -65,7 +69,7 @@ Target xint8() {
 
 Target qnn(std::string_view name, std::string_view help, const Setting& activations) {
   Target t{.name = name, .help = help};
-  t.settings = {activations, {"weight-type", "int8", "", {}}, {"weight-range", "full", ""}};
+  t.settings = {activations, {"weight-type", "int8", "", {}}, {"weight-range", "full", ""}, kFloat32};
   if (activations.value == "uint8") t.settings.push_back({"accuracy-fallback", "int16", ""});
   t.all_operators = true;
   t.op_types = kHtpTypes;
@@ -140,7 +144,8 @@ void add_accelerators(std::vector<Target>& all) {
        .settings = {{"block-float",
                      "bfp16",
                      "the NPU's operators round to block floats",
-                     {"mx4", "mx6", "mx9", "mxfp8e5m2", "mxfp8e4m3", "mxfp6e3m2", "mxfp6e2m3", "mxfp4e2m1", "mxint8"}}},
+                     {"mx4", "mx6", "mx9", "mxfp8e5m2", "mxfp8e4m3", "mxfp6e3m2", "mxfp6e2m3", "mxfp4e2m1", "mxint8"}},
+                    kFloat32},
        .all_operators = true,
        .op_types = kNpuTypes,
        .opset = 17,
@@ -148,22 +153,24 @@ void add_accelerators(std::vector<Target>& all) {
        .explicit_convolutions = true});
   all.push_back({.name = "amd-npu:bf16",
                  .help = "AMD's NPU, bfloat16",
-                 .settings = {{"float", "bf16", "the NPU computes in bfloat16"}},
+                 .settings = {{"float", "bf16", "the NPU computes in bfloat16"}, {"preset", "none", kNoIntegers}},
                  .opset = 17,
                  .static_shapes = true,
                  .explicit_convolutions = true});
 }
 
 void add_mobile_runtimes(std::vector<Target>& all) {
-  all.push_back({.name = "xnnpack",
-                 .help = "ONNX Runtime's XNNPACK provider",
-                 .settings = joined(symmetric_weights("XNNPACK's weights have zero point 0"),
-                                    {{"activation-type", "int8", "XNNPACK has activations of 8 bits", {"uint8"}}})});
+  all.push_back(
+      {.name = "xnnpack",
+       .help = "ONNX Runtime's XNNPACK provider",
+       .settings = joined(symmetric_weights("XNNPACK's weights have zero point 0"),
+                          {{"activation-type", "int8", "XNNPACK has activations of 8 bits", {"uint8"}}, kFloat32})});
   all.push_back({.name = "tflite-like",
                  .help = "runtimes with LiteRT's 8-bit operators",
                  .settings = joined(symmetric_weights("LiteRT's weights are int8 with zero point 0"),
                                     {{"activation-type", "int8", "LiteRT's activations are int8"},
-                                     {"activation-symmetric", "false", ""}}),
+                                     {"activation-symmetric", "false", ""},
+                                     kFloat32}),
                  .all_operators = true,
                  .op_types = kLiteTypes,
                  .per_channel_types = {"Conv", "ConvTranspose"},
@@ -175,7 +182,7 @@ void add_mobile_runtimes(std::vector<Target>& all) {
                  .static_shapes = true});
   all.push_back({.name = "coreml",
                  .help = "ONNX Runtime's CoreML provider, in float16",
-                 .settings = {{"float", "16", kNoIntegers}},
+                 .settings = {{"float", "16", kNoIntegers}, {"preset", "none", kNoIntegers}},
                  .static_shapes = true});
 }
 

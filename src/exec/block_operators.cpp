@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <cstdint>
 #include <exception>
+#include <list>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -130,9 +133,16 @@ OrtStatusPtr BlockOperator::CreateKernelV2(const OrtApi&, const OrtKernelInfo* i
 }
 
 Ort::Status BlockOperator::InferOutputShape(Ort::ShapeInferContext& context) {
-  const auto shape = context.GetInputShape(0);
+  auto shape = context.GetInputShape(0);
   // What is not known looks like a scalar here.
-  return shape.empty() ? Ort::Status(nullptr) : context.SetOutputShape(0, shape);
+  if (shape.empty()) return Ort::Status(nullptr);
+  // An axis that is not known looks like one of -1, which the runtime would take for its length: it gets a name.
+  static std::atomic<std::uint64_t> count = 0;
+  std::list<std::string> names;
+  for (auto& dim : shape) {
+    if (dim.IsInt() && dim.AsInt() < 0) dim = names.emplace_back(fmt::format("any_length_{}", count++)).c_str();
+  }
+  return context.SetOutputShape(0, shape);
 }
 
 BlockDomain::BlockDomain()

@@ -64,8 +64,8 @@ class Conversion : run::SingleRun {
 
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
-    append(told_of_target(options_.config, converted_, runtime_));
     SingleRun::write(converted_);
+    append(told_of_target(options_.config, options_.output, runtime_).lines);
   }
 
   onnx::Model converted_;

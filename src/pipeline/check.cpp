@@ -307,13 +307,10 @@ CheckResult check(const CheckOptions& options) {
     return result;
   }
   (void)config::target(options.target);
-  onnx::Model model = onnx::read_model(run::model_file(options.model));
-  graph::lift_constants(model);
-  graph::sort_topologically(model);
+  onnx::Model model = pipeline::model_to_check(run::model_file(options.model));
   if (!options.input_shapes.empty()) graph::fix_input_shapes(model, options.input_shapes);
   const exec::Runtime runtime(options.runtime);
-  const auto types = exec::probe_values(runtime, model);
-  return pipeline::check_model(options.target, model, types);
+  return pipeline::check_model(options.target, model, runtime);
 }
 
 }  // namespace detent

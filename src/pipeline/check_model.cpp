@@ -5,10 +5,17 @@
 #include <map>
 #include <utility>
 
-#include "base/bytes.h"
+#include "checking/headline.h"
 #include "config/targets.h"
+#include "exec/session.h"
+#include "graph/bfloat16.h"
+#include "graph/index.h"
+#include "graph/rewrite.h"
+#include "onnx/model.h"
+#include "onnx/quark.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/qdq.h"
+#include "run/low_floats.h"
 
 namespace detent::pipeline {
 namespace {
@@ -16,9 +23,7 @@ namespace {
 constexpr std::size_t kMostLines = 4;
 
 std::vector<std::string> lines_of(const CheckResult& result) {
-  std::vector<std::string> lines{fmt::format("{}: {} accepted, {} fall back, {} refused; {} of the graph",
-                                             result.target, counted(result.accepted, "node"), result.falls_back,
-                                             result.refused, counted(result.partitions, "part"))};
+  std::vector<std::string> lines{checking::headline(result)};
   std::map<std::pair<Verdict, std::string>, std::vector<const CheckedNode*>> alike;
   for (const auto& node : result.nodes) {
     if (node.verdict != Verdict::accepted) alike[{node.verdict, node.rule}].push_back(&node);
@@ -46,16 +51,61 @@ quantization::ConstantScan empty_scan(const onnx::Tensor& tensor, const quantiza
   return {std::vector<calibration::KeyRange>(slices), std::vector<float>(slices)};
 }
 
-}  // namespace
-
-std::vector<std::string> told_of_target(const QuantConfig& config, const onnx::Model& quantized,
-                                        const exec::Runtime& runtime) {
-  if (config::target(config).is_ort_cpu) return {};
-  return lines_of(check_model(config.target, quantized, exec::probe_values(runtime, quantized)));
+// Operators of block floats leave the shape and the type as they are.
+onnx::Model without_block_floats(onnx::Model model) {
+  for (auto& node : model.graph.nodes) {
+    if (node.domain() == onnx::kQuarkDomain)
+      node = onnx::Node("Identity", node.name(), {node.inputs().front()}, node.outputs());
+  }
+  return model;
 }
 
-std::vector<std::string> told_of_target(const QuantConfig& config, const onnx::Model& model,
-                                        const quantization::Placement& placement, const exec::Runtime& runtime) {
+graph::ValueTypes types_of(const exec::Runtime& runtime, const onnx::Model& model, const Shapes& shapes) {
+  auto simple = without_block_floats(model);
+  const auto low = run::low_floats(simple);
+  if (low.brain) graph::call_bfloat16_float16(simple);
+  auto types = exec::probe_values(runtime, simple, shapes);
+  if (!low.brain || low.half) return types;
+  for (auto& [name, value] : types) {
+    if (value.type == onnx::DataType::float16) value.type = onnx::DataType::bfloat16;
+  }
+  return types;
+}
+
+TargetTold told_of(const CheckResult& result) {
+  TargetTold told{lines_of(result), {}};
+  if (result.macs && *result.macs > 0)
+    told.integer_macs = static_cast<double>(*result.integer_macs) / static_cast<double>(*result.macs);
+  return told;
+}
+
+}  // namespace
+
+CheckResult check_model(const std::string& target, const onnx::Model& model, const exec::Runtime& runtime,
+                        const Shapes& shapes) {
+  auto result = check_model(target, model, types_of(runtime, model, {}));
+  if (result.macs || shapes.empty()) return result;
+  const auto counted = check_model(target, model, types_of(runtime, model, shapes));
+  result.macs = counted.macs;
+  result.integer_macs = counted.integer_macs;
+  return result;
+}
+
+onnx::Model model_to_check(const std::filesystem::path& file) {
+  auto model = onnx::read_model(file);
+  graph::lift_constants(model);
+  graph::sort_topologically(model);
+  return model;
+}
+
+TargetTold told_of_target(const QuantConfig& config, const std::filesystem::path& quantized,
+                          const exec::Runtime& runtime, const Shapes& shapes) {
+  if (config::target(config).is_ort_cpu) return {};
+  return told_of(check_model(config.target, model_to_check(quantized), runtime, shapes));
+}
+
+TargetTold told_of_target(const QuantConfig& config, const onnx::Model& model, const quantization::Placement& placement,
+                          const exec::Runtime& runtime) {
   if (config::target(config).is_ort_cpu) return {};
   quantization::Proposals proposals;
   for (const auto& value : placement.to_observe()) proposals.ranges[value] = {{-1.0F, 1.0F}, "minmax"};
@@ -64,7 +114,7 @@ std::vector<std::string> told_of_target(const QuantConfig& config, const onnx::M
     if (mark != nullptr) proposals.constants[tensor.name] = empty_scan(tensor, *mark);
   }
   const auto assignment = quantization::assign(model, placement, proposals, config);
-  return told_of_target(config, quantization::emit_qdq(model, assignment, config).model, runtime);
+  return told_of(check_model(config.target, quantization::emit_qdq(model, assignment, config).model, runtime));
 }
 
 }  // namespace detent::pipeline

@@ -1,6 +1,10 @@
 // check() of a model in memory, and what a run says of it.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,13 +20,27 @@ namespace detent::pipeline {
 /// The target is a name that is known; nodes are in topological order.
 CheckResult check_model(const std::string& target, const onnx::Model& model, const graph::ValueTypes& types);
 
-/// What the target makes of a quantized model, in lines: how many nodes it runs, and which fall back or are refused.
+using Shapes = std::map<std::string, std::vector<std::int64_t>>;
+
+/// With types from the runtime: also of values that its CPU has no kernels for, which are bfloat16 and block floats.
+/// Multiplications are counted with the `shapes` of inputs where these are given.
+CheckResult check_model(const std::string& target, const onnx::Model& model, const exec::Runtime& runtime,
+                        const Shapes& shapes = {});
+
+/// A file as check_model() takes it: constants are initializers, and nodes are in order.
+onnx::Model model_to_check(const std::filesystem::path& file);
+
+/// What the target makes of a quantized model as it stands in a file.
+struct TargetTold {
+  std::vector<std::string> lines;      // how many nodes it runs, and which fall back or are refused
+  std::optional<double> integer_macs;  // share of the multiplications; unset where shapes are not known
+};
 /// Nothing where the target is ONNX Runtime on a CPU, which runs every model.
-std::vector<std::string> told_of_target(const QuantConfig& config, const onnx::Model& quantized,
-                                        const exec::Runtime& runtime);
+TargetTold told_of_target(const QuantConfig& config, const std::filesystem::path& quantized,
+                          const exec::Runtime& runtime, const Shapes& shapes = {});
 
 /// The same before anything is calibrated: of the pairs as placed, with made-up scales.
-std::vector<std::string> told_of_target(const QuantConfig& config, const onnx::Model& model,
-                                        const quantization::Placement& placement, const exec::Runtime& runtime);
+TargetTold told_of_target(const QuantConfig& config, const onnx::Model& model, const quantization::Placement& placement,
+                          const exec::Runtime& runtime);
 
 }  // namespace detent::pipeline

@@ -9,6 +9,7 @@
 #include "data/sample.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
+#include "pipeline/check_model.h"
 #include "pipeline/deployed.h"
 #include "quantization/emit/float16.h"
 #include "quantization/float_placement.h"
@@ -160,6 +161,7 @@ class Conversion : run::SingleRun {
     const auto scope = profiler_.scope(Step::post_process);
     graph::store_once(converted_, prepared_.computed, true);
     SingleRun::write(converted_);
+    append(told_of_target(options_.config, options_.output, runtime_).lines);
   }
 
   // As a device with such kernels computes it.

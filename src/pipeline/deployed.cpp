@@ -59,20 +59,21 @@ CompareOptions comparison_of(const QuantizeOptions& options, std::size_t samples
 }
 
 void time_models(const QuantizeOptions& options, const std::vector<data::InputSpec>& inputs,
-                 const exec::Runtime& runtime, profile::Profiler& profiler, QuantizeResult& result) {
-  time_models(options, {{options.output, &result}}, inputs, runtime, profiler);
+                 const exec::Runtime& runtime, profile::Profiler& profiler, QuantizeResult& result,
+                 double sample_seconds) {
+  time_models(options, {{options.output, &result}}, inputs, runtime, profiler, sample_seconds);
 }
 
 void time_models(const QuantizeOptions& options, const std::vector<Deployed>& quantized,
-                 const std::vector<data::InputSpec>& inputs, const exec::Runtime& runtime,
-                 profile::Profiler& profiler) {
+                 const std::vector<data::InputSpec>& inputs, const exec::Runtime& runtime, profile::Profiler& profiler,
+                 double sample_seconds) {
   const auto scope = profiler.scope(run::kLatencyStage);
   std::unique_ptr<data::SampleSource> source;  // none: inputs are made up
   if (config::has_samples(options) && config::reads_twice(options)) {
     source = open_first(options, inputs);
   }
   std::vector<std::filesystem::path> files;
-  std::uint64_t needed = needed_memory(*quantized.front().result);
+  std::uint64_t needed = needed_memory(*quantized.front().result) + 2 * runtime.peak_activation_bytes();
   for (const auto& model : quantized) {
     files.push_back(model.file);
     if (files.size() > 1) needed += 2 * model.result->model_bytes_after;
@@ -80,12 +81,11 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
   auto measured =
       run::measure_latencies(runtime,
                              {.float_model = options.model,
-                              .quantized_model = {},
                               .source = source.get(),
                               .samples = kTimed,
                               .threads = options.threads,
                               .run_seconds = profiler.now(),
-                              .sample_seconds = 0,
+                              .sample_seconds = sample_seconds,
                               .needed_memory = needed,
                               .memory_budget = options.resources.memory_budget.value_or(planning::available_memory()),
                               .stop = options.stop},

@@ -16,9 +16,11 @@
 namespace detent::pipeline {
 
 /// QuantizeResult::latency, on samples if there are some that can be read again, else on made-up inputs. Without room
-/// for both models it stays unset, and a note says so.
+/// for both models, or where a sample takes too long beside the run (`sample_seconds`; 0: not known), it stays unset,
+/// and a note says so.
 void time_models(const QuantizeOptions& options, const std::vector<data::InputSpec>& inputs,
-                 const exec::Runtime& runtime, profile::Profiler& profiler, QuantizeResult& result);
+                 const exec::Runtime& runtime, profile::Profiler& profiler, QuantizeResult& result,
+                 double sample_seconds = 0);
 
 /// What a model can be timed with; nullopt, and a note, where no sample can be of it (text, sequences).
 std::optional<std::vector<data::InputSpec>> inputs_to_time(const onnx::Model& model, QuantizeResult& result);
@@ -29,7 +31,8 @@ struct Deployed {
   QuantizeResult* result;
 };
 void time_models(const QuantizeOptions& options, const std::vector<Deployed>& quantized,
-                 const std::vector<data::InputSpec>& inputs, const exec::Runtime& runtime, profile::Profiler& profiler);
+                 const std::vector<data::InputSpec>& inputs, const exec::Runtime& runtime, profile::Profiler& profiler,
+                 double sample_seconds = 0);
 
 /// QuantizeResult::accuracy: SQNR and cosine of the worst output on the first samples. Without room for both models, or
 /// where the samples can be read only once, it stays unset, and a note says so.

@@ -22,6 +22,7 @@ QuantizeOptions second_half(const Lowering& lowering) {
   options.max_samples = whole.max_samples;
   options.batch_size = whole.batch_size;
   options.config.preset = "none";
+  options.config.target = whole.config.target;
   options.config.float_type = whole.config.float_type;
   options.config.keep_io_types = whole.config.keep_io_types;
   options.external_data_threshold = whole.external_data_threshold;
@@ -48,9 +49,16 @@ void write_in_16_bits(onnx::Model& quantized, const Lowering& lowering, Quantize
   result.model_bytes_after = converted.model_bytes_after;
   result.floats = converted.floats;
   result.notes.insert(result.notes.end(), converted.notes.begin(), converted.notes.end());
-  if (converted.accuracy)
+  if (converted.accuracy) {
+    if (!result.accuracy) result.accuracy.emplace();
+    result.accuracy->samples = converted.accuracy->samples;
+    result.accuracy->sample_names = converted.accuracy->sample_names;
+    result.accuracy->sqnr_db = converted.accuracy->sqnr_db;
+    result.accuracy->cosine = converted.accuracy->cosine;
+    result.accuracy->worst_sample_db = converted.accuracy->worst_sample_db;
     result.notes.push_back(fmt::format("with 16-bit floats rounded as devices do, the worst output has {:.1f} dB on {}",
                                        converted.accuracy->sqnr_db, counted(converted.accuracy->samples, "sample")));
+  }
   result.peak_memory = std::max(result.peak_memory, converted.peak_memory);
 }
 

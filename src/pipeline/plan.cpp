@@ -188,7 +188,7 @@ void add_times(const profile::MachinePeaks& machine, Plan& plan) {
 std::vector<std::string> notes_of(const run::Prepared& prepared, const quantization::Placement& placement,
                                   const QuantConfig& config, const exec::Runtime& runtime) {
   auto notes = prepared.notes;
-  for (auto& line : pipeline::told_of_target(config, prepared.model, placement, runtime))
+  for (auto& line : pipeline::told_of_target(config, prepared.model, placement, runtime).lines)
     notes.push_back(std::move(line));
   return notes;
 }

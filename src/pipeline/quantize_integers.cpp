@@ -90,7 +90,8 @@ class Run {
     complete();
     write();
     if (is_computed_otherwise()) choose_again(improved);
-    if (options_.bench && !lowers()) bench();
+    if (options_.bench && !lowers())
+      time_models(options_, run::input_specs(draft_.prepared.model), runtime_, profiler_, result_, sample_seconds_);
     if (reports_) compare_models();
     work_->finish();
     run_profiler_.finish();
@@ -278,7 +279,6 @@ class Run {
     run::write_applied({equalized, !result_.layers.empty()}, draft_.emitted->model);
     append(result_.notes, run::finish_integers(draft_.prepared, options_, draft_.emitted->model));
     result_.nodes_quantized += recurrent_layers();
-    append(result_.notes, told_of_target(options_.config, draft_.emitted->model, runtime_));
   }
 
   void emit() {
@@ -336,6 +336,16 @@ class Run {
     if (judged) prove.judge(lab_->source(), judged->skipped, judged->count);
     run::write_output(draft_.emitted->model, options_, &prove, result_);
     if (prove.fidelity()) take_deployed(*prove.fidelity());
+    tell_of_target();
+  }
+
+  // What is told of the integers is what the consumer makes of them.
+  void tell_of_target() {
+    const auto specs = run::input_specs(draft_.emitted->model);
+    const auto shapes = measured_ ? run::first_sample(*source_, specs).shapes : Shapes();
+    const auto told = told_of_target(options_.config, options_.output, runtime_, shapes);
+    append(result_.notes, told.lines);
+    if (result_.accuracy && told.integer_macs) result_.accuracy->integer_macs = *told.integer_macs;
   }
 
   // What is told of accuracy is what the written file does.
@@ -395,24 +405,6 @@ class Run {
   run::ReportRequest report_request() const {
     return {options_.report, options_.trace, options_.model,   options_.command,
             result_.notes,   &result_,       options_.threads, work_->scratch()};
-  }
-
-  void bench() {
-    const auto scope = profiler_.scope(run::kLatencyStage);
-    const auto models = 2 * (result_.model_bytes_before + result_.model_bytes_after);  // read, and packed for kernels
-    const auto measured = run::measure_latency(
-        runtime_, {.float_model = options_.model,
-                   .quantized_model = options_.output,
-                   .source = source_.get(),
-                   .samples = kCompared,
-                   .threads = options_.threads,
-                   .run_seconds = profiler_.now(),
-                   .sample_seconds = sample_seconds_,
-                   .needed_memory = profile::memory_now().resident + models + 2 * runtime_.peak_activation_bytes(),
-                   .memory_budget = run::budget_of(options_.resources, work_->path()).memory,
-                   .stop = options_.stop});
-    result_.latency = measured.change;
-    append(result_.notes, measured.notes);
   }
 
   // A few samples tell which layers lose most.

@@ -6,10 +6,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <utility>
 
 #include "base/error.h"
+#include "config/targets.h"
 #include "graph/index.h"
 #include "remedies/remedies.h"
 #include "remedies/remedy.h"
@@ -26,6 +28,9 @@ using accuracy::FallbackChoice;
 constexpr accuracy::ChoiceLimits kAutomatic{.macs = 0.1, .worth_removing = 0.01, .ratio = 3, .error = 1e-4};
 constexpr accuracy::ChoiceLimits kNone{
     .macs = std::numeric_limits<double>::infinity(), .worth_removing = 0, .ratio = 0, .error = 0};
+// Results that are farther from the float model's are of no use. Where float is no way out, as many fall back to 16
+// bits as it takes to be nearer.
+constexpr double kOfUseDb = 20;
 // Of the choices that reach a target, so many are tried without.
 constexpr std::size_t kMostRemovals = 7;
 
@@ -36,14 +41,23 @@ class Fallback : public Remedy {
     lab_ = &lab;
     const auto& model = draft.prepared.model;
     index_.emplace(model);
+    // Where float is no way out, what errs may be any operator, as a logarithm of small values.
+    const bool all = config::target(lab.options().config).all_operators;
     const auto workload =
-        weigh(model, *index_, lab.static_types(draft), draft.assignment.placement, draft.prepared.unseen);
+        weigh(model, *index_, lab.static_types(draft), draft.assignment.placement, draft.prepared.unseen, all);
     if (accuracy().target) {
-      choices_ = reach(choose(workload, kNone));
+      if (!reach(choose(workload, kNone), [this](const auto& choices) { return is_reached(choices); }))
+        throw out_of_reach("activations of 16 bits do not reach", "or give --accuracy-fallback float32");
     } else {
       auto limits = kAutomatic;
       limits.macs *= 1 - workload.others;  // of those that are left: speed may have left many in float
       choices_ = choose(workload, limits);
+      const auto is_of_use = [this](const auto& choices) {
+        return worst_sqnr_db(lab_->judge(*draft_, assign_with(choices))) >= kOfUseDb;
+      };
+      // The errors of single values do not add up where they are that large.
+      if (all && accuracy().fallback == AccuracyFallback::int16 && !is_of_use(choices_))
+        reach(choose(workload, kNone), is_of_use);
     }
     assignment_ = assign_with(choices_);
     if (assignment_.placement.marks.empty())
@@ -113,27 +127,30 @@ class Fallback : public Remedy {
                                 lab_->options().config);
   }
 
-  // The fewest of the choices, taken from the front, that reach the target; of those, the ones that are not needed
-  // after all go again, the most expensive first.
-  std::vector<FallbackChoice> reach(const std::vector<FallbackChoice>& order) {
-    if (is_reached({})) return {};
+  using Reaches = std::function<bool(const std::vector<FallbackChoice>&)>;
+
+  // Chooses the fewest, taken from the front, that reach what is wanted; of those, the ones that are not needed after
+  // all go again, the most expensive first. False: all of them do not reach it.
+  bool reach(const std::vector<FallbackChoice>& order, const Reaches& reaches) {
+    choices_.clear();
+    if (reaches({})) return true;
+    choices_ = order;
     // In float, all of them are the float model.
-    if (accuracy().fallback != AccuracyFallback::float32 && !is_reached(order))
-      throw out_of_reach("activations of 16 bits do not reach", "or give --accuracy-fallback float32");
+    if (accuracy().fallback != AccuracyFallback::float32 && !reaches(order)) return false;
     std::size_t low = 0, high = order.size();  // not enough, enough
     while (high - low > 1) {
       const std::size_t middle = (low + high) / 2;
-      (is_reached({order.begin(), order.begin() + static_cast<std::ptrdiff_t>(middle)}) ? high : low) = middle;
+      (reaches({order.begin(), order.begin() + static_cast<std::ptrdiff_t>(middle)}) ? high : low) = middle;
     }
-    std::vector<FallbackChoice> chosen(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(high));
-    std::vector<FallbackChoice> by_cost = chosen;
+    choices_.resize(high);
+    std::vector<FallbackChoice> by_cost = choices_;
     std::stable_sort(by_cost.begin(), by_cost.end(), [](const auto& a, const auto& b) { return a.macs > b.macs; });
     for (std::size_t i = 0; i < std::min(by_cost.size(), kMostRemovals); ++i) {
-      auto fewer = chosen;
+      auto fewer = choices_;
       std::erase_if(fewer, [&](const auto& choice) { return choice.node == by_cost[i].node; });
-      if (is_reached(fewer)) chosen = std::move(fewer);
+      if (reaches(fewer)) choices_ = std::move(fewer);
     }
-    return chosen;
+    return true;
   }
 
   bool is_reached(const std::vector<FallbackChoice>& choices) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "config/targets.h"
 #include "quantization/formats.h"
 #include "remedies/workload.h"
 
@@ -56,6 +57,26 @@ void name_worst(Draft& draft, Lab& lab, const graph::Index& index, const Workloa
   draft.worst_left.resize(std::min(draft.worst_left.size(), kMostNamed));
 }
 
+// Where neither float nor 16 bits are a way out, a model that gives other results than the float one is of no use.
+void refuse_useless(const Draft& draft, const QuantizeOptions& options) {
+  constexpr double kUselessDb = 6;
+  const auto& target = config::target(options.config);
+  if (!target.all_operators || options.accuracy.target || draft.result.sqnr_db >= kUselessDb) return;
+  if (options.accuracy.sensitivity != SensitivityMode::automatic) return;
+  std::string worst;
+  for (const auto& node : draft.worst_left) {
+    worst +=
+        fmt::format("{}{} makes {:.0f} % of the error", worst.empty() ? "; " : ", ", node.node, 100 * node.error_share);
+  }
+  if (worst.empty() && !draft.result.sensitivities.empty())
+    worst = fmt::format("; most of it comes of {}", draft.result.sensitivities.front().node);
+  throw bad_input(
+      fmt::format("the integers of --target {} leave the worst output {:.1f} dB from the float model's{}",
+                  options.config.target, draft.result.sqnr_db, worst),
+      "give a target with activations of 16 bits, leave the named nodes to the CPU (--exclude-nodes), or give --preset "
+      "plain to have the model as it is");
+}
+
 void conclude(Draft& draft, Lab& lab) {
   auto& result = draft.result;
   const auto& judged = lab.judged(draft);
@@ -72,11 +93,13 @@ void conclude(Draft& draft, Lab& lab) {
   list_sensitivities(draft, index);
   const auto& types = lab.static_types(draft);
   const auto& unseen = draft.prepared.unseen;
-  const auto workload = weigh(model, index, types, run::place(draft.prepared, lab.options().config), unseen);
+  const bool all = config::target(lab.options().config).all_operators;
+  const auto workload = weigh(model, index, types, run::place(draft.prepared, lab.options().config), unseen, all);
   result.integer_macs = 1 - workload.others + recurrent_macs(draft.prepared, index, types, lab.options().config);
   for (const auto& node : result.float_nodes) *result.integer_macs -= node.macs_share;
   result.wide_macs = wide_macs(model, index, workload, draft.assignment.placement);
   name_worst(draft, lab, index, workload);
+  refuse_useless(draft, lab.options());
 }
 
 void apply(const Row& row, Draft& draft, Lab& lab) {
@@ -186,8 +209,8 @@ std::string what_is_left(const Draft& draft, const QuantizeOptions& options) {
       result.tuned ? "" : " (--finetune gptq)",
       accuracy.fallback == AccuracyFallback::float32 ? " (--accuracy-fallback int16)" : "");
   for (const auto& node : draft.worst_left) {
-    text += fmt::format("; {} makes {:.0f} % for {:.1f} % of the multiplications", node.node, 100 * node.error_share,
-                        100 * node.macs_share);
+    text += fmt::format("; {} makes {:.0f} %", node.node, 100 * node.error_share);
+    if (node.macs_share > 0) text += fmt::format(" for {:.1f} % of the multiplications", 100 * node.macs_share);
   }
   return text;
 }

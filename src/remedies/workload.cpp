@@ -17,8 +17,9 @@ constexpr double kTable = 1;  // the cost of a table, as a share of the multipli
 }  // namespace
 
 Workload weigh(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
-               const quantization::Placement& placement, const std::set<std::string>& unseen) {
+               const quantization::Placement& placement, const std::set<std::string>& unseen, bool all_operators) {
   Workload workload;
+  std::size_t with_work = 0;
   double all = 0, others = 0;
   const auto& nodes = model.graph.nodes;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
@@ -30,14 +31,18 @@ Workload weigh(const onnx::Model& model, const graph::Index& index, const graph:
       workload.products.push_back({n, kTable});
     } else if (placement.selected[n] && graph::is_product(nodes[n])) {
       workload.products.push_back({n, macs});
+      ++with_work;
+    } else if (placement.selected[n] && all_operators) {
+      workload.products.push_back({n, 0});
+      others += macs;
     } else {
       others += macs;
     }
   }
   for (auto& product : workload.products) {
-    if (accuracy::is_table(nodes[product.node], index)) continue;
+    if (!graph::is_product(nodes[product.node])) continue;
     // Where no shape is known, all count alike.
-    product.macs = all > 0 ? product.macs / all : 1 / static_cast<double>(workload.products.size());
+    product.macs = all > 0 ? product.macs / all : 1 / static_cast<double>(with_work);
   }
   workload.others = all > 0 ? others / all : 0;
   return workload;

@@ -17,7 +17,8 @@ namespace detent::remedies {
 
 struct Workload {
   /// The products in integers, each with its share of the multiplications, and tables: these have no multiplications
-  /// to give up, but a cost for the choice, since it is the size of the model that grows.
+  /// to give up, but a cost for the choice, since it is the size of the model that grows. Where all operators are in
+  /// integers, the others as well, which cost none.
   std::vector<accuracy::Candidate> products;
   double others = 0;  // share of the multiplications that are not made on integers
 };
@@ -25,7 +26,8 @@ struct Workload {
 /// `types` have the shapes of the samples, where these are known. Nodes that are `unseen` (Prepared::unseen) do not
 /// count.
 Workload weigh(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
-               const quantization::Placement& placement, const std::set<std::string>& unseen = {});
+               const quantization::Placement& placement, const std::set<std::string>& unseen = {},
+               bool all_operators = false);
 
 /// Share of the multiplications that LSTM layers with integer weights make.
 double recurrent_macs(const run::Prepared& prepared, const graph::Index& index, const graph::ValueTypes& types,

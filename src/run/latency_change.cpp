@@ -106,12 +106,4 @@ MeasuredLatencies measure_latencies(const exec::Runtime& runtime, const LatencyR
   }
 }
 
-MeasuredLatency measure_latency(const exec::Runtime& runtime, const LatencyRequest& request) {
-  auto measured = measure_latencies(runtime, request, {&request.quantized_model, 1});
-  if (measured.changes.empty()) return {std::nullopt, std::move(measured.notes)};
-  auto& change = measured.changes.front();
-  if (auto note = slower_note(change); !note.empty()) measured.notes.insert(measured.notes.begin(), std::move(note));
-  return {std::move(change), std::move(measured.notes)};
-}
-
 }  // namespace detent::run

@@ -16,7 +16,7 @@
 namespace detent::run {
 
 struct LatencyRequest {
-  std::filesystem::path float_model, quantized_model;
+  std::filesystem::path float_model;
   data::SampleSource* source = nullptr;  // null: inputs are made up
   std::size_t samples = 1;               // of the source, at most
   int threads = 0;
@@ -27,26 +27,18 @@ struct LatencyRequest {
   std::stop_token stop = {};
 };
 
-struct MeasuredLatency {
-  std::optional<LatencyChange> change;
-  std::vector<std::string> notes;  // why there is none, or what to know about it
-};
-
 struct MeasuredLatencies {
   std::vector<LatencyChange> changes;  // of each model; empty: there are none
   std::vector<std::string> notes;      // why there are none, or what to know about them
 };
 
-/// Times several quantized models and the float one in turns, in the time that one takes.
-/// LatencyRequest::quantized_model is not read.
+/// Times quantized models and the float one in turns, for about half a second or a twentieth of the run if that is
+/// more, however many they are. What speaks against it, or goes wrong, comes back as a note; only an interruption is
+/// thrown.
 MeasuredLatencies measure_latencies(const exec::Runtime& runtime, const LatencyRequest& request,
                                     std::span<const std::filesystem::path> quantized);
 
 /// A note where the quantized model is slower, else empty.
 std::string slower_note(const LatencyChange& change);
-
-/// Times both models in turns, for about half a second or a twentieth of the run if that is more. What speaks against
-/// it, or goes wrong, comes back as a note; only an interruption is thrown.
-MeasuredLatency measure_latency(const exec::Runtime& runtime, const LatencyRequest& request);
 
 }  // namespace detent::run

@@ -116,9 +116,13 @@ void find_infinite(Prepared& prepared, const QuantConfig& config) {
 void refuse_dynamic_inputs(const onnx::Model& model, const QuantConfig& config) {
   const auto dynamic = graph::dynamic_inputs(model);
   if (dynamic.empty()) return;
+  const auto& input = *dynamic.front();
+  std::string example;
+  for (const auto& dim : input.shape.value_or(std::vector<onnx::Dim>(4, onnx::Dim{})))
+    example += fmt::format("{}{}", example.empty() ? "" : "x", dim.value >= 0 ? dim.value : example.empty() ? 1 : 128);
   throw usage_error(fmt::format("--target {} needs static shapes, and input '{}' of '{}' is {}", config.target,
-                                dynamic.front()->name, model.path.string(), graph::shape_text(*dynamic.front())),
-                    fmt::format("give its shape, as in --shape {}:1x3x224x224", dynamic.front()->name));
+                                input.name, model.path.string(), graph::shape_text(input)),
+                    fmt::format("give its shape, as in --shape {}:{}", input.name, example));
 }
 
 }  // namespace

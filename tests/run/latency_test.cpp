@@ -45,8 +45,9 @@ TEST(Latencies, TellOfABusyMachine) {
 
 TEST(MeasuredLatency, IsLeftOutWhereItCostsTooMuch) {
   const auto note_of = [](const LatencyRequest& request) {
-    const auto measured = measure_latency(exec::test::runtime(), request);
-    EXPECT_FALSE(measured.change);
+    const std::filesystem::path no_model;
+    const auto measured = measure_latencies(exec::test::runtime(), request, {&no_model, 1});
+    EXPECT_TRUE(measured.changes.empty());
     return measured.notes.at(0);
   };
   LatencyRequest large;
