@@ -139,9 +139,14 @@ void print_plan(const QuantizeResult& r) {
     nodes.resize(std::min(nodes.size(), kMost));
     print_text("{:<7} {}{}\n", words_of_bits(bits) + ":", fmt::join(nodes, ", "), more);
   }
-  print_text(
-      "planned: {} of at most {}, {} {:.1f} dB\n", format_size(r.bits_plan->size), format_size(r.bits_plan->max_size),
-      r.samples > 0 ? "expected SQNR of the worst output" : "total SQNR of the weights", in_db(r.bits_plan->error));
+  // Where the outputs were compared, what was expected of them is no news.
+  const auto expected =
+      r.accuracy ? std::string()
+                 : fmt::format(", {} {:.1f} dB",
+                               r.samples > 0 ? "expected SQNR of the worst output" : "total SQNR of the weights",
+                               in_db(r.bits_plan->error));
+  print_text("planned: {} of at most {}{}\n", format_size(r.bits_plan->size), format_size(r.bits_plan->max_size),
+             expected);
   if (r.bits_plan->reached) {
     std::vector<std::string> tried;
     for (const auto& t : r.bits_plan->tried)
@@ -210,7 +215,6 @@ void print_floats(const QuantizeOptions& options, const QuantizeResult& r) {
                                           : "16-bit floats",
              r.floats->nodes_kept, r.floats->casts, 100 * r.floats->constants, format_size(r.model_bytes_before),
              format_size(r.model_bytes_after), counted_samples(r.samples));
-  if (r.nodes_quantized == 0) print_text("{}\n", verdict(r));
 }
 
 // A line for each member.
@@ -238,13 +242,15 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool
   print_weights(r.weights);
   for (const auto& s : verbose ? r.stages : std::vector<StageReport>())
     print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
+  const auto& outcome = r.outcome;
+  const auto headline =
+      fmt::format("{}{}{}", outcome.headline, outcome.reasons.empty() ? "" : " ", fmt::join(outcome.reasons, " "));
   if (r.floats) print_floats(options, r);
-  if (r.floats && r.nodes_quantized == 0) return;
+  if (r.floats && r.nodes_quantized == 0) return print_text("{}\n{}\n", headline, verdict(r));
   if (options.config.float_type == FloatType::float32 && !config::preset(options.config).quantizes)
     return print_text("{}: float32; {} -> {}\n", options.output.string(), format_size(r.model_bytes_before),
                       format_size(r.model_bytes_after));
-  const auto& outcome = r.outcome;
-  print_text("{}{}{}\n", outcome.headline, outcome.reasons.empty() ? "" : " ", fmt::join(outcome.reasons, " "));
+  print_text("{}\n", headline);
   print_text("{}: {} quantized, {} left in float; {} -> {} ({}); {}; peak memory {}\n", options.output.string(),
              counted(r.nodes_quantized, "node"), r.nodes_in_float, format_size(r.model_bytes_before),
              format_size(r.model_bytes_after), change_of_size(r.model_bytes_before, r.model_bytes_after),

@@ -279,9 +279,9 @@ void check_weights_only(const QuantizeOptions& options) {
     throw usage_error("--prepared-output: --weights-only takes the float model as it is", "leave it out");
   if (options.allow_nonfinite)
     throw usage_error("--allow-nonfinite is about activations; weights in blocks have to be finite", "leave it out");
-  if (options.report || options.trace)
-    throw usage_error("--report and --trace tell of a calibration, and --weights-only has none yet",
-                      "leave them out; --profile and --json tell of the run");
+  if ((options.report || options.trace) && options.config.float_type != FloatType::keep)
+    throw usage_error("--report and --trace: --weights-only with --float makes its result in two runs",
+                      "leave them out; --profile and --json tell of both");
   if (blocks.method == WeightMethod::gptq && !has_samples(options))
     throw usage_error("--weights-method gptq needs samples", "give --calibration-data");
   if (blocks.method == WeightMethod::awq && !has_samples(options))

@@ -28,7 +28,7 @@ class Conversion : run::SingleRun {
     prepare();
     convert();
     write();
-    if (config::has_samples(options_)) compare_models(options_, work_->path(), profiler_, result_);
+    if (config::has_samples(options_)) report_.comparison = compare_models(options_, work_->path(), profiler_, result_);
     if (result_.accuracy) result_.samples = result_.accuracy->samples;
     return finish();
   }

@@ -168,7 +168,7 @@ class Conversion : run::SingleRun {
   void compare() {
     auto options = options_;
     if (!request_.original.empty()) options.model = request_.original;
-    compare_models(options, work_->path(), profiler_, result_);
+    report_.comparison = compare_models(options, work_->path(), profiler_, result_);
   }
 
   const ConversionRequest& request_;

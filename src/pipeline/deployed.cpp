@@ -158,8 +158,8 @@ void leave_out_caches(QuantizeResult& result, Comparison& comparison) {
 
 }  // namespace
 
-void compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir, profile::Profiler& profiler,
-                    QuantizeResult& result) {
+std::optional<Comparison> compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir,
+                                         profile::Profiler& profiler, QuantizeResult& result) {
   const auto needed = needed_memory(result);
   const bool has_room = needed <= run::budget_of(options.resources, work_dir).memory;
   if (!has_room || !config::reads_twice(options)) {
@@ -167,15 +167,15 @@ void compare_models(const QuantizeOptions& options, const std::filesystem::path&
                               (has_room
                                    ? std::string("the samples can be read only once")
                                    : fmt::format("both models side by side would take about {}", format_size(needed))));
-    return;
+    return std::nullopt;
   }
   if (options.samples != nullptr) options.samples->rewind();
   const auto scope = profiler.scope(run::kComparisonStage);
   auto request = comparison_of(options, kCompared);
-  request.outputs_only = true;
+  request.outputs_only = !options.report;
   auto comparison = compare(request);
   leave_out_caches(result, comparison);
-  if (comparison.outputs.empty()) return;
+  if (comparison.outputs.empty()) return comparison;
   const auto worst = std::min_element(comparison.outputs.begin(), comparison.outputs.end(),
                                       [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
   auto& accuracy = result.accuracy.emplace();
@@ -187,6 +187,7 @@ void compare_models(const QuantizeOptions& options, const std::filesystem::path&
     const double of_sample = output.worst_sample_db.value_or(output.sqnr_db);
     accuracy.worst_sample_db = std::min(accuracy.worst_sample_db.value_or(of_sample), of_sample);
   }
+  return comparison;
 }
 
 }  // namespace detent::pipeline

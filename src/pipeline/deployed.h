@@ -35,9 +35,10 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
                  double sample_seconds = 0);
 
 /// QuantizeResult::accuracy: SQNR and cosine of the worst output on the first samples. Without room for both models, or
-/// where the samples can be read only once, it stays unset, and a note says so.
-void compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir, profile::Profiler& profiler,
-                    QuantizeResult& result);
+/// where the samples can be read only once, it stays unset, and a note says so. Gives back what was compared, with
+/// inner values where a report is asked for.
+std::optional<Comparison> compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir,
+                                         profile::Profiler& profiler, QuantizeResult& result);
 
 /// Of QuantizeOptions::output beside the float model, on so many of the run's samples.
 CompareOptions comparison_of(const QuantizeOptions& options, std::size_t samples);

@@ -73,7 +73,7 @@ class CacheRun : run::SingleRun {
     if (auto reason = reason_against_running_cache(options_, options_.output, runtime_); !reason.empty())
       return append({std::move(reason)});
     if (options_.bench) time_models(options_, run::input_specs(model_), runtime_, profiler_, result_);
-    compare_models(options_, work_->path(), profiler_, result_);
+    report_.comparison = compare_models(options_, work_->path(), profiler_, result_);
   }
 
   onnx::Model model_;

@@ -30,7 +30,7 @@ class DynamicRun : run::SingleRun {
     quantize();
     write();
     if (inputs_) time_models(options_, *inputs_, runtime_, profiler_, result_);
-    if (config::has_samples(options_)) compare_models(options_, work_->path(), profiler_, result_);
+    if (config::has_samples(options_)) report_.comparison = compare_models(options_, work_->path(), profiler_, result_);
     if (result_.accuracy) result_.samples = result_.accuracy->samples;
     return finish();
   }

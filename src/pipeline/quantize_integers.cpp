@@ -95,7 +95,7 @@ class Run {
     if (reports_) compare_models();
     work_->finish();
     run_profiler_.finish();
-    if (reports_) run::write_reports(report_, report_request(), run_profiler_);
+    run::write_reports(report_, run::request_of(options_, result_, work_->scratch()), run_profiler_);
     result_.stages = run_profiler_.stage_reports();
     result_.peak_memory = profiler_.peak_memory();
     return std::move(result_);
@@ -400,11 +400,6 @@ class Run {
     write_in_16_bits(draft_.emitted->model, {again, in_float32_, work_->scratch()}, result_);
     if (options_.bench)
       result_.notes.emplace_back("latency was not measured: the runtime's CPU has no kernels of 16-bit floats");
-  }
-
-  run::ReportRequest report_request() const {
-    return {options_.report, options_.trace, options_.model,   options_.command,
-            result_.notes,   &result_,       options_.threads, work_->scratch()};
   }
 
   // A few samples tell which layers lose most.

@@ -83,6 +83,7 @@ class WeightsRun {
     if (work_) work_->finish();
     if (!request_.file) run_models();
     run_profiler_.finish();
+    if (!request_.file) run::write_reports(report_, run::request_of(options_, result_, {}), run_profiler_);
     result_.stages = run_profiler_.stage_reports();
     result_.peak_memory = profiler_.peak_memory();
     return std::move(result_);
@@ -409,7 +410,7 @@ class WeightsRun {
       const auto inputs = inputs_to_time(draft_.model, result_);
       if (inputs) time_models(options_, *inputs, *runtime_, profiler_, result_);
     }
-    if (config::has_samples(options_)) compare_models(options_, work_->path(), profiler_, result_);
+    if (config::has_samples(options_)) report_.comparison = compare_models(options_, work_->path(), profiler_, result_);
   }
 
   void append(const std::vector<std::string>& notes) {
@@ -423,6 +424,7 @@ class WeightsRun {
   run::RunProfiler run_profiler_;
   profile::Profiler& profiler_;
   QuantizeResult result_;
+  run::RunReport report_;
   DraftedBlocks draft_;
   std::optional<onnx::Model> raised_;      // of runs with samples, where the model has 16-bit floats
   std::optional<run::RunDirectory> work_;  // of runs with samples

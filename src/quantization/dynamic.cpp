@@ -81,7 +81,7 @@ class Placer {
       if (placed || !(graph::is_product(node) || recurrent)) continue;
       ++placement_.in_float;
       if (node.is("GRU") && config_.op_types.empty() && config_.nodes.empty())
-        leave(node, "ONNX Runtime has none on integers (--weights-only --op-types GRU stores weights in 8 or 4 bits)");
+        leave(node, "ONNX Runtime has none on integers");
     }
     placement_.notes = left_.notes();
     return placement_.nodes;

@@ -29,11 +29,7 @@ std::vector<std::string> notes_of_unnamed(const Prepared& prepared, QuantConfig 
   const auto& nodes = prepared.model.graph.nodes;
   const auto grus = static_cast<std::size_t>(
       std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("GRU"); }));
-  if (grus > 0)
-    notes.push_back(
-        fmt::format("{}, which ONNX Runtime has not on integers: --weights-only --op-types GRU stores weights "
-                    "in 8 or 4 bits",
-                    stay(grus, "GRU")));
+  if (grus > 0) notes.push_back(stay(grus, "GRU") + ": ONNX Runtime has none on integers");
   if (std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("LSTM"); })) return notes;
   config.op_types = {"LSTM"};
   config.exclude_nodes.clear();

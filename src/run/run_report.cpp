@@ -94,7 +94,14 @@ void check_report_paths(const std::optional<std::filesystem::path>& html,
   if (html) check_html_path(*html);
 }
 
+ReportRequest request_of(const QuantizeOptions& options, const QuantizeResult& result,
+                         const std::filesystem::path& work_dir) {
+  return {options.report, options.trace, options.model,   options.command,
+          result.notes,   &result,       options.threads, work_dir};
+}
+
 void write_reports(RunReport& report, const ReportRequest& request, RunProfiler& profiler) {
+  if (!request.html && !request.trace) return;
   report.machine = profile::measure_machine(static_cast<int>(thread_count(request.threads)), request.work_dir);
   if (report.device)
     report.device->peaks = profile::measure_cuda(report.device->config.cuda.front(), report.device->config.precision);

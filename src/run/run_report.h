@@ -67,6 +67,10 @@ struct ReportRequest {
   std::filesystem::path work_dir;
 };
 
+/// Of a run of quantize, whose options and result must outlive it.
+ReportRequest request_of(const QuantizeOptions& options, const QuantizeResult& result,
+                         const std::filesystem::path& work_dir);
+
 /// Throws usage when a path names a file that is neither empty nor a report or trace, so that a mistyped path cannot
 /// overwrite a model.
 void check_report_paths(const std::optional<std::filesystem::path>& html,
@@ -76,8 +80,8 @@ void check_report_paths(const std::optional<std::filesystem::path>& html,
 void describe_layers(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
                      data::SampleSource& source, const planning::Circumstances& circumstances, RunReport& report);
 
-/// Writes the HTML report and the trace. Measures the machine's peak rates, which takes half a second, and adds the
-/// layers of one run to the profiler's spans.
+/// Writes the HTML report and the trace, where they are asked for. Measures the machine's peak rates, which takes half
+/// a second, and adds the layers of one run to the profiler's spans.
 void write_reports(RunReport& report, const ReportRequest& request, RunProfiler& profiler);
 
 /// The data of the page (docs/report.md).

@@ -49,6 +49,7 @@ void SingleRun::write(onnx::Model& model, std::string excuse) {
 QuantizeResult SingleRun::finish() {
   work_->finish();
   run_profiler_.finish();
+  write_reports(report_, request_of(options_, result_, work_->scratch()), run_profiler_);
   result_.stages = run_profiler_.stage_reports();
   result_.peak_memory = profiler_.peak_memory();
   return std::move(result_);

@@ -12,6 +12,7 @@
 #include "run/prepare.h"
 #include "run/run_directory.h"
 #include "run/run_profiler.h"
+#include "run/run_report.h"
 
 namespace detent::run {
 
@@ -27,6 +28,7 @@ class SingleRun {
   void write_prepared() const;
   /// The result, proved. `excuse`: see Prover.
   void write(onnx::Model& model, std::string excuse = {});
+  /// Writes the report and the trace that were asked for.
   QuantizeResult finish();
 
   void append(const std::vector<std::string>& notes);
@@ -38,6 +40,7 @@ class SingleRun {
   std::optional<RunDirectory> work_;
   Prepared prepared_;
   QuantizeResult result_;
+  RunReport report_;
 };
 
 }  // namespace detent::run
