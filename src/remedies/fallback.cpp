@@ -56,8 +56,12 @@ class Fallback : public Remedy {
         return worst_sqnr_db(lab_->judge(*draft_, assign_with(choices))) >= kOfUseDb;
       };
       // The errors of single values do not add up where they are that large.
-      if (all && accuracy().fallback == AccuracyFallback::int16 && !is_of_use(choices_))
+      const bool has_way = !all || accuracy().fallback == AccuracyFallback::int16;
+      if (has_way && !config::target(lab.options().config).is_ort_cpu && !is_of_use(choices_)) {
+        const auto usual = choices_;
         reach(choose(workload, kNone), is_of_use);
+        if (!all && macs_of(choices_) > kAutomatic.macs) choices_ = usual;
+      }
     }
     assignment_ = assign_with(choices_);
     if (assignment_.placement.marks.empty())
@@ -75,7 +79,7 @@ class Fallback : public Remedy {
     auto& result = draft.result;
     const bool in_float = accuracy().fallback == AccuracyFallback::float32;
     for (const auto& choice : choices_) {
-      const double macs = macs_of(draft.prepared.model, *index_, {choice.node, choice.macs});
+      const double macs = remedies::macs_of(draft.prepared.model, *index_, {choice.node, choice.macs});
       (in_float ? result.float_nodes : result.wide_nodes)
           .push_back({draft.prepared.model.graph.nodes[choice.node].label(), choice.removed, macs});
     }
@@ -110,6 +114,12 @@ class Fallback : public Remedy {
       }
     }
     return errors;
+  }
+
+  static double macs_of(const std::vector<FallbackChoice>& choices) {
+    double sum = 0;
+    for (const auto& choice : choices) sum += choice.macs;
+    return sum;
   }
 
   static std::vector<std::size_t> nodes_of(const std::vector<FallbackChoice>& choices) {

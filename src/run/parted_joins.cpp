@@ -144,7 +144,7 @@ std::vector<std::string> part_joins(Prepared& prepared, const quantization::Plac
                                     const QuantizeOptions& options) {
   constexpr double kStepsOfStep = 257;  // 65535 / 255
   const auto& config = options.config;
-  if (quantization::is_16_bit(config.activation_type) || is_float(config.activation_type)) return {};
+  if (is_float(config.activation_type)) return {};
   const Parting parting(prepared, placement, statistics, proposals, config);
   const bool has_wide = !proposals.wide.empty();
   std::vector<std::string> notes;

@@ -12,7 +12,7 @@
 
 namespace detent::run {
 
-/// Takes out of 8 bits each Concat that would leave one of its inputs only a few steps, where its parts go their own
+/// Takes out of its type each Concat that would leave one of its inputs only a few steps, where its parts go their own
 /// ways behind it or out of the model, and all that only moves what it makes: to 16 bits where the fallback gives them
 /// and they suffice, else to float. Returns a note for each.
 std::vector<std::string> part_joins(Prepared& prepared, const quantization::Placement& placement,

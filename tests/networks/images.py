@@ -53,6 +53,11 @@ def expected_distances(n: Net, x: str, cells: int) -> str:
     return n.add("Reshape", n.add("Conv", n.add("Softmax", y, axis=1), weight), n.ints(-1, 4, cells))
 
 
+def at_least_nothing(n: Net, x: str) -> str:
+    """Distances that are not negative, of which exponentials are bounded, as torchvision's."""
+    return n.add("Relu", x) if n.chance() else n.add("Exp", n.add("Clip", x, "", n.constant(np.log(1000 / 16))))
+
+
 def anchor_free_head(n: Net, maps: list[str], kind: str, width: int, classes: int) -> list[tuple[str, str]]:
     """Boxes and scores of each map, N x 4 x cells and N x classes x cells."""
     found = []
@@ -61,7 +66,7 @@ def anchor_free_head(n: Net, maps: list[str], kind: str, width: int, classes: in
         cells, stride = (16 >> level) ** 2, 2 << level
         box = activation(n, conv(n, x, width, width, 3), kind)
         box = n.add("Reshape", conv(n, box, width, 32 if spread else 4), n.ints(-1, 32 if spread else 4, cells))
-        box = expected_distances(n, box, cells) if spread else n.add(n.one_of("Relu", "Exp"), box)
+        box = expected_distances(n, box, cells) if spread else at_least_nothing(n, box)
         score = activation(n, conv(n, x, width, width, 3), kind)
         score = n.add("Reshape", conv(n, score, width, classes), n.ints(-1, classes, cells))
         found.append((boxes_of(n, box, cells, stride), n.add("Sigmoid", score)))

@@ -24,7 +24,7 @@ UNKNOWN = {"amd-npu:bf16", "amd-npu:bfp16"}
 # Told accuracy may differ from what is found here by so many dB; from so many on, nothing can be told apart.
 NEAR, EXACT = 0.1, 90
 # What is told of 16-bit floats is as devices round them, which the CPU does not.
-NEAR_IN_FLOAT16 = 2
+NEAR_IN_FLOAT16 = 3
 # Whose results are of no use.
 LOW = 6
 

@@ -1,0 +1,33 @@
+"""Networks in the idioms of exporters (tests/networks/), each for some of the targets; scripts/sweep_networks.py has more."""
+
+import sys
+
+import pytest
+from support import ROOT, Path
+
+sys.path.insert(0, str(ROOT / "tests" / "networks"))
+
+from judge import TARGETS, detent, judged  # noqa: E402
+from networks import network  # noqa: E402
+
+COUNT, EACH = 40, 3
+
+
+@pytest.mark.parametrize("seed", range(COUNT))
+def test_networks_of_exporters(seed: int, tmp_path: Path) -> None:
+    made, preset = network(seed), ("plain", "balanced")[seed % 2]
+    targets = [TARGETS[(EACH * seed + i) % len(TARGETS)] for i in range(EACH)]
+    verdicts = [judged(made, target, preset, tmp_path, with_layers=seed % 8 == 0 and i == 0) for i, target in enumerate(targets)]
+    assert not [verdict for verdict in verdicts if verdict.faults], verdicts
+    # With values of 16 bits there is always a way.
+    assert not [verdict for verdict in verdicts if verdict.refusal and ":a16" in verdict.target], verdicts
+
+
+@pytest.mark.parametrize("target", ["coreml", "amd-npu:bf16"])
+def test_targets_without_integers_refuse_them(target: str, tmp_path: Path) -> None:
+    made = network(0)
+    assert judged(made, target, "", tmp_path).kind == "right"
+    given = ["--calibration-data", tmp_path / "data", *made.shapes, "--target", target, "--preset", "plain"]
+    refused = detent("quantize", tmp_path / "model.onnx", "-o", tmp_path / "q.onnx", *given)
+    assert refused.returncode == 2 and f"--preset plain contradicts --target {target}" in refused.stderr
+    assert not (tmp_path / "q.onnx").exists()
