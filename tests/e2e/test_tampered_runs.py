@@ -79,7 +79,10 @@ def a_link_to_noise(path: Path) -> None:
     path.symlink_to(noise)
 
 
-WAYS = [another_digit, flipped(0), flipped(0.3), flipped(0.9), flipped(1), cut, emptied, longer, of_zeros, of_deep_json, removed, a_link_to_noise]
+WAYS = [
+    *[another_digit, flipped(0), flipped(0.3), flipped(0.9), flipped(1)],
+    *[cut, emptied, longer, of_zeros, of_deep_json, removed, a_link_to_noise],
+]
 
 
 def command(folder: Path, work: Path, options: list[str]) -> list[object]:

@@ -159,7 +159,7 @@ void read_kernels(Parts parts) {
     speed::KernelTable table(file);
     table.find("Conv");
     table.add("Conv", {});
-    table.save();
+    table.save({});
     speed::KernelTable(file).find("Conv");
     speed::default_kernel_table("1.0");
   });
