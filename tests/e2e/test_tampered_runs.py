@@ -25,7 +25,7 @@ RUNS = {
         ["--preset", "plain", "--checkpoint-seconds", "0", "--memory-level", "2", "--segments", "3"],
         "calibrate.sample=kill@6",
     ),
-    "kernels": (["--optimize-for", "latency"], "accuracy.trial=kill@1"),
+    "kernels": (["--preset", "balanced", "--optimize-for", "latency"], "calibrate.sample=kill@2"),
 }
 
 
