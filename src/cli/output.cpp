@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/printable.h"
 
 namespace detent::cli {
@@ -53,9 +54,7 @@ void open_standard_descriptors() noexcept {
 
 void write_out(std::string_view text) { write_raw(printable_lines(text)); }
 
-void print_json(const nlohmann::json& value, int indent) {
-  write_raw(value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-}
+void print_json(const nlohmann::json& value, int indent) { write_raw(json_text(value, indent) + "\n"); }
 
 nlohmann::json or_null(const std::optional<std::uint64_t>& value) {
   return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
@@ -82,10 +81,11 @@ void flush_out() { require(std::fflush(stdout) == 0); }
 int fail(const Error& error) noexcept {
   try {
     const char* clear = ::isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "";  // of a line of progress
-    const std::string hint = error.hint().empty() ? "" : "; " + error.hint();
+    constexpr std::size_t kLongest = 4096;                               // of what may repeat words of a file
+    const std::string hint = error.hint().empty() ? "" : "; " + printable(error.hint());
     const bool colours = takes_colours(STDERR_FILENO);
     const auto line = fmt::format("{}detent: {}error:{} {}\n", clear, colours ? kRed : "", colours ? kPlain : "",
-                                  printable(error.what() + hint));
+                                  printable(error.what(), kLongest) + hint);
     tell(line.c_str());
     return exit_code(error.kind());
   } catch (const std::bad_alloc&) {

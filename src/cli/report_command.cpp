@@ -3,9 +3,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/small_file.h"
 #include "cli/commands.h"
 #include "cli/markdown.h"
@@ -15,11 +17,11 @@ namespace detent::cli {
 namespace {
 
 nlohmann::json read_result(const std::string& path) {
-  auto result = nlohmann::json::parse(read_small_file(path, "result"), nullptr, false);
-  if (!result.is_object() || !result.contains("model_bytes_after"))
+  auto result = parse_json(read_small_file(path, "result"));
+  if (!result || !result->is_object() || !result->contains("model_bytes_after"))
     throw bad_input(fmt::format("'{}' is not a result of quantize", path),
                     "make one by: detent quantize … --json > FILE");
-  return result;
+  return std::move(*result);
 }
 
 }  // namespace

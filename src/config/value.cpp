@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "detent/device.h"
 
 namespace detent::config {
@@ -214,7 +215,7 @@ std::string text_of(const Member& member, Form form) {
   if (form == Form::bytes && json.is_number()) return format_size(json.get<std::uint64_t>());
   const auto plain = [](const nlohmann::json& item) {
     if (item.is_string()) return item.get<std::string>();
-    return item.is_number_float() ? fmt::format("{}", item.get<double>()) : item.dump();
+    return item.is_number_float() ? fmt::format("{}", item.get<double>()) : json_text(item);
   };
   if (!json.is_array()) return json.is_object() ? std::string() : plain(json);
   Texts parts;

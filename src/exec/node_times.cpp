@@ -5,7 +5,22 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/json.h"
+
 namespace detent::exec {
+
+namespace {
+
+std::string text(const nlohmann::json& object, const char* member) {
+  return object.is_object() && object.contains(member) && object[member].is_string() ? object[member].get<std::string>()
+                                                                                     : std::string();
+}
+
+double number(const nlohmann::json& object, const char* member) {
+  return object.contains(member) && object[member].is_number() ? object[member].get<double>() : 0;
+}
+
+}  // namespace
 
 std::vector<NodeTime> read_node_times(const std::filesystem::path& path) {
   constexpr std::string_view kSuffix = "_kernel_time";
@@ -15,14 +30,14 @@ std::vector<NodeTime> read_node_times(const std::filesystem::path& path) {
   // The file is one JSON array with an event a line: read so, it is never in memory as a whole.
   for (std::string line; std::getline(file, line);) {
     while (!line.empty() && (line.back() == ',' || line.back() == '\r')) line.pop_back();
-    const auto event = nlohmann::json::parse(line, nullptr, false);
-    if (!event.is_object() || event.value("cat", "") != "Node") continue;
-    std::string name = event.value("name", "");
+    const auto event = parse_json(line);
+    if (!event || text(*event, "cat") != "Node") continue;
+    std::string name = text(*event, "name");
     if (!name.ends_with(kSuffix)) continue;
     name.resize(name.size() - kSuffix.size());
-    const auto args = event.value("args", nlohmann::json::object());
-    times.push_back({std::move(name), args.value("op_name", ""), kMicrosecond * event.value("ts", 0.0),
-                     kMicrosecond * event.value("dur", 0.0), args.value("provider", "")});
+    const auto args = event->value("args", nlohmann::json::object());
+    times.push_back({std::move(name), text(args, "op_name"), kMicrosecond * number(*event, "ts"),
+                     kMicrosecond * number(*event, "dur"), text(args, "provider")});
   }
   return times;
 }

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/parallel.h"
 #include "config/validate.h"
 #include "data/made_up.h"
@@ -167,9 +168,10 @@ class Bench {
     for (std::size_t m = 0; m < entries_.size(); ++m) {
       told("memory", m);
       const auto [status, output] = run::run_command(memory_command(m), options_.stop);
-      const auto told = nlohmann::json::parse(output, nullptr, false);
-      if (status == 0 && told.is_object() && told.contains("peak_memory_bytes")) {
-        result_.models[m].peak_memory = told["peak_memory_bytes"].get<std::uint64_t>();
+      const auto told = parse_json(output);
+      if (status == 0 && told && told->is_object() && told->contains("peak_memory_bytes") &&
+          told->at("peak_memory_bytes").is_number_unsigned()) {
+        result_.models[m].peak_memory = told->at("peak_memory_bytes").get<std::uint64_t>();
       } else {
         result_.notes.push_back(fmt::format("the memory of '{}' was not measured: the process for it ended with {}",
                                             options_.models[m].string(), status));

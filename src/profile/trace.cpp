@@ -18,6 +18,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 
 namespace detent::profile {
 namespace {
@@ -31,10 +32,7 @@ double sane(double seconds) { return std::isfinite(seconds) && seconds > 0 ? std
 double microseconds(double seconds) { return sane(seconds) * 1e6; }
 double mb(std::uint64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
-/// As JSON; what is not UTF-8 becomes U+FFFD.
-std::string as_json(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string as_json(std::string_view text) { return json_text(nlohmann::json(text)); }
 
 struct Bar {
   std::string_view name;

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/paths.h"
 #include "base/small_file.h"
 #include "calibration/statistics_file.h"
@@ -31,9 +33,9 @@ std::string statistics_name(std::size_t number) { return fmt::format("statistics
 }
 
 nlohmann::json read_json(const fs::path& path) {
-  auto json = nlohmann::json::parse(read_small_file(path, "progress"), nullptr, false);
-  if (json.is_discarded()) throw_damaged(path);
-  return json;
+  auto json = parse_sealed_json(read_small_file(path, "progress"));
+  if (!json) throw_damaged(path);
+  return std::move(*json);
 }
 
 std::size_t last_save(const fs::path& path) {
@@ -81,7 +83,7 @@ void Checkpoints::save(const Progressed& progressed) {
                             {"samples", progressed.samples},
                             {"save", number_}};
   AtomicFile file(directory_ / kFile);
-  const std::string text = json.dump();
+  const std::string text = sealed_json_text(json);
   file.write(std::as_bytes(std::span(text)));
   file.commit();
   failpoint("checkpoint.saved");

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/paths.h"
 #include "base/small_file.h"
 #include "graph/index.h"
@@ -22,18 +24,27 @@ namespace detent::run {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr const char* kNodes = "nodes";
+
 // What an interrupted run decided: the table may have been removed since.
 std::optional<std::vector<std::string>> decided(const fs::path& file) {
   if (!paths::exists(file)) return std::nullopt;
-  const auto json = nlohmann::json::parse(read_small_file(file, "the choice"), nullptr, false);
-  const auto is_name = [](const auto& entry) { return entry.is_string(); };
-  if (!json.is_array() || !std::all_of(json.begin(), json.end(), is_name)) return std::nullopt;
-  return json.get<std::vector<std::string>>();
+  const auto json = parse_sealed_json(read_small_file(file, "the choice"));
+  if (!json || !json->contains(kNodes)) return std::nullopt;
+  std::vector<std::string> nodes;
+  for (const auto& entry : json->at(kNodes)) {
+    auto name = name_of_json(entry);
+    if (!name) return std::nullopt;
+    nodes.push_back(std::move(*name));
+  }
+  return nodes;
 }
 
 void remember(const fs::path& file, const std::vector<std::string>& nodes) {
   AtomicFile out(file);
-  const std::string text = nlohmann::json(nodes).dump();
+  auto names = nlohmann::json::array();
+  for (const auto& node : nodes) names.push_back(json_of_name(node));
+  const std::string text = sealed_json_text({{kNodes, names}});
   out.write(std::as_bytes(std::span(text)));
   out.commit();
 }

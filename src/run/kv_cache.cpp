@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/small_file.h"
 #include "data/floats.h"
 #include "quantization/emit/kv_cache.h"
@@ -60,8 +61,8 @@ void KvCacheRun::apply(onnx::Model& emitted, QuantizeResult& result) const {
 void check_scale_file(const std::filesystem::path& path) {
   std::error_code failed;
   if (!std::filesystem::exists(path, failed) || std::filesystem::is_empty(path, failed)) return;
-  const auto json = nlohmann::json::parse(read_small_file(path, "scales"), nullptr, false);
-  if (json.is_object() && json.contains("scales")) return;
+  const auto json = parse_json(read_small_file(path, "scales"));
+  if (json && json->is_object() && json->contains("scales")) return;
   throw usage_error(fmt::format("--kv-cache-scales: '{}' exists and has no scales of a cache", path.string()),
                     "choose another name, or remove it");
 }
@@ -78,7 +79,7 @@ void write_scale_file(const std::filesystem::path& path, const std::vector<KvSca
     layers.push_back(layer.layer);
   }
   const nlohmann::ordered_json file{{"scales", {{"k_scales", keys}, {"v_scales", values}}}, {"layer_ids", layers}};
-  const auto text = file.dump(2) + "\n";
+  const auto text = json_text(file, 2) + "\n";
   AtomicFile out(path);
   out.write(std::as_bytes(std::span(text)));
   out.commit();

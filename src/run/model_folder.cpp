@@ -10,6 +10,7 @@
 #include "base/boundary.h"
 #include "base/error.h"
 #include "base/failure.h"
+#include "base/json.h"
 #include "base/paths.h"
 #include "onnx/model.h"
 #include "run/json_file.h"
@@ -22,6 +23,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr auto kGenaiConfig = "genai_config.json";
+constexpr auto kTransformersConfig = "config.json";
 // What transformers.js appends to a model's name for each of its dtypes, and optimum for some (src/utils/dtypes.js).
 const std::set<std::string> kVariants{"_fp16", "_int8", "_uint8", "_q4", "_q4f16", "_q8", "_bnb4", "_quantized"};
 
@@ -166,11 +168,26 @@ FolderResult::FolderResult(const QuantizeOptions& options, std::vector<Variant> 
   const auto model = onnx::read_model(options_.model);
   const auto data = data_files(model);
   std::erase_if(folder_.others, [&](const auto& file) { return data.contains(paths::resolved(folder_.root / file)); });
+  if (of_folder) check_config();
   // What must not be copied is better known before hours of work than after them.
   for (const auto& file : folder_.others) open(file);
   // The folder is put in place as a whole, and transformers.js expects this name.
   options_.external_data_suffix = folder_.model.parent_path() == "onnx" || !of_folder ? "_data" : ".data";
   if (of_folder && !data.empty() && !options_.external_data_threshold) options_.external_data_threshold = 1024;
+}
+
+// Before the work: the file is written again at its end.
+void FolderResult::check_config() const {
+  const auto path = folder_.root / kTransformersConfig;
+  if (folder_.model.parent_path() != "onnx" || !paths::exists(path)) return;
+  read_json(path);
+  auto named = folder_.others;
+  named.push_back(folder_.model);
+  for (const auto& file : named) {
+    if (file.extension() == ".onnx" && !json_of_name(file.filename().string()).is_string())
+      throw bad_input(fmt::format("'{}' cannot name '{}', which is not UTF-8", path.string(), file.string()),
+                      "rename it");
+  }
 }
 
 fs::path FolderResult::file_of(std::size_t variant) const {
@@ -199,7 +216,7 @@ void FolderResult::copy_others(const fs::path& to) const {
 }
 
 void FolderResult::correct_config() const {
-  const auto path = output_.path() / "config.json";
+  const auto path = output_.path() / kTransformersConfig;
   if (folder_.model.parent_path() != "onnx" || !paths::exists(path)) return;
   std::vector<WrittenModel> models;
   for (std::size_t v = 0; v < variants_.size(); ++v) {

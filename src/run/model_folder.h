@@ -57,6 +57,7 @@ class FolderResult {
   std::filesystem::path file_of(std::size_t variant) const;
   std::shared_ptr<const MappedFile> open(const std::filesystem::path& file) const;
   void copy_others(const std::filesystem::path& to) const;
+  void check_config() const;
   void correct_config() const;
 
   ModelFolder folder_;

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/bytes.h"
+#include "base/json.h"
 #include "calibration/density.h"
 #include "config/words.h"
 #include "profile/roofline.h"
@@ -325,7 +326,7 @@ std::string report_json(const RunReport& report, const ReportRequest& request, c
                               {"seconds", l.seconds}});
     }
   }
-  return out.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json_text(out);
 }
 
 }  // namespace detent::run

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/failure.h"
+#include "base/json.h"
 #include "base/paths.h"
 #include "base/printable.h"
 #include "base/small_file.h"
@@ -68,8 +69,8 @@ std::optional<Found> read_run(const fs::path& directory) {
   UniqueFd file = open_if_possible(folder.get(), kIdentity, O_RDWR, directory / kIdentity);
   if (!is_private(file.get(), S_IFREG, directory / kIdentity)) return std::nullopt;
   try {
-    auto identity = nlohmann::json::parse(read_small_file(file.get(), directory / kIdentity, "run"), nullptr, false);
-    if (identity.is_object()) return Found{directory, std::move(identity), std::move(file)};
+    auto identity = parse_json(read_small_file(file.get(), directory / kIdentity, "run"));
+    if (identity && identity->is_object()) return Found{directory, std::move(*identity), std::move(file)};
   } catch (const Error& e) {  // damaged: of no use, and no harm to others
     if (e.kind() == ErrorKind::resource) throw;
     return std::nullopt;
@@ -119,7 +120,7 @@ UniqueFd write_identity(const fs::path& directory, const nlohmann::json& identit
   if (!file.valid() || !lock(file))
     throw resource_error(fmt::format("cannot use '{}': {}", directory.string(), errno_text(errno)),
                          "choose another --work-dir");
-  const std::string text = identity.dump();
+  const std::string text = json_text(identity);
   write_all(file.get(), std::as_bytes(std::span(text)), path);
   if (!durable) return file;
   if (::fsync(file.get()) != 0)
@@ -188,7 +189,7 @@ TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::j
     const std::string differs = difference(run.identity, identity);
     if (!differs.empty()) {
       changed = fmt::format("'{}': its {} was {}, now it is {}", run.directory.string(), differs,
-                            run.identity.value(differs, nlohmann::json()).dump(), identity.at(differs).dump());
+                            json_text(run.identity.value(differs, nlohmann::json())), json_text(identity.at(differs)));
       continue;
     }
     if (!lock(run.file))

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "onnx/model.h"
 #include "run/json_file.h"
 
@@ -57,12 +58,12 @@ void correct_transformers_config(const std::filesystem::path& path, const std::v
   auto config = read_json(path);
   Json settings = config.value("transformers.js_config", Json::object());
   if (!settings.is_object()) return;
-  const auto before = settings.dump();
+  const auto before = json_text(settings);
   tell_data(settings, models, others);
   tell_caches(settings, models);
-  if (settings.dump() == before) return;
+  if (json_text(settings) == before) return;
   config["transformers.js_config"] = std::move(settings);
-  const std::string text = config.dump(2) + "\n";
+  const std::string text = json_text(config, 2) + "\n";
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(text)));
   file.commit();

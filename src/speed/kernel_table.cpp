@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
+#include "base/json.h"
 #include "base/paths.h"
 #include "base/small_file.h"
 
@@ -94,13 +95,17 @@ void KernelTable::read() {
   if (!file_ || !paths::exists(*file_)) return;
   const auto text = read_small_file(*file_, "the kernel table");
   if (text.empty()) return;  // another process is about to write it, or was
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto refused = [&] {
+    return bad_input(fmt::format("'{}' is not a table of kernel times", file_->string()),
+                     "remove it, and it is measured anew; or give another with --kernel-table");
+  };
+  const auto json = parse_json(text);
+  if (!json) throw refused();
   try {
-    if (json.at("format") != kFormat) throw nlohmann::json::other_error::create(501, "another format", nullptr);
-    for (const auto& [kernel, row] : json.at("kernels").items()) times_.insert_or_assign(kernel, from_json(row));
+    if (json->at("format") != kFormat) throw refused();
+    for (const auto& [kernel, row] : json->at("kernels").items()) times_.insert_or_assign(kernel, from_json(row));
   } catch (const nlohmann::json::exception&) {
-    throw bad_input(fmt::format("'{}' is not a table of kernel times", file_->string()),
-                    "remove it, and it is measured anew; or give another with --kernel-table");
+    throw refused();
   }
 }
 
@@ -133,7 +138,7 @@ void KernelTable::write() {
   nlohmann::json kernels = nlohmann::json::object();
   for (const auto& [kernel, times] : times_) kernels[kernel] = to_json(times);
   AtomicFile out(*file_);
-  const std::string text = nlohmann::json{{"format", kFormat}, {"kernels", kernels}}.dump(1) + "\n";
+  const std::string text = json_text(nlohmann::json{{"format", kFormat}, {"kernels", kernels}}, 1) + "\n";
   out.write(std::as_bytes(std::span(text)));
   out.commit();
 }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/fingerprint.h"
 #include "finetune/block_solver.h"
 #include "finetune/input_scales.h"
 #include "tuning/some_columns.h"
@@ -67,18 +68,39 @@ std::vector<quantization::InputFold> folds_of(const onnx::Model& model, const qu
   return quantization::input_folds(model, placement);
 }
 
+namespace {
+
+Fingerprint sum_of(std::span<const std::byte> bytes) {
+  Hasher hasher;
+  hasher.add(bytes);
+  return hasher.result();
+}
+
+}  // namespace
+
+// The exponent, the factors where there are any, and the fingerprint of both.
 void save_scaling(const std::filesystem::path& path, const InputScaling& scaling) {
+  std::vector<std::byte> content(sizeof(double) + scaling.factors.size() * sizeof(float));
+  std::memcpy(content.data(), &scaling.exponent, sizeof(double));
+  if (!scaling.factors.empty())
+    std::memcpy(content.data() + sizeof(double), scaling.factors.data(), content.size() - sizeof(double));
+  const auto sum = sum_of(content);
   AtomicFile file(path);
-  file.write(std::as_bytes(std::span(&scaling.exponent, 1)));
-  file.write(std::as_bytes(std::span(scaling.factors)));
+  file.write(content);
+  file.write(std::as_bytes(std::span(&sum, 1)));
   file.commit();
 }
 
 InputScaling load_scaling(const std::filesystem::path& path, std::int64_t rows) {
   const auto file = MappedFile::open(path, "choice of factors");
-  const auto bytes = file->bytes();
+  auto bytes = file->bytes();
+  Fingerprint sum;
+  const bool is_whole = bytes.size() >= sizeof(sum);
+  if (is_whole) std::memcpy(&sum, bytes.data() + bytes.size() - sizeof(sum), sizeof(sum));
+  bytes = bytes.first(bytes.size() - (is_whole ? sizeof(sum) : 0));
   const std::size_t most = sizeof(double) + static_cast<std::size_t>(rows) * sizeof(float);
-  if (bytes.size() != most && bytes.size() != sizeof(double))
+  const bool fits = bytes.size() == most || bytes.size() == sizeof(double);
+  if (!is_whole || !fits || sum_of(bytes) != sum)
     throw bad_input(fmt::format("the saved choice of factors '{}' is damaged", path.string()), "run without --resume");
   InputScaling scaling;
   std::memcpy(&scaling.exponent, bytes.data(), sizeof(double));

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
+#include "base/json.h"
 #include "base/paths.h"
 
 namespace detent::tuning {
@@ -32,8 +33,8 @@ void append(std::vector<std::byte>& data, std::span<const std::byte> more) {
 
 Json describe(const SolvedLayer& layer) {
   const auto& t = layer.tuning;
-  return {{"name", t.name},
-          {"op_type", t.op_type},
+  return {{"name", json_of_name(t.name)},
+          {"op_type", json_of_name(t.op_type)},
           {"streamed", t.streamed},
           {"tuned", t.tuned},
           {"seen", t.seen},
@@ -66,7 +67,7 @@ void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layer
     append(data, as_bytes(layer.scales.weights));
     append(data, as_bytes(layer.scales.bias));
   }
-  std::string text = Json{{"layers", json}, {"sum", sum_of(data).text()}}.dump();
+  std::string text = json_text(Json{{"layers", json}, {"sum", sum_of(data).text()}});
   text.resize(padded(sizeof(std::uint64_t) + text.size()) - sizeof(std::uint64_t), ' ');
   const std::uint64_t length = text.size();
   AtomicFile file(file_of(stage));
@@ -88,13 +89,22 @@ std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage) co
   bytes = bytes.subspan(sizeof length);
   if (length > bytes.size()) throw damaged();
   const auto* text = reinterpret_cast<const char*>(bytes.data());
-  const auto json = Json::parse(text, text + length, nullptr, false);
+  const auto json = parse_json({text, length});
+  if (!json) throw damaged();
   bytes = bytes.subspan(length);
   std::vector<StoredLayer> layers;
   const auto read = [&](const Json& entry) {
     StoredLayer layer;
-    layer.tuning = {entry.at("name"),          entry.at("op_type"), entry.at("streamed"), entry.at("tuned"),
-                    entry.value("seen", true), entry.at("before"),  entry.at("after"),    entry.at("seconds")};
+    const auto name = name_of_json(entry.at("name")), op_type = name_of_json(entry.at("op_type"));
+    if (!name || !op_type) throw damaged();
+    layer.tuning = {*name,
+                    *op_type,
+                    entry.at("streamed"),
+                    entry.at("tuned"),
+                    entry.value("seen", true),
+                    entry.at("before"),
+                    entry.at("after"),
+                    entry.at("seconds")};
     const auto cut = [&](std::size_t size) {
       if (size > bytes.size() || padded(size) > bytes.size()) throw damaged();
       const auto part = bytes.first(size);
@@ -108,8 +118,8 @@ std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage) co
     return layer;
   };
   try {
-    if (json.at("sum") != sum_of(bytes).text()) throw damaged();
-    for (const auto& entry : json.at("layers")) layers.push_back(read(entry));
+    if (json->at("sum") != sum_of(bytes).text()) throw damaged();
+    for (const auto& entry : json->at("layers")) layers.push_back(read(entry));
   } catch (const Json::exception&) {
     throw damaged();
   }

@@ -16,7 +16,7 @@ using quantization::BlockWeight;
 constexpr std::size_t kMethodLength = 16;
 constexpr double kNone = -1;
 
-// The end of the file: integers [columns, rows], scales and zero points [columns, blocks] come before it.
+// Behind integers [columns, rows], scales and zero points [columns, blocks]. The fingerprint of all ends the file.
 struct Footer {
   double output_error = 0;
   double dense_error = kNone;
@@ -29,7 +29,20 @@ std::size_t block_count(const quantization::BlockTensor& shape) {
 
 std::size_t file_size(const quantization::BlockTensor& shape) {
   return static_cast<std::size_t>(shape.rows * shape.columns) + block_count(shape) * (sizeof(float) + 1) +
-         sizeof(Footer);
+         sizeof(Footer) + sizeof(Fingerprint);
+}
+
+// Piece by piece, so that no more than one of them is in memory for it.
+Fingerprint sum_of(const MappedFile& file, std::span<const std::byte> bytes) {
+  constexpr std::size_t kPiece = std::size_t{16} << 20;
+  Hasher hasher;
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(std::min(kPiece, bytes.size()));
+    hasher.add(piece);
+    file.release(piece);
+    bytes = bytes.subspan(piece.size());
+  }
+  return hasher.result();
 }
 
 // A weight may have no elements.
@@ -40,18 +53,25 @@ void copy_to(std::span<T> to, const std::byte* from) {
 
 }  // namespace
 
+void BlockWriter::write(std::span<const std::byte> bytes) {
+  hasher_.add(bytes);
+  file_.write(bytes);
+}
+
 void BlockWriter::add(const BlockWeight& stripe) {
-  file_.write(std::as_bytes(std::span(stripe.integers)));
+  write(std::as_bytes(std::span(stripe.integers)));
   scales_.insert(scales_.end(), stripe.scales.begin(), stripe.scales.end());
   zero_points_.insert(zero_points_.end(), stripe.zero_points.begin(), stripe.zero_points.end());
 }
 
 void BlockWriter::finish(const BlockVerdict& verdict) {
-  file_.write(std::as_bytes(std::span(scales_)));
-  file_.write(std::as_bytes(std::span(zero_points_)));
+  write(std::as_bytes(std::span(scales_)));
+  write(std::as_bytes(std::span(zero_points_)));
   Footer footer{.output_error = verdict.output_error, .dense_error = verdict.dense_error.value_or(kNone)};
   std::copy_n(verdict.method.begin(), std::min(verdict.method.size(), kMethodLength - 1), footer.method);
-  file_.write(std::as_bytes(std::span(&footer, 1)));
+  write(std::as_bytes(std::span(&footer, 1)));
+  const auto sum = hasher_.result();
+  file_.write(std::as_bytes(std::span(&sum, 1)));
   if (file_.size() != file_size(shape_)) throw internal_error("a solution does not fit its weight");
   file_.commit();
 }
@@ -59,10 +79,14 @@ void BlockWriter::finish(const BlockVerdict& verdict) {
 StoredBlocks::StoredBlocks(const std::filesystem::path& path, const quantization::BlockTensor& shape)
     : file_(MappedFile::open(path, "solution")), shape_(shape) {
   const auto bytes = file_->bytes();
-  if (bytes.size() != file_size(shape))
+  Fingerprint sum;
+  const auto content =
+      bytes.size() == file_size(shape) ? bytes.first(bytes.size() - sizeof(sum)) : std::span<const std::byte>();
+  if (!content.empty()) std::memcpy(&sum, content.data() + content.size(), sizeof(sum));
+  if (content.empty() || sum_of(*file_, content) != sum)
     throw bad_input(fmt::format("the saved solution '{}' is damaged", path.string()), "run without --resume");
   Footer footer;
-  std::memcpy(&footer, bytes.data() + bytes.size() - sizeof(footer), sizeof(footer));
+  std::memcpy(&footer, content.data() + content.size() - sizeof(footer), sizeof(footer));
   footer.method[kMethodLength - 1] = '\0';
   verdict_ = {footer.method, footer.output_error, {}};
   if (footer.dense_error >= 0) verdict_.dense_error = footer.dense_error;

@@ -6,10 +6,12 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
+#include "base/fingerprint.h"
 #include "quantization/block_stream.h"
 #include "quantization/blocks.h"
 
@@ -25,7 +27,7 @@ struct BlockVerdict {
 /// A solution on disk. Cheap to copy.
 class StoredBlocks {
  public:
-  /// What is in the file for a weight of this shape. Throws bad_input where it is damaged.
+  /// What is in the file for a weight of this shape. Throws bad_input where it is not as it was written.
   StoredBlocks(const std::filesystem::path& path, const quantization::BlockTensor& shape);
 
   const BlockVerdict& verdict() const noexcept { return verdict_; }
@@ -47,7 +49,10 @@ class BlockWriter {
   void finish(const BlockVerdict& verdict);
 
  private:
+  void write(std::span<const std::byte> bytes);
+
   AtomicFile file_;
+  Hasher hasher_;
   quantization::BlockTensor shape_;
   std::vector<float> scales_;
   std::vector<std::uint8_t> zero_points_;

@@ -1,11 +1,12 @@
-"""Mutated models through detent, ONNX Runtime and onnx's checker: detent refuses, or agrees.
+"""Mutated models, and valid ones at random, through detent, ONNX Runtime and onnx's checker: detent refuses, or agrees.
 
     differential.py DETENT [--count N | --minutes M] [--seed S] [--keep FOLDER]
 
 Of each model detent makes a quantized one, and the float one as it was calibrated (--prepared-output). It has to end with
 one of its exit codes; a model that the runtime does not run must be refused, the prepared one must compute what the
 runtime computes of the given one, and what is written must load. Exit code 1 where any of this does not hold; --keep gets
-the models. Models that only the checker refuses are counted: the runtime is the one that deployed models meet.
+the models. Of four models one is not mutated but made at random (random_graphs.py): what the runtime runs of these must
+not be refused. Models that only the checker refuses are counted: the runtime is the one that deployed models meet.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import Message
 from make_seeds import MODELS
+from random_graphs import random_model
 
 INTERESTING = (0, 1, 2, 3, 4, -1, -2, 7, 16, 127, 255, 1 << 31, (1 << 63) - 1, -(1 << 63))
 CODES = {0, 2, 3, 4, 5}
@@ -164,7 +166,7 @@ def accepted_by_checker(path: Path) -> bool:
     return in_child(check) is True
 
 
-def judge(detent: Path, model: Path, folder: Path, seen: Counter) -> str:
+def judge(detent: Path, model: Path, folder: Path, seen: Counter, is_valid: bool) -> str:
     """What does not hold; "": nothing."""
     feed = in_child(lambda: sample(session(model).get_inputs()))
     wanted = outputs(model, feed) if feed is not None else None
@@ -180,6 +182,8 @@ def judge(detent: Path, model: Path, folder: Path, seen: Counter) -> str:
     ended = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=120, check=False)
     if ended.returncode not in CODES:
         return f"detent ended with {ended.returncode}: {ended.stderr[-300:]}"
+    if ended.returncode != 0 and is_valid and wanted is not None:
+        return f"detent refuses a valid model: {ended.stderr[-300:]}"
     if ended.returncode != 0:
         seen["refused"] += 1
         lines = ended.stderr.strip().count("detent: error:")
@@ -208,13 +212,15 @@ def main() -> int:
         folder = Path(scratch)
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         while tried < given.count or time.monotonic() < until:
-            model = rng.choice(MODELS)()
-            for _ in range(rng.choice([0, 1, 1, 2, 3])):
+            is_valid = rng.randrange(4) == 0
+            model = random_model(rng) if is_valid else rng.choice(MODELS)()
+            for _ in range(0 if is_valid else rng.choice([0, 1, 1, 2, 3])):
                 mutate(model, rng)
             tried += 1
+            seen["made at random"] += is_valid
             path = folder / "model.onnx"
             path.write_bytes(model.SerializeToString())
-            wrong = judge(given.detent.resolve(), path, folder, seen)
+            wrong = judge(given.detent.resolve(), path, folder, seen, is_valid)
             if wrong:
                 findings += 1
                 print(f"finding: model {tried} of seed {given.seed}: {wrong}")

@@ -291,6 +291,7 @@ def states() -> dict[str, bytes]:
     solved = json.dumps({"layers": [layer], "sum": "SUM"}).encode()
     times = dict.fromkeys(["float", "integers", "quantize", "dequantize", "into_blocks", "out_of_blocks"], 1.5)
     kernels = {"format": "detent kernel times 1", "kernels": {"Conv": times}}
+    data_told = {"use_external_data_format": {"a": 1}, "kv_cache_dtype": {"q4": "float32"}}
     genai = {"model": {"decoder": {"filename": "onnx/decoder.onnx"}}}
     return {
         "run": b"\0" + json.dumps(run).encode(),
@@ -304,6 +305,23 @@ def states() -> dict[str, bytes]:
         "saved": b"\6" + b"\1" + 4 * (piece(bytes(70)) + b"\3") + bytes([16, 2]) + bytes(9),
         "genai": b"\7\0" + json.dumps(genai).encode(),
         "transformers": b"\7\1" + b"{}",
+        "transformers-data": b"\7\1" + json.dumps({"transformers.js_config": data_told}).encode(),
+        "solved-hex": b"\2" + piece(solved.replace(b'"n"', b'{"hex":"ff"}')) + bytes(128),
+    }
+
+
+def jsons() -> dict[str, bytes]:
+    return {
+        "kinds": b'{"b":1,"a":[true,null,-2,3.5e9,"x",{"c":{}}],"":"\\u00e9\\n","b":18446744073709551615}',
+        "hex": b'{"hex":"00ff"}',
+        "deepest": b"[" * 64 + b"]" * 64,
+        "too-deep": b'{"a":' * 65 + b"0" + b"}" * 65,
+        "never-closed": b"[" * 2000,
+        "no-utf-8": b'{"a":"\xff\xc3("}',
+        "half-a-surrogate": b'["\\ud800"]',
+        "beyond-all": b"[1e999]",
+        "one-name": b'{"k":1,"k":{},"k":[2]}',
+        "config": json.dumps({"model_type": "gpt2", "transformers.js_config": {"use_external_data_format": True}}).encode(),
     }
 
 
@@ -407,6 +425,7 @@ def seeds() -> dict[str, dict[str, bytes]]:
         "samples": samples(),
         "stream": streams(),
         "spool": spools(),
+        "json": jsons(),
         "text": texts(),
         "pattern": patterns(),
         "statistics": statistics(),

@@ -42,6 +42,11 @@ GUARDED = {
     "cublas": {"cuda"},
     "cudnn": {"cuda"},
 }
+# What only some files may do, whatever they include: a pattern, the files, and what others call.
+ONLY_IN = [
+    (re.compile(r"\.dump\(|\b(?:sax_)?parse\([^;]*,\s*nullptr,\s*false\)|\b(?:[jJ]son|ordered_json)::(?:sax_parse|parse|accept|from_\w+)\("),
+     {"src/base/json.cpp"}, "parse_json() and json_text() of base/json.h"),
+]  # fmt: skip
 # Rooms on the longest path of includes from room to room.
 MAX_LAYERS = 9
 MAX_LINES = {"src": 450, "include": 450, "python": 450, "scripts": 450, "examples": 450, "tests": 600, "bench": 600}
@@ -109,7 +114,7 @@ def violations(root):
             wrong = check_include(root, None, name, quoted)
             if wrong:
                 found.append(f"{path.relative_to(root)}:{number}: {wrong}")
-    rules = (long_files, long_functions, too_many_layers, other_namespaces, throwing_calls)
+    rules = (long_files, long_functions, too_many_layers, other_namespaces, throwing_calls, done_elsewhere)
     return found + [line for rule in rules for line in rule(root)]
 
 
@@ -144,6 +149,17 @@ def long_functions(root):
         for line, lines in measures.functions(path.read_text(encoding="utf-8")):
             if lines > allowed:
                 found.append(f"{name}:{line}: a function of {lines} lines, more than {allowed}")
+    return found
+
+
+def done_elsewhere(root):
+    found = []
+    for path in files(root, "src", CPP):
+        name = path.relative_to(root).as_posix()
+        text = path.read_text(encoding="utf-8")
+        for pattern, allowed, instead in ONLY_IN:
+            if name not in allowed:
+                found += [f"{name}:{text[: m.start()].count(chr(10)) + 1}: {m[0]} is for {instead}" for m in pattern.finditer(text)]
     return found
 
 

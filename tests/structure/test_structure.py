@@ -55,6 +55,19 @@ class TheCheck(unittest.TestCase):
     def test_sees_protozero_elsewhere(self):
         self.assert_breach({"src/data/b.cpp": "#include <protozero/pbf_writer.hpp>\n"}, "may include protozero")
 
+    def test_sees_json_read_and_written_elsewhere(self):
+        for call in (
+            "auto j = nlohmann::json::parse(text);",
+            "auto j = Json::parse(a, b, nullptr, false);",
+            "auto j = nlohmann::ordered_json::parse(\n    text);",
+            "nlohmann::json::sax_parse(text, &handler);",
+            "if (json::accept(text)) return;",
+            "json::from_cbor(bytes);",
+            "file << value.dump(2);",
+        ):
+            self.assert_breach({"src/graph/b.cpp": f"void f() {{\n  {call}\n}}\n"}, "src/graph/b.cpp:2: ")
+            self.assertEqual([], self.breaches({"src/base/json.cpp": f"void f() {{\n  {call}\n}}\n"}))
+
     def test_keeps_mpi_apart(self):
         interface = {"src/mpi/interface.h": ""}
         self.assertEqual(

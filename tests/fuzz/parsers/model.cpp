@@ -4,6 +4,7 @@
 #include "fuzz/fuzz.h"
 #include "fuzz/kinds.h"
 #include "graph/index.h"
+#include "graph/rewrite.h"
 #include "onnx/write.h"
 
 namespace detent::fuzz {
@@ -29,6 +30,18 @@ void walk(const Model& model) {
   });
 }
 
+// Bodies and functions are put in place, and bodies back when the model is written.
+void unfold(const Model& model) {
+  try_to([&] {
+    Model unfolded = model;
+    graph::unfold(unfolded);
+    graph::sort_topologically(unfolded);
+    const std::string written = onnx::encode_model(unfolded, nullptr);
+    require(try_to([&] { onnx::read_model(MemoryFile(as_byte_span(written)).path()); }),
+            "a model that was unfolded can be read");
+  });
+}
+
 void change(Model model) {
   model.set_opset("", 21);
   model.set_opset("com.microsoft", 1);
@@ -48,6 +61,7 @@ void run(Bytes input) {
   try_to([&] {
     const Model model = onnx::read_model(MemoryFile(input).path());
     walk(model);
+    unfold(model);
     // Fields may stand in any order in the file; once written they have one.
     const std::string once = onnx::encode_model(model, nullptr);
     Model again;

@@ -3,11 +3,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fingerprint.h"
+#include "base/json.h"
 #include "fuzz/fuzz.h"
 #include "fuzz/runs/sealed.h"
 #include "run/checkpoint.h"
 #include "run/model_folder.h"
 #include "run/run_directory.h"
+#include "run/transformers_config.h"
 #include "speed/kernel_table.h"
 #include "tuning/layer_state.h"
 #include "tuning/solved_layers.h"
@@ -18,11 +20,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string sum_of(Bytes bytes) {
+Fingerprint fingerprint_of(Bytes bytes) {
   Hasher hasher;
   hasher.add(bytes);
-  return hasher.result().text();
+  return hasher.result();
 }
+
+std::string sum_of(Bytes bytes) { return fingerprint_of(bytes).text(); }
 
 /// A run that is to be resumed where there is this run.json.
 void read_run(Bytes identity) {
@@ -47,8 +51,12 @@ void read_progress(Parts parts) {
   const Bytes message = parts.piece();
   put("progress/statistics-1", message);
   put("progress/statistics-2", as_byte_span(sealed(as_text(message))));
-  put("progress/progress.json", parts.rest());
+  const Bytes text = parts.rest();
+  put("progress/progress.json", text);
   run::Checkpoints checkpoints(directory, 0);
+  try_to([&] { checkpoints.load(); });
+  if (const auto json = parse_json(as_text(text)); json && json->is_object())
+    put("progress/progress.json", as_byte_span(sealed_json_text(*json)));
   try_to([&] {
     const auto progressed = checkpoints.load();
     require(progressed.has_value(), "there is progress where there is a file");
@@ -120,7 +128,12 @@ void read_blocks(Parts parts) {
   shape.format.bits = 4;
   shape.format.block = parts.byte() % 2 == 0 ? 16 : 0;
   fresh_folder("blocks");
-  const fs::path file = put("blocks/solved", parts.rest());
+  const Bytes content = parts.rest();
+  const auto sum = fingerprint_of(content);
+  const Bytes end = std::as_bytes(std::span(&sum, 1));
+  std::vector<std::byte> sealed(content.begin(), content.end());
+  sealed.insert(sealed.end(), end.begin(), end.end());
+  const fs::path file = put("blocks/solved", sealed);
   try_to([&] {
     const tuning::StoredBlocks blocks(file, shape);
     blocks.columns(0, shape.columns);
@@ -146,7 +159,7 @@ void read_kernels(Parts parts) {
     speed::KernelTable table(file);
     table.find("Conv");
     table.add("Conv", {});
-    table.save();
+    table.save({});
     speed::KernelTable(file).find("Conv");
     speed::default_kernel_table("1.0");
   });
@@ -161,6 +174,12 @@ void read_folder(Parts parts) {
     const auto found = run::read_model_folder(root);
     require(fs::is_regular_file(root / found.model), "the model is a file of the folder");
     require(!found.model.is_absolute() && *found.model.begin() != "..", "the model lies in the folder");
+  });
+  const std::vector<run::WrittenModel> written{
+      {.file = "decoder_q4.onnx", .dtype = "q4", .has_data = true, .half_cache = true}};
+  try_to([&] {
+    run::correct_transformers_config(root / "config.json", written, {"other.onnx"});
+    run::correct_transformers_config(root / "config.json", written, {"other.onnx"});
   });
 }
 
