@@ -127,7 +127,7 @@ HOSTILE_NAMES = [
 def test_names_stay_words_in_markdown(name: str, tmp_path: Path) -> None:
     """Every character that begins something has an odd number of backslashes before it, so that it stands for itself."""
     outcome = {"answer": "look", "headline": name, "reasons": [name]}
-    result = {"output": f"/x/{name}", "outcome": outcome, "kept": [{"node": name, "why": name}]}
+    result = {"model_bytes_after": 1, "output": f"/x/{name}", "outcome": outcome, "kept": [{"node": name, "why": name}]}
     (tmp_path / "r.json").write_text(json.dumps(result))
     told = [line for line in support.detent("report", tmp_path / "r.json").stdout.splitlines() if line]
     row, rule, answer, headline, *items = told
