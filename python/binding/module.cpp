@@ -153,6 +153,9 @@ void translate(const std::exception_ptr& thrown, void*) {
 NB_MODULE(_core, m) {
   namespace nb = nanobind;
   namespace dp = detent::python;
+  // Threads of a run know one interpreter, and the end of another would find them holding its lock.
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0)
+    throw std::runtime_error("detent cannot be imported in a sub-interpreter; import it in the main one, or start a process");
   nb::register_exception_translator(dp::translate);
   m.attr("__version__") = DETENT_VERSION;
   m.def(

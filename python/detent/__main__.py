@@ -6,12 +6,17 @@ import sys
 
 from . import _runtime
 
-_EXIT_CODES = {"usage": 2, "bad_input": 3}
+_EXIT_CODES = {"usage": 2, "bad_input": 3, "resource": 4, "device": 5}
 _INTERRUPTED = 130
 
 
 def _exit_code(of_child: int) -> int:
     return of_child if of_child >= 0 else 128 - of_child
+
+
+def _printable(text: str) -> str:
+    """Names come from outside, and must not move a terminal's cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def _run_with_text(binary: pathlib.Path) -> int:
@@ -35,7 +40,7 @@ def _run_with_text(binary: pathlib.Path) -> int:
     except _command_text.Refused as refused:
         return _exit_code(refused.code)
     except Error as error:
-        print(f"detent: error: {error}", file=sys.stderr)
+        print(f"detent: error: {_printable(str(error))}", file=sys.stderr)
         return _EXIT_CODES.get(error.kind, 1)
 
 
@@ -44,14 +49,14 @@ def main() -> None:
     runtime = _runtime.library()
     if runtime is not None:
         os.environ["DETENT_ONNXRUNTIME"] = runtime
+    if any(word.startswith("--calibration-text") for word in sys.argv[2:]) and os.access(binary, os.X_OK):
+        try:
+            code = _run_with_text(binary)
+        except KeyboardInterrupt:
+            code = _INTERRUPTED
+            print("detent: error: interrupted", file=sys.stderr)
+        sys.exit(code)
     try:
-        if any(word.startswith("--calibration-text") for word in sys.argv[2:]):
-            try:
-                code = _run_with_text(binary)
-            except KeyboardInterrupt:
-                code = _INTERRUPTED
-                print("detent: error: interrupted", file=sys.stderr)
-            sys.exit(code)
         os.execv(binary, ["detent", *sys.argv[1:]])
     except OSError as error:
         sys.exit(f"detent: error: cannot run '{binary}': {error.strerror}; install detent again")

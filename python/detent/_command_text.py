@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import pathlib
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import data
-from .errors import UsageError
+from . import _token_ids
+from .errors import ResourceError, UsageError
 
 TEXT = "--calibration-text"
 TOKENIZER = "--tokenizer"
+_DIGITS = 18
 
 
 def _schema(binary: pathlib.Path) -> list[dict[str, Any]]:
-    printed = subprocess.run([binary, "options"], capture_output=True, text=True, check=True).stdout
-    rows: list[dict[str, Any]] = json.loads(printed)["options"]
+    printed = subprocess.run([binary, "options"], stdout=subprocess.PIPE, text=True, check=False)
+    if printed.returncode != 0:
+        raise Refused(printed.returncode)
+    rows: list[dict[str, Any]] = json.loads(printed.stdout)["options"]
     return rows
 
 
@@ -55,9 +60,18 @@ class _Words:
 
     def number(self, name: str, default: int) -> int:
         given = self.values.get(name)
-        if given is not None and not given.isdecimal():
+        if given is not None and not (given.isascii() and given.isdecimal()):
             raise UsageError(f"{name}: '{given}' is not a whole number")
+        if given is not None and len(given) > _DIGITS:
+            raise UsageError(f"{name}: a number of {len(given)} digits is too large")
         return default if given is None else int(given)
+
+    def seconds(self) -> float:
+        """What reading the text may take; the native binary says what is wrong with a --time-limit."""
+        try:
+            return min(_token_ids.SECONDS, max(1.0, float(self.values.get("--time-limit", _token_ids.SECONDS))))
+        except ValueError:
+            return _token_ids.SECONDS
 
 
 def _tokenizer_of(model: str) -> pathlib.Path:
@@ -91,6 +105,46 @@ def _ids_path(words: Sequence[str]) -> pathlib.Path:
     return pathlib.Path(home, "detent", f"text-{hashlib.sha256(named.encode(errors='surrogateescape')).hexdigest()[:16]}")
 
 
+def _locked(path: pathlib.Path) -> int | None:
+    """The folder, made if there is none, and this process's own until the descriptor is closed; None: it is another's."""
+    while True:
+        path.mkdir(parents=True, exist_ok=True)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(folder), os.stat(path, follow_symlinks=False)):
+                return folder
+        except BlockingIOError:
+            os.close(folder)
+            return None
+        except FileNotFoundError:  # the other process has just removed it
+            pass
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def _ids_folder(words: Sequence[str]) -> Iterator[pathlib.Path]:
+    """A folder for token ids, which is removed. Of two equal commands at once, each has its own."""
+    path = _ids_path(words)
+    try:
+        held = _locked(path)
+        if held is None and "--resume" in words:
+            raise UsageError("the same command is still going on", "wait for it, or end it")
+        if held is None:
+            path = pathlib.Path(tempfile.mkdtemp(prefix=path.name + "-", dir=path.parent))
+        for entry in path.iterdir():  # of a run that was killed
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    except OSError as error:
+        what = f"cannot keep token ids in '{path}': {error.strerror}"
+        raise ResourceError(what, "set XDG_CACHE_HOME to a folder that can be written") from None
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if held is not None:
+            os.close(held)
+
+
 @contextlib.contextmanager
 def with_token_ids(binary: pathlib.Path, words: Sequence[str]) -> Iterator[list[str]]:
     """The words with --calibration-data instead of --calibration-text; the file exists until the context ends."""
@@ -101,14 +155,9 @@ def with_token_ids(binary: pathlib.Path, words: Sequence[str]) -> Iterator[list[
         raise UsageError(f"{TEXT} needs a file, and a model with its tokenizer", f"see: detent {words[0]} --help")
     tokenizer = pathlib.Path(taken.values[TOKENIZER]) if TOKENIZER in taken.values else _tokenizer_of(taken.model)
     length, count = taken.number("--text-length", 512), taken.number("--samples", 0)
-    of_texts = data.lines if _is_encoder(binary, taken.model, taken.for_inspection()) else data.text
-    samples = of_texts(taken.values[TEXT], tokenizer, length, count=count)
-    path = _ids_path(words)
-    shutil.rmtree(path, ignore_errors=True)  # of a run that was killed
-    path.mkdir(parents=True)
+    kind = "lines" if _is_encoder(binary, taken.model, taken.for_inspection()) else "text"
     rows = [] if "--batch-size" in taken.values else ["--batch-size", "1"]
-    try:
-        samples.save(path / "ids.npy")
-        yield [*taken.rest, "--calibration-data", str(path / "ids.npy"), *rows]
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+    with _ids_folder(words) as folder:
+        ids = folder / "ids.npy"
+        _token_ids.write(kind, taken.values[TEXT], tokenizer, length, count, ids, taken.seconds())
+        yield [*taken.rest, "--calibration-data", str(ids), *rows]

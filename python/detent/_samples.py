@@ -96,7 +96,7 @@ def _arrays(sample: Any, inputs: Callable[[], Sequence[str]]) -> dict[str, Any]:
     if isinstance(sample, list | tuple) and sample and isinstance(sample[0], Mapping):
         sample = sample[0]  # (inputs, label)
     if isinstance(sample, Mapping):
-        return {str(name): _array(value) for name, value in sample.items()}
+        return {str(name): _named_array(str(name), value) for name, value in sample.items()}
     if isinstance(sample, list | tuple):
         names = inputs()
         if len(sample) < len(names):
@@ -104,10 +104,23 @@ def _arrays(sample: Any, inputs: Callable[[], Sequence[str]]) -> dict[str, Any]:
                 f"a sample is {_kind(sample)} of {len(sample)}, and the model has {len(names)} inputs: {', '.join(names)}",
                 "give an array for each, in this order, or dicts: input name to array",
             )
-        return {name: _array(value) for name, value in zip(names, sample, strict=False)}
+        return {name: _named_array(name, value) for name, value in zip(names, sample, strict=False)}
     if isinstance(sample, str | bytes):
         raise BadInput(f"a sample is {_kind(sample)}, not a dict of arrays", "give dicts: input name to array")
-    return {"": _array(sample)}
+    return {"": _named_array("", sample)}
+
+
+def _named_array(name: str, value: Any) -> Any:
+    """A value's own code may fail as it likes; what it says is told with the name of the input."""
+    try:
+        return _array(value)
+    except (AttributeError, ValueError, OverflowError) as error:
+        if isinstance(error, BadInput | UsageError):
+            raise
+        told = next(iter(str(error).splitlines()), type(error).__name__)
+        raise BadInput(
+            f"input '{name}' of a sample, {_kind(value)}, cannot be read as an array: {told}", "give a numpy array"
+        ) from error
 
 
 def _array(value: Any) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+#: Bytes of a text or of a tokenizer.json, at most. What the package tokenizers keeps of a text is 30 times as much.
+TEXT_SIZE = 256 << 20
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff"}
 
 
@@ -59,7 +63,10 @@ class Images:
 
 
 def _images_in(folder: pathlib.Path) -> list[pathlib.Path]:
-    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
+    try:
+        paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
+    except (OSError, ValueError) as error:
+        raise BadInput(f"'{folder}' cannot be listed: {error}") from None
     if not paths:
         raise BadInput(f"'{folder}' holds no images" if folder.is_dir() else f"'{folder}' is not a folder", "give one with images")
     return paths
@@ -98,12 +105,17 @@ def images(
     paths = _images_in(pathlib.Path(folder)) if isinstance(folder, str | os.PathLike) else [pathlib.Path(p) for p in folder]
 
     def per_channel(value: Any, what: str) -> NDArray[np.float32]:
-        array = np.asarray(value, dtype=np.float32)
+        try:
+            array = np.asarray(value, dtype=np.float32)
+        except (TypeError, ValueError, OverflowError):
+            raise UsageError(f"{what}: {value!r} is not made of numbers", "give one number, or one for each channel") from None
         if array.shape not in ((), (1 if channels == "L" else 3,)):
             raise UsageError(f"{what} has {array.size} values for {channels}", "give one number, or one for each channel")
         return array
 
-    pair = (size, size) if isinstance(size, int) else (size[0], size[1])
+    pair = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, list | tuple) else ()
+    if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
+        raise UsageError(f"size: {size!r} is not a width and a height", "give one number, or two")
     return Images(paths, pair, per_channel(mean, "mean"), per_channel(std, "std"), layout, channels, name)
 
 
@@ -179,18 +191,19 @@ def text(
     import numpy as np
 
     tokenizer = _tokenizer(model, "text")
-    start = tokenizer.encode("").ids[:1]  # what begins every text, if anything does
+    start = tokenizer.ids_of("", special=True)[:1]  # what begins every text, if anything does
     own = length - len(start)
     if own < 1:
         raise UsageError(f"length: {length} leaves no room for text", "give at least 2")
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
-    ids = np.concatenate([_tokens_of(pathlib.Path(file), tokenizer) for file in paths] or [np.empty(0, np.int64)])
+    contents = (_content(pathlib.Path(file)) for file in paths)
+    ids = np.concatenate([np.empty(0, np.int64), *(tokenizer.ids_of(content, special=False) for content in contents)])
     starts = np.arange(0, len(ids) - own + 1, own)
     if len(starts) == 0:
         raise BadInput(f"the text has {len(ids)} tokens, less than one window of {own}", "give more text, or a smaller length")
     if 0 < count < len(starts):
         starts = starts[np.linspace(0, len(starts) - 1, count).astype(int)]
-    rows = [np.concatenate([np.array(start, np.int64), ids[at : at + own]]) for at in starts]
+    rows = [np.concatenate([start, ids[at : at + own]]) for at in starts]
     return Text(np.stack(rows), name)
 
 
@@ -237,17 +250,17 @@ def lines(
     import numpy as np
 
     tokenizer = _tokenizer(model, "lines")
-    tokenizer.enable_truncation(length)
+    tokenizer.truncate(length)
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
     texts = [line for file in paths for line in _content(pathlib.Path(file)).splitlines() if line.strip()]
     if not texts:
         raise BadInput("the text has no line that is not empty", "give one text in each line")
     if 0 < count < len(texts):
         texts = [texts[at] for at in np.linspace(0, len(texts) - 1, count).astype(int)]
-    return Lines([np.array(tokenizer.encode(line).ids, np.int64) for line in texts], name)
+    return Lines([tokenizer.ids_of(line, special=True) for line in texts], name)
 
 
-def _tokenizer(model: str | os.PathLike[str], caller: str) -> Any:
+def _tokenizer(model: str | os.PathLike[str], caller: str) -> _Tokenizer:
     """The tokenizer of a folder or file, without padding and truncation."""
     import importlib.util
 
@@ -257,25 +270,56 @@ def _tokenizer(model: str | os.PathLike[str], caller: str) -> Any:
 
     path = pathlib.Path(model)
     path = path / "tokenizer.json" if path.is_dir() else path
-    if not path.is_file():
+    if not os.path.exists(path):
         raise BadInput(f"'{path}' does not exist", "give the folder of a model with its tokenizer")
+    content = _content(path, "a tokenizer", "give the folder of a model with its tokenizer")
+    with _panics_told(f"'{path}' cannot be read as a tokenizer"):
+        tokenizer = Tokenizer.from_str(content)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+    return _Tokenizer(tokenizer, path)
+
+
+class _Tokenizer:
+    def __init__(self, tokenizer: Any, path: pathlib.Path) -> None:
+        self._tokenizer, self._path = tokenizer, path
+
+    def truncate(self, length: int) -> None:
+        with _panics_told(f"length: {length}"):
+            self._tokenizer.enable_truncation(length)
+
+    def ids_of(self, text: str, *, special: bool) -> NDArray[np.int64]:
+        import numpy as np
+
+        with _panics_told(f"'{self._path}' cannot be used as a tokenizer of this text"):
+            return np.array(self._tokenizer.encode(text, add_special_tokens=special).ids, np.int64)
+
+
+@contextlib.contextmanager
+def _panics_told(what: str) -> Iterator[None]:
+    """Whatever the package tokenizers throws has no narrower type, and its panics are no Exception."""
     try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the package has no narrower type
-        raise BadInput(f"'{path}' cannot be read as a tokenizer: {str(error).splitlines()[0]}") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:
+        raise BadInput(f"{what}: {next(iter(str(error).splitlines()), type(error).__name__)}") from None
 
 
-def _content(path: pathlib.Path) -> str:
+def _content(path: pathlib.Path, what: str = "text", hint: str = "") -> str:
+    """Of a regular file alone: a FIFO would be waited for, and a device has no end."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"'{path}' cannot be read as text: {error}") from None
-
-
-def _tokens_of(path: pathlib.Path, tokenizer: Any) -> NDArray[np.int64]:
-    import numpy as np
-
-    return np.array(tokenizer.encode(_content(path), add_special_tokens=False).ids, np.int64)
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadInput(f"'{path}' cannot be read as {what}: it is not a regular file", hint)
+            content = file.read(TEXT_SIZE + 1)
+        if len(content) > TEXT_SIZE:
+            raise BadInput(
+                f"'{path}' cannot be read as {what}: it has more than {TEXT_SIZE >> 20} MiB", hint or "give a part of it"
+            )
+        return content.decode("utf-8")
+    except (OSError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadInput(f"'{path}' cannot be read as {what}: {reason}", hint) from None

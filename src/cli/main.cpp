@@ -110,6 +110,7 @@ int guarded_run(int argc, char** argv) {
 int main(int argc, char** argv) {
   detent::cli::open_standard_descriptors();
   if (const auto socket = detent::exec::guarded_socket()) return detent::exec::serve_guarded_session(*socket);
+  detent::cli::hold_ending_signals();
   detent::cli::clean_up_at_sudden_end();
   detent::cli::recognise_isolation();
   detent::end_what_is_overdue(detent::cli::end_process);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cctype>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -19,12 +20,32 @@ namespace {
 
 using nlohmann::json;
 
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
+
+// Whether Markdown, also as GitHub writes it, could take the character for more than itself: tags, entities, links,
+// pictures, addresses that become links by themselves, code, formulas, emphasis, ends of cells, lists.
+bool has_meaning(std::string_view text, std::size_t at) {
+  const char c = text[at], before = at == 0 ? ' ' : text[at - 1], after = at + 1 == text.size() ? ' ' : text[at + 1];
+  switch (c) {
+    case '_': return !is_word(before) || !is_word(after);
+    case '&': return is_word(after) || after == '#';
+    case ':': return after == '/';
+    case '.': return text.substr(0, at).ends_with("www") || text.substr(0, at).ends_with("WWW");
+    case '-':
+    case '+':
+    case '=':
+    case '>': return at == 0;
+    default: return std::string_view("\\`*[]<|~#$@").find(c) != std::string_view::npos;
+  }
+}
+
 // Names come from models.
-std::string cell(const std::string& text) {
+std::string cell(const std::string& name) {
+  const auto text = printable(name);
   std::string out;
-  for (const char c : printable(text)) {
-    if (c == '|' || c == '<' || c == '`' || c == '*') out += '\\';
-    out += c;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (has_meaning(text, i)) out += '\\';
+    out += text[i];
   }
   return out;
 }
@@ -136,7 +157,7 @@ std::string table(std::span<const json> results) {
     for (const auto& r : results) {
       const auto text = row.text(r);
       has_any = has_any || !text.empty();
-      line += fmt::format(" {} |", text);
+      line += fmt::format(" {} |", cell(text));
     }
     if (has_any) out += line + "\n";
   }
@@ -159,7 +180,7 @@ std::string comments(const json& r) {
   for (const auto& reason : list_at(r, "/outcome/reasons")) {
     if (reason.is_string()) lines.push_back(cell(reason.get<std::string>()));
   }
-  if (auto text = rotation(r); !text.empty()) lines.push_back(std::move(text));
+  if (auto text = rotation(r); !text.empty()) lines.push_back(cell(text));
   const auto& kept = list_at(r, "/kept");
   for (std::size_t i = 0; i < std::min(kept.size(), kMost); ++i) {
     const auto &node = at(kept[i], "/node"), &why = at(kept[i], "/why");

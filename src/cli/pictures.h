@@ -13,7 +13,8 @@ namespace detent::cli {
 /// The stream that --images asks for, for the one input of `model`; nullptr without. Throws usage where --images and
 /// `data` are both given, or for a model with several inputs.
 std::unique_ptr<SampleStream> open_pictures(const config::CommandLine& line, const std::filesystem::path& model,
-                                            const std::optional<std::filesystem::path>& data, std::size_t samples);
+                                            const std::optional<std::filesystem::path>& data, std::size_t samples,
+                                            const Resources& resources);
 
 /// Has `options.samples` read them, where they are asked for. The stream must outlive the run.
 template <class Options>
@@ -21,7 +22,9 @@ std::unique_ptr<SampleStream> take_pictures(const config::CommandLine& line, con
                                             Options& options) {
   std::optional<std::filesystem::path> data(options.calibration_data);
   if (data && data->empty()) data.reset();
-  auto pictures = open_pictures(line, model, data, options.max_samples);
+  Resources resources;
+  if constexpr (requires { options.resources.memory_budget; }) resources = options.resources;
+  auto pictures = open_pictures(line, model, data, options.max_samples, resources);
   if (pictures != nullptr) options.samples = pictures.get();
   return pictures;
 }

@@ -61,6 +61,12 @@ sigset_t ending_signals() {
   return set;
 }
 
+void hold_ending_signals() noexcept {
+  for (const int number : {SIGPIPE, SIGXFSZ}) std::signal(number, SIG_IGN);
+  const sigset_t set = watched();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
 void end_process(const Error& error) {
   run::kill_command();
   remove_leftovers();
@@ -69,9 +75,7 @@ void end_process(const Error& error) {
 
 // A waiting thread instead of a handler: in a handler hardly anything is allowed, not even a stop request.
 Signals::Signals() {
-  for (const int number : {SIGPIPE, SIGXFSZ}) std::signal(number, SIG_IGN);
-  const sigset_t set = watched();
-  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  hold_ending_signals();
   waiter_ = std::jthread([this](const std::stop_token& ended) { wait(ended); });
 }
 

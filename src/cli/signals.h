@@ -13,6 +13,10 @@ namespace detent::cli {
 /// The signals by which users, terminals and limits end a process, as far as this process does not ignore them.
 sigset_t ending_signals();
 
+/// Has the ending signals wait until somebody takes them. To be called before anything else: what ends a process by
+/// itself leaves what it has made.
+void hold_ending_signals() noexcept;
+
 /// Ends the process without unwinding: what it would leave is removed, an accuracy command is killed, the error is
 /// told.
 [[noreturn]] void end_process(const Error& error);

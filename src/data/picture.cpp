@@ -19,6 +19,7 @@
 #include <png.h>
 #endif
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "data/text.h"
@@ -30,10 +31,24 @@ using Bytes = std::span<const std::byte>;
 
 constexpr std::size_t kChannels = 3;
 
-void check_size(std::uint64_t width, std::uint64_t height, const std::string& where) {
+// A file, and what reading it may take.
+struct Source {
+  Bytes bytes;
+  std::string where;
+  std::uint64_t memory = 0;
+};
+
+// By the header, before memory is taken. `pixel`: bytes that one takes on the way.
+void check_size(std::uint64_t width, std::uint64_t height, std::uint64_t pixel, const Source& source) {
   if (width == 0 || height == 0 || width > kMostPixels / height)
-    throw bad_input(fmt::format("{}: a picture of {} x {} pixels is not read", where, width, height),
+    throw bad_input(fmt::format("{}: a picture of {} x {} pixels is not read", source.where, width, height),
                     "leave it out, or make it smaller");
+  const auto needed = width * height * pixel;
+  if (source.memory != 0 && needed > source.memory)
+    throw resource_error(
+        fmt::format("{}: a picture of {} x {} pixels takes {} while it is read, of the {} that there are", source.where,
+                    width, height, format_size(needed), format_size(source.memory)),
+        "make it smaller, or raise --memory-budget");
 }
 
 #ifdef DETENT_HAS_JPEG
@@ -66,16 +81,16 @@ void jpeg_watch(j_common_ptr jpeg) {
 }
 
 /// Everything between setjmp() and longjmp() is the C library's: no object here has a destructor that would be missed.
-bool decode_jpeg(jpeg_decompress_struct& jpeg, JpegErrors& errors, Bytes bytes, Picture& picture,
-                 const std::string& where) {
+bool decode_jpeg(jpeg_decompress_struct& jpeg, JpegErrors& errors, const Source& source, Picture& picture) {
+  constexpr std::uint64_t kPixel = 3 + 6;  // its colours, and the coefficients of a progressive one
   jpeg_progress_mgr watch{};
   watch.progress_monitor = &jpeg_watch;
   if (setjmp(errors.failed) != 0) return false;
   jpeg_create_decompress(&jpeg);
   jpeg.progress = &watch;
-  jpeg_mem_src(&jpeg, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+  jpeg_mem_src(&jpeg, reinterpret_cast<const unsigned char*>(source.bytes.data()), source.bytes.size());
   jpeg_read_header(&jpeg, TRUE);
-  check_size(jpeg.image_width, jpeg.image_height, where);
+  check_size(jpeg.image_width, jpeg.image_height, kPixel, source);
   jpeg.out_color_space = JCS_RGB;
   jpeg_start_decompress(&jpeg);
   picture.width = jpeg.output_width;
@@ -89,7 +104,7 @@ bool decode_jpeg(jpeg_decompress_struct& jpeg, JpegErrors& errors, Bytes bytes, 
   return true;
 }
 
-Picture read_jpeg(Bytes bytes, const std::string& where) {
+Picture read_jpeg(const Source& source) {
   struct Jpeg : jpeg_decompress_struct {
     Jpeg() : jpeg_decompress_struct{} {}
     Jpeg(const Jpeg&) = delete;
@@ -101,33 +116,34 @@ Picture read_jpeg(Bytes bytes, const std::string& where) {
   errors.base.error_exit = &jpeg_fail;
   errors.base.emit_message = &jpeg_warn;
   Picture picture;
-  if (!decode_jpeg(jpeg, errors, bytes, picture, where))
-    throw bad_input(fmt::format("{}: not a JPEG that can be read ({})", where, printable(errors.text)),
+  if (!decode_jpeg(jpeg, errors, source, picture))
+    throw bad_input(fmt::format("{}: not a JPEG that can be read ({})", source.where, printable(errors.text)),
                     "leave it out, or write it again");
   return picture;
 }
 
 #else
-Picture read_jpeg(Bytes, const std::string& where) {
-  throw bad_input(where + ": this build of detent reads no JPEG",
+Picture read_jpeg(const Source& source) {
+  throw bad_input(source.where + ": this build of detent reads no JPEG",
                   "build it with libjpeg, or use detent.data.images in Python");
 }
 #endif
 
 #ifdef DETENT_HAS_PNG
 
-Picture read_png(Bytes bytes, const std::string& where) {
+Picture read_png(const Source& source) {
+  constexpr std::uint64_t kPixel = 4 + 3;  // with transparency, and without
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
   const auto fail = [&] {
     const std::string text(image.message, strnlen(image.message, sizeof(image.message)));
     png_image_free(&image);
-    return bad_input(fmt::format("{}: not a PNG that can be read ({})", where, printable(text)),
+    return bad_input(fmt::format("{}: not a PNG that can be read ({})", source.where, printable(text)),
                      "leave it out, or write it again");
   };
-  if (png_image_begin_read_from_memory(&image, bytes.data(), bytes.size()) == 0) throw fail();
+  if (png_image_begin_read_from_memory(&image, source.bytes.data(), source.bytes.size()) == 0) throw fail();
   try {
-    check_size(image.width, image.height, where);
+    check_size(image.width, image.height, kPixel, source);
   } catch (...) {
     png_image_free(&image);
     throw;
@@ -143,8 +159,8 @@ Picture read_png(Bytes bytes, const std::string& where) {
 }
 
 #else
-Picture read_png(Bytes, const std::string& where) {
-  throw bad_input(where + ": this build of detent reads no PNG",
+Picture read_png(const Source& source) {
+  throw bad_input(source.where + ": this build of detent reads no PNG",
                   "build it with libpng, or use detent.data.images in Python");
 }
 #endif
@@ -212,10 +228,11 @@ bool is_picture(std::string_view name) {
   return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
 }
 
-Picture read_picture(const std::filesystem::path& path) {
+Picture read_picture(const std::filesystem::path& path, std::uint64_t memory) {
   const auto file = MappedFile::open(path, "picture");
-  if (starts_with(file->bytes(), "\x89PNG")) return read_png(file->bytes(), quoted(path));
-  if (starts_with(file->bytes(), "\xFF\xD8")) return read_jpeg(file->bytes(), quoted(path));
+  const Source source{file->bytes(), quoted(path), memory};
+  if (starts_with(source.bytes, "\x89PNG")) return read_png(source);
+  if (starts_with(source.bytes, "\xFF\xD8")) return read_jpeg(source);
   throw bad_input(fmt::format("{} is neither a JPEG nor a PNG", quoted(path)), "leave it out, or convert it");
 }
 

@@ -24,8 +24,8 @@ bool is_picture(std::string_view name);
 /// Reads a JPEG or PNG file, told apart by their first bytes. Grey becomes red, green and blue; transparency and the
 /// orientation that a camera noted are ignored, as by PIL.Image.open(path).convert("RGB"). Throws bad_input for a file
 /// that is damaged, neither of them, larger than kMostPixels, a JPEG of more than 500 scans, or of a kind that this
-/// build does not read.
-Picture read_picture(const std::filesystem::path& path);
+/// build does not read, and resource where the size in its header needs more than `memory` bytes; 0: no limit.
+Picture read_picture(const std::filesystem::path& path, std::uint64_t memory = 0);
 
 /// Another size, by a triangle filter as wide as the pixels it takes together: PIL.Image.resize(…, BILINEAR), but for
 /// the rounding of a value here and there.

@@ -96,8 +96,8 @@ Picture letterboxed(const Picture& picture, const Frame& frame) {
   return out;
 }
 
-Picture fitted(const fs::path& file, const Frame& frame, ImagePreset preset) {
-  const auto picture = read_picture(file);
+Picture fitted(const fs::path& file, const Frame& frame, ImagePreset preset, std::uint64_t memory) {
+  const auto picture = read_picture(file, memory);
   if (preset == ImagePreset::imagenet) return centre(picture, frame, file);
   if (preset == ImagePreset::letterbox) return letterboxed(picture, frame);
   return resized(picture, frame.width, frame.height);
@@ -147,7 +147,7 @@ class Pictures : public SampleStream {
 
   std::optional<std::vector<NamedArray>> next() override {
     if (next_ == files_.size()) return std::nullopt;
-    const auto picture = fitted(files_[next_++], frame_, recipe_.preset);
+    const auto picture = fitted(files_[next_++], frame_, recipe_.preset, recipe_.memory);
     return std::vector{input_.type == onnx::DataType::uint8 ? array_of<std::uint8_t>(picture, ElementType::uint8)
                                                             : array_of<float>(picture, ElementType::float32)};
   }

@@ -24,8 +24,9 @@ enum class ImagePreset {
 
 struct ImageRecipe {
   ImagePreset preset = ImagePreset::none;
-  std::size_t size = 0;     // of both sides, where the model does not fix them
-  std::size_t samples = 0;  // as many pictures, spread evenly over the folder; 0: all
+  std::size_t size = 0;      // of both sides, where the model does not fix them
+  std::size_t samples = 0;   // as many pictures, spread evenly over the folder; 0: all
+  std::uint64_t memory = 0;  // bytes that reading one may take; 0: no limit
 };
 
 /// Pictures below `folder`, in natural order of their paths, hidden files and links to folders left out. Layout, size,

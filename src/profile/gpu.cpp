@@ -135,34 +135,54 @@ struct GpuMeter::Nvml {
   }
 };
 
-GpuMeter::GpuMeter(std::unique_ptr<Nvml> nvml) noexcept : nvml_(std::move(nvml)) {}
+GpuMeter::GpuMeter(std::unique_ptr<Nvml> nvml, std::optional<AmdGpus> amd) noexcept
+    : nvml_(std::move(nvml)), amd_(std::move(amd)) {}
 GpuMeter::GpuMeter(GpuMeter&&) noexcept = default;
 GpuMeter& GpuMeter::operator=(GpuMeter&&) noexcept = default;
 GpuMeter::~GpuMeter() = default;
 
-std::optional<GpuMeter> GpuMeter::open(const Options& options) {
+std::unique_ptr<GpuMeter::Nvml> GpuMeter::open_nvml(const Options& options) {
   try {
     const auto library = shim::Library::open({options.library});
-    if (!library) return std::nullopt;
+    if (!library) return nullptr;
     auto nvml = std::make_unique<Nvml>(*library);
-    if (!nvml->find_devices()) return std::nullopt;
+    if (!nvml->find_devices()) return nullptr;
     nvml->sees_own_pid = options.sees_own_pid.value_or(in_first_pid_namespace());
-    return GpuMeter(std::move(nvml));
+    return nvml;
   } catch (const Error&) {  // not the library it is named for
-    return std::nullopt;
+    return nullptr;
   }
 }
 
-bool GpuMeter::cuda_is_loaded() noexcept {
-  // Not by dlopen(RTLD_NOLOAD), which looks through the folders of the system for a library that is not loaded.
-  const auto is_cuda = [](dl_phdr_info* library, std::size_t, void*) -> int {
-    const std::string_view path = library->dlpi_name;
-    return path.substr(path.rfind('/') + 1).starts_with("libcuda.so");
-  };
-  return ::dl_iterate_phdr(is_cuda, nullptr) != 0;
+std::optional<GpuMeter> GpuMeter::open(const Options& options) {
+  auto nvml = open_nvml(options);
+  auto amd = AmdGpus::open(options.amd);
+  if (nvml == nullptr && !amd) return std::nullopt;
+  return GpuMeter(std::move(nvml), std::move(amd));
 }
 
+bool GpuMeter::driver_is_loaded() noexcept {
+  // Not by dlopen(RTLD_NOLOAD), which looks through the folders of the system for a library that is not loaded.
+  const auto is_driver = [](dl_phdr_info* library, std::size_t, void*) -> int {
+    const std::string_view path = library->dlpi_name, name = path.substr(path.rfind('/') + 1);
+    return name.starts_with("libcuda.so") || name.starts_with("libhsa-runtime64.so");
+  };
+  return ::dl_iterate_phdr(is_driver, nullptr) != 0;
+}
+
+// Of both makers' devices together.
 GpuMemory GpuMeter::now() {
+  if (nvml_ == nullptr) return amd_->now();
+  auto memory = nvidia_now();
+  if (!amd_) return memory;
+  const auto more = amd_->now();
+  memory.bytes += more.bytes;
+  memory.of_this_process = memory.of_this_process && more.of_this_process;
+  memory.busy_percent = std::max(memory.busy_percent, more.busy_percent);
+  return memory;
+}
+
+GpuMemory GpuMeter::nvidia_now() {
   std::uint64_t own = 0;
   bool every_device_told = nvml_->processes != nullptr;
   for (const Device device : nvml_->devices) {

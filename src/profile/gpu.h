@@ -1,5 +1,5 @@
-// GPU memory in use, asked of NVIDIA's management library, which comes with the driver. Nothing is linked: without the
-// library, or without a device, there is no meter and the figures are left out.
+// GPU memory in use, asked of NVIDIA's management library, which comes with the driver, and read from the files of
+// AMD's driver. Nothing is linked: without a device there is no meter and the figures are left out.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,10 @@
 #include <optional>
 #include <string>
 
-namespace detent::profile {
+#include "profile/amd_gpu.h"
+#include "profile/gpu_memory.h"
 
-struct GpuMemory {
-  std::uint64_t bytes = 0;
-  /// False: used by all programs on all devices that this machine or container shows. That is the answer where the
-  /// driver does not tell which process uses what, and in a container where it tells by numbers of the host.
-  bool of_this_process = false;
-  /// Percent of the last moments (up to a second) in which a kernel ran on the busiest device, whoever's it was; 0
-  /// where the driver does not tell.
-  unsigned busy_percent = 0;
-};
+namespace detent::profile {
 
 /// Reads the GPU memory of this process, or of the devices, again and again. Move-only; calls come from one thread at
 /// a time.
@@ -27,15 +20,17 @@ class GpuMeter {
     std::string library = "libnvidia-ml.so.1";
     /// Whether the driver knows processes by the same numbers as this one does; by default by the PID namespace.
     std::optional<bool> sees_own_pid;
+    AmdPlaces amd = {};
   };
 
-  /// nullopt when the library is not there, is broken, or finds no device. May take seconds when nothing has used the
-  /// GPU yet: the driver then starts it.
+  /// nullopt when no device is found, as where the library is not there or broken. May take seconds when nothing has
+  /// used the GPU yet: the driver then starts it.
   static std::optional<GpuMeter> open(const Options& options);
   static std::optional<GpuMeter> open() { return open(Options()); }
 
-  /// Whether this process has loaded the CUDA driver, without which it has no GPU memory. Costs a few microseconds.
-  static bool cuda_is_loaded() noexcept;
+  /// Whether this process has loaded the CUDA driver or ROCm's runtime, without which it has no GPU memory. Costs a few
+  /// microseconds.
+  static bool driver_is_loaded() noexcept;
 
   GpuMeter(GpuMeter&&) noexcept;
   GpuMeter& operator=(GpuMeter&&) noexcept;
@@ -46,9 +41,12 @@ class GpuMeter {
 
  private:
   struct Nvml;
-  explicit GpuMeter(std::unique_ptr<Nvml> nvml) noexcept;
+  GpuMeter(std::unique_ptr<Nvml> nvml, std::optional<AmdGpus> amd) noexcept;
+  static std::unique_ptr<Nvml> open_nvml(const Options& options);
+  GpuMemory nvidia_now();
 
-  std::unique_ptr<Nvml> nvml_;
+  std::unique_ptr<Nvml> nvml_;  // may be null
+  std::optional<AmdGpus> amd_;
 };
 
 }  // namespace detent::profile

@@ -211,7 +211,7 @@ void Profiler::scan_directories(Clock::duration gap) {
 
 void Profiler::read_gpu() {
   const std::lock_guard one_at_a_time(gpu_mutex_);
-  if (!gpu_ && !gpu_sought_ && GpuMeter::cuda_is_loaded()) {
+  if (!gpu_ && !gpu_sought_ && GpuMeter::driver_is_loaded()) {
     gpu_ = GpuMeter::open();
     gpu_sought_ = true;
   }

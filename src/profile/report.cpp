@@ -152,8 +152,7 @@ ReportFile::ReportFile(std::filesystem::path path) : path_(std::move(path)) {
     throw usage_error(fmt::format("'{}' exists and is not a profile", path_.string()),
                       "choose another path for the profile, or remove that file");
   }
-  // Fails for terminals and pipes, which hold nothing to remove.
-  static_cast<void>(::ftruncate(fd_.get(), 0));
+  if (::ftruncate(fd_.get(), 0) != 0) return;  // a terminal or a pipe, which holds nothing to remove
 }
 
 // Not even its first record was written: it may be a new file.

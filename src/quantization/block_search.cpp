@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -12,6 +13,8 @@ namespace detent::quantization {
 namespace {
 
 constexpr std::size_t kLanes = 16;  // columns that are searched together
+// Values of a column that are at hand at a time: those of a longer block are taken anew for each trial.
+constexpr std::size_t kAtHand = std::size_t{1} << 16;
 
 struct alignas(64) Lanes {
   float at[kLanes];
@@ -20,11 +23,23 @@ struct alignas(64) Lanes {
 // One block of kLanes columns, each divided by a power of two that brings its largest value into [0.5, 1): no square
 // overflows, and no result depends on the unit of the weights.
 struct Tile {
-  std::vector<Lanes> values;
+  const float* columns[kLanes];
+  std::size_t length = 0;
+  std::vector<Lanes> values;  // those from `first` on
+  std::size_t first = 0;
+  Lanes once, again;              // by which they are multiplied
   std::vector<float> importance;  // largest in [0.5, 1); empty: all 1
   Lanes min, max;                 // of a range that includes zero
   int exponent[kLanes];
   float levels = 15;  // the integers of a block are 0 to this
+
+  // Has the values from one of them on at hand; how many.
+  std::size_t take(std::size_t begin) {
+    const std::size_t count = std::min(kAtHand, length - begin);
+    if (begin != first || count != values.size()) load(begin, count);
+    return count;
+  }
+  void load(std::size_t begin, std::size_t count);
 };
 
 // Which scales are tried: range / steps, where the range is that of the values (symmetric: of the largest value).
@@ -78,7 +93,7 @@ Trials trials_of(const BlockFormat& format, bool weighted, bool quick) {
 // Keeps scale and zero point of the lanes where they are better than the best so far. With integers m for the scale s,
 // and r = value / s - m, the best scale for these integers is s (1 + Σrm / Σm²), and its error s² (Σr² - (Σrm)² / Σm²).
 template <bool weighted>
-[[gnu::always_inline]] inline void attempt(const Tile& tile, const Lanes& scale, const Lanes& zero, Found& best) {
+[[gnu::always_inline]] inline void attempt(Tile& tile, const Lanes& scale, const Lanes& zero, Found& best) {
   Lanes inverse, low, high;
   float rr[kLanes] = {}, rm[kLanes] = {}, mm[kLanes] = {};
   for (std::size_t l = 0; l < kLanes; ++l) {
@@ -86,19 +101,21 @@ template <bool weighted>
     low.at[l] = -zero.at[l];
     high.at[l] = tile.levels - zero.at[l];
   }
-  const std::size_t length = tile.values.size();
-  const Lanes* values = tile.values.data();
-  const float* importance = tile.importance.data();
-  for (std::size_t k = 0; k < length; ++k) {
-    const float weight = weighted ? importance[k] : 1.0F;
-    for (std::size_t l = 0; l < kLanes; ++l) {
-      const float x = values[k].at[l] * inverse.at[l];
-      const float m = rounded(clipped(x, low.at[l], high.at[l]));
-      const float r = x - m;
-      const float wm = weighted ? weight * m : m;
-      rr[l] += weighted ? weight * r * r : r * r;
-      rm[l] += wm * r;
-      mm[l] += wm * m;
+  for (std::size_t first = 0; first < tile.length; first += kAtHand) {
+    const std::size_t count = tile.take(first);
+    const Lanes* values = tile.values.data();
+    const float* importance = weighted ? tile.importance.data() + first : nullptr;
+    for (std::size_t k = 0; k < count; ++k) {
+      const float weight = weighted ? importance[k] : 1.0F;
+      for (std::size_t l = 0; l < kLanes; ++l) {
+        const float x = values[k].at[l] * inverse.at[l];
+        const float m = rounded(clipped(x, low.at[l], high.at[l]));
+        const float r = x - m;
+        const float wm = weighted ? weight * m : m;
+        rr[l] += weighted ? weight * r * r : r * r;
+        rm[l] += wm * r;
+        mm[l] += wm * m;
+      }
     }
   }
   for (std::size_t l = 0; l < kLanes; ++l) {
@@ -113,7 +130,7 @@ template <bool weighted>
 
 // Tries scales next to the best one, then what least squares make of it.
 template <bool weighted>
-[[gnu::always_inline]] inline void refine(const Tile& tile, float fine, Found& best) {
+[[gnu::always_inline]] inline void refine(Tile& tile, float fine, Found& best) {
   constexpr int kNeighbours = 3, kRepeats = 2;
   const Lanes around = best.scale;
   for (int i = -kNeighbours; i <= kNeighbours + kRepeats; ++i) {
@@ -126,7 +143,7 @@ template <bool weighted>
 }
 
 template <bool weighted>
-[[gnu::always_inline]] inline void try_all(const Tile& tile, const Trials& trials, Found& best) {
+[[gnu::always_inline]] inline void try_all(Tile& tile, const Trials& trials, Found& best) {
   Lanes scale, zero, first, range;
   for (std::size_t l = 0; l < kLanes; ++l) {
     const float farther = tile.max.at[l] > -tile.min.at[l] ? tile.max.at[l] : -tile.min.at[l];
@@ -158,23 +175,25 @@ template <bool weighted>
 }
 
 DETENT_VECTOR_CLONES
-void try_plain(const Tile& tile, const Trials& trials, Found& best) { try_all<false>(tile, trials, best); }
+void try_plain(Tile& tile, const Trials& trials, Found& best) { try_all<false>(tile, trials, best); }
 
 DETENT_VECTOR_CLONES
-void try_weighted(const Tile& tile, const Trials& trials, Found& best) { try_all<true>(tile, trials, best); }
+void try_weighted(Tile& tile, const Trials& trials, Found& best) { try_all<true>(tile, trials, best); }
 
-// Integers for these scales and, as exactly as float64 has them, the errors of what will be stored.
+// Integers of what is at hand for these scales, and the errors of what will be stored, added up as exactly as float64
+// has them.
 DETENT_VECTOR_CLONES
-void round_tile(const Tile& tile, const Lanes& scale, const Lanes& zero, double* errors, std::uint8_t* integers) {
+void round_values(const Tile& tile, const Lanes& scale, const Lanes& zero, double* errors, std::uint8_t* integers) {
   Lanes inverse, low, high;
-  double sums[kLanes] = {};
+  double sums[kLanes];
+  std::copy_n(errors, kLanes, sums);
   for (std::size_t l = 0; l < kLanes; ++l) {
     inverse.at[l] = scale.at[l] != 0 ? 1.0F / scale.at[l] : 0.0F;
     low.at[l] = -zero.at[l];
     high.at[l] = tile.levels - zero.at[l];
   }
   for (std::size_t k = 0; k < tile.values.size(); ++k) {
-    const double weight = tile.importance.empty() ? 1.0 : static_cast<double>(tile.importance[k]);
+    const double weight = tile.importance.empty() ? 1.0 : static_cast<double>(tile.importance[tile.first + k]);
     for (std::size_t l = 0; l < kLanes; ++l) {
       const float m = rounded(clipped(tile.values[k].at[l] * inverse.at[l], low.at[l], high.at[l]));
       const double r = tile.values[k].at[l] - scale.at[l] * m;
@@ -202,10 +221,10 @@ std::vector<float> scaled(std::span<const float> importance) {
   return made;
 }
 
-// Extremes of the lanes, over a range that includes zero; false where a value is not finite.
+// Widens the extremes of the lanes by what is at hand; false where a value is not finite.
 DETENT_VECTOR_CLONES
-bool find_extremes(Tile& tile) {
-  Lanes low{}, high{}, wrong{};
+bool widen_extremes(Tile& tile) {
+  Lanes low = tile.min, high = tile.max, wrong{};
   for (const auto& row : tile.values) {
     for (std::size_t l = 0; l < kLanes; ++l) {
       const float v = row.at[l];
@@ -221,20 +240,33 @@ bool find_extremes(Tile& tile) {
 
 // By two factors, since one alone would not be a float for the smallest values.
 DETENT_VECTOR_CLONES
-void scale_lanes(Tile& tile, const Lanes& once, const Lanes& again) {
-  for (auto& row : tile.values) {
+void scale_lanes(std::span<Lanes> values, const Lanes& once, const Lanes& again) {
+  for (auto& row : values) {
     for (std::size_t l = 0; l < kLanes; ++l) row.at[l] = row.at[l] * once.at[l] * again.at[l];
   }
 }
 
+void Tile::load(std::size_t begin, std::size_t count) {
+  first = begin;
+  values.resize(count);
+  for (std::size_t l = 0; l < kLanes; ++l) {
+    for (std::size_t k = 0; k < count; ++k) values[k].at[l] = columns[l][begin + k];
+  }
+  scale_lanes(values, once, again);
+}
+
 // Lanes to spare repeat a column.
 void fill_tile(const BlockOfColumns& of, std::size_t first, std::size_t columns, Tile& tile) {
-  for (std::size_t l = 0; l < kLanes; ++l) {
-    const float* values = of.values + (first + std::min(l, columns - 1)) * of.stride;
-    for (std::size_t k = 0; k < of.length; ++k) tile.values[k].at[l] = values[k];
+  for (std::size_t l = 0; l < kLanes; ++l) tile.columns[l] = of.values + (first + std::min(l, columns - 1)) * of.stride;
+  tile.length = of.length;
+  tile.min = tile.max = {};  // of a range that includes zero
+  std::fill_n(tile.once.at, kLanes, 1.0F);
+  tile.again = tile.once;
+  for (std::size_t begin = 0; begin < of.length; begin += kAtHand) {
+    tile.load(begin, std::min(kAtHand, of.length - begin));
+    if (!widen_extremes(tile)) throw bad_input("weights are not finite");
   }
-  if (!find_extremes(tile)) throw bad_input("weights are not finite");
-  Lanes once, again;
+  auto &once = tile.once, &again = tile.again;
   for (std::size_t l = 0; l < kLanes; ++l) {
     const int exponent = exponent_of(std::max(tile.max.at[l], -tile.min.at[l]));
     once.at[l] = std::ldexp(1.0F, -exponent / 2);
@@ -243,7 +275,7 @@ void fill_tile(const BlockOfColumns& of, std::size_t first, std::size_t columns,
     tile.min.at[l] = tile.min.at[l] * once.at[l] * again.at[l];
     tile.max.at[l] = tile.max.at[l] * once.at[l] * again.at[l];
   }
-  scale_lanes(tile, once, again);
+  tile.load(0, std::min(kAtHand, of.length));
 }
 
 // A scale as it will be stored: as float32, and with finite levels only.
@@ -260,37 +292,59 @@ BlockScale plain_scale(const Tile& tile, std::size_t lane, const BlockFormat& fo
   return storable(made.scale, made.zero_point, tile, lane);
 }
 
-// Searches the columns of a tile. `integers`: room for two times the tile's.
-void search_tile(const Tile& tile, const Trials& trials, const BlockFormat& format, std::size_t columns,
-                 BlockScale* found, std::vector<std::uint8_t>& integers) {
+// Where the integers of a tile go: of each column to a place of its own.
+struct Target {
+  std::uint8_t* integers;  // nullptr: nowhere
+  std::size_t stride;
+  std::vector<std::uint8_t> at_hand;
+};
+
+// Searches the columns of a tile.
+void search_tile(Tile& tile, const Trials& trials, const BlockFormat& format, std::size_t columns, BlockScale* found,
+                 Target& target) {
   Found best;
   std::fill_n(best.error.at, kLanes, std::numeric_limits<float>::infinity());
   (tile.importance.empty() ? try_plain : try_weighted)(tile, trials, best);
   struct Candidate {
     BlockScale stored[kLanes];
     Lanes scale, zero;
-    double errors[kLanes];
+    double errors[kLanes] = {};
   };
   Candidate searched, plain;
   for (std::size_t l = 0; l < kLanes; ++l) {
     searched.stored[l] = storable(best.scale.at[l], best.zero.at[l], tile, l);
     plain.stored[l] = plain_scale(tile, l, format);
   }
-  const std::size_t size = tile.values.size() * kLanes;
-  std::uint8_t* from = integers.data();
   for (auto* candidate : {&searched, &plain}) {
     for (std::size_t l = 0; l < kLanes; ++l) {
       candidate->scale.at[l] = std::ldexp(candidate->stored[l].scale, -tile.exponent[l]);
       candidate->zero.at[l] = candidate->stored[l].zero_point;
     }
-    round_tile(tile, candidate->scale, candidate->zero, candidate->errors, from);
-    from += size;
   }
-  for (std::size_t l = 0; l < columns; ++l) {
+  const auto each_part = [&](const auto& use) {
+    for (std::size_t first = 0; first < tile.length; first += kAtHand) {
+      target.at_hand.resize(tile.take(first) * kLanes);
+      use();
+    }
+  };
+  for (auto* candidate : {&searched, &plain}) {
+    each_part([&] { round_values(tile, candidate->scale, candidate->zero, candidate->errors, target.at_hand.data()); });
+  }
+  for (std::size_t l = 0; l < kLanes; ++l) {
     const bool better = searched.errors[l] < plain.errors[l];
-    found[l] = better ? searched.stored[l] : plain.stored[l];
-    for (std::size_t i = l; !better && i < size; i += kLanes) integers[i] = integers[size + i];
+    if (l < columns) found[l] = better ? searched.stored[l] : plain.stored[l];
+    if (better) continue;
+    searched.scale.at[l] = plain.scale.at[l];
+    searched.zero.at[l] = plain.zero.at[l];
   }
+  if (target.integers == nullptr) return;
+  each_part([&] {
+    round_values(tile, searched.scale, searched.zero, searched.errors, target.at_hand.data());
+    for (std::size_t l = 0; l < columns; ++l) {
+      std::uint8_t* to = target.integers + l * target.stride + tile.first;
+      for (std::size_t k = 0; k < tile.values.size(); ++k) to[k] = target.at_hand[k * kLanes + l];
+    }
+  });
 }
 
 }  // namespace
@@ -299,19 +353,15 @@ void search_blocks(const BlockOfColumns& of, const BlockFormat& format, std::spa
                    std::span<BlockScale> found, std::uint8_t* integers, std::size_t integer_stride, bool quick) {
   if (of.length == 0) return;
   Tile tile;
-  tile.values.resize(of.length);
   tile.importance = scaled(importance);
   tile.levels = static_cast<float>(format.largest());
   const auto trials = trials_of(format, !tile.importance.empty(), quick);
-  std::vector<std::uint8_t> rounded_values(2 * of.length * kLanes);
+  Target target{integers, integer_stride, {}};
   for (std::size_t first = 0; first < of.columns; first += kLanes) {
     const std::size_t columns = std::min(kLanes, of.columns - first);
     fill_tile(of, first, columns, tile);
-    search_tile(tile, trials, format, columns, found.data() + first, rounded_values);
-    for (std::size_t l = 0; integers != nullptr && l < columns; ++l) {
-      std::uint8_t* to = integers + (first + l) * integer_stride;
-      for (std::size_t k = 0; k < of.length; ++k) to[k] = rounded_values[k * kLanes + l];
-    }
+    search_tile(tile, trials, format, columns, found.data() + first, target);
+    if (integers != nullptr) target.integers += kLanes * integer_stride;
   }
 }
 

@@ -101,11 +101,15 @@ void Prover::operator()(const fs::path& file) {
   }
 }
 
+// Read, turned, and packed for kernels, in a process with a runtime of its own.
+std::uint64_t Prover::memory_of(const fs::path& file) const {
+  constexpr std::uint64_t kProcess = std::uint64_t{40} << 20;
+  return kProcess + 3 * size_on_disk(onnx::read_model(file)) + runtime_->peak_activation_bytes();
+}
+
 bool Prover::has_room(const fs::path& file) {
-  // Read, and packed for kernels.
-  const std::uint64_t needed = 2 * size_on_disk(onnx::read_model(file)) + runtime_->peak_activation_bytes();
-  const auto budget = options_.resources.memory_budget.value_or(planning::available_memory());
-  if (needed <= budget) return true;
+  const auto needed = memory_of(file);
+  if (needed <= memory_for_samples(options_.resources)) return true;
   notes_.push_back(fmt::format("the written file was not run: it would take about {}", format_size(needed)));
   return false;
 }
@@ -134,6 +138,13 @@ void Prover::run_once(const fs::path& file) {
     if (where.empty()) {
       // Made-up inputs need not be what the model can take: then the float model says so as well.
       where = "made-up inputs";
+      if (const auto needed = memory_of(options_.model); needed > memory_for_samples(options_.resources)) {
+        notes_.push_back(
+            fmt::format("the written file was loaded, but not run: on made-up inputs the float model is run "
+                        "first, which would take about {}",
+                        format_size(needed)));
+        return;
+      }
       exec::GuardedSession(*runtime_, options_.model, guard_options(options_, options_.model)).run(inputs, where);
     }
   } catch (const Error& e) {

@@ -85,9 +85,11 @@ class Asking final : public GramReceiver {
 
   double nearest_error(const onnx::Tensor& tensor, const BlockTensor& shape, const finetune::Judge& judge) const {
     constexpr std::int64_t kStripe = 8 * static_cast<std::int64_t>(kColumnsTogether);
+    constexpr std::int64_t kMostValues = std::int64_t{1} << 23;
+    const auto stripe = std::clamp(kMostValues / std::max<std::int64_t>(shape.rows, 1), std::int64_t{1}, kStripe);
     double error = 0, energy = 0;
-    for (std::int64_t first = 0; first < shape.columns; first += kStripe) {
-      const auto last = std::min(first + kStripe, shape.columns);
+    for (std::int64_t first = 0; first < shape.columns; first += stripe) {
+      const auto last = std::min(first + stripe, shape.columns);
       std::vector<float> columns(static_cast<std::size_t>((last - first) * shape.rows));
       quantization::read_columns(tensor, shape, first, last, columns);
       error += sum_of(errors_of(judge, columns, quantization::nearest(columns, shape.rows, shape.format)));

@@ -1,7 +1,9 @@
 """What the command line writes where: results, models, notes and errors."""
 
+import json
 import os
 import pty
+import re
 import subprocess
 
 import graphs
@@ -98,3 +100,44 @@ def test_a_summary_in_markdown_and_results_side_by_side(command: list[str], tmp_
     (tmp_path / "c.json").write_text("[]")
     wrong = support.detent("report", tmp_path / "c.json")
     assert wrong.returncode == 3 and "is not a result of quantize" in wrong.stderr
+
+
+HOSTILE_NAMES = [
+    "<img src=x onerror=alert(1)>",
+    "\\<img src=x>",
+    "\\\\<img src=x>",
+    "a|b",
+    "a\\|b",
+    "[x](http://evil)",
+    "![x](http://evil)",
+    "\\[x](javascript:alert(1))",
+    "<http://evil>",
+    "https://evil.example/x",
+    "www.evil.example",
+    "&lt;b&gt; &#60;b&#62;",
+    "`code` $x$ **bold** _it_ ~~gone~~",
+    "# heading",
+    "- list",
+    "> quote",
+    "\ttab\r\n\n# heading",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_names_stay_words_in_markdown(name: str, tmp_path: Path) -> None:
+    """Every character that begins something has an odd number of backslashes before it, so that it stands for itself."""
+    outcome = {"answer": "look", "headline": name, "reasons": [name]}
+    result = {"model_bytes_after": 1, "output": f"/x/{name}", "outcome": outcome, "kept": [{"node": name, "why": name}]}
+    (tmp_path / "r.json").write_text(json.dumps(result))
+    told = [line for line in support.detent("report", tmp_path / "r.json").stdout.splitlines() if line]
+    row, rule, answer, headline, *items = told
+    assert (rule, answer) == ("|---|---|", "| outcome | look first |")
+    assert [item[:2] for item in items] == ["- ", "- "] and not any(item[2] in "#->" for item in items)
+    assert len(unescaped("|", row)) == 3
+    for line in (row.replace("|", ""), headline.replace("**", ""), *(item[2:] for item in items)):
+        for special in ("<", "[", "]", "`", "*", "$", "~", "|", "&lt", "&#", "://", ".evil"):
+            assert not unescaped(special, line) or special == ".evil" and "www" not in line, (special, line)
+
+
+def unescaped(special: str, line: str) -> list[str]:
+    return re.findall(r"(?<!\\)(?:\\\\)*" + re.escape(special), line)

@@ -143,6 +143,20 @@ def test_pictures_that_would_take_all_time_or_memory(make: Callable[[Path], None
     assert says in result.stderr
 
 
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_a_picture_that_needs_more_than_the_budget_is_refused_by_its_header(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    Image.new("RGB", (8000, 8000)).save(tmp_path / "pictures" / f"a.{kind.lower()}", format=kind)
+    model = model_of(tmp_path / "m.onnx", [1, 3, SIDE, SIDE])
+    words = ["quantize", model, "-o", tmp_path / "q.onnx", "--images", tmp_path / "pictures", "--image-preset", "imagenet"]
+    words += ["--preset", "plain", "--memory-budget", "256MiB"]
+    result = support.detent(*words)
+    assert (result.returncode, result.stderr.count("\n")) == (4, 1)
+    assert "a picture of 8000 x 8000 pixels takes" in result.stderr and "--memory-budget" in result.stderr
+    small = support.detent(*words[:-1], "2GiB")
+    assert small.returncode == 0, small.stderr
+
+
 WRONG = {
     "no preset": (["--images", "DIR"], USAGE, "give --image-preset: imagenet, 01"),
     "both": (["--images", "DIR", "--image-preset", "01", "--calibration-data", "DIR"], USAGE, "leave one of them out"),

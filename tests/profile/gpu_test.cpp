@@ -118,13 +118,13 @@ TEST_F(Gpu, OnceListedAlwaysItself) {
 }
 
 TEST_F(Gpu, CudaIsSeenOnceItIsLoaded) {
-  if (GpuMeter::cuda_is_loaded()) GTEST_SKIP() << "something has loaded CUDA";
+  if (GpuMeter::driver_is_loaded()) GTEST_SKIP() << "something has loaded CUDA";
   const TempDir directory;
   const auto library = directory.path() / "libcuda.so.1";
   std::filesystem::copy_file(FAKE_NVML, library);
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(handle, nullptr);
-  EXPECT_TRUE(GpuMeter::cuda_is_loaded());
+  EXPECT_TRUE(GpuMeter::driver_is_loaded());
   ::dlclose(handle);  // which need not unload it
 }
 

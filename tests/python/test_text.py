@@ -1,8 +1,10 @@
 """Text as calibration data."""
 
+import fcntl
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import onnx
 import pytest
 import support
 from conftest import LETTERS
-from detent import _runtime
+from detent import _command_text, _runtime
 from onnx import TensorProto
 
 sys.path.append(str(support.LANGUAGE))
@@ -143,29 +145,22 @@ def test_the_runtime_that_is_asked_for_tells_encoders_apart(tmp_path, letters_to
     assert json.loads(result.stdout)["samples"] == 2
 
 
-def opened_by_reader(fifo: pathlib.Path, child: subprocess.Popen[str]) -> int:
-    while True:
-        try:
-            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:  # nobody reads yet
-            assert child.poll() is None, child.communicate()
-            time.sleep(0.01)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_ends_it_before_the_binary_runs_leaves_nothing(folder, tmp_path, number):
-    os.mkfifo(tmp_path / "endless.txt")
-    words = ["quantize", folder, "-o", tmp_path / "out", "--weights-only", "--calibration-text", tmp_path / "endless.txt"]
+    with (tmp_path / "long.txt").open("wb") as text:
+        text.truncate(200 << 20)
+    words = ["quantize", folder, "-o", tmp_path / "out", "--weights-only", "--calibration-text", tmp_path / "long.txt"]
     path = os.pathsep.join([os.environ["PYTHONPATH"], str(support.LANGUAGE)])
     environment = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "detent", *map(str, words)]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    text = opened_by_reader(tmp_path / "endless.txt", child)
+    while not list(tmp_path.glob("cache/detent/text-*")):
+        assert child.poll() is None, child.communicate()
+        time.sleep(0.01)
     child.send_signal(number)
     _, said = child.communicate(timeout=100)
-    os.close(text)
     assert (child.returncode, said) == (130, "detent: error: interrupted\n")
-    assert not list(tmp_path.glob("cache/**/*.npy"))
+    assert not list(tmp_path.glob("cache/detent/*"))
 
 
 def test_a_model_without_tokenizer_is_refused(folder, text, tmp_path):
@@ -187,3 +182,114 @@ def test_options_of_a_text_need_one(folder, tmp_path, options):
         result = run("quantize", folder, "-o", tmp_path / "out", "--weights-only", *options)
         assert result.returncode == 2
         assert f"{options[0]} is for --calibration-text" in result.stderr
+
+
+def hostile(tokenizer: pathlib.Path, path: pathlib.Path, **parts: object) -> pathlib.Path:
+    content = json.loads((tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer).read_text())
+    path.write_text(json.dumps({**content, **parts}))
+    return path
+
+
+LACKS_TOKEN = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "zz", "type_id": 0}}],
+    "pair": [],
+    "special_tokens": {},
+}
+GROWS = {"type": "Replace", "pattern": {"String": "o"}, "content": "o" * (50 << 20)}
+
+
+def quantizing(folder: pathlib.Path, text: object, output: pathlib.Path, *words: object) -> list[object]:
+    options = ["--weights-only", "--no-bench", "--samples", 5, "--text-length", 33]
+    return ["quantize", folder, "-o", output, "--calibration-text", text, *options, *words]
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "says"),
+    [
+        ("panic", 3, "t.json' cannot be used as a tokenizer"),
+        ("abort", 3, "the process that read the text"),
+        ("nesting", 3, "cannot be read as a tokenizer"),
+        ("tokenizer is a FIFO", 3, "not a regular file"),
+        ("tokenizer is a folder", 3, "does not exist"),
+        ("text is a FIFO", 3, "cannot be read as text: it is not a regular file"),
+        ("text is a device", 3, "cannot be read as text: it is not a regular file"),
+        ("text is a folder", 3, "cannot be read as text"),
+        ("text has no end", 3, "more than 256 MiB"),
+        ("text is no UTF-8", 3, "cannot be read as text"),
+        ("digits", 2, "a number of 5000 digits is too large"),
+        ("length", 3, "less than one window"),
+        ("cache is a file", 4, "cannot keep token ids in"),
+        ("cache is a loop", 4, "set XDG_CACHE_HOME"),
+    ],
+)
+def test_hostile_texts_and_tokenizers_end_in_one_line(what, code, says, folder, text, tmp_path):
+    cache, words, given = tmp_path / "cache", [], text
+    if what in ("panic", "abort"):
+        parts = {"post_processor": LACKS_TOKEN} if what == "panic" else {"normalizer": GROWS}
+        words = ["--tokenizer", hostile(folder, tmp_path / "t.json", **parts), "--isolate"]
+    elif what == "nesting":
+        (tmp_path / "t.json").write_text("[" * 200_000)
+        words = ["--tokenizer", tmp_path / "t.json"]
+    elif what == "tokenizer is a folder":
+        (tmp_path / "t.json").mkdir()
+        words = ["--tokenizer", tmp_path / "t.json"]
+    elif what.endswith("FIFO"):
+        os.mkfifo(tmp_path / "fifo")
+        given, words = (tmp_path / "fifo", []) if what.startswith("text") else (text, ["--tokenizer", tmp_path / "fifo"])
+    elif what == "text has no end":
+        with text.open("wb") as file:
+            file.truncate(1 << 40)
+    elif what == "text is no UTF-8":
+        text.write_bytes(b"\xff\xfe")
+    elif what in ("text is a device", "text is a folder"):
+        given = "/dev/zero" if what.endswith("device") else tmp_path
+    elif what in ("digits", "length"):
+        words = ["--samples", "9" * 5000] if what == "digits" else ["--text-length", "9" * 17]
+    elif what == "cache is a file":
+        cache.touch()
+    elif what == "cache is a loop":
+        cache.symlink_to(cache)
+    result = subprocess.run(
+        [sys.executable, "-m", "detent", *map(str, quantizing(folder, given, tmp_path / "q", *words))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "XDG_CACHE_HOME": str(cache)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)),
+    )
+    assert result.returncode == code, result.stderr
+    assert says in result.stderr
+    assert result.stderr.startswith("detent: error: ") and result.stderr.count("\n") == 1
+    assert not (tmp_path / "q").exists()
+    assert cache.is_symlink() or not list(cache.glob("detent/*"))
+
+
+def test_two_equal_commands_have_their_own_ids(folder, text, tmp_path):
+    cache = tmp_path / "cache"
+    words = [str(word) for word in quantizing(folder, text, tmp_path / "q")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        held = _command_text._ids_path(words)
+    held.mkdir(parents=True)
+    (held / "ids.npy").write_text("of the other")
+    descriptor = os.open(held, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert command(*words, "--resume", XDG_CACHE_HOME=str(cache)).returncode == 2
+        result = command(*words, XDG_CACHE_HOME=str(cache))
+    finally:
+        os.close(descriptor)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert [path.name for path in (cache / "detent").glob("text-*")] == [held.name]
+    assert (held / "ids.npy").read_text() == "of the other"
+
+
+def test_panics_of_tokenizers_are_errors(folder, text, tmp_path):
+    with pytest.raises(detent.BadInput, match="cannot be used as a tokenizer"):
+        detent.data.text(text, hostile(folder, tmp_path / "t.json", post_processor=LACKS_TOKEN), 11)
+    os.mkfifo(tmp_path / "fifo")
+    for files, model in ((tmp_path / "fifo", folder), (text, tmp_path / "fifo"), ("/dev/zero", folder)):
+        with pytest.raises(detent.BadInput, match="not a regular file"):
+            detent.data.text(files, model, 11)

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -260,6 +261,26 @@ TEST(BlockSearch, ResultsDoNotDependOnUnitsOrNeighbours) {
   EXPECT_EQ(scaled.scales[3], all.scales[3] * 0x1p90F);
   const auto stripe = search(std::span(values).subspan(5 * kRows, 9 * kRows), kRows, format);
   for (std::size_t i = 0; i < stripe.integers.size(); ++i) EXPECT_EQ(stripe.integers[i], all.integers[5 * kRows + i]);
+}
+
+// Of a long block a part is at hand at a time. Zeros around its values change nothing, wherever these stand.
+TEST(BlockSearch, LongBlocksAreAsShortOnes) {
+  constexpr std::int64_t kLong = 200'000;
+  const auto values = filled(normal, kRows);
+  for (const bool symmetric : {false, true}) {
+    for (const int bits : {4, 8}) {
+      const BlockFormat format{.bits = bits, .block = 0, .symmetric = symmetric};
+      const auto expected = search(values, kRows, format);
+      for (const std::int64_t at : {std::int64_t{0}, std::int64_t{65'400}, kLong - kRows}) {
+        std::vector<float> longer(kLong);
+        std::copy(values.begin(), values.end(), longer.begin() + at);
+        const auto found = search(longer, kLong, format);
+        EXPECT_EQ(found.scales, expected.scales);
+        EXPECT_EQ(found.zero_points, expected.zero_points);
+        EXPECT_TRUE(std::equal(expected.integers.begin(), expected.integers.end(), found.integers.begin() + at));
+      }
+    }
+  }
 }
 
 TEST(BlockSearch, RefusesWhatIsNotFiniteAndTakesNothing) {
