@@ -155,7 +155,8 @@ NB_MODULE(_core, m) {
   namespace dp = detent::python;
   // Threads of a run know one interpreter, and the end of another would find them holding its lock.
   if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0)
-    throw std::runtime_error("detent cannot be imported in a sub-interpreter; import it in the main one, or start a process");
+    throw std::runtime_error(
+        "detent cannot be imported in a sub-interpreter; import it in the main one, or start a process");
   nb::register_exception_translator(dp::translate);
   m.attr("__version__") = DETENT_VERSION;
   m.def(

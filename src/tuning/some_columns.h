@@ -8,7 +8,8 @@
 
 namespace detent::tuning {
 
-/// Up to two pieces of kColumnsTogether columns (of long ones fewer), evenly spread, one after another. Throws what read_columns() throws.
+/// Up to two pieces of kColumnsTogether columns (of long ones fewer), evenly spread, one after another. Throws what
+/// read_columns() throws.
 std::vector<float> some_columns(const onnx::Tensor& tensor, const quantization::BlockTensor& shape);
 
 }  // namespace detent::tuning
