@@ -274,7 +274,6 @@ class Run {
     emit();
     tune_weights();
     if (measured_) report_accuracy();
-    const auto scope = profiler_.scope(Step::post_process);
     const bool equalized = result_.accuracy && !result_.accuracy->equalized.empty();
     run::write_applied({equalized, !result_.layers.empty()}, draft_.emitted->model);
     append(result_.notes, run::finish_integers(draft_.prepared, options_, draft_.emitted->model));

@@ -72,7 +72,7 @@ TEST(SealedJson, IsReadAsItWasWrittenOrNotAtAll) {
   EXPECT_EQ(parse_sealed_json(sealed_json_text({{"sum", 1}})), nlohmann::json::object());
   EXPECT_FALSE(parse_sealed_json(json_text(object)));
   for (std::size_t i = 0; i < text.size(); ++i) {
-    for (const char bit : {1, 2, 16}) {
+    for (const int bit : {1, 2, 16}) {
       auto changed = text;
       changed[i] = static_cast<char>(changed[i] ^ bit);
       EXPECT_FALSE(parse_sealed_json(changed)) << changed;

@@ -351,7 +351,7 @@ REFUSED = {
     "nothing": (["--exclude-op-types", "MatMul,Gemm,Gather"], BAD_INPUT, "no weights that can be stored in blocks"),
     "finetune": (["--finetune", "gptq"], USAGE, "--finetune means nothing with --weights-only"),
     "prepared": (["--prepared-output", "p.onnx"], USAGE, "--prepared-output means nothing"),
-    "report": (["--report", "r.html"], USAGE, "--report means nothing"),
+    "report": (["--report", "r.html", "--float", "16"], USAGE, "makes its result in two runs"),
     "percentile": (["--percentile", 99.9], USAGE, "--percentile means nothing"),
     "per channel": (["--per-tensor"], USAGE, "--per-tensor means nothing"),
     "preset": (["--preset", "plain"], USAGE, "--preset means nothing"),

@@ -145,7 +145,7 @@ TEST_P(Scope, RefusesWhatCouldBeEitherOfTwoValues) {
           "Neg 'n': input 'r' is read before its own graph defines it");
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, Scope, ::testing::ValuesIn(kinds()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Kinds, Scope, ::testing::ValuesIn(kinds()), [](const auto& kind) { return kind.param.name; });
 
 using ScopeOfFunctions = ModelTest;
 
