@@ -7,9 +7,8 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "base/paths.h"
-#include "onnx/write.h"
 #include "pipeline/deployed.h"
+#include "run/candidate.h"
 #include "run/deployed_fidelity.h"
 #include "run/score_command.h"
 
@@ -20,11 +19,9 @@ double BitsTarget::measure(onnx::Model model, const std::filesystem::path& path,
   if (options_.accuracy.metric != AccuracyMetric::command)
     return run::value_of(fidelity_of(std::move(model), path, options_, runtime, samples), options_.accuracy.metric);
   model.set_producer("detent", DETENT_VERSION);
-  const auto written = onnx::write_model(model, path, {options_.external_data_threshold});
-  const double value = run::share_of_float_score(options_.accuracy, options_.model, path, float_score_, options_.stop);
-  paths::remove(path);
-  if (!written.data_file.empty()) paths::remove(written.data_file);
-  return value;
+  return run::measure_candidate(model, path, options_, [&](const auto& file) {
+    return run::share_of_float_score(options_.accuracy, options_.model, file, float_score_, options_.stop);
+  });
 }
 
 double BitsTarget::loss_of(double value) const {

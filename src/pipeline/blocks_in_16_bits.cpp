@@ -51,8 +51,6 @@ QuantizeResult convert_blocks(const QuantizeOptions& options, const std::filesys
   auto floats = options;
   floats.model = blocks;
   floats.weights_only = {};
-  floats.weights_only.rotation =
-      is_rotated(options, result) ? Rotation::on : Rotation::off;  // which comparing has to know
   floats.config.preset = "none";
   // These say which weights become integers.
   auto& config = floats.config;

@@ -8,11 +8,10 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "base/paths.h"
 #include "config/wanted.h"
-#include "onnx/write.h"
 #include "planning/limits.h"
 #include "profile/meters.h"
+#include "run/candidate.h"
 #include "run/kv_cache.h"
 #include "run/latency_change.h"
 #include "run/proof.h"
@@ -128,13 +127,11 @@ std::string reason_against_running_cache(const QuantizeOptions& options, const s
 run::DeployedFidelity fidelity_of(onnx::Model model, const std::filesystem::path& path, const QuantizeOptions& options,
                                   const exec::Runtime& runtime, data::SampleSource& samples) {
   model.set_producer("detent", DETENT_VERSION);
-  const auto written = onnx::write_model(model, path, {options.external_data_threshold});
-  samples.rewind();
-  const auto found = run::deployed_fidelity(runtime, options.model, path, samples,
-                                            std::numeric_limits<std::size_t>::max(), run::guard_options(options, path));
-  paths::remove(path);
-  if (!written.data_file.empty()) paths::remove(written.data_file);
-  return found;
+  return run::measure_candidate(model, path, options, [&](const auto& file) {
+    samples.rewind();
+    return run::deployed_fidelity(runtime, options.model, file, samples, std::numeric_limits<std::size_t>::max(),
+                                  run::guard_options(options, file));
+  });
 }
 
 bool is_rotated(const QuantizeOptions& options, const QuantizeResult& result) {

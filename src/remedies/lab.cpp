@@ -7,10 +7,9 @@
 #include <numeric>
 #include <utility>
 
-#include "base/paths.h"
-#include "onnx/write.h"
 #include "quantization/emit/qdq.h"
 #include "remedies/near_trials.h"
+#include "run/candidate.h"
 #include "run/deployed_fidelity.h"
 #include "run/finish_integers.h"
 #include "run/proof.h"
@@ -37,6 +36,8 @@ constexpr std::size_t kJudgingRunsPerSample = 2;
 constexpr std::size_t kMostAssignments = 4;
 // With fewer, an accuracy says little about other samples: so many are judged where there are as many.
 constexpr std::size_t kFewSamples = 8;
+
+constexpr const char* kCandidate = "candidate.onnx";
 
 }  // namespace
 
@@ -82,17 +83,6 @@ const graph::ValueTypes& Lab::static_types(const Draft& draft) {
   return *static_types_;
 }
 
-// What is measured of a model that is written for that.
-template <typename Measure>
-auto Lab::of_file(const onnx::Model& quantized, Measure measure) {
-  const auto path = means_.directory / "candidate.onnx";
-  const auto written = onnx::write_model(quantized, path, {options().external_data_threshold});
-  const auto found = measure(path);
-  paths::remove(path);
-  if (!written.data_file.empty()) paths::remove(written.data_file);
-  return found;
-}
-
 double Lab::score(const Draft& draft, const quantization::Assignment& assignment) {
   return score(draft,
                quantization::emit_qdq(draft.prepared.model, assignment, options().config, draft.prepared.types).model);
@@ -101,7 +91,7 @@ double Lab::score(const Draft& draft, const quantization::Assignment& assignment
 double Lab::score(const Draft& draft, onnx::Model quantized) {
   run::finish_integers(draft.prepared, options(), quantized);
   const auto& accuracy = options().accuracy;
-  return of_file(quantized, [&](const auto& file) {
+  return run::measure_candidate(quantized, means_.directory / kCandidate, options(), [&](const auto& file) {
     return accuracy.metric == AccuracyMetric::command
                ? run::share_of_float_score(accuracy, options().model, file, float_score_, options().stop)
                : run::value_of(deployed(file), accuracy.metric);
@@ -109,7 +99,8 @@ double Lab::score(const Draft& draft, onnx::Model quantized) {
 }
 
 run::DeployedFidelity Lab::deployed(const onnx::Model& quantized) {
-  return of_file(quantized, [&](const auto& file) { return deployed(file); });
+  return run::measure_candidate(quantized, means_.directory / kCandidate, options(),
+                                [&](const auto& file) { return deployed(file); });
 }
 
 run::DeployedFidelity Lab::deployed(const std::filesystem::path& file) {

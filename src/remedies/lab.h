@@ -110,8 +110,6 @@ class Lab {
  private:
   TrialRunner& runner(const run::Prepared& prepared);
   run::DeployedFidelity deployed(const std::filesystem::path& file);
-  template <typename Measure>
-  auto of_file(const onnx::Model& quantized, Measure measure);
   bool has_rows_for_samples();
   std::vector<int> parts_in(const accuracy::TrialModel& model, const Draft& draft);
   void share_out(const Draft& draft, const std::vector<accuracy::Trial>& alone, const std::vector<TrialResult>& near,
