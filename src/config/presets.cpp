@@ -214,7 +214,8 @@ void take_from_target(Options& options, std::vector<std::string_view>& given, bo
 
 void resolve(QuantizeOptions& options, const std::vector<std::string_view>& user_gave) {
   auto given = user_gave;
-  if (!options.weights_only.enabled && options.family.empty()) take_from_target(options, given, true);
+  const bool keeps_form = options.weights_only.enabled || !options.family.empty() || changes_cache_alone(options);
+  if (!keeps_form) take_from_target(options, given, true);
   const auto type = options.config.float_type;
   const bool in_16_bits = type == FloatType::float16 || type == FloatType::bfloat16;
   if (in_16_bits && !options.weights_only.enabled && !has(given, "config.preset")) options.config.preset = "none";

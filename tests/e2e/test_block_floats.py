@@ -123,7 +123,6 @@ def test_what_does_not_go_with_block_floats(cnn, tmp_path):
         (["--preset", "balanced"], "--optimize-for means nothing with --block-float"),
         (["--weight-type", "uint8"], "--weight-type means nothing with --block-float"),
         (["--finetune", "adaround"], "--finetune means nothing with --block-float"),
-        (["--report", tmp_path / "r.html"], "--report means nothing with --block-float"),
         (["--weights-only"], "--block-float means nothing with --weights-only"),
         (["--float", 16], "--block-float and --float are both the format of all numbers"),
         (["--no-keep-io-types"], "--no-keep-io-types is about --float 16"),
