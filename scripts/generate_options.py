@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -206,7 +207,13 @@ def spelled(option: Option) -> str:
     return ", ".join(f"`{letter}{name}{label}`" for name in names_of(option))
 
 
-def markdown(options: list[Option], presets: list[dict[str, str]]) -> str:
+def conflict_rows(conflicts: list[dict[str, str]]) -> list[str]:
+    """Each refusal once, with the options whose values it tells by name."""
+    rows = {(re.sub(r"\{[^}]+\}", "…", c["why"]), c["hint"]): None for c in conflicts}
+    return [f"| {why} | {hint} |" for why, hint in rows]
+
+
+def markdown(options: list[Option], presets: list[dict[str, str]], conflicts: list[dict[str, str]]) -> str:
     lines = [
         "# Options",
         "",
@@ -227,6 +234,8 @@ def markdown(options: list[Option], presets: list[dict[str, str]]) -> str:
             text = option["full_help"] + (f"; `--{option['off']}`: {option['off_help']}" if option["off"] else "")
             cells = [spelled(option), text, python, ", ".join(option["commands"]), option["default"]]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    lines += ["", "## Options that do not go together", "", "`detent quantize` and `detent plan` refuse these with exit code 2."]
+    lines += ["", "| why | what to change |", "|---|---|", *conflict_rows(conflicts)]
     return "\n".join(lines) + "\n"
 
 
@@ -281,7 +290,7 @@ def files(binary: str) -> dict[str, str]:
     options = schema["options"]
     return {
         "python/detent/_options.py": python_text(options),
-        "docs/options.md": markdown(options, schema["presets"]),
+        "docs/options.md": markdown(options, schema["presets"], schema["conflicts"]),
         "share/man/man1/detent.1": man_of_all(),
         **{f"share/man/man1/detent-{command}.1": man(command, options) for command in COMMANDS},
         "share/bash-completion/completions/detent": printed(binary, "completions", "bash"),

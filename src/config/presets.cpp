@@ -89,15 +89,6 @@ const Preset& preset(std::string_view name) {
   throw not_one_of("--preset", name, all);
 }
 
-Result result_of(const QuantizeOptions& options) {
-  if (options.weights_only.enabled) return kBlocks;
-  if (changes_cache_alone(options)) return kCache;
-  if (options.config.block_float != BlockFloat::none) return kBlockFloats;
-  if (preset(options.config).quantizes)
-    return options.config.activations == Activations::dynamic ? kDynamic : kIntegers;
-  return options.config.float_type == FloatType::float32 ? kFloat32 : kFloat16;
-}
-
 unsigned results_of(const QuantizeOptions& options) {
   if (options.family.empty()) return result_of(options);
   unsigned all = 0;

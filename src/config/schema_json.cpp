@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "config/conflicts.h"
 #include "config/option.h"
 #include "config/presets.h"
 #include "config/value.h"
@@ -58,7 +59,9 @@ json schema_json() {
   }
   json presets = json::array();
   for (const auto& p : config::presets()) presets.push_back({{"name", p.name}, {"help", p.help}});
-  return {{"options", std::move(rows)}, {"presets", std::move(presets)}};
+  json conflicts = json::array();
+  for (const auto& row : config::conflicts()) conflicts.push_back({{"why", row.why}, {"hint", row.hint}});
+  return {{"options", std::move(rows)}, {"presets", std::move(presets)}, {"conflicts", std::move(conflicts)}};
 }
 
 }  // namespace detent::config

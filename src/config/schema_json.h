@@ -5,7 +5,8 @@
 
 namespace detent::config {
 
-/// {"options": [{"name": "per-channel", "path": "config.per_channel", …}, …], "presets": [{"name": …, "help": …}, …]}
+/// {"options": [{"name": "per-channel", "path": "config.per_channel", …}, …], "presets": [{"name": …, "help": …}, …],
+/// "conflicts": [{"why": …, "hint": …}, …]}
 nlohmann::json schema_json();
 
 }  // namespace detent::config

@@ -13,10 +13,4 @@ void validate(const CompareOptions& options);
 void validate(const BenchOptions& options);
 void validate(const VerifyOptions& options);
 
-/// The parts that concern one struct alone.
-void validate(const QuantConfig& config);
-void validate(const QuantConfig& config, const MethodConfig& method, const std::vector<TensorOverride>& overrides);
-void validate(const FinetuneConfig& config);
-void validate(const DeviceConfig& device, int workers);
-
 }  // namespace detent::config

@@ -12,6 +12,15 @@ bool changes_cache_alone(const QuantizeOptions& options) {
          options.config.float_type == FloatType::keep && !options.weights_only.enabled;
 }
 
+Result result_of(const QuantizeOptions& options) {
+  if (options.weights_only.enabled) return kBlocks;
+  if (changes_cache_alone(options)) return kCache;
+  if (options.config.block_float != BlockFloat::none) return kBlockFloats;
+  if (preset(options.config).quantizes)
+    return options.config.activations == Activations::dynamic ? kDynamic : kIntegers;
+  return options.config.float_type == FloatType::float32 ? kFloat32 : kFloat16;
+}
+
 bool chooses_by_speed(const QuantizeOptions& options) {
   const auto& config = options.config;
   const auto has_8_bits = [](QuantType type) { return type == QuantType::int8 || type == QuantType::uint8; };

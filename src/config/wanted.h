@@ -1,6 +1,7 @@
 // What options ask for, as far as several of them decide it together.
 #pragma once
 
+#include "config/option.h"
 #include "detent/quantize.h"
 
 namespace detent::config {
@@ -10,6 +11,9 @@ bool has_samples(const QuantizeOptions& options);
 
 /// Whether nothing becomes of the model but another type of its cache.
 bool changes_cache_alone(const QuantizeOptions& options);
+
+/// What a run makes of these options, which name one result (no family).
+Result result_of(const QuantizeOptions& options);
 
 /// Whether operators that are faster in float stay so. Only where this machine may be the target: formats of 4 and 16
 /// bits and power-of-two scales are for others, and what the user names is quantized as named.

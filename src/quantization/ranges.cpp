@@ -10,7 +10,6 @@
 #include "base/parallel.h"
 #include "calibration/methods.h"
 #include "config/targets.h"
-#include "config/validate.h"
 #include "quantization/formats.h"
 #include "quantization/name_pattern.h"
 
@@ -88,7 +87,6 @@ const calibration::Summary& summary_of(const calibration::Statistics& statistics
 
 ActivationRanges find_ranges(const Placement& placement, const calibration::Statistics& statistics,
                              const QuantConfig& config, const RangeOptions& options) {
-  config::validate(config, options.method, options.overrides);
   const IntFormat format{config.activation_type,
                          config.activation_symmetric,
                          false,
