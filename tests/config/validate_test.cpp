@@ -84,6 +84,19 @@ TEST(Validate, PercentilesAndBins) {
   EXPECT_TRUE(contains(refused([](auto& o) { o.method.entropy_bins = (1 << 20) + 1; }), "--entropy-bins"));
 }
 
+TEST(Validate, RangesThatMakeNoSense) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto says = [](float min, float max) {
+    return refused([&](auto& o) { o.overrides = {{"x", {}, std::pair(min, max)}}; });
+  };
+  for (const auto& [min, max] :
+       {std::pair(1.0F, 0.5F), {kNan, 1.0F}, {0.0F, kNan}, {-kInfinity, 0.0F}, {0.0F, kInfinity}}) {
+    for (const auto* part : {"--tensor-range", "'x'", "MIN <= MAX"}) EXPECT_TRUE(contains(says(min, max), part));
+  }
+  EXPECT_EQ(says(2, 2), "");
+}
+
 TEST(Validate, TheMostCommonScaleNeedsSymmetricPowersOfTwo) {
   for (const auto& [power, symmetric] : {std::pair(false, false), {true, false}, {false, true}}) {
     const auto says = refused([p = power, s = symmetric](auto& o) {
