@@ -31,6 +31,9 @@ struct QuantizeOptions {
   /// of the same layout, with the other files in it.
   std::filesystem::path model;
   std::filesystem::path output;
+  /// The name of the format that the options below make, as options_of_format() sets them; empty: they speak for
+  /// themselves.
+  std::string format = {};
   /// Several results of one model, by the names that transformers.js has for them: fp32, fp16, q8, int8, uint8, q4,
   /// q4f16. Each is what it is with options of its own (docs/language-models.md); the output is then a new folder, also
   /// of a file, and samples go through the model once.
@@ -87,6 +90,10 @@ struct QuantizeOptions {
   std::function<void(const LayerTuning&)> layer_tuned;
   std::stop_token stop;
 };
+
+/// The options that make a format of this name: int8, int8-dynamic, uint8-dynamic, int8-qoperator, a16w8, q8, q4, q2,
+/// q4f16, fp16, bf16, fp8, mxfp8, mxfp4, nvfp4, bfp16. Throws usage for another name.
+QuantizeOptions options_of_format(std::string_view name);
 
 /// Scale and zero point of a tensor.
 struct TensorParams {

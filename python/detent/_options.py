@@ -348,6 +348,7 @@ class Config(Options):
     """Everything that decides what becomes of a model. What is not set is as on the command line.
 
     Attributes:
+        format: what comes out, by one word; the other options refine it (default: int8)
         family: several results in one new folder, under the names that transformers.js looks for (default: one result)
         preset: what the other options start from (default: balanced)
         target: where the model will run (default: ort-cpu)
@@ -399,6 +400,7 @@ class Config(Options):
         bench: time the float and the quantized model side by side at the end; leave it out if False
     """
 
+    format: str | None = None
     family: Sequence[str] | None = None
     preset: str | None = None
     target: str | None = None

@@ -5,43 +5,25 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "config/formats.h"
 #include "config/presets.h"
 #include "config/value.h"
 
 namespace detent::config {
 namespace {
 
-void make_dynamic(QuantizeOptions& options, QuantType weights) {
-  options.config.activations = Activations::dynamic;
-  options.config.weight_type = weights;
-}
-
-void make_float16(QuantizeOptions& options) {
-  options.config.float_type = FloatType::float16;
-  options.config.preset = "none";
-}
-
-void make_blocks(QuantizeOptions& options) {
-  options.weights_only.enabled = true;
-  options.weights_only.bits = WeightBits::four;
-}
-
 constexpr FamilyRow kRows[] = {
-    {"fp32", "", "the float model as it is"},
-    {"fp16", "_fp16", "--float 16", make_float16},
-    {"q8", "_quantized", "--activations dynamic", [](auto& o) { make_dynamic(o, QuantType::int8); }},
-    {"int8", "_int8", "the same", [](auto& o) { make_dynamic(o, QuantType::int8); }},
-    {"uint8", "_uint8", "--activations dynamic --weight-type uint8",
-     [](auto& o) { make_dynamic(o, QuantType::uint8); }},
-    {"q4", "_q4", "--weights-only", make_blocks},
-    {"q4f16", "_q4f16", "--weights-only --float 16",
-     [](auto& o) {
-       make_blocks(o);
-       o.config.float_type = FloatType::float16;
-     }},
+    {"fp32", "", ""},
+    {"fp16", "_fp16", "fp16"},
+    {"q8", "_quantized", "int8-dynamic"},
+    {"int8", "_int8", "int8-dynamic"},
+    {"uint8", "_uint8", "uint8-dynamic"},
+    {"q4", "_q4", "q4"},
+    {"q4f16", "_q4f16", "q4f16"},
 };
 
-constexpr std::string_view kSaid[] = {"config.preset",
+constexpr std::string_view kSaid[] = {"format",
+                                      "config.preset",
                                       "config.float_type",
                                       "config.block_float",
                                       "config.activations",
@@ -87,13 +69,15 @@ std::vector<const FamilyRow*> family_of(const QuantizeOptions& options) {
 
 std::vector<std::pair<std::string, std::string>> family_names() {
   std::vector<std::pair<std::string, std::string>> names;
-  for (const auto& row : kRows) names.emplace_back(row.name, row.means);
+  for (const auto& row : kRows)
+    names.emplace_back(row.name,
+                       row.format.empty() ? "the float model as it is" : fmt::format("--format {}", row.format));
   return names;
 }
 
 QuantizeOptions options_of(const FamilyRow& member, QuantizeOptions options) {
   options.family.clear();
-  if (member.set != nullptr) member.set(options);
+  if (!member.format.empty()) apply(format(member.format), options);
   if (options.config.float_type == FloatType::keep) options.config.keep_io_types = true;  // it is about the others
   return options;
 }

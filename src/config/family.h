@@ -14,10 +14,9 @@
 namespace detent::config {
 
 struct FamilyRow {
-  std::string_view name;                            // as transformers.js calls the type
-  std::string_view suffix;                          // that it looks for at the end of a file's name
-  std::string_view means;                           // the options of a single run, in words
-  void (*set)(QuantizeOptions& options) = nullptr;  // null: the float model as it is
+  std::string_view name;    // as transformers.js calls the type
+  std::string_view suffix;  // that it looks for at the end of a file's name
+  std::string_view format;  // that it has; empty: the float model as it is
 };
 
 /// What QuantizeOptions::family names, in its order. Throws usage for names that are none, or given twice.

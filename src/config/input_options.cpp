@@ -1,5 +1,6 @@
 // What goes in, which samples are used, and how ranges follow from their statistics.
 #include "config/family.h"
+#include "config/formats.h"
 #include "config/option.h"
 #include "config/presets.h"
 #include "config/targets.h"
@@ -53,6 +54,16 @@ const Option kRows[] = {
      .letter = "-o",
      .required = kQuantize | kCalibrate,
      .usual = kQuantize | kCalibrate},
+    {.name = "format",
+     .at = DETENT_AT(format),
+     .commands = kQuantize,
+     .affects = Affects::nothing,  // the options that it stands for count
+     .group = "Files",
+     .help = "what comes out, by one word; the other options refine it",
+     .label = "NAME",
+     .fallback = "int8",
+     .texts = format_names,
+     .usual = kQuantize},
     {.name = "family",
      .at = DETENT_AT(family),
      .commands = kQuantize,

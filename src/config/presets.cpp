@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "config/family.h"
+#include "config/formats.h"
 #include "config/targets.h"
 #include "config/value.h"
 #include "config/wanted.h"
@@ -205,6 +206,7 @@ void take_from_target(Options& options, std::vector<std::string_view>& given, bo
 
 void resolve(QuantizeOptions& options, const std::vector<std::string_view>& user_gave) {
   auto given = user_gave;
+  if (!options.format.empty()) apply(format(options.format), options, given);
   const bool keeps_form = options.weights_only.enabled || !options.family.empty() || changes_cache_alone(options);
   if (!keeps_form) take_from_target(options, given, true);
   const auto type = options.config.float_type;

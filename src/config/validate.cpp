@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "config/conflicts.h"
 #include "config/family.h"
+#include "config/formats.h"
 #include "config/presets.h"
 #include "config/targets.h"
 #include "config/value.h"
@@ -66,6 +67,7 @@ void check_range(const TensorOverride& entry) {
 // Facts of single options that the bounds of their rows cannot state.
 void check_values(const QuantizeOptions& options) {
   (void)preset(options.config);
+  check_format(options);
   for (const auto& entry : options.overrides) {
     if (entry.range) check_range(entry);
   }
@@ -85,7 +87,7 @@ void check_family(const QuantizeOptions& options) {
   for (const auto* member : family_of(options)) {
     const auto of_member = options_of(*member, options);
     any_16_bits = any_16_bits || writes_16_bits(of_member.config);
-    if (member->set != nullptr) validate(of_member);
+    if (!member->format.empty()) validate(of_member);
   }
   if (!any_16_bits && !options.config.keep_io_types)
     throw usage_error("--no-keep-io-types is about members with --float 16, and --family names none", "leave it out");

@@ -45,7 +45,7 @@ class Family {
       of_members_.push_back(config::options_of(*members_[m], folder_.options(m)));
       of_members_.back().bench = false;  // all together at the end
       of_members_.back().samples = options.samples;
-      if (members_[m]->set == nullptr) continue;
+      if (members_[m]->format.empty()) continue;
       config::validate(of_members_[m]);
       run::check_apart(run::written_files(of_members_[m]), options.calibration_data);
     }
@@ -74,7 +74,7 @@ class Family {
     const auto& options = of_members_[m];
     if (options_.samples != nullptr && reads_again_) options_.samples->rewind();
     reads_again_ = true;
-    if (members_[m]->set == nullptr) return copy(options);
+    if (members_[m]->format.empty()) return copy(options);
     if (options.weights_only.enabled) return make_blocks(m);
     if (options.config.activations == Activations::dynamic) return quantize_dynamic(options);
     return convert_floats(options, {.known = extremes_ && !of_rotated_ ? &*extremes_ : nullptr});

@@ -74,7 +74,7 @@ TEST(Resolve, AMethodThatIsGivenIsTheOnlyOne) {
 
 // Other options follow from these, and they have no other values that could be made up.
 bool names_what_is_made(std::string_view path) {
-  return path == "config.preset" || path == "config.target" || path == "family";
+  return path == "config.preset" || path == "config.target" || path == "family" || path == "format";
 }
 
 TEST(Resolve, WhatIsGivenStays) {

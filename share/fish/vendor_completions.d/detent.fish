@@ -13,6 +13,7 @@ complete -c detent -n __fish_use_subcommand -a help -d 'Show the options of a co
 complete -c detent -n '__fish_seen_subcommand_from help' -x -a 'quantize calibrate plan inspect check compare verify bench report completions help'
 complete -c detent -n '__fish_seen_subcommand_from completions' -x -a 'bash zsh fish'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate' -l output -r -F -d 'file to write: the quantized model (a new folder if MODEL is one)'
+complete -c detent -n '__fish_seen_subcommand_from quantize' -l format -x -a 'int8 int8-dynamic uint8-dynamic int8-qoperator a16w8 q8 q4 q2 q4f16 fp16 bf16 fp8 mxfp8 mxfp4 nvfp4 bfp16' -d 'what comes out, by one word'
 complete -c detent -n '__fish_seen_subcommand_from quantize' -l family -x -a 'fp32 fp16 q8 int8 uint8 q4 q4f16' -d 'several results in one new folder, under the names that transformers.js looks for'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare bench verify' -l calibration-data -r -F -d 'samples: a directory of .npy, .npz, .wav or test_data_set_*/input_N.pb files, or one such file'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare bench verify' -l images -r -F -d 'pictures as samples: a folder of .jpg and .png, also in folders below it'

@@ -1,0 +1,148 @@
+#include "config/formats.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "config/presets.h"
+#include "config/value.h"
+#include "config/words.h"
+#include "detent/quantize.h"
+
+namespace detent::config {
+namespace {
+
+// All options that say what comes out. Beside a format only those may be given that its row names.
+constexpr std::string_view kSaysWhatComesOut[] = {"activations", "quant-format", "activation-type", "weight-type",
+                                                  "block-float", "float",        "weights-only",    "bits",
+                                                  "scale-type",  "preset"};
+
+const Setting kInBlocks{"weights-only", "true", ""};
+const Setting kEightBits{"weight-type", "", "", {"int8", "uint8"}};
+const Setting kPreset{"preset", "", "", {"balanced", "plain"}};
+const Setting kFromFloat16{"float", "", "", {"32"}};
+
+Setting always(std::string_view option, std::string_view value) { return {option, value, ""}; }
+
+// Weights in blocks, with what else becomes 16-bit floats on request.
+std::vector<Setting> integers_in_blocks(std::string_view bits) {
+  return {kInBlocks, always("bits", bits), {"float", "", "", {"16", "bf16"}}};
+}
+
+std::vector<Setting> floats_in_blocks(std::string_view type, std::string_view scales) {
+  return {kInBlocks, always("weight-type", type), always("scale-type", scales)};
+}
+
+}  // namespace
+
+const std::vector<Format>& formats() {
+  static const std::vector<Format> all{
+      {"int8",
+       "weights and activations of 8 bits, with scales from samples",
+       {kEightBits, {"activation-type", "", "", {"int8", "uint8"}}, kPreset, kFromFloat16}},
+      {"int8-dynamic",
+       "the same with scales found while the model runs, without samples",
+       {always("activations", "dynamic"), {"weight-type", "int8", "", {"uint8"}}, kFromFloat16}},
+      {"uint8-dynamic",
+       "int8-dynamic with weights of uint8",
+       {always("activations", "dynamic"), always("weight-type", "uint8"), kFromFloat16}},
+      {"int8-qoperator",
+       "int8 as operators on integers, for old runtimes",
+       {always("quant-format", "qoperator"), kEightBits, kPreset, kFromFloat16}},
+      {"a16w8",
+       "activations of 16 bits, weights of 8",
+       {{"activation-type", "uint16", "", {"int16"}}, kEightBits, kPreset, kFromFloat16}},
+      {"q8", "weights of 8 bits in blocks, for language models", integers_in_blocks("8")},
+      {"q4", "weights of 4 bits in blocks", integers_in_blocks("4")},
+      {"q2", "weights of 2 bits in blocks", integers_in_blocks("2")},
+      {"q4f16", "q4 among float16", {kInBlocks, always("bits", "4"), always("float", "16")}},
+      {"fp16", "float16 wherever it is safe", {always("float", "16"), always("preset", "none")}},
+      {"bf16", "bfloat16 wherever it is safe", {always("float", "bf16"), always("preset", "none")}},
+      {"fp8",
+       "weights and activations in float8e4m3fn",
+       {{"weight-type", "float8e4m3fn", "", {"float8e5m2"}},
+        {"activation-type", "float8e4m3fn", "", {"float8e5m2"}},
+        {"preset", "plain", ""}}},
+      {"mxfp8", "weights in blocks of FP8 with a common exponent", floats_in_blocks("float8e4m3fn", "float8e8m0")},
+      {"mxfp4", "weights in blocks of FP4 with a common exponent", floats_in_blocks("float4e2m1", "float8e8m0")},
+      {"nvfp4", "weights in blocks of FP4 with FP8 scales", floats_in_blocks("float4e2m1", "float8e4m3fn")},
+      {"bfp16", "block floats of AMD's NPU", {always("block-float", "bfp16"), always("preset", "plain")}},
+  };
+  return all;
+}
+
+std::vector<std::pair<std::string, std::string>> format_names() {
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const auto& row : formats()) names.emplace_back(row.name, row.help);
+  return names;
+}
+
+const Format& format(std::string_view name) {
+  std::vector<std::string_view> all;
+  for (const auto& row : formats()) {
+    if (row.name == name) return row;
+    all.push_back(row.name);
+  }
+  throw not_one_of("--format", name, all);
+}
+
+void apply(const Format& format, QuantizeOptions& options) {
+  for (const auto& setting : format.settings) {
+    if (setting.value.empty()) continue;
+    const auto* option = find(setting.option, kQuantize);
+    assign(*option, *option->member(options), {std::string(setting.value)}, fmt::format("--{}", setting.option));
+  }
+}
+
+void apply(const Format& format, QuantizeOptions& options, std::vector<std::string_view>& given) {
+  auto made = options;
+  apply(format, made);
+  for (const auto name : kSaysWhatComesOut) {
+    const auto* option = find(name, kQuantize);
+    const auto row = std::find_if(format.settings.begin(), format.settings.end(),
+                                  [&](const auto& setting) { return setting.option == name; });
+    const bool is_set = row != format.settings.end() && !row->value.empty();
+    if (std::find(given.begin(), given.end(), option->at.path) == given.end()) {
+      if (!is_set) continue;
+      copy(*option->member(made), *option->member(options));
+      given.push_back(option->at.path);
+      continue;
+    }
+    const auto text = text_of(*option->member(options), option->form);
+    if (row != format.settings.end() &&
+        (text == row->value || std::find(row->also.begin(), row->also.end(), text) != row->also.end()))
+      continue;
+    throw usage_error(fmt::format("--{} and --format {} both say what comes out", name, format.name),
+                      row == format.settings.end() || row->also.empty()
+                          ? "leave out one of them"
+                          : fmt::format("leave out one of them, or give --{} {}", name, fmt::join(row->also, " or ")));
+  }
+}
+
+void check_format(const QuantizeOptions& options) {
+  if (options.format.empty()) return;
+  for (const auto& setting : format(options.format).settings) {
+    const auto* option = find(setting.option, kQuantize);
+    const auto text = text_of(*read_only(*option, options), option->form);
+    if (setting.value.empty() || text == setting.value) continue;
+    if (std::find(setting.also.begin(), setting.also.end(), text) == setting.also.end())
+      throw usage_error(fmt::format("--format {} means --{} {}, which these options lack", options.format,
+                                    setting.option, setting.value),
+                        fmt::format("begin with options_of_format(\"{}\")", options.format));
+  }
+}
+
+}  // namespace detent::config
+
+namespace detent {
+
+QuantizeOptions options_of_format(std::string_view name) {
+  QuantizeOptions options;
+  options.format = name;
+  std::vector<std::string_view> given;
+  config::resolve(options, given);
+  return options;
+}
+
+}  // namespace detent
