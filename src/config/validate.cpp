@@ -90,7 +90,8 @@ void check_family(const QuantizeOptions& options) {
     if (!member->format.empty()) validate(of_member);
   }
   if (!any_16_bits && !options.config.keep_io_types)
-    throw usage_error("--no-keep-io-types is about members with --float 16, and --family names none", "leave it out");
+    throw usage_error("--no-keep-io-types is about --float 16, bf16 and 32, and no member of --family changes a type",
+                      "leave it out");
 }
 
 }  // namespace

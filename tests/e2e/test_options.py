@@ -154,7 +154,7 @@ EXAMPLES |= {"number": lambda o: "0.5", "numbers": lambda o: "[50, 60]", "pair":
 EXAMPLES |= {"texts": lambda o: "[a, b]", "choices": lambda o: f"[{o['words'][0]}]"}
 
 
-CHOSEN_FROM = ("preset", "target", "family", "config", "json")  # names of rows, and what a file may not say
+CHOSEN_FROM = ("preset", "target", "format", "family", "config", "json")  # names of rows, and what a file may not say
 
 
 def test_a_file_has_every_option(tmp_path: Path) -> None:
