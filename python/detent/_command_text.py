@@ -77,8 +77,8 @@ class _Words:
 def _tokenizer_of(model: str) -> pathlib.Path:
     """Beside the model, or, of transformers.js' folders, above it."""
     path = pathlib.Path(model)
-    folders = [path] if path.is_dir() else [path.parent, path.parent.parent]
-    return next((folder / "tokenizer.json" for folder in folders if (folder / "tokenizer.json").is_file()), folders[0])
+    folders = [path] if os.path.isdir(path) else [path.parent, path.parent.parent]
+    return next((folder / "tokenizer.json" for folder in folders if os.path.isfile(folder / "tokenizer.json")), folders[0])
 
 
 class Refused(Exception):
@@ -125,7 +125,10 @@ def _locked(path: pathlib.Path) -> int | None:
 @contextlib.contextmanager
 def _ids_folder(words: Sequence[str]) -> Iterator[pathlib.Path]:
     """A folder for token ids, which is removed. Of two equal commands at once, each has its own."""
-    path = _ids_path(words)
+    try:
+        path = _ids_path(words)
+    except OSError as error:
+        raise ResourceError(f"cannot find the current folder: {error.strerror}", "go to another one") from None
     try:
         held = _locked(path)
         if held is None and "--resume" in words:
@@ -133,7 +136,7 @@ def _ids_folder(words: Sequence[str]) -> Iterator[pathlib.Path]:
         if held is None:
             path = pathlib.Path(tempfile.mkdtemp(prefix=path.name + "-", dir=path.parent))
         for entry in path.iterdir():  # of a run that was killed
-            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            shutil.rmtree(entry) if os.path.isdir(entry) and not os.path.islink(entry) else entry.unlink()
     except OSError as error:
         what = f"cannot keep token ids in '{path}': {error.strerror}"
         raise ResourceError(what, "set XDG_CACHE_HOME to a folder that can be written") from None

@@ -64,11 +64,13 @@ class Images:
 
 def _images_in(folder: pathlib.Path) -> list[pathlib.Path]:
     try:
-        paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
+        paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and os.path.isfile(p))
     except (OSError, ValueError) as error:
         raise BadInput(f"'{folder}' cannot be listed: {error}") from None
     if not paths:
-        raise BadInput(f"'{folder}' holds no images" if folder.is_dir() else f"'{folder}' is not a folder", "give one with images")
+        raise BadInput(
+            f"'{folder}' holds no images" if os.path.isdir(folder) else f"'{folder}' is not a folder", "give one with images"
+        )
     return paths
 
 
@@ -269,7 +271,7 @@ def _tokenizer(model: str | os.PathLike[str], caller: str) -> _Tokenizer:
     from tokenizers import Tokenizer
 
     path = pathlib.Path(model)
-    path = path / "tokenizer.json" if path.is_dir() else path
+    path = path / "tokenizer.json" if os.path.isdir(path) else path
     if not os.path.exists(path):
         raise BadInput(f"'{path}' does not exist", "give the folder of a model with its tokenizer")
     content = _content(path, "a tokenizer", "give the folder of a model with its tokenizer")

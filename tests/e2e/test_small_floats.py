@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from support import Path
 
 RNG = np.random.default_rng(11)
+FLOAT = onnx.TensorProto.FLOAT
 ROWS, COLUMNS = 96, 24
 KINDS = {
     "float8e4m3fn": (ml_dtypes.float8_e4m3fn, 448.0),
@@ -224,6 +225,45 @@ def test_products_of_floats(tmp_path: Path, kind: str) -> None:
         np.testing.assert_allclose(session.run(None, sample)[0], reference(out, sample["x"]), rtol=1e-3, atol=1e-2)
     done = support.detent("compare", model, out, "--calibration-data", data, "--json")
     assert json.loads(done.stdout)["outputs"][0]["sqnr_db"] > 16
+
+
+ACTIVATIONS: dict[str, tuple[list[float], dict[str, float]]] = {
+    "Relu": ([], {}),
+    "Clip": ([0, 1], {}),
+    "Clip from below": ([0], {}),
+    "LeakyRelu": ([], {"alpha": 0.1}),
+    "Sigmoid": ([], {}),
+    "HardSwish": ([], {}),
+    "Max": ([0], {}),
+    "Relu, Clip": ([-1, 1], {}),
+}
+
+
+@pytest.mark.parametrize("kind", ["float8e4m3fn", "float8e5m2"])
+@pytest.mark.parametrize("product", ["MatMul", "Gemm", "Conv"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_what_stands_before_a_pair_is_computed(tmp_path: Path, activation: str, product: str, kind: str) -> None:
+    """ONNX Runtime's optimizer takes pairs for those of integers, and leaves out what integers would do."""
+    bounds, attributes = ACTIVATIONS[activation]
+    weights = {n: RNG.standard_normal((16, 16, 1, 1) if product == "Conv" else (16, 16)) / 4 for n in ("w", "t")}
+    tensors = weights | {f"bound{i}": np.array(bound) for i, bound in enumerate(bounds)}
+    types = activation.removesuffix(" from below").split(", ")
+    nodes = [helper.make_node(product, ["x", "w"], ["a"], "first")]
+    for i, op_type in enumerate(types):
+        inputs = [nodes[-1].output[0], *(tensors if i == len(types) - 1 else [])]
+        nodes.append(helper.make_node(op_type, [n for n in inputs if n not in weights], [f"b{i}"], **attributes))
+    nodes.append(helper.make_node(product, [nodes[-1].output[0], "t"], ["y"], "second"))
+    value = [helper.make_tensor_value_info(n, FLOAT, ["n", 16, *([4, 4] if product == "Conv" else [])]) for n in "xy"]
+    initializers = [numpy_helper.from_array(v.astype(np.float32), k) for k, v in tensors.items()]
+    graph = helper.make_graph(nodes, "g", value[:1], value[1:], initializers)
+    model, out = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
+    x = RNG.standard_normal((8, 16, 4, 4) if product == "Conv" else (64, 16)).astype(np.float32)
+    data = support.save_samples(tmp_path / "samples", [{"x": x}])
+    support.quantize(model, out, data, "--weight-type", kind, "--activation-type", kind, "--no-bench")
+    found = unfused(out).run(None, {"x": x})
+    assert support.sqnr([reference(out, x)[None]], [found]) > (34 if kind == "float8e4m3fn" else 28)  # roundings at a middle
+    assert support.sqnr(support.outputs(support.load(model), [{"x": x}]), [found]) > (20 if kind == "float8e4m3fn" else 15)
 
 
 WEIGHTS = ["--weights-only"]

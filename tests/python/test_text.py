@@ -219,6 +219,10 @@ def quantizing(folder: pathlib.Path, text: object, output: pathlib.Path, *words:
         ("text is no UTF-8", 3, "cannot be read as text"),
         ("digits", 2, "a number of 5000 digits is too large"),
         ("length", 3, "less than one window"),
+        ("a long name of the tokenizer", 3, "does not exist"),
+        ("a long name of the text", 3, "File name too long"),
+        ("a long name of the model", 3, "File name too long"),
+        ("the current folder is gone", 4, "cannot find the current folder"),
         ("cache is a file", 4, "cannot keep token ids in"),
         ("cache is a loop", 4, "set XDG_CACHE_HOME"),
     ],
@@ -246,18 +250,33 @@ def test_hostile_texts_and_tokenizers_end_in_one_line(what, code, says, folder, 
         given = "/dev/zero" if what.endswith("device") else tmp_path
     elif what in ("digits", "length"):
         words = ["--samples", "9" * 5000] if what == "digits" else ["--text-length", "9" * 17]
+    elif what == "a long name of the tokenizer":
+        words = ["--tokenizer", tmp_path / ("n" * 300)]
+    elif what == "a long name of the text":
+        given = tmp_path / ("n" * 300)
+    elif what == "a long name of the model":
+        folder = tmp_path / ("n" * 300)
     elif what == "cache is a file":
         cache.touch()
     elif what == "cache is a loop":
         cache.symlink_to(cache)
+    current = tmp_path / "current"
+    current.mkdir()
+
+    def begin() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+        if what == "the current folder is gone":
+            current.rmdir()
+
     result = subprocess.run(
         [sys.executable, "-m", "detent", *map(str, quantizing(folder, given, tmp_path / "q", *words))],
+        cwd=current,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "XDG_CACHE_HOME": str(cache)},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)),
+        preexec_fn=begin,
     )
     assert result.returncode == code, result.stderr
     assert says in result.stderr

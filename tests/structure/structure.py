@@ -203,6 +203,7 @@ CALL = re.compile(rf"\b(?:fs|filesystem)::({ASKING})\b(?: (?!const\b)\w+)?\(")
 MEMBER_CALL = re.compile(
     r"(?:\.|->)(exists|is_(?:directory|regular_file|symlink|fifo|other|socket)|file_size|hard_link_count|last_write_time|status|symlink_status)\(\)"
 )
+PATHLIB_CALL = re.compile(r"\.(exists|is_dir|is_file|is_symlink|is_fifo|is_mount)\(\)")
 ENTRY = re.compile(r"\bdirectory_(?:entry|iterator)\b")
 ERROR_CODE = re.compile(r"\bstd::error_code&? (\w+(?:, \w+)*)")
 
@@ -230,4 +231,9 @@ def throwing_calls(root):
             if given.split(",")[-1].strip() not in codes:
                 line = text.count("\n", 0, match.start()) + 1
                 found.append(f"{path.relative_to(root)}:{line}: {match[1]}() without an error code; see base/paths.h")
+    # pathlib's own questions throw as well, for a folder that cannot be searched and for names that are too long.
+    for path in files(root, "python", {".py"}):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for match in PATHLIB_CALL.finditer(line):
+                found.append(f"{path.relative_to(root)}:{number}: {match[1]}() throws; os.path asks the same")
     return found

@@ -100,6 +100,10 @@ class TheCheck(unittest.TestCase):
         ):
             self.assert_breach({"src/base/b.cpp": f"std::error_code failed;\n{call}\n"}, "src/base/b.cpp:2: ")
 
+    def test_sees_questions_of_pathlib_that_throw(self):
+        self.assert_breach({"python/detent/b.py": "\nif folder.is_dir():\n    pass\n"}, "python/detent/b.py:2: is_dir()")
+        self.assertEqual([], self.breaches({"python/detent/b.py": "os.path.isdir(folder) or folder.is_dir"}))
+
     def test_allows_questions_with_an_error_code(self):
         text = """
 void f(std::error_code& out) {

@@ -44,7 +44,7 @@ def quant_pre_process(
 
 
 def _copy(source: Path, target: Path) -> None:
-    if target.exists() and target.samefile(source):
+    if os.path.exists(target) and target.samefile(source):
         return
     shutil.copyfile(source, target)
     if source.parent.resolve() == target.parent.resolve():

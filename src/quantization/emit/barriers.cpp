@@ -155,6 +155,10 @@ bool loses_bias(const onnx::Model& model, const graph::Index& index, const Node&
   return !of_weight || *scale * *of_weight < kSmallestNormal;
 }
 
+bool has_8_bits_of_float(onnx::DataType type) {
+  return type == onnx::DataType::float8e4m3fn || type == onnx::DataType::float8e5m2;
+}
+
 // Each QuantizeLinear that is to read through a barrier.
 std::set<int> need_barriers(const onnx::Model& model, const graph::Index& index) {
   std::set<int> quantizers;
@@ -231,6 +235,26 @@ void add_barriers_before_bodies(Emitted& emitted) {
                  {index.fresh_name(reader.inputs()[0] + "_apart")});
     barrier.set_body(reader.body());
     before.emplace(carrier, std::move(barrier));
+  }
+  insert_before(std::move(before), emitted);
+}
+
+void add_barriers_before_floats(Emitted& emitted) {
+  auto& quantized = emitted.model;
+  graph::Index index(quantized);
+  std::multimap<int, Node> before;
+  for (std::size_t n = 0; n < quantized.graph.nodes.size(); ++n) {
+    const auto& node = quantized.graph.nodes[n];
+    if (node.op_type() != "QuantizeLinear") continue;
+    const auto* zero_point = constant(quantized, index, node, 2);
+    const std::string value = node.inputs()[0];
+    const int producer = index.producer(value);
+    if (zero_point == nullptr || !has_8_bits_of_float(zero_point->type) || producer == graph::kNone ||
+        !graph::has_trait(node_at(quantized, producer), graph::Trait::clips))
+      continue;
+    Node barrier("Max", index.fresh_name(value + "_Barrier"), {value}, {index.fresh_name(value + "_apart")});
+    barrier.set_body(node.body());
+    before.emplace(static_cast<int>(n), std::move(barrier));
   }
   insert_before(std::move(before), emitted);
 }

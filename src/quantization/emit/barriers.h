@@ -20,6 +20,10 @@ void add_barriers(Emitted& emitted);
 /// put a pair before the body, and makes the runtime die while it loads the model.
 void add_barriers_before_bodies(Emitted& emitted);
 
+/// The same between a Relu or Clip and a QuantizeLinear that makes floats of 8 bits. Up to 1.32 the runtime's optimizer
+/// takes them for integers that end at 0 (ReluQuantRewrite) and leaves out the Relu, or refuses the model.
+void add_barriers_before_floats(Emitted& emitted);
+
 /// Puts a Max of one value where ONNX Runtime (seen from 1.24 to 1.32) makes something wrong of float16:
 /// - It dies while it loads a product with a constant matrix of what a Transpose with another first axis makes.
 /// - It makes an operator of a Concat between integers that takes no float16 scales.
