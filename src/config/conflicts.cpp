@@ -4,10 +4,10 @@
 #include <string>
 
 #include "base/error.h"
+#include "config/derived.h"
 #include "config/presets.h"
 #include "config/targets.h"
 #include "config/value.h"
-#include "config/wanted.h"
 
 namespace detent::config {
 namespace {
@@ -93,13 +93,13 @@ bool weighs_integers(Options o) {
 
 // Fine-tuning.
 bool finetunes(Options o) { return tunes(o.finetune.rounding); }
-bool finetunes_by_gptq(Options o) { return o.finetune.rounding == Rounding::gptq; }
+bool finetunes_by_gptq(Options o) { return o.finetune.rounding == WeightSolver::gptq; }
 bool tunes_in_gram_form(Options o) { return finetunes(o) && o.finetune.form == FinetuneForm::gram; }
 bool mixes_inputs(Options o) { return o.finetune.drop_ratio < 1; }
 bool streams_or_mixes(Options o) { return o.finetune.form == FinetuneForm::streamed || mixes_inputs(o); }
 bool updates_scales(Options o) { return o.finetune.update_scale; }
 bool tunes_scales(Options o) { return finetunes(o) && updates_scales(o); }
-bool is_not_adaquant(Options o) { return o.finetune.rounding != Rounding::adaquant; }
+bool is_not_adaquant(Options o) { return o.finetune.rounding != WeightSolver::adaquant; }
 
 // Devices.
 bool is_on_cpu(Options o) { return o.device.is_cpu(); }

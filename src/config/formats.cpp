@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "config/enum_names.h"
 #include "config/presets.h"
 #include "config/value.h"
-#include "config/words.h"
 #include "detent/quantize.h"
 
 namespace detent::config {

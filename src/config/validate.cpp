@@ -7,13 +7,13 @@
 
 #include "base/error.h"
 #include "config/conflicts.h"
+#include "config/derived.h"
+#include "config/enum_names.h"
 #include "config/family.h"
 #include "config/formats.h"
 #include "config/presets.h"
 #include "config/targets.h"
 #include "config/value.h"
-#include "config/wanted.h"
-#include "config/words.h"
 
 namespace detent::config {
 namespace {
@@ -77,11 +77,11 @@ void check_values(const QuantizeOptions& options) {
 void check_family(const QuantizeOptions& options) {
   const QuantizeOptions none;
   for (const auto& option : config::options()) {
-    const auto said = said_by_members();
+    const auto said = options_set_by_member();
     const bool may_be_preset = option.at.path == "config.preset" || option.at.path == "config.weight_type";
     if (may_be_preset || std::find(said.begin(), said.end(), option.at.path) == said.end()) continue;
     if (text_of(*read_only(option, options), option.form) != text_of(*read_only(option, none), option.form))
-      throw said_by_family(option);
+      throw refused_beside_family(option);
   }
   bool any_16_bits = false;
   for (const auto* member : family_of(options)) {

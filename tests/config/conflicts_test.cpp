@@ -75,7 +75,7 @@ std::vector<QuantizeOptions> kinds_of_runs() {
   kinds[7].config.block_float = BlockFloat::bfp16;
   kinds[8].config.weight_type = kinds[8].config.activation_type = QuantType::float8e4m3fn;
   kinds[9].config.activations = Activations::dynamic;
-  kinds[10].finetune.rounding = Rounding::adaround;
+  kinds[10].finetune.rounding = WeightSolver::adaround;
   const auto without_samples = kinds;
   for (auto& kind : kinds) kind.calibration_data = "samples";
   kinds.insert(kinds.end(), without_samples.begin(), without_samples.end());

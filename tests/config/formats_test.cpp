@@ -1,9 +1,9 @@
 // One word for what comes out.
 #include "config/formats.h"
 
+#include "config/derived.h"
 #include "config/presets.h"
 #include "config/validate.h"
-#include "config/wanted.h"
 #include "support.h"
 
 namespace detent::config {

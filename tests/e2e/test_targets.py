@@ -229,7 +229,7 @@ def test_what_uint8_weights_cost_in_openvino(cnn):
     result = checked(out, "openvino")
     convolutions = [n for n in result["nodes"] if n["op_type"] == "Conv"]
     assert {(n["verdict"], n["precision"]) for n in convolutions} == {("falls back", "float32")}
-    assert all("s8=" in n["remedy"] for n in convolutions)
+    assert all("s8=" in n["suggestion"] for n in convolutions)
     text = detent("check", out, "--target", "openvino").stdout
     assert "0.2 % of" in text and "falls back" in text  # the last product, which is a Gemm
     given = ["--target", "openvino", "--weight-type", "uint8"]
@@ -246,7 +246,7 @@ def test_pointwise_convolutions_with_strides_in_openvino(tmp_path):
     save_samples(tmp_path / "data", [{"x": sample} for sample in samples])
     other = checked(quantized(tmp_path, "ort-cpu"), "openvino")
     strided = [n for n in other["nodes"] if n["name"].startswith("strided")]
-    assert {(n["verdict"], n["precision"]) for n in strided} == {("falls back", "float32")} and "MaxPool" in strided[0]["remedy"]
+    assert {(n["verdict"], n["precision"]) for n in strided} == {("falls back", "float32")} and "MaxPool" in strided[0]["suggestion"]
     out = quantized(tmp_path, "openvino")
     assert [n.op_type for n in onnx.load(out).graph.node].count("MaxPool") == 1
     nodes = [n for n in checked(out, "openvino")["nodes"] if n["op_type"] in ("Conv", "MaxPool")]
