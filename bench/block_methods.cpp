@@ -19,7 +19,7 @@ using bench::normal;
 using quantization::BlockWeight;
 
 // Sums over inputs that are mixtures of an eighth as many, and a little noise.
-std::vector<float> made_up_sums(std::size_t rows, std::size_t positions, const finetune::Kernels& kernels) {
+std::vector<float> synthetic_sums(std::size_t rows, std::size_t positions, const finetune::Kernels& kernels) {
   const std::size_t rank = rows / 8;
   auto inputs = normal(positions * rows, 1);
   const auto mix = normal(rank * rows, 2), latent = normal(positions * rank, 3);
@@ -42,7 +42,7 @@ int main(int count, char** given) {
       .bits = static_cast<int>(argument(3, 4)), .block = argument(4, 32), .symmetric = false};
   const auto& kernels = finetune::cpu_kernels();
   const auto weight = normal(rows * columns, 4);
-  const auto sums = made_up_sums(rows, 4 * rows, kernels);
+  const auto sums = synthetic_sums(rows, 4 * rows, kernels);
   const finetune::Gram gram{sums, rows, 4 * rows};
   const finetune::Damping damping(gram, finetune::usual_damping(gram.positions));
   const auto k = static_cast<std::int64_t>(rows);
@@ -75,9 +75,9 @@ int main(int count, char** given) {
   const finetune::BlockGptq gptq(gram, damping, format, {}, kernels, 1);
   report("GPTQ", [&] { made = gptq.round(weight); });
   for (const std::size_t turns : {1, 2, 3}) {
-    const finetune::BlockGptq turned(gram, damping, format, {.turns = turns}, kernels, 1);
+    const finetune::BlockGptq refined(gram, damping, format, {.turns = turns}, kernels, 1);
     report(turns == 1 ? "GPTQ and a turn" : fmt::format("GPTQ and {} turns", turns).c_str(),
-           [&] { made = turned.round(weight); });
+           [&] { made = refined.round(weight); });
   }
   report("automatic", [&] { made = finetune::BlockSolver(gram, {}, format, {}, kernels, 1).solve(weight).weight; });
   return 0;

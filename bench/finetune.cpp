@@ -81,13 +81,13 @@ void solver(benchmark::State& state) {
   detent::FinetuneConfig config;
   config.num_iterations = 20;
   config.coordinate_sweeps = state.range(1) != 0 ? 2 : 0;
-  config.rounding = static_cast<detent::Rounding>(state.range(1));
+  config.rounding = static_cast<detent::WeightSolver>(state.range(1));
   SolveControl control;
   control.threads = static_cast<std::size_t>(state.range(0));
   for (auto _ : state) {
     switch (config.rounding) {
-      case detent::Rounding::adaround: adaround(w, form, {}, config, cpu_kernels(), control); break;
-      case detent::Rounding::gptq: gptq(w, form, {}, config, cpu_kernels(), control); break;
+      case detent::WeightSolver::adaround: adaround(w, form, {}, config, cpu_kernels(), control); break;
+      case detent::WeightSolver::gptq: gptq(w, form, {}, config, cpu_kernels(), control); break;
       default: coordinate_descent(w, form, {}, nearest(w, {}).integers, config, cpu_kernels(), control);
     }
   }

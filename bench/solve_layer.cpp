@@ -100,10 +100,10 @@ Solution solve_with(Problem& p, const std::string& rounding, bool gram, const de
 int run(char** argv) {
   Problem p = read(argv[1]);
   const std::string rounding = argv[3];
-  const std::map<std::string, detent::Rounding> roundings{{"nearest", detent::Rounding::nearest},
-                                                          {"adaround", detent::Rounding::adaround},
-                                                          {"adaquant", detent::Rounding::adaquant},
-                                                          {"gptq", detent::Rounding::gptq}};
+  const std::map<std::string, detent::WeightSolver> roundings{{"nearest", detent::WeightSolver::nearest},
+                                                              {"adaround", detent::WeightSolver::adaround},
+                                                              {"adaquant", detent::WeightSolver::adaquant},
+                                                              {"gptq", detent::WeightSolver::gptq}};
   detent::FinetuneConfig config;
   config.rounding = roundings.at(rounding);
   config.num_iterations = std::stoul(argv[5]);

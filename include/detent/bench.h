@@ -62,8 +62,8 @@ struct BenchResult {
   std::vector<BenchedModel> models;
   int threads = 0;
   std::size_t samples = 0;
-  bool made_up = false;  // the samples
-  std::string runtime;   // version of ONNX Runtime
+  bool synthetic = false;  // the samples
+  std::string runtime;     // version of ONNX Runtime
   std::vector<std::string> notes;
 };
 

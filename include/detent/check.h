@@ -31,10 +31,10 @@ struct CheckedNode {
   std::string name;
   std::string op_type;
   Verdict verdict = Verdict::accepted;
-  bool on_cpu = false;    // falls back to the CPU's own operators: the graph is cut here
-  std::string precision;  // of the kernel: "int8", "float32", …; "" where nothing is computed
-  std::string rule;       // that decides it
-  std::string remedy;     // what would change it; "" where nothing is to be changed
+  bool on_cpu = false;     // falls back to the CPU's own operators: the graph is cut here
+  std::string precision;   // of the kernel: "int8", "float32", …; "" where nothing is computed
+  std::string rule;        // that decides it
+  std::string suggestion;  // what would change it; "" where nothing is to be changed
   std::optional<std::uint64_t> macs;
 };
 

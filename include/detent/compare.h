@@ -48,7 +48,7 @@ struct Fidelity {
   std::optional<double> worst_sample_db = {};
   /// For inner values: the likely reason and the option that helps; empty if there is no clear reason.
   std::string reason = {};
-  std::string cure = {};
+  std::string suggestion = {};
 };
 
 /// What a decoder and its quantized form, as deployed, make of text: over all positions whose next token is in the

@@ -187,7 +187,7 @@ struct FallbackNode {
   double macs_share = 0;   // of the model's multiplications
 };
 
-/// The effect of gptq under Rounding::automatic.
+/// The effect of gptq under WeightSolver::automatic.
 struct TunedWeights {
   double error_before = 0;  // geometric mean over outputs and samples, everything rounded, weights to the nearest
   double error_after = 0;
@@ -219,7 +219,7 @@ struct LatencyChange {
   Latency before, after;
   int threads = 0;
   std::size_t samples = 0;
-  bool made_up = false;  // the samples
+  bool synthetic = false;  // the samples
 };
 
 /// What Rotation came to. Errors as in AccuracyResult, of the model with its weights in blocks.

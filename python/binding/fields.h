@@ -19,7 +19,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "config/words.h"
+#include "config/enum_names.h"
 
 namespace detent::python {
 
@@ -113,7 +113,7 @@ inline std::string word_of(nb::handle value) {
 
 template <class T>
 void read_words(nb::handle value, T& into, const std::string& where) {
-  into = static_cast<T>(config::value_of(config::words<T>(), word_of(value), where));
+  into = static_cast<T>(config::value_of(config::enum_names<T>(), word_of(value), where));
 }
 
 template <class T>
@@ -164,7 +164,7 @@ nb::object write(const T& value) {
     for (const auto& f : Fields<T>::all) dict[nb::str(f.name.data(), f.name.size())] = f.get(value);
     return dict;
   } else if constexpr (HasWords<T>) {
-    return nb::cast(std::string(config::word_of(config::words<T>(), static_cast<int>(value))));
+    return nb::cast(std::string(config::word_of(config::enum_names<T>(), static_cast<int>(value))));
   } else if constexpr (IsOptional<T>) {
     return value ? write(*value) : nb::none();
   } else if constexpr (IsVector<T>) {

@@ -136,7 +136,7 @@ struct Fields<LatencyChange> {
   using S = LatencyChange;
   static constexpr Field<S> all[] = {shown<&S::before>("before"), shown<&S::after>("after"),
                                      shown<&S::threads>("threads"), shown<&S::samples>("samples"),
-                                     shown<&S::made_up>("made_up")};
+                                     shown<&S::synthetic>("synthetic")};
 };
 template <>
 struct Fields<OperatorTime> {
@@ -158,7 +158,7 @@ template <>
 struct Fields<BenchResult> {
   using S = BenchResult;
   static constexpr Field<S> all[] = {shown<&S::models>("models"),   shown<&S::threads>("threads"),
-                                     shown<&S::samples>("samples"), shown<&S::made_up>("made_up"),
+                                     shown<&S::samples>("samples"), shown<&S::synthetic>("synthetic"),
                                      shown<&S::runtime>("runtime"), shown<&S::notes>("notes")};
 };
 template <>
@@ -226,7 +226,7 @@ struct Fields<Fidelity> {
   static constexpr Field<S> all[] = {shown<&S::name>("name"),       shown<&S::made_by>("made_by"),
                                      shown<&S::sqnr_db>("sqnr_db"), shown<&S::cosine>("cosine"),
                                      shown<&S::max_abs>("max_abs"), shown<&S::worst_sample_db>("worst_sample_db"),
-                                     shown<&S::reason>("reason"),   shown<&S::cure>("cure")};
+                                     shown<&S::reason>("reason"),   shown<&S::suggestion>("suggestion")};
 };
 template <>
 struct Fields<NextTokens> {
@@ -269,10 +269,14 @@ struct Fields<QuantizedProduct> {
 template <>
 struct Fields<CheckedNode> {
   using S = CheckedNode;
-  static constexpr Field<S> all[] = {shown<&S::name>("name"),           shown<&S::op_type>("op_type"),
-                                     shown<&S::verdict>("verdict"),     shown<&S::on_cpu>("on_cpu"),
-                                     shown<&S::precision>("precision"), shown<&S::rule>("rule"),
-                                     shown<&S::remedy>("remedy"),       shown<&S::macs>("macs")};
+  static constexpr Field<S> all[] = {shown<&S::name>("name"),
+                                     shown<&S::op_type>("op_type"),
+                                     shown<&S::verdict>("verdict"),
+                                     shown<&S::on_cpu>("on_cpu"),
+                                     shown<&S::precision>("precision"),
+                                     shown<&S::rule>("rule"),
+                                     shown<&S::suggestion>("suggestion"),
+                                     shown<&S::macs>("macs")};
 };
 template <>
 struct Fields<CheckResult> {

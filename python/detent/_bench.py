@@ -67,7 +67,7 @@ class BenchResult(_Result):
     models: Table[BenchedModel]
     threads: int
     samples: int
-    made_up: bool  #: the samples
+    synthetic: bool  #: the samples
     runtime: str  #: version of ONNX Runtime
     notes: list[str]
 
@@ -81,7 +81,7 @@ class BenchResult(_Result):
         return cls(**{**told, "models": Table(rows, _BENCHED), **more})
 
     def _heading(self) -> str:
-        inputs = "made-up inputs" if self.made_up else f"{self.samples} samples"
+        inputs = "synthetic inputs" if self.synthetic else f"{self.samples} samples"
         return f"{len(self.models)} models in turns on {inputs}, {self.threads} threads, ONNX Runtime {self.runtime}"
 
     def _shown(self) -> list[Table[Any]]:

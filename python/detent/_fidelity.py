@@ -17,7 +17,7 @@ class Fidelity(NamedTuple):
     max_abs: float
     worst_sample_db: float | None  #: of outputs: SQNR of the sample that is farthest
     reason: str  #: for inner values: the likely reason; empty if there is no clear one
-    cure: str  #: the option that helps
+    suggestion: str  #: the option that helps
 
 
 class NextTokens(NamedTuple):

@@ -30,7 +30,7 @@ class LatencyChange(NamedTuple):
     after: Latency
     threads: int
     samples: int
-    made_up: bool  #: the samples
+    synthetic: bool  #: the samples
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> Self:

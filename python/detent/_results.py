@@ -71,7 +71,7 @@ class CheckedNode(NamedTuple):
     on_cpu: bool  #: left to the CPU: the graph is cut here
     precision: str  #: of the kernel
     rule: str  #: that decides it
-    remedy: str  #: what would change it
+    suggestion: str  #: what would change it
     macs: int | None  #: None: a shape is unknown
 
 
@@ -168,7 +168,7 @@ _CHECKED = (
     Column("verdict", "verdict"),
     Column("precision", "precision"),
     Column("rule", "rule"),
-    Column("instead", "remedy"),
+    Column("instead", "suggestion"),
 )
 _SEGMENTS = (Column("first", "first"), Column("last", "last"), Column("nodes", "nodes", count))
 

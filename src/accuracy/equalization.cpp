@@ -86,7 +86,7 @@ std::optional<ChannelScaling> scaling_of(const onnx::Model& model, const graph::
                                          const quantization::Placement& placement, const quantization::Mark& mark) {
   ChannelScaling scaling{mark.value, true, {}, {}, {}};
   std::int64_t channels = -1;
-  if (!mark.bypassed) {
+  if (!mark.float_readers_unrounded) {
     scaling.maker = maker_of(model, index, placement, mark.value);
     if (!scaling.maker) return std::nullopt;
     const int weight = index.initializer(scaling.maker->weight);

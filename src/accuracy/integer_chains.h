@@ -1,7 +1,7 @@
 // What the preset `balanced` quantizes: products and convolutions, and what hands integers from one to the next.
 #pragma once
 
-#include "accuracy/gates.h"
+#include "accuracy/gated_activations.h"
 #include "graph/index.h"
 #include "quantization/placement.h"
 

@@ -77,7 +77,7 @@ TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& t
       continue;
     trial.taps.push_back(mark.value);
     if (mark.is_weight) trial.weights.insert(mark.value);
-    if (!mark.bypassed) {
+    if (!mark.float_readers_unrounded) {
       trial.mark_of[mark.value] = mark.value;
       continue;
     }

@@ -93,7 +93,7 @@ std::string text_of(const Json& value, int indent) {
   return value.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string sum_of(const nlohmann::json& object) {
+std::string checksum(const nlohmann::json& object) {
   Hasher hasher;
   hasher.add(json_text(object));
   return hasher.result().text();
@@ -126,7 +126,7 @@ std::string json_text(const nlohmann::ordered_json& value, int indent) { return 
 
 std::string sealed_json_text(nlohmann::json object) {
   object.erase(kSum);
-  object[kSum] = sum_of(object);
+  object[kSum] = checksum(object);
   return json_text(object);
 }
 
@@ -135,7 +135,7 @@ std::optional<nlohmann::json> parse_sealed_json(std::string_view text) {
   if (!object || !object->is_object() || !object->contains(kSum)) return std::nullopt;
   const auto sum = object->at(kSum);
   object->erase(kSum);
-  return sum == sum_of(*object) ? std::move(object) : std::nullopt;
+  return sum == checksum(*object) ? std::move(object) : std::nullopt;
 }
 
 nlohmann::json json_of_name(std::string_view name) {

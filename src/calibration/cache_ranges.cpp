@@ -27,12 +27,12 @@ double most_of(KvCacheType type) {
   throw internal_error("a cache that stays as it is has no scales");
 }
 
-// The channel that one is turned with.
+// The channel that one is rotated with.
 std::size_t partner_of(const CacheValue& value, std::size_t channel) {
-  const auto turned = static_cast<std::size_t>(value.turned);
-  if (channel >= turned) return channel;
+  const auto rotated = static_cast<std::size_t>(value.rotated);
+  if (channel >= rotated) return channel;
   if (value.neighbours) return channel ^ 1U;
-  const std::size_t half = turned / 2;
+  const std::size_t half = rotated / 2;
   return channel < half ? channel + half : channel - half;
 }
 

@@ -17,12 +17,12 @@ namespace detent::calibration {
 struct CacheValue {
   std::string value;
   std::int64_t heads = 0, channels = 0;
-  /// The first so many channels of a head are turned by their position, two by two: neighbours, or one of each half.
-  std::int64_t turned = 0;
+  /// The first so many channels of a head are rotated by their position, two by two: neighbours, or one of each half.
+  std::int64_t rotated = 0;
   bool neighbours = false;
 };
 
-/// Counts magnitudes. Of two channels that are turned the length of the pair counts for both: at other positions than
+/// Counts magnitudes. Of two channels that are rotated the length of the pair counts for both: at other positions than
 /// the samples' each may be as large as that. The counts do not depend on the order of samples.
 class CacheObserver final : public data::TapReceiver {
  public:

@@ -176,7 +176,7 @@ bool adds_rows(const onnx::Node& node, const onnx::Model& model, const graph::In
 }
 
 std::optional<Beyond> product_beyond_table(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
-                                           const Forms& forms) {
+                                           const Signature& forms) {
   if (is_strided_point(node, model, index))
     return Beyond{"float32", "OpenVINO puts a pool before 1x1 convolutions with strides, and then computes in float",
                   "strides of 1, behind a MaxPool of one value with these strides"};
@@ -191,7 +191,7 @@ std::optional<Beyond> product_beyond_table(const onnx::Node& node, const onnx::M
 }  // namespace
 
 std::optional<Beyond> beyond_table(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
-                                   const Forms& forms, bool static_shapes) {
+                                   const Signature& forms, bool static_shapes) {
   const bool output = has_8_bits(forms.output);
   if (node.is("Concat") && output) return Beyond{"int8", "Concat of what becomes integers of 8 bits", ""};
   if (moves_integers(model, index, node)) return Beyond{"int8", "QuantizeLinear moves in front of it", ""};

@@ -4,18 +4,18 @@
 #include <optional>
 #include <string_view>
 
-#include "checking/forms.h"
+#include "checking/signature.h"
 
 namespace detent::checking {
 
 struct Beyond {
-  std::string_view kernel, rule, remedy;
+  std::string_view kernel, rule, suggestion;
 };
 
 /// The kernel of a node that runs otherwise than its row says. Where shapes are static, OpenVINO compiles kernels for
 /// element-wise operators, which read integers.
 std::optional<Beyond> beyond_table(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
-                                   const Forms& forms, bool static_shapes);
+                                   const Signature& forms, bool static_shapes);
 
 /// The node before this one whose kernel runs it along, or kNone:
 /// - a product, of an element-wise operator that alone reads its result; of an Add, also its integers;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "checking/forms.h"
+#include "checking/signature.h"
 
 namespace detent::checking {
 namespace {

@@ -3,7 +3,7 @@
 namespace detent::checking {
 
 std::string_view left_to_cpu(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
-                             const Forms& forms) {
+                             const Signature& forms) {
   constexpr std::size_t kBias = 2;
   if (!node.is("LayerNormalization") || node.inputs().size() <= kBias) return {};
   const bool has_integers = read_form(model, index, node, kBias).text.starts_with("other");  // int32

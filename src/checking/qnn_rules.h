@@ -3,12 +3,12 @@
 
 #include <string_view>
 
-#include "checking/forms.h"
+#include "checking/signature.h"
 
 namespace detent::checking {
 
 /// Why a node is left to the CPU although its row says otherwise; empty: it is not.
 std::string_view left_to_cpu(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
-                             const Forms& forms);
+                             const Signature& forms);
 
 }  // namespace detent::checking

@@ -60,7 +60,7 @@ const Row* Table::find(std::string_view op_type, std::string_view first, std::st
   return nullptr;
 }
 
-const Row* Table::find(std::string_view op_type, const Forms& forms) const {
+const Row* Table::find(std::string_view op_type, const Signature& forms) const {
   // Of two inputs the table has the constant as the second; an index is none of two.
   if (op_type != "Gather" && forms.first.is_constant && !forms.second.is_constant && forms.second.text != "-")
     return find(op_type, {forms.second, forms.first, forms.output});
@@ -86,7 +86,7 @@ bool on_integers(const Row& row) {
   return row.kernel == "int8" || row.kernel == "int16" || row.kernel == "htp" || row.kernel == "block floats";
 }
 
-const Row* Table::nearest_on_integers(std::string_view op_type, const Forms& forms) const {
+const Row* Table::nearest_on_integers(std::string_view op_type, const Signature& forms) const {
   const Row* best = nullptr;
   int fewest = 0;
   for (const auto& row : rows_) {

@@ -6,11 +6,11 @@
 #include <string_view>
 #include <vector>
 
-#include "checking/forms.h"
+#include "checking/signature.h"
 
 namespace detent::checking {
 
-/// A row. Forms are alternatives with '|' between them; '*' stands for any.
+/// A row. A signature has alternatives with '|' between them; '*' stands for any.
 struct Row {
   std::string_view op_types, first, second, output;
   /// "int8", "float32", …: what the kernel computes in; "cpu": the target leaves it to ONNX Runtime's CPU kernels;
@@ -26,10 +26,10 @@ class Table {
 
   /// The row of a node with these forms, or null. Where none is for exactly these forms: one of the same types whose
   /// zero points differ, or one of an operator of one input.
-  const Row* find(std::string_view op_type, const Forms& forms) const;
+  const Row* find(std::string_view op_type, const Signature& forms) const;
 
   /// The row that differs least from these forms and whose kernel runs on integers, or null.
-  const Row* nearest_on_integers(std::string_view op_type, const Forms& forms) const;
+  const Row* nearest_on_integers(std::string_view op_type, const Signature& forms) const;
 
  private:
   const Row* find(std::string_view op_type, std::string_view first, std::string_view second,

@@ -29,7 +29,7 @@ nlohmann::json to_json(const BenchedModel& m) {
 }
 
 nlohmann::json to_json(const BenchResult& r) {
-  nlohmann::json out{{"threads", r.threads}, {"samples", r.samples}, {"made_up", r.made_up},
+  nlohmann::json out{{"threads", r.threads}, {"samples", r.samples}, {"synthetic", r.synthetic},
                      {"runtime", r.runtime}, {"notes", r.notes},     {"peak_memory_bytes", profile::peak_resident()}};
   for (const auto& model : r.models) out["models"].push_back(to_json(model));
   return out;
@@ -55,7 +55,7 @@ void print_operators(const BenchedModel& m) {
 
 void print_result(const BenchResult& r) {
   print_models(r);
-  const std::string inputs = r.made_up ? "made-up inputs" : counted(r.samples, "sample");
+  const std::string inputs = r.synthetic ? "synthetic inputs" : counted(r.samples, "sample");
   print_text("{}, {} runs of each model in turns, on {}, ONNX Runtime {}\n",
              counted(static_cast<std::uint64_t>(r.threads), "thread"), r.models.front().latency.runs, inputs,
              r.runtime);

@@ -14,7 +14,9 @@
 namespace detent::cli {
 namespace {
 
-std::string_view word(Verdict verdict) { return config::word_of(config::words<Verdict>(), static_cast<int>(verdict)); }
+std::string_view word(Verdict verdict) {
+  return config::word_of(config::enum_names<Verdict>(), static_cast<int>(verdict));
+}
 
 nlohmann::json to_json(const CheckResult& r) {
   auto nodes = nlohmann::json::array();
@@ -25,7 +27,7 @@ nlohmann::json to_json(const CheckResult& r) {
                      {"on_cpu", n.on_cpu},
                      {"precision", n.precision},
                      {"rule", n.rule},
-                     {"remedy", n.remedy},
+                     {"suggestion", n.suggestion},
                      {"macs", or_null(n.macs)}});
   return {{"target", r.target},         {"target_reason", r.target_reason},
           {"nodes", std::move(nodes)},  {"accepted", r.accepted},
@@ -45,7 +47,7 @@ void print_exceptions(const CheckResult& r) {
   for (const auto& n : r.nodes) {
     if (n.verdict == Verdict::accepted) continue;
     const auto [place, added] =
-        places.try_emplace(fmt::format("{}|{}|{}", word(n.verdict), n.rule, n.remedy), groups.size());
+        places.try_emplace(fmt::format("{}|{}|{}", word(n.verdict), n.rule, n.suggestion), groups.size());
     if (added) groups.push_back({&n});
     ++groups[place->second].count;
   }
@@ -53,7 +55,7 @@ void print_exceptions(const CheckResult& r) {
     print_text("{:<10} {}{}{}: {}{}\n", word(first->verdict), first->name,
                count > 1 ? fmt::format(" and {} more", count - 1) : "",
                first->precision.empty() ? "" : fmt::format(" ({})", first->precision), first->rule,
-               first->remedy.empty() ? "" : fmt::format("; instead: {}", first->remedy));
+               first->suggestion.empty() ? "" : fmt::format("; instead: {}", first->suggestion));
   }
 }
 

@@ -24,7 +24,7 @@ nlohmann::json to_json(const std::vector<Fidelity>& all) {
                     {"max_abs", f.max_abs},
                     {"sqnr_db", std::isfinite(f.sqnr_db) ? nlohmann::json(f.sqnr_db) : nlohmann::json(nullptr)}});
     if (!f.reason.empty()) list.back()["reason"] = f.reason;
-    if (!f.cure.empty()) list.back()["cure"] = f.cure;
+    if (!f.suggestion.empty()) list.back()["suggestion"] = f.suggestion;
   }
   return list;
 }
@@ -36,7 +36,7 @@ void print_table(const std::vector<Fidelity>& all, std::size_t limit, const char
     const auto& f = all[i];
     print_text("{:>8.2f} {:>10.6f} {:>11.4g}  {}{}{}\n", f.sqnr_db, f.cosine, f.max_abs, f.name,
                f.made_by.empty() ? "" : "  ", f.made_by);
-    if (!f.reason.empty()) print_text("{:>33}{}{}{}\n", "", f.reason, f.cure.empty() ? "" : ": ", f.cure);
+    if (!f.reason.empty()) print_text("{:>33}{}{}{}\n", "", f.reason, f.suggestion.empty() ? "" : ": ", f.suggestion);
   }
   if (shown < all.size()) print_text("… and {} more (--layers 0 lists all)\n", all.size() - shown);
 }

@@ -5,14 +5,14 @@
 #include "cli/commands.h"
 #include "cli/completions.h"
 #include "cli/output.h"
-#include "config/words.h"
+#include "config/enum_names.h"
 
 namespace detent::cli {
 
 void add_completions(CLI::App& app) {
   auto* command = app.add_subcommand("completions", "Print completions of this command line for a shell");
   const auto shell = std::make_shared<Shell>();
-  static constexpr config::Word kShells[] = {{"bash", 0}, {"zsh", 1}, {"fish", 2}};
+  static constexpr config::EnumName kShells[] = {{"bash", 0}, {"zsh", 1}, {"fish", 2}};
   command
       ->add_option_function<std::string>(
           "SHELL", [shell](const auto& text) { *shell = static_cast<Shell>(config::value_of(kShells, text, "SHELL")); },

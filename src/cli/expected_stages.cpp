@@ -36,7 +36,7 @@ std::vector<ExpectedStage> expected_stages(const QuantizeOptions& options) {
                                               {"accuracy: fallback", 0.7, 2}};
     stages.insert(stages.end(), measured.begin(), measured.end());
   }
-  if (tunes(options.finetune.rounding) || options.finetune.rounding == Rounding::automatic) {
+  if (tunes(options.finetune.rounding) || options.finetune.rounding == WeightSolver::automatic) {
     stages.push_back({"finetune", 6});
     stages.push_back({"accuracy: weight tuning", 0.5});
   }

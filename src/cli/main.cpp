@@ -11,12 +11,12 @@
 #include "base/error.h"
 #include "base/failure.h"
 #include "cli/commands.h"
+#include "cli/crash_cleanup.h"
 #include "cli/help.h"
 #include "cli/isolation.h"
 #include "cli/output.h"
 #include "cli/signals.h"
-#include "cli/slips.h"
-#include "cli/sudden_end.h"
+#include "cli/usage_errors.h"
 #include "exec/guarded_session.h"
 
 namespace {
@@ -111,7 +111,7 @@ int main(int argc, char** argv) {
   detent::cli::open_standard_descriptors();
   if (const auto socket = detent::exec::guarded_socket()) return detent::exec::serve_guarded_session(*socket);
   detent::cli::hold_ending_signals();
-  detent::cli::clean_up_at_sudden_end();
+  detent::cli::clean_up_at_crash();
   detent::cli::recognise_isolation();
   detent::end_what_is_overdue(detent::cli::end_process);
   try {

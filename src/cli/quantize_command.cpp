@@ -189,12 +189,12 @@ void print_layers(const std::vector<LayerTuning>& layers) {
 std::string verdict(const QuantizeResult& r) {
   std::string text;
   if (r.latency) {
-    const auto& [before, after, threads, samples, made_up] = *r.latency;
+    const auto& [before, after, threads, samples, synthetic] = *r.latency;
     if (before.is_doubtful() || after.is_doubtful()) {
       text = "latency not measured: the machine was busy, ";
     } else {
       text = fmt::format("latency {:.4g} -> {:.4g} ms ({}{}, {} thread{}), ", kMilli * before.median,
-                         kMilli * after.median, run::speed_words(after.ratio), made_up ? ", made-up inputs" : "",
+                         kMilli * after.median, run::speed_words(after.ratio), synthetic ? ", synthetic inputs" : "",
                          threads, threads == 1 ? "" : "s");
     }
   }

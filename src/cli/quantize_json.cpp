@@ -7,8 +7,8 @@
 #include "cli/error_words.h"
 #include "cli/latency_json.h"
 #include "cli/transformer_words.h"
+#include "config/enum_names.h"
 #include "config/family.h"
-#include "config/words.h"
 #include "run/outcome.h"
 
 namespace detent::cli {
@@ -77,7 +77,7 @@ nlohmann::json outcome_json(const QuantizeResult& r) {
   nlohmann::json kept = nlohmann::json::array();
   for (const auto& node : run::kept_nodes(r)) kept.push_back({{"node", node.node}, {"why", node.why}});
   return {{"outcome",
-           {{"answer", config::word_of(config::words<Outcome::Answer>(), static_cast<int>(outcome.answer))},
+           {{"answer", config::word_of(config::enum_names<Outcome::Answer>(), static_cast<int>(outcome.answer))},
             {"headline", outcome.headline},
             {"reasons", outcome.reasons}}},
           {"kept", std::move(kept)}};
@@ -176,7 +176,7 @@ nlohmann::json quantize_json(const QuantizeOptions& options, const QuantizeResul
                       {"after", latency_json(r.latency->after)},
                       {"threads", r.latency->threads},
                       {"samples", r.latency->samples},
-                      {"made_up", r.latency->made_up}};
+                      {"synthetic", r.latency->synthetic}};
   }
   for (const auto& [name, p] : r.activations) {
     out["activations"][name] = {{"scale", p.scale},

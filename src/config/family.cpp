@@ -98,9 +98,9 @@ QuantizeOptions options_of(const FamilyRow& member, QuantizeOptions options) {
   return options;
 }
 
-std::span<const std::string_view> said_by_members() { return kSaid; }
+std::span<const std::string_view> options_set_by_member() { return kSaid; }
 
-Error said_by_family(const Option& option) {
+Error refused_beside_family(const Option& option) {
   return usage_error(fmt::format("--{} does not go with --family, whose members are results of their own", option.name),
                      "leave it out, or make that result alone");
 }

@@ -30,9 +30,9 @@ std::vector<std::pair<std::string, std::string>> family_names();
 QuantizeOptions options_of(const FamilyRow& member, QuantizeOptions options);
 
 /// Paths of options that each member has a value of its own for, or of which there is one for each result.
-std::span<const std::string_view> said_by_members();
+std::span<const std::string_view> options_set_by_member();
 
 /// What is said of such an option.
-Error said_by_family(const Option& option);
+Error refused_beside_family(const Option& option);
 
 }  // namespace detent::config

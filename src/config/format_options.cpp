@@ -1,5 +1,5 @@
 // What integers are made, and of what.
-#include "config/block_float_words.h"
+#include "config/block_float_names.h"
 #include "config/option.h"
 
 namespace detent::config {

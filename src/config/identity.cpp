@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "config/derived.h"
 #include "config/value.h"
-#include "config/wanted.h"
 
 namespace detent::config {
 namespace {
@@ -27,7 +27,7 @@ nlohmann::json identity(const CalibrateOptions& options, Affects what) { return 
 
 nlohmann::json run_identity(const QuantizeOptions& options) {
   auto all = identity(options, Affects::statistics);
-  all["--finetune"] = word_of(words<Rounding>(), static_cast<int>(Rounding::nearest));
+  all["--finetune"] = word_of(enum_names<WeightSolver>(), static_cast<int>(WeightSolver::nearest));
   if (tunes(options.finetune.rounding) || may_tune(options)) all.update(identity(options, Affects::integers));
   return all;
 }

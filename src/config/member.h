@@ -12,14 +12,14 @@
 #include <variant>
 #include <vector>
 
-#include "config/words.h"
+#include "config/enum_names.h"
 #include "detent/config.h"
 
 namespace detent::config {
 
 /// A member that takes one of a few words.
 struct Choice {
-  std::span<const Word> words;
+  std::span<const EnumName> words;
   void* at = nullptr;
   int (*get)(const void*) = nullptr;
   void (*set)(void*, int) = nullptr;
@@ -27,7 +27,7 @@ struct Choice {
 
 /// A member that takes several of them.
 struct Choices {
-  std::span<const Word> words;
+  std::span<const EnumName> words;
   void* at = nullptr;
   std::vector<int> (*get)(const void*) = nullptr;
   void (*set)(void*, const std::vector<int>&) = nullptr;
@@ -47,11 +47,11 @@ using Member = std::variant<bool*, std::optional<bool>*, int*, std::int64_t*, st
 template <class T>
 Member member_of(T& at) {
   if constexpr (std::is_enum_v<T>) {
-    return Choice{words<T>(), &at, [](const void* p) { return static_cast<int>(*static_cast<const T*>(p)); },
+    return Choice{enum_names<T>(), &at, [](const void* p) { return static_cast<int>(*static_cast<const T*>(p)); },
                   [](void* p, int value) { *static_cast<T*>(p) = static_cast<T>(value); }};
   } else if constexpr (requires { requires std::is_enum_v<typename T::value_type>; }) {
     using Enum = typename T::value_type;
-    return Choices{words<Enum>(), &at,
+    return Choices{enum_names<Enum>(), &at,
                    [](const void* p) {
                      std::vector<int> values;
                      for (const Enum e : *static_cast<const T*>(p)) values.push_back(static_cast<int>(e));

@@ -89,7 +89,7 @@ std::vector<std::string> words_of(const Option& option) {
     for (auto& entry : option.texts()) texts.push_back(std::move(entry.first));
   }
   const Member member = any_member(option);
-  const auto take = [&](std::span<const Word> words) {
+  const auto take = [&](std::span<const EnumName> words) {
     for (const auto& word : words) texts.emplace_back(word.text);
   };
   if (const auto* choice = std::get_if<Choice>(&member)) take(choice->words);

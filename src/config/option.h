@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "config/command_line_words.h"
+#include "config/command_line_names.h"
 #include "config/member.h"
 #include "detent/bench.h"
 #include "detent/calibrate.h"

@@ -6,11 +6,11 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "config/derived.h"
+#include "config/enum_names.h"
 #include "config/family.h"
 #include "config/targets.h"
 #include "config/value.h"
-#include "config/wanted.h"
-#include "config/words.h"
 
 namespace detent::config {
 namespace {
@@ -59,10 +59,10 @@ const std::vector<Preset>& presets() {
        .integer_chains_only = true,
        .measures_accuracy = true,
        .chooses_by_speed = true,
-       .responses = true,
+       .consumer_functions = true,
        .barriers = true,
        .equal_zero_points = true,
-       .fast_forms = true},
+       .fuses_for_runtime = true},
       {.name = "plain",
        .help = "all that ONNX Runtime's quantize_static quantizes, with the same bits",
        .format = plain_format()},
@@ -140,7 +140,7 @@ Error without_meaning(const std::string& name, const Option& option, Result resu
 void check_blocks(const QuantizeOptions& options, const std::vector<std::string_view>& given) {
   if (!has(given, "config.weight_type")) return;
   const auto type = options.config.weight_type;
-  const auto word = word_of(words<QuantType>(), static_cast<int>(type));
+  const auto word = word_of(enum_names<QuantType>(), static_cast<int>(type));
   if (!is_float(type))
     throw usage_error(
         fmt::format("--weight-type {} means nothing with --weights-only, whose integers have --bits", word),
@@ -157,10 +157,10 @@ void check_blocks(const QuantizeOptions& options, const std::vector<std::string_
 void check_given(const QuantizeOptions& options, const std::vector<std::string_view>& given) {
   const auto results = results_of(options);
   if (results == kBlocks) check_blocks(options, given);
-  const auto said = options.family.empty() ? std::span<const std::string_view>() : said_by_members();
+  const auto said = options.family.empty() ? std::span<const std::string_view>() : options_set_by_member();
   for (const auto& option : config::options()) {
     if (!has(given, option.at.path)) continue;
-    if (std::find(said.begin(), said.end(), option.at.path) != said.end()) throw said_by_family(option);
+    if (std::find(said.begin(), said.end(), option.at.path) != said.end()) throw refused_beside_family(option);
     if ((option.results & results) != 0) continue;
     const auto [name, is_nothing] = as_given(option, options);
     if (is_nothing) continue;

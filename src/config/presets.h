@@ -31,13 +31,13 @@ struct Preset {
   /// Whether what is faster in float on this machine stays in float.
   bool chooses_by_speed = false;
   /// Whether ranges weigh errors by what the readers of a value make of them.
-  bool responses = false;
+  bool consumer_functions = false;
   /// Whether nodes are added that keep the runtime from fusing across the borders of float parts.
   bool barriers = false;
   /// Whether channels of zeros get the zero point of the others, which the runtime's fast kernels want.
   bool equal_zero_points = false;
   /// Whether the float model is rewritten into forms that the runtime runs fast once it is quantized.
-  bool fast_forms = false;
+  bool fuses_for_runtime = false;
 };
 
 const std::vector<Preset>& presets();

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "config/words.h"
+#include "config/enum_names.h"
 
 namespace detent::config {
 namespace {
@@ -80,7 +80,7 @@ Target qnn(std::string_view name, std::string_view help, const Setting& activati
                     {"Tanh", kUint16, -1.0F, 32767.0F / 32768}};
   t.static_shapes = true;
   t.one_width = true;
-  t.htp_forms = true;
+  t.htp_rewrites = true;
   // Beside int8 scales it takes a LayerNormalization with a bias of int32 for the CPU's.
   t.float_bias_types = {"LayerNormalization"};
   return t;

@@ -54,7 +54,7 @@ struct Target {
   bool one_width = false;
   /// What the HTP has another form for is written in that: Gelu instead of Erf, and convolutions instead of
   /// BatchNormalization, whose four parameters it rounds again.
-  bool htp_forms = false;
+  bool htp_rewrites = false;
   /// The biases of these stay in float.
   std::vector<std::string_view> float_bias_types = {};
   /// Of the two branches of a sum, the one that a convolution makes for it alone is not quantized: the two fuse.

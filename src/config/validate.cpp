@@ -6,12 +6,12 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "config/derived.h"
+#include "config/enum_names.h"
 #include "config/family.h"
 #include "config/presets.h"
 #include "config/targets.h"
 #include "config/value.h"
-#include "config/wanted.h"
-#include "config/words.h"
 
 namespace detent::config {
 namespace {
@@ -138,7 +138,7 @@ void check_block_floats(const QuantizeOptions& options) {
 
 // What products of floats are not: grids of integers.
 void check_float_types(const QuantConfig& config) {
-  const auto word = [](QuantType type) { return word_of(words<QuantType>(), static_cast<int>(type)); };
+  const auto word = [](QuantType type) { return word_of(enum_names<QuantType>(), static_cast<int>(type)); };
   if (config.weight_type == QuantType::float4e2m1 || config.activation_type == QuantType::float4e2m1)
     throw usage_error("float4e2m1 is for weights in blocks", "add --weights-only, or give float8e4m3fn");
   if (!is_float(config.weight_type) && !is_float(config.activation_type)) return;
@@ -194,11 +194,11 @@ void validate(const QuantConfig& config, const MethodConfig& method, const std::
 
 void validate(const FinetuneConfig& config) {
   if (!tunes(config.rounding)) return;
-  if (config.rounding == Rounding::gptq && (config.form == FinetuneForm::streamed || config.drop_ratio < 1))
+  if (config.rounding == WeightSolver::gptq && (config.form == FinetuneForm::streamed || config.drop_ratio < 1))
     throw usage_error("--finetune gptq works in the Gram form", "leave out --finetune-form streamed and --drop-ratio");
   if (config.form == FinetuneForm::gram && config.drop_ratio < 1)
     throw usage_error("--finetune-form gram cannot mix inputs of both models", "leave out --drop-ratio");
-  if (config.update_scale && config.rounding != Rounding::adaquant)
+  if (config.update_scale && config.rounding != WeightSolver::adaquant)
     throw usage_error("--update-scale goes with --finetune adaquant", "leave it out: it makes other methods worse");
 }
 
@@ -359,11 +359,11 @@ void check_kv_cache(const QuantizeOptions& options) {
 void check_family(const QuantizeOptions& options) {
   const QuantizeOptions none;
   for (const auto& option : config::options()) {
-    const auto said = said_by_members();
+    const auto said = options_set_by_member();
     const bool may_be_preset = option.at.path == "config.preset" || option.at.path == "config.weight_type";
     if (may_be_preset || std::find(said.begin(), said.end(), option.at.path) == said.end()) continue;
     if (text_of(*read_only(option, options), option.form) != text_of(*read_only(option, none), option.form))
-      throw said_by_family(option);
+      throw refused_beside_family(option);
   }
   bool any_16_bits = false;
   for (const auto* member : family_of(options)) {

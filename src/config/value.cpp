@@ -72,7 +72,7 @@ void set_overrides(std::string_view option, Form form, const Texts& texts, std::
     if (ranges) {
       entry.range = range(option, value);
     } else {
-      entry.method = static_cast<CalibrationMethod>(value_of(words<CalibrationMethod>(), value, option));
+      entry.method = static_cast<CalibrationMethod>(value_of(enum_names<CalibrationMethod>(), value, option));
     }
     added.push_back(std::move(entry));
   }
@@ -198,7 +198,7 @@ nlohmann::json json_of(const Member& member) {
                    json list = json::array();
                    for (const auto& o : *overrides) {
                      list.push_back({o.tensor,
-                                     o.method ? json(word_of(words<CalibrationMethod>(), int(*o.method))) : json(),
+                                     o.method ? json(word_of(enum_names<CalibrationMethod>(), int(*o.method))) : json(),
                                      o.range ? json{o.range->first, o.range->second} : json()});
                    }
                    return list;

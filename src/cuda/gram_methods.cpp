@@ -10,7 +10,9 @@ namespace detent::cuda {
 
 using finetune::Integers;
 
-bool runs_on_devices(Rounding rounding) { return rounding == Rounding::adaround || rounding == Rounding::adaquant; }
+bool runs_on_devices(WeightSolver rounding) {
+  return rounding == WeightSolver::adaround || rounding == WeightSolver::adaquant;
+}
 
 void GramMethodsOnDevices::prepare(const FinetuneConfig& config) {
   if (quadratic_) return;
@@ -28,8 +30,8 @@ Integers GramMethodsOnDevices::integers(const FinetuneConfig& config) {
     return finetune::find_solver(config.rounding)->solve(weights_, form_, bias_, config, kernels_, control_);
   }
   prepare(config);
-  return config.rounding == Rounding::adaround ? adaround(rows_, weights_, *quadratic_, config, control_)
-                                               : adaquant(rows_, weights_, *quadratic_, config, control_);
+  return config.rounding == WeightSolver::adaround ? adaround(rows_, weights_, *quadratic_, config, control_)
+                                                   : adaquant(rows_, weights_, *quadratic_, config, control_);
 }
 
 // As finetune::better_rows: with d = Ŵ₂ − Ŵ₁ the error changes by d A dᵀ + 2 d (Ŵ₁ A − c)ᵀ.

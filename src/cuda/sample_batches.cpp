@@ -17,18 +17,18 @@ SampleBatch SampleBatches::load(std::size_t iteration) {
   const std::size_t size = std::max<std::size_t>(config_.batch_size, 1);
   SampleBatch batch;
   for (std::size_t b = 0; b < size; ++b) batch.push_back(draw(static_cast<std::uint64_t>(iteration) * size + b));
-  announce(static_cast<std::uint64_t>(iteration + 1) * size);
+  prefetch(static_cast<std::uint64_t>(iteration + 1) * size);
   return batch;
 }
 
 // As many samples as there are workers, from this turn on.
-void SampleBatches::announce(std::uint64_t turn) {
+void SampleBatches::prefetch(std::uint64_t turn) {
   const std::uint64_t end =
       static_cast<std::uint64_t>(config_.num_iterations) * std::max<std::size_t>(config_.batch_size, 1);
   const auto coming = order_.coming(turn, end, config_.num_workers, [&](std::size_t index) {
     return from_disk_ && samples_.resting(index).has_value();
   });
-  if (!coming.empty()) samples_.announce(coming);
+  if (!coming.empty()) samples_.prefetch(coming);
 }
 
 Drawn SampleBatches::draw(std::uint64_t turn) {

@@ -38,7 +38,7 @@ class SampleBatches {
   SampleBatch load(std::size_t iteration);
 
  private:
-  void announce(std::uint64_t turn);
+  void prefetch(std::uint64_t turn);
   Drawn draw(std::uint64_t turn);
 
   finetune::LayerSamples& samples_;

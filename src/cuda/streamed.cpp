@@ -236,7 +236,7 @@ Solution solve_streamed(Devices& devices, const DeviceConfig& on, const Streamed
     solution.integers =
         finetune::descend_on_samples(layer.weights, layer.geometry, solution, layer.samples, config, kernels, control);
   }
-  if (config.rounding == Rounding::adaround && config.update_bias && !bias.empty()) {
+  if (config.rounding == WeightSolver::adaround && config.update_bias && !bias.empty()) {
     solution.bias = best_bias(devices, layer, solution, control);
   }
   return solution;

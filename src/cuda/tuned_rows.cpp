@@ -32,7 +32,7 @@ TunedRows::TunedRows(Device& device, const QuantizedWeights& weights, const Laye
                      Way way, DevicePrecision precision, const FinetuneConfig& config, double input_power,
                      const StepNumbers& steps)
     : weights_(weights),
-      adaround_(config.rounding == Rounding::adaround),
+      adaround_(config.rounding == WeightSolver::adaround),
       pass_(device, weights, geometry, rows, way, precision),
       variable_(pass_.array<float>(pass_.values())),
       mean_(pass_.array<float>(pass_.values())),

@@ -40,8 +40,8 @@ std::string hint_for(const InputSpec& input, onnx::DataType type, Dims found) {
   }
   const Dims expected = *input.shape;
   if (expected.size() == 4 && found.size() == 4) {
-    const std::array<std::int64_t, 4> turned{found[0], found[3], found[1], found[2]};
-    if (dims_fit(expected, turned)) return "the channels are last: save array.transpose(0, 3, 1, 2)";
+    const std::array<std::int64_t, 4> channels_last{found[0], found[3], found[1], found[2]};
+    if (dims_fit(expected, channels_last)) return "the channels are last: save array.transpose(0, 3, 1, 2)";
   }
   if (found.size() + 1 == expected.size()) return "save it with a leading batch axis: array[None]";
   return fmt::format("save arrays of shape {}", describe_shape(expected));

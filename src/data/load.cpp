@@ -34,10 +34,10 @@ LoadedArray load_npy(const fs::path& path, const InputSpec& input) {
 }
 
 [[noreturn]] void throw_too_large(const fs::path& path, std::uint64_t bytes, std::uint64_t memory,
-                                  std::string_view remedy) {
+                                  std::string_view suggestion) {
   throw resource_error(fmt::format("{} takes {} in memory, and there are {} for it", quoted(path), format_size(bytes),
                                    format_size(memory)),
-                       std::string(remedy));
+                       std::string(suggestion));
 }
 
 /// The shape that sound takes for an input [N, L], [N, C, L] or [L]: a row for each L frames, of which a shorter end is

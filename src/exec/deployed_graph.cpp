@@ -28,7 +28,7 @@ std::vector<std::string> run_as(const Runtime& runtime, const onnx::Model& model
   onnx::Model named = model;
   name_nodes(named);
   SessionOptions options;
-  options.tuning = Tuning::deployed;
+  options.tuning = SessionMode::deployed;
   options.threads = 1;
   options.optimized_model = path;
   (void)Session(runtime, emit(named), fmt::format("model '{}'", model.path.string()), options);

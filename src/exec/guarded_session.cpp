@@ -143,7 +143,7 @@ Session open(GuardChannel& channel) {
   const auto threads = static_cast<int>(channel.number());
   const Runtime runtime(library.empty() ? std::nullopt : std::optional<std::filesystem::path>(library));
   failpoint("guarded.open");
-  return Session::of_file(runtime, model, {Tuning::deployed, threads, {}});
+  return Session::of_file(runtime, model, {SessionMode::deployed, threads, {}});
 }
 
 void serve(GuardChannel& channel) {
@@ -223,7 +223,7 @@ GuardedSession::GuardedSession(const Runtime& runtime, const std::filesystem::pa
     if (!impl_->server->greets()) impl_->server.reset();
   }
   if (!impl_->server) {
-    impl_->here.emplace(Session::of_file(runtime, model, {Tuning::deployed, options.threads, options.stop, true}));
+    impl_->here.emplace(Session::of_file(runtime, model, {SessionMode::deployed, options.threads, options.stop, true}));
     impl_->inputs = impl_->here->inputs();
     return;
   }

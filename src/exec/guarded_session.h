@@ -22,9 +22,9 @@ struct GuardOptions {
   std::stop_token stop = {};
 };
 
-/// A model as the runtime reads it from its file, with the runtime's default options (Tuning::deployed). The process is
-/// the program `detent` (shim::find_program()); where that is not installed, as in a program that was linked with
-/// detent's library alone, the session is one of this process.
+/// A model as the runtime reads it from its file, with the runtime's default options (SessionMode::deployed). The
+/// process is the program `detent` (shim::find_program()); where that is not installed, as in a program that was linked
+/// with detent's library alone, the session is one of this process.
 class GuardedSession {
  public:
   /// Throws bad_input when the runtime refuses the model, ends by a signal, or takes too long; interrupted; resource

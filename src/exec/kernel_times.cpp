@@ -94,7 +94,7 @@ std::vector<Kernel> kernel_times(const Runtime& runtime, const onnx::Model& mode
   name_nodes(named);
   const std::string where = fmt::format("model '{}'", model.path.string());
   Session session(runtime, emit(named), where,
-                  {.tuning = Tuning::deployed,
+                  {.tuning = SessionMode::deployed,
                    .threads = options.threads,
                    .stop = options.stop,
                    .record = directory.path() / "times",

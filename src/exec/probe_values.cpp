@@ -24,7 +24,9 @@ constexpr std::size_t kNodesAtOnce = 4096;
 using Shapes = std::map<std::string, std::vector<std::int64_t>>;
 
 // With shapes given, folding what follows from them finds those of Reshapes as well.
-Tuning tuning_for(const Shapes& input_shapes) { return input_shapes.empty() ? Tuning::inspect : Tuning::lean; }
+SessionMode tuning_for(const Shapes& input_shapes) {
+  return input_shapes.empty() ? SessionMode::inspect : SessionMode::lean;
+}
 
 // Of a model whose opset is newer than the runtime: with an opset that it knows, it names an operator that it lacks.
 void name_new_operator(const Runtime& runtime, onnx::Model model, const Error& error) {
@@ -32,14 +34,14 @@ void name_new_operator(const Runtime& runtime, onnx::Model model, const Error& e
   if (!known) return;
   model.set_opset("", *known);
   try {
-    const Session session(runtime, emit(model, {}), "", {Tuning::inspect, 1, {}});
+    const Session session(runtime, emit(model, {}), "", {SessionMode::inspect, 1, {}});
   } catch (const Error& inner) {
     const auto name = unknown_operator(inner.what());
     if (!name.empty()) throw bad_input(fmt::format("{}, without operator {}", error.what(), name), error.hint());
   }
 }
 
-void probe(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes, Tuning tuning,
+void probe(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes, SessionMode tuning,
            graph::ValueTypes& types) {
   EmitOptions options;
   options.input_shapes = input_shapes;
@@ -122,7 +124,7 @@ bool probe_in_parts(const Runtime& runtime, const onnx::Model& model, graph::Val
   for (std::size_t begin = 0; begin < count; begin += kNodesAtOnce) {
     const auto part = parts.part(begin, std::min(begin + kNodesAtOnce, count), types);
     if (!part) return false;
-    probe(runtime, *part, {}, Tuning::inspect, types);
+    probe(runtime, *part, {}, SessionMode::inspect, types);
   }
   return true;
 }
@@ -149,7 +151,7 @@ void probe_samples(const Runtime& runtime, const onnx::Model& model, const Shape
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::bad_input || input_shapes.empty() || model.bodies.empty()) throw;
   }
-  probe(runtime, model, {}, Tuning::inspect, types);
+  probe(runtime, model, {}, SessionMode::inspect, types);
   if (const auto part = before_bodies(model); !part.graph.nodes.empty())
     probe(runtime, part, input_shapes, tuning_for(input_shapes), types);
 }

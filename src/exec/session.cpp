@@ -26,12 +26,12 @@
 namespace detent::exec {
 namespace {
 
-GraphOptimizationLevel optimization_level(Tuning tuning) {
+GraphOptimizationLevel optimization_level(SessionMode tuning) {
   switch (tuning) {
-    case Tuning::inspect: return ORT_DISABLE_ALL;
-    case Tuning::lean: return ORT_ENABLE_BASIC;
-    case Tuning::blocked:
-    case Tuning::deployed: break;
+    case SessionMode::inspect: return ORT_DISABLE_ALL;
+    case SessionMode::lean: return ORT_ENABLE_BASIC;
+    case SessionMode::blocked:
+    case SessionMode::deployed: break;
   }
   return ORT_ENABLE_ALL;
 }
@@ -47,8 +47,9 @@ Ort::SessionOptions session_options(const SessionOptions& options) {
   }
   if (options.shares_cores) so.AddConfigEntry("session.intra_op.allow_spinning", "0");
   // Two models that run in turn would else each keep what they have taken.
-  if (options.shares_cores || options.tuning != Tuning::deployed) so.AddConfigEntry("session.use_env_allocators", "1");
-  if (options.tuning == Tuning::deployed) return so;
+  if (options.shares_cores || options.tuning != SessionMode::deployed)
+    so.AddConfigEntry("session.use_env_allocators", "1");
+  if (options.tuning == SessionMode::deployed) return so;
   so.SetGraphOptimizationLevel(optimization_level(options.tuning));
   // The memory pattern plans one block for the largest run it has seen; prepacking copies the weights out of the mapped
   // file.
@@ -294,7 +295,7 @@ std::vector<onnx::Tensor> compute_constants(const Runtime& runtime, const onnx::
   }
   if (outputs.empty()) return {};
   const std::string where = fmt::format("model '{}', constants", model.path.string());
-  Session session(runtime, emit(constant_part(model, nodes, outputs)), where, {Tuning::inspect, 1, {}});
+  Session session(runtime, emit(constant_part(model, nodes, outputs)), where, {SessionMode::inspect, 1, {}});
   std::vector<onnx::Tensor> tensors;
   const auto results = session.run({}, where);
   for (std::size_t i = 0; i < results.size(); ++i) {

@@ -39,7 +39,7 @@ class Runtime {
   std::optional<double> run_limit_;
 };
 
-enum class Tuning {
+enum class SessionMode {
   lean,      // least memory, results independent of fusions: calibration and comparison
   blocked,   // lean, but convolutions run in the runtime's blocked layout (x86): faster, for a copy of their weights
   deployed,  // the runtime's defaults, all optimizations: what a user's program would run
@@ -47,7 +47,7 @@ enum class Tuning {
 };
 
 struct SessionOptions {
-  Tuning tuning = Tuning::lean;
+  SessionMode tuning = SessionMode::lean;
   int threads = 0;  // 0: one per core
   std::stop_token stop;
   /// Other sessions run at the same time: idle threads sleep at once instead of spinning for a while, and memory that

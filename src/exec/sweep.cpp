@@ -214,11 +214,11 @@ std::vector<std::string> Branch::weights_of(std::size_t segment) const {
   return names;
 }
 
-void Branch::announce(std::size_t segment, std::size_t first, std::size_t end) {
+void Branch::prefetch(std::size_t segment, std::size_t first, std::size_t end) {
   if (spool_ == nullptr) return;
   std::vector<store::Spool::Lane> lanes;
   for (const auto lane : lanes_read_by(segment)) lanes.push_back(lanes_[lane]);
-  spool_->announce(std::move(lanes), first, end);
+  spool_->prefetch(std::move(lanes), first, end);
 }
 
 bool Branch::holds_inputs(std::size_t segment, std::size_t sample) const {
@@ -280,9 +280,9 @@ store::Record Branch::recompute(std::size_t lane, std::size_t sample) {
     if (!values.contains(name)) wanted.push_back(name);
   }
   if (!wanted.empty()) {
-    DeafReceiver deaf;
+    NullReceiver null;
     prefix.outputs = wanted;
-    auto results = make_session(prefix, taps_of(prefix), wanted, where)->run(inputs, where, &deaf);
+    auto results = make_session(prefix, taps_of(prefix), wanted, where)->run(inputs, where, &null);
     for (std::size_t i = 0; i < wanted.size(); ++i) values[wanted[i]] = std::move(results[i]);
   }
   store::Record record;

@@ -47,7 +47,7 @@ struct Tapped {
 };
 
 /// For a sample that only passes. Taps must stand in its graph all the same, so that it computes the same bits.
-class DeafReceiver : public data::TapReceiver {
+class NullReceiver : public data::TapReceiver {
  public:
   void receive(std::size_t, const data::TensorView&, const data::ParallelFor&) override {}
   void receive_on_device(std::size_t, const data::DeviceTensorView&) override {}
@@ -104,7 +104,7 @@ class Branch {
   std::vector<std::string> weights_of(std::size_t segment) const;
 
   /// Lets the spool read ahead for the samples [first, end) of a segment.
-  void announce(std::size_t segment, std::size_t first, std::size_t end);
+  void prefetch(std::size_t segment, std::size_t first, std::size_t end);
   /// Whether all that the segment reads, or hands on, is there for the sample.
   bool holds_inputs(std::size_t segment, std::size_t sample) const;
   bool holds_outputs(std::size_t segment, std::size_t sample) const;

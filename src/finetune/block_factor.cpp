@@ -7,7 +7,7 @@
 
 namespace detent::finetune {
 
-std::vector<std::size_t> order_of_turns(const std::vector<float>& power, std::size_t block, bool by_power) {
+std::vector<std::size_t> rounding_order(const std::vector<float>& power, std::size_t block, bool by_power) {
   std::vector<std::size_t> order(power.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   if (!by_power) return {order.rbegin(), order.rend()};
@@ -34,7 +34,7 @@ std::vector<float> damped_matrix(const Gram& gram, const Damping& damping, const
 }
 
 DETENT_VECTOR_CLONES
-void make_up(const Cholesky& factor, std::size_t first, std::size_t last, Lanes* sums, Lanes* change) {
+void propagate_error(const Cholesky& factor, std::size_t first, std::size_t last, Lanes* sums, Lanes* change) {
   for (std::size_t j = last; j-- > first;) {
     const float* line = factor.row(j) + first;
     const std::size_t c = j - first;

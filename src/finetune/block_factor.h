@@ -19,7 +19,7 @@ struct alignas(64) Lanes {
 /// Which weight stands at each place of the factor: the last place has its turn first. Weights of one block stay
 /// neighbours. By power: the blocks with the largest mean of `power` first, and in each the largest first; else as they
 /// lie.
-std::vector<std::size_t> order_of_turns(const std::vector<float>& power, std::size_t block, bool by_power);
+std::vector<std::size_t> rounding_order(const std::vector<float>& power, std::size_t block, bool by_power);
 
 /// The lower half of the matrix of Damping, its rows in this order.
 std::vector<float> damped_matrix(const Gram& gram, const Damping& damping, const std::vector<std::size_t>& order);
@@ -27,7 +27,7 @@ std::vector<float> damped_matrix(const Gram& gram, const Damping& damping, const
 /// How the weights at the places [first, last) make up best for those behind them: `change` with (change · L)_j =
 /// -sums_j, where `sums` holds what the weights behind add to entry j of (Ŵ − W) L. Both begin at `first`; `sums` is
 /// used up.
-void make_up(const Cholesky& factor, std::size_t first, std::size_t last, Lanes* sums, Lanes* change);
+void propagate_error(const Cholesky& factor, std::size_t first, std::size_t last, Lanes* sums, Lanes* change);
 
 /// sums[i] += change * line[i] for i below `count`.
 void add_outer(const Lanes& change, const float* line, std::size_t count, Lanes* sums);

@@ -83,12 +83,12 @@ BlockGptq::BlockGptq(const Gram& gram, const Damping& damping, const BlockFormat
       options_(options),
       threads_(threads),
       importance_(damping.diagonal),
-      order_(order_of_turns(importance_,
+      order_(rounding_order(importance_,
                             static_cast<std::size_t>(format.block_of(static_cast<std::int64_t>(gram.rows))),
                             options.activation_order)),
       chunks_(chunks_of(order_, static_cast<std::size_t>(format.block_of(static_cast<std::int64_t>(gram.rows))))),
       factor_(damped_matrix(gram, damping, order_), gram.rows, kernels, threads, kLeastPivot),
-      turns_(factor_, chunks_, options.keep_zeros, kernels) {}
+      refinement_(factor_, chunks_, options.keep_zeros, kernels) {}
 
 // Scales of the block that a part opens, for its weights as they are or as they best become.
 void BlockGptq::find_scales(Work& work, const BlockChunk& chunk, const BlockPart& part, std::size_t column) const {
@@ -103,7 +103,7 @@ void BlockGptq::find_scales(Work& work, const BlockChunk& chunk, const BlockPart
   const bool whole = part.last - part.first == length;
   if (whole && !options_.scales_first) {
     std::copy_n(work.entries.data() + (first - chunk.first), length, work.spare.data());
-    make_up(factor_, first, last, work.spare.data(), work.changes.data());
+    propagate_error(factor_, first, last, work.spare.data(), work.changes.data());
     for (std::size_t c = 0; c < length; ++c) {
       const std::size_t k = order_[first + c] - begin;
       for (std::size_t l = 0; l < count; ++l) {
@@ -156,7 +156,7 @@ void BlockGptq::round_piece(std::span<const float> columns, std::size_t first, B
     for (std::size_t column = 0; column < count; column += kLanes) round_lanes(work, chunk, column);
   }
   work.difference = {};
-  turns_.run(work, options_.turns);
+  refinement_.run(work, options_.turns);
   store_integers(work, order_);
 }
 

@@ -8,7 +8,7 @@
 
 #include "finetune/block_columns.h"
 #include "finetune/block_error.h"
-#include "finetune/block_turns.h"
+#include "finetune/block_refinement.h"
 #include "finetune/cholesky.h"
 #include "finetune/kernels.h"
 #include "quantization/block_search.h"
@@ -60,7 +60,7 @@ class BlockGptq {
   std::vector<std::size_t> order_;  // which weight stands at each place; the last place is rounded first
   std::vector<BlockChunk> chunks_;  // in the order of rounding
   Cholesky factor_;
-  BlockTurns turns_;
+  BlockRefinement refinement_;
 };
 
 }  // namespace detent::finetune

@@ -32,7 +32,7 @@ double sum_of(const std::vector<double>& values) { return std::accumulate(values
 
 }  // namespace
 
-std::size_t usual_turns(std::size_t rows) { return rows <= 1024 ? 4 : 2; }
+std::size_t usual_refinements(std::size_t rows) { return rows <= 1024 ? 4 : 2; }
 
 BlockSolver::BlockSolver(const Gram& gram, const std::optional<Judge>& held_back, const BlockFormat& format,
                          const BlockSolverOptions& options, const Kernels& kernels, std::size_t threads)
@@ -44,10 +44,10 @@ BlockSolver::BlockSolver(const Gram& gram, const std::optional<Judge>& held_back
       threads_(threads),
       damping_(gram, options.damping.value_or(usual_damping(gram.positions))) {
   if (options.method == BlockMethod::gptq || options.method == BlockMethod::automatic) {
-    gptq_.emplace(
-        gram, damping_, format,
-        BlockGptqOptions{.keep_zeros = options.keep_zeros, .turns = options.turns.value_or(usual_turns(gram.rows))},
-        kernels, threads);
+    gptq_.emplace(gram, damping_, format,
+                  BlockGptqOptions{.keep_zeros = options.keep_zeros,
+                                   .turns = options.turns.value_or(usual_refinements(gram.rows))},
+                  kernels, threads);
   }
 }
 

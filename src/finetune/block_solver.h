@@ -24,12 +24,12 @@ enum class BlockMethod {
 struct BlockSolverOptions {
   BlockMethod method = BlockMethod::automatic;
   std::optional<double> damping = {};     // see Damping; unset: usual_damping()
-  std::optional<std::size_t> turns = {};  // after GPTQ, see BlockTurns; unset: usual_turns()
+  std::optional<std::size_t> turns = {};  // after GPTQ, see BlockRefinement; unset: usual_refinements()
   bool keep_zeros = false;                // weights that are 0 stay 0, as those that sparsity has set so
 };
 
 /// Four, and two for long rows, where a turn takes longer.
-std::size_t usual_turns(std::size_t rows);
+std::size_t usual_refinements(std::size_t rows);
 
 /// Errors are sums of column_errors() over the columns: by what is held back where there is something.
 struct BlockSolution {

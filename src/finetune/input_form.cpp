@@ -23,7 +23,7 @@ double mean_squared_error(const QuantizedWeights& weights, const InputForm& form
                           const Kernels& kernels) {
   if (form.positions == 0) return 0;
   const std::size_t n = form.positions, k = weights.fan_in;
-  const std::vector<float> spelled_out = form.pixels.count > 0 ? spell_out(form.pixels) : std::vector<float>();
+  const std::vector<float> spelled_out = form.pixels.count > 0 ? im2col(form.pixels) : std::vector<float>();
   const float* inputs = spelled_out.empty() ? form.inputs.data() : spelled_out.data();
   const bool own = form.targets.empty();  // the bias is as it was
   std::vector<float> values(weights.values.size());

@@ -244,7 +244,7 @@ Solution solve(const QuantizedWeights& weights, const InputForm& form, std::span
   InputMatrix inputs{n, k, form.inputs, form.pixels.count > 0 ? &form.pixels : nullptr};
   std::optional<Means> means;
   if (config.update_bias && !bias.empty()) {
-    centered = inputs.pixels != nullptr ? spell_out(form.pixels) : form.inputs;
+    centered = inputs.pixels != nullptr ? im2col(form.pixels) : form.inputs;
     means.emplace(n, centered, targets);
     inputs = {n, k, centered};
   } else {

@@ -83,7 +83,7 @@ Solution run(StreamedIterations& problem, const FinetuneConfig& config, const So
     if (end <= begin) continue;
     const double loss = problem.iterate(begin, end);
     if (control.progress) control.progress(end, loss);
-    const bool no_better = begin > 0 && config.rounding == Rounding::adaquant && !(loss < last_loss);
+    const bool no_better = begin > 0 && config.rounding == WeightSolver::adaquant && !(loss < last_loss);
     if (config.early_stop && (no_better || problem.variables().decided())) break;
     last_loss = loss;
     begin = end;

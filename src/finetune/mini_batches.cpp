@@ -86,7 +86,7 @@ void MiniBatches::make(std::size_t set) {
     if (!mix.empty()) from.input = mix;
     fill(from, t, used);
   }
-  announce(end);
+  prefetch(end);
 }
 
 // Positions go in turns to each mini-batch.
@@ -120,11 +120,11 @@ void MiniBatches::fill(const SampleRef& from, const Turn& turn, std::vector<std:
 }
 
 // As many samples as there are workers, from this number on and without those that are at hand.
-void MiniBatches::announce(std::uint64_t number) {
+void MiniBatches::prefetch(std::uint64_t number) {
   const std::uint64_t end = static_cast<std::uint64_t>(config_.num_iterations) * size_;
   const auto coming =
       order_.coming(number, end, config_.num_workers, [&](std::size_t index) { return held_.contains(index); });
-  if (!coming.empty()) samples_.announce(coming);
+  if (!coming.empty()) samples_.prefetch(coming);
 }
 
 const SampleRef& MiniBatches::sample(std::size_t index) {

@@ -61,7 +61,7 @@ class MiniBatches {
   void make(std::size_t set);
   Turn turn(std::uint64_t number, std::size_t positions, std::size_t& dealt) const;
   void fill(const SampleRef& sample, const Turn& turn, std::vector<std::size_t>& used);
-  void announce(std::uint64_t number);
+  void prefetch(std::uint64_t number);
   const SampleRef& sample(std::size_t index);
   std::size_t positions_of(std::size_t index);
 

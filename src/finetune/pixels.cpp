@@ -25,7 +25,7 @@ std::vector<float> Pixels::seen_by(std::size_t element) const {
   return seen;
 }
 
-std::vector<float> spell_out(const Pixels& pixels) {
+std::vector<float> im2col(const Pixels& pixels) {
   const std::size_t fan_in = pixels.channels * pixels.elements;
   std::vector<float> inputs(pixels.positions() * fan_in);
   for (std::size_t k = 0; k < pixels.elements; ++k) {

@@ -23,7 +23,7 @@ struct Pixels {
 };
 
 /// X, [positions, channels · elements].
-std::vector<float> spell_out(const Pixels& pixels);
+std::vector<float> im2col(const Pixels& pixels);
 /// For each column of X, the sum of its squares.
 std::vector<double> powers(const Pixels& pixels);
 /// X Xᵀ: sums of products of pixels.

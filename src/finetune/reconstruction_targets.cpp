@@ -84,7 +84,7 @@ void retarget(InputForm& form, const QuantizedWeights& weights, bool best_bias, 
     form.targets.clear();
     return;
   }
-  if (form.pixels.count > 0) form.inputs = spell_out(std::exchange(form.pixels, {}));
+  if (form.pixels.count > 0) form.inputs = im2col(std::exchange(form.pixels, {}));
   for_row_pieces(weights.rows, threads, [&](RowRange range) {
     const auto [first, last] = range;
     std::vector<double> sums;

@@ -31,7 +31,7 @@ class LayerSamples {
   /// (store::DeviceReader).
   virtual std::optional<store::RestingRecord> resting(std::size_t) const { return std::nullopt; }
   /// Tells which samples get() will be called for next, so that they can be read ahead.
-  virtual void announce(std::span<const std::size_t>) {}
+  virtual void prefetch(std::span<const std::size_t>) {}
 };
 
 }  // namespace detent::finetune

@@ -6,7 +6,7 @@
 
 namespace detent::finetune {
 
-const Solver* find_solver(Rounding rounding) {
+const Solver* find_solver(WeightSolver rounding) {
   for (const Solver* solver : all_solvers()) {
     if (solver->rounding == rounding) return solver;
   }

@@ -32,11 +32,11 @@ struct SolverCost {
   double floats = 0;  // of memory
 };
 
-/// A rounding method. To add one, give it a word in Rounding (detent/config.h) and a file in finetune/solvers/, which
-/// defines `solvers::NAME` under the file's name: the build lists the files of that folder. All else follows from the
-/// row. A method runs on the CPU, also beside GPUs that sum up the samples, unless cuda/gram_methods.cpp has it.
+/// A rounding method. To add one, give it a word in WeightSolver (detent/config.h) and a file in finetune/solvers/,
+/// which defines `solvers::NAME` under the file's name: the build lists the files of that folder. All else follows from
+/// the row. A method runs on the CPU, also beside GPUs that sum up the samples, unless cuda/gram_methods.cpp has it.
 struct Solver {
-  Rounding rounding = Rounding::nearest;
+  WeightSolver rounding = WeightSolver::nearest;
   const char* name = "";  // as it is written in messages
   /// Integers from the Gram form, for the bias as given, or for the best one if config.update_bias is set. The caller
   /// keeps nearest rounding of each row that it serves better, and does coordinate descent afterwards. The result must
@@ -58,7 +58,7 @@ struct Solver {
 /// All of them.
 std::span<const Solver* const> all_solvers();
 /// The one that belongs to a word; null for nearest and automatic.
-const Solver* find_solver(Rounding rounding);
+const Solver* find_solver(WeightSolver rounding);
 
 /// Throws usage where it has none.
 void check_has_streamed_form(const Solver& solver);

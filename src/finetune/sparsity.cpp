@@ -75,7 +75,7 @@ TwoOfFour::TwoOfFour(const Gram& gram, const Damping& damping, const SparsityOpt
       options_(options),
       kernels_(kernels),
       threads_(threads),
-      order_(order_of_turns(damping.diagonal, kFour, true)),
+      order_(rounding_order(damping.diagonal, kFour, true)),
       factor_(damped_matrix(gram, damping, order_), gram.rows, kernels, threads) {}
 
 // Up to kLanes columns at the places [first, last). `sums` and `difference` begin at the piece's first column.
@@ -90,7 +90,7 @@ void TwoOfFour::prune_lanes(std::span<const float> columns, std::size_t column, 
     const std::size_t size = std::min(kFour, rows - order_[end - 1] / kFour * kFour), begin = end - size;
     Lanes spare[kFour], weights[kFour] = {}, values[kFour];
     std::copy_n(entries.data() + (begin - first), size, spare);
-    make_up(factor_, begin, end, spare, values);
+    propagate_error(factor_, begin, end, spare, values);
     for (std::size_t c = 0; c < size; ++c) {
       for (std::size_t l = 0; l < kLanes; ++l) {
         if (l < count) weights[c].at[l] = columns[(column + l) * rows + order_[begin + c]];

@@ -109,7 +109,7 @@ Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& ge
   if (descends(config)) {
     solution.integers = descend_on_samples(weights, geometry, solution, samples, config, kernels, control);
   }
-  if (config.rounding == Rounding::adaround && config.update_bias && !bias.empty()) {
+  if (config.rounding == WeightSolver::adaround && config.update_bias && !bias.empty()) {
     solution.bias = streamed_bias(weights, geometry, solution, samples, kernels, control);
   }
   return solution;

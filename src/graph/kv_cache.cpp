@@ -129,16 +129,16 @@ class Finder {
   // By the operator itself, or by a RotaryEmbedding before it.
   void find_turned(const Node& node, CachedAttention& found) const {
     const Node* turning = node.int_or("do_rotary", 0) != 0 ? &node : nullptr;
-    std::int64_t turned = turning != nullptr ? 2 * cosines_of(node) : 0;
+    std::int64_t rotated = turning != nullptr ? 2 * cosines_of(node) : 0;
     if (turning == nullptr) {
       turning = rotary_before(at(node.inputs(), kKey));
       if (turning == nullptr) return;
-      turned = turning->int_or("rotary_embedding_dim", 0);
+      rotated = turning->int_or("rotary_embedding_dim", 0);
     }
     const bool is_node = turning == &node;
     found.neighbours = turning->int_or(is_node ? "rotary_interleaved" : "interleaved", 0) != 0;
-    found.turned = turned > 0 && turned <= found.head_size ? turned : found.head_size;
-    found.turned -= found.turned % 2;
+    found.rotated = rotated > 0 && rotated <= found.head_size ? rotated : found.head_size;
+    found.rotated -= found.rotated % 2;
   }
 
   const Node* rotary_before(const std::string& key) const {

@@ -17,8 +17,8 @@ struct CachedAttention {
   std::string past_key, past_value;
   std::string present_key, present_value;
   std::int64_t heads = 0, head_size = 0;  // of keys and values
-  /// The first so many channels of a key are turned by its position, two by two; 0: none.
-  std::int64_t turned = 0;
+  /// The first so many channels of a key are rotated by its position, two by two; 0: none.
+  std::int64_t rotated = 0;
   bool neighbours = false;  // which two: neighbours, or else one from each half
 };
 

@@ -41,7 +41,7 @@ std::optional<Norm> norm_of(const Node& node) {
 }
 
 // One of the model's constants: what it becomes.
-struct Turned {
+struct RotatedWeight {
   std::size_t axis = 0;
   std::string gain;  // the initializer; empty: none
 };
@@ -75,13 +75,13 @@ class Stream {
       return sizeof(float) * static_cast<std::uint64_t>(model_.graph.initializers[at].count());
     };
     std::uint64_t sum = tied_ ? bytes_of(tied_->table) : 0;
-    for (const auto& [name, turned] : weights_) sum += bytes_of(name);
+    for (const auto& [name, weight] : weights_) sum += bytes_of(name);
     return sum;
   }
 
   Notes rotate() {
     const OrthogonalMix mix(static_cast<std::size_t>(width_), kSeed);
-    for (const auto& [name, turned] : weights_) rotate_weight(name, turned, mix);
+    for (const auto& [name, weight] : weights_) rotate_weight(name, weight, mix);
     for (const auto& name : vectors_) rotate_vector(name, {}, mix);
     for (const auto& [node, norm] : norms_) rotate_norm(model_.graph.nodes[node], norm, mix);
     if (tied_) untie(mix);
@@ -169,8 +169,8 @@ class Stream {
     const bool is_gemm = node.is("Gemm") && node.int_or("transA", 0) == 0;
     if ((!is_gemm && !node.is("MatMul")) || input(node, 0) != value || input(node, 1) == value)
       throw unfit(node, fmt::format("it reads '{}', and is no product with a constant matrix", value));
-    const bool turned = is_gemm && node.int_or("transB", 0) != 0;
-    turn(node, input(node, 1), turned ? 1 : 0, gain);
+    const bool is_transposed = is_gemm && node.int_or("transB", 0) != 0;
+    turn(node, input(node, 1), is_transposed ? 1 : 0, gain);
   }
 
   // What is added to the stream: a product, a table's entry or a constant, by way of sums with constant vectors and
@@ -205,8 +205,8 @@ class Stream {
   }
 
   void written_by_product(const Node& node) {
-    const bool turned = node.is("Gemm") && node.int_or("transB", 0) != 0;
-    turn(node, input(node, 1), turned ? 0 : 1, {});
+    const bool is_transposed = node.is("Gemm") && node.int_or("transB", 0) != 0;
+    turn(node, input(node, 1), is_transposed ? 0 : 1, {});
     const auto& bias = node.is("Gemm") ? input(node, 2) : input(node, 9);
     if (bias.empty()) return;
     if (!is_width(float_constant(model_, index_, bias))) throw unfit(node, "its bias is no float32 constant");
@@ -262,13 +262,13 @@ class Stream {
 
   std::filesystem::path next_file() { return place_.directory / fmt::format("rotated-{}.bin", files_++); }
 
-  void rotate_weight(const std::string& name, const Turned& turned, const OrthogonalMix& mix) {
+  void rotate_weight(const std::string& name, const RotatedWeight& weight, const OrthogonalMix& mix) {
     auto& tensor = initializer(name);
     // The table of a tied pair is needed as it was.
     if (tied_ && tied_->table == name) table_ = tensor;
     auto matrix = tensor;
     if (matrix.dims.size() != 2) matrix.dims = {tensor.count() / width_, width_};
-    auto data = rotated(matrix, whole(turned.axis), gains_of(turned.gain), mix, next_file(), place_.threads);
+    auto data = rotated(matrix, whole(weight.axis), gains_of(weight.gain), mix, next_file(), place_.threads);
     tensor = {tensor.name, tensor.type, tensor.dims, std::move(data), {}, false};
   }
 
@@ -316,7 +316,7 @@ class Stream {
   std::int64_t width_ = 0;
   std::set<std::string> stream_;              // values
   std::map<std::string, std::string> gains_;  // of normalized values
-  std::map<std::string, Turned> weights_;
+  std::map<std::string, RotatedWeight> weights_;
   std::set<std::string> vectors_;
   std::vector<std::pair<std::size_t, Norm>> norms_;
   std::optional<Tied> tied_;

@@ -18,7 +18,7 @@ constexpr std::uint64_t kWorthIt = 1024;  // bytes; smaller tensors are stored a
 
 // A sum over all bytes, each mixed with its place: of the tensor as it is, and of the same matrix transposed.
 struct Fingerprint {
-  std::uint64_t as_is = 0, turned = 0;
+  std::uint64_t as_is = 0, transposed = 0;
 };
 
 std::uint64_t mixed(std::uint64_t place, std::byte value) {
@@ -40,7 +40,7 @@ Fingerprint fingerprint_of(const onnx::Tensor& tensor) {
   tensor.data.write_to([&](std::span<const std::byte> bytes) {
     for (const auto value : bytes) {
       print.as_is += mixed((row * columns + column) * size + part, value);
-      if (turns) print.turned += mixed((column * rows + row) * size + part, value);
+      if (turns) print.transposed += mixed((column * rows + row) * size + part, value);
       if (++part < size) continue;
       part = 0;
       if (++column < columns) continue;
@@ -96,7 +96,7 @@ class Storing {
         return true;
       }
       const bool may_turn = is_matrix(tensor) && (turns_integers_ || onnx::bits_of(tensor.type) > 8);
-      if (may_turn && stored.dims[0] == tensor.dims[1] && other.turned == print.as_is) {
+      if (may_turn && stored.dims[0] == tensor.dims[1] && other.transposed == print.as_is) {
         turns_.emplace_back("Transpose", index_.fresh_name(tensor.name + "_Transpose"), std::vector{stored.name},
                             std::vector{tensor.name}, std::vector{onnx::Attribute::of_ints("perm", {1, 0})});
         gone_.insert(tensor.name);

@@ -12,7 +12,7 @@
 #include "base/json.h"
 #include "base/parallel.h"
 #include "config/validate.h"
-#include "data/made_up.h"
+#include "data/synthetic_inputs.h"
 #include "exec/guarded_session.h"
 #include "exec/kernel_times.h"
 #include "exec/session.h"
@@ -67,10 +67,10 @@ class Bench {
 
   // A stream may pass only once: the others take the first model's samples, input by input.
   void read_samples() {
-    result_.made_up = !has_samples();
+    result_.synthetic = !has_samples();
     for (auto& entry : entries_) {
-      if (result_.made_up) {
-        entry.samples.push_back(data::made_up_inputs(entry.inputs, options_.input_shapes));
+      if (result_.synthetic) {
+        entry.samples.push_back(data::synthetic_inputs(entry.inputs, options_.input_shapes));
       } else if (options_.samples != nullptr && &entry != &entries_.front()) {
         entry.samples = in_order_of(entry);
       } else {
@@ -108,7 +108,7 @@ class Bench {
       const auto start = Clock::now();
       entries_[m].session.emplace(exec::Session::of_file(
           runtime_, options_.models[m],
-          {.tuning = exec::Tuning::deployed, .threads = options_.threads, .stop = options_.stop}));
+          {.tuning = exec::SessionMode::deployed, .threads = options_.threads, .stop = options_.stop}));
       result_.models[m].load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
     }
   }
@@ -126,9 +126,9 @@ class Bench {
   std::vector<run::Turns> turns_of(std::span<const exec::Timed> timed) const {
     const double seconds = options_.seconds * static_cast<double>(entries_.size());
     try {
-      return exec::time_in_turns(timed, {.runs = options_.runs, .seconds = seconds});
+      return exec::time_interleaved(timed, {.runs = options_.runs, .seconds = seconds});
     } catch (const Error& e) {
-      if (e.kind() != ErrorKind::bad_input || !result_.made_up) throw;
+      if (e.kind() != ErrorKind::bad_input || !result_.synthetic) throw;
       throw bad_input(e.what(), "the inputs were made up: give samples by --calibration-data, or shapes by --shape");
     }
   }

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/bytes.h"
-#include "config/block_float_words.h"
-#include "config/wanted.h"
+#include "config/block_float_names.h"
+#include "config/derived.h"
 #include "pipeline/check_model.h"
 #include "pipeline/deployed.h"
 #include "quantization/emit/block_floats.h"
@@ -59,13 +59,13 @@ class Conversion : run::SingleRun {
         fmt::format("{} that round{} to {}; the file's weights stay in float32, and ONNX Runtime runs it with AMD "
                     "Quark's operator library alone",
                     counted(made.operators, "operator"), made.operators == 1 ? "s" : "",
-                    config::word_of(config::words<BlockFloat>(), static_cast<int>(format))));
+                    config::word_of(config::enum_names<BlockFloat>(), static_cast<int>(format))));
   }
 
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
     SingleRun::write(converted_);
-    append(told_of_target(options_.config, options_.output, runtime_).lines);
+    append(target_notes(options_.config, options_.output, runtime_).lines);
   }
 
   onnx::Model converted_;

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/paths.h"
+#include "config/derived.h"
 #include "config/identity.h"
-#include "config/wanted.h"
 #include "exec/session.h"
 #include "onnx/model.h"
 #include "pipeline/convert_floats.h"

@@ -8,11 +8,11 @@
 #include <optional>
 
 #include "base/error.h"
-#include "checking/forms.h"
-#include "checking/grids.h"
 #include "checking/openvino_rules.h"
 #include "checking/ort_rules.h"
 #include "checking/qnn_rules.h"
+#include "checking/qparam_checks.h"
+#include "checking/signature.h"
 #include "checking/table.h"
 #include "config/targets.h"
 #include "exec/session.h"
@@ -30,7 +30,7 @@
 namespace detent {
 namespace {
 
-using checking::Forms;
+using checking::Signature;
 
 bool is_block_float(const onnx::Node& node) { return node.domain() == onnx::kQuarkDomain; }
 
@@ -38,23 +38,23 @@ bool is_pair(const onnx::Node& node) {
   return node.op_type() == "QuantizeLinear" || node.op_type() == "DequantizeLinear" || is_block_float(node);
 }
 
-bool is_quantized(const Forms& forms) {
+bool is_quantized(const Signature& forms) {
   return forms.first.text != "f32" && forms.first.text != "bf16" && forms.first.text != "-";
 }
 
-std::string precision_of(std::string_view kernel, const Forms& forms) {
+std::string precision_of(std::string_view kernel, const Signature& forms) {
   if (kernel != "htp") return kernel == "none" || kernel == "cpu" || kernel == "refused" ? "" : std::string(kernel);
   if (!is_quantized(forms)) return "float16";
   return forms.first.text.find("16") != std::string::npos ? "int16" : "int8";
 }
 
-std::string described(const Forms& forms) {
+std::string described(const Signature& forms) {
   std::string text = forms.first.text;
   if (forms.second.text != "-") text += fmt::format(" x {}", forms.second.text);
   return fmt::format("{} -> {}", text, forms.output.text);
 }
 
-std::string change_to(const checking::Row* row, const Forms& forms) {
+std::string change_to(const checking::Row* row, const Signature& forms) {
   if (row == nullptr) return "";
   std::vector<std::string> changes;
   if (row->first != forms.first.text) changes.push_back(fmt::format("first input {}", row->first));
@@ -131,7 +131,7 @@ class Check {
       checked.rule = std::move(gone);
       return checked;
     }
-    Forms forms = checking::forms_of(model_, index_, node);
+    Signature forms = checking::signature_of(model_, index_, node);
     const bool has_16_bits = graph::type_of(model_, types_, node.outputs().front()) == onnx::DataType::bfloat16;
     if (target_.name.starts_with("amd-npu") && has_16_bits && !is_quantized(forms)) forms.first.text = "bf16";
     if (const int maker = fused_into(node, forms); maker != graph::kNone) {
@@ -149,13 +149,13 @@ class Check {
       if (auto broken = checking::violation(model_, index_, node, forms, target_); !broken.rule.empty()) {
         checked.verdict = Verdict::falls_back;
         checked.rule = std::move(broken.rule);
-        checked.remedy = std::move(broken.remedy);
+        checked.suggestion = std::move(broken.suggestion);
       }
     }
     if (target_.static_shapes && !static_shapes_ && checked.verdict == Verdict::accepted) {
       checked.verdict = Verdict::refused;
       checked.rule = "shapes are not static";
-      checked.remedy = "--shape";
+      checked.suggestion = "--shape";
     }
     return checked;
   }
@@ -174,18 +174,18 @@ class Check {
   }
 
   // The node whose kernel runs this one along.
-  int fused_into(const onnx::Node& node, const Forms& forms) const {
+  int fused_into(const onnx::Node& node, const Signature& forms) const {
     if (in_openvino()) return checking::runs_along_with(model_, index_, node, static_shapes_);
     if (is_quantized(forms) || !checking::fuses_with_product(model_, index_, node)) return graph::kNone;
     return index_.producer(node.inputs().front());
   }
 
-  void judge_by_table(const onnx::Node& node, const Forms& forms, CheckedNode& checked) const {
+  void judge_by_table(const onnx::Node& node, const Signature& forms, CheckedNode& checked) const {
     if (in_openvino()) {
       if (const auto beyond = checking::beyond_table(node, model_, index_, forms, static_shapes_)) {
         checked.precision = beyond->kernel;
         checked.rule = beyond->rule;
-        checked.remedy = beyond->remedy;
+        checked.suggestion = beyond->suggestion;
         if (beyond->kernel != "int8") checked.verdict = Verdict::falls_back;
         return;
       }
@@ -194,7 +194,7 @@ class Check {
       checked.precision = "float32";
       checked.verdict = Verdict::falls_back;
       checked.rule = "int8 values that are read once become uint8 on x86 CPUs, others do not, and here are both";
-      checked.remedy = "activations of uint8";
+      checked.suggestion = "activations of uint8";
       return;
     }
     if (target_.name.starts_with("qnn")) {
@@ -202,7 +202,7 @@ class Check {
         checked.on_cpu = true;
         checked.verdict = Verdict::falls_back;
         checked.rule = why;
-        checked.remedy = "a bias in float";
+        checked.suggestion = "a bias in float";
         return;
       }
     }
@@ -216,11 +216,11 @@ class Check {
     const bool in_float = is_quantized(forms) && !checking::on_integers(*row) && row->kernel != "none";
     if (checked.verdict == Verdict::accepted && (checked.on_cpu || in_float)) checked.verdict = Verdict::falls_back;
     if (checked.verdict != Verdict::accepted)
-      checked.remedy = change_to(table_->nearest_on_integers(node.op_type(), forms), forms);
+      checked.suggestion = change_to(table_->nearest_on_integers(node.op_type(), forms), forms);
   }
 
   // Of an operator that no row names, ONNX Runtime's and OpenVINO's CPU kernels compute in float.
-  void judge_unknown(const onnx::Node& node, const Forms& forms, CheckedNode& checked) const {
+  void judge_unknown(const onnx::Node& node, const Signature& forms, CheckedNode& checked) const {
     const bool on_this_cpu = target_.is_ort_cpu || target_.name == "openvino";
     checked.precision = "float32";
     checked.on_cpu = !on_this_cpu;

@@ -72,8 +72,8 @@ graph::ValueTypes types_of(const exec::Runtime& runtime, const onnx::Model& mode
   return types;
 }
 
-TargetTold told_of(const CheckResult& result) {
-  TargetTold told{lines_of(result), {}};
+TargetNotes told_of(const CheckResult& result) {
+  TargetNotes told{lines_of(result), {}};
   if (result.macs && *result.macs > 0)
     told.integer_macs = static_cast<double>(*result.integer_macs) / static_cast<double>(*result.macs);
   return told;
@@ -98,14 +98,14 @@ onnx::Model model_to_check(const std::filesystem::path& file) {
   return model;
 }
 
-TargetTold told_of_target(const QuantConfig& config, const std::filesystem::path& quantized,
-                          const exec::Runtime& runtime, const Shapes& shapes) {
+TargetNotes target_notes(const QuantConfig& config, const std::filesystem::path& quantized,
+                         const exec::Runtime& runtime, const Shapes& shapes) {
   if (config::target(config).is_ort_cpu) return {};
   return told_of(check_model(config.target, model_to_check(quantized), runtime, shapes));
 }
 
-TargetTold told_of_target(const QuantConfig& config, const onnx::Model& model, const quantization::Placement& placement,
-                          const exec::Runtime& runtime) {
+TargetNotes target_notes(const QuantConfig& config, const onnx::Model& model, const quantization::Placement& placement,
+                         const exec::Runtime& runtime) {
   if (config::target(config).is_ort_cpu) return {};
   quantization::Proposals proposals;
   for (const auto& value : placement.to_observe()) proposals.ranges[value] = {{-1.0F, 1.0F}, "minmax"};

@@ -31,16 +31,16 @@ CheckResult check_model(const std::string& target, const onnx::Model& model, con
 onnx::Model model_to_check(const std::filesystem::path& file);
 
 /// What the target makes of a quantized model as it stands in a file.
-struct TargetTold {
+struct TargetNotes {
   std::vector<std::string> lines;      // how many nodes it runs, and which fall back or are refused
   std::optional<double> integer_macs;  // share of the multiplications; unset where shapes are not known
 };
 /// Nothing where the target is ONNX Runtime on a CPU, which runs every model.
-TargetTold told_of_target(const QuantConfig& config, const std::filesystem::path& quantized,
-                          const exec::Runtime& runtime, const Shapes& shapes = {});
+TargetNotes target_notes(const QuantConfig& config, const std::filesystem::path& quantized,
+                         const exec::Runtime& runtime, const Shapes& shapes = {});
 
 /// The same before anything is calibrated: of the pairs as placed, with made-up scales.
-TargetTold told_of_target(const QuantConfig& config, const onnx::Model& model, const quantization::Placement& placement,
-                          const exec::Runtime& runtime);
+TargetNotes target_notes(const QuantConfig& config, const onnx::Model& model, const quantization::Placement& placement,
+                         const exec::Runtime& runtime);
 
 }  // namespace detent::pipeline

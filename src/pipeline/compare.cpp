@@ -166,11 +166,11 @@ class LayerRun {
         offering_(pairing_, decisions, traits_.size()),
         taking_(pairing_, decisions, traits_),
         float_session_(runtime, exec::emit(original.model, {joined(common.in_float, decisions.taps()), {}, {}}),
-                       original.where, {exec::Tuning::lean, options.threads, options.stop, true}),
+                       original.where, {exec::SessionMode::lean, options.threads, options.stop, true}),
         inputs_(quantized.inputs),
         quantized_session_(runtime, quantized.model, quantized.low, joined(common.in_quantized, decisions.taps()),
                            quantized.where,
-                           with_edits({exec::Tuning::lean, options.threads, options.stop, true}, decisions)) {}
+                           with_edits({exec::SessionMode::lean, options.threads, options.stop, true}, decisions)) {}
 
   std::vector<data::Array> run(const data::Sample& sample) {
     pairing_.reset();
@@ -277,7 +277,7 @@ std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& ind
   for (auto& layer : layers) {
     auto explained = run::explain(original.model, index, layer.name, judged, applied, is_score.contains(layer.name));
     layer.reason = std::move(explained.reason);
-    layer.cure = std::move(explained.cure);
+    layer.suggestion = std::move(explained.suggestion);
   }
   std::stable_sort(layers.begin(), layers.end(), worse);
   return layers;
@@ -311,8 +311,9 @@ Comparison compare(const CompareOptions& options) {
   run::DecisionPlayer player(decisions);
   const CommonValues common = options.outputs_only ? CommonValues() : common_values(original, quantized, decisions);
   LayerRun layers(original, quantized, runtime, options, common, decisions);
-  run::RoundedSession deployed(runtime, quantized.model, quantized.low, decisions.taps(), quantized.where,
-                               with_edits({exec::Tuning::deployed, options.threads, options.stop, true}, decisions));
+  run::RoundedSession deployed(
+      runtime, quantized.model, quantized.low, decisions.taps(), quantized.where,
+      with_edits({exec::SessionMode::deployed, options.threads, options.stop, true}, decisions));
 
   Comparison comparison;
   std::vector<run::SampleSums> output_sums(output_names.size());

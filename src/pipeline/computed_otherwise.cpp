@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "config/wanted.h"
+#include "config/derived.h"
 #include "detent/verify.h"
 
 namespace detent::pipeline {

@@ -10,8 +10,8 @@
 #include "config/targets.h"
 #include "exec/emit.h"
 #include "exec/guarded_session.h"
+#include "exec/interleaved_timing.h"
 #include "exec/providers.h"
-#include "exec/turns.h"
 #include "onnx/write.h"
 #include "run/automatic_target.h"
 #include "run/samples.h"
@@ -39,7 +39,7 @@ class OnnxRuntime final : public Deployment {
   OnnxRuntime(const VerifyOptions& options, const exec::Runtime& runtime, std::string provider)
       : runtime_(runtime),
         provider_(std::move(provider)),
-        options_{exec::Tuning::deployed, options.threads, options.stop} {
+        options_{exec::SessionMode::deployed, options.threads, options.stop} {
     if (provider_ != kCpu) options_.provider = provider_;
   }
 
@@ -65,7 +65,7 @@ class OnnxRuntime final : public Deployment {
     auto b = exec::Session::of_file(runtime_, both[1].file, options_);
     const std::array<exec::Timed, 2> models{
         {{&a, "the float model", both[0].samples}, {&b, "the quantized model", both[1].samples}}};
-    return run::latencies(exec::time_in_turns(models, {.seconds = seconds}));
+    return run::latencies(exec::time_interleaved(models, {.seconds = seconds}));
   }
 
  private:

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "config/wanted.h"
+#include "config/derived.h"
 #include "data/sample.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
@@ -161,7 +161,7 @@ class Conversion : run::SingleRun {
     const auto scope = profiler_.scope(Step::post_process);
     graph::store_once(converted_, prepared_.computed, true);
     SingleRun::write(converted_);
-    append(told_of_target(options_.config, options_.output, runtime_).lines);
+    append(target_notes(options_.config, options_.output, runtime_).lines);
   }
 
   // As a device with such kernels computes it.

@@ -8,7 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "config/wanted.h"
+#include "config/derived.h"
 #include "planning/limits.h"
 #include "profile/meters.h"
 #include "run/candidate.h"

@@ -15,7 +15,7 @@
 
 namespace detent::pipeline {
 
-/// QuantizeResult::latency, on samples if there are some that can be read again, else on made-up inputs. Without room
+/// QuantizeResult::latency, on samples if there are some that can be read again, else on synthetic inputs. Without room
 /// for both models, or where a sample takes too long beside the run (`sample_seconds`; 0: not known), it stays unset,
 /// and a note says so.
 void time_models(const QuantizeOptions& options, const std::vector<data::InputSpec>& inputs,

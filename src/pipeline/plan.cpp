@@ -10,8 +10,8 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "calibration/device_observers.h"
+#include "config/derived.h"
 #include "config/validate.h"
-#include "config/wanted.h"
 #include "data/sample.h"
 #include "exec/session.h"
 #include "finetune/device_memory.h"
@@ -86,8 +86,9 @@ double seconds_for(const Plan& plan, const profile::MachinePeaks& machine) {
 
 // Inferences of all samples that measuring takes. Runs of the whole model are: all samples for the extremes of
 // channels; the float model and about five drafts on those that are judged; groups of values, of gates and of weights
-// on a few; the values that are scaled, together. Trials of single values take one run for twelve. See remedies::Lab. A
-// run in which values are rounded takes about twice as long as an inference (measured: 1.9 to 2.4 times).
+// on a few; the values that are scaled, together. Trials of single values take one run for twelve. See
+// remedies::Evaluator. A run in which values are rounded takes about twice as long as an inference (measured: 1.9
+// to 2.4 times).
 double inferences_of_measuring(const Plan& plan, std::size_t values) {
   constexpr double kTrial = 2.2, kNear = 12;
   constexpr double kTrialsOfRanges = 100;  // of single values, beside one for each value
@@ -188,7 +189,7 @@ void add_times(const profile::MachinePeaks& machine, Plan& plan) {
 std::vector<std::string> notes_of(const run::Prepared& prepared, const quantization::Placement& placement,
                                   const QuantConfig& config, const exec::Runtime& runtime) {
   auto notes = prepared.notes;
-  for (auto& line : pipeline::told_of_target(config, prepared.model, placement, runtime).lines)
+  for (auto& line : pipeline::target_notes(config, prepared.model, placement, runtime).lines)
     notes.push_back(std::move(line));
   return notes;
 }

@@ -2,14 +2,14 @@
 
 #include <optional>
 
-#include "config/wanted.h"
+#include "config/derived.h"
 #include "exec/session.h"
 #include "graph/rewrite.h"
 #include "graph/transformer.h"
 #include "pipeline/deployed.h"
 #include "pipeline/observe_cache.h"
 #include "profile/profiler.h"
-#include "run/by_content.h"
+#include "run/content_order.h"
 #include "run/kv_cache.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
@@ -55,7 +55,7 @@ class CacheRun : run::SingleRun {
                           {.max_samples = options_.max_samples,
                            .batch_size = options_.batch_size,
                            .file_memory = run::memory_for_samples(options_.resources)});
-    run::ByContent source(*given, {});
+    run::ContentOrderedSamples source(*given, {});
     const run::Context context{runtime_,         options_.resources, work_->scratch(),
                                options_.threads, options_.progress,  options_.stop};
     result_.samples = observe_cache(running, exec::probe_values(runtime_, running), context, source, *cache_);

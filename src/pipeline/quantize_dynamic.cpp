@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "config/wanted.h"
+#include "config/derived.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
 #include "pipeline/deployed.h"
@@ -48,7 +48,7 @@ class DynamicRun : run::SingleRun {
 
   void quantize() {
     const auto scope = profiler_.scope(Step::quantization_dynamic);
-    auto placement = quantization::place_dynamic(prepared_.model, options_.config, prepared_.turned);
+    auto placement = quantization::place_dynamic(prepared_.model, options_.config, prepared_.transposed);
     append(placement.notes);
     result_.nodes_quantized = placement.nodes.size();
     result_.nodes_in_float = placement.in_float;

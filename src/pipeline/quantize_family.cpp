@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config/derived.h"
 #include "config/family.h"
 #include "config/validate.h"
-#include "config/wanted.h"
 #include "exec/session.h"
 #include "onnx/model.h"
 #include "onnx/write.h"

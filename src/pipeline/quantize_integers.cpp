@@ -9,17 +9,17 @@
 #include <unordered_set>
 #include <utility>
 
-#include "accuracy/responses.h"
+#include "accuracy/consumer_functions.h"
 #include "base/cpu.h"
 #include "base/error.h"
 #include "base/parallel.h"
 #include "calibration/methods.h"
 #include "calibration/statistics_file.h"
+#include "config/derived.h"
 #include "config/identity.h"
 #include "config/presets.h"
 #include "config/targets.h"
 #include "config/validate.h"
-#include "config/wanted.h"
 #include "data/sample.h"
 #include "exec/session.h"
 #include "graph/rewrite.h"
@@ -237,22 +237,22 @@ class Run {
   }
 
   void make_lab() {
-    lab_.emplace(remedies::Means{.options = options_,
-                                 .model = draft_.prepared.model,
-                                 .runtime = runtime_,
-                                 .source = *source_,
-                                 .profiler = profiler_,
-                                 .directory = work_->path(),
-                                 .weights = work_->scratch(),
-                                 .samples = result_.samples,
-                                 .layer_tuned = [this](const auto& layer) { checkpoint(layer); },
-                                 .activity = activity()});
+    evaluator_.emplace(remedies::TrialEnv{.options = options_,
+                                          .model = draft_.prepared.model,
+                                          .runtime = runtime_,
+                                          .source = *source_,
+                                          .profiler = profiler_,
+                                          .directory = work_->path(),
+                                          .weights = work_->scratch(),
+                                          .samples = result_.samples,
+                                          .layer_tuned = [this](const auto& layer) { checkpoint(layer); },
+                                          .activity = activity()});
   }
 
   void improve() {
     const auto scope = profiler_.scope(run::kSensitivityStage);
     if (!options_.device.is_cpu()) result_.notes.emplace_back("accuracy was measured on the CPU");
-    remedies::improve(draft_, *lab_);
+    remedies::improve(draft_, *evaluator_);
     append(result_.notes, draft_.notes);
     draft_.notes.clear();
     measured_ = true;
@@ -294,13 +294,13 @@ class Run {
   void tune_weights() {
     if (tunes(options_.finetune.rounding)) {
       const auto scope = profiler_.scope(Step::fast_finetune);
-      auto tuned = remedies::tune_weights(draft_, *lab_, options_.finetune, true);
+      auto tuned = remedies::tune_weights(draft_, *evaluator_, options_.finetune, true);
       draft_.emitted->model = std::move(tuned.model);
       draft_.layers = std::move(tuned.layers);
       append(result_.notes, tuned.notes);
-      if (measured_) remedies::check_target(draft_, *lab_);
+      if (measured_) remedies::check_target(draft_, *evaluator_);
     } else if (measured_ && config::may_tune(options_)) {
-      remedies::improve_emitted(draft_, *lab_);
+      remedies::improve_emitted(draft_, *evaluator_);
       append(result_.notes, draft_.notes);
     }
     if (!options_.device.is_cpu() && !report_.device && !draft_.layers.empty())
@@ -330,9 +330,9 @@ class Run {
     if (lowers()) return lower();
     run::Prover prove(options_, &runtime_);
     // Small floats have no trials to choose by, but what is written can be told of.
-    const bool tells = measured_ || (lab_ && is_float(options_.config.activation_type));
-    const auto judged = tells ? std::optional(lab_->judging_samples()) : std::nullopt;
-    if (judged) prove.judge(lab_->source(), judged->skipped, judged->count);
+    const bool tells = measured_ || (evaluator_ && is_float(options_.config.activation_type));
+    const auto judged = tells ? std::optional(evaluator_->judging_samples()) : std::nullopt;
+    if (judged) prove.judge(evaluator_->source(), judged->skipped, judged->count);
     run::write_output(draft_.emitted->model, options_, &prove, result_);
     if (prove.fidelity()) take_deployed(*prove.fidelity());
     tell_of_target();
@@ -342,7 +342,7 @@ class Run {
   void tell_of_target() {
     const auto specs = run::input_specs(draft_.emitted->model);
     const auto shapes = measured_ ? run::first_sample(*source_, specs).shapes : Shapes();
-    const auto told = told_of_target(options_.config, options_.output, runtime_, shapes);
+    const auto told = target_notes(options_.config, options_.output, runtime_, shapes);
     append(result_.notes, told.lines);
     if (result_.accuracy && told.integer_macs) result_.accuracy->integer_macs = *told.integer_macs;
   }
@@ -379,9 +379,9 @@ class Run {
     }
     auto first = std::exchange(result_, improved.result);
     draft_ = improved.draft;
-    remedies::leave_in_float(draft_, *lab_, nodes);
+    remedies::leave_in_float(draft_, *evaluator_, nodes);
     complete();
-    const double second_db = lab_->deployed(draft_.emitted->model).sqnr_db;
+    const double second_db = evaluator_->deployed(draft_.emitted->model).sqnr_db;
     if (second_db > first_db) {
       result_.notes.push_back(told + ", so that stays in float");
       return write();
@@ -423,7 +423,7 @@ class Run {
   Fingerprint identity_;
   std::unique_ptr<data::SampleSource> source_;
   remedies::Draft draft_;
-  std::optional<remedies::Lab> lab_;
+  std::optional<remedies::Evaluator> evaluator_;
   bool measured_ = false;      // what rounding does to the results
   double sample_seconds_ = 0;  // of calibration
   double lost_db_ = 0;         // by the deployed model beside what was measured to choose it

@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/paths.h"
+#include "config/derived.h"
 #include "config/identity.h"
-#include "config/wanted.h"
 #include "data/part.h"
 #include "exec/session.h"
 #include "graph/fixed_shapes.h"
@@ -22,11 +22,11 @@
 #include "pipeline/bits_plan.h"
 #include "pipeline/bits_target.h"
 #include "pipeline/block_report.h"
+#include "pipeline/compare_rotation.h"
 #include "pipeline/computed_weights.h"
 #include "pipeline/deployed.h"
 #include "pipeline/drafted_blocks.h"
 #include "pipeline/observe_cache.h"
-#include "pipeline/rotated_stream.h"
 #include "planning/limits.h"
 #include "profile/meters.h"
 #include "profile/profiler.h"
@@ -35,7 +35,7 @@
 #include "quantization/emit/blocks.h"
 #include "quantization/float_placement.h"
 #include "quantization/size_search.h"
-#include "run/by_content.h"
+#include "run/content_order.h"
 #include "run/kv_cache.h"
 #include "run/outputs.h"
 #include "run/prepare.h"
@@ -160,7 +160,7 @@ class WeightsRun {
                                {.max_samples = options_.max_samples,
                                 .batch_size = options_.batch_size,
                                 .file_memory = run::memory_for_samples(options_.resources)});
-    source_.emplace(*given_, run::ByContentOptions{});
+    source_.emplace(*given_, run::ContentOrderOptions{});
     if (keeps_cache_in_bits()) cache_.emplace(draft_.model, running(), options_.kv_cache);
   }
 
@@ -276,11 +276,11 @@ class WeightsRun {
       const auto found = fidelity_of(std::move(emitted), directory / "candidate.onnx", options_, *runtime_, judging);
       return std::pair(std::move(unsolved), std::pow(10, -found.sqnr_db / 10));
     };
-    auto turned = attempt("rotated");
+    auto rotated = attempt("rotated");
     draft_.model = original;
     auto plain = attempt("plain");
-    result_.rotated = RotatedStream{plain.second, turned.second, turned.second < plain.second};
-    draft_ = std::move((result_.rotated->kept ? turned : plain).first);
+    result_.rotated = RotatedStream{plain.second, rotated.second, rotated.second < plain.second};
+    draft_ = std::move((result_.rotated->kept ? rotated : plain).first);
     if (draft_.is_plain()) solve(*source_, work_->path(), Listens::yes);
   }
 
@@ -300,7 +300,7 @@ class WeightsRun {
     const auto placement = placement_as_run();
     const auto stages = tuning::block_stages(running(), placement, options_.weights_only, for_sums(budget.memory));
     std::unique_ptr<store::Spool> spool;
-    if (stages.size() > 1) spool = run::make_spool(context(), planning::share_room(budget.memory / 4, 0));
+    if (stages.size() > 1) spool = run::make_spool(context(), planning::split_budget(budget.memory / 4, 0));
     source.rewind();
     draft_.solved = tuning::solve_blocks(running(), types_, placement, stages, *runtime_, source,
                                          {.config = options_.weights_only,
@@ -431,7 +431,7 @@ class WeightsRun {
   std::optional<exec::Runtime> runtime_;   // of runs that need it
   graph::ValueTypes types_;                // of runs with samples
   std::unique_ptr<data::SampleSource> given_;
-  std::optional<run::ByContent> source_;
+  std::optional<run::ContentOrderedSamples> source_;
   std::optional<run::KvCacheRun> cache_;
   bool has_seen_cache_ = false;
   std::optional<StreamRotation> rotation_;

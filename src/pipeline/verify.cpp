@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "checking/causes.h"
+#include "checking/diagnosis.h"
 #include "checking/differences.h"
 #include "checking/groups.h"
 #include "checking/reference.h"
@@ -113,7 +113,7 @@ class Layers {
     if (!reference.exact) in_float_.insert(reference.inexact_op);
     {
       exec::Session session(runtime_, exec::emit(reference.model), last.label(),
-                            {exec::Tuning::inspect, options_.threads, options_.stop});
+                            {exec::SessionMode::inspect, options_.threads, options_.stop});
       for (std::size_t s = 0; s < samples; ++s) {
         auto made = session.run(inputs_of(group, values, s), last.label());
         for (std::size_t o = 0; o < made.size(); ++o)
@@ -288,7 +288,7 @@ class Verifying {
 
   // As deployed, and what it decides.
   void run_in_float() {
-    exec::SessionOptions options{exec::Tuning::deployed, options_.threads, options_.stop};
+    exec::SessionOptions options{exec::SessionMode::deployed, options_.threads, options_.stop};
     const auto& taps = decisions_.taps();
     auto session = taps.empty() ? exec::Session::of_file(runtime_, float_file_, options)
                                 : exec::Session(runtime_, exec::emit(float_model_, {taps, {}, {}}),

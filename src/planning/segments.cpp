@@ -70,7 +70,7 @@ class Planner {
     const std::uint64_t counted = peak - resident;  // for buffers, whatever segment runs
     const std::uint64_t room = less(memory, peak);
     plan.memory = peak;
-    plan.spool = chosen.empty() ? share_room(room, 0) : share(room, counted, kept, both);
+    plan.spool = chosen.empty() ? split_budget(room, 0) : share(room, counted, kept, both);
     if (chosen.empty()) return plan;  // it has a spool only where an earlier process has cut
     const bool on_disk = plan.spool.records < kept;
     plan.disk = on_disk ? less(both, plan.spool.records) : 0;
@@ -87,7 +87,7 @@ class Planner {
   SpoolMemory share(std::uint64_t room, std::uint64_t counted, std::uint64_t kept, std::uint64_t both) const {
     if (budget_.all_in_memory) return {room, counted};
     if (!budget_.all_on_disk && kept <= room) return {room, counted};
-    SpoolMemory shares = share_room(room, counted);
+    SpoolMemory shares = split_budget(room, counted);
     const std::uint64_t most = std::max(counted, std::min(kept, counted + less(budget_.disk + room, both)));
     if (shares.buffers > most) shares = {room + counted - most, most};
     if (budget_.all_on_disk) shares.records = 0;

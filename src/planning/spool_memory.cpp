@@ -6,7 +6,7 @@
 
 namespace detent::planning {
 
-SpoolMemory share_room(std::uint64_t room, std::uint64_t counted) {
+SpoolMemory split_budget(std::uint64_t room, std::uint64_t counted) {
   const std::uint64_t more = std::min(kMostBuffers - std::min(kMostBuffers, counted), room / 4);
   return {room - more, counted + more};
 }

@@ -11,6 +11,6 @@ struct SpoolMemory {
 };
 
 /// Room of which anything may go to disk: a quarter of it joins the buffers that the plan has `counted` already.
-SpoolMemory share_room(std::uint64_t room, std::uint64_t counted);
+SpoolMemory split_budget(std::uint64_t room, std::uint64_t counted);
 
 }  // namespace detent::planning

@@ -9,9 +9,9 @@
 #include <set>
 
 #include "base/error.h"
+#include "config/derived.h"
 #include "config/presets.h"
 #include "config/targets.h"
-#include "config/wanted.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/float_range.h"

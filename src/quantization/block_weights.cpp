@@ -234,8 +234,8 @@ class Placer {
     const auto& weight = model_.graph.initializers[static_cast<std::size_t>(at)];
     if (weight.dims.size() != 2 || !is_real(weight.type)) return std::nullopt;
     if (table && node.int_or("axis", 0) != 0) return std::nullopt;
-    const bool turned = (transpose != nullptr) != (node.is("Gemm") && node.int_or("transB", 0) != 0);
-    return Reading{static_cast<std::size_t>(at), table || turned, table};
+    const bool transposed = (transpose != nullptr) != (node.is("Gemm") && node.int_or("transB", 0) != 0);
+    return Reading{static_cast<std::size_t>(at), table || transposed, table};
   }
 
   // The node that makes the value of a constant matrix, as where a table is also the weight of the last product.

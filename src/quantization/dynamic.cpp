@@ -173,9 +173,10 @@ std::vector<std::size_t> weight_inputs(const Node& node) {
   return {};
 }
 
-DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config, const Turned& turned) {
+DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config,
+                               const TransposedConstants& transposed) {
   auto placement = Placer(model, config).place();
-  share_turned(turned, placement.weights.marks);
+  share_transposed(transposed, placement.weights.marks);
   return placement;
 }
 

@@ -24,10 +24,11 @@ std::vector<std::size_t> weight_inputs(const onnx::Node& node);
 
 /// Of the selected nodes, or where no types are named of all MatMul, Gemm, LSTM and Gather nodes, those that read
 /// float32 weights. They get a scale for each output or, without QuantConfig::per_channel, for each weight, LSTM for
-/// each direction; tables one for each row. Constants of `turned` share scales with those that they are the transpose
-/// of. Throws usage for selections that match nothing or types that have no such form, and bad_input when nothing is
-/// left.
-DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config, const Turned& turned = {});
+/// each direction; tables one for each row. Constants of `transposed` share scales with those that they are the
+/// transpose of. Throws usage for selections that match nothing or types that have no such form, and bad_input when
+/// nothing is left.
+DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config,
+                               const TransposedConstants& transposed = {});
 
 /// LSTM layers that can have integer weights and whose type QuantConfig::op_types names: these become so also where all
 /// other activations are static.

@@ -9,9 +9,9 @@
 #include <set>
 
 #include "base/error.h"
+#include "config/derived.h"
 #include "config/presets.h"
 #include "config/targets.h"
-#include "config/wanted.h"
 #include "graph/index_arithmetic.h"
 #include "graph/traits.h"
 #include "quantization/alignment.h"
@@ -75,7 +75,7 @@ void mark_bypassed(const graph::Index& index, Placement& placement) {
   const auto selected = [&](int node) { return placement.selected[static_cast<std::size_t>(node)]; };
   for (auto& mark : placement.marks) {
     const int producer = index.producer(mark.value);
-    if (!mark.is_constant) mark.bypassed = producer == graph::kNone || !selected(producer);
+    if (!mark.is_constant) mark.float_readers_unrounded = producer == graph::kNone || !selected(producer);
   }
 }
 
@@ -210,13 +210,13 @@ std::int64_t needed_opset(const QuantConfig& config) noexcept {
   return std::max({config::preset(config).opset, config::target(config).opset, of_form});
 }
 
-void share_turned(const Turned& turned, std::vector<Mark>& marks) {
+void share_transposed(const TransposedConstants& transposed, std::vector<Mark>& marks) {
   std::map<std::string, Mark*> constants;
   for (auto& mark : marks) {
     if (mark.is_constant) constants[mark.value] = &mark;
   }
   std::map<Mark*, std::vector<Mark*>> all;
-  for (const auto& [value, of] : turned) {
+  for (const auto& [value, of] : transposed) {
     const auto found = constants.find(value), source = constants.find(of);
     if (found == constants.end() || source == constants.end() || !found->second->is_weight) continue;
     const auto& own = found->second->granularity;
@@ -235,7 +235,7 @@ void share_turned(const Turned& turned, std::vector<Mark>& marks) {
 }
 
 Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
-                const FloatParts& floats, const Turned& turned) {
+                const FloatParts& floats, const TransposedConstants& transposed) {
   refuse_quantized(model);
   const graph::Index index(model);
   Placement placement;
@@ -249,7 +249,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
     if (placement.selected[n]) apply_rule(context, n);
   }
   placement.marks = marks.in_order();
-  if (config::target(config).is_ort_cpu) share_turned(turned, placement.marks);
+  if (config::target(config).is_ort_cpu) share_transposed(transposed, placement.marks);
   auto in_float = floats.values;
   if (config::target(config).fuses_sums) add_fused_branches(model, index, placement, in_float);
   drop(std::move(in_float), placement.marks);

@@ -21,12 +21,12 @@ namespace detent::quantization {
 /// A value that gets quantized.
 struct Mark {
   std::string value;
-  bool is_constant = false;           // an initializer: stored as integers
-  bool is_weight = false;             // a constant of the weight type; others have the activation type
-  Granularity granularity;            // of constants
-  std::optional<std::string> shares;  // takes scale and zero point from this value
-  bool bypassed = false;              // nodes in float read the value as it was made, not its integers
-  bool wide = false;                  // 16 bits, whatever QuantConfig::activation_type says; never of weights
+  bool is_constant = false;              // an initializer: stored as integers
+  bool is_weight = false;                // a constant of the weight type; others have the activation type
+  Granularity granularity;               // of constants
+  std::optional<std::string> shares;     // takes scale and zero point from this value
+  bool float_readers_unrounded = false;  // nodes in float read the value as it was made, not its integers
+  bool wide = false;                     // 16 bits, whatever QuantConfig::activation_type says; never of weights
   /// Of weights that are kept from saturating: how each of their readers adds them up.
   std::vector<Summation> paired = {};
 };
@@ -87,19 +87,19 @@ struct FloatParts {
 };
 
 /// Constants that are the transpose of another one, and that one.
-using Turned = std::map<std::string, std::string>;
+using TransposedConstants = std::map<std::string, std::string>;
 
 /// Gives those of them that are weights the scales of the other one. The channels of a matrix lie along the other axis
 /// of its transpose; where readers want both, there is one scale for all.
-void share_turned(const Turned& turned, std::vector<Mark>& marks);
+void share_transposed(const TransposedConstants& transposed, std::vector<Mark>& marks);
 
 /// Q/DQ came with opset 10, their per-axis form with 13, floats of 8 bits and scales of 16 with 19.
 std::int64_t needed_opset(const QuantConfig& config) noexcept;
 
-/// Where ONNX Runtime's CPU is the target, constants of `turned` have the scales of those that they are the transpose
-/// of, so that the integers of both can be stored once. Throws usage for selections that match nothing, bad_input when
-/// the model is quantized already or, unless that may be, holds nothing to quantize.
+/// Where ONNX Runtime's CPU is the target, constants of `transposed` have the scales of those that they are the
+/// transpose of, so that the integers of both can be stored once. Throws usage for selections that match nothing,
+/// bad_input when the model is quantized already or, unless that may be, holds nothing to quantize.
 Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
-                const FloatParts& floats = {}, const Turned& turned = {});
+                const FloatParts& floats = {}, const TransposedConstants& transposed = {});
 
 }  // namespace detent::quantization

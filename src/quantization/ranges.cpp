@@ -104,9 +104,9 @@ ActivationRanges find_ranges(const Placement& placement, const calibration::Stat
     MethodConfig method = options.method;
     method.method = wish.method;
     if (!summary.has_values()) return;
-    const auto response = options.responses.find(wish.value);
+    const auto response = options.consumer_functions.find(wish.value);
     wish.range = calibration::find_range({wish.value, summary, method, config, quantizer,
-                                          response == options.responses.end() ? nullptr : &response->second});
+                                          response == options.consumer_functions.end() ? nullptr : &response->second});
   });
   ActivationRanges ranges;
   for (const auto& wish : wishes) {

@@ -18,7 +18,7 @@ struct RangeOptions {
   std::vector<TensorOverride> overrides;
   std::size_t threads = 1;
   /// What the readers of an activation make of it, where that is known.
-  std::map<std::string, calibration::Response> responses = {};
+  std::map<std::string, calibration::Response> consumer_functions = {};
   /// Ranges that follow from what reads the values, see mask_ranges.h; the user's word comes before them.
   calibration::Ranges known = {};
 };

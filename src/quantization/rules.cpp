@@ -6,8 +6,8 @@
 #include <limits>
 #include <string_view>
 
+#include "config/derived.h"
 #include "config/targets.h"
-#include "config/wanted.h"
 #include "graph/traits.h"
 #include "quantization/formats.h"
 

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "config/derived.h"
 #include "config/targets.h"
-#include "config/wanted.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/name_pattern.h"

@@ -18,7 +18,7 @@ namespace detent::remedies {
 struct Sensitivities {
   std::vector<std::string> values;  // in the order of the placement that they were measured under
   accuracy::MarkErrors errors;
-  bool each_alone = true;   // false: in groups of neighbours, see Lab::measure()
+  bool each_alone = true;   // false: in groups of neighbours, see Evaluator::measure()
   std::size_t samples = 1;  // measured on so many
 };
 

@@ -51,10 +51,10 @@ struct Candidate {
 
 class Equalization : public Remedy {
  public:
-  bool propose(const Draft& draft, Lab& lab) override {
+  bool propose(const Draft& draft, Evaluator& evaluator) override {
     draft_ = &draft;
-    lab_ = &lab;
-    samples_ = lab.samples();
+    evaluator_ = &evaluator;
+    samples_ = evaluator.samples();
     index_.emplace(draft.prepared.model);
     for (auto& scaling : accuracy::equalizable(draft.prepared.model, *index_, draft.assignment.placement)) {
       const auto range = draft.proposals.ranges.find(scaling.value);
@@ -72,24 +72,24 @@ class Equalization : public Remedy {
     return !candidates_.empty();
   }
 
-  bool is_better(const Draft&, Lab&) override {
+  bool is_better(const Draft&, Evaluator&) override {
     std::vector<accuracy::Trial> trials(2);
     for (const auto& candidate : candidates_) {
       trials[0].merge(accuracy::trial_of(*candidate.best_plain));
       trials[1].merge(accuracy::trial_of(candidate.scaled));
     }
     const auto count = std::clamp<std::size_t>(samples_ / kJudgingEvery, 1, kMostSamples);
-    const auto results = lab_->run(*draft_, rounded_by(trials), trials, {count, samples_ - count});
+    const auto results = evaluator_->run(*draft_, rounded_by(trials), trials, {count, samples_ - count});
     const auto before = errors_of(results[0]), after = errors_of(results[1]);
     return change_of(before, after) < kImprovement && worst_of(after) <= worst_of(before);
   }
 
   // Rewrites the model. A value that is read with its channels scaled has a name of its own there.
-  void keep(Draft& draft, Lab& lab) override {
+  void keep(Draft& draft, Evaluator& evaluator) override {
     std::vector<ChannelScaling> scalings;
     for (auto& candidate : candidates_) scalings.push_back(std::move(candidate.scaling));
     const auto names = graph::scale_channels(draft.prepared.model, draft.prepared.types, scalings,
-                                             run::file_store(lab.means().weights, "equalized"));
+                                             run::file_store(evaluator.env().weights, "equalized"));
     auto& ranges = draft.proposals.ranges;
     for (std::size_t i = 0; i < names.size(); ++i) {
       const bool is_kept = scalings[i].readers.empty();
@@ -98,12 +98,12 @@ class Equalization : public Remedy {
       if (is_kept && own != ranges.end()) origin = own->second.origin;
       ranges[names[i]] = {candidates_[i].scaled_range, std::move(origin)};
     }
-    auto placement = run::place(draft.prepared, lab.options().config);
+    auto placement = run::place(draft.prepared, evaluator.options().config);
     draft.proposals.constants =
-        quantization::scan_weights(draft.prepared.model, placement, lab.options().allow_nonfinite);
-    draft.assign(std::move(placement), lab.options().config);
+        quantization::scan_weights(draft.prepared.model, placement, evaluator.options().allow_nonfinite);
+    draft.assign(std::move(placement), evaluator.options().config);
     draft.sensitivities.reset();
-    lab.model_changed();
+    evaluator.model_changed();
   }
 
  private:
@@ -120,7 +120,7 @@ class Equalization : public Remedy {
       candidate.extremes.add({reinterpret_cast<const float*>(tensor.bytes.data()), tensor.bytes.size() / sizeof(float)},
                              tensor.shape, candidate.scaling.last_axis);
     };
-    lab_->run(*draft_, tapped, {}, {samples_}, add);
+    evaluator_->run(*draft_, tapped, {}, {samples_}, add);
   }
 
   // Those with the most uneven channels, as many as the inferences allow; first those that no product makes for
@@ -172,7 +172,7 @@ class Equalization : public Remedy {
     const auto& scaling = candidate.scaling;
     candidate.scaled_range = accuracy::scaled_range(scaling, candidate.extremes, candidate.range);
     const auto& placement = draft_->assignment.placement;
-    const auto& config = lab_->options().config;
+    const auto& config = evaluator_->options().config;
     const auto assigned =
         quantization::assign_activation(*placement.find(scaling.value), {candidate.scaled_range, {}}, config);
     candidate.scaled = accuracy::scaled_roundings(model(), *index_, placement, scaling, assigned, config);
@@ -187,7 +187,7 @@ class Equalization : public Remedy {
     const auto results = run_near(trials);
     double all = 0;
     for (std::size_t i = 0; i < results.size(); ++i) all += candidates_[i].error = worst_error_of(results[i]);
-    std::erase_if(candidates_, [&](const auto& c) { return c.error < std::max(kNoHarm, kWorthDoing * all); });
+    std::erase_if(candidates_, [&](const auto& c) { return c.error < std::max(kNegligibleError, kWorthDoing * all); });
     std::stable_sort(candidates_.begin(), candidates_.end(),
                      [](const auto& a, const auto& b) { return a.error > b.error; });
     std::ptrdiff_t runs = 0;
@@ -233,7 +233,7 @@ class Equalization : public Remedy {
 
   quantization::AssignedValues assigned_by(const quantization::ActivationRanges& ranges) const {
     const quantization::Proposals other{ranges, {}, {}, draft_->proposals.constants};
-    return quantization::assign(model(), draft_->assignment.placement, other, lab_->options().config).values;
+    return quantization::assign(model(), draft_->assignment.placement, other, evaluator_->options().config).values;
   }
 
   static quantization::AssignedValues rounded_by(const std::vector<accuracy::Trial>& trials) {
@@ -246,14 +246,14 @@ class Equalization : public Remedy {
 
   std::vector<TrialResult> run_near(const std::vector<accuracy::Trial>& trials) {
     const auto count = std::clamp<std::size_t>(samples_ / kSamplesForEach, 1, kMostSamples);
-    return lab_->run_near(*draft_, rounded_by(trials), trials, {count});
+    return evaluator_->run_near(*draft_, rounded_by(trials), trials, {count});
   }
 
   const onnx::Model& model() const { return draft_->prepared.model; }
   const quantization::AssignedValues& values() const { return draft_->assignment.values; }
 
   const Draft* draft_ = nullptr;
-  Lab* lab_ = nullptr;
+  Evaluator* evaluator_ = nullptr;
   std::size_t samples_ = 1;  // that may be read, at the beginning of the source
   std::optional<graph::Index> index_;
   std::vector<Candidate> candidates_;

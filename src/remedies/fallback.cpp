@@ -36,15 +36,15 @@ constexpr std::size_t kMostRemovals = 7;
 
 class Fallback : public Remedy {
  public:
-  bool propose(const Draft& draft, Lab& lab) override {
+  bool propose(const Draft& draft, Evaluator& evaluator) override {
     draft_ = &draft;
-    lab_ = &lab;
+    evaluator_ = &evaluator;
     const auto& model = draft.prepared.model;
     index_.emplace(model);
     // Where float is no way out, what errs may be any operator, as a logarithm of small values.
-    const bool all = config::target(lab.options().config).all_operators;
+    const bool all = config::target(evaluator.options().config).all_operators;
     const auto workload =
-        weigh(model, *index_, lab.static_types(draft), draft.assignment.placement, draft.prepared.unseen, all);
+        weigh(model, *index_, evaluator.static_types(draft), draft.assignment.placement, draft.prepared.unseen, all);
     if (accuracy().target) {
       if (!reach(choose(workload, kNone), [this](const auto& choices) { return is_reached(choices); }))
         throw out_of_reach("activations of 16 bits do not reach", "or give --accuracy-fallback float32");
@@ -53,11 +53,11 @@ class Fallback : public Remedy {
       limits.macs *= 1 - workload.others;  // of those that are left: speed may have left many in float
       choices_ = choose(workload, limits);
       const auto is_of_use = [this](const auto& choices) {
-        return worst_sqnr_db(lab_->judge(*draft_, assign_with(choices))) >= kOfUseDb;
+        return worst_sqnr_db(evaluator_->judge(*draft_, assign_with(choices))) >= kOfUseDb;
       };
       // The errors of single values do not add up where they are that large.
       const bool has_way = !all || accuracy().fallback == AccuracyFallback::int16;
-      if (has_way && !config::target(lab.options().config).is_ort_cpu && !is_of_use(choices_)) {
+      if (has_way && !config::target(evaluator.options().config).is_ort_cpu && !is_of_use(choices_)) {
         const auto usual = choices_;
         reach(choose(workload, kNone), is_of_use);
         if (!all && macs_of(choices_) > kAutomatic.macs) choices_ = usual;
@@ -69,13 +69,13 @@ class Fallback : public Remedy {
     return !choices_.empty();
   }
 
-  bool is_better(const Draft& draft, Lab& lab) override {
-    all_ = lab.judged(draft);
-    chosen_ = lab.judge(draft, assignment_);
+  bool is_better(const Draft& draft, Evaluator& evaluator) override {
+    all_ = evaluator.judged(draft);
+    chosen_ = evaluator.judge(draft, assignment_);
     return accuracy().target || is_improved(errors_of(all_), errors_of(chosen_));
   }
 
-  void keep(Draft& draft, Lab& lab) override {
+  void keep(Draft& draft, Evaluator& evaluator) override {
     auto& result = draft.result;
     const bool in_float = accuracy().fallback == AccuracyFallback::float32;
     for (const auto& choice : choices_) {
@@ -85,17 +85,17 @@ class Fallback : public Remedy {
     }
     draft.fallbacks = nodes_of(choices_);
     draft.assignment = std::move(assignment_);
-    lab.set_judged(std::move(chosen_));
+    evaluator.set_judged(std::move(chosen_));
   }
 
  private:
-  const AccuracyConfig& accuracy() const { return lab_->options().accuracy; }
+  const AccuracyConfig& accuracy() const { return evaluator_->options().accuracy; }
 
-  Error out_of_reach(const char* what, const char* cure) const {
+  Error out_of_reach(const char* what, const char* suggestion) const {
     const std::string worst = by_error(*draft_->sensitivities).front().first;
     return bad_input(fmt::format("--accuracy-target: {} {}; the worst is {}", what, *accuracy().target,
                                  node_of(draft_->prepared.model, *index_, worst)),
-                     fmt::format("lower the target, {}; --sensitivity report tells more", cure));
+                     fmt::format("lower the target, {}; --sensitivity report tells more", suggestion));
   }
 
   std::vector<FallbackChoice> choose(const Workload& workload, const accuracy::ChoiceLimits& limits) const {
@@ -106,7 +106,7 @@ class Fallback : public Remedy {
   // The errors of single values, in proportion, so that they add up to no less than the error of all together.
   accuracy::MarkErrors expected_errors() const {
     auto errors = draft_->sensitivities->errors;
-    const auto all = errors_of(lab_->judged(*draft_));
+    const auto all = errors_of(evaluator_->judged(*draft_));
     const auto sum = accuracy::predicted_error(draft_->assignment.placement, errors);
     for (auto& [mark, of_points] : errors) {
       for (std::size_t i = 0; i < all.size(); ++i) {
@@ -129,12 +129,12 @@ class Fallback : public Remedy {
   }
 
   quantization::Placement place(const std::vector<std::size_t>& nodes) const {
-    return run::place(draft_->prepared, lab_->options().config, {accuracy().fallback, nodes});
+    return run::place(draft_->prepared, evaluator_->options().config, {accuracy().fallback, nodes});
   }
 
   quantization::Assignment assign_with(const std::vector<FallbackChoice>& choices) const {
     return quantization::assign(draft_->prepared.model, place(nodes_of(choices)), draft_->proposals,
-                                lab_->options().config);
+                                evaluator_->options().config);
   }
 
   using Reaches = std::function<bool(const std::vector<FallbackChoice>&)>;
@@ -165,13 +165,13 @@ class Fallback : public Remedy {
 
   bool is_reached(const std::vector<FallbackChoice>& choices) {
     const auto assignment = assign_with(choices);
-    const auto& config = lab_->options().config;
+    const auto& config = evaluator_->options().config;
     const bool is_float = assignment.placement.marks.empty() && run::recurrent_layers(draft_->prepared, config).empty();
-    return is_float || lab_->score(*draft_, assignment) >= *accuracy().target;
+    return is_float || evaluator_->score(*draft_, assignment) >= *accuracy().target;
   }
 
   const Draft* draft_ = nullptr;
-  Lab* lab_ = nullptr;
+  Evaluator* evaluator_ = nullptr;
   std::optional<graph::Index> index_;
   std::vector<FallbackChoice> choices_;
   quantization::Assignment assignment_;

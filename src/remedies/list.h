@@ -3,8 +3,8 @@
 
 #include <memory>
 
+#include "config/derived.h"
 #include "config/targets.h"
-#include "config/wanted.h"
 #include "detent/quantize.h"
 #include "remedies/remedy.h"
 
@@ -51,7 +51,8 @@ inline constexpr Row kOfAssignments[] = {
 
 /// Those that change the emitted model.
 inline constexpr Row kOfEmittedModels[] = {
-    {"weight tuning", [](const auto& o) { return o.finetune.rounding == Rounding::automatic; }, false, weight_tuning},
+    {"weight tuning", [](const auto& o) { return o.finetune.rounding == WeightSolver::automatic; }, false,
+     weight_tuning},
 };
 
 }  // namespace detent::remedies

@@ -105,7 +105,7 @@ class Window {
         if (index.initializer(input.name) == graph::kNone) inputs_.push_back(input.name);
       }
     }
-    exec::SessionOptions options{exec::Tuning::lean, context.threads, context.stop};
+    exec::SessionOptions options{exec::SessionMode::lean, context.threads, context.stop};
     options.edits = true;
     session_.emplace(context.runtime, exec::emit(part, {taps, outputs_, {}}), "a part of the model", options);
   }

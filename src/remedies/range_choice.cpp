@@ -26,12 +26,12 @@ struct Alternative {
 
 class RangeChoice : public Remedy {
  public:
-  bool propose(const Draft& draft, Lab& lab) override {
-    const auto alternatives = list_alternatives(draft, lab);
+  bool propose(const Draft& draft, Evaluator& evaluator) override {
+    const auto alternatives = list_alternatives(draft, evaluator);
     if (alternatives.empty()) return false;
     std::vector<accuracy::Trial> trials;
     for (const auto& alternative : alternatives) trials.push_back({{alternative.mark->value, &alternative.rounding}});
-    const auto results = lab.run_near(draft, draft.assignment.values, trials, lab.near_samples());
+    const auto results = evaluator.run_near(draft, draft.assignment.values, trials, evaluator.near_samples());
     ranges_ = draft.proposals.ranges;
     errors_ = draft.sensitivities->errors;
     for (std::size_t i = 0; i < alternatives.size();) {
@@ -56,35 +56,35 @@ class RangeChoice : public Remedy {
     auto proposals = draft.proposals;
     proposals.ranges = ranges_;
     assignment_ =
-        quantization::assign(draft.prepared.model, draft.assignment.placement, proposals, lab.options().config);
+        quantization::assign(draft.prepared.model, draft.assignment.placement, proposals, evaluator.options().config);
     return true;
   }
 
-  bool is_better(const Draft& draft, Lab& lab) override {
-    judged_ = lab.judge(draft, assignment_);
-    return is_improved(errors_of(lab.judged(draft)), errors_of(judged_));
+  bool is_better(const Draft& draft, Evaluator& evaluator) override {
+    judged_ = evaluator.judge(draft, assignment_);
+    return is_improved(errors_of(evaluator.judged(draft)), errors_of(judged_));
   }
 
-  void keep(Draft& draft, Lab& lab) override {
+  void keep(Draft& draft, Evaluator& evaluator) override {
     draft.proposals.ranges = std::move(ranges_);
     draft.sensitivities->errors = std::move(errors_);
     draft.assignment = std::move(assignment_);
     draft.result.methods = std::move(chosen_);
-    lab.set_judged(std::move(judged_));
+    evaluator.set_judged(std::move(judged_));
   }
 
  private:
   // As many as the inferences allow, those of one value together.
-  static std::vector<Alternative> list_alternatives(const Draft& draft, Lab& lab) {
+  static std::vector<Alternative> list_alternatives(const Draft& draft, Evaluator& evaluator) {
     const auto& placement = draft.assignment.placement;
-    const std::size_t most = std::max(kTrialsPerSample * lab.samples(), kLeastTrials);
+    const std::size_t most = std::max(kTrialsPerSample * evaluator.samples(), kLeastTrials);
     std::vector<Alternative> all;
     for (const auto& [value, error] : by_error(*draft.sensitivities)) {
-      if (error < kNoHarm) break;
+      if (error < kNegligibleError) break;
       const auto* mark = placement.find(value);
       const auto own = draft.proposals.ranges.find(value);
       if (mark->is_constant || mark->shares || own == draft.proposals.ranges.end()) continue;
-      auto of_value = alternatives_of(draft, lab.options().config, *mark, own->second);
+      auto of_value = alternatives_of(draft, evaluator.options().config, *mark, own->second);
       if (of_value.empty() || of_value.back().is_own) continue;
       if (all.size() + of_value.size() > most) break;
       std::move(of_value.begin(), of_value.end(), std::back_inserter(all));

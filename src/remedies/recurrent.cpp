@@ -19,25 +19,25 @@ constexpr double kNear = 1e-3;  // 30 dB: near enough, whatever the other layers
 
 class Recurrent : public Remedy {
  public:
-  bool propose(const Draft& draft, Lab& lab) override {
-    const auto layers = run::recurrent_layers(draft.prepared, lab.options().config);
+  bool propose(const Draft& draft, Evaluator& evaluator) override {
+    const auto layers = run::recurrent_layers(draft.prepared, evaluator.options().config);
     if (layers.empty()) return false;
     double sum = 0;
     for (const auto n : layers) {
-      errors_.emplace_back(error_of(draft, lab, layers, n), draft.prepared.model.graph.nodes[n].id());
+      errors_.emplace_back(error_of(draft, evaluator, layers, n), draft.prepared.model.graph.nodes[n].id());
       sum += errors_.back().first;
     }
     std::stable_sort(errors_.begin(), errors_.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-    const double most = allowed(draft, lab);
+    const double most = allowed(draft, evaluator);
     std::size_t left = 0;
     for (; left < errors_.size() && sum > most; ++left) sum -= errors_[left].first;
     errors_.resize(left);
     return left > 0;
   }
 
-  bool is_better(const Draft&, Lab&) override { return true; }
+  bool is_better(const Draft&, Evaluator&) override { return true; }
 
-  void keep(Draft& draft, Lab&) override {
+  void keep(Draft& draft, Evaluator&) override {
     for (const auto& [error, id] : errors_) {
       draft.prepared.inexact.insert(id);
       draft.notes.push_back(
@@ -49,23 +49,24 @@ class Recurrent : public Remedy {
 
  private:
   // Of the worst output, where this layer alone is on integers.
-  static double error_of(const Draft& draft, Lab& lab, const std::vector<std::size_t>& layers, std::size_t layer) {
+  static double error_of(const Draft& draft, Evaluator& evaluator, const std::vector<std::size_t>& layers,
+                         std::size_t layer) {
     auto alone = draft.prepared;
     for (const auto n : layers) {
       if (n != layer) alone.inexact.insert(alone.model.graph.nodes[n].id());
     }
     auto model = alone.model;
-    run::finish_integers(alone, lab.options(), model);
-    return std::pow(10, -lab.deployed(model).sqnr_db / 10);
+    run::finish_integers(alone, evaluator.options(), model);
+    return std::pow(10, -evaluator.deployed(model).sqnr_db / 10);
   }
 
   // Together they may do as much harm as the other layers; under a target, use up half of what it allows.
-  static double allowed(const Draft& draft, Lab& lab) {
-    const auto& accuracy = lab.options().accuracy;
+  static double allowed(const Draft& draft, Evaluator& evaluator) {
+    const auto& accuracy = evaluator.options().accuracy;
     if (accuracy.target && accuracy.metric == AccuracyMetric::sqnr) return std::pow(10, -*accuracy.target / 10) / 2;
     if (accuracy.target && accuracy.metric == AccuracyMetric::cosine) return 1 - *accuracy.target;
     if (draft.assignment.placement.marks.empty()) return kNear;
-    return std::max(kNear, worst_error_of(lab.judged(draft)));
+    return std::max(kNear, worst_error_of(evaluator.judged(draft)));
   }
 
   std::vector<std::pair<double, std::string>> errors_;  // of those that stay in float, worst first

@@ -21,13 +21,13 @@ constexpr std::size_t kMostNamed = 3;
 constexpr double kWorthNaming = 0.1;
 constexpr double kNearDb = 30;  // of results that nothing more is said about
 
-void measure(Draft& draft, Lab& lab) {
+void measure(Draft& draft, Evaluator& evaluator) {
   if (draft.sensitivities) return;
-  lab.begin("each value");
+  evaluator.begin("each value");
   // Values that a smaller placement gives a scale of their own keep the range of the value that they shared it with.
   quantization::complete_shared(draft.assignment.placement, draft.proposals.ranges);
   quantization::complete_shared(draft.assignment.placement, draft.proposals.wide);
-  draft.sensitivities = lab.measure(draft);
+  draft.sensitivities = evaluator.measure(draft);
 }
 
 void list_sensitivities(Draft& draft, const graph::Index& index) {
@@ -38,15 +38,16 @@ void list_sensitivities(Draft& draft, const graph::Index& index) {
 }
 
 // What makes most of the error that is left, by the errors of single values, which add up to first order.
-void name_worst(Draft& draft, Lab& lab, const graph::Index& index, const Workload& workload) {
+void name_worst(Draft& draft, Evaluator& evaluator, const graph::Index& index, const Workload& workload) {
   const auto& errors = draft.sensitivities->errors;
   const auto now = accuracy::predicted_error(draft.assignment.placement, errors);
   if (worst_of(now) == 0) return;
-  draft.result.weights_share = lab.weights_share(draft);
+  draft.result.weights_share = evaluator.weights_share(draft);
   for (const auto& product : workload.products) {
     auto nodes = draft.fallbacks;
     nodes.push_back(product.node);
-    const auto placement = run::place(draft.prepared, lab.options().config, {lab.options().accuracy.fallback, nodes});
+    const auto placement =
+        run::place(draft.prepared, evaluator.options().config, {evaluator.options().accuracy.fallback, nodes});
     const double removed = accuracy::removed_share(now, accuracy::predicted_error(placement, errors), now, 0);
     if (removed < kWorthNaming) continue;
     draft.worst_left.push_back({draft.prepared.model.graph.nodes[product.node].label(), removed,
@@ -77,42 +78,42 @@ void refuse_useless(const Draft& draft, const QuantizeOptions& options) {
       "plain to have the model as it is");
 }
 
-void conclude(Draft& draft, Lab& lab) {
+void conclude(Draft& draft, Evaluator& evaluator) {
   auto& result = draft.result;
-  const auto& judged = lab.judged(draft);
-  result.samples = lab.judging_samples().count;
+  const auto& judged = evaluator.judged(draft);
+  result.samples = evaluator.judging_samples().count;
   result.sqnr_db = worst_sqnr_db(judged);
   result.cosine = worst_cosine(judged);
   draft.worst_error = worst_error_of(judged);
-  const auto& accuracy = lab.options().accuracy;
+  const auto& accuracy = evaluator.options().accuracy;
   const bool has_score = accuracy.metric == AccuracyMetric::command || accuracy.metric == AccuracyMetric::perplexity;
-  if (has_score && accuracy.target) result.score = lab.score(draft, draft.assignment);
+  if (has_score && accuracy.target) result.score = evaluator.score(draft, draft.assignment);
 
   const auto& model = draft.prepared.model;
   const graph::Index index(model);
   list_sensitivities(draft, index);
-  const auto& types = lab.static_types(draft);
+  const auto& types = evaluator.static_types(draft);
   const auto& unseen = draft.prepared.unseen;
-  const bool all = config::target(lab.options().config).all_operators;
-  const auto workload = weigh(model, index, types, run::place(draft.prepared, lab.options().config), unseen, all);
-  result.integer_macs = 1 - workload.others + recurrent_macs(draft.prepared, index, types, lab.options().config);
+  const bool all = config::target(evaluator.options().config).all_operators;
+  const auto workload = weigh(model, index, types, run::place(draft.prepared, evaluator.options().config), unseen, all);
+  result.integer_macs = 1 - workload.others + recurrent_macs(draft.prepared, index, types, evaluator.options().config);
   for (const auto& node : result.float_nodes) *result.integer_macs -= node.macs_share;
   result.wide_macs = wide_macs(model, index, workload, draft.assignment.placement);
-  name_worst(draft, lab, index, workload);
-  refuse_useless(draft, lab.options());
+  name_worst(draft, evaluator, index, workload);
+  refuse_useless(draft, evaluator.options());
 }
 
-void apply(const Row& row, Draft& draft, Lab& lab) {
-  lab.begin(row.name);
-  apply(*row.make(), draft, lab);
+void apply(const Row& row, Draft& draft, Evaluator& evaluator) {
+  evaluator.begin(row.name);
+  apply(*row.make(), draft, evaluator);
 }
 
 // Of recurrent layers alone: no trial rounds as they do, and what the written file does is measured later.
-void conclude_recurrent(Draft& draft, Lab& lab) {
+void conclude_recurrent(Draft& draft, Evaluator& evaluator) {
   draft.before_db = draft.result.sqnr_db = std::numeric_limits<double>::infinity();
   draft.result.cosine = 1;
-  draft.result.integer_macs =
-      recurrent_macs(draft.prepared, graph::Index(draft.prepared.model), lab.static_types(draft), lab.options().config);
+  draft.result.integer_macs = recurrent_macs(draft.prepared, graph::Index(draft.prepared.model),
+                                             evaluator.static_types(draft), evaluator.options().config);
 }
 
 }  // namespace
@@ -131,58 +132,58 @@ std::string node_of(const onnx::Model& model, const graph::Index& index, const s
   return node == graph::kNone ? "" : model.graph.nodes[static_cast<std::size_t>(node)].label();
 }
 
-bool apply(Remedy& remedy, Draft& draft, Lab& lab) {
-  if (!remedy.propose(draft, lab)) return false;
-  const bool better = remedy.is_better(draft, lab);
-  if (better) remedy.keep(draft, lab);
+bool apply(Remedy& remedy, Draft& draft, Evaluator& evaluator) {
+  if (!remedy.propose(draft, evaluator)) return false;
+  const bool better = remedy.is_better(draft, evaluator);
+  if (better) remedy.keep(draft, evaluator);
   remedy.report(draft.result);
   return better;
 }
 
-void improve(Draft& draft, Lab& lab) {
+void improve(Draft& draft, Evaluator& evaluator) {
   try {
     for (const auto& row : kOfForms) {
-      if (row.is_wanted(lab.options())) apply(row, draft, lab);
+      if (row.is_wanted(evaluator.options())) apply(row, draft, evaluator);
     }
-    lab.begin("as rounded");
-    if (draft.assignment.placement.marks.empty()) return conclude_recurrent(draft, lab);
+    evaluator.begin("as rounded");
+    if (draft.assignment.placement.marks.empty()) return conclude_recurrent(draft, evaluator);
     Draft untouched = draft;
-    const TrialResult before = lab.judged(draft);
+    const TrialResult before = evaluator.judged(draft);
     for (const auto& row : kOfAssignments) {
-      if (!row.is_wanted(lab.options())) continue;
-      if (row.needs_sensitivities) measure(draft, lab);
-      apply(row, draft, lab);
+      if (!row.is_wanted(evaluator.options())) continue;
+      if (row.needs_sensitivities) measure(draft, evaluator);
+      apply(row, draft, evaluator);
     }
-    if (!lab.options().accuracy.target && worst_sqnr_db(lab.judged(draft)) < worst_sqnr_db(before)) {
+    if (!evaluator.options().accuracy.target && worst_sqnr_db(evaluator.judged(draft)) < worst_sqnr_db(before)) {
       draft = std::move(untouched);
-      lab.model_changed();
-      lab.set_judged(before);
+      evaluator.model_changed();
+      evaluator.set_judged(before);
     }
     draft.before_db = worst_sqnr_db(before);
-    measure(draft, lab);
-    conclude(draft, lab);
+    measure(draft, evaluator);
+    conclude(draft, evaluator);
   } catch (const Error& e) {
-    if (e.kind() != ErrorKind::resource || lab.options().accuracy.target) throw;
+    if (e.kind() != ErrorKind::resource || evaluator.options().accuracy.target) throw;
     throw resource_error(fmt::format("measuring accuracy: {}", e.what()),
                          fmt::format("{}{}or give --sensitivity off", e.hint(), e.hint().empty() ? "" : "; "));
   }
 }
 
-void leave_in_float(Draft& draft, Lab& lab, const std::vector<std::string>& nodes) {
-  const auto& options = lab.options();
+void leave_in_float(Draft& draft, Evaluator& evaluator, const std::vector<std::string>& nodes) {
+  const auto& options = evaluator.options();
   draft.prepared.inexact.insert(nodes.begin(), nodes.end());
   draft.assign(run::place(draft.prepared, options.config, {options.accuracy.fallback, draft.fallbacks}),
                options.config);
-  lab.set_judged(std::nullopt);
+  evaluator.set_judged(std::nullopt);
   draft.result.sensitivities.clear();
   draft.worst_left.clear();
-  conclude(draft, lab);
+  conclude(draft, evaluator);
 }
 
-void check_target(Draft& draft, Lab& lab) {
-  const auto& target = lab.options().accuracy.target;
+void check_target(Draft& draft, Evaluator& evaluator) {
+  const auto& target = evaluator.options().accuracy.target;
   if (!target) return;
-  const double score = lab.score(draft, draft.emitted->model);
+  const double score = evaluator.score(draft, draft.emitted->model);
   if (draft.result.score) draft.result.score = score;
   if (score >= *target) return;
   throw bad_input(
@@ -190,9 +191,9 @@ void check_target(Draft& draft, Lab& lab) {
       "leave out --finetune, or lower the target");
 }
 
-void improve_emitted(Draft& draft, Lab& lab) {
+void improve_emitted(Draft& draft, Evaluator& evaluator) {
   for (const auto& row : kOfEmittedModels) {
-    if (row.is_wanted(lab.options())) apply(row, draft, lab);
+    if (row.is_wanted(evaluator.options())) apply(row, draft, evaluator);
   }
 }
 

@@ -8,30 +8,30 @@
 #include "detent/quantize.h"
 #include "graph/index.h"
 #include "remedies/draft.h"
-#include "remedies/lab.h"
+#include "remedies/evaluator.h"
 #include "remedies/list.h"
 #include "remedies/remedy.h"
 
 namespace detent::remedies {
 
 /// Lets one remedy propose, judges the proposal, and keeps it where it is better. Whether it was kept.
-bool apply(Remedy& remedy, Draft& draft, Lab& lab);
+bool apply(Remedy& remedy, Draft& draft, Evaluator& evaluator);
 
 /// Applies the remedies that change the assignment, as far as the options ask for them, and fills `draft.result`: what
 /// was done, how near the results are, and what makes the error that is left. Throws bad_input when the accuracy
 /// command fails or prints no number, and for a target out of reach; resource when the budget cannot be met.
-void improve(Draft& draft, Lab& lab);
+void improve(Draft& draft, Evaluator& evaluator);
 
 /// The same for remedies that change the emitted model.
-void improve_emitted(Draft& draft, Lab& lab);
+void improve_emitted(Draft& draft, Evaluator& evaluator);
 
 /// Leaves nodes in float, by Node::id(), that the runtime computes otherwise than their integers say, and fills
 /// `draft.result` anew.
-void leave_in_float(Draft& draft, Lab& lab, const std::vector<std::string>& nodes);
+void leave_in_float(Draft& draft, Evaluator& evaluator, const std::vector<std::string>& nodes);
 
 /// Of an emitted model whose weights were tuned as asked, which may do less well than those that the target was reached
 /// with: measures its score anew. Throws bad_input below the target.
-void check_target(Draft& draft, Lab& lab);
+void check_target(Draft& draft, Evaluator& evaluator);
 
 /// Values with their errors, worst first.
 std::vector<std::pair<std::string, double>> by_error(const Sensitivities& sensitivities);

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "remedies/draft.h"
-#include "remedies/lab.h"
+#include "remedies/evaluator.h"
 
 namespace detent::remedies {
 
@@ -15,12 +15,12 @@ class Remedy {
   virtual ~Remedy() = default;
 
   /// Looks for something better than the draft; false where there is nothing.
-  virtual bool propose(const Draft& draft, Lab& lab) = 0;
+  virtual bool propose(const Draft& draft, Evaluator& evaluator) = 0;
   /// Whether the proposal as a whole is better, measured on samples from all over the set: what helps each value alone
   /// on a few samples may not help all of them on others.
-  virtual bool is_better(const Draft& draft, Lab& lab) = 0;
+  virtual bool is_better(const Draft& draft, Evaluator& evaluator) = 0;
   /// Puts the proposal in the draft's place, and reports it in `draft.result`.
-  virtual void keep(Draft& draft, Lab& lab) = 0;
+  virtual void keep(Draft& draft, Evaluator& evaluator) = 0;
   /// Reports what is worth telling whether the proposal was kept or not.
   virtual void report(AccuracyResult& result) const { static_cast<void>(result); }
 };

@@ -42,13 +42,15 @@ class Trials {
         trials_(trials),
         source_(source),
         options_(options),
-        branch_(
-            context.runtime, model.model, model.types, options.cuts, options.spool,
-            {.session = {.tuning = exec::Tuning::lean, .threads = context.threads, .stop = context.stop, .edits = true},
-             .taps = model.taps,
-             .batch_invariant = false,
-             .name = "trial-",
-             .inputs_of = {}}),
+        branch_(context.runtime, model.model, model.types, options.cuts, options.spool,
+                {.session = {.tuning = exec::SessionMode::lean,
+                             .threads = context.threads,
+                             .stop = context.stop,
+                             .edits = true},
+                 .taps = model.taps,
+                 .batch_invariant = false,
+                 .name = "trial-",
+                 .inputs_of = {}}),
         measured_(measured_values(model)),
         results_(trials.size(), TrialResult{std::vector<run::PairSums>(model.points.size()),
                                             std::vector<run::PairSums>(model.outputs.size())}) {}
@@ -82,7 +84,7 @@ class Trials {
       source_.rewind();
       source_.skip(options_.samples.skipped);
     } else {
-      branch_.announce(segment, 0, samples_ * runs_per_sample());
+      branch_.prefetch(segment, 0, samples_ * runs_per_sample());
     }
     for (std::size_t s = 0; s < (segment == 0 ? options_.samples.count : samples_); ++s) {
       std::optional<data::Sample> sample;
@@ -162,7 +164,7 @@ class Trials {
     if (point == model_.points.end()) return;
     result.points[static_cast<std::size_t>(point - model_.points.begin())] += pair;
     if (pair.signal > 0) {
-      result.log_errors += std::log(std::max(pair.noise / pair.signal, kNoHarm));
+      result.log_errors += std::log(std::max(pair.noise / pair.signal, kNegligibleError));
       ++result.pairs;
     }
   }
@@ -217,7 +219,7 @@ double worst_of(const accuracy::PointErrors& errors) {
 
 double change_of(const accuracy::PointErrors& before, const accuracy::PointErrors& after) {
   // Where one point is worse than 40 dB, it does not matter how good another one is beyond that.
-  const double floor = worst_of(before) > kFine ? kFine : kNoHarm;
+  const double floor = worst_of(before) > kFine ? kFine : kNegligibleError;
   double logs = 0;
   for (std::size_t i = 0; i < before.size(); ++i) {
     if (after[i] > kClearlyWorse * before[i] && after[i] > kFine) return std::numeric_limits<double>::infinity();

@@ -56,7 +56,7 @@ std::vector<TrialResult> run_trials(const run::Context& context, const accuracy:
                                     const TrialOptions& options);
 
 /// Errors (see errors_of) of 60 dB and less tell nothing about other samples: no choice is made for them.
-inline constexpr double kNoHarm = 1e-6;
+inline constexpr double kNegligibleError = 1e-6;
 
 /// Noise / signal at each point; 0 at points without signal.
 accuracy::PointErrors errors_of(const TrialResult& result);

@@ -29,11 +29,11 @@ constexpr double kNear = 1e-3;  // 30 dB: near enough
 constexpr double kFar = 1e-2;
 
 // Narrows the configuration to that layer with quantized weights which takes most memory, and says so.
-void keep_heaviest(const Draft& draft, const Lab& lab, const graph::ValueTypes& types, FinetuneConfig& config,
-                   std::vector<std::string>& notes) {
-  const auto& means = lab.means();
-  auto costs = tuning::layer_costs(draft.prepared.model, types, config, means.source.file_count(),
-                                   thread_count(means.options.threads));
+void keep_heaviest(const Draft& draft, const Evaluator& evaluator, const graph::ValueTypes& types,
+                   FinetuneConfig& config, std::vector<std::string>& notes) {
+  const auto& env = evaluator.env();
+  auto costs = tuning::layer_costs(draft.prepared.model, types, config, env.source.file_count(),
+                                   thread_count(env.options.threads));
   const auto layers = tuning::find_layers(draft.prepared.model, *draft.emitted, config).layers;
   std::erase_if(costs, [&](const auto& cost) {
     return std::none_of(layers.begin(), layers.end(),
@@ -47,15 +47,15 @@ void keep_heaviest(const Draft& draft, const Lab& lab, const graph::ValueTypes& 
 
 class WeightTuning : public Remedy {
  public:
-  bool propose(const Draft& draft, Lab& lab) override {
-    if (lab.samples() < tuning::kHeldBackEvery || draft.worst_error < kNear) return false;
+  bool propose(const Draft& draft, Evaluator& evaluator) override {
+    if (evaluator.samples() < tuning::kHeldBackEvery || draft.worst_error < kNear) return false;
     if (draft.worst_error < kFar && draft.result.weights_share < kWorthTuning) return false;
-    const auto config = automatic_gptq(lab.options().finetune);
+    const auto config = automatic_gptq(evaluator.options().finetune);
     layers_ = tuning::find_layers(draft.prepared.model, *draft.emitted, config).layers;
     if (layers_.empty()) return false;
-    scope_.emplace(lab.means().profiler.scope(profile::Step::fast_finetune));
+    scope_.emplace(evaluator.env().profiler.scope(profile::Step::fast_finetune));
     try {
-      tuned_ = tune_weights(draft, lab, config, false);
+      tuned_ = tune_weights(draft, evaluator, config, false);
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::resource) throw;
       throw resource_error(fmt::format("tuning weights, which make much of the error: {}", e.what()),
@@ -66,20 +66,20 @@ class WeightTuning : public Remedy {
 
   // By the typical sample: one of which both make nonsense says little about which is better. But the figure that is
   // told must not become worse than before all remedies.
-  bool is_better(const Draft& draft, Lab& lab) override {
+  bool is_better(const Draft& draft, Evaluator& evaluator) override {
     auto tuned = accuracy::roundings_of(draft.assignment.values);
     for (const auto& layer : layers_) {
       const auto& weight = draft.prepared.model.graph.initializers[layer.float_weight].name;
       const auto& data = tuned_.model.graph.initializers[layer.stored_weight].data;
       if (!data.is_produced()) tuned.at(weight).integers = data;
     }
-    judged_ = lab.judge(draft, draft.assignment.values, draft.assignment.placement, accuracy::trial_of(tuned));
-    errors_ = {typical_error_of(lab.judged(draft)), typical_error_of(judged_), false};
+    judged_ = evaluator.judge(draft, draft.assignment.values, draft.assignment.placement, accuracy::trial_of(tuned));
+    errors_ = {typical_error_of(evaluator.judged(draft)), typical_error_of(judged_), false};
     errors_.kept = errors_.error_after < errors_.error_before && worst_sqnr_db(judged_) >= draft.before_db;
     return errors_.kept;
   }
 
-  void keep(Draft& draft, Lab&) override {
+  void keep(Draft& draft, Evaluator&) override {
     draft.emitted->model = std::move(tuned_.model);
     draft.layers = std::move(tuned_.layers);
     draft.notes = std::move(tuned_.notes);
@@ -101,45 +101,45 @@ class WeightTuning : public Remedy {
 
 FinetuneConfig automatic_gptq(const FinetuneConfig& given) {
   FinetuneConfig config;
-  config.rounding = Rounding::gptq;
+  config.rounding = WeightSolver::gptq;
   config.op_types = given.op_types;
   config.nodes = given.nodes;
   return config;
 }
 
-TunedModel tune_weights(const Draft& draft, Lab& lab, FinetuneConfig config, bool asked_for) {
-  const auto& means = lab.means();
-  lab.source().keep(false);  // what samples would take is for the sums
-  data::SampleSource& source = lab.source();
-  const auto& options = means.options;
+TunedModel tune_weights(const Draft& draft, Evaluator& evaluator, FinetuneConfig config, bool asked_for) {
+  const auto& env = evaluator.env();
+  evaluator.source().keep(false);  // what samples would take is for the sums
+  data::SampleSource& source = evaluator.source();
+  const auto& options = env.options;
   const auto& prepared = draft.prepared;
   trim_heap();  // of what measuring and calibration have left
   TunedModel tuned{draft.emitted->model, {}, {}};
-  const auto& types = lab.static_types(draft);
-  if (config.only_heaviest_layer) keep_heaviest(draft, lab, types, config, tuned.notes);
+  const auto& types = evaluator.static_types(draft);
+  if (config.only_heaviest_layer) keep_heaviest(draft, evaluator, types, config, tuned.notes);
   auto found = tuning::find_layers(prepared.model, *draft.emitted, config);
   if (found.layers.empty() && !found.notes.empty()) {  // which say why
     tuned.notes.insert(tuned.notes.end(), found.notes.begin(), found.notes.end());
     return tuned;
   }
   const auto memory =
-      tuning::share_memory(run::budget_of(options.resources, means.directory).memory, asked_for, prepared.model, types,
+      tuning::share_memory(run::budget_of(options.resources, env.directory).memory, asked_for, prepared.model, types,
                            tuned.model, found.layers, source.file_count(), config, thread_count(options.threads));
-  const auto spool = run::make_spool(means.context(), memory.spool);
+  const auto spool = run::make_spool(env.context(), memory.spool);
   tuned.notes.insert(tuned.notes.end(), found.notes.begin(), found.notes.end());
   const auto& resources = options.resources;
   tuned.layers = tuning::finetune(
-      prepared.model, prepared.types, tuned.model, std::move(found.layers), means.runtime, source,
+      prepared.model, prepared.types, tuned.model, std::move(found.layers), env.runtime, source,
       {.config = config,
        .device = options.device,
        .threads = options.threads,
        .spool = *spool,
        .state_seconds = resources.resume ? std::make_optional(resources.checkpoint_seconds) : std::nullopt,
        .memory = memory,
-       .directory = means.directory,
+       .directory = env.directory,
        .progress = options.progress,
-       .solved = means.layer_tuned,
-       .activity = means.activity,
+       .solved = env.layer_tuned,
+       .activity = env.activity,
        .stop = options.stop,
        .static_types = &types},
       tuned.notes);

@@ -7,7 +7,7 @@
 
 #include "detent/quantize.h"
 #include "remedies/draft.h"
-#include "remedies/lab.h"
+#include "remedies/evaluator.h"
 
 namespace detent::remedies {
 
@@ -19,7 +19,7 @@ struct TunedModel {
 
 /// Fine-tunes the draft's emitted model. `asked_for`: whether the user did; what nobody asked for keeps the run's peak
 /// near that of inference. Throws what tuning::finetune() throws.
-TunedModel tune_weights(const Draft& draft, Lab& lab, FinetuneConfig config, bool asked_for);
+TunedModel tune_weights(const Draft& draft, Evaluator& evaluator, FinetuneConfig config, bool asked_for);
 
 /// The configuration for tuning that nobody asked for: options of other methods do not count.
 FinetuneConfig automatic_gptq(const FinetuneConfig& given);

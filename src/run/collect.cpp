@@ -47,7 +47,7 @@ std::vector<calibration::Observed> observed_values(const onnx::Model& model, con
 }
 
 exec::SessionOptions session_options(const onnx::Model& model, const Context& context, const CollectOptions& options) {
-  exec::SessionOptions session{options.device == nullptr ? planning::tuning_for(model) : exec::Tuning::lean,
+  exec::SessionOptions session{options.device == nullptr ? planning::tuning_for(model) : exec::SessionMode::lean,
                                context.threads,
                                context.stop,
                                options.workers > 1,
@@ -153,7 +153,7 @@ class Collector {
     if (segment == 0) {
       feed_.start_first(from);
     } else {
-      branch_.announce(segment, from, state_.samples);
+      branch_.prefetch(segment, from, state_.samples);
       feed_.start_later(from, state_.samples);
     }
     released_ = from;
@@ -236,8 +236,8 @@ class Collector {
 
   void run_sample(std::size_t segment, exec::Stage& stage, const FedSample& item, Worker& worker) {
     const bool observed = Position{segment, item.number} >= reached_;
-    exec::DeafReceiver deaf;  // it was observed before
-    data::TapReceiver* receiver = &deaf;
+    exec::NullReceiver null;  // it was observed before
+    data::TapReceiver* receiver = &null;
     if (observed) {
       worker.observers->begin_sample(item.origin);
       receiver = worker.observers.get();

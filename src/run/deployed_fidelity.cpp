@@ -21,7 +21,7 @@ namespace {
 
 exec::Session open(const exec::Runtime& runtime, const onnx::Model& model, const std::vector<std::string>& taps,
                    const exec::GuardOptions& guard) {
-  exec::SessionOptions options{exec::Tuning::deployed, guard.threads, guard.stop, true};
+  exec::SessionOptions options{exec::SessionMode::deployed, guard.threads, guard.stop, true};
   options.edits = !taps.empty();
   return {runtime, exec::emit(model, {taps, {}, {}}), fmt::format("model '{}'", model.path.string()), options};
 }

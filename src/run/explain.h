@@ -46,8 +46,8 @@ class ValueTraits {
 };
 
 struct Explanation {
-  std::string reason;  // empty: none that stands out
-  std::string cure;    // an option, or empty
+  std::string reason;      // empty: none that stands out
+  std::string suggestion;  // an option, or empty
 };
 
 /// A value with what is known of it; the traits must outlive the use.

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "config/derived.h"
 #include "config/targets.h"
-#include "config/wanted.h"
 #include "graph/rewrite.h"
 #include "quantization/assignment.h"
 #include "quantization/dynamic.h"

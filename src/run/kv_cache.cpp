@@ -29,7 +29,7 @@ std::vector<calibration::CacheValue> watched(const onnx::Model& model, const onn
     for (; before < cache.node; ++before)
       attentions += static_cast<std::size_t>(model.graph.nodes[before].op_type() == "GroupQueryAttention");
     const auto& outputs = nodes.at(attentions)->outputs();
-    values.push_back({outputs.at(1), cache.heads, cache.head_size, cache.turned, cache.neighbours});
+    values.push_back({outputs.at(1), cache.heads, cache.head_size, cache.rotated, cache.neighbours});
     values.push_back({outputs.at(2), cache.heads, cache.head_size});
   }
   return values;

@@ -10,7 +10,7 @@
 
 #include "data/sample.h"
 #include "detent/latency.h"
-#include "exec/turns.h"
+#include "exec/interleaved_timing.h"
 
 namespace detent::run {
 

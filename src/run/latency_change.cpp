@@ -8,8 +8,8 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/parallel.h"
-#include "data/made_up.h"
-#include "exec/turns.h"
+#include "data/synthetic_inputs.h"
+#include "exec/interleaved_timing.h"
 #include "onnx/model.h"
 #include "run/kv_cache.h"
 #include "run/latency.h"
@@ -42,16 +42,16 @@ std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequ
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   LatencyChange common;
-  common.made_up = request.source == nullptr;
+  common.synthetic = request.source == nullptr;
   std::vector<std::vector<data::Array>> samples;
-  if (common.made_up) {
-    samples.push_back(data::made_up_inputs(input_specs(onnx::read_model(quantized.front())), {}));
+  if (common.synthetic) {
+    samples.push_back(data::synthetic_inputs(input_specs(onnx::read_model(quantized.front())), {}));
   } else {
     samples = first_samples(*request.source, request.samples);
   }
   common.samples = samples.size();
   common.threads = static_cast<int>(thread_count(request.threads));
-  exec::SessionOptions options{exec::Tuning::deployed, request.threads, request.stop};
+  exec::SessionOptions options{exec::SessionMode::deployed, request.threads, request.stop};
   std::vector<exec::Session> sessions;
   sessions.push_back(exec::Session::of_file(runtime, request.float_model, options));
   for (const auto& model : quantized) sessions.push_back(exec::Session::of_file(runtime, model, options));
@@ -66,7 +66,7 @@ std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequ
     models.push_back({&sessions[m + 1], "the quantized model", of_quantized[m]});
   const double spent = std::chrono::duration<double>(Clock::now() - start).count();
   const auto all =
-      latencies(exec::time_in_turns(models, {.seconds = seconds_to_take(request) - spent, .least_turns = kTurns}));
+      latencies(exec::time_interleaved(models, {.seconds = seconds_to_take(request) - spent, .least_rounds = kTurns}));
   std::vector<LatencyChange> changes(quantized.size(), common);
   for (std::size_t m = 0; m < quantized.size(); ++m) {
     changes[m].before = all.front();

@@ -8,7 +8,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "config/wanted.h"
+#include "config/derived.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/formats.h"

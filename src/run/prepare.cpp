@@ -12,9 +12,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/printable.h"
+#include "config/derived.h"
 #include "config/presets.h"
 #include "config/targets.h"
-#include "config/wanted.h"
 #include "graph/bodies.h"
 #include "graph/fixed_shapes.h"
 #include "graph/index.h"
@@ -61,7 +61,7 @@ void refuse_training(const onnx::Model& model) {
 
 // Less work between the products, where the runtime would do it in float: the fewer operators are left, the more of the
 // chains stays in integers.
-void make_fast_forms(Prepared& prepared, bool gates, const graph::Store& store) {
+void fuse_for_runtime(Prepared& prepared, bool gates, const graph::Store& store) {
   auto& model = prepared.model;
   auto& types = prepared.types;
   auto& notes = prepared.notes;
@@ -71,7 +71,7 @@ void make_fast_forms(Prepared& prepared, bool gates, const graph::Store& store) 
   append(notes, graph::fold_before_products(model, types, store));
 }
 
-graph::Notes make_htp_forms(onnx::Model& model, const graph::ValueTypes& types, const fs::path& work_dir) {
+graph::Notes rewrite_for_htp(onnx::Model& model, const graph::ValueTypes& types, const fs::path& work_dir) {
   auto notes = graph::compose_gelus(model, types);
   append(notes, graph::batch_norms_as_convolutions(model, types, file_store(work_dir, "norm")));
   return notes;
@@ -98,11 +98,11 @@ void compute(Prepared& prepared, const std::vector<int>& nodes, const exec::Runt
     std::sort(dims.begin(), dims.end());
     prepared.computed.insert(std::move(dims));
     if (const auto& maker = *makers.at(result.name); turns_matrix(maker, result))
-      prepared.turned[result.name] = maker.inputs().front();
+      prepared.transposed[result.name] = maker.inputs().front();
   }
   append(prepared.notes, graph::replace_by_constants(model, nodes, std::move(results)));
   const graph::Index index(model);
-  std::erase_if(prepared.turned, [&](const auto& pair) { return index.initializer(pair.second) == graph::kNone; });
+  std::erase_if(prepared.transposed, [&](const auto& pair) { return index.initializer(pair.second) == graph::kNone; });
 }
 
 void find_infinite(Prepared& prepared, const QuantConfig& config) {
@@ -186,14 +186,14 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   const auto pools = config::target(config).pooled_strides ? graph::pool_before_strided_points(model) : graph::Notes();
   append(notes, pools);
 
-  const auto forms = config::target(config).htp_forms ? make_htp_forms(model, types, work_dir) : graph::Notes();
+  const auto forms = config::target(config).htp_rewrites ? rewrite_for_htp(model, types, work_dir) : graph::Notes();
   append(notes, forms);
 
   changed = changed || upgrade || !constants.empty() || !pools.empty() || !forms.empty();
   if (changed) types = exec::probe_values(runtime, model);
-  const bool fast_forms = config::preset(config).fast_forms;
+  const bool fuses_for_runtime = config::preset(config).fuses_for_runtime;
   const bool gates = config::makes_gates(config);
-  if (fast_forms) make_fast_forms(prepared, gates, file_store(work_dir, "folded"));
+  if (fuses_for_runtime) fuse_for_runtime(prepared, gates, file_store(work_dir, "folded"));
   graph::add_initializers(model, types);
   find_infinite(prepared, config);
   if (config.activations == Activations::fixed) append(notes, leave_scans_of_unknown_rank(prepared));
@@ -214,7 +214,7 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
     left.may_be_all = may_be_all;
     left.values = prepared.infinite;
     for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) left.nodes.push_back(stays_in_float(n));
-    return quantization::place(model, prepared.types, config, left, prepared.turned);
+    return quantization::place(model, prepared.types, config, left, prepared.transposed);
   }
   auto selected = quantization::select_static_nodes(model, config);
   for (std::size_t n = 0; n < selected.size(); ++n) selected[n] = selected[n] && !stays_in_float(n);
@@ -240,7 +240,7 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
   for (std::size_t n = 0; n < model.graph.nodes.size() && !prepared.parted_wide.empty(); ++n) {
     if (prepared.parted_wide.contains(model.graph.nodes[n].id())) parts.wide_nodes[n] = true;
   }
-  return quantization::place(model, prepared.types, config, parts, prepared.turned);
+  return quantization::place(model, prepared.types, config, parts, prepared.transposed);
 }
 
 }  // namespace detent::run

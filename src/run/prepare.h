@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "accuracy/gates.h"
+#include "accuracy/gated_activations.h"
 #include "exec/session.h"
 #include "graph/rewrite.h"
 #include "graph/values.h"
@@ -27,7 +27,7 @@ struct Prepared {
   /// Values that hold infinite numbers by the model's make: they stay in float.
   std::set<std::string> infinite = {};
   /// Constants that were computed as the transpose of another one, and that one.
-  quantization::Turned turned = {};
+  quantization::TransposedConstants transposed = {};
   /// Dimensions, in ascending order, of constants that were computed, for graph::store_once().
   std::set<std::vector<std::int64_t>> computed = {};
   /// Nodes by Node::id() that join values of very different size, or move what was joined so: in float, or of 16 bits.

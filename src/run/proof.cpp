@@ -9,8 +9,8 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/paths.h"
-#include "config/wanted.h"
-#include "data/made_up.h"
+#include "config/derived.h"
+#include "data/synthetic_inputs.h"
 #include "exec/guarded_session.h"
 #include "onnx/model.h"
 #include "planning/limits.h"
@@ -126,7 +126,7 @@ std::vector<data::Array> Prover::inputs_for(const std::vector<data::InputSpec>& 
       return with_cache_of(std::move(sample->inputs), specs);
     }
   }
-  return data::made_up_inputs(specs, {});
+  return data::synthetic_inputs(specs, {});
 }
 
 void Prover::run_once(const fs::path& file) {
@@ -137,10 +137,10 @@ void Prover::run_once(const fs::path& file) {
     inputs = inputs_for(input_specs(onnx::read_model(file)), where);
     if (where.empty()) {
       // Made-up inputs need not be what the model can take: then the float model says so as well.
-      where = "made-up inputs";
+      where = "synthetic inputs";
       if (const auto needed = memory_of(options_.model); needed > memory_for_samples(options_.resources)) {
         notes_.push_back(
-            fmt::format("the written file was loaded, but not run: on made-up inputs the float model is run "
+            fmt::format("the written file was loaded, but not run: on synthetic inputs the float model is run "
                         "first, which would take about {}",
                         format_size(needed)));
         return;

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include "accuracy/responses.h"
+#include "accuracy/consumer_functions.h"
 #include "base/error.h"
 #include "base/parallel.h"
 #include "calibration/methods.h"
 #include "calibration/statistics_file.h"
+#include "config/derived.h"
 #include "config/presets.h"
-#include "config/wanted.h"
 #include "quantization/formats.h"
 #include "quantization/mask_ranges.h"
 #include "run/model_fingerprint.h"
@@ -57,10 +57,10 @@ quantization::Proposals propose(const Prepared& prepared, const quantization::Pl
                                 const exec::Runtime& runtime) {
   const auto& accuracy = options.accuracy;
   auto by = range_options(options);
-  if (config::preset(options.config).responses) {
+  if (config::preset(options.config).consumer_functions) {
     const accuracy::GateNames no_gates;
     const auto in_float = place(prepared, options.config, {}, &no_gates);
-    by.responses = accuracy::responses(prepared.model, prepared.types, in_float, runtime);
+    by.consumer_functions = accuracy::consumer_functions(prepared.model, prepared.types, in_float, runtime);
   }
   by.known = quantization::mask_ranges(prepared.model, placement, statistics);
   quantization::Proposals proposals;

@@ -9,7 +9,7 @@
 #include "base/bytes.h"
 #include "base/json.h"
 #include "calibration/density.h"
-#include "config/words.h"
+#include "config/enum_names.h"
 #include "profile/roofline.h"
 #include "run/device_json.h"
 #include "run/outcome.h"
@@ -124,7 +124,7 @@ json layers_json(const RunReport& report) {
       entry["sqnr_db"] = number(error->second->sqnr_db);
       entry["cosine"] = number(error->second->cosine);
       if (!error->second->reason.empty()) entry["reason"] = error->second->reason;
-      if (!error->second->cure.empty()) entry["cure"] = error->second->cure;
+      if (!error->second->suggestion.empty()) entry["suggestion"] = error->second->suggestion;
     }
     layers.push_back(std::move(entry));
   }
@@ -228,7 +228,7 @@ json summary_json(const RunReport& report, const QuantizeResult* quantized, cons
                   {"nodes_quantized", quantized->nodes_quantized},
                   {"nodes_in_float", quantized->nodes_in_float}});
   if (quantized->latency) {
-    const auto& [before, after, threads, samples, made_up] = *quantized->latency;
+    const auto& [before, after, threads, samples, synthetic] = *quantized->latency;
     summary["latency"] = {{"before", before.median},
                           {"after", after.median},
                           {"ratio", after.ratio},
@@ -236,7 +236,7 @@ json summary_json(const RunReport& report, const QuantizeResult* quantized, cons
                           {"ratio_high", after.ratio_high},
                           {"runs", after.runs},
                           {"threads", threads},
-                          {"made_up", made_up},
+                          {"synthetic", synthetic},
                           {"waiting", std::max(before.waiting, after.waiting)}};
   }
   return summary;
@@ -244,7 +244,7 @@ json summary_json(const RunReport& report, const QuantizeResult* quantized, cons
 
 json outcome_json(const QuantizeResult& quantized) {
   const auto outcome = outcome_of(quantized);
-  return {{"answer", config::word_of(config::words<Outcome::Answer>(), static_cast<int>(outcome.answer))},
+  return {{"answer", config::word_of(config::enum_names<Outcome::Answer>(), static_cast<int>(outcome.answer))},
           {"headline", outcome.headline},
           {"reasons", outcome.reasons}};
 }

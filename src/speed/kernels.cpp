@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "config/words.h"
-#include "data/made_up.h"
+#include "config/enum_names.h"
+#include "data/synthetic_inputs.h"
 #include "exec/kernel_times.h"
 #include "graph/traits.h"
 #include "onnx/write.h"
@@ -37,7 +37,9 @@ std::string text_of(const onnx::Attribute& a) {
 // What of the format decides which kernels the runtime has; empty for the default one.
 std::string format_of(const QuantConfig& config) {
   const QuantConfig usual;
-  const auto word = [](QuantType type) { return config::word_of(config::words<QuantType>(), static_cast<int>(type)); };
+  const auto word = [](QuantType type) {
+    return config::word_of(config::enum_names<QuantType>(), static_cast<int>(type));
+  };
   std::string text = config.per_channel ? "" : " per tensor";
   if (config.activation_type != usual.activation_type || config.weight_type != usual.weight_type)
     text += fmt::format(" {} by {}", word(config.activation_type), word(config.weight_type));
@@ -95,11 +97,11 @@ onnx::Model in_integers(const onnx::Model& part, const graph::ValueTypes& types,
   return quantization::emit_qdq(part, assignment, config).model;
 }
 
-std::vector<data::Array> made_up(const Subject& subject, const onnx::Model& part) {
+std::vector<data::Array> synthetic(const Subject& subject, const onnx::Model& part) {
   std::vector<data::InputSpec> inputs;
   for (const auto& input : part.graph.inputs)
     inputs.push_back({input.name, onnx::DataType::float32, graph::static_shape(subject.types, input.name)});
-  return data::made_up_inputs(inputs, {});
+  return data::synthetic_inputs(inputs, {});
 }
 
 bool changes_layout(const exec::Kernel& kernel) {
@@ -139,7 +141,7 @@ std::string kernel_of(const Subject& subject, std::size_t position) {
 KernelTimes time_kernel(const Subject& subject, std::size_t position, const exec::Runtime& runtime,
                         const std::filesystem::path& directory, std::stop_token stop) {
   const auto part = alone(subject, position);
-  const std::vector<std::vector<data::Array>> samples{made_up(subject, part)};
+  const std::vector<std::vector<data::Array>> samples{synthetic(subject, part)};
   const exec::KernelTimesOptions options{.threads = 1,
                                          .runs = kRuns,
                                          .seconds = kSecondsEach,

@@ -45,7 +45,7 @@ std::optional<RestingRecord> Spool::resting(Lane lane, std::size_t sample) const
   return read_resting(file->path(), sample, extent);
 }
 
-void Spool::announce(std::vector<Lane> lanes, std::size_t first, std::size_t end) {
+void Spool::prefetch(std::vector<Lane> lanes, std::size_t first, std::size_t end) {
   const std::lock_guard lock(impl_->mutex);
   impl_->announcement = Announcement(std::move(lanes), first, end);
   std::vector<Impl::Place> gone;

@@ -82,7 +82,7 @@ class Spool {
 
   /// Tells that get() will be called for samples `first`, `first`+1, … `end`-1 of these lanes in this order, so that up
   /// to SpoolOptions::prefetch samples are read ahead of the latest get(). Replaces what was announced before.
-  void announce(std::vector<Lane> lanes, std::size_t first, std::size_t end);
+  void prefetch(std::vector<Lane> lanes, std::size_t first, std::size_t end);
 
   /// Memory of a record is given back at once, its disk space where the file system can.
   void release(Lane lane, std::size_t sample);

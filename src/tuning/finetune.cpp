@@ -67,7 +67,7 @@ class Tuning {
 
   exec::BranchOptions branch_options(const char* name, std::vector<std::string> taps,
                                      std::vector<std::string> readers) {
-    return {.session = {exec::Tuning::lean, options_.threads, options_.stop, true, {}},
+    return {.session = {exec::SessionMode::lean, options_.threads, options_.stop, true, {}},
             .taps = std::move(taps),
             .readers = std::move(readers),
             .batch_invariant = false,
@@ -138,7 +138,7 @@ class Tuning {
     if (segment == 0) {
       source_.rewind();
     } else {
-      float_branch_.announce(segment, 0, samples_);
+      float_branch_.prefetch(segment, 0, samples_);
     }
     for (std::size_t s = 0; segment == 0 || s < samples_; ++s) {
       std::optional<data::Sample> sample;
@@ -165,11 +165,11 @@ class Tuning {
     }
     auto float_stage = float_branch_.load(stage.segment, "float model", targets);
     auto quantized_stage = quantized_branch_.load(stage.segment, "quantized model", inputs);
-    exec::DeafReceiver deaf;  // bodies were looked into before
+    exec::NullReceiver null;  // bodies were looked into before
     each_sample(stage.segment, [&](std::size_t s, std::span<const data::Array> graph_inputs, const std::string& where) {
       std::vector<data::Array> float_values;
-      if (runs_float(stage, s)) float_values = float_stage.run(s, graph_inputs, where, &deaf);
-      auto quantized_values = quantized_stage.run(s, graph_inputs, where, &deaf);
+      if (runs_float(stage, s)) float_values = float_stage.run(s, graph_inputs, where, &null);
+      auto quantized_values = quantized_stage.run(s, graph_inputs, where, &null);
       float_branch_.release(stage.segment, s, true);
       quantized_branch_.release(stage.segment, s, true);
       for (std::size_t i = 0; keep && i < problems.size(); ++i) {

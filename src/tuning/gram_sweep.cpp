@@ -220,11 +220,11 @@ class Sweep {
     }
     const auto observers = observers_of(segment);
     SumsReceiver receiver(of_taps, observers.get(), listened_of(segment), options_.listener);
-    exec::DeafReceiver deaf;
+    exec::NullReceiver null;
     if (s == 0) {
       source_.rewind();
     } else {
-      branch_.announce(s, 0, samples_);
+      branch_.prefetch(s, 0, samples_);
     }
     for (std::size_t n = 0; s == 0 || n < samples_; ++n) {
       std::optional<data::Sample> sample;
@@ -235,7 +235,7 @@ class Sweep {
       receiver.begin_sample(sample ? sample->origin : fmt::format("{}", n + 1), is_held_back(n));
       const auto inputs = sample ? std::span<const data::Array>(sample->inputs) : std::span<const data::Array>();
       const bool listens = !sums.empty() || observers || options_.listener != nullptr;
-      data::TapReceiver* to = listens ? static_cast<data::TapReceiver*>(&receiver) : &deaf;
+      data::TapReceiver* to = listens ? static_cast<data::TapReceiver*>(&receiver) : &null;
       segment.run(n, inputs, fmt::format("sample {}", n + 1), to);
       branch_.release(s, n, true);
       failpoint("weights.sample");

@@ -70,7 +70,7 @@ std::vector<quantization::InputFold> folds_of(const onnx::Model& model, const qu
 
 namespace {
 
-Fingerprint sum_of(std::span<const std::byte> bytes) {
+Fingerprint checksum(std::span<const std::byte> bytes) {
   Hasher hasher;
   hasher.add(bytes);
   return hasher.result();
@@ -84,7 +84,7 @@ void save_scaling(const std::filesystem::path& path, const InputScaling& scaling
   std::memcpy(content.data(), &scaling.exponent, sizeof(double));
   if (!scaling.factors.empty())
     std::memcpy(content.data() + sizeof(double), scaling.factors.data(), content.size() - sizeof(double));
-  const auto sum = sum_of(content);
+  const auto sum = checksum(content);
   AtomicFile file(path);
   file.write(content);
   file.write(std::as_bytes(std::span(&sum, 1)));
@@ -100,7 +100,7 @@ InputScaling load_scaling(const std::filesystem::path& path, std::int64_t rows) 
   bytes = bytes.first(bytes.size() - (is_whole ? sizeof(sum) : 0));
   const std::size_t most = sizeof(double) + static_cast<std::size_t>(rows) * sizeof(float);
   const bool fits = bytes.size() == most || bytes.size() == sizeof(double);
-  if (!is_whole || !fits || sum_of(bytes) != sum)
+  if (!is_whole || !fits || checksum(bytes) != sum)
     throw bad_input(fmt::format("the saved choice of factors '{}' is damaged", path.string()), "run without --resume");
   InputScaling scaling;
   std::memcpy(&scaling.exponent, bytes.data(), sizeof(double));

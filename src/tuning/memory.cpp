@@ -73,7 +73,7 @@ MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Mode
                          fmt::format("the smallest --memory-budget that works is {}MiB", peak / kMiB + 1));
   }
   const std::uint64_t room = less(budget, peak);
-  memory.spool = planning::share_room(asked_for ? room : std::min(room, kLittle), segments.buffers);
+  memory.spool = planning::split_budget(asked_for ? room : std::min(room, kLittle), segments.buffers);
   return memory;
 }
 

@@ -47,7 +47,7 @@ Json describe(const SolvedLayer& layer) {
           {"bias_scale", as_bytes(layer.scales.bias).size()}};
 }
 
-Fingerprint sum_of(std::span<const std::byte> bytes) {
+Fingerprint checksum(std::span<const std::byte> bytes) {
   Hasher hasher;
   hasher.add(bytes);
   return hasher.result();
@@ -67,7 +67,7 @@ void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layer
     append(data, as_bytes(layer.scales.weights));
     append(data, as_bytes(layer.scales.bias));
   }
-  std::string text = json_text(Json{{"layers", json}, {"sum", sum_of(data).text()}});
+  std::string text = json_text(Json{{"layers", json}, {"sum", checksum(data).text()}});
   text.resize(padded(sizeof(std::uint64_t) + text.size()) - sizeof(std::uint64_t), ' ');
   const std::uint64_t length = text.size();
   AtomicFile file(file_of(stage));
@@ -118,7 +118,7 @@ std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage) co
     return layer;
   };
   try {
-    if (json->at("sum") != sum_of(bytes).text()) throw damaged();
+    if (json->at("sum") != checksum(bytes).text()) throw damaged();
     for (const auto& entry : json->at("layers")) layers.push_back(read(entry));
   } catch (const Json::exception&) {
     throw damaged();

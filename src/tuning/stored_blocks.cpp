@@ -33,7 +33,7 @@ std::size_t file_size(const quantization::BlockTensor& shape) {
 }
 
 // Piece by piece, so that no more than one of them is in memory for it.
-Fingerprint sum_of(const MappedFile& file, std::span<const std::byte> bytes) {
+Fingerprint checksum(const MappedFile& file, std::span<const std::byte> bytes) {
   constexpr std::size_t kPiece = std::size_t{16} << 20;
   Hasher hasher;
   while (!bytes.empty()) {
@@ -83,7 +83,7 @@ StoredBlocks::StoredBlocks(const std::filesystem::path& path, const quantization
   const auto content =
       bytes.size() == file_size(shape) ? bytes.first(bytes.size() - sizeof(sum)) : std::span<const std::byte>();
   if (!content.empty()) std::memcpy(&sum, content.data() + content.size(), sizeof(sum));
-  if (content.empty() || sum_of(*file_, content) != sum)
+  if (content.empty() || checksum(*file_, content) != sum)
     throw bad_input(fmt::format("the saved solution '{}' is damaged", path.string()), "run without --resume");
   Footer footer;
   std::memcpy(&footer, content.data() + content.size() - sizeof(footer), sizeof(footer));

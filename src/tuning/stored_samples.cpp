@@ -29,7 +29,7 @@ finetune::SampleRef StoredSamples::get(std::size_t i) {
 
 std::optional<store::RestingRecord> StoredSamples::resting(std::size_t i) const { return spool_.resting(lane_, i); }
 
-void StoredSamples::announce(std::span<const std::size_t> coming) {
+void StoredSamples::prefetch(std::span<const std::size_t> coming) {
   for (const std::size_t i : coming) {
     if (ahead_.size() >= coming.size() || ahead_.contains(i)) continue;
     ahead_.emplace(i, std::async(std::launch::async, [this, i] { return spool_.get(lane_, i); }));

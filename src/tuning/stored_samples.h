@@ -28,7 +28,7 @@ class StoredSamples final : public finetune::LayerSamples {
   finetune::SampleRef get(std::size_t i) override;
   std::optional<store::RestingRecord> resting(std::size_t i) const override;
   /// Begins to read those that are not being read yet, each on a thread of its own.
-  void announce(std::span<const std::size_t> coming) override;
+  void prefetch(std::span<const std::size_t> coming) override;
 
  private:
   std::optional<store::Record> take(std::size_t i);

@@ -33,8 +33,8 @@ std::vector<float> random_values(std::int64_t positions, unsigned seed) {
   return values;
 }
 
-CacheObserver observer_of(std::int64_t turned, bool neighbours, bool per_channel) {
-  return {{{"keys", kHeads, kChannels, turned, neighbours}}, per_channel};
+CacheObserver observer_of(std::int64_t rotated, bool neighbours, bool per_channel) {
+  return {{{"keys", kHeads, kChannels, rotated, neighbours}}, per_channel};
 }
 
 TEST(CacheObserver, FloatsReachTheLargestMagnitudeOfEachChannel) {

@@ -48,7 +48,7 @@ struct Net {
   /// The precision that the neighbours decide; empty: they do not.
   std::string precision(const std::string& name, bool static_shapes = false) {
     const auto& node = made(name);
-    const auto found = beyond_table(node, model, *index, forms_of(model, *index, node), static_shapes);
+    const auto found = beyond_table(node, model, *index, signature_of(model, *index, node), static_shapes);
     return found ? std::string(found->kernel) : "";
   }
   /// The output of the node that takes the one that makes `name` along; empty: none.
@@ -153,13 +153,13 @@ TEST(OpenVinoRules, PointwiseConvolutionsWithStridesRunInFloat) {
   net.node("Conv", {"x", "w"}, "strided", {onnx::Attribute::of_ints("strides", {2, 2})});
   net.node("Conv", {"x", "w"}, "plain", {onnx::Attribute::of_ints("strides", {1, 1})});
   const graph::Index index(net.model);
-  const Forms forms{{"u8"}, {"s8=/c", true}, {"u8"}};
+  const Signature forms{{"u8"}, {"s8=/c", true}, {"u8"}};
   const auto found = beyond_table(net.model.graph.nodes[0], net.model, index, forms, false);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->kernel, "float32");
-  EXPECT_FALSE(found->remedy.empty());
+  EXPECT_FALSE(found->suggestion.empty());
   EXPECT_FALSE(beyond_table(net.model.graph.nodes[1], net.model, index, forms, false));
-  const Forms floats{{"f32"}, {"f32"}, {"f32"}};
+  const Signature floats{{"f32"}, {"f32"}, {"f32"}};
   EXPECT_FALSE(beyond_table(net.model.graph.nodes[0], net.model, index, floats, false));
 }
 

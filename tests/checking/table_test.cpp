@@ -8,11 +8,11 @@
 namespace detent::checking {
 namespace {
 
-Forms forms(const std::string& first, const std::string& second, const std::string& output) {
+Signature forms(const std::string& first, const std::string& second, const std::string& output) {
   return {{first}, {second, second.find('/') != std::string::npos}, {output}};
 }
 
-std::string kernel(const Table& table, std::string_view op_type, const Forms& f) {
+std::string kernel(const Table& table, std::string_view op_type, const Signature& f) {
   const auto* row = table.find(op_type, f);
   return row == nullptr ? "" : std::string(row->kernel);
 }
@@ -34,7 +34,7 @@ TEST(Table, ZeroPointsThatNoRowTellsApart) {
 
 TEST(Table, ConstantsOnTheLeftAndResultsOfAnotherWidth) {
   const Table table("Add\tu8\tu8/t\tu8\thtp\nConv\tu8\ts8=/c\tu16\tcpu\nConv\tu8\ts8=/c\tu8\thtp\n");
-  Forms left = forms("u8/t", "u8", "u8");
+  Signature left = forms("u8/t", "u8", "u8");
   left.first.is_constant = true;
   EXPECT_EQ(kernel(table, "Add", left), "htp");
   EXPECT_EQ(kernel(table, "Conv", forms("u8", "s8=/c", "u16=")), "cpu");

@@ -34,11 +34,11 @@ TEST(Identity, ChangesWithTheOptionsThatAffectIt) {
 
 TEST(Identity, IntegersCountWhereLayersMayBeTuned) {
   QuantizeOptions options;
-  options.finetune.rounding = Rounding::nearest;
+  options.finetune.rounding = WeightSolver::nearest;
   const auto plain = run_identity(options);
   options.finetune.damping = 0.5;
   EXPECT_EQ(run_identity(options), plain);
-  options.finetune.rounding = Rounding::gptq;
+  options.finetune.rounding = WeightSolver::gptq;
   const auto tuned = run_identity(options);
   EXPECT_EQ(tuned.at("--damping"), 0.5);
   options.config.per_channel = false;

@@ -36,9 +36,10 @@ TEST(Presets, TheFirstTwoAreWhatTheyWere) {
   EXPECT_EQ(plain.weight_type, QuantType::int8);
   EXPECT_EQ(plain.weight_range, WeightRange::full);
   EXPECT_EQ(plain.weight_symmetric, std::nullopt);
-  EXPECT_TRUE(preset("balanced").measures_accuracy && preset("balanced").barriers && preset("balanced").responses);
+  EXPECT_TRUE(preset("balanced").measures_accuracy && preset("balanced").barriers &&
+              preset("balanced").consumer_functions);
   EXPECT_FALSE(preset("plain").measures_accuracy || preset("plain").barriers || preset("plain").integer_chains_only ||
-               preset("plain").fast_forms);
+               preset("plain").fuses_for_runtime);
 }
 
 TEST(Presets, AnUnknownNameListsThem) {

@@ -1,8 +1,8 @@
 // What a target gives to options, what the user may give against it, and what is refused.
 #include "config/targets.h"
 
+#include "config/derived.h"
 #include "config/presets.h"
-#include "config/wanted.h"
 #include "support.h"
 
 namespace detent::config {

@@ -108,18 +108,18 @@ TEST(Validate, FourBitsAreForWeightsOfFullRange) {
 }
 
 TEST(Validate, FineTuningThatDoesNotGoTogether) {
-  const auto says = [](Rounding rounding, const auto& change) {
+  const auto says = [](WeightSolver rounding, const auto& change) {
     return refused([&](auto& o) {
       o.finetune.rounding = rounding;
       change(o.finetune);
     });
   };
-  EXPECT_TRUE(contains(says(Rounding::gptq, [](auto& f) { f.form = FinetuneForm::streamed; }), "Gram form"));
-  EXPECT_TRUE(contains(says(Rounding::gptq, [](auto& f) { f.drop_ratio = 0.5; }), "--drop-ratio"));
-  EXPECT_TRUE(contains(says(Rounding::adaround, [](auto& f) { f.update_scale = true; }), "--finetune adaquant"));
-  EXPECT_EQ(says(Rounding::adaquant, [](auto& f) { f.update_scale = true; }), "");
+  EXPECT_TRUE(contains(says(WeightSolver::gptq, [](auto& f) { f.form = FinetuneForm::streamed; }), "Gram form"));
+  EXPECT_TRUE(contains(says(WeightSolver::gptq, [](auto& f) { f.drop_ratio = 0.5; }), "--drop-ratio"));
+  EXPECT_TRUE(contains(says(WeightSolver::adaround, [](auto& f) { f.update_scale = true; }), "--finetune adaquant"));
+  EXPECT_EQ(says(WeightSolver::adaquant, [](auto& f) { f.update_scale = true; }), "");
   EXPECT_TRUE(contains(refused([](auto& o) {
-                         o.finetune.rounding = Rounding::gptq;
+                         o.finetune.rounding = WeightSolver::gptq;
                          o.calibration_data.reset();
                          o.statistics = "s";
                        }),

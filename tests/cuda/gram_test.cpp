@@ -105,7 +105,7 @@ TEST(GramSums, TakeWhatWasPredicted) {
   }
 }
 
-FinetuneConfig config_of(Rounding rounding, std::size_t iterations = 100) {
+FinetuneConfig config_of(WeightSolver rounding, std::size_t iterations = 100) {
   FinetuneConfig config;
   config.rounding = rounding;
   config.num_iterations = iterations;
@@ -145,7 +145,7 @@ std::size_t differences(const Integers& a, const Integers& b) {
   return count;
 }
 
-class Methods : public testing::TestWithParam<Rounding> {};
+class Methods : public testing::TestWithParam<WeightSolver> {};
 
 // The same steps with other roundings of the last bits: nearly all integers are the same, and the error is as small.
 TEST_P(Methods, FindWhatTheCpuFinds) {
@@ -155,7 +155,7 @@ TEST_P(Methods, FindWhatTheCpuFinds) {
       const Problem problem(c.geometry, c.input);
       FinetuneConfig config = config_of(GetParam());
       config.update_bias = update_bias;
-      config.learning_rate = GetParam() == Rounding::adaquant ? 1e-3 : 0.1;
+      config.learning_rate = GetParam() == WeightSolver::adaquant ? 1e-3 : 0.1;
       config.coordinate_sweeps = 0;
       const auto ours = problem.solve(config), theirs = problem.solve_on_cpu(config);
       EXPECT_LE(differences(ours.integers, theirs.integers), 1 + ours.integers.size() / 20);
@@ -170,7 +170,7 @@ TEST_P(Methods, ShareRowsAmongDevices) {
     SCOPED_TRACE(c.name);
     const Problem problem(c.geometry, c.input);
     FinetuneConfig config = config_of(GetParam(), 40);
-    config.learning_rate = GetParam() == Rounding::adaquant ? 1e-3 : 0.1;
+    config.learning_rate = GetParam() == WeightSolver::adaquant ? 1e-3 : 0.1;
     const auto one = problem.solve(config);
     for (const std::size_t count : {2U, 3U, 8U}) EXPECT_EQ(problem.solve(config, count).integers, one.integers);
   }
@@ -181,7 +181,7 @@ TEST_P(Methods, TakeBlocksOfScales) {
   const Problem product(finetune::product(40, 10), {60, 40});
   const Problem convolution(finetune::convolution(8, 12, 2, {3, 3}), {2, 8, 9, 9});
   FinetuneConfig config = config_of(GetParam(), 200);
-  config.learning_rate = GetParam() == Rounding::adaquant ? 1e-3 : 0.1;
+  config.learning_rate = GetParam() == WeightSolver::adaquant ? 1e-3 : 0.1;
   config.coordinate_sweeps = 0;
   for (const Problem& rows : {product, convolution}) {
     for (const std::size_t size : {16U, 6U}) {
@@ -197,14 +197,15 @@ TEST_P(Methods, TakeBlocksOfScales) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Methods, testing::Values(Rounding::adaround, Rounding::adaquant), [](const auto& method) {
-  return method.param == Rounding::adaround ? "AdaRound" : "AdaQuant";
-});
+INSTANTIATE_TEST_SUITE_P(All, Methods, testing::Values(WeightSolver::adaround, WeightSolver::adaquant),
+                         [](const auto& method) {
+                           return method.param == WeightSolver::adaround ? "AdaRound" : "AdaQuant";
+                         });
 
 TEST(GramMethods, EachPrecisionIsBetterThanNearest) {
   const Problem problem(finetune::convolution(8, 12, 1, {3, 3}), {2, 8, 9, 9});
   const double nearest = problem.error(finetune::nearest(problem.layer.weights, problem.layer.bias));
-  const FinetuneConfig config = config_of(Rounding::adaround, 300);
+  const FinetuneConfig config = config_of(WeightSolver::adaround, 300);
   const double exact = problem.error(problem.solve(config));
   EXPECT_LT(exact, 0.8 * nearest);
   for (const auto precision : {DevicePrecision::tf32, DevicePrecision::bfloat16}) {
@@ -216,7 +217,7 @@ TEST(GramMethods, CoordinateDescentIsThatOfTheCpu) {
   for (const Case& c : all_kinds()) {
     SCOPED_TRACE(c.name);
     const Problem problem(c.geometry, c.input);
-    FinetuneConfig config = config_of(Rounding::nearest);
+    FinetuneConfig config = config_of(WeightSolver::nearest);
     config.coordinate_sweeps = 3;
     const auto ours = problem.solve(config, 2), theirs = problem.solve_on_cpu(config);
     EXPECT_LE(differences(ours.integers, theirs.integers), ours.integers.size() / 50);
@@ -225,7 +226,7 @@ TEST(GramMethods, CoordinateDescentIsThatOfTheCpu) {
 }
 
 TEST(GramMethods, CoordinateDescentTakesBlocksOfScales) {
-  FinetuneConfig config = config_of(Rounding::nearest);
+  FinetuneConfig config = config_of(WeightSolver::nearest);
   config.coordinate_sweeps = 3;
   for (const std::size_t size : {16U, 7U}) {
     const Problem problem = Problem(finetune::product(40, 10), {60, 40}).in_blocks(size);
@@ -237,7 +238,7 @@ TEST(GramMethods, CoordinateDescentTakesBlocksOfScales) {
 
 TEST(GramMethods, GptqIsSolvedByTheCpu) {
   const Problem problem(finetune::product(24, 10), {30, 24});
-  const FinetuneConfig config = config_of(Rounding::gptq);
+  const FinetuneConfig config = config_of(WeightSolver::gptq);
   const auto ours = problem.solve(config), theirs = problem.solve_on_cpu(config);
   EXPECT_LE(differences(ours.integers, theirs.integers), 2U);
 }
@@ -260,9 +261,9 @@ class KeptState final : public finetune::SolverState {
 
 TEST(GramMethods, GoOnWhereTheyWere) {
   const Problem problem(finetune::convolution(4, 6, 1, {3, 3}), {2, 4, 7, 7});
-  for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+  for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant}) {
     FinetuneConfig config = config_of(rounding);
-    config.learning_rate = rounding == Rounding::adaquant ? 1e-3 : 0.1;
+    config.learning_rate = rounding == WeightSolver::adaquant ? 1e-3 : 0.1;
     for (const auto precision : {DevicePrecision::float32, DevicePrecision::bfloat16}) {
       const auto straight = problem.solve(config, 2, precision);
       KeptState state(4);
@@ -280,10 +281,10 @@ TEST(GramMethods, GoOnWhereTheyWere) {
 
 TEST(GramMethods, TellTheLossAndStop) {
   const Problem problem(finetune::product(24, 10), {30, 24});
-  for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+  for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant}) {
     FinetuneConfig config = config_of(rounding);
     config.coordinate_sweeps = 0;
-    config.learning_rate = rounding == Rounding::adaquant ? 1e-3 : 0.1;
+    config.learning_rate = rounding == WeightSolver::adaquant ? 1e-3 : 0.1;
     std::vector<double> ours, theirs;
     SolveControl control;
     control.progress = [&](std::size_t, double loss) { ours.push_back(loss); };
@@ -306,7 +307,7 @@ TEST(GramMethods, TakeNoMoreThanWasPredicted) {
     for (const auto precision : {DevicePrecision::float32, DevicePrecision::bfloat16}) {
       SCOPED_TRACE(c.name);
       const Problem problem(c.geometry, c.input);
-      for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+      for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant}) {
         const FinetuneConfig config = config_of(rounding);
         Devices all = devices();
         const SolveControl control;

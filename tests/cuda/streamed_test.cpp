@@ -99,12 +99,12 @@ TEST(LayerPass, GradientIsThatOfTheLossInEveryWay) {
   }
 }
 
-FinetuneConfig config_of(Rounding rounding) {
+FinetuneConfig config_of(WeightSolver rounding) {
   FinetuneConfig config;
   config.rounding = rounding;
   config.num_iterations = 60;
   config.batch_size = 2;
-  config.learning_rate = rounding == Rounding::adaquant ? 1e-3 : 0.1;
+  config.learning_rate = rounding == WeightSolver::adaquant ? 1e-3 : 0.1;
   return config;
 }
 
@@ -140,7 +140,7 @@ TEST(Reconstruction, ErrorIsThatOfTheCpu) {
 // ways.
 TEST(StreamedOnDevice, EndsAsNearAsTheCpu) {
   for (const Case& c : all_kinds()) {
-    for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+    for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant}) {
       SCOPED_TRACE(c.name);
       const Layer layer = make_layer(c.geometry, c.input, 5, 4, 7);
       FinetuneConfig config = config_of(rounding);
@@ -169,7 +169,7 @@ TEST(StreamedOnDevice, TakesBlocksOfScales) {
     const Solution rounded = finetune::nearest(layer.weights, layer.bias);
     const double nearest = finetune::naive_mean(layer, rounded);
     EXPECT_NEAR(error_on_device(layer, rounded, 2), nearest, 1e-5 * nearest);
-    for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+    for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant}) {
       FinetuneConfig config = config_of(rounding);
       config.num_iterations = 300;
       InMemory samples(layer);
@@ -189,7 +189,7 @@ TEST(StreamedOnDevice, TakesBlocksOfScales) {
 TEST(SampleBatches, BringEachSampleOnceInARound) {
   const Layer layer = make_layer(finetune::convolution(3, 4, 1, {3}), {1, 3, 9}, 5, 4, 7);
   InMemory samples(layer);
-  FinetuneConfig config = config_of(Rounding::adaround);
+  FinetuneConfig config = config_of(WeightSolver::adaround);
   config.batch_size = 5;
   SampleBatches batches(samples, layer.geometry, config, 1, true);
   std::vector<std::vector<const float*>> rounds;
@@ -208,7 +208,7 @@ TEST(SampleBatches, BringEachSampleOnceInARound) {
 TEST(SampleBatches, MixBothBranches) {
   const Layer layer = make_layer(finetune::convolution(3, 4, 1, {3}), {4, 3, 400}, 2, 4, 7);
   InMemory samples(layer);
-  FinetuneConfig config = config_of(Rounding::adaround);
+  FinetuneConfig config = config_of(WeightSolver::adaround);
   config.batch_size = 1;
   config.drop_ratio = 0.7;
   SampleBatches batches(samples, layer.geometry, config, 2, true);
@@ -258,7 +258,7 @@ TEST(StreamedOnDevice, ProductsOfLongRowsAreMadeInBfloat16) {
 
 TEST(StreamedOnDevice, NarrowProductsEndAsNear) {
   const Layer layer = make_layer(finetune::product(24, 16), {30, 24}, 5, 4, 7);
-  FinetuneConfig config = config_of(Rounding::adaround);
+  FinetuneConfig config = config_of(WeightSolver::adaround);
   config.num_iterations = 300;
   DeviceConfig narrow;
   narrow.precision = DevicePrecision::bfloat16;
@@ -270,7 +270,7 @@ TEST(StreamedOnDevice, SharesRowsAmongDevices) {
   for (const Case& c : all_kinds()) {
     SCOPED_TRACE(c.name);
     const Layer layer = make_layer(c.geometry, c.input, 4, 4, 7);
-    const FinetuneConfig config = config_of(Rounding::adaround);
+    const FinetuneConfig config = config_of(WeightSolver::adaround);
     const auto one = on_device(layer, config);
     for (const std::size_t count : {2U, 5U}) EXPECT_EQ(on_device(layer, config, count).integers, one.integers);
   }
@@ -289,7 +289,7 @@ TEST(StreamedOnDevice, GoesOnWhereItWasInTheWayItChose) {
     int saves = 0;
   };
   const Layer layer = make_layer(finetune::convolution(4, 6, 1, {3, 3}), {2, 4, 7, 7}, 5, 4, 7);
-  for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+  for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant}) {
     FinetuneConfig config = config_of(rounding);
     config.update_bias = true;
     const auto straight = on_device(layer, config, 2);
@@ -318,7 +318,7 @@ TEST(StreamedOnDevice, TakesNoMoreThanWasPredicted) {
          {std::pair{DeviceLayout::nchw, DevicePrecision::float32}, {DeviceLayout::nhwc, DevicePrecision::bfloat16}}) {
       SCOPED_TRACE(c.name);
       const Layer layer = make_layer(c.geometry, c.input, 4, 4, 7);
-      FinetuneConfig config = config_of(Rounding::adaquant);
+      FinetuneConfig config = config_of(WeightSolver::adaquant);
       config.update_bias = true;
       Devices all = devices();
       InMemory samples(layer);
@@ -385,7 +385,7 @@ TEST(StreamedOnDevice, TakesSamplesFromDiskPastTheSolver) {
   for (const Case& c : all_kinds()) {
     SCOPED_TRACE(c.name);
     const Layer layer = make_layer(c.geometry, c.input, 5, 4, 7);
-    const FinetuneConfig config = config_of(Rounding::adaround);
+    const FinetuneConfig config = config_of(WeightSolver::adaround);
     OnDisk samples(layer);
     for (const std::size_t count : {1U, 2U}) {
       Devices all = devices(count);
@@ -405,8 +405,8 @@ TEST(StreamedOnDevice, NarrowedSamplesComeThroughTheHost) {
   OnDisk samples(layer, true);
   Devices all = devices();
   RecordReaders readers(all, GdsMode::off);
-  solve_streamed(all, {}, {layer.weights, layer.geometry, samples, &readers}, layer.bias, config_of(Rounding::adaround),
-                 kernels(), {});
+  solve_streamed(all, {}, {layer.weights, layer.geometry, samples, &readers}, layer.bias,
+                 config_of(WeightSolver::adaround), kernels(), {});
   EXPECT_TRUE(readers.notes().empty());
   EXPECT_GE(samples.through_host, 60U);
 }

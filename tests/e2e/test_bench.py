@@ -36,7 +36,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_tells_models_apart(pair: tuple[Path, Path]) -> None:
     result = bench(*pair, "--seconds", 0.3, "--by-operator")
     small, large = result["models"]
-    assert (small["ratio"], result["threads"], result["made_up"]) == (1, 1, True)
+    assert (small["ratio"], result["threads"], result["synthetic"]) == (1, 1, True)
     assert large["ratio_low"] <= large["ratio"] <= large["ratio_high"] and large["ratio"] > 5 and large["cpu_ratio"] > 5
     for model, path in zip((small, large), pair, strict=True):
         assert model["bytes"] == path.stat().st_size
@@ -57,18 +57,18 @@ def test_external_data_count(tmp_path: Path) -> None:
     assert model["runs"] == 7 and "peak_memory_bytes" not in model
 
 
-def test_inputs_are_samples_or_made_up(tmp_path: Path) -> None:
+def test_inputs_are_samples_or_synthetic(tmp_path: Path) -> None:
     onnx.save(graphs.small_cnn(), tmp_path / "model.onnx")
     data = support.save_samples(tmp_path / "data", graphs.cnn_samples(3))
     real = bench(tmp_path / "model.onnx", "--calibration-data", data, "--runs", 3)
-    assert (real["samples"], real["made_up"]) == (3, False)
+    assert (real["samples"], real["synthetic"]) == (3, False)
     assert real["models"][0]["peak_memory_bytes"] > 1 << 20
     name, array = next(iter(graphs.cnn_samples(1)[0].items()))
     given = bench(tmp_path / "model.onnx", "--shape", f"{name}:{'x'.join(map(str, array.shape))}", "--runs", 3)
-    assert given["made_up"]
+    assert given["synthetic"]
 
 
-def test_says_what_to_do_where_made_up_inputs_fail(tmp_path: Path) -> None:
+def test_says_what_to_do_where_synthetic_inputs_fail(tmp_path: Path) -> None:
     b = graphs.Builder()
     y = b.add("Add", "x", b.constant("c", np.zeros(5)))
     onnx.save(b.model({"x": (graphs.FLOAT, ("n", "m"))}, [y]), tmp_path / "model.onnx")
@@ -82,7 +82,7 @@ def test_prints_a_table(pair: tuple[Path, Path]) -> None:
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[1].endswith(str(pair[0])) and lines[2].endswith(str(pair[1])) and "1.00" in lines[1]
-    assert lines[3].startswith("1 thread, 3 runs of each model in turns, on made-up inputs, ONNX Runtime ")
+    assert lines[3].startswith("1 thread, 3 runs of each model in turns, on synthetic inputs, ONNX Runtime ")
     assert sum("MatMul" in line for line in lines) == 2
 
 
@@ -111,7 +111,7 @@ def test_quantize_ends_with_the_latency(cnn: tuple[Path, Path], tmp_path: Path) 
     model, data = cnn
     latency = quantized(model, tmp_path / "timed.onnx", "--calibration-data", data)["latency"]
     before, after = latency["before"], latency["after"]
-    assert (latency["threads"], latency["samples"], latency["made_up"], before["ratio"]) == (1, 4, False, 1)
+    assert (latency["threads"], latency["samples"], latency["synthetic"], before["ratio"]) == (1, 4, False, 1)
     assert before["runs"] == after["runs"] > 0
     assert 0 < after["min_seconds"] <= after["median_seconds"] <= after["p90_seconds"]
     assert after["ratio_low"] <= after["ratio"] <= after["ratio_high"]
@@ -132,11 +132,11 @@ def test_the_summary_ends_with_what_came_of_it(cnn: tuple[Path, Path], tmp_path:
     assert re.fullmatch(others, last), last
 
 
-def test_without_samples_inputs_are_made_up(cnn: tuple[Path, Path], tmp_path: Path) -> None:
+def test_without_samples_inputs_are_synthetic(cnn: tuple[Path, Path], tmp_path: Path) -> None:
     model, data = cnn
     statistics = support.calibrate(model, tmp_path / "s.stats", data)
     result = quantized(model, tmp_path / "q.onnx", "--statistics", statistics)
-    assert result["latency"]["made_up"] and result["latency"]["after"]["runs"] > 0
+    assert result["latency"]["synthetic"] and result["latency"]["after"]["runs"] > 0
 
 
 def test_says_why_there_is_no_latency(tmp_path: Path) -> None:

@@ -70,13 +70,13 @@ def test_ranges(tmp_path: Path, kind: str) -> None:
         for sample in samples:
             sample["x"][:, :3] *= 30
     layers = explained(tmp_path, products(), samples, *options)
-    reason, cure = layers["in.out"].get("reason", ""), layers["in.out"].get("cure", "")
+    reason, suggestion = layers["in.out"].get("reason", ""), layers["in.out"].get("suggestion", "")
     if kind == "cut":
         assert "% of the values lie beyond the range of -1 to " in reason
-        assert cure == "--tensor-method in.out=minmax"
+        assert suggestion == "--tensor-method in.out=minmax"
     elif kind == "outlier":
         assert reason == "the range is set by 62 values in 10^6"  # 2 of 4 * 32 * 256
-        assert cure == "--tensor-method in.out=mse"
+        assert suggestion == "--tensor-method in.out=mse"
     elif kind == "channel":
         assert reason.endswith("of 256 channels hold the range")
         assert 1 <= int(reason.split()[0]) <= 3

@@ -50,7 +50,7 @@ def test_only_its_interface_shows(installed: pathlib.Path) -> None:
     names = [line.split(" ", 2)[2] for line in shown]
     public = [name for name in names if name.endswith("@@DETENT_0")]
     assert any(name.startswith("detent::quantize(") for name in public)
-    own = r"(typeinfo (name )?for |vtable for |std::span<detent::config::Word const, \d+ul> )?detent::|DETENT_(0|PRIVATE)"
+    own = r"(typeinfo (name )?for |vtable for |std::span<detent::config::EnumName const, \d+ul> )?detent::|DETENT_(0|PRIVATE)"
     foreign = [name for name in names if not re.match(own, name)]
     assert foreign == []
 

@@ -87,7 +87,7 @@ def test_help_is_a_command_too() -> None:
         assert f"\n  {name} " in support.detent("--help").stdout
 
 
-SLIPS = [
+MISTAKES = [
     (["quantise"], "there is no command 'quantise'; did you mean quantize?"),
     (["help", "benhc"], "there is no command 'benhc'; did you mean bench?"),
     (["frobnicate"], "there is no command 'frobnicate'; see: detent --help"),
@@ -105,8 +105,8 @@ SLIPS = [
 ]
 
 
-@pytest.mark.parametrize(("words_given", "says"), SLIPS, ids=[" ".join(slip[0]) for slip in SLIPS])
-def test_slips_get_an_answer(words_given: list[str], says: str) -> None:
+@pytest.mark.parametrize(("words_given", "says"), MISTAKES, ids=[" ".join(slip[0]) for slip in MISTAKES])
+def test_mistakes_get_an_answer(words_given: list[str], says: str) -> None:
     result = subprocess.run([support.DETENT, *words_given], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert says in result.stderr
@@ -130,7 +130,7 @@ def test_opposites_without_effect_are_refused(way: list[str], option: str, says:
         assert says in result.stderr or "means nothing" in result.stderr or "is for" in result.stderr
 
 
-def test_slips_in_a_file_get_an_answer(tmp_path: Path) -> None:
+def test_mistakes_in_a_file_get_an_answer(tmp_path: Path) -> None:
     (tmp_path / "options.yaml").write_text("wieght_type: int8\n")
     result = support.detent("quantize", "m", "-o", "q", "--config", tmp_path / "options.yaml")
     assert result.returncode == 2

@@ -73,5 +73,5 @@ def test_compare_does_not_advise_what_was_done(tmp_path: Path) -> None:
     for method in ("nearest", "gptq"):
         support.quantize(tmp_path / "cnn.onnx", tmp_path / "out.onnx", data, "--finetune", method)
         report = support.detent("compare", tmp_path / "cnn.onnx", tmp_path / "out.onnx", "--calibration-data", data, "--json")
-        advised[method] = any("--finetune" in layer.get("cure", "") for layer in json.loads(report.stdout)["layers"])
+        advised[method] = any("--finetune" in layer.get("suggestion", "") for layer in json.loads(report.stdout)["layers"])
     assert advised == {"nearest": True, "gptq": False}

@@ -32,7 +32,9 @@ Model invariant(const Model& model) {
 }
 
 // By one thread: several cut a product by its size, and sum otherwise where the depth is above 128.
-Array product(const Model& model, const Array& x) { return run(model, {x}, {}, nullptr, {Tuning::lean, 1, {}}).at(0); }
+Array product(const Model& model, const Array& x) {
+  return run(model, {x}, {}, nullptr, {SessionMode::lean, 1, {}}).at(0);
+}
 
 Array row_of(const Array& batch, std::int64_t row) {
   const std::size_t size = batch.bytes.size() / static_cast<std::size_t>(batch.shape.front());

@@ -24,7 +24,7 @@ struct Host {
   Host& operator=(const Host&) = delete;
 
   SessionOptions options(bool keep_results) const {
-    SessionOptions options{Tuning::lean, 1, {}};
+    SessionOptions options{SessionMode::lean, 1, {}};
     options.device = &device;
     options.keep_results = keep_results;
     return options;
@@ -105,7 +105,7 @@ TEST(DeviceSession, NeedsARuntimeWithItsProvider) {
   if (std::find(available.begin(), available.end(), "CUDAExecutionProvider") != available.end())
     GTEST_SKIP() << "this ONNX Runtime has CUDA's provider";
   shim::Device cuda;
-  SessionOptions options{Tuning::lean, 1, {}};
+  SessionOptions options{SessionMode::lean, 1, {}};
   options.device = &cuda;
   expect_error(
       [&] {
@@ -116,7 +116,7 @@ TEST(DeviceSession, NeedsARuntimeWithItsProvider) {
 
 TEST(DeviceSession, TellsWhichProviderRanANode) {
   const auto file = std::filesystem::path(::testing::TempDir()) / "device-record";
-  SessionOptions options{Tuning::lean, 1, {}};
+  SessionOptions options{SessionMode::lean, 1, {}};
   options.record = file;
   Session session(runtime(), emit(chain()), "the model", options);
   session.run(std::vector<Array>{random_floats({2, 3})}, "the sample");

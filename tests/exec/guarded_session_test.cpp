@@ -18,7 +18,8 @@ class GuardedSessionTest : public onnx::test::ModelTest {
 
 TEST_F(GuardedSessionTest, ComputesWhatASessionComputes) {
   GuardedSession guarded(runtime(), at("model.onnx"), {});
-  auto plain = Session::of_file(runtime(), at("model.onnx"), {.tuning = Tuning::deployed, .threads = 0, .stop = {}});
+  auto plain =
+      Session::of_file(runtime(), at("model.onnx"), {.tuning = SessionMode::deployed, .threads = 0, .stop = {}});
   ASSERT_EQ(guarded.inputs().size(), 1U);
   EXPECT_EQ(guarded.inputs()[0].name, "x");
   EXPECT_EQ(guarded.inputs()[0].type.type, DataType::float32);

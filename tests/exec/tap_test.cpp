@@ -39,7 +39,7 @@ TEST(Tap, SeesWhatAPlainRunGives) {
 }
 
 TEST(Tap, WorksAtEveryTuning) {
-  for (const Tuning tuning : {Tuning::lean, Tuning::deployed, Tuning::inspect}) {
+  for (const SessionMode tuning : {SessionMode::lean, SessionMode::deployed, SessionMode::inspect}) {
     Recorder recorder;
     const std::vector<Array> inputs{random_floats({2, 3})};
     const auto out = run(chain(), inputs, tap({"r", "y"}), &recorder, {tuning, 1, {}});
@@ -130,7 +130,7 @@ TEST(StopToken, InterruptsBeforeAndDuringARun) {
   before.request_stop();
   expect_error(
       [&] {
-        run(chain(), {random_floats({2, 3})}, {}, nullptr, {Tuning::lean, 1, before.get_token()});
+        run(chain(), {random_floats({2, 3})}, {}, nullptr, {SessionMode::lean, 1, before.get_token()});
       },
       "", ErrorKind::interrupted);
 
@@ -143,7 +143,7 @@ TEST(StopToken, InterruptsBeforeAndDuringARun) {
                  {onnx::make_tensor<bool>("yes", DataType::boolean, {}, std::array{true}), floats("one", {}, {1})}, 13,
                  {value("x", {})}, {value("y", {})});
   std::stop_source during;
-  Session session(runtime(), emit(model), "the model", {Tuning::lean, 1, during.get_token()});
+  Session session(runtime(), emit(model), "the model", {SessionMode::lean, 1, during.get_token()});
   const std::jthread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     during.request_stop();

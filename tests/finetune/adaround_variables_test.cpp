@@ -11,7 +11,7 @@ namespace {
 
 FinetuneConfig adaround(std::size_t iterations) {
   FinetuneConfig config;
-  config.rounding = Rounding::adaround;
+  config.rounding = WeightSolver::adaround;
   config.num_iterations = iterations;
   return config;
 }

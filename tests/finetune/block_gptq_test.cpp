@@ -203,7 +203,7 @@ double damped_error(const Product& product, const BlockWeight& made) {
   return sum;
 }
 
-TEST(BlockTurns, GainEachTime) {
+TEST(BlockRefinement, GainEachTime) {
   const auto product = make_product(Inputs::low_rank, 300, 17, 900);
   for (const std::int64_t block : {16, 32, 100, 128, 200, 256, 0}) {
     for (const bool symmetric : {false, true}) {
@@ -219,7 +219,7 @@ TEST(BlockTurns, GainEachTime) {
 }
 
 // After many turns neither another scale of a block nor another integer is better.
-TEST(BlockTurns, LeaveNothingToGain) {
+TEST(BlockRefinement, LeaveNothingToGain) {
   for (const std::int64_t block : {16, 0}) {
     const auto product = make_product(Inputs::low_rank, block == 0 ? 300 : 100, 9, 900);
     const std::size_t n = product.rows, size = block == 0 ? n : 16, blocks = (n + size - 1) / size;
@@ -249,7 +249,7 @@ TEST(BlockTurns, LeaveNothingToGain) {
   }
 }
 
-TEST(BlockTurns, KeepZerosThatSparsityHasSet) {
+TEST(BlockRefinement, KeepZerosThatSparsityHasSet) {
   auto product = make_product(Inputs::low_rank, 96, 20, 400);
   for (std::size_t i = 0; i < product.weight.size(); i += 2) product.weight[i] = 0;
   const auto made = rounded(product, {.bits = 4, .block = 32, .symmetric = false}, {.keep_zeros = true, .turns = 2});

@@ -1,4 +1,4 @@
-// Products with made-up inputs, for weights in blocks.
+// Products with synthetic inputs, for weights in blocks.
 #pragma once
 
 #include <cmath>

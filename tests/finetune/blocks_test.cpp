@@ -16,20 +16,20 @@ namespace {
 using quantization::Granularity;
 
 struct Method {
-  Rounding rounding;
+  WeightSolver rounding;
   bool streamed;
 };
-constexpr Method kMethods[]{{Rounding::gptq, false},
-                            {Rounding::adaround, false},
-                            {Rounding::adaquant, false},
-                            {Rounding::adaround, true},
-                            {Rounding::adaquant, true}};
+constexpr Method kMethods[]{{WeightSolver::gptq, false},
+                            {WeightSolver::adaround, false},
+                            {WeightSolver::adaquant, false},
+                            {WeightSolver::adaround, true},
+                            {WeightSolver::adaquant, true}};
 
 Solution solved(const Layer& layer, Method method, std::size_t iterations = 300, std::size_t threads = 1) {
   FinetuneConfig config;
   config.rounding = method.rounding;
   config.num_iterations = iterations;
-  if (method.rounding == Rounding::adaquant) config.learning_rate = 1e-3;
+  if (method.rounding == WeightSolver::adaquant) config.learning_rate = 1e-3;
   SolveControl control;
   control.threads = threads;
   if (!method.streamed) return solve(layer.weights, layer.gram(), layer.bias, config, kernels(), control);
@@ -130,7 +130,7 @@ TEST(Blocks, GptqIsThatOfItsPaper) {
     set_targets(any, w, {}, {.integers_only = true}, kernels(), 1);
     const GramForm& form = std::get<GramForm>(any);
     FinetuneConfig config;
-    config.rounding = Rounding::gptq;
+    config.rounding = WeightSolver::gptq;
     config.activation_order = false;
     const Integers found = gptq(w, form, {}, config, kernels(), {});
     const auto expected = textbook_gptq(w, form, config.damping);
@@ -160,7 +160,7 @@ TEST(Blocks, EveryMethodBeatsNearestRounding) {
     const double share = naive_mean(held_back, solved(layer, method)) / plain;
     std::printf("%d%s: %.2f of nearest\n", static_cast<int>(method.rounding), method.streamed ? " streamed" : "",
                 share);
-    EXPECT_LT(share, method.rounding == Rounding::adaquant ? 0.9 : 0.7) << static_cast<int>(method.rounding);
+    EXPECT_LT(share, method.rounding == WeightSolver::adaquant ? 0.9 : 0.7) << static_cast<int>(method.rounding);
     EXPECT_EQ(solved(layer, method, 30, 1).integers, solved(layer, method, 30, 3).integers);
   }
 }
@@ -171,7 +171,7 @@ TEST(Blocks, GptqOnInputsTakesThem) {
   const QuantizedWeights w = in_blocks(layer.weights, 32);
   for (const bool ordered : {false, true}) {
     FinetuneConfig config;
-    config.rounding = Rounding::gptq;
+    config.rounding = WeightSolver::gptq;
     config.activation_order = ordered;
     FormAccumulator sums(layer.geometry, kernels(), 1, config, layer.inputs.size());
     for (std::size_t i = 0; i < layer.inputs.size(); ++i) sums.add(layer.shape, layer.inputs[i], layer.targets[i]);

@@ -18,7 +18,7 @@ namespace {
 
 FinetuneConfig gptq_config(std::size_t sweeps = 2) {
   FinetuneConfig config;
-  config.rounding = Rounding::gptq;
+  config.rounding = WeightSolver::gptq;
   config.coordinate_sweeps = sweeps;
   return config;
 }
@@ -192,7 +192,7 @@ TEST(InputForm, ReducesByPixelsAsByPositions) {
     auto& form = std::get<InputForm>(any);
     ASSERT_GT(form.pixels.count, 0U);
     const std::size_t k = layer.weights.fan_in;
-    const std::vector<float> inputs = spell_out(form.pixels);
+    const std::vector<float> inputs = im2col(form.pixels);
     std::vector<float> expected;
     for (const auto& input : layer.inputs) {
       const Patches patches(layer.geometry, layer.shape);
@@ -256,7 +256,7 @@ TEST(InputForm, IsForGptqOnWideLayersWithoutGroups) {
   config.damping = 0;
   EXPECT_EQ(most_positions(product(1000, 3), config), 0U);
   config = gptq_config();
-  config.rounding = Rounding::adaround;
+  config.rounding = WeightSolver::adaround;
   EXPECT_EQ(most_positions(product(1000, 3), config), 0U);
 }
 

@@ -14,7 +14,7 @@
 namespace detent::finetune {
 namespace {
 
-FinetuneConfig config_of(Rounding rounding, std::size_t sweeps = 0) {
+FinetuneConfig config_of(WeightSolver rounding, std::size_t sweeps = 0) {
   FinetuneConfig config;
   config.rounding = rounding;
   config.coordinate_sweeps = sweeps;
@@ -55,7 +55,7 @@ double error_of(const Layer& layer, const Solution& solution) {
 
 TEST(Solvers, SweepAsOftenAsTheirMethodGainsFromIt) {
   const Layer layer = make_layer(product(40, 16), {200, 40}, 2, 4, 7);
-  for (const auto& [rounding, sweeps] : {std::pair(Rounding::gptq, 0), std::pair(Rounding::adaround, 2)}) {
+  for (const auto& [rounding, sweeps] : {std::pair(WeightSolver::gptq, 0), std::pair(WeightSolver::adaround, 2)}) {
     FinetuneConfig unset = config_of(rounding);
     unset.coordinate_sweeps = std::nullopt;
     const auto found = solved(layer, unset).integers;
@@ -75,7 +75,7 @@ TEST(Gptq, KeepsNearestRoundingOfRowsThatItServesBetter) {
     set_targets(any, layer.weights, layer.bias, {0, false}, kernels(), 1);
     const auto& aimed = std::get<GramForm>(any);
     ASSERT_TRUE(aimed.symmetric);
-    const auto found = gptq(layer.weights, aimed, layer.bias, config_of(Rounding::gptq), kernels(), {});
+    const auto found = gptq(layer.weights, aimed, layer.bias, config_of(WeightSolver::gptq), kernels(), {});
     const auto plain = nearest(layer.weights, {}).integers;
     const Quadratic quadratic(layer.weights, aimed, layer.bias, false);
     const auto errors = quadratic.errors(layer.weights, found, {0, 16});
@@ -102,12 +102,12 @@ TEST(Solvers, ComeCloseToTheBestRounding) {
     }
     const double best = best_error(layer, down, 2);
     const auto excess = [&](const FinetuneConfig& config) { return error_of(layer, solved(layer, config)) / best - 1; };
-    const double by_adaround = excess(config_of(Rounding::adaround));
+    const double by_adaround = excess(config_of(WeightSolver::adaround));
     EXPECT_GT(by_adaround, -1e-4);  // it only rounds up or down
-    nearest_excess += excess(config_of(Rounding::nearest)) / 20;
+    nearest_excess += excess(config_of(WeightSolver::nearest)) / 20;
     adaround_excess += by_adaround / 20;
-    swept_excess += excess(config_of(Rounding::adaround, 2)) / 20;
-    gptq_excess += excess(config_of(Rounding::gptq, 2)) / 20;
+    swept_excess += excess(config_of(WeightSolver::adaround, 2)) / 20;
+    gptq_excess += excess(config_of(WeightSolver::gptq, 2)) / 20;
   }
   std::printf(
       "above the best rounding: nearest %.0f %%, AdaRound %.1f %%, and sweeps %.1f %%, GPTQ and sweeps %.1f %%\n",
@@ -125,8 +125,8 @@ TEST(Solvers, ComeCloseToTheBestIntegers) {
     const Layer layer = make_layer(product(6, 1), {30, 6}, 2, 3, 2000 + 10 * seed);
     const double best = best_error(layer, std::vector<std::int32_t>(6, -4), 8);
     const auto excess = [&](const FinetuneConfig& config) { return error_of(layer, solved(layer, config)) / best - 1; };
-    descent += excess(config_of(Rounding::nearest, 10)) / 8;
-    gptq_excess += excess(config_of(Rounding::gptq, 10)) / 8;
+    descent += excess(config_of(WeightSolver::nearest, 10)) / 8;
+    gptq_excess += excess(config_of(WeightSolver::gptq, 10)) / 8;
   }
   std::printf("above the best integers: sweeps %.1f %%, GPTQ and sweeps %.1f %%\n", 100 * descent, 100 * gptq_excess);
   EXPECT_LT(descent, 0.6);
@@ -139,11 +139,11 @@ TEST(Solvers, BeatNearestRoundingOnHeldBackData) {
   const Layer layer = make_layer(g, {64, 64}, 8, 4, 5);
   const Layer held_back = make_layer(g, {64, 64}, 4, 4, 5, 90000);
   const auto held = [&](const FinetuneConfig& config) { return naive_mean(held_back, solved(layer, config)); };
-  const double plain = held(config_of(Rounding::nearest));
-  const double ada = held(config_of(Rounding::adaround)) / plain;
-  const double gpt = held(config_of(Rounding::gptq)) / plain;
-  const double gpt_swept = held(config_of(Rounding::gptq, 5)) / plain;
-  FinetuneConfig quant = config_of(Rounding::adaquant);
+  const double plain = held(config_of(WeightSolver::nearest));
+  const double ada = held(config_of(WeightSolver::adaround)) / plain;
+  const double gpt = held(config_of(WeightSolver::gptq)) / plain;
+  const double gpt_swept = held(config_of(WeightSolver::gptq, 5)) / plain;
+  FinetuneConfig quant = config_of(WeightSolver::adaquant);
   quant.learning_rate = 1e-3;
   const double ada_quant = held(quant) / plain;
   std::printf("of nearest: AdaRound %.2f, GPTQ %.2f, with sweeps %.2f, AdaQuant %.2f\n", ada, gpt, gpt_swept,
@@ -156,7 +156,8 @@ TEST(Solvers, BeatNearestRoundingOnHeldBackData) {
 
 TEST(Solvers, TuneEveryKindOfLayerAndNeverBelowNearest) {
   for (const Case& c : all_kinds()) {
-    for (const Rounding rounding : {Rounding::nearest, Rounding::adaround, Rounding::gptq, Rounding::adaquant}) {
+    for (const WeightSolver rounding :
+         {WeightSolver::nearest, WeightSolver::adaround, WeightSolver::gptq, WeightSolver::adaquant}) {
       SCOPED_TRACE(c.name);
       const Layer layer = make_layer(c.geometry, c.input, 4, 4, 7);
       FinetuneConfig config = config_of(rounding, 2);
@@ -177,7 +178,7 @@ TEST(Solvers, TuneEveryKindOfLayerAndNeverBelowNearest) {
 TEST(Solvers, GiveTheSameForAnyThreads) {
   for (const LayerGeometry& g : {convolution(16, 150, 1, {3, 3}), convolution(24, 24, 24, {3, 3})}) {
     const Layer layer = make_layer(g, {1, g.inputs, 9, 9}, 3, 4, 7);
-    for (const Rounding rounding : {Rounding::adaround, Rounding::gptq, Rounding::adaquant}) {
+    for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::gptq, WeightSolver::adaquant}) {
       FinetuneConfig config = config_of(rounding, 2);
       config.num_iterations = 60;
       config.update_bias = true;
@@ -194,7 +195,7 @@ TEST(Solvers, GiveTheSameForAnyThreads) {
 TEST(Solvers, TreatGroupsAsLayersOfTheirOwn) {
   const Layer both = make_layer(convolution(8, 10, 2, {3}), {2, 8, 30}, 3, 4, 7);
   const GramForm form = both.gram();
-  for (const Rounding rounding : {Rounding::adaround, Rounding::gptq, Rounding::adaquant}) {
+  for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::gptq, WeightSolver::adaquant}) {
     FinetuneConfig config = config_of(rounding, 2);
     config.num_iterations = 100;
     const Solution all = solve(both.weights, form, both.bias, config, kernels(), {});
@@ -229,7 +230,7 @@ TEST(Solvers, BearRowsWithoutScaleAndInputsOfZeros) {
   for (auto& input : few.inputs) input.resize(60);
   for (auto& target : few.targets) target.resize(18);
   for (const Layer* each : {&layer, &silent, &few}) {
-    for (const Rounding rounding : {Rounding::adaround, Rounding::gptq, Rounding::adaquant}) {
+    for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::gptq, WeightSolver::adaquant}) {
       FinetuneConfig config = config_of(rounding, 3);
       config.num_iterations = 50;
       for (const double damping : {0.0, 0.01}) {
@@ -242,7 +243,7 @@ TEST(Solvers, BearRowsWithoutScaleAndInputsOfZeros) {
     }
   }
   const GramForm empty = GramAccumulator(layer.geometry, kernels(), 1).take();
-  for (const Rounding rounding : {Rounding::adaround, Rounding::gptq, Rounding::adaquant}) {
+  for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::gptq, WeightSolver::adaquant}) {
     const Solution solution = solve(layer.weights, empty, layer.bias, config_of(rounding, 2), kernels(), {});
     EXPECT_EQ(solution.integers, nearest(layer.weights, {}).integers);
   }
@@ -250,7 +251,8 @@ TEST(Solvers, BearRowsWithoutScaleAndInputsOfZeros) {
 
 TEST(Solvers, StopWhenAsked) {
   const Layer layer = make_layer(product(20, 6), {16, 20}, 2, 4, 7);
-  for (const Rounding rounding : {Rounding::adaround, Rounding::gptq, Rounding::adaquant, Rounding::nearest}) {
+  for (const WeightSolver rounding :
+       {WeightSolver::adaround, WeightSolver::gptq, WeightSolver::adaquant, WeightSolver::nearest}) {
     std::stop_source source;
     SolveControl control;
     control.stop = source.get_token();
@@ -266,19 +268,19 @@ TEST(Solvers, StopWhenAsked) {
 
 TEST(Solvers, ReportALossThatIsTheError) {
   const Layer layer = make_layer(product(20, 6), {64, 20}, 2, 4, 7);
-  for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+  for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant}) {
     std::vector<std::pair<std::size_t, double>> reports;
     SolveControl control;
     control.progress = [&](std::size_t i, double loss) { reports.emplace_back(i, loss); };
     FinetuneConfig config = config_of(rounding);
-    config.learning_rate = rounding == Rounding::adaround ? 0.1 : 1e-3;
-    const Integers found = rounding == Rounding::adaround
+    config.learning_rate = rounding == WeightSolver::adaround ? 0.1 : 1e-3;
+    const Integers found = rounding == WeightSolver::adaround
                                ? adaround(layer.weights, layer.gram(), layer.bias, config, kernels(), control)
                                : adaquant(layer.weights, layer.gram(), layer.bias, config, kernels(), control);
     ASSERT_EQ(reports.size(), 10U);
     EXPECT_EQ(reports.back().first, config.num_iterations);
     const double error = 6 * naive_mean(layer, {found, layer.bias});
-    if (rounding == Rounding::adaround) {  // next to all is decided: the soft loss is nearly that of the integers
+    if (rounding == WeightSolver::adaround) {  // next to all is decided: the soft loss is nearly that of the integers
       EXPECT_NEAR(reports.back().second, error, 0.2 * error);
     } else {
       double least = reports[0].second;
@@ -294,7 +296,7 @@ TEST(CoordinateDescent, NeverMakesARowWorseAndEnds) {
   const Quadratic quadratic(layer.weights, form, layer.bias, false);
   Integers integers = nearest(layer.weights, {}).integers;
   auto before = quadratic.errors(layer.weights, integers, {0, 20});
-  FinetuneConfig config = config_of(Rounding::nearest, 1);
+  FinetuneConfig config = config_of(WeightSolver::nearest, 1);
   for (int sweep = 0; sweep < 30; ++sweep) {
     const Integers next = coordinate_descent(layer.weights, form, layer.bias, integers, config, kernels(), {});
     const auto after = quadratic.errors(layer.weights, next, {0, 20});

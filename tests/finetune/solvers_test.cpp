@@ -17,22 +17,22 @@ FinetuneConfig config_of(const Solver& solver) {
   FinetuneConfig config;
   config.rounding = solver.rounding;
   config.num_iterations = 200;
-  if (solver.rounding == Rounding::adaquant) config.learning_rate = 1e-3;
+  if (solver.rounding == WeightSolver::adaquant) config.learning_rate = 1e-3;
   return config;
 }
 
 TEST(Solvers, HaveEachAWordOfTheirOwn) {
-  std::set<Rounding> words;
+  std::set<WeightSolver> words;
   for (const Solver* solver : all_solvers()) {
     EXPECT_TRUE(tunes(solver->rounding)) << solver->name;
     EXPECT_TRUE(words.insert(solver->rounding).second) << solver->name;
     EXPECT_EQ(find_solver(solver->rounding), solver);
   }
-  for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant, Rounding::gptq}) {
+  for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant, WeightSolver::gptq}) {
     EXPECT_TRUE(words.contains(rounding));
   }
-  EXPECT_EQ(find_solver(Rounding::nearest), nullptr);
-  EXPECT_EQ(find_solver(Rounding::automatic), nullptr);
+  EXPECT_EQ(find_solver(WeightSolver::nearest), nullptr);
+  EXPECT_EQ(find_solver(WeightSolver::automatic), nullptr);
 }
 
 TEST(Solvers, GainOnDataThatTheyHaveNotSeen) {

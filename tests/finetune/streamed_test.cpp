@@ -17,7 +17,7 @@
 namespace detent::finetune {
 namespace {
 
-FinetuneConfig config_of(Rounding rounding, std::size_t iterations) {
+FinetuneConfig config_of(WeightSolver rounding, std::size_t iterations) {
   FinetuneConfig config;
   config.rounding = rounding;
   config.num_iterations = iterations;
@@ -129,7 +129,7 @@ TEST(Streamed, StepsFollowTheSlopesOfTheLoss) {
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     const Layer layer = make_layer(c.geometry, c.input, 3, 4, 7);
-    for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+    for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant}) {
       FinetuneConfig config = config_of(rounding, 6);
       config.batch_size = 2;
       config.update_bias = true;
@@ -167,7 +167,7 @@ TEST(Streamed, DealsPositionsOfAllSamplesOut) {
   Layer layer = make_layer(g, {1, 2, 20, 20}, 5, 4, 7);
   for (std::size_t s = 0; s < 5; ++s) layer.targets[s].assign(layer.targets[s].size(), static_cast<float>(s));
   InMemory samples(layer);
-  FinetuneConfig config = config_of(Rounding::adaround, 23);
+  FinetuneConfig config = config_of(WeightSolver::adaround, 23);
   MiniBatches whole(samples, g, config, 2), parts(samples, g, config, 1);
   std::vector<std::vector<float>> seen;
   for (std::size_t at = 0; at < 23;) {
@@ -196,7 +196,7 @@ TEST(InputDescent, MakesEachRowBetter) {
     for (std::size_t i = 0; i < start.integers.size(); i += 5) {
       start.integers[i] = std::min(start.integers[i] + 1, layer.weights.highest);
     }
-    FinetuneConfig config = config_of(Rounding::adaround, 10);
+    FinetuneConfig config = config_of(WeightSolver::adaround, 10);
     config.coordinate_sweeps = 20;
     SolveControl control;
     control.threads = 2;
@@ -240,7 +240,7 @@ TEST(InputDescent, HelpsOnSamplesThatItHasNotSeen) {
   InMemory samples(layer);
   const Solution start = nearest(layer.weights, layer.bias);
   const Solution found{
-      descend_on_samples(layer.weights, g, start, samples, config_of(Rounding::adaround, 1), kernels(), {}),
+      descend_on_samples(layer.weights, g, start, samples, config_of(WeightSolver::adaround, 1), kernels(), {}),
       layer.bias};
   EXPECT_LT(error_of(layer, found), 0.9 * error_of(layer, start));
   EXPECT_LT(error_of(held_back, found), error_of(held_back, start));
@@ -251,7 +251,7 @@ TEST(Streamed, KeepsFewSamplesAtHand) {
   const Layer layer = make_layer(product(16, 8), {32, 16}, 4, 4, 7);
   InMemory samples(layer);
   Counted counted(samples);
-  const FinetuneConfig config = config_of(Rounding::adaround, 100);
+  const FinetuneConfig config = config_of(WeightSolver::adaround, 100);
   MiniBatches batches(counted, layer.geometry, config, 1);
   EXPECT_EQ(batches.load(0, 40).size(), 4U);  // a set: as many as samples
   EXPECT_EQ(batches.load(41, 43).size(), 2U);
@@ -284,8 +284,8 @@ TEST(Streamed, BeatsNearestRoundingOnHeldBackData) {
   const Layer layer = make_layer(g, {64, 64}, 8, 4, 5);
   const Layer held_back = make_layer(g, {64, 64}, 4, 4, 5, 90000);
   const double plain = error_of(held_back, nearest(layer.weights, layer.bias));
-  const double ada = error_of(held_back, streamed(layer, config_of(Rounding::adaround, 1000))) / plain;
-  FinetuneConfig quant = config_of(Rounding::adaquant, 1000);
+  const double ada = error_of(held_back, streamed(layer, config_of(WeightSolver::adaround, 1000))) / plain;
+  FinetuneConfig quant = config_of(WeightSolver::adaquant, 1000);
   quant.learning_rate = 1e-3;
   const double ada_quant = error_of(held_back, streamed(layer, quant)) / plain;
   std::printf("of nearest: AdaRound %.2f, AdaQuant %.2f\n", ada, ada_quant);
@@ -310,7 +310,7 @@ TEST(Streamed, ComesCloseToTheBestRounding) {
       for (unsigned k = 0; k < 10; ++k) some.integers[k] += static_cast<std::int32_t>(choice >> k & 1U);
       best = std::min(best, error_of(layer, some));
     }
-    FinetuneConfig config = config_of(Rounding::adaround, 1000);
+    FinetuneConfig config = config_of(WeightSolver::adaround, 1000);
     swept += (error_of(layer, streamed(layer, config)) / best - 1) / 20;
     config.coordinate_sweeps = 0;
     stepped += (error_of(layer, streamed(layer, config)) / best - 1) / 20;
@@ -325,7 +325,7 @@ TEST(Streamed, TunesConvolutions) {
   LayerGeometry g = convolution(8, 12, 2, {3, 3});
   g.pads_begin = g.pads_end = {1, 1};
   const Layer layer = make_layer(g, {1, 8, 10, 10}, 6, 3, 7);
-  FinetuneConfig config = config_of(Rounding::adaround, 300);
+  FinetuneConfig config = config_of(WeightSolver::adaround, 300);
   config.batch_size = 3;
   const Solution tuned = streamed(layer, config);
   EXPECT_LT(error_of(layer, tuned), 0.8 * error_of(layer, nearest(layer.weights, layer.bias)));
@@ -334,11 +334,11 @@ TEST(Streamed, TunesConvolutions) {
 
 TEST(Streamed, GivesTheSameForAnyThreads) {
   const Layer layer = make_layer(convolution(8, 140, 1, {3, 3}), {1, 8, 9, 9}, 5, 4, 7);
-  for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+  for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant}) {
     FinetuneConfig config = config_of(rounding, 30);
     config.batch_size = 2;
     config.update_bias = true;
-    config.learning_rate = rounding == Rounding::adaround ? 0.1 : 1e-3;
+    config.learning_rate = rounding == WeightSolver::adaround ? 0.1 : 1e-3;
     for (const double drop_ratio : {0.5, 1.0}) {
       config.drop_ratio = drop_ratio;
       const Solution one = streamed(layer, config, 1);
@@ -356,7 +356,7 @@ TEST(Streamed, GivesTheSameForAnyThreads) {
 TEST(Streamed, MixesInputsOfBothBranches) {
   Layer layer = make_layer(product(16, 8), {32, 16}, 4, 4, 7);
   Layer swapped = layer;
-  FinetuneConfig config = config_of(Rounding::adaround, 50);
+  FinetuneConfig config = config_of(WeightSolver::adaround, 50);
   config.coordinate_sweeps = 0;
   config.drop_ratio = 0;
   std::swap(swapped.inputs, swapped.float_inputs);
@@ -385,7 +385,7 @@ TEST(Streamed, StopsWhenAskedAndRefusesGptq) {
   source.request_stop();
   SolveControl control;
   control.stop = source.get_token();
-  for (const Rounding rounding : {Rounding::adaround, Rounding::gptq}) {
+  for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::gptq}) {
     EXPECT_THROW(
         solve_streamed(layer.weights, layer.geometry, layer.bias, samples, config_of(rounding, 10), kernels(), control),
         Error);
@@ -414,11 +414,11 @@ TEST(SolverState, GoesOnToTheSameEnd) {
   const Layer layer = make_layer(product(40, 12), {20, 40}, 4, 4, 7);
   InMemory samples(layer);
   const GramForm form = layer.gram();
-  for (const Rounding rounding : {Rounding::adaround, Rounding::adaquant}) {
+  for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant}) {
     for (const bool in_batches : {false, true}) {
       FinetuneConfig config = config_of(rounding, 50);
       config.update_bias = true;
-      config.learning_rate = rounding == Rounding::adaround ? 0.1 : 1e-3;
+      config.learning_rate = rounding == WeightSolver::adaround ? 0.1 : 1e-3;
       const auto solve_with = [&](SolverState* state, std::stop_token stop, std::size_t& intervals) {
         SolveControl control;
         control.state = state;
@@ -465,7 +465,7 @@ TEST(KeepIfBetter, NeverKeepsWhatIsWorseThanNearest) {
   EXPECT_FALSE(refused.tuned);
   EXPECT_EQ(refused.solution.integers, nearest(layer.weights, {}).integers);
   EXPECT_EQ(refused.error, refused.nearest_error);
-  const Solution good = streamed(layer, config_of(Rounding::adaround, 200));
+  const Solution good = streamed(layer, config_of(WeightSolver::adaround, 200));
   const Kept kept = keep(good);
   EXPECT_TRUE(kept.tuned);
   EXPECT_EQ(kept.solution.integers, good.integers);
@@ -473,7 +473,7 @@ TEST(KeepIfBetter, NeverKeepsWhatIsWorseThanNearest) {
 }
 
 TEST(FormCost, ChoosesAsArithmeticSays) {
-  FinetuneConfig config = config_of(Rounding::adaround, 1000);
+  FinetuneConfig config = config_of(WeightSolver::adaround, 1000);
   LayerGeometry depthwise = convolution(256, 256, 256, {3, 3});
   EXPECT_LT(gram_cost(depthwise, {1, 256, 28, 28}, 64, config, 2).flops,
             streamed_cost(depthwise, {1, 256, 28, 28}, 64, config, 2).flops);
@@ -483,7 +483,7 @@ TEST(FormCost, ChoosesAsArithmeticSays) {
   EXPECT_GT(gram.bytes, std::uint64_t{18432} * 18432 * 4);
   EXPECT_GT(gram.flops, in_batches.flops);
   EXPECT_GT(gram.bytes, in_batches.bytes);
-  config.rounding = Rounding::gptq;
+  config.rounding = WeightSolver::gptq;
   EXPECT_LT(gram_cost(deep, {1, 2048, 7, 7}, 64, config, 2).flops, gram.flops);
   EXPECT_TRUE(has_gram_form(config));
   config.drop_ratio = 0.5;

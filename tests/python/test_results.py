@@ -114,11 +114,11 @@ def test_inspect_plan_compare(model, samples, tmp_path):
 
 def test_bench_and_latency(model, samples, tmp_path):
     result = detent.quantize(model, tmp_path / "q.onnx", samples, {"bench": True, "threads": 1})
-    assert (result.latency.threads, result.latency.made_up) == (1, False)
+    assert (result.latency.threads, result.latency.synthetic) == (1, False)
     assert result.latency.before.median > 0 and result.latency.after.ratio > 0
     assert "latency" in str(result)
     benched = detent.bench(model, tmp_path / "q.onnx", data=(s for s in samples), threads=1, seconds=0.1, by_operator=True)
-    assert (len(benched.models), benched.made_up, benched.samples) == (2, False, 9)
+    assert (len(benched.models), benched.synthetic, benched.samples) == (2, False, 9)
     first, second = benched.models
     assert first.latency.ratio == 1 and second.latency.runs == first.latency.runs > 0
     assert (first.model, second.bytes) == (str(model), (tmp_path / "q.onnx").stat().st_size)

@@ -35,7 +35,7 @@ double least_error(const Groups& groups, std::int64_t budget) {
 }
 
 // Errors fall by about a factor of 16 for each two bits, as those of rounding do.
-Groups made_up(unsigned seed, std::size_t count) {
+Groups synthetic(unsigned seed, std::size_t count) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> share(0.3, 1.0);
   std::uniform_int_distribution<std::int64_t> size(1, 40);
@@ -54,7 +54,7 @@ Groups made_up(unsigned seed, std::size_t count) {
 
 TEST(BitChoice, NearTheBestOfAllAndWithinTheBudget) {
   for (unsigned seed = 0; seed < 20; ++seed) {
-    const auto groups = made_up(seed, 7);
+    const auto groups = synthetic(seed, 7);
     for (const double share : {0.1, 0.3, 0.6, 0.9}) {
       const auto smallest = bytes_of(groups, std::vector<std::size_t>(7, 0));
       const auto budget = static_cast<std::int64_t>(static_cast<double>(smallest) * (1 - share));
@@ -70,7 +70,7 @@ TEST(BitChoice, NearTheBestOfAllAndWithinTheBudget) {
 // Bytes of real weights, which the table takes in units.
 TEST(BitChoice, NearTheBestWithManyBytes) {
   for (unsigned seed = 0; seed < 10; ++seed) {
-    auto groups = made_up(seed, 7);
+    auto groups = synthetic(seed, 7);
     for (auto& options : groups) {
       for (auto& option : options) option.bytes *= 123457;
     }

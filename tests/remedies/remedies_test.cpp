@@ -72,7 +72,7 @@ TEST(Gates, GoToIntegersWhereTheResultsAllowIt) {
   EXPECT_EQ(bench.draft.assignment.placement.find("n"), nullptr);
   ASSERT_TRUE(bench.apply(*gates()));
   EXPECT_EQ(bench.draft.prepared.integer_gates, (accuracy::GateNames{"gate_a", "gate_b"}));
-  EXPECT_FALSE(bench.draft.assignment.placement.find("m")->bypassed);
+  EXPECT_FALSE(bench.draft.assignment.placement.find("m")->float_readers_unrounded);
 }
 
 TEST(Gates, ThatDoHarmStayInFloat) {
@@ -86,7 +86,7 @@ TEST(RangeChoice, TakesTheRangeThatDoesLeastHarmAndSaysWhose) {
   Bench bench(uneven(Floats(kWidth, 1)), kShape, {{"a", {-60, 60}}});
   bench.draft.proposals.others = {{CalibrationMethod::minmax, {{"a", {{-4, 4}, "minmax"}}}},
                                   {CalibrationMethod::percentile, {{"a", {{-0.5F, 0.5F}, "percentile"}}}}};
-  bench.draft.sensitivities = bench.lab->measure(bench.draft);
+  bench.draft.sensitivities = bench.evaluator->measure(bench.draft);
   const double before = bench.error();
   ASSERT_TRUE(bench.apply(*range_choice()));
   EXPECT_LT(bench.error(), 0.05 * before);
@@ -98,7 +98,7 @@ TEST(RangeChoice, TakesTheRangeThatDoesLeastHarmAndSaysWhose) {
 TEST(RangeChoice, KeepsARangeThatNoOtherBeats) {
   Bench bench(uneven(Floats(kWidth, 1)), kShape, {{"a", {-4, 4}}});
   bench.draft.proposals.others = {{CalibrationMethod::minmax, {{"a", {{-60, 60}, "minmax"}}}}};
-  bench.draft.sensitivities = bench.lab->measure(bench.draft);
+  bench.draft.sensitivities = bench.evaluator->measure(bench.draft);
   EXPECT_FALSE(bench.apply(*range_choice()));
   EXPECT_EQ(bench.draft.assignment.values.at("a").origin, "mse");
 }
@@ -115,7 +115,7 @@ Model small_then_large() {
 
 TEST(Fallback, LeavesInFloatWhatMakesMostOfTheErrorForFewMultiplications) {
   Bench bench(small_then_large(), kShape, {{"a", {-200, 200}}, {"c", {-1, 1}}});
-  bench.draft.sensitivities = bench.lab->measure(bench.draft);
+  bench.draft.sensitivities = bench.evaluator->measure(bench.draft);
   const double before = bench.error();
   ASSERT_TRUE(bench.apply(*fallback()));
   EXPECT_LT(bench.error(), 0.05 * before);
@@ -131,7 +131,7 @@ TEST(Fallback, GivesSixteenBitsWhereAskedTo) {
   options.accuracy.fallback = AccuracyFallback::int16;
   Bench bench(small_then_large(), kShape, {{"a", {-200, 200}}, {"c", {-1, 1}}}, options);
   bench.draft.proposals.wide = bench.draft.proposals.ranges;
-  bench.draft.sensitivities = bench.lab->measure(bench.draft);
+  bench.draft.sensitivities = bench.evaluator->measure(bench.draft);
   const double before = bench.error();
   ASSERT_TRUE(bench.apply(*fallback()));
   EXPECT_LT(bench.error(), 0.05 * before);
@@ -143,7 +143,7 @@ TEST(Improve, AppliesWhatIsAskedForAndSaysHowNearTheResultsAre) {
   Floats gains(kWidth, 1);
   gains[3] = 60;
   Bench bench(uneven(gains), kShape, {{"a", {-200, 200}}});
-  improve(bench.draft, *bench.lab);
+  improve(bench.draft, *bench.evaluator);
   const auto& result = bench.draft.result;
   EXPECT_EQ(result.equalized.size(), 1U);
   EXPECT_FALSE(result.sensitivities.empty());
@@ -157,7 +157,7 @@ TEST(Improve, AppliesWhatIsAskedForAndSaysHowNearTheResultsAre) {
   only_tell.accuracy.sensitivity = SensitivityMode::report;
   Bench told(uneven(gains), kShape, {{"a", {-200, 200}}}, only_tell);
   const auto before = told.draft.assignment.values.at("a").slices.front().scale;
-  improve(told.draft, *told.lab);
+  improve(told.draft, *told.evaluator);
   EXPECT_TRUE(told.draft.result.equalized.empty());
   EXPECT_EQ(told.draft.assignment.values.at("a").slices.front().scale, before);
   EXPECT_LT(told.draft.result.sqnr_db, result.sqnr_db - 10);
@@ -172,7 +172,7 @@ TEST(Improve, JudgesEveryOutputOfFloatsByItself) {
                          {floats("w", {kWidth, kWidth}, weights), floats("v", {kWidth, kWidth}, weights)}, 17,
                          {value("x", {32, kWidth})}, {value("fine", {32, kWidth}), value("bad", {32, kWidth})}),
               kShape, {{"a", {-1, 1}}, {"c", {-50, 50}}});
-  const auto judged = bench.lab->judged(bench.draft);
+  const auto judged = bench.evaluator->judged(bench.draft);
   ASSERT_EQ(judged.outputs.size(), 2U);
   EXPECT_GT(judged.outputs[0].sqnr_db(), 30);
   EXPECT_LT(judged.outputs[1].sqnr_db(), 20);
@@ -190,8 +190,8 @@ TEST(Errors, OfOnePointAreNotHiddenByAnother) {
 TEST(Workload, CountsProductsByTheirMultiplications) {
   Bench bench(small_then_large(), kShape, {{"a", {-1, 1}}, {"c", {-1, 1}}});
   const graph::Index index(bench.draft.prepared.model);
-  const auto workload =
-      weigh(bench.draft.prepared.model, index, bench.lab->static_types(bench.draft), bench.draft.assignment.placement);
+  const auto workload = weigh(bench.draft.prepared.model, index, bench.evaluator->static_types(bench.draft),
+                              bench.draft.assignment.placement);
   ASSERT_EQ(workload.products.size(), 2U);
   EXPECT_NEAR(workload.products[0].macs, 1.0 / 41, 1e-12);
   EXPECT_NEAR(workload.products[1].macs, 40.0 / 41, 1e-12);

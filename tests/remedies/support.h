@@ -42,7 +42,8 @@ inline Floats normal(std::size_t count, unsigned seed, float scale = 1) {
   return values;
 }
 
-/// A draft of a model with one input "x" of this shape, the ranges of its activations given, and a lab to judge it in.
+/// A draft of a model with one input "x" of this shape, the ranges of its activations given, and an evaluator to judge
+/// it in.
 struct Bench {
   Bench(Model model, const std::vector<std::int64_t>& shape, const calibration::Ranges& ranges,
         QuantizeOptions given = {})
@@ -54,26 +55,26 @@ struct Bench {
     draft.proposals.constants = quantization::scan_weights(draft.prepared.model, placement, false);
     for (const auto& [value, range] : ranges) draft.proposals.ranges[value] = {range, "mse"};
     draft.assign(std::move(placement), options.config);
-    lab.emplace(Means{.options = options,
-                      .model = draft.prepared.model,
-                      .runtime = runtime(),
-                      .source = source,
-                      .profiler = profiler,
-                      .directory = directory.path(),
-                      .weights = directory.path(),
-                      .samples = 16});
+    evaluator.emplace(TrialEnv{.options = options,
+                               .model = draft.prepared.model,
+                               .runtime = runtime(),
+                               .source = source,
+                               .profiler = profiler,
+                               .directory = directory.path(),
+                               .weights = directory.path(),
+                               .samples = 16});
   }
 
   /// As a run applies it.
-  bool apply(Remedy& remedy) { return remedies::apply(remedy, draft, *lab); }
-  double error() { return worst_error_of(lab->judge(draft, draft.assignment)); }
+  bool apply(Remedy& remedy) { return remedies::apply(remedy, draft, *evaluator); }
+  double error() { return worst_error_of(evaluator->judge(draft, draft.assignment)); }
 
   QuantizeOptions options;
   Samples source;
   profile::Profiler profiler;
   TempDir directory{""};
   Draft draft;
-  std::optional<Lab> lab;
+  std::optional<Evaluator> evaluator;
 };
 
 }  // namespace detent::remedies::test

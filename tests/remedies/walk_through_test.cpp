@@ -13,25 +13,25 @@ class OtherWidth : public Remedy {
  public:
   explicit OtherWidth(float factor) : factor_(factor) {}
 
-  bool propose(const Draft& draft, Lab& lab) override {
+  bool propose(const Draft& draft, Evaluator& evaluator) override {
     proposals_ = draft.proposals;
     for (auto& [value, range] : proposals_.ranges) {
       range.range = {factor_ * range.range.min, factor_ * range.range.max};
       range.origin = "width";
     }
     assignment_ =
-        quantization::assign(draft.prepared.model, draft.assignment.placement, proposals_, lab.options().config);
+        quantization::assign(draft.prepared.model, draft.assignment.placement, proposals_, evaluator.options().config);
     return !proposals_.ranges.empty();
   }
 
-  bool is_better(const Draft& draft, Lab& lab) override {
-    return is_improved(errors_of(lab.judged(draft)), errors_of(lab.judge(draft, assignment_)));
+  bool is_better(const Draft& draft, Evaluator& evaluator) override {
+    return is_improved(errors_of(evaluator.judged(draft)), errors_of(evaluator.judge(draft, assignment_)));
   }
 
-  void keep(Draft& draft, Lab& lab) override {
+  void keep(Draft& draft, Evaluator& evaluator) override {
     draft.proposals = std::move(proposals_);
     draft.assignment = std::move(assignment_);
-    lab.set_judged({});
+    evaluator.set_judged({});
   }
 
  private:
@@ -54,7 +54,7 @@ TEST(WalkThrough, ARemedyIsKeptWhereItHelps) {
   ASSERT_TRUE(bench.apply(narrower));
   EXPECT_LT(bench.error(), 0.05 * before);
   EXPECT_EQ(bench.draft.assignment.values.at("a").origin, "width");
-  EXPECT_NEAR(worst_error_of(bench.lab->judged(bench.draft)), bench.error(), 1e-12);
+  EXPECT_NEAR(worst_error_of(bench.evaluator->judged(bench.draft)), bench.error(), 1e-12);
 }
 
 TEST(WalkThrough, ARemedyThatDoesHarmLeavesNoTrace) {

@@ -78,7 +78,7 @@ def layers(number, rng):
                 macs=flops / 2,
                 sqnr_db=None if i % 41 == 40 else 46 - 18 * i / number + rng.gauss(0, 3),
                 cosine=1.0 if i % 41 == 40 else 1 - 10 ** rng.uniform(-6, -2),
-                **({"reason": "3 of 64 channels are 16 times as large", "cure": "--equalize"} if i % 5 == 4 else {}),
+                **({"reason": "3 of 64 channels are 16 times as large", "suggestion": "--equalize"} if i % 5 == 4 else {}),
             )
         )
     return result
@@ -125,7 +125,7 @@ def full(layer_count=60, tensor_count=40, moments=600, bins=120, seed=7):
             "nodes_in_float": 3,
             "latency": {
                 "before": 0.0501, "after": 0.0313, "ratio": 0.625, "ratio_low": 0.6, "ratio_high": 0.66, "runs": 40, "threads": 2,
-                "made_up": False, "waiting": 0.02,
+                "synthetic": False, "waiting": 0.02,
             },
         },
         "machine": {"threads": 2, "flops_per_second": 1.17e11, "memory_bytes_per_second": 1.1e10, "disk_bytes_per_second": 1.4e8},

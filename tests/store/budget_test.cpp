@@ -30,7 +30,7 @@ TEST_F(Budget, MemoryPeakStaysWithinItsShares) {
       const auto b = spool.open("b");
       for (std::size_t i = 0; i < 40; ++i) spool.put(a, i, record_of(kRecord, i));
       spool.sync();
-      spool.announce({a}, 0, 40);
+      spool.prefetch({a}, 0, 40);
       for (std::size_t i = 0; i < 40; ++i) {
         auto record = spool.get(a, i);
         ASSERT_TRUE(same(record, record_of(kRecord, i)));

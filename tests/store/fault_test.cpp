@@ -55,7 +55,7 @@ TEST(SpoolChild, DISABLED_Works) {
     return;
   }
   try {
-    spool.announce({*lane}, 0, kRecords);
+    spool.prefetch({*lane}, 0, kRecords);
     for (std::size_t i = 0; i < kRecords; ++i) EXPECT_TRUE(spool.get(*lane, i).has_value());
   } catch (const Error& error) {
     note("read", error);

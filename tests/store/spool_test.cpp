@@ -39,7 +39,7 @@ TEST_F(SpoolTest, KeepsEveryTypeAndShape) {
         const auto lane = spool.open("mixed");
         for (std::size_t i = 0; i < 10; ++i) spool.put(lane, i, mixed_record(i));
         spool.sync();
-        spool.announce({lane}, 0, 10);
+        spool.prefetch({lane}, 0, 10);
         for (std::size_t i = 0; i < 10; ++i) EXPECT_TRUE(same(spool.get(lane, i), mixed_record(i))) << i;
         EXPECT_EQ(spool.in_memory(lane, 0), residency != Residency::disk);
         EXPECT_EQ(spool.in_memory(lane, 9), residency == Residency::memory);
@@ -199,7 +199,7 @@ TEST_F(SpoolTest, ReadsAheadOverSeveralLanes) {
   }
   spool.sync();
   const auto before = spool.use().bytes_read;
-  spool.announce({a, b}, 0, 30);
+  spool.prefetch({a, b}, 0, 30);
   for (std::size_t i = 0; i < 30; ++i) {
     EXPECT_TRUE(same(spool.get(a, i), record_of(300'000, i)));
     const auto other = spool.get(b, i);
@@ -220,15 +220,15 @@ TEST_F(SpoolTest, AnAnnouncementMayBeBrokenOrReplaced) {
   const auto lane = spool.open("a");
   for (std::size_t i = 0; i < 20; ++i) spool.put(lane, i, record_of(100'000, i));
   spool.sync();
-  spool.announce({lane}, 0, 20);
+  spool.prefetch({lane}, 0, 20);
   for (const std::size_t i : {5, 3, 19, 0, 1, 18}) EXPECT_TRUE(same(spool.get(lane, i), record_of(100'000, i)));
-  spool.announce({lane}, 2, 6);
+  spool.prefetch({lane}, 2, 6);
   spool.put(lane, 2, record_of(50, 77));
   spool.release(lane, 3);
   EXPECT_TRUE(same(spool.get(lane, 2), record_of(50, 77)));
   EXPECT_EQ(spool.get(lane, 3), std::nullopt);
   EXPECT_TRUE(same(spool.get(lane, 4), record_of(100'000, 4)));
-  spool.announce({lane}, 6, 20);
+  spool.prefetch({lane}, 6, 20);
   spool.close(lane);
   EXPECT_EQ(spool.damaged(), 0u);
 }
@@ -310,7 +310,7 @@ TEST_F(SpoolTest, RandomWorkOnSeveralThreads) {
               there.erase({lane, sample});
               break;
             case 4:
-              if (random() % 4 == 0) spool.announce(lanes, random() % 64, 64);
+              if (random() % 4 == 0) spool.prefetch(lanes, random() % 64, 64);
               break;
             case 5:
               if (random() % 8 == 0) spool.sync();

@@ -99,7 +99,7 @@ TEST(Cost, FollowsTheFormThatWasAskedFor) {
   layer.inputs = 4096;
   layer.outputs = 64;
   FinetuneConfig config;
-  config.rounding = Rounding::adaround;
+  config.rounding = WeightSolver::adaround;
   config.num_iterations = 100;
   EXPECT_TRUE(is_streamed(layer, {8, 4096}, 4, config, 1));  // its Gram matrix would cost many times the work
   config.form = FinetuneForm::gram;
@@ -107,7 +107,7 @@ TEST(Cost, FollowsTheFormThatWasAskedFor) {
   config.form = FinetuneForm::streamed;
   EXPECT_TRUE(is_streamed(layer, {8, 4096}, 4, config, 1));
   config.form = FinetuneForm::automatic;
-  config.rounding = Rounding::gptq;
+  config.rounding = WeightSolver::gptq;
   EXPECT_FALSE(is_streamed(layer, {8, 4096}, 4, config, 1));
 }
 
@@ -116,7 +116,7 @@ TEST(Memory, IsSharedOutOrRefusedWithTheSmallestBudget) {
   const auto layers = found().layers;
   const auto types = exec::probe_values(runtime(), model);
   FinetuneConfig config;
-  config.rounding = Rounding::gptq;
+  config.rounding = WeightSolver::gptq;
   const auto share = [&](std::uint64_t budget) {
     return share_memory(budget, true, model, types, quantized, layers, 8, config, 1);
   };

@@ -117,7 +117,7 @@ TEST(StoredSamples, AreReadAheadAndLeaveNothing) {
     StoredSamples samples(spool, "layer");
     for (unsigned i = 0; i < 5; ++i) samples.add({random_floats({4, 300}, i), random_floats({4, 7}, 10 + i)});
     ASSERT_EQ(samples.count(), 5U);
-    samples.announce(std::array<std::size_t, 3>{2, 0, 4});
+    samples.prefetch(std::array<std::size_t, 3>{2, 0, 4});
     for (const std::size_t i : {2U, 0U, 1U, 4U, 2U, 3U}) {
       const auto sample = samples.get(i);
       const auto expected = floats_of(random_floats({4, 300}, static_cast<unsigned>(i)));

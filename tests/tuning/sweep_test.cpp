@@ -68,17 +68,17 @@ Tuned tune(const Settings& settings) {
   return run;
 }
 
-Settings settings_of(Rounding rounding) {
+Settings settings_of(WeightSolver rounding) {
   Settings settings;
   settings.config.rounding = rounding;
   settings.config.num_iterations = 200;
-  if (rounding == Rounding::adaquant) settings.config.learning_rate = 1e-3;
+  if (rounding == WeightSolver::adaquant) settings.config.learning_rate = 1e-3;
   return settings;
 }
 
 TEST(Tuning, EveryLayerGainsOnSamplesThatItHasNotSeen) {
   for (const auto& [rounding, share] :
-       {std::pair{Rounding::gptq, 0.8}, {Rounding::adaround, 0.8}, {Rounding::adaquant, 0.95}}) {
+       {std::pair{WeightSolver::gptq, 0.8}, {WeightSolver::adaround, 0.8}, {WeightSolver::adaquant, 0.95}}) {
     const Tuned run = tune(settings_of(rounding));
     ASSERT_EQ(run.layers.size(), 3U);
     for (const auto& layer : run.layers) {
@@ -92,7 +92,7 @@ TEST(Tuning, EveryLayerGainsOnSamplesThatItHasNotSeen) {
 
 // Neither where samples wait, nor which layers share a pass, nor how many threads there are.
 TEST(Tuning, MemoryAndThreadsDoNotChangeTheResult) {
-  for (const Rounding rounding : {Rounding::gptq, Rounding::adaround}) {
+  for (const WeightSolver rounding : {WeightSolver::gptq, WeightSolver::adaround}) {
     const Settings plain = settings_of(rounding);
     const std::string expected = tune(plain).bytes();
     Settings other = plain;
@@ -109,9 +109,9 @@ TEST(Tuning, MemoryAndThreadsDoNotChangeTheResult) {
 
 // Layers in bodies are tuned by what taps hand over: from the same values come the same integers.
 TEST(Tuning, TapsTellWhatOutputsDo) {
-  for (const Rounding rounding : {Rounding::gptq, Rounding::adaround, Rounding::adaquant}) {
+  for (const WeightSolver rounding : {WeightSolver::gptq, WeightSolver::adaround, WeightSolver::adaquant}) {
     Settings settings = settings_of(rounding);
-    if (rounding == Rounding::adaquant) settings.config.drop_ratio = 0.5;  // takes the float model's inputs too
+    if (rounding == WeightSolver::adaquant) settings.config.drop_ratio = 0.5;  // takes the float model's inputs too
     const std::string expected = tune(settings).bytes();
     for (const auto& in_body : std::vector<std::vector<std::size_t>>{{0}, {1}, {1, 2}, {0, 1, 2}}) {
       settings.in_body = in_body;
@@ -126,7 +126,7 @@ TEST(Tuning, TapsTellWhatOutputsDo) {
 }
 
 TEST(Tuning, GoesOnAfterAnInterruption) {
-  const Settings settings = settings_of(Rounding::adaround);
+  const Settings settings = settings_of(WeightSolver::adaround);
   const std::string expected = tune(settings).bytes();
   const TempDir folder(std::filesystem::temp_directory_path());
   EXPECT_THROW((void)tune(folder.path(), settings, 1), Error);
@@ -136,7 +136,7 @@ TEST(Tuning, GoesOnAfterAnInterruption) {
 }
 
 TEST(Tuning, GoesOnInABodyAfterAnInterruption) {
-  Settings settings = settings_of(Rounding::adaround);
+  Settings settings = settings_of(WeightSolver::adaround);
   settings.in_body = {0, 1, 2};
   settings.together = 0;
   const std::string expected = tune(settings).bytes();

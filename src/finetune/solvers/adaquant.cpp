@@ -106,7 +106,7 @@ Integers adaquant(const QuantizedWeights& weights, const GramForm& form, std::sp
 
 namespace solvers {
 /// Hubara et al. 2020, arXiv:2006.10518.
-extern const Solver adaquant{.rounding = Rounding::adaquant,
+extern const Solver adaquant{.rounding = WeightSolver::adaquant,
                              .name = "AdaQuant",
                              .solve = finetune::adaquant,
                              .cost = iteration_cost,

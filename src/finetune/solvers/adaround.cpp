@@ -146,7 +146,7 @@ Integers adaround(const QuantizedWeights& weights, const GramForm& form, std::sp
 
 namespace solvers {
 /// With the gradient over all data in each step: Nagel et al. 2020, arXiv:2004.10568.
-extern const Solver adaround{.rounding = Rounding::adaround,
+extern const Solver adaround{.rounding = WeightSolver::adaround,
                              .name = "AdaRound",
                              .solve = finetune::adaround,
                              .cost = iteration_cost,

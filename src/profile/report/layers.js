@@ -32,7 +32,7 @@ const errorRank = (x) => (isExact(x) ? Infinity : isNumber(x.sqnr_db) ? x.sqnr_d
 function errorColumns(first, rows) {
   const largest = d3.max(rows, (r) => errorOf(r.sqnr_db)) || 1;
   const badness = (r) => (errorOf(r.sqnr_db) || 0) / largest;  // long bar, large error
-  const reasonOf = (r) => (r.reason ? `${r.reason}${r.cure ? `: ${r.cure}` : ''}` : DASH);
+  const reasonOf = (r) => (r.reason ? `${r.reason}${r.suggestion ? `: ${r.suggestion}` : ''}` : DASH);
   return [
     {name: first, value: (r) => r.name},
     {name: 'Operator', value: (r) => r.op_type},

@@ -17,7 +17,7 @@ function latencyFact(latency) {
   if (l.waiting > 0.1) return fact('Latency as deployed', 'not measured', `the machine was busy: ${percent(l.waiting)} of a run was waiting`);
   const factor = l.ratio > 0 ? `${digits(1 / l.ratio, 2)} times as fast` : '';
   const turns = isNumber(l.ratio_low) && isNumber(l.ratio_high) ? ` (half of the turns: ${digits(1 / l.ratio_high, 2)} to ${digits(1 / l.ratio_low, 2)})` : '';
-  const inputs = l.made_up ? ', made-up inputs' : '';
+  const inputs = l.synthetic ? ', synthetic inputs' : '';
   return change('Latency as deployed', l.before, l.after, seconds,
     `${factor}${turns}, ${count(l.threads)} thread${l.threads === 1 ? '' : 's'}${inputs}`);
 }

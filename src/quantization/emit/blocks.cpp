@@ -97,7 +97,7 @@ class Emitter {
     for (const auto n : tensor.products) {
       const bool turns = tensor.shared && n == tensor.products.front();
       if (turns) {
-        dequantize_for(n, 1, in_blocks ? 0 : 1, tensor, turned(n, tensor, names));
+        dequantize_for(n, 1, in_blocks ? 0 : 1, tensor, transposed(n, tensor, names));
         continue;
       }
       const auto which = products[model_.graph.nodes[n].body()]++;
@@ -107,7 +107,7 @@ class Emitter {
   }
 
   // The table that these are of as the matrix of a product. The runtime computes it when it loads the model.
-  BlockNames turned(std::size_t n, const BlockTensor& tensor, BlockNames names) {
+  BlockNames transposed(std::size_t n, const BlockTensor& tensor, BlockNames names) {
     for (auto* name : {&names.integers, &names.scales, &names.zero_points}) {
       if (name->empty() || (name != &names.integers && tensor.format.block == 0)) continue;
       const auto value = index_.fresh_name(*name + "_transposed");

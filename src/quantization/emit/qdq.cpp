@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "config/derived.h"
 #include "config/targets.h"
-#include "config/wanted.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
 #include "onnx/nibbles.h"
@@ -187,7 +187,7 @@ void QdqEmitter::add_pair(const Mark& mark) {
   std::string from = value;
   std::string to = index_.fresh_name(value + "_DequantizeLinear_Output");
   auto& place = after_producer(value);
-  if (mark.bypassed) {
+  if (mark.float_readers_unrounded) {
     bypassed_.insert(value);
     new_input_[value] = to;
   } else if (index_.is_output(value)) {

@@ -2,7 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/options.h"
-#include "cli/slips.h"
+#include "cli/usage_errors.h"
 #include "config/identity.h"
 #include "config/validate.h"
 #include "fuzz/fuzz.h"

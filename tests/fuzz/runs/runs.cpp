@@ -2,7 +2,7 @@
 // have quantized. The runtime is in this process.
 #include <cstdlib>
 
-#include "data/made_up.h"
+#include "data/synthetic_inputs.h"
 #include "detent/calibrate.h"
 #include "detent/check.h"
 #include "detent/compare.h"
@@ -44,7 +44,7 @@ class Samples final : public SampleStream {
       inputs.push_back({input.name, input.type, shape});
       shapes[input.name] = shape;
     }
-    if (!try_to([&] { arrays_ = data::made_up_inputs(inputs, shapes); })) return;
+    if (!try_to([&] { arrays_ = data::synthetic_inputs(inputs, shapes); })) return;
     for (const auto& input : inputs) names_.push_back(input.name);
   }
 

@@ -26,7 +26,7 @@ Fingerprint fingerprint_of(Bytes bytes) {
   return hasher.result();
 }
 
-std::string sum_of(Bytes bytes) { return fingerprint_of(bytes).text(); }
+std::string checksum(Bytes bytes) { return fingerprint_of(bytes).text(); }
 
 /// A run that is to be resumed where there is this run.json.
 void read_run(Bytes identity) {
@@ -69,7 +69,7 @@ void read_solved(Parts parts) {
   std::string text(as_text(parts.piece()));
   const Bytes data = parts.rest();
   const std::string mark = "SUM";  // the checksum, which no mutation finds
-  if (const auto at = text.find(mark); at != std::string::npos) text.replace(at, mark.size(), sum_of(data));
+  if (const auto at = text.find(mark); at != std::string::npos) text.replace(at, mark.size(), checksum(data));
   const std::uint64_t size = text.size();
   std::string file(reinterpret_cast<const char*>(&size), sizeof size);
   file += text;
@@ -144,7 +144,7 @@ void read_layer_state(Parts parts) {
   const bool sealed = parts.byte() % 2 == 1;
   const Bytes rest = parts.rest();
   fresh_folder("state");
-  const std::string text = sealed ? sum_of(rest) + std::string(as_text(rest)) : std::string(as_text(rest));
+  const std::string text = sealed ? checksum(rest) + std::string(as_text(rest)) : std::string(as_text(rest));
   const fs::path file = put("state/layer", as_byte_span(text));
   try_to([&] {
     const auto stored = tuning::LayerState(file, 1).load();

@@ -1,0 +1,49 @@
+#include "config/derived.h"
+
+#include "config/presets.h"
+#include "config/targets.h"
+
+namespace detent::config {
+
+bool has_samples(const QuantizeOptions& options) { return options.calibration_data || options.samples != nullptr; }
+
+bool changes_cache_alone(const QuantizeOptions& options) {
+  return options.kv_cache.type != KvCacheType::keep && !preset(options.config).quantizes &&
+         options.config.float_type == FloatType::keep && !options.weights_only.enabled;
+}
+
+bool chooses_by_speed(const QuantizeOptions& options) {
+  const auto& config = options.config;
+  const auto has_8_bits = [](QuantType type) { return type == QuantType::int8 || type == QuantType::uint8; };
+  return preset(config).chooses_by_speed && target(config).is_this_machine && !writes_16_bits(config) &&
+         options.optimize_for != OptimizeFor::size && config.op_types.empty() && config.nodes.empty() &&
+         has_8_bits(config.activation_type) && has_8_bits(config.weight_type) && !config.power_of_two_scale &&
+         options.accuracy.fallback == AccuracyFallback::float32;
+}
+
+bool writes_16_bits(const QuantConfig& config) {
+  return config.float_type == FloatType::float16 || config.float_type == FloatType::bfloat16;
+}
+
+bool makes_barriers(const QuantConfig& config) {
+  return preset(config).barriers && target(config).is_ort_cpu && !writes_16_bits(config);
+}
+
+bool makes_gates(const QuantConfig& config) {
+  return preset(config).fuses_for_runtime && target(config).is_ort_cpu && !writes_16_bits(config);
+}
+
+bool reads_twice(const QuantizeOptions& options) { return options.samples == nullptr || options.samples->can_rewind(); }
+
+bool may_measure_accuracy(const QuantizeOptions& options) {
+  const auto& wanted = options.accuracy;
+  return preset(options.config).measures_accuracy && (wanted.sensitivity != SensitivityMode::off || wanted.target);
+}
+
+bool may_tune(const QuantizeOptions& options) {
+  const auto& accuracy = options.accuracy;
+  return options.finetune.rounding == WeightSolver::automatic && may_measure_accuracy(options) &&
+         accuracy.sensitivity == SensitivityMode::automatic && !accuracy.target && has_samples(options);
+}
+
+}  // namespace detent::config

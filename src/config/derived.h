@@ -1,0 +1,37 @@
+// What options ask for, as far as several of them decide it together.
+#pragma once
+
+#include "detent/quantize.h"
+
+namespace detent::config {
+
+/// Samples in files or from a stream.
+bool has_samples(const QuantizeOptions& options);
+
+/// Whether nothing becomes of the model but another type of its cache.
+bool changes_cache_alone(const QuantizeOptions& options);
+
+/// Whether operators that are faster in float stay so. Only where this machine may be the target: formats of 4 and 16
+/// bits and power-of-two scales are for others, and what the user names is quantized as named.
+bool chooses_by_speed(const QuantizeOptions& options);
+
+/// Whether what is not quantized, and the scales of what is, become floats of 16 bits.
+bool writes_16_bits(const QuantConfig& config);
+
+/// Whether nodes are added that keep ONNX Runtime from fusing across the borders of float parts.
+bool makes_barriers(const QuantConfig& config);
+
+/// Whether gates may be written as HardSigmoid, which ONNX Runtime's CPU runs fast on integers.
+bool makes_gates(const QuantConfig& config);
+
+/// Whether the samples can be read again.
+bool reads_twice(const QuantizeOptions& options);
+
+/// Whether the error of each rounding is measured, as long as there are samples.
+bool may_measure_accuracy(const QuantizeOptions& options);
+
+/// Whether WeightSolver::automatic may lead to gptq: accuracy is measured and acted on, and the samples can be read
+/// again.
+bool may_tune(const QuantizeOptions& options);
+
+}  // namespace detent::config
