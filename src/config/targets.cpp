@@ -52,6 +52,7 @@ Target amd(std::string_view name, std::string_view help, const std::vector<Setti
   t.own_scale_types = {"AveragePool"};
   t.opset = 17;
   t.static_shapes = true;
+  t.one_width = true;
   t.explicit_convolutions = true;
   return t;
 }

@@ -13,10 +13,21 @@
 #include "quantization/emit/dynamic.h"
 #include "quantization/emit/qoperators.h"
 #include "quantization/formats.h"
+#include "quantization/left_in_float.h"
 
 namespace detent::run {
 
 namespace {
+
+// Where recurrent layers have no integers at all.
+std::vector<std::string> notes_of_recurrent(const onnx::Model& model) {
+  quantization::LeftInFloat left;
+  for (const auto& node : model.graph.nodes) {
+    if (node.is("LSTM") || node.is("GRU") || node.is("RNN"))
+      left.add(node, "detent writes recurrent layers on integers for ONNX Runtime's CPU alone");
+  }
+  return left.notes();
+}
 
 std::string stay(std::size_t count, const char* type) {
   return fmt::format("{} {} layer{} in float", count, type, count == 1 ? " stays" : "s stay");
@@ -24,6 +35,7 @@ std::string stay(std::size_t count, const char* type) {
 
 // What could be smaller, or on integers, where the user named no operators.
 std::vector<std::string> notes_of_unnamed(const Prepared& prepared, QuantConfig config) {
+  if (!config::target(config).is_ort_cpu) return notes_of_recurrent(prepared.model);
   if (!config.op_types.empty() || !config.nodes.empty() || config::writes_16_bits(config)) return {};
   std::vector<std::string> notes;
   const auto& nodes = prepared.model.graph.nodes;

@@ -18,9 +18,14 @@ TARGETS = (
     "amd-npu:bfp16", "xnnpack", "tflite-like", "coreml",
 )  # fmt: skip
 STATIC = {t for t in TARGETS if t.startswith(("qnn", "amd")) or t in ("tflite-like", "coreml")}
-# What they make no integers of, and what ONNX Runtime's CPU has no kernels of.
+# What they make no integers of, and what ONNX Runtime's CPU has no kernels of, but detent has the arithmetic of.
 FLOATS = {"amd-npu:bf16", "amd-npu:bfp16", "coreml"}
-UNKNOWN = {"amd-npu:bf16", "amd-npu:bfp16"}
+COMPUTED_BY_DETENT = {"amd-npu:bf16", "amd-npu:bfp16"}
+# On these no product may be computed in float, unless the summary names it.
+INTEGERS = {"qnn", "qnn:a16", "amd-npu:xint8", "amd-npu:a8w8", "amd-npu:a16w8", "tflite-like"}
+PRODUCTS = {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN"}
+# A model or data that detent cannot make what was asked of, and options that contradict each other.
+REFUSED, USAGE = 3, 2
 # Told accuracy may differ from what is found here by so many dB; from so many on, nothing can be told apart.
 NEAR, EXACT = 0.1, 90
 # What is told of 16-bit floats is as devices round them, which the CPU does not.
@@ -108,6 +113,27 @@ def differing_layers(network: Path, quantized: Path, data: Path) -> list[str]:
     return [f"{layer['max_steps']:.1f} steps off: {layer['made_by']} ({layer['reason'] or 'no reason'})" for layer in far[:2]]
 
 
+def names(note: str, node: onnx.NodeProto) -> bool:
+    """The node itself, or as one of several of its kind with the same reason."""
+    return f"{node.op_type} '{node.name}'" in note or (note.startswith(f"{node.op_type} '") and " more stay in float: " in note)
+
+
+def products_in_float(quantized: Path, result: dict, checked: dict) -> list[str]:
+    """Those that read floats, though the target has none: `check` has to tell, and the summary to name them."""
+    graph = onnx.load(quantized, load_external_data=False).graph
+    integers = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+    accepted = {node["name"] for node in checked["nodes"] if node["verdict"] == "accepted"}
+    faults = []
+    for node in graph.node:
+        if node.op_type not in PRODUCTS or set(node.input[:2]) <= integers:
+            continue
+        if node.name in accepted:
+            faults.append(f"check accepts {node.op_type} '{node.name}', which reads floats")
+        if not any(names(note, node) for note in result["notes"]):
+            faults.append(f"the summary does not name {node.op_type} '{node.name}', which is left in float")
+    return faults
+
+
 def told_otherwise(result: dict, quantized: Path, target: str) -> list[str]:
     """Where `check` tells another thing of the file than the run did."""
     done = detent("check", quantized, "--target", target, "--json")
@@ -121,13 +147,13 @@ def told_otherwise(result: dict, quantized: Path, target: str) -> list[str]:
             faults.append(f"check says other counts than the summary: {counts}")
     if checked["refused"]:
         faults.append(f"{checked['refused']} nodes are refused by the target")
-    return faults
+    return faults + (products_in_float(quantized, result, checked) if target in INTEGERS else [])
 
 
-def is_clear(done: subprocess.CompletedProcess[str]) -> bool:
-    """One error of detent's own that says what to change: of what the user gave, or of the model."""
+def refuses(done: subprocess.CompletedProcess[str], code: int, target: str) -> bool:
+    """One error of detent's own, with the code of its kind: it names the target and says what to change."""
     lines = [line for line in done.stderr.splitlines() if line.startswith("detent: error: ")]
-    return done.returncode in (2, 3) and len(lines) == 1 and "; " in lines[0] and "ONNX Runtime" not in lines[0]
+    return done.returncode == code and len(lines) == 1 and f"--target {target} " in lines[0] and "; " in lines[0]
 
 
 def judged(network: Network, target: str, preset: str, folder: Path, *, with_layers: bool = False) -> Verdict:
@@ -145,12 +171,12 @@ def judged(network: Network, target: str, preset: str, folder: Path, *, with_lay
     command += ["--no-bench", "--threads", 1, "--json", *([] if target in FLOATS else ["--preset", preset])]
     if target in STATIC and network.shapes:
         without = detent(*command)
-        if not is_clear(without) or "--shape" not in without.stderr:
+        if not refuses(without, USAGE, target) or "--shape" not in without.stderr:
             verdict.faults.append(f"dynamic shapes end with {without.returncode}: {without.stderr.strip()[:200]}")
     done = detent(*command, *(network.shapes if target in STATIC else []))
     if left := {path.name for path in set(folder.iterdir()) - before - {quantized}}:
         verdict.faults.append(f"left behind: {left}")
-    if is_clear(done):
+    if refuses(done, REFUSED, target):
         verdict.refusal = done.stderr.strip()
     elif done.returncode:
         verdict.faults.append(f"ends with {done.returncode}: {done.stderr.strip()[:400]}")
@@ -159,12 +185,31 @@ def judged(network: Network, target: str, preset: str, folder: Path, *, with_lay
     return looked_at(verdict, network, json.loads(done.stdout), folder, with_layers)
 
 
+def as_detent_computes(verdict: Verdict, result: dict, folder: Path) -> Verdict:
+    """What `compare` finds on the written file, which has to be what the run told."""
+    files = [folder / "model.onnx", folder / "quantized.onnx"]
+    done = detent("compare", *files, "--calibration-data", folder / "data", "--threads", 1, "--json")
+    if done.returncode:
+        verdict.faults.append(f"compare ends with {done.returncode}: {done.stderr.strip()[:200]}")
+        return verdict
+    outputs = [output["sqnr_db"] for output in json.loads(done.stdout)["outputs"] if output["sqnr_db"] is not None]
+    verdict.sqnr_db = min(outputs, default=200.0)
+    told = result["accuracy"]["sqnr_db"] if result.get("accuracy") else None
+    if told is None:
+        verdict.faults.append("no accuracy is told")
+    elif min(told, verdict.sqnr_db) < EXACT and abs(told - verdict.sqnr_db) > NEAR:
+        verdict.faults.append(f"told {told:.2f} dB, compare finds {verdict.sqnr_db:.2f} dB")
+    if verdict.sqnr_db < LOW:
+        verdict.faults.append(f"only {verdict.sqnr_db:.1f} dB")
+    return verdict
+
+
 def looked_at(verdict: Verdict, network: Network, result: dict, folder: Path, with_layers: bool) -> Verdict:
     model, quantized, data = folder / "model.onnx", folder / "quantized.onnx", folder / "data"
     verdict.faults += [note[:200] for note in result["notes"] if "no values of it were seen" in note]
     verdict.faults += told_otherwise(result, quantized, verdict.target)
-    if verdict.target in UNKNOWN:
-        return verdict
+    if verdict.target in COMPUTED_BY_DETENT:
+        return as_detent_computes(verdict, result, folder)
     try:
         onnx.checker.check_model(quantized, full_check=True)
         found = results(quantized, network.samples)

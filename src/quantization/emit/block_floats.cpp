@@ -62,6 +62,11 @@ Operator operator_of(BlockFloat format) {
   throw internal_error("no format of block floats");
 }
 
+// Whether the operator has a pole at 0 in this input: a small number that stands in a block of large ones becomes 0.
+bool has_pole(const Node& node, std::size_t input) {
+  return node.is("Log") || node.is("Reciprocal") || (node.is("Div") && input == 1);
+}
+
 class BlockFloatEmitter {
  public:
   BlockFloatEmitter(onnx::Model model, const graph::ValueTypes& types, const Placement& placement, BlockFloat format)
@@ -137,7 +142,7 @@ class BlockFloatEmitter {
     }
     for (const int n : index_.consumers(value)) {
       for (std::size_t i = 0; i < at(n).inputs().size(); ++i) {
-        if (at(n).inputs()[i] != value) continue;
+        if (at(n).inputs()[i] != value || has_pole(at(n), i)) continue;
         const auto axis = axis_for(value, at(n), i);
         if (reads.contains(axis)) continue;
         const auto to = index_.fresh_name(value + "_DequantizeLinear_Output");
@@ -153,8 +158,12 @@ class BlockFloatEmitter {
       auto& node = model_.graph.nodes[n];
       for (std::size_t i = 0; i < node.inputs().size(); ++i) {
         const std::string value = node.inputs()[i];
-        if (const auto found = reads_.find(value); found != reads_.end())
-          node.set_input(i, found->second.at(axis_for(value, node, i)));
+        if (!has_pole(node, i)) {
+          if (const auto found = reads_.find(value); found != reads_.end())
+            node.set_input(i, found->second.at(axis_for(value, node, i)));
+        } else if (const auto output = outputs_.find(value); output != outputs_.end()) {
+          node.set_input(i, output->second);
+        }
       }
       for (std::size_t o = 0; o < node.outputs().size(); ++o) {
         if (const auto found = outputs_.find(node.outputs()[o]); found != outputs_.end())
