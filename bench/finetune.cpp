@@ -5,15 +5,15 @@
 #include <cstddef>
 #include <vector>
 
-#include "finetune/adaround_variables.h"
-#include "finetune/gram.h"
-#include "finetune/solver.h"
 #include "random_values.h"
+#include "solve/algebra/gram.h"
+#include "solve/layers/adaround_variables.h"
+#include "solve/layers/solver.h"
 
 namespace {
 
 using detent::bench::normal;
-using namespace detent::finetune;
+using namespace detent::solve;
 
 constexpr std::size_t kChannels = 256;
 constexpr std::size_t kFanIn = kChannels * 9;

@@ -10,15 +10,15 @@
 #include <string>
 #include <vector>
 
-#include "finetune/input_form.h"
-#include "finetune/kernels.h"
-#include "finetune/samples.h"
-#include "finetune/solver.h"
-#include "finetune/streamed.h"
+#include "solve/algebra/kernels.h"
+#include "solve/layers/input_form.h"
+#include "solve/layers/samples.h"
+#include "solve/layers/solver.h"
+#include "solve/layers/streamed.h"
 
 namespace {
 
-using namespace detent::finetune;
+using namespace detent::solve;
 
 class Reader {
  public:

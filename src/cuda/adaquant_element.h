@@ -1,4 +1,4 @@
-// AdaQuant's step for one weight: the formulas of finetune/adaquant_step.cpp.
+// AdaQuant's step for one weight: the formulas of solve/layers/adaquant_step.cpp.
 #pragma once
 
 #include <cmath>

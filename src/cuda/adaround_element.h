@@ -1,4 +1,4 @@
-// AdaRound's step for one weight: the formulas of finetune/adaround_step.cpp, with the library's own exponential,
+// AdaRound's step for one weight: the formulas of solve/layers/adaround_step.cpp, with the library's own exponential,
 // logarithm and root.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace detent::cuda {
 
-/// Adam's numbers as in finetune/adam.h.
+/// Adam's numbers as in solve/algebra/adam.h.
 constexpr float kBeta1 = 0.9F;
 constexpr float kBeta2 = 0.999F;
 constexpr float kEpsilon = 1e-8F;

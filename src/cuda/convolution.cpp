@@ -4,10 +4,10 @@ namespace detent::cuda {
 
 // The library pads both ends of an axis by as much as the beginning. It makes no difference where as many outputs come
 // out: which value meets which follows from the beginning alone.
-bool Convolution::can(const finetune::LayerGeometry& g, const std::vector<std::int64_t>& input) {
-  if (g.kind == finetune::LayerKind::product) return false;
+bool Convolution::can(const solve::LayerGeometry& g, const std::vector<std::int64_t>& input) {
+  if (g.kind == solve::LayerKind::product) return false;
   const auto output = g.output_shape(input);
-  const bool transposed = g.kind == finetune::LayerKind::transposed;
+  const bool transposed = g.kind == solve::LayerKind::transposed;
   for (std::size_t a = 0; a < g.kernel.size(); ++a) {
     const std::int64_t spread = transposed ? output[a + 2] : input[a + 2];  // what a plain convolution reads
     const std::int64_t steps = transposed ? input[a + 2] : output[a + 2];

@@ -6,7 +6,7 @@
 
 #include "cuda/device.h"
 #include "detent/device.h"
-#include "finetune/geometry.h"
+#include "solve/layers/geometry.h"
 
 namespace detent::cuda {
 
@@ -16,10 +16,10 @@ namespace detent::cuda {
 class Convolution {
  public:
   /// Whether `geometry` can be made: begins and ends of axes have to be padded alike, as far as it matters.
-  static bool can(const finetune::LayerGeometry& geometry, const std::vector<std::int64_t>& input_shape);
+  static bool can(const solve::LayerGeometry& geometry, const std::vector<std::int64_t>& input_shape);
 
   /// `channels`: of the tensor that the inputs lie in, in nchw; the convolution's own may be fewer. Throws device.
-  Convolution(Device& device, const finetune::LayerGeometry& geometry, const std::vector<std::int64_t>& input_shape,
+  Convolution(Device& device, const solve::LayerGeometry& geometry, const std::vector<std::int64_t>& input_shape,
               std::int64_t channels, DeviceLayout layout, DevicePrecision precision);
   Convolution(Convolution&&) noexcept;
   Convolution& operator=(Convolution&&) noexcept;

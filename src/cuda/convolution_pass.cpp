@@ -7,11 +7,11 @@
 namespace detent::cuda {
 namespace {
 
-using finetune::LayerGeometry;
-using finetune::LayerKind;
-using finetune::product_of;
-using finetune::RowRange;
-using finetune::Shape;
+using solve::LayerGeometry;
+using solve::LayerKind;
+using solve::product_of;
+using solve::RowRange;
+using solve::Shape;
 
 class ConvolutionPass final : public LayerPass {
  public:

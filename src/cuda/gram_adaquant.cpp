@@ -1,19 +1,19 @@
 // AdaQuant in Gram form: an iteration is one product d A, with the change d of the integers, and one fused kernel. See
-// finetune/adaquant.cpp for the arithmetic.
+// solve/layers/adaquant.cpp for the arithmetic.
 #include "cuda/gram_iterations.h"
 #include "cuda/gram_methods.h"
 #include "cuda/row_kernels.h"
 #include "cuda/tuned_rows.h"
-#include "finetune/iterations.h"
+#include "solve/layers/iterations.h"
 
 namespace detent::cuda {
 namespace {
 
-using finetune::AdamStep;
-using finetune::AdaQuantVariables;
-using finetune::Quadratic;
-using finetune::QuantizedWeights;
-using finetune::SolveControl;
+using solve::AdamStep;
+using solve::AdaQuantVariables;
+using solve::Quadratic;
+using solve::QuantizedWeights;
+using solve::SolveControl;
 
 constexpr std::size_t kStepArrays = 11;  // of a step six arrays are read and five written
 
@@ -126,17 +126,17 @@ class Rows {
   double start_error_ = 0;
 };
 
-class AdaQuantOnDevices final : public VariablesOnDevices<finetune::AdaQuantIterations, AdaQuantVariables, Rows> {
+class AdaQuantOnDevices final : public VariablesOnDevices<solve::AdaQuantIterations, AdaQuantVariables, Rows> {
  public:
   AdaQuantOnDevices(std::span<const std::unique_ptr<GramRows>> rows, const QuantizedWeights& weights,
                     const Quadratic& quadratic, const FinetuneConfig& config, const SolveControl& control)
       : VariablesOnDevices(weights), control_(control), errors_(weights.rows) {
     std::vector<AdaQuantNumbers> steps;
     for (std::size_t i = 0; i < config.num_iterations; ++i) {
-      const AdamStep step = finetune::adaquant_adam(config, i);
+      const AdamStep step = solve::adaquant_adam(config, i);
       steps.push_back({step.rate, step.scale});
     }
-    const finetune::Integers start = finetune::nearest(weights, {}).integers;
+    const solve::Integers start = solve::nearest(weights, {}).integers;
     make_parts(
         rows, [&](GramRows& of_device) { return std::make_unique<Rows>(of_device, weights, quadratic, start, steps); });
     for (const auto& part : parts()) start_loss_ += part->start_error() / quadratic.positions();
@@ -164,10 +164,10 @@ class AdaQuantOnDevices final : public VariablesOnDevices<finetune::AdaQuantIter
 
 }  // namespace
 
-finetune::Integers adaquant(std::span<const std::unique_ptr<GramRows>> rows, const QuantizedWeights& weights,
-                            const Quadratic& quadratic, const FinetuneConfig& config, const SolveControl& control) {
+solve::Integers adaquant(std::span<const std::unique_ptr<GramRows>> rows, const QuantizedWeights& weights,
+                         const Quadratic& quadratic, const FinetuneConfig& config, const SolveControl& control) {
   AdaQuantOnDevices problem(rows, weights, quadratic, config, control);
-  return finetune::run(problem, config, control);
+  return solve::run(problem, config, control);
 }
 
 }  // namespace detent::cuda

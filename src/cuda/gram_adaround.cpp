@@ -1,20 +1,20 @@
-// AdaRound in Gram form: an iteration is one product h A and one fused kernel. See finetune/adaround.cpp for the
+// AdaRound in Gram form: an iteration is one product h A and one fused kernel. See solve/layers/adaround.cpp for the
 // arithmetic.
 #include <numeric>
 
 #include "cuda/gram_iterations.h"
 #include "cuda/gram_methods.h"
 #include "cuda/row_kernels.h"
-#include "finetune/iterations.h"
+#include "solve/layers/iterations.h"
 
 namespace detent::cuda {
 namespace {
 
-using finetune::AdaRoundStep;
-using finetune::AdaRoundVariables;
-using finetune::Quadratic;
-using finetune::QuantizedWeights;
-using finetune::SolveControl;
+using solve::AdaRoundStep;
+using solve::AdaRoundVariables;
+using solve::Quadratic;
+using solve::QuantizedWeights;
+using solve::SolveControl;
 
 constexpr std::size_t kStepArrays = 10;  // of a step six arrays are read and four written
 
@@ -44,7 +44,7 @@ class Rows {
       const double unit = weights.row_scale(m), power = quadratic.input_power(quadratic.group_of(m));
       const auto factor = static_cast<float>(2 * unit * unit / quadratic.positions());
       for (std::size_t b = m * weights.blocks(); b < (m + 1) * weights.blocks(); ++b) {
-        numbers.push_back({factor, finetune::certainty_weight(weights.scale[b], power), weights.relative_scale(b)});
+        numbers.push_back({factor, solve::certainty_weight(weights.scale[b], power), weights.relative_scale(b)});
       }
       half.push_back(factor / 2);
       to_offset.push_back(static_cast<float>(2 * unit / quadratic.positions()));
@@ -129,7 +129,7 @@ class Rows {
   double base_error_ = 0;
 };
 
-class AdaRoundOnDevices final : public VariablesOnDevices<finetune::AdaRoundIterations, AdaRoundVariables, Rows> {
+class AdaRoundOnDevices final : public VariablesOnDevices<solve::AdaRoundIterations, AdaRoundVariables, Rows> {
  public:
   AdaRoundOnDevices(std::span<const std::unique_ptr<GramRows>> rows, const QuantizedWeights& weights,
                     const Quadratic& quadratic, const FinetuneConfig& config, const SolveControl& control)
@@ -162,10 +162,10 @@ class AdaRoundOnDevices final : public VariablesOnDevices<finetune::AdaRoundIter
 
 }  // namespace
 
-finetune::Integers adaround(std::span<const std::unique_ptr<GramRows>> rows, const QuantizedWeights& weights,
-                            const Quadratic& quadratic, const FinetuneConfig& config, const SolveControl& control) {
+solve::Integers adaround(std::span<const std::unique_ptr<GramRows>> rows, const QuantizedWeights& weights,
+                         const Quadratic& quadratic, const FinetuneConfig& config, const SolveControl& control) {
   AdaRoundOnDevices problem(rows, weights, quadratic, config, control);
-  return finetune::run(problem, config, control);
+  return solve::run(problem, config, control);
 }
 
 }  // namespace detent::cuda

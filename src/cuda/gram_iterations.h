@@ -30,7 +30,7 @@ class RecordedIterations {
   /// Iterations [first, last), each of which is what `queue` queues. For `what` and `arrays` see GramRows::repeat().
   template <class Queue>
   void run(std::size_t first, std::size_t last, const char* what, std::size_t arrays,
-           const finetune::SolveControl& control, const Queue& queue) {
+           const solve::SolveControl& control, const Queue& queue) {
     const Stream& stream = rows_.device().stream();
     const auto number = static_cast<unsigned>(first);
     upload<unsigned>(stream, iteration_, std::span(&number, 1));
@@ -68,7 +68,7 @@ void copy_variables(Variables& variables, const GramRows& rows, const DeviceArra
 }
 
 /// A method's variables on the host and, as `Part`, the rows of each device. `Iterations` is the method's interface in
-/// finetune/iterations.h.
+/// solve/layers/iterations.h.
 template <class Iterations, class Variables, class Part>
 class VariablesOnDevices : public Iterations {
  public:
@@ -89,7 +89,7 @@ class VariablesOnDevices : public Iterations {
   }
 
  protected:
-  explicit VariablesOnDevices(const finetune::QuantizedWeights& weights) : variables_(weights) {}
+  explicit VariablesOnDevices(const solve::QuantizedWeights& weights) : variables_(weights) {}
 
   /// `make(rows)` gives the part of a device. Afterwards it has the variables.
   template <class Make>

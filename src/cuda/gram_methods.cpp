@@ -4,11 +4,11 @@
 
 #include "cuda/launch.h"
 #include "cuda/row_kernels.h"
-#include "finetune/solvers.h"
+#include "solve/solvers.h"
 
 namespace detent::cuda {
 
-using finetune::Integers;
+using solve::Integers;
 
 bool runs_on_devices(WeightSolver rounding) {
   return rounding == WeightSolver::adaround || rounding == WeightSolver::adaquant;
@@ -25,16 +25,16 @@ void GramMethodsOnDevices::prepare(const FinetuneConfig& config) {
 }
 
 Integers GramMethodsOnDevices::integers(const FinetuneConfig& config) {
-  if (form_.positions == 0) return finetune::nearest(weights_, {}).integers;
+  if (form_.positions == 0) return solve::nearest(weights_, {}).integers;
   if (!runs_on_devices(config.rounding)) {
-    return finetune::find_solver(config.rounding)->solve(weights_, form_, bias_, config, kernels_, control_);
+    return solve::find_solver(config.rounding)->solve(weights_, form_, bias_, config, kernels_, control_);
   }
   prepare(config);
   return config.rounding == WeightSolver::adaround ? adaround(rows_, weights_, *quadratic_, config, control_)
                                                    : adaquant(rows_, weights_, *quadratic_, config, control_);
 }
 
-// As finetune::better_rows: with d = Ŵ₂ − Ŵ₁ the error changes by d A dᵀ + 2 d (Ŵ₁ A − c)ᵀ.
+// As solve::better_rows: with d = Ŵ₂ − Ŵ₁ the error changes by d A dᵀ + 2 d (Ŵ₁ A − c)ᵀ.
 Integers GramMethodsOnDevices::better_rows(const FinetuneConfig& config, Integers first, const Integers& second) {
   if (form_.positions == 0) return first;
   prepare(config);
@@ -75,7 +75,7 @@ Integers GramMethodsOnDevices::better_rows(const FinetuneConfig& config, Integer
 }
 
 Integers GramMethodsOnDevices::coordinate_descent(const FinetuneConfig& config, Integers start) {
-  if (finetune::coordinate_sweeps(config) == 0 || form_.positions == 0) return start;
+  if (solve::coordinate_sweeps(config) == 0 || form_.positions == 0) return start;
   prepare(config);
   Integers result(start.size());
   for_each_device(rows_.size(), [&](std::size_t i) {
@@ -89,8 +89,8 @@ Integers GramMethodsOnDevices::coordinate_descent(const FinetuneConfig& config, 
     const auto one = rows.array<float>(rows.count());
     upload<float>(stream, one, ones);
     const auto residual = rows.array<float>(rows.values());
-    for (std::size_t sweep = 0; sweep < finetune::coordinate_sweeps(config); ++sweep) {
-      finetune::check_stop(control_);
+    for (std::size_t sweep = 0; sweep < solve::coordinate_sweeps(config); ++sweep) {
+      solve::check_stop(control_);
       const double values = static_cast<double>(rows.values());
       const DeviceAmount amount{sizeof(float) * (2 * k * k + 6 * rows.values()), 4 * values * static_cast<double>(k)};
       rows.device().clock().queued(stream, DeviceLane::compute, "coordinate descent", amount, [&] {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cuda/gram_rows.h"
-#include "finetune/kernels.h"
-#include "finetune/solver.h"
+#include "solve/algebra/kernels.h"
+#include "solve/layers/solver.h"
 
 namespace detent::cuda {
 
@@ -11,12 +11,12 @@ namespace detent::cuda {
 /// weight after another.
 bool runs_on_devices(WeightSolver rounding);
 
-class GramMethodsOnDevices final : public finetune::GramMethods {
+class GramMethodsOnDevices final : public solve::GramMethods {
  public:
   /// All must outlive it.
-  GramMethodsOnDevices(Devices& devices, const finetune::QuantizedWeights& weights, const finetune::GramForm& form,
-                       std::span<const float> bias, DevicePrecision precision, const finetune::Kernels& kernels,
-                       const finetune::SolveControl& control)
+  GramMethodsOnDevices(Devices& devices, const solve::QuantizedWeights& weights, const solve::GramForm& form,
+                       std::span<const float> bias, DevicePrecision precision, const solve::Kernels& kernels,
+                       const solve::SolveControl& control)
       : devices_(devices),
         weights_(weights),
         form_(form),
@@ -25,30 +25,30 @@ class GramMethodsOnDevices final : public finetune::GramMethods {
         kernels_(kernels),
         control_(control) {}
 
-  finetune::Integers integers(const FinetuneConfig& config) override;
-  finetune::Integers better_rows(const FinetuneConfig& config, finetune::Integers first,
-                                 const finetune::Integers& second) override;
-  finetune::Integers coordinate_descent(const FinetuneConfig& config, finetune::Integers start) override;
+  solve::Integers integers(const FinetuneConfig& config) override;
+  solve::Integers better_rows(const FinetuneConfig& config, solve::Integers first,
+                              const solve::Integers& second) override;
+  solve::Integers coordinate_descent(const FinetuneConfig& config, solve::Integers start) override;
 
  private:
   void prepare(const FinetuneConfig& config);
 
   Devices& devices_;
-  const finetune::QuantizedWeights& weights_;
-  const finetune::GramForm& form_;
+  const solve::QuantizedWeights& weights_;
+  const solve::GramForm& form_;
   std::span<const float> bias_;
   DevicePrecision precision_;
-  const finetune::Kernels& kernels_;
-  const finetune::SolveControl& control_;
-  std::optional<finetune::Quadratic> quadratic_;  // for this layer's update_bias, which stays the same
-  std::vector<std::unique_ptr<GramRows>> rows_;   // of each device
+  const solve::Kernels& kernels_;
+  const solve::SolveControl& control_;
+  std::optional<solve::Quadratic> quadratic_;    // for this layer's update_bias, which stays the same
+  std::vector<std::unique_ptr<GramRows>> rows_;  // of each device
 };
 
-finetune::Integers adaround(std::span<const std::unique_ptr<GramRows>> rows, const finetune::QuantizedWeights& weights,
-                            const finetune::Quadratic& quadratic, const FinetuneConfig& config,
-                            const finetune::SolveControl& control);
-finetune::Integers adaquant(std::span<const std::unique_ptr<GramRows>> rows, const finetune::QuantizedWeights& weights,
-                            const finetune::Quadratic& quadratic, const FinetuneConfig& config,
-                            const finetune::SolveControl& control);
+solve::Integers adaround(std::span<const std::unique_ptr<GramRows>> rows, const solve::QuantizedWeights& weights,
+                         const solve::Quadratic& quadratic, const FinetuneConfig& config,
+                         const solve::SolveControl& control);
+solve::Integers adaquant(std::span<const std::unique_ptr<GramRows>> rows, const solve::QuantizedWeights& weights,
+                         const solve::Quadratic& quadratic, const FinetuneConfig& config,
+                         const solve::SolveControl& control);
 
 }  // namespace detent::cuda

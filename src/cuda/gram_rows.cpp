@@ -5,14 +5,14 @@
 
 #include "cuda/launch.h"
 #include "cuda/row_kernels.h"
-#include "finetune/device_memory.h"
+#include "solve/layers/device_memory.h"
 
 namespace detent::cuda {
 namespace {
 
-using finetune::Quadratic;
-using finetune::QuantizedWeights;
-using finetune::RowRange;
+using solve::Quadratic;
+using solve::QuantizedWeights;
+using solve::RowRange;
 
 Product product_of(std::size_t rows, std::size_t group_rows, std::size_t fan_in) {
   const std::size_t groups = std::max<std::size_t>(rows / group_rows, 1);
@@ -48,7 +48,7 @@ GramRows::GramRows(Device& device, const QuantizedWeights& weights, const Quadra
                           [&] { upload<float>(stream, gram_, matrix, (g - first_group) * size); });
     stream.wait();  // before the next one takes its place
   }
-  if (finetune::multiplies_narrow(precision, fan_in_)) {
+  if (solve::multiplies_narrow(precision, fan_in_)) {
     narrow_gram_ = array<Bfloat16>(gram_.size());
     launch(stream, ToBfloat16{gram_.data(), narrow_gram_.data(), gram_.size()}, blocks_for(gram_.size()));
     fast_.emplace(device, product_of(count(), group_rows_, fan_in_), DevicePrecision::bfloat16);
@@ -74,7 +74,7 @@ void GramRows::step_product(const float* values, const Bfloat16* narrow_values, 
 }
 
 void GramRows::repeat(const Graph& graph, std::size_t times, const char* what, std::size_t step_arrays,
-                      const finetune::SolveControl& control) const {
+                      const solve::SolveControl& control) const {
   constexpr std::size_t kAhead = 64;  // before the host looks whether it is to stop
   const std::uint64_t product =
       narrow() ? sizeof(Bfloat16) * (narrow_gram_.size() + values()) : sizeof(float) * (gram_.size() + values());
@@ -89,7 +89,7 @@ void GramRows::repeat(const Graph& graph, std::size_t times, const char* what, s
                            });
     stream.wait();
     times -= count;
-    if (times > 0) finetune::check_stop(control);
+    if (times > 0) solve::check_stop(control);
   }
   device_.clock().settle();
 }

@@ -8,21 +8,21 @@
 #include "cuda/matmul.h"
 #include "cuda/rows.h"
 #include "cuda/scale_blocks.h"
-#include "finetune/problem.h"
-#include "finetune/quadratic.h"
-#include "finetune/solver.h"
+#include "solve/algebra/quadratic.h"
+#include "solve/layers/problem.h"
+#include "solve/layers/solver.h"
 
 namespace detent::cuda {
 
-/// The matrix A of the quadratic (see finetune/quadratic.h) and products with it. All other matrices are [rows,
+/// The matrix A of the quadratic (see solve/algebra/quadratic.h) and products with it. All other matrices are [rows,
 /// fan_in] of these rows. One thread at a time, whose device is this one.
 class GramRows {
  public:
-  GramRows(Device& device, const finetune::QuantizedWeights& weights, const finetune::Quadratic& quadratic,
-           finetune::RowRange rows, DevicePrecision precision);
+  GramRows(Device& device, const solve::QuantizedWeights& weights, const solve::Quadratic& quadratic,
+           solve::RowRange rows, DevicePrecision precision);
 
   Device& device() noexcept { return device_; }
-  finetune::RowRange range() const noexcept { return rows_; }
+  solve::RowRange range() const noexcept { return rows_; }
   std::size_t count() const noexcept { return rows_.count(); }
   std::size_t fan_in() const noexcept { return fan_in_; }
   std::size_t values() const noexcept { return count() * fan_in_; }
@@ -39,7 +39,7 @@ class GramRows {
   /// Launches a graph so many times, each time one such product and a step over so many arrays of these rows, and
   /// waits. `what` names it in the log. Throws interrupted.
   void repeat(const Graph& graph, std::size_t times, const char* what, std::size_t step_arrays,
-              const finetune::SolveControl& control) const;
+              const solve::SolveControl& control) const;
   /// to = (Ŵ A − c) · factor[row] for integers [rows, fan_in]. `integers`, `to` and `factor` are on the device.
   void residual(const std::int32_t* integers, const float* factor, float* to) const;
 
@@ -60,7 +60,7 @@ class GramRows {
 
  private:
   Device& device_;
-  finetune::RowRange rows_;
+  solve::RowRange rows_;
   std::size_t fan_in_, group_rows_;
   ScaleBlocks blocks_;
   DeviceArray<float> gram_;

@@ -8,16 +8,16 @@
 #include "base/error.h"
 #include "cuda/launch.h"
 #include "cuda/patch_shape.h"
-#include "finetune/device_memory.h"
+#include "solve/layers/device_memory.h"
 
 namespace detent::cuda {
 namespace {
 
-using finetune::GramForm;
-using finetune::LayerGeometry;
-using finetune::LayerKind;
-using finetune::Patches;
-using finetune::Shape;
+using solve::GramForm;
+using solve::LayerGeometry;
+using solve::LayerKind;
+using solve::Patches;
+using solve::Shape;
 
 // Half of a symmetric matrix is enough: of a large one, blocks of so many rows up to the diagonal are made, n of them
 // with (1 + 1/n) / 2 of the operations: two thirds for three blocks, where cuBLAS's syrk has half. That one takes no
@@ -78,7 +78,7 @@ GramSumsOnDevice::GramSumsOnDevice(Device& device, const LayerGeometry& g)
       groups_(static_cast<std::size_t>(g.groups)),
       fan_in_(static_cast<std::size_t>(g.fan_in())),
       outputs_(static_cast<std::size_t>(g.outputs)),
-      capacity_(finetune::device_tile_positions(groups_ * fan_in_ + outputs_)),
+      capacity_(solve::device_tile_positions(groups_ * fan_in_ + outputs_)),
       staging_(device) {
   auto& memory = device.memory();
   const char* const what = "summing a layer's samples";

@@ -5,37 +5,37 @@
 
 #include "cuda/matmul.h"
 #include "cuda/staging.h"
-#include "finetune/gram.h"
+#include "solve/algebra/gram.h"
 
 namespace detent::cuda {
 
-/// As finetune::GramAccumulator: positions are gathered into tiles of a fixed number, whatever the samples' sizes, and
-/// each full tile is added by products in float32. Memory of the device: finetune::gram_sums_bytes().
-class GramSumsOnDevice final : public finetune::GramSums {
+/// As solve::GramAccumulator: positions are gathered into tiles of a fixed number, whatever the samples' sizes, and
+/// each full tile is added by products in float32. Memory of the device: solve::gram_sums_bytes().
+class GramSumsOnDevice final : public solve::GramSums {
  public:
-  GramSumsOnDevice(Device& device, const finetune::LayerGeometry& geometry);
+  GramSumsOnDevice(Device& device, const solve::LayerGeometry& geometry);
   ~GramSumsOnDevice() override;
 
-  void add(const finetune::Shape& input_shape, std::span<const float> input, std::span<const float> target) override;
-  void add(const finetune::Shape& input_shape, std::span<const float> input, std::span<const float> target,
+  void add(const solve::Shape& input_shape, std::span<const float> input, std::span<const float> target) override;
+  void add(const solve::Shape& input_shape, std::span<const float> input, std::span<const float> target,
            std::span<const std::size_t> positions) override;
-  finetune::GramForm take() override;
+  solve::GramForm take() override;
 
  private:
   struct Products;
 
-  std::span<const float> or_zeros(const finetune::Shape& shape, std::span<const float> target);
+  std::span<const float> or_zeros(const solve::Shape& shape, std::span<const float> target);
   /// All positions of a sample that has so many.
-  std::size_t checked(const finetune::Shape& shape, std::size_t inputs, std::size_t targets) const;
+  std::size_t checked(const solve::Shape& shape, std::size_t inputs, std::size_t targets) const;
   /// `positions` of a sample: the first, or those drawn.
-  void fill(const finetune::Shape& shape, const float* input, const float* target, const std::uint32_t* drawn,
+  void fill(const solve::Shape& shape, const float* input, const float* target, const std::uint32_t* drawn,
             std::size_t positions);
   void flush();
   DeviceAmount amount(std::size_t positions) const;
   Products& products(std::size_t positions);
 
   Device& device_;
-  finetune::LayerGeometry geometry_;
+  solve::LayerGeometry geometry_;
   bool by_position_;  // positions of tiles lie together: products, as they come
   std::size_t groups_, fan_in_, outputs_, capacity_;
   std::size_t used_ = 0;

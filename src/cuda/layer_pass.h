@@ -7,8 +7,8 @@
 #include "cuda/convolution.h"
 #include "cuda/matmul.h"
 #include "cuda/pass_kernels.h"
-#include "finetune/patches.h"
-#include "finetune/quadratic.h"
+#include "solve/algebra/quadratic.h"
+#include "solve/layers/patches.h"
 
 namespace detent::cuda {
 
@@ -17,9 +17,9 @@ namespace detent::cuda {
 class LayerPass {
  public:
   virtual ~LayerPass() = default;
-  virtual std::size_t pieces(const finetune::Shape& shape) const = 0;
+  virtual std::size_t pieces(const solve::Shape& shape) const = 0;
   /// `input` and `target`: the whole layer's, on the device, until the piece is done.
-  virtual void begin(const finetune::Shape& shape, const float* input, const float* target, std::size_t piece) = 0;
+  virtual void begin(const solve::Shape& shape, const float* input, const float* target, std::size_t piece) = 0;
   virtual void forward(const float* filter) = 0;
   /// Of the piece that was begun.
   virtual const OutputPlace& outputs() const = 0;
@@ -31,17 +31,17 @@ class LayerPass {
 };
 
 /// By matrix products with the positions: of every kind of layer, and the only way for products.
-std::unique_ptr<LayerPass> patch_pass(Device& device, const finetune::LayerGeometry& geometry, finetune::RowRange rows,
+std::unique_ptr<LayerPass> patch_pass(Device& device, const solve::LayerGeometry& geometry, solve::RowRange rows,
                                       DevicePrecision precision);
 /// By convolutions, for all shapes that Convolution::can() makes.
-std::unique_ptr<LayerPass> convolution_pass(Device& device, const finetune::LayerGeometry& geometry,
-                                            finetune::RowRange rows, DeviceLayout layout, DevicePrecision precision);
+std::unique_ptr<LayerPass> convolution_pass(Device& device, const solve::LayerGeometry& geometry, solve::RowRange rows,
+                                            DeviceLayout layout, DevicePrecision precision);
 
 /// A layer that rows of another make: whole groups, or some of the rows of one. `first_channel`: its first input there.
 struct PartOfLayer {
-  finetune::LayerGeometry geometry;
+  solve::LayerGeometry geometry;
   std::size_t first_channel;
 };
-PartOfLayer part_of(const finetune::LayerGeometry& geometry, finetune::RowRange rows);
+PartOfLayer part_of(const solve::LayerGeometry& geometry, solve::RowRange rows);
 
 }  // namespace detent::cuda

@@ -5,17 +5,17 @@
 #include <numeric>
 
 #include "cuda/launch.h"
-#include "finetune/device_memory.h"
+#include "solve/layers/device_memory.h"
 #include "store/aligned_buffer.h"
 
 namespace detent::cuda {
 namespace {
 
-using finetune::kLossBlocks;
-using finetune::LayerGeometry;
-using finetune::QuantizedWeights;
-using finetune::RowRange;
-using finetune::Shape;
+using solve::kLossBlocks;
+using solve::LayerGeometry;
+using solve::QuantizedWeights;
+using solve::RowRange;
+using solve::Shape;
 
 }  // namespace
 

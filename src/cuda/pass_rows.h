@@ -7,7 +7,7 @@
 #include "cuda/layer_pass.h"
 #include "cuda/rows.h"
 #include "cuda/staging.h"
-#include "finetune/problem.h"
+#include "solve/layers/problem.h"
 #include "store/device_route.h"
 
 namespace detent::cuda {
@@ -17,7 +17,7 @@ enum class Way : std::uint64_t { undecided = 0, patches = 1, nchw = 2, nhwc = 3 
 
 /// One sample of the whole layer: on the host, or at rest on disk.
 struct LayerSample {
-  const finetune::Shape* shape = nullptr;
+  const solve::Shape* shape = nullptr;
   std::span<const float> input = {}, target = {};
   /// Its first two parts are input and target, as float32; null: it is on the host.
   const store::RestingRecord* resting = nullptr;
@@ -27,11 +27,11 @@ struct LayerSample {
 class PassRows {
  public:
   /// The geometry must outlive it.
-  PassRows(Device& device, const finetune::QuantizedWeights& weights, const finetune::LayerGeometry& geometry,
-           finetune::RowRange rows, Way way, DevicePrecision precision);
+  PassRows(Device& device, const solve::QuantizedWeights& weights, const solve::LayerGeometry& geometry,
+           solve::RowRange rows, Way way, DevicePrecision precision);
 
   Device& device() noexcept { return device_; }
-  finetune::RowRange range() const noexcept { return rows_; }
+  solve::RowRange range() const noexcept { return rows_; }
   std::size_t count() const noexcept { return rows_.count(); }
   std::size_t fan_in() const noexcept { return fan_in_; }
   std::size_t values() const noexcept { return count() * fan_in_; }
@@ -72,11 +72,11 @@ class PassRows {
   };
   Staged stage(const LayerSample& sample);
   void queue(LayerPass& pass, const LayerSample& sample, const Staged& staged, const Task& task);
-  DeviceAmount amount(const finetune::Shape& shape, bool backward) const;
+  DeviceAmount amount(const solve::Shape& shape, bool backward) const;
 
   Device& device_;
-  const finetune::LayerGeometry& geometry_;
-  finetune::RowRange rows_;
+  const solve::LayerGeometry& geometry_;
+  solve::RowRange rows_;
   std::size_t fan_in_;
   std::unique_ptr<LayerPass> by_patches_, by_convolutions_;
   Staging staging_;

@@ -1,4 +1,4 @@
-// Positions of a layer (see finetune/patches.h) and sums over them.
+// Positions of a layer (see solve/layers/patches.h) and sums over them.
 #pragma once
 
 #include "cuda/simt.h"

@@ -5,16 +5,16 @@
 #include "cuda/launch.h"
 #include "cuda/layer_pass.h"
 #include "cuda/patch_shape.h"
-#include "finetune/device_memory.h"
+#include "solve/layers/device_memory.h"
 
 namespace detent::cuda {
 namespace {
 
-using finetune::LayerGeometry;
-using finetune::LayerKind;
-using finetune::Patches;
-using finetune::RowRange;
-using finetune::Shape;
+using solve::LayerGeometry;
+using solve::LayerKind;
+using solve::Patches;
+using solve::RowRange;
+using solve::Shape;
 
 /// Products want no positions gathered: inputs are [positions, fan_in] as they come, outputs [positions, rows]. Those
 /// of convolutions are gathered into [groups · fan_in, positions], outputs are [rows, positions].
@@ -24,13 +24,13 @@ class PatchPass final : public LayerPass {
       : device_(device.current()),
         geometry_(geometry),
         rows_(rows),
-        narrow_(finetune::passes_narrow(precision, geometry, rows.count())),
+        narrow_(solve::passes_narrow(precision, geometry, rows.count())),
         precision_(precision == DevicePrecision::bfloat16 && !narrow_ ? DevicePrecision::tf32 : precision),
         product_(geometry.kind == LayerKind::product),
         fan_in_(static_cast<std::size_t>(geometry.fan_in())),
         group_rows_(static_cast<std::size_t>(geometry.outputs / geometry.groups)),
         groups_(std::max<std::size_t>(rows.count() / group_rows_, 1)),
-        capacity_(finetune::device_piece_positions(geometry)) {}
+        capacity_(solve::device_piece_positions(geometry)) {}
 
   std::size_t pieces(const Shape& shape) const override {
     const std::size_t positions = Patches(geometry_, shape).positions();

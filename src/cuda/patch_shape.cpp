@@ -15,7 +15,7 @@ std::int32_t narrow(std::int64_t value) {
 
 }  // namespace
 
-PatchShape patch_shape(const finetune::LayerGeometry& g, const std::vector<std::int64_t>& input) {
+PatchShape patch_shape(const solve::LayerGeometry& g, const std::vector<std::int64_t>& input) {
   const auto output = g.output_shape(input);
   const std::size_t axes = g.kernel.size();
   if (axes == 0 || axes > 3) throw internal_error("convolutions have one to three spatial axes");
@@ -30,7 +30,7 @@ PatchShape patch_shape(const finetune::LayerGeometry& g, const std::vector<std::
     values = narrow(values * input[a + 2]);
     kernel = narrow(kernel * g.kernel[a]);
   }
-  shape.transposed = g.kind == finetune::LayerKind::transposed ? 1 : 0;
+  shape.transposed = g.kind == solve::LayerKind::transposed ? 1 : 0;
   shape.channels = narrow(g.inputs);
   shape.outputs = narrow(g.outputs);
   shape.kernel_size = narrow(kernel);

@@ -29,10 +29,10 @@ extern "C" __attribute__((visibility("default"))) const detent::store::StorageCa
   return version == detent::store::kStorageVersion ? &detent::cuda::storage_calls() : nullptr;
 }
 
-extern "C" __attribute__((visibility("default"))) detent::finetune::LayerSolver* detent_cuda_solver(
-    int version, const detent::DeviceConfig& config, const detent::finetune::Kernels& kernels,
+extern "C" __attribute__((visibility("default"))) detent::solve::LayerSolver* detent_cuda_solver(
+    int version, const detent::DeviceConfig& config, const detent::solve::Kernels& kernels,
     detent::profile::DeviceActivity* activity) {
-  if (version != detent::finetune::kCudaSolverVersion) return nullptr;
+  if (version != detent::solve::kCudaSolverVersion) return nullptr;
   return detent::cuda::make_solver(config, kernels, activity).release();
 }
 

@@ -58,7 +58,7 @@ struct RowDotKernel {
 };
 
 /// By how many steps an integer should change so that its weight follows −step best: best_change() of
-/// finetune/problem.h.
+/// solve/layers/problem.h.
 DETENT_DEVICE std::int32_t best_change(float step, float scale, std::int32_t now, std::int32_t lowest,
                                        std::int32_t highest) {
   constexpr float kHalf = 0.5001F;

@@ -9,7 +9,7 @@
 
 namespace detent::cuda {
 
-ScaleBlocks scale_blocks_of(const finetune::QuantizedWeights& weights) {
+ScaleBlocks scale_blocks_of(const solve::QuantizedWeights& weights) {
   return {static_cast<std::uint32_t>(weights.blocks()), static_cast<std::uint32_t>(weights.block_size())};
 }
 

@@ -8,23 +8,22 @@
 
 #include "cuda/device.h"
 #include "cuda/scale_blocks.h"
-#include "finetune/device_memory.h"
-#include "finetune/problem.h"
+#include "solve/layers/device_memory.h"
+#include "solve/layers/problem.h"
 
 namespace detent::cuda {
 
 using Devices = std::vector<std::unique_ptr<Device>>;
 
-using finetune::share_rows;
+using solve::share_rows;
 
 /// Of an array with an entry for each block of scales, those of some rows.
 template <class T>
-std::span<const T> of_rows(const std::vector<T>& all, const finetune::QuantizedWeights& weights,
-                           finetune::RowRange rows) {
+std::span<const T> of_rows(const std::vector<T>& all, const solve::QuantizedWeights& weights, solve::RowRange rows) {
   return std::span<const T>(all).subspan(rows.first * weights.blocks(), rows.count() * weights.blocks());
 }
 
-ScaleBlocks scale_blocks_of(const finetune::QuantizedWeights& weights);
+ScaleBlocks scale_blocks_of(const solve::QuantizedWeights& weights);
 
 /// Throws resource for a matrix of more elements than kernels count.
 void check_size(std::size_t rows, std::size_t fan_in);

@@ -4,7 +4,7 @@
 
 namespace detent::cuda {
 
-SampleBatches::SampleBatches(finetune::LayerSamples& samples, const finetune::LayerGeometry& geometry,
+SampleBatches::SampleBatches(solve::LayerSamples& samples, const solve::LayerGeometry& geometry,
                              const FinetuneConfig& config, std::size_t threads, bool from_disk)
     : samples_(samples),
       geometry_(geometry),
@@ -43,7 +43,7 @@ Drawn SampleBatches::draw(std::uint64_t turn) {
   drawn.resting.reset();
   drawn.sample = samples_.get(index);
   drawn.positions = drawn.sample.target.size() / static_cast<std::size_t>(geometry_.outputs);
-  if (config_.drop_ratio < 1) drawn.mixed = finetune::mixed_inputs(drawn.sample, config_, turn, threads_);
+  if (config_.drop_ratio < 1) drawn.mixed = solve::mixed_inputs(drawn.sample, config_, turn, threads_);
   return drawn;
 }
 

@@ -7,20 +7,20 @@
 #include <vector>
 
 #include "detent/config.h"
-#include "finetune/geometry.h"
-#include "finetune/sample_order.h"
-#include "finetune/samples.h"
+#include "solve/layers/geometry.h"
+#include "solve/layers/sample_order.h"
+#include "solve/layers/samples.h"
 
 namespace detent::cuda {
 
 /// One sample of a mini-batch, its input mixed of both branches if that is asked for.
 struct Drawn {
   std::optional<store::RestingRecord> resting;  // where it is at rest; else `sample` has it
-  finetune::SampleRef sample;
+  solve::SampleRef sample;
   std::vector<float> mixed;
   std::size_t positions = 0;
 
-  const finetune::Shape& shape() const { return resting ? resting->parts[0].shape : sample.input_shape; }
+  const solve::Shape& shape() const { return resting ? resting->parts[0].shape : sample.input_shape; }
   const float* input() const { return mixed.empty() ? sample.input.data() : mixed.data(); }
 };
 
@@ -32,7 +32,7 @@ class SampleBatches {
  public:
   /// All must outlive this.
   /// `from_disk`: samples that rest on disk as they were put are left there.
-  SampleBatches(finetune::LayerSamples& samples, const finetune::LayerGeometry& geometry, const FinetuneConfig& config,
+  SampleBatches(solve::LayerSamples& samples, const solve::LayerGeometry& geometry, const FinetuneConfig& config,
                 std::size_t threads, bool from_disk);
 
   SampleBatch load(std::size_t iteration);
@@ -41,12 +41,12 @@ class SampleBatches {
   void prefetch(std::uint64_t turn);
   Drawn draw(std::uint64_t turn);
 
-  finetune::LayerSamples& samples_;
-  const finetune::LayerGeometry& geometry_;
+  solve::LayerSamples& samples_;
+  const solve::LayerGeometry& geometry_;
   const FinetuneConfig& config_;
   std::size_t threads_;
   bool from_disk_;
-  finetune::SampleOrder order_;
+  solve::SampleOrder order_;
 };
 
 }  // namespace detent::cuda

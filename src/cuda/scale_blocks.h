@@ -1,4 +1,4 @@
-// Where kernels find the numbers of a weight's block of scales (see finetune/problem.h).
+// Where kernels find the numbers of a weight's block of scales (see solve/layers/problem.h).
 #pragma once
 
 #include "cuda/simt.h"

@@ -10,25 +10,25 @@
 #include "cuda/gram_sums.h"
 #include "cuda/pass_rows.h"
 #include "cuda/streamed.h"
-#include "finetune/solvers.h"
+#include "solve/solvers.h"
 
 namespace detent::cuda {
 namespace {
 
-using finetune::AnyForm;
-using finetune::GramForm;
-using finetune::LayerGeometry;
-using finetune::LayerSamples;
-using finetune::QuantizedWeights;
-using finetune::Shape;
-using finetune::Solution;
-using finetune::SolveControl;
+using solve::AnyForm;
+using solve::GramForm;
+using solve::LayerGeometry;
+using solve::LayerSamples;
+using solve::QuantizedWeights;
+using solve::Shape;
+using solve::Solution;
+using solve::SolveControl;
 
-static_assert(kMemoryUnit == finetune::kDeviceMemoryUnit);
+static_assert(kMemoryUnit == solve::kDeviceMemoryUnit);
 
-class CudaSolver final : public finetune::LayerSolver {
+class CudaSolver final : public solve::LayerSolver {
  public:
-  CudaSolver(const DeviceConfig& config, const finetune::Kernels& kernels, profile::DeviceActivity* activity)
+  CudaSolver(const DeviceConfig& config, const solve::Kernels& kernels, profile::DeviceActivity* activity)
       : config_(config), kernels_(kernels) {
     for (const int number : config.cuda)
       devices_.push_back(std::make_unique<Device>(number, config.memory_budget, activity, config.pin_memory));
@@ -45,20 +45,20 @@ class CudaSolver final : public finetune::LayerSolver {
   void check_memory(const std::string& layer, const LayerGeometry& geometry, const Shape& input_shape, bool streamed,
                     const FinetuneConfig& config) override;
 
-  std::unique_ptr<finetune::GramSums> sums(const LayerGeometry& geometry, std::size_t) override {
+  std::unique_ptr<solve::GramSums> sums(const LayerGeometry& geometry, std::size_t) override {
     return std::make_unique<GramSumsOnDevice>(device_for_sums(), geometry);
   }
 
   Solution solve(const QuantizedWeights& weights, const AnyForm& form, std::span<const float> bias,
                  const FinetuneConfig& config, const SolveControl& control) override {
-    if (const auto* solver = finetune::find_solver(config.rounding);
+    if (const auto* solver = solve::find_solver(config.rounding);
         solver != nullptr && !runs_on_devices(config.rounding)) {
       solved_by_cpu_ = solver->name;
     }
     const auto* gram = std::get_if<GramForm>(&form);
-    if (gram == nullptr) return finetune::solve(weights, form, bias, config, kernels_, control);
+    if (gram == nullptr) return solve::solve(weights, form, bias, config, kernels_, control);
     GramMethodsOnDevices methods(devices_, weights, *gram, bias, config_.precision, kernels_, control);
-    return finetune::solve(weights, *gram, bias, config, methods);
+    return solve::solve(weights, *gram, bias, config, methods);
   }
 
   Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& geometry, std::span<const float> bias,
@@ -82,7 +82,7 @@ class CudaSolver final : public finetune::LayerSolver {
   }
 
   DeviceConfig config_;
-  const finetune::Kernels& kernels_;
+  const solve::Kernels& kernels_;
   Devices devices_;
   std::unique_ptr<RecordReaders> readers_;
   std::string solved_by_cpu_;  // the method's name, where the CPU solved a layer
@@ -91,10 +91,10 @@ class CudaSolver final : public finetune::LayerSolver {
 
 void CudaSolver::check_memory(const std::string& layer, const LayerGeometry& geometry, const Shape& input_shape,
                               bool streamed, const FinetuneConfig& config) {
-  const auto need = finetune::device_need(geometry, input_shape, streamed, config, config_.precision, devices_.size());
+  const auto need = solve::device_need(geometry, input_shape, streamed, config, config_.precision, devices_.size());
   if (!streamed) {
     Device& device = device_for_sums();
-    const std::uint64_t there = device.libraries().matmuls ? finetune::kMatmulScratch : 0;
+    const std::uint64_t there = device.libraries().matmuls ? solve::kMatmulScratch : 0;
     device.memory().require(need.sums - there, layer);
     foretell(device, device.memory().used() + need.sums - there);
   }
@@ -144,8 +144,8 @@ std::vector<std::string> CudaSolver::notes() const {
 
 }  // namespace
 
-std::unique_ptr<finetune::LayerSolver> make_solver(const DeviceConfig& config, const finetune::Kernels& kernels,
-                                                   profile::DeviceActivity* activity) {
+std::unique_ptr<solve::LayerSolver> make_solver(const DeviceConfig& config, const solve::Kernels& kernels,
+                                                profile::DeviceActivity* activity) {
   return std::make_unique<CudaSolver>(config, kernels, activity);
 }
 

@@ -4,12 +4,12 @@
 #include <memory>
 
 #include "cuda/rows.h"
-#include "finetune/layer_solver.h"
+#include "solve/layers/layer_solver.h"
 
 namespace detent::cuda {
 
-/// Opens the devices. `kernels` must outlive it, and so must `activity` (see finetune::cuda_solver). Throws device.
-std::unique_ptr<finetune::LayerSolver> make_solver(const DeviceConfig& config, const finetune::Kernels& kernels,
-                                                   profile::DeviceActivity* activity);
+/// Opens the devices. `kernels` must outlive it, and so must `activity` (see solve::cuda_solver). Throws device.
+std::unique_ptr<solve::LayerSolver> make_solver(const DeviceConfig& config, const solve::Kernels& kernels,
+                                                profile::DeviceActivity* activity);
 
 }  // namespace detent::cuda

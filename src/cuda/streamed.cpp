@@ -6,26 +6,26 @@
 #include "base/error.h"
 #include "cuda/sample_batches.h"
 #include "cuda/tuned_rows.h"
-#include "finetune/input_descent.h"
-#include "finetune/iterations.h"
-#include "finetune/solvers.h"
-#include "finetune/streamed.h"
+#include "solve/layers/input_descent.h"
+#include "solve/layers/iterations.h"
+#include "solve/layers/streamed.h"
+#include "solve/solvers.h"
 
 namespace detent::cuda {
 namespace {
 
-using finetune::RoundingVariables;
-using finetune::SampleRef;
-using finetune::Solution;
-using finetune::SolveControl;
+using solve::RoundingVariables;
+using solve::SampleRef;
+using solve::Solution;
+using solve::SolveControl;
 
-std::vector<finetune::RowRange> shares(const StreamedLayer& layer, std::size_t devices) {
+std::vector<solve::RowRange> shares(const StreamedLayer& layer, std::size_t devices) {
   return share_rows(layer.weights.rows, static_cast<std::size_t>(layer.geometry.groups), devices);
 }
 
 LayerSample host_sample(const SampleRef& sample) { return {&sample.input_shape, sample.input, sample.target}; }
 
-class StreamedOnDevices final : public finetune::StreamedIterations {
+class StreamedOnDevices final : public solve::StreamedIterations {
  public:
   StreamedOnDevices(Devices& devices, const DeviceConfig& on, const StreamedLayer& layer, std::span<const float> bias,
                     const FinetuneConfig& config, const SolveControl& control)
@@ -34,7 +34,7 @@ class StreamedOnDevices final : public finetune::StreamedIterations {
         layer_(layer),
         config_(config),
         control_(control),
-        power_(finetune::input_power(layer.samples)),
+        power_(solve::input_power(layer.samples)),
         variables_(layer.weights, bias, config, power_),
         steps_(step_numbers(config)),
         batches_(layer.samples, layer.geometry, config, control.threads, layer.readers != nullptr) {}
@@ -43,7 +43,7 @@ class StreamedOnDevices final : public finetune::StreamedIterations {
     make_ready(first);
     on_device_ = true;
     for (std::size_t at = first; at < end; ++at) {
-      finetune::check_stop(control_);
+      solve::check_stop(control_);
       run(batches_.load(at));
     }
     double sum = 0;
@@ -185,7 +185,7 @@ Evaluation evaluate(Devices& devices, const StreamedLayer& layer, const Solution
   }
   Evaluation result;
   for (std::size_t s = 0; s < layer.samples.count(); ++s) {
-    finetune::check_stop(control);
+    solve::check_stop(control);
     const SampleRef sample = layer.samples.get(s);
     result.outputs += sample.target.size();
     const LayerSample host = host_sample(sample);
@@ -225,16 +225,16 @@ std::vector<float> best_bias(Devices& devices, const StreamedLayer& layer, const
 }  // namespace
 
 Solution solve_streamed(Devices& devices, const DeviceConfig& on, const StreamedLayer& layer,
-                        std::span<const float> bias, const FinetuneConfig& config, const finetune::Kernels& kernels,
+                        std::span<const float> bias, const FinetuneConfig& config, const solve::Kernels& kernels,
                         const SolveControl& control) {
-  const finetune::Solver* solver = finetune::find_solver(config.rounding);
-  if (solver == nullptr || layer.samples.count() == 0) return finetune::nearest(layer.weights, bias);
-  finetune::check_has_streamed_form(*solver);
+  const solve::Solver* solver = solve::find_solver(config.rounding);
+  if (solver == nullptr || layer.samples.count() == 0) return solve::nearest(layer.weights, bias);
+  solve::check_has_streamed_form(*solver);
   StreamedOnDevices problem(devices, on, layer, bias, config, control);
-  Solution solution = finetune::run(problem, config, control);
-  if (finetune::descends(config)) {
+  Solution solution = solve::run(problem, config, control);
+  if (solve::descends(config)) {
     solution.integers =
-        finetune::descend_on_samples(layer.weights, layer.geometry, solution, layer.samples, config, kernels, control);
+        solve::descend_on_samples(layer.weights, layer.geometry, solution, layer.samples, config, kernels, control);
   }
   if (config.rounding == WeightSolver::adaround && config.update_bias && !bias.empty()) {
     solution.bias = best_bias(devices, layer, solution, control);

@@ -4,17 +4,17 @@
 
 namespace detent::cuda {
 
-using finetune::LayerGeometry;
-using finetune::QuantizedWeights;
-using finetune::RoundingVariables;
-using finetune::RowRange;
+using solve::LayerGeometry;
+using solve::QuantizedWeights;
+using solve::RoundingVariables;
+using solve::RowRange;
 
 StepNumbers step_numbers(const FinetuneConfig& config) {
   StepNumbers numbers;
   for (std::size_t i = 0; i < config.num_iterations; ++i) {
-    const auto adaround = finetune::AdaRoundStep::at(config, i);
+    const auto adaround = solve::AdaRoundStep::at(config, i);
     numbers.adaround.push_back({adaround.adam.rate, adaround.adam.scale, adaround.regularizer, adaround.beta});
-    const auto adaquant = finetune::adaquant_adam(config, i);
+    const auto adaquant = solve::adaquant_adam(config, i);
     numbers.adaquant.push_back({adaquant.rate, adaquant.scale});
   }
   return numbers;
@@ -44,13 +44,13 @@ TunedRows::TunedRows(Device& device, const QuantizedWeights& weights, const Laye
     // The gradient by h is scale times that by the weight.
     std::vector<AdaRoundBlockNumbers> numbers;
     for (const float scale : of_rows<float>(weights.scale, weights, rows)) {
-      numbers.push_back({scale, finetune::certainty_weight(scale, input_power), 1.0F});
+      numbers.push_back({scale, solve::certainty_weight(scale, input_power), 1.0F});
     }
     adaround_numbers_ = pass_.array<AdaRoundBlockNumbers>(numbers.size());
     upload<AdaRoundBlockNumbers>(stream, adaround_numbers_, numbers);
     adaround_steps_ = pass_.array<AdaRoundNumbers>(steps.adaround.size());
     upload<AdaRoundNumbers>(stream, adaround_steps_, steps.adaround);
-    const finetune::AdaRoundVariables start(weights);
+    const solve::AdaRoundVariables start(weights);
     std::vector<float> base(pass_.values());
     for (std::size_t i = 0; i < base.size(); ++i) {
       const std::int32_t zero = weights.zero_of(rows.first + i / weights.fan_in, i % weights.fan_in);

@@ -7,11 +7,11 @@
 #include "cuda/pass_rows.h"
 #include "cuda/step_kernels.h"
 #include "detent/config.h"
-#include "finetune/rounding_variables.h"
+#include "solve/layers/rounding_variables.h"
 
 namespace detent::cuda {
 
-/// The numbers of all iterations, as finetune/adaround_variables.h and adaquant_variables.h have them.
+/// The numbers of all iterations, as solve/layers/adaround_variables.h and adaquant_variables.h have them.
 struct StepNumbers {
   std::vector<AdaRoundNumbers> adaround;
   std::vector<AdaQuantNumbers> adaquant;  // and of biases
@@ -19,20 +19,20 @@ struct StepNumbers {
 StepNumbers step_numbers(const FinetuneConfig& config);
 
 /// Of a block of scales, in that order of all rows' blocks; with a scale of 0 its weights stay as they are.
-AdaQuantBlockNumbers adaquant_block_numbers(const finetune::QuantizedWeights& weights, std::size_t block, float factor,
+AdaQuantBlockNumbers adaquant_block_numbers(const solve::QuantizedWeights& weights, std::size_t block, float factor,
                                             float relative);
 
 class TunedRows {
  public:
   /// The weights must outlive it.
-  TunedRows(Device& device, const finetune::QuantizedWeights& weights, const finetune::LayerGeometry& geometry,
-            finetune::RowRange rows, Way way, DevicePrecision precision, const FinetuneConfig& config,
-            double input_power, const StepNumbers& steps);
+  TunedRows(Device& device, const solve::QuantizedWeights& weights, const solve::LayerGeometry& geometry,
+            solve::RowRange rows, Way way, DevicePrecision precision, const FinetuneConfig& config, double input_power,
+            const StepNumbers& steps);
 
   PassRows& pass() noexcept { return pass_; }
   /// Between the host's variables, of all rows, and those here. Both wait.
-  void put(finetune::RoundingVariables& variables, std::size_t iteration);
-  void get(finetune::RoundingVariables& variables);
+  void put(solve::RoundingVariables& variables, std::size_t iteration);
+  void get(solve::RoundingVariables& variables);
 
   /// An iteration: begin(), add() for each sample, end(). All only queue. `positions`: of all its samples.
   void begin(std::span<const LayerSample> batch);
@@ -44,9 +44,9 @@ class TunedRows {
  private:
   void queue_step();
   template <class Copy>
-  void each(finetune::RoundingVariables& variables, const Copy& copy);
+  void each(solve::RoundingVariables& variables, const Copy& copy);
 
-  const finetune::QuantizedWeights& weights_;
+  const solve::QuantizedWeights& weights_;
   bool adaround_, trains_bias_ = false;
   PassRows pass_;
   LayerPass* chosen_ = nullptr;  // for the mini-batch

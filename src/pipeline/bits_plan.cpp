@@ -21,7 +21,7 @@
 #include "quantization/emit/blocks.h"
 #include "run/outputs.h"
 #include "run/sweep_setup.h"
-#include "tuning/bit_errors.h"
+#include "solve/sweep/bit_errors.h"
 
 namespace detent::pipeline {
 namespace {
@@ -212,8 +212,8 @@ class BitsPlanner::Impl {
       if (options_.stop.stop_requested()) throw interrupted();
       if (!errors_[t].of_bits.empty()) continue;
       const std::vector<int> bits(candidates_[t].bits.begin(), candidates_[t].bits.end());
-      errors_[t] = tuning::bit_errors(model_.graph.initializers[all_.tensors[t].initializer], all_.tensors[t], bits,
-                                      blocks().method, threads);
+      errors_[t] = solve::bit_errors(model_.graph.initializers[all_.tensors[t].initializer], all_.tensors[t], bits,
+                                     blocks().method, threads);
       if (options_.progress) options_.progress("errors of bits", ++done, all_.tensors.size());
     }
   }
@@ -230,14 +230,14 @@ class BitsPlanner::Impl {
   }
 
   void find_gram_errors() {
-    std::vector<tuning::BitQuestion> questions;
+    std::vector<solve::BitQuestion> questions;
     for (std::size_t t = 0; t < all_.tensors.size(); ++t)
       questions.push_back({t, {candidates_[t].bits.begin(), candidates_[t].bits.end()}});
-    const auto stages = tuning::block_stages(model_, all_, blocks(), samples_->memory_for_sums);
+    const auto stages = solve::block_stages(model_, all_, blocks(), samples_->memory_for_sums);
     std::unique_ptr<store::Spool> spool;
     if (stages.size() > 1)
       spool = run::make_spool(samples_->context, planning::split_budget(samples_->memory_for_sums / 2, 0));
-    errors_ = tuning::bit_errors(
+    errors_ = solve::bit_errors(
         model_, samples_->types, all_, questions, stages, samples_->context.runtime, samples_->source, blocks().method,
         {.threads = options_.threads, .spool = spool.get(), .progress = options_.progress, .stop = options_.stop});
   }
@@ -361,7 +361,7 @@ class BitsPlanner::Impl {
   std::vector<std::size_t> group_of_;  // by tensor
   std::vector<int> smallest_;          // bits of each group
   std::int64_t fixed_bytes_ = 0;       // of the model with all weights in float
-  std::vector<tuning::BitErrors> errors_;
+  std::vector<solve::BitErrors> errors_;
   std::vector<double> sensitivities_;            // by group: the error of the outputs with nearest rounding
   std::vector<std::vector<BitOption>> choices_;  // by group; of measure()
 };

@@ -8,7 +8,7 @@ namespace detent::pipeline {
 namespace {
 
 // Of AWQ, where the weight's inputs are scaled.
-std::optional<double> exponent_of(const tuning::SolvedBlocks& solved, std::size_t tensor) {
+std::optional<double> exponent_of(const solve::SolvedBlocks& solved, std::size_t tensor) {
   for (const auto& [fold, scaling] : solved.scalings) {
     if (std::find(fold.tensors.begin(), fold.tensors.end(), tensor) != fold.tensors.end()) return scaling.exponent;
   }
@@ -18,7 +18,7 @@ std::optional<double> exponent_of(const tuning::SolvedBlocks& solved, std::size_
 }  // namespace
 
 BlockedWeight describe_weight(const onnx::Model& model, const quantization::BlockPlacement& placement,
-                              const tuning::SolvedBlocks& solved, std::size_t tensor,
+                              const solve::SolvedBlocks& solved, std::size_t tensor,
                               const quantization::BlockErrors& errors, WeightMethod method) {
   const auto& weight = placement.tensors[tensor];
   const auto first = !weight.products.empty() ? weight.products.front()

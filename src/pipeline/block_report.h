@@ -7,13 +7,13 @@
 #include "onnx/model.h"
 #include "quantization/block_stream.h"
 #include "quantization/block_weights.h"
-#include "tuning/block_weights.h"
+#include "solve/sweep/block_weights.h"
 
 namespace detent::pipeline {
 
 /// Of the tensor at this position of the placement. `solved` is empty where nothing was solved from samples.
 BlockedWeight describe_weight(const onnx::Model& model, const quantization::BlockPlacement& placement,
-                              const tuning::SolvedBlocks& solved, std::size_t tensor,
+                              const solve::SolvedBlocks& solved, std::size_t tensor,
                               const quantization::BlockErrors& errors, WeightMethod method);
 
 }  // namespace detent::pipeline

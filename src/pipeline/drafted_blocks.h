@@ -11,7 +11,7 @@
 #include "onnx/model.h"
 #include "quantization/block_stream.h"
 #include "quantization/block_weights.h"
-#include "tuning/block_weights.h"
+#include "solve/sweep/block_weights.h"
 
 namespace detent::pipeline {
 
@@ -19,7 +19,7 @@ namespace detent::pipeline {
 struct DraftedBlocks {
   onnx::Model model;
   quantization::BlockPlacement placement;
-  tuning::SolvedBlocks solved;
+  solve::SolvedBlocks solved;
 
   /// Whether a weight that goes into blocks has this type in the float model.
   bool any_type(onnx::DataType type) const;

@@ -21,7 +21,7 @@
 #include "onnx/model.h"
 #include "planning/limits.h"
 #include "run/model_folder.h"
-#include "tuning/cost.h"
+#include "solve/sweep/cost.h"
 
 namespace detent {
 namespace {
@@ -170,7 +170,7 @@ void add_finetune_bytes(const onnx::Model& model, const graph::ValueTypes& types
   FinetuneConfig adaround;
   adaround.rounding = WeightSolver::adaround;
   constexpr std::uint64_t kSamples = 32;  // the memory hardly depends on it
-  for (const auto& cost : tuning::layer_costs(model, types, adaround, kSamples, thread_count(0)))
+  for (const auto& cost : solve::layer_costs(model, types, adaround, kSamples, thread_count(0)))
     report.layers[cost.node].finetune_bytes = cost.bytes;
 }
 

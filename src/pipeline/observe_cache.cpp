@@ -5,7 +5,7 @@
 #include "quantization/placement.h"
 #include "run/prepare.h"
 #include "run/sweep_setup.h"
-#include "tuning/gram_sweep.h"
+#include "solve/sweep/gram_sweep.h"
 
 namespace detent::pipeline {
 
@@ -16,13 +16,13 @@ std::uint64_t observe_cache(const onnx::Model& running, const graph::ValueTypes&
   const planning::Circumstances circumstances{cache.values().size(), false, thread_count(context.threads), 1, 0};
   const run::Prepared prepared{running, types, {}};
   const auto sweep = run::set_up_sweep(context, prepared, placement, source, circumstances);
-  return tuning::sweep_values(running, types, context.runtime, source, sweep.cuts,
-                              {.threads = context.threads,
-                               .spool = sweep.spool.get(),
-                               .progress = context.progress,
-                               .stop = context.stop,
-                               .listened = cache.values(),
-                               .listener = &cache.observer()});
+  return solve::sweep_values(running, types, context.runtime, source, sweep.cuts,
+                             {.threads = context.threads,
+                              .spool = sweep.spool.get(),
+                              .progress = context.progress,
+                              .stop = context.stop,
+                              .listened = cache.values(),
+                              .listener = &cache.observer()});
 }
 
 }  // namespace detent::pipeline

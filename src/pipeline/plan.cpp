@@ -14,7 +14,6 @@
 #include "config/validate.h"
 #include "data/sample.h"
 #include "exec/session.h"
-#include "finetune/device_memory.h"
 #include "graph/transformer.h"
 #include "onnx/model.h"
 #include "pipeline/check_model.h"
@@ -36,8 +35,9 @@
 #include "run/samples.h"
 #include "run/sweep_setup.h"
 #include "shim/cuda_driver.h"
-#include "tuning/cost.h"
-#include "tuning/tuned_layer.h"
+#include "solve/layers/device_memory.h"
+#include "solve/sweep/cost.h"
+#include "solve/sweep/tuned_layer.h"
 
 namespace detent {
 namespace {
@@ -138,22 +138,22 @@ void add_sweep(const run::Prepared& prepared, const quantization::Placement& pla
 
 void add_finetune(const onnx::Model& model, const graph::ValueTypes& types, const FinetuneConfig& config,
                   const DeviceConfig& device, std::size_t threads, double rate, Plan& plan) {
-  const auto costs = tuning::layer_costs(model, types, config, std::max<std::size_t>(plan.files, 1), threads);
+  const auto costs = solve::layer_costs(model, types, config, std::max<std::size_t>(plan.files, 1), threads);
   if (costs.empty() && plan.finetune.only_if_needed) return;
   double flops = 0;
   for (const auto& cost : costs) {
     flops += cost.flops;
     plan.finetune.streamed += cost.streamed ? 1 : 0;
   }
-  const auto& heaviest = tuning::heaviest(costs);
+  const auto& heaviest = solve::heaviest(costs);
   plan.finetune.layers = costs.size();
   plan.finetune.heaviest = heaviest.name;
   plan.finetune.heaviest_bytes = heaviest.bytes;
   if (rate > 0) plan.finetune.seconds = flops / rate;
   for (const auto& cost : costs) {
     if (device.is_cpu()) break;
-    const auto need = finetune::device_need(cost.geometry, cost.input_shape, cost.streamed, config, device.precision,
-                                            device.cuda.size());
+    const auto need = solve::device_need(cost.geometry, cost.input_shape, cost.streamed, config, device.precision,
+                                         device.cuda.size());
     plan.device.layers.push_back({cost.name, cost.streamed, need.peak()});
   }
 }

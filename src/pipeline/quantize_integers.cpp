@@ -9,7 +9,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "accuracy/consumer_functions.h"
 #include "base/cpu.h"
 #include "base/error.h"
 #include "base/parallel.h"
@@ -39,6 +38,7 @@
 #include "remedies/weight_tuning.h"
 #include "run/calibration_device.h"
 #include "run/choose_by_speed.h"
+#include "run/consumer_functions.h"
 #include "run/explain.h"
 #include "run/finish_integers.h"
 #include "run/latency_change.h"

@@ -44,9 +44,9 @@
 #include "run/run_report.h"
 #include "run/samples.h"
 #include "run/sweep_setup.h"
+#include "solve/sweep/block_weights.h"
+#include "solve/sweep/weight_solving.h"
 #include "store/spool.h"
-#include "tuning/block_weights.h"
-#include "tuning/weight_solving.h"
 
 namespace detent::pipeline {
 namespace {
@@ -298,23 +298,23 @@ class WeightsRun {
     const auto scope = profiler_.scope(Step::calibration);
     const auto budget = run::budget_of(resources_, work_->path());
     const auto placement = placement_as_run();
-    const auto stages = tuning::block_stages(running(), placement, options_.weights_only, for_sums(budget.memory));
+    const auto stages = solve::block_stages(running(), placement, options_.weights_only, for_sums(budget.memory));
     std::unique_ptr<store::Spool> spool;
     if (stages.size() > 1) spool = run::make_spool(context(), planning::split_budget(budget.memory / 4, 0));
     source.rewind();
-    draft_.solved = tuning::solve_blocks(running(), types_, placement, stages, *runtime_, source,
-                                         {.config = options_.weights_only,
-                                          .scale_inputs = !raised_,
-                                          .memory_budget = budget.memory,
-                                          .directory = directory,
-                                          .sweep = sweeping(spool.get(), listens)});
+    draft_.solved = solve::solve_blocks(running(), types_, placement, stages, *runtime_, source,
+                                        {.config = options_.weights_only,
+                                         .scale_inputs = !raised_,
+                                         .memory_budget = budget.memory,
+                                         .directory = directory,
+                                         .sweep = sweeping(spool.get(), listens)});
     has_seen_cache_ = listens == Listens::yes;
     result_.samples = draft_.solved.samples;
     for (const auto& [fold, scaling] : draft_.solved.scalings)
       quantization::apply_fold(fold, scaling.factors, draft_.model, draft_.placement);
   }
 
-  tuning::GramSweepOptions sweeping(store::Spool* spool, Listens listens) {
+  solve::GramSweepOptions sweeping(store::Spool* spool, Listens listens) {
     const bool heard = cache_ && listens == Listens::yes;
     return {.threads = options_.threads,
             .spool = spool,
@@ -363,7 +363,7 @@ class WeightsRun {
   std::uint64_t for_sums(std::uint64_t budget) const {
     std::uint64_t columns = std::uint64_t{64} << 20;
     for (const auto& tensor : draft_.placement.tensors)
-      columns = std::max(columns, tuning::memory_of_piece(tensor.rows));
+      columns = std::max(columns, solve::memory_of_piece(tensor.rows));
     const auto taken = profile::memory_now().anonymous + columns;
     return budget > taken ? (budget - taken) / 2 : 0;
   }

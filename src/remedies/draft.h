@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "accuracy/fallback_choice.h"
 #include "detent/quantize.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/emitted.h"
+#include "remedies/fallback_choice.h"
 #include "run/prepare.h"
 
 namespace detent::remedies {
@@ -17,7 +17,7 @@ namespace detent::remedies {
 /// What each quantized value alone does to the results when it is rounded.
 struct Sensitivities {
   std::vector<std::string> values;  // in the order of the placement that they were measured under
-  accuracy::MarkErrors errors;
+  MarkErrors errors;
   bool each_alone = true;   // false: in groups of neighbours, see Evaluator::measure()
   std::size_t samples = 1;  // measured on so many
 };

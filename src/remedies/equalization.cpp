@@ -1,7 +1,7 @@
 // Channel equalization (SmoothQuant): for values whose channels differ so much that one scale does not serve them.
 // Each candidate is run with its value and the weights that read it rounded: as they are, with the best of the ranges,
 // and with channel ranges equalized. The model is rewritten where that takes away half of an error that matters.
-#include "accuracy/equalization.h"
+#include "remedies/channel_equalization.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +18,6 @@
 namespace detent::remedies {
 namespace {
 
-using accuracy::ChannelExtremes;
 using graph::ChannelScaling;
 
 constexpr std::size_t kMostSamples = 4;
@@ -39,10 +38,10 @@ struct Candidate {
   calibration::Range range;  // as it is
   calibration::Range scaled_range;
   double unevenness = 1;
-  double error = 0;                        // as it is
-  std::vector<accuracy::Roundings> plain;  // by each of the ranges that says something new, its own first
-  accuracy::Roundings scaled;
-  const accuracy::Roundings* best_plain = nullptr;
+  double error = 0;              // as it is
+  std::vector<Roundings> plain;  // by each of the ranges that says something new, its own first
+  Roundings scaled;
+  const Roundings* best_plain = nullptr;
 
   bool is_between_products() const { return scaling.maker && !scaling.readers.empty(); }
   /// Nothing but its own rounding gets better: other ranges have nothing to say.
@@ -56,7 +55,7 @@ class Equalization : public Remedy {
     evaluator_ = &evaluator;
     samples_ = evaluator.samples();
     index_.emplace(draft.prepared.model);
-    for (auto& scaling : accuracy::equalizable(draft.prepared.model, *index_, draft.assignment.placement)) {
+    for (auto& scaling : equalizable(draft.prepared.model, *index_, draft.assignment.placement)) {
       const auto range = draft.proposals.ranges.find(scaling.value);
       if (!values().contains(scaling.value) || range == draft.proposals.ranges.end()) continue;
       Candidate candidate;
@@ -73,10 +72,10 @@ class Equalization : public Remedy {
   }
 
   bool is_better(const Draft&, Evaluator&) override {
-    std::vector<accuracy::Trial> trials(2);
+    std::vector<Trial> trials(2);
     for (const auto& candidate : candidates_) {
-      trials[0].merge(accuracy::trial_of(*candidate.best_plain));
-      trials[1].merge(accuracy::trial_of(candidate.scaled));
+      trials[0].merge(trial_of(*candidate.best_plain));
+      trials[1].merge(trial_of(candidate.scaled));
     }
     const auto count = std::clamp<std::size_t>(samples_ / kJudgingEvery, 1, kMostSamples);
     const auto results = evaluator_->run(*draft_, rounded_by(trials), trials, {count, samples_ - count});
@@ -129,7 +128,7 @@ class Equalization : public Remedy {
     std::erase_if(candidates_, [](const auto& c) { return c.extremes.channels() == 0; });
     for (auto& candidate : candidates_) {
       candidate.scaling.factors =
-          accuracy::equalizing_factors(model(), *index_, candidate.scaling, candidate.extremes, candidate.range);
+          equalizing_factors(model(), *index_, candidate.scaling, candidate.extremes, candidate.range);
       candidate.unevenness =
           candidate.keeps_range() ? 1 / root_mean_square(candidate.scaling.factors) : candidate.extremes.unevenness();
     }
@@ -170,20 +169,20 @@ class Equalization : public Remedy {
 
   void make_scaled(Candidate& candidate) {
     const auto& scaling = candidate.scaling;
-    candidate.scaled_range = accuracy::scaled_range(scaling, candidate.extremes, candidate.range);
+    candidate.scaled_range = scaled_range(scaling, candidate.extremes, candidate.range);
     const auto& placement = draft_->assignment.placement;
     const auto& config = evaluator_->options().config;
     const auto assigned =
         quantization::assign_activation(*placement.find(scaling.value), {candidate.scaled_range, {}}, config);
-    candidate.scaled = accuracy::scaled_roundings(model(), *index_, placement, scaling, assigned, config);
+    candidate.scaled = scaled_roundings(model(), *index_, placement, scaling, assigned, config);
   }
 
   // Keeps those whose error at the model's results is worth something, the worst first, as many as the inferences
   // allow.
   void keep_harmful() {
     if (candidates_.empty()) return;
-    std::vector<accuracy::Trial> trials;
-    for (const auto& candidate : candidates_) trials.push_back(accuracy::trial_of(candidate.plain.front()));
+    std::vector<Trial> trials;
+    for (const auto& candidate : candidates_) trials.push_back(trial_of(candidate.plain.front()));
     const auto results = run_near(trials);
     double all = 0;
     for (std::size_t i = 0; i < results.size(); ++i) all += candidates_[i].error = worst_error_of(results[i]);
@@ -209,10 +208,10 @@ class Equalization : public Remedy {
   // Keeps those whose error falls far enough below that with the best of the ranges.
   void keep_improved() {
     if (candidates_.empty()) return;
-    std::vector<accuracy::Trial> trials;
+    std::vector<Trial> trials;
     for (const auto& candidate : candidates_) {
-      for (const auto& plain : candidate.plain) trials.push_back(accuracy::trial_of(plain));
-      trials.push_back(accuracy::trial_of(candidate.scaled));
+      for (const auto& plain : candidate.plain) trials.push_back(trial_of(plain));
+      trials.push_back(trial_of(candidate.scaled));
     }
     const auto results = run_near(trials);
     std::vector<Candidate> kept;
@@ -236,7 +235,7 @@ class Equalization : public Remedy {
     return quantization::assign(model(), draft_->assignment.placement, other, evaluator_->options().config).values;
   }
 
-  static quantization::AssignedValues rounded_by(const std::vector<accuracy::Trial>& trials) {
+  static quantization::AssignedValues rounded_by(const std::vector<Trial>& trials) {
     quantization::AssignedValues tapped;
     for (const auto& trial : trials) {
       for (const auto& [mark, rounding] : trial) tapped.try_emplace(mark, rounding->params);
@@ -244,7 +243,7 @@ class Equalization : public Remedy {
     return tapped;
   }
 
-  std::vector<TrialResult> run_near(const std::vector<accuracy::Trial>& trials) {
+  std::vector<TrialResult> run_near(const std::vector<Trial>& trials) {
     const auto count = std::clamp<std::size_t>(samples_ / kSamplesForEach, 1, kMostSamples);
     return evaluator_->run_near(*draft_, rounded_by(trials), trials, {count});
   }

@@ -112,20 +112,19 @@ run::DeployedFidelity Evaluator::deployed(const std::filesystem::path& file) {
 }
 
 std::vector<TrialResult> Evaluator::run(const Draft& draft, const quantization::AssignedValues& tapped,
-                                        std::span<const accuracy::Trial> trials, TrialSamples samples,
+                                        std::span<const Trial> trials, TrialSamples samples,
                                         decltype(TrialOptions::watch) watch, const quantization::Placement* placement) {
   const auto& marks = placement != nullptr ? *placement : draft.assignment.placement;
   return runner(draft.prepared).run(marks, tapped, trials, samples, std::move(watch), &references_);
 }
 
 std::vector<TrialResult> Evaluator::run_near(const Draft& draft, const quantization::AssignedValues& tapped,
-                                             std::span<const accuracy::Trial> trials, TrialSamples samples) {
-  const auto model =
-      accuracy::make_trial_model(draft.prepared.model, draft.prepared.types, draft.assignment.placement, tapped);
+                                             std::span<const Trial> trials, TrialSamples samples) {
+  const auto model = make_trial_model(draft.prepared.model, draft.prepared.types, draft.assignment.placement, tapped);
   return run_near_trials(context(), model, parts_in(model, draft), trials, source(), samples);
 }
 
-std::vector<int> Evaluator::parts_in(const accuracy::TrialModel& model, const Draft& draft) {
+std::vector<int> Evaluator::parts_in(const TrialModel& model, const Draft& draft) {
   if (parts_.empty()) parts_ = parts_of(draft.prepared.model, static_types(draft), kParts);
   auto parts = model.map_cuts(parts_);
   parts.front() = 0;  // copies of inputs stand before the first node
@@ -133,13 +132,13 @@ std::vector<int> Evaluator::parts_in(const accuracy::TrialModel& model, const Dr
 }
 
 TrialResult Evaluator::judge(const Draft& draft, const quantization::AssignedValues& tapped,
-                             const quantization::Placement& placement, const accuracy::Trial& trial) {
+                             const quantization::Placement& placement, const Trial& trial) {
   return runner(draft.prepared).run(placement, tapped, {&trial, 1}, judging_samples(), {}, &references_).front();
 }
 
 TrialResult Evaluator::judge(const Draft& draft, const quantization::Assignment& assignment) {
-  const auto roundings = accuracy::roundings_of(assignment.values);
-  return judge(draft, assignment.values, assignment.placement, accuracy::trial_of(roundings));
+  const auto roundings = roundings_of(assignment.values);
+  return judge(draft, assignment.values, assignment.placement, trial_of(roundings));
 }
 
 const TrialResult& Evaluator::judged(const Draft& draft) {
@@ -149,9 +148,9 @@ const TrialResult& Evaluator::judged(const Draft& draft) {
 
 Sensitivities Evaluator::measure(const Draft& draft) {
   const auto& values = draft.assignment.values;
-  const auto roundings = accuracy::roundings_of(values);
+  const auto roundings = roundings_of(values);
   Sensitivities measured;
-  std::vector<accuracy::Trial> alone;
+  std::vector<Trial> alone;
   for (const auto& mark : draft.assignment.placement.marks) {
     if (!values.contains(mark.value)) continue;
     measured.values.push_back(mark.value);
@@ -169,10 +168,10 @@ Sensitivities Evaluator::measure(const Draft& draft) {
 }
 
 // The error of each group of neighbours at the results, in proportion to what its values do near themselves.
-void Evaluator::share_out(const Draft& draft, const std::vector<accuracy::Trial>& alone,
-                          const std::vector<TrialResult>& near, Sensitivities& measured) {
-  const auto model = accuracy::make_trial_model(draft.prepared.model, draft.prepared.types, draft.assignment.placement,
-                                                draft.assignment.values);
+void Evaluator::share_out(const Draft& draft, const std::vector<Trial>& alone, const std::vector<TrialResult>& near,
+                          Sensitivities& measured) {
+  const auto model =
+      make_trial_model(draft.prepared.model, draft.prepared.types, draft.assignment.placement, draft.assignment.values);
   const graph::Index index(model.model);
   const auto cuts = parts_in(model, draft);
   const std::size_t parts_in_group = (cuts.size() + kGroups - 2) / kGroups;
@@ -183,7 +182,7 @@ void Evaluator::share_out(const Draft& draft, const std::vector<accuracy::Trial>
     const auto errors = errors_of(near[v]);
     harm.push_back(std::accumulate(errors.begin(), errors.end(), kLeastHarm));
   }
-  std::vector<accuracy::Trial> together;
+  std::vector<Trial> together;
   for (const auto& [at, members] : groups) {
     auto& trial = together.emplace_back();
     for (const auto v : members) trial.insert(alone[v].begin(), alone[v].end());
@@ -203,8 +202,8 @@ void Evaluator::share_out(const Draft& draft, const std::vector<accuracy::Trial>
 
 double Evaluator::weights_share(const Draft& draft) {
   const auto& values = draft.assignment.values;
-  const auto roundings = accuracy::roundings_of(values);
-  std::vector<accuracy::Trial> trials(2);  // of weights, of all else
+  const auto roundings = roundings_of(values);
+  std::vector<Trial> trials(2);  // of weights, of all else
   for (const auto& mark : draft.assignment.placement.marks) {
     if (values.contains(mark.value)) trials[mark.is_weight ? 0 : 1][mark.value] = &roundings.at(mark.value);
   }

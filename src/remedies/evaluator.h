@@ -11,12 +11,12 @@
 #include <string_view>
 #include <vector>
 
-#include "accuracy/fake_quantizer.h"
 #include "detent/quantize.h"
 #include "exec/session.h"
 #include "profile/device_activity.h"
 #include "profile/profiler.h"
 #include "remedies/draft.h"
+#include "remedies/fake_quantizer.h"
 #include "remedies/trial_runner.h"
 #include "run/content_order.h"
 #include "run/context.h"
@@ -57,17 +57,17 @@ class Evaluator {
   /// Runs trials of values that `tapped` lists, under the draft's placement unless another is given. Throws resource
   /// when the budget cannot be met.
   std::vector<TrialResult> run(const Draft& draft, const quantization::AssignedValues& tapped,
-                               std::span<const accuracy::Trial> trials, TrialSamples samples,
+                               std::span<const Trial> trials, TrialSamples samples,
                                decltype(TrialOptions::watch) watch = {},
                                const quantization::Placement* placement = nullptr);
 
   /// The same near what each trial rounds, see run_near_trials(): to compare trials of the same values.
   std::vector<TrialResult> run_near(const Draft& draft, const quantization::AssignedValues& tapped,
-                                    std::span<const accuracy::Trial> trials, TrialSamples samples);
+                                    std::span<const Trial> trials, TrialSamples samples);
 
   /// On the judging samples.
   TrialResult judge(const Draft& draft, const quantization::AssignedValues& tapped,
-                    const quantization::Placement& placement, const accuracy::Trial& trial);
+                    const quantization::Placement& placement, const Trial& trial);
   /// With everything rounded as assigned.
   TrialResult judge(const Draft& draft, const quantization::Assignment& assignment);
   /// The same of the draft as it is, measured once.
@@ -111,8 +111,8 @@ class Evaluator {
   TrialRunner& runner(const run::Prepared& prepared);
   run::DeployedFidelity deployed(const std::filesystem::path& file);
   bool has_rows_for_samples();
-  std::vector<int> parts_in(const accuracy::TrialModel& model, const Draft& draft);
-  void share_out(const Draft& draft, const std::vector<accuracy::Trial>& alone, const std::vector<TrialResult>& near,
+  std::vector<int> parts_in(const TrialModel& model, const Draft& draft);
+  void share_out(const Draft& draft, const std::vector<Trial>& alone, const std::vector<TrialResult>& near,
                  Sensitivities& measured);
 
   run::Context context() const;

@@ -1,7 +1,7 @@
 // Fallback: products that the integers do not serve stay in float, or get activations of 16 bits. With a target, as
 // many as it takes to reach it and no more; without one, those that make most of the error, up to a tenth of the
 // multiplications.
-#include "accuracy/fallback_choice.h"
+#include "remedies/fallback_choice.h"
 
 #include <fmt/format.h>
 
@@ -21,12 +21,10 @@
 namespace detent::remedies {
 namespace {
 
-using accuracy::FallbackChoice;
-
 // Choices must take away at least 1 % of the error and three times their share of the multiplications, until the error
 // is below 0.01 % (40 dB).
-constexpr accuracy::ChoiceLimits kAutomatic{.macs = 0.1, .worth_removing = 0.01, .ratio = 3, .error = 1e-4};
-constexpr accuracy::ChoiceLimits kNone{
+constexpr ChoiceLimits kAutomatic{.macs = 0.1, .worth_removing = 0.01, .ratio = 3, .error = 1e-4};
+constexpr ChoiceLimits kNone{
     .macs = std::numeric_limits<double>::infinity(), .worth_removing = 0, .ratio = 0, .error = 0};
 // Results that are farther from the float model's are of no use. Where float is no way out, as many fall back to 16
 // bits as it takes to be nearer.
@@ -98,16 +96,16 @@ class Fallback : public Remedy {
                      fmt::format("lower the target, {}; --sensitivity report tells more", suggestion));
   }
 
-  std::vector<FallbackChoice> choose(const Workload& workload, const accuracy::ChoiceLimits& limits) const {
-    return accuracy::choose_fallbacks(
+  std::vector<FallbackChoice> choose(const Workload& workload, const ChoiceLimits& limits) const {
+    return choose_fallbacks(
         workload.products, expected_errors(), [this](const auto& nodes) { return place(nodes); }, limits);
   }
 
   // The errors of single values, in proportion, so that they add up to no less than the error of all together.
-  accuracy::MarkErrors expected_errors() const {
+  MarkErrors expected_errors() const {
     auto errors = draft_->sensitivities->errors;
     const auto all = errors_of(evaluator_->judged(*draft_));
-    const auto sum = accuracy::predicted_error(draft_->assignment.placement, errors);
+    const auto sum = predicted_error(draft_->assignment.placement, errors);
     for (auto& [mark, of_points] : errors) {
       for (std::size_t i = 0; i < all.size(); ++i) {
         if (sum[i] > 0) of_points[i] *= std::max(1.0, all[i] / sum[i]);

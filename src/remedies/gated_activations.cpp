@@ -1,7 +1,7 @@
 // Gates in integers: x * Sigmoid(x) behind a convolution takes the runtime less than half the time there, and the
 // chains do not end at it. What the additional roundings do is measured for groups of gates that follow one another;
 // those that do least go to integers, as many as the results allow.
-#include "accuracy/gated_activations.h"
+#include "quantization/gated_activations.h"
 #include "base/bytes.h"
 
 #include <fmt/format.h>
@@ -29,9 +29,9 @@ class Gates : public Remedy {
   bool propose(const Draft& draft, Evaluator& evaluator) override {
     const auto& model = draft.prepared.model;
     const graph::Index index(model);
-    const auto every = accuracy::all_gates(model, index);
+    const auto every = quantization::all_gates(model, index);
     const auto whole = assign(draft, evaluator, every);
-    for (const auto& gate : accuracy::find_gates(model, index)) {
+    for (const auto& gate : quantization::find_gates(model, index)) {
       const auto n = static_cast<std::size_t>(gate.sigmoid);
       if (whole.placement.selected[n]) gates_.push_back(model.graph.nodes[n].outputs().front());
     }
@@ -65,7 +65,7 @@ class Gates : public Remedy {
 
  private:
   static quantization::Assignment assign(const Draft& draft, const Evaluator& evaluator,
-                                         const accuracy::GateNames& gates) {
+                                         const quantization::GateNames& gates) {
     const auto& config = evaluator.options().config;
     auto placement = run::place(draft.prepared, config, {}, &gates);
     return quantization::assign(draft.prepared.model, std::move(placement), draft.proposals, config);
@@ -74,15 +74,15 @@ class Gates : public Remedy {
   std::size_t group_size() const { return (gates_.size() + kMostGroups - 1) / kMostGroups; }
 
   // What each group adds: roundings that are not there, or that only quantized nodes see, with all gates in float.
-  std::vector<accuracy::PointErrors> measure(const Draft& draft, Evaluator& evaluator,
-                                             const quantization::Assignment& whole, const graph::Index& index) const {
+  std::vector<PointErrors> measure(const Draft& draft, Evaluator& evaluator, const quantization::Assignment& whole,
+                                   const graph::Index& index) const {
     std::map<std::string, bool> float_readers_unrounded;
     for (const auto& mark : draft.assignment.placement.marks)
       float_readers_unrounded[mark.value] = mark.float_readers_unrounded;
     std::vector<int> starts;  // of the groups
     for (std::size_t g = 0; g < gates_.size(); g += group_size()) starts.push_back(index.producer(gates_[g]));
-    const auto roundings = accuracy::roundings_of(whole.values);
-    std::vector<accuracy::Trial> trials(starts.size());
+    const auto roundings = roundings_of(whole.values);
+    std::vector<Trial> trials(starts.size());
     for (const auto& mark : whole.placement.marks) {
       const auto now = float_readers_unrounded.find(mark.value);
       const bool is_added =
@@ -93,19 +93,19 @@ class Gates : public Remedy {
     }
     auto samples = evaluator.judging_samples();
     samples.count = std::min(samples.count, kMostSamples);
-    std::vector<accuracy::PointErrors> added;
+    std::vector<PointErrors> added;
     for (const auto& result : evaluator.run(draft, whole.values, trials, samples, {}, &whole.placement))
       added.push_back(errors_of(result));
     return added;
   }
 
   // As many groups as fit into a share of what may be lost, those first that take least of it.
-  accuracy::GateNames choose(double share) const {
+  quantization::GateNames choose(double share) const {
     std::vector<std::pair<double, std::size_t>> order;
     for (std::size_t g = 0; g < added_.size(); ++g) order.emplace_back(part_of_allowed(added_[g]), g);
     std::sort(order.begin(), order.end());
-    accuracy::GateNames chosen;
-    accuracy::PointErrors sum(before_.size());
+    quantization::GateNames chosen;
+    PointErrors sum(before_.size());
     for (const auto& [part, g] : order) {
       auto more = sum;
       for (std::size_t i = 0; i < more.size(); ++i) more[i] += added_[g][i];
@@ -118,16 +118,16 @@ class Gates : public Remedy {
   }
 
   // Of the output that loses most of what it may lose.
-  double part_of_allowed(const accuracy::PointErrors& added) const {
+  double part_of_allowed(const PointErrors& added) const {
     double part = 0;
     for (std::size_t i = 0; i < added.size(); ++i) part = std::max(part, added[i] / (allowed_[i] - before_[i]));
     return part;
   }
 
-  std::vector<std::string> gates_;            // that integers reach, in the order of the model
-  accuracy::PointErrors before_, allowed_;    // with all gates in float, and at the most
-  std::vector<accuracy::PointErrors> added_;  // by each group
-  accuracy::GateNames chosen_;
+  std::vector<std::string> gates_;  // that integers reach, in the order of the model
+  PointErrors before_, allowed_;    // with all gates in float, and at the most
+  std::vector<PointErrors> added_;  // by each group
+  quantization::GateNames chosen_;
   quantization::Assignment assignment_;
   TrialResult judged_;
 };

@@ -69,8 +69,8 @@ std::unordered_set<std::string> of_other_shapes(const graph::ValueTypes& types, 
 // Two parts that follow each other, or the last one alone.
 class Window {
  public:
-  Window(const run::Context& context, const accuracy::TrialModel& model, const graph::Index& index, int begin,
-         int middle, int end, const std::vector<std::string>& taps, const std::vector<Values>& samples) {
+  Window(const run::Context& context, const TrialModel& model, const graph::Index& index, int begin, int middle,
+         int end, const std::vector<std::string>& taps, const std::vector<Values>& samples) {
     const auto all = static_cast<int>(model.model.graph.nodes.size());
     std::vector<int> cuts;
     if (begin > 0) cuts.push_back(begin);
@@ -141,8 +141,8 @@ class Window {
 
 class NearTrials {
  public:
-  NearTrials(const run::Context& context, const accuracy::TrialModel& model, const std::vector<int>& parts,
-             std::span<const accuracy::Trial> trials)
+  NearTrials(const run::Context& context, const TrialModel& model, const std::vector<int>& parts,
+             std::span<const Trial> trials)
       : context_(context), model_(model), index_(model.model), parts_(parts), trials_(trials), results_(trials.size()) {
     for (const auto& trial : trials) begins_.push_back(part_of(model, index_, parts, trial));
   }
@@ -221,14 +221,14 @@ class NearTrials {
   }
 
   const run::Context& context_;
-  const accuracy::TrialModel& model_;
+  const TrialModel& model_;
   graph::Index index_;
   const std::vector<int>& parts_;
-  std::span<const accuracy::Trial> trials_;
+  std::span<const Trial> trials_;
   std::vector<std::size_t> begins_;
   std::vector<TrialResult> results_;
   std::vector<Values> samples_;  // of each, what crosses the cut before the window
-  accuracy::FakeQuantizer quantizer_;
+  FakeQuantizer quantizer_;
   std::uint64_t done_ = 0;
 };
 
@@ -259,8 +259,8 @@ std::vector<int> parts_of(const onnx::Model& model, const graph::ValueTypes& sta
   return parts;
 }
 
-std::size_t part_of(const accuracy::TrialModel& model, const graph::Index& index, const std::vector<int>& parts,
-                    const accuracy::Trial& trial) {
+std::size_t part_of(const TrialModel& model, const graph::Index& index, const std::vector<int>& parts,
+                    const Trial& trial) {
   int first = std::numeric_limits<int>::max();
   for (const auto& tap : model.taps) {
     const auto mark = model.mark_of.find(tap);
@@ -269,8 +269,8 @@ std::size_t part_of(const accuracy::TrialModel& model, const graph::Index& index
   return first == std::numeric_limits<int>::max() ? 0 : part_at(parts, first);
 }
 
-std::vector<TrialResult> run_near_trials(const run::Context& context, const accuracy::TrialModel& model,
-                                         const std::vector<int>& parts, std::span<const accuracy::Trial> trials,
+std::vector<TrialResult> run_near_trials(const run::Context& context, const TrialModel& model,
+                                         const std::vector<int>& parts, std::span<const Trial> trials,
                                          data::SampleSource& source, TrialSamples samples) {
   return NearTrials(context, model, parts, trials).run(source, samples);
 }

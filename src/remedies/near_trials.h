@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "accuracy/trial_model.h"
 #include "data/sample.h"
+#include "remedies/trial_model.h"
 #include "remedies/trials.h"
 #include "run/context.h"
 
@@ -21,12 +21,12 @@ std::vector<int> parts_of(const onnx::Model& model, const graph::ValueTypes& sta
 /// values of the float model. The points of a result are the floats that later parts read, and the points of the trial
 /// model that are made on the way; there are no outputs. Keeps the values that cross a cut in memory, of all samples.
 /// `parts` are positions of the trial model.
-std::vector<TrialResult> run_near_trials(const run::Context& context, const accuracy::TrialModel& model,
-                                         const std::vector<int>& parts, std::span<const accuracy::Trial> trials,
+std::vector<TrialResult> run_near_trials(const run::Context& context, const TrialModel& model,
+                                         const std::vector<int>& parts, std::span<const Trial> trials,
                                          data::SampleSource& source, TrialSamples samples);
 
 /// The part in which a trial begins.
-std::size_t part_of(const accuracy::TrialModel& model, const graph::Index& index, const std::vector<int>& parts,
-                    const accuracy::Trial& trial);
+std::size_t part_of(const TrialModel& model, const graph::Index& index, const std::vector<int>& parts,
+                    const Trial& trial);
 
 }  // namespace detent::remedies

@@ -21,7 +21,7 @@ struct Alternative {
   bool is_own = false;  // the range that it has, measured for comparison
   CalibrationMethod method = CalibrationMethod::minmax;
   quantization::ActivationRange range;
-  accuracy::Rounding rounding;
+  Rounding rounding;
 };
 
 class RangeChoice : public Remedy {
@@ -29,7 +29,7 @@ class RangeChoice : public Remedy {
   bool propose(const Draft& draft, Evaluator& evaluator) override {
     const auto alternatives = list_alternatives(draft, evaluator);
     if (alternatives.empty()) return false;
-    std::vector<accuracy::Trial> trials;
+    std::vector<Trial> trials;
     for (const auto& alternative : alternatives) trials.push_back({{alternative.mark->value, &alternative.rounding}});
     const auto results = evaluator.run_near(draft, draft.assignment.values, trials, evaluator.near_samples());
     ranges_ = draft.proposals.ranges;
@@ -119,7 +119,7 @@ class RangeChoice : public Remedy {
 
   quantization::ActivationRanges ranges_;
   quantization::Assignment assignment_;
-  accuracy::MarkErrors errors_;
+  MarkErrors errors_;
   std::vector<MethodChoice> chosen_;
   TrialResult judged_;
 };

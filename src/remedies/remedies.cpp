@@ -40,7 +40,7 @@ void list_sensitivities(Draft& draft, const graph::Index& index) {
 // What makes most of the error that is left, by the errors of single values, which add up to first order.
 void name_worst(Draft& draft, Evaluator& evaluator, const graph::Index& index, const Workload& workload) {
   const auto& errors = draft.sensitivities->errors;
-  const auto now = accuracy::predicted_error(draft.assignment.placement, errors);
+  const auto now = predicted_error(draft.assignment.placement, errors);
   if (worst_of(now) == 0) return;
   draft.result.weights_share = evaluator.weights_share(draft);
   for (const auto& product : workload.products) {
@@ -48,7 +48,7 @@ void name_worst(Draft& draft, Evaluator& evaluator, const graph::Index& index, c
     nodes.push_back(product.node);
     const auto placement =
         run::place(draft.prepared, evaluator.options().config, {evaluator.options().accuracy.fallback, nodes});
-    const double removed = accuracy::removed_share(now, accuracy::predicted_error(placement, errors), now, 0);
+    const double removed = removed_share(now, predicted_error(placement, errors), now, 0);
     if (removed < kWorthNaming) continue;
     draft.worst_left.push_back({draft.prepared.model.graph.nodes[product.node].label(), removed,
                                 macs_of(draft.prepared.model, index, product)});

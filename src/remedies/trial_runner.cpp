@@ -1,16 +1,16 @@
 #include "remedies/trial_runner.h"
 
-#include "accuracy/trial_model.h"
 #include "base/parallel.h"
 #include "base/paths.h"
+#include "remedies/trial_model.h"
 
 namespace detent::remedies {
 
 std::vector<TrialResult> TrialRunner::run(const quantization::Placement& placement,
-                                          const quantization::AssignedValues& values,
-                                          std::span<const accuracy::Trial> trials, TrialSamples samples,
-                                          decltype(TrialOptions::watch) watch, References* references) {
-  const auto model = accuracy::make_trial_model(prepared_.model, prepared_.types, placement, values);
+                                          const quantization::AssignedValues& values, std::span<const Trial> trials,
+                                          TrialSamples samples, decltype(TrialOptions::watch) watch,
+                                          References* references) {
+  const auto model = make_trial_model(prepared_.model, prepared_.types, placement, values);
   run::Context context = context_;
   context.directory /= "trials";
   paths::remove(context.directory);  // of an interrupted run, whose trials may have been others

@@ -25,7 +25,7 @@ class TrialRunner {
   /// run_trials() on the marks of `placement` that have an entry in `values`. Throws resource when the budget cannot be
   /// met.
   std::vector<TrialResult> run(const quantization::Placement& placement, const quantization::AssignedValues& values,
-                               std::span<const accuracy::Trial> trials, TrialSamples samples,
+                               std::span<const Trial> trials, TrialSamples samples,
                                decltype(TrialOptions::watch) watch = {}, References* references = nullptr);
 
  private:

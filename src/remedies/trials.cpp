@@ -35,7 +35,7 @@ class Watcher : public data::TapReceiver {
 // comes before those that are compared with it.
 class Trials {
  public:
-  Trials(const run::Context& context, const accuracy::TrialModel& model, std::span<const accuracy::Trial> trials,
+  Trials(const run::Context& context, const TrialModel& model, std::span<const Trial> trials,
          data::SampleSource& source, const TrialOptions& options)
       : context_(context),
         model_(model),
@@ -145,7 +145,7 @@ class Trials {
       (*options_.references)[{options_.samples.skipped + s, names[i]}] = values[i];
   }
 
-  static std::vector<std::string> measured_values(const accuracy::TrialModel& model) {
+  static std::vector<std::string> measured_values(const TrialModel& model) {
     auto values = model.points;
     for (const auto& output : model.outputs) {
       if (std::find(values.begin(), values.end(), output) == values.end()) values.push_back(output);
@@ -183,11 +183,11 @@ class Trials {
   }
 
   const run::Context& context_;
-  const accuracy::TrialModel& model_;
-  std::span<const accuracy::Trial> trials_;
+  const TrialModel& model_;
+  std::span<const Trial> trials_;
   data::SampleSource& source_;
   const TrialOptions& options_;
-  accuracy::FakeQuantizer quantizer_;
+  FakeQuantizer quantizer_;
   std::optional<Watcher> watcher_;  // of a segment
   exec::Branch branch_;
   std::vector<std::string> measured_;
@@ -198,14 +198,13 @@ class Trials {
 
 }  // namespace
 
-std::vector<TrialResult> run_trials(const run::Context& context, const accuracy::TrialModel& model,
-                                    std::span<const accuracy::Trial> trials, data::SampleSource& source,
-                                    const TrialOptions& options) {
+std::vector<TrialResult> run_trials(const run::Context& context, const TrialModel& model, std::span<const Trial> trials,
+                                    data::SampleSource& source, const TrialOptions& options) {
   return Trials(context, model, trials, source, options).run();
 }
 
-accuracy::PointErrors errors_of(const TrialResult& result) {
-  accuracy::PointErrors errors;
+PointErrors errors_of(const TrialResult& result) {
+  PointErrors errors;
   for (const auto& point : result.points) {
     const double error = point.signal > 0 ? point.noise / point.signal : 0;
     errors.push_back(std::isnan(error) ? 0 : error);  // of infinities: they stand for no number
@@ -213,11 +212,11 @@ accuracy::PointErrors errors_of(const TrialResult& result) {
   return errors;
 }
 
-double worst_of(const accuracy::PointErrors& errors) {
+double worst_of(const PointErrors& errors) {
   return errors.empty() ? 0 : *std::max_element(errors.begin(), errors.end());
 }
 
-double change_of(const accuracy::PointErrors& before, const accuracy::PointErrors& after) {
+double change_of(const PointErrors& before, const PointErrors& after) {
   // Where one point is worse than 40 dB, it does not matter how good another one is beyond that.
   const double floor = worst_of(before) > kFine ? kFine : kNegligibleError;
   double logs = 0;
@@ -228,7 +227,7 @@ double change_of(const accuracy::PointErrors& before, const accuracy::PointError
   return before.empty() ? 1 : std::exp(logs / static_cast<double>(before.size()));
 }
 
-bool is_improved(const accuracy::PointErrors& before, const accuracy::PointErrors& after) {
+bool is_improved(const PointErrors& before, const PointErrors& after) {
   return change_of(before, after) < 1 && worst_of(after) <= worst_of(before);
 }
 

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "accuracy/fake_quantizer.h"
-#include "accuracy/fallback_choice.h"
-#include "accuracy/trial_model.h"
 #include "data/sample.h"
 #include "exec/session.h"
+#include "remedies/fake_quantizer.h"
+#include "remedies/fallback_choice.h"
+#include "remedies/trial_model.h"
 #include "run/context.h"
 #include "run/pairing.h"
 #include "store/spool.h"
@@ -51,24 +51,23 @@ struct TrialResult {
 
 /// Runs every trial on these samples. One sweep serves all of them: each segment is loaded once. Results depend
 /// neither on cuts nor on the order of trials.
-std::vector<TrialResult> run_trials(const run::Context& context, const accuracy::TrialModel& model,
-                                    std::span<const accuracy::Trial> trials, data::SampleSource& source,
-                                    const TrialOptions& options);
+std::vector<TrialResult> run_trials(const run::Context& context, const TrialModel& model, std::span<const Trial> trials,
+                                    data::SampleSource& source, const TrialOptions& options);
 
 /// Errors (see errors_of) of 60 dB and less tell nothing about other samples: no choice is made for them.
 inline constexpr double kNegligibleError = 1e-6;
 
 /// Noise / signal at each point; 0 at points without signal.
-accuracy::PointErrors errors_of(const TrialResult& result);
+PointErrors errors_of(const TrialResult& result);
 /// The largest of them: points are judged each.
-double worst_of(const accuracy::PointErrors& errors);
+double worst_of(const PointErrors& errors);
 inline double worst_error_of(const TrialResult& result) { return worst_of(errors_of(result)); }
 
 /// Geometric mean over the points of the error after over that before; points of 40 dB (of 60, if there are no others)
 /// and better are taken as that good. Infinite where one point gets clearly worse: by more than 1 dB, to less than 40.
-double change_of(const accuracy::PointErrors& before, const accuracy::PointErrors& after);
+double change_of(const PointErrors& before, const PointErrors& after);
 /// Whether the errors fall on the whole, no point gets clearly worse, and the worst one does not get worse at all.
-bool is_improved(const accuracy::PointErrors& before, const accuracy::PointErrors& after);
+bool is_improved(const PointErrors& before, const PointErrors& after);
 
 /// Geometric mean over points and samples of noise / signal, each taken as 60 dB at the best. For comparisons of two
 /// trials: a sample of which both make nonsense is most of errors_of(), and says little about which is better.

@@ -14,9 +14,9 @@
 #include "remedies/remedies.h"
 #include "remedies/remedy.h"
 #include "run/sweep_setup.h"
-#include "tuning/cost.h"
-#include "tuning/finetune.h"
-#include "tuning/tuned_layer.h"
+#include "solve/sweep/cost.h"
+#include "solve/sweep/finetune.h"
+#include "solve/sweep/tuned_layer.h"
 
 namespace detent::remedies {
 namespace {
@@ -32,14 +32,14 @@ constexpr double kFar = 1e-2;
 void keep_heaviest(const Draft& draft, const Evaluator& evaluator, const graph::ValueTypes& types,
                    FinetuneConfig& config, std::vector<std::string>& notes) {
   const auto& env = evaluator.env();
-  auto costs = tuning::layer_costs(draft.prepared.model, types, config, env.source.file_count(),
-                                   thread_count(env.options.threads));
-  const auto layers = tuning::find_layers(draft.prepared.model, *draft.emitted, config).layers;
+  auto costs = solve::layer_costs(draft.prepared.model, types, config, env.source.file_count(),
+                                  thread_count(env.options.threads));
+  const auto layers = solve::find_layers(draft.prepared.model, *draft.emitted, config).layers;
   std::erase_if(costs, [&](const auto& cost) {
     return std::none_of(layers.begin(), layers.end(),
                         [&](const auto& layer) { return static_cast<std::size_t>(layer.float_node) == cost.node; });
   });
-  const auto& cost = tuning::heaviest(costs);
+  const auto& cost = solve::heaviest(costs);
   notes.push_back(fmt::format("only the heaviest layer was tuned: '{}', which takes about {} besides its samples",
                               cost.name, format_size(cost.bytes)));
   config.nodes = {cost.name};
@@ -48,10 +48,10 @@ void keep_heaviest(const Draft& draft, const Evaluator& evaluator, const graph::
 class WeightTuning : public Remedy {
  public:
   bool propose(const Draft& draft, Evaluator& evaluator) override {
-    if (evaluator.samples() < tuning::kHeldBackEvery || draft.worst_error < kNear) return false;
+    if (evaluator.samples() < solve::kHeldBackEvery || draft.worst_error < kNear) return false;
     if (draft.worst_error < kFar && draft.result.weights_share < kWorthTuning) return false;
     const auto config = automatic_gptq(evaluator.options().finetune);
-    layers_ = tuning::find_layers(draft.prepared.model, *draft.emitted, config).layers;
+    layers_ = solve::find_layers(draft.prepared.model, *draft.emitted, config).layers;
     if (layers_.empty()) return false;
     scope_.emplace(evaluator.env().profiler.scope(profile::Step::fast_finetune));
     try {
@@ -67,13 +67,13 @@ class WeightTuning : public Remedy {
   // By the typical sample: one of which both make nonsense says little about which is better. But the figure that is
   // told must not become worse than before all remedies.
   bool is_better(const Draft& draft, Evaluator& evaluator) override {
-    auto tuned = accuracy::roundings_of(draft.assignment.values);
+    auto tuned = roundings_of(draft.assignment.values);
     for (const auto& layer : layers_) {
       const auto& weight = draft.prepared.model.graph.initializers[layer.float_weight].name;
       const auto& data = tuned_.model.graph.initializers[layer.stored_weight].data;
       if (!data.is_produced()) tuned.at(weight).integers = data;
     }
-    judged_ = evaluator.judge(draft, draft.assignment.values, draft.assignment.placement, accuracy::trial_of(tuned));
+    judged_ = evaluator.judge(draft, draft.assignment.values, draft.assignment.placement, trial_of(tuned));
     errors_ = {typical_error_of(evaluator.judged(draft)), typical_error_of(judged_), false};
     errors_.kept = errors_.error_after < errors_.error_before && worst_sqnr_db(judged_) >= draft.before_db;
     return errors_.kept;
@@ -90,7 +90,7 @@ class WeightTuning : public Remedy {
   void report(AccuracyResult& result) const override { result.tuned = errors_; }
 
  private:
-  std::vector<tuning::TunedLayer> layers_;
+  std::vector<solve::TunedLayer> layers_;
   TunedModel tuned_;
   TrialResult judged_;
   TunedWeights errors_;
@@ -117,18 +117,18 @@ TunedModel tune_weights(const Draft& draft, Evaluator& evaluator, FinetuneConfig
   TunedModel tuned{draft.emitted->model, {}, {}};
   const auto& types = evaluator.static_types(draft);
   if (config.only_heaviest_layer) keep_heaviest(draft, evaluator, types, config, tuned.notes);
-  auto found = tuning::find_layers(prepared.model, *draft.emitted, config);
+  auto found = solve::find_layers(prepared.model, *draft.emitted, config);
   if (found.layers.empty() && !found.notes.empty()) {  // which say why
     tuned.notes.insert(tuned.notes.end(), found.notes.begin(), found.notes.end());
     return tuned;
   }
   const auto memory =
-      tuning::share_memory(run::budget_of(options.resources, env.directory).memory, asked_for, prepared.model, types,
-                           tuned.model, found.layers, source.file_count(), config, thread_count(options.threads));
+      solve::share_memory(run::budget_of(options.resources, env.directory).memory, asked_for, prepared.model, types,
+                          tuned.model, found.layers, source.file_count(), config, thread_count(options.threads));
   const auto spool = run::make_spool(env.context(), memory.spool);
   tuned.notes.insert(tuned.notes.end(), found.notes.begin(), found.notes.end());
   const auto& resources = options.resources;
-  tuned.layers = tuning::finetune(
+  tuned.layers = solve::finetune(
       prepared.model, prepared.types, tuned.model, std::move(found.layers), env.runtime, source,
       {.config = config,
        .device = options.device,

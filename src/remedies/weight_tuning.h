@@ -18,7 +18,7 @@ struct TunedModel {
 };
 
 /// Fine-tunes the draft's emitted model. `asked_for`: whether the user did; what nobody asked for keeps the run's peak
-/// near that of inference. Throws what tuning::finetune() throws.
+/// near that of inference. Throws what solve::finetune() throws.
 TunedModel tune_weights(const Draft& draft, Evaluator& evaluator, FinetuneConfig config, bool asked_for);
 
 /// The configuration for tuning that nobody asked for: options of other methods do not count.

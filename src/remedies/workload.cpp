@@ -4,9 +4,9 @@
 #include <set>
 #include <string>
 
-#include "accuracy/integer_chains.h"
 #include "graph/traits.h"
 #include "graph/work.h"
+#include "quantization/integer_chains.h"
 #include "run/finish_integers.h"
 
 namespace detent::remedies {
@@ -27,7 +27,7 @@ Workload weigh(const onnx::Model& model, const graph::Index& index, const graph:
     const auto work = graph::work_of(model, index, types, nodes[n]);
     const double macs = work ? static_cast<double>(work->macs) : 0;
     all += macs;
-    if (placement.selected[n] && accuracy::is_table(nodes[n], index)) {
+    if (placement.selected[n] && quantization::is_table(nodes[n], index)) {
       workload.products.push_back({n, kTable});
     } else if (placement.selected[n] && graph::is_product(nodes[n])) {
       workload.products.push_back({n, macs});
@@ -61,8 +61,8 @@ double recurrent_macs(const run::Prepared& prepared, const graph::Index& index, 
   return all > 0 ? recurrent / all : 0;
 }
 
-double macs_of(const onnx::Model& model, const graph::Index& index, const accuracy::Candidate& candidate) {
-  return accuracy::is_table(model.graph.nodes[candidate.node], index) ? 0 : candidate.macs;
+double macs_of(const onnx::Model& model, const graph::Index& index, const Candidate& candidate) {
+  return quantization::is_table(model.graph.nodes[candidate.node], index) ? 0 : candidate.macs;
 }
 
 double wide_macs(const onnx::Model& model, const graph::Index& index, const Workload& workload,

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "accuracy/fallback_choice.h"
 #include "graph/index.h"
 #include "graph/values.h"
 #include "onnx/model.h"
 #include "quantization/placement.h"
+#include "remedies/fallback_choice.h"
 #include "run/prepare.h"
 
 namespace detent::remedies {
@@ -19,7 +19,7 @@ struct Workload {
   /// The products in integers, each with its share of the multiplications, and tables: these have no multiplications
   /// to give up, but a cost for the choice, since it is the size of the model that grows. Where all operators are in
   /// integers, the others as well, which cost none.
-  std::vector<accuracy::Candidate> products;
+  std::vector<Candidate> products;
   double others = 0;  // share of the multiplications that are not made on integers
 };
 
@@ -34,7 +34,7 @@ double recurrent_macs(const run::Prepared& prepared, const graph::Index& index, 
                       const QuantConfig& config);
 
 /// The multiplications of a candidate: none of a table.
-double macs_of(const onnx::Model& model, const graph::Index& index, const accuracy::Candidate& candidate);
+double macs_of(const onnx::Model& model, const graph::Index& index, const Candidate& candidate);
 
 /// Share of the multiplications of products that read an activation of 16 bits; what width they make costs none.
 double wide_macs(const onnx::Model& model, const graph::Index& index, const Workload& workload,

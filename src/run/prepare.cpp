@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <unordered_map>
 
-#include "accuracy/integer_chains.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/printable.h"
@@ -21,6 +20,7 @@
 #include "quantization/float_placement.h"
 #include "quantization/formats.h"
 #include "quantization/infinite_values.h"
+#include "quantization/integer_chains.h"
 #include "quantization/selection.h"
 #include "run/shared_decisions.h"
 #include "run/unseen_bodies.h"
@@ -200,12 +200,12 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   append(notes, decision_notes(graph::find_decisions(model, types, graph::DecisionKind::all)));
   if (config::target(config).explicit_convolutions) graph::complete_convolutions(model);
   if (gates && !quantization::is_16_bit(config.activation_type))
-    prepared.integer_gates = accuracy::all_gates(model, graph::Index(model));
+    prepared.integer_gates = quantization::all_gates(model, graph::Index(model));
   return prepared;
 }
 
 quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks,
-                              const accuracy::GateNames* integer_gates) {
+                              const quantization::GateNames* integer_gates) {
   const auto& model = prepared.model;
   const auto stays_in_float = [&](std::size_t n) { return prepared.keeps_in_float(model.graph.nodes[n].id()); };
   const bool may_be_all = !prepared.unseen.empty() || !prepared.parted.empty() || !prepared.inexact.empty();
@@ -225,8 +225,8 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
     for (std::size_t n = 0; n < selected.size(); ++n)
       selected[n] = selected[n] && !prepared.in_float.contains(model.graph.nodes[n].id());
     if (!config::target(config).all_operators)
-      parts = accuracy::integer_chains(model, graph::Index(model), selected,
-                                       integer_gates != nullptr ? *integer_gates : prepared.integer_gates);
+      parts = quantization::integer_chains(model, graph::Index(model), selected,
+                                           integer_gates != nullptr ? *integer_gates : prepared.integer_gates);
   }
   if (parts.nodes.empty()) {
     selected.flip();

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "accuracy/gated_activations.h"
 #include "exec/session.h"
 #include "graph/rewrite.h"
 #include "graph/values.h"
 #include "onnx/model.h"
 #include "profile/profiler.h"
+#include "quantization/gated_activations.h"
 #include "quantization/placement.h"
 
 namespace detent::run {
@@ -36,7 +36,7 @@ struct Prepared {
   /// computed_otherwise() and remedies::recurrent(): they stay in float in any case.
   std::set<std::string> inexact = {};
   /// Gates that place() puts into integers; at first all of them, so that what is observed serves both forms.
-  accuracy::GateNames integer_gates = {};
+  quantization::GateNames integer_gates = {};
 
   /// Whether a node stays in float whatever the user names.
   bool keeps_in_float(const std::string& id) const {
@@ -62,6 +62,6 @@ struct Fallbacks {
 /// Where Q/DQ pairs go under the preset. Operator types and nodes that the user named are taken as they are.
 /// The gates given, if any are, have precedence over the model's own.
 quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks = {},
-                              const accuracy::GateNames* integer_gates = nullptr);
+                              const quantization::GateNames* integer_gates = nullptr);
 
 }  // namespace detent::run

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "accuracy/consumer_functions.h"
 #include "base/error.h"
 #include "base/parallel.h"
 #include "calibration/methods.h"
@@ -11,6 +10,7 @@
 #include "config/presets.h"
 #include "quantization/formats.h"
 #include "quantization/mask_ranges.h"
+#include "run/consumer_functions.h"
 #include "run/model_fingerprint.h"
 #include "run/prepare.h"
 
@@ -58,9 +58,9 @@ quantization::Proposals propose(const Prepared& prepared, const quantization::Pl
   const auto& accuracy = options.accuracy;
   auto by = range_options(options);
   if (config::preset(options.config).consumer_functions) {
-    const accuracy::GateNames no_gates;
+    const quantization::GateNames no_gates;
     const auto in_float = place(prepared, options.config, {}, &no_gates);
-    by.consumer_functions = accuracy::consumer_functions(prepared.model, prepared.types, in_float, runtime);
+    by.consumer_functions = consumer_functions(prepared.model, prepared.types, in_float, runtime);
   }
   by.known = quantization::mask_ranges(prepared.model, placement, statistics);
   quantization::Proposals proposals;

@@ -17,7 +17,7 @@ using profile::DeviceActivity;
 constexpr std::size_t kSamples = 5, kIterations = 70;
 
 /// Both forms of a layer, with sums and errors.
-void solve_all(finetune::LayerSolver& solver, const Layer& layer, DeviceActivity* activity) {
+void solve_all(solve::LayerSolver& solver, const Layer& layer, DeviceActivity* activity) {
   FinetuneConfig config;
   config.rounding = WeightSolver::adaround;
   config.num_iterations = kIterations;
@@ -25,7 +25,7 @@ void solve_all(finetune::LayerSolver& solver, const Layer& layer, DeviceActivity
   if (activity != nullptr) activity->begin("a layer");
   auto sums = solver.sums(layer.geometry, 1);
   for (std::size_t i = 0; i < kSamples; ++i) sums->add(layer.shape, layer.inputs[i], layer.targets[i]);
-  const finetune::GramForm form = sums->take();
+  const solve::GramForm form = sums->take();
   sums.reset();
   solver.solve(layer.weights, form, layer.bias, config, {});
   InMemory samples(layer);
@@ -41,7 +41,7 @@ DeviceConfig on(std::vector<int> numbers) {
 }
 
 TEST(Activity, TellsWhatEachLaneDid) {
-  const Layer layer = make_layer(finetune::convolution(4, 6, 1, {3, 3}), {1, 4, 9, 9}, kSamples, 4, 7);
+  const Layer layer = make_layer(solve::convolution(4, 6, 1, {3, 3}), {1, 4, 9, 9}, kSamples, 4, 7);
   DeviceActivity activity(DeviceActivity::Clock::now());
   const auto solver = make_solver(on({0}), kernels(), &activity);
   solve_all(*solver, layer, &activity);
@@ -72,7 +72,7 @@ TEST(Activity, TellsWhatEachLaneDid) {
 }
 
 TEST(Activity, SpansAreOnTheRunsClockAndInOrder) {
-  const Layer layer = make_layer(finetune::product(24, 10), {30, 24}, kSamples, 4, 7);
+  const Layer layer = make_layer(solve::product(24, 10), {30, 24}, kSamples, 4, 7);
   DeviceActivity activity(DeviceActivity::Clock::now());
   const auto solver = make_solver(on({0, 3}), kernels(), &activity);
   solve_all(*solver, layer, &activity);
@@ -94,7 +94,7 @@ TEST(Activity, SpansAreOnTheRunsClockAndInOrder) {
 }
 
 TEST(Activity, TimingChangesNoResult) {
-  const Layer layer = make_layer(finetune::convolution(4, 6, 2, {3}), {2, 4, 12}, kSamples, 4, 7);
+  const Layer layer = make_layer(solve::convolution(4, 6, 2, {3}), {2, 4, 12}, kSamples, 4, 7);
   FinetuneConfig config;
   config.rounding = WeightSolver::adaround;
   config.num_iterations = kIterations;

@@ -9,14 +9,14 @@
 #include "cuda/adaround_element.h"
 #include "cuda/bfloat16.h"
 #include "cuda/row_kernels.h"
-#include "finetune/adaquant_variables.h"
-#include "finetune/adaround_variables.h"
-#include "finetune/support.h"
+#include "solve/layers/adaquant_variables.h"
+#include "solve/layers/adaround_variables.h"
+#include "solve/support.h"
 
 namespace detent::cuda {
 namespace {
 
-using finetune::normal;
+using solve::normal;
 
 // 10 steps, since what one rounds off the next one sees.
 TEST(AdaRoundElement, IsTheStepOfTheCpu) {
@@ -31,11 +31,11 @@ TEST(AdaRoundElement, IsTheStepOfTheCpu) {
     std::vector<AdaRoundVariable> ours;
     for (std::size_t i = 0; i < n; ++i) ours.push_back({v[i], mean[i], square[i], h[i]});
     for (std::size_t t = first; t < first + 10; ++t) {
-      finetune::AdaRoundStep step = finetune::AdaRoundStep::at(config, t);
+      solve::AdaRoundStep step = solve::AdaRoundStep::at(config, t);
       const AdaRoundNumbers numbers{step.adam.rate, step.adam.scale, step.regularizer, step.beta};
       step.regularizer *= 3;
-      finetune::adaround_step({v.data(), mean.data(), square.data(), h.data()}, slope.data(), offset.data(), 0.5F, n,
-                              step);
+      solve::adaround_step({v.data(), mean.data(), square.data(), h.data()}, slope.data(), offset.data(), 0.5F, n,
+                           step);
       for (std::size_t i = 0; i < n; ++i) ours[i] = adaround_step(ours[i], 0.5F * slope[i] + offset[i], 3, numbers);
     }
     for (std::size_t i = 0; i < n; ++i) {
@@ -90,9 +90,9 @@ TEST(AdaQuantElement, IsTheStepOfTheCpu) {
   std::vector<AdaQuantVariable> ours;
   for (std::size_t i = 0; i < n; ++i) ours.push_back({w[i], mean[i], square[i], 0});
   for (std::size_t t = 0; t < 10; ++t) {
-    const finetune::AdamStep step = finetune::adaquant_adam(config, t);
-    finetune::adaquant_step({w.data(), mean.data(), square.data(), q.data()}, slope.data(), offset.data(), 0.5F, -8, 7,
-                            100, n, step);
+    const solve::AdamStep step = solve::adaquant_adam(config, t);
+    solve::adaquant_step({w.data(), mean.data(), square.data(), q.data()}, slope.data(), offset.data(), 0.5F, -8, 7,
+                         100, n, step);
     for (std::size_t i = 0; i < n; ++i) {
       ours[i] = adaquant_step(ours[i], 0.5F * slope[i] + offset[i], -8, 7, 100, {step.rate, step.scale});
     }
@@ -116,7 +116,7 @@ TEST(AdaQuantElement, NoGradientPassesAClippedWeight) {
 }
 
 TEST(DescentElement, IsTheChangeOfTheCpu) {
-  finetune::QuantizedWeights weights;
+  solve::QuantizedWeights weights;
   weights.scale = {0.03F, 0.0F};
   weights.lowest = -8;
   weights.highest = 7;

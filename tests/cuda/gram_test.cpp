@@ -5,14 +5,14 @@
 #include "cuda/gram_methods.h"
 #include "cuda/gram_sums.h"
 #include "cuda/support.h"
-#include "finetune/solver.h"
+#include "solve/layers/solver.h"
 
 namespace detent::cuda {
 namespace {
 
-using finetune::GramForm;
-using finetune::Integers;
-using finetune::SolveControl;
+using solve::GramForm;
+using solve::Integers;
+using solve::SolveControl;
 
 template <class T>
 void expect_near(const std::vector<T>& ours, const std::vector<T>& theirs, double tolerance, const char* what) {
@@ -51,8 +51,8 @@ TEST(GramSums, OfSomePositionsAreThoseOfTheCpu) {
     const Layer layer = make_layer(c.geometry, c.input, 3, 4, 7);
     const Devices all = devices();
     GramSumsOnDevice sums(*all[0], layer.geometry);
-    finetune::GramAccumulator on_cpu(layer.geometry, kernels(), 1);
-    const std::size_t positions = finetune::Patches(layer.geometry, layer.shape).positions();
+    solve::GramAccumulator on_cpu(layer.geometry, kernels(), 1);
+    const std::size_t positions = solve::Patches(layer.geometry, layer.shape).positions();
     std::vector<std::size_t> drawn;
     for (std::size_t i = 1; i < positions; i += 3) drawn.push_back(positions - i);
     for (std::size_t i = 0; i < layer.inputs.size(); ++i) {
@@ -69,21 +69,21 @@ TEST(GramSums, OfSomePositionsAreThoseOfTheCpu) {
 
 // Several tiles, samples across their borders, and blocks of a large matrix.
 TEST(GramSums, GoOverBordersOfTilesAndBlocks) {
-  const Layer wide = make_layer(finetune::product(2060, 3), {40, 2060}, 1, 4, 7);
+  const Layer wide = make_layer(solve::product(2060, 3), {40, 2060}, 1, 4, 7);
   expect_near(on_device(wide).gram, wide.gram().gram, 1e-5, "wide");
-  const Layer longer = make_layer(finetune::convolution(2, 3, 1, {3, 3}), {3, 2, 40, 41}, 2, 4, 7);
+  const Layer longer = make_layer(solve::convolution(2, 3, 1, {3, 3}), {3, 2, 40, 41}, 2, 4, 7);
   const GramForm ours = on_device(longer), theirs = longer.gram();
   EXPECT_GT(ours.positions, 8192U);
   expect_near(ours.gram, theirs.gram, 1e-5, "longer");
   expect_near(ours.target_sum, theirs.target_sum, 1e-6, "longer");
-  const Layer rows = make_layer(finetune::product(8, 3), {5000, 8}, 2, 4, 7);
+  const Layer rows = make_layer(solve::product(8, 3), {5000, 8}, 2, 4, 7);
   expect_near(on_device(rows).cross, rows.gram().cross, 1e-5, "rows");
 }
 
 TEST(GramSums, KeepToTheBudget) {
   const Devices all = devices(1, 100 << 10);
   try {
-    GramSumsOnDevice sums(*all[0], finetune::product(512, 512));
+    GramSumsOnDevice sums(*all[0], solve::product(512, 512));
     ADD_FAILURE() << "it was taken";
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::resource);
@@ -99,7 +99,7 @@ TEST(GramSums, TakeWhatWasPredicted) {
     const Devices all = devices();
     GramSumsOnDevice sums(*all[0], layer.geometry);
     for (std::size_t i = 0; i < layer.inputs.size(); ++i) sums.add(layer.shape, layer.inputs[i], layer.targets[i]);
-    const std::uint64_t predicted = finetune::gram_sums_bytes(c.geometry, c.input);
+    const std::uint64_t predicted = solve::gram_sums_bytes(c.geometry, c.input);
     EXPECT_LE(all[0]->memory().peak(), predicted);
     EXPECT_GE(all[0]->memory().peak() + all[0]->memory().peak() / 20 + 16 * kMemoryUnit, predicted);
   }
@@ -116,27 +116,26 @@ struct Problem {
   Layer layer;
   GramForm form;
 
-  Problem(const finetune::LayerGeometry& g, const finetune::Shape& shape, std::size_t samples = 4)
+  Problem(const solve::LayerGeometry& g, const solve::Shape& shape, std::size_t samples = 4)
       : layer(make_layer(g, shape, samples, 4, 7)), form(layer.gram()) {}
 
   /// The same with several scales for each row.
   Problem in_blocks(std::size_t size) const {
     Problem other = *this;
-    other.layer.weights = finetune::in_blocks(layer.weights, size);
+    other.layer.weights = solve::in_blocks(layer.weights, size);
     return other;
   }
 
-  finetune::Solution solve(const FinetuneConfig& config, std::size_t device_count = 1,
-                           DevicePrecision precision = DevicePrecision::float32,
-                           const SolveControl& control = {}) const {
+  solve::Solution solve(const FinetuneConfig& config, std::size_t device_count = 1,
+                        DevicePrecision precision = DevicePrecision::float32, const SolveControl& control = {}) const {
     Devices all = devices(device_count);
     GramMethodsOnDevices methods(all, layer.weights, form, layer.bias, precision, kernels(), control);
-    return finetune::solve(layer.weights, form, layer.bias, config, methods);
+    return solve::solve(layer.weights, form, layer.bias, config, methods);
   }
-  finetune::Solution solve_on_cpu(const FinetuneConfig& config) const {
-    return finetune::solve(layer.weights, form, layer.bias, config, kernels(), {});
+  solve::Solution solve_on_cpu(const FinetuneConfig& config) const {
+    return solve::solve(layer.weights, form, layer.bias, config, kernels(), {});
   }
-  double error(const finetune::Solution& s) const { return finetune::mean_squared_error(layer.weights, form, s); }
+  double error(const solve::Solution& s) const { return solve::mean_squared_error(layer.weights, form, s); }
 };
 
 std::size_t differences(const Integers& a, const Integers& b) {
@@ -178,8 +177,8 @@ TEST_P(Methods, ShareRowsAmongDevices) {
 
 // Blocks of whole packs of four weights and of others, the last of a row shorter.
 TEST_P(Methods, TakeBlocksOfScales) {
-  const Problem product(finetune::product(40, 10), {60, 40});
-  const Problem convolution(finetune::convolution(8, 12, 2, {3, 3}), {2, 8, 9, 9});
+  const Problem product(solve::product(40, 10), {60, 40});
+  const Problem convolution(solve::convolution(8, 12, 2, {3, 3}), {2, 8, 9, 9});
   FinetuneConfig config = config_of(GetParam(), 200);
   config.learning_rate = GetParam() == WeightSolver::adaquant ? 1e-3 : 0.1;
   config.coordinate_sweeps = 0;
@@ -190,7 +189,7 @@ TEST_P(Methods, TakeBlocksOfScales) {
       const auto ours = problem.solve(config), theirs = problem.solve_on_cpu(config);
       EXPECT_LE(differences(ours.integers, theirs.integers), 1 + ours.integers.size() / 20);
       EXPECT_LE(problem.error(ours), 1.05 * problem.error(theirs));
-      EXPECT_LT(problem.error(ours), 0.9 * problem.error(finetune::nearest(problem.layer.weights, problem.layer.bias)));
+      EXPECT_LT(problem.error(ours), 0.9 * problem.error(solve::nearest(problem.layer.weights, problem.layer.bias)));
       EXPECT_EQ(problem.solve(config, 3).integers, ours.integers);
       EXPECT_LT(problem.error(problem.solve(config, 2, DevicePrecision::bfloat16)), 1.15 * problem.error(ours));
     }
@@ -203,8 +202,8 @@ INSTANTIATE_TEST_SUITE_P(All, Methods, testing::Values(WeightSolver::adaround, W
                          });
 
 TEST(GramMethods, EachPrecisionIsBetterThanNearest) {
-  const Problem problem(finetune::convolution(8, 12, 1, {3, 3}), {2, 8, 9, 9});
-  const double nearest = problem.error(finetune::nearest(problem.layer.weights, problem.layer.bias));
+  const Problem problem(solve::convolution(8, 12, 1, {3, 3}), {2, 8, 9, 9});
+  const double nearest = problem.error(solve::nearest(problem.layer.weights, problem.layer.bias));
   const FinetuneConfig config = config_of(WeightSolver::adaround, 300);
   const double exact = problem.error(problem.solve(config));
   EXPECT_LT(exact, 0.8 * nearest);
@@ -229,21 +228,21 @@ TEST(GramMethods, CoordinateDescentTakesBlocksOfScales) {
   FinetuneConfig config = config_of(WeightSolver::nearest);
   config.coordinate_sweeps = 3;
   for (const std::size_t size : {16U, 7U}) {
-    const Problem problem = Problem(finetune::product(40, 10), {60, 40}).in_blocks(size);
+    const Problem problem = Problem(solve::product(40, 10), {60, 40}).in_blocks(size);
     const auto ours = problem.solve(config, 2), theirs = problem.solve_on_cpu(config);
     EXPECT_LE(differences(ours.integers, theirs.integers), ours.integers.size() / 50);
-    EXPECT_LT(problem.error(ours), 0.8 * problem.error(finetune::nearest(problem.layer.weights, problem.layer.bias)));
+    EXPECT_LT(problem.error(ours), 0.8 * problem.error(solve::nearest(problem.layer.weights, problem.layer.bias)));
   }
 }
 
 TEST(GramMethods, GptqIsSolvedByTheCpu) {
-  const Problem problem(finetune::product(24, 10), {30, 24});
+  const Problem problem(solve::product(24, 10), {30, 24});
   const FinetuneConfig config = config_of(WeightSolver::gptq);
   const auto ours = problem.solve(config), theirs = problem.solve_on_cpu(config);
   EXPECT_LE(differences(ours.integers, theirs.integers), 2U);
 }
 
-class KeptState final : public finetune::SolverState {
+class KeptState final : public solve::SolverState {
  public:
   explicit KeptState(std::size_t at) : at_(at) {}
   Stored load() override { return {nullptr, bytes}; }
@@ -260,7 +259,7 @@ class KeptState final : public finetune::SolverState {
 };
 
 TEST(GramMethods, GoOnWhereTheyWere) {
-  const Problem problem(finetune::convolution(4, 6, 1, {3, 3}), {2, 4, 7, 7});
+  const Problem problem(solve::convolution(4, 6, 1, {3, 3}), {2, 4, 7, 7});
   for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant}) {
     FinetuneConfig config = config_of(rounding);
     config.learning_rate = rounding == WeightSolver::adaquant ? 1e-3 : 0.1;
@@ -280,7 +279,7 @@ TEST(GramMethods, GoOnWhereTheyWere) {
 }
 
 TEST(GramMethods, TellTheLossAndStop) {
-  const Problem problem(finetune::product(24, 10), {30, 24});
+  const Problem problem(solve::product(24, 10), {30, 24});
   for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant}) {
     FinetuneConfig config = config_of(rounding);
     config.coordinate_sweeps = 0;
@@ -290,7 +289,7 @@ TEST(GramMethods, TellTheLossAndStop) {
     control.progress = [&](std::size_t, double loss) { ours.push_back(loss); };
     problem.solve(config, 2, DevicePrecision::float32, control);
     control.progress = [&](std::size_t, double loss) { theirs.push_back(loss); };
-    finetune::solve(problem.layer.weights, problem.form, problem.layer.bias, config, kernels(), control);
+    solve::solve(problem.layer.weights, problem.form, problem.layer.bias, config, kernels(), control);
     ASSERT_EQ(ours.size(), theirs.size());
     for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i], theirs[i], 0.15 * theirs[i]) << i;
 
@@ -313,10 +312,9 @@ TEST(GramMethods, TakeNoMoreThanWasPredicted) {
         const SolveControl control;
         GramMethodsOnDevices methods(all, problem.layer.weights, problem.form, problem.layer.bias, precision, kernels(),
                                      control);
-        finetune::solve(problem.layer.weights, problem.form, problem.layer.bias, config, methods);
-        const auto predicted =
-            finetune::gram_rows_bytes(problem.layer.weights.rows, problem.form.groups, problem.layer.weights.fan_in,
-                                      config.num_iterations, precision);
+        solve::solve(problem.layer.weights, problem.form, problem.layer.bias, config, methods);
+        const auto predicted = solve::gram_rows_bytes(problem.layer.weights.rows, problem.form.groups,
+                                                      problem.layer.weights.fan_in, config.num_iterations, precision);
         EXPECT_LE(all[0]->memory().peak(), predicted);
       }
     }

@@ -4,10 +4,10 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "finetune/layer_solver.h"
-#include "finetune/support.h"
 #include "shim/cuda_driver.h"
 #include "shim/library.h"
+#include "solve/layers/layer_solver.h"
+#include "solve/support.h"
 
 namespace detent::cuda {
 namespace {
@@ -43,8 +43,8 @@ TEST_F(Plugin, LoadsWithoutADriverAndRefusesInWords) {
 TEST_F(Plugin, KnowsItsVersion) {
   const shim::Library library = shim::load_cuda_plugin(kPlugin);
   EXPECT_EQ(reinterpret_cast<shim::CudaProbeEntry*>(library.symbol(shim::kCudaProbeEntryName))(-1), nullptr);
-  const auto solver = reinterpret_cast<finetune::CudaSolverEntry*>(library.symbol(finetune::kCudaSolverEntryName));
-  EXPECT_EQ(solver(-1, {}, finetune::kernels(), nullptr), nullptr);
+  const auto solver = reinterpret_cast<solve::CudaSolverEntry*>(library.symbol(solve::kCudaSolverEntryName));
+  EXPECT_EQ(solver(-1, {}, solve::kernels(), nullptr), nullptr);
 }
 
 TEST_F(Plugin, SolverSaysWhyThereIsNone) {
@@ -52,7 +52,7 @@ TEST_F(Plugin, SolverSaysWhyThereIsNone) {
   DeviceConfig config;
   config.cuda = {0};
   try {
-    finetune::cuda_solver(config, finetune::kernels(), nullptr);
+    solve::cuda_solver(config, solve::kernels(), nullptr);
     ADD_FAILURE() << "a solver was made";
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::device) << e.what();

@@ -5,13 +5,13 @@
 
 #include "base/error.h"
 #include "cuda/support.h"
-#include "finetune/device_memory.h"
+#include "solve/layers/device_memory.h"
 
 namespace detent::cuda {
 namespace {
 
-using finetune::device_need;
 using profile::DeviceActivity;
+using solve::device_need;
 
 DeviceConfig on(std::vector<int> numbers, std::uint64_t budget = std::uint64_t{1} << 30) {
   DeviceConfig config;
@@ -20,18 +20,18 @@ DeviceConfig on(std::vector<int> numbers, std::uint64_t budget = std::uint64_t{1
   return config;
 }
 
-void add_all(finetune::GramSums& sums, const Layer& layer) {
+void add_all(solve::GramSums& sums, const Layer& layer) {
   for (std::size_t i = 0; i < layer.inputs.size(); ++i) sums.add(layer.shape, layer.inputs[i], layer.targets[i]);
 }
 
 TEST(CudaSolver, SharesOutTheSumsOfLayers) {
-  const Layer layer = make_layer(finetune::product(300, 40), {30, 300}, 3, 4, 7);
-  std::vector<finetune::GramForm> forms;
+  const Layer layer = make_layer(solve::product(300, 40), {30, 300}, 3, 4, 7);
+  std::vector<solve::GramForm> forms;
   std::vector<std::uint64_t> peaks;
   for (const std::vector<int>& numbers : {std::vector<int>{0}, {0, 1}, {0, 1, 2}}) {
     DeviceActivity activity(DeviceActivity::Clock::now());
     const auto solver = make_solver(on(numbers), kernels(), &activity);
-    std::vector<std::unique_ptr<finetune::GramSums>> sums;
+    std::vector<std::unique_ptr<solve::GramSums>> sums;
     for (int i = 0; i < 3; ++i) sums.push_back(solver->sums(layer.geometry, 1));
     for (auto& one : sums) add_all(*one, layer);
     for (auto& one : sums) forms.push_back(one->take());
@@ -62,13 +62,13 @@ TEST(CudaSolver, TakesNoMoreThanAPlanSays) {
         const auto solver = make_solver(on(numbers), kernels(), &activity);
         solver->check_memory("a layer", c.geometry, c.input, streamed, config);
         InMemory samples(layer);
-        finetune::Solution solution;
+        solve::Solution solution;
         if (streamed) {
           solution = solver->solve_streamed(layer.weights, layer.geometry, layer.bias, samples, config, {});
         } else {
           auto sums = solver->sums(layer.geometry, 1);
           add_all(*sums, layer);
-          const finetune::AnyForm form = sums->take();
+          const solve::AnyForm form = sums->take();
           sums.reset();
           solution = solver->solve(layer.weights, form, layer.bias, config, {});
         }
@@ -86,7 +86,7 @@ TEST(CudaSolver, TakesNoMoreThanAPlanSays) {
 }
 
 TEST(CudaSolver, RefusesWhatAPlanCallsTooMuch) {
-  const Layer layer = make_layer(finetune::product(300, 40), {30, 300}, 1, 4, 7);
+  const Layer layer = make_layer(solve::product(300, 40), {30, 300}, 1, 4, 7);
   FinetuneConfig config;
   config.rounding = WeightSolver::adaround;
   for (const bool streamed : {false, true}) {

@@ -7,16 +7,16 @@
 #include "cuda/sample_batches.h"
 #include "cuda/streamed.h"
 #include "cuda/support.h"
-#include "finetune/streamed.h"
+#include "solve/layers/streamed.h"
 #include "store/spool.h"
 #include "store/support.h"
 
 namespace detent::cuda {
 namespace {
 
-using finetune::RowRange;
-using finetune::Solution;
-using finetune::SolveControl;
+using solve::RowRange;
+using solve::Solution;
+using solve::SolveControl;
 
 std::vector<Way> ways(const Case& c) {
   if (!Convolution::can(c.geometry, c.input)) return {Way::patches};
@@ -28,7 +28,7 @@ TEST(Convolution, TakesWhatPadsBothEndsAlike) {
   for (const Case& c : all_kinds()) made += Convolution::can(c.geometry, c.input) ? 1 : 0;
   EXPECT_GE(made, 3U);
   EXPECT_LT(made, all_kinds().size() - 1);
-  auto same = finetune::convolution(3, 4, 1, {3});
+  auto same = solve::convolution(3, 4, 1, {3});
   same.pads_begin = {0};
   same.pads_end = {1};
   EXPECT_FALSE(Convolution::can(same, {1, 3, 7}));
@@ -48,7 +48,7 @@ Found pass_once(const Layer& layer, RowRange rows, Way way, const std::vector<fl
                 const std::vector<float>& bias) {
   const Devices all = devices();
   Device& device = *all[0];
-  finetune::QuantizedWeights plain = layer.weights;  // so that filters are the weights themselves
+  solve::QuantizedWeights plain = layer.weights;  // so that filters are the weights themselves
   plain.scale.assign(plain.rows, 1.0F);
   PassRows pass(device, plain, layer.geometry, rows, way, DevicePrecision::float32);
   const LayerSample sample{&layer.shape, layer.inputs[0], layer.targets[0]};
@@ -125,13 +125,12 @@ TEST(Reconstruction, ErrorIsThatOfTheCpu) {
   for (const Case& c : all_kinds()) {
     SCOPED_TRACE(c.name);
     const Layer layer = make_layer(c.geometry, c.input, 3, 4, 7);
-    const Solution solution = finetune::nearest(layer.weights, layer.bias);
-    EXPECT_NEAR(error_on_device(layer, solution), finetune::naive_mean(layer, solution),
-                1e-5 * finetune::naive_mean(layer, solution));
+    const Solution solution = solve::nearest(layer.weights, layer.bias);
+    EXPECT_NEAR(error_on_device(layer, solution), solve::naive_mean(layer, solution),
+                1e-5 * solve::naive_mean(layer, solution));
     EXPECT_NEAR(error_on_device(layer, solution, 3), error_on_device(layer, solution), 1e-9);
     InMemory samples(layer);
-    const double theirs =
-        finetune::reconstruction_error(layer.weights, layer.geometry, solution, samples, kernels(), {});
+    const double theirs = solve::reconstruction_error(layer.weights, layer.geometry, solution, samples, kernels(), {});
     EXPECT_NEAR(error_on_device(layer, solution, 2), theirs, 1e-5 * theirs);
   }
 }
@@ -148,46 +147,46 @@ TEST(StreamedOnDevice, EndsAsNearAsTheCpu) {
       config.update_bias = true;
       InMemory samples(layer);
       const auto theirs =
-          finetune::solve_streamed(layer.weights, layer.geometry, layer.bias, samples, config, kernels(), {});
-      const double nearest = finetune::naive_mean(layer, finetune::nearest(layer.weights, layer.bias));
+          solve::solve_streamed(layer.weights, layer.geometry, layer.bias, samples, config, kernels(), {});
+      const double nearest = solve::naive_mean(layer, solve::nearest(layer.weights, layer.bias));
       for (const auto layout : {DeviceLayout::nchw, DeviceLayout::nhwc}) {
         DeviceConfig on;
         on.layout = layout;
-        const double ours = finetune::naive_mean(layer, on_device(layer, config, 1, on));
+        const double ours = solve::naive_mean(layer, on_device(layer, config, 1, on));
         EXPECT_LT(ours, 0.95 * nearest);
-        EXPECT_LE(ours, 1.15 * finetune::naive_mean(layer, theirs) + 1e-9);
+        EXPECT_LE(ours, 1.15 * solve::naive_mean(layer, theirs) + 1e-9);
       }
     }
   }
 }
 
 TEST(StreamedOnDevice, TakesBlocksOfScales) {
-  for (const auto& [geometry, shape] : {std::pair{finetune::product(40, 16), finetune::Shape{30, 40}},
-                                        {finetune::convolution(8, 12, 2, {3, 3}), finetune::Shape{2, 8, 9, 9}}}) {
+  for (const auto& [geometry, shape] : {std::pair{solve::product(40, 16), solve::Shape{30, 40}},
+                                        {solve::convolution(8, 12, 2, {3, 3}), solve::Shape{2, 8, 9, 9}}}) {
     Layer layer = make_layer(geometry, shape, 5, 4, 7);
-    layer.weights = finetune::in_blocks(layer.weights, 10);
-    const Solution rounded = finetune::nearest(layer.weights, layer.bias);
-    const double nearest = finetune::naive_mean(layer, rounded);
+    layer.weights = solve::in_blocks(layer.weights, 10);
+    const Solution rounded = solve::nearest(layer.weights, layer.bias);
+    const double nearest = solve::naive_mean(layer, rounded);
     EXPECT_NEAR(error_on_device(layer, rounded, 2), nearest, 1e-5 * nearest);
     for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant}) {
       FinetuneConfig config = config_of(rounding);
       config.num_iterations = 300;
       InMemory samples(layer);
       const auto theirs =
-          finetune::solve_streamed(layer.weights, layer.geometry, layer.bias, samples, config, kernels(), {});
+          solve::solve_streamed(layer.weights, layer.geometry, layer.bias, samples, config, kernels(), {});
       for (const auto layout : {DeviceLayout::nchw, DeviceLayout::nhwc}) {
         DeviceConfig on;
         on.layout = layout;
-        const double ours = finetune::naive_mean(layer, on_device(layer, config, 2, on));
+        const double ours = solve::naive_mean(layer, on_device(layer, config, 2, on));
         EXPECT_LT(ours, 0.85 * nearest);
-        EXPECT_LE(ours, 1.15 * finetune::naive_mean(layer, theirs));
+        EXPECT_LE(ours, 1.15 * solve::naive_mean(layer, theirs));
       }
     }
   }
 }
 
 TEST(SampleBatches, BringEachSampleOnceInARound) {
-  const Layer layer = make_layer(finetune::convolution(3, 4, 1, {3}), {1, 3, 9}, 5, 4, 7);
+  const Layer layer = make_layer(solve::convolution(3, 4, 1, {3}), {1, 3, 9}, 5, 4, 7);
   InMemory samples(layer);
   FinetuneConfig config = config_of(WeightSolver::adaround);
   config.batch_size = 5;
@@ -206,7 +205,7 @@ TEST(SampleBatches, BringEachSampleOnceInARound) {
 }
 
 TEST(SampleBatches, MixBothBranches) {
-  const Layer layer = make_layer(finetune::convolution(3, 4, 1, {3}), {4, 3, 400}, 2, 4, 7);
+  const Layer layer = make_layer(solve::convolution(3, 4, 1, {3}), {4, 3, 400}, 2, 4, 7);
   InMemory samples(layer);
   FinetuneConfig config = config_of(WeightSolver::adaround);
   config.batch_size = 1;
@@ -225,15 +224,14 @@ TEST(SampleBatches, MixBothBranches) {
 
 // Of a sample's loss by weights with many digits: what is rounded to eight bits shows, and no more than that.
 TEST(StreamedOnDevice, ProductsOfLongRowsAreMadeInBfloat16) {
-  const auto loss = [](const finetune::LayerGeometry& geometry, const finetune::Shape& shape,
-                       DevicePrecision precision) {
+  const auto loss = [](const solve::LayerGeometry& geometry, const solve::Shape& shape, DevicePrecision precision) {
     const Layer layer = make_layer(geometry, shape, 1, 4, 7);
     const Devices all = devices();
     PassRows pass(*all[0], layer.weights, layer.geometry, {0, layer.weights.rows}, Way::patches, precision);
     const LayerSample sample{&layer.shape, layer.inputs[0], layer.targets[0]};
     LayerPass& chosen = pass.pass_for({&sample, 1});
     const auto soft = pass.array<float>(pass.values());
-    upload<float>(all[0]->stream(), soft, finetune::normal(pass.values(), 3, 3));
+    upload<float>(all[0]->stream(), soft, solve::normal(pass.values(), 3, 3));
     pass.fill_filter(chosen, nullptr, soft.data());
     PassRows::Task task;
     task.backward = true;
@@ -244,26 +242,26 @@ TEST(StreamedOnDevice, ProductsOfLongRowsAreMadeInBfloat16) {
     for (const float g : gradient) norm += static_cast<double>(g) * g;
     return norm;
   };
-  const auto product = [&](DevicePrecision precision) { return loss(finetune::product(24, 16), {30, 24}, precision); };
+  const auto product = [&](DevicePrecision precision) { return loss(solve::product(24, 16), {30, 24}, precision); };
   const double exact = product(DevicePrecision::float32), narrow = product(DevicePrecision::bfloat16);
   EXPECT_NE(narrow, product(DevicePrecision::tf32));
   EXPECT_NEAR(narrow, exact, 0.02 * exact);
   EXPECT_GT(std::abs(narrow - exact), 1e-6 * exact);
   // Rows that have no 16 bytes, and convolutions.
-  for (const auto& [geometry, shape] : {std::pair{finetune::product(23, 16), finetune::Shape{30, 23}},
-                                        {finetune::convolution(8, 8, 1, {1}), finetune::Shape{1, 8, 32}}}) {
+  for (const auto& [geometry, shape] : {std::pair{solve::product(23, 16), solve::Shape{30, 23}},
+                                        {solve::convolution(8, 8, 1, {1}), solve::Shape{1, 8, 32}}}) {
     EXPECT_EQ(loss(geometry, shape, DevicePrecision::bfloat16), loss(geometry, shape, DevicePrecision::tf32));
   }
 }
 
 TEST(StreamedOnDevice, NarrowProductsEndAsNear) {
-  const Layer layer = make_layer(finetune::product(24, 16), {30, 24}, 5, 4, 7);
+  const Layer layer = make_layer(solve::product(24, 16), {30, 24}, 5, 4, 7);
   FinetuneConfig config = config_of(WeightSolver::adaround);
   config.num_iterations = 300;
   DeviceConfig narrow;
   narrow.precision = DevicePrecision::bfloat16;
-  const double exact = finetune::naive_mean(layer, on_device(layer, config));
-  EXPECT_LE(finetune::naive_mean(layer, on_device(layer, config, 1, narrow)), 1.05 * exact);
+  const double exact = solve::naive_mean(layer, on_device(layer, config));
+  EXPECT_LE(solve::naive_mean(layer, on_device(layer, config, 1, narrow)), 1.05 * exact);
 }
 
 TEST(StreamedOnDevice, SharesRowsAmongDevices) {
@@ -277,7 +275,7 @@ TEST(StreamedOnDevice, SharesRowsAmongDevices) {
 }
 
 TEST(StreamedOnDevice, GoesOnWhereItWasInTheWayItChose) {
-  class KeptState final : public finetune::SolverState {
+  class KeptState final : public solve::SolverState {
    public:
     Stored load() override { return {nullptr, first}; }
     bool is_due() const override { return true; }
@@ -288,7 +286,7 @@ TEST(StreamedOnDevice, GoesOnWhereItWasInTheWayItChose) {
     std::vector<std::byte> first, kept;
     int saves = 0;
   };
-  const Layer layer = make_layer(finetune::convolution(4, 6, 1, {3, 3}), {2, 4, 7, 7}, 5, 4, 7);
+  const Layer layer = make_layer(solve::convolution(4, 6, 1, {3, 3}), {2, 4, 7, 7}, 5, 4, 7);
   for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant}) {
     FinetuneConfig config = config_of(rounding);
     config.update_bias = true;
@@ -308,7 +306,7 @@ TEST(StreamedOnDevice, GoesOnWhereItWasInTheWayItChose) {
 
 std::vector<Case> with_rows_of_16_bytes() {
   std::vector<Case> cases = all_kinds();
-  cases.push_back({"narrow product", finetune::product(24, 16), {30, 24}});
+  cases.push_back({"narrow product", solve::product(24, 16), {30, 24}});
   return cases;
 }
 
@@ -327,19 +325,19 @@ TEST(StreamedOnDevice, TakesNoMoreThanWasPredicted) {
       on.precision = precision;
       solve_streamed(all, on, {layer.weights, layer.geometry, samples}, layer.bias, config, kernels(), {});
       const auto predicted =
-          finetune::pass_rows_bytes(c.geometry, c.input, layer.weights.rows, config.num_iterations, on.precision);
+          solve::pass_rows_bytes(c.geometry, c.input, layer.weights.rows, config.num_iterations, on.precision);
       // On the host the libraries take no scratch.
-      EXPECT_LE(all[0]->memory().peak() + finetune::kMatmulScratch + finetune::kConvolutionScratch, predicted);
+      EXPECT_LE(all[0]->memory().peak() + solve::kMatmulScratch + solve::kConvolutionScratch, predicted);
     }
   }
 }
 
 // The same samples, in the spool's files.
-class OnDisk final : public finetune::LayerSamples {
+class OnDisk final : public solve::LayerSamples {
  public:
   explicit OnDisk(const Layer& layer, bool narrow = false) : spool_(options(narrow)), lane_(spool_.open("layer")) {
     for (std::size_t i = 0; i < layer.inputs.size(); ++i) {
-      const auto array = [](const std::vector<float>& values, const finetune::Shape& shape) {
+      const auto array = [](const std::vector<float>& values, const solve::Shape& shape) {
         const auto bytes = std::as_bytes(std::span(values));
         const auto kept = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
         return data::Array{onnx::DataType::float32, shape, *kept, kept};
@@ -352,7 +350,7 @@ class OnDisk final : public finetune::LayerSamples {
     count_ = layer.inputs.size();
   }
   std::size_t count() const override { return count_; }
-  finetune::SampleRef get(std::size_t i) override {
+  solve::SampleRef get(std::size_t i) override {
     ++through_host;
     const auto held = std::make_shared<store::Record>(spool_.get(lane_, i).value());
     const auto values = [&](std::size_t part) {
@@ -401,7 +399,7 @@ TEST(StreamedOnDevice, TakesSamplesFromDiskPastTheSolver) {
 }
 
 TEST(StreamedOnDevice, NarrowedSamplesComeThroughTheHost) {
-  const Layer layer = make_layer(finetune::convolution(4, 6, 1, {3, 3}), {1, 4, 7, 7}, 5, 4, 7);
+  const Layer layer = make_layer(solve::convolution(4, 6, 1, {3, 3}), {1, 4, 7, 7}, 5, 4, 7);
   OnDisk samples(layer, true);
   Devices all = devices();
   RecordReaders readers(all, GdsMode::off);

@@ -2,23 +2,23 @@
 #pragma once
 
 #include "cuda/rows.h"
-#include "finetune/samples.h"
-#include "finetune/support.h"
+#include "solve/layers/samples.h"
+#include "solve/support.h"
 
 namespace detent::cuda {
 
-using finetune::all_kinds;
-using finetune::Case;
-using finetune::kernels;
-using finetune::Layer;
-using finetune::make_layer;
+using solve::all_kinds;
+using solve::Case;
+using solve::kernels;
+using solve::Layer;
+using solve::make_layer;
 
 /// A layer's samples.
-class InMemory final : public finetune::LayerSamples {
+class InMemory final : public solve::LayerSamples {
  public:
   explicit InMemory(const Layer& layer) : layer_(layer) {}
   std::size_t count() const override { return layer_.inputs.size(); }
-  finetune::SampleRef get(std::size_t i) override {
+  solve::SampleRef get(std::size_t i) override {
     return {layer_.shape, layer_.inputs[i], layer_.float_inputs[i], layer_.targets[i], nullptr};
   }
 

@@ -38,8 +38,8 @@ calibration::Ranges ranges() {
 
 TEST(NearTrials, SeeWhatAValueDoesWithoutTheRestOfTheModel) {
   Bench bench(chain(), {32, 16}, ranges());
-  const auto roundings = accuracy::roundings_of(bench.draft.assignment.values);
-  const std::vector<accuracy::Trial> trials{{{"a5", &roundings.at("a5")}}, {{"a6", &roundings.at("a6")}}};
+  const auto roundings = roundings_of(bench.draft.assignment.values);
+  const std::vector<Trial> trials{{{"a5", &roundings.at("a5")}}, {{"a6", &roundings.at("a6")}}};
   const auto results = bench.evaluator->run_near(bench.draft, bench.draft.assignment.values, trials, {2});
   ASSERT_EQ(results.size(), 2U);
   EXPECT_GT(worst_error_of(results[0]), 100 * worst_error_of(results[1]));
@@ -51,8 +51,8 @@ TEST(NearTrials, ErrorsOfManyValuesAreSharedOutAsTheyAreAlone) {
   const auto measured = bench.evaluator->measure(bench.draft);
   ASSERT_FALSE(measured.each_alone);
   EXPECT_EQ(by_error(measured).front().first, "a5");
-  const auto roundings = accuracy::roundings_of(bench.draft.assignment.values);
-  const std::vector<accuracy::Trial> alone{{{"a5", &roundings.at("a5")}}};
+  const auto roundings = roundings_of(bench.draft.assignment.values);
+  const std::vector<Trial> alone{{{"a5", &roundings.at("a5")}}};
   const double error = worst_error_of(
       bench.evaluator->run(bench.draft, bench.draft.assignment.values, alone, {measured.samples}).front());
   EXPECT_NEAR(worst_of(measured.errors.at("a5")) / error, 1, 0.2);

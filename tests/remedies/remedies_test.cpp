@@ -71,14 +71,14 @@ TEST(Gates, GoToIntegersWhereTheResultsAllowIt) {
   Bench bench(gated(), {1, 4, 8, 8}, gate_ranges({-1, 4}));
   EXPECT_EQ(bench.draft.assignment.placement.find("n"), nullptr);
   ASSERT_TRUE(bench.apply(*gates()));
-  EXPECT_EQ(bench.draft.prepared.integer_gates, (accuracy::GateNames{"gate_a", "gate_b"}));
+  EXPECT_EQ(bench.draft.prepared.integer_gates, (quantization::GateNames{"gate_a", "gate_b"}));
   EXPECT_FALSE(bench.draft.assignment.placement.find("m")->float_readers_unrounded);
 }
 
 TEST(Gates, ThatDoHarmStayInFloat) {
   Bench bench(gated(), {1, 4, 8, 8}, gate_ranges({-500, 500}));
   ASSERT_TRUE(bench.apply(*gates()));
-  EXPECT_EQ(bench.draft.prepared.integer_gates, (accuracy::GateNames{"gate_a"}));
+  EXPECT_EQ(bench.draft.prepared.integer_gates, (quantization::GateNames{"gate_a"}));
   EXPECT_EQ(bench.draft.assignment.placement.find("n"), nullptr);
 }
 

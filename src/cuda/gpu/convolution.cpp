@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cuda/gpu/check.h"
-#include "finetune/device_memory.h"
+#include "solve/layers/device_memory.h"
 
 namespace detent::cuda {
 
@@ -16,7 +16,7 @@ struct ConvolutionContext {
   DeviceArray<std::byte> scratch;
 
   explicit ConvolutionContext(Device& device)
-      : scratch(device.memory(), finetune::kConvolutionScratch, "scratch of convolutions") {
+      : scratch(device.memory(), solve::kConvolutionScratch, "scratch of convolutions") {
     check(cudnnCreate(&handle), "start");
     check(cudnnSetStream(handle, device.stream().handle()), "use a stream");
   }
@@ -27,8 +27,8 @@ struct ConvolutionContext {
 
 namespace {
 
-using finetune::LayerGeometry;
-using finetune::LayerKind;
+using solve::LayerGeometry;
+using solve::LayerKind;
 using Dims = std::vector<int>;
 
 ConvolutionContext& context_of(Device& device) {
@@ -129,7 +129,7 @@ auto pick(const std::vector<Found>& found, cudnnMathType_t math, const char* doi
     const bool coarser = math == CUDNN_FMA_MATH && (one.mathType == CUDNN_TENSOR_OP_MATH ||
                                                     one.mathType == CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
     std::size_t bytes = 0;
-    if (coarser || size_of(one.algo, &bytes) != CUDNN_STATUS_SUCCESS || bytes > finetune::kConvolutionScratch) continue;
+    if (coarser || size_of(one.algo, &bytes) != CUDNN_STATUS_SUCCESS || bytes > solve::kConvolutionScratch) continue;
     return one.algo;
   }
   check(CUDNN_STATUS_NOT_SUPPORTED, doing);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cuda/gpu/check.h"
-#include "finetune/device_memory.h"
+#include "solve/layers/device_memory.h"
 
 namespace detent::cuda {
 
@@ -16,7 +16,7 @@ struct MatmulContext {
   DeviceArray<std::byte> scratch;
 
   explicit MatmulContext(Device& device)
-      : scratch(device.memory(), finetune::kMatmulScratch, "scratch of matrix products") {
+      : scratch(device.memory(), solve::kMatmulScratch, "scratch of matrix products") {
     check(cublasLtCreate(&handle), "start");
   }
   MatmulContext(const MatmulContext&) = delete;
@@ -141,7 +141,7 @@ struct Matmul::Plan {
   void choose(const Product& p, int choice) {
     const std::size_t element = narrow ? sizeof(Bfloat16) : sizeof(float);
     Preference preference;
-    preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(finetune::kMatmulScratch));
+    preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(solve::kMatmulScratch));
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.ldb, p.stride_b, p.batch, element));
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.lda, p.stride_a, p.batch, element));
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.ldc, p.stride_c, p.batch, sizeof(float)));

@@ -5,8 +5,8 @@ namespace detent::cuda {
 
 struct ConvolutionContext {};
 
-using finetune::LayerGeometry;
-using finetune::LayerKind;
+using solve::LayerGeometry;
+using solve::LayerKind;
 using Shape = std::vector<std::int64_t>;
 
 struct Convolution::Plan {

@@ -10,10 +10,10 @@
 #include "run/model_folder.h"
 #include "run/run_directory.h"
 #include "run/transformers_config.h"
+#include "solve/sweep/layer_state.h"
+#include "solve/sweep/solved_layers.h"
+#include "solve/sweep/stored_blocks.h"
 #include "speed/kernel_table.h"
-#include "tuning/layer_state.h"
-#include "tuning/solved_layers.h"
-#include "tuning/stored_blocks.h"
 
 namespace detent::fuzz {
 namespace {
@@ -76,7 +76,7 @@ void read_solved(Parts parts) {
   file += as_text(data);
   put("solved/solved-1", as_byte_span(file));
   try_to([&] {
-    const auto layers = tuning::SolvedLayers(directory).load(1);
+    const auto layers = solve::SolvedLayers(directory).load(1);
     require(layers.has_value(), "there are layers where there is a file");
     for (const auto& layer : *layers) {
       for (const auto* part : {&layer.integers, &layer.bias, &layer.scale, &layer.bias_scale}) {
@@ -92,13 +92,13 @@ void read_solved(Parts parts) {
 void save_and_read(Parts parts) {
   const fs::path directory = fresh_folder("saved");
   const auto vector_of = [](Bytes bytes) { return std::vector<std::byte>(bytes.begin(), bytes.end()); };
-  std::vector<tuning::SolvedLayer> layers(1 + parts.byte() % 3);
+  std::vector<solve::SolvedLayer> layers(1 + parts.byte() % 3);
   for (auto& layer : layers) {
     layer.integers = vector_of(parts.piece());
     layer.bias = vector_of(parts.piece());
     layer.scales.weights.resize(parts.byte() % 9);
   }
-  const tuning::SolvedLayers solved(directory);
+  const solve::SolvedLayers solved(directory);
   solved.save(2, layers);
   const auto found = solved.load(2);
   require(found && found->size() == layers.size(), "saved layers are found");
@@ -107,15 +107,15 @@ void save_and_read(Parts parts) {
   quantization::BlockTensor shape;
   shape.rows = parts.byte() % 40;
   shape.columns = 1 + parts.byte() % 8;
-  tuning::BlockWriter writer(directory / "blocks", shape);
+  solve::BlockWriter writer(directory / "blocks", shape);
   writer.add(quantization::make_blocks(shape.rows, shape.columns, shape.format));
   writer.finish({"nearest", 0.5});
-  const tuning::StoredBlocks stored(directory / "blocks", shape);
+  const solve::StoredBlocks stored(directory / "blocks", shape);
   require(stored.verdict().method == "nearest", "saved blocks come back");
   const std::vector<float> columns(static_cast<std::size_t>(std::max<std::int64_t>(1, shape.rows)), 1.0F);
   require(stored.solver()(columns, 0).columns == 1, "a saved column comes back");
   const Bytes rest = parts.rest();
-  tuning::LayerState state(directory / "layer", 0);
+  solve::LayerState state(directory / "layer", 0);
   const Bytes both[] = {rest, rest};
   state.save(both);
   require(state.is_due() && state.load().bytes.size() == 2 * rest.size(), "a saved state comes back");
@@ -135,7 +135,7 @@ void read_blocks(Parts parts) {
   sealed.insert(sealed.end(), end.begin(), end.end());
   const fs::path file = put("blocks/solved", sealed);
   try_to([&] {
-    const tuning::StoredBlocks blocks(file, shape);
+    const solve::StoredBlocks blocks(file, shape);
     blocks.columns(0, shape.columns);
   });
 }
@@ -147,7 +147,7 @@ void read_layer_state(Parts parts) {
   const std::string text = sealed ? checksum(rest) + std::string(as_text(rest)) : std::string(as_text(rest));
   const fs::path file = put("state/layer", as_byte_span(text));
   try_to([&] {
-    const auto stored = tuning::LayerState(file, 1).load();
+    const auto stored = solve::LayerState(file, 1).load();
     require(!sealed || stored.bytes.size() == rest.size(), "a state with its checksum is read");
   });
 }

@@ -1,0 +1,224 @@
+#include "solve/algebra/gram.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "solve/algebra/symmetric_matrix.h"
+#include "solve/algebra/vector_sums.h"
+
+namespace detent::solve {
+namespace {
+
+constexpr std::size_t kSmallFanIn = 32;         // below, a matrix product's overhead is larger than its work
+constexpr std::size_t kSmallItem = 64;          // groups of that kind in one item
+constexpr std::size_t kSpan = 1024;             // columns of one block, at most
+constexpr std::size_t kRowsToFill = 64;         // patch rows that one thread copies at a time
+constexpr std::size_t kRowsToDraw = 512;        // the same where positions are listed
+constexpr std::size_t kWorthThreads = 1 << 16;  // values below which starting threads takes longer than copying
+
+/// Rows of one block: large for the kernels, but enough blocks for many threads.
+std::size_t block_rows(std::size_t fan_in) { return fan_in <= 256 ? 64 : fan_in <= 1024 ? 128 : 256; }
+
+template <class Fn>
+void for_each_block(std::size_t count, std::size_t size, const Fn& fn) {
+  for (std::size_t first = 0; first < count; first += size) fn(Patches::Range{first, std::min(first + size, count)});
+}
+
+std::size_t positions_for(const LayerGeometry& g) {
+  return tile_positions(static_cast<std::size_t>(g.groups * g.fan_in() + g.outputs));
+}
+
+}  // namespace
+
+GramAccumulator::GramAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads)
+    : geometry_(geometry),
+      kernels_(kernels),
+      threads_(threads),
+      fan_in_(static_cast<std::size_t>(geometry.fan_in())),
+      group_outputs_(static_cast<std::size_t>(geometry.outputs / geometry.groups)),
+      inputs_(static_cast<std::size_t>(geometry.groups) * fan_in_, positions_for(geometry),
+              geometry.kind == LayerKind::product),
+      targets_(static_cast<std::size_t>(geometry.outputs), positions_for(geometry), inputs_.column_major) {
+  form_.groups = static_cast<std::size_t>(geometry.groups);
+  form_.gram.resize(form_.groups * fan_in_ * fan_in_);
+  form_.cross.resize(targets_.rows * fan_in_);
+  form_.input_sum.resize(inputs_.rows);
+  form_.target_sum.resize(targets_.rows);
+  form_.target_norm.resize(targets_.rows);
+  if (ShiftedSums::pay(geometry)) shifted_.emplace(geometry, kernels, threads);
+  plan_items();
+}
+
+// A fixed list, whatever the number of threads: each block is summed by one thread at a time, tile after tile. Blocks
+// above the diagonal are left out; the longest come first, so that threads end together.
+void GramAccumulator::plan_items() {
+  if (fan_in_ <= kSmallFanIn && form_.groups > 1 && !inputs_.column_major) {
+    for_each_block(form_.groups, kSmallItem, [&](Patches::Range groups) {
+      items_.push_back({Item::Kind::small_groups, 0, groups, {}});
+    });
+  } else {
+    const std::size_t size = block_rows(fan_in_);
+    for (std::size_t group = 0; group < form_.groups; ++group) {
+      for_each_block(fan_in_, size, [&](Patches::Range rows) {
+        for_each_block(rows.last, kSpan, [&](Patches::Range columns) {
+          items_.push_back({Item::Kind::gram, group, rows, columns});
+        });
+      });
+      for_each_block(group_outputs_, size, [&](Patches::Range rows) {
+        for_each_block(fan_in_, kSpan, [&](Patches::Range columns) {
+          items_.push_back({Item::Kind::cross, group, rows, columns});
+        });
+      });
+    }
+    const auto work = [](const Item& i) { return (i.rows.last - i.rows.first) * (i.columns.last - i.columns.first); };
+    std::stable_sort(items_.begin(), items_.end(), [&](const Item& a, const Item& b) { return work(a) > work(b); });
+  }
+  for_each_block(inputs_.rows, 512, [&](Patches::Range rows) { items_.push_back({Item::Kind::inputs, 0, rows, {}}); });
+  for_each_block(targets_.rows, 512, [&](Patches::Range rows) {
+    items_.push_back({Item::Kind::targets, 0, rows, {}});
+  });
+}
+
+Patches GramAccumulator::checked(const Shape& input_shape, std::size_t inputs, std::size_t targets) const {
+  Patches patches(geometry_, input_shape);
+  if (inputs != product_of(input_shape) || (targets != 0 && targets != patches.positions() * patches.outputs())) {
+    throw internal_error("a sample does not fit the layer's geometry");
+  }
+  return patches;
+}
+
+void GramAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
+  const Patches patches = checked(input_shape, input.size(), target.size());
+  aimed_ = !target.empty();
+  form_.positions += patches.positions();
+  if (shifted_ && !aimed_) return shifted_->add(input_shape, input);
+  for (std::size_t at = 0; at < patches.positions();) {
+    const std::size_t count = std::min(inputs_.capacity - used_, patches.positions() - at);
+    fill(patches, input.data(), target.data(), Patches::Range{at, at + count});
+    at += count;
+    used_ += count;
+    if (used_ == inputs_.capacity) flush();
+  }
+}
+
+void GramAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
+                          std::span<const std::size_t> positions) {
+  const Patches patches = checked(input_shape, input.size(), target.size());
+  aimed_ = !target.empty();
+  for (std::size_t at = 0; at < positions.size();) {
+    const std::size_t count = std::min(inputs_.capacity - used_, positions.size() - at);
+    fill(patches, input.data(), target.data(), positions.subspan(at, count));
+    at += count;
+    used_ += count;
+    if (used_ == inputs_.capacity) flush();
+  }
+  form_.positions += positions.size();
+}
+
+void GramAccumulator::fill(const Patches& patches, const float* input, const float* target, Patches::Range positions) {
+  const std::size_t threads = (positions.last - positions.first) * inputs_.rows < kWorthThreads ? 1 : threads_;
+  const std::size_t input_pieces = (inputs_.rows + kRowsToFill - 1) / kRowsToFill;
+  const std::size_t target_pieces = aimed_ ? (targets_.rows + kRowsToFill - 1) / kRowsToFill : 0;
+  parallel_for(input_pieces + target_pieces, threads, [&](std::size_t piece) {
+    const bool of_input = piece < input_pieces;
+    const std::size_t first = (of_input ? piece : piece - input_pieces) * kRowsToFill;
+    if (of_input) {
+      patches.gather(input, {first, std::min(first + kRowsToFill, inputs_.rows)}, positions, inputs_, used_);
+    } else {
+      patches.gather_outputs(target, {first, std::min(first + kRowsToFill, targets_.rows)}, positions, targets_, used_);
+    }
+  });
+}
+
+void GramAccumulator::fill(const Patches& patches, const float* input, const float* target,
+                           std::span<const std::size_t> positions) {
+  const auto inputs = Patches::places(inputs_, used_, positions.size());
+  parallel_for((inputs_.rows + kRowsToDraw - 1) / kRowsToDraw, threads_, [&](std::size_t piece) {
+    const std::size_t first = piece * kRowsToDraw;
+    patches.gather(input, {first, std::min(first + kRowsToDraw, inputs_.rows)}, positions, inputs);
+  });
+  if (aimed_) patches.gather_outputs(target, positions, Patches::places(targets_, used_, positions.size()));
+}
+
+void GramAccumulator::flush() {
+  if (used_ == 0) return;
+  const std::size_t threads = used_ * inputs_.rows < kWorthThreads / 8 ? 1 : threads_;
+  parallel_for(items_.size(), threads, [&](std::size_t i) { run(items_[i]); });
+  used_ = 0;
+}
+
+void GramAccumulator::run(const Item& item) {
+  if (!aimed_ && (item.kind == Item::Kind::cross || item.kind == Item::Kind::targets)) return;
+  switch (item.kind) {
+    case Item::Kind::inputs: return sum_inputs(item.rows);
+    case Item::Kind::targets: return sum_targets(item.rows);
+    case Item::Kind::small_groups:
+      for (std::size_t group = item.rows.first; group < item.rows.last; ++group) run_small_group(group);
+      return;
+    case Item::Kind::gram:
+    case Item::Kind::cross: break;
+  }
+  const bool cross = item.kind == Item::Kind::cross;
+  Gemm shape;
+  shape.transpose_a = inputs_.column_major;
+  shape.transpose_b = !inputs_.column_major;
+  shape.m = static_cast<std::int64_t>(item.rows.last - item.rows.first);
+  shape.n = static_cast<std::int64_t>(item.columns.last - item.columns.first);
+  shape.k = static_cast<std::int64_t>(used_);
+  shape.beta = 1;
+  const Tile& left = cross ? targets_ : inputs_;
+  const std::size_t left_row = item.group * (cross ? group_outputs_ : fan_in_) + item.rows.first;
+  float* sums = (cross ? form_.cross.data() : form_.gram.data()) + left_row * fan_in_ + item.columns.first;
+  kernels_.gemm(shape, left.row(left_row), left.leading(), inputs_.row(item.group * fan_in_ + item.columns.first),
+                inputs_.leading(), sums, fan_in_);
+}
+
+void GramAccumulator::run_small_group(std::size_t group) {
+  float* gram = form_.gram.data() + group * fan_in_ * fan_in_;
+  const std::size_t first = group * fan_in_;
+  for (std::size_t i = 0; i < fan_in_; ++i) {
+    for (std::size_t j = 0; j <= i; ++j) {
+      gram[i * fan_in_ + j] += dot(inputs_.row(first + i), inputs_.row(first + j), used_);
+    }
+  }
+  for (std::size_t m = group * group_outputs_; m < (group + 1) * group_outputs_ && aimed_; ++m) {
+    for (std::size_t j = 0; j < fan_in_; ++j) {
+      form_.cross[m * fan_in_ + j] += dot(targets_.row(m), inputs_.row(first + j), used_);
+    }
+  }
+}
+
+void GramAccumulator::sum_inputs(Patches::Range rows) {
+  if (!inputs_.column_major) {
+    for (std::size_t r = rows.first; r < rows.last; ++r) form_.input_sum[r] += sum_double(inputs_.row(r), used_);
+    return;
+  }
+  for (std::size_t c = 0; c < used_; ++c) {
+    add_scaled(form_.input_sum.data() + rows.first, 1.0, inputs_.at(rows.first, c), rows.last - rows.first);
+  }
+}
+
+void GramAccumulator::sum_targets(Patches::Range rows) {
+  for (std::size_t r = rows.first; r < rows.last && !targets_.column_major; ++r) {
+    form_.target_sum[r] += sum_double(targets_.row(r), used_);
+    form_.target_norm[r] += dot_double(targets_.row(r), targets_.row(r), used_);
+  }
+  for (std::size_t c = 0; c < used_ && targets_.column_major; ++c) {
+    const float* outputs = targets_.at(0, c);
+    for (std::size_t r = rows.first; r < rows.last; ++r) {
+      form_.target_sum[r] += outputs[r];
+      form_.target_norm[r] += static_cast<double>(outputs[r]) * outputs[r];
+    }
+  }
+}
+
+GramForm GramAccumulator::take() {
+  flush();
+  if (shifted_) shifted_->add_to(form_);
+  for (std::size_t g = 0; g < form_.groups; ++g) mirror(form_.gram.data() + g * fan_in_ * fan_in_, fan_in_, threads_);
+  return std::exchange(form_, {});
+}
+
+}  // namespace detent::solve

@@ -1,0 +1,77 @@
+// Sums over all positions of a layer's inputs and targets: all that the squared reconstruction error depends on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "solve/algebra/kernels.h"
+#include "solve/algebra/shifted_sums.h"
+#include "solve/layers/geometry.h"
+#include "solve/layers/patches.h"
+#include "solve/layers/problem.h"
+
+namespace detent::solve {
+
+/// Accumulates a GramForm sample by sample: inputs of the quantized branch, targets of the float branch with the bias
+/// in them, as they come from the model. The result depends on the sequence of positions alone, not on how samples are
+/// batched.
+class GramSums {
+ public:
+  virtual ~GramSums() = default;
+  /// `input` of this shape and the layer's target for it. Targets are empty in all samples where only sums of inputs
+  /// are wanted; sums with targets are then 0.
+  virtual void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) = 0;
+  /// The same for some of its positions.
+  virtual void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
+                   std::span<const std::size_t> positions) = 0;
+  /// The form of all that was added. It is empty afterwards and cannot be used again.
+  virtual GramForm take() = 0;
+};
+
+/// On the CPU. Memory: the form, and tiles of a few MiB. Threads do not change the result.
+class GramAccumulator final : public GramSums {
+ public:
+  GramAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads);
+
+  void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) override;
+  void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
+           std::span<const std::size_t> positions) override;
+  GramForm take() override;
+
+ private:
+  /// A block of a group's Gram matrix (rows and columns of G), or of its cross sums (outputs and columns of G).
+  struct Item {
+    enum class Kind { gram, cross, inputs, targets, small_groups } kind;
+    std::size_t group = 0;
+    Patches::Range rows;
+    Patches::Range columns;
+  };
+
+  void plan_items();
+  Patches checked(const Shape& input_shape, std::size_t inputs, std::size_t targets) const;
+  void fill(const Patches& patches, const float* input, const float* target, Patches::Range positions);
+  void fill(const Patches& patches, const float* input, const float* target, std::span<const std::size_t> positions);
+  void flush();
+  void run(const Item& item);
+  void run_small_group(std::size_t group);
+  void sum_inputs(Patches::Range rows);
+  void sum_targets(Patches::Range rows);
+
+  LayerGeometry geometry_;
+  const Kernels& kernels_;
+  std::size_t threads_;
+  std::size_t fan_in_;
+  std::size_t group_outputs_;
+  Tile inputs_;
+  Tile targets_;
+  std::size_t used_ = 0;  // positions in the tiles
+  bool aimed_ = false;    // whether there are targets
+  std::vector<Item> items_;
+  std::optional<ShiftedSums> shifted_;  // where they pay, for inputs of which all positions are taken, without targets
+  GramForm form_;
+};
+
+}  // namespace detent::solve

@@ -1,0 +1,120 @@
+// AdaRound's variables: a number h in [0, 1] for each weight that says how far it is rounded up (Nagel et al. 2020,
+// arXiv:2004.10568, equations 21 to 25), whatever the loss is computed from.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "detent/config.h"
+#include "solve/algebra/adam.h"
+#include "solve/algebra/quadratic.h"
+#include "solve/layers/patches.h"
+#include "solve/layers/problem.h"
+
+namespace detent::solve {
+
+/// What one optimizer step does beside following the loss.
+struct AdaRoundStep {
+  AdamStep adam;
+  float regularizer = 0;  // weight of Σ 1 − |2h − 1|^beta; 0 while the start is warm
+  float beta = 2;
+
+  /// Of iteration `i` in [0, config.num_iterations): beta falls by half a cosine once the start is over.
+  static AdaRoundStep at(const FinetuneConfig& config, std::size_t i);
+};
+
+/// One row's arrays, for the vector loop.
+struct AdaRoundRow {
+  float* v;
+  float* mean;
+  float* square;
+  float* h;
+};
+
+/// The step's vector loop over `count` weights. Gradient of the loss by h: factor · slope[i] + offset[i] (offset may be
+/// null). Replaces v and h.
+void adaround_step(const AdaRoundRow& row, const float* slope, const float* offset, float factor, std::size_t count,
+                   const AdaRoundStep& step);
+
+/// How many of these are neither 0 nor 1.
+std::size_t count_moving(const float* h, std::size_t count);
+/// out = base − zero + h.
+void adaround_values(const std::int32_t* base, std::int32_t zero, const float* h, std::size_t count, float* out);
+
+/// What the gradients of a block's weights are multiplied with.
+struct AdaRoundFactors {
+  float slope = 1;
+  float regularizer = 1;
+};
+
+/// How much more than config.reg_param the regularizer of a row weighs. Its paper's weight is for losses that are small
+/// beside it; where rounding errors are expected to cost more, weights would stay between up and down until the end.
+/// `input_power`: mean square of the row's inputs. Rounding a weight to nearest costs scale² / 12 · input_power.
+float certainty_weight(float scale, double input_power);
+
+/// The quantized weight is scale · (clip(base + h) − zero), base = floor(W / scale) + zero, clipped. A weight that is
+/// clipped whichever way it is rounded has h = 0 for good.
+///
+/// A weight whose h is 0 or 1 is settled: the loss has no slope there, and what is left of earlier ones goes on in the
+/// direction that it came from. Most are long before the last iteration, so steps leave them out: of each piece of a
+/// row the weights that still move come first in the optimizer's arrays. A piece lies within one block of scales.
+class AdaRoundVariables {
+ public:
+  static constexpr std::size_t kPiece = 256;  // weights of a piece, at most
+
+  explicit AdaRoundVariables(const QuantizedWeights& weights);
+
+  const std::vector<std::int32_t>& base() const noexcept { return base_; }
+  /// h of all weights, [rows, fan_in].
+  const float* h(std::size_t row) const noexcept { return h_.data() + row * fan_in_; }
+  /// base − zero + h of a part of a row that lies within one block: its quantized weights in units of the scale.
+  void values(std::size_t row, Patches::Range part, std::int32_t zero, float* out) const {
+    const std::size_t at = row * fan_in_ + part.first;
+    adaround_values(base_.data() + at, zero, h_.data() + at, part.last - part.first, out);
+  }
+  /// Weights of a part of a row that step() takes: whole pieces, at most kPiece weights.
+  std::size_t part_size() const noexcept { return kPiece / piece_ * piece_; }
+  /// One step of a part of a row, whose slopes (and offsets, if any) are given, with the factors of the row's blocks.
+  /// Parts are whole pieces, or end with the row.
+  void step(std::size_t row, Patches::Range part, const float* slope, const float* offset,
+            std::span<const AdaRoundFactors> factors, const AdaRoundStep& step);
+  /// Has the processor fetch what step() of this part works on. Parts of rows are too short for it to guess.
+  void prefetch(std::size_t row, Patches::Range part) const noexcept;
+  /// Whether steps change nothing of this part of rows any more, as far as it is known without a look at each.
+  bool settled(RowRange rows, Patches::Range part) const;
+  /// Whether no weight of these rows is between up and down any more.
+  bool decided(RowRange rows) const;
+  bool decided() const { return h_.empty() || decided({0, h_.size() / fan_in_}); }
+  /// All that step() changes, each in the order of the weights.
+  template <class Archive>
+  void visit_state(Archive& archive) {
+    spread();
+    archive(v_);
+    archive(mean_);
+    archive(square_);
+    archive(h_);
+  }
+  /// Up where h ≥ 1/2.
+  std::vector<std::int32_t> integers() const;
+
+ private:
+  std::size_t pieces() const noexcept { return (fan_in_ + piece_ - 1) / piece_; }  // of a row
+  void step_piece(std::size_t row, std::size_t piece, const float* slope, const float* offset, float factor,
+                  const AdaRoundStep& step);
+  void leave_out_settled(std::size_t row, std::size_t piece);
+  void spread();
+
+  std::size_t fan_in_;
+  std::size_t block_;  // weights of a block of scales
+  std::size_t piece_;
+  std::vector<std::int32_t> base_;
+  std::vector<float> h_;
+  // Of each piece of a row the first moving_ ones, of the weights with these numbers in the piece.
+  std::vector<float> v_, mean_, square_;
+  std::vector<std::uint8_t> number_;
+  std::vector<std::uint16_t> moving_;
+};
+
+}  // namespace detent::solve

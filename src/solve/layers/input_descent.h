@@ -1,0 +1,70 @@
+// Exact coordinate descent on a layer's inputs, where there is no Gram matrix, or where that would cost more.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "detent/config.h"
+#include "solve/algebra/kernels.h"
+#include "solve/algebra/quadratic.h"
+#include "solve/layers/geometry.h"
+#include "solve/layers/problem.h"
+#include "solve/layers/samples.h"
+#include "solve/layers/solver.h"
+
+namespace detent::solve {
+
+/// Inputs of one group: those at position c begin at inputs + c · leading. Targets are those of all rows, [rows,
+/// count], without the bias; null: symmetric.
+struct InputView {
+  const float* inputs = nullptr;
+  std::size_t leading = 0;
+  std::size_t count = 0;
+  const float* targets = nullptr;
+};
+
+/// Sweeps over rows of one group. Each weight gets the integer that is best while all others stay. With fewer positions
+/// than weights the problem is underdetermined: a ridge term then keeps weights near their float values, the stronger
+/// the fewer positions there are.
+class InputDescent {
+ public:
+  /// Weights and view must outlive this. Without `sweeps`, run() must not be asked for any.
+  InputDescent(const QuantizedWeights& weights, const InputView& view, const Kernels& kernels, bool sweeps = true);
+
+  /// The residual Ŵ X − Y for integers [rows, fan_in], which a sweep works on.
+  std::vector<float> rest(RowRange rows, const Integers& integers) const;
+  /// Replaces rows of `best` by those of `other` that have a smaller residual. It costs little where `best` is better:
+  /// a part of the positions mostly suffices to tell.
+  void keep_better(RowRange rows, Integers& best, std::vector<float>& best_rest, const Integers& other) const;
+  /// Up to `sweeps` sweeps, until no integer changes. `rest` is the residual of `integers`.
+  void run(RowRange rows, std::size_t sweeps, Integers& integers, std::vector<float> rest) const;
+
+ private:
+  std::vector<float> changes(RowRange rows, const Integers& integers) const;
+  void add_rest(RowRange rows, const std::vector<float>& changes, std::size_t first, std::size_t last,
+                std::vector<float>& rest) const;
+  bool sweep(RowRange rows, Integers& integers, std::vector<float>& rest) const;
+  bool sweep_row(std::size_t row, std::size_t first, const float* gram, std::size_t size, float* slopes,
+                 float* difference, std::int32_t* integers) const;
+
+  const QuantizedWeights& weights_;
+  const InputView& view_;
+  const Kernels& kernels_;
+  float ridge_ = 0;                        // factor of the squared distance of a weight from its float value
+  std::vector<std::vector<float>> grams_;  // of each block of weights
+};
+
+/// How many positions of all samples together descend_on_samples() uses.
+std::size_t descent_positions(const LayerGeometry& geometry);
+
+/// Whether it follows a streamed solver: not where inputs are mixed of both branches.
+bool descends(const FinetuneConfig& config);
+
+/// A solution's integers, improved on the same number of positions of each sample, drawn by config.seed. Rows for which
+/// nearest rounding is better go back to it, then coordinate_sweeps() follow. Threads do not change the result.
+Integers descend_on_samples(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
+                            LayerSamples& samples, const FinetuneConfig& config, const Kernels& kernels,
+                            const SolveControl& control);
+
+}  // namespace detent::solve

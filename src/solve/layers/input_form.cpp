@@ -1,0 +1,186 @@
+#include "solve/layers/input_form.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "solve/algebra/vector_sums.h"
+#include "solve/layers/mini_batches.h"
+#include "solve/solvers.h"
+
+namespace detent::solve {
+namespace {
+
+constexpr std::size_t kLeastFanIn = 256;   // below, the Gram matrix costs next to nothing
+constexpr double kLeastDamping = 1e-4;     // matrices of positions are regular by it alone
+constexpr std::size_t kTimesByShifts = 3;  // as many positions cost the same, if they are all of a sample
+constexpr double kPositionsShare = 0.8;    // beyond, products with the Gram matrix are cheaper
+constexpr std::size_t kLeastElements = 4;  // of a kernel, for pixels to pay
+constexpr std::size_t kMostPixels = std::size_t{1} << 24;  // as floats can count
+
+double mean_squared_error(const QuantizedWeights& weights, const InputForm& form, const Solution& solution,
+                          const Kernels& kernels) {
+  if (form.positions == 0) return 0;
+  const std::size_t n = form.positions, k = weights.fan_in;
+  const std::vector<float> spelled_out = form.pixels.count > 0 ? im2col(form.pixels) : std::vector<float>();
+  const float* inputs = spelled_out.empty() ? form.inputs.data() : spelled_out.data();
+  const bool own = form.targets.empty();  // the bias is as it was
+  std::vector<float> values(weights.values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = weights.dequantize(i / k, i % k, solution.integers[i]) - (own ? weights.values[i] : 0.0F);
+  }
+  std::vector<float> rest = form.targets;
+  rest.resize(weights.rows * n);
+  Gemm shape = gemm_of(weights.rows, n, k, true, 1);
+  shape.alpha = -1;
+  kernels.gemm(shape, values.data(), k, inputs, k, rest.data(), n);
+  for (std::size_t i = 0; i < rest.size() && !own && !solution.bias.empty(); ++i) rest[i] -= solution.bias[i / n];
+  return dot_double(rest.data(), rest.data(), rest.size()) / static_cast<double>(rest.size());
+}
+
+}  // namespace
+
+bool inputs_pay(std::size_t groups, std::size_t fan_in, const FinetuneConfig& config) {
+  const Solver* solver = find_solver(config.rounding);
+  return solver != nullptr && solver->has_input_form && config.damping >= kLeastDamping && groups == 1 &&
+         fan_in >= kLeastFanIn;
+}
+
+std::size_t most_positions(const LayerGeometry& geometry, const FinetuneConfig& config) {
+  const auto fan_in = static_cast<std::size_t>(geometry.fan_in());
+  return inputs_pay(static_cast<std::size_t>(geometry.groups), fan_in, config)
+             ? static_cast<std::size_t>(kPositionsShare * static_cast<double>(fan_in))
+             : 0;
+}
+
+std::size_t gram_positions(const LayerGeometry& geometry) {
+  constexpr std::size_t kTimesFanIn = 8, kLeast = 4096;
+  return std::max(kTimesFanIn * static_cast<std::size_t>(geometry.fan_in()), kLeast);
+}
+
+FormAccumulator::FormAccumulator(const LayerGeometry& geometry, const FinetuneConfig& config, std::uint64_t samples,
+                                 MakeSums make_sums)
+    : geometry_(geometry),
+      make_sums_(std::move(make_sums)),
+      most_(most_positions(geometry, config)),
+      most_of_sample_(gram_positions(geometry) / std::max<std::uint64_t>(samples, 1) + 1),
+      seed_(config.seed) {
+  if (most_ == 0) begin_gram();
+}
+
+FormAccumulator::FormAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads,
+                                 const FinetuneConfig& config, std::uint64_t samples)
+    : FormAccumulator(geometry, config, samples, [geometry, &kernels, threads] {
+        return std::make_unique<GramAccumulator>(geometry, kernels, threads);
+      }) {}
+
+void FormAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
+  const std::size_t all = Patches(geometry_, input_shape).positions();
+  const bool cheap = target.empty() && ShiftedSums::pay(geometry_) && all <= kTimesByShifts * most_of_sample_;
+  auto positions = draw_positions(all, cheap ? all : most_of_sample_, seed_, count_++);
+  std::sort(positions.begin(), positions.end());  // what lies together is read together
+  positions_ += positions.size();
+  if (!gram_ && positions_ > most_) begin_gram();
+  if (gram_) {
+    sum(input_shape, input, target, positions);
+  } else {
+    samples_.push_back(
+        {input_shape, {input.begin(), input.end()}, {target.begin(), target.end()}, std::move(positions)});
+  }
+}
+
+void FormAccumulator::sum(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
+                          std::span<const std::size_t> positions) {
+  if (positions.size() == Patches(geometry_, input_shape).positions()) {
+    gram_->add(input_shape, input, target);
+  } else {
+    gram_->add(input_shape, input, target, positions);
+  }
+}
+
+// The sequence of positions is the same as if there had been no other form, and so are its sums.
+void FormAccumulator::begin_gram() {
+  gram_ = make_sums_();
+  for (auto& sample : samples_) {
+    sum(sample.shape, sample.input, sample.target, sample.positions);
+    sample = {};
+  }
+  samples_.clear();
+}
+
+// Of all samples. Which pixel is behind a value tells an image of one channel that holds the pixels' numbers.
+Pixels FormAccumulator::pixels() const {
+  Pixels pixels;
+  if (geometry_.kind == LayerKind::product) return pixels;
+  pixels.channels = static_cast<std::size_t>(geometry_.inputs);
+  for (const auto& sample : samples_) pixels.count += sample.input.size() / pixels.channels;
+  pixels.elements = static_cast<std::size_t>(geometry_.fan_in()) / pixels.channels;
+  const bool are_few = pixels.count * pixels.count <= 2 * positions_ * positions_ && pixels.count <= kMostPixels;
+  if (pixels.elements < kLeastElements || !are_few) return {};
+  pixels.values.resize(pixels.count * pixels.channels);
+  LayerGeometry of_numbers = geometry_;
+  of_numbers.inputs = of_numbers.outputs = 1;
+  std::vector<float> behind(pixels.elements * positions_);
+  std::size_t first = 0, at = 0;
+  for (const auto& sample : samples_) {
+    Shape shape = sample.shape;
+    shape[1] = 1;
+    const std::size_t batch = static_cast<std::size_t>(shape[0]), count = sample.input.size() / pixels.channels;
+    const std::size_t of_image = count / batch;
+    std::vector<float> numbers(count);
+    std::iota(numbers.begin(), numbers.end(), static_cast<float>(first + 1));
+    for (std::size_t i = 0; i < sample.input.size(); ++i) {
+      const std::size_t plane = i / of_image, image = plane / pixels.channels, channel = plane % pixels.channels;
+      pixels.values[(first + image * of_image + i % of_image) * pixels.channels + channel] = sample.input[i];
+    }
+    std::vector<Patches::Place> places;
+    for (std::size_t c = 0; c < sample.positions.size(); ++c) places.push_back({behind.data() + at++, positions_});
+    Patches(of_numbers, shape).gather(numbers.data(), {0, pixels.elements}, sample.positions, places);
+    first += count;
+  }
+  for (const float number : behind) pixels.behind.push_back(static_cast<std::uint32_t>(number));
+  return pixels;
+}
+
+AnyForm FormAccumulator::take() {
+  if (gram_) return gram_->take();
+  InputForm form;
+  form.positions = positions_;
+  form.pixels = pixels();
+  const auto fan_in = static_cast<std::size_t>(geometry_.fan_in());
+  const auto outputs = static_cast<std::size_t>(geometry_.outputs);
+  const bool spelled_out = form.pixels.count == 0;
+  form.inputs.resize(spelled_out ? positions_ * fan_in : 0);
+  const bool aimed = !samples_.empty() && !samples_[0].target.empty();
+  form.targets.resize(aimed ? outputs * positions_ : 0);
+  std::size_t at = 0;
+  for (auto& sample : samples_) {
+    const Patches patches(geometry_, sample.shape);
+    if (sample.target.size() != (aimed ? patches.positions() * outputs : 0)) {
+      throw internal_error("a sample does not fit the layer's geometry");
+    }
+    std::vector<Patches::Place> inputs, targets;
+    for (std::size_t i = 0; i < sample.positions.size(); ++i, ++at) {
+      if (spelled_out) inputs.push_back({form.inputs.data() + at * fan_in, 1});
+      if (aimed) targets.push_back({form.targets.data() + at, positions_});
+    }
+    if (spelled_out) patches.gather(sample.input.data(), {0, fan_in}, sample.positions, inputs);
+    if (aimed) patches.gather_outputs(sample.target.data(), sample.positions, targets);
+    sample = {};
+  }
+  return form;
+}
+
+Solution solve(const QuantizedWeights& weights, const AnyForm& any, std::span<const float> bias,
+               const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control) {
+  return std::visit([&](const auto& form) { return solve(weights, form, bias, config, kernels, control); }, any);
+}
+
+double mean_squared_error(const QuantizedWeights& weights, const AnyForm& any, const Solution& solution,
+                          const Kernels& kernels) {
+  if (const auto* gram = std::get_if<GramForm>(&any)) return mean_squared_error(weights, *gram, solution);
+  return mean_squared_error(weights, std::get<InputForm>(any), solution, kernels);
+}
+
+}  // namespace detent::solve

@@ -1,0 +1,98 @@
+// The input form of a layer's problem: its inputs and targets at each position, for layers with few positions.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "detent/config.h"
+#include "solve/algebra/gram.h"
+#include "solve/layers/pixels.h"
+#include "solve/layers/problem.h"
+#include "solve/layers/solver.h"
+
+namespace detent::solve {
+
+/// The terms that a Gram form sums up. The Gram matrix of N positions has rank N: where N is far below fan_in, matrices
+/// of N × fan_in and N × N replace those of fan_in × fan_in.
+struct InputForm {
+  std::size_t positions = 0;
+  std::vector<float> inputs;   // [positions, fan_in]; empty where there are pixels
+  std::vector<float> targets;  // [outputs, positions]; empty: symmetric, with the bias as it is
+  Pixels pixels;
+};
+
+using AnyForm = std::variant<GramForm, InputForm>;
+
+/// Up to how many positions the input form is used; above, or where it is 0, the Gram form is. It depends on the
+/// geometry and on the method: up to there, the input form takes less memory and time.
+std::size_t most_positions(const LayerGeometry& geometry, const FinetuneConfig& config);
+
+/// The most positions of all samples together that a Gram matrix is summed over. Positions of one sample are similar:
+/// beyond a multiple of fan_in, more of them change the sums less than other samples would.
+std::size_t gram_positions(const LayerGeometry& geometry);
+
+/// Takes samples as GramAccumulator does, and makes the form that is cheaper for the number of positions. Where the
+/// expected `samples` have more positions than gram_positions(), it draws the same number from each by config.seed,
+/// spread over the sample; or it takes all, up to three times as many, where ShiftedSums make that cheaper.
+class FormAccumulator {
+ public:
+  /// `make_sums` is called once where a Gram form is needed.
+  using MakeSums = std::function<std::unique_ptr<GramSums>()>;
+  FormAccumulator(const LayerGeometry& geometry, const FinetuneConfig& config, std::uint64_t samples,
+                  MakeSums make_sums);
+  /// Sums on the CPU.
+  FormAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads,
+                  const FinetuneConfig& config, std::uint64_t samples);
+
+  /// `target` is empty in all samples where targets are symmetric.
+  void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target);
+  /// The form of all that was added. The accumulator cannot be used again.
+  AnyForm take();
+
+ private:
+  struct Sample {
+    Shape shape;
+    std::vector<float> input, target;
+    std::vector<std::size_t> positions;  // that are taken of it
+  };
+
+  void begin_gram();
+  Pixels pixels() const;
+  void sum(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
+           std::span<const std::size_t> positions);
+
+  LayerGeometry geometry_;
+  MakeSums make_sums_;
+  std::size_t most_;
+  std::size_t most_of_sample_;
+  std::uint64_t seed_;
+  std::size_t count_ = 0;  // of samples
+  std::size_t positions_ = 0;
+  std::vector<Sample> samples_;  // while there are few positions
+  std::unique_ptr<GramSums> gram_;
+};
+
+/// Whether the method has an input form, and whether it is cheaper for a layer with so many groups and this fan-in.
+bool inputs_pay(std::size_t groups, std::size_t fan_in, const FinetuneConfig& config);
+
+/// As solve() of solver.h, by GPTQ.
+Solution solve(const QuantizedWeights& weights, const InputForm& form, std::span<const float> bias,
+               const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
+
+/// GPTQ for a symmetric Gram form whose matrix has low rank, up to what damping hides anyway; else nothing.
+std::optional<Integers> gptq_on_inputs(const QuantizedWeights& weights, const GramForm& form,
+                                       const FinetuneConfig& config, const Kernels& kernels,
+                                       const SolveControl& control);
+
+/// For whichever form it is; the error is the mean over all output elements.
+Solution solve(const QuantizedWeights& weights, const AnyForm& form, std::span<const float> bias,
+               const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
+double mean_squared_error(const QuantizedWeights& weights, const AnyForm& form, const Solution& solution,
+                          const Kernels& kernels);
+
+}  // namespace detent::solve

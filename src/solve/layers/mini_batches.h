@@ -1,0 +1,82 @@
+// A layer's samples as mini-batches of positions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "detent/config.h"
+#include "solve/layers/geometry.h"
+#include "solve/layers/sample_order.h"
+#include "solve/layers/samples.h"
+
+namespace detent::solve {
+
+/// Inputs and targets of one optimizer step: positions of several samples.
+struct MiniBatch {
+  std::size_t positions = 0;
+  bool by_position = false;    // as products have them
+  std::vector<float> inputs;   // [groups · fan_in, positions], or by position: [positions, fan_in]
+  std::vector<float> targets;  // [outputs, positions]
+};
+
+/// Positions that a step draws for each of its config.batch_size samples, or all where a sample has fewer. Positions of
+/// one sample are similar: with two to eight times as many, steps cost more and the result is hardly better.
+inline constexpr std::size_t kPositionsOfSample = 16;
+
+/// Memory for prepared mini-batches, unless a single one takes more; and for samples that are kept.
+inline constexpr std::size_t kBatchBytes = std::size_t{16} << 20;
+
+/// One position of each of min(most, positions) equal parts, in a random order that follows from seed and `turn`.
+std::vector<std::size_t> draw_positions(std::size_t positions, std::size_t most, std::uint64_t seed,
+                                        std::uint64_t turn);
+
+/// How many mini-batches of samples of this shape are prepared together.
+std::size_t batches_together(const LayerGeometry& geometry, const Shape& input_shape, std::size_t samples,
+                             const FinetuneConfig& config);
+
+/// Samples come in a random order, a new one each time all have come; each time positions are drawn from a sample,
+/// spread over it. Positions of the samples of several mini-batches are dealt out to these in turn, so that each
+/// mini-batch has some of every sample. Order, positions and the mix of both
+/// branches' inputs follow from config.seed and the iteration's number.
+class MiniBatches {
+ public:
+  /// All must outlive this.
+  MiniBatches(LayerSamples& samples, const LayerGeometry& geometry, const FinetuneConfig& config, std::size_t threads);
+
+  /// The mini-batches of iteration `first` and of some after it, but not of `end`. They stay until the next call.
+  std::span<const MiniBatch> load(std::size_t first, std::size_t end);
+
+ private:
+  /// A sample at one of its turns: positions, and the mini-batch that each goes to.
+  struct Turn {
+    std::uint64_t number = 0;  // in the sequence of all turns
+    std::vector<std::size_t> positions;
+    std::vector<std::size_t> batches;
+  };
+
+  void make(std::size_t set);
+  Turn turn(std::uint64_t number, std::size_t positions, std::size_t& dealt) const;
+  void fill(const SampleRef& sample, const Turn& turn, std::vector<std::size_t>& used);
+  void prefetch(std::uint64_t number);
+  const SampleRef& sample(std::size_t index);
+  std::size_t positions_of(std::size_t index);
+
+  LayerSamples& samples_;
+  const LayerGeometry& geometry_;
+  const FinetuneConfig& config_;
+  std::size_t threads_;
+  std::size_t size_;      // samples of a mini-batch
+  std::size_t together_;  // mini-batches of a set
+  std::size_t set_ = ~std::size_t{0};
+  std::vector<MiniBatch> batches_;  // of that set
+  SampleOrder order_;
+  std::vector<std::optional<std::size_t>> positions_;  // of each sample, once known
+  std::map<std::size_t, SampleRef> held_;
+  std::size_t bytes_ = 0;  // of these
+};
+
+}  // namespace detent::solve

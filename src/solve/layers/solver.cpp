@@ -1,0 +1,104 @@
+#include "solve/layers/solver.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "solve/algebra/quadratic.h"
+#include "solve/algebra/vector_sums.h"
+#include "solve/solvers.h"
+
+namespace detent::solve {
+namespace {
+
+class OnCpu final : public GramMethods {
+ public:
+  OnCpu(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias, const Kernels& kernels,
+        const SolveControl& control)
+      : weights_(weights), form_(form), bias_(bias), kernels_(kernels), control_(control) {}
+
+  Integers integers(const FinetuneConfig& config) override {
+    return find_solver(config.rounding)->solve(weights_, form_, bias_, config, kernels_, control_);
+  }
+  Integers better_rows(const FinetuneConfig& config, Integers first, const Integers& second) override {
+    return solve::better_rows(weights_, form_, bias_, config, std::move(first), second, kernels_, control_.threads);
+  }
+  Integers coordinate_descent(const FinetuneConfig& config, Integers start) override {
+    return solve::coordinate_descent(weights_, form_, bias_, std::move(start), config, kernels_, control_);
+  }
+
+ private:
+  const QuantizedWeights& weights_;
+  const GramForm& form_;
+  std::span<const float> bias_;
+  const Kernels& kernels_;
+  const SolveControl& control_;
+};
+
+}  // namespace
+
+Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
+               const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control) {
+  OnCpu methods(weights, form, bias, kernels, control);
+  return solve(weights, form, bias, config, methods);
+}
+
+Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
+               const FinetuneConfig& given, GramMethods& methods) {
+  FinetuneConfig config = given;
+  config.update_bias = given.update_bias && !bias.empty() && form.positions > 0;
+  Solution solution = nearest(weights, bias);
+  if (const Solver* solver = find_solver(config.rounding)) {
+    Integers found = methods.integers(config);
+    const bool compared = solver->takes_symmetric_form && form.symmetric;
+    solution.integers = compared ? std::move(found) : methods.better_rows(config, std::move(solution.integers), found);
+  }
+  solution.integers = methods.coordinate_descent(config, std::move(solution.integers));
+  if (config.update_bias) solution.bias = best_bias(weights, form, solution.integers);
+  return solution;
+}
+
+// With d = Ŵ₂ − Ŵ₁ the error changes by d A dᵀ + 2 d (Ŵ₁ A − c)ᵀ: two products of floats that do not cancel, unlike the
+// errors themselves.
+Integers better_rows(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
+                     const FinetuneConfig& config, Integers first, const Integers& second, const Kernels& kernels,
+                     std::size_t threads) {
+  const Quadratic quadratic(weights, form, bias, config.update_bias);
+  const auto ranges = row_ranges(weights.rows, form.groups, weights.fan_in);
+  const std::size_t k = weights.fan_in;
+  parallel_for(ranges.size(), threads, [&](std::size_t i) {
+    const RowRange rows = ranges[i];
+    const std::size_t begin = rows.first * k;
+    std::vector<float> values(rows.count() * k), change(values.size()), slope(values.size()), product(values.size());
+    for (std::size_t at = 0; at < values.size(); ++at) {
+      const std::size_t row = rows.first + at / k;
+      values[at] = weights.dequantize(row, at % k, first[begin + at]);
+      change[at] = weights.scale_of(row, at % k) * static_cast<float>(second[begin + at] - first[begin + at]);
+    }
+    quadratic.residual(kernels, rows, values.data(), slope.data());
+    quadratic.product(kernels, rows, change.data(), product.data());
+    for (std::size_t r = 0; r < rows.count(); ++r) {
+      const float* d = change.data() + r * k;
+      const double more = dot_double(d, product.data() + r * k, k) + 2 * dot_double(d, slope.data() + r * k, k);
+      if (!(more < 0)) continue;
+      const auto at = static_cast<std::ptrdiff_t>(begin + r * k);
+      std::copy_n(second.begin() + at, k, first.begin() + at);
+    }
+  });
+  return first;
+}
+
+std::vector<std::size_t> interval_ends(std::size_t num_iterations) {
+  const std::size_t step = std::max<std::size_t>((num_iterations + 9) / 10, 1);
+  std::vector<std::size_t> ends;
+  for (std::size_t end = step; end < num_iterations; end += step) ends.push_back(end);
+  if (num_iterations > 0) ends.push_back(num_iterations);
+  return ends;
+}
+
+void check_stop(const SolveControl& control) {
+  if (control.stop.stop_requested()) throw interrupted();
+}
+
+}  // namespace detent::solve

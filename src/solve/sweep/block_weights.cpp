@@ -1,0 +1,133 @@
+#include "solve/sweep/block_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/failpoint.h"
+#include "base/parallel.h"
+#include "base/paths.h"
+#include "solve/algebra/kernels.h"
+#include "solve/sweep/weight_solving.h"
+
+namespace detent::solve {
+namespace fs = std::filesystem;
+namespace {
+
+class Solving final : public GramReceiver {
+ public:
+  Solving(const onnx::Model& model, const quantization::BlockPlacement& placement,
+          const std::vector<BlockStage>& stages, const BlockSolving& options)
+      : model_(model),
+        placement_(placement),
+        options_(options),
+        threads_(thread_count(options.sweep.threads)),
+        kernels_(cpu_kernels()),
+        folds_(options.scale_inputs ? folds_of(model, placement, options.config)
+                                    : std::vector<quantization::InputFold>()) {
+    solved_.tensors.resize(placement.tensors.size());
+    find_earlier(stages);
+  }
+
+  bool wants(const BlockStage::Input& input) const override {
+    return !std::all_of(input.tensors.begin(), input.tensors.end(),
+                        [&](std::size_t t) { return solved_.tensors[t].has_value(); });
+  }
+
+  void receive(const BlockStage::Input& input, const InputGrams& grams) override {
+    const auto scaling = scaling_of(input.value, grams);
+    if (scaling.factors.empty()) {
+      for (const auto t : input.tensors) solve(t, placement_.tensors[t], grams);
+      return;
+    }
+    const auto of_scaled = scaled(grams, scaling.factors);
+    for (const auto t : input.tensors) {
+      auto shape = placement_.tensors[t];
+      shape.row_factors = scaling.factors;
+      solve(t, shape, of_scaled);
+    }
+  }
+
+  SolvedBlocks take(std::uint64_t samples) {
+    solved_.samples = samples;
+    for (const auto& fold : folds_) {
+      if (!paths::exists(file_of(fold))) continue;
+      auto scaling = load_scaling(file_of(fold), placement_.tensors[fold.tensors.front()].rows);
+      if (!scaling.factors.empty()) solved_.scalings.emplace_back(fold, std::move(scaling));
+    }
+    return std::move(solved_);
+  }
+
+ private:
+  fs::path file_of(std::size_t tensor) const { return options_.directory / fmt::format("blocks-{}.bin", tensor); }
+
+  fs::path file_of(const quantization::InputFold& fold) const {
+    return options_.directory / fmt::format("factors-{}.bin", fold.tensors.front());
+  }
+
+  WeightSolvingOptions solving() const {
+    return {.method = options_.config.method,
+            .sparsity = options_.config.sparsity,
+            .kernels = kernels_,
+            .threads = threads_,
+            .memory_budget = options_.memory_budget,
+            .stop = options_.sweep.stop};
+  }
+
+  // Chosen before the first of its weights is solved, and kept for those of a later process.
+  InputScaling scaling_of(const std::string& value, const InputGrams& grams) const {
+    const auto fold = std::find_if(folds_.begin(), folds_.end(), [&](const auto& f) { return f.value == value; });
+    if (fold == folds_.end()) return {};
+    const auto path = file_of(*fold);
+    if (paths::exists(path)) return load_scaling(path, static_cast<std::int64_t>(grams.fitted.rows));
+    const auto chosen = choose_scaling(model_, placement_, *fold, grams, solving());
+    save_scaling(path, chosen);
+    failpoint("weights.factors");
+    return chosen;
+  }
+
+  void find_earlier(const std::vector<BlockStage>& stages) {
+    for (const auto& stage : stages) {
+      for (const auto& input : stage.inputs) {
+        for (const auto t : input.tensors) {
+          if (paths::exists(file_of(t))) load(t);
+        }
+      }
+    }
+  }
+
+  void load(std::size_t t) {
+    solved_.tensors[t].emplace(file_of(t), placement_.tensors[t]);
+    ++done_;
+  }
+
+  void solve(std::size_t t, const quantization::BlockTensor& shape, const InputGrams& grams) {
+    if (solved_.tensors[t]) return;
+    BlockWriter writer(file_of(t), shape);
+    writer.finish(solve_weight(model_.graph.initializers[shape.initializer], shape, grams, solving(), writer));
+    load(t);
+    failpoint("weights.solved");
+    if (options_.sweep.progress) options_.sweep.progress("solve", done_, placement_.tensors.size());
+  }
+
+  const onnx::Model& model_;
+  const quantization::BlockPlacement& placement_;
+  const BlockSolving& options_;
+  std::size_t threads_;
+  const Kernels& kernels_;
+  std::vector<quantization::InputFold> folds_;
+  SolvedBlocks solved_;
+  std::size_t done_ = 0;
+};
+
+}  // namespace
+
+SolvedBlocks solve_blocks(const onnx::Model& model, const graph::ValueTypes& types,
+                          const quantization::BlockPlacement& placement, const std::vector<BlockStage>& stages,
+                          const exec::Runtime& runtime, data::SampleSource& source, const BlockSolving& options) {
+  Solving solving(model, placement, stages, options);
+  const auto samples = sweep_grams(model, types, stages, runtime, source, options.sweep, solving);
+  return solving.take(samples);
+}
+
+}  // namespace detent::solve

@@ -1,0 +1,80 @@
+#include "solve/sweep/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "planning/side_by_side.h"
+#include "solve/sweep/cost.h"
+#include "solve/sweep/stages.h"
+
+namespace detent::solve {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kUnknown = 128 * kMiB;  // of segments whose shapes depend on values; a quarter are buffers
+constexpr std::uint64_t kBeside = 28 * kMiB;    // measured: oneDNN, a second model, heap in pieces; processors differ
+constexpr std::uint64_t kTogether = 256 * kMiB;
+constexpr std::uint64_t kLittle = 64 * kMiB;
+
+planning::StagesOfForm nodes_of(const std::vector<Stage>& stages, const std::vector<int>& ends, int nodes) {
+  planning::StagesOfForm form;
+  for (const auto& stage : stages) {
+    const std::size_t s = stage.segment;
+    form.push_back({s == 0 ? 0 : ends[s - 1], s < ends.size() ? ends[s] : nodes});
+  }
+  return form;
+}
+
+std::uint64_t less(std::uint64_t from, std::uint64_t what) { return from - std::min(from, what); }
+
+}  // namespace
+
+MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
+                          const graph::ValueTypes& types, const onnx::Model& quantized,
+                          const std::vector<TunedLayer>& layers, std::uint64_t samples, const FinetuneConfig& config,
+                          std::size_t threads) {
+  MemoryShares memory;
+  memory.together = std::min(asked_for ? kTogether : kLittle / 2, budget / 32);
+  const auto stages = stages_of(layers, float_model, quantized, memory.together);
+  std::vector<int> before;  // each segment's first layer
+  for (const auto& stage : stages) {
+    if (!stage.in_body) before.push_back(layers[stage.layers.front()].float_node);
+  }
+  // Segments of the quantized model take what the same nodes of the float model do, within a little.
+  const int nodes = static_cast<int>(float_model.graph.nodes.size());
+  const std::array both{nodes_of(stages, float_ends(layers, stages), nodes), nodes_of(stages, before, nodes)};
+  const auto segments =
+      planning::memory_side_by_side(float_model, types, both)
+          .value_or(planning::SideBySide{std::vector<std::uint64_t>(stages.size(), kUnknown), kUnknown / 4});
+
+  std::map<std::string, std::uint64_t> needed;
+  for (const auto& cost : layer_costs(float_model, types, config, samples, threads)) needed[cost.name] = cost.bytes;
+  std::uint64_t integers = 0;  // in the model, and as they were saved
+  for (const auto& layer : layers) integers += 2 * quantized.graph.initializers[layer.stored_weight].data.size();
+  std::uint64_t peak = 0;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    std::uint64_t sums = 0;
+    for (const auto i : stages[s].layers) sums += gram_bytes(float_model, layers[i]);
+    for (const auto i : stages[s].layers) {
+      const std::uint64_t others = kBeside + segments.stages[s] + integers + sums - gram_bytes(float_model, layers[i]);
+      memory.layers.push_back(less(budget, others));
+      peak = std::max(peak, others + needed[layers[i].name]);
+    }
+  }
+  if (peak > budget) {
+    const auto [need, left] = format_sizes(peak, budget);
+    throw resource_error(fmt::format("fine-tuning needs {} of memory, and the budget is {}", need, left),
+                         fmt::format("the smallest --memory-budget that works is {}MiB", peak / kMiB + 1));
+  }
+  const std::uint64_t room = less(budget, peak);
+  memory.spool = planning::split_budget(asked_for ? room : std::min(room, kLittle), segments.buffers);
+  return memory;
+}
+
+}  // namespace detent::solve

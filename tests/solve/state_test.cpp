@@ -1,0 +1,138 @@
+// What is saved of layers: solved ones, the state of one that is being solved, and spooled samples.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <fstream>
+
+#include "solve/sweep/layer_state.h"
+#include "solve/sweep/solved_layers.h"
+#include "solve/sweep/stored_samples.h"
+#include "solve/sweep_support.h"
+
+namespace detent::solve {
+namespace {
+
+using namespace test;
+
+std::vector<std::byte> bytes_up_to(std::size_t count) {
+  std::vector<std::byte> bytes;
+  for (std::size_t i = 0; i < count; ++i) bytes.push_back(static_cast<std::byte>(i));
+  return bytes;
+}
+
+std::vector<std::byte> read(const onnx::TensorData& data) {
+  const auto bytes = data.bytes();
+  return {bytes.begin(), bytes.end()};
+}
+
+/// Another byte at a place of a file, counted from its end.
+void damage(const std::filesystem::path& path, int from_end) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(-from_end, std::ios::end);
+  file.put('\x7f');
+}
+
+TEST(SolvedLayers, RefuseALengthThatNoFileHas) {
+  const TempDir folder(std::filesystem::temp_directory_path());
+  const SolvedLayers solved(folder.path());
+  std::vector<SolvedLayer> layers(1);
+  layers[0].tuning.name = "a";
+  solved.save(1, layers);
+  const auto path = folder.path() / "solved-1";
+  std::ifstream in(path, std::ios::binary);
+  std::string file{std::istreambuf_iterator<char>(in), {}};
+  const std::string length = "\"integers\":0";
+  const auto at = file.find(length);
+  ASSERT_NE(at, std::string::npos);
+  // 2^64 - 1, which is 0 once it is rounded up to whole blocks.
+  file.replace(at, length.size(), "\"integers\":18446744073709551615");
+  std::uint64_t size = 0;
+  std::memcpy(&size, file.data(), sizeof size);
+  size += 19;
+  std::memcpy(file.data(), &size, sizeof size);
+  std::ofstream(path, std::ios::binary) << file;
+  EXPECT_THROW(solved.load(1), Error);
+}
+
+TEST(SolvedLayers, ComeBackAsTheyWereSaved) {
+  const TempDir folder(std::filesystem::temp_directory_path());
+  const SolvedLayers solved(folder.path());
+  EXPECT_FALSE(solved.load(3));
+  std::vector<SolvedLayer> layers(2);
+  layers[0].tuning = {
+      .name = "a", .op_type = "Conv", .streamed = true, .tuned = true, .error_before = 2, .error_after = 1};
+  layers[0].integers = bytes_up_to(100);
+  layers[0].scales.weights = {0.5F, 0.25F};
+  layers[1].tuning.name = "b";
+  layers[1].integers = bytes_up_to(7);
+  layers[1].bias = bytes_up_to(12);
+  solved.save(3, layers);
+  const auto found = solved.load(3);
+  ASSERT_TRUE(found && found->size() == 2);
+  EXPECT_EQ((*found)[0].tuning.name, "a");
+  EXPECT_TRUE((*found)[0].tuning.streamed && (*found)[0].tuning.tuned);
+  EXPECT_EQ((*found)[0].tuning.error_after, 1);
+  EXPECT_EQ(read((*found)[0].integers), layers[0].integers);
+  EXPECT_EQ((*found)[0].bias.size(), 0U);
+  EXPECT_EQ((*found)[0].scale.size(), 2 * sizeof(float));
+  EXPECT_EQ(read((*found)[1].integers), layers[1].integers);
+  EXPECT_EQ(read((*found)[1].bias), layers[1].bias);
+  EXPECT_FALSE(solved.load(2));
+}
+
+TEST(SolvedLayers, RefuseWhatIsDamaged) {
+  const TempDir folder(std::filesystem::temp_directory_path());
+  const SolvedLayers solved(folder.path());
+  std::vector<SolvedLayer> layers(1);
+  layers[0].integers = bytes_up_to(128);
+  solved.save(0, layers);
+  damage(folder.path() / "solved-0", 5);
+  EXPECT_THROW((void)solved.load(0), Error);
+}
+
+TEST(LayerState, IsTakenUpUnlessDamaged) {
+  const TempDir folder(std::filesystem::temp_directory_path());
+  const auto path = folder.path() / "solving-0";
+  LayerState state(path, 0);
+  EXPECT_TRUE(state.load().bytes.empty());
+  EXPECT_TRUE(state.is_due());
+  const auto first = bytes_up_to(10), second = bytes_up_to(20);
+  state.save(std::array{std::span<const std::byte>(first), std::span<const std::byte>(second)});
+  auto all = first;
+  all.insert(all.end(), second.begin(), second.end());
+  const auto stored = LayerState(path, 3600).load();
+  EXPECT_EQ(std::vector<std::byte>(stored.bytes.begin(), stored.bytes.end()), all);
+  EXPECT_FALSE(LayerState(path, 3600).is_due());
+  damage(path, 3);
+  EXPECT_TRUE(state.load().bytes.empty());
+}
+
+TEST(StoredSamples, AreReadAheadAndLeaveNothing) {
+  const TempDir folder(std::filesystem::temp_directory_path());
+  store::SpoolOptions options;
+  options.directory = folder.path();
+  options.residency = store::Residency::disk;
+  store::Spool spool(options);
+  {
+    StoredSamples samples(spool, "layer");
+    for (unsigned i = 0; i < 5; ++i) samples.add({random_floats({4, 300}, i), random_floats({4, 7}, 10 + i)});
+    ASSERT_EQ(samples.count(), 5U);
+    samples.prefetch(std::array<std::size_t, 3>{2, 0, 4});
+    for (const std::size_t i : {2U, 0U, 1U, 4U, 2U, 3U}) {
+      const auto sample = samples.get(i);
+      const auto expected = floats_of(random_floats({4, 300}, static_cast<unsigned>(i)));
+      EXPECT_EQ(Floats(sample.input.begin(), sample.input.end()), expected);
+      EXPECT_EQ(sample.target.size(), 28U);
+      EXPECT_TRUE(sample.float_input.empty());
+      EXPECT_EQ(sample.input_shape, (Shape{4, 300}));
+    }
+  }
+  std::size_t bytes = 0;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(folder.path())) {
+    if (file.is_regular_file()) bytes += file.file_size();
+  }
+  EXPECT_EQ(bytes, 0U);
+}
+
+}  // namespace
+}  // namespace detent::solve
