@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any, ClassVar, TypeVar
@@ -37,5 +38,7 @@ def make(cls: type[_T], given: Mapping[str, Any], where: str) -> _T:
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for name in given:
         if name not in known:
-            raise UsageError(f"{where} has no option '{name}'", "it has: " + ", ".join(known))
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "it has: " + ", ".join(known)
+            raise UsageError(f"{where} has no option '{name}'", hint)
     return cls(**given)

@@ -92,7 +92,7 @@ def images(
     channels: "L" is one channel of brightness.
     name: of the input; optional for models with one input.
 
-    Needs Pillow: pip install detent[images].
+    Needs Pillow: pip install pillow.
     """
     import importlib.util
 
@@ -188,7 +188,7 @@ def text(
     length: tokens of a window, with those that the tokenizer puts before every text.
     count: of windows, spread over the text; 0 is all.
 
-    Needs tokenizers: pip install detent[text].
+    Needs tokenizers: pip install tokenizers.
     """
     import numpy as np
 
@@ -247,7 +247,7 @@ def lines(
     length: tokens of a line at most; what goes beyond is cut off as the tokenizer does it.
     count: of lines, spread over the text; 0 is all.
 
-    Needs tokenizers: pip install detent[text].
+    Needs tokenizers: pip install tokenizers.
     """
     import numpy as np
 

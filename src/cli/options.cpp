@@ -141,7 +141,7 @@ void Declared::refuse_text(const std::vector<Given>& given) {
   for (const auto& entry : given) {
     if (entry.option->name != "calibration-text") continue;
     throw usage_error("--calibration-text needs the model's tokenizer, which this program does not have",
-                      "run python3 -m detent (pip install detent[text]), or give token ids by --calibration-data");
+                      "run python3 -m detent (docs/python.md), or give token ids by --calibration-data");
   }
   for (const auto& entry : given) {
     if (entry.option->name == "tokenizer" || entry.option->name == "text-length")

@@ -108,7 +108,7 @@ void print_plan(const Plan& p) {
   if (p.calibration_seconds > 0 && p.files > 0)
     print_text("calibration {:>10.1f} s (estimated from this machine's measured peak)\n", p.calibration_seconds);
   if (p.measuring_seconds > 0 && p.files > 0)
-    print_text("sensitivity {:>10.1f} s (as roughly; {:.0f} times plain inference of the samples)\n",
+    print_text("sensitivity {:>10.1f} s (rough estimate: {:.0f} times plain inference of the samples)\n",
                p.measuring_seconds, p.measuring_inferences);
   if (p.transformer) print_transformer(*p.transformer);
   for (const auto& note : p.notes) print_text("note: {}\n", note);

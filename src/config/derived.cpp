@@ -42,8 +42,6 @@ bool makes_gates(const QuantConfig& config) {
   return preset(config).fuses_for_runtime && target(config).is_ort_cpu && !writes_16_bits(config);
 }
 
-bool reads_twice(const QuantizeOptions& options) { return options.samples == nullptr || options.samples->can_rewind(); }
-
 bool may_measure_accuracy(const QuantizeOptions& options) {
   const auto& wanted = options.accuracy;
   return preset(options.config).measures_accuracy && (wanted.sensitivity != SensitivityMode::off || wanted.target);

@@ -28,9 +28,6 @@ bool makes_barriers(const QuantConfig& config);
 /// Whether gates may be written as HardSigmoid, which ONNX Runtime's CPU runs fast on integers.
 bool makes_gates(const QuantConfig& config);
 
-/// Whether the samples can be read again.
-bool reads_twice(const QuantizeOptions& options);
-
 /// Whether the error of each rounding is measured, as long as there are samples.
 bool may_measure_accuracy(const QuantizeOptions& options);
 

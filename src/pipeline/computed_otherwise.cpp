@@ -29,7 +29,6 @@ std::string words_for(const std::vector<std::string>& nodes) {
 }
 
 std::vector<std::string> computed_otherwise(const QuantizeOptions& options, const onnx::Model& prepared) {
-  if (!config::reads_twice(options)) return {};
   if (options.samples != nullptr) options.samples->rewind();
   VerifyOptions check;
   check.float_model = options.model;

@@ -68,7 +68,7 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
                  double sample_seconds) {
   const auto scope = profiler.scope(run::kLatencyStage);
   std::unique_ptr<data::SampleSource> source;  // none: inputs are made up
-  if (config::has_samples(options) && config::reads_twice(options)) {
+  if (config::has_samples(options)) {
     source = open_first(options, inputs);
   }
   std::vector<std::filesystem::path> files;
@@ -112,7 +112,7 @@ std::optional<std::vector<data::InputSpec>> inputs_to_time(const onnx::Model& mo
 std::string reason_against_running_cache(const QuantizeOptions& options, const std::filesystem::path& quantized,
                                          const exec::Runtime& runtime) {
   auto reason = run::reason_against_running(options.kv_cache.type, runtime.version());
-  if (reason.empty() && config::has_samples(options) && config::reads_twice(options)) {
+  if (reason.empty() && config::has_samples(options)) {
     const auto written = run::input_specs(onnx::read_model(quantized));
     const auto source = open_first(options, run::input_specs(onnx::read_model(options.model)));
     while (const auto sample = source->next()) {
@@ -158,12 +158,9 @@ void leave_out_caches(QuantizeResult& result, Comparison& comparison) {
 std::optional<Comparison> compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir,
                                          profile::Profiler& profiler, QuantizeResult& result) {
   const auto needed = needed_memory(result);
-  const bool has_room = needed <= run::budget_of(options.resources, work_dir).memory;
-  if (!has_room || !config::reads_twice(options)) {
-    result.notes.emplace_back("the outputs were not compared: " +
-                              (has_room
-                                   ? std::string("the samples can be read only once")
-                                   : fmt::format("both models side by side would take about {}", format_size(needed))));
+  if (needed > run::budget_of(options.resources, work_dir).memory) {
+    result.notes.push_back(fmt::format("the outputs were not compared: both models side by side would take about {}",
+                                       format_size(needed)));
     return std::nullopt;
   }
   if (options.samples != nullptr) options.samples->rewind();

@@ -49,21 +49,43 @@ std::vector<ValueReport> describe(const std::vector<onnx::ValueInfo>& values, co
   return reports;
 }
 
-LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, const graph::Index& index,
-                           const graph::ValueTypes& types) {
-  LayerReport layer;
-  layer.name = node.id();
-  layer.op_type = node.op_type();
-  layer.activation_bytes = 0;
+// The DequantizeLinear of a constant that makes a value; nullptr: another node makes it.
+const onnx::Node* dequantized_constant(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+  const int producer = index.producer(value);
+  if (producer == graph::kNone) return nullptr;
+  const auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
+  const bool is_constant = node.op_type() == "DequantizeLinear" && !node.inputs().empty() &&
+                           index.initializer(node.inputs().front()) != graph::kNone;
+  return is_constant ? &node : nullptr;
+}
+
+// A node's constants. Integers with their scales belong to the first node that reads what they stand for.
+void add_parameters(const onnx::Model& model, const onnx::Node& node, const graph::Index& index, LayerReport& layer) {
   for (const auto& name : node.inputs()) {
+    if (const auto* weights = dequantized_constant(model, index, name)) {
+      const auto readers = index.consumers(name);
+      if (!readers.empty() && &model.graph.nodes[static_cast<std::size_t>(readers.front())] == &node)
+        add_parameters(model, *weights, index, layer);
+      continue;
+    }
     const int i = index.initializer(name);
     if (i == graph::kNone) continue;
     const auto& tensor = model.graph.initializers[static_cast<std::size_t>(i)];
     layer.parameters += static_cast<std::uint64_t>(tensor.count());
     layer.parameter_bytes += tensor.data.size();
   }
+}
+
+LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, const graph::Index& index,
+                           const graph::ValueTypes& types) {
+  LayerReport layer;
+  layer.name = node.id();
+  layer.op_type = node.op_type();
+  layer.activation_bytes = 0;
+  const bool is_constant = !node.outputs().empty() && dequantized_constant(model, index, node.outputs().front());
+  if (!is_constant) add_parameters(model, node, index, layer);
   for (const auto& name : node.outputs()) {
-    if (name.empty()) continue;
+    if (name.empty() || is_constant) continue;
     const auto bytes = graph::static_bytes(types, name);
     if (!bytes) layer.activation_bytes.reset();
     if (layer.activation_bytes && bytes) *layer.activation_bytes += *bytes;

@@ -86,7 +86,7 @@ std::vector<std::string> choose(const speed::Subject& subject, const std::vector
     if (options.progress) options.progress("kernels", n + 1, nodes.size());
   }
   const bool any = std::any_of(kernels.begin(), kernels.end(), [](const auto& kernel) { return !kernel.empty(); });
-  if (!any) notes.emplace_back("speed decides nothing: without samples, shapes are not known");
+  if (!any) notes.emplace_back("operators were not timed: without samples, shapes are not known");
   if (!complete) save(table, options, notes);
   std::vector<std::string> in_float;
   for (const auto n : speed::faster_in_float(

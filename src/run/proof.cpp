@@ -116,7 +116,7 @@ bool Prover::has_room(const fs::path& file) {
 
 // A sample where there are some that can be read again.
 std::vector<data::Array> Prover::inputs_for(const std::vector<data::InputSpec>& specs, std::string& where) const {
-  if (config::has_samples(options_) && config::reads_twice(options_)) {
+  if (config::has_samples(options_)) {
     if (options_.samples != nullptr) options_.samples->rewind();
     const auto source = open_samples(
         options_.calibration_data.value_or(""), options_.samples, input_specs(onnx::read_model(options_.model)),

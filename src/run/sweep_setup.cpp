@@ -203,8 +203,11 @@ Collected collect_within(const Context& context, const RunDirectory& directory, 
   Collected collected;
   if (earlier) {
     options.earlier = &*earlier;
-    collected.notes.push_back(fmt::format("resumed in segment {} of {} after {} samples", earlier->segment + 1,
-                                          setup.cuts.size() + 1, earlier->done));
+    const auto segments = setup.cuts.size() + 1;
+    collected.notes.push_back(earlier->segment >= segments
+                                  ? "resumed: all samples were observed before"
+                                  : fmt::format("resumed in segment {} of {} after {}", earlier->segment + 1, segments,
+                                                counted(earlier->done, "sample")));
   }
   collected.statistics = collect(context, prepared, placement, source, options);
   for (auto& note : suspicions(prepared.model, collected.statistics)) collected.notes.push_back(std::move(note));

@@ -164,3 +164,14 @@ def test_sums_of_two_products(tmp_path: Path) -> None:
     assert (types.count("MatMulIntegerToFloat"), types.count("Gemm")) == (2, 0), types
     sessions = support.load(tmp_path / "m.onnx"), support.check_model(tmp_path / "q.onnx")
     assert support.sqnr(*(support.outputs(session, samples) for session in sessions)) > 30
+
+
+def test_weights_belong_to_the_layer_that_reads_them(tmp_path: Path) -> None:
+    """Not to the DequantizeLinear between."""
+    onnx.save(graphs.small_cnn(batch=1), tmp_path / "m.onnx")
+    support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", support.save_samples(tmp_path / "d", graphs.cnn_samples()))
+    told = inspected(tmp_path / "q.onnx")
+    by_type = {kind: [la["parameters"] for la in told["layers"] if la["op_type"] == kind] for kind in ("Conv", "DequantizeLinear")}
+    assert min(by_type["Conv"]) > 0
+    of_pairs = [p for p in by_type["DequantizeLinear"] if p > 2]  # of an activation: a scale and a zero point
+    assert not of_pairs
