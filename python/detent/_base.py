@@ -38,7 +38,7 @@ def make(cls: type[_T], given: Mapping[str, Any], where: str) -> _T:
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "it has: " + ", ".join(known)
+            near = difflib.get_close_matches(name, known)
+            hint = f"did you mean {' or '.join(near)}?" if near else "it has: " + ", ".join(known)
             raise UsageError(f"{where} has no option '{name}'", hint)
     return cls(**given)

@@ -4,6 +4,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "base/nearest_word.h"
 #include "base/small_file.h"
@@ -36,6 +37,17 @@ YAML::Node load(const std::string& path) {
   return root;
 }
 
+// By its name; of arguments without a name, `model: …` for MODEL.
+const config::Option* find(const std::string& name, config::Command command) {
+  if (const auto* option = config::find(name, command)) return option;
+  std::string capitals = name;
+  std::transform(name.begin(), name.end(), capitals.begin(), [](unsigned char c) { return std::toupper(c); });
+  for (const auto& option : config::options()) {
+    if (option.positional() && (option.commands & command) != 0 && option.name == capitals) return &option;
+  }
+  return nullptr;
+}
+
 // A list is taken entry by entry, so that each may have commas in it.
 Given given_by_node(const std::string& path, const config::Option& option, const std::string& name,
                     const YAML::Node& value) {
@@ -57,7 +69,7 @@ std::vector<Given> read_config_file(const std::string& path, config::Command com
     if (!entry.first.IsScalar()) throw wrong(path, "is not a map of options");
     std::string name = entry.first.Scalar();
     std::replace(name.begin(), name.end(), '_', '-');
-    const auto* option = config::find(name, command);
+    const auto* option = find(name, command);
     if (option == nullptr) throw no_option(path, name, command);
     if (option->name == "config") throw wrong(path, "names another file");
     const auto& value = entry.second;

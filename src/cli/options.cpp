@@ -89,7 +89,6 @@ void Declared::declare(const config::Option& option) {
         name, [](const auto&) {}, help);
   }
   added->group(group)->option_text(option.label.empty() ? " " : std::string(option.label));
-  if (option.positional()) added->required((option.required & command_) != 0);
   declared_[added] = {&option, std::string(option.name)};
   if (option.formerly.empty()) return;
   added = app_.add_option_function<std::string>(dashed(option.formerly), [](const auto&) {})->group("");  // not in help
@@ -162,10 +161,10 @@ void Declared::check_required(const std::vector<Given>& given) const {
     return std::any_of(given.begin(), given.end(), [&](const auto& entry) { return entry.option->name == name; });
   };
   for (const auto& option : config::options()) {
-    if ((option.required & command_) == 0 || option.positional()) continue;
+    if ((option.required & command_) == 0) continue;
     if (option.name == "calibration-data" && has("images")) continue;
     if (!has(option.name))
-      throw usage_error(fmt::format("--{} is required", option.name),
+      throw usage_error(fmt::format("{}{} is required", option.positional() ? "" : "--", option.name),
                         fmt::format("see: detent help {}", app_.get_name()));
   }
 }

@@ -42,10 +42,11 @@ class Declared {
   template <class Options>
   void read(Options& options, config::CommandLine& line) const;
 
+  /// What only the file of --config says, then what the command line does.
+  std::vector<Given> given() const;
+
  private:
   std::vector<Given> given_on_command_line() const;
-  /// The same, after what only the file says.
-  std::vector<Given> given() const;
   static void refuse_text(const std::vector<Given>& given);
   static void tell_new_names(const std::vector<Given>& given);
   void check_required(const std::vector<Given>& given) const;

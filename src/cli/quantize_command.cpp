@@ -19,6 +19,7 @@
 #include "cli/pictures.h"
 #include "cli/progress.h"
 #include "cli/quantize_json.h"
+#include "cli/run_file.h"
 #include "config/family.h"
 #include "config/presets.h"
 #include "detent/quantize.h"
@@ -258,7 +259,10 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool
   print_text("{}\n", verdict(r));
 }
 
-void run(QuantizeOptions options, const config::CommandLine& line) {
+void run(QuantizeOptions options, const config::CommandLine& line, const std::vector<Given>& given) {
+  if (!line.model_fingerprint.empty()) check_model(options.model, line.model_fingerprint);
+  std::optional<RunFile> run_file;
+  if (line.save_config) run_file.emplace(*line.save_config, given);
   const auto pictures = take_pictures(line, options.model, options);
   ModelToStdout to_stdout(options);
   ProgressLine progress;
@@ -270,10 +274,13 @@ void run(QuantizeOptions options, const config::CommandLine& line) {
   };
   const auto result = quantize(options);
   progress.finish();
+  if (run_file) run_file->commit(run_options(given), options.model);
   to_stdout.send();
   if (to_stdout.is_wanted()) options.output = "-";
   if (line.json) {
-    print_json(quantize_json(options, result));
+    auto json = quantize_json(options, result);
+    json["config"] = run_options(given);
+    print_json(json);
   } else if (line.quiet) {
     return;
   } else if (line.summary == config::SummaryForm::md) {
@@ -298,7 +305,7 @@ void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string
     options.command = words;
     declared->read(options, line);
     options.stop = signals.token();
-    run(std::move(options), line);
+    run(std::move(options), line, declared->given());
   });
 }
 

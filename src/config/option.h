@@ -34,6 +34,8 @@ struct CommandLine {
   std::optional<double> min_sqnr;
   std::vector<std::filesystem::path> merge;
   std::optional<std::filesystem::path> options_file;
+  std::optional<std::filesystem::path> save_config;
+  std::string model_fingerprint;
   std::optional<std::filesystem::path> calibration_text;  // which the Python package's command makes token ids of
   std::size_t text_length = 512;
   std::optional<std::filesystem::path> tokenizer;

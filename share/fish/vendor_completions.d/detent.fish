@@ -25,6 +25,8 @@ complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compa
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l statistics -r -F -d 'use statistics saved by detent calibrate instead of running the model'
 complete -c detent -n '__fish_seen_subcommand_from calibrate' -l merge -r -F -d 'add up these statistics files of one model'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare inspect bench check verify' -l config -r -F -d 'take options from a YAML file'
+complete -c detent -n '__fish_seen_subcommand_from quantize' -l save-config -r -F -d 'write the options of this run into a YAML file, with which --config makes the same bytes again'
+complete -c detent -n '__fish_seen_subcommand_from quantize' -l model-fingerprint -x -d 'refuse another model than the one with this fingerprint, which --save-config writes'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l preset -x -a 'balanced plain none' -d 'what the other options start from'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l target -x -a 'auto ort-cpu ort-cpu:vnni ort-cpu:avx2 ort-cpu:arm ort-web openvino qnn qnn:a16 tensorrt amd-npu:xint8 amd-npu:a8w8 amd-npu:a16w8 amd-npu:bfp16 amd-npu:bf16 xnnpack tflite-like coreml' -d 'where the model will run'
 complete -c detent -n '__fish_seen_subcommand_from check verify' -l target -x -a 'auto ort-cpu ort-cpu:vnni ort-cpu:avx2 ort-cpu:arm ort-web openvino qnn qnn:a16 tensorrt amd-npu:xint8 amd-npu:a8w8 amd-npu:a16w8 amd-npu:bfp16 amd-npu:bf16 xnnpack tflite-like coreml' -d 'where the model will run'
