@@ -139,10 +139,11 @@ def transformer(n: Net) -> Network:
         x = n.add("Add", x, y)
         x = x if first else norm(n, x, width, form)
     x = norm(n, x, width, form) if first else x
-    if n.chance():
+    end = n.one_of("class", "words", "states")
+    if end == "class":
         x = n.add("Slice", x, n.ints(0), n.ints(1), n.ints(1))
         x = n.add("Tanh", n.add("Gemm", n.add("Reshape", x, n.ints(-1, width)), n.weight(width, 10), n.weight(10)))
-    else:
+    elif end == "words":
         x = linear(n, x, width, vocabulary)
     samples = []
     for i in range(4):
