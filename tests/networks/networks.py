@@ -17,6 +17,7 @@ FAMILIES = (
     sequences.front_end,
     images.channels_last,
     sequences.reader,
+    sequences.listener,
 )
 WITHOUT_FLOAT16 = {"NonMaxSuppression", "STFT", "GRU", "LSTM"}
 SINCE_OPSET_14 = {"HardSwish", "LayerNormalization", "STFT"}
