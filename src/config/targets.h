@@ -59,8 +59,8 @@ struct Target {
   std::vector<std::string_view> float_bias_types = {};
   /// Of the two branches of a sum, the one that a convolution makes for it alone is not quantized: the two fuse.
   bool fuses_sums = false;
-  /// Models of an older opset are upgraded to at least this one.
-  std::int64_t opset = 10;
+  /// Models of an older opset are upgraded to at least this one; 0: it takes all.
+  std::int64_t opset = 0;
   bool static_shapes = false;
   /// Convolutions have all their attributes written out.
   bool explicit_convolutions = false;

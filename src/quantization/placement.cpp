@@ -204,7 +204,7 @@ std::vector<Mark> Marks::in_order() const {
 }
 
 std::int64_t needed_opset(const QuantConfig& config) noexcept {
-  if (!config::preset(config).quantizes) return 0;
+  if (!config::preset(config).quantizes) return config::target(config).opset;
   const bool is_late = is_float(config.weight_type) || config::writes_16_bits(config);
   const std::int64_t of_form = is_late ? 19 : config.per_channel ? 13 : 10;
   return std::max({config::preset(config).opset, config::target(config).opset, of_form});

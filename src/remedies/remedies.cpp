@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string_view>
 
@@ -71,9 +72,11 @@ void refuse_useless(const Draft& draft, const QuantizeOptions& options) {
   }
   if (worst.empty() && !draft.result.sensitivities.empty())
     worst = fmt::format("; most of it comes of {}", draft.result.sensitivities.front().node);
+  const auto left = std::isinf(draft.result.sqnr_db)
+                        ? std::string("no number in the worst output")
+                        : fmt::format("the worst output {:.1f} dB from the float model's", draft.result.sqnr_db);
   throw bad_input(
-      fmt::format("the integers of --target {} leave the worst output {:.1f} dB from the float model's{}",
-                  options.config.target, draft.result.sqnr_db, worst),
+      fmt::format("the integers of --target {} leave {}{}", options.config.target, left, worst),
       "give a target with activations of 16 bits, leave the named nodes to the CPU (--exclude-nodes), or give --preset "
       "plain to have the model as it is");
 }

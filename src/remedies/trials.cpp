@@ -164,7 +164,7 @@ class Trials {
     if (point == model_.points.end()) return;
     result.points[static_cast<std::size_t>(point - model_.points.begin())] += pair;
     if (pair.signal > 0) {
-      result.log_errors += std::log(std::max(pair.noise / pair.signal, kNegligibleError));
+      result.log_errors += std::log(std::clamp(pair.noise / pair.signal, kNegligibleError, kLost));
       ++result.pairs;
     }
   }
@@ -207,7 +207,8 @@ PointErrors errors_of(const TrialResult& result) {
   PointErrors errors;
   for (const auto& point : result.points) {
     const double error = point.signal > 0 ? point.noise / point.signal : 0;
-    errors.push_back(std::isnan(error) ? 0 : error);  // of infinities: they stand for no number
+    // Infinities of the float model stand for no number; those of the integers alone are an error beyond all others.
+    errors.push_back(std::isnan(error) ? 0 : std::min(error, kLost));
   }
   return errors;
 }

@@ -56,6 +56,8 @@ std::vector<TrialResult> run_trials(const run::Context& context, const TrialMode
 
 /// Errors (see errors_of) of 60 dB and less tell nothing about other samples: no choice is made for them.
 inline constexpr double kNegligibleError = 1e-6;
+/// The error where the integers give infinities or NaN and the float model numbers.
+inline constexpr double kLost = 1e6;
 
 /// Noise / signal at each point; 0 at points without signal.
 PointErrors errors_of(const TrialResult& result);

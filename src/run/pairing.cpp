@@ -40,6 +40,7 @@ void PairSums::add(std::span<const float> x, std::span<const float> y) {
     if (!std::isfinite(a) || !std::isfinite(b)) {
       const bool same = a == b || (std::isnan(a) && std::isnan(b));
       if (!same) noise = max_abs = std::numeric_limits<double>::infinity();
+      if (std::isfinite(a)) signal += a * a;  // what is lost wholly has a signal as well
       continue;
     }
     signal += a * a;

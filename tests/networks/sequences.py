@@ -81,7 +81,10 @@ def attention(n: Net, x: str, width: int, length: int, way: dict) -> str:
     if way["positions"] == "rotary":
         q, k = rotated(n, q, length, size), rotated(n, k, length, size)
     spelling = way["spelling"]
-    if spelling == "einsum":
+    if spelling == "einsum of positions":  # heads behind positions, as JAX has them
+        q, k, v = (n.add("Transpose", y, perm=[0, 2, 1, 3]) for y in (q, k, v))
+        scores = n.add("Einsum", n.add("Mul", q, n.constant(size**-0.5)), k, equation="bihd,bjhd->bhij")
+    elif spelling == "einsum":
         scores = n.add("Einsum", q, k, equation="bhid,bhjd->bhij")
         scores = n.add("Mul", scores, n.constant(size**-0.5))
     elif spelling == "scaled operands":  # torch's scaled_dot_product_attention
@@ -99,6 +102,9 @@ def attention(n: Net, x: str, width: int, length: int, way: dict) -> str:
     if spelling == "flat":
         weights = n.add("Reshape", weights, n.ints(-1, length, length))
         y = n.add("Reshape", n.add("MatMul", weights, v), n.ints(-1, heads, length, size))
+    elif spelling == "einsum of positions":
+        y = n.add("Einsum", weights, v, equation="bhij,bjhd->bihd")
+        return linear(n, n.add("Reshape", y, n.ints(0, length, width)), width, width)
     else:
         y = n.add("Einsum", weights, v, equation="bhij,bhjd->bhid") if spelling == "einsum" else n.add("MatMul", weights, v)
     return linear(n, n.add("Reshape", n.add("Transpose", y, perm=[0, 2, 1, 3]), n.ints(0, length, width)), width, width)
@@ -112,14 +118,15 @@ def feed_forward(n: Net, x: str, width: int, kind: str) -> str:
     return linear(n, activation(n, linear(n, x, width, 2 * width), kind), 2 * width, width)
 
 
+SPELLINGS = ("plain", "scaled operands", "flat", "einsum", "einsum of positions")
 MASKS = ("", "sum", "sum of infinities", "choice", "of the input")
 
 
 def transformer(n: Net) -> Network:
-    """Ids of tokens or patches of a picture; attention in one of four spellings; norms, masks and positions of several kinds."""
+    """Ids of tokens or patches of a picture; attention in one of five spellings; norms, masks and positions of several kinds."""
     width, length, vocabulary = 32, 12, 40
     way = {
-        "spelling": n.one_of("plain", "scaled operands", "flat", "einsum"),
+        "spelling": n.one_of(*SPELLINGS),
         "positions": n.one_of("table", "rotary", "relative"),
         "mask": n.one_of(*MASKS),
     }
@@ -139,10 +146,11 @@ def transformer(n: Net) -> Network:
         x = n.add("Add", x, y)
         x = x if first else norm(n, x, width, form)
     x = norm(n, x, width, form) if first else x
-    if n.chance():
+    end = n.one_of("class", "words", "states")
+    if end == "class":
         x = n.add("Slice", x, n.ints(0), n.ints(1), n.ints(1))
         x = n.add("Tanh", n.add("Gemm", n.add("Reshape", x, n.ints(-1, width)), n.weight(width, 10), n.weight(10)))
-    else:
+    elif end == "words":
         x = linear(n, x, width, vocabulary)
     samples = []
     for i in range(4):
@@ -166,7 +174,7 @@ def patches(n: Net) -> Network:
     else:
         length = 16
     x = n.add("Add", x, n.constant(n.random.normal(0, 0.3, (1, length, width))))
-    way = {"spelling": n.one_of("plain", "scaled operands", "flat", "einsum"), "positions": "", "mask": ""}
+    way = {"spelling": n.one_of(*SPELLINGS), "positions": "", "mask": ""}
     for _ in range(2):
         y = attention(n, normalized(n, x, width, True), width, length, way)
         if n.chance():
@@ -231,6 +239,21 @@ def sound(n: Net) -> Network:
         name = "sound classifier"
     samples = [{"x": smooth(n.random, 1, 1, length)} for _ in range(4)]
     return finished(n, name, {"x": (FLOAT, [n.one_of(1, "N"), 1, length])}, [x], samples)
+
+
+def listener(n: Net) -> Network:
+    """As wav2vec 2: convolutions over sound with silence in it, whose features are normalized where they are almost nothing."""
+    width = 16
+    x = activation(n, conv1d(n, "x", 1, width, 9, stride=4), "gelu")
+    x = n.add("Transpose", activation(n, conv1d(n, x, width, width, 3, stride=2), "gelu"), perm=[0, 2, 1])
+    x = linear(n, normalized(n, x, width, False), width, 32)
+    way = {"spelling": n.one_of(*SPELLINGS), "positions": "", "mask": ""}
+    for _ in range(n.random.integers(1, 3)):
+        x = normalized(n, n.add("Add", x, attention(n, x, 32, 16, way)), 32, False)
+        x = normalized(n, n.add("Add", x, feed_forward(n, x, 32, "gelu")), 32, False)
+    samples = [{"x": smooth(n.random, 1, 1, 128) * (np.arange(128) > 40 * (i % 3))} for i in range(4)]
+    samples = [{"x": sample["x"].astype(np.float32)} for sample in samples]
+    return finished(n, "listener", {"x": (FLOAT, [n.one_of(1, "N"), 1, 128])}, [linear(n, x, 32, 8)], samples)
 
 
 def front_end(n: Net) -> Network:
