@@ -26,7 +26,7 @@ void dequantize(std::span<float> values, std::span<const std::int64_t> shape,
                 const quantization::ValueAssignment& params, std::span<const std::byte> integers);
 
 /// How a value is rounded.
-struct WeightSolver {
+struct Rounding {
   quantization::ValueAssignment params;
   /// What its channels are multiplied by before they are rounded, and divided by afterwards; empty: nothing.
   std::vector<float> factors = {};
@@ -34,7 +34,7 @@ struct WeightSolver {
   /// Of a weight: what it is stored as, unless it is rounded to the nearest (and nothing is multiplied).
   std::optional<onnx::TensorData> integers = {};
 };
-using Roundings = std::unordered_map<std::string, WeightSolver>;
+using Roundings = std::unordered_map<std::string, Rounding>;
 
 /// As the parameters say, nothing multiplied.
 Roundings roundings_of(const quantization::AssignedValues& params);

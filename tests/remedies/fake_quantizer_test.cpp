@@ -97,7 +97,7 @@ TEST(FakeQuantize, BlocksAlongAnyAxisHaveScalesOfTheirOwn) {
 }
 
 TEST(FakeQuantizer, MultipliesChannelsBeforeTheyAreRounded) {
-  WeightSolver rounding{{QuantType::uint8, {}, {{1.0F, 128}}, "a", {}, {}}, {1, 0.5F, 4}, 1};
+  Rounding rounding{{QuantType::uint8, {}, {{1.0F, 128}}, "a", {}, {}}, {1, 0.5F, 4}, 1};
   FakeQuantizer quantizer;
   quantizer.expect({"a"});
   const Trial trial{{"a", &rounding}};
