@@ -50,8 +50,8 @@ class Placer {
     keep_index_arithmetic();
     for (const auto n : merge_islands(model_, types_, index_, facts_.keep_io_types, light(), placement_.low))
       reasons_[n] = "they lie between nodes that do, and casts are saved";
-    // ONNX Runtime makes one operator of a LayerNormalization in parts, also where it ends in float32; and takes it with
-    // inputs of bfloat16 then for invalid.
+    // ONNX Runtime makes one operator of a LayerNormalization in parts, also where it ends in float32; and takes it
+    // with inputs of bfloat16 then for invalid.
     if (facts_.keep_io_types && facts_.type != FloatType::bfloat16) keep_ends();
     take_notes();
     return std::move(placement_);
