@@ -182,7 +182,7 @@ Rates spooled(const fs::path& directory, DiskAccess access, std::size_t record_s
   });
   forget_pages(own.path());
   const double read = seconds_of([&] {
-    spool.announce({lane}, 0, count);
+    spool.prefetch({lane}, 0, count);
     for (std::size_t i = 0; i < count; ++i) check(spool.get(lane, i).has_value(), "get");
   });
   const double gb = static_cast<double>(record_size) * static_cast<double>(count) / 1e9;
@@ -224,7 +224,7 @@ Overlap overlap(const fs::path& directory, DiskAccess access, std::size_t record
     spool.sync();
     forget_pages(own.path());
     return seconds_of([&] {
-      if (with_disk) spool.announce({from}, 0, count);
+      if (with_disk) spool.prefetch({from}, 0, count);
       for (std::size_t i = 0; i < count; ++i) {
         Record record = with_disk ? std::move(*spool.get(from, i)) : input;
         sum += compute(record[0].bytes, with_rounds);

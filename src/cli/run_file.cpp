@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/fingerprint.h"
+#include "base/paths.h"
 #include "config/value.h"
 #include "onnx/model.h"
 #include "run/model_fingerprint.h"
@@ -59,7 +60,7 @@ nlohmann::json run_options(const std::vector<Given>& given) {
     if (std::find(std::begin(kLeftOut), std::end(kLeftOut), option.name) != std::end(kLeftOut)) continue;
     auto texts = entry.texts;
     for (auto& text : texts) {
-      if (is_path(option) && text != "-") text = fs::absolute(text).lexically_normal().string();
+      if (is_path(option) && text != "-") text = paths::absolute(text).lexically_normal().string();
     }
     const bool is_plain = texts.size() == 1 && !config::is_list(config::any_member(option));
     all[key_of(option)] = is_plain ? nlohmann::json(texts.front()) : nlohmann::json(texts);
@@ -68,7 +69,7 @@ nlohmann::json run_options(const std::vector<Given>& given) {
 }
 
 RunFile::RunFile(const fs::path& path, const std::vector<Given>& given) : file_(path) {
-  const auto whole = [](const fs::path& some) { return fs::absolute(some).lexically_normal(); };
+  const auto whole = [](const fs::path& some) { return paths::absolute(some).lexically_normal(); };
   for (const auto& entry : given) {
     if (entry.option->name == "save-config" || !is_path(*entry.option)) continue;
     for (const auto& text : entry.texts) {

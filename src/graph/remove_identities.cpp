@@ -43,7 +43,7 @@ std::optional<std::string> unbounded(const onnx::Model& model, const Index& inde
   return std::nullopt;
 }
 
-// So many nodes, each of which hands its first input (or the one that `passed` gives) on, are bypassed.
+// So many nodes, each of which hands its first input (or the one that `passed` gives) on, are passed by.
 template <class Passed>
 std::size_t bypass(onnx::Model& model, const Index& index, const Passed& passed) {
   std::unordered_map<std::string, std::string> alias;  // removed output -> the value that stands in for it

@@ -126,7 +126,9 @@ void f(std::error_code& out) {
         self.assert_breach({"src/base/b.cpp": "\n" * 451}, "451 lines")
         self.assertEqual([], self.breaches({"src/base/b.cpp": "\n" * 450, "tests/base/b.cpp": "\n" * 600}))
         self.assertEqual([], self.breaches({"src/base/b.cpp": "\n" * 200, "include/detent/b.h": "\n" * 200}))
-        self.assert_breach({f"src/base/{i}.cpp": "\n" * 100 for i in range(9)}, "the median file has 100")
+
+    def test_sees_words_of_its_own(self):
+        self.assert_breach({"src/base/b.cpp": "void share_room();\n"}, "share_room is called split_budget")
 
     def test_sees_long_functions(self):
         body = "  x();\n" * 58
