@@ -6,7 +6,7 @@
 namespace detent {
 namespace {
 
-constexpr auto kGrace = std::chrono::seconds(5);
+constexpr std::chrono::duration<double> kGrace = std::chrono::seconds(5);
 
 std::atomic<void (*)(const Error&)> end_overdue = nullptr;
 
@@ -25,7 +25,7 @@ void Deadline::wait(const std::stop_token& ended, std::chrono::duration<double> 
   if (ended.stop_requested() || source_.stop_requested()) return;
   passed_ = true;
   source_.request_stop();
-  ended_.wait_for(lock, ended, kGrace, [] { return false; });
+  ended_.wait_for(lock, ended, std::min(time / 4, kGrace), [] { return false; });
   const auto end = end_overdue.load();
   if (!ended.stop_requested() && end != nullptr) end(error_);
 }

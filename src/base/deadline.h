@@ -13,8 +13,8 @@
 
 namespace detent {
 
-/// Requests a stop when so many seconds have passed, and when one is requested of `stop`. What has not ended five
-/// seconds later, since nothing in it looks for a stop, is overdue.
+/// Requests a stop when so many seconds have passed, and when one is requested of `stop`. What has not ended a
+/// quarter of that time later, five seconds at most, since nothing in it looks for a stop, is overdue.
 class Deadline {
  public:
   /// `error` tells of a deadline that has passed.

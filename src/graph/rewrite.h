@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -16,13 +17,20 @@ namespace detent::graph {
 
 using Notes = std::vector<std::string>;
 
+/// What putting bodies and functions in place may take of a run.
+struct UnfoldLimits {
+  std::optional<std::uint64_t> memory = {};  // of the process: an eighth of it is theirs
+  std::stop_token stop = {};
+};
+
 /// The nodes of bodies of If, Loop and Scan come to stand in the main graph (onnx/bodies.h), and those of model-local
 /// functions in place of each call. A value or node whose name is taken gets the path to it before its name. As they
 /// are stay bodies with sparse constants or of other operators, and functions that hold such a body, that import
 /// another opset than the model, that have overloads, or that come to more than kMostInlined nodes; calls and functions
-/// whose attributes are graphs. Throws bad_input where names come to far more than the file holds.
+/// whose attributes are graphs. Throws bad_input where names come to far more than the file holds, resource where they
+/// come to more than the limits give, and interrupted where a stop is requested.
 inline constexpr std::uint64_t kMostInlined = 100'000;
-void unfold(onnx::Model& model);
+void unfold(onnx::Model& model, const UnfoldLimits& limits = {});
 
 /// Constant nodes become initializers of the same name; data stay where they are in the file.
 Notes lift_constants(onnx::Model& model);

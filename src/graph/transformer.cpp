@@ -423,11 +423,11 @@ std::optional<Transformer> find_transformer(const onnx::Model& model, const Valu
   return Finder(model, types).run();
 }
 
-std::optional<Transformer> find_transformer(onnx::Model model) {
-  unfold(model);
+std::optional<Transformer> find_transformer(onnx::Model model, const UnfoldLimits& limits) {
+  unfold(model, limits);
   lift_constants(model);
   sort_topologically(model);
-  return find_transformer(model, {});
+  return find_transformer(model, ValueTypes());
 }
 
 }  // namespace detent::graph

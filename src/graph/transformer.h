@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "detent/transformer.h"
+#include "graph/rewrite.h"
 #include "graph/values.h"
 #include "onnx/model.h"
 
@@ -15,6 +16,6 @@ std::optional<Transformer> find_transformer(const onnx::Model& model, const Valu
 
 /// The same of a model as it was read. Afterwards constants may have been computed, so that it is no longer seen that
 /// two are one.
-std::optional<Transformer> find_transformer(onnx::Model model);
+std::optional<Transformer> find_transformer(onnx::Model model, const UnfoldLimits& limits);
 
 }  // namespace detent::graph

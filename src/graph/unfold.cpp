@@ -27,6 +27,7 @@ constexpr int kMaxDepth = 64;  // as where captured names are read
 // file in any case.
 constexpr std::uint64_t kMostUnfolded = std::uint64_t{64} << 20;
 constexpr std::uint64_t kMostPerByte = 16;
+constexpr std::uint64_t kPartOfMemory = 8;  // the runtime and each copy of the model hold the same names once more
 
 // What a node takes without the values of its attributes, which are views of the file. Only of one as it was read.
 std::uint64_t size_of(const Node& node) {
@@ -67,8 +68,9 @@ struct Scope {
 
 class Unfolding {
  public:
-  explicit Unfolding(onnx::Model& model)
+  Unfolding(onnx::Model& model, const UnfoldLimits& limits)
       : model_(model),
+        limits_(limits),
         functions_(onnx::read_functions(model)),
         most_(kMostUnfolded + kMostPerByte * (model.file ? model.file->bytes().size() : 0)) {
     for (const auto& infos : {model.graph.inputs, model.graph.value_infos}) {
@@ -169,6 +171,13 @@ class Unfolding {
 
   void take(std::uint64_t bytes) {
     taken_ += bytes;
+    if (limits_.stop.stop_requested()) throw interrupted();
+    if (limits_.memory && taken_ > *limits_.memory / kPartOfMemory)
+      throw resource_error(
+          fmt::format("model '{}': its bodies and functions come to more than {} where they are put in "
+                      "place, which the memory budget of {} has no room for",
+                      model_.path.string(), format_size(*limits_.memory / kPartOfMemory), format_size(*limits_.memory)),
+          "raise --memory-budget");
     if (taken_ <= most_) return;
     throw bad_input(fmt::format("model '{}': its bodies and functions come to more than {} of names where they are put "
                                 "in place",
@@ -317,6 +326,7 @@ class Unfolding {
   }
 
   onnx::Model& model_;
+  const UnfoldLimits& limits_;
   const std::vector<onnx::LocalFunction> functions_;
   std::unordered_map<std::string, const onnx::LocalFunction*> callees_;
   std::map<std::pair<const onnx::LocalFunction*, std::string>, std::string> constants_;  // by their names in there
@@ -329,9 +339,9 @@ class Unfolding {
 
 }  // namespace
 
-void unfold(onnx::Model& model) {
+void unfold(onnx::Model& model, const UnfoldLimits& limits) {
   const auto& nodes = model.graph.nodes;
-  if (!model.functions.empty() || std::any_of(nodes.begin(), nodes.end(), has_body)) Unfolding(model).run();
+  if (!model.functions.empty() || std::any_of(nodes.begin(), nodes.end(), has_body)) Unfolding(model, limits).run();
 }
 
 }  // namespace detent::graph

@@ -124,7 +124,8 @@ class Calibration {
     work_.emplace(options_.resources, run_identity(options_, original, ranks_));
     append(result_.notes, work_->notes());
     profiler_.watch_directory(work_->path());
-    prepared_ = run::prepare(std::move(original), options_.config, *runtime_, work_->scratch(), profiler_);
+    prepared_ = run::prepare(std::move(original), options_.config, *runtime_, work_->scratch(), profiler_,
+                             {options_.resources.memory_budget, options_.stop});
     append(result_.notes, prepared_.notes);
     placement_ = run::place(prepared_, options_.config);
     append(result_.notes, placement_.notes);

@@ -210,10 +210,11 @@ Plan plan_within_time(const QuantizeOptions& options) {
   const TempDir work(options.resources.work_dir.value_or(""));
   profile::Profiler silent;
   auto original = onnx::read_model(run::model_file(options.model));
-  result.transformer = graph::find_transformer(original);
+  const graph::UnfoldLimits limits{options.resources.memory_budget, options.stop};
+  result.transformer = graph::find_transformer(original, limits);
   const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
   if (const auto own = run::with_kept_floats(original, options, runtime)) return plan_within_time(*own);
-  const auto prepared = run::prepare(std::move(original), options.config, runtime, work.path(), silent);
+  const auto prepared = run::prepare(std::move(original), options.config, runtime, work.path(), silent, limits);
   const auto placement = run::place(prepared, options.config);
   count_nodes(prepared.model, placement, result);
   result.tensors_observed = placement.to_observe().size();

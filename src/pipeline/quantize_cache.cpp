@@ -37,11 +37,11 @@ class CacheRun : run::SingleRun {
   void pre_process() {
     const auto scope = profiler_.scope(Step::pre_process);
     model_ = open();
-    graph::unfold(model_);
+    graph::unfold(model_, {options_.resources.memory_budget, options_.stop});
     append(graph::lift_constants(model_));
     append(graph::drop_initializer_inputs(model_));
     graph::sort_topologically(model_);
-    result_.transformer = graph::find_transformer(model_, {});
+    result_.transformer = graph::find_transformer(model_, graph::ValueTypes());
   }
 
   // Keys and values of all samples, as the model makes them in float32.

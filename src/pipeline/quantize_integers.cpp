@@ -118,13 +118,14 @@ class Run {
     if (options_.statistics) identity_ = run::fingerprint_of(original);
     work_.emplace(options_.resources, run_identity(original));
     profiler_.watch_directory(work_->path());
-    result_.transformer = graph::find_transformer(original);
+    const graph::UnfoldLimits limits{options_.resources.memory_budget, options_.stop};
+    result_.transformer = graph::find_transformer(original, limits);
     // What cannot be is better known before hours of work than after them.
     if (options_.device.gds == GdsMode::on && tunes(options_.finetune.rounding))
       store::open_cuda_storage(options_.device.cuda.front(), GdsMode::on, work_->path());
     append(result_.notes, work_->notes());
     auto& prepared = draft_.prepared;
-    prepared = run::prepare(std::move(original), options_.config, runtime_, work_->scratch(), profiler_);
+    prepared = run::prepare(std::move(original), options_.config, runtime_, work_->scratch(), profiler_, limits);
     auto& placement = draft_.assignment.placement;
     placement = run::place(prepared, options_.config);
     draft_.proposals.constants = quantization::scan_weights(prepared.model, placement, options_.allow_nonfinite);
@@ -150,7 +151,8 @@ class Run {
 
   // A model of 16-bit floats keeps them, and gets scales of their type.
   void keep_floats(const onnx::Model& original) {
-    auto kept = run::kept_floats(original, options_.config, runtime_);
+    auto kept =
+        run::kept_floats(original, options_.config, runtime_, {options_.resources.memory_budget, options_.stop});
     if (!kept) return;
     options_.config.float_type = kept->type;
     config::validate(options_);

@@ -102,7 +102,7 @@ class WeightsRun {
       append(work_->notes());
     }
     result_.model_bytes_before = run::size_on_disk(draft_.model);
-    graph::unfold(draft_.model);
+    graph::unfold(draft_.model, {options_.resources.memory_budget, options_.stop});
     append(graph::lift_constants(draft_.model));
     append(graph::drop_initializer_inputs(draft_.model));
     graph::sort_topologically(draft_.model);
@@ -111,7 +111,7 @@ class WeightsRun {
     append(compute_weights(
         draft_.model, options_.config, options_.weights_only,
         {[this] { return runtime_if_there(); }, resources_.memory_budget.value_or(planning::available_memory()) / 4}));
-    result_.transformer = graph::find_transformer(draft_.model, {});
+    result_.transformer = graph::find_transformer(draft_.model, graph::ValueTypes());
     if (options_.weights_only.rotation == Rotation::on) rotate();
     if (keeps_cache_in_bits()) (void)graph::cached_attentions(draft_.model);  // what cannot be is better known early
     draft_.placement = quantization::place_blocks(draft_.model, options_.config, options_.weights_only);

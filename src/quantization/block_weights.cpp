@@ -151,9 +151,18 @@ class Placer {
   // wrong zero points where those of a row do not fill bytes.
   std::string reason_against_qmoe(const Node& node, int bits) const {
     if (auto reason = reason_against_exchange(node, "QMoE"); !reason.empty()) return reason;
+    for (const std::size_t input : kExperts) {
+      if (input < node.inputs().size() && is_read_elsewhere(node, input)) return "QMoE reads weights of its own";
+    }
     if (has_blocks_of_qmoe(node, bits)) return {};
     return "QMoE reads 4 or 8 bits in blocks that divide the weights' rows, with zero points that fill bytes (else "
            "--weight-symmetric)";
+  }
+
+  bool is_read_elsewhere(const Node& node, std::size_t input) const {
+    const auto& inputs = node.inputs();
+    return !inputs[input].empty() && (index_.consumers(inputs[input]).size() != 1 || index_.is_output(inputs[input]) ||
+                                      std::count(inputs.begin(), inputs.end(), inputs[input]) != 1);
   }
 
   bool has_blocks_of_qmoe(const Node& node, int bits) const {
@@ -167,7 +176,7 @@ class Placer {
     return std::all_of(kExperts.begin(), kExperts.end(), [&](std::size_t input) {
       if (node.inputs().size() <= input || node.inputs()[input].empty()) return input == kExperts.back();
       const int at = index_.initializer(node.inputs()[input]);
-      if (at == graph::kNone || index_.consumers(node.inputs()[input]).size() != 1) return false;
+      if (at == graph::kNone) return false;
       const auto& weight = model_.graph.initializers[static_cast<std::size_t>(at)];
       if (weight.dims.size() != 3 || !is_real(weight.type) || weight.count() == 0) return false;
       const auto rows = weight.dims.back(), columns = weight.count() / rows;

@@ -86,6 +86,7 @@ class Placer {
     const auto* rule = float_rule(node);
     if (rule == nullptr) return fmt::format("detent knows no {} kernels of their operators", name());
     if (!node.domain().empty() && is_function(node)) return "they are model-local functions";
+    if (has_unknown_types(node)) return "not all types of what they read and make are known";
     const auto from = facts_.type == FloatType::float16 ? rule->float16_from : rule->bfloat16_from;
     if (from == FloatRule::kNever) return fmt::format("{} has no {} form", node.op_type(), name());
     if (from > model_.opset(node.domain()) && node.domain().empty())
@@ -95,6 +96,16 @@ class Placer {
     auto text = range_of_values(node, *rule);
     if (text.empty()) text = range_.of_sums(node, rule->trait);
     return text;
+  }
+
+  // As in a body that reads a sequence: no cast could be put where one is needed.
+  bool has_unknown_types(const Node& node) const {
+    const auto any = [&](const auto& names) {
+      return std::any_of(names.begin(), names.end(), [&](const auto& name) {
+        return !name.empty() && graph::type_of(model_, types_, name) == DataType::undefined;
+      });
+    };
+    return any(node.inputs()) || any(node.outputs());
   }
 
   bool is_function(const Node& node) const {

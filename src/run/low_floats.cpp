@@ -53,9 +53,10 @@ graph::ValueTypes low_types(onnx::Model model, const LowFloats& low, const exec:
   return exec::probe_values(runtime, model);
 }
 
-std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& config, const exec::Runtime& runtime) {
+std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& config, const exec::Runtime& runtime,
+                                      const graph::UnfoldLimits& limits) {
   if (config.float_type != FloatType::keep) return std::nullopt;
-  graph::unfold(model);
+  graph::unfold(model, limits);
   graph::lift_constants(model);
   graph::drop_initializer_inputs(model);
   graph::sort_topologically(model);

@@ -7,6 +7,7 @@
 
 #include "detent/config.h"
 #include "exec/session.h"
+#include "graph/rewrite.h"
 #include "graph/values.h"
 #include "onnx/model.h"
 
@@ -29,13 +30,14 @@ struct KeptFloats {
   std::unordered_set<std::string> in_float32;  // ids of nodes that compute in float32
 };
 /// nullopt: the model has no such floats, or another type was asked for. Throws bad_input for a model of both.
-std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& config, const exec::Runtime& runtime);
+std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& config, const exec::Runtime& runtime,
+                                      const graph::UnfoldLimits& limits);
 
 /// Options with the model's type in the place of FloatType::keep; nullopt where they are as they should be.
 template <class Options>
 std::optional<Options> with_kept_floats(const onnx::Model& model, const Options& options,
                                         const exec::Runtime& runtime) {
-  const auto kept = kept_floats(model, options.config, runtime);
+  const auto kept = kept_floats(model, options.config, runtime, {options.resources.memory_budget, options.stop});
   if (!kept) return std::nullopt;
   std::optional<Options> own(options);
   own->config.float_type = kept->type;

@@ -144,13 +144,13 @@ graph::Store file_store(const fs::path& directory, std::string name) {
 }
 
 Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Runtime& runtime,
-                 const fs::path& work_dir, profile::Profiler& profiler) {
+                 const fs::path& work_dir, profile::Profiler& profiler, const graph::UnfoldLimits& limits) {
   Prepared prepared{std::move(original), {}, {}};
   auto& model = prepared.model;
   auto& types = prepared.types;
   auto& notes = prepared.notes;
   if (!config.target_reason.empty()) notes.push_back(config.target_reason);
-  graph::unfold(model);
+  graph::unfold(model, limits);
   note_carried_parts(model, notes);
   append(notes, graph::lift_constants(model));
   append(notes, graph::drop_initializer_inputs(model));

@@ -51,7 +51,7 @@ graph::Store file_store(const std::filesystem::path& directory, std::string name
 /// Applies the graph rewrites that the format and the target ask for. Rewritten weights are kept as files in
 /// `work_dir`. Throws what the rewrites and the runtime throw.
 Prepared prepare(onnx::Model model, const QuantConfig& config, const exec::Runtime& runtime,
-                 const std::filesystem::path& work_dir, profile::Profiler& profiler);
+                 const std::filesystem::path& work_dir, profile::Profiler& profiler, const graph::UnfoldLimits& limits);
 
 /// Nodes that 8 bits do not serve, and what becomes of them.
 struct Fallbacks {

@@ -30,8 +30,9 @@ onnx::Model SingleRun::open() {
 }
 
 void SingleRun::prepare(onnx::Model model) {
-  result_.transformer = graph::find_transformer(model);
-  prepared_ = run::prepare(std::move(model), options_.config, runtime_, work_->scratch(), profiler_);
+  const graph::UnfoldLimits limits{options_.resources.memory_budget, options_.stop};
+  result_.transformer = graph::find_transformer(model, limits);
+  prepared_ = run::prepare(std::move(model), options_.config, runtime_, work_->scratch(), profiler_, limits);
 }
 
 void SingleRun::write_prepared() const {

@@ -1,6 +1,7 @@
 """What would take forever, all memory, or the process with it: bounded, or refused with a word."""
 
 import os
+import time
 import zipfile
 from collections.abc import Callable
 
@@ -72,6 +73,30 @@ def test_functions_that_double(place: Place, data: Path) -> None:
     place.refuses(BAD_INPUT, "come to more than 1000000 nodes", "inspect", path)
     path = with_functions(place, functions[:8], helper.make_node("f7", ["x"], ["z"], domain="own"))
     support.quantize(path, place.output, data)
+
+
+def calls_of_calls(place: Place, widths: list[int], name: str = "m") -> Path:
+    """Functions that call the one before so many times."""
+    functions = [function("f0", ["x"], ["y"], [helper.make_node("Neg", ["x"], ["y"])])]
+    for i, width in enumerate(widths):
+        values = ["x", *(f"{name}{n}" for n in range(1, width)), "y"]
+        calls = [helper.make_node(f"f{i}", [a], [b], name + b, domain="own") for a, b in zip(values, values[1:], strict=False)]
+        functions.append(function(f"f{i + 1}", ["x"], ["y"], calls))
+    return with_functions(place, functions, helper.make_node(f"f{len(widths)}", ["x"], ["z"], domain="own"))
+
+
+def test_expansion_keeps_to_the_time_limit(place: Place, data: Path) -> None:
+    """One second and little more, though nothing in the runtime looks for a stop."""
+    path = calls_of_calls(place, [300, 300])
+    begin = time.monotonic()
+    place.refused(RESOURCE, "time limit of 1 s", path, data, "--time-limit", 1)
+    assert time.monotonic() - begin < 4
+
+
+@pytest.mark.parametrize("options", [["--preset", "plain"], ["--weights-only"], ["--activations", "dynamic"]], ids=" ".join)
+def test_expansion_keeps_to_the_memory_budget(options: list[str], place: Place, data: Path) -> None:
+    path = calls_of_calls(place, [2] * 13, "n" * 300)
+    place.refused(RESOURCE, "more than 25.0 MiB.*raise --memory-budget", path, data, *options, "--memory-budget", "200MiB")
 
 
 CONTRIB = ["FusedConv", "FusedMatMul", "Gelu", "FastGelu", "BiasGelu", "LayerNormalization", "SkipLayerNormalization", "QLinearAdd"]

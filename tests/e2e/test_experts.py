@@ -83,3 +83,31 @@ def test_what_does_not_fit_stays(tmp_path: Path) -> None:
         assert [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node] == ["MatMulNBits", op]
     support.weights_only(model, tmp_path / "q.onnx", "--node-bits", "moe=float", "--block-size", 32)
     assert [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node] == ["MatMulNBits", "MoE"]
+
+
+@pytest.mark.parametrize("shared", ["between nodes", "within a node", "with a product", "with the outside"])
+def test_weights_that_something_else_reads_stay(tmp_path: Path, shared: str) -> None:
+    weights = {n: RNG.normal(size=(EXPERTS, HIDDEN, HIDDEN)) / 8 for n in ("fc1", "fc2")} | {"router": np.zeros((HIDDEN, EXPERTS))}
+    model = onnx.load(model_of(tmp_path / "m.onnx", weights, normalize_routing_weights=1))
+    graph, (node,) = model.graph, [n for n in model.graph.node if n.op_type == "MoE"]
+    if shared == "within a node":
+        node.input[4] = "fc1"
+    elif shared == "with the outside":
+        graph.output.append(helper.make_tensor_value_info("fc1", TensorProto.FLOAT, None))
+    else:
+        node.output[0] = "first"
+        if shared == "between nodes":
+            node = helper.make_node("MoE", ["first", "p", "fc2", "", "fc2"], ["y"], "other", domain="com.microsoft", k=2)
+            node.attribute.append(helper.make_attribute("normalize_routing_weights", 1))
+        else:
+            graph.initializer.append(numpy_helper.from_array(np.int64(0), "zero"))
+            graph.node.append(helper.make_node("Gather", ["fc1", "zero"], ["one"]))
+            node = helper.make_node("MatMul", ["first", "one"], ["y"], "other")
+        graph.node.append(node)
+    onnx.save(model, tmp_path / "m.onnx")
+    sample = [{"x": RNG.normal(size=(7, HIDDEN)).astype(np.float32)}]
+    expected = support.outputs(support.load(tmp_path / "m.onnx"), sample)
+    for bits in (4, 8):
+        support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--block-size", 32, "--bits", bits, "--op-types", "MoE")
+        assert "QMoE" not in {n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node}
+        assert support.sqnr(expected, support.outputs(support.load(tmp_path / "q.onnx"), sample)) > 12
