@@ -30,13 +30,19 @@ int first_version_with(const Node& node, const Types& types) {
   const auto bits = node.int_or("bits", 4);
   if (node.op_type() == "MatMulNBits") return bits == 4 ? kOldest : kWideBlocks;
   if (node.op_type() == "GatherBlockQuantized")
-    return bits == 4 && type_of(types, node, 0) != DataType::uint8 ? kOldest : kWideBlocks;
+    return onnx::bits_of(type_of(types, node, 0)) == 4 ? kOldest : kWideBlocks;  // of bytes, as a product reads them
   if (node.op_type() == "QMoE") {
     const auto* activation = node.attribute("activation_type");
     return activation != nullptr && activation->as_string() == "swiglu" ? kWideBlocks : kAllExperts;
   }
   const bool has_narrow_cache = node.op_type() == "GroupQueryAttention" && node.attribute("k_quant_type") != nullptr;
   return has_narrow_cache ? kNarrowCaches : kOldest;
+}
+
+// Whose channels 1.21 moves to the end, as integer convolutions have them, where it does not interpolate.
+bool is_cubic(const Node& node) {
+  const auto* mode = node.attribute("mode");
+  return node.is("Resize") && mode != nullptr && mode->as_string() == "cubic";
 }
 
 }  // namespace
@@ -51,7 +57,14 @@ std::string needed_runtime(const onnx::Model& model) {
     needed = kKnown;
     which.insert(fmt::format("opset {}", model.opset()));
   }
-  for (const auto& node : model.graph.nodes) {
+  const auto& nodes = model.graph.nodes;
+  const bool has_integers =
+      std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.op_type() == "QuantizeLinear"; });
+  if (has_integers && std::any_of(nodes.begin(), nodes.end(), is_cubic)) {
+    needed = kKnown;
+    which.insert("cubic Resize among integers");
+  }
+  for (const auto& node : nodes) {
     if (node.domain() != "com.microsoft") continue;
     const int first = first_version_with(node, types);
     if (first == kOldest) continue;

@@ -26,6 +26,7 @@ FOUND = [
     ("body of If", "int16 x int4"),
     ("body of Loop", "uint16 x int4, plain"),
     ("int4 weights", "dynamic"),
+    ("tied embedding", "blocks of 4 bits"),
     ("chosen by NonZero", "size"),
 ]
 #: Forms take turns over the graphs, so that each comes about once.
