@@ -159,7 +159,7 @@ std::optional<double> low_scale(const onnx::Model& model, const graph::Index& in
   const auto* scale = constant(model, index, node_at(model, producer), 1);
   if (scale == nullptr || scale->type != onnx::DataType::float16 || scale->count() == 0) return std::nullopt;
   double smallest = std::numeric_limits<double>::infinity();
-  for_each_half(*scale, [&](double value) { smallest = std::min(smallest, value); });
+  for_each_half(*scale, [&](double step) { smallest = std::min(smallest, step); });
   return smallest;
 }
 
@@ -178,7 +178,7 @@ bool loses(const onnx::Model& model, const graph::Index& index, const onnx::Tens
   const auto of_weight = low_scale(model, index, product.inputs()[graph::kWeightInput]);
   if (!of_weight || *scale * *of_weight < kSmallestNormal) return true;
   double largest = 0;
-  for_each_half(*bias, [&](double value) { largest = std::max(largest, std::abs(value)); });
+  for_each_half(*bias, [&](double number) { largest = std::max(largest, std::abs(number)); });
   return largest > kLargest * *scale * *of_weight;
 }
 
