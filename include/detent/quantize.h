@@ -209,6 +209,7 @@ struct AccuracyResult {
   double sqnr_db = 0;                     // of the worst output over all these samples
   std::optional<double> worst_sample_db;  // of the sample, and output, that is farthest
   double cosine = 0;                      // of the worst output
+  std::optional<double> rounded_db;       // the worst output's where devices round to the file's 16-bit floats
   std::optional<double> score;            // by AccuracyMetric::command or perplexity, as a share of the float model's
   std::optional<double> integer_macs;     // share of the multiplications that use integers; unset: not counted
   double wide_macs = 0;                   // share of the multiplications that read a 16-bit activation
@@ -291,6 +292,8 @@ struct QuantizeResult {
   std::vector<LayerTuning> layers;
   /// Changes to the graph, and every deviation from what was asked for.
   std::vector<std::string> notes;
+  /// What some versions of ONNX Runtime have to be told before they load the file, a sentence each.
+  std::vector<std::string> conditions;
   std::vector<StageReport> stages;
   std::uint64_t peak_memory = 0;           // bytes, the process's own high-water mark
   std::optional<Transformer> transformer;  // what the float model has of one

@@ -261,6 +261,7 @@ class AccuracyResult(_Result):
     sqnr_db: float  #: of the worst output, of the written file as ONNX Runtime runs it
     worst_sample_db: float | None  #: of the sample, and output, that is farthest
     cosine: float
+    rounded_db: float | None  #: the worst output's where devices round to the file's 16-bit floats
     score: float | None  #: of the command, as a share of the float model's
     integer_macs: float | None  #: share of the multiplications that use integers; None: not counted
     wide_macs: float  #: share of the multiplications that read a 16-bit activation
@@ -275,7 +276,8 @@ class AccuracyResult(_Result):
     @classmethod
     def of(cls, told: dict[str, Any], **more: Any) -> Self:
         tuned = told.get("tuned")
-        told = {"worst_sample_db": None, "sample_names": [], **told, "tuned": TunedWeights(**tuned) if tuned else None}
+        unset = {"worst_sample_db": None, "rounded_db": None, "sample_names": []}
+        told = {**unset, **told, "tuned": TunedWeights(**tuned) if tuned else None}
         return super().of(told, **more)
 
     def _heading(self) -> str:

@@ -203,6 +203,7 @@ std::string verdict(const QuantizeResult& r) {
   if (r.accuracy) {
     text +=
         fmt::format(", worst output SQNR {:.1f} dB on {}", r.accuracy->sqnr_db, counted(r.accuracy->samples, "sample"));
+    if (r.accuracy->rounded_db) text += fmt::format(" ({:.1f} as devices round)", *r.accuracy->rounded_db);
   }
   return text;
 }

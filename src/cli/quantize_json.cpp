@@ -17,21 +17,23 @@ namespace {
 // JSON has no infinities: equal results give null.
 nlohmann::json number(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); }
 
-nlohmann::json accuracy_json(const AccuracyResult& a) {
-  nlohmann::json out{{"samples", a.samples},
-                     {"sqnr_db", number(a.sqnr_db)},
-                     {"cosine", a.cosine},
-                     {"integer_macs", a.integer_macs ? number(*a.integer_macs) : nlohmann::json()},
-                     {"equalized", nlohmann::json::array()},
-                     {"methods", nlohmann::json::array()},
-                     {"wide_macs", a.wide_macs},
-                     {"float_nodes", nlohmann::json::array()},
-                     {"wide_nodes", nlohmann::json::array()},
-                     {"sensitivities", nlohmann::json::array()}};
-  out["weights_share"] = a.weights_share;
-  if (a.score) out["score"] = *a.score;
+// What every form tells of its file.
+nlohmann::json told_of_files(const AccuracyResult& a) {
+  nlohmann::json out{{"samples", a.samples}, {"sqnr_db", number(a.sqnr_db)}, {"cosine", a.cosine}};
   if (!a.sample_names.empty()) out["sample_names"] = a.sample_names;
   if (a.worst_sample_db) out["worst_sample_db"] = number(*a.worst_sample_db);
+  if (a.rounded_db) out["rounded_db"] = number(*a.rounded_db);
+  return out;
+}
+
+nlohmann::json accuracy_json(const AccuracyResult& a) {
+  auto out = told_of_files(a);
+  out["integer_macs"] = a.integer_macs ? number(*a.integer_macs) : nlohmann::json();
+  out["wide_macs"] = a.wide_macs;
+  for (const auto* list : {"equalized", "methods", "float_nodes", "wide_nodes", "sensitivities"})
+    out[list] = nlohmann::json::array();
+  out["weights_share"] = a.weights_share;
+  if (a.score) out["score"] = *a.score;
   if (a.tuned) {
     out["tuned"] = {
         {"error_before", a.tuned->error_before}, {"error_after", a.tuned->error_after}, {"kept", a.tuned->kept}};
@@ -168,8 +170,7 @@ nlohmann::json quantize_json(const QuantizeOptions& options, const QuantizeResul
   }
   if (r.accuracy && has_remedies(options, r)) out["accuracy"] = accuracy_json(*r.accuracy);
   if (r.accuracy && !has_remedies(options, r)) {
-    out["accuracy"] = {
-        {"samples", r.accuracy->samples}, {"sqnr_db", number(r.accuracy->sqnr_db)}, {"cosine", r.accuracy->cosine}};
+    out["accuracy"] = told_of_files(*r.accuracy);
   }
   if (r.latency) {
     out["latency"] = {{"before", latency_json(r.latency->before)},

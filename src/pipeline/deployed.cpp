@@ -9,11 +9,14 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "config/derived.h"
+#include "graph/rewrite.h"
+#include "onnx/model.h"
 #include "planning/limits.h"
 #include "profile/meters.h"
 #include "run/candidate.h"
 #include "run/kv_cache.h"
 #include "run/latency_change.h"
+#include "run/low_floats.h"
 #include "run/proof.h"
 #include "run/run_report.h"
 #include "run/samples.h"
@@ -140,17 +143,62 @@ bool is_rotated(const QuantizeOptions& options, const QuantizeResult& result) {
 
 namespace {
 
-// A decoder's user sees what it gives beside its cache, and rotation changes what heads put there.
-void leave_out_caches(QuantizeResult& result, Comparison& comparison) {
+std::string words_of_caches(double worst_db) {
+  return fmt::format("what the model hands on in its cache has SQNR {:.1f} dB at the worst, and does not count",
+                     worst_db);
+}
+
+// A decoder's user sees what it gives beside its cache, and rotation changes what heads put there. Gives back the worst
+// of the caches.
+std::optional<double> leave_out_caches(Comparison& comparison) {
   const auto is_cache = [](const Fidelity& output) { return run::is_cache_output(output.name); };
-  if (std::all_of(comparison.outputs.begin(), comparison.outputs.end(), is_cache)) return;
-  double worst_db = std::numeric_limits<double>::infinity();
+  if (std::all_of(comparison.outputs.begin(), comparison.outputs.end(), is_cache)) return std::nullopt;
+  std::optional<double> worst_db;
   for (const auto& output : comparison.outputs) {
-    if (is_cache(output)) worst_db = std::min(worst_db, output.sqnr_db);
+    if (is_cache(output)) worst_db = std::min(worst_db.value_or(output.sqnr_db), output.sqnr_db);
   }
-  if (std::erase_if(comparison.outputs, is_cache) > 0)
-    result.notes.push_back(fmt::format(
-        "what the model hands on in its cache has SQNR {:.1f} dB at the worst, and does not count", worst_db));
+  std::erase_if(comparison.outputs, is_cache);
+  return worst_db;
+}
+
+const Fidelity& worst_of(const std::vector<Fidelity>& outputs) {
+  return *std::min_element(outputs.begin(), outputs.end(),
+                           [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
+}
+
+run::LowFloats floats_of(const std::filesystem::path& file) {
+  auto model = onnx::read_model(file);
+  graph::unfold(model);
+  graph::lift_constants(model);
+  return run::low_floats(model);
+}
+
+// As its devices compute it.
+void take(const Comparison& comparison, AccuracyResult& accuracy) {
+  accuracy.samples = comparison.samples;
+  accuracy.sample_names = comparison.sample_names;
+  accuracy.sqnr_db = worst_of(comparison.outputs).sqnr_db;
+  accuracy.cosine = worst_of(comparison.outputs).cosine;
+  for (const auto& output : comparison.outputs) {
+    const double of_sample = output.worst_sample_db.value_or(output.sqnr_db);
+    accuracy.worst_sample_db = std::min(accuracy.worst_sample_db.value_or(of_sample), of_sample);
+  }
+}
+
+// As the runtime computes the file.
+void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
+  const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
+  const auto source = open_first(options, run::input_specs(onnx::read_model(options.model)));
+  const auto found = run::deployed_fidelity(runtime, options.model, options.output, *source, kCompared,
+                                            run::guard_options(options, options.output));
+  if (found.cache_db) result.notes.push_back(words_of_caches(*found.cache_db));
+  if (found.outputs == 0) return;
+  auto& accuracy = result.accuracy.emplace();
+  accuracy.samples = found.samples;
+  accuracy.sample_names = found.sample_names;
+  accuracy.sqnr_db = found.sqnr_db;
+  accuracy.cosine = found.cosine;
+  accuracy.worst_sample_db = found.worst_sample_db;
 }
 
 }  // namespace
@@ -163,23 +211,23 @@ std::optional<Comparison> compare_models(const QuantizeOptions& options, const s
                                        format_size(needed)));
     return std::nullopt;
   }
-  if (options.samples != nullptr) options.samples->rewind();
   const auto scope = profiler.scope(run::kComparisonStage);
+  const auto low = floats_of(options.output);
+  // Of bfloat16 and block floats the runtime's CPU has no kernels.
+  const bool runs_here = run::reason_against_proof(options.config).empty() && !low.brain;
+  if (runs_here) measure_file(options, result);
+  if (runs_here && !low.half && !options.report) return std::nullopt;
+  if (options.samples != nullptr) options.samples->rewind();
   auto request = comparison_of(options, kCompared);
   request.outputs_only = !options.report;
   auto comparison = compare(request);
-  leave_out_caches(result, comparison);
+  const auto cache_db = leave_out_caches(comparison);
+  if (cache_db && !runs_here) result.notes.push_back(words_of_caches(*cache_db));
   if (comparison.outputs.empty()) return comparison;
-  const auto worst = std::min_element(comparison.outputs.begin(), comparison.outputs.end(),
-                                      [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
-  auto& accuracy = result.accuracy.emplace();
-  accuracy.samples = comparison.samples;
-  accuracy.sample_names = comparison.sample_names;
-  accuracy.sqnr_db = worst->sqnr_db;
-  accuracy.cosine = worst->cosine;
-  for (const auto& output : comparison.outputs) {
-    const double of_sample = output.worst_sample_db.value_or(output.sqnr_db);
-    accuracy.worst_sample_db = std::min(accuracy.worst_sample_db.value_or(of_sample), of_sample);
+  if (!runs_here) {
+    take(comparison, result.accuracy.emplace());
+  } else if (low.half && result.accuracy) {
+    result.accuracy->rounded_db = worst_of(comparison.outputs).sqnr_db;
   }
   return comparison;
 }

@@ -34,9 +34,9 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
                  const std::vector<data::InputSpec>& inputs, const exec::Runtime& runtime, profile::Profiler& profiler,
                  double sample_seconds = 0);
 
-/// QuantizeResult::accuracy: SQNR and cosine of the worst output on the first samples. Without room for both models, or
-/// where the samples can be read only once, it stays unset, and a note says so. Gives back what was compared, with
-/// inner values where a report is asked for.
+/// QuantizeResult::accuracy: SQNR and cosine of the worst output on the first samples, as the runtime computes the
+/// file; where its CPU has no kernels, as devices do. Without room for both models, or where the samples can be read
+/// only once, it stays unset, and a note says so. Gives back what was compared inside, where a report is asked for.
 std::optional<Comparison> compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir,
                                          profile::Profiler& profiler, QuantizeResult& result);
 

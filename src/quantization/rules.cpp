@@ -237,6 +237,9 @@ void clipping(RuleContext& c, std::size_t position) {
   c.marks.activation(out);
 }
 
+// It reads and makes floats.
+void stays(RuleContext&, std::size_t) {}
+
 using Rule = void (*)(RuleContext&, std::size_t);
 
 // The rules of single types; all others follow from their traits.
@@ -250,6 +253,7 @@ const std::unordered_map<std::string_view, Rule>& rules_by_type() {
 
 Rule rule_of(const RuleContext& c, const Node& node) {
   const auto& traits = graph::traits_of(node);
+  if (is_float_kernel(node)) return stays;
   const auto found = rules_by_type().find(traits.type);
   if (found != rules_by_type().end()) return found->second;
   if (traits.is(Trait::convolution)) return conv;
@@ -261,7 +265,25 @@ Rule rule_of(const RuleContext& c, const Node& node) {
   return plain;
 }
 
+// Integer kernels of pools know no dilations.
+bool is_dilated(const Node& node) {
+  const auto* dilations = node.attribute("dilations");
+  if (dilations == nullptr) return false;
+  const auto steps = dilations->as_ints();
+  return std::any_of(steps.begin(), steps.end(), [](auto step) { return step != 1; });
+}
+
+// Cubic interpolation leaves the range of its values.
+bool is_cubic(const Node& node) {
+  const auto* mode = node.attribute("mode");
+  return mode != nullptr && mode->as_string() == "cubic";
+}
+
 }  // namespace
+
+bool is_float_kernel(const Node& node) {
+  return (node.is("AveragePool") && is_dilated(node)) || (node.is("Resize") && is_cubic(node));
+}
 
 std::unordered_set<std::string> left_operands(const onnx::Model& model) {
   std::unordered_set<std::string> values;

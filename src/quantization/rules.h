@@ -56,4 +56,8 @@ std::unordered_set<std::string> left_operands(const onnx::Model& model);
 /// Marks what the node at `position` needs.
 void apply_rule(RuleContext& context, std::size_t position);
 
+/// Whether runtimes compute the node in float alone, since their integer kernels lack its attributes: an AveragePool
+/// with dilations, and cubic interpolation.
+bool is_float_kernel(const onnx::Node& node);
+
 }  // namespace detent::quantization

@@ -101,6 +101,7 @@ void conclude(Draft& draft, Evaluator& evaluator) {
   const auto workload = weigh(model, index, types, run::place(draft.prepared, evaluator.options().config), unseen, all);
   result.integer_macs = 1 - workload.others + recurrent_macs(draft.prepared, index, types, evaluator.options().config);
   for (const auto& node : result.float_nodes) *result.integer_macs -= node.macs_share;
+  if (!workload.is_known) result.integer_macs.reset();
   result.wide_macs = wide_macs(model, index, workload, draft.assignment.placement);
   name_worst(draft, evaluator, index, workload);
   refuse_useless(draft, evaluator.options());

@@ -27,6 +27,7 @@ Workload weigh(const onnx::Model& model, const graph::Index& index, const graph:
     const auto work = graph::work_of(model, index, types, nodes[n]);
     const double macs = work ? static_cast<double>(work->macs) : 0;
     all += macs;
+    if (!work && graph::is_product(nodes[n])) workload.is_known = false;
     if (placement.selected[n] && quantization::is_table(nodes[n], index)) {
       workload.products.push_back({n, kTable});
     } else if (placement.selected[n] && graph::is_product(nodes[n])) {

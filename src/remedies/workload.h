@@ -20,7 +20,8 @@ struct Workload {
   /// to give up, but a cost for the choice, since it is the size of the model that grows. Where all operators are in
   /// integers, the others as well, which cost none.
   std::vector<Candidate> products;
-  double others = 0;  // share of the multiplications that are not made on integers
+  double others = 0;     // share of the multiplications that are not made on integers
+  bool is_known = true;  // false: the sizes of some products depend on values, and these count as none
 };
 
 /// `types` have the shapes of the samples, where these are known. Nodes that are `unseen` (Prepared::unseen) do not

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,17 @@ struct OutputSums {
   SampleSums sums;
 };
 
-void drop_caches(std::vector<OutputSums>& outputs) {
+// Gives back the worst of them.
+std::optional<double> drop_caches(std::vector<OutputSums>& outputs) {
   const auto is_cache = [](const auto& output) { return is_cache_output(output.name); };
-  if (!std::all_of(outputs.begin(), outputs.end(), is_cache)) std::erase_if(outputs, is_cache);
+  if (std::all_of(outputs.begin(), outputs.end(), is_cache)) return std::nullopt;
+  std::optional<double> worst;
+  for (const auto& output : outputs) {
+    const double db = output.sums.all.sqnr_db();
+    if (is_cache(output)) worst = std::min(worst.value_or(db), db);
+  }
+  std::erase_if(outputs, is_cache);
+  return worst;
 }
 
 void tell_worst(const std::vector<OutputSums>& outputs, DeployedFidelity& found) {
@@ -93,7 +102,8 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (are_floats[i] && all[i].all.has_ratio()) outputs.emplace_back(names[i], all[i]);
   }
-  drop_caches(outputs);
+  found.cache_db = drop_caches(outputs);
+  found.outputs = outputs.size();
   tell_worst(outputs, found);
   found.next_tokens = token_sums.result();
   return found;

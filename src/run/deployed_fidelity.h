@@ -17,10 +17,12 @@ namespace detent::run {
 
 struct DeployedFidelity {
   std::uint64_t samples = 0;
+  std::size_t outputs = 0;  // that have numbers to compare
   std::vector<std::string> sample_names = {};
-  double sqnr_db = 0;          // of the worst output
-  double cosine = 0;           // the same
-  double worst_sample_db = 0;  // of that sample, and output, which is farthest
+  double sqnr_db = 0;              // of the worst output
+  double cosine = 0;               // the same
+  double worst_sample_db = 0;      // of that sample, and output, which is farthest
+  std::optional<double> cache_db;  // of the worst cache, where caches do not count
   std::optional<NextTokens> next_tokens;
 };
 

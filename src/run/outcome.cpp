@@ -43,6 +43,10 @@ std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
     }
     return fmt::format("the score is {:.1f} % of the float model's", 100 * *a.score);
   }
+  if (a.rounded_db && *a.rounded_db < std::min(a.sqnr_db, kCloseDb)) {
+    lower(outcome.answer, *a.rounded_db < kFarDb ? Answer::no : Answer::look);
+    outcome.reasons.push_back(fmt::format("Devices that compute in 16-bit floats reach {:.1f} dB.", *a.rounded_db));
+  }
   if (!std::isfinite(a.sqnr_db)) return "the outputs are those of the float model";
   if (a.sqnr_db < kCloseDb) {
     lower(outcome.answer, a.sqnr_db < kFarDb ? Answer::no : Answer::look);
@@ -121,6 +125,8 @@ Outcome outcome_of(const QuantizeResult& result) {
   if (is_untouched(result)) return untouched(result);
   Outcome outcome{.answer = Answer::yes, .headline = {}, .reasons = {}};
   const auto first = size_first(result, outcome);
+  if (!result.conditions.empty()) lower(outcome.answer, Answer::look);
+  outcome.reasons.insert(outcome.reasons.end(), result.conditions.begin(), result.conditions.end());
   const auto accuracy = accuracy_text(result, outcome);
   std::vector<std::string> gains;
   if (auto text = latency_text(result, outcome); !text.empty()) gains.push_back(std::move(text));

@@ -14,6 +14,7 @@
 #include "onnx/own_data.h"
 #include "onnx/write.h"
 #include "run/kv_cache.h"
+#include "run/needed_runtime.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;
@@ -133,6 +134,8 @@ void write_output(onnx::Model& model, const QuantizeOptions& options, Prover* pr
   if (options.kv_cache.scale_file && !result.kv_scales.empty())
     write_scale_file(*options.kv_cache.scale_file, result.kv_scales);
   result.model_bytes_after = files.model_bytes + files.data_bytes;
+  if (auto needed = needed_runtime(model); !needed.empty()) result.notes.push_back(std::move(needed));
+  result.conditions = loading_conditions(model);
   if (prove != nullptr) result.notes.insert(result.notes.end(), prove->notes().begin(), prove->notes().end());
 }
 

@@ -270,6 +270,7 @@ json accuracy_json(const AccuracyResult& a) {
            {"remedies", json::array()}};
   if (a.score) out["score"] = *a.score;
   if (a.worst_sample_db) out["worst_sample_db"] = number(*a.worst_sample_db);
+  if (a.rounded_db) out["rounded_db"] = number(*a.rounded_db);
   const auto add = [&](const char* what, const std::string& value, double before, double after, bool kept = true) {
     const auto db = [](double error) { return number(-10 * std::log10(error)); };
     out["remedies"].push_back({{"what", what}, {"value", value}, {"before", db(before)}, {"after", db(after)}});

@@ -1,8 +1,10 @@
 #include "quantization/emit/barriers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -16,6 +18,7 @@
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "onnx/half.h"
+#include "quantization/rules.h"
 
 namespace detent::quantization {
 namespace {
@@ -45,6 +48,12 @@ bool is_between_integers_in_float(const onnx::Model& model, const graph::Index& 
          tensors[static_cast<std::size_t>(weight)].type == onnx::DataType::float32;
 }
 
+// Over which the optimizer carries integers.
+bool is_carrier(const Node& node) {
+  static constexpr std::string_view kTypes[] = {"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"};
+  return node.domain().empty() && std::find(std::begin(kTypes), std::end(kTypes), node.op_type()) != std::end(kTypes);
+}
+
 // The QuantizeLinear that the layer's output goes to, or kNone.
 int quantizer_behind(const onnx::Model& model, const graph::Index& index, const Node& layer) {
   const auto* node = &layer;
@@ -53,7 +62,7 @@ int quantizer_behind(const onnx::Model& model, const graph::Index& index, const 
     if (readers.size() != 1) return graph::kNone;
     node = &node_at(model, readers.front());
     if (node->op_type() == "QuantizeLinear") return readers.front();
-    if (!graph::has_trait(*node, graph::Trait::clips)) return graph::kNone;
+    if (!graph::has_trait(*node, graph::Trait::clips) && !is_carrier(*node)) return graph::kNone;
   }
 }
 
@@ -66,12 +75,6 @@ int quantizer_of_float_pool(const onnx::Model& model, const graph::Index& index,
     if (node_at(model, reader).op_type() == "QuantizeLinear") return reader;
   }
   return graph::kNone;
-}
-
-// Over which the optimizer carries integers.
-bool is_carrier(const Node& node) {
-  static constexpr std::string_view kTypes[] = {"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"};
-  return node.domain().empty() && std::find(std::begin(kTypes), std::end(kTypes), node.op_type()) != std::end(kTypes);
 }
 
 // Whether a body reads the value.
@@ -91,6 +94,26 @@ int carrier_into_body(const onnx::Model& model, const graph::Index& index, const
     at = before;
   }
   return graph::kNone;
+}
+
+// The type of a constant that the DequantizeLinear behind a value reads; undefined: there is none.
+onnx::DataType dequantized_type(const onnx::Model& model, const graph::Index& index, const std::string& value,
+                                std::size_t input) {
+  const int producer = index.producer(value);
+  if (producer == graph::kNone || node_at(model, producer).op_type() != "DequantizeLinear") return {};
+  const auto& inputs = node_at(model, producer).inputs();
+  const int tensor = input < inputs.size() ? index.initializer(inputs[input]) : graph::kNone;
+  return tensor == graph::kNone ? onnx::DataType::undefined
+                                : model.graph.initializers[static_cast<std::size_t>(tensor)].type;
+}
+
+// A product in a body of 4-bit weights and 16-bit values.
+bool has_narrow_weights_in_body(const onnx::Model& model, const graph::Index& index, const Node& node) {
+  constexpr std::size_t kIntegers = 0, kZeroPoint = 2;
+  if (node.body() == 0 || !graph::is_matrix_product(node)) return false;
+  const auto weight = dequantized_type(model, index, node.inputs()[graph::kWeightInput], kIntegers);
+  return onnx::bits_of(weight) == 4 &&
+         onnx::bits_of(dequantized_type(model, index, node.inputs()[0], kZeroPoint)) == 16;
 }
 
 // Whether an operand comes from a Transpose that moves the first of three axes and more; casts and the like between
@@ -119,6 +142,16 @@ const onnx::Tensor* constant(const onnx::Model& model, const graph::Index& index
   return tensor == graph::kNone ? nullptr : &model.graph.initializers[static_cast<std::size_t>(tensor)];
 }
 
+void for_each_half(const onnx::Tensor& tensor, const std::function<void(double)>& visit) {
+  tensor.data.write_to([&](std::span<const std::byte> bytes) {  // converted while it is written
+    for (std::size_t at = 0; at + sizeof(std::uint16_t) <= bytes.size(); at += sizeof(std::uint16_t)) {
+      std::uint16_t half = 0;
+      std::memcpy(&half, bytes.data() + at, sizeof(half));
+      visit(onnx::from_float16(half));
+    }
+  });
+}
+
 // The smallest float16 scale of what a DequantizeLinear makes; nullopt: the value comes from none.
 std::optional<double> low_scale(const onnx::Model& model, const graph::Index& index, const std::string& value) {
   const int producer = index.producer(value);
@@ -126,13 +159,7 @@ std::optional<double> low_scale(const onnx::Model& model, const graph::Index& in
   const auto* scale = constant(model, index, node_at(model, producer), 1);
   if (scale == nullptr || scale->type != onnx::DataType::float16 || scale->count() == 0) return std::nullopt;
   double smallest = std::numeric_limits<double>::infinity();
-  scale->data.write_to([&](std::span<const std::byte> bytes) {  // converted while it is written
-    for (std::size_t at = 0; at + sizeof(std::uint16_t) <= bytes.size(); at += sizeof(std::uint16_t)) {
-      std::uint16_t half = 0;
-      std::memcpy(&half, bytes.data() + at, sizeof(half));
-      smallest = std::min<double>(smallest, onnx::from_float16(half));
-    }
-  });
+  for_each_half(*scale, [&](double step) { smallest = std::min(smallest, step); });
   return smallest;
 }
 
@@ -142,17 +169,33 @@ bool is_concat_of_integers(const onnx::Model& model, const graph::Index& index, 
          std::all_of(inputs.begin(), inputs.end(), [&](const auto& v) { return low_scale(model, index, v); });
 }
 
-// Whether the bias would lose digits, or all of them, at the product of the scales; weights in float get a scale from
-// the runtime.
-bool loses_bias(const onnx::Model& model, const graph::Index& index, const Node& node) {
-  constexpr double kSmallestNormal = 0x1p-14;
-  constexpr std::size_t kBias = 2;
-  if (!is_layer(node) || node.inputs().size() <= kBias) return false;
-  const auto* bias = constant(model, index, node, kBias);
-  const auto scale = low_scale(model, index, node.inputs()[0]);
+// Whether what is added to the product would lose digits, or all of them, at the product of the scales, or pass what
+// float16 holds when it is divided by that; weights in float get a scale from the runtime.
+bool loses(const onnx::Model& model, const graph::Index& index, const onnx::Tensor* bias, const Node& product) {
+  constexpr double kSmallestNormal = 0x1p-14, kLargest = 65504;
+  const auto scale = low_scale(model, index, product.inputs()[0]);
   if (bias == nullptr || bias->type != onnx::DataType::float16 || !scale) return false;
-  const auto of_weight = low_scale(model, index, node.inputs()[graph::kWeightInput]);
-  return !of_weight || *scale * *of_weight < kSmallestNormal;
+  const auto of_weight = low_scale(model, index, product.inputs()[graph::kWeightInput]);
+  if (!of_weight || *scale * *of_weight < kSmallestNormal) return true;
+  double largest = 0;
+  for_each_half(*bias, [&](double number) { largest = std::max(largest, std::abs(number)); });
+  return largest > kLargest * *scale * *of_weight;
+}
+
+bool loses_bias(const onnx::Model& model, const graph::Index& index, const Node& node) {
+  constexpr std::size_t kBias = 2;
+  return is_layer(node) && node.inputs().size() > kBias &&
+         loses(model, index, constant(model, index, node, kBias), node);
+}
+
+// The input of an Add that comes from a MatMul which the runtime would merge with it, with a bias that is lost.
+std::optional<std::size_t> lossy_sum(const onnx::Model& model, const graph::Index& index, const Node& node) {
+  for (std::size_t i = 0; node.is("Add") && i < 2; ++i) {
+    const int producer = index.producer(node.inputs()[i]);
+    if (producer == graph::kNone || !node_at(model, producer).is("MatMul")) continue;
+    if (loses(model, index, constant(model, index, node, 1 - i), node_at(model, producer))) return i;
+  }
+  return std::nullopt;
 }
 
 bool has_8_bits_of_float(onnx::DataType type) {
@@ -194,6 +237,7 @@ void add_float16_barriers(onnx::Model& model) {
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     auto& node = model.graph.nodes[n];
     if (quantizers.contains(static_cast<int>(n))) put_before(node, 0);
+    if (const auto input = lossy_sum(model, index, node)) put_before(node, *input);
     for (std::size_t i = 0; node.is("MatMul") && i < 2; ++i) {
       const auto operand = node.inputs()[i];
       if (!is_float16_matrix(model, index, node.inputs()[1 - i]) || !is_transposed(model, index, operand)) continue;
@@ -216,6 +260,27 @@ void add_barriers(Emitted& emitted) {
     const std::string value = node_at(quantized, quantizer).inputs()[0];
     before.emplace(quantizer,
                    Node("Max", index.fresh_name(value + "_Barrier"), {value}, {index.fresh_name(value + "_in_float")}));
+  }
+  insert_before(std::move(before), emitted);
+}
+
+void add_barriers_for_loading(Emitted& emitted) {
+  const auto& quantized = emitted.model;
+  graph::Index index(quantized);
+  std::multimap<int, Node> before;
+  const auto put_before = [&](int reader, const std::string& value) {
+    Node barrier("Max", index.fresh_name(value + "_Barrier"), {value}, {index.fresh_name(value + "_apart")});
+    barrier.set_body(node_at(quantized, reader).body());
+    before.emplace(reader, std::move(barrier));
+  };
+  for (std::size_t n = 0; n < quantized.graph.nodes.size(); ++n) {
+    const auto& node = quantized.graph.nodes[n];
+    if (has_narrow_weights_in_body(quantized, index, node))
+      put_before(static_cast<int>(n), node.inputs()[graph::kWeightInput]);
+    if (!is_float_kernel(node)) continue;
+    for (const int reader : index.consumers(node.outputs()[0])) {
+      if (node_at(quantized, reader).op_type() == "QuantizeLinear") put_before(reader, node.outputs()[0]);
+    }
   }
   insert_before(std::move(before), emitted);
 }

@@ -10,11 +10,17 @@ namespace detent::quantization {
 
 /// ONNX Runtime (its optimizer WeightBiasQuantization) rounds float weights of a Conv, ConvTranspose or Gemm to int8
 /// with one scale for the tensor where the input comes out of a DequantizeLinear with one scale, and the output goes to
-/// a QuantizeLinear, behind Relu and Clip or not, and nowhere else. Puts a Max of one value, which changes nothing,
-/// before such a QuantizeLinear: that is not undone by the optimizer. The same behind a MaxPool of float values, which
-/// the runtime (QDQPropagation) would let run on integers, outside of the layout of the convolution before it: 30 times
-/// slower.
+/// a QuantizeLinear, behind Relu, Clip and what moves values or not, and nowhere else. Puts a Max of one value, which
+/// changes nothing, before such a QuantizeLinear: that is not undone by the optimizer. The same
+/// behind a MaxPool of float values, which the runtime (QDQPropagation) would let run on integers, outside of the
+/// layout of the convolution before it: 30 times slower.
 void add_barriers(Emitted& emitted);
+
+/// The same where ONNX Runtime would not load the model:
+/// - behind is_float_kernel() (quantization/rules.h), for which it would take integer kernels;
+/// - behind weights of 4 bits in a body, which 1.32 would merge with their product with 16-bit values, and looks for
+///   among the body's own tensors.
+void add_barriers_for_loading(Emitted& emitted);
 
 /// The same between a DequantizeLinear and what only moves its values to where a body reads them. That optimizer would
 /// put a pair before the body, and makes the runtime die while it loads the model.
@@ -27,8 +33,8 @@ void add_barriers_before_floats(Emitted& emitted);
 /// Puts a Max of one value where ONNX Runtime (seen from 1.24 to 1.32) makes something wrong of float16:
 /// - It dies while it loads a product with a constant matrix of what a Transpose with another first axis makes.
 /// - It makes an operator of a Concat between integers that takes no float16 scales.
-/// - It makes int32 of the bias of a product between integers, at the product of two scales, which may be 0 in float16:
-///   then all results are 0.
+/// - It makes int32 of the bias of a product between integers, or of what is added to one, at the product of two
+///   scales, which may be 0 in float16, as their ratio may be infinite: then results are 0 or anything.
 void add_float16_barriers(onnx::Model& model);
 
 /// Puts each node before the node at its position, which reads its result in the place of what it reads.
