@@ -228,9 +228,11 @@ class Rewrite {
 }  // namespace
 
 Reference reference_of(const onnx::Model& model, const graph::ValueTypes& types) {
-  if (model.opset() >= graph::kUpgradedOpset) return Rewrite(model, types).run();
+  // From here on ONNX Runtime has the kernels of float64, of which PRelu's is the last.
+  constexpr std::int64_t kOpset = 17;
+  if (model.opset() >= kOpset) return Rewrite(model, types).run();
   onnx::Model raised = model;
-  graph::upgrade_opset(raised, types);
+  graph::upgrade_opset(raised, types, kOpset);
   return Rewrite(raised, types).run();
 }
 

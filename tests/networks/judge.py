@@ -29,8 +29,6 @@ MORE_IN_FLOAT = (" stay in float: ", ": in float, ", ": left to the CPU, ")
 REFUSED, USAGE = 3, 2
 # Told accuracy may differ from what is found here by so many dB; from so many on, nothing can be told apart.
 NEAR, EXACT = 0.1, 90
-# What is told of 16-bit floats is as devices round them, which the CPU does not.
-NEAR_IN_FLOAT16 = 3
 # Whose results are of no use.
 LOW = 6
 
@@ -81,7 +79,7 @@ def is_dead(part: Part, pairs: list[tuple[np.ndarray, np.ndarray]]) -> bool:
     return any(part.of(a).any() for a, _ in pairs) and not any(part.of(b).any() for _, b in pairs)
 
 
-def wrong_result(network: Network, expected: list, found: list, told: dict | None, *, in_floats: bool) -> tuple[list[str], float]:
+def wrong_result(network: Network, expected: list, found: list, claim: float | None) -> tuple[list[str], float]:
     """Faults of what the written file computes, and its worst output of those whose numbers mean something beside the float
     model's: which boxes are chosen may hang on the last digit."""
     faults, worst, of_parts = [], 200.0, 200.0
@@ -95,10 +93,7 @@ def wrong_result(network: Network, expected: list, found: list, told: dict | Non
         if any(part.output == i for part in network.parts):
             of_parts = min(of_parts, sqnr(pairs))
         faults += [f"dead: {part}" for part in network.parts if part.output == i and is_dead(part, pairs)]
-    # What devices make of 16-bit floats is computed as these round, which the CPU does not.
-    claim = told["sqnr_db"] if told and not in_floats else None
-    near = NEAR_IN_FLOAT16 if any(value.dtype == np.float16 for value in expected[0]) else NEAR
-    if claim is not None and min(claim, worst) < EXACT and abs(claim - worst) > near:
+    if claim is not None and min(claim, worst) < EXACT and abs(claim - worst) > NEAR:
         faults.append(f"told {claim:.2f} dB, found {worst:.2f} dB")
     return faults, of_parts
 
@@ -187,23 +182,32 @@ def judged(network: Network, target: str, preset: str, folder: Path, *, with_lay
     return looked_at(verdict, network, json.loads(done.stdout), folder, with_layers)
 
 
+def compared(folder: Path, *options: str) -> float | None:
+    """The worst output that `compare` finds, in dB; None where it does not run."""
+    files = [folder / "model.onnx", folder / "quantized.onnx"]
+    done = detent("compare", *files, "--calibration-data", folder / "data", "--threads", 1, "--json", *options)
+    if done.returncode:
+        return None
+    return min((o["sqnr_db"] for o in json.loads(done.stdout)["outputs"] if o["sqnr_db"] is not None), default=200.0)
+
+
+def told_beside_compared(told: float, folder: Path) -> list[str]:
+    found = compared(folder)
+    if found is None:
+        return ["compare does not run"]
+    is_near = min(told, found) >= EXACT or abs(told - found) <= NEAR
+    return [] if is_near else [f"told {told:.2f} dB, compare finds {found:.2f} dB"]
+
+
 def as_detent_computes(verdict: Verdict, result: dict, folder: Path) -> Verdict:
     """What `compare` finds on the written file, which has to be what the run told."""
-    files = [folder / "model.onnx", folder / "quantized.onnx"]
-    done = detent("compare", *files, "--calibration-data", folder / "data", "--threads", 1, "--json")
-    if done.returncode:
-        verdict.faults.append(f"compare ends with {done.returncode}: {done.stderr.strip()[:200]}")
-        return verdict
-    outputs = [output["sqnr_db"] for output in json.loads(done.stdout)["outputs"] if output["sqnr_db"] is not None]
-    verdict.sqnr_db = min(outputs, default=200.0)
-    told = result["accuracy"]["sqnr_db"] if result.get("accuracy") else None
-    if told is None:
-        if not any("the outputs were not compared" in note for note in result["notes"]):
-            verdict.faults.append("no accuracy is told")
-    elif min(told, verdict.sqnr_db) < EXACT and abs(told - verdict.sqnr_db) > NEAR:
-        verdict.faults.append(f"told {told:.2f} dB, compare finds {verdict.sqnr_db:.2f} dB")
-    if verdict.sqnr_db < LOW:
-        verdict.faults.append(f"only {verdict.sqnr_db:.1f} dB")
+    if result.get("accuracy"):
+        verdict.sqnr_db = result["accuracy"]["sqnr_db"]
+        verdict.faults += told_beside_compared(verdict.sqnr_db, folder)
+        if verdict.sqnr_db < LOW:
+            verdict.faults.append(f"only {verdict.sqnr_db:.1f} dB")
+    elif not any("the outputs were not compared" in note for note in result["notes"]):
+        verdict.faults.append("no accuracy is told")
     return verdict
 
 
@@ -219,10 +223,13 @@ def looked_at(verdict: Verdict, network: Network, result: dict, folder: Path, wi
     except Exception as error:  # noqa: BLE001
         verdict.faults.append(f"does not run: {str(error)[:300]}")
         return verdict
-    in_floats = verdict.target in FLOATS
-    faults, verdict.sqnr_db = wrong_result(
-        network, results(model, network.samples), found, result.get("accuracy"), in_floats=in_floats
-    )
+    claim = result["accuracy"]["sqnr_db"] if result.get("accuracy") and verdict.target not in FLOATS else None
+    expected = results(model, network.samples)
+    if claim is not None and any(value.dtype == np.float16 for value in expected[0]):
+        # What is told of 16-bit floats is as devices round them, which the CPU does not.
+        verdict.faults += told_beside_compared(claim, folder)
+        claim = compared(folder, "--no-round-floats")
+    faults, verdict.sqnr_db = wrong_result(network, expected, found, claim)
     verdict.faults += faults
     if verdict.sqnr_db < LOW:
         verdict.faults.append(f"only {verdict.sqnr_db:.1f} dB")

@@ -30,6 +30,7 @@ TEST(PairSums, AreInfinitelyOffWhereOnlyOneIsFinite) {
     EXPECT_EQ(sums_of({1, odd}, {1, 2}).max_abs, kInfinity);
   }
   EXPECT_EQ(sums_of({1, kInfinity}, {1, -kInfinity}).sqnr_db(), -kInfinity);
+  EXPECT_EQ(sums_of({3, 4}, {kNaN, kNaN}).signal, 25);
 }
 
 data::Array array_of(const std::vector<float>& values, std::vector<std::int64_t> shape) {
