@@ -33,7 +33,7 @@ class CollectOnADevice : public testing::Test {
     }
     profile::Profiler profiler;
     prepared_ =
-        prepare(onnx::read_model(at("model.onnx")), QuantConfig(), exec::test::runtime(), folder_.path(), profiler);
+        prepare(onnx::read_model(at("model.onnx")), QuantConfig(), exec::test::runtime(), folder_.path(), profiler, {});
     QuantConfig config;
     config.op_types = {"Add", "Mul", "Relu"};
     placement_ = place(prepared_, config);

@@ -180,7 +180,7 @@ def own_words(root):
     for folder in ("src", "include", "python", "bench", "tests"):
         for path in files(root, folder, CPP | {".py"}):
             text = path.read_text(encoding="utf-8")
-            for match in OWN_WORDS.finditer(text) if path.name != "structure.py" else ():
+            for match in OWN_WORDS.finditer(text) if path.parent.name != "structure" else ():
                 line = text[: match.start()].count("\n") + 1
                 found.append(f"{path.relative_to(root)}:{line}: {match[0]} is called {FIELD_WORDS[match[0]]}")
     return found
