@@ -59,7 +59,7 @@ void align(const onnx::Model& model, const graph::Index& index, const std::vecto
   }
 }
 
-void add_fused_branches(const onnx::Model& model, const graph::Index& index, const Placement& placement,
+void add_fused_branches(const onnx::Model& model, const graph::Index& index, Placement& placement,
                         std::set<std::string>& values) {
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const auto& node = model.graph.nodes[n];
@@ -68,7 +68,7 @@ void add_fused_branches(const onnx::Model& model, const graph::Index& index, con
     if (!is_marked(placement, inputs[0]) || !is_marked(placement, inputs[1])) continue;
     for (std::size_t i = 2; i-- > 0;) {
       if (!is_fused_branch(model, index, inputs[i])) continue;
-      values.insert(inputs[i]);
+      if (values.insert(inputs[i]).second) placement.joined.push_back(inputs[i]);
       break;
     }
   }

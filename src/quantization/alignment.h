@@ -17,8 +17,9 @@ void align(const onnx::Model& model, const graph::Index& index, const std::vecto
            Placement& placement);
 
 /// Adds, of each quantized sum of two activations, the branch that a convolution makes for it alone: a runtime that
-/// adds within the convolution's kernel does so before rounding.
-void add_fused_branches(const onnx::Model& model, const graph::Index& index, const Placement& placement,
+/// adds within the convolution's kernel does so before rounding. The branches are observed all the same: they are
+/// quantized where a fallback leaves the other summand in float.
+void add_fused_branches(const onnx::Model& model, const graph::Index& index, Placement& placement,
                         std::set<std::string>& values);
 
 }  // namespace detent::quantization
