@@ -62,9 +62,10 @@ Operator operator_of(BlockFloat format) {
   throw internal_error("no format of block floats");
 }
 
-// Whether the operator has a pole at 0 in this input: a small number that stands in a block of large ones becomes 0.
+// Whether the operator has a pole at 0 in this input, or a slope without bound: a small number that stands in a block
+// of large ones becomes 0.
 bool has_pole(const Node& node, std::size_t input) {
-  return node.is("Log") || node.is("Reciprocal") || (node.is("Div") && input == 1);
+  return node.is("Log") || node.is("Reciprocal") || node.is("Sqrt") || (node.is("Div") && input == 1);
 }
 
 class BlockFloatEmitter {
