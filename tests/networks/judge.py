@@ -29,7 +29,7 @@ MORE_IN_FLOAT = (" stay in float: ", ": in float, ", ": left to the CPU, ")
 REFUSED, USAGE = 3, 2
 # Told accuracy may differ from what is found here by so many dB; from so many on, nothing can be told apart.
 NEAR, EXACT = 0.1, 90
-# Whose results are of no use.
+# Whose results are of no use. The preset plain measures nothing, and writes the model as it is.
 LOW = 6
 
 
@@ -40,6 +40,7 @@ class Verdict:
     faults: list[str]
     refusal: str = ""
     sqnr_db: float | None = None
+    floor_db: float = LOW
 
     @property
     def kind(self) -> str:
@@ -155,7 +156,7 @@ def refuses(done: subprocess.CompletedProcess[str], code: int, target: str) -> b
 
 def judged(network: Network, target: str, preset: str, folder: Path, *, with_layers: bool = False) -> Verdict:
     """Quantizes the network for the target in an empty folder, and looks at what came of it."""
-    verdict = Verdict(network.name, target, [])
+    verdict = Verdict(network.name, target, [], floor_db=-np.inf if preset == "plain" else LOW)
     model, quantized, data = folder / "model.onnx", folder / "quantized.onnx", folder / "data"
     if not model.exists():
         onnx.save(network.model, model)
@@ -204,7 +205,7 @@ def as_detent_computes(verdict: Verdict, result: dict, folder: Path) -> Verdict:
     if result.get("accuracy"):
         verdict.sqnr_db = result["accuracy"]["sqnr_db"]
         verdict.faults += told_beside_compared(verdict.sqnr_db, folder)
-        if verdict.sqnr_db < LOW:
+        if verdict.sqnr_db < verdict.floor_db:
             verdict.faults.append(f"only {verdict.sqnr_db:.1f} dB")
     elif not any("the outputs were not compared" in note for note in result["notes"]):
         verdict.faults.append("no accuracy is told")
@@ -231,7 +232,7 @@ def looked_at(verdict: Verdict, network: Network, result: dict, folder: Path, wi
         claim = compared(folder, "--no-round-floats")
     faults, verdict.sqnr_db = wrong_result(network, expected, found, claim)
     verdict.faults += faults
-    if verdict.sqnr_db < LOW:
+    if verdict.sqnr_db < verdict.floor_db:
         verdict.faults.append(f"only {verdict.sqnr_db:.1f} dB")
     if with_layers and verdict.target not in FLOATS:
         verdict.faults += differing_layers(model, quantized, data)
