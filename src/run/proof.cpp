@@ -94,20 +94,10 @@ void Prover::operator()(const fs::path& file) {
       return;
     }
     if (e.kind() != ErrorKind::bad_input) throw;
-    check_original();
     throw device_error(
         fmt::format("the quantized model does not run in ONNX Runtime {}, so nothing was written: {}",
                     runtime_->version(), by_name_of(options_.output, file, e.what())),
         e.hint().empty() ? "leave the named node in float (--exclude-nodes), or choose another format" : e.hint());
-  }
-}
-
-// Where no stage before had to load the float model: what is wrong with it is not the quantized one's fault.
-void Prover::check_original() const {
-  try {
-    const exec::GuardedSession loaded(*runtime_, options_.model, guard_options(options_, options_.model));
-  } catch (const Error& e) {
-    if (e.kind() == ErrorKind::bad_input || e.kind() == ErrorKind::interrupted) throw;
   }
 }
 

@@ -42,7 +42,6 @@ class Prover {
   std::vector<data::Array> inputs_for(const std::vector<data::InputSpec>& specs, std::string& where) const;
   std::uint64_t memory_of(const std::filesystem::path& file) const;
   bool has_room(const std::filesystem::path& file);
-  void check_original() const;
 
   const QuantizeOptions& options_;
   const exec::Runtime* runtime_;

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import decoders
 import graphs
 import numpy as np
 import onnx
@@ -84,6 +85,16 @@ def samples_of(place: Place, file: Path) -> list[object]:
     return quantizing(place, "--calibration-data", file.parent)
 
 
+def cache_scales(place: Place, file: Path) -> list[object]:
+    """A file of an earlier run, which the new one takes the place of."""
+    model, data = place.inputs / "decoder", place.inputs / "ids"
+    if not model.exists():
+        decoders.genai_folder(model)
+        support.save_samples(data, [{"input_ids": np.ones((1, 8), np.int64), **decoders.empty_cache()}])
+    options = ["--preset", "none", "--kv-cache", "int8", "--kv-cache-scales", file, "--no-bench"]
+    return ["quantize", model / "model.onnx", "-o", place.output, "--calibration-data", data, *options]
+
+
 def npy() -> bytes:
     out = io.BytesIO()
     np.save(out, graphs.cnn_samples(1)[0]["x"])
@@ -133,6 +144,7 @@ READERS = {
         lambda p, f: quantizing(p, "--optimize-for", "latency", "--kernel-table", f, preset="balanced"),
     ),
     "result": Reader("json", "r.json", lambda: b'{"model_bytes_after":1}', lambda _, f: ["report", f]),
+    "scales of a cache": Reader("json", "scales.json", lambda: b'{"scales":{}}', cache_scales),
     "run.json": Reader("json", "work/detent-a/run.json", lambda: b"{}", run_folder),
     "npy": Reader("npy", "data/a.npy", npy, samples_of),
     "npz": Reader("npz", "data/a.npz", npz, samples_of),

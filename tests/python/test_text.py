@@ -12,6 +12,7 @@ import time
 
 import detent
 import graphs
+import hostile as hostile_files
 import numpy as np
 import onnx
 import pytest
@@ -283,6 +284,27 @@ def test_hostile_texts_and_tokenizers_end_in_one_line(what, code, says, folder, 
     assert result.stderr.startswith("detent: error: ") and result.stderr.count("\n") == 1
     assert not (tmp_path / "q").exists()
     assert cache.is_symlink() or not list(cache.glob("detent/*"))
+
+
+READ = [
+    *((make.__name__, make) for make in hostile_files.ALL_KINDS),
+    *(
+        (name, lambda path, _, content=content: path.write_bytes(content))
+        for name, content in hostile_files.json_texts(b'{"version":"1.0","model":{"type":"BPE","vocab":{},"merges":[]}}')
+        if not name.startswith("many ") and " is " not in name  # the package tokenizers takes its time
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "make"), [pytest.param(*each, id=each[0]) for each in READ])
+def test_what_a_tokenizer_can_be(name, make, folder, text, tmp_path):
+    make(tmp_path / "t.json", (folder / "tokenizer.json").read_bytes())
+    words = quantizing(folder, text, tmp_path / "q", "--tokenizer", tmp_path / "t.json")
+    result = command(*words, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert result.returncode in (0, 3, 4), result.stderr[-500:]
+    assert result.stderr.count("\n") == (result.returncode != 0), result.stderr[-500:]
+    assert (tmp_path / "q").exists() == (result.returncode == 0)
+    assert not list((tmp_path / "cache").glob("detent/*"))
 
 
 def test_two_equal_commands_have_their_own_ids(folder, text, tmp_path):
