@@ -6,6 +6,7 @@
 #include "config/derived.h"
 #include "config/targets.h"
 #include "detent/quantize.h"
+#include "quantization/formats.h"
 #include "remedies/remedy.h"
 
 namespace detent::remedies {
@@ -36,9 +37,13 @@ inline bool may_fall_back(const QuantizeOptions& options) {
 }
 
 /// Those that decide what computes on integers at all.
-inline constexpr Row kOfForms[] = {
-    {"recurrent layers", [](const auto& o) { return acts(o); }, false, recurrent},
-    {"gates", [](const auto& o) { return acts(o) && config::makes_gates(o.config); }, false, gates}};
+inline constexpr Row kOfForms[] = {{"recurrent layers", [](const auto& o) { return acts(o); }, false, recurrent},
+                                   {"gates",
+                                    [](const auto& o) {
+                                      return acts(o) && config::makes_gates(o.config) &&
+                                             !quantization::is_16_bit(o.config.activation_type);
+                                    },
+                                    false, gates}};
 
 /// Those that change the assignment.
 inline constexpr Row kOfAssignments[] = {

@@ -28,6 +28,7 @@ FOUND = [
     ("int4 weights", "dynamic"),
     ("tied embedding", "blocks of 4 bits"),
     ("chosen by NonZero", "size"),
+    ("network 6", "int16 x int8"),
 ]
 #: Forms take turns over the graphs, so that each comes about once.
 STEP = 7
