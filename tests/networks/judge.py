@@ -226,10 +226,6 @@ def looked_at(verdict: Verdict, network: Network, result: dict, folder: Path, wi
         return verdict
     claim = result["accuracy"]["sqnr_db"] if result.get("accuracy") and verdict.target not in FLOATS else None
     expected = results(model, network.samples)
-    if claim is not None and any(value.dtype == np.float16 for value in expected[0]):
-        # What is told of 16-bit floats is as devices round them, which the CPU does not.
-        verdict.faults += told_beside_compared(claim, folder)
-        claim = compared(folder, "--no-round-floats")
     faults, verdict.sqnr_db = wrong_result(network, expected, found, claim)
     verdict.faults += faults
     if verdict.sqnr_db < verdict.floor_db:
