@@ -29,6 +29,7 @@ FOUND = [
     ("tied embedding", "blocks of 4 bits"),
     ("chosen by NonZero", "size"),
     ("network 6", "int16 x int8"),
+    ("random 8", "uint8 x uint4, plain"),
 ]
 #: Forms take turns over the graphs, so that each comes about once.
 STEP = 7

@@ -96,24 +96,14 @@ int carrier_into_body(const onnx::Model& model, const graph::Index& index, const
   return graph::kNone;
 }
 
-// The type of a constant that the DequantizeLinear behind a value reads; undefined: there is none.
-onnx::DataType dequantized_type(const onnx::Model& model, const graph::Index& index, const std::string& value,
-                                std::size_t input) {
-  const int producer = index.producer(value);
-  if (producer == graph::kNone || node_at(model, producer).op_type() != "DequantizeLinear") return {};
-  const auto& inputs = node_at(model, producer).inputs();
-  const int tensor = input < inputs.size() ? index.initializer(inputs[input]) : graph::kNone;
-  return tensor == graph::kNone ? onnx::DataType::undefined
-                                : model.graph.initializers[static_cast<std::size_t>(tensor)].type;
-}
-
-// A product in a body of 4-bit weights and 16-bit values.
+// A product in a body of 4-bit weights.
 bool has_narrow_weights_in_body(const onnx::Model& model, const graph::Index& index, const Node& node) {
-  constexpr std::size_t kIntegers = 0, kZeroPoint = 2;
   if (node.body() == 0 || !graph::is_matrix_product(node)) return false;
-  const auto weight = dequantized_type(model, index, node.inputs()[graph::kWeightInput], kIntegers);
-  return onnx::bits_of(weight) == 4 &&
-         onnx::bits_of(dequantized_type(model, index, node.inputs()[0], kZeroPoint)) == 16;
+  const int producer = index.producer(node.inputs()[graph::kWeightInput]);
+  if (producer == graph::kNone || node_at(model, producer).op_type() != "DequantizeLinear") return false;
+  const int integers = index.initializer(node_at(model, producer).inputs()[0]);
+  return integers != graph::kNone &&
+         onnx::bits_of(model.graph.initializers[static_cast<std::size_t>(integers)].type) == 4;
 }
 
 // Whether an operand comes from a Transpose that moves the first of three axes and more; casts and the like between
