@@ -192,6 +192,20 @@ bool has_8_bits_of_float(onnx::DataType type) {
   return type == onnx::DataType::float8e4m3fn || type == onnx::DataType::float8e5m2;
 }
 
+// The input of an Add that comes from a MatMul of 8-bit floats, with a constant as the other one.
+std::optional<std::size_t> sum_of_float8(const onnx::Model& model, const graph::Index& index, const Node& node) {
+  for (std::size_t i = 0; node.is("Add") && i < 2; ++i) {
+    const int product = index.producer(node.inputs()[i]);
+    if (product == graph::kNone || !node_at(model, product).is("MatMul")) continue;
+    if (constant(model, index, node, 1 - i) == nullptr) continue;
+    const int made = index.producer(node_at(model, product).inputs()[0]);
+    if (made == graph::kNone || node_at(model, made).op_type() != "DequantizeLinear") continue;
+    const auto* zero_point = constant(model, index, node_at(model, made), 2);
+    if (zero_point != nullptr && has_8_bits_of_float(zero_point->type)) return i;
+  }
+  return std::nullopt;
+}
+
 // Each QuantizeLinear that is to read through a barrier.
 std::set<int> need_barriers(const onnx::Model& model, const graph::Index& index) {
   std::set<int> quantizers;
@@ -298,18 +312,21 @@ void add_barriers_before_floats(Emitted& emitted) {
   auto& quantized = emitted.model;
   graph::Index index(quantized);
   std::multimap<int, Node> before;
+  const auto put_before = [&](std::size_t reader, const std::string& value) {
+    Node barrier("Max", index.fresh_name(value + "_Barrier"), {value}, {index.fresh_name(value + "_apart")});
+    barrier.set_body(quantized.graph.nodes[reader].body());
+    before.emplace(static_cast<int>(reader), std::move(barrier));
+  };
   for (std::size_t n = 0; n < quantized.graph.nodes.size(); ++n) {
     const auto& node = quantized.graph.nodes[n];
+    if (const auto input = sum_of_float8(quantized, index, node)) put_before(n, node.inputs()[*input]);
     if (node.op_type() != "QuantizeLinear") continue;
     const auto* zero_point = constant(quantized, index, node, 2);
-    const std::string value = node.inputs()[0];
-    const int producer = index.producer(value);
+    const int producer = index.producer(node.inputs()[0]);
     if (zero_point == nullptr || !has_8_bits_of_float(zero_point->type) || producer == graph::kNone ||
         !graph::has_trait(node_at(quantized, producer), graph::Trait::clips))
       continue;
-    Node barrier("Max", index.fresh_name(value + "_Barrier"), {value}, {index.fresh_name(value + "_apart")});
-    barrier.set_body(node.body());
-    before.emplace(static_cast<int>(n), std::move(barrier));
+    put_before(n, node.inputs()[0]);
   }
   insert_before(std::move(before), emitted);
 }
