@@ -64,7 +64,7 @@ class Conversion : run::SingleRun {
 
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
-    SingleRun::write(converted_);
+    SingleRun::write(converted_, {}, use_on_target(options_, work_->path(), "block floats"));
     append(target_notes(options_.config, options_.output, runtime_).lines);
   }
 

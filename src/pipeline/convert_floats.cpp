@@ -160,15 +160,17 @@ class Conversion : run::SingleRun {
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
     graph::store_once(converted_, prepared_.computed, true);
-    SingleRun::write(converted_);
+    SingleRun::write(converted_, {}, use_on_target(original_options(), work_->path(), "16-bit floats"));
     append(target_notes(options_.config, options_.output, runtime_).lines);
   }
 
   // As a device with such kernels computes it.
-  void compare() {
+  void compare() { report_.comparison = compare_models(original_options(), work_->path(), profiler_, result_); }
+
+  QuantizeOptions original_options() const {
     auto options = options_;
     if (!request_.original.empty()) options.model = request_.original;
-    report_.comparison = compare_models(options, work_->path(), profiler_, result_);
+    return options;
   }
 
   const ConversionRequest& request_;

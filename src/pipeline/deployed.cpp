@@ -9,10 +9,12 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "config/derived.h"
+#include "config/targets.h"
 #include "graph/rewrite.h"
 #include "onnx/model.h"
 #include "planning/limits.h"
 #include "profile/meters.h"
+#include "remedies/remedies.h"
 #include "run/candidate.h"
 #include "run/kv_cache.h"
 #include "run/latency_change.h"
@@ -202,6 +204,23 @@ void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
 }
 
 }  // namespace
+
+std::function<void(const std::filesystem::path&)> use_on_target(const QuantizeOptions& options,
+                                                                const std::filesystem::path& work_dir,
+                                                                std::string kind) {
+  if (!config::has_samples(options) || config::target(options.config).is_ort_cpu) return {};
+  return [options = QuantizeOptions(options), work_dir, kind = std::move(kind)](const auto& file) mutable {
+    options.output = file;
+    options.report.reset();
+    QuantizeResult found;
+    profile::Profiler silent;
+    compare_models(options, work_dir, silent, found);
+    if (!found.accuracy || found.accuracy->sqnr_db >= remedies::kUselessDb) return;
+    throw bad_input(fmt::format("the {} of --target {} leave the worst output {:.1f} dB from the float model's", kind,
+                                options.config.target, found.accuracy->sqnr_db),
+                    "leave the nodes that make the error to the CPU (--exclude-nodes), or give another target");
+  };
+}
 
 std::optional<Comparison> compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir,
                                          profile::Profiler& profiler, QuantizeResult& result) {

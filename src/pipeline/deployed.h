@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,6 +40,12 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
 /// only once, it stays unset, and a note says so. Gives back what was compared inside, where a report is asked for.
 std::optional<Comparison> compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir,
                                          profile::Profiler& profiler, QuantizeResult& result);
+
+/// A check for run::Prover, of numbers that a target computes in: throws bad_input where the file would be of no use
+/// there. `kind`: these numbers, in words. None without samples, and where ONNX Runtime's CPU is the target.
+std::function<void(const std::filesystem::path&)> use_on_target(const QuantizeOptions& options,
+                                                                const std::filesystem::path& work_dir,
+                                                                std::string kind);
 
 /// Of QuantizeOptions::output beside the float model, on so many of the run's samples.
 CompareOptions comparison_of(const QuantizeOptions& options, std::size_t samples);

@@ -61,7 +61,6 @@ void name_worst(Draft& draft, Evaluator& evaluator, const graph::Index& index, c
 
 // Where neither float nor 16 bits are a way out, a model that gives other results than the float one is of no use.
 void refuse_useless(const Draft& draft, const QuantizeOptions& options) {
-  constexpr double kUselessDb = 6;
   const auto& target = config::target(options.config);
   if (!target.all_operators || options.accuracy.target || draft.result.sqnr_db >= kUselessDb) return;
   if (options.accuracy.sensitivity != SensitivityMode::automatic) return;

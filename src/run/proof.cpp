@@ -73,6 +73,11 @@ void Prover::judge(data::SampleSource& source, std::size_t skipped, std::size_t 
 }
 
 void Prover::operator()(const fs::path& file) {
+  prove(file);
+  if (check_) check_(file);
+}
+
+void Prover::prove(const fs::path& file) {
   if (options_.stop.stop_requested()) throw interrupted();
   if (runtime_ == nullptr) {
     notes_.emplace_back("the written file was not run: there is no ONNX Runtime");

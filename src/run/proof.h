@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,7 +27,10 @@ class Prover {
   /// Why ONNX Runtime's CPU cannot run such a file, although others can; empty: it can.
   void excuse(std::string reason) { excuse_ = std::move(reason); }
 
-  /// Throws device when the file does not load, does not run, or its process dies; interrupted.
+  /// What else has to hold of a file before it takes its name; throws where it does not.
+  void require(std::function<void(const std::filesystem::path&)> check) { check_ = std::move(check); }
+
+  /// Throws device when the file does not load, does not run, or its process dies; interrupted; what the check throws.
   void operator()(const std::filesystem::path& file);
 
   const std::optional<DeployedFidelity>& fidelity() const noexcept { return fidelity_; }
@@ -38,6 +42,7 @@ class Prover {
     std::size_t skipped, count;
   };
 
+  void prove(const std::filesystem::path& file);
   void run_once(const std::filesystem::path& file);
   std::vector<data::Array> inputs_for(const std::vector<data::InputSpec>& specs, std::string& where) const;
   std::uint64_t memory_of(const std::filesystem::path& file) const;
@@ -47,6 +52,7 @@ class Prover {
   const exec::Runtime* runtime_;
   std::optional<Judged> judged_;
   std::string excuse_;
+  std::function<void(const std::filesystem::path&)> check_;
   std::optional<DeployedFidelity> fidelity_;
   std::vector<std::string> notes_;
 };

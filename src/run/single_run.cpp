@@ -41,9 +41,10 @@ void SingleRun::write_prepared() const {
   onnx::write_model(prepared_.model, *options_.prepared_output, {options_.external_data_threshold});
 }
 
-void SingleRun::write(onnx::Model& model, std::string excuse) {
+void SingleRun::write(onnx::Model& model, std::string excuse, std::function<void(const std::filesystem::path&)> check) {
   Prover prove(options_, &runtime_);
   prove.excuse(excuse.empty() ? reason_against_proof(options_.config) : std::move(excuse));
+  prove.require(std::move(check));
   write_output(model, options_, &prove, result_);
 }
 

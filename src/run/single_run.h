@@ -1,6 +1,8 @@
 // What a run that makes one model begins and ends with; the stages between are its own.
 #pragma once
 
+#include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,8 +28,8 @@ class SingleRun {
   void prepare(onnx::Model model);
   /// Where the user asked for the prepared model.
   void write_prepared() const;
-  /// The result, proved. `excuse`: see Prover.
-  void write(onnx::Model& model, std::string excuse = {});
+  /// The result, proved. `excuse` and `check`: see Prover.
+  void write(onnx::Model& model, std::string excuse = {}, std::function<void(const std::filesystem::path&)> check = {});
   /// Writes the report and the trace that were asked for.
   QuantizeResult finish();
 

@@ -166,3 +166,22 @@ def test_check_of_what_the_npu_gets(cnn):
     assert result["falls_back"] == 0 and {n["precision"] for n in result["nodes"] if n["macs"]} == {"block floats"}
     result = json.loads(detent("check", cnn / "m.onnx", "--target", "amd-npu:bfp16", "--json").stdout)
     assert all(n["on_cpu"] for n in result["nodes"] if n["macs"])
+
+
+def test_results_of_no_use_on_a_target_are_refused(tmp_path):
+    """One input of a block is so large that nothing is left of the others, which alone count."""
+    b = Builder(3)
+    weights = np.random.default_rng(3).normal(size=(8, 4)).astype(np.float32)
+    weights[0] = 0
+    model = b.model({"x": (FLOAT, [1, 8])}, [b.add("MatMul", "x", b.constant("w", weights, np.float32), name="product")])
+    onnx.save(model, tmp_path / "m.onnx")
+    rng = np.random.default_rng(4)
+    samples = [np.concatenate([[[1e7]], rng.normal(size=(1, 7))], axis=1).astype(np.float32) for _ in range(4)]
+    data = save_samples(tmp_path / "data", [{"x": x} for x in samples])
+    (tmp_path / "q.onnx").write_bytes(b"what stood there")
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", data]
+    result = detent(*command, "--target", "amd-npu:bfp16")
+    assert result.returncode == 3 and "the block floats of --target amd-npu:bfp16 leave the worst output" in result.stderr
+    assert result.stderr.count("\n") == 1 and (tmp_path / "q.onnx").read_bytes() == b"what stood there"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "m.onnx", "q.onnx"]
+    assert detent(*command, "--block-float", "bfp16").returncode == 0  # as asked for, of no target
