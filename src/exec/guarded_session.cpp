@@ -171,11 +171,6 @@ void serve(GuardChannel& channel) {
   }
 }
 
-// The process ended, or had to be ended, instead of answering.
-struct Died : Error {
-  Died(const std::string& what, std::string hint) : Error(ErrorKind::bad_input, what, std::move(hint)) {}
-};
-
 }  // namespace
 
 struct GuardedSession::Impl {
@@ -193,13 +188,14 @@ struct GuardedSession::Impl {
       channel.set_time(seconds);
       what(channel);
     } catch (const GuardClosed&) {
-      throw Died(fmt::format("model '{}': ONNX Runtime {} {} while it was {}", model, runtime, server->death(), doing),
-                 "this is a fault of that ONNX Runtime: try another version of it");
+      throw SessionDied(
+          fmt::format("model '{}': ONNX Runtime {} {} while it was {}", model, runtime, server->death(), doing),
+          "this is a fault of that ONNX Runtime: try another version of it");
     } catch (const GuardTimeout&) {
       server->end();
-      throw Died(fmt::format("model '{}': ONNX Runtime {} took longer than {:.0f} s while it was {}", model, runtime,
-                             seconds, doing),
-                 "raise --sample-time-limit");
+      throw SessionDied(fmt::format("model '{}': ONNX Runtime {} took longer than {:.0f} s while it was {}", model,
+                                    runtime, seconds, doing),
+                        "raise --sample-time-limit");
     }
   }
 
@@ -258,7 +254,7 @@ std::vector<data::Array> GuardedSession::run(std::span<const data::Array> inputs
 void check_survives(const Runtime& runtime, const std::filesystem::path& model, const GuardOptions& options) {
   try {
     const GuardedSession loaded(runtime, model, options);
-  } catch (const Died&) {
+  } catch (const SessionDied&) {
     throw;
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::bad_input) throw;

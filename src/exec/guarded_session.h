@@ -11,9 +11,15 @@
 #include <vector>
 
 #include "data/sample.h"
+#include "detent/error.h"
 #include "exec/session.h"
 
 namespace detent::exec {
+
+/// The process of a session died, or took too long: the runtime said nothing of the model.
+struct SessionDied : Error {
+  SessionDied(const std::string& what, std::string hint) : Error(ErrorKind::bad_input, what, std::move(hint)) {}
+};
 
 struct GuardOptions {
   int threads = 0;            // of the runtime; 0: one per core

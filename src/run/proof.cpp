@@ -31,6 +31,8 @@ bool lacks_kernels(const Error& e) {
   return std::any_of(kTexts.begin(), kTexts.end(), [&](const char* words) { return text.find(words) != text.npos; });
 }
 
+bool has_died(const Error& e) { return dynamic_cast<const exec::SessionDied*>(&e) != nullptr; }
+
 // The file goes by a temporary name, which says nothing to users.
 std::string by_name_of(const fs::path& output, const fs::path& file, std::string text) {
   for (const auto& name : {paths::absolute(file).string(), file.string()}) {
@@ -99,10 +101,20 @@ void Prover::prove(const fs::path& file) {
       return;
     }
     if (e.kind() != ErrorKind::bad_input) throw;
+    if (!has_died(e)) check_original();
     throw device_error(
         fmt::format("the quantized model does not run in ONNX Runtime {}, so nothing was written: {}",
                     runtime_->version(), by_name_of(options_.output, file, e.what())),
         e.hint().empty() ? "leave the named node in float (--exclude-nodes), or choose another format" : e.hint());
+  }
+}
+
+// Where no stage before had to load the float model: that the runtime refuses it is no fault of the quantized one.
+void Prover::check_original() const {
+  try {
+    const exec::GuardedSession loaded(*runtime_, options_.model, guard_options(options_, options_.model));
+  } catch (const Error& e) {
+    if (!has_died(e) && (e.kind() == ErrorKind::bad_input || e.kind() == ErrorKind::interrupted)) throw;
   }
 }
 

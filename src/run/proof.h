@@ -44,6 +44,7 @@ class Prover {
 
   void prove(const std::filesystem::path& file);
   void run_once(const std::filesystem::path& file);
+  void check_original() const;
   std::vector<data::Array> inputs_for(const std::vector<data::InputSpec>& specs, std::string& where) const;
   std::uint64_t memory_of(const std::filesystem::path& file) const;
   bool has_room(const std::filesystem::path& file);

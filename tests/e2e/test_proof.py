@@ -156,3 +156,16 @@ def test_inputs_that_no_sample_can_be_of_stop_no_form_that_runs_nothing(tmp_path
     feed = {"x": np.ones((2, 64), np.float32), "word": np.array(["a", "b"])}
     x, y = (ort.InferenceSession(tmp_path / f"{name}.onnx").run(None, feed) for name in "mq")
     assert support.sqnr([[x[0]]], [[y[0]]]) > 15 and x[1].tolist() == y[1].tolist()
+
+
+@pytest.mark.parametrize("form", ["--weights-only", "--activations=dynamic"])
+def test_a_float_model_that_the_runtime_refuses_is_told_as_such(tmp_path: Path, form: str) -> None:
+    """Forms that load nothing before the proof: the fault is the model's, code 3, not the quantized one's."""
+    b = graphs.Builder(5)
+    model = b.model({"x": (graphs.FLOAT, [4, 64])}, [b.add("Relu", b.add("MatMul", "x", b.weight("w", 64, 64)))])
+    model.graph.node[-1].op_type, model.graph.node[-1].domain = "Unheard", "of.nobody"
+    model.opset_import.append(onnx.helper.make_opsetid("of.nobody", 1))
+    onnx.save(model, tmp_path / "m.onnx")
+    result = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", form)
+    assert result.returncode == BAD_INPUT and "m.onnx" in result.stderr and "quantized" not in result.stderr, result.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx"]
