@@ -25,6 +25,7 @@
 #include "base/spawn_texts.h"
 #include "exec/guard_messages.h"
 #include "exec/runtime_impl.h"
+#include "exec/unused_memory.h"
 #include "shim/library.h"
 
 namespace detent::exec {
@@ -137,22 +138,24 @@ void answer(GuardChannel& channel, const Error& e) {
   channel.send(e.hint());
 }
 
-Session open(GuardChannel& channel) {
+Session open(GuardChannel& channel, std::optional<Runtime>& runtime) {
   const auto library = channel.text();
   const std::filesystem::path model = channel.text();
   const auto threads = static_cast<int>(channel.number());
-  const Runtime runtime(library.empty() ? std::nullopt : std::optional<std::filesystem::path>(library));
+  runtime.emplace(library.empty() ? std::nullopt : std::optional<std::filesystem::path>(library));
   failpoint("guarded.open");
-  return Session::of_file(runtime, model, {SessionMode::deployed, threads, {}});
+  return Session::of_file(*runtime, model, {SessionMode::deployed, threads, {}, true});
 }
 
+// Between runs nothing is kept: then the process that asks has its turn.
 void serve(GuardChannel& channel) {
+  std::optional<Runtime> runtime;
   std::optional<Session> session;
   while (true) {
     const auto asked = channel.message();
     try {
       if (asked == GuardMessage::open) {
-        session.emplace(open(channel));
+        session.emplace(open(channel, runtime));
         channel.send(GuardMessage::opened);
         channel.send(std::span<const Port>(session->inputs()));
       } else {
@@ -160,6 +163,7 @@ void serve(GuardChannel& channel) {
         const auto inputs = channel.arrays();
         failpoint("guarded.run");
         const auto results = session.value().run(inputs, where);
+        give_back_unused(*runtime);
         channel.send(GuardMessage::results);
         channel.send(std::span<const data::Array>(results));
       }

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "data/floats.h"
 #include "exec/emit.h"
+#include "exec/unused_memory.h"
 #include "run/kv_cache.h"
 #include "run/next_tokens.h"
 #include "run/pairing.h"
@@ -84,6 +85,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     const auto where = fmt::format("sample '{}'", sample->origin);
     const auto x = in_float.run(sample->inputs, where, &recorder);
     const auto given = with_cache_of(sample->inputs, inputs);
+    exec::give_back_unused(runtime);
     auto y = deployed.run(given, where);
     if (following) y = following->run(given, where, &player);
     for (std::size_t i = 0; i < names.size(); ++i) {

@@ -69,7 +69,8 @@ def test_measured_and_the_same_bytes(case: tuple[str, Path, Path], tmp_path: Pat
     kind, model, data = case
     options = ["--preset", "balanced", "--method", "percentile"]
     said = support.quantize(model, tmp_path / "a.onnx", data, *options)
-    assert said["accuracy"]["integer_macs"] > 0.5
+    share = said["accuracy"]["integer_macs"]
+    assert share is None if kind == "Loop" else share > 0.5  # nobody knows how often a Loop's body runs
     assert quality(model, tmp_path / "a.onnx", kind) > 20
     (tmp_path / "work").mkdir()
     limited = ["--memory-level", "2", "--work-dir", tmp_path / "work"]
