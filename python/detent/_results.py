@@ -276,7 +276,7 @@ class AccuracyResult(_Result):
     @classmethod
     def of(cls, told: dict[str, Any], **more: Any) -> Self:
         tuned = told.get("tuned")
-        unset = {"worst_sample_db": None, "rounded_db": None, "sample_names": []}
+        unset: dict[str, Any] = {"worst_sample_db": None, "rounded_db": None, "sample_names": []}
         told = {**unset, **told, "tuned": TunedWeights(**tuned) if tuned else None}
         return super().of(told, **more)
 
