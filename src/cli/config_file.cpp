@@ -37,13 +37,10 @@ YAML::Node load(const std::string& path) {
   return root;
 }
 
-// By its name; of arguments without a name, `model: …` for MODEL.
-const config::Option* find(const std::string& name, config::Command command) {
-  if (const auto* option = config::find(name, command)) return option;
-  std::string capitals = name;
-  std::transform(name.begin(), name.end(), capitals.begin(), [](unsigned char c) { return std::toupper(c); });
+const config::Option* find(const std::string& key, config::Command command) {
+  if (const auto* option = config::find(key, command)) return option;
   for (const auto& option : config::options()) {
-    if (option.positional() && (option.commands & command) != 0 && option.name == capitals) return &option;
+    if (option.positional() && (option.commands & command) != 0 && key_of(option) == key) return &option;
   }
   return nullptr;
 }
@@ -62,6 +59,13 @@ Given given_by_node(const std::string& path, const config::Option& option, const
 }
 
 }  // namespace
+
+std::string key_of(const config::Option& option) {
+  std::string name(option.name);
+  if (option.positional())
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name;
+}
 
 std::vector<Given> read_config_file(const std::string& path, config::Command command) {
   std::vector<Given> all;

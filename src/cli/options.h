@@ -38,15 +38,14 @@ class Declared {
   /// Sets `options` to what the file of --config and the command line say. The command line takes precedence, and of
   /// an option and its opposite the last one given. What neither says comes from the preset. `options.command` gets
   /// what the file says as further words. Earlier names of options are accepted, with a word on standard error. Throws
-  /// WantsIsolation.
+  /// WantsIsolation. Gives back all that was said.
   template <class Options>
-  void read(Options& options, config::CommandLine& line) const;
-
-  /// What only the file of --config says, then what the command line does.
-  std::vector<Given> given() const;
+  std::vector<Given> read(Options& options, config::CommandLine& line) const;
 
  private:
   std::vector<Given> given_on_command_line() const;
+  /// The same, after what only the file says.
+  std::vector<Given> given() const;
   static void refuse_text(const std::vector<Given>& given);
   static void tell_new_names(const std::vector<Given>& given);
   void check_required(const std::vector<Given>& given) const;
@@ -58,8 +57,8 @@ class Declared {
 };
 
 template <class Options>
-void Declared::read(Options& options, config::CommandLine& line) const {
-  const auto all = given();
+std::vector<Given> Declared::read(Options& options, config::CommandLine& line) const {
+  auto all = given();
   refuse_text(all);
   check_required(all);
   std::vector<std::string_view> paths;
@@ -78,6 +77,7 @@ void Declared::read(Options& options, config::CommandLine& line) const {
     run::name_target(options);
     config::resolve(options, paths);
   }
+  return all;
 }
 
 }  // namespace detent::cli

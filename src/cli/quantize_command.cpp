@@ -304,9 +304,9 @@ void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string
     QuantizeOptions options;
     config::CommandLine line;
     options.command = words;
-    declared->read(options, line);
+    const auto given = declared->read(options, line);
     options.stop = signals.token();
-    run(std::move(options), line, declared->given());
+    run(std::move(options), line, given);
   });
 }
 

@@ -4,13 +4,13 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cctype>
 #include <nlohmann/json.hpp>
 #include <span>
 
 #include "base/error.h"
 #include "base/fingerprint.h"
 #include "base/paths.h"
+#include "cli/config_file.h"
 #include "config/value.h"
 #include "onnx/model.h"
 #include "run/model_fingerprint.h"
@@ -30,12 +30,7 @@ bool is_path(const config::Option& option) {
   return type == "path" || type == "paths";
 }
 
-std::string key_of(const config::Option& option) {
-  std::string name(option.name);
-  if (option.positional())
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name;
-}
+std::string whole(const fs::path& path) { return paths::absolute(path).lexically_normal().string(); }
 
 std::string fingerprint_of(const fs::path& model) {
   return run::fingerprint_of(onnx::read_model(run::model_file(model))).text();
@@ -60,7 +55,7 @@ nlohmann::json run_options(const std::vector<Given>& given) {
     if (std::find(std::begin(kLeftOut), std::end(kLeftOut), option.name) != std::end(kLeftOut)) continue;
     auto texts = entry.texts;
     for (auto& text : texts) {
-      if (is_path(option) && text != "-") text = paths::absolute(text).lexically_normal().string();
+      if (is_path(option) && text != "-") text = whole(text);
     }
     const bool is_plain = texts.size() == 1 && !config::is_list(config::any_member(option));
     all[key_of(option)] = is_plain ? nlohmann::json(texts.front()) : nlohmann::json(texts);
@@ -69,7 +64,6 @@ nlohmann::json run_options(const std::vector<Given>& given) {
 }
 
 RunFile::RunFile(const fs::path& path, const std::vector<Given>& given) : file_(path) {
-  const auto whole = [](const fs::path& some) { return paths::absolute(some).lexically_normal(); };
   for (const auto& entry : given) {
     if (entry.option->name == "save-config" || !is_path(*entry.option)) continue;
     for (const auto& text : entry.texts) {

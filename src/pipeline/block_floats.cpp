@@ -28,7 +28,7 @@ class Conversion : run::SingleRun {
     prepare();
     convert();
     write();
-    if (config::has_samples(options_)) report_.comparison = compare_models(options_, work_->path(), profiler_, result_);
+    if (config::has_samples(options_) && !must_be_of_use(options_)) compare(options_.output);
     if (result_.accuracy) result_.samples = result_.accuracy->samples;
     return finish();
   }
@@ -64,8 +64,22 @@ class Conversion : run::SingleRun {
 
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
-    SingleRun::write(converted_, {}, use_on_target(options_, work_->path(), "block floats"));
+    std::function<void(const std::filesystem::path&)> check;
+    if (must_be_of_use(options_)) {
+      check = [this](const auto& file) {
+        compare(file);
+        refuse_useless(options_, result_, "block floats");
+      };
+    }
+    SingleRun::write(converted_, {}, check);
     append(target_notes(options_.config, options_.output, runtime_).lines);
+  }
+
+  void compare(const std::filesystem::path& file) {
+    auto options = options_;
+    options.output = file;
+    result_.model_bytes_after = run::size_on_disk(onnx::read_model(file));
+    report_.comparison = compare_models(options, work_->path(), profiler_, result_);
   }
 
   onnx::Model converted_;

@@ -59,7 +59,7 @@ class Conversion : run::SingleRun {
       convert();
     }
     write();
-    if (result_.floats && config::has_samples(options_)) compare();
+    if (result_.floats && config::has_samples(options_) && !must_be_of_use(options_)) compare(options_.output);
     return finish();
   }
 
@@ -160,17 +160,24 @@ class Conversion : run::SingleRun {
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
     graph::store_once(converted_, prepared_.computed, true);
-    SingleRun::write(converted_, {}, use_on_target(original_options(), work_->path(), "16-bit floats"));
+    std::function<void(const std::filesystem::path&)> check;
+    if (result_.floats && must_be_of_use(options_)) {
+      check = [this](const auto& file) {
+        compare(file);
+        refuse_useless(options_, result_, "16-bit floats");
+      };
+    }
+    SingleRun::write(converted_, {}, check);
     append(target_notes(options_.config, options_.output, runtime_).lines);
   }
 
-  // As a device with such kernels computes it.
-  void compare() { report_.comparison = compare_models(original_options(), work_->path(), profiler_, result_); }
-
-  QuantizeOptions original_options() const {
+  // Beside the model that was given.
+  void compare(const std::filesystem::path& file) {
     auto options = options_;
     if (!request_.original.empty()) options.model = request_.original;
-    return options;
+    options.output = file;
+    result_.model_bytes_after = run::size_on_disk(onnx::read_model(file));
+    report_.comparison = compare_models(options, work_->path(), profiler_, result_);
   }
 
   const ConversionRequest& request_;

@@ -195,31 +195,20 @@ void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
                                             run::guard_options(options, options.output));
   if (found.cache_db) result.notes.push_back(words_of_caches(*found.cache_db));
   if (found.outputs == 0) return;
-  auto& accuracy = result.accuracy.emplace();
-  accuracy.samples = found.samples;
-  accuracy.sample_names = found.sample_names;
-  accuracy.sqnr_db = found.sqnr_db;
-  accuracy.cosine = found.cosine;
-  accuracy.worst_sample_db = found.worst_sample_db;
+  run::tell(found, result.accuracy.emplace());
 }
 
 }  // namespace
 
-std::function<void(const std::filesystem::path&)> use_on_target(const QuantizeOptions& options,
-                                                                const std::filesystem::path& work_dir,
-                                                                std::string kind) {
-  if (!config::has_samples(options) || config::target(options.config).is_ort_cpu) return {};
-  return [options = QuantizeOptions(options), work_dir, kind = std::move(kind)](const auto& file) mutable {
-    options.output = file;
-    options.report.reset();
-    QuantizeResult found;
-    profile::Profiler silent;
-    compare_models(options, work_dir, silent, found);
-    if (!found.accuracy || found.accuracy->sqnr_db >= remedies::kUselessDb) return;
-    throw bad_input(fmt::format("the {} of --target {} leave the worst output {:.1f} dB from the float model's", kind,
-                                options.config.target, found.accuracy->sqnr_db),
-                    "leave the nodes that make the error to the CPU (--exclude-nodes), or give another target");
-  };
+bool must_be_of_use(const QuantizeOptions& options) {
+  return config::has_samples(options) && !config::target(options.config).is_ort_cpu;
+}
+
+void refuse_useless(const QuantizeOptions& options, const QuantizeResult& result, std::string_view kind) {
+  if (!result.accuracy || result.accuracy->sqnr_db >= remedies::kUselessDb) return;
+  throw bad_input(fmt::format("the {} of --target {} leave the worst output {:.1f} dB from the float model's", kind,
+                              options.config.target, result.accuracy->sqnr_db),
+                  "leave the nodes that make the error to the CPU (--exclude-nodes), or give another target");
 }
 
 std::optional<Comparison> compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir,

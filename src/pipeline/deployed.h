@@ -2,9 +2,9 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/sample.h"
@@ -41,11 +41,11 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
 std::optional<Comparison> compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir,
                                          profile::Profiler& profiler, QuantizeResult& result);
 
-/// A check for run::Prover, of numbers that a target computes in: throws bad_input where the file would be of no use
-/// there. `kind`: these numbers, in words. None without samples, and where ONNX Runtime's CPU is the target.
-std::function<void(const std::filesystem::path&)> use_on_target(const QuantizeOptions& options,
-                                                                const std::filesystem::path& work_dir,
-                                                                std::string kind);
+/// Whether a file of no use is refused before it takes its name: where a target other than ONNX Runtime's CPU computes
+/// in such numbers, and there are samples to see it on.
+bool must_be_of_use(const QuantizeOptions& options);
+/// Throws bad_input where QuantizeResult::accuracy is that of such a file. `kind`: its numbers, in words.
+void refuse_useless(const QuantizeOptions& options, const QuantizeResult& result, std::string_view kind);
 
 /// Of QuantizeOptions::output beside the float model, on so many of the run's samples.
 CompareOptions comparison_of(const QuantizeOptions& options, std::size_t samples);

@@ -353,11 +353,7 @@ class Run {
   void take_deployed(const run::DeployedFidelity& found) {
     auto& accuracy = result_.accuracy ? *result_.accuracy : result_.accuracy.emplace();
     lost_db_ = measured_ ? accuracy.sqnr_db - found.sqnr_db : 0;
-    accuracy.samples = found.samples;
-    accuracy.sample_names = found.sample_names;
-    accuracy.sqnr_db = found.sqnr_db;
-    accuracy.cosine = found.cosine;
-    accuracy.worst_sample_db = found.worst_sample_db;
+    run::tell(found, accuracy);
   }
 
   std::size_t recurrent_layers() const { return run::recurrent_layers(draft_.prepared, options_.config).size(); }

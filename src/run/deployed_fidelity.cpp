@@ -111,6 +111,14 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   return found;
 }
 
+void tell(const DeployedFidelity& found, AccuracyResult& accuracy) {
+  accuracy.samples = found.samples;
+  accuracy.sample_names = found.sample_names;
+  accuracy.sqnr_db = found.sqnr_db;
+  accuracy.cosine = found.cosine;
+  accuracy.worst_sample_db = found.worst_sample_db;
+}
+
 double value_of(const DeployedFidelity& fidelity, AccuracyMetric metric) {
   if (metric == AccuracyMetric::cosine) return fidelity.cosine;
   if (metric == AccuracyMetric::sqnr) return fidelity.sqnr_db;

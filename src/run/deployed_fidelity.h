@@ -11,6 +11,7 @@
 #include "data/sample.h"
 #include "detent/compare.h"
 #include "detent/config.h"
+#include "detent/quantize.h"
 #include "exec/guarded_session.h"
 
 namespace detent::run {
@@ -32,6 +33,9 @@ struct DeployedFidelity {
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
                                    const std::filesystem::path& model, data::SampleSource& source, std::size_t most,
                                    const exec::GuardOptions& options);
+
+/// What is told of a file's accuracy; the other members stay as they are.
+void tell(const DeployedFidelity& found, AccuracyResult& accuracy);
 
 /// Of cosine, sqnr or perplexity; the larger the better. Throws bad_input where the model tells no next tokens and
 /// perplexity is asked for.
