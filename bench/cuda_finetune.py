@@ -22,7 +22,7 @@ DETENT = pathlib.Path(__file__).resolve().parents[1] / "build" / "detent"
 def quantize(args: argparse.Namespace, folder: str, options: list[str]) -> dict:
     command = [DETENT, "quantize", "--no-bench", args.model, "-o", f"{folder}/out.onnx"]
     command += ["--calibration-data", args.data, "--preset", "plain"]
-    command += ["--num-iterations", args.num_iterations, "--json", *options, *args.rest]
+    command += ["--set", f"num-iterations={args.num_iterations}", "--json", *options, *args.rest]
     start = time.monotonic()
     run = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     if run.returncode != 0:
@@ -78,14 +78,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for rounding in args.finetune:
             for form in args.finetune_form:
-                options = ["--finetune", rounding, "--finetune-form", form]
+                options = ["--finetune", rounding, "--set", f"finetune-form={form}"]
                 reference = None
                 if not args.no_cpu:
                     reference = results[f"{rounding} {form} cpu"] = quantize(args, folder, options)
                     print(row(f"{rounding} {form} cpu", reference, None)[0], flush=True)
                 for precision in args.precision:
                     name = f"{rounding} {form} {args.device} {precision}"
-                    on = ["--device", args.device, "--device-precision", precision]
+                    on = ["--device", args.device, "--set", f"device-precision={precision}"]
                     found = results[name] = quantize(args, folder, options + on)
                     text, worst, whole = row(name, found, reference)
                     missed = worst > args.bound or whole > args.whole

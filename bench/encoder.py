@@ -31,7 +31,7 @@ PEERS = {
 }
 DETENTS: dict[str, tuple[bool, list[str]]] = {  # whether samples are given, options
     "detent without samples": (False, []),
-    "detent with samples, symmetric": (True, ["--weight-symmetric"]),
+    "detent with samples, symmetric": (True, ["--set", "weight-symmetric"]),
     "detent with samples": (True, []),
 }
 ENDS = "^encoder.layer.[05]\\..*=8"
@@ -59,7 +59,14 @@ class Bench:
     def detent(self, block: int, samples: bool, options: list[str]) -> pathlib.Path:
         out = self.work / "out.onnx"
         words = [DETENT, "quantize", self.model, "-o", out, "--weights-only", "--no-bench", "--op-types", "MatMul"]
-        words += ["--block-size", block, "--accuracy-level", 1, *(["--calibration-data", self.data] if samples else []), *options]
+        words += [
+            "--block-size",
+            block,
+            "--set",
+            "accuracy-level=1",
+            *(["--calibration-data", self.data] if samples else []),
+            *options,
+        ]
         subprocess.run([str(word) for word in words], check=True, capture_output=True)
         return out
 
@@ -92,7 +99,7 @@ class Bench:
 
         uniform = row("4 bits for all")
         row("`--max-size` of 1 MiB more", "--max-size", uniform + 2**20)
-        ends = row("first and last of six layers at 8 bits, others at 4", "--node-bits", ENDS)
+        ends = row("first and last of six layers at 8 bits, others at 4", "--set", f"node-bits={ENDS}")
         row("`--max-size` of that", "--max-size", ends)
         row("`--max-size` of 1 MiB more than that", "--max-size", ends + 2**20)
         row("8 bits for all", "--bits", 8)

@@ -23,8 +23,8 @@ from turns import Limits, Tool, Turns, one_run
 DETENT = {
     "nearest": [],
     "adaround": ["--finetune", "adaround"],
-    "adaround gram": ["--finetune", "adaround", "--finetune-form", "gram"],
-    "adaround streamed": ["--finetune", "adaround", "--finetune-form", "streamed"],
+    "adaround gram": ["--finetune", "adaround", "--set", "finetune-form=gram"],
+    "adaround streamed": ["--finetune", "adaround", "--set", "finetune-form=streamed"],
     "adaquant": ["--finetune", "adaquant"],
     "gptq": ["--finetune", "gptq"],
 }
@@ -95,7 +95,7 @@ def tools_of(a: argparse.Namespace, model: str, data: str, work: str) -> list[To
         ]
         command += ["--weight-type", a.weight_type, *DETENT[name]]
         if name != "nearest":
-            command += ["--num-iterations", iterations, "--finetune-batch-size", batch]
+            command += ["--set", f"num-iterations={iterations}", "--set", f"finetune-batch-size={batch}"]
             if a.device != "cpu":
                 command += ["--device", a.device]
         tools.append(Tool("detent", name, command, tuning_stage, out))

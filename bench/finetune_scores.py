@@ -21,15 +21,15 @@ from measure import ToolFailed, environment
 ROWS: dict[str, list[str]] = {
     "nearest": [],
     "gptq": ["--finetune", "gptq"],
-    "gptq, bias": ["--finetune", "gptq", "--update-bias"],
+    "gptq, bias": ["--finetune", "gptq", "--set", "update-bias"],
     "adaround": ["--finetune", "adaround"],
-    "adaround, bias": ["--finetune", "adaround", "--update-bias"],
-    "adaround, streamed": ["--finetune", "adaround", "--finetune-form", "streamed"],
+    "adaround, bias": ["--finetune", "adaround", "--set", "update-bias"],
+    "adaround, streamed": ["--finetune", "adaround", "--set", "finetune-form=streamed"],
 }
 
 
 def quantize(job: scores.Job, a: argparse.Namespace, weight_type: str, options: list[str]) -> None:
-    tuning = [*options, "--num-iterations", a.num_iterations] if options else []
+    tuning = [*options, "--set", f"num-iterations={a.num_iterations}"] if options else []
     formats = ["--weight-type", weight_type, "--method", a.method]
     job.run_detent("quantize", "--no-bench", "-o", job.out, "--calibration-data", job.folder / "calibration", *formats, *tuning)
 

@@ -98,7 +98,7 @@ class Runs:
     def detent(self, method: str, block: int) -> pathlib.Path | str:
         name = f"{method}-{block}"
         command = [ROOT / "build" / "detent", "quantize", self.model, "-o", self.work / name, "--weights-only", "--no-bench"]
-        command += ["--op-types", "MatMul", "--block-size", block, "--accuracy-level", 1, "--weights-method", method]
+        command += ["--op-types", "MatMul", "--block-size", block, "--set", "accuracy-level=1", "--set", f"weights-method={method}"]
         samples = ["--calibration-data", self.samples, "--batch-size", 1] if method in ("gptq", "auto") else []
         return self.made(name, block, command + samples)
 
@@ -106,7 +106,7 @@ class Runs:
         """A folder, its bits for each weight without scales, and its size."""
         out = self.work / f"mixed-{block}-{len(list(self.work.iterdir()))}"
         command = [ROOT / "build" / "detent", "quantize", self.model, "-o", out, "--weights-only", "--no-bench", "--json"]
-        command += ["--op-types", "MatMul", "--block-size", block, "--accuracy-level", 1]
+        command += ["--op-types", "MatMul", "--block-size", block, "--set", "accuracy-level=1"]
         command += ["--calibration-data", self.samples, "--batch-size", 1, *options]
         told = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True).stdout
         weights = [(w["bits"], w["rows"] * w["columns"]) for w in json.loads(told)["weights"]]
@@ -161,9 +161,9 @@ def mixed_table(runs: Runs, ids: np.ndarray) -> str:
 
         uniform = row("4 bits for all")
         row("`--max-size` for 4.5 bits", "--max-size", uniform + values // 16 + 4096)  # and a little for zero points
-        size = row("the last product at 8 bits", "--node-bits", head)
+        size = row("the last product at 8 bits", "--set", f"node-bits={head}")
         row("`--max-size` of that", "--max-size", size)
-        size = row("the last product, the first and the last layer at 8 bits", "--node-bits", f"{head},{ends}")
+        size = row("the last product, the first and the last layer at 8 bits", "--set", f"node-bits={head},{ends}")
         row("`--max-size` of that", "--max-size", size)
     return "\n".join(lines)
 

@@ -55,7 +55,7 @@ class Work:
         if form == "default":
             self.detent("quantize", self.model, "-o", out, *given)
         elif form == "plain":
-            self.detent("quantize", self.model, "-o", out, "--preset", "plain", "--prepared-output", prepared, *given)
+            self.detent("quantize", self.model, "-o", out, "--preset", "plain", "--set", f"prepared-output={prepared}", *given)
         else:
             command = [sys.executable, HERE + "/ort_quantize.py", prepared, out, self.data, "minmax", self.a.threads[0]]
             measure([str(part) for part in command], self.env, memory_mb=self.a.memory_limit_mb)

@@ -77,8 +77,8 @@ def main() -> None:
         folder = pathlib.Path(name)
         memory, disk = [], []
         for _ in range(args.rounds):
-            memory.append(run(args, folder, "--segments", str(args.segments), "--memory-level", "0"))
-            disk.append(run(args, folder, "--segments", str(args.segments), "--memory-level", "2"))
+            memory.append(run(args, folder, "--set", f"segments={args.segments}", "--set", "memory-level=0"))
+            disk.append(run(args, folder, "--set", f"segments={args.segments}", "--set", "memory-level=2"))
         assert len({each["bytes"] for each in memory + disk}) == 1, "results differ"
         compute, both = (min(each["seconds"] for each in runs) for runs in (memory, disk))
         write_rate, read_rate = (float(rate) * 1e9 for rate in args.rates.split(","))

@@ -80,7 +80,14 @@ def main() -> None:
             for path in sorted((job.folder / "calibration").iterdir())[a.samples :]:
                 path.unlink()
             # With sums that follow convolutions in their biases, as Quark's preparation has them too.
-            given = ["--sensitivity", "off", "--prepared-output", job.folder / "prepared.onnx", "--target", "amd-npu:a8w8"]
+            given = [
+                "--set",
+                "sensitivity=off",
+                "--set",
+                f"prepared-output={job.folder / 'prepared.onnx'}",
+                "--target",
+                "amd-npu:a8w8",
+            ]
             job.quantize_here("balanced", *given)
             job.folder.joinpath("prepared.onnx").rename(job.folder / "model.onnx")
             for flavour, method in METHODS.items():

@@ -4,7 +4,7 @@
   rotation.py [--weights FOLDER] [--samples N] [--json FILE]
 
 As language.py, whose model, samples, text and figures it takes: the trained decoder as it is and with outlier channels, each
-quantized by `detent quantize --weights-only --rotation off` and `on`."""
+quantized by `detent quantize --weights-only --set rotation=off` and `on`."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ DETENT = ROOT / "build" / "detent"
 
 FORMATS: dict[str, list[object]] = {
     "4 bits, block 32": ["--block-size", 32],
-    "4 bits, symmetric, whole channels": ["--block-size", "channel", "--weights-form", "qdq", "--weight-symmetric"],
+    "4 bits, symmetric, whole channels": ["--block-size", "channel", "--weights-form", "qdq", "--set", "weight-symmetric"],
     "2 bits, block 32": ["--bits", 2, "--block-size", 32],
     "4 bits, block 128": ["--block-size", 128],
 }
@@ -35,7 +35,7 @@ def quality(
     model: pathlib.Path, target: pathlib.Path, samples: pathlib.Path, held_out: pathlib.Path, options: list[object]
 ) -> dict:
     """What `detent compare` tells of the next tokens."""
-    command = ["quantize", model, "-o", target, "--weights-only", "--no-bench", "--op-types", "MatMul", "--accuracy-level", 1]
+    command = ["quantize", model, "-o", target, "--weights-only", "--no-bench", "--op-types", "MatMul", "--set", "accuracy-level=1"]
     detent(*command, *options, *(["--calibration-data", samples, "--batch-size", 1] if "auto" in options else []))
     told = detent("compare", model, target, "--calibration-data", held_out, "--batch-size", 1, "--outputs-only", "--json")
     return json.loads(told)["next_tokens"]
@@ -60,7 +60,7 @@ def main() -> None:
                 for model in (plain, outliers):
                     for rotation in ("off", "on"):
                         target = work / f"made-{len(rows)}-{model.name}-{rotation}"
-                        given = [*words, "--weights-method", method, "--rotation", rotation]
+                        given = [*words, "--set", f"weights-method={method}", "--set", f"rotation={rotation}"]
                         found = quality(model, target, work / "ids.npy", work / "held_out.npy", given)
                         rows.setdefault(f"{form}, `{method}`", []).append(found)
                         print(form, method, model.name, rotation, found, file=sys.stderr, flush=True)

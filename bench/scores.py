@@ -37,11 +37,11 @@ DIGITS, DETECTOR, SENTENCES, LINES, FILES, SPEECH = (
 CALIBRATION = 32
 DETENT_METHODS = [
     "minmax",
-    "minmax --average",
+    "minmax --set average",
     "percentile",
     "layerwise-percentile",
     "mse",
-    "mse --power-of-two-scale --activation-symmetric",
+    "mse --set power-of-two-scale --activation-symmetric",
     "entropy",
 ]
 ORT_METHODS = ["minmax", "percentile", "entropy"]
@@ -109,7 +109,7 @@ class Job:
     def calibrate(self) -> None:
         """The samples are run once for all methods; the model for the peers is made on the way."""
         self.run_detent("calibrate", "-o", self.folder / "statistics", "--calibration-data", self.folder / "calibration")
-        self.quantize_detent("minmax", "--prepared-output", self.folder / "prepared.onnx")
+        self.quantize_detent("minmax", "--set", f"prepared-output={self.folder / 'prepared.onnx'}")
 
     def quantize_detent(self, method: str, *options: Any) -> None:
         statistics = ["--statistics", self.folder / "statistics"]

@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 
 SENTENCES = 64
 FP8, FP4 = ["--weight-type", "float8e4m3fn"], ["--weight-type", "float4e2m1"]
-POWERS = ["--scale-type", "float8e8m0"]
+POWERS = ["--set", "scale-type=float8e8m0"]
 FORMATS = {
     "FP8 E4M3FN, blocks of 32": FP8,
     "FP8 E4M3FN, channels": [*FP8, "--block-size", "channel"],
@@ -28,7 +28,7 @@ FORMATS = {
     "MXFP8 E4M3FN": [*FP8, *POWERS],
     "MXINT8": ["--bits", "8", *POWERS],
     "integers of 8 bits, blocks of 32": ["--bits", "8", "--weights-form", "qdq"],
-    "NVFP4": [*FP4, "--scale-type", "float8e4m3fn", "--block-size", "16"],
+    "NVFP4": [*FP4, "--set", "scale-type=float8e4m3fn", "--block-size", "16"],
     "MXFP4": [*FP4, *POWERS],
     "FP4 with float32 scales, blocks of 32": FP4,
     "integers of 4 bits, blocks of 32": ["--bits", "4", "--weights-form", "qdq"],
@@ -74,7 +74,7 @@ def main() -> None:
             ratios = []
             for method in ("nearest", "search"):
                 out = folder / "out.onnx"
-                fixed = ["--weights-only", "--op-types", "MatMul", "--weights-method", method, "--no-bench"]
+                fixed = ["--weights-only", "--op-types", "MatMul", "--set", f"weights-method={method}", "--no-bench"]
                 subprocess.run([detent, "quantize", model, "-o", out, *fixed, *options], check=True, capture_output=True)
                 running = session(in_float(out))
                 noise = sum(np.sum((running.run(None, s)[0] - e) ** 2) for s, e in zip(samples, expected, strict=True))

@@ -102,7 +102,7 @@ RUNTIMES = {
 
 def rows_of(job: TargetJob, runtime: Runtime) -> list[dict]:
     expected = job.score("model.onnx", "float.npy")
-    job.quantize_here("plain", "--prepared-output", job.folder / "prepared.onnx")
+    job.quantize_here("plain", "--set", f"prepared-output={job.folder / 'prepared.onnx'}")
     job.target, job.script, rows = runtime.target, runtime.script, []
     if runtime.runs_floats:
         shutil.copyfile(job.folder / "model.onnx", job.folder / "float.onnx")

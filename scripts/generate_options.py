@@ -34,7 +34,8 @@ def names_of(option: Option) -> list[str]:
     """Names as on the command line: those that take the option's side, then the opposite."""
     if option["name"].isupper():
         return []
-    return [f"--{option['name']}"] + ([f"--{option['off']}"] if option["off"] else [])
+    dashes = "--set " if option["detail"] else "--"
+    return [dashes + option["name"]] + ([dashes + option["off"]] if option["off"] else [])
 
 
 # --- Python -------------------------------------------------------------------------------------------------------------
@@ -202,7 +203,7 @@ def python_text(options: list[Option]) -> str:
 def spelled(option: Option) -> str:
     if option["name"].isupper():
         return f"`{option['name']}`"
-    label = f" {option['label']}" if option["label"] else ""
+    label = option["label"] and ("=" if option["detail"] else " ") + option["label"]
     letter = f"{option['letter']}, " if option["letter"] else ""
     return ", ".join(f"`{letter}{name}{label}`" for name in names_of(option))
 
@@ -218,7 +219,8 @@ def markdown(options: list[Option], presets: list[dict[str, str]], conflicts: li
         "# Options",
         "",
         "All options, written by `scripts/generate_options.py` from the schema in `src/config/`. In a YAML file (`--config`) an",
-        "option is spelled as here without the dashes. In Python, `detent.Config` has the field in the third column.",
+        "option is spelled as here without the dashes. In Python, `detent.Config` has the field in the third column. Options",
+        "that few people need have no name of their own on the command line: give them by `--set NAME=VALUE`.",
         "",
         "The same is in the man pages, `detent-quantize(1)` and so on. Completions for bash, zsh and fish are beside them in",
         "`share/`, and `detent completions bash` prints them.",
@@ -231,7 +233,7 @@ def markdown(options: list[Option], presets: list[dict[str, str]], conflicts: li
         lines += ["", f"## {group}", "", "| option | what it does | Python | commands | default |", "|---|---|---|---|---|"]
         for option in (o for o in options if o["group"] == group):
             python = f"`{option['path'].removeprefix('config.')}`" if option["of_library"] else ""
-            text = option["full_help"] + (f"; `--{option['off']}`: {option['off_help']}" if option["off"] else "")
+            text = option["full_help"] + (f"; `{names_of(option)[1]}`: {option['off_help']}" if option["off"] else "")
             cells = [spelled(option), text, python, ", ".join(option["commands"]), option["default"]]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     lines += ["", "## Options that do not go together", "", "`detent quantize` and `detent plan` refuse these with exit code 2."]
@@ -274,9 +276,10 @@ def man(command: str, options: list[Option]) -> str:
         lines.append(f".SH {group.upper()}")
         for option in (o for o in taken if o["group"] == group):
             names = roff(", ".join(names_of(option)) or option["name"])
-            lines += [".TP", f".B {names}" + (f" \\fI{roff(option['label'])}\\fR" if option["label"] else "")]
+            between = "=" if option["detail"] else " "
+            lines += [".TP", f".B {names}" + (f"{between}\\fI{roff(option['label'])}\\fR" if option["label"] else "")]
             default = f" (default: {option['default']})" if option["default"] else ""
-            other = f"; --{option['off']}: {option['off_help']}" if option["off"] else ""
+            other = f"; {names_of(option)[1]}: {option['off_help']}" if option["off"] else ""
             lines.append(roff(f"{option['full_help']}{other}{default}."))
     return "\n".join([*lines, ".SH EXIT STATUS", EXIT_CODES, ".SH SEE ALSO", ".BR detent (1)"]) + "\n"
 

@@ -220,7 +220,7 @@ class WeightsOnly(Options):
         max_size: bits of each weight (2, 4, 8 or float) are chosen so that the written model with its data takes at most so
             much and its results change least; with samples, sensitivity is measured with --bits (default: --bits for all)
         sparsity: 2:4: of each four neighbours along the inputs of a product two become 0 and the others make up for them;
-            with samples, and --weights-method gptq or auto (default: none)
+            with samples, and --set weights-method=gptq or auto (default: none)
         rotation: rotate what a transformer's layers hand on, so that no channel stands out; the rotation is folded into the
             weights. auto: where that is measured to be better, with samples (default: off)
         accuracy_level: what MatMulNBits computes with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the

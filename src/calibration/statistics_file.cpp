@@ -306,7 +306,7 @@ void check_mergeable(const Statistics& all, const Statistics& more, const std::s
                     "merge statistics of one model");
   }
   if (all.has_histograms != more.has_histograms || all.has_votes != more.has_votes)
-    throw bad_input(where + " was made with other options: --no-histogram or --most-common",
+    throw bad_input(where + " was made with other options: --no-histogram or --set most-common",
                     "calibrate all parts with the same options");
   const auto same_name = [](const auto& a, const auto& b) { return a.first == b.first; };
   if (!std::equal(all.tensors.begin(), all.tensors.end(), more.tensors.begin(), more.tensors.end(), same_name))

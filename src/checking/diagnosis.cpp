@@ -59,7 +59,7 @@ std::string cause_of(const onnx::Model& model, const graph::Index& index, const 
     const auto forms = signature_of(model, index, *node);
     if (is_product(*node) && differences.over_one > 0 && on_cpu && saturates(forms) && !sums_8_bit_products_exactly())
       return "pairs of uint8 x int8 products saturate in 16 bits on this CPU, which has no VNNI; quantize with "
-             "--weight-range pairs";
+             "--set weight-range=pairs";
   }
   for (const auto* node : nodes) {
     if (auto cause = of_float_kernel(*node, signature_of(model, index, *node), target); !cause.empty()) return cause;

@@ -67,7 +67,7 @@ Violation violation(const onnx::Model& model, const graph::Index& index, const o
                     const config::Target& target) {
   if (wants(target, "power-of-two-scale", "true") &&
       !(all_powers_of_two(forms.first) && all_powers_of_two(forms.second) && all_powers_of_two(forms.output)))
-    return {"scales are powers of two", "quantize with --power-of-two-scale"};
+    return {"scales are powers of two", "quantize with --set power-of-two-scale"};
   if (target.explicit_convolutions && graph::has_trait(node, graph::Trait::convolution) &&
       (node.attribute("kernel_shape") == nullptr || node.attribute("strides") == nullptr ||
        node.attribute("dilations") == nullptr || node.attribute("group") == nullptr))

@@ -41,7 +41,7 @@ void print_result(const std::filesystem::path& output, const config::CommandLine
 
 void check_merge(const CalibrateOptions& o) {
   if (o.report || o.trace || o.profile)
-    throw Error(ErrorKind::usage, "--merge runs nothing that --profile, --report or --trace could show");
+    throw Error(ErrorKind::usage, "--merge runs nothing that --profile, --report or --set trace could show");
   if (!o.model.empty() || !o.calibration_data.empty())
     throw Error(ErrorKind::usage, "--merge takes statistics files only, no model and no samples");
 }

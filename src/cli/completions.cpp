@@ -44,7 +44,7 @@ std::vector<Command> commands_of(const CLI::App& app) {
 std::vector<Name> names_of(unsigned commands) {
   std::vector<Name> all;
   for (const auto& option : config::options()) {
-    if (option.positional() || (option.commands & commands) == 0) continue;
+    if (option.positional() || option.detail || (option.commands & commands) == 0) continue;
     const auto member = config::any_member(option);
     const bool takes_value = !config::is_flag(member);
     const bool is_file = option.label.starts_with("FILE") || option.label == "PATH" || option.label == "DIR";

@@ -50,7 +50,7 @@ Given given_by_node(const std::string& path, const config::Option& option, const
                     const YAML::Node& value) {
   if (value.IsScalar()) return given_by_text(option, name, value.Scalar());
   if (!value.IsSequence()) throw wrong(path, fmt::format("'{}' is neither a value nor a list", name));
-  Given given{&option, "--" + name, {}};
+  Given given{&option, option.spelled(name), {}};
   for (const auto& item : value) {
     if (!item.IsScalar()) throw wrong(path, fmt::format("'{}' contains more than plain values", name));
     given.texts.push_back(item.Scalar());
@@ -76,6 +76,7 @@ std::vector<Given> read_config_file(const std::string& path, config::Command com
     const auto* option = find(name, command);
     if (option == nullptr) throw no_option(path, name, command);
     if (option->name == "config") throw wrong(path, "names another file");
+    if (option->name == "set") throw wrong(path, "has 'set', where options stand by their names");
     const auto& value = entry.second;
     const bool is_empty =
         value.IsNull() || (value.IsScalar() && value.Scalar().empty()) || (value.IsSequence() && value.size() == 0);

@@ -22,7 +22,7 @@ void check(const QuantizeOptions& options) {
     throw usage_error("-o -: a model would fill the terminal", "send it to a file or a program, as in: > model.onnx");
   if (options.resources.resume) throw usage_error("--resume needs an output that a later run finds again", kGiveFile);
   if (options.external_data_threshold)
-    throw usage_error("-o -: with --external-data-threshold there would be two files to write", kGiveFile);
+    throw usage_error("-o -: with --set external-data-threshold there would be two files to write", kGiveFile);
   if (!options.family.empty()) throw usage_error("-o -: --family writes a folder", "give the name of a new one");
   std::error_code failed;
   if (std::filesystem::is_directory(options.model, failed))

@@ -13,7 +13,7 @@ namespace detent::cli {
 class ModelToStdout {
  public:
   /// Changes `options.output`. Throws usage where standard output is a terminal, and for options that need a file:
-  /// --resume, --external-data-threshold, a folder as model.
+  /// --resume, --set external-data-threshold, a folder as model.
   explicit ModelToStdout(QuantizeOptions& options);
 
   bool is_wanted() const noexcept { return directory_.has_value(); }

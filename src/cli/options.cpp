@@ -6,17 +6,45 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 #include "cli/config_file.h"
 #include "cli/output.h"
+#include "cli/usage_errors.h"
 
 namespace detent::cli {
 namespace {
 
 using config::Member;
 
+// What a value of --set says: "damping=0.1", or "two-sided" of a flag.
+Given given_by_setting(const std::string& text, const std::string& command) {
+  const auto equals = text.find('=');
+  std::string name = text.substr(0, equals);
+  std::replace(name.begin(), name.end(), '_', '-');
+  const auto* option = config::find(name, config::command_of(command));
+  if (option == nullptr) {
+    if (config::find(name, ~0U) != nullptr) throw option_of_others(command, name);
+    const auto meant = did_you_mean(name, config::names(config::command_of(command)));
+    throw usage_error(fmt::format("--set: there is no option '{}'", name),
+                      meant.empty() ? "docs/options.md lists all options" : meant);
+  }
+  if (!option->detail) throw usage_error(fmt::format("--set: '{}' is an option of its own", name), "give --" + name);
+  if (equals == std::string::npos && !config::is_flag(config::any_member(*option)))
+    throw usage_error(fmt::format("--set {} needs a value", name),
+                      fmt::format("give --set {}={}", name, option->label));
+  return given_by_text(*option, name, equals == std::string::npos ? "true" : text.substr(equals + 1));
+}
+
 bool repeats(const Member& member) {
   return config::is_list(member) || std::holds_alternative<std::vector<TensorOverride>*>(member) ||
          std::holds_alternative<config::Shapes*>(member);
+}
+
+// Entries of a list that is given in parts are one list.
+void add(Given given, std::vector<Given>& all) {
+  const auto before = std::find_if(all.begin(), all.end(), [&](const auto& g) { return g.option == given.option; });
+  if (before == all.end() || !repeats(config::any_member(*given.option))) return all.push_back(std::move(given));
+  before->texts.insert(before->texts.end(), given.texts.begin(), given.texts.end());
 }
 
 std::string dashed(std::string_view name) { return fmt::format("--{}", name); }
@@ -29,7 +57,7 @@ std::string with_default(std::string text, const std::string& value) {
 
 Given given_by_text(const config::Option& option, std::string_view name, const std::string& text) {
   const Member member = config::any_member(option);
-  Given given{&option, dashed(name), {text}};
+  Given given{&option, option.spelled(name), {text}};
   if (config::is_list(member)) given.texts = config::split_list(text);
   if (config::is_flag(member) && name == option.off) {
     bool value = false;
@@ -39,11 +67,14 @@ Given given_by_text(const config::Option& option, std::string_view name, const s
   return given;
 }
 
-std::string as_word(const Given& given) { return fmt::format("{}={}", given.name, fmt::join(given.texts, ",")); }
+std::string as_word(const Given& given) {
+  const auto& option = *given.option;
+  return fmt::format("{}{}={}", option.detail ? "--set=" : "--", option.name, fmt::join(given.texts, ","));
+}
 
 Declared::Declared(CLI::App& app, config::Command command) : app_(app), command_(command) {
   for (const auto& option : config::options()) {
-    if ((option.commands & command) != 0) declare(option);
+    if ((option.commands & command) != 0 && !option.detail) declare(option);
   }
   auto* quiet = app.get_option_no_throw("--quiet");
   auto* verbose = app.get_option_no_throw("--verbose");
@@ -90,9 +121,6 @@ void Declared::declare(const config::Option& option) {
   }
   added->group(group)->option_text(option.label.empty() ? " " : std::string(option.label));
   declared_[added] = {&option, std::string(option.name)};
-  if (option.formerly.empty()) return;
-  added = app_.add_option_function<std::string>(dashed(option.formerly), [](const auto&) {})->group("");  // not in help
-  declared_[added] = {&option, std::string(option.formerly)};
 }
 
 std::vector<Given> Declared::given_on_command_line() const {
@@ -109,7 +137,11 @@ std::vector<Given> Declared::given_on_command_line() const {
       continue;
     }
     if (before > 0) continue;  // it has all results
-    Given given{option, option->positional() ? name : dashed(name), {}};
+    if (option->name == "set") {
+      for (const auto& setting : results) add(given_by_setting(setting, app_.get_name()), all);
+      continue;
+    }
+    Given given{option, option->spelled(name), {}};
     for (const auto& text : results) {
       auto part = given_by_text(*option, name, text).texts;
       given.texts.insert(given.texts.end(), part.begin(), part.end());
@@ -146,13 +178,6 @@ void Declared::refuse_text(const std::vector<Given>& given) {
     if (entry.option->name == "tokenizer" || entry.option->name == "text-length")
       throw usage_error(fmt::format("{} is for --calibration-text", entry.name),
                         "leave it out, or give a text as well");
-  }
-}
-
-void Declared::tell_new_names(const std::vector<Given>& given) {
-  for (const auto& entry : given) {
-    if (!entry.option->formerly.empty() && entry.name == dashed(entry.option->formerly))
-      print_note(fmt::format("{} is now called {}", entry.name, dashed(entry.option->name)));
   }
 }
 

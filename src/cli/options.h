@@ -24,7 +24,7 @@ struct Given {
   bool from_file = false;
 };
 
-/// As it would stand on the command line: "--nodes=a,b".
+/// As it would stand on the command line: "--nodes=a,b", "--set=damping=0.1".
 std::string as_word(const Given& given);
 
 /// The entries of an option with this text. Of `off`, the opposite name, the text is the opposite.
@@ -37,8 +37,7 @@ class Declared {
 
   /// Sets `options` to what the file of --config and the command line say. The command line takes precedence, and of
   /// an option and its opposite the last one given. What neither says comes from the preset. `options.command` gets
-  /// what the file says as further words. Earlier names of options are accepted, with a word on standard error. Throws
-  /// WantsIsolation. Gives back all that was said.
+  /// what the file says as further words. Throws WantsIsolation. Gives back all that was said.
   template <class Options>
   std::vector<Given> read(Options& options, config::CommandLine& line) const;
 
@@ -47,7 +46,6 @@ class Declared {
   /// The same, after what only the file says.
   std::vector<Given> given() const;
   static void refuse_text(const std::vector<Given>& given);
-  static void tell_new_names(const std::vector<Given>& given);
   void check_required(const std::vector<Given>& given) const;
   void declare(const config::Option& option);
 
@@ -72,7 +70,6 @@ std::vector<Given> Declared::read(Options& options, config::CommandLine& line) c
     paths.push_back(entry.option->at.path);
   }
   if (line.isolate && !is_isolated) throw WantsIsolation();
-  tell_new_names(all);
   if constexpr (requires { config::resolve(options, paths); }) {
     run::name_target(options);
     config::resolve(options, paths);

@@ -14,7 +14,7 @@ std::unique_ptr<SampleStream> open_pictures(const config::CommandLine& line, con
                                             const Resources& resources) {
   if (!line.images) {
     if (line.image_preset != data::ImagePreset::none || line.image_size != 0)
-      throw usage_error("--image-preset and --image-size go with --images", "give the folder of the pictures");
+      throw usage_error("--image-preset and --set image-size go with --images", "give the folder of the pictures");
     return nullptr;
   }
   if (data) throw usage_error("--images and --calibration-data both give samples", "leave one of them out");

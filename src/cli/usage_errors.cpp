@@ -34,17 +34,15 @@ Error no_such_word(const std::string& command, const std::string& word) {
   if (!word.starts_with('-')) return usage_error(fmt::format("unexpected word '{}'", word), hint);
   const std::string typed = word.substr(0, word.find('='));
   const std::string name = typed.substr(std::min(typed.find_first_not_of('-'), typed.size()));
-  if (config::find(name, config::command_of(command)) != nullptr)
-    return usage_error(fmt::format("there is no option '{}' before the command", typed),
-                       fmt::format("options follow the command: detent {} {}", command, typed));
-  if (const auto* row = config::find(name, kAllCommands)) {
-    std::vector<std::string_view> takers;
-    for (const auto& [bit, taker] : config::commands()) {
-      if ((row->commands & bit) != 0) takers.push_back(taker);
-    }
-    return usage_error(fmt::format("detent {} does not take --{}", command, name),
-                       fmt::format("it is an option of {}", fmt::join(takers, ", ")));
+  if (const auto* row = config::find(name, config::command_of(command))) {
+    if (!row->detail)
+      return usage_error(fmt::format("there is no option '{}' before the command", typed),
+                         fmt::format("options follow the command: detent {} {}", command, typed));
+    const auto value = row->label.empty() ? "" : fmt::format("={}", row->label);
+    return usage_error(fmt::format("there is no {} on the command line", typed),
+                       fmt::format("give {}{}", row->spelled(name), value));
   }
+  if (config::find(name, kAllCommands) != nullptr) return option_of_others(command, name);
   const auto meant = did_you_mean(name, config::names(config::command_of(command)), "--");
   return usage_error(fmt::format("detent {} has no option '{}'", command, typed), meant.empty() ? hint : meant);
 }
@@ -59,6 +57,16 @@ Error unexpected_word(const CLI::App& app) {
   if (!words.front().starts_with('-')) return no_command(app, words.front());
   return usage_error(fmt::format("there is no option '{}' before the command", words.front()),
                      "options follow the command, as in: detent quantize MODEL -o FILE");
+}
+
+Error option_of_others(std::string_view command, std::string_view name) {
+  const auto* row = config::find(name, kAllCommands);
+  std::vector<std::string_view> takers;
+  for (const auto& [bit, taker] : config::commands()) {
+    if ((row->commands & bit) != 0) takers.push_back(taker);
+  }
+  return usage_error(fmt::format("detent {} does not take {}", command, row->spelled(name)),
+                     fmt::format("it is an option of {}", fmt::join(takers, ", ")));
 }
 
 bool has_unknown_option(const CLI::App& app) {

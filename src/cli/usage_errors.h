@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "detent/error.h"
@@ -12,6 +13,9 @@ namespace detent::cli {
 /// The usage error for the first word that was left over when `app` parsed the command line: it names the nearest
 /// command or option, or the commands that do take the option.
 Error unexpected_word(const CLI::App& app);
+
+/// The usage error for an option that only other commands take. `name` has to be one.
+Error option_of_others(std::string_view command, std::string_view name);
 
 /// Whether a word was left over that looks like an option.
 bool has_unknown_option(const CLI::App& app);

@@ -85,8 +85,9 @@ QuantizeOptions options_of(const FamilyRow& member, QuantizeOptions options) {
 std::span<const std::string_view> options_set_by_member() { return kSaid; }
 
 Error refused_beside_family(const Option& option) {
-  return usage_error(fmt::format("--{} does not go with --family, whose members are results of their own", option.name),
-                     "leave it out, or make that result alone");
+  return usage_error(
+      fmt::format("{} does not go with --family, whose members are results of their own", option.spelled()),
+      "leave it out, or make that result alone");
 }
 
 }  // namespace detent::config

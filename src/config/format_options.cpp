@@ -67,7 +67,8 @@ const Option kRows[] = {
      .help = "zero point of weights in the middle of the type",
      .fallback = "symmetric; with --weight-type uint8, uint16 or uint4: asymmetric",
      .off = "weight-asymmetric",
-     .off_help = "zero point of weights as their range asks for; per-channel weights are always symmetric"},
+     .off_help = "zero point of weights as their range asks for; per-channel weights are always symmetric",
+     .detail = true},
     {.name = "per-channel",
      .at = DETENT_AT(config.per_channel),
      .commands = kQuantizing,
@@ -86,14 +87,16 @@ const Option kRows[] = {
      .help = "how far weights use their type. pairs: int8 weights as far as no two of them saturate together on x86 "
              "CPUs without VNNI; reduced: 7 of 8 bits",
      .label = "RANGE",
-     .fallback = "pairs; --preset plain: full"},
+     .fallback = "pairs; --preset plain: full",
+     .detail = true},
     {.name = "power-of-two-scale",
      .at = DETENT_AT(config.power_of_two_scale),
      .commands = kQuantizing,
      .affects = Affects::integers,
      .results = kIntegers,
      .group = kFormat,
-     .help = "round scales up to powers of two"},
+     .help = "round scales up to powers of two",
+     .detail = true},
     {.name = "block-float",
      .at = DETENT_AT(config.block_float),
      .commands = kQuantize,
@@ -102,7 +105,8 @@ const Option kRows[] = {
      .group = kFormat,
      .help = "neighbouring numbers share an exponent, as AMD Quark's operators round them: activations and weights in "
              "this format instead of integers; needs no samples",
-     .label = "FORMAT"},
+     .label = "FORMAT",
+     .detail = true},
     {.name = "float",
      .at = DETENT_AT(config.float_type),
      .commands = kCalibrating,
@@ -120,7 +124,8 @@ const Option kRows[] = {
      .group = kFormat,
      .help = "graph inputs and outputs keep their types under --float",
      .off = "no-keep-io-types",
-     .off_help = "they get the type of --float"},
+     .off_help = "they get the type of --float",
+     .detail = true},
 
     {.name = "op-types",
      .at = DETENT_AT(config.op_types),
@@ -164,7 +169,8 @@ const Option kRows[] = {
      .results = kIntegers,
      .group = kSelection,
      .help = "outputs of these types take their input's statistics, as those of Reshape, Transpose and the like do",
-     .label = kNames},
+     .label = kNames,
+     .detail = true},
 };
 
 }  // namespace

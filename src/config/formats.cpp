@@ -91,7 +91,7 @@ void apply(const Format& format, QuantizeOptions& options) {
   for (const auto& setting : format.settings) {
     if (setting.value.empty()) continue;
     const auto* option = find(setting.option, kQuantize);
-    assign(*option, *option->member(options), {std::string(setting.value)}, fmt::format("--{}", setting.option));
+    assign(*option, *option->member(options), {std::string(setting.value)}, option->spelled());
   }
 }
 
@@ -113,10 +113,11 @@ void apply(const Format& format, QuantizeOptions& options, std::vector<std::stri
     if (row != format.settings.end() &&
         (text == row->value || std::find(row->also.begin(), row->also.end(), text) != row->also.end()))
       continue;
-    throw usage_error(fmt::format("--{} and --format {} both say what comes out", name, format.name),
-                      row == format.settings.end() || row->also.empty()
-                          ? "leave out one of them"
-                          : fmt::format("leave out one of them, or give --{} {}", name, fmt::join(row->also, " or ")));
+    throw usage_error(
+        fmt::format("{} and --format {} both say what comes out", option->spelled(), format.name),
+        row == format.settings.end() || row->also.empty()
+            ? "leave out one of them"
+            : fmt::format("leave out one of them, or give {} {}", option->spelled(), fmt::join(row->also, " or ")));
   }
 }
 

@@ -15,7 +15,7 @@ nlohmann::json values(const Options& given, Affects what, unsigned command) {
     if (option.affects != what || (option.commands & command) == 0) continue;
     const auto member = read_only(option, given);
     if (!member) continue;
-    all["--" + std::string(option.name)] = option.identity == nullptr ? json_of(*member) : option.identity(*member);
+    all[option.spelled()] = option.identity == nullptr ? json_of(*member) : option.identity(*member);
   }
   return all;
 }

@@ -33,6 +33,10 @@ const std::vector<Option>& options() {
   return all;
 }
 
+std::string Option::spelled(std::string_view by) const {
+  return positional() ? std::string(by) : fmt::format("{}{}", detail ? "--set " : "--", by);
+}
+
 std::vector<Option> only_for(unsigned results, std::span<const Option> rows) {
   std::vector<Option> list(rows.begin(), rows.end());
   for (auto& option : list) {
@@ -67,7 +71,7 @@ std::vector<std::string_view> names(unsigned commands) {
 
 const Option* find(std::string_view name, unsigned commands) {
   for (const auto& option : options()) {
-    const bool is_named = !name.empty() && (option.name == name || option.off == name || option.formerly == name);
+    const bool is_named = !name.empty() && (option.name == name || option.off == name);
     if (is_named && (option.commands & commands) != 0 && !option.positional()) return &option;
   }
   return nullptr;

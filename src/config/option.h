@@ -34,6 +34,7 @@ struct CommandLine {
   std::optional<double> min_sqnr;
   std::vector<std::filesystem::path> merge;
   std::optional<std::filesystem::path> options_file;
+  std::vector<std::string> settings;
   std::optional<std::filesystem::path> save_config;
   std::string model_fingerprint;
   std::optional<std::filesystem::path> calibration_text;  // which the Python package's command makes token ids of
@@ -146,9 +147,12 @@ struct Option {
   nlohmann::json (*identity)(const Member&) = nullptr;
   /// The texts that it may be, each with what it means, where they are not the words of an enumeration.
   std::vector<std::pair<std::string, std::string>> (*texts)() = nullptr;
-  unsigned usual = 0;              // commands whose --help shows it; --help-all shows all
-  std::string_view formerly = {};  // an earlier name, still accepted
+  unsigned usual = 0;   // commands whose --help shows it; --help-all shows all
+  bool detail = false;  // on the command line it is `--set NAME=VALUE`
 
+  /// As a user types it, by its name or the opposite one: "--method", "--set damping", "MODEL".
+  std::string spelled(std::string_view by) const;
+  std::string spelled() const { return spelled(name); }
   bool positional() const noexcept { return name.front() >= 'A' && name.front() <= 'Z'; }
   std::optional<Member> member(QuantizeOptions& o) const { return call(at.quantize, o); }
   std::optional<Member> member(CalibrateOptions& o) const { return call(at.calibrate, o); }
@@ -169,7 +173,7 @@ struct Option {
 /// All options, in the order of help and documentation.
 const std::vector<Option>& options();
 
-/// The option of this name (opposite name, earlier name) that one of the commands takes; nullptr: there is none.
+/// The option of this name (or opposite name) that one of the commands takes; nullptr: there is none.
 const Option* find(std::string_view name, unsigned commands);
 
 /// Names and opposite names of the options that one of the commands takes.

@@ -104,7 +104,7 @@ std::pair<std::string, bool> as_given(const Option& option, const QuantizeOption
   const auto* value = member ? std::get_if<bool*>(&*member) : nullptr;
   const bool is_off = value != nullptr && !**value;
   const auto name = is_off && !option.off.empty() ? option.off : option.name;
-  return {"--" + std::string(name), is_off && (option.off.empty() || option.at.path == "bench")};
+  return {option.spelled(name), is_off && (option.off.empty() || option.at.path == "bench")};
 }
 
 Error without_meaning(const std::string& name, const Option& option, Result result) {
@@ -115,8 +115,8 @@ Error without_meaning(const std::string& name, const Option& option, Result resu
     return usage_error(name + " means nothing with --kv-cache and --preset none, which change the cache alone",
                        "leave it out");
   if (result == kBlockFloats)
-    return usage_error(name + " means nothing with --block-float, whose scales are found while the model runs",
-                       "leave it out, or leave out --block-float");
+    return usage_error(name + " means nothing with --set block-float, whose scales are found while the model runs",
+                       "leave it out, or leave out --set block-float");
   if (result == kIntegers) return usage_error(name + " is for --weights-only", "add --weights-only, or leave it out");
   if (result == kDynamic)
     return usage_error(name + " means nothing with --activations dynamic, which finds scales while the model runs",
@@ -141,7 +141,7 @@ void check_blocks(const QuantizeOptions& options, const std::vector<std::string_
     if (!has(given, path)) continue;
     const bool is_bits = std::string_view(path) == "weights_only.bits";
     throw usage_error(fmt::format("--weight-type {} has its bits and no zero points", word),
-                      is_bits ? "leave out --bits" : "leave out --weight-symmetric and --weight-asymmetric");
+                      is_bits ? "leave out --bits" : "leave out --set weight-symmetric and --set weight-asymmetric");
   }
 }
 
@@ -169,9 +169,9 @@ bool concerns(const Option&, const CalibrateOptions&) { return true; }
 
 void refuse_against_target(const Target& to, const Setting& setting, const Option& option, const std::string& given) {
   const bool is_flag_off = given == "false" && !option.off.empty();
-  const auto what = given == "true" ? fmt::format("--{}", option.name)
-                    : is_flag_off   ? fmt::format("--{}", option.off)
-                                    : fmt::format("--{} {}", option.name, given);
+  const auto what = given == "true" ? option.spelled()
+                    : is_flag_off   ? option.spelled(option.off)
+                                    : fmt::format("{}{}{}", option.spelled(), option.detail ? "=" : " ", given);
   auto allowed = setting.also;
   allowed.insert(allowed.begin(), setting.value);
   const bool is_choice = given != "true" && given != "false";
@@ -193,7 +193,7 @@ void take_from_target(Options& options, std::vector<std::string_view>& given, bo
     const bool measured = option->at.path.starts_with("accuracy.") && !preset(options.config).measures_accuracy;
     if (!member || measured || !concerns(*option, options)) continue;
     if (!has(given, option->at.path)) {
-      assign(*option, *member, {std::string(setting.value)}, fmt::format("--{}", setting.option));
+      assign(*option, *member, {std::string(setting.value)}, option->spelled());
       given.push_back(option->at.path);
       continue;
     }

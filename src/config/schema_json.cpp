@@ -55,7 +55,7 @@ json schema_json() {
                     {"off_help", option.off_help},
                     {"letter", option.letter},
                     {"usual", names_of(option.usual)},
-                    {"formerly", option.formerly}});
+                    {"detail", option.detail}});
   }
   json presets = json::array();
   for (const auto& p : config::presets()) presets.push_back({{"name", p.name}, {"help", p.help}});

@@ -23,7 +23,8 @@ const Option kRows[] = {
      .group = kSpeed,
      .help = "file with the times of operators, in float and in integers; missing ones are measured and added; by "
              "default a file of this machine in the user's cache",
-     .label = "FILE"},
+     .label = "FILE",
+     .detail = true},
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ void check(const Option& option, double value) {
   const Bounds& b = option.bounds;
   if ((b.above ? value > b.min : value >= b.min) && value <= b.max) return;
   const bool sign = b.min == 0 && !b.above && !std::isfinite(b.max);
-  throw usage_error(fmt::format("--{} must {}", option.name, sign ? "not be negative" : "be " + wish(b)));
+  throw usage_error(fmt::format("{} must {}", option.spelled(), sign ? "not be negative" : "be " + wish(b)));
 }
 
 // Numbers against the bounds in their rows.
@@ -45,7 +45,7 @@ void check_bounds(const Options& given, unsigned command) {
                             if (*value) check(option, **value);
                           },
                           [&](const std::vector<double>* values) {
-                            if (values->empty()) throw usage_error(fmt::format("--{} is empty", option.name));
+                            if (values->empty()) throw usage_error(fmt::format("{} is empty", option.spelled()));
                             for (const double v : *values) check(option, v);
                           },
                           [&](const std::pair<double, double>* pair) {
@@ -60,7 +60,7 @@ void check_bounds(const Options& given, unsigned command) {
 void check_range(const TensorOverride& entry) {
   const auto [min, max] = *entry.range;
   if (std::isfinite(min) && std::isfinite(max) && min <= max) return;
-  throw usage_error(fmt::format("--tensor-range: {} to {} is not a range for '{}'", min, max, entry.tensor),
+  throw usage_error(fmt::format("--set tensor-range: {} to {} is not a range for '{}'", min, max, entry.tensor),
                     "give NAME=MIN,MAX with finite MIN <= MAX");
 }
 
@@ -90,8 +90,9 @@ void check_family(const QuantizeOptions& options) {
     if (!member->format.empty()) validate(of_member);
   }
   if (!any_16_bits && !options.config.keep_io_types)
-    throw usage_error("--no-keep-io-types is about --float 16, bf16 and 32, and no member of --family changes a type",
-                      "leave it out");
+    throw usage_error(
+        "--set no-keep-io-types is about --float 16, bf16 and 32, and no member of --family changes a type",
+        "leave it out");
 }
 
 }  // namespace
@@ -111,7 +112,7 @@ void validate(const CalibrateOptions& options) {
   beside.workers = options.workers;
   check_conflicts(beside, kCalibrate);
   if (options.most_common && !options.histograms)
-    throw usage_error("--most-common needs histograms", "leave out --no-histogram");
+    throw usage_error("--set most-common needs histograms", "leave out --no-histogram");
 }
 
 void validate(const CompareOptions& options) { check_bounds(options, kCompare); }

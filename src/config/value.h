@@ -10,7 +10,7 @@
 namespace detent::config {
 
 /// Sets a member. `texts` are the value, or the entries of a list; `name` is the option as the user wrote it, for
-/// errors: "--percentile". Throws usage for a text that is no value of the member.
+/// errors: "--set percentile". Throws usage for a text that is no value of the member.
 void assign(const Option& option, const Member& member, const std::vector<std::string>& texts, std::string_view name);
 
 /// Whether a text is a list of values with commas between them.

@@ -37,7 +37,8 @@ const Option kRows[] = {
      .group = kWeightsOnly,
      .help = "type of the scales of blocks. float: as the weight; float8e8m0: powers of two (MXFP8, MXFP4, MXINT8); "
              "float8e4m3fn: with a float32 scale for the whole weight (NVFP4)",
-     .label = "TYPE"},
+     .label = "TYPE",
+     .detail = true},
     {.name = "node-bits",
      .at = DETENT_AT(weights_only.node_bits),
      .commands = kQuantize,
@@ -45,15 +46,15 @@ const Option kRows[] = {
      .group = kWeightsOnly,
      .help = "other bits for some nodes, or float; a name that starts with '^' is a regular expression over the whole "
              "name, and of several entries for a node the last counts",
-     .label = "NODE=2|4|8|float,…"},
+     .label = "NODE=2|4|8|float,…",
+     .detail = true},
     {.name = "weights-form",
      .at = DETENT_AT(weights_only.form),
      .commands = kQuantize,
      .affects = Affects::integers,
      .group = kWeightsOnly,
      .help = "matmul-nbits: operators of ONNX Runtime; qdq: DequantizeLinear with blocks, of opset 21",
-     .label = "FORM",
-     .formerly = "form"},
+     .label = "FORM"},
     {.name = "weights-method",
      .at = DETENT_AT(weights_only.method),
      .commands = kQuantize,
@@ -63,7 +64,7 @@ const Option kRows[] = {
              "inputs; awq: the same with inputs scaled, with samples; gptq: integers that make up for each other's "
              "errors, with samples; auto: the best that is there",
      .label = "METHOD",
-     .formerly = "method-weights"},
+     .detail = true},
     {.name = "max-size",
      .at = DETENT_AT(weights_only.max_size),
      .commands = kQuantize,
@@ -81,8 +82,9 @@ const Option kRows[] = {
      .affects = Affects::integers,
      .group = kWeightsOnly,
      .help = "2:4: of each four neighbours along the inputs of a product two become 0 and the others make up for them; "
-             "with samples, and --weights-method gptq or auto",
-     .label = "none|2:4"},
+             "with samples, and --set weights-method=gptq or auto",
+     .label = "none|2:4",
+     .detail = true},
     {.name = "rotation",
      .at = DETENT_AT(weights_only.rotation),
      .commands = kQuantize,
@@ -91,7 +93,8 @@ const Option kRows[] = {
      .help =
          "rotate what a transformer's layers hand on, so that no channel stands out; the rotation is folded into the "
          "weights. auto: where that is measured to be better, with samples",
-     .label = "off|auto|on"},
+     .label = "off|auto|on",
+     .detail = true},
     {.name = "accuracy-level",
      .at = DETENT_AT(weights_only.accuracy_level),
      .commands = kQuantize,
@@ -100,7 +103,8 @@ const Option kRows[] = {
      .help =
          "what MatMulNBits computes with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the fast one",
      .label = "N",
-     .bounds = {.min = 0, .max = 4}},
+     .bounds = {.min = 0, .max = 4},
+     .detail = true},
     {.name = "kv-cache",
      .at = DETENT_AT(kv_cache.type),
      .commands = kQuantize,
@@ -116,7 +120,8 @@ const Option kRows[] = {
      .affects = Affects::integers,
      .results = kOfCache,
      .group = kCacheGroup,
-     .help = "a scale for each channel of each head instead of one for a layer's keys and one for its values"},
+     .help = "a scale for each channel of each head instead of one for a layer's keys and one for its values",
+     .detail = true},
     {.name = "kv-cache-scales",
      .at = DETENT_AT(kv_cache.scale_file),
      .commands = kQuantize,
@@ -124,7 +129,8 @@ const Option kRows[] = {
      .results = kOfCache,
      .group = kCacheGroup,
      .help = "also write these scales (JSON), as kv_cache_scale_file of onnxruntime-genai's model builder",
-     .label = "FILE"},
+     .label = "FILE",
+     .detail = true},
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ void MemoryBudget::require(std::uint64_t bytes, const std::string& what) const {
   const auto [need, left] = format_sizes(bytes, limit_ - used_);
   throw resource_error(
       fmt::format("{} needs {} on cuda:{}, but only {} of its budget are left", what, need, device_, left),
-      "raise --device-memory-budget, or give --device cpu");
+      "raise --set device-memory-budget, or give --device cpu");
 }
 
 void MemoryBudget::take(std::uint64_t bytes, const std::string& what) {

@@ -199,7 +199,7 @@ struct GuardedSession::Impl {
       server->end();
       throw SessionDied(fmt::format("model '{}': ONNX Runtime {} took longer than {:.0f} s while it was {}", model,
                                     runtime, seconds, doing),
-                        "raise --sample-time-limit");
+                        "raise --set sample-time-limit");
     }
   }
 

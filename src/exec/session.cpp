@@ -92,7 +92,7 @@ Error runtime_error(const std::string& where, const Ort::Exception& e) {
 
 Error run_is_over(const std::string& where, double seconds) {
   return resource_error(fmt::format("{}: the model takes longer than {} s for one sample", where, seconds),
-                        "raise --sample-time-limit");
+                        "raise --set sample-time-limit");
 }
 
 data::Array to_array(Ort::Value&& value) {

@@ -55,7 +55,7 @@ class Stream {
     const auto start = std::find_if(nodes.begin(), nodes.end(), [&](const auto& n) { return n.id() == embedding; });
     if (start == nodes.end() || !start->is("Gather") || start->int_or("axis", 0) != 0)
       throw bad_input(fmt::format("model '{}' has no table that token ids look up", model_.path.string()),
-                      "leave out --rotation");
+                      "leave out --set rotation");
     const auto* table = float_constant(model_, index_, *start, 0);
     if (table == nullptr || table->dims.size() != 2) throw unfit(*start, "its table is no matrix of float32");
     width_ = table->dims[1];
@@ -99,13 +99,13 @@ class Stream {
     if (index_.is_output(value) || index_.is_captured(value))
       throw bad_input(fmt::format("model '{}': '{}' of the residual stream leaves the model's main graph",
                                   model_.path.string(), value),
-                      "leave out --rotation");
+                      "leave out --set rotation");
   }
 
   Error unfit(const Node& node, const std::string& why) const {
     return bad_input(fmt::format("model '{}': the residual stream cannot be rotated at {}: {}", model_.path.string(),
                                  node.label(), why),
-                     "leave out --rotation");
+                     "leave out --set rotation");
   }
 
   static const std::string& input(const Node& node, std::size_t at) {

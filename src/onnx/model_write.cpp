@@ -294,7 +294,7 @@ WrittenModel write_model(const Model& model, const std::filesystem::path& path, 
   const auto place = [&](const Tensor& t) { return layout(t); };
   if (total_size(pieces) > kProtobufLimit) {
     throw resource_error("the quantized model does not fit protobuf's limit of 2 GiB",
-                         "lower --external-data-threshold");
+                         "lower --set external-data-threshold");
   }
 
   AtomicFile model_file(path);

@@ -25,7 +25,7 @@ graph::Notes StreamRotation::apply(onnx::Model& model, const std::optional<Trans
     throw bad_input(fmt::format("model '{}' is no transformer with a table of token ids, whose residual stream could "
                                 "be rotated",
                                 options_.model.string()),
-                    "leave out --rotation");
+                    "leave out --set rotation");
   const auto& embedding = transformer->embedding->node;
   take_disk(graph::rotated_bytes(model, embedding));
   const graph::RotationPlace place{directory_, thread_count(options_.threads)};
@@ -37,9 +37,10 @@ graph::Notes StreamRotation::apply(onnx::Model& model, const std::optional<Trans
 void StreamRotation::take_disk(std::uint64_t bytes) {
   const auto most = run::budget_of(resources_, directory_).disk;
   if (bytes > most)
-    throw resource_error(fmt::format("model '{}': the rotated weights need {} of disk, but only {} are allowed",
-                                     options_.model.string(), format_size(bytes), format_size(most)),
-                         fmt::format("give --disk-budget {}MiB or more, or leave out --rotation", (bytes >> 20) + 1));
+    throw resource_error(
+        fmt::format("model '{}': the rotated weights need {} of disk, but only {} are allowed", options_.model.string(),
+                    format_size(bytes), format_size(most)),
+        fmt::format("give --disk-budget {}MiB or more, or leave out --set rotation", (bytes >> 20) + 1));
   if (resources_.disk_budget) resources_.disk_budget = most - bytes;
 }
 

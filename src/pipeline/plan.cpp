@@ -165,7 +165,7 @@ std::uint64_t device_budget(const DeviceConfig& device) {
     return shim::cuda_budget(device.cuda);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::device) throw;
-    throw device_error(e.what(), "give --device-memory-budget, since a plan for a known budget needs no device");
+    throw device_error(e.what(), "give --set device-memory-budget, since a plan for a known budget needs no device");
   }
 }
 

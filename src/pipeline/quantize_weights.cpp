@@ -346,9 +346,10 @@ class WeightsRun {
           options_.weights_only.max_size ? "leave out --calibration-data, or quantize the model in float32"
                                          : "quantize the model in float32");
     if (options_.weights_only.method == WeightMethod::awq)
-      throw bad_input(fmt::format("model '{}' has weights of 16-bit floats, and --weights-method awq scales float32",
-                                  options_.model.string()),
-                      "give gptq or auto, or quantize the model in float32");
+      throw bad_input(
+          fmt::format("model '{}' has weights of 16-bit floats, and --set weights-method=awq scales float32",
+                      options_.model.string()),
+          "give gptq or auto, or quantize the model in float32");
     raised_ = draft_.model;
     graph::raise_floats(*raised_, run::file_store(work_->scratch(), "float"), true);
   }

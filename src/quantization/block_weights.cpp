@@ -156,7 +156,7 @@ class Placer {
     }
     if (has_blocks_of_qmoe(node, bits)) return {};
     return "QMoE reads 4 or 8 bits in blocks that divide the weights' rows, with zero points that fill bytes (else "
-           "--weight-symmetric)";
+           "--set weight-symmetric)";
   }
 
   bool is_read_elsewhere(const Node& node, std::size_t input) const {
@@ -186,7 +186,7 @@ class Placer {
   }
 
   std::string why_float(std::size_t n) const {
-    return named_[n] ? "--node-bits says so" : "--max-size has room for it";
+    return named_[n] ? "--set node-bits says so" : "--max-size has room for it";
   }
 
   bool is_stack(const Node& node) const {
@@ -376,7 +376,7 @@ class Placer {
                           ? "ONNX Runtime fuses no product that shares scales of whole channels; blocks are "
                             "stored once"
                           : "ONNX Runtime 1.24 looks up wrong values where zero points do not fill bytes; "
-                            "--weight-symmetric stores it once"));
+                            "--set weight-symmetric stores it once"));
     if (!tensor.products.empty() && tensor.stays)
       placement_.notes.push_back(fmt::format("weight '{}' stays in float as well, for other nodes that read it", name));
     std::map<int, std::size_t> in_body;
@@ -388,7 +388,7 @@ class Placer {
       placement_.notes.push_back(
           fmt::format("weight '{}' has a DequantizeLinear with tensors of its own for each of {} products, since ONNX "
                       "Runtime fuses no "
-                      "other; in a file beside the model (--external-data-threshold) they share their data",
+                      "other; in a file beside the model (--set external-data-threshold) they share their data",
                       name, copies));
   }
 

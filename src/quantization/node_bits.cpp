@@ -14,7 +14,7 @@ NodeBits parse_node_bits(const std::string& text) {
   const auto equals = text.rfind('=');
   const auto bits = equals == std::string::npos ? std::string() : text.substr(equals + 1);
   if (equals == 0 || (bits != "2" && bits != "4" && bits != "8" && bits != "float"))
-    throw usage_error(fmt::format("--node-bits: '{}' is not a node with its bits", text),
+    throw usage_error(fmt::format("--set node-bits: '{}' is not a node with its bits", text),
                       "give NODE=2, =4, =8 or =float");
   return {text.substr(0, equals), bits == "float" ? 0 : bits.front() - '0'};
 }
@@ -31,8 +31,9 @@ std::vector<std::optional<int>> named_bits(const onnx::Model& model, const Weigh
       any = true;
     }
     if (!any)
-      throw usage_error(fmt::format("--node-bits: no node of '{}' matches '{}'", model.path.string(), parsed.pattern),
-                        "names are listed by: detent inspect MODEL; a regular expression starts with '^'");
+      throw usage_error(
+          fmt::format("--set node-bits: no node of '{}' matches '{}'", model.path.string(), parsed.pattern),
+          "names are listed by: detent inspect MODEL; a regular expression starts with '^'");
   }
   return bits;
 }

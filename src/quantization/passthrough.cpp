@@ -6,7 +6,7 @@
 namespace detent::quantization {
 
 std::set<std::string> passthrough_types(const onnx::Model& model, const QuantConfig& config) {
-  check_op_types(model, config.passthrough_op_types, "--passthrough-op-types");
+  check_op_types(model, config.passthrough_op_types, "--set passthrough-op-types");
   std::set<std::string> types;
   for (const auto& row : graph::all_traits()) {
     if (row.is(graph::Trait::rearranges)) types.emplace(row.type);

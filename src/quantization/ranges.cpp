@@ -60,8 +60,8 @@ std::vector<Wish> wishes_of(const Placement& placement, const RangeOptions& opti
       if (!pattern.matches(wish.value)) continue;
       any = true;
       if (entry.method && wish.range) {
-        throw usage_error(fmt::format("--tensor-method: the range of '{}' follows from its operator", wish.value),
-                          "give its range with --tensor-range");
+        throw usage_error(fmt::format("--set tensor-method: the range of '{}' follows from its operator", wish.value),
+                          "give its range with --set tensor-range");
       }
       if (entry.method) wish.method = *entry.method;
       if (!entry.range) continue;

@@ -93,7 +93,7 @@ class Fallback : public Remedy {
     const std::string worst = by_error(*draft_->sensitivities).front().first;
     return bad_input(fmt::format("--accuracy-target: {} {}; the worst is {}", what, *accuracy().target,
                                  node_of(draft_->prepared.model, *index_, worst)),
-                     fmt::format("lower the target, {}; --sensitivity report tells more", suggestion));
+                     fmt::format("lower the target, {}; --set sensitivity=report tells more", suggestion));
   }
 
   std::vector<FallbackChoice> choose(const Workload& workload, const ChoiceLimits& limits) const {

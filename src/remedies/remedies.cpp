@@ -168,7 +168,7 @@ void improve(Draft& draft, Evaluator& evaluator) {
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::resource || evaluator.options().accuracy.target) throw;
     throw resource_error(fmt::format("measuring accuracy: {}", e.what()),
-                         fmt::format("{}{}or give --sensitivity off", e.hint(), e.hint().empty() ? "" : "; "));
+                         fmt::format("{}{}or give --set sensitivity=off", e.hint(), e.hint().empty() ? "" : "; "));
   }
 }
 

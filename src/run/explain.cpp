@@ -63,16 +63,16 @@ Explanation of_range(const onnx::Node& node, const std::string& value, const Val
   if (traits.share_cut() > kMuchCut && !is_score) {
     return {fmt::format("{:.2g} % of the values lie beyond the range of {:.3g} to {:.3g}", 100 * traits.share_cut(),
                         low, high),
-            fmt::format("--tensor-method {}=minmax", value)};
+            fmt::format("--set tensor-method={}=minmax", value)};
   }
   if (traits.share_large() < kFewLarge) {
     return {fmt::format("the range is set by {:.0f} values in 10^6", std::ceil(1e6 * traits.share_large())),
-            fmt::format("--tensor-method {}=mse", value)};
+            fmt::format("--set tensor-method={}=mse", value)};
   }
   if (traits.large_channels() * kFewChannels <= traits.channels()) {
     return {fmt::format("{} of {} channels hold the range", traits.large_channels(), traits.channels()),
             applied.equalized ? "--activation-type uint16, or --exclude-nodes with its consumers"
-                              : "--equalize auto, --activation-type uint16, or --exclude-nodes with its consumers"};
+                              : "--set equalize=auto, --activation-type uint16, or --exclude-nodes with its consumers"};
   }
   return {};
 }

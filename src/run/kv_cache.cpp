@@ -63,7 +63,7 @@ void check_scale_file(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path, failed) || std::filesystem::is_empty(path, failed)) return;
   const auto json = parse_json(read_small_file(path, "scales"));
   if (json && json->is_object() && json->contains("scales")) return;
-  throw usage_error(fmt::format("--kv-cache-scales: '{}' exists and has no scales of a cache", path.string()),
+  throw usage_error(fmt::format("--set kv-cache-scales: '{}' exists and has no scales of a cache", path.string()),
                     "choose another name, or remove it");
 }
 

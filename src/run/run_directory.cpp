@@ -164,7 +164,7 @@ nlohmann::json run_identity(const RunInputs& inputs) {
                           {"external data", external},
                           {"calibration data", inputs.calibration_data ? absolute_of(*inputs.calibration_data) : ""},
                           {"histograms (which the method needs)", inputs.histograms},
-                          {"votes (of --most-common)", inputs.votes}};
+                          {"votes (of --set most-common)", inputs.votes}};
   identity.update(inputs.options);
   make_printable(identity);
   return identity;

@@ -87,7 +87,7 @@ std::vector<std::string> sweep_notes(const SweepSetup& setup, const Resources& r
   if (!use.access_reason.empty()) notes.push_back("disk access: " + use.access_reason);
   if (resources.spool_bfloat16)
     notes.emplace_back(
-        "spooled tensors were kept as bfloat16 (--spool-bfloat16): results differ from those in full precision");
+        "spooled tensors were kept as bfloat16 (--set spool-bfloat16): results differ from those in full precision");
   if (setup.spool->damaged() > 0)
     notes.push_back(fmt::format("{} damaged records were computed again", setup.spool->damaged()));
   return notes;

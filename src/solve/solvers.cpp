@@ -15,7 +15,7 @@ const Solver* find_solver(WeightSolver rounding) {
 
 void check_has_streamed_form(const Solver& solver) {
   if (solver.has_streamed_form) return;
-  throw usage_error(fmt::format("{} has no streamed form", solver.name), "leave out --finetune-form streamed");
+  throw usage_error(fmt::format("{} has no streamed form", solver.name), "leave out --set finetune-form=streamed");
 }
 
 std::size_t coordinate_sweeps(const FinetuneConfig& config) {

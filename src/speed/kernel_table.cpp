@@ -57,7 +57,7 @@ std::string machine() {
 
 Error cannot_write(const fs::path& file, const std::string& why) {
   return usage_error(fmt::format("cannot write the kernel table '{}': {}", file.string(), why),
-                     "give another file with --kernel-table");
+                     "give another file with --set kernel-table");
 }
 
 bool is_open_at(int fd, const fs::path& file) {
@@ -97,7 +97,7 @@ void KernelTable::read() {
   if (text.empty()) return;  // another process is about to write it, or was
   const auto refused = [&] {
     return bad_input(fmt::format("'{}' is not a table of kernel times", file_->string()),
-                     "remove it, and it is measured anew; or give another with --kernel-table");
+                     "remove it, and it is measured anew; or give another with --set kernel-table");
   };
   const auto json = parse_json(text);
   if (!json) throw refused();

@@ -35,12 +35,12 @@ std::string DeviceRoute::name() const {
 }
 
 DeviceRoute choose_route(GdsMode mode, const RouteProbe& probe) {
-  if (mode == GdsMode::off) return pinned(probe, "asked for (--gds off)");
+  if (mode == GdsMode::off) return pinned(probe, "asked for (--set gds=off)");
   const std::string refusal = probe.refusal();
   if (mode == GdsMode::on) {
-    if (refusal.empty()) return {true, DiskAccess::direct, "asked for (--gds on)"};
-    throw device_error(fmt::format("--gds on: {}", refusal),
-                       "give --gds auto or off, or choose another disk with --work-dir");
+    if (refusal.empty()) return {true, DiskAccess::direct, "asked for (--set gds=on)"};
+    throw device_error(fmt::format("--set gds on: {}", refusal),
+                       "give --set gds=auto or off, or choose another disk with --work-dir");
   }
   if (!refusal.empty()) return pinned(probe, fmt::format("no {} ({})", kStorage, refusal));
   DeviceRoute through_host = pinned(probe, "");

@@ -60,7 +60,7 @@ bool Spool::Impl::keep_in_memory(LaneIndex& index, Lane lane, std::size_t sample
     if (options.residency == Residency::memory_then_disk) return false;
     throw resource_error(fmt::format("intermediate tensors need {} of memory, {} more than the budget leaves for them",
                                      format_size(others + bytes), format_size(others + bytes - options.memory_bytes)),
-                         "raise --memory-budget, or spool them to disk with --memory-level 1 or 2");
+                         "raise --memory-budget, or spool them to disk with --set memory-level=1 or 2");
   }
   Leftovers leftovers{index.file, {}};
   forget(index, lane, sample, leftovers.extents);

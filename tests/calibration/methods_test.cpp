@@ -228,7 +228,7 @@ TEST(FindRange, AsksForWhatIsMissing) {
   QuantConfig format;
   format.power_of_two_scale = true;
   const Summary no_votes = summary_of_runs({{1.0F, 2.0F}}, {true, false, false, 1});
-  EXPECT_NE(error_of(no_votes, votes, format).find("calibrate with --most-common"), std::string::npos);
+  EXPECT_NE(error_of(no_votes, votes, format).find("calibrate with --set most-common"), std::string::npos);
   EXPECT_EQ(find_range({"t", bare, MethodConfig(), {}, uint8()}).max, 2.0F) << "minmax needs nothing";
 }
 

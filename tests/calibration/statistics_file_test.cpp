@@ -151,7 +151,7 @@ TEST(StatisticsFile, ChecksWhatIsMerged) {
     s.model_name = "other.onnx";
   });
   refuse({kWhere, "--no-histogram"}, [](Statistics& s) { s.has_histograms = false; });
-  refuse({kWhere, "--most-common"}, [](Statistics& s) { s.has_votes = false; });
+  refuse({kWhere, "--set most-common"}, [](Statistics& s) { s.has_votes = false; });
   refuse({kWhere, "other tensors"}, [](Statistics& s) { s.tensors.erase("relu"); });
   refuse({kWhere, "other tensors"}, [](Statistics& s) { s.tensors["more"]; });
 }

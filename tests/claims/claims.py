@@ -113,7 +113,11 @@ class Judge:
                 if any(d.dim_param for d in value.type.tensor_type.shape.dim):
                     shape = "x".join(map(str, self.case.samples[0][value.name].shape))
                     shapes += ["--shape", f"{value.name}:{shape}"]
-        given = [] if form in ("bfloat16",) or "--block-float" in options else ["--calibration-data", str(self.data)]
+        given = (
+            []
+            if form in ("bfloat16",) or any(str(o).startswith("block-float=") for o in options)
+            else ["--calibration-data", str(self.data)]
+        )
         return ["quantize", str(self.model), "-o", str(output), *given, *options, *shapes, "--no-bench", "--json", "--threads", "1"]
 
     def judged(self, form: str) -> Verdict:
@@ -212,7 +216,7 @@ class Judge:
         return faults
 
     def as_the_file_takes(self, file: Path, sample: Sample) -> Sample:
-        """Inputs in the types of the written model's, where --no-keep-io-types or a cache's form changed them."""
+        """Inputs in the types of the written model's, where --set no-keep-io-types or a cache's form changed them."""
         taken = {}
         for value in onnx.load(file, load_external_data=False).graph.input:
             kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)

@@ -21,10 +21,10 @@ def _static() -> Iterator[tuple[str, list[str]]]:
     yield "plain", ["--preset", "plain"]
     yield "plain, one scale", ["--preset", "plain", "--per-tensor"]
     yield "one scale", [*SIZE, "--per-tensor"]
-    yield "powers of two", [*SIZE, "--power-of-two-scale", "--activation-symmetric"]
+    yield "powers of two", [*SIZE, "--set", "power-of-two-scale", "--activation-symmetric"]
     yield "int16 falls back", [*SIZE, "--accuracy-fallback", "int16"]
-    yield "no measuring", [*SIZE, "--sensitivity", "off"]
-    yield "reduced range", [*SIZE, "--weight-range", "reduced"]
+    yield "no measuring", [*SIZE, "--set", "sensitivity=off"]
+    yield "reduced range", [*SIZE, "--set", "weight-range=reduced"]
     yield "qoperator", [*SIZE, "--quant-format", "qoperator"]
     yield "qoperator, plain", ["--preset", "plain", "--quant-format", "qoperator"]
     for activation in ACTIVATIONS:
@@ -35,7 +35,7 @@ def _static() -> Iterator[tuple[str, list[str]]]:
     for kind in ("float8e4m3fn", "float8e5m2"):
         yield f"{kind} x {kind}", [*SIZE, "--activation-type", kind, "--weight-type", kind]
     for method in ("nearest", "adaround", "adaquant", "gptq"):
-        few = ["--num-iterations", "30"] if method.startswith("ada") else []
+        few = ["--set", "num-iterations=30"] if method.startswith("ada") else []
         yield method, [*SIZE, "--finetune", method, *few]
         yield f"{method} of int4", [*SIZE, "--weight-type", "int4", "--finetune", method, *few]
     for metric, value in (("cosine", "0.9995"), ("sqnr", "35")):
@@ -52,24 +52,24 @@ def _others() -> Iterator[tuple[str, list[str]]]:
             blocks = ["--weights-only", "--bits", bits, "--weights-form", form]
             yield f"blocks of {bits} bits" + (", qdq" if form == "qdq" else ""), [*blocks, "--block-size", "16"]
             yield f"channels of {bits} bits, {form}", [*blocks, "--block-size", "channel"]
-            yield f"symmetric blocks of {bits} bits, {form}", [*blocks, "--weight-symmetric"]
+            yield f"symmetric blocks of {bits} bits, {form}", [*blocks, "--set", "weight-symmetric"]
     for kind in ("float8e4m3fn", "float8e5m2", "float4e2m1"):
         yield f"blocks of {kind}", ["--weights-only", "--weight-type", kind, "--weights-form", "qdq", "--block-size", "16"]
     for method in ("nearest", "search", "awq", "gptq"):
-        yield f"blocks by {method}", ["--weights-only", "--weights-method", method, "--block-size", "16"]
-    yield "sparse blocks", ["--weights-only", "--sparsity", "2:4", "--block-size", "16"]
-    yield "rotated blocks", ["--weights-only", "--rotation", "auto", "--block-size", "16"]
+        yield f"blocks by {method}", ["--weights-only", "--set", f"weights-method={method}", "--block-size", "16"]
+    yield "sparse blocks", ["--weights-only", "--set", "sparsity=2:4", "--block-size", "16"]
+    yield "rotated blocks", ["--weights-only", "--set", "rotation=auto", "--block-size", "16"]
     yield "blocks to a target", ["--weights-only", "--accuracy-target", "25", "--accuracy-metric", "sqnr", "--block-size", "16"]
     yield "blocks among float16", ["--weights-only", "--float", "16", "--block-size", "16"]
     yield "float16", ["--float", "16"]
-    yield "float16 throughout", ["--float", "16", "--no-keep-io-types"]
+    yield "float16 throughout", ["--float", "16", "--set", "no-keep-io-types"]
     yield "bfloat16", ["--float", "bf16"]
     yield "int8 among float16", [*SIZE, "--float", "16", "--preset", "balanced"]
     yield "plain among float16", ["--float", "16", "--preset", "plain"]
     yield "half the size", ["--weights-only", "--max-size", "HALF"]
     yield "family", ["--family", "fp16,int8,q4"]
     for kind in BLOCK_FLOATS:
-        yield f"block floats {kind}", ["--block-float", kind]
+        yield f"block floats {kind}", ["--set", f"block-float={kind}"]
     for kind in ("int8", "int4", "fp8"):
         yield f"cache of {kind}", ["--preset", "none", "--kv-cache", kind]
         yield f"cache of {kind}, blocks", ["--weights-only", "--kv-cache", kind]

@@ -40,7 +40,7 @@ TEST(Identity, IntegersCountWhereLayersMayBeTuned) {
   EXPECT_EQ(run_identity(options), plain);
   options.finetune.rounding = WeightSolver::gptq;
   const auto tuned = run_identity(options);
-  EXPECT_EQ(tuned.at("--damping"), 0.5);
+  EXPECT_EQ(tuned.at("--set damping"), 0.5);
   options.config.per_channel = false;
   EXPECT_NE(run_identity(options), tuned);
 }

@@ -57,7 +57,7 @@ TEST(Validate, NumbersOutsideTheirBoundsAreNamed) {
       if (is_count && value < 0) continue;
       for (const auto command : {kQuantize, kPlan}) {
         const auto says = refused([&](auto& o) { set_number(*option.member(o), value); }, command);
-        EXPECT_TRUE(contains(says, "--" + std::string(option.name))) << value << ": " << says;
+        EXPECT_TRUE(contains(says, option.spelled())) << value << ": " << says;
       }
       ++checked;
     }
@@ -70,18 +70,18 @@ TEST(Validate, APlanIsCheckedAsARunIs) {
   EXPECT_TRUE(contains(refused([](auto& o) { o.workers = 0; }, kPlan), "--workers must be at least 1"));
   EXPECT_TRUE(contains(refused([](auto& o) { o.threads = -1; }, kPlan), "--threads must not be negative"));
   EXPECT_TRUE(contains(refused([](auto& o) { o.accuracy.command = "score"; }, kPlan), "--accuracy-command"));
-  EXPECT_TRUE(contains(refused([](auto& o) { o.device.pin_memory = false; }, kPlan), "--no-pin-memory"));
+  EXPECT_TRUE(contains(refused([](auto& o) { o.device.pin_memory = false; }, kPlan), "--set no-pin-memory"));
 }
 
 TEST(Validate, PercentilesAndBins) {
   for (const double p : {0.0, -1.0, 100.0001, std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_TRUE(contains(refused([p](auto& o) { o.method.percentile = p; }), "--percentile must be above 0"));
-    EXPECT_TRUE(contains(refused([p](auto& o) { o.method.candidates = {99, p}; }), "--candidates must be above 0"));
+    EXPECT_TRUE(contains(refused([p](auto& o) { o.method.percentile = p; }), "--set percentile must be above 0"));
+    EXPECT_TRUE(contains(refused([p](auto& o) { o.method.candidates = {99, p}; }), "--set candidates must be above 0"));
   }
-  EXPECT_TRUE(contains(refused([](auto& o) { o.method.candidates.clear(); }), "--candidates"));
-  EXPECT_TRUE(contains(refused([](auto& o) { o.method.entropy_levels = 1; }), "--entropy-levels"));
-  EXPECT_TRUE(contains(refused([](auto& o) { o.method.entropy_bins = 127; }), "--entropy-bins"));
-  EXPECT_TRUE(contains(refused([](auto& o) { o.method.entropy_bins = (1 << 20) + 1; }), "--entropy-bins"));
+  EXPECT_TRUE(contains(refused([](auto& o) { o.method.candidates.clear(); }), "--set candidates"));
+  EXPECT_TRUE(contains(refused([](auto& o) { o.method.entropy_levels = 1; }), "--set entropy-levels"));
+  EXPECT_TRUE(contains(refused([](auto& o) { o.method.entropy_bins = 127; }), "--set entropy-bins"));
+  EXPECT_TRUE(contains(refused([](auto& o) { o.method.entropy_bins = (1 << 20) + 1; }), "--set entropy-bins"));
 }
 
 TEST(Validate, RangesThatMakeNoSense) {
@@ -92,7 +92,7 @@ TEST(Validate, RangesThatMakeNoSense) {
   };
   for (const auto& [min, max] :
        {std::pair(1.0F, 0.5F), {kNan, 1.0F}, {0.0F, kNan}, {-kInfinity, 0.0F}, {0.0F, kInfinity}}) {
-    for (const auto* part : {"--tensor-range", "'x'", "MIN <= MAX"}) EXPECT_TRUE(contains(says(min, max), part));
+    for (const auto* part : {"--set tensor-range", "'x'", "MIN <= MAX"}) EXPECT_TRUE(contains(says(min, max), part));
   }
   EXPECT_EQ(says(2, 2), "");
 }
@@ -104,7 +104,7 @@ TEST(Validate, TheMostCommonScaleNeedsSymmetricPowersOfTwo) {
       o.config.power_of_two_scale = p;
       o.config.activation_symmetric = s;
     });
-    EXPECT_TRUE(contains(says, "--most-common")) << says;
+    EXPECT_TRUE(contains(says, "--set most-common")) << says;
   }
 }
 
@@ -115,7 +115,7 @@ TEST(Validate, FourBitsAreForWeightsOfFullRange) {
                            o.config.weight_type = type;
                            o.config.weight_range = WeightRange::reduced;
                          }),
-                         "--weight-range reduced"));
+                         "--set weight-range=reduced"));
     EXPECT_TRUE(contains(refused([&](auto& o) { o.config.activation_type = type; }), "--activation-type"));
   }
 }
@@ -128,7 +128,7 @@ TEST(Validate, FineTuningThatDoesNotGoTogether) {
     });
   };
   EXPECT_TRUE(contains(says(WeightSolver::gptq, [](auto& f) { f.form = FinetuneForm::streamed; }), "Gram form"));
-  EXPECT_TRUE(contains(says(WeightSolver::gptq, [](auto& f) { f.drop_ratio = 0.5; }), "--drop-ratio"));
+  EXPECT_TRUE(contains(says(WeightSolver::gptq, [](auto& f) { f.drop_ratio = 0.5; }), "--set drop-ratio"));
   EXPECT_TRUE(contains(says(WeightSolver::adaround, [](auto& f) { f.update_scale = true; }), "--finetune adaquant"));
   EXPECT_EQ(says(WeightSolver::adaquant, [](auto& f) { f.update_scale = true; }), "");
   EXPECT_TRUE(contains(refused([](auto& o) {
@@ -162,7 +162,7 @@ TEST(Validate, DevicesAndTheirOptions) {
   calibrate = {};
   calibrate.most_common = true;
   calibrate.histograms = false;
-  EXPECT_TRUE(contains(usage_error_of([&] { validate(calibrate); }), "--most-common"));
+  EXPECT_TRUE(contains(usage_error_of([&] { validate(calibrate); }), "--set most-common"));
 }
 
 }  // namespace

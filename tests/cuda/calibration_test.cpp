@@ -81,7 +81,7 @@ TEST(CalibrationOnADevice, LeavesTheRestOfTheBudgetToTheRuntime) {
     ADD_FAILURE() << "no error";
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::resource);
-    EXPECT_NE(e.hint().find("--device-memory-budget"), std::string::npos);
+    EXPECT_NE(e.hint().find("--set device-memory-budget"), std::string::npos);
   }
   EXPECT_NO_THROW(open({.number = 0, .memory_budget = budget, .taps = 300, .tables = false}));
 }

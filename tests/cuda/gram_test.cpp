@@ -87,7 +87,7 @@ TEST(GramSums, KeepToTheBudget) {
     ADD_FAILURE() << "it was taken";
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::resource);
-    EXPECT_NE(e.hint().find("--device-memory-budget"), std::string::npos);
+    EXPECT_NE(e.hint().find("--set device-memory-budget"), std::string::npos);
   }
   EXPECT_EQ(all[0]->memory().used(), 0U);
 }

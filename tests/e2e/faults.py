@@ -61,19 +61,20 @@ class Command:
 
 
 COMMON = "--calibration-data {data} --threads 1 --no-bench"
-SPOOLED = "--segments 4 --memory-level 2 --spool-access buffered --checkpoint-seconds 0"
+SPOOLED = "--set segments=4 --set memory-level=2 --set spool-access=buffered --set checkpoint-seconds=0"
 COMMANDS = {
     "calibrate": Command("calibrate {model} -o {out}/q.onnx --calibration-data {data} --threads 1 " + SPOOLED),
-    "quantize": Command("quantize {model} -o {out}/q.onnx --optimize-for size --external-data-threshold 100 " + COMMON),
+    "quantize": Command("quantize {model} -o {out}/q.onnx --optimize-for size --set external-data-threshold=100 " + COMMON),
     "spooled": Command("quantize {model} -o {out}/q.onnx --preset plain " + f"{SPOOLED} {COMMON}"),
     "reports": Command(
-        "quantize {model} -o {out}/q.onnx --preset plain --prepared-output {out}/p.onnx --report {out}/report.html "
-        "--trace {out}/trace.json --profile {out}/profile.yaml " + COMMON,
+        "quantize {model} -o {out}/q.onnx --preset plain --set prepared-output={out}/p.onnx --report {out}/report.html "
+        "--set trace={out}/trace.json --profile {out}/profile.yaml " + COMMON,
         earlier=("q.onnx", "p.onnx"),
     ),
-    "gptq": Command("quantize {model} -o {out}/q.onnx --preset plain --finetune gptq --memory-level 2 " + COMMON),
+    "gptq": Command("quantize {model} -o {out}/q.onnx --preset plain --finetune gptq --set memory-level=2 " + COMMON),
     "adaround": Command(
-        "quantize {model} -o {out}/q.onnx --preset plain --finetune adaround --num-iterations 5 --finetune-form streamed " + COMMON
+        "quantize {model} -o {out}/q.onnx --preset plain --finetune adaround --set num-iterations=5 --set finetune-form=streamed "
+        + COMMON
     ),
     "resume": Command(
         "quantize {model} -o {out}/q.onnx --preset plain --resume " + f"{SPOOLED} {COMMON}", kill="calibrate.sample=kill@9"

@@ -91,7 +91,7 @@ def cache_scales(place: Place, file: Path) -> list[object]:
     if not model.exists():
         decoders.genai_folder(model)
         support.save_samples(data, [{"input_ids": np.ones((1, 8), np.int64), **decoders.empty_cache()}])
-    options = ["--preset", "none", "--kv-cache", "int8", "--kv-cache-scales", file, "--no-bench"]
+    options = ["--preset", "none", "--kv-cache", "int8", "--set", f"kv-cache-scales={file}", "--no-bench"]
     return ["quantize", model / "model.onnx", "-o", place.output, "--calibration-data", data, *options]
 
 
@@ -141,7 +141,7 @@ READERS = {
         "json",
         "t.json",
         lambda: b'{"format":"detent kernel times 1","kernels":{}}',
-        lambda p, f: quantizing(p, "--optimize-for", "latency", "--kernel-table", f, preset="balanced"),
+        lambda p, f: quantizing(p, "--optimize-for", "latency", "--set", f"kernel-table={f}", preset="balanced"),
     ),
     "result": Reader("json", "r.json", lambda: b'{"model_bytes_after":1}', lambda _, f: ["report", f]),
     "scales of a cache": Reader("json", "scales.json", lambda: b'{"scales":{}}', cache_scales),

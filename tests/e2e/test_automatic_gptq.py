@@ -31,7 +31,7 @@ def product(folder: Path, channels: list[np.ndarray]) -> tuple[Path, Path]:
 def test_what_goes_together_is_rounded_together(tmp_path: Path) -> None:
     mixed = 0.2 * np.eye(64) + np.random.default_rng(4).standard_normal((64, 64)) @ np.diag(0.8 ** np.arange(64))
     model, data = product(tmp_path, [mixed] * 48)
-    options = [*FOUR_BITS, "--equalize", "off", "--samples", 32]
+    options = [*FOUR_BITS, "--set", "equalize=off", "--samples", 32]
     report = support.quantize(model, tmp_path / "default.onnx", data, *options)
     tuned = report["accuracy"]["tuned"]
     assert tuned["kept"]
@@ -53,8 +53,8 @@ def test_what_goes_together_is_rounded_together(tmp_path: Path) -> None:
     "options",
     [
         [*FOUR_BITS, "--samples", 7],
-        [*FOUR_BITS, "--samples", 16, "--sensitivity", "off"],
-        [*FOUR_BITS, "--samples", 16, "--sensitivity", "report"],
+        [*FOUR_BITS, "--samples", 16, "--set", "sensitivity=off"],
+        [*FOUR_BITS, "--samples", 16, "--set", "sensitivity=report"],
         [*BALANCED, "--samples", 16, "--activation-type", "uint16"],
     ],
     ids=["too few samples", "nothing measured", "only told", "near enough"],
@@ -68,7 +68,7 @@ def test_where_it_is_left(trained: tuple[Path, Path], tmp_path: Path, options: l
 
 
 @pytest.mark.parametrize(
-    "options", [["--segments", 3, "--memory-level", 2], ["--memory-budget", "400MiB", "--workers", 2]], ids=str
+    "options", [["--set", "segments=3", "--set", "memory-level=2"], ["--memory-budget", "400MiB", "--workers", 2]], ids=str
 )
 def test_budgets_change_nothing(trained: tuple[Path, Path], tmp_path: Path, options: list[object]) -> None:
     common = [*FOUR_BITS, "--samples", 24]
@@ -100,8 +100,8 @@ def test_what_others_do_not_gain_from_goes(tmp_path: Path) -> None:
     """The samples that are held back have nothing in common with those that weights are fitted to."""
     seen, unseen = (np.diag([s] * 32 + [1 - s] * 32) for s in (1.0, 0.001))
     model, data = product(tmp_path, [unseen if i % 8 == 7 else seen for i in range(16)])
-    report = support.quantize(model, tmp_path / "q.onnx", data, *FOUR_BITS, "--equalize", "off")
+    report = support.quantize(model, tmp_path / "q.onnx", data, *FOUR_BITS, "--set", "equalize=off")
     assert report["accuracy"]["tuned"]["kept"] is False
     assert "layers" not in report
-    support.quantize(model, tmp_path / "off.onnx", data, *FOUR_BITS, "--equalize", "off", "--finetune", "nearest")
+    support.quantize(model, tmp_path / "off.onnx", data, *FOUR_BITS, "--set", "equalize=off", "--finetune", "nearest")
     assert support.sha256(tmp_path / "q.onnx") == support.sha256(tmp_path / "off.onnx")

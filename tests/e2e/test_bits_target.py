@@ -15,9 +15,9 @@ def test_reaches_the_target_with_less_than_eight_bits(tmp_path: Path) -> None:
     data, samples = correlated(tmp_path / "data")
     sizes = {}
     for bits in (2, 8):
-        support.weights_only(model, tmp_path / f"{bits}.onnx", "--bits", bits, "--accuracy-level", 1)
+        support.weights_only(model, tmp_path / f"{bits}.onnx", "--bits", bits, "--set", "accuracy-level=1")
         sizes[bits] = bytes_of(tmp_path / f"{bits}.onnx")
-    options = ["--calibration-data", data, "--accuracy-level", 1, "--accuracy-metric", "sqnr"]
+    options = ["--calibration-data", data, "--set", "accuracy-level=1", "--accuracy-metric", "sqnr"]
     in_float = support.outputs(support.load(model), samples)
     found = []
     for target in (10, 25, 40):

@@ -50,7 +50,7 @@ def cnn(tmp_path_factory):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_by_the_arithmetic_of_a_reference(cnn, name):
-    model, told = converted(cnn, "--block-float", name, data=cnn / "data")
+    model, told = converted(cnn, "--set", f"block-float={name}", data=cnn / "data")
     found = operators(model)
     attributes = {"axis": 1, "rounding_mode": 2, **FORMATS[name]}
     if "bfp_method" in attributes:
@@ -68,7 +68,7 @@ def test_every_format_by_the_arithmetic_of_a_reference(cnn, name):
 
 def test_blocks_lie_along_what_products_add_up(tmp_path):
     onnx.save(transformer(), tmp_path / "m.onnx")
-    model, _ = converted(tmp_path, "--block-float", "mx9")
+    model, _ = converted(tmp_path, "--set", "block-float=mx9")
     by_output = {node.output[0]: node for node in model.graph.node}
     constants = {t.name: list(t.dims) for t in model.graph.initializer}
     seen = 0
@@ -106,40 +106,53 @@ def test_a_trained_model(tmp_path):
     shape = ["--shape", "x:1x3x48x96"]
     found = [
         converted(tmp_path, *options, *shape, data=data)[1]["accuracy"]["sqnr_db"]
-        for options in (["--target", "amd-npu:bfp16"], ["--block-float", "mxint8"], ["--block-float", "mx4"])
+        for options in (["--target", "amd-npu:bfp16"], ["--set", "block-float=mxint8"], ["--set", "block-float=mx4"])
     ]
     assert found[0] > found[2] + 6 and found[1] > found[2] + 6, found
 
 
+def spelled(option: list) -> str:
+    return f"--set {option[1].split('=')[0]}" if option[0] == "--set" else option[0]
+
+
 # Of samples that values are observed on.
 OF_SAMPLES = [
-    *(["--samples", 4], ["--segments", 2], ["--prefetch", 1], ["--workers", 2], ["--memory-level", 2], ["--spool-bfloat16"]),
-    *(["--spool-access", "buffered"], ["--checkpoint-seconds", 1], ["--disk-budget", "1GiB"], ["--device", "cuda:0"]),
+    *(
+        ["--samples", 4],
+        ["--set", "segments=2"],
+        ["--set", "prefetch=1"],
+        ["--workers", 2],
+        ["--set", "memory-level=2"],
+        ["--set", "spool-bfloat16"],
+    ),
+    *(["--set", "spool-access=buffered"], ["--set", "checkpoint-seconds=1"], ["--disk-budget", "1GiB"], ["--device", "cuda:0"]),
 ]
 
 
 def test_what_does_not_go_with_block_floats(cnn, tmp_path):
     for options, part in [
-        (["--preset", "balanced"], "--optimize-for means nothing with --block-float"),
-        (["--weight-type", "uint8"], "--weight-type means nothing with --block-float"),
-        (["--finetune", "adaround"], "--finetune means nothing with --block-float"),
-        (["--weights-only"], "--block-float means nothing with --weights-only"),
-        (["--float", 16], "--block-float and --float are both the format of all numbers"),
-        (["--no-keep-io-types"], "--no-keep-io-types is about --float 16"),
-        *(([*option], f"{option[0]} means nothing with --block-float") for option in OF_SAMPLES),
+        (["--preset", "balanced"], "--optimize-for means nothing with --set block-float"),
+        (["--weight-type", "uint8"], "--weight-type means nothing with --set block-float"),
+        (["--finetune", "adaround"], "--finetune means nothing with --set block-float"),
+        (["--weights-only"], "--set block-float means nothing with --weights-only"),
+        (["--float", 16], "--set block-float and --float are both the format of all numbers"),
+        (["--set", "no-keep-io-types"], "--set no-keep-io-types is about --float 16"),
+        *(([*option], f"{spelled(option)} means nothing with --set block-float") for option in OF_SAMPLES),
     ]:
-        result = detent("quantize", cnn / "m.onnx", "-o", tmp_path / "q.onnx", "--block-float", "mx9", *options)
+        result = detent("quantize", cnn / "m.onnx", "-o", tmp_path / "q.onnx", "--set", "block-float=mx9", *options)
         assert result.returncode == 2 and part in result.stderr, result.stderr
     for options, part in [
-        (["--block-float", "mx9"], "detent plan does not take --block-float"),
+        (["--set", "block-float=mx9"], "detent plan does not take --set block-float"),
         (["--target", "amd-npu:bfp16"], "plan tells of runs that make integers"),
     ]:
         result = detent("plan", cnn / "m.onnx", *options)
         assert result.returncode == 2 and part in result.stderr, result.stderr
-    converted(cnn, "--block-float", "mx9")
-    again = detent("quantize", cnn / "q.onnx", "-o", tmp_path / "q.onnx", "--block-float", "mx9")
+    converted(cnn, "--set", "block-float=mx9")
+    again = detent("quantize", cnn / "q.onnx", "-o", tmp_path / "q.onnx", "--set", "block-float=mx9")
     assert again.returncode == 3 and "is quantized already" in again.stderr
-    refused = detent("quantize", cnn / "m.onnx", "-o", tmp_path / "q.onnx", "--target", "amd-npu:bfp16", "--block-float", "none")
+    refused = detent(
+        "quantize", cnn / "m.onnx", "-o", tmp_path / "q.onnx", "--target", "amd-npu:bfp16", "--set", "block-float=none"
+    )
     assert refused.returncode == 2 and "contradicts --target amd-npu:bfp16" in refused.stderr
 
 
@@ -148,7 +161,7 @@ def test_attributes_of_another_type_are_refused(cnn):
         (["bfp16"], {"bit_width": 16.0, "bfp_method": 1}),
         (["mxint8"], {"element_dtype": 8, "block_size": "32"}),
     ):
-        converted(cnn, "--block-float", *options)
+        converted(cnn, "--set", f"block-float={options[0]}", *options[1:])
         for name, value in wrong.items():
             model = onnx.load(cnn / "q.onnx")
             node = next(n for n in model.graph.node if n.domain)
@@ -184,4 +197,4 @@ def test_results_of_no_use_on_a_target_are_refused(tmp_path):
     assert result.returncode == 3 and "the block floats of --target amd-npu:bfp16 leave the worst output" in result.stderr
     assert result.stderr.count("\n") == 1 and (tmp_path / "q.onnx").read_bytes() == b"what stood there"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "m.onnx", "q.onnx"]
-    assert detent(*command, "--block-float", "bfp16").returncode == 0  # as asked for, of no target
+    assert detent(*command, "--set", "block-float=bfp16").returncode == 0  # as asked for, of no target

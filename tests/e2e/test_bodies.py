@@ -56,8 +56,8 @@ def quality(model: Path, output: Path, kind: str) -> float:
 def test_products_in_bodies(case: tuple[str, Path, Path], preset: str, tmp_path: Path) -> None:
     kind, model, data = case
     output = tmp_path / "out.onnx"
-    options = ["--preset", preset, "--weight-range", "reduced", "--no-bench", "--optimize-for", "size"]
-    said = support.quantize(model, output, data, *options, "--sensitivity", "off")
+    options = ["--preset", preset, "--set", "weight-range=reduced", "--no-bench", "--optimize-for", "size"]
+    said = support.quantize(model, output, data, *options, "--set", "sensitivity=off")
     assert not any("body" in note for note in said["notes"]), said["notes"]
     ran = as_run(output, tmp_path)
     assert sum(t in QUANTIZED for t in ran) >= PRODUCTS[kind], ran
@@ -73,7 +73,7 @@ def test_measured_and_the_same_bytes(case: tuple[str, Path, Path], tmp_path: Pat
     assert share is None if kind == "Loop" else share > 0.5  # nobody knows how often a Loop's body runs
     assert quality(model, tmp_path / "a.onnx", kind) > 20
     (tmp_path / "work").mkdir()
-    limited = ["--memory-level", "2", "--work-dir", tmp_path / "work"]
+    limited = ["--set", "memory-level=2", "--work-dir", tmp_path / "work"]
     support.quantize(model, tmp_path / "b.onnx", data, *options, *limited)
     support.quantize(model, tmp_path / "c.onnx", data, *options, "--workers", "2")
     assert support.sha256(tmp_path / "a.onnx") == support.sha256(tmp_path / "b.onnx") == support.sha256(tmp_path / "c.onnx")
@@ -106,7 +106,7 @@ def test_a_body_that_no_sample_came_to(tmp_path: Path) -> None:
     feeds = [sample for sample in samples("nested") if sample["flag"]]
     data = support.save_samples(tmp_path / "data", feeds)
     for preset in ("plain", "balanced"):
-        options = ["--preset", preset, "--no-bench", "--optimize-for", "size", "--weight-range", "reduced"]
+        options = ["--preset", preset, "--no-bench", "--optimize-for", "size", "--set", "weight-range=reduced"]
         said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, *options)
         told = [note for note in said["notes"] if "no sample came" in note]
         assert len(told) == 1
@@ -140,7 +140,7 @@ def test_a_branch_that_contradicts_the_samples(tmp_path: Path) -> None:
     for feed in feeds:
         feed["flag"] = np.array(True)
     data = support.save_samples(tmp_path / "data", feeds)
-    options = ["--preset", "balanced", "--no-bench", "--optimize-for", "size", "--sensitivity", "off", "--finetune", "gptq"]
+    options = ["--preset", "balanced", "--no-bench", "--optimize-for", "size", "--set", "sensitivity=off", "--finetune", "gptq"]
     said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, *options)
     assert any("'else_branch': 2 products" in note for note in said["notes"]), said["notes"]
     assert [layer["name"] for layer in said["layers"]] == ["before", "then.layer", "after"]
@@ -188,7 +188,7 @@ def test_functions(tmp_path: Path) -> None:
     model, output = tmp_path / "model.onnx", tmp_path / "out.onnx"
     onnx.save(with_functions(), model)
     data = support.save_samples(tmp_path / "data", samples("If"))
-    options = ["--no-bench", "--optimize-for", "size", "--weight-range", "reduced", "--sensitivity", "off"]
+    options = ["--no-bench", "--optimize-for", "size", "--set", "weight-range=reduced", "--set", "sensitivity=off"]
     said = support.quantize(model, output, data, *options)
     assert not any("function" in note for note in said["notes"]), said["notes"]
     written = onnx.load(output)
@@ -307,7 +307,7 @@ def test_a_scan_whose_ranks_nobody_knows(tmp_path: Path) -> None:
         (["--weights-only", "--bits", "8", "--block-size", "16"], 30),
         (["--activations", "dynamic"], 8),  # without VNNI full-range weights saturate
         (["--preset", "none", "--float", "16"], 50),
-        (["--quant-format", "qoperator", "--no-bench", "--weight-range", "reduced", "--optimize-for", "size"], 22),
+        (["--quant-format", "qoperator", "--no-bench", "--set", "weight-range=reduced", "--optimize-for", "size"], 22),
     ],
     ids=["weights-only", "dynamic", "float16", "qoperator"],
 )

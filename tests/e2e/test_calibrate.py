@@ -16,19 +16,19 @@ import pytest
 import support
 from support import DETENT, Path, Sample, calibrate, sha256
 
-POWERS = ["--power-of-two-scale", "--activation-symmetric"]
+POWERS = ["--set", "power-of-two-scale", "--activation-symmetric"]
 METHODS = {
     "minmax": ["--method", "minmax"],
-    "percentile": ["--method", "percentile", "--percentile", "99.9"],
-    "two-sided": ["--method", "percentile", "--two-sided"],
-    "layerwise": ["--method", "layerwise-percentile", "--percentile-metric", "mse"],
+    "percentile": ["--method", "percentile", "--set", "percentile=99.9"],
+    "two-sided": ["--method", "percentile", "--set", "two-sided"],
+    "layerwise": ["--method", "layerwise-percentile", "--set", "percentile-metric=mse"],
     "mse": ["--method", "mse"],
     "mse-power-of-two": ["--method", "mse", *POWERS],
-    "entropy": ["--method", "entropy", "--entropy-bins", 256],  # as few as the values of small tensors can fill
-    "mixed": ["--tensor-method", "^(relu|matmul).*=mse"],
+    "entropy": ["--method", "entropy", "--set", "entropy-bins=256"],  # as few as the values of small tensors can fill
+    "mixed": ["--set", "tensor-method=^(relu|matmul).*=mse"],
 }
 # These look at each run by itself, so the size of batches counts.
-BY_RUN = {"average": ["--average"], "most-common": ["--method", "mse", "--most-common", *POWERS]}
+BY_RUN = {"average": ["--set", "average"], "most-common": ["--method", "mse", "--set", "most-common", *POWERS]}
 
 
 @dataclasses.dataclass
@@ -79,7 +79,7 @@ def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         onnx.save(graphs.transformer(), model)
         samples = graphs.transformer_samples(8)
     data = support.save_samples(folder / "data", samples)
-    statistics = calibrate(model, folder / "first.stats", data, "--most-common")
+    statistics = calibrate(model, folder / "first.stats", data, "--set", "most-common")
     return Setup(folder, model, samples, statistics, request.param)
 
 
@@ -113,7 +113,7 @@ def in_fours(setup: Setup, _folder: Path) -> Path:
     ids=lambda value: value.__name__ if callable(value) else " ".join(map(str, value)) or "plain",
 )
 def test_same_statistics(setup: Setup, data: Callable[[Setup, Path], Path], options: list, tmp_path: Path) -> None:
-    again = calibrate(setup.model, tmp_path / "again.stats", data(setup, tmp_path), "--most-common", *options)
+    again = calibrate(setup.model, tmp_path / "again.stats", data(setup, tmp_path), "--set", "most-common", *options)
     assert sha256(again) == sha256(setup.statistics)
 
 
@@ -121,7 +121,7 @@ def test_merged_parts_are_the_whole(setup: Setup, tmp_path: Path) -> None:
     parts = []
     for i, samples in enumerate((setup.samples[:3], setup.samples[3:4], setup.samples[4:])):
         data = support.save_samples(tmp_path / f"data{i}", samples)
-        parts.append(calibrate(setup.model, tmp_path / f"part{i}.stats", data, "--most-common", "--workers", 1 + i))
+        parts.append(calibrate(setup.model, tmp_path / f"part{i}.stats", data, "--set", "most-common", "--workers", 1 + i))
     for order in list(itertools.permutations(parts))[::2]:
         result = support.detent("calibrate", "--merge", *order, "-o", tmp_path / "merged.stats", "--json")
         assert (result.returncode, result.stderr) == (0, "")
@@ -154,7 +154,7 @@ def test_same_statistics_with_mpi(setup: Setup, ranks: int, tmp_path: Path) -> N
     command = [launcher, "-n", ranks, DETENT, "calibrate", setup.model, "-o", output, "--calibration-data", setup.data]
     command += support.PLAIN
     result = subprocess.run(
-        list(map(str, [*command, "--most-common", "--json"])),
+        list(map(str, [*command, "--set", "most-common", "--json"])),
         env={**os.environ, **settings},
         capture_output=True,
         text=True,
@@ -210,7 +210,7 @@ def test_selective_calibration(tmp_path: Path) -> None:
         return json.loads(result.stdout)["tensors"], report["activations"]
 
     plain, ranges = run()
-    fewer, passed = run("--passthrough-op-types", "GlobalAveragePool")
+    fewer, passed = run("--set", "passthrough-op-types=GlobalAveragePool")
     assert fewer == plain - 1
     pooled = "globalaveragepool1.out"
     assert passed[pooled]["max"] > ranges[pooled]["max"]
@@ -222,7 +222,15 @@ def test_selective_calibration(tmp_path: Path) -> None:
 def test_ranges_of_single_tensors(model: Path, data: Path, tmp_path: Path) -> None:
     plain = support.quantize(model, tmp_path / "q.onnx", data)["activations"]
     found = support.quantize(
-        model, tmp_path / "q.onnx", data, "--tensor-range", "x=-1.5,2", "--tensor-method", "^head.*=percentile", "--percentile", 60
+        model,
+        tmp_path / "q.onnx",
+        data,
+        "--set",
+        "tensor-range=x=-1.5,2",
+        "--set",
+        "tensor-method=^head.*=percentile",
+        "--set",
+        "percentile=60",
     )["activations"]
     assert (found["x"]["min"], found["x"]["max"]) == (-1.5, 2)
     assert found["head.out"]["max"] < plain["head.out"]["max"]

@@ -11,7 +11,7 @@ import support
 from failures import BAD_INPUT, USAGE, Place
 from support import Path, calibrate
 
-POWERS = ["--power-of-two-scale", "--activation-symmetric"]
+POWERS = ["--set", "power-of-two-scale", "--activation-symmetric"]
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_merging_a_file_twice(place: Place, model: Path, statistics: Path) -> No
 def test_merging_unlike_statistics(place: Place, model: Path, data: Path, statistics: Path) -> None:
     for name, options, says in (
         ("bare", ["--no-histogram"], "--no-histogram"),
-        ("votes", ["--most-common"], "--most-common"),
+        ("votes", ["--set", "most-common"], "--set most-common"),
         ("some", ["--nodes", "conv_b"], "other tensors"),
     ):
         other = calibrate(model, place.inputs / f"{name}.stats", data, *options)
@@ -106,9 +106,9 @@ def test_statistics_that_lack_something(place: Place, model: Path, data: Path, s
     bare = calibrate(model, place.inputs / "bare.stats", data, "--no-histogram")
     for method in ("percentile", "layerwise-percentile", "mse", "entropy"):
         refuses(bare, "tensor 'x' hold no histogram; .*--no-histogram", "--method", method)
-    assert support.detent("quantize", model, "-o", place.output, "--statistics", bare, "--average").returncode == 0
+    assert support.detent("quantize", model, "-o", place.output, "--statistics", bare, "--set", "average").returncode == 0
     place.output.unlink()
-    refuses(statistics, "'x'.*most samples; calibrate with --most-common", "--method", "mse", "--most-common", *POWERS)
+    refuses(statistics, "'x'.*most samples; calibrate with --set most-common", "--method", "mse", "--set", "most-common", *POWERS)
     some = calibrate(model, place.inputs / "some.stats", data, "--nodes", "conv_b")
     refuses(some, "lack tensor 'x'.*same --preset", "--method", "minmax")
     assert support.detent("quantize", model, "-o", place.output, "--statistics", some, "--nodes", "conv_b").returncode == 0
@@ -133,19 +133,19 @@ def test_options_that_make_no_sense(place: Place, model: Path, data: Path, stati
         ("--calibration-data is required", "calibrate", model),
         ("--merge takes statistics files only", "calibrate", model, "--merge", statistics),
         ("--merge takes statistics files only", "calibrate", "--merge", statistics, *samples),
-        ("--most-common needs histograms", "calibrate", model, *samples, "--most-common", "--no-histogram"),
+        ("--set most-common needs histograms", "calibrate", model, *samples, "--set", "most-common", "--no-histogram"),
         ("--workers", "calibrate", model, *samples, "--workers", "0"),
         ("no node of .* matches", "calibrate", model, *samples, "--nodes", "nobody"),
-        ("no node of type 'MaxPoool'", "calibrate", model, *samples, "--passthrough-op-types", "MaxPoool"),
+        ("no node of type 'MaxPoool'", "calibrate", model, *samples, "--set", "passthrough-op-types=MaxPoool"),
         ("--calibration-data or --statistics", "quantize", model),
-        ("--most-common chooses between", "quantize", model, *samples, "--most-common"),
-        ("percentile must be above 0", "quantize", model, *samples, "--percentile", "0"),
-        ("--entropy-bins", "quantize", model, *samples, "--entropy-bins", "100"),
+        ("--set most-common chooses between", "quantize", model, *samples, "--set", "most-common"),
+        ("percentile must be above 0", "quantize", model, *samples, "--set", "percentile=0"),
+        ("--set entropy-bins", "quantize", model, *samples, "--set", "entropy-bins=100"),
         ("'best' is not one of its values; choose from: minmax, percentile", "quantize", model, *samples, "--method", "best"),
-        ("'x=1' is not MIN,MAX|'1' is not MIN,MAX", "quantize", model, *samples, "--tensor-range", "x=1"),
-        ("'x' is not NAME=VALUE", "quantize", model, *samples, "--tensor-method", "x"),
-        ("2 to 1 is not a range for 'x'", "quantize", model, *samples, "--tensor-range", "x=2,1"),
-        ("'nobody' is not an activation", "quantize", model, *samples, "--tensor-method", "nobody=mse"),
+        ("'x=1' is not MIN,MAX|'1' is not MIN,MAX", "quantize", model, *samples, "--set", "tensor-range=x=1"),
+        ("'x' is not NAME=VALUE", "quantize", model, *samples, "--set", "tensor-method=x"),
+        ("2 to 1 is not a range for 'x'", "quantize", model, *samples, "--set", "tensor-range=x=2,1"),
+        ("'nobody' is not an activation", "quantize", model, *samples, "--set", "tensor-method=nobody=mse"),
     ):
         place.refuses(USAGE, says, *arguments, "-o", place.output)
     place.refuses(USAGE, "would overwrite", "calibrate", "--merge", statistics, "-o", statistics)

@@ -46,7 +46,7 @@ def digest(folder: Path, model: Path, rows: np.ndarray, each: int, *options: obj
 
 @pytest.mark.parametrize(
     ("each", "options"),
-    [(1, []), (1, ["--workers", 2]), (8, []), (5, []), (8, ["--batch-size", 2]), (2, ["--segments", 3])],
+    [(1, []), (1, ["--workers", 2]), (8, []), (5, []), (8, ["--batch-size", 2]), (2, ["--set", "segments=3"])],
     ids=str,
 )
 def test_order_files_and_batches_do_not_matter(

@@ -68,7 +68,17 @@ def test_where_nothing_may_stay_in_float_it_is_said(faulty: dict[str, str], tmp_
     onnx.save(layers("MatMul"), tmp_path / "m.onnx")
     rng = np.random.default_rng(4)
     data = support.save_samples(tmp_path / "d", [{"x": rng.normal(size=(1, 8, WIDTH)).astype(np.float32)} for _ in range(8)])
-    options = ["--calibration-data", data, "--json", "--preset", "balanced", "--optimize-for", "size", "--sensitivity", "report"]
+    options = [
+        "--calibration-data",
+        data,
+        "--json",
+        "--preset",
+        "balanced",
+        "--optimize-for",
+        "size",
+        "--set",
+        "sensitivity=report",
+    ]
     done = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", *options, env=faulty)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

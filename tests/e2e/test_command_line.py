@@ -47,7 +47,7 @@ def test_quiet_prints_nothing_and_verbose_more(command: list[str], tmp_path: Pat
     assert "Calibration  " in verbose and "nodes quantized" in verbose
 
 
-@pytest.mark.parametrize("words", [["--resume"], ["--external-data-threshold", "1"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["--resume"], ["--set", "external-data-threshold=1"]], ids=" ".join)
 def test_no_model_on_standard_output_where_a_file_is_needed(command: list[str], words: list[str]) -> None:
     result = run(command, "-o", "-", *words)
     assert (result.returncode, result.stdout, result.stderr.count(b"\n")) == (USAGE, b"", 1)

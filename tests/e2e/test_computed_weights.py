@@ -89,7 +89,7 @@ def test_what_stays_in_float_does_not_grow(tmp_path: Path) -> None:
     constants.append(constant("V", np.random.default_rng(3).standard_normal((N, N)).astype(np.float32)))
     graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], constants)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
-    said = support.weights_only(tmp_path / "model.onnx", tmp_path / "q.onnx", "--node-bits", "stays=float")
+    said = support.weights_only(tmp_path / "model.onnx", tmp_path / "q.onnx", "--set", "node-bits=stays=float")
     assert (said["nodes_quantized"], said["nodes_in_float"]) == (1, 1)
     kept = {t.name: t.data_type for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
     assert kept["W"] == TensorProto.FLOAT16

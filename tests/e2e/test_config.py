@@ -10,7 +10,7 @@ OPTIONS = {
         *("--preset", "plain", "--method", "mse", "--per-tensor", "--exclude-nodes", "conv_a,head", "--samples", "3")
     ],
     "preset: balanced\nfinetune: gptq\ndamping: 0.02\ntensor-method: x=minmax\n": [
-        *("--preset", "balanced", "--finetune", "gptq", "--damping", "0.02", "--tensor-method", "x=minmax")
+        *("--preset", "balanced", "--finetune", "gptq", "--set", "damping=0.02", "--set", "tensor-method=x=minmax")
     ],
 }
 

@@ -178,7 +178,7 @@ def test_random_numbers_are_the_same_in_each_run(tmp_path: Path, data: Path) -> 
     """But the written model goes on to draw its own."""
     model = drawing(tmp_path / "m.onnx", "RandomNormalLike")
     written = []
-    for i, options in enumerate(([], ["--workers", "2"], ["--segments", "3", "--memory-level", "2"])):
+    for i, options in enumerate(([], ["--workers", "2"], ["--set", "segments=3", "--set", "memory-level=2"])):
         support.quantize(model, tmp_path / f"{i}.onnx", data, "--preset", "balanced", *options)
         written.append((tmp_path / f"{i}.onnx").read_bytes())
     assert written[0] == written[1] == written[2]

@@ -61,8 +61,8 @@ def test_filters(tmp_path: Path, case: str, bits: int, symmetric: bool) -> None:
     ends = [("x", [1, channels, 6, 6]), ("y", [1, outputs, "h", "w"])]
     node = helper.make_node(op, ["x", "w"], ["y"], "filter")
     model = save(tmp_path / "m.onnx", [node], ends, {"w": weight})
-    sign = "--weight-symmetric" if symmetric else "--weight-asymmetric"
-    result = support.weights_only(model, tmp_path / "q.onnx", "--op-types", op, "--bits", bits, sign)
+    sign = "weight-symmetric" if symmetric else "weight-asymmetric"
+    result = support.weights_only(model, tmp_path / "q.onnx", "--op-types", op, "--bits", bits, "--set", sign)
     assert any("opset 17 was raised to 21" in note for note in result["notes"])
     values = stored(tmp_path / "q.onnx", "w", axis, block)
     assert support.sqnr([[weight]], [[values]]) > (17 if bits == 4 else 40)
@@ -114,7 +114,7 @@ def test_stacks_of_matrices(tmp_path: Path) -> None:
     result = support.weights_only(model, tmp_path / "q.onnx")
     assert any("'stack'" in note and "--op-types" in note for note in result["notes"])
     assert [w["name"] for w in result["weights"]] == ["v"]
-    support.weights_only(model, tmp_path / "q.onnx", "--op-types", "MatMul", "--accuracy-level", 1)
+    support.weights_only(model, tmp_path / "q.onnx", "--op-types", "MatMul", "--set", "accuracy-level=1")
     assert support.sqnr([[weight]], [[stored(tmp_path / "q.onnx", "w", 2, 32)]]) > 20
     sample = [{"x": gauss(4, 3, 32, scale=1)}]
     found = [support.outputs(support.load(path), sample) for path in (model, tmp_path / "q.onnx")]
@@ -141,7 +141,7 @@ def test_blocks_that_do_not_fit(tmp_path: Path, rows: int, block: int, form: str
     """The last one is shorter."""
     weight = gauss(rows, 48)
     model = product(tmp_path / "m.onnx", weight)
-    support.weights_only(model, tmp_path / "q.onnx", "--block-size", block, "--weights-form", form, "--accuracy-level", 1)
+    support.weights_only(model, tmp_path / "q.onnx", "--block-size", block, "--weights-form", form, "--set", "accuracy-level=1")
     sample = [{"x": gauss(5, rows, scale=1)}]
     found = [support.outputs(support.load(path), sample) for path in (model, tmp_path / "q.onnx")]
     assert support.sqnr(*found) > 16
@@ -164,7 +164,7 @@ def test_constant_blocks(tmp_path: Path, value: float, bits: int, form: str) -> 
     weight = np.full((64, 32), value, np.float32)
     weight[:, ::2] = 0
     model = product(tmp_path / "m.onnx", weight)
-    result = support.weights_only(model, tmp_path / "q.onnx", "--bits", bits, "--weights-form", form, "--accuracy-level", 1)
+    result = support.weights_only(model, tmp_path / "q.onnx", "--bits", bits, "--weights-form", form, "--set", "accuracy-level=1")
     assert result["weights"][0]["sqnr_db"] is None or result["weights"][0]["sqnr_db"] > 100
     sample = [{"x": gauss(3, 64, scale=1)}]
     exact = support.ort.SessionOptions()  # without rounding of activations

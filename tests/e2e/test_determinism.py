@@ -42,7 +42,7 @@ def test_profile_prepared_output_and_work_dir_do_not_matter(setup: Setup, tmp_pa
     model, samples, expected = setup
     work = tmp_path / "work"
     work.mkdir()
-    options = ["--profile", tmp_path / "profile.yaml", "--prepared-output", tmp_path / "prepared.onnx", "--work-dir", work]
+    options = ["--profile", tmp_path / "profile.yaml", "--set", f"prepared-output={tmp_path / 'prepared.onnx'}", "--work-dir", work]
     assert digest(model, support.save_samples(tmp_path / "data", samples), tmp_path / "out.onnx", *options) == expected
     assert not list(work.iterdir())
 

@@ -13,7 +13,7 @@ import support
 from failures import DEVICE, RESOURCE, USAGE, Place
 from support import Path
 
-ADAROUND = ["--finetune", "adaround", "--num-iterations", 10]
+ADAROUND = ["--finetune", "adaround", "--set", "num-iterations=10"]
 
 
 @pytest.fixture
@@ -42,11 +42,14 @@ def test_what_is_no_device(device: str, place: Place, model: Path, data: Path) -
 @pytest.mark.parametrize(
     "option",
     [
-        ("--device-memory-budget", "1GiB"),
-        ("--device-precision", "tf32"),
-        ("--device-layout", "nhwc"),
-        ("--gds", "on"),
-        ("--no-pin-memory",),
+        ("--set", "device-memory-budget=1GiB"),
+        ("--set", "device-precision=tf32"),
+        ("--set", "device-layout=nhwc"),
+        ("--set", "gds=on"),
+        (
+            "--set",
+            "no-pin-memory",
+        ),
     ],
 )
 def test_options_of_gpus_need_one(option: tuple, place: Place, model: Path, data: Path) -> None:
@@ -77,7 +80,7 @@ def test_calibration_on_a_device_takes_one_sample_at_a_time(place: Place, model:
 
 
 def test_calibration_with_options_of_gpus_needs_one(place: Place, model: Path, data: Path) -> None:
-    calibrate_refused(place, USAGE, "--device cuda:0", model, data, "--device-memory-budget", "1GiB")
+    calibrate_refused(place, USAGE, "--device cuda:0", model, data, "--set", "device-memory-budget=1GiB")
 
 
 def test_calibration_on_a_gpu_agrees_with_the_cpus(place: Place, model: Path, data: Path) -> None:
@@ -103,20 +106,20 @@ def plan(model: Path, data: Path, *options: object, **more: object) -> dict:
 
 @pytest.mark.parametrize("form", ["gram", "streamed"])
 def test_a_plan_for_a_known_budget_needs_no_device(form: str, model: Path, data: Path, no_driver: None) -> None:
-    options = [*ADAROUND, "--finetune-form", form, "--device", "cuda:0,cuda:1", "--device-memory-budget"]
-    fits = plan(model, data, *options, "1GiB")["device"]
+    options = [*ADAROUND, "--set", f"finetune-form={form}", "--device", "cuda:0,cuda:1", "--set"]
+    fits = plan(model, data, *options, "device-memory-budget=1GiB")["device"]
     assert fits["fits"] and fits["devices"] == 2 and fits["budget_bytes"] == 1 << 30
     assert fits["layers"] and all(layer["fits"] and layer["form"] == form for layer in fits["layers"])
     assert fits["peak_bytes"] == max(fits["calibration_counters_bytes"], *(layer["bytes"] for layer in fits["layers"]))
-    tight = plan(model, data, *options, "1MiB")["device"]
+    tight = plan(model, data, *options, "device-memory-budget=1MiB")["device"]
     assert not tight["fits"] and tight["peak_bytes"] == fits["peak_bytes"]
-    text = support.detent("plan", model, "--calibration-data", data, *options, "1MiB").stdout
+    text = support.detent("plan", model, "--calibration-data", data, *options, "device-memory-budget=1MiB").stdout
     assert "does not fit the budget of 1" in text
 
 
 def test_a_plan_without_a_budget_asks_the_device(place: Place, model: Path, data: Path, no_driver: None) -> None:
     line = place.refuses(DEVICE, "cuda:0: ", "plan", model, "--calibration-data", data, *ADAROUND, "--device", "cuda:0")
-    assert "--device-memory-budget" in line
+    assert "--set device-memory-budget" in line
 
 
 # From here on a device that is the host: the plugin with its kernels run by the CPU, and a driver that says it has two.
@@ -133,8 +136,8 @@ def on_host() -> dict:
 @pytest.mark.parametrize("form", ["gram", "streamed"])
 @pytest.mark.parametrize("rounding", ["adaround", "adaquant"])
 def test_finds_what_the_cpu_finds(form: str, rounding: str, place: Place, model: Path, data: Path, on_host: dict) -> None:
-    options = ["--finetune", rounding, "--finetune-form", form, "--num-iterations", 40]
-    options += ["--learning-rate", 0.1 if rounding == "adaround" else 1e-3]
+    options = ["--finetune", rounding, "--set", f"finetune-form={form}", "--set", "num-iterations=40"]
+    options += ["--set", f"learning-rate={0.1 if rounding == 'adaround' else 1e-3}"]
     # Calibration apart: on a device it rounds otherwise, and gives another problem to solve.
     options += ["--statistics", support.calibrate(model, place.out / "s.stats", data)]
     cpu = support.quantize(model, place.out / "cpu.onnx", data, *options)
@@ -154,19 +157,21 @@ def test_finds_what_the_cpu_finds(form: str, rounding: str, place: Place, model:
 
 
 def test_stored_samples_come_by_the_way_asked_for(place: Place, model: Path, data: Path, on_host: dict) -> None:
-    options = ["--finetune", "adaround", "--finetune-form", "streamed", "--num-iterations", 20, "--device", "cuda:0"]
+    options = ["--finetune", "adaround", "--set", "finetune-form=streamed", "--set", "num-iterations=20", "--device", "cuda:0"]
     options += ["--statistics", support.calibrate(model, place.out / "s.stats", data)]
     support.quantize(model, place.out / "memory.onnx", data, *options, env=on_host)
-    from_disk = support.quantize(model, place.out / "disk.onnx", data, *options, "--memory-level", 2, "--gds", "off", env=on_host)
+    from_disk = support.quantize(
+        model, place.out / "disk.onnx", data, *options, "--set", "memory-level=2", "--set", "gds=off", env=on_host
+    )
     assert support.sha256(place.out / "memory.onnx") == support.sha256(place.out / "disk.onnx")
     assert any("read spooled samples by pinned buffers" in note for note in from_disk["notes"]), from_disk["notes"]
 
 
 def test_gpudirect_storage_that_cannot_be_is_refused_at_once(place: Place, model: Path, data: Path, on_host: dict) -> None:
-    options = [*ADAROUND, "--device", "cuda:0", "--gds", "on"]
+    options = [*ADAROUND, "--device", "cuda:0", "--set", "gds=on"]
     result = support.detent("quantize", model, "-o", place.output, "--calibration-data", data, *options, env=on_host)
     assert result.returncode == DEVICE, result.stderr
-    assert "--gds on: " in result.stderr
+    assert "--set gds on: " in result.stderr
     assert not place.output.exists()
 
 
@@ -175,7 +180,7 @@ def test_gptq_says_what_the_cpu_did(place: Place, model: Path, data: Path, on_ho
     assert any("GPTQ itself was solved by the CPU" in note for note in result["notes"])
 
 
-@pytest.mark.parametrize("options", [[], ["--method", "minmax"], ["--segments", 3]])
+@pytest.mark.parametrize("options", [[], ["--method", "minmax"], ["--set", "segments=3"]])
 def test_calibrates_as_the_cpu_does(options: list, place: Place, model: Path, data: Path, on_host: dict) -> None:
     cpu = support.calibrate(model, place.out / "cpu.stats", data, "--preset", "plain")
     device = support.calibrate(model, place.out / "device.stats", data, "--preset", "plain", "--device", "cuda:0", env=on_host)
@@ -197,13 +202,13 @@ def test_says_when_there_is_nothing_for_a_device(place: Place, model: Path, data
 
 def test_memory_budget_of_a_device(place: Place, model: Path, data: Path, on_host: dict) -> None:
     place.environment = {**place.environment, **on_host, "TMPDIR": str(place.temporary)}
-    line = place.refused(RESOURCE, "cuda:0", model, data, *ADAROUND, "--device", "cuda:0", "--device-memory-budget", "64KiB")
-    assert "--device-memory-budget" in line
+    line = place.refused(RESOURCE, "cuda:0", model, data, *ADAROUND, "--device", "cuda:0", "--set", "device-memory-budget=64KiB")
+    assert "--set device-memory-budget" in line
 
 
 @pytest.mark.parametrize("form", ["gram", "streamed"])
 def test_a_run_takes_no_more_than_its_plan(form: str, place: Place, model: Path, data: Path, on_host: dict) -> None:
-    options = [*ADAROUND, "--finetune-form", form, "--device", "cuda:0"]
+    options = [*ADAROUND, "--set", f"finetune-form={form}", "--device", "cuda:0"]
     planned = plan(model, data, *options, env=on_host)["device"]
     assert planned["budget_bytes"] > 1 << 30  # of what is free
     report = place.out / "report.html"
@@ -216,8 +221,18 @@ def test_a_run_takes_no_more_than_its_plan(form: str, place: Place, model: Path,
 def test_the_trace_has_a_lane_for_each_part_of_the_way(place: Place, model: Path, data: Path, on_host: dict) -> None:
     """Samples rest on disk, so that they are read; the report is of the same run, and is there in a moment."""
     trace, report = place.out / "trace.json", place.out / "report.html"
-    options = [*ADAROUND, "--finetune-form", "streamed", "--memory-level", 2, "--gds", "off", "--device", "cuda:0,cuda:1"]
-    support.quantize(model, place.output, data, *options, "--trace", trace, "--report", report, env=on_host)
+    options = [
+        *ADAROUND,
+        "--set",
+        "finetune-form=streamed",
+        "--set",
+        "memory-level=2",
+        "--set",
+        "gds=off",
+        "--device",
+        "cuda:0,cuda:1",
+    ]
+    support.quantize(model, place.output, data, *options, "--set", f"trace={trace}", "--report", report, env=on_host)
     events = json.loads(trace.read_text())["traceEvents"]
     tracks = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}
     for lane in ("cuda:0 gather", "cuda:0 read", "cuda:0 copy", "cuda:0 compute", "cuda:1 read", "cuda:1 compute"):

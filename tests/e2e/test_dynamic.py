@@ -126,7 +126,7 @@ def test_recurrent_layers(tmp_path: Path, direction: str) -> None:
 def test_how_near_recurrent_layers_are(tmp_path: Path, hidden: int) -> None:
     """With scales whose sums saturate on no CPU."""
     model, x = recurrent(tmp_path / "m.onnx", "forward", hidden), normal(30, 2, 32)
-    dynamic(model, tmp_path / "q.onnx", "--weight-range", "pairs")
+    dynamic(model, tmp_path / "q.onnx", "--set", "weight-range=pairs")
     found = run(tmp_path / "q.onnx", x=x)
     assert min(support.sqnr([[e]], [[f]]) for e, f in zip(run(model, x=x), found, strict=True)) > 37.5
 
@@ -191,7 +191,7 @@ def test_no_sum_saturates_on_an_older_cpu(tmp_path: Path, old_cpu: dict[str, str
     cases = {"lstm": (recurrent(tmp_path / "lstm.onnx", "forward"), normal(30, 2, 32))}
     cases["products"] = (products(tmp_path / "products.onnx"), normal(20, 48))
     for name, (model, x) in cases.items():
-        dynamic(model, tmp_path / "ours.onnx", "--weight-range", "pairs")
+        dynamic(model, tmp_path / "ours.onnx", "--set", "weight-range=pairs")
         quantize_dynamic(model, tmp_path / "theirs.onnx", per_channel=True)
         np.savez(tmp_path / "x.npz", x=x)
         expected, scores = run(model, x=x), {}

@@ -181,7 +181,7 @@ def test_a_loop_without_end(starts_from_input: bool, place: Place, data: Path) -
     place.refused(RESOURCE, "time limit of 1 s", path, data, *limit)
     arguments = ["-o", place.out / "s", "--calibration-data", data]
     place.refuses(RESOURCE, "time limit of 1 s", "calibrate", path, *arguments, *limit)
-    place.refuses(RESOURCE, "longer than 0.5 s for one sample", "calibrate", path, *arguments, "--sample-time-limit", 0.5)
+    place.refuses(RESOURCE, "longer than 0.5 s for one sample", "calibrate", path, *arguments, "--set", "sample-time-limit=0.5")
 
 
 @pytest.mark.parametrize("command", ["quantize", "plan"])
@@ -193,7 +193,7 @@ def test_a_time_limit_ends_what_looks_for_no_stop(command: str, place: Place, mo
 
 
 def test_more_segments_than_there_are_nodes(place: Place, model: Path, data: Path) -> None:
-    support.quantize(model, place.output, data, "--segments", 2_000_000_000)
+    support.quantize(model, place.output, data, "--set", "segments=2_000_000_000")
 
 
 def fifo(path: Path) -> None:
@@ -213,7 +213,7 @@ def test_settings_that_are_no_files(make: Callable[[Path], None], place: Place, 
     path = place.inputs / "settings"
     make(path)
     place.refused(USAGE, "settings.*not a regular file", model, data, "--config", path)
-    table = ["--preset", "balanced", "--optimize-for", "latency", "--kernel-table", path]
+    table = ["--preset", "balanced", "--optimize-for", "latency", "--set", f"kernel-table={path}"]
     place.refused(BAD_INPUT, "settings.*not a regular file", model, data, *table)
     sample = place.inputs / "samples"
     sample.mkdir()

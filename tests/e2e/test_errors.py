@@ -214,10 +214,10 @@ def test_damaged_sample(name: str, place: Place, model: Path) -> None:
         (["--threads", "many"], "--threads"),
         (["--samples", "-3"], "--samples"),
         (["--batch-size", "-1"], "--batch-size"),
-        (["--external-data-threshold", "much"], "much"),
+        (["--set", "external-data-threshold=much"], "much"),
         (["--work-dir", "/nonexistent/work"], "/nonexistent/work.*--work-dir"),
         (["--profile", "/nonexistent/p.yaml"], "/nonexistent/p.yaml"),
-        (["--prepared-output", "/nonexistent/p.onnx"], "/nonexistent"),
+        (["--set", "prepared-output=/nonexistent/p.onnx"], "/nonexistent"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -54,9 +54,9 @@ def test_moe_becomes_qmoe(tmp_path: Path, kind: str, symmetric: bool, bits: int)
     weights = weights_of(kind == "swiglu", bias=kind != "silu")
     attributes = {"activation_type": kind, "normalize_routing_weights": 1} | ({"swiglu_fusion": 1} if kind == "swiglu" else {})
     model = model_of(tmp_path / "m.onnx", weights, **attributes)
-    sign = "--weight-symmetric" if symmetric else "--weight-asymmetric"
+    sign = "weight-symmetric" if symmetric else "weight-asymmetric"
     result = support.weights_only(
-        model, tmp_path / "q.onnx", "--block-size", block, "--bits", bits, sign, "--exclude-nodes", "router"
+        model, tmp_path / "q.onnx", "--block-size", block, "--bits", bits, "--set", sign, "--exclude-nodes", "router"
     )
     assert {w["name"] for w in result["weights"]} == {"fc1", "fc2"}
     graph = onnx.load(tmp_path / "q.onnx").graph
@@ -78,10 +78,10 @@ def test_what_does_not_fit_stays(tmp_path: Path) -> None:
     result = support.weights_only(model, tmp_path / "q.onnx", "--block-size", 64)  # 96 values in a row of fc1
     assert any("'moe'" in note and "--op-types MoE" in note for note in result["notes"])
     assert [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node] == ["MatMulNBits", "MoE"]
-    for sign, op in (("--weight-asymmetric", "MoE"), ("--weight-symmetric", "QMoE")):  # 3 zero points of 4 bits in a row
-        support.weights_only(model, tmp_path / "q.onnx", "--block-size", 32, sign)
+    for sign, op in (("weight-asymmetric", "MoE"), ("weight-symmetric", "QMoE")):  # 3 zero points of 4 bits in a row
+        support.weights_only(model, tmp_path / "q.onnx", "--block-size", 32, "--set", sign)
         assert [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node] == ["MatMulNBits", op]
-    support.weights_only(model, tmp_path / "q.onnx", "--node-bits", "moe=float", "--block-size", 32)
+    support.weights_only(model, tmp_path / "q.onnx", "--set", "node-bits=moe=float", "--block-size", 32)
     assert [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node] == ["MatMulNBits", "MoE"]
 
 

@@ -63,7 +63,7 @@ def products() -> onnx.ModelProto:
 def test_ranges(tmp_path: Path, kind: str) -> None:
     samples, options = noise(32, 256), []
     if kind == "cut":
-        options = ["--tensor-range", "in.out=-1,1"]
+        options = ["--set", "tensor-range=in.out=-1,1"]
     elif kind == "outlier":
         samples[0]["x"][0, 0] = samples[1]["x"][0, 1] = 300
     elif kind == "channel":
@@ -73,10 +73,10 @@ def test_ranges(tmp_path: Path, kind: str) -> None:
     reason, suggestion = layers["in.out"].get("reason", ""), layers["in.out"].get("suggestion", "")
     if kind == "cut":
         assert "% of the values lie beyond the range of -1 to " in reason
-        assert suggestion == "--tensor-method in.out=minmax"
+        assert suggestion == "--set tensor-method=in.out=minmax"
     elif kind == "outlier":
         assert reason == "the range is set by 62 values in 10^6"  # 2 of 4 * 32 * 256
-        assert suggestion == "--tensor-method in.out=mse"
+        assert suggestion == "--set tensor-method=in.out=mse"
     elif kind == "channel":
         assert reason.endswith("of 256 channels hold the range")
         assert 1 <= int(reason.split()[0]) <= 3

@@ -116,7 +116,7 @@ def test_what_makes_shapes_stays_as_it_is(opset: int, options: list[str], tmp_pa
     assert min(output["sqnr_db"] for output in support.json.loads(result.stdout)["outputs"]) > 25
 
 
-CUT = ["--segments", "3", "--memory-level", "2"]
+CUT = ["--set", "segments=3", "--set", "memory-level=2"]
 FORMS = [
     ["--preset", "balanced"],
     ["--preset", "plain"],

@@ -172,7 +172,7 @@ def test_two_runs_at_a_time(place: Place, model: Path, data: Path) -> None:
     command = [str(DETENT), *map(str, ["quantize", model, "-o", place.output, "--calibration-data", data, *PLAIN, "--no-bench"])]
     support.quantize(model, place.output, data)
     expected = place.output.read_bytes()
-    for options in ([], ["--external-data-threshold", "0"]):
+    for options in ([], ["--set", "external-data-threshold=0"]):
         running = [subprocess.Popen([*command, *options], env=place.environment, stdout=subprocess.DEVNULL) for _ in range(3)]
         while any(process.poll() is None for process in running):
             onnx.load(place.output)  # never half of one, and never without its data

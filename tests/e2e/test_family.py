@@ -72,9 +72,9 @@ def test_members_are_what_single_runs_write(tmp_path: Path, ids: Path, samples: 
 
 def test_options_go_to_the_members_that_know_them(tmp_path: Path, ids: Path) -> None:
     onnx.save(decoders.decoder(), tmp_path / "model.onnx")
-    options = ["--block-size", 64, "--weight-symmetric", "--no-keep-io-types"]
+    options = ["--block-size", 64, "--set", "weight-symmetric", "--set", "no-keep-io-types"]
     family(tmp_path / "model.onnx", tmp_path / "family", "fp16,q4", *options)
-    for name, more in (("fp16", options[-1:]), ("q4", options[:-1])):
+    for name, more in (("fp16", options[-2:]), ("q4", options[:-2])):
         single(tmp_path / "model.onnx", tmp_path / f"{name}.onnx", name, *more)
         assert (tmp_path / f"{name}.onnx").read_bytes() == (tmp_path / "family" / FILES[name]).read_bytes()
 
@@ -108,7 +108,7 @@ def test_configuration_tells_of_flags_and_caches(tmp_path: Path) -> None:
     data = {name: True for name in ("embed_tokens.onnx", FILES["fp16"], FILES["q8"])}
     assert settings["use_external_data_format"] == data
     assert settings["kv_cache_dtype"] == {"q4f16": "float16", "fp16": "float32", "q8": "float32"}
-    family(source, tmp_path / "half", "fp16,q8", "--no-keep-io-types")
+    family(source, tmp_path / "half", "fp16,q8", "--set", "no-keep-io-types")
     settings = json.loads((tmp_path / "half" / "config.json").read_text())["transformers.js_config"]
     assert settings["kv_cache_dtype"] == cache
 
@@ -136,10 +136,11 @@ def test_refusals(tmp_path: Path) -> None:
     assert "'q4' twice" in refusal(model, "-o", out, "--family", "q4,q4")
     assert "is a folder" in refusal(model, "-o", tmp_path / "out.onnx", "--family", "q4,q8")
     said = (["--bits", 8], ["--float", 16], ["--preset", "plain"], ["--max-size", "1MiB"], ["--weight-type", "uint8"])
-    for option in (*said, ["--block-float", "bfp16"]):
-        assert f"{option[0]} does not go with --family" in refusal(model, "-o", out, "--family", "q4,fp16", *option)
+    for option in (*said, ["--set", "block-float=bfp16"]):
+        name = "--set block-float" if option[0] == "--set" else option[0]
+        assert f"{name} does not go with --family" in refusal(model, "-o", out, "--family", "q4,fp16", *option)
     assert "--method means nothing to any member" in refusal(model, "-o", out, "--family", "q4,fp16", "--method", "mse")
-    assert "needs samples" in refusal(model, "-o", out, "--family", "q4,fp16", "--weights-method", "gptq")
+    assert "needs samples" in refusal(model, "-o", out, "--family", "q4,fp16", "--set", "weights-method=gptq")
     assert "-o -" in refusal(model, "-o", "-", "--family", "q4")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx"]
 

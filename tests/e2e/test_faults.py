@@ -30,9 +30,9 @@ BYTES = os.fsdecode(b"caf\xe9")  # Latin 1, no UTF-8
         (["--report", LONG], "File name too long"),
         (["--report", "fifo"], "fifo.*not a regular file"),
         (["--report", "loop"], "loop"),
-        (["--trace", "nowhere/t.json"], "nowhere.*does not exist"),
+        (["--set", "trace=nowhere/t.json"], "nowhere.*does not exist"),
         (["--profile", "nowhere/p.yaml"], "nowhere.*does not exist"),
-        (["--prepared-output", "nowhere/p.onnx"], "nowhere.*does not exist"),
+        (["--set", "prepared-output=nowhere/p.onnx"], "nowhere.*does not exist"),
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
 )
@@ -81,7 +81,7 @@ def test_escape_sequences_do_not_reach_a_terminal(place: Place, data: Path) -> N
     made = graphs.small_cnn()
     made.graph.node[0].name = "\x1b]0;title\x07conv\x1b[2J"
     onnx.save(made, place.inputs / "m.onnx")
-    quantizing = ["quantize", "-o", place.output, "--calibration-data", data, "--sensitivity", "report", "--preset", "balanced"]
+    quantizing = ["quantize", "-o", place.output, "--calibration-data", data, "--set", "sensitivity=report", "--preset", "balanced"]
     for command, *options in (["inspect"], quantizing):
         result = support.detent(command, place.inputs / "m.onnx", *options)
         assert result.returncode == 0, result.stderr

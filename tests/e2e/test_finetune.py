@@ -11,7 +11,7 @@ import support
 from onnx import TensorProto, helper, numpy_helper
 from support import Path, Sample
 
-FAST = ["--num-iterations", 60]
+FAST = ["--set", "num-iterations=60"]
 
 
 def correlated(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -98,13 +98,13 @@ def test_every_kind_of_layer(layers: tuple[Path, Path, list[Sample]], rounding: 
             data,
             "--finetune",
             rounding,
-            "--finetune-form",
-            form,
+            "--set",
+            f"finetune-form={form}",
         )
         assert result.returncode == 2 and "gptq" in result.stderr.lower()
         assert not (tmp_path / "q.onnx").exists()
         return
-    report = support.quantize(model, tmp_path / "q.onnx", data, "--finetune", rounding, "--finetune-form", form, *FAST)
+    report = support.quantize(model, tmp_path / "q.onnx", data, "--finetune", rounding, "--set", f"finetune-form={form}", *FAST)
     assert [layer["name"] for layer in report["layers"]] == [
         "conv",
         "grouped",
@@ -124,7 +124,7 @@ def test_every_kind_of_layer(layers: tuple[Path, Path, list[Sample]], rounding: 
 def test_low_precision_weights_gain_most(layers: tuple[Path, Path, list[Sample]], tmp_path: Path) -> None:
     """Seven bits and one scale for the whole tensor: rounding matters, and an independent runtime sees the gain."""
     model, data, fresh = layers
-    coarse = ["--weight-range", "reduced", "--per-tensor", "--activation-type", "uint16"]
+    coarse = ["--set", "weight-range=reduced", "--per-tensor", "--activation-type", "uint16"]
     support.quantize(model, tmp_path / "nearest.onnx", data, *coarse)
     nearest = error(model, tmp_path / "nearest.onnx", fresh)
     for rounding in ("gptq", "adaround"):
@@ -133,10 +133,10 @@ def test_low_precision_weights_gain_most(layers: tuple[Path, Path, list[Sample]]
 
 
 def test_scales_and_float_parts_stay(layers: tuple[Path, Path, list[Sample]], tmp_path: Path) -> None:
-    """Only integers of weights change; with --update-bias those of biases too."""
+    """Only integers of weights change; with --set update-bias those of biases too."""
     model, data, _ = layers
     support.quantize(model, tmp_path / "nearest.onnx", data)
-    for name, options in (("weights", []), ("biases", ["--update-bias"])):
+    for name, options in (("weights", []), ("biases", ["--set", "update-bias"])):
         support.quantize(model, tmp_path / f"{name}.onnx", data, "--finetune", "gptq", *options)
         before = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "nearest.onnx").graph.initializer}
         after = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / f"{name}.onnx").graph.initializer}
@@ -155,15 +155,15 @@ def test_scales_follow_the_integers(layers: tuple[Path, Path, list[Sample]], tmp
         "int4",
         "--finetune",
         "adaquant",
-        "--finetune-form",
-        form,
-        "--learning-rate",
-        1e-3,
-        "--num-iterations",
-        200,
+        "--set",
+        f"finetune-form={form}",
+        "--set",
+        "learning-rate=1e-3",
+        "--set",
+        "num-iterations=200",
     ]
     support.quantize(model, tmp_path / "plain.onnx", data, *tuning)
-    support.quantize(model, tmp_path / "scaled.onnx", data, *tuning, "--update-scale")
+    support.quantize(model, tmp_path / "scaled.onnx", data, *tuning, "--set", "update-scale")
     plain, scaled = (
         {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / f"{name}.onnx").graph.initializer if t.data_type != INT4}
         for name in ("plain", "scaled")
@@ -183,19 +183,19 @@ def test_scales_follow_the_integers(layers: tuple[Path, Path, list[Sample]], tmp
 
 def test_scales_are_refused_where_they_make_no_sense(layers: tuple[Path, Path, list[Sample]], tmp_path: Path) -> None:
     model, data, _ = layers
-    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, "--update-scale"]
-    for options in (["--finetune", "gptq"], ["--finetune", "adaquant", "--power-of-two-scale", "--activation-symmetric"]):
+    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, "--set", "update-scale"]
+    for options in (["--finetune", "gptq"], ["--finetune", "adaquant", "--set", "power-of-two-scale", "--activation-symmetric"]):
         refused = support.detent(*command, *options)
-        assert refused.returncode == 2 and "--update-scale" in refused.stderr
+        assert refused.returncode == 2 and "--set update-scale" in refused.stderr
 
 
 def test_selection_and_heaviest(layers: tuple[Path, Path, list[Sample]], tmp_path: Path) -> None:
     model, data, _ = layers
-    chosen = support.quantize(model, tmp_path / "a.onnx", data, "--finetune", "gptq", "--finetune-nodes", "^g.*")
+    chosen = support.quantize(model, tmp_path / "a.onnx", data, "--finetune", "gptq", "--set", "finetune-nodes=^g.*")
     assert [layer["name"] for layer in chosen["layers"]] == ["grouped", "gemm", "gemm_plain"]
-    chosen = support.quantize(model, tmp_path / "b.onnx", data, "--finetune", "gptq", "--finetune-op-types", "ConvTranspose")
+    chosen = support.quantize(model, tmp_path / "b.onnx", data, "--finetune", "gptq", "--set", "finetune-op-types=ConvTranspose")
     assert [layer["name"] for layer in chosen["layers"]] == ["transposed"]
-    heaviest = support.quantize(model, tmp_path / "c.onnx", data, "--finetune", "adaround", "--only-heaviest-layer", *FAST)
+    heaviest = support.quantize(model, tmp_path / "c.onnx", data, "--finetune", "adaround", "--set", "only-heaviest-layer", *FAST)
     assert len(heaviest["layers"]) == 1
     assert any("heaviest" in note and heaviest["layers"][0]["name"] in note for note in heaviest["notes"])
 
@@ -220,7 +220,7 @@ def test_input_from_far_before_the_layer(tmp_path: Path) -> None:
     data = support.save_samples(tmp_path / "data", [{"x": correlated(rng, (1, 6, 8, 8))} for _ in range(9)])
     for level in (0, 1, 2):
         report = support.quantize(
-            tmp_path / "m.onnx", tmp_path / f"{level}.onnx", data, "--finetune", "gptq", "--memory-level", level
+            tmp_path / "m.onnx", tmp_path / f"{level}.onnx", data, "--finetune", "gptq", "--set", f"memory-level={level}"
         )
         assert {layer["name"] for layer in report["layers"]} == {"stem", "c1", "c2", "c3", "beside"}
         assert support.sha256(tmp_path / f"{level}.onnx") == support.sha256(tmp_path / "0.onnx")
@@ -253,16 +253,16 @@ def test_trained_transformer_and_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--finetune", "adaround", "--finetune-nodes", "nobody"], "nobody"),
-        (["--finetune", "adaround", "--finetune-op-types", "Relu"], "Relu"),
+        (["--finetune", "adaround", "--set", "finetune-nodes=nobody"], "nobody"),
+        (["--finetune", "adaround", "--set", "finetune-op-types=Relu"], "Relu"),
         (["--finetune", "sgd"], "sgd"),
-        (["--finetune", "adaround", "--num-iterations", "0"], "--num-iterations"),
-        (["--finetune", "adaround", "--finetune-form", "gram", "--drop-ratio", "0.5"], "--drop-ratio"),
-        (["--finetune", "gptq", "--drop-ratio", "0.5"], "--drop-ratio"),
-        (["--finetune", "adaround", "--drop-ratio", "7"], "--drop-ratio"),
-        (["--finetune", "adaround", "--finetune-batch-size", "-1"], "--finetune-batch-size"),
-        (["--finetune", "adaround", "--learning-rate", "0"], "--learning-rate"),
-        (["--finetune", "adaround", "--beta-range", "20,0"], "--beta-range"),
+        (["--finetune", "adaround", "--set", "num-iterations=0"], "--set num-iterations"),
+        (["--finetune", "adaround", "--set", "finetune-form=gram", "--set", "drop-ratio=0.5"], "--set drop-ratio"),
+        (["--finetune", "gptq", "--set", "drop-ratio=0.5"], "--set drop-ratio"),
+        (["--finetune", "adaround", "--set", "drop-ratio=7"], "--set drop-ratio"),
+        (["--finetune", "adaround", "--set", "finetune-batch-size=-1"], "--set finetune-batch-size"),
+        (["--finetune", "adaround", "--set", "learning-rate=0"], "--set learning-rate"),
+        (["--finetune", "adaround", "--set", "beta-range=20,0"], "--set beta-range"),
     ],
 )
 def test_refusals(layers: tuple[Path, Path, list[Sample]], options: list[str], words: str, tmp_path: Path) -> None:

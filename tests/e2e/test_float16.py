@@ -81,7 +81,7 @@ def test_weights_are_the_nearest_float16(tmp_path: Path) -> None:
 
 def test_types_of_inputs_and_outputs_may_change_too(tmp_path: Path) -> None:
     model = graphs.small_cnn()
-    converted, _ = convert(model, graphs.cnn_samples(), tmp_path, "--float", "16", "--no-keep-io-types")
+    converted, _ = convert(model, graphs.cnn_samples(), tmp_path, "--float", "16", "--set", "no-keep-io-types")
     infos = [*converted.graph.input, *converted.graph.output]
     assert [i.type.tensor_type.elem_type for i in infos] == [FLOAT16, FLOAT16]
     assert [i.name for i in infos] == [i.name for i in (*model.graph.input, *model.graph.output)]
@@ -308,7 +308,7 @@ def test_convolutions_of_old_opsets_get_the_opset_that_has_them_in_bfloat16(tmp_
 
 def test_same_bytes_for_any_budget_and_order(tmp_path: Path) -> None:
     model, data = graphs.small_cnn(), graphs.cnn_samples()
-    for name, order, options in [("a", data, []), ("b", data[::-1], ["--segments", "3", "--workers", "2"])]:
+    for name, order, options in [("a", data, []), ("b", data[::-1], ["--set", "segments=3", "--workers", "2"])]:
         (tmp_path / name).mkdir()
         convert(model, order, tmp_path / name, "--float", "16", *options)
     assert (tmp_path / "a" / "low.onnx").read_bytes() == (tmp_path / "b" / "low.onnx").read_bytes()
@@ -333,7 +333,7 @@ def test_refusals(options: list[str], text: str, model: Path, tmp_path: Path) ->
 
 
 def lowered(model: onnx.ModelProto, tmp_path: Path, *options: str) -> onnx.ModelProto:
-    return convert(model, None, tmp_path, "--float", "16", "--no-keep-io-types", *options)[0]
+    return convert(model, None, tmp_path, "--float", "16", "--set", "no-keep-io-types", *options)[0]
 
 
 def raised(model: onnx.ModelProto, folder: Path, *options: str) -> onnx.ModelProto:
@@ -349,7 +349,7 @@ def raised(model: onnx.ModelProto, folder: Path, *options: str) -> onnx.ModelPro
 @pytest.mark.parametrize("keep", [True, False])
 def test_float16_models_become_float32(keep: bool, tmp_path: Path) -> None:
     low = graphs.small_cnn(fp16=True)
-    high = raised(low, tmp_path, *[] if keep else ["--no-keep-io-types"])
+    high = raised(low, tmp_path, *[] if keep else ["--set", "no-keep-io-types"])
     assert {t.dtype for t in tensors(high).values()} == {np.dtype(np.float32)}
     wanted = FLOAT16 if keep else FLOAT
     assert [i.type.tensor_type.elem_type for i in (*high.graph.input, *high.graph.output)] == [wanted] * 2
@@ -422,7 +422,7 @@ def test_there_and_back(tmp_path: Path) -> None:
     (tmp_path / "down").mkdir()
     model = graphs.small_cnn()
     low = lowered(model, tmp_path / "down")
-    high = raised(low, tmp_path, "--no-keep-io-types")
+    high = raised(low, tmp_path, "--set", "no-keep-io-types")
     assert casts(high) == 0
     assert [n.op_type for n in high.graph.node] == [n.op_type for n in low.graph.node if n.op_type != "Cast"]
     assert all(np.array_equal(a, tensors(high)[n]) for n, a in tensors(low).items())

@@ -185,7 +185,7 @@ def test_same_bytes_for_any_budget(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     folder = support.save_samples(tmp_path / "data", data)
     written = []
-    for i, options in enumerate(([], ["--segments", "3", "--workers", "2"], ["--threads", "1", "--memory-level", "2"])):
+    for i, options in enumerate(([], ["--set", "segments=3", "--workers", "2"], ["--threads", "1", "--set", "memory-level=2"])):
         quantize(tmp_path / "m.onnx", tmp_path / f"{i}.onnx", folder, "--float", "16", "--preset", "balanced", *options)
         written.append((tmp_path / f"{i}.onnx").read_bytes())
     assert written[0] == written[1] == written[2]

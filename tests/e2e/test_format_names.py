@@ -23,10 +23,10 @@ NAMES = {
     "fp16": ["--float", 16],
     "bf16": ["--float", "bf16"],
     "fp8": ["--weight-type", "float8e4m3fn", "--activation-type", "float8e4m3fn"],
-    "mxfp8": ["--weights-only", "--weight-type", "float8e4m3fn", "--scale-type", "float8e8m0"],
-    "mxfp4": ["--weights-only", "--weight-type", "float4e2m1", "--scale-type", "float8e8m0"],
-    "nvfp4": ["--weights-only", "--weight-type", "float4e2m1", "--scale-type", "float8e4m3fn"],
-    "bfp16": ["--block-float", "bfp16"],
+    "mxfp8": ["--weights-only", "--weight-type", "float8e4m3fn", "--set", "scale-type=float8e8m0"],
+    "mxfp4": ["--weights-only", "--weight-type", "float4e2m1", "--set", "scale-type=float8e8m0"],
+    "nvfp4": ["--weights-only", "--weight-type", "float4e2m1", "--set", "scale-type=float8e4m3fn"],
+    "bfp16": ["--set", "block-float=bfp16"],
 }
 NEED_NO_SAMPLES = ("q8", "q4", "q2", "q4f16", "mxfp8", "mxfp4", "nvfp4", "int8-dynamic", "uint8-dynamic")
 CHOOSE_BY_SPEED = ("int8", "int8-qoperator", "a16w8")  # unless size counts

@@ -26,10 +26,10 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "plain in float16": ("--preset", "plain", "--float", "16"),
     "balanced in float16": ("--preset", "balanced", "--float", "16"),
     "4 bits": WEIGHTS,
-    "4 bits, nearest": (*WEIGHTS, "--weights-method", "nearest"),
+    "4 bits, nearest": (*WEIGHTS, "--set", "weights-method=nearest"),
     "8 bits, DequantizeLinear": (*WEIGHTS, "--bits", "8", "--weights-form", "qdq"),
     "4 bits in float16": (*WEIGHTS, "--float", "16"),
-    "MXFP4": (*WEIGHTS, "--weight-type", "float4e2m1", "--scale-type", "float8e8m0"),
+    "MXFP4": (*WEIGHTS, "--weight-type", "float4e2m1", "--set", "scale-type=float8e8m0"),
 }
 BUDGET = 300  # MiB: detent and ONNX Runtime take about 40 of them
 
@@ -39,8 +39,8 @@ def ways(kind: str) -> list[str]:
     if kind == "dynamic":
         return ["", "--threads 1", f"--threads 1 --memory-budget {BUDGET}MiB"]
     if FORMATS[kind][0] == "--weights-only":
-        return ["", "--memory-level 2", f"--threads 1 --memory-budget {BUDGET}MiB"]
-    return ["", "--segments 3 --memory-level 2 --workers 2", f"--threads 1 --memory-budget {BUDGET}MiB"]
+        return ["", "--set memory-level=2", f"--threads 1 --memory-budget {BUDGET}MiB"]
+    return ["", "--set segments=3 --set memory-level=2 --workers 2", f"--threads 1 --memory-budget {BUDGET}MiB"]
 
 
 def wide(samples: list[Sample]) -> list[Sample]:

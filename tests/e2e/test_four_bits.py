@@ -60,7 +60,7 @@ def test_same_bytes_as_onnx_runtime(
     model, ours, theirs, prepared = (tmp_path / f"{name}.onnx" for name in ("model", "ours", "theirs", "prepared"))
     onnx.save(every_kind(opset), model)
     data = support.save_samples(tmp_path / "data", samples())
-    report = support.quantize(model, ours, data, *config.options(), "--prepared-output", prepared)
+    report = support.quantize(model, ours, data, *config.options(), "--set", f"prepared-output={prepared}")
     onnx.checker.check_model(ours, full_check=True)
     ranges = {name: (p["min"], p["max"]) for name, p in report["activations"].items()}
     with parity.given_ranges(ranges, {}):
@@ -93,7 +93,7 @@ def test_the_kind_of_file(tmp_path: Path) -> None:
     written = onnx.load(tmp_path / "out.onnx")
     assert written.ir_version >= 10
     assert {n.domain for n in written.graph.node if n.op_type.endswith("quantizeLinear")} <= {"com.microsoft"}
-    support.quantize(model, tmp_path / "apart.onnx", data, "--weight-type", "int4", "--external-data-threshold", "16")
+    support.quantize(model, tmp_path / "apart.onnx", data, "--weight-type", "int4", "--set", "external-data-threshold=16")
     reference = support.outputs(support.check_model(tmp_path / "out.onnx"), samples())
     apart = support.outputs(support.check_model(tmp_path / "apart.onnx"), samples())
     assert all(np.array_equal(a[0], b[0]) for a, b in zip(reference, apart, strict=True))
@@ -104,7 +104,7 @@ def test_the_kind_of_file(tmp_path: Path) -> None:
     [
         (["--activation-type", "int4"], "--activation-type: 4-bit types are for weights only"),
         (["--activation-type", "uint4"], "--activation-type: 4-bit types are for weights only"),
-        (["--weight-type", "uint4", "--weight-range", "reduced"], "--weight-range reduced does not go with 4-bit weights"),
+        (["--weight-type", "uint4", "--set", "weight-range=reduced"], "--set weight-range=reduced does not go with 4-bit weights"),
     ],
 )
 @pytest.mark.parametrize("command", ["quantize", "plan"])

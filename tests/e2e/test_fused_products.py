@@ -142,7 +142,17 @@ def test_sums_of_products_and_values(tmp_path: Path, axes: int, barriers: int, s
     rng = np.random.default_rng(4)
     samples = [{"x": rng.normal(size=(2, 9, 64)[3 - axes :]).astype(np.float32)} for _ in range(4)]
     data = support.save_samples(tmp_path / "data", samples)
-    options = ["--preset", "balanced", "--no-bench", "--optimize-for", "size", "--sensitivity", "off", "--weight-range", "reduced"]
+    options = [
+        "--preset",
+        "balanced",
+        "--no-bench",
+        "--optimize-for",
+        "size",
+        "--set",
+        "sensitivity=off",
+        "--set",
+        "weight-range=reduced",
+    ]
     support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *options)
     types = optimized_types(tmp_path / "q.onnx", tmp_path / "optimized.onnx")
     assert types.count("MatMulIntegerToFloat") == 2, types
@@ -158,7 +168,17 @@ def test_sums_of_two_products(tmp_path: Path) -> None:
     onnx.save(b.model({"x": (TensorProto.FLOAT, ["N", 64])}, [b.add("Erf", b.add("Add", *parts))]), tmp_path / "m.onnx")
     samples = [{"x": np.float32(np.random.default_rng(i).normal(size=(9, 64)))} for i in range(4)]
     data = support.save_samples(tmp_path / "data", samples)
-    options = ["--preset", "balanced", "--no-bench", "--optimize-for", "size", "--sensitivity", "off", "--weight-range", "reduced"]
+    options = [
+        "--preset",
+        "balanced",
+        "--no-bench",
+        "--optimize-for",
+        "size",
+        "--set",
+        "sensitivity=off",
+        "--set",
+        "weight-range=reduced",
+    ]
     support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *options)
     types = optimized_types(tmp_path / "q.onnx", tmp_path / "optimized.onnx")
     assert (types.count("MatMulIntegerToFloat"), types.count("Gemm")) == (2, 0), types

@@ -99,7 +99,7 @@ def test_a_model_is_fed_what_pillow_makes(pictures: Path, tmp_path: Path, preset
 
 def test_compare_and_bench_take_pictures_too(pictures: Path, tmp_path: Path) -> None:
     model = model_of(tmp_path / "m.onnx", [1, 3, "h", "w"])
-    words = ["--images", pictures, "--image-preset", "imagenet", "--image-size", 24, "--json"]
+    words = ["--images", pictures, "--image-preset", "imagenet", "--set", "image-size=24", "--json"]
     assert support.detent("quantize", model, "-o", tmp_path / "q.onnx", *words).returncode == 0
     assert json.loads(support.detent("compare", model, tmp_path / "q.onnx", *words).stdout)["samples"] == 4
     assert json.loads(support.detent("calibrate", model, "-o", tmp_path / "s.stats", *words).stdout)["samples"] == 4

@@ -82,7 +82,16 @@ def test_what_makes_the_inputs_is_divided(tmp_path: Path, make: object, form: st
     in_float = support.outputs(support.load(model), unseen)
     found = {}
     for name in ("search", method):
-        options = ["--weights-method", name, "--weights-form", form, "--accuracy-level", 1, "--calibration-data", data]
+        options = [
+            "--set",
+            f"weights-method={name}",
+            "--weights-form",
+            form,
+            "--set",
+            "accuracy-level=1",
+            "--calibration-data",
+            data,
+        ]
         # Whole outputs share a scale: blocks of few weights hide what the factors are good for.
         result = support.weights_only(model, tmp_path / f"{name}.onnx", "--block-size", 64, *options)
         session = support.load(tmp_path / f"{name}.onnx")
@@ -108,8 +117,17 @@ def test_decoder(tmp_path: Path) -> None:
     in_float = support.outputs(support.load(tmp_path / "m.onnx"), [sample])
     db = {}
     for method in ("search", "awq"):
-        options = ["--op-types", "MatMul", "--block-size", 64, "--accuracy-level", 1, "--calibration-data", tmp_path / "ids.npy"]
-        result = support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--weights-method", method, *options)
+        options = [
+            "--op-types",
+            "MatMul",
+            "--block-size",
+            64,
+            "--set",
+            "accuracy-level=1",
+            "--calibration-data",
+            tmp_path / "ids.npy",
+        ]
+        result = support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--set", f"weights-method={method}", *options)
         db[method] = support.sqnr(in_float, support.outputs(support.load(tmp_path / "q.onnx"), [sample]))
     scaled = {w["node"].split("/")[-2] for w in result["weights"] if "input_exponent" in w}
     assert {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"} <= scaled
@@ -166,7 +184,7 @@ def test_others_that_read_the_value_keep_it(tmp_path: Path, make: object) -> Non
     g = Graph()
     model = g.save(tmp_path / "m.onnx", *make(g))
     data = support.save_samples(tmp_path / "data", samples())
-    result = support.weights_only(model, tmp_path / "q.onnx", "--weights-method", "awq", "--calibration-data", data)
+    result = support.weights_only(model, tmp_path / "q.onnx", "--set", "weights-method=awq", "--calibration-data", data)
     assert "input_exponent" not in result["weights"][0]
     if "gain" in initializers(tmp_path / "q.onnx"):
         np.testing.assert_array_equal(initializers(tmp_path / "q.onnx")["gain"], initializers(model)["gain"])
@@ -187,7 +205,7 @@ def test_same_bytes(tmp_path: Path) -> None:
 
     same("one thread.onnx", "--threads", 1)
     same("shuffled.onnx", samples=support.save_samples(tmp_path / "shuffled", given[::-1]))
-    same("on disk.onnx", "--memory-budget", "156MiB", "--memory-level", 2)
+    same("on disk.onnx", "--memory-budget", "156MiB", "--set", "memory-level=2")
     for point in ("weights.factors=kill@1", "weights.solved=kill@1", "weights.solved=kill@3"):
         (tmp_path / point).mkdir()
         found = support.resumed_after_kill(point, model, data, tmp_path / point, "--weights-only")
@@ -199,5 +217,5 @@ def test_refused_without_samples(tmp_path: Path) -> None:
     g = Graph()
     g.add("MatMul", ["x", g.weight("first")], "y")
     model = g.save(place.inputs / "m.onnx", "y")
-    options = ["--weights-only", "--weights-method", "awq"]
+    options = ["--weights-only", "--set", "weights-method=awq"]
     place.refuses(USAGE, "awq needs samples", "quantize", model, "-o", place.output, *options)

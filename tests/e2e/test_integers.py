@@ -15,7 +15,7 @@ from support import Path
 FLOAT = TensorProto.FLOAT
 INTEGERS = Path(__file__).with_name("integers.py")
 PRODUCTS = ["odd_channels", "pointwise", "depthwise", "two_of_each_channel", "dilated", "matrix", "plain", "transposed"]
-BALANCED = ["--preset", "balanced", "--sensitivity", "off"]
+BALANCED = ["--preset", "balanced", "--set", "sensitivity=off"]
 
 
 def differing(model: Path, samples: Path, env: dict[str, str]) -> dict[str, float]:
@@ -81,12 +81,12 @@ def test_pairs_never_saturate(
 def test_the_full_range_saturates(worst: tuple[Path, Path], tmp_path: Path, old_cpu: dict[str, str]) -> None:
     """Else the others would prove nothing."""
     model, data = worst
-    support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--weight-range", "full")
+    support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--set", "weight-range=full")
     wrong = differing(tmp_path / "q.onnx", data, old_cpu)
     assert [name for name in PRODUCTS if wrong[name] < 0.1] == ["depthwise"], wrong
 
 
-@pytest.mark.parametrize("options", [[], ["--finetune", "adaround", "--num-iterations", "20"]])
+@pytest.mark.parametrize("options", [[], ["--finetune", "adaround", "--set", "num-iterations=20"]])
 def test_a_trained_model_is_exact(tmp_path: Path, old_cpu: dict[str, str], options: list[str]) -> None:
     rng = np.random.default_rng(73)
     samples = [{"x": rng.uniform(-1, 1, (1, 3, 48, 96)).astype(np.float32)} for _ in range(4)]
@@ -101,10 +101,10 @@ def test_a_trained_model_is_exact(tmp_path: Path, old_cpu: dict[str, str], optio
     ("options", "warned"),
     [
         ([], False),
-        (["--weight-range", "reduced"], False),
-        (["--weight-range", "full"], True),
-        (["--weight-range", "full", "--weight-type", "uint8"], False),
-        (["--per-tensor", "--weight-asymmetric"], True),
+        (["--set", "weight-range=reduced"], False),
+        (["--set", "weight-range=full"], True),
+        (["--set", "weight-range=full", "--weight-type", "uint8"], False),
+        (["--per-tensor", "--set", "weight-asymmetric"], True),
     ],
 )
 def test_weights_that_saturate_are_warned_of(

@@ -130,7 +130,7 @@ def test_an_accuracy_command_ends_with_the_child(place: Place, model: Path, data
 
 
 def test_a_run_that_is_to_be_resumed_goes_on(place: Place, model: Path, data: Path) -> None:
-    command = quantizing(place, model, data, "--isolate", "--resume", "--checkpoint-seconds", 0)
+    command = quantizing(place, model, data, "--isolate", "--resume", "--set", "checkpoint-seconds=0")
     ended = run(place, *command, point="calibrate.sample=kill@3")
     check(RESOURCE, "was killed", ended.returncode, ended.stderr)
     assert len(list(place.temporary.iterdir())) == 1

@@ -67,14 +67,14 @@ def error(values: np.ndarray, scale: float, most: int) -> float:
     return float(((np.clip(np.rint(values / scale), -most, most) * scale - values) ** 2).sum())
 
 
-@pytest.mark.parametrize("granularity", [[], ["--kv-cache-per-channel"]], ids=["tensor", "channel"])
+@pytest.mark.parametrize("granularity", [[], ["--set", "kv-cache-per-channel"]], ids=["tensor", "channel"])
 @pytest.mark.parametrize("kind", MOST)
 def test_scales_are_the_best_for_what_the_cache_held(
     source: Path, samples: Path, tmp_path: Path, kind: str, granularity: list[str]
 ) -> None:
     shape, _ = build_decoder.trained()
     file = tmp_path / "scales.json"
-    options = ["--preset", "none", "--kv-cache", kind, *granularity, "--kv-cache-scales", file, "--batch-size", 1]
+    options = ["--preset", "none", "--kv-cache", kind, *granularity, "--set", f"kv-cache-scales={file}", "--batch-size", 1]
     result = support.quantize(source, tmp_path / "out", samples, *options)
     model = onnx.load(tmp_path / "out" / "model.onnx")
     ends = [v for v in (*model.graph.input, *model.graph.output) if v.name.startswith(("past", "present"))]
@@ -119,7 +119,7 @@ def test_the_memory_budget_counts_and_changes_nothing(source: Path, samples: Pat
     assert not (tmp_path / "out").exists()
     smallest = re.search(r"works is (\d+)MiB", refused.stderr).group(1)
     written = []
-    for name, options in {"a": [], "b": ["--memory-budget", f"{smallest}MiB"], "c": ["--segments", 3]}.items():
+    for name, options in {"a": [], "b": ["--memory-budget", f"{smallest}MiB"], "c": ["--set", "segments=3"]}.items():
         done = support.detent(*command, "-o", tmp_path / name, *options)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         written.append((tmp_path / name / "model.onnx").read_bytes())
@@ -130,10 +130,10 @@ def test_a_run_that_was_killed_goes_on_in_other_segments(source: Path, samples: 
     command = ["quantize", source, *ALONE, "--no-bench", "--calibration-data", samples, "--batch-size", 1]
     assert support.detent(*command, "-o", tmp_path / "reference").returncode == 0
     (tmp_path / "work").mkdir()
-    command += ["-o", tmp_path / "out", "--work-dir", tmp_path / "work", "--resume", "--memory-level", 2]
-    killed = support.detent(*command, "--segments", 20, env={**os.environ, "DETENT_FAILPOINT": "weights.sample=kill@20"})
+    command += ["-o", tmp_path / "out", "--work-dir", tmp_path / "work", "--resume", "--set", "memory-level=2"]
+    killed = support.detent(*command, "--set", "segments=20", env={**os.environ, "DETENT_FAILPOINT": "weights.sample=kill@20"})
     assert killed.returncode == -signal.SIGKILL
-    resumed = support.detent(*command, "--segments", 6)
+    resumed = support.detent(*command, "--set", "segments=6")
     assert resumed.returncode == 0, resumed.stderr
     assert (tmp_path / "out" / "model.onnx").read_bytes() == (tmp_path / "reference" / "model.onnx").read_bytes()
     assert not list((tmp_path / "work").iterdir())
@@ -161,9 +161,9 @@ def step_by_step(path: Path, tokens: list[int]) -> list[int]:
 # KL divergence on text that was no sample; of weights in blocks of 4 bits alone it is 0.004.
 WAYS = {
     "int8": (["--preset", "none", "--kv-cache", "int8"], 0.0005),
-    "int4 by channel": (["--preset", "none", "--kv-cache", "int4", "--kv-cache-per-channel"], 0.03),
-    "blocks": (["--weights-only", "--kv-cache", "int8", "--kv-cache-per-channel"], 0.01),
-    "blocks, float16": (["--weights-only", "--float", 16, "--keep-io-types", "--kv-cache", "int8"], 0.01),
+    "int4 by channel": (["--preset", "none", "--kv-cache", "int4", "--set", "kv-cache-per-channel"], 0.03),
+    "blocks": (["--weights-only", "--kv-cache", "int8", "--set", "kv-cache-per-channel"], 0.01),
+    "blocks, float16": (["--weights-only", "--float", 16, "--set", "keep-io-types", "--kv-cache", "int8"], 0.01),
 }
 
 
@@ -202,16 +202,16 @@ def test_scales_of_the_pass_that_solves_weights_are_those_of_a_pass_alone(source
     ("options", "message"),
     [
         (["--kv-cache", "int8"], "--kv-cache goes with --weights-only, or with --preset none"),
-        ([*ALONE, "--block-float", "bfp16"], "--block-float means nothing with --kv-cache and --preset none"),
+        ([*ALONE, "--set", "block-float=bfp16"], "--set block-float means nothing with --kv-cache and --preset none"),
         ([*ALONE, "--target", "amd-npu:bfp16"], "--target means nothing with --kv-cache"),
         ([*ALONE, "--exclude-nodes", "no_node"], "--exclude-nodes means nothing with --kv-cache"),
         ([*ALONE, "--shape", "input_ids:1x8"], "--shape means nothing with --kv-cache"),
         ([*ALONE, "--workers", 2], "--workers means nothing with --kv-cache"),
-        ([*ALONE, "--gds", "on"], "--gds means nothing with --kv-cache"),
+        ([*ALONE, "--set", "gds=on"], "--set gds means nothing with --kv-cache"),
         ([*ALONE, "--bits", 8], "--bits means nothing with --kv-cache"),
-        ([*ALONE, "--no-keep-io-types"], "--no-keep-io-types means nothing with --kv-cache"),
+        ([*ALONE, "--set", "no-keep-io-types"], "--set no-keep-io-types means nothing with --kv-cache"),
         (["--preset", "none", "--kv-cache", "int8", "--float", 16], "goes with --weights-only, or with --preset none"),
-        (["--weights-only", "--kv-cache-per-channel"], "give --kv-cache int8, int4 or fp8"),
+        (["--weights-only", "--set", "kv-cache-per-channel"], "give --kv-cache int8, int4 or fp8"),
         (["--weights-only", "--kv-cache", "int8", "--accuracy-target", 0.9], "leave out one of them"),
         (["--weights-only", "--float", 16, "--kv-cache", "fp8"], "--kv-cache fp8 does not go with --float 16"),
         (["--family", "q4", "--kv-cache", "int8"], "does not go with --family"),
@@ -224,7 +224,7 @@ def test_what_does_not_go_together(source: Path, samples: Path, tmp_path: Path, 
     assert result.stderr.count("\n") <= 1
 
 
-@pytest.mark.parametrize("options", [["int8"], ["int4", "--kv-cache-per-channel"]], ids=lambda options: options[0])
+@pytest.mark.parametrize("options", [["int8"], ["int4", "--set", "kv-cache-per-channel"]], ids=lambda options: options[0])
 def test_verify_gives_each_model_the_cache_that_it_reads(source: Path, samples: Path, tmp_path: Path, options: list[str]) -> None:
     support.quantize(source, tmp_path / "out", samples, "--batch-size", 1, "--preset", "none", "--kv-cache", *options)
     data = ("--calibration-data", samples, "--batch-size", 1, "--samples", 2)
@@ -258,7 +258,7 @@ def test_scale_files_replace_nothing_else(source: Path, samples: Path, tmp_path:
     notes.write_text("mine")
     for path, message in ((source / "model.onnx", "would overwrite"), (notes, "has no scales of a cache")):
         before = path.read_bytes()
-        options = ["--preset", "none", "--kv-cache", "int8", "--kv-cache-scales", path, "--calibration-data", samples]
+        options = ["--preset", "none", "--kv-cache", "int8", "--set", f"kv-cache-scales={path}", "--calibration-data", samples]
         result = support.detent("quantize", source, "-o", tmp_path / "out", *options)
         assert result.returncode == 2 and message in result.stderr, result.stderr
         assert path.read_bytes() == before

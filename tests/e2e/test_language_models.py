@@ -79,8 +79,8 @@ def test_samples_help_a_decoder(tmp_path: Path, ids: Path) -> None:
     sample = {"input_ids": unseen, "attention_mask": np.ones_like(unseen), **decoders.empty_cache()}
     in_float = support.outputs(support.load(tmp_path / "m.onnx"), [sample])
     db = {}
-    for name, options in {"nearest": ["--weights-method", "nearest"], "auto": []}.items():
-        options += ["--op-types", "MatMul", "--accuracy-level", 1]
+    for name, options in {"nearest": ["--set", "weights-method=nearest"], "auto": []}.items():
+        options += ["--op-types", "MatMul", "--set", "accuracy-level=1"]
         quantized(tmp_path / "m.onnx", tmp_path / f"{name}.onnx", ids, "--weights-only", *options)
         db[name] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{name}.onnx"), [sample]))
     assert db["auto"] > db["nearest"] + 0.4  # random weights leave little to make use of
@@ -90,7 +90,7 @@ def test_samples_help_a_decoder(tmp_path: Path, ids: Path) -> None:
 def test_every_runtime_calibrates_a_decoder(tmp_path: Path, ids: Path, runtime: Path) -> None:
     library = next((runtime / "onnxruntime" / "capi").glob("libonnxruntime.so.*"))
     onnx.save(decoders.decoder(), tmp_path / "m.onnx")
-    for options in (["--weights-only"], ["--preset", "plain"], ["--preset", "plain", "--segments", 3]):
+    for options in (["--weights-only"], ["--preset", "plain"], ["--preset", "plain", "--set", "segments=3"]):
         result = quantized(tmp_path / "m.onnx", tmp_path / "q.onnx", ids, *options, "--runtime", library)
         assert result["nodes_quantized"] >= 16
 

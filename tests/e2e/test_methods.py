@@ -47,7 +47,7 @@ def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     samples = support.load_samples(task / "calibration")[:count]
     data = support.save_samples(folder / "data", samples)
     model, prepared, quantized = task / "model.onnx", folder / "prepared.onnx", folder / "q.onnx"
-    report = support.quantize(model, quantized, data, "--prepared-output", prepared)
+    report = support.quantize(model, quantized, data, "--set", f"prepared-output={prepared}")
     support.calibrate(model, folder / "all.stats", data)
     # Others share the range of what they read, or have one by nature.
     scales = {tensor.name for tensor in onnx.load(quantized).graph.initializer}
@@ -69,7 +69,7 @@ def test_minmax_is_exact(network: Network) -> None:
 
 def test_average(network: Network) -> None:
     expected = reference.averages(network.prepared, list(network.values), network.samples, network.folder)
-    for name, found in network.ranges("--average").items():
+    for name, found in network.ranges("--set", "average").items():
         assert np.abs(as_row(found) - expected[name]).max() <= 2e-5 * network.values[name].largest, name
 
 
@@ -79,7 +79,7 @@ def test_percentile(network: Network, two_sided: bool) -> None:
     percents = [99.9, 99.99, 99.999]
     expected = {name: values.percentile_ranges(percents, two_sided) for name, values in network.values.items()}
     for i, percent in enumerate(percents):
-        ranges = network.ranges("--method", "percentile", "--percentile", percent, *["--two-sided"] * two_sided)
+        ranges = network.ranges("--method", "percentile", "--set", f"percentile={percent}", *["--set", "two-sided"] * two_sided)
         for name, found in ranges.items():
             wanted, largest = expected[name][i], network.values[name].largest
             small = np.abs(wanted) < largest / 32
@@ -88,7 +88,7 @@ def test_percentile(network: Network, two_sided: bool) -> None:
 
 
 def test_mse_with_power_of_two_scales(network: Network) -> None:
-    ranges = network.ranges("--method", "mse", "--power-of-two-scale", *INT8.options())
+    ranges = network.ranges("--method", "mse", "--set", "power-of-two-scale", *INT8.options())
     wrong = [name for name, found in ranges.items() if found["scale"] != 2.0 ** network.values[name].best_exponent(INT8)]
     assert len(wrong) <= 0.01 * len(ranges), wrong
 
@@ -117,8 +117,8 @@ def test_mse(network: Network, integers: Integers) -> None:
 def test_layerwise_percentile(network: Network, metric: str, integers: Integers, two_sided: bool) -> None:
     """The candidate with the least error over all values; those within a thousandth of it count as equal."""
     candidates = [99, 99.9, 99.99, 99.999, 99.99999]
-    options = ["--percentile-metric", metric, "--candidates", ",".join(map(str, candidates)), *integers.options()]
-    ranges = network.ranges("--method", "layerwise-percentile", *options, *["--two-sided"] * two_sided)
+    options = ["--set", f"percentile-metric={metric}", "--set", f"candidates={','.join(map(str, candidates))}", *integers.options()]
+    ranges = network.ranges("--method", "layerwise-percentile", *options, *["--set", "two-sided"] * two_sided)
     ratios = {}
     for name in network.smooth():
         values = network.values[name]
@@ -135,7 +135,7 @@ def test_entropy(network: Network) -> None:
     """The divergence over true counts. It jumps from candidate to candidate where the tail is thin (to infinity where the
     last group is empty), which detent's smooth counts do not: so the best of the candidate and its two neighbours counts."""
     bins, levels = 2048, 128
-    ranges = network.ranges("--method", "entropy", "--entropy-bins", bins, "--entropy-levels", levels)
+    ranges = network.ranges("--method", "entropy", "--set", f"entropy-bins={bins}", "--set", f"entropy-levels={levels}")
     exact, near, names = [], [], network.smooth()[::3]
     for name in names:
         values = network.values[name]

@@ -25,7 +25,7 @@ def bits_of(result: dict) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("form", ["matmul-nbits", "qdq"])
-@pytest.mark.parametrize("beside", [[], ["--external-data-threshold", "256"]], ids=["inline", "beside"])
+@pytest.mark.parametrize("beside", [[], ["--set", "external-data-threshold=256"]], ids=["inline", "beside"])
 def test_size_is_what_was_planned(tmp_path: Path, form: str, beside: list[str]) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(decoders.decoder(), model)
@@ -76,9 +76,9 @@ def unequal(path: Path) -> Path:
 def test_bits_go_where_they_matter(tmp_path: Path) -> None:
     model = unequal(tmp_path / "m.onnx")
     data, samples = correlated(tmp_path / "data")
-    support.weights_only(model, tmp_path / "four.onnx", "--accuracy-level", 1)
+    support.weights_only(model, tmp_path / "four.onnx", "--set", "accuracy-level=1")
     most = bytes_of(tmp_path / "four.onnx") + 3000  # a branch takes 4 KiB at 4 bits
-    options = ["--max-size", most, "--accuracy-level", 1]
+    options = ["--max-size", most, "--set", "accuracy-level=1"]
     result = support.weights_only(model, tmp_path / "q.onnx", "--calibration-data", data, *options)
     assert bits_of(result) == {"little": 2, "much": 8}
     in_float = support.outputs(support.load(model), samples)
@@ -121,11 +121,11 @@ def test_named_nodes_keep_their_bits(tmp_path: Path) -> None:
     model = products(tmp_path / "m.onnx", 128, 64)
     support.weights_only(model, tmp_path / "eight.onnx", "--bits", 8)
     most = bytes_of(tmp_path / "eight.onnx")
-    named = ["--node-bits", "transposed=8,straight=float,gather=8"]
+    named = ["--set", "node-bits=transposed=8,straight=float,gather=8"]
     result = support.weights_only(model, tmp_path / "q.onnx", "--max-size", most + 30000, *named)
     assert {w["name"]: w["bits"] for w in result["weights"]}.items() >= {"table": 8, "t": 8}.items()
     assert "g" not in {w["name"] for w in result["bits_plan"]["weights"]}
-    assert any("'straight'" in note and "--node-bits" in note for note in result["notes"])
+    assert any("'straight'" in note and "--set node-bits" in note for note in result["notes"])
 
 
 def test_weights_that_the_size_has_room_for_stay_float(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_same_bytes(tmp_path: Path) -> None:
 
     same("one thread.onnx", "--threads", 1)
     same("shuffled.onnx", samples=support.save_samples(tmp_path / "shuffled", samples[::-1]))
-    same("on disk.onnx", "--memory-budget", "156MiB", "--memory-level", 2)
+    same("on disk.onnx", "--memory-budget", "156MiB", "--set", "memory-level=2")
     for point in ("weights.sample=kill@5", "weights.solved=kill@1"):
         (tmp_path / point).mkdir()
         found = support.resumed_after_kill(point, model, data, tmp_path / point, "--weights-only", *options)
@@ -167,7 +167,7 @@ def test_words(tmp_path: Path) -> None:
 REFUSED = {
     "small": (["--max-size", "1KiB"], "with the fewest bits the model takes"),
     "large": (["--max-size", "1MiB"], "in float the model takes"),
-    "sparse": (["--max-size", "1MiB", "--sparsity", "2:4", "--calibration-data", "data"], "do not go together"),
+    "sparse": (["--max-size", "1MiB", "--set", "sparsity=2:4", "--calibration-data", "data"], "do not go together"),
 }
 
 
@@ -183,7 +183,7 @@ def test_sizes_beside_each_other_are_used(tmp_path: Path) -> None:
     """What names and alignment take depends on the choice: a choice that is too large by a little is no reason for the smallest."""
     model = tmp_path / "model.onnx"
     onnx.save(decoders.decoder(), model)
-    options = ["--external-data-threshold", "256"]
+    options = ["--set", "external-data-threshold=256"]
     support.weights_only(model, tmp_path / "4.onnx", *options)
     size = bytes_of(tmp_path / "4.onnx")
     for more in range(3000, 3600, 60):

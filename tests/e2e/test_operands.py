@@ -45,7 +45,7 @@ def test_constant_operands_of_products(case: str, types: tuple[str, str], preset
     model, samples = operand(case)
     onnx.save(model, tmp_path / "model.onnx")
     data = support.save_samples(tmp_path / "data", samples)
-    options = ["--activation-type", types[0], "--weight-type", types[1], "--per-channel", "--sensitivity", "off"]
+    options = ["--activation-type", types[0], "--weight-type", types[1], "--per-channel", "--set", "sensitivity=off"]
     support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, "--preset", preset, *options)
     found = support.outputs(support.check_model(tmp_path / "q.onnx"), samples)
     reference = support.outputs(support.load(tmp_path / "model.onnx"), samples)
@@ -68,7 +68,7 @@ def test_channels_of_zeros_have_the_zero_point_of_the_others(tmp_path: Path) -> 
     rng = np.random.default_rng(34)
     samples = [{"x": rng.normal(size=(1, 3, 16, 16)).astype(np.float32)} for _ in range(4)]
     data = support.save_samples(tmp_path / "data", samples)
-    options = ["--preset", "balanced", "--sensitivity", "off", "--weight-type", "uint8", "--weight-symmetric"]
+    options = ["--preset", "balanced", "--set", "sensitivity=off", "--weight-type", "uint8", "--set", "weight-symmetric"]
     support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *options)
     tensors = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
     assert set(tensors["w2_zero_point"]) == {128}
@@ -94,7 +94,7 @@ def test_biases_that_beta_leaves_out(beta: float, tmp_path: Path) -> None:
     onnx.save(gemms(beta), tmp_path / "model.onnx")
     samples = dense_samples()
     data = support.save_samples(tmp_path / "data", samples)
-    tuning = ["--weight-type", "int4", "--finetune", "gptq", "--update-bias"]
+    tuning = ["--weight-type", "int4", "--finetune", "gptq", "--set", "update-bias"]
     report = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *tuning)
     assert [layer["name"] for layer in report["layers"]] == ["first", "second"]
     tensors = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "q.onnx").graph.initializer}

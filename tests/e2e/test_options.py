@@ -20,6 +20,10 @@ def named(option: dict) -> bool:
     return not option["name"].isupper()
 
 
+def listed(option: dict) -> bool:
+    return named(option) and not option["detail"]
+
+
 def words(text: str) -> str:
     return " ".join(text.split())
 
@@ -34,6 +38,9 @@ def test_generated_files_are_up_to_date() -> None:
 def test_help_has_every_option_with_its_default(command: str) -> None:
     text = words(support.detent(command, "--help-all").stdout)
     for option in (o for o in OPTIONS if command in o["commands"]):
+        if option["detail"]:
+            assert f" --{option['name']} " not in text, option["name"]
+            continue
         for name in filter(None, (option["name"], option["off"])):
             assert (f"--{name} " if named(option) else f"{name} ") in text, name
         assert words(option["full_help"]) in text, option["name"]
@@ -55,21 +62,11 @@ def test_help_fits_a_terminal(command: str, flag: str) -> None:
 def test_short_help_has_the_usual_options(command: str) -> None:
     text = support.detent(command, "--help").stdout
     for option in (o for o in OPTIONS if command in o["commands"] and named(o)):
+        assert not (option["detail"] and option["usual"]), option["name"]
         listed = re.search(rf"^ {{2,6}}(-\w, )?--{option['name']}\b(?!-)", text, re.MULTILINE)
         assert bool(listed) == (command in option["usual"]), option["name"]
     assert len([o for o in OPTIONS if command in o["commands"] and command in o["usual"]]) <= 10
     assert f"detent {command} --help-all" in text
-
-
-def test_earlier_names_are_accepted_with_a_word() -> None:
-    renamed = [o for o in OPTIONS if o["formerly"]]
-    assert {"num-workers", "seed", "metric", "form", "method-weights"} <= {o["formerly"] for o in renamed}
-    for option in renamed:
-        value = option["words"][0] if option["words"] else "1"
-        result = support.detent("quantize", "none.onnx", "-o", "q.onnx", f"--{option['formerly']}", value)
-        assert f"--{option['formerly']} is now called --{option['name']}\n" in result.stderr
-        assert "no option" not in result.stderr
-        assert f"--{option['formerly']} " not in support.detent("quantize", "--help-all").stdout
 
 
 def test_usage_errors_name_the_help_of_the_command() -> None:
@@ -116,17 +113,17 @@ def test_mistakes_get_an_answer(words_given: list[str], says: str) -> None:
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("--no-keep-io-types", "is about --float 16, bf16 and 32"),
-        ("--no-pin-memory", "are for GPUs"),
-        ("--no-activation-order", ""),
+        ("no-keep-io-types", "is about --float 16, bf16 and 32"),
+        ("no-pin-memory", "are for GPUs"),
+        ("no-activation-order", ""),
     ],
 )
 def test_opposites_without_effect_are_refused(way: list[str], option: str, says: str) -> None:
-    result = support.detent("quantize", "m.onnx", "-o", "q.onnx", *way, option)
+    result = support.detent("quantize", "m.onnx", "-o", "q.onnx", *way, "--set", option)
     if says == "" and "plain" in way:
         assert result.returncode == 2 and "there is nothing to calibrate with" in result.stderr
     else:
-        assert result.returncode == 2 and option in result.stderr
+        assert result.returncode == 2 and f"--set {option}" in result.stderr
         assert says in result.stderr or "means nothing" in result.stderr or "is for" in result.stderr
 
 
@@ -140,11 +137,12 @@ def test_mistakes_in_a_file_get_an_answer(tmp_path: Path) -> None:
 def test_documentation_has_every_option() -> None:
     page = (ROOT / "docs/options.md").read_text().replace("\\|", "|")
     for option in filter(named, OPTIONS):
-        assert f"--{option['name']}" in page
+        dashes = "--set " if option["detail"] else "--"
+        assert f"{dashes}{option['name']}" in page
         assert option["full_help"] in page
         for command in option["commands"]:
             man = (ROOT / f"share/man/man1/detent-{command}.1").read_text().replace("\\-", "-")
-            assert f".B --{option['name']}" in man or f", --{option['name']}" in man, command
+            assert f".B {dashes}{option['name']}" in man or f", --{option['name']}" in man, command
     for preset in SCHEMA["presets"]:
         assert f"`{preset['name']}` | {preset['help']}" in page
 
@@ -181,10 +179,10 @@ def complete(typed: str) -> set[str]:
 
 def test_bash_completes_commands_options_and_words() -> None:
     assert {"quantize", "plan"} <= complete("detent ")
-    assert complete("detent quantize --finetune-n") == {"--finetune-nodes"}
+    assert complete("detent quantize --finet") == {"--finetune"}
     assert complete("detent quantize --preset ") == {preset["name"] for preset in SCHEMA["presets"]}
     assert complete("detent quantize --method e") == {"entropy"}
-    for option in filter(named, OPTIONS):
+    for option in filter(listed, OPTIONS):
         for command in option["commands"]:
             assert f"--{option['name']}" in complete(f"detent {command} --{option['name']}")
 
@@ -195,7 +193,7 @@ def test_bash_completes_commands_options_and_words() -> None:
 def test_other_completions_have_every_option(shell: str, file: str) -> None:
     path = ROOT / "share" / file
     text = path.read_text()
-    for option in filter(named, OPTIONS):
+    for option in filter(listed, OPTIONS):
         assert f"-{option['name']}[" in text or f"-l {option['name']} " in text
     if shutil.which(shell):
         subprocess.run([shell, "-n", str(path)], check=True)

@@ -49,7 +49,7 @@ def test_output_over_the_model(place: Place, model: Path, data: Path) -> None:
     (place.out / "hard.onnx").hardlink_to(model)
     for output in (model, place.inputs / ".." / "inputs" / "model.onnx", place.out / "symbolic.onnx", place.out / "hard.onnx"):
         place.refused(USAGE, "would overwrite.*choose another", model, data, output=output)
-        place.refused(USAGE, "would overwrite.*choose another", model, data, "--prepared-output", output)
+        place.refused(USAGE, "would overwrite.*choose another", model, data, "--set", f"prepared-output={output}")
     assert support.sha256(model) == before
 
 
@@ -58,12 +58,12 @@ def test_output_over_the_models_data(place: Place, data: Path) -> None:
     model, weights = place.inputs / "split.onnx", place.inputs / "q.onnx.data"
     onnx.save_model(graphs.small_cnn(), model, save_as_external_data=True, location=weights.name, size_threshold=0)
     before = support.sha256(weights)
-    place.refused(USAGE, "would overwrite", model, data, "--external-data-threshold", 0, output=weights)
-    support.quantize(model, place.inputs / "q.onnx", data, "--external-data-threshold", 0)
+    place.refused(USAGE, "would overwrite", model, data, "--set", "external-data-threshold=0", output=weights)
+    support.quantize(model, place.inputs / "q.onnx", data, "--set", "external-data-threshold=0")
     assert support.sha256(weights) == before
 
 
-@pytest.mark.parametrize("option", ["--prepared-output", "--profile"])
+@pytest.mark.parametrize("option", ["--set", "prepared-output=--profile"])
 def test_outputs_over_each_other(option: str, place: Place, model: Path, data: Path) -> None:
     place.refused(USAGE, "q.onnx", model, data, option, place.output)
 
@@ -88,7 +88,7 @@ def wide_model(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("options", [[], ["--external-data-threshold", "0"]], ids=["model", "data"])
+@pytest.mark.parametrize("options", [[], ["--set", "external-data-threshold=0"]], ids=["model", "data"])
 def test_full_disk_for_the_output(options: list, place: Place, data: Path) -> None:
     model = wide_model(place.inputs / "wide.onnx")
     with mounted(place.out / "small", "size=256k") as folder:

@@ -14,10 +14,10 @@ from support import Path
 
 OUTPUTS = {
     "output": ["quantize", "{model}", "-o", "{place}"],
-    "prepared": ["quantize", "{model}", "-o", "{other}", "--prepared-output", "{place}"],
+    "prepared": ["quantize", "{model}", "-o", "{other}", "--set", "prepared-output={place}"],
     "statistics": ["calibrate", "{model}", "-o", "{place}"],
     "report": ["quantize", "{model}", "-o", "{other}", "--report", "{place}"],
-    "trace": ["quantize", "{model}", "-o", "{other}", "--trace", "{place}"],
+    "trace": ["quantize", "{model}", "-o", "{other}", "--set", "trace={place}"],
 }
 
 
@@ -78,7 +78,7 @@ def visible(folder: Path) -> list[str]:
 @pytest.mark.parametrize("new", ["apart", "whole"])
 def test_killed_between_model_and_data(old: str, new: str, place: Place, model: Path, data: Path) -> None:
     """Whenever the process dies, what stands at the output is the old model or the new one, each with its own data."""
-    threshold = {"apart": ["--external-data-threshold", 0], "whole": []}
+    threshold = {"apart": ["--set", "external-data-threshold=0"], "whole": []}
     first = ["--weight-type", "int8", *threshold[old]]
     second = ["--weight-type", "uint8", "--per-tensor", *threshold[new]]
     support.quantize(model, place.out / "new.onnx", data, *second)
@@ -117,8 +117,8 @@ def test_killed_between_model_and_data(old: str, new: str, place: Place, model: 
 def test_the_data_of_the_input_are_not_removed(place: Place, model: Path, data: Path) -> None:
     """A copy of an output refers to the output's data file: a run that reads the copy may not replace the output."""
     prepared, copy = place.out / "p.onnx", place.out / "copy.onnx"
-    options = ["--external-data-threshold", 0]
-    support.quantize(model, place.output, data, "--prepared-output", prepared, *options)
+    options = ["--set", "external-data-threshold=0"]
+    support.quantize(model, place.output, data, "--set", f"prepared-output={prepared}", *options)
     copy.write_bytes(prepared.read_bytes())
     place.refused(USAGE, "would overwrite", copy, data, output=prepared)
     support.quantize(copy, place.output, data)

@@ -76,7 +76,7 @@ RUNS = [(name, config) for name in CASES for config in CONFIGS] + [("menagerie",
 def test_same_as_onnx_runtime(made: tuple[Path, list[Sample], Path], config: Config, tmp_path: Path) -> None:
     model, samples, data = made
     paths = [tmp_path / f"{name}.onnx" for name in ("ours", "theirs", "prepared")]
-    report = support.quantize(model, paths[0], data, "--prepared-output", paths[2], *config.options())
+    report = support.quantize(model, paths[0], data, "--set", f"prepared-output={paths[2]}", *config.options())
     support.check_model(paths[2])
     support.outputs(support.check_model(paths[0]), samples[:1])
     activations = report["activations"]
@@ -121,7 +121,7 @@ def test_right_where_onnx_runtime_is_not(build: Callable[[], onnx.ModelProto], t
     samples = [{"x": rng.normal(size=(1, 8, 6, 6)).astype(np.float32)} for _ in range(4)]
     model, output = tmp_path / "model.onnx", tmp_path / "out.onnx"
     onnx.save(build(), model)
-    support.quantize(model, output, support.save_samples(tmp_path / "data", samples), "--weight-range", "reduced")
+    support.quantize(model, output, support.save_samples(tmp_path / "data", samples), "--set", "weight-range=reduced")
     integers = [t for t in parity.Graph(output).tensors.values() if t.dtype == np.int32 and t.size > 1 and t.any()]
     assert len(integers) == 1, "the bias is quantized"
     found = support.outputs(support.check_model(output), samples)

@@ -56,7 +56,7 @@ def test_what_measuring_takes(place: Place) -> None:
     assert planned["measuring_seconds"] > planned["calibration_seconds"] > 0
     assert 5 < planned["measuring_inferences"] < 100
     assert planned["finetune"]["only_if_needed"]
-    asked = plan(model, *balanced, "--sensitivity", "off", "--finetune", "gptq")
+    asked = plan(model, *balanced, "--set", "sensitivity=off", "--finetune", "gptq")
     assert asked["measuring_seconds"] == 0
     assert asked["finetune"] == {**planned["finetune"], "only_if_needed": False, "seconds": asked["finetune"]["seconds"]}
     for options in (["--preset", "balanced"], [*balanced, "--finetune", "nearest"], ["--calibration-data", data]):
@@ -93,7 +93,7 @@ def test_the_plan_runs_nothing_and_needs_no_data(place: Place) -> None:
 def test_report_and_trace(place: Place, tmp_path: Path) -> None:
     model, data = place
     support.quantize(model, tmp_path / "plain.onnx", data)
-    options = ["--report", tmp_path / "r.html", "--trace", tmp_path / "t.json"]
+    options = ["--report", tmp_path / "r.html", "--set", f"trace={tmp_path / 't.json'}"]
     done = support.quantize(model, tmp_path / "q.onnx", data, *options)
     assert support.sha256(tmp_path / "q.onnx") == support.sha256(tmp_path / "plain.onnx")
 
@@ -123,7 +123,7 @@ def test_each_tensor_tells_its_method(place: Place, tmp_path: Path) -> None:
     plain = support.quantize(model, tmp_path / "plain.onnx", data)["activations"]
     scales = [shown["scale"] for shown in plain.values()]
     named = [n for n, shown in plain.items() if shown["method"] == "minmax" and scales.count(shown["scale"]) == 1][:2]
-    options = ["--tensor-method", f"{named[0]}=mse", "--tensor-range", f"{named[1]}=-1,1", "--report", tmp_path / "r.html"]
+    options = ["--set", f"tensor-method={named[0]}=mse", "--set", f"tensor-range={named[1]}=-1,1", "--report", tmp_path / "r.html"]
     found = support.quantize(model, tmp_path / "q.onnx", data, "--method", "percentile", *options)["activations"]
     assert (found[named[0]]["method"], found[named[1]]["method"]) == ("mse", "given")
     assert {shown["method"] for shown in found.values()} >= {"percentile", "mse", "given"}
@@ -134,7 +134,7 @@ def test_each_tensor_tells_its_method(place: Place, tmp_path: Path) -> None:
 def test_report_of_calibration_alone(place: Place, tmp_path: Path) -> None:
     model, data = place
     plain = support.calibrate(model, tmp_path / "plain.stats", data)
-    options = ["--report", tmp_path / "r.html", "--trace", tmp_path / "t.json"]
+    options = ["--report", tmp_path / "r.html", "--set", f"trace={tmp_path / 't.json'}"]
     calibrated = support.calibrate(model, tmp_path / "c.stats", data, *options)
     assert support.sha256(plain) == support.sha256(calibrated)
 
@@ -160,11 +160,11 @@ def test_merging_has_nothing_to_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["quantize", "calibrate"])
-@pytest.mark.parametrize("option", ["--report", "--trace"])
+@pytest.mark.parametrize("option", ["--report", "--set=trace"])
 def test_a_mistyped_path_costs_nothing(place: Place, option: str, command: str, tmp_path: Path) -> None:
     precious = tmp_path / "precious.onnx"
     precious.write_bytes(b"a model")
-    result = support.detent(command, place[0], "-o", tmp_path / "q.onnx", "--calibration-data", place[1], option, precious)
+    result = support.detent(command, place[0], "-o", tmp_path / "q.onnx", "--calibration-data", place[1], f"{option}={precious}")
     assert result.returncode == 2
     assert "precious.onnx" in result.stderr
     assert precious.read_bytes() == b"a model"

@@ -118,7 +118,7 @@ def test_each_sensitivity_is_that_of_the_value_alone(tmp_path: Path) -> None:
     """A weight's: of a float model with that weight replaced by what its integers stand for."""
     samples = [{"x": chain_samples(16)[0]["x"][:1]}]  # one row only, so that the same ones are measured
     model, data = saved(tmp_path, chain(3), samples)  # few enough values for one trial each
-    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--sensitivity", "report")
+    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--set", "sensitivity=report")
     told = {s["value"]: s for s in report["accuracy"]["sensitivities"] if s["kind"] == "weight"}
     integers = onnx.load(tmp_path / "q.onnx").graph
     tensors = {t.name: numpy_helper.to_array(t) for t in integers.initializer}
@@ -151,9 +151,9 @@ def macs(model: Path, floats: set[str]) -> int:
 def test_a_target_is_reached_at_nearly_the_least_cost(products: tuple[Path, Path], tmp_path: Path) -> None:
     """Beside all 32 assignments, each written by detent and measured by ONNX Runtime on the samples that detent judges by."""
     model, data = products
-    balanced = [*BALANCED, "--weight-type", "uint8", "--weight-symmetric"]
+    balanced = [*BALANCED, "--weight-type", "uint8", "--set", "weight-symmetric"]
     names = [n.name for n in onnx.load(model).graph.node if n.op_type == "MatMul"]
-    report = support.quantize(model, tmp_path / "q.onnx", data, *balanced, "--sensitivity", "off")
+    report = support.quantize(model, tmp_path / "q.onnx", data, *balanced, "--set", "sensitivity=off")
     assert "accuracy" not in report
     target = 42.0
     options = [*balanced, "--accuracy-target", target, "--accuracy-metric", "sqnr"]
@@ -167,7 +167,7 @@ def test_a_target_is_reached_at_nearly_the_least_cost(products: tuple[Path, Path
         for floats in itertools.combinations(names, count):
             left = ["--exclude-nodes", ",".join(floats)] if floats else []
             out = tmp_path / "try.onnx"
-            support.quantize(model, out, data, *balanced, "--sensitivity", "off", *left)
+            support.quantize(model, out, data, *balanced, "--set", "sensitivity=off", *left)
             if support.sqnr(reference, [[results(out, samples)]]) >= target:
                 costs.append(macs(model, set(floats)))
     assert chosen <= 1.1 * min(costs), (chosen, sorted(costs)[:5])
@@ -312,7 +312,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize(
-    "options", [[], ["--segments", 3], ["--segments", 4, "--memory-level", 2, "--prefetch", 0], ["--workers", 2]], ids=str
+    "options",
+    [[], ["--set", "segments=3"], ["--set", "segments=4", "--set", "memory-level=2", "--set", "prefetch=0"], ["--workers", 2]],
+    ids=str,
 )
 def test_budgets_change_nothing(trained: tuple[Path, Path], tmp_path: Path, options: list[object]) -> None:
     common = [*BALANCED, "--samples", 4, "--threads", 2, "--accuracy-target", 20, "--accuracy-metric", "sqnr"]
@@ -321,7 +323,7 @@ def test_budgets_change_nothing(trained: tuple[Path, Path], tmp_path: Path, opti
     assert support.sha256(tmp_path / "plain.onnx") == support.sha256(tmp_path / "other.onnx")
 
 
-@pytest.mark.parametrize("options", [[], ["--segments", 3, "--memory-level", 2]], ids=str)
+@pytest.mark.parametrize("options", [[], ["--set", "segments=3", "--set", "memory-level=2"]], ids=str)
 def test_killed_while_it_measures(trained: tuple[Path, Path], tmp_path: Path, options: list[object]) -> None:
     common = [*BALANCED, "--samples", 4, "--threads", 2, *options]
     support.quantize(trained[0], tmp_path / "whole.onnx", trained[1], *common)

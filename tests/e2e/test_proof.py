@@ -53,7 +53,7 @@ def run(point: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 def test_what_kills_the_runtime_is_not_written(tmp_path: Path, model: Path, data: Path, form: str, end: str) -> None:
     output = tmp_path / "q.onnx"
     output.write_bytes(b"")  # what stands there stays
-    limit = ["--sample-time-limit", "1"] if end.endswith("hang") else []
+    limit = ["--set", "sample-time-limit=1"] if end.endswith("hang") else []
     result = run(end, "quantize", model, "-o", output, "--calibration-data", data, "--no-bench", *limit, *FORMS[form])
     assert result.returncode == DEVICE, result.stderr
     said = "took longer than 1 s while it was run" if limit else "ended by a signal (Segmentation fault)"
@@ -71,7 +71,7 @@ def test_a_family_and_its_folder_are_not_written(tmp_path: Path, model: Path) ->
 
 
 def test_data_beside_the_model_go_with_it(tmp_path: Path, model: Path, data: Path) -> None:
-    options = ["--preset", "plain", "--external-data-threshold", 0, "--calibration-data", data, "--no-bench"]
+    options = ["--preset", "plain", "--set", "external-data-threshold=0", "--calibration-data", data, "--no-bench"]
     assert run("guarded.run=crash", "quantize", model, "-o", tmp_path / "q.onnx", *options).returncode == DEVICE
     assert not list(tmp_path.iterdir())
     assert run("", "quantize", model, "-o", tmp_path / "q.onnx", *options).returncode == 0

@@ -72,7 +72,7 @@ def test_types(types: tuple[str, str], opset: int, tmp_path: Path) -> None:
 def test_external_data(cnn: tuple[Path, Path], threshold: str, tmp_path: Path) -> None:
     plain, output = tmp_path / "plain.onnx", tmp_path / "out.onnx"
     support.quantize(cnn[0], plain, cnn[1])
-    report = support.quantize(cnn[0], output, cnn[1], "--external-data-threshold", threshold)
+    report = support.quantize(cnn[0], output, cnn[1], "--set", f"external-data-threshold={threshold}")
     data_files = list(tmp_path.glob("out.onnx.*.data"))
     assert len(data_files) == (threshold != "1GiB")
     assert report["model_bytes_after"] == output.stat().st_size + sum(file.stat().st_size for file in data_files)
@@ -95,7 +95,7 @@ def test_external_input(cnn: tuple[Path, Path], tmp_path: Path) -> None:
 def test_inputs_are_never_written(cnn: tuple[Path, Path], tmp_path: Path) -> None:
     files = [cnn[0], *cnn[1].iterdir()]
     before = [(support.sha256(path), path.stat().st_mtime_ns) for path in files]
-    support.quantize(cnn[0], tmp_path / "out.onnx", cnn[1], "--batch-size", 1, "--prepared-output", tmp_path / "p.onnx")
+    support.quantize(cnn[0], tmp_path / "out.onnx", cnn[1], "--batch-size", 1, "--set", f"prepared-output={tmp_path / 'p.onnx'}")
     assert before == [(support.sha256(path), path.stat().st_mtime_ns) for path in files]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "model.onnx", "out.onnx", "p.onnx"]
 
@@ -112,7 +112,7 @@ def test_opsets(opset: int, tmp_path: Path) -> None:
     model, output = tmp_path / "model.onnx", tmp_path / "out.onnx"
     onnx.save(graphs.small_cnn(opset), model)
     samples = graphs.cnn_samples()
-    report = support.quantize(model, output, support.save_samples(tmp_path / "data", samples), "--weight-range", "reduced")
+    report = support.quantize(model, output, support.save_samples(tmp_path / "data", samples), "--set", "weight-range=reduced")
     assert report["nodes_in_float"] == 0
     found = support.outputs(support.check_model(output), samples)
     assert support.sqnr(support.outputs(support.load(model), samples), found) > 25
@@ -151,7 +151,7 @@ def test_bodies_that_read_quantized_values(kind: str, tmp_path: Path) -> None:
     model, output = tmp_path / "model.onnx", tmp_path / "out.onnx"
     onnx.save(with_body(kind), model)
     samples = [{"x": s["x"][:, :, :8, :8]} for s in graphs.cnn_samples()]
-    report = support.quantize(model, output, support.save_samples(tmp_path / "data", samples), "--weight-range", "reduced")
+    report = support.quantize(model, output, support.save_samples(tmp_path / "data", samples), "--set", "weight-range=reduced")
     assert not any("body" in note for note in report["notes"]), report["notes"]
     assert quantized_weights(output) == {"w", "w2"}
     found = support.outputs(support.check_model(output), samples)
@@ -163,7 +163,7 @@ def test_dynamic_axes(tmp_path: Path) -> None:
     model, output = tmp_path / "model.onnx", tmp_path / "out.onnx"
     onnx.save(graphs.transformer(), model)
     samples = graphs.transformer_samples(6)
-    report = support.quantize(model, output, support.save_samples(tmp_path / "data", samples[:5]), "--weight-range", "reduced")
+    report = support.quantize(model, output, support.save_samples(tmp_path / "data", samples[:5]), "--set", "weight-range=reduced")
     assert report["samples"] == 5
     found = support.outputs(support.check_model(output), samples[5:])
     assert support.sqnr(support.outputs(support.load(model), samples[5:]), found) > 15

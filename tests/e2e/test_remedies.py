@@ -82,7 +82,7 @@ def remedied(folder: Path, network: onnx.ModelProto, samples: list[Sample], valu
     """The report where the channels of this value alone are equalized, and the SQNR of the results with that and without."""
     model, data = saved(folder, network, samples)
     report = support.quantize(model, folder / "q.onnx", data, *BALANCED)
-    support.quantize(model, folder / "off.onnx", data, *BALANCED, "--equalize", "off")
+    support.quantize(model, folder / "off.onnx", data, *BALANCED, "--set", "equalize=off")
     assert [e["value"] for e in report["accuracy"]["equalized"]] == [value]
     return report, *(sqnr(model, folder / name, samples) for name in ("q.onnx", "off.onnx"))
 
@@ -126,7 +126,7 @@ def test_results_of_convolutions(tmp_path: Path) -> None:
 def test_a_word_where_the_types_do_not_do(tmp_path: Path) -> None:
     model, data = saved(tmp_path, normalized(residual=False), samples_of([4, 32]))
     found = {}
-    for options in ([], ["--equalize", "off"]):
+    for options in ([], ["--set", "equalize=off"]):
         report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, *options)
         words = [note for note in report["notes"] if "uint8 activations and int8 weights leave the results" in note]
         assert bool(words) == (report["accuracy"]["sqnr_db"] < 30)
@@ -136,7 +136,7 @@ def test_a_word_where_the_types_do_not_do(tmp_path: Path) -> None:
     assert "with weights rounded to the nearest" in found[True][0], "as far away as that, they are tuned"
     assert "--accuracy-fallback int16" in found[True][0]
     assert "MatMul 'product' makes 100 % for 100.0 % of the multiplications" in found[True][0]
-    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--equalize", "off", "--weight-type", "int4")
+    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--set", "equalize=off", "--weight-type", "int4")
     assert any("uint8 activations and int4 weights leave the results" in note for note in report["notes"])
     assert not any("8 bits" in note for note in report["notes"])
 
@@ -168,7 +168,7 @@ def test_gates_in_integers(tmp_path: Path) -> None:
     samples = samples_of([1, 16, 10, 10])
     model, data = saved(tmp_path, gates(), samples)
     # A coarse input makes so much of the error that gates do not show.
-    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--tensor-range", "x=-60,60")
+    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--set", "tensor-range=x=-60,60")
     assert "computed in integers: 4 gates" in report["notes"]
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
@@ -178,7 +178,7 @@ def test_gates_in_integers(tmp_path: Path) -> None:
     # A HardSigmoid is a sum, and so is the constant that a padded convolution reads with it.
     assert counts == {"QLinearConv": 5, "QLinearSigmoid": 2, "QLinearMul": 4, "QLinearAdd": 3, "HardSigmoid": 0}
     assert sqnr(model, tmp_path / "q.onnx", samples) > report["accuracy"]["sqnr_db"] - 3
-    unmeasured = support.quantize(model, tmp_path / "f.onnx", data, *BALANCED, "--sensitivity", "off")
+    unmeasured = support.quantize(model, tmp_path / "f.onnx", data, *BALANCED, "--set", "sensitivity=off")
     assert not any("gates" in note for note in unmeasured["notes"])
     assert "HardSigmoid" in {node.op_type for node in onnx.load(tmp_path / "f.onnx").graph.node}
 
@@ -187,7 +187,7 @@ def test_float_weights_stay_float_in_the_runtime(tmp_path: Path) -> None:
     """ONNX Runtime rounds weights between two quantized values by one scale for all, if it may."""
     samples = samples_of([1, 3, 10, 10])
     model, data = saved(tmp_path, rectified(more=True), samples)
-    options = [*BALANCED, "--sensitivity", "off"]
+    options = [*BALANCED, "--set", "sensitivity=off"]
     support.quantize(model, tmp_path / "q.onnx", data, *options, "--exclude-nodes", "second")
     assert any(node.op_type == "Max" for node in onnx.load(tmp_path / "q.onnx").graph.node)
     deployed = support.outputs(support.check_model(tmp_path / "q.onnx"), samples)
@@ -197,7 +197,7 @@ def test_float_weights_stay_float_in_the_runtime(tmp_path: Path) -> None:
     assert support.sqnr(written, deployed) > 40
 
 
-@pytest.mark.parametrize("options", [["--segments", 2, "--memory-level", 2], ["--workers", 2]], ids=str)
+@pytest.mark.parametrize("options", [["--set", "segments=2", "--set", "memory-level=2"], ["--workers", 2]], ids=str)
 @pytest.mark.parametrize("kind", ["product", "convolution"])
 def test_budgets_change_nothing(tmp_path: Path, kind: str, options: list[object]) -> None:
     network, shape = (normalized(residual=True), [4, 32]) if kind == "product" else (spectrum(), [1, 3, 10, 10])
@@ -227,8 +227,8 @@ def test_a_value_takes_the_range_that_does_least_harm(tmp_path: Path) -> None:
         sample["x"][:, 0] = 0
         sample["x"][0, 0] = 12
     path, data = saved(tmp_path, model, samples)
-    report = support.quantize(path, tmp_path / "q.onnx", data, *BALANCED, "--equalize", "off")
-    support.quantize(path, tmp_path / "mse.onnx", data, *BALANCED, "--equalize", "off", "--method", "mse")
+    report = support.quantize(path, tmp_path / "q.onnx", data, *BALANCED, "--set", "equalize=off")
+    support.quantize(path, tmp_path / "mse.onnx", data, *BALANCED, "--set", "equalize=off", "--method", "mse")
     choice = report["accuracy"]["methods"][0]
     assert choice["value"] == "x"
     assert choice["error_after"] < choice["error_before"]
@@ -238,5 +238,5 @@ def test_a_value_takes_the_range_that_does_least_harm(tmp_path: Path) -> None:
 
 def test_a_report_only_tells(tmp_path: Path) -> None:
     model, data = saved(tmp_path, normalized(residual=False), samples_of([4, 32]))
-    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--sensitivity", "report")
+    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--set", "sensitivity=report")
     assert report["accuracy"]["equalized"] == report["accuracy"]["methods"] == []

@@ -31,7 +31,17 @@ def constants(path: Path) -> dict[str, np.ndarray]:
 
 def only_in_blocks(product: str) -> list[object]:
     """All weights stay in float but that of one product."""
-    return ["--weights-only", "--bits", 8, "--node-bits", "^.*=float", "--node-bits", f"{product}=8", "--rotation", "on"]
+    return [
+        "--weights-only",
+        "--bits",
+        8,
+        "--set",
+        "node-bits=^.*=float",
+        "--set",
+        f"node-bits={product}=8",
+        "--set",
+        "rotation=on",
+    ]
 
 
 def with_float_product(path: Path, node: str, weight: np.ndarray) -> onnx.ModelProto:
@@ -150,7 +160,7 @@ def outliers(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def divergence(model: Path, output: Path, held_out: Path, *options: object) -> float:
-    words = ("quantize", model, "-o", output, "--weights-only", "--accuracy-level", 1, "--no-bench", *options)
+    words = ("quantize", model, "-o", output, "--weights-only", "--set", "accuracy-level=1", "--no-bench", *options)
     result = support.detent(*words)
     assert result.returncode == 0, result.stderr
     words = ("compare", model, output, "--calibration-data", held_out, "--batch-size", 1, "--outputs-only", "--json")
@@ -161,10 +171,10 @@ def test_outliers_cost_nothing_without_samples(source: Path, outliers: Path, tmp
     pytest.importorskip("tokenizers", reason="tokenizers are missing; scripts/setup.sh runtimes fetches them")
     held_out = windows(source, "held_out.txt", tmp_path / "held_out.npy", 256)
     np.save(held_out, np.load(held_out)[:24])
-    options = ["--weights-method", "nearest"]
+    options = ["--set", "weights-method=nearest"]
     as_it_is = divergence(outliers, tmp_path / "a", held_out, *options)
-    rotated = divergence(outliers, tmp_path / "b", held_out, *options, "--rotation", "on")
-    without = divergence(source, tmp_path / "c", held_out, *options, "--rotation", "on")
+    rotated = divergence(outliers, tmp_path / "b", held_out, *options, "--set", "rotation=on")
+    without = divergence(source, tmp_path / "c", held_out, *options, "--set", "rotation=on")
     assert rotated < 0.4 * as_it_is
     # A rotation does not see by which powers of two gains and weights make up for each other.
     assert rotated == pytest.approx(without, rel=1e-6)
@@ -173,10 +183,10 @@ def test_outliers_cost_nothing_without_samples(source: Path, outliers: Path, tmp
 def test_auto_keeps_what_is_nearer(source: Path, outliers: Path, tmp_path: Path) -> None:
     ids = RNG.integers(1, 512, (16, 64))
     np.save(tmp_path / "ids.npy", ids)
-    options = ["--weights-only", "--batch-size", 1, "--rotation", "auto", "--weights-method"]
+    options = ["--weights-only", "--batch-size", 1, "--set", "rotation=auto"]
     kept = {}
     for name, model, method in (("search", outliers, "search"), ("auto", source, "auto")):
-        result = support.quantize(model, tmp_path / name, tmp_path / "ids.npy", *options, method)
+        result = support.quantize(model, tmp_path / name, tmp_path / "ids.npy", *options, "--set", f"weights-method={method}")
         told = result["rotated"]
         assert told["kept"] == (told["error_after"] < told["error_before"])
         norm = constants(tmp_path / name / "model.onnx")
@@ -184,14 +194,24 @@ def test_auto_keeps_what_is_nearer(source: Path, outliers: Path, tmp_path: Path)
         kept[name] = told["kept"]
     assert kept["search"]
     # The better way is solved on all samples, as if it had been asked for.
-    support.quantize(outliers, tmp_path / "on", tmp_path / "ids.npy", *options[:4], "on", "--weights-method", "search")
+    on = ["--set", "rotation=on", "--set", "weights-method=search"]
+    support.quantize(outliers, tmp_path / "on", tmp_path / "ids.npy", *options[:3], *on)
     assert (tmp_path / "on" / "model.onnx").read_bytes() == (tmp_path / "search" / "model.onnx").read_bytes()
 
 
 def test_the_summary_tells_what_auto_chose(source: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "ids.npy", RNG.integers(1, 512, (8, 16)))
-    options = ["--calibration-data", tmp_path / "ids.npy", "--batch-size", 1, "--weights-only", "--rotation", "auto", "--no-bench"]
-    floats = ["--weight-type", "float8e4m3fn", "--scale-type", "float8e4m3fn"]
+    options = [
+        "--calibration-data",
+        tmp_path / "ids.npy",
+        "--batch-size",
+        1,
+        "--weights-only",
+        "--set",
+        "rotation=auto",
+        "--no-bench",
+    ]
+    floats = ["--weight-type", "float8e4m3fn", "--set", "scale-type=float8e4m3fn"]
     result = support.detent("quantize", source, "-o", tmp_path / "out", *options, *floats)
     assert result.returncode == 0, result.stderr
     found = re.search(r"^rotation: (kept|left out), SQNR .* (\S+) dB without, (\S+) dB with it$", result.stdout, re.MULTILINE)
@@ -207,36 +227,38 @@ def test_the_summary_tells_what_auto_chose(source: Path, tmp_path: Path) -> None
     assert [name for name, _ in lines] == ["q4", "q4f16"], told.stderr
 
 
-@pytest.mark.parametrize("options", [["--weight-type", "float4e2m1"], ["--bits", 4, "--scale-type", "float8e8m0"]])
+@pytest.mark.parametrize("options", [["--weight-type", "float4e2m1"], ["--bits", 4, "--set", "scale-type=float8e8m0"]])
 def test_auto_needs_a_format_that_runs_here(source: Path, tmp_path: Path, options: list[object]) -> None:
     np.save(tmp_path / "ids.npy", RNG.integers(1, 512, (8, 16)))
     words = ("quantize", source, "-o", tmp_path / "out", "--calibration-data", tmp_path / "ids.npy", "--batch-size", 1)
-    result = support.detent(*words, "--weights-only", "--rotation", "auto", *options)
+    result = support.detent(*words, "--weights-only", "--set", "rotation=auto", *options)
     assert result.returncode == 2
-    assert "ONNX Runtime's CPU does not run this format; give --rotation on or off" in result.stderr
+    assert "ONNX Runtime's CPU does not run this format; give --set rotation=on or off" in result.stderr
 
 
-@pytest.mark.parametrize("options", [["--rotation", "auto"], ["--rotation", "auto", "--max-size", "1MiB"]])
+@pytest.mark.parametrize("options", [["--set", "rotation=auto"], ["--set", "rotation=auto", "--max-size", "1MiB"]])
 def test_auto_needs_samples(source: Path, tmp_path: Path, options: list[object]) -> None:
     result = support.detent("quantize", source, "-o", tmp_path / "out", "--weights-only", *options)
     assert result.returncode != 0
-    assert "--rotation auto needs samples" in result.stderr
+    assert "--set rotation=auto needs samples" in result.stderr
 
 
 def test_what_cannot_be_rotated_is_named(tmp_path: Path) -> None:
     onnx.save(gpt(post_norm=True), tmp_path / "m.onnx")
-    words = ("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--weights-only", "--rotation", "on", "--no-bench")
+    words = ("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--weights-only", "--set", "rotation=on", "--no-bench")
     result = support.detent(*words)
     assert result.returncode != 0
     assert "the residual stream cannot be rotated at Add 'layer0.x2'" in result.stderr
     np.save(tmp_path / "ids.npy", RNG.integers(0, WORDS, (8, LENGTH)))
-    told = support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "ids.npy", "--weights-only", "--rotation", "auto")
+    told = support.quantize(
+        tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "ids.npy", "--weights-only", "--set", "rotation=auto"
+    )
     assert any(note.startswith("not rotated: ") for note in told["notes"])
     assert "rotated" not in told
 
 
 def test_rotated_weights_count_as_disk(source: Path, tmp_path: Path) -> None:
-    command = ["quantize", source, "--weights-only", "--no-bench", "--rotation", "on"]
+    command = ["quantize", source, "--weights-only", "--no-bench", "--set", "rotation=on"]
     refused = support.detent(*command, "-o", tmp_path / "out", "--disk-budget", "1KiB")
     check(RESOURCE, r"rotated weights need .* of disk, but only 1\.0 KiB", refused.returncode, refused.stderr, refused.stdout)
     assert not (tmp_path / "out").exists()
@@ -255,7 +277,7 @@ def test_other_members_of_a_family_do_not_take_values_of_the_rotated_model(tmp_p
     onnx.save(model, tmp_path / "m.onnx")
     np.save(tmp_path / "ids.npy", RNG.integers(0, WORDS, (4, LENGTH)))
     options = ["--calibration-data", tmp_path / "ids.npy", "--batch-size", 1]
-    family = ["--family", "fp16,q4", "--block-size", 16, "--rotation", "on"]
+    family = ["--family", "fp16,q4", "--block-size", 16, "--set", "rotation=on"]
     done = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "family", *options, *family)
     assert done.returncode == 0, done.stderr
     alone = ("--preset", "none", "--float", 16)

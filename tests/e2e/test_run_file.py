@@ -31,8 +31,8 @@ def again(folder: pathlib.Path, *options: object) -> subprocess.CompletedProcess
 @pytest.mark.parametrize(
     "options",
     [
-        ["--method", "percentile", "--percentile", 99.9, "--per-tensor"],
-        ["--op-types", "Conv,Relu,MaxPool", "--tensor-method", "relu1.out=minmax", "--tensor-range", "relu2.out=-1,1"],
+        ["--method", "percentile", "--set", "percentile=99.9", "--per-tensor"],
+        ["--op-types", "Conv,Relu,MaxPool", "--set", "tensor-method=relu1.out=minmax", "--set", "tensor-range=relu2.out=-1,1"],
         ["--shape", "x:1x3x16x16", "--activation-symmetric", "--no-bench"],
     ],
 )

@@ -21,10 +21,10 @@ FORMATS = {
     "int16": ["--activation-type", "int16"],
     "wide-fallback": ["--preset", "balanced", "--accuracy-fallback", "int16"],
     "int4": ["--weight-type", "int4"],
-    "power-of-two": ["--power-of-two-scale"],
+    "power-of-two": ["--set", "power-of-two-scale"],
     "dynamic": ["--activations", "dynamic"],
     "blocks": ["--weights-only"],
-    "blocks-symmetric": ["--weights-only", "--weight-symmetric", "--block-size", 16],
+    "blocks-symmetric": ["--weights-only", "--set", "weight-symmetric", "--block-size", 16],
     "blocks-qdq": ["--weights-only", "--weights-form", "qdq", "--block-size", 16],
 }
 # Runs every model of a folder, in a process that has another onnxruntime.
@@ -65,7 +65,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for form, options in FORMATS.items():
             if name == "classifier" and form not in ("default", "plain", "int4"):
                 continue  # takes longer to load than the others
-            quick = ["--kernel-table", inputs / f"{name}.json"] if form in ("default", "fast") else []
+            quick = ["--set", f"kernel-table={inputs / f'{name}.json'}"] if form in ("default", "fast") else []
             support.quantize(path, folder / f"{name}-{form}.onnx", data, *options, *quick)
     return folder
 

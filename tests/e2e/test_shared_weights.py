@@ -15,7 +15,7 @@ FORMS = {
     "size": ["--preset", "balanced"],
     "per-tensor": ["--preset", "plain", "--per-tensor"],
     "uint8": ["--preset", "plain", "--weight-type", "uint8"],
-    "reduced": ["--preset", "plain", "--weight-range", "reduced"],
+    "reduced": ["--preset", "plain", "--set", "weight-range=reduced"],
     "int16": ["--preset", "plain", "--activation-type", "int16"],
     "qoperator": ["--preset", "plain", "--quant-format", "qoperator"],
     "tensorrt": ["--target", "tensorrt"],

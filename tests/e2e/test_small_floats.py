@@ -83,7 +83,7 @@ def expected_output(model: Path, weights: dict[str, np.ndarray], x: np.ndarray) 
 def test_floats_of_8_bits(tmp_path: Path, kind: str, block: int) -> None:
     model, out = products(tmp_path / "m.onnx"), tmp_path / "q.onnx"
     size = ["--block-size", block or "channel"]
-    support.weights_only(model, out, "--weight-type", kind, "--weights-method", "nearest", "--op-types", "MatMul", *size)
+    support.weights_only(model, out, "--weight-type", kind, "--set", "weights-method=nearest", "--op-types", "MatMul", *size)
     weight, found = stored(model)["w"], stored(out)
     cut = blocks_of(weight, block or ROWS)
     scales = np.abs(cut).max(axis=1, keepdims=True) / np.float32(KINDS[kind][1])
@@ -117,7 +117,14 @@ def test_all_values_and_what_lies_between_them(tmp_path: Path, kind: str) -> Non
     )
     onnx.save(model, tmp_path / "m.onnx")
     support.weights_only(
-        tmp_path / "m.onnx", tmp_path / "q.onnx", "--weight-type", kind, "--block-size", "channel", "--weights-method", "nearest"
+        tmp_path / "m.onnx",
+        tmp_path / "q.onnx",
+        "--weight-type",
+        kind,
+        "--block-size",
+        "channel",
+        "--set",
+        "weights-method=nearest",
     )
     found = stored(tmp_path / "q.onnx")
     np.testing.assert_array_equal(found["w_scales"], np.ones(4, np.float32))
@@ -138,7 +145,7 @@ def test_all_values_and_what_lies_between_them(tmp_path: Path, kind: str) -> Non
 )
 def test_scales_that_are_powers_of_two(tmp_path: Path, options: list[str], largest_exponent: int, opset: int) -> None:
     model, out = products(tmp_path / "m.onnx"), tmp_path / "q.onnx"
-    fixed = ["--scale-type", "float8e8m0", "--weights-method", "nearest", "--op-types", "MatMul"]
+    fixed = ["--set", "scale-type=float8e8m0", "--set", "weights-method=nearest", "--op-types", "MatMul"]
     support.weights_only(model, out, *options, *fixed)
     assert onnx.load(out).opset_import[0].version == opset
     weight, found = stored(model)["w"], stored(out)
@@ -162,8 +169,8 @@ def test_scales_that_are_powers_of_two(tmp_path: Path, options: list[str], large
 
 def test_nvfp4_has_scales_of_two_levels(tmp_path: Path) -> None:
     model, out = products(tmp_path / "m.onnx"), tmp_path / "q.onnx"
-    form = ["--weight-type", "float4e2m1", "--scale-type", "float8e4m3fn", "--block-size", 16]
-    support.weights_only(model, out, *form, "--weights-method", "nearest", "--op-types", "MatMul")
+    form = ["--weight-type", "float4e2m1", "--set", "scale-type=float8e4m3fn", "--block-size", 16]
+    support.weights_only(model, out, *form, "--set", "weights-method=nearest", "--op-types", "MatMul")
     weight, found = stored(model)["w"], stored(out)
     cut = blocks_of(weight, 16)
     common = np.abs(weight).max() / np.float32(6 * 448)
@@ -180,7 +187,7 @@ def test_nvfp4_has_scales_of_two_levels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [["--scale-type", "float8e4m3fn", "--block-size", "16"], ["--scale-type", "float8e8m0"], []],
+    [["--set", "scale-type=float8e4m3fn", "--block-size", "16"], ["--set", "scale-type=float8e8m0"], []],
     ids=["NVFP4", "MXFP4", "float scales"],
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -192,7 +199,7 @@ def test_search_leaves_less_error_than_the_largest_value(tmp_path: Path, dtype: 
     ratios = []
     for method in ("nearest", "search"):
         out = tmp_path / f"{method}.onnx"
-        result = support.weights_only(model, out, *form, "--weights-method", method)
+        result = support.weights_only(model, out, *form, "--set", f"weights-method={method}")
         found = reference(out, x)
         assert found.dtype == dtype
         assert np.mean((found.astype(np.float64) - expected) ** 2) / np.mean(expected**2) < 0.05
@@ -276,13 +283,13 @@ BOTH = [*FLOAT8, "--activation-type", "float8e4m3fn"]
     [
         ([*WEIGHTS, *FLOAT8, "--bits", "4"], "leave out --bits"),
         ([*WEIGHTS, *FLOAT8, "--weights-form", "matmul-nbits"], "--weights-form qdq"),
-        ([*WEIGHTS, *FLOAT8, "--weight-asymmetric"], "no zero points"),
+        ([*WEIGHTS, *FLOAT8, "--set", "weight-asymmetric"], "no zero points"),
         ([*WEIGHTS, *FLOAT8, "--max-size", "1MiB"], "--max-size"),
-        ([*WEIGHTS, *FLOAT8, "--weights-method", "gptq"], "nearest or search"),
-        ([*WEIGHTS, *FLOAT8, "--node-bits", "matmul=4"], "--node-bits"),
+        ([*WEIGHTS, *FLOAT8, "--set", "weights-method=gptq"], "nearest or search"),
+        ([*WEIGHTS, *FLOAT8, "--set", "node-bits=matmul=4"], "--set node-bits"),
         ([*WEIGHTS, "--weight-type", "int4"], "--bits"),
-        ([*WEIGHTS, "--scale-type", "float8e4m3fn"], "no standard form"),
-        ([*WEIGHTS, "--scale-type", "float8e8m0", "--bits", "2"], "no standard form"),
+        ([*WEIGHTS, "--set", "scale-type=float8e4m3fn"], "no standard form"),
+        ([*WEIGHTS, "--set", "scale-type=float8e8m0", "--bits", "2"], "no standard form"),
         (FLOAT8, "do not go together"),
         (["--activation-type", "float8e5m2"], "do not go together"),
         ([*BOTH, "--preset", "balanced"], "--preset plain"),

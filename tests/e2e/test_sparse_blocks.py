@@ -8,7 +8,7 @@ from failures import USAGE, Place
 from support import Path
 from test_weights_only import correlated, dequantized, initializers, products, twice_a_product
 
-SPARSE = ["--sparsity", "2:4", "--accuracy-level", 1]
+SPARSE = ["--set", "sparsity=2:4", "--set", "accuracy-level=1"]
 
 
 def stored(path: Path, rows: int = 128) -> dict[str, np.ndarray]:
@@ -26,12 +26,12 @@ def without_smallest(weight: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(kept.reshape(weight.shape[1], -1).T)
 
 
-@pytest.mark.parametrize("options", [["--weights-method", "gptq"], ["--weight-symmetric"]], ids=["gptq", "symmetric"])
+@pytest.mark.parametrize("options", [["--set", "weights-method=gptq"], ["--set", "weight-symmetric"]], ids=["gptq", "symmetric"])
 def test_two_of_four_are_zero(tmp_path: Path, options: list[str]) -> None:
     model = twice_a_product(tmp_path / "m.onnx")
     data, samples = correlated(tmp_path / "data")
     result = support.weights_only(model, tmp_path / "q.onnx", "--calibration-data", data, *SPARSE, *options)
-    dense = support.weights_only(model, tmp_path / "dense.onnx", "--calibration-data", data, "--accuracy-level", 1, *options)
+    dense = support.weights_only(model, tmp_path / "dense.onnx", "--calibration-data", data, "--set", "accuracy-level=1", *options)
     for name, weight in stored(tmp_path / "q.onnx").items():
         fours = weight.T.reshape(weight.shape[1], -1, 4)
         assert ((fours == 0).sum(axis=-1) >= 2).all(), name
@@ -53,7 +53,7 @@ def test_two_of_four_are_zero(tmp_path: Path, options: list[str]) -> None:
 def test_words_and_resuming(tmp_path: Path) -> None:
     model = twice_a_product(tmp_path / "m.onnx")
     data, _ = correlated(tmp_path / "data")
-    options = ["--weights-only", "--sparsity", "2:4", "--no-bench"]
+    options = ["--weights-only", "--set", "sparsity=2:4", "--no-bench"]
     said = support.detent("quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, *options)
     assert said.returncode == 0 and "2 weights are 2:4 sparse" in said.stdout and "if dense" in said.stdout
     (tmp_path / "killed").mkdir()
@@ -62,9 +62,9 @@ def test_words_and_resuming(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "no samples": (["--sparsity", "2:4"], "needs samples"),
-    "method": (["--sparsity", "2:4", "--weights-method", "search", "--calibration-data", "data"], "gptq or auto"),
-    "word": (["--sparsity", "1:4"], "none, 2:4"),
+    "no samples": (["--set", "sparsity=2:4"], "needs samples"),
+    "method": (["--set", "sparsity=2:4", "--set", "weights-method=search", "--calibration-data", "data"], "gptq or auto"),
+    "word": (["--set", "sparsity=1:4"], "none, 2:4"),
 }
 
 

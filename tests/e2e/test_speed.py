@@ -13,7 +13,7 @@ import pytest
 import support
 from support import Path
 
-BALANCED = ["--preset", "balanced", "--sensitivity", "off"]
+BALANCED = ["--preset", "balanced", "--set", "sensitivity=off"]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 
 
 def quantize(model: Path, output: Path, data: Path, table: Path, *options: object) -> dict:
-    return support.quantize(model, output, data, *BALANCED, "--optimize-for", "latency", "--kernel-table", table, *options)
+    return support.quantize(model, output, data, *BALANCED, "--optimize-for", "latency", "--set", f"kernel-table={table}", *options)
 
 
 def changed(table: Path, folder: Path, **fields: float) -> Path:
@@ -77,7 +77,7 @@ def test_float_where_it_is_faster(case: tuple[Path, Path, Path], tmp_path: Path)
 
 def test_size_asks_for_integers_whatever_their_speed(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
     table = changed(case[2], tmp_path, float=1, integers=1000)
-    options = [*BALANCED, "--optimize-for", "size", "--kernel-table", table]
+    options = [*BALANCED, "--optimize-for", "size", "--set", f"kernel-table={table}"]
     support.quantize(case[0], tmp_path / "q.onnx", case[1], *options)
     assert "FLOAT" not in weights(tmp_path / "q.onnx")
 
@@ -96,7 +96,7 @@ def test_a_resumed_run_decides_as_it_did(case: tuple[Path, Path, Path], tmp_path
     work = tmp_path / "work"
     work.mkdir()
     command = ["quantize", case[0], "-o", tmp_path / "q.onnx", "--calibration-data", case[1], "--work-dir", work]
-    command += [*BALANCED, "--optimize-for", "latency", "--kernel-table", table]
+    command += [*BALANCED, "--optimize-for", "latency", "--set", f"kernel-table={table}"]
     killed = support.detent(*command, env={**os.environ, "DETENT_FAILPOINT": "calibrate.sample=kill@3"})
     assert killed.returncode == -signal.SIGKILL
     changed(table, tmp_path, float=1000, integers=1)
@@ -108,7 +108,7 @@ def test_what_is_no_table_is_an_error(case: tuple[Path, Path, Path], tmp_path: P
     table = tmp_path / "kernels.json"
     table.write_text('{"format": "another"}')
     arguments = ["quantize", case[0], "-o", tmp_path / "q.onnx", "--calibration-data", case[1], *BALANCED]
-    result = support.detent(*arguments, "--optimize-for", "latency", "--kernel-table", table)
+    result = support.detent(*arguments, "--optimize-for", "latency", "--set", f"kernel-table={table}")
     assert result.returncode == 3
     assert f"'{table}' is not a table of kernel times" in result.stderr
     assert not (tmp_path / "q.onnx").exists()
@@ -116,7 +116,7 @@ def test_what_is_no_table_is_an_error(case: tuple[Path, Path, Path], tmp_path: P
 
 def test_a_model_that_stays_in_float_is_not_measured(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
     table = changed(case[2], tmp_path, float=1, integers=1000)
-    options = ["--preset", "balanced", "--optimize-for", "latency", "--kernel-table", table]
+    options = ["--preset", "balanced", "--optimize-for", "latency", "--set", f"kernel-table={table}"]
     result = support.quantize(case[0], tmp_path / "q.onnx", case[1], *options)
     assert result["nodes_quantized"] == 0
     assert "accuracy" not in result
@@ -124,13 +124,13 @@ def test_a_model_that_stays_in_float_is_not_measured(case: tuple[Path, Path, Pat
 
 def test_a_cache_that_cannot_be_written_is_told_of(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    options = ["--preset", "balanced", "--sensitivity", "off", "--optimize-for", "latency", "--no-bench"]
+    options = ["--preset", "balanced", "--set", "sensitivity=off", "--optimize-for", "latency", "--no-bench"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "file")}
     result = support.quantize(case[0], tmp_path / "q.onnx", case[1], *options, env=environment)
     assert any("cannot write the kernel table" in note and "not kept" in note for note in result["notes"])
     named = support.detent(
         *["quantize", case[0], "-o", tmp_path / "r.onnx", "--calibration-data", case[1], *options],
-        *["--kernel-table", tmp_path / "file" / "kernels.json"],
+        *["--set", f"kernel-table={tmp_path / 'file' / 'kernels.json'}"],
     )
     assert named.returncode == 2
     assert not (tmp_path / "r.onnx").exists()
@@ -139,7 +139,7 @@ def test_a_cache_that_cannot_be_written_is_told_of(case: tuple[Path, Path, Path]
 def test_without_shapes_all_goes_to_integers(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
     """The model's batch is dynamic, and statistics do not tell it."""
     statistics = support.calibrate(case[0], tmp_path / "s.stats", case[1], "--preset", "balanced")
-    options = ["--preset", "balanced", "--optimize-for", "latency", "--kernel-table", tmp_path / "none.json"]
+    options = ["--preset", "balanced", "--optimize-for", "latency", "--set", f"kernel-table={tmp_path / 'none.json'}"]
     result = support.detent("quantize", case[0], "-o", tmp_path / "q.onnx", "--statistics", statistics, *options, "--json")
     assert result.returncode == 0, result.stderr
     assert any("shapes are not known" in note for note in json.loads(result.stdout)["notes"])
@@ -152,7 +152,7 @@ def test_values_of_unknown_rank_are_not_timed(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     data = support.save_samples(tmp_path / "data", [{"x": rng.random((1, 3, 48, 192), dtype=np.float32)} for _ in range(2)])
     statistics = support.calibrate(model, tmp_path / "s.stats", data, "--preset", "balanced")
-    options = ["--preset", "balanced", "--optimize-for", "latency", "--kernel-table", tmp_path / "table.json"]
+    options = ["--preset", "balanced", "--optimize-for", "latency", "--set", f"kernel-table={tmp_path / 'table.json'}"]
     result = support.detent("quantize", model, "-o", tmp_path / "q.onnx", "--statistics", statistics, *options)
     assert result.returncode == 0, result.stderr
 
@@ -172,7 +172,7 @@ def test_a_cache_that_cannot_be_looked_at_is_told_of(kind: str, case: tuple[Path
         cache.symlink_to(cache)
     elif kind == "closed folder":
         cache.mkdir(mode=0)
-    options = ["--preset", "balanced", "--sensitivity", "off", "--optimize-for", "latency", "--no-bench"]
+    options = ["--preset", "balanced", "--set", "sensitivity=off", "--optimize-for", "latency", "--no-bench"]
     run = {"env": {**os.environ, "XDG_CACHE_HOME": str(cache)}, "preexec_fn": without_privileges}
     if kind == "damaged":
         support.quantize(case[0], tmp_path / "p.onnx", case[1], *options, **run)
@@ -183,7 +183,7 @@ def test_a_cache_that_cannot_be_looked_at_is_told_of(kind: str, case: tuple[Path
     table = cache / "kernels.json" if kind != "damaged" else table
     named = support.detent(
         *["quantize", case[0], "-o", tmp_path / "r.onnx", "--calibration-data", case[1], *options],
-        *["--kernel-table", table],
+        *["--set", f"kernel-table={table}"],
         **run,
     )
     assert named.returncode == 3
@@ -196,7 +196,7 @@ def test_a_table_that_another_holds_is_not_waited_for_without_end(case: tuple[Pa
     arguments = ["quantize", case[0], "-o", tmp_path / "q.onnx", "--calibration-data", case[1], *BALANCED]
     with table.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        result = support.detent(*arguments, "--optimize-for", "latency", "--kernel-table", table)
+        result = support.detent(*arguments, "--optimize-for", "latency", "--set", f"kernel-table={table}")
     assert result.returncode == 2
     assert f"'{table}': another process has held it for 10 seconds" in result.stderr
     assert sorted(tmp_path.iterdir()) == [table]
@@ -223,7 +223,7 @@ def test_what_is_no_file_does_not_become_a_table(kind: str, case: tuple[Path, Pa
     if kind == "link":
         elsewhere.touch()
     arguments = ["quantize", case[0], "-o", tmp_path / "q.onnx", "--calibration-data", case[1], *BALANCED]
-    result = support.detent(*arguments, "--optimize-for", "latency", "--kernel-table", table)
+    result = support.detent(*arguments, "--optimize-for", "latency", "--set", f"kernel-table={table}")
     assert result.returncode in (2, 3)
     assert str(table) in result.stderr
     assert elsewhere.exists() == (kind == "link")

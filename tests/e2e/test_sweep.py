@@ -15,9 +15,9 @@ from failures import BAD_INPUT, INTERRUPTED, RESOURCE, USAGE, check, stopped
 from support import Path
 
 MIB = 1 << 20
-FINETUNE = {"gptq": ["--finetune", "gptq"], "adaround": ["--finetune", "adaround", "--num-iterations", 5]}
-CUT = ["--segments", 4, "--memory-level", 2]
-SAVED = ["--resume", "--checkpoint-seconds", 0]
+FINETUNE = {"gptq": ["--finetune", "gptq"], "adaround": ["--finetune", "adaround", "--set", "num-iterations=5"]}
+CUT = ["--set", "segments=4", "--set", "memory-level=2"]
+SAVED = ["--resume", "--set", "checkpoint-seconds=0"]
 
 
 @dataclasses.dataclass
@@ -95,12 +95,12 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 WAYS = [
-    *(f"--segments {n}" for n in (1, 2, 7, 40)),
-    *(f"--segments 3 --memory-level {level}" for level in (0, 1, 2)),
-    *(f"--segments 3 --memory-level 2 --prefetch {n}" for n in (0, 1, 8)),
-    *(f"--segments 3 --memory-level 2 --spool-access {access}" for access in ("buffered", "direct", "uring")),
-    "--segments 3 --memory-level 2 --workers 3",
-    "--segments 40 --memory-level 2 --prefetch 8 --workers 3",
+    *(f"--set segments={n}" for n in (1, 2, 7, 40)),
+    *(f"--set segments=3 --set memory-level={level}" for level in (0, 1, 2)),
+    *(f"--set segments=3 --set memory-level=2 --set prefetch={n}" for n in (0, 1, 8)),
+    *(f"--set segments=3 --set memory-level=2 --set spool-access={access}" for access in ("buffered", "direct", "uring")),
+    "--set segments=3 --set memory-level=2 --workers 3",
+    "--set segments=40 --set memory-level=2 --set prefetch=8 --workers 3",
     "--memory-budget 4GiB",
 ]
 
@@ -127,23 +127,34 @@ def test_statistics_under_the_smallest_budget_are_the_same(trained: Trained, tmp
 @pytest.mark.parametrize("rounding", FINETUNE)
 def test_tuned_models_are_the_same(small: Case, rounding: str, tmp_path: Path) -> None:
     case, options = small.beside(tmp_path), FINETUNE[rounding]
-    ways = ["", "--memory-level 0", "--memory-level 2", "--memory-level 2 --prefetch 0", "--memory-level 2 --prefetch 8"]
-    ways += ["--segments 3", "--memory-budget 300MiB"]
+    ways = [
+        "",
+        "--set memory-level=0",
+        "--set memory-level=2",
+        "--set memory-level=2 --set prefetch=0",
+        "--set memory-level=2 --set prefetch=8",
+    ]
+    ways += ["--set segments=3", "--memory-budget 300MiB"]
     assert len({case.digest(*options, *way.split()) for way in ways}) == 1
 
 
 def test_samples_read_ahead_change_nothing(small: Case, tmp_path: Path) -> None:
     case = small.beside(tmp_path)
-    for extra in ([], ["--drop-ratio", 0.5, "--finetune-batch-size", 3]):
-        options = ["--finetune", "adaround", "--finetune-form", "streamed", "--num-iterations", 9, *extra]
-        ways = ["", "--finetune-prefetch 1", "--memory-level 2 --finetune-prefetch 3", "--memory-level 2 --finetune-prefetch 100"]
+    for extra in ([], ["--set", "drop-ratio=0.5", "--set", "finetune-batch-size=3"]):
+        options = ["--finetune", "adaround", "--set", "finetune-form=streamed", "--set", "num-iterations=9", *extra]
+        ways = [
+            "",
+            "--set finetune-prefetch=1",
+            "--set memory-level=2 --set finetune-prefetch=3",
+            "--set memory-level=2 --set finetune-prefetch=100",
+        ]
         assert len({case.digest(*options, *way.split()) for way in ways}) == 1
 
 
 @pytest.mark.parametrize("rounding", FINETUNE)
 def test_a_tuned_trained_model_is_the_same(rounding: str, tmp_path: Path) -> None:
     case = Case(support.MODELS / "ppocr_cls.onnx", images(tmp_path / "data", 2, 3, 48, 96), tmp_path)
-    ways = [["--memory-level", 1], ["--memory-level", 2]]
+    ways = [["--set", "memory-level=1"], ["--set", "memory-level=2"]]
     if rounding == "gptq":
         ways.append(["--memory-budget", "120MiB"])  # so that fewer layers share a pass
     assert len({case.digest(*FINETUNE[rounding], *way) for way in ways}) == 1
@@ -185,7 +196,7 @@ def test_killed_and_resumed(small: Case, expected: dict[str, str], failpoint: st
 
 @pytest.mark.parametrize("failpoint", ["calibrate.sample=kill@8", "calibrate.segment=kill@2", "checkpoint.saved=kill@9"])
 def test_records_lost_with_the_process(small: Case, expected: dict[str, str], failpoint: str, tmp_path: Path) -> None:
-    case, options = small.beside(tmp_path), ["--segments", 4, "--memory-level", 1]
+    case, options = small.beside(tmp_path), ["--set", "segments=4", "--set", "memory-level=1"]
     case.kill(failpoint, *options)
     assert case.digest(*options, *SAVED) == expected["nearest"]
 
@@ -199,19 +210,30 @@ def test_tuning_killed_and_resumed(small: Case, expected: dict[str, str], roundi
 
 
 SOLVING = {
-    "adaround": ["--finetune", "adaround", "--num-iterations", 20, "--finetune-form", "gram"],
-    "adaround-streamed": ["--finetune", "adaround", "--num-iterations", 20, "--finetune-form", "streamed"],
-    "adaquant": ["--finetune", "adaquant", "--num-iterations", 20, "--finetune-form", "gram", "--update-bias"],
-    "adaquant-streamed": ["--finetune", "adaquant", "--num-iterations", 20, "--finetune-form", "streamed", "--update-bias"],
+    "adaround": ["--finetune", "adaround", "--set", "num-iterations=20", "--set", "finetune-form=gram"],
+    "adaround-streamed": ["--finetune", "adaround", "--set", "num-iterations=20", "--set", "finetune-form=streamed"],
+    "adaquant": ["--finetune", "adaquant", "--set", "num-iterations=20", "--set", "finetune-form=gram", "--set", "update-bias"],
+    "adaquant-streamed": [
+        "--finetune",
+        "adaquant",
+        "--set",
+        "num-iterations=20",
+        "--set",
+        "finetune-form=streamed",
+        "--set",
+        "update-bias",
+    ],
     "adaquant-scale": [
         "--finetune",
         "adaquant",
-        "--num-iterations",
-        20,
-        "--finetune-form",
-        "gram",
-        "--update-bias",
-        "--update-scale",
+        "--set",
+        "num-iterations=20",
+        "--set",
+        "finetune-form=gram",
+        "--set",
+        "update-bias",
+        "--set",
+        "update-scale",
     ],
 }
 
@@ -238,7 +260,7 @@ def test_resumed_with_other_resources(small: Case, expected: dict[str, str], tmp
     """They do not change the result, so they may change in between."""
     case = small.beside(tmp_path)
     case.kill("calibrate.sample=kill@9", *CUT)
-    assert case.digest("--memory-level", 0, "--workers", 2, *SAVED) == expected["nearest"]
+    assert case.digest("--set", "memory-level=0", "--workers", 2, *SAVED) == expected["nearest"]
 
 
 # --- What must not change in between ------------------------------------------------------------------------------------
@@ -272,7 +294,7 @@ def test_a_changed_option_is_refused(killed: Case, options: list, named: str) ->
 def test_a_changed_number_of_iterations_is_refused(small: Case, tmp_path: Path) -> None:
     case, options = small.beside(tmp_path), FINETUNE["adaround"]
     case.kill("finetune.sample=kill@2", *options)
-    case.refused(USAGE, "cannot resume .* its --num-iterations was 5", *options[:2], "--num-iterations", 6, *SAVED)
+    case.refused(USAGE, "cannot resume .* its --set num-iterations was 5", *options[:2], "--set", "num-iterations=6", *SAVED)
 
 
 def test_a_changed_model_is_refused(killed: Case) -> None:
@@ -404,7 +426,7 @@ def test_the_smallest_disk_budget_is_named_and_kept(wide: Case, tmp_path: Path) 
 def test_all_in_memory_needs_memory(wide: Case, tmp_path: Path) -> None:
     case = wide.beside(tmp_path)
     smallest = smallest_budget(case.refused(RESOURCE, "", "--memory-budget", "20MiB"))
-    case.refused(RESOURCE, "cannot keep to", "--memory-budget", f"{smallest}MiB", "--memory-level", 0)
+    case.refused(RESOURCE, "cannot keep to", "--memory-budget", f"{smallest}MiB", "--set", "memory-level=0")
 
 
 # --- Failing reads, writes and allocations ------------------------------------------------------------------------------
@@ -412,26 +434,26 @@ def test_all_in_memory_needs_memory(wide: Case, tmp_path: Path) -> None:
 
 ERRORS = [(place, error) for place in ("write", "open", "fsync") for error in ("ENOSPC", "EIO", "ENOMEM")]
 ERRORS += [("read", "EIO"), ("read", "ENOMEM"), ("allocate", "ENOMEM")]
-UNPROBED = ["--spool-access", "buffered"]  # whose errors would only choose another way
+UNPROBED = ["--set", "spool-access=buffered"]  # whose errors would only choose another way
 
 
 @pytest.mark.parametrize(("place", "error"), ERRORS)
 def test_an_error_of_the_spool(small: Case, place: str, error: str, tmp_path: Path) -> None:
     case = small.beside(tmp_path)
     case.output.write_text("an earlier output")
-    case.refused(RESOURCE, "lane|memory", *CUT, *UNPROBED, "--checkpoint-seconds", 0, failpoint=f"spool.{place}={error}")
+    case.refused(RESOURCE, "lane|memory", *CUT, *UNPROBED, "--set", "checkpoint-seconds=0", failpoint=f"spool.{place}={error}")
     assert not list(case.work.iterdir())
 
 
 # What is still in memory on its way to the disk is not read from there: AdaRound reads again long after it was written.
-STREAMED = ["--finetune", "adaround", "--finetune-form", "streamed", "--num-iterations", 300]
+STREAMED = ["--finetune", "adaround", "--set", "finetune-form=streamed", "--set", "num-iterations=300"]
 
 
 @pytest.mark.parametrize(
     ("place", "tuning"), [*((place, FINETUNE["gptq"]) for place in ("write", "open", "allocate")), ("read", STREAMED)]
 )
 def test_an_error_of_the_spool_in_tuning(small: Case, place: str, tuning: list[object], tmp_path: Path) -> None:
-    case, options = small.beside(tmp_path), [*tuning, "--memory-level", 2, *UNPROBED]
+    case, options = small.beside(tmp_path), [*tuning, "--set", "memory-level=2", *UNPROBED]
     case.output.write_text("an earlier output")
     case.refused(RESOURCE, "lane|memory", *options, failpoint=f"spool.{place}=EIO")
     assert not list(case.work.iterdir())
@@ -459,8 +481,8 @@ def test_shapes_that_depend_on_values(tmp_path: Path) -> None:
     case.refused(RESOURCE, "shapes depend on values", "--memory-budget", f"{smallest - 1}MiB")
     assert peak(case, "--memory-budget", f"{smallest}MiB") <= 1.05 * smallest * MIB
     assert support.sha256(case.output) == digest
-    assert case.digest("--segments", 3, "--memory-level", 2) == digest
-    said = support.quantize(case.model, case.output, case.data, *support.PLAIN, "--segments", 3, "--memory-level", 2)
+    assert case.digest("--set", "segments=3", "--set", "memory-level=2") == digest
+    said = support.quantize(case.model, case.output, case.data, *support.PLAIN, "--set", "segments=3", "--set", "memory-level=2")
     assert any("shapes depend on values" in note for note in said["notes"])
     assert any("3 segments" in note for note in said["notes"])
 
@@ -472,12 +494,14 @@ def test_a_run_that_was_killed_goes_on_in_other_segments(tmp_path: Path, before:
     data = support.save_samples(tmp_path / "data", graphs.cnn_samples(8))
     support.quantize(tmp_path / "m.onnx", tmp_path / "reference.onnx", data)
     (tmp_path / "work").mkdir()
-    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", data, "--memory-level", 2]
-    command += ["--work-dir", tmp_path / "work", "--resume", "--checkpoint-seconds", 1000]
-    killed = support.detent(*command, "--segments", before, env={**os.environ, "DETENT_FAILPOINT": "calibrate.sample=kill@5"})
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", data, "--set", "memory-level=2"]
+    command += ["--work-dir", tmp_path / "work", "--resume", "--set", "checkpoint-seconds=1000"]
+    killed = support.detent(
+        *command, "--set", f"segments={before}", env={**os.environ, "DETENT_FAILPOINT": "calibrate.sample=kill@5"}
+    )
     assert killed.returncode == -signal.SIGKILL
     assert list(tmp_path.glob("work/*/spool/*"))
-    resumed = support.detent(*command, "--segments", after)
+    resumed = support.detent(*command, "--set", f"segments={after}")
     assert resumed.returncode == 0, resumed.stderr
     assert (tmp_path / "q.onnx").read_bytes() == (tmp_path / "reference.onnx").read_bytes()
     assert not list((tmp_path / "work").iterdir())

@@ -20,9 +20,9 @@ RUNS = {
     "solved weights": (["--weights-only"], "weights.solved=kill@2"),
     "bits of weights": (["--weights-only", "--max-size", "30KiB"], "weights.solved=kill@3"),
     "solved layers": (["--preset", "plain", "--finetune", "gptq"], "finetune.solved=kill@1"),
-    "progress": (["--preset", "plain", "--checkpoint-seconds", "0"], "calibrate.sample=kill@3"),
+    "progress": (["--preset", "plain", "--set", "checkpoint-seconds=0"], "calibrate.sample=kill@3"),
     "progress on disk": (
-        ["--preset", "plain", "--checkpoint-seconds", "0", "--memory-level", "2", "--segments", "3"],
+        ["--preset", "plain", "--set", "checkpoint-seconds=0", "--set", "memory-level=2", "--set", "segments=3"],
         "calibrate.sample=kill@6",
     ),
     "kernels": (["--preset", "balanced", "--optimize-for", "latency"], "calibrate.sample=kill@2"),

@@ -70,7 +70,7 @@ def test_types_and_scales(cnn):
 
 def test_scales_of_xint8_weights_are_those_of_quarks_search(cnn):
     """Of twice, once, half, … the power of two that is nearest to the range's, the one with the least squared error."""
-    model = onnx.load(quantized(cnn, "amd-npu:xint8", "--prepared-output", cnn / "prepared.onnx"))
+    model = onnx.load(quantized(cnn, "amd-npu:xint8", "--set", f"prepared-output={cnn / 'prepared.onnx'}"))
     weights = {t.name: numpy_helper.to_array(t) for t in onnx.load(cnn / "prepared.onnx").graph.initializer}
     found = {name: scale for name, (scale, zero) in params(model).items() if zero.dtype == np.int8}
     assert len(found) == 3

@@ -36,7 +36,7 @@ def integers(path: Path) -> list[onnx.TensorProto]:
 @pytest.mark.parametrize("bits", [4, 8])
 def test_table_and_product_share_their_integers(tmp_path: Path, bits: int, symmetric: bool, head: str) -> None:
     model = tied(tmp_path / "m.onnx", head=head)
-    options = ["--bits", bits, "--accuracy-level", 1, "--weight-symmetric" if symmetric else "--weight-asymmetric"]
+    options = ["--bits", bits, "--set", "accuracy-level=1", "--set", "weight-symmetric" if symmetric else "weight-asymmetric"]
     result = support.weights_only(model, tmp_path / "q.onnx", *options)
     types = [node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node]
     assert types == ["Reshape", "GatherBlockQuantized", "MatMulNBits"]
@@ -81,9 +81,9 @@ def test_zero_points_that_fill_no_bytes_are_stored_twice(tmp_path: Path) -> None
     """ONNX Runtime 1.24 looks up wrong values of such tables, and says nothing."""
     model = tied(tmp_path / "m.onnx", rows=96)
     result = support.weights_only(model, tmp_path / "q.onnx")
-    assert any("'table' is stored twice" in note and "--weight-symmetric" in note for note in result["notes"])
+    assert any("'table' is stored twice" in note and "--set weight-symmetric" in note for note in result["notes"])
     assert len(integers(tmp_path / "q.onnx")) == 2
-    support.weights_only(model, tmp_path / "q.onnx", "--weight-symmetric")
+    support.weights_only(model, tmp_path / "q.onnx", "--set", "weight-symmetric")
     assert len(integers(tmp_path / "q.onnx")) == 1
 
 
@@ -126,8 +126,8 @@ def test_products_share_data_in_a_file_beside_the_model(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), model)
 
     result = support.weights_only(model, tmp_path / "inside.onnx", "--weights-form", "qdq")
-    assert any("of 3 products" in note and "--external-data-threshold" in note for note in result["notes"])
-    support.weights_only(model, tmp_path / "beside.onnx", "--weights-form", "qdq", "--external-data-threshold", "1")
+    assert any("of 3 products" in note and "--set external-data-threshold" in note for note in result["notes"])
+    support.weights_only(model, tmp_path / "beside.onnx", "--weights-form", "qdq", "--set", "external-data-threshold=1")
     files = [t for t in onnx.load(tmp_path / "beside.onnx", load_external_data=False).graph.initializer]
     places = {tuple((e.key, e.value) for e in t.external_data) for t in files}
     assert (len(files), len(places)) == (9, 3)

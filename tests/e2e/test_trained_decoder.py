@@ -42,7 +42,7 @@ print(json.dumps(made))
 WAYS = {
     "float": None,
     "blocks": ["--weights-only"],
-    "blocks-128": ["--weights-only", "--block-size", 128, "--weight-symmetric"],
+    "blocks-128": ["--weights-only", "--block-size", 128, "--set", "weight-symmetric"],
     "blocks-8": ["--weights-only", "--bits", 8],
     "blocks-qdq": ["--weights-only", "--weights-form", "qdq"],
     "integers": ["--preset", "balanced"],
@@ -133,8 +133,8 @@ def test_samples_halve_what_rounding_loses(source: Path, tmp_path: Path, block: 
     held_out = windows(source, "held_out.txt", tmp_path / "held_out.npy", 256)
     told = {}
     for method in ("nearest", "auto"):
-        options = ["--batch-size", 1, "--weights-only", "--op-types", "MatMul", "--accuracy-level", 1, "--block-size", block]
-        support.quantize(model, tmp_path / method, calibration, *options, "--weights-method", method)
+        options = ["--batch-size", 1, "--weights-only", "--op-types", "MatMul", "--set", "accuracy-level=1", "--block-size", block]
+        support.quantize(model, tmp_path / method, calibration, *options, "--set", f"weights-method={method}")
         words = ("compare", model, tmp_path / method, "--calibration-data", held_out, "--batch-size", 1, "--outputs-only", "--json")
         result = support.detent(*words)
         assert (result.returncode, result.stderr) == (0, "")
@@ -185,9 +185,9 @@ def test_scaled_inputs_make_up_for_outlier_channels(source: Path, tmp_path: Path
     held_out = windows(source, "held_out.txt", tmp_path / "held_out.npy", 256)
     divergence = {}
     for method in ("search", "awq", "gptq", "auto"):
-        options = ["--batch-size", 1, "--weights-only", "--op-types", "MatMul", "--accuracy-level", 1, "--block-size", 128]
+        options = ["--batch-size", 1, "--weights-only", "--op-types", "MatMul", "--set", "accuracy-level=1", "--block-size", 128]
         model, output = tmp_path / "outliers", tmp_path / method
-        result = support.quantize(model, output, calibration, *options, "--weights-method", method)
+        result = support.quantize(model, output, calibration, *options, "--set", f"weights-method={method}")
         scaled = {w["node"].split("/")[-2] for w in result["weights"] if "input_exponent" in w}
         assert ({"q_proj", "gate_proj", "lm_head"} <= scaled) == (method in ("awq", "auto"))
         words = ("compare", model, output, "--calibration-data", held_out, "--batch-size", 1, "--outputs-only", "--json")

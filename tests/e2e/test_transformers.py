@@ -150,7 +150,7 @@ def test_written_out(tmp_path: Path, fused: bool, mlp: str, tied: bool) -> None:
     assert ("also the last product's weight" in written) == tied
     planned = support.detent("plan", tmp_path / "m.onnx", "--json")
     assert json.loads(planned.stdout)["transformer"] == found
-    support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--weight-symmetric")
+    support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--set", "weight-symmetric")
     blocks = told(tmp_path / "q.onnx")
     assert blocks["tied"] == tied
     assert [layer["inputs"] for layer in blocks["layers"]] == [layer["inputs"]]

@@ -20,7 +20,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path, Pat
 
 
 FOUR_BITS = ["--preset", "plain", "--weight-type", "int4", "--no-bench", "--activation-type", "uint16"]
-METHODS = {"gptq": ["--finetune", "gptq"], "adaround": ["--finetune", "adaround", "--num-iterations", 200]}
+METHODS = {"gptq": ["--finetune", "gptq"], "adaround": ["--finetune", "adaround", "--set", "num-iterations=200"]}
 
 
 def in_float(model: Path) -> ort.InferenceSession:
@@ -53,7 +53,7 @@ def test_weights_in_bodies_are_tuned(case: tuple[str, Path, Path], method: str, 
 def test_bodies_are_tuned_where_measuring_asks_for_it(kind: str, tmp_path: Path) -> None:
     onnx.save(MODELS[kind](), tmp_path / "model.onnx")
     data = support.save_samples(tmp_path / "data", correlated(kind, 32))
-    options = ["--preset", "balanced", "--weight-type", "int4", "--no-bench", "--equalize", "off", "--threads", 2]
+    options = ["--preset", "balanced", "--weight-type", "int4", "--no-bench", "--set", "equalize=off", "--threads", 2]
     said = support.quantize(tmp_path / "model.onnx", tmp_path / "default.onnx", data, *options)
     tuned = said["accuracy"]["tuned"]
     assert tuned["kept"]
@@ -68,7 +68,7 @@ def test_tuned_bodies_are_the_same_bytes(case: tuple[str, Path, Path], tmp_path:
     options = [*FOUR_BITS, *METHODS["adaround"]]
     support.quantize(model, tmp_path / "a.onnx", data, *options, "--threads", 1)
     expected = support.sha256(tmp_path / "a.onnx")
-    support.quantize(model, tmp_path / "b.onnx", data, *options, "--threads", 2, "--memory-level", 2)
+    support.quantize(model, tmp_path / "b.onnx", data, *options, "--threads", 2, "--set", "memory-level=2")
     support.quantize(model, tmp_path / "c.onnx", data, *options, "--memory-budget", "200MiB")
     assert support.sha256(tmp_path / "b.onnx") == support.sha256(tmp_path / "c.onnx") == expected
     # The second layer is solved, or in the middle of a pass over a body.
@@ -95,7 +95,7 @@ def test_error_of_a_layer_in_a_loop(tmp_path: Path) -> None:
     for feed in feeds:
         feed["times"] = np.array(4)
     data = support.save_samples(tmp_path / "data", feeds)
-    options = [*FOUR_BITS, "--finetune-nodes", "carried"]
+    options = [*FOUR_BITS, "--set", "finetune-nodes=carried"]
     found: dict[str, np.ndarray] = {}
     for method in ("nearest", "gptq"):
         path = tmp_path / f"{method}.onnx"

@@ -34,15 +34,15 @@ def verified(model: Path, quantized: Path, data: Path, *options: object, env: di
 def test_products_that_saturate_are_named(large: tuple[Path, Path], tmp_path: Path, old_cpu: dict[str, str]) -> None:
     """With the counts of an interpreter in numpy, and each product alone: it reads what the reference makes of its input."""
     model, data = large
-    quantize(model, tmp_path / "full.onnx", data, "--weight-range", "full")
+    quantize(model, tmp_path / "full.onnx", data, "--set", "weight-range=full")
     result = verified(model, tmp_path / "full.onnx", data, env=old_cpu)
     found = {layer["made_by"].split("'")[1]: layer for layer in result["layers"] if layer["quantized"]}
     for name in set(PRODUCTS) - {"depthwise"}:
         assert found[name]["max_steps"] > 1 and found[name]["share_over_one"] > 0.1, found[name]
-        assert "saturate in 16 bits" in found[name]["reason"] and "--weight-range pairs" in found[name]["reason"]
+        assert "saturate in 16 bits" in found[name]["reason"] and "--set weight-range=pairs" in found[name]["reason"]
     failed = detent("verify", model, tmp_path / "full.onnx", "--calibration-data", data, "--max-steps", 1, env=old_cpu)
     assert failed.returncode == 3 and "more than --max-steps 1" in failed.stderr and "max steps" in failed.stdout
-    quantize(model, tmp_path / "pairs.onnx", data, "--weight-range", "pairs")
+    quantize(model, tmp_path / "pairs.onnx", data, "--set", "weight-range=pairs")
     assert verified(model, tmp_path / "pairs.onnx", data, "--max-steps", 1, env=old_cpu)["max_steps"] <= 1
 
 

@@ -58,8 +58,8 @@ def stored(path: Path, name: str, bits: int, rows: int, block: int) -> np.ndarra
 @pytest.mark.parametrize("bits", [4, 8])
 def test_nearest_has_the_bytes_of_onnxruntime(tmp_path: Path, bits: int, symmetric: bool) -> None:
     weight = products(tmp_path / "m.onnx")["w"].astype(np.float16)
-    form = ["--bits", bits, "--weight-symmetric" if symmetric else "--weight-asymmetric", "--op-types", "MatMul"]
-    support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--weights-method", "nearest", *form)
+    form = ["--bits", bits, "--set", "weight-symmetric" if symmetric else "weight-asymmetric", "--op-types", "MatMul"]
+    support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--set", "weights-method=nearest", *form)
     found = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
     integers, scales = np.zeros((48, 2, 4 * bits), np.uint8), np.zeros(96, np.float16)
     zero_points = np.zeros(48 * 2 * bits // 8, np.uint8)
@@ -75,7 +75,7 @@ def test_nearest_has_the_bytes_of_onnxruntime(tmp_path: Path, bits: int, symmetr
 def test_every_runtime_gives_what_the_format_says(tmp_path: Path, bits: int, form: str) -> None:
     products(tmp_path / "m.onnx")
     quantized = tmp_path / "q.onnx"
-    options = ["--bits", bits, "--weights-form", form, "--block-size", 16, "--accuracy-level", 1]
+    options = ["--bits", bits, "--weights-form", form, "--block-size", 16, "--set", "accuracy-level=1"]
     support.weights_only(tmp_path / "m.onnx", quantized, *options)
     types = [node.op_type for node in onnx.load(quantized).graph.node]
     # The values, from MatMulNBits' tensors in both forms: they are the same.
@@ -106,7 +106,7 @@ def test_scales_below_the_normal_numbers(tmp_path: Path) -> None:
     """Scales of small weights have few bits left in float16: integers are those of the scales that are stored."""
     weight = products(tmp_path / "m.onnx", scale=2e-5)["w"]
     for bits, least in ((4, 14), (8, 20)):
-        options = ["--bits", bits, "--op-types", "MatMul", "--weights-method", "nearest", "--weight-symmetric"]
+        options = ["--bits", bits, "--op-types", "MatMul", "--set", "weights-method=nearest", "--set", "weight-symmetric"]
         result = support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", *options)
         found = stored(tmp_path / "q.onnx", "w", bits, 64, 32)
         assert support.sqnr([[weight]], [[found]]) > least
@@ -130,7 +130,7 @@ def test_samples_help_as_with_float32(tmp_path: Path) -> None:
     in_float = support.outputs(support.load(model), samples[8:])
     db = {}
     for name, options in {"without": [], "with": ["--calibration-data", data]}.items():
-        result = support.weights_only(model, tmp_path / f"{name}.onnx", "--accuracy-level", 1, *options)
+        result = support.weights_only(model, tmp_path / f"{name}.onnx", "--set", "accuracy-level=1", *options)
         db[name] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{name}.onnx"), samples[8:]))
     assert db["with"] > db["without"] + 6
     assert result["samples"] == 8 and result["accuracy"]["sqnr_db"] > db["without"]

@@ -62,8 +62,8 @@ def unpacked(array: np.ndarray, bits: int) -> np.ndarray:
 def test_nearest_has_the_bytes_of_onnxruntime(tmp_path: Path, rows: int, block: int, bits: int, symmetric: bool) -> None:
     model = products(tmp_path / "m.onnx", rows)
     weight = initializers(model)["w"]
-    form = ["--bits", bits, "--block-size", block, "--weight-symmetric" if symmetric else "--weight-asymmetric"]
-    support.weights_only(model, tmp_path / "q.onnx", "--weights-method", "nearest", "--op-types", "MatMul", *form)
+    form = ["--bits", bits, "--block-size", block, "--set", "weight-symmetric" if symmetric else "weight-asymmetric"]
+    support.weights_only(model, tmp_path / "q.onnx", "--set", "weights-method=nearest", "--op-types", "MatMul", *form)
     found = initializers(tmp_path / "q.onnx")
 
     columns, blocks = weight.shape[1], -(-rows // block)
@@ -111,8 +111,8 @@ def test_results_are_those_of_the_weights(
     if block == "channel" and form == "matmul-nbits":
         pytest.skip("it has blocks only")
     model = products(tmp_path / "m.onnx", 128)
-    options = ["--bits", bits, "--block-size", block, "--weights-form", form, "--accuracy-level", 1]
-    options += ["--weight-symmetric" if symmetric else "--weight-asymmetric"]
+    options = ["--bits", bits, "--block-size", block, "--weights-form", form, "--set", "accuracy-level=1"]
+    options += ["--set", "weight-symmetric" if symmetric else "weight-asymmetric"]
     result = support.weights_only(model, tmp_path / "q.onnx", *options)
     session = load_exact(tmp_path / "q.onnx")
     quantized = onnx.load(tmp_path / "q.onnx")
@@ -162,7 +162,9 @@ def test_search_is_better_than_nearest(tmp_path: Path) -> None:
     model = products(tmp_path / "m.onnx", 512, 48)
     for bits in (2, 4, 8):
         found = {
-            method: support.weights_only(model, tmp_path / "q.onnx", "--bits", bits, "--weights-method", method)["weights"][0]
+            method: support.weights_only(model, tmp_path / "q.onnx", "--bits", bits, "--set", f"weights-method={method}")[
+                "weights"
+            ][0]
             for method in ("nearest", "search")
         }
         assert found["search"]["sqnr_db"] > found["nearest"]["sqnr_db"] + 0.2, bits
@@ -173,7 +175,7 @@ def test_same_bytes_whatever_threads_and_files(tmp_path: Path) -> None:
     support.weights_only(model, tmp_path / "one.onnx", "--threads", 1)
     support.weights_only(model, tmp_path / "three.onnx", "--threads", 3)
     assert support.sha256(tmp_path / "one.onnx") == support.sha256(tmp_path / "three.onnx")
-    support.weights_only(model, tmp_path / "beside.onnx", "--external-data-threshold", "1KiB")
+    support.weights_only(model, tmp_path / "beside.onnx", "--set", "external-data-threshold=1KiB")
     assert (tmp_path / "beside.onnx").stat().st_size < 4096
     beside, inside = initializers(tmp_path / "beside.onnx"), initializers(tmp_path / "one.onnx")
     assert beside.keys() == inside.keys()
@@ -211,11 +213,11 @@ def test_filters_and_recurrent_nets(tmp_path: Path, bits: int) -> None:
 
 def test_bits_of_nodes(tmp_path: Path) -> None:
     model = products(tmp_path / "m.onnx")
-    options = ["--node-bits", "^tra.*=8,straight=float,matmul=8,^gather$=8"]
+    options = ["--set", "node-bits=^tra.*=8,straight=float,matmul=8,^gather$=8"]
     result = support.weights_only(model, tmp_path / "q.onnx", *options)
     assert {w["name"]: w["bits"] for w in result["weights"]} == {"table": 8, "w": 8, "t": 8}
     assert (result["nodes_quantized"], result["nodes_in_float"]) == (4, 1)
-    assert any("'straight'" in note and "--node-bits" in note for note in result["notes"])
+    assert any("'straight'" in note and "--set node-bits" in note for note in result["notes"])
     session = support.load(tmp_path / "q.onnx")
     assert len(session.run(None, {"ids": np.arange(3)})) == 4
 
@@ -263,7 +265,7 @@ def test_samples_remove_most_of_the_loss(tmp_path: Path) -> None:
         "gptq": ["--calibration-data", data],
         "auto": ["--calibration-data", data],
     }.items():
-        chosen = ["--weights-method", method, "--accuracy-level", 1, "--block-size", 128]
+        chosen = ["--set", f"weights-method={method}", "--set", "accuracy-level=1", "--block-size", 128]
         result = support.weights_only(model, tmp_path / f"{method}.onnx", *chosen, *options)
         db[method] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{method}.onnx"), unseen))
         assert result["samples"] == (len(samples) if options else 0)
@@ -291,7 +293,7 @@ def test_samples_same_bytes(tmp_path: Path) -> None:
 
     same("one thread.onnx", "--threads", 1)
     same("shuffled.onnx", samples=support.save_samples(tmp_path / "shuffled", samples[::-1]))
-    same("on disk.onnx", "--memory-budget", "156MiB", "--memory-level", 2)
+    same("on disk.onnx", "--memory-budget", "156MiB", "--set", "memory-level=2")
     for point in ("weights.sample=kill@5", "weights.solved=kill@1", "weights.stage=kill@1"):
         folder = tmp_path / point
         folder.mkdir()
@@ -325,7 +327,7 @@ def test_columns_at_a_time_change_no_byte(tmp_path: Path) -> None:
     graph = helper.make_graph([node], "g", [x], [y], [numpy_helper.from_array(weight, "w")])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
     samples = [{"x": RNG.standard_normal((64, rows)).astype(np.float32)} for _ in range(3)]
-    options = ["--weights-method", "gptq", "--no-bench", "--calibration-data", support.save_samples(tmp_path / "d", samples)]
+    options = ["--set", "weights-method=gptq", "--no-bench", "--calibration-data", support.save_samples(tmp_path / "d", samples)]
     support.weights_only(tmp_path / "m.onnx", tmp_path / "a.onnx", *options, "--threads", 1)
     tight = ["--threads", 128, "--memory-budget", "140MiB"]
     support.weights_only(tmp_path / "m.onnx", tmp_path / "b.onnx", *options, *tight)
@@ -342,21 +344,21 @@ def test_budget_too_small_for_sums(tmp_path: Path) -> None:
 
 REFUSED = {
     "channels": (["--block-size", "channel"], USAGE, "--block-size 256, or --weights-form qdq"),
-    "gptq": (["--weights-method", "gptq"], USAGE, "needs samples"),
+    "gptq": (["--set", "weights-method=gptq"], USAGE, "needs samples"),
     "bits": (["--bits", 3], USAGE, "2, 4, 8"),
     "block": (["--block-size", 24], USAGE, "16, 32"),
-    "node": (["--node-bits", "nothing=8"], USAGE, "no node of .* matches 'nothing'"),
-    "node bits": (["--node-bits", "matmul=5"], USAGE, "=2, =4, =8 or =float"),
+    "node": (["--set", "node-bits=nothing=8"], USAGE, "no node of .* matches 'nothing'"),
+    "node bits": (["--set", "node-bits=matmul=5"], USAGE, "=2, =4, =8 or =float"),
     "type": (["--op-types", "Add"], USAGE, "--op-types"),
     "nothing": (["--exclude-op-types", "MatMul,Gemm,Gather"], BAD_INPUT, "no weights that can be stored in blocks"),
     "finetune": (["--finetune", "gptq"], USAGE, "--finetune means nothing with --weights-only"),
-    "prepared": (["--prepared-output", "p.onnx"], USAGE, "--prepared-output means nothing"),
+    "prepared": (["--set", "prepared-output=p.onnx"], USAGE, "--set prepared-output means nothing"),
     "report": (["--report", "r.html", "--float", "16"], USAGE, "makes its result in two runs"),
-    "percentile": (["--percentile", 99.9], USAGE, "--percentile means nothing"),
+    "percentile": (["--set", "percentile=99.9"], USAGE, "--set percentile means nothing"),
     "per channel": (["--per-tensor"], USAGE, "--per-tensor means nothing"),
     "preset": (["--preset", "plain"], USAGE, "--preset means nothing"),
     "workers": (["--workers", 1], USAGE, "--workers means nothing"),
-    "level": (["--accuracy-level", 5], USAGE, "between 0 and 4"),
+    "level": (["--set", "accuracy-level=5"], USAGE, "between 0 and 4"),
 }
 
 
@@ -386,7 +388,7 @@ def test_odd_weights(tmp_path: Path, form: str) -> None:
     weight[:, 3] = -1e-44
     weight[:32, 4] = np.linspace(-3e38, 3e38, 32)
     model = products(tmp_path / "m.onnx", weight=weight)
-    support.weights_only(model, tmp_path / "q.onnx", "--weights-form", form, "--accuracy-level", 1, "--op-types", "MatMul")
+    support.weights_only(model, tmp_path / "q.onnx", "--weights-form", form, "--set", "accuracy-level=1", "--op-types", "MatMul")
     results = support.load(tmp_path / "q.onnx").run(None, {"ids": np.arange(4)})
     expected = support.load(model).run(None, {"ids": np.arange(4)})
     np.testing.assert_allclose(results[0][:, :2], expected[0][:, :2], rtol=0.02, atol=0.02)

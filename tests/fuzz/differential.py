@@ -2,7 +2,7 @@
 
     differential.py DETENT [--count N | --minutes M] [--seed S] [--keep FOLDER]
 
-Of each model detent makes a quantized one, and the float one as it was calibrated (--prepared-output). It has to end with
+Of each model detent makes a quantized one, and the float one as it was calibrated (--set prepared-output). It has to end with
 one of its exit codes; a model that the runtime does not run must be refused, the prepared one must compute what the
 runtime computes of the given one, and what is written must load. Exit code 1 where any of this does not hold; --keep gets
 the models. Of four models one is not mutated but made at random (random_graphs.py): what the runtime runs of these must
@@ -176,7 +176,7 @@ def judge(detent: Path, model: Path, folder: Path, seen: Counter, is_valid: bool
     out, prepared = folder / "out.onnx", folder / "prepared.onnx"
     out.unlink(missing_ok=True)
     prepared.unlink(missing_ok=True)
-    options = ["--calibration-data", data, "--preset", "plain", "--prepared-output", prepared, "--threads", 1]
+    options = ["--calibration-data", data, "--preset", "plain", "--set", f"prepared-output={prepared}", "--threads", 1]
     options += ["--time-limit", 20, "--memory-budget", "1GiB", "--no-bench"]
     command = [detent, "quantize", model, "-o", out, *options]
     ended = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=120, check=False)

@@ -327,11 +327,11 @@ def jsons() -> dict[str, bytes]:
 
 def options() -> dict[str, bytes]:
     lines = [
-        "quantize model.onnx -o out.onnx --calibration-data d --method percentile --percentile 99.9",
-        "quantize model.onnx -o out.onnx --weights-only --weight-bits 4 --block-size 32 --node-bits a=8",
-        "quantize m --output=o --activation-type int16 --per-channel --no-bench --exclude-nodes ^a.*,b --tensor-range x=0,1",
-        "quantize m -o o --rounding adaround --num-iterations 10 --beta-range 20,2 --device cuda:0,cuda:1 --threads 2",
-        "calibrate m -o s --calibration-data d --most-common --memory-budget 1GiB --batch-size 2",
+        "quantize model.onnx -o out.onnx --calibration-data d --method percentile --set percentile=99.9",
+        "quantize model.onnx -o out.onnx --weights-only --weight-bits 4 --block-size 32 --set node-bits=a=8",
+        "quantize m --output=o --activation-type int16 --per-channel --no-bench --exclude-nodes ^a.*,b --set tensor-range=x=0,1",
+        "quantize m -o o --rounding adaround --set num-iterations=10 --set beta-range=20,2 --device cuda:0,cuda:1 --threads 2",
+        "calibrate m -o s --calibration-data d --set most-common --memory-budget 1GiB --batch-size 2",
         "calibrate --merge a b -o c",
         "plan m --shape x:1x3x4 --json",
         "inspect m --layers 3 --json",

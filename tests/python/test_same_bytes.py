@@ -15,18 +15,18 @@ OPTIONS = {
     ("--preset", "plain", "--weight-type", "uint8"): {"weight_type": "uint8", "preset": "plain"},
     ("--weight-type", "int8"): {"weight_type": "int8"},
     ("--weight-type", "uint8"): {"weight_type": "uint8"},
-    ("--weight-range", "reduced"): {"weight_range": "reduced"},
+    ("--set", "weight-range=reduced"): {"weight_range": "reduced"},
     ("--accuracy-target", "0.999"): {"accuracy": detent.Accuracy(target=0.999)},
-    ("--method", "percentile", "--percentile", "99.9"): {"method": detent.Percentile(percentile=99.9)},
-    ("--method", "mse", "--power-of-two-scale"): {"method": "mse", "power_of_two_scale": True},
+    ("--method", "percentile", "--set", "percentile=99.9"): {"method": detent.Percentile(percentile=99.9)},
+    ("--method", "mse", "--set", "power-of-two-scale"): {"method": "mse", "power_of_two_scale": True},
     ("--activation-type", "int16", "--per-tensor"): {"activation_type": "int16", "per_channel": False},
-    ("--tensor-range", "x=-2,2", "--exclude-nodes", "^head"): {
+    ("--set", "tensor-range=x=-2,2", "--exclude-nodes", "^head"): {
         "overrides": [detent.TensorOverride(tensor="x", range=(-2, 2))],
         "exclude_nodes": ["^head"],
     },
-    ("--finetune", "gptq", "--damping", "0.05"): {"finetune": detent.Gptq(damping=0.05)},
-    ("--finetune", "adaround", "--num-iterations", "50"): {"finetune": detent.AdaRound(num_iterations=50)},
-    ("--segments", "3", "--memory-level", "2", "--memory-budget", "1GiB"): {
+    ("--finetune", "gptq", "--set", "damping=0.05"): {"finetune": detent.Gptq(damping=0.05)},
+    ("--finetune", "adaround", "--set", "num-iterations=50"): {"finetune": detent.AdaRound(num_iterations=50)},
+    ("--set", "segments=3", "--set", "memory-level=2", "--memory-budget", "1GiB"): {
         "resources": detent.Resources(segments=3, memory_level=2, memory_budget="1GiB")
     },
 }

@@ -123,7 +123,7 @@ def encoder() -> onnx.ModelProto:
         (["--calibration-text", "text.txt", "--text-length", "5000"], 3, "less than one window"),
         (["--calibration-text", "text.txt", "--calibration-data", "x.npy"], 2, "were both given"),
         (["--calibration-text", "text.txt", "--runtime", "no.so"], 5, "no.so"),
-        (["--calibration-text", "text.txt", "--weights-method", "worst"], 2, "worst"),  # the native command's own word
+        (["--calibration-text", "text.txt", "--set", "weights-method=worst"], 2, "worst"),  # the native command's own word
     ],
 )
 def test_what_is_wrong_is_said(folder, text, tmp_path, monkeypatch, words, code, says):

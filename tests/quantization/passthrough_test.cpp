@@ -66,7 +66,7 @@ TEST(Passthrough, UnknownTypesAreRefused) {
     ADD_FAILURE() << "a misspelt type was accepted";
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::usage);
-    EXPECT_NE(std::string(e.what()).find("--passthrough-op-types: 'test.onnx' has no node of type 'MaxPoool'"),
+    EXPECT_NE(std::string(e.what()).find("--set passthrough-op-types: 'test.onnx' has no node of type 'MaxPoool'"),
               std::string::npos)
         << e.what();
   }

@@ -134,7 +134,7 @@ TEST(FindRanges, OverridesThatMatchNothing) {
                  [&] { find(with(CalibrationMethod::minmax, {range_of(name, 0, 1)})); });
   }
   expect_error(ErrorKind::usage, {"^("}, [] { find(with(CalibrationMethod::minmax, {range_of("^(", 0, 1)})); });
-  expect_error(ErrorKind::usage, {"--tensor-method", "'s'", "--tensor-range"},
+  expect_error(ErrorKind::usage, {"--set tensor-method", "'s'", "--set tensor-range"},
                [] { find(with(CalibrationMethod::minmax, {method_of("s", CalibrationMethod::mse)})); });
 }
 
@@ -169,7 +169,7 @@ TEST(FindRanges, StatisticsThatLackWhatTheMethodNeeds) {
   RangeOptions votes = with(CalibrationMethod::mse);
   votes.method.most_common = true;
   EXPECT_EQ(find(votes, symmetric).size(), 4U);
-  expect_error(ErrorKind::bad_input, {"'x'", "--most-common"}, [&] {
+  expect_error(ErrorKind::bad_input, {"'x'", "--set most-common"}, [&] {
     find(votes, symmetric, statistics({true, false, false, 1}));
   });
 }

@@ -78,7 +78,7 @@ def layers(number, rng):
                 macs=flops / 2,
                 sqnr_db=None if i % 41 == 40 else 46 - 18 * i / number + rng.gauss(0, 3),
                 cosine=1.0 if i % 41 == 40 else 1 - 10 ** rng.uniform(-6, -2),
-                **({"reason": "3 of 64 channels are 16 times as large", "suggestion": "--equalize"} if i % 5 == 4 else {}),
+                **({"reason": "3 of 64 channels are 16 times as large", "suggestion": "--set equalize"} if i % 5 == 4 else {}),
             )
         )
     return result
@@ -109,7 +109,17 @@ def full(layer_count=60, tensor_count=40, moments=600, bins=120, seed=7):
     return {
         "title": "resnet50.onnx, quantized to int8",
         "version": "0.1.0",
-        "command": ["detent", "quantize", "resnet50.onnx", "-o", "out.onnx", "--report", "out.html", "--tensor-method", "x y=mse"],
+        "command": [
+            "detent",
+            "quantize",
+            "resnet50.onnx",
+            "-o",
+            "out.onnx",
+            "--report",
+            "out.html",
+            "--set",
+            "tensor-method=x y=mse",
+        ],
         "verdict": "Calibration took 63 % of the time and reached 77 % of the memory's speed: "
         "--batch 8 would read each weight an eighth as often.",
         "summary": {
@@ -124,8 +134,15 @@ def full(layer_count=60, tensor_count=40, moments=600, bins=120, seed=7):
             "nodes_quantized": 112,
             "nodes_in_float": 3,
             "latency": {
-                "before": 0.0501, "after": 0.0313, "ratio": 0.625, "ratio_low": 0.6, "ratio_high": 0.66, "runs": 40, "threads": 2,
-                "synthetic": False, "waiting": 0.02,
+                "before": 0.0501,
+                "after": 0.0313,
+                "ratio": 0.625,
+                "ratio_low": 0.6,
+                "ratio_high": 0.66,
+                "runs": 40,
+                "threads": 2,
+                "synthetic": False,
+                "waiting": 0.02,
             },
         },
         "machine": {"threads": 2, "flops_per_second": 1.17e11, "memory_bytes_per_second": 1.1e10, "disk_bytes_per_second": 1.4e8},

@@ -118,7 +118,7 @@ def test_devices_have_a_section_of_their_own(render):
 
 
 @pytest.mark.parametrize(
-    ("lane", "says"), [("gather", "--finetune-prefetch"), ("read", "storage"), ("copy", "pinned"), ("compute", "tf32")]
+    ("lane", "says"), [("gather", "--set finetune-prefetch"), ("read", "storage"), ("copy", "pinned"), ("compute", "tf32")]
 )
 def test_what_bounds_a_device_is_told(render, lane, says):
     report = samples.on_devices()

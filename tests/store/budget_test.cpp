@@ -70,7 +70,7 @@ TEST_F(Budget, AllInMemoryAndNotEnoughOfIt) {
   const auto lane = spool.open("a");
   spool.put(lane, 0, record_of(8000, 0));
   expect_error([&] { spool.put(lane, 1, record_of(8192, 1)); }, ErrorKind::resource,
-               {"15.8 KiB", "--memory-budget", "--memory-level"});
+               {"15.8 KiB", "--memory-budget", "--set memory-level"});
   EXPECT_TRUE(same(spool.get(lane, 0), record_of(8000, 0)));
   EXPECT_FALSE(spool.holds(lane, 1));
   EXPECT_EQ(files(), 0u);

@@ -42,7 +42,7 @@ TEST(DeviceRoute, OnIsAnErrorWithTheReason) {
       ADD_FAILURE() << "no error";
     } catch (const Error& e) {
       EXPECT_EQ(e.kind(), ErrorKind::device);
-      EXPECT_EQ(std::string(e.what()), "--gds on: " + std::string(reason));
+      EXPECT_EQ(std::string(e.what()), "--set gds on: " + std::string(reason));
       EXPECT_NE(e.hint().find("--work-dir"), std::string::npos);
     }
     EXPECT_EQ(machine.measured, 0);
@@ -58,7 +58,7 @@ TEST(DeviceRoute, OffAsksNothingOfCuFile) {
   const auto route = choose_route(GdsMode::off, probe);
   EXPECT_FALSE(route.direct_storage);
   EXPECT_EQ(route.access, DiskAccess::uring);
-  EXPECT_EQ(route.reason, "asked for (--gds off); host reads: io_uring 2 GB/s");
+  EXPECT_EQ(route.reason, "asked for (--set gds=off); host reads: io_uring 2 GB/s");
   EXPECT_EQ(route.name(), "pinned buffers filled by io_uring reads");
 }
 

@@ -204,7 +204,7 @@ Range best_range(const MethodInput& input) {
   if (votes.empty() && !summary.all_zero()) {
     throw bad_input(
         fmt::format("the statistics of tensor '{}' do not say which scale is best for most samples", input.tensor),
-        "calibrate with --most-common");
+        "calibrate with --set most-common");
   }
   return most_common_power_of_two_range(votes, wide ? 16 : 8);
 }

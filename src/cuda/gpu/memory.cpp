@@ -17,7 +17,7 @@ DeviceMemory::DeviceMemory(MemoryBudget& budget, std::size_t bytes, const char* 
       cudaGetLastError();
       throw resource_error(
           fmt::format("the GPU has no {} left for {}", format_size(bytes), what),
-          "end other programs on it, or lower --device-memory-budget to get this error before the work begins");
+          "end other programs on it, or lower --set device-memory-budget to get this error before the work begins");
     }
     check(status, "allocate memory");
   }
@@ -41,7 +41,7 @@ HostMemory::HostMemory(std::size_t bytes, bool pinned) : bytes_(bytes), pinned_(
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     throw resource_error(fmt::format("{} of memory cannot be pinned for copies to the GPU", format_size(bytes)),
-                         "see the limit of locked memory (ulimit -l), or give --no-pin-memory");
+                         "see the limit of locked memory (ulimit -l), or give --set no-pin-memory");
   }
   check(status, "pin memory");
 }

@@ -100,10 +100,10 @@ function deviceMoment(point, memory, busy, moved) {
 }
 
 const CURES = {
-  gather: 'the host, which collects samples; --finetune-prefetch reads ahead in more threads',
-  read: 'storage; a faster disk, --gds on, or a larger --memory-budget helps',
+  gather: 'the host, which collects samples; --set finetune-prefetch reads ahead in more threads',
+  read: 'storage; a faster disk, --set gds=on, or a larger --memory-budget helps',
   copy: 'the bus; pinned memory, which is the default, is the fastest way over it',
-  compute: 'the device’s own work; --device-precision tf32 or bfloat16 makes products faster',
+  compute: 'the device’s own work; --set device-precision=tf32 or bfloat16 makes products faster',
 };
 
 /** How much of the time in which devices were in use each lane was busy, and what that means. Lanes go on side by side. */

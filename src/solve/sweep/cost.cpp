@@ -43,7 +43,8 @@ std::vector<LayerCost> layer_costs(const onnx::Model& model, const graph::ValueT
 
 const LayerCost& heaviest(const std::vector<LayerCost>& costs) {
   if (costs.empty())
-    throw usage_error("no layer of known shape can be fine-tuned", "change --finetune-nodes or --finetune-op-types");
+    throw usage_error("no layer of known shape can be fine-tuned",
+                      "change --set finetune-nodes or --set finetune-op-types");
   return *std::max_element(costs.begin(), costs.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
 }
 

@@ -27,7 +27,7 @@ namespace {
 std::vector<TunedLayer> some(std::vector<TunedLayer> layers) {
   if (layers.empty()) {
     throw usage_error("--finetune: no selected layer has quantized weights",
-                      "change --finetune-nodes or --finetune-op-types");
+                      "change --set finetune-nodes or --set finetune-op-types");
   }
   return layers;
 }

@@ -135,7 +135,7 @@ void LayerTuner::check_memory(const LayerProblem& problem, std::uint64_t needed)
   const auto [need, left] = format_sizes(needed, most);
   throw resource_error(fmt::format("fine-tuning {} '{}' needs {} of memory, but only {} of the budget are left",
                                    problem.layer->op_type, problem.layer->name, need, left),
-                       "raise --memory-budget, or give --finetune-form streamed");
+                       "raise --memory-budget, or give --set finetune-form=streamed");
 }
 
 // A layer in a body that no sample came to: it stays as it is.

@@ -51,14 +51,14 @@ bool is_padded_automatically(const onnx::Node& node) {
 void check_names(const onnx::Model& float_model, const FinetuneConfig& config) {
   for (const auto& type : config.op_types) {
     if (!graph::is_product(onnx::Node(type, "", {}, {})))
-      throw usage_error(fmt::format("--finetune-op-types: '{}' cannot be tuned", type),
+      throw usage_error(fmt::format("--set finetune-op-types: '{}' cannot be tuned", type),
                         "choose from: Conv, ConvTranspose, Gemm, MatMul");
   }
   for (const auto& text : config.nodes) {
     const quantization::NamePattern pattern(text);
     const auto& nodes = float_model.graph.nodes;
     if (std::none_of(nodes.begin(), nodes.end(), [&](const auto& node) { return pattern.matches(node.id()); }))
-      throw usage_error(fmt::format("--finetune-nodes: no node matches '{}'", text),
+      throw usage_error(fmt::format("--set finetune-nodes: no node matches '{}'", text),
                         "names are listed by: detent inspect MODEL");
   }
 }
