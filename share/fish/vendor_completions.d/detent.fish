@@ -131,6 +131,8 @@ complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l r
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l checkpoint-seconds -x -d 'how often progress is saved'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l time-limit -x -d 'end the run after so many seconds (exit code 4)'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l sample-time-limit -x -d 'end the run where the model takes longer than so many seconds for one sample (exit code 4)'
+complete -c detent -n '__fish_seen_subcommand_from compare inspect bench check verify' -l time-limit -x -d 'end the command after so many seconds (exit code 4)'
+complete -c detent -n '__fish_seen_subcommand_from compare inspect bench check verify' -l memory-budget -x -d 'memory for the graph of a model, and for a file of samples, as in 512MiB'
 complete -c detent -n '__fish_seen_subcommand_from bench' -l runs -x -d 'timed runs of each model'
 complete -c detent -n '__fish_seen_subcommand_from bench' -l seconds -x -d 'time each model for about so long'
 complete -c detent -n '__fish_seen_subcommand_from bench' -l memory -d 'measure the peak memory of each model in a process of its own'
