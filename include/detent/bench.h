@@ -12,6 +12,7 @@
 #include "detent/error.h"
 #include "detent/latency.h"
 #include "detent/progress.h"
+#include "detent/resources.h"
 #include "detent/samples.h"
 
 namespace detent {
@@ -37,6 +38,7 @@ struct BenchOptions {
   bool memory = true;
   std::filesystem::path program;
   std::optional<std::filesystem::path> runtime;
+  Limits limits;
   Progress progress;
   std::stop_token stop;
 };

@@ -6,10 +6,12 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "detent/error.h"
+#include "detent/resources.h"
 
 namespace detent {
 
@@ -20,6 +22,8 @@ struct CheckOptions {
   /// Static shapes for inputs with dynamic axes, by input name.
   std::map<std::string, std::vector<std::int64_t>> input_shapes;
   std::optional<std::filesystem::path> runtime;
+  Limits limits;
+  std::stop_token stop;
 };
 
 /// `accepted`: the target runs the node, in integers where it is quantized. `falls_back`: it runs it in floating point

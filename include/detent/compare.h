@@ -10,6 +10,7 @@
 
 #include "detent/error.h"
 #include "detent/progress.h"
+#include "detent/resources.h"
 #include "detent/samples.h"
 
 namespace detent {
@@ -31,6 +32,7 @@ struct CompareOptions {
   /// float32.
   bool round_floats = true;
   std::optional<std::filesystem::path> runtime;
+  Limits limits;
   /// Seconds that one run of a model on a sample may take; what takes longer ends with resource.
   std::optional<double> sample_time_limit;
   Progress progress;

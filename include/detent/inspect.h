@@ -5,10 +5,12 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "detent/error.h"
+#include "detent/resources.h"
 #include "detent/transformer.h"
 
 namespace detent {
@@ -19,6 +21,8 @@ struct InspectOptions {
   /// are unknown.
   std::map<std::string, std::vector<std::int64_t>> input_shapes;
   std::optional<std::filesystem::path> runtime;
+  Limits limits;
+  std::stop_token stop;
 };
 
 struct ValueReport {

@@ -15,6 +15,7 @@
 #include "detent/error.h"
 #include "detent/latency.h"
 #include "detent/progress.h"
+#include "detent/resources.h"
 #include "detent/samples.h"
 
 namespace detent {
@@ -50,6 +51,7 @@ struct VerifyOptions {
   /// Time both models.
   bool bench = true;
   std::optional<std::filesystem::path> runtime;
+  Limits limits;
   Progress progress;
   std::stop_token stop;
 };

@@ -77,18 +77,24 @@ nb::object run(const nb::dict& given, nb::handle samples, nb::handle progress, C
 }
 
 nb::object run_inspect(const nb::dict& given) {
-  const auto options = read_options<InspectOptions>(given);
+  auto options = read_options<InspectOptions>(given);
   Inspection result;
   Host host;
-  host.run([&](const std::stop_token&) { result = inspect(options); });
+  host.run([&](std::stop_token stop) {
+    options.stop = std::move(stop);
+    result = inspect(options);
+  });
   return write(result);
 }
 
 nb::object run_check(const nb::dict& given) {
-  const auto options = read_options<CheckOptions>(given);
+  auto options = read_options<CheckOptions>(given);
   CheckResult result;
   Host host;
-  host.run([&](const std::stop_token&) { result = check(options); });
+  host.run([&](std::stop_token stop) {
+    options.stop = std::move(stop);
+    result = check(options);
+  });
   return write(result);
 }
 

@@ -8,6 +8,7 @@ namespace {
 
 constexpr unsigned kQuantizing = kQuantize | kPlan;
 constexpr unsigned kCalibrating = kQuantizing | kCalibrate;
+constexpr unsigned kReading = kCompare | kInspect | kBench | kCheck | kVerify;
 constexpr std::string_view kRunning = "Running";
 constexpr std::string_view kMemory = "Memory and disk";
 constexpr std::string_view kDevices = "Devices";
@@ -129,6 +130,24 @@ const Option kMemoryRows[] = {
      .fallback = "none",
      .bounds = {.min = 0, .above = true},
      .detail = true},
+    {.name = "time-limit",
+     .at = DETENT_AT(limits.time_limit),
+     .commands = kReading,
+     .affects = Affects::nothing,
+     .group = kRunning,
+     .help = "end the command after so many seconds (exit code 4)",
+     .label = "S",
+     .fallback = "none",
+     .bounds = {.min = 0, .above = true}},
+    {.name = "memory-budget",
+     .at = DETENT_AT(limits.memory_budget),
+     .commands = kReading,
+     .affects = Affects::nothing,
+     .group = kMemory,
+     .help = "memory for the graph of a model, and for a file of samples, as in 512MiB; without what the runtime takes",
+     .label = "SIZE",
+     .fallback = "what is free",
+     .form = Form::bytes},
 };
 
 const Option kBenchRows[] = {

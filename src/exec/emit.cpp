@@ -20,14 +20,14 @@ namespace {
 // Small tensors take part in the runtime's shape inference, which reads only inline data.
 constexpr std::uint64_t kInlineBelow = 1024;
 
-std::optional<onnx::Placement> place(const onnx::Tensor& tensor) {
+std::optional<onnx::Placement> place(const onnx::Tensor& tensor, const std::string& descriptors) {
   const auto& file = tensor.data.file();
   if (!file || tensor.data.size() < kInlineBelow) return std::nullopt;
 #if !defined(__x86_64__) && !defined(__aarch64__)
   if (file->offset_of(tensor.data.bytes()) % 8 != 0) return std::nullopt;  // kernels there need aligned data
 #endif
   // By descriptor: another file may stand at the path by now.
-  return onnx::Placement{fmt::format("proc/self/fd/{}", file->descriptor()), file->offset_of(tensor.data.bytes())};
+  return onnx::Placement{fmt::format("{}/{}", descriptors, file->descriptor()), file->offset_of(tensor.data.bytes())};
 }
 
 // An initializer keeps its name; the nodes that read it read the tap.
@@ -179,7 +179,7 @@ std::string emit(const onnx::Model& model, const EmitOptions& options) {
     for (const auto& name : options.outputs) copy.graph.outputs.push_back(untyped_output(name));
   }
   if (!options.taps.empty() || !options.readers.empty()) insert_taps(copy, options.taps, options.readers);
-  std::string bytes = onnx::encode_model(copy, place);
+  std::string bytes = onnx::encode_model(copy, [&](const auto& tensor) { return place(tensor, options.descriptors); });
   // Walking the messages has mapped a stretch of pages around every tensor; the runtime makes its own mapping.
   if (model.file) model.file->release(model.file->bytes());
   return bytes;

@@ -20,6 +20,8 @@ struct EmitOptions {
   /// Nodes, each by its first output, whose first input gets a tap as they read it: in a body it is handed over each
   /// time that the node runs, wherever it is made. They are counted behind `taps`.
   std::vector<std::string> readers = {};
+  /// Where this process's open files are for the one that loads the model, below kExternalRoot.
+  std::string descriptors = "proc/self/fd";
 };
 
 /// Weights are referred to as external data in the open files of this process (/proc/self/fd): give the session

@@ -13,7 +13,7 @@
 
 namespace detent::exec {
 
-enum class GuardMessage : std::uint64_t { hello, open, opened, run, results, failed };
+enum class GuardMessage : std::uint64_t { hello, open, opened, run, results, ports, failed };
 
 /// The other side is gone.
 struct GuardClosed {};

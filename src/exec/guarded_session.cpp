@@ -23,6 +23,7 @@
 #include "base/file.h"
 #include "base/paths.h"
 #include "base/spawn_texts.h"
+#include "exec/emit.h"
 #include "exec/guard_messages.h"
 #include "exec/runtime_impl.h"
 #include "exec/unused_memory.h"
@@ -147,6 +148,24 @@ Session open(GuardChannel& channel, std::optional<Runtime>& runtime) {
   return Session::of_file(*runtime, model, {SessionMode::deployed, threads, {}, true});
 }
 
+Ports ports_of(const Runtime& runtime, const std::string& model, const std::string& where, SessionMode mode) {
+  const Session session(runtime, model, where, {mode, 1, {}});
+  return {session.inputs(), session.outputs()};
+}
+
+void tell_ports(GuardChannel& channel, std::optional<Runtime>& runtime) {
+  const auto library = channel.text();
+  const auto model = channel.text();
+  const auto where = channel.text();
+  const auto mode = static_cast<SessionMode>(channel.number());
+  if (!runtime) runtime.emplace(library.empty() ? std::nullopt : std::optional<std::filesystem::path>(library));
+  failpoint("guarded.ports");
+  const auto found = ports_of(*runtime, model, where, mode);
+  channel.send(GuardMessage::ports);
+  channel.send(std::span<const Port>(found.inputs));
+  channel.send(std::span<const Port>(found.outputs));
+}
+
 // Between runs nothing is kept: then the process that asks has its turn.
 void serve(GuardChannel& channel) {
   std::optional<Runtime> runtime;
@@ -158,6 +177,8 @@ void serve(GuardChannel& channel) {
         session.emplace(open(channel, runtime));
         channel.send(GuardMessage::opened);
         channel.send(std::span<const Port>(session->inputs()));
+      } else if (asked == GuardMessage::ports) {
+        tell_ports(channel, runtime);
       } else {
         const auto where = channel.text();
         const auto inputs = channel.arrays();
@@ -177,29 +198,33 @@ void serve(GuardChannel& channel) {
 
 }  // namespace
 
-struct GuardedSession::Impl {
-  std::string model, runtime;
-  GuardOptions options;
-  std::optional<Server> server;
-  std::optional<Session> here;  // where there is no program to start
-  std::vector<Port> inputs;
+// A process that serves; none where there is no program to start.
+class Guard {
+ public:
+  Guard(const Runtime& runtime, std::stop_token stop) : version_(runtime.version()) {
+    const auto program = shim::find_program();
+    if (!program) return;
+    server_.emplace(*program, std::move(stop));
+    if (!server_->greets()) server_.reset();
+  }
+
+  bool serves() const { return server_.has_value(); }
 
   // What is said to the process and what it answers, in so many seconds. `doing` begins as in "it was loaded".
   template <class Talk>
-  void talk(double seconds, const char* doing, const Talk& what) {
-    auto& channel = server->channel();
+  void talk(const std::string& where, double seconds, const char* doing, const Talk& what) {
+    auto& channel = server_->channel();
     try {
       channel.set_time(seconds);
       what(channel);
     } catch (const GuardClosed&) {
-      throw SessionDied(
-          fmt::format("model '{}': ONNX Runtime {} {} while it was {}", model, runtime, server->death(), doing),
-          "this is a fault of that ONNX Runtime: try another version of it");
+      throw SessionDied(fmt::format("{}: ONNX Runtime {} {} while it was {}", where, version_, server_->death(), doing),
+                        "this is a fault of that ONNX Runtime: try another version of it");
     } catch (const GuardTimeout&) {
-      server->end();
-      throw SessionDied(fmt::format("model '{}': ONNX Runtime {} took longer than {:.0f} s while it was {}", model,
-                                    runtime, seconds, doing),
-                        "raise --set sample-time-limit");
+      server_->end();
+      throw SessionDied(
+          fmt::format("{}: ONNX Runtime {} took longer than {:.0f} s while it was {}", where, version_, seconds, doing),
+          "raise --set sample-time-limit");
     }
   }
 
@@ -211,28 +236,36 @@ struct GuardedSession::Impl {
     const auto what = channel.text();
     throw Error(kind, what, channel.text());
   }
+
+ private:
+  std::string version_;
+  std::optional<Server> server_;
+};
+
+struct GuardedSession::Impl {
+  Impl(const Runtime& runtime, std::string name, const GuardOptions& given)
+      : guard(runtime, given.stop), where(std::move(name)), options(given) {}
+
+  Guard guard;
+  const std::string where;
+  const GuardOptions options;
+  std::optional<Session> here;  // where nothing serves
+  std::vector<Port> inputs;
 };
 
 GuardedSession::GuardedSession(const Runtime& runtime, const std::filesystem::path& model, const GuardOptions& options)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->model = model.string();
-  impl_->runtime = runtime.version();
-  impl_->options = options;
-  if (const auto program = shim::find_program()) {
-    impl_->server.emplace(*program, options.stop);
-    if (!impl_->server->greets()) impl_->server.reset();
-  }
-  if (!impl_->server) {
+    : impl_(std::make_unique<Impl>(runtime, fmt::format("model '{}'", model.string()), options)) {
+  if (!impl_->guard.serves()) {
     impl_->here.emplace(Session::of_file(runtime, model, {SessionMode::deployed, options.threads, options.stop, true}));
     impl_->inputs = impl_->here->inputs();
     return;
   }
-  impl_->talk(options.load_seconds, "loaded", [&](GuardChannel& channel) {
+  impl_->guard.talk(impl_->where, options.load_seconds, "loaded", [&](GuardChannel& channel) {
     channel.send(GuardMessage::open);
     channel.send(runtime.impl()->library);
     channel.send(paths::absolute(model).string());
     channel.send(static_cast<std::uint64_t>(options.threads));
-    Impl::expect(channel, GuardMessage::opened);
+    Guard::expect(channel, GuardMessage::opened);
     impl_->inputs = channel.ports();
   });
 }
@@ -245,14 +278,35 @@ const std::vector<Port>& GuardedSession::inputs() const { return impl_->inputs; 
 std::vector<data::Array> GuardedSession::run(std::span<const data::Array> inputs, const std::string& where) {
   if (impl_->here) return impl_->here->run(inputs, where);
   std::vector<data::Array> results;
-  impl_->talk(impl_->options.run_seconds, "run", [&](GuardChannel& channel) {
+  impl_->guard.talk(impl_->where, impl_->options.run_seconds, "run", [&](GuardChannel& channel) {
     channel.send(GuardMessage::run);
     channel.send(where);
     channel.send(inputs);
-    Impl::expect(channel, GuardMessage::results);
+    Guard::expect(channel, GuardMessage::results);
     results = channel.arrays();
   });
   return results;
+}
+
+PortsOf guarded_ports(const Runtime& runtime, const GuardOptions& options) {
+  const auto guard = std::make_shared<Guard>(runtime, options.stop);
+  return [=](const onnx::Model& model, EmitOptions emitted, SessionMode mode) {
+    const auto where = fmt::format("model '{}'", model.path.string());
+    if (!guard->serves()) return ports_of(runtime, emit(model, emitted), where, mode);
+    emitted.descriptors = fmt::format("proc/{}/fd", ::getpid());
+    Ports found;
+    guard->talk(where, options.load_seconds, "asked for types", [&](GuardChannel& channel) {
+      channel.send(GuardMessage::ports);
+      channel.send(runtime.impl()->library);
+      channel.send(emit(model, emitted));
+      channel.send(where);
+      channel.send(static_cast<std::uint64_t>(mode));
+      Guard::expect(channel, GuardMessage::ports);
+      found.inputs = channel.ports();
+      found.outputs = channel.ports();
+    });
+    return found;
+  };
 }
 
 void check_survives(const Runtime& runtime, const std::filesystem::path& model, const GuardOptions& options) {

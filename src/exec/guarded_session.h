@@ -53,6 +53,10 @@ class GuardedSession {
 /// long. A model that the runtime refuses passes, since loading it tells more.
 void check_survives(const Runtime& runtime, const std::filesystem::path& model, const GuardOptions& options = {});
 
+/// Asks such a process, which serves as long as the result lives: for probe_values() of a model that detent made. The
+/// function throws SessionDied as well.
+PortsOf guarded_ports(const Runtime& runtime, const GuardOptions& options = {});
+
 /// The socket that this process was started with to serve a GuardedSession; nullopt: it was started for something else.
 /// To be called once, before anything is done.
 std::optional<int> guarded_socket();

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "exec/emit.h"
+#include "exec/guarded_session.h"
 #include "exec/message.h"
 #include "exec/probe_bodies.h"
 #include "exec/session.h"
@@ -29,19 +30,19 @@ SessionMode tuning_for(const Shapes& input_shapes) {
 }
 
 // Of a model whose opset is newer than the runtime: with an opset that it knows, it names an operator that it lacks.
-void name_new_operator(const Runtime& runtime, onnx::Model model, const Error& error) {
+void name_new_operator(const PortsOf& ports_of, onnx::Model model, const Error& error) {
   const auto known = known_opset(error.what());
   if (!known) return;
   model.set_opset("", *known);
   try {
-    const Session session(runtime, emit(model, {}), "", {SessionMode::inspect, 1, {}});
+    (void)ports_of(model, {}, SessionMode::inspect);
   } catch (const Error& inner) {
     const auto name = unknown_operator(inner.what());
     if (!name.empty()) throw bad_input(fmt::format("{}, without operator {}", error.what(), name), error.hint());
   }
 }
 
-void probe(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes, SessionMode tuning,
+void probe(const PortsOf& ports_of, const onnx::Model& model, const Shapes& input_shapes, SessionMode tuning,
            graph::ValueTypes& types) {
   EmitOptions options;
   options.input_shapes = input_shapes;
@@ -54,12 +55,13 @@ void probe(const Runtime& runtime, const onnx::Model& model, const Shapes& input
   }
   if (options.outputs.empty()) throw bad_input(fmt::format("model '{}' has no nodes", model.path.string()));
   try {
-    const auto where = fmt::format("model '{}'", model.path.string());
-    const Session session(runtime, emit(model, options), where, {tuning, 1, {}});
-    for (const auto& port : session.inputs()) types[port.name] = port.type;
-    for (const auto& port : session.outputs()) types[port.name] = port.type;
+    const auto [inputs, outputs] = ports_of(model, options, tuning);
+    for (const auto& port : inputs) types[port.name] = port.type;
+    for (const auto& port : outputs) types[port.name] = port.type;
+  } catch (const SessionDied&) {
+    throw;
   } catch (const Error& error) {
-    name_new_operator(runtime, model, error);
+    name_new_operator(ports_of, model, error);
     throw;
   }
 }
@@ -118,13 +120,13 @@ class Parts {
   std::unordered_map<std::string, const onnx::ValueInfo*> stated_;
 };
 
-bool probe_in_parts(const Runtime& runtime, const onnx::Model& model, graph::ValueTypes& types) {
+bool probe_in_parts(const PortsOf& ports_of, const onnx::Model& model, graph::ValueTypes& types) {
   const Parts parts(model);
   const std::size_t count = model.graph.nodes.size();
   for (std::size_t begin = 0; begin < count; begin += kNodesAtOnce) {
     const auto part = parts.part(begin, std::min(begin + kNodesAtOnce, count), types);
     if (!part) return false;
-    probe(runtime, *part, {}, SessionMode::inspect, types);
+    probe(ports_of, *part, {}, SessionMode::inspect, types);
   }
   return true;
 }
@@ -143,22 +145,24 @@ onnx::Model before_bodies(const onnx::Model& model) {
 
 // A branch that no sample takes may contradict their shapes, so that the runtime takes no model with both. Then shapes
 // of the samples are found up to the first body, and in each body that agrees with them.
-void probe_samples(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes,
+void probe_samples(const PortsOf& ports_of, const onnx::Model& model, const Shapes& input_shapes,
                    graph::ValueTypes& types) {
   try {
-    probe(runtime, model, input_shapes, tuning_for(input_shapes), types);
+    probe(ports_of, model, input_shapes, tuning_for(input_shapes), types);
     return;
+  } catch (const SessionDied&) {
+    throw;
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::bad_input || input_shapes.empty() || model.bodies.empty()) throw;
   }
-  probe(runtime, model, {}, SessionMode::inspect, types);
+  probe(ports_of, model, {}, SessionMode::inspect, types);
   if (const auto part = before_bodies(model); !part.graph.nodes.empty())
-    probe(runtime, part, input_shapes, tuning_for(input_shapes), types);
+    probe(ports_of, part, input_shapes, tuning_for(input_shapes), types);
 }
 
 // From the outside to the inside, since a body reads values from around it. What the runtime cannot load alone, as a
 // branch that no sample takes, keeps what the model says.
-void probe_bodies(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes,
+void probe_bodies(const PortsOf& ports_of, const onnx::Model& model, const Shapes& input_shapes,
                   graph::ValueTypes& types) {
   const BodyParts parts(model);
   for (int body = 1; body <= static_cast<int>(model.bodies.size()); ++body) {
@@ -167,7 +171,9 @@ void probe_bodies(const Runtime& runtime, const onnx::Model& model, const Shapes
     for (const auto& input : part->graph.inputs)
       types.try_emplace(input.name, graph::ValueType{input.type, input.shape});
     try {
-      probe(runtime, *part, {}, tuning_for(input_shapes), types);
+      probe(ports_of, *part, {}, tuning_for(input_shapes), types);
+    } catch (const SessionDied&) {
+      throw;
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::bad_input) throw;
     }
@@ -176,14 +182,22 @@ void probe_bodies(const Runtime& runtime, const onnx::Model& model, const Shapes
 
 }  // namespace
 
-graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes) {
+graph::ValueTypes probe_values(const PortsOf& ports_of, const onnx::Model& model, const Shapes& input_shapes) {
   graph::ValueTypes types;
   // Values that follow from given shapes may be folded anywhere, for which the runtime needs all nodes.
   const bool in_parts = input_shapes.empty() && model.bodies.empty() && model.graph.nodes.size() > kNodesAtOnce;
-  if (!in_parts || !probe_in_parts(runtime, model, types)) probe_samples(runtime, model, input_shapes, types);
+  if (!in_parts || !probe_in_parts(ports_of, model, types)) probe_samples(ports_of, model, input_shapes, types);
   graph::add_initializers(model, types);
-  if (!model.bodies.empty()) probe_bodies(runtime, model, input_shapes, types);
+  if (!model.bodies.empty()) probe_bodies(ports_of, model, input_shapes, types);
   return types;
+}
+
+graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes) {
+  const auto ports_of = [&](const onnx::Model& part, const EmitOptions& options, SessionMode mode) {
+    const Session session(runtime, emit(part, options), fmt::format("model '{}'", part.path.string()), {mode, 1, {}});
+    return Ports{session.inputs(), session.outputs()};
+  };
+  return probe_values(ports_of, model, input_shapes);
 }
 
 }  // namespace detent::exec

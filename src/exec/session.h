@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,6 +19,8 @@
 #include "shim/device.h"
 
 namespace detent::exec {
+
+struct EmitOptions;  // exec/emit.h
 
 /// ONNX Runtime, loaded. One per process is enough; sessions keep it alive.
 class Runtime {
@@ -74,6 +77,10 @@ struct Port {
   graph::ValueType type;
 };
 
+struct Ports {
+  std::vector<Port> inputs, outputs;
+};
+
 class Session {
  public:
   /// `model` is a serialized model, see emit(); `where` names it in messages. Throws bad_input when the runtime refuses
@@ -108,9 +115,15 @@ class Session {
   std::unique_ptr<Impl> impl_;
 };
 
+/// What a session of a model has, which is emitted so.
+using PortsOf = std::function<Ports(const onnx::Model& model, const EmitOptions& options, SessionMode mode)>;
+
 /// Element types and shapes of all values of the main graph, as the runtime infers them. Values inside bodies are left
 /// out, unless these are unfolded (onnx/bodies.h). Throws bad_input when the runtime cannot load the model.
 graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
+                               const std::map<std::string, std::vector<std::int64_t>>& input_shapes = {});
+/// The same, as told by `ports_of`: see guarded_ports().
+graph::ValueTypes probe_values(const PortsOf& ports_of, const onnx::Model& model,
                                const std::map<std::string, std::vector<std::int64_t>>& input_shapes = {});
 
 /// Computes the given constant nodes (graph::constant_nodes) once; returns the values that others read.

@@ -32,6 +32,10 @@ struct UnfoldLimits {
 inline constexpr std::uint64_t kMostInlined = 100'000;
 void unfold(onnx::Model& model, const UnfoldLimits& limits = {});
 
+/// Throws resource where the nodes and values of a model take more than `memory` (of the process; unset: no limit),
+/// whatever is in its weights. unfold() looks as well, once all nodes are in place.
+void require_room(const onnx::Model& model, const std::optional<std::uint64_t>& memory);
+
 /// Constant nodes become initializers of the same name; data stay where they are in the file.
 Notes lift_constants(onnx::Model& model);
 

@@ -16,8 +16,10 @@
 #include "exec/guarded_session.h"
 #include "exec/kernel_times.h"
 #include "exec/session.h"
+#include "graph/rewrite.h"
 #include "onnx/model.h"
 #include "run/command.h"
+#include "run/deadline.h"
 #include "run/kv_cache.h"
 #include "run/latency.h"
 #include "run/model_folder.h"
@@ -48,6 +50,7 @@ class Bench {
     result_.runtime = runtime_.version();
     for (const auto& path : options_.models) {
       Entry entry{onnx::read_model(run::model_file(path)), {}, {}, {}};
+      graph::require_room(entry.model, options_.limits.memory_budget);
       entry.inputs = run::input_specs(entry.model);
       auto& benched = result_.models.emplace_back();
       benched.model = path;
@@ -75,7 +78,9 @@ class Bench {
         entry.samples = in_order_of(entry);
       } else {
         const auto source = run::open_samples(options_.calibration_data, options_.samples, entry.inputs,
-                                              {.max_samples = options_.max_samples, .batch_size = options_.batch_size});
+                                              {.max_samples = options_.max_samples,
+                                               .batch_size = options_.batch_size,
+                                               .file_memory = options_.limits.memory_budget.value_or(0)});
         entry.samples = run::first_samples(*source, options_.max_samples > 0 ? options_.max_samples : kMostSamples);
       }
       if (entry.samples.empty()) throw bad_input("there are no samples");
@@ -211,7 +216,7 @@ class Bench {
 
 BenchResult bench(const BenchOptions& options) {
   config::validate(options);
-  return Bench(options).run();
+  return run::within_time(options, [](const BenchOptions& limited) { return Bench(limited).run(); });
 }
 
 }  // namespace detent

@@ -37,6 +37,7 @@ class Conversion : run::SingleRun {
   void prepare() {
     const auto scope = profiler_.scope(Step::pre_process);
     SingleRun::prepare(open());
+    check_samples(options_);
     append(prepared_.notes);
     write_prepared();
   }
@@ -64,15 +65,15 @@ class Conversion : run::SingleRun {
 
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
-    std::function<void(const std::filesystem::path&)> check;
-    if (must_be_of_use(options_)) {
-      check = [this](const auto& file) {
+    TargetNotes told;
+    SingleRun::write(converted_, {}, [&](const auto& file) {
+      if (must_be_of_use(options_)) {
         compare(file);
         refuse_useless(options_, result_, "block floats");
-      };
-    }
-    SingleRun::write(converted_, {}, check);
-    append(target_notes(options_.config, options_.output, runtime_).lines);
+      }
+      told = target_notes(options_, file, runtime_);
+    });
+    append(told.lines);
   }
 
   void compare(const std::filesystem::path& file) {

@@ -25,6 +25,7 @@
 #include "pipeline/check_model.h"
 #include "quantization/placement.h"
 #include "run/automatic_target.h"
+#include "run/deadline.h"
 #include "run/model_folder.h"
 
 namespace detent {
@@ -297,20 +298,27 @@ CheckResult pipeline::check_model(const std::string& target, const onnx::Model& 
   return Check(options, model, types).run();
 }
 
-CheckResult check(const CheckOptions& options) {
+namespace {
+
+CheckResult check_within_time(const CheckOptions& options) {
   if (options.target == config::kAutomaticTarget) {
     auto named = run::automatic_target(options.runtime);
     CheckOptions with_name(options);
     with_name.target = named.name;
-    auto result = check(with_name);
+    auto result = check_within_time(with_name);
     result.target_reason = std::move(named.reason);
     return result;
   }
   (void)config::target(options.target);
   onnx::Model model = pipeline::model_to_check(run::model_file(options.model));
   if (!options.input_shapes.empty()) graph::fix_input_shapes(model, options.input_shapes);
+  graph::require_room(model, options.limits.memory_budget);
   const exec::Runtime runtime(options.runtime);
-  return pipeline::check_model(options.target, model, runtime);
+  return pipeline::check_model(options.target, model, runtime, {}, options.stop);
 }
+
+}  // namespace
+
+CheckResult check(const CheckOptions& options) { return run::within_time(options, check_within_time); }
 
 }  // namespace detent

@@ -5,8 +5,10 @@
 #include <map>
 #include <utility>
 
+#include "base/error.h"
 #include "checking/headline.h"
 #include "config/targets.h"
+#include "exec/guarded_session.h"
 #include "exec/session.h"
 #include "graph/bfloat16.h"
 #include "graph/index.h"
@@ -60,11 +62,11 @@ onnx::Model without_block_floats(onnx::Model model) {
   return model;
 }
 
-graph::ValueTypes types_of(const exec::Runtime& runtime, const onnx::Model& model, const Shapes& shapes) {
+graph::ValueTypes types_of(const exec::PortsOf& ports_of, const onnx::Model& model, const Shapes& shapes) {
   auto simple = without_block_floats(model);
   const auto low = run::low_floats(simple);
   if (low.brain) graph::call_bfloat16_float16(simple);
-  auto types = exec::probe_values(runtime, simple, shapes);
+  auto types = exec::probe_values(ports_of, simple, shapes);
   if (!low.brain || low.half) return types;
   for (auto& [name, value] : types) {
     if (value.type == onnx::DataType::float16) value.type = onnx::DataType::bfloat16;
@@ -72,7 +74,19 @@ graph::ValueTypes types_of(const exec::Runtime& runtime, const onnx::Model& mode
   return types;
 }
 
-TargetNotes told_of(const CheckResult& result) {
+// The user's model has been loaded before: that the runtime dies of this one is no fault of that.
+TargetNotes notes_of(const QuantizeOptions& options, const onnx::Model& model, const exec::Runtime& runtime,
+                     const Shapes& shapes) {
+  const auto& target = options.config.target;
+  CheckResult result;
+  try {
+    result = check_model(target, model, runtime, shapes, options.stop);
+  } catch (const exec::SessionDied& e) {
+    throw device_error(
+        fmt::format("what target '{}' makes of the quantized model cannot be told, so nothing was written: {}", target,
+                    e.what()),
+        e.hint());
+  }
   TargetNotes told{lines_of(result), {}};
   if (result.macs && *result.macs > 0)
     told.integer_macs = static_cast<double>(*result.integer_macs) / static_cast<double>(*result.macs);
@@ -82,10 +96,11 @@ TargetNotes told_of(const CheckResult& result) {
 }  // namespace
 
 CheckResult check_model(const std::string& target, const onnx::Model& model, const exec::Runtime& runtime,
-                        const Shapes& shapes) {
-  auto result = check_model(target, model, types_of(runtime, model, {}));
+                        const Shapes& shapes, const std::stop_token& stop) {
+  const auto ports_of = exec::guarded_ports(runtime, {.stop = stop});
+  auto result = check_model(target, model, types_of(ports_of, model, {}));
   if (result.macs || shapes.empty()) return result;
-  const auto counted = check_model(target, model, types_of(runtime, model, shapes));
+  const auto counted = check_model(target, model, types_of(ports_of, model, shapes));
   result.macs = counted.macs;
   result.integer_macs = counted.integer_macs;
   return result;
@@ -98,14 +113,17 @@ onnx::Model model_to_check(const std::filesystem::path& file) {
   return model;
 }
 
-TargetNotes target_notes(const QuantConfig& config, const std::filesystem::path& quantized,
+TargetNotes target_notes(const QuantizeOptions& options, const std::filesystem::path& quantized,
                          const exec::Runtime& runtime, const Shapes& shapes) {
-  if (config::target(config).is_ort_cpu) return {};
-  return told_of(check_model(config.target, model_to_check(quantized), runtime, shapes));
+  if (config::target(options.config).is_ort_cpu) return {};
+  auto model = model_to_check(quantized);
+  model.path = options.output;
+  return notes_of(options, model, runtime, shapes);
 }
 
-TargetNotes target_notes(const QuantConfig& config, const onnx::Model& model, const quantization::Placement& placement,
-                         const exec::Runtime& runtime) {
+TargetNotes target_notes(const QuantizeOptions& options, const onnx::Model& model,
+                         const quantization::Placement& placement, const exec::Runtime& runtime) {
+  const auto& config = options.config;
   if (config::target(config).is_ort_cpu) return {};
   quantization::Proposals proposals;
   for (const auto& value : placement.to_observe()) proposals.ranges[value] = {{-1.0F, 1.0F}, "minmax"};
@@ -114,7 +132,7 @@ TargetNotes target_notes(const QuantConfig& config, const onnx::Model& model, co
     if (mark != nullptr) proposals.constants[tensor.name] = empty_scan(tensor, *mark);
   }
   const auto assignment = quantization::assign(model, placement, proposals, config);
-  return told_of(check_model(config.target, quantization::emit_qdq(model, assignment, config).model, runtime));
+  return notes_of(options, quantization::emit_qdq(model, assignment, config).model, runtime, {});
 }
 
 }  // namespace detent::pipeline

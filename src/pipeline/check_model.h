@@ -5,11 +5,12 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "detent/check.h"
-#include "detent/config.h"
+#include "detent/quantize.h"
 #include "exec/session.h"
 #include "graph/values.h"
 #include "onnx/model.h"
@@ -22,10 +23,10 @@ CheckResult check_model(const std::string& target, const onnx::Model& model, con
 
 using Shapes = std::map<std::string, std::vector<std::int64_t>>;
 
-/// With types from the runtime: also of values that its CPU has no kernels for, which are bfloat16 and block floats.
-/// Multiplications are counted with the `shapes` of inputs where these are given.
+/// With types from the runtime, in a process of its own: also of values that its CPU has no kernels for, which are
+/// bfloat16 and block floats. Multiplications are counted with the `shapes` of inputs where these are given.
 CheckResult check_model(const std::string& target, const onnx::Model& model, const exec::Runtime& runtime,
-                        const Shapes& shapes = {});
+                        const Shapes& shapes = {}, const std::stop_token& stop = {});
 
 /// A file as check_model() takes it: constants are initializers, and nodes are in order.
 onnx::Model model_to_check(const std::filesystem::path& file);
@@ -35,12 +36,13 @@ struct TargetNotes {
   std::vector<std::string> lines;      // how many nodes it runs, and which fall back or are refused
   std::optional<double> integer_macs;  // share of the multiplications; unset where shapes are not known
 };
-/// Nothing where the target is ONNX Runtime on a CPU, which runs every model.
-TargetNotes target_notes(const QuantConfig& config, const std::filesystem::path& quantized,
+/// Nothing where the target is ONNX Runtime on a CPU, which runs every model. To be told before the file takes its
+/// name: throws device where the runtime dies of the model.
+TargetNotes target_notes(const QuantizeOptions& options, const std::filesystem::path& quantized,
                          const exec::Runtime& runtime, const Shapes& shapes = {});
 
 /// The same before anything is calibrated: of the pairs as placed, with made-up scales.
-TargetNotes target_notes(const QuantConfig& config, const onnx::Model& model, const quantization::Placement& placement,
-                         const exec::Runtime& runtime);
+TargetNotes target_notes(const QuantizeOptions& options, const onnx::Model& model,
+                         const quantization::Placement& placement, const exec::Runtime& runtime);
 
 }  // namespace detent::pipeline

@@ -21,6 +21,7 @@
 #include "graph/masks.h"
 #include "graph/rewrite.h"
 #include "quantization/emit/read_values.h"
+#include "run/deadline.h"
 #include "run/kv_cache.h"
 #include "run/model_folder.h"
 #include "run/next_tokens.h"
@@ -48,18 +49,19 @@ void prepare(onnx::Model& model) {
 }
 
 // With a directory, 16-bit floats are brought to float32 there.
-Side read_side(const std::filesystem::path& path, const exec::Runtime& runtime,
-               const std::optional<std::filesystem::path>& directory) {
+Side read_side(const std::filesystem::path& path, const exec::PortsOf& ports_of,
+               const std::optional<std::filesystem::path>& directory, const graph::UnfoldLimits& limits) {
   Side side{onnx::read_model(run::model_file(path)), {}, {}, fmt::format("model '{}'", path.string()), {}};
+  graph::require_room(side.model, limits.memory);
   if (directory) {
     auto unfolded = side.model;
-    graph::unfold(unfolded);
+    graph::unfold(unfolded, limits);
     prepare(unfolded);
-    side.low = run::raise_for_rounding(unfolded, runtime, *directory);
+    side.low = run::raise_for_rounding(unfolded, ports_of, *directory);
     if (!side.low.empty()) side.model = std::move(unfolded);
   }
   if (side.low.empty()) prepare(side.model);
-  side.types = exec::probe_values(runtime, side.model);
+  side.types = exec::probe_values(ports_of, side.model);
   side.inputs = run::input_specs(side.model);
   return side;
 }
@@ -283,9 +285,15 @@ std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& ind
   return layers;
 }
 
-}  // namespace
+std::unique_ptr<data::SampleSource> open_for(const CompareOptions& options,
+                                             const std::vector<data::InputSpec>& inputs) {
+  return run::open_samples(options.calibration_data, options.samples, inputs,
+                           {.max_samples = options.max_samples,
+                            .batch_size = options.batch_size,
+                            .file_memory = options.limits.memory_budget.value_or(0)});
+}
 
-Comparison compare(const CompareOptions& options) {
+Comparison compare_within_time(const CompareOptions& options) {
   config::validate(options);
   const exec::Runtime runtime(options.runtime, options.sample_time_limit);
   std::optional<TempDir> place;
@@ -295,14 +303,15 @@ Comparison compare(const CompareOptions& options) {
     paths::make_folder(place->path() / name);
     return std::optional(place->path() / name);
   };
-  Side original = read_side(options.float_model, runtime, directory_for("float"));
-  Side quantized = read_side(options.quantized_model, runtime, directory_for("quantized"));
+  const graph::UnfoldLimits limits{options.limits.memory_budget, options.stop};
+  const auto ports_of = exec::guarded_ports(runtime, {.stop = options.stop});
+  Side original = read_side(options.float_model, ports_of, directory_for("float"), limits);
+  Side quantized = read_side(options.quantized_model, ports_of, directory_for("quantized"), limits);
   const auto output_names = names_of(original.model.graph.outputs);
   require_same(names_of(original.model.graph.inputs), names_of(quantized.model.graph.inputs), "inputs");
   require_same(output_names, names_of(quantized.model.graph.outputs), "outputs");
-  const auto& inputs = original.inputs;
-  const auto source = run::open_samples(options.calibration_data, options.samples, inputs,
-                                        {.max_samples = options.max_samples, .batch_size = options.batch_size});
+  const auto inputs = run::narrowed(original.inputs, quantized.inputs);
+  const auto source = open_for(options, inputs);
   const auto tokens = run::find_tokens(inputs, output_names);
 
   exec::check_survives(runtime, run::model_file(options.quantized_model),
@@ -343,5 +352,9 @@ Comparison compare(const CompareOptions& options) {
     comparison.notes.push_back(std::move(note));
   return comparison;
 }
+
+}  // namespace
+
+Comparison compare(const CompareOptions& options) { return run::within_time(options, compare_within_time); }
 
 }  // namespace detent

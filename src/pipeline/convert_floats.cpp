@@ -160,15 +160,15 @@ class Conversion : run::SingleRun {
   void write() {
     const auto scope = profiler_.scope(Step::post_process);
     graph::store_once(converted_, prepared_.computed, true);
-    std::function<void(const std::filesystem::path&)> check;
-    if (result_.floats && must_be_of_use(options_)) {
-      check = [this](const auto& file) {
+    TargetNotes told;
+    SingleRun::write(converted_, {}, [&](const auto& file) {
+      if (result_.floats && must_be_of_use(options_)) {
         compare(file);
         refuse_useless(options_, result_, "16-bit floats");
-      };
-    }
-    SingleRun::write(converted_, {}, check);
-    append(target_notes(options_.config, options_.output, runtime_).lines);
+      }
+      told = target_notes(options_, file, runtime_);
+    });
+    append(told.lines);
   }
 
   // Beside the model that was given.

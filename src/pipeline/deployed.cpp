@@ -119,7 +119,8 @@ std::string reason_against_running_cache(const QuantizeOptions& options, const s
   auto reason = run::reason_against_running(options.kv_cache.type, runtime.version());
   if (reason.empty() && config::has_samples(options)) {
     const auto written = run::input_specs(onnx::read_model(quantized));
-    const auto source = open_first(options, run::input_specs(onnx::read_model(options.model)));
+    const auto source =
+        open_first(options, run::input_specs(onnx::read_model(options.model), options.config.input_shapes));
     while (const auto sample = source->next()) {
       if (!run::fills_cache(sample->inputs, written)) continue;
       reason = fmt::format("sample '{}' fills the cache with numbers of another type", sample->origin);
@@ -190,7 +191,9 @@ void take(const Comparison& comparison, AccuracyResult& accuracy) {
 // As the runtime computes the file.
 void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
   const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
-  const auto source = open_first(options, run::input_specs(onnx::read_model(options.model)));
+  const auto inputs = run::narrowed(run::input_specs(onnx::read_model(options.model)),
+                                    run::input_specs(onnx::read_model(options.output)));
+  const auto source = open_first(options, inputs);
   const auto found = run::deployed_fidelity(runtime, options.model, options.output, *source, kCompared,
                                             run::guard_options(options, options.output));
   if (found.cache_db) result.notes.push_back(words_of_caches(*found.cache_db));
@@ -198,7 +201,23 @@ void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
   run::tell(found, result.accuracy.emplace());
 }
 
+// The user's model has been loaded before.
+Comparison compare_made(const CompareOptions& request) {
+  try {
+    return compare(request);
+  } catch (const exec::SessionDied& e) {
+    throw device_error(fmt::format("the quantized model cannot be compared: {}", e.what()), e.hint());
+  }
+}
+
 }  // namespace
+
+void check_samples(const QuantizeOptions& options) {
+  if (!config::has_samples(options)) return;
+  const auto source =
+      open_first(options, run::input_specs(onnx::read_model(options.model), options.config.input_shapes));
+  while (source->next()) continue;
+}
 
 bool must_be_of_use(const QuantizeOptions& options) {
   return config::has_samples(options) && !config::target(options.config).is_ort_cpu;
@@ -228,7 +247,7 @@ std::optional<Comparison> compare_models(const QuantizeOptions& options, const s
   if (options.samples != nullptr) options.samples->rewind();
   auto request = comparison_of(options, kCompared);
   request.outputs_only = !options.report;
-  auto comparison = compare(request);
+  auto comparison = compare_made(request);
   const auto cache_db = leave_out_caches(comparison);
   if (cache_db && !runs_here) result.notes.push_back(words_of_caches(*cache_db));
   if (comparison.outputs.empty()) return comparison;

@@ -41,6 +41,10 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
 std::optional<Comparison> compare_models(const QuantizeOptions& options, const std::filesystem::path& work_dir,
                                          profile::Profiler& profiler, QuantizeResult& result);
 
+/// Reads the samples that the result is going to be compared on, before anything is done: throws bad_input where one is
+/// not what the model takes, or is to take (--shape).
+void check_samples(const QuantizeOptions& options);
+
 /// Whether a file of no use is refused before it takes its name: where a target other than ONNX Runtime's CPU computes
 /// in such numbers, and there are samples to see it on.
 bool must_be_of_use(const QuantizeOptions& options);

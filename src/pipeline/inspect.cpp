@@ -20,6 +20,7 @@
 #include "onnx/bodies.h"
 #include "onnx/model.h"
 #include "planning/limits.h"
+#include "run/deadline.h"
 #include "run/model_folder.h"
 #include "solve/sweep/cost.h"
 
@@ -216,16 +217,14 @@ graph::ValueTypes types_of(const exec::Runtime& runtime, const onnx::Model& mode
   return exec::probe_values(runtime, model, shapes);
 }
 
-}  // namespace
-
-Inspection inspect(const InspectOptions& options) {
+Inspection inspect_within_time(const InspectOptions& options) {
   onnx::Model model = onnx::read_model(run::model_file(options.model));
   check_shapes(model, options);
   Inspection report;
   report.ir_version = model.ir_version;
   for (const auto& opset : model.opsets) report.opsets[opset.domain] = opset.version;
   for (const auto& name : model.functions) report.notes.push_back(fmt::format("model-local function {}", name));
-  graph::unfold(model);
+  graph::unfold(model, {options.limits.memory_budget, options.stop});
   for (const auto& node : model.graph.nodes) {
     if (node.op_type() != onnx::kBodyInputs) ++report.op_types[node.op_type()];
   }
@@ -258,5 +257,9 @@ Inspection inspect(const InspectOptions& options) {
   }
   return report;
 }
+
+}  // namespace
+
+Inspection inspect(const InspectOptions& options) { return run::within_time(options, inspect_within_time); }
 
 }  // namespace detent

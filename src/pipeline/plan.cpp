@@ -187,9 +187,9 @@ void add_times(const profile::MachinePeaks& machine, Plan& plan) {
 
 // With what the target will make of the model.
 std::vector<std::string> notes_of(const run::Prepared& prepared, const quantization::Placement& placement,
-                                  const QuantConfig& config, const exec::Runtime& runtime) {
+                                  const QuantizeOptions& options, const exec::Runtime& runtime) {
   auto notes = prepared.notes;
-  for (auto& line : pipeline::target_notes(config, prepared.model, placement, runtime).lines)
+  for (auto& line : pipeline::target_notes(options, prepared.model, placement, runtime).lines)
     notes.push_back(std::move(line));
   return notes;
 }
@@ -220,7 +220,7 @@ Plan plan_within_time(const QuantizeOptions& options) {
   result.tensors_observed = placement.to_observe().size();
   result.work_bytes = profile::directory_size(work.path());
   result.output_bytes = output_bytes(prepared.model, placement, options.config);
-  result.notes = notes_of(prepared, placement, options.config, runtime);
+  result.notes = notes_of(prepared, placement, options, runtime);
 
   const auto specs = run::input_specs(prepared.model);
   run::FirstSample first;

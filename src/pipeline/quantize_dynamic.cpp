@@ -39,6 +39,7 @@ class DynamicRun : run::SingleRun {
   void prepare() {
     const auto scope = profiler_.scope(Step::pre_process);
     SingleRun::prepare(open());
+    check_samples(options_);
     append(prepared_.notes);
     auto& model = prepared_.model;
     if (model.opset() < kOpsetOfDynamicQuantizeLinear) append(graph::upgrade_opset(model, prepared_.types));

@@ -121,7 +121,8 @@ class Family {
     if (models.empty()) return;
     const auto& options = of_members_.front();
     const exec::Runtime runtime(options_.runtime, options_.resources.sample_time_limit);
-    time_models(options, models, run::input_specs(onnx::read_model(options.model)), runtime, run_profiler_.profiler());
+    time_models(options, models, run::input_specs(onnx::read_model(options.model), options.config.input_shapes),
+                runtime, run_profiler_.profiler());
   }
 
   void add(std::size_t m, QuantizeResult& all) {

@@ -335,18 +335,19 @@ class Run {
     const bool tells = measured_ || (evaluator_ && is_float(options_.config.activation_type));
     const auto judged = tells ? std::optional(evaluator_->judging_samples()) : std::nullopt;
     if (judged) prove.judge(evaluator_->source(), judged->skipped, judged->count);
+    TargetNotes told;
+    prove.require([&](const auto& file) { told = notes_of_target(file); });
     run::write_output(draft_.emitted->model, options_, &prove, result_);
     if (prove.fidelity()) take_deployed(*prove.fidelity());
-    tell_of_target();
+    append(result_.notes, told.lines);
+    if (result_.accuracy && told.integer_macs) result_.accuracy->integer_macs = *told.integer_macs;
   }
 
   // What is told of the integers is what the consumer makes of them.
-  void tell_of_target() {
+  TargetNotes notes_of_target(const std::filesystem::path& file) {
     const auto specs = run::input_specs(draft_.emitted->model);
     const auto shapes = measured_ ? run::first_sample(*source_, specs).shapes : Shapes();
-    const auto told = target_notes(options_.config, options_.output, runtime_, shapes);
-    append(result_.notes, told.lines);
-    if (result_.accuracy && told.integer_macs) result_.accuracy->integer_macs = *told.integer_macs;
+    return target_notes(options_, file, runtime_, shapes);
   }
 
   // What is told of accuracy is what the written file does.

@@ -16,11 +16,13 @@
 #include "config/validate.h"
 #include "data/floats.h"
 #include "exec/emit.h"
+#include "exec/guarded_session.h"
 #include "graph/decisions.h"
 #include "graph/rewrite.h"
 #include "graph/segment.h"
 #include "pipeline/consumers.h"
 #include "run/automatic_target.h"
+#include "run/deadline.h"
 #include "run/kv_cache.h"
 #include "run/model_folder.h"
 #include "run/pairing.h"
@@ -36,8 +38,9 @@ constexpr double kTimed = 2;  // seconds of both models
 using Held = std::map<std::string, std::vector<data::Array>>;    // the same, of what a float model's run decided
 using Values = std::map<std::string, std::vector<data::Array>>;  // of all samples
 
-onnx::Model read(const std::filesystem::path& path) {
+onnx::Model read(const std::filesystem::path& path, const VerifyOptions& options) {
   auto model = onnx::read_model(run::model_file(path));
+  graph::require_room(model, options.limits.memory_budget);
   graph::lift_constants(model);
   graph::drop_initializer_inputs(model);
   graph::sort_topologically(model);
@@ -62,7 +65,7 @@ class Layers {
         held_(held),
         result_(result),
         index_(model),
-        types_(exec::probe_values(runtime, model)),
+        types_(exec::probe_values(exec::guarded_ports(runtime, {.stop = options.stop}), model)),
         models_(model, index_, types_) {}
 
   /// The model's outputs, computed exactly. `values` are the inputs.
@@ -235,8 +238,8 @@ class Verifying {
         deployment_(pipeline::deployment_of(options, runtime_)),
         float_file_(run::model_file(options.float_model)),
         quantized_file_(run::model_file(options.quantized_model)),
-        float_model_(read(options.float_model)),
-        model_(read(options.quantized_model)),
+        float_model_(read(options.float_model, options)),
+        model_(read(options.quantized_model, options)),
         decisions_(runtime_, float_model_, model_) {
     result_.target = options.target;
     result_.target_reason = std::move(reason);
@@ -269,7 +272,9 @@ class Verifying {
     const auto specs = run::input_specs(model_);
     const auto source =
         run::open_samples(options_.calibration_data, options_.samples, with_float_cache(float_model_, specs),
-                          {.max_samples = most, .batch_size = options_.batch_size});
+                          {.max_samples = most,
+                           .batch_size = options_.batch_size,
+                           .file_memory = options_.limits.memory_budget.value_or(0)});
     samples_ = run::first_samples(*source, most);
     if (samples_.empty()) throw bad_input("there are no samples");
     for (const auto& sample : samples_) quantized_samples_.push_back(run::with_cache_of(sample, specs));
@@ -359,9 +364,7 @@ class Verifying {
   std::vector<std::vector<data::Array>> samples_, quantized_samples_;  // as each model reads them
 };
 
-}  // namespace
-
-Verification verify(const VerifyOptions& options) {
+Verification verify_within_time(const VerifyOptions& options) {
   config::validate(options);
   if (options.target != config::kAutomaticTarget) {
     (void)config::target(options.target);
@@ -372,5 +375,9 @@ Verification verify(const VerifyOptions& options) {
   with_name.target = std::move(named.name);
   return Verifying(with_name, std::move(named.reason)).run();
 }
+
+}  // namespace
+
+Verification verify(const VerifyOptions& options) { return run::within_time(options, verify_within_time); }
 
 }  // namespace detent

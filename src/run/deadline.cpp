@@ -4,11 +4,8 @@
 
 namespace detent::run {
 
-Error time_is_over(double seconds, bool resumable) {
-  return resource_error(fmt::format("the time limit of {} s has passed", seconds),
-                        resumable
-                            ? "the same command continues the run"
-                            : "give more, or --resume from the beginning, which keeps what is done for the next run");
+Error time_is_over(double seconds, const std::string& hint) {
+  return resource_error(fmt::format("the time limit of {} s has passed", seconds), hint);
 }
 
 }  // namespace detent::run

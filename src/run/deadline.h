@@ -1,21 +1,33 @@
 // A limit on the time of a run.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "base/deadline.h"
 #include "base/error.h"
 
 namespace detent::run {
 
-/// What a run is told that Resources::time_limit has ended.
-Error time_is_over(double seconds, bool resumable);
+/// What a run is told that its time limit has ended.
+Error time_is_over(double seconds, const std::string& hint);
 
-/// Calls `call` with the options; with Resources::time_limit it is stopped as by the user when that time has passed,
-/// and throws resource.
+/// Calls `call` with the options; with a time limit it is stopped as by the user when that time has passed, and throws
+/// resource.
 template <class Options, class Call>
 auto within_time(const Options& options, const Call& call) {
-  if (!options.resources.time_limit) return call(options);
-  const double seconds = *options.resources.time_limit;
-  const Deadline deadline(seconds, options.stop, time_is_over(seconds, options.resources.resume));
+  std::optional<double> limit;
+  std::string hint = "give more";
+  if constexpr (requires { options.limits; }) {
+    limit = options.limits.time_limit;
+  } else {
+    limit = options.resources.time_limit;
+    hint = options.resources.resume ? "the same command continues the run"
+                                    : "give more, or --resume from the beginning, which keeps what is done for the "
+                                      "next run";
+  }
+  if (!limit) return call(options);
+  const Deadline deadline(*limit, options.stop, time_is_over(*limit, hint));
   Options limited = options;
   limited.stop = deadline.token();
   try {

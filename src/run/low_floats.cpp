@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "exec/guarded_session.h"
 #include "graph/bfloat16.h"
 #include "graph/index.h"
 #include "graph/rewrite.h"
@@ -48,9 +49,9 @@ LowFloats low_floats(const onnx::Model& model) {
   return {mentions(model, DataType::float16), mentions(model, DataType::bfloat16)};
 }
 
-graph::ValueTypes low_types(onnx::Model model, const LowFloats& low, const exec::Runtime& runtime) {
+graph::ValueTypes low_types(onnx::Model model, const LowFloats& low, const exec::PortsOf& ports_of) {
   if (low.brain) graph::call_bfloat16_float16(model);
-  return exec::probe_values(runtime, model);
+  return exec::probe_values(ports_of, model);
 }
 
 std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& config, const exec::Runtime& runtime,
@@ -62,7 +63,7 @@ std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& conf
   graph::sort_topologically(model);
   const auto low = low_floats(model);
   if (!low.half && !low.brain) return std::nullopt;
-  const auto types = low_types(model, low, runtime);
+  const auto types = low_types(model, low, exec::guarded_ports(runtime, {.stop = limits.stop}));
   if (!multiplies_low(model, types)) return std::nullopt;
   if (low.half && low.brain)
     throw bad_input(fmt::format("model '{}' has both float16 and bfloat16", model.path.string()),

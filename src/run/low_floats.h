@@ -22,7 +22,7 @@ struct LowFloats {
 LowFloats low_floats(const onnx::Model& model);
 
 /// Types of the values of such a model, with float16 also for bfloat16, of which the runtime's CPU has no kernels.
-graph::ValueTypes low_types(onnx::Model model, const LowFloats& low, const exec::Runtime& runtime);
+graph::ValueTypes low_types(onnx::Model model, const LowFloats& low, const exec::PortsOf& ports_of);
 
 /// What FloatType::keep means for a model of 16-bit floats whose products become integers.
 struct KeptFloats {

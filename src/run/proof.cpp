@@ -136,7 +136,8 @@ std::vector<data::Array> Prover::inputs_for(const std::vector<data::InputSpec>& 
   if (config::has_samples(options_)) {
     if (options_.samples != nullptr) options_.samples->rewind();
     const auto source = open_samples(
-        options_.calibration_data.value_or(""), options_.samples, input_specs(onnx::read_model(options_.model)),
+        options_.calibration_data.value_or(""), options_.samples,
+        input_specs(onnx::read_model(options_.model), options_.config.input_shapes),
         {.max_samples = 1, .batch_size = options_.batch_size, .file_memory = memory_for_samples(options_.resources)});
     if (auto sample = source->next()) {
       where = fmt::format("sample '{}'", sample->origin);

@@ -38,12 +38,12 @@ std::vector<std::string> values_in_float16(const onnx::Model& model, const graph
 
 // Which of the values are float16; the others are bfloat16.
 std::function<bool(const std::string&)> half_values(const onnx::Model& model, const LowFloats& has,
-                                                    const exec::Runtime& runtime,
+                                                    const exec::PortsOf& ports_of,
                                                     const std::filesystem::path& directory) {
   if (!has.half || !has.brain) return [half = has.half](const auto&) { return half; };
   auto other = model;
   graph::raise_bfloat16(other, file_store(directory, "bfloat"));
-  auto types = exec::probe_values(runtime, other);
+  auto types = exec::probe_values(ports_of, other);
   return [types = std::move(types)](const std::string& value) {
     const auto found = types.find(value);
     return found != types.end() && found->second.type == DataType::float16;
@@ -52,11 +52,12 @@ std::function<bool(const std::string&)> half_values(const onnx::Model& model, co
 
 }  // namespace
 
-LowValues raise_for_rounding(onnx::Model& model, const exec::Runtime& runtime, const std::filesystem::path& directory) {
+LowValues raise_for_rounding(onnx::Model& model, const exec::PortsOf& ports_of,
+                             const std::filesystem::path& directory) {
   const auto has = low_floats(model);
   if (!has.half && !has.brain) return {};
-  const auto values = values_in_float16(model, low_types(model, has, runtime));
-  const auto is_half = half_values(model, has, runtime, directory);
+  const auto values = values_in_float16(model, low_types(model, has, ports_of));
+  const auto is_half = half_values(model, has, ports_of, directory);
   graph::raise_floats(model, file_store(directory, "float"), true);
   const graph::Index index(model);
   LowValues low;

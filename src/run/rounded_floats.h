@@ -24,7 +24,7 @@ using LowValues = std::vector<std::pair<std::string, FloatType>>;
 /// Brings all 16-bit floats of a model but for its inputs and outputs to float32, and its constants into files of a
 /// directory; tells which values of the model, as it is then, had such a type. The model must be unfolded
 /// (onnx/bodies.h), with its constants as initializers.
-LowValues raise_for_rounding(onnx::Model& model, const exec::Runtime& runtime, const std::filesystem::path& directory);
+LowValues raise_for_rounding(onnx::Model& model, const exec::PortsOf& ports_of, const std::filesystem::path& directory);
 
 /// A session in which such values are rounded to their type where they are made.
 class RoundedSession {

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "graph/fixed_shapes.h"
 #include "graph/index.h"
 #include "planning/limits.h"
 
@@ -25,6 +28,26 @@ std::vector<data::InputSpec> input_specs(const onnx::Model& model) {
     specs.push_back(std::move(spec));
   }
   return specs;
+}
+
+std::vector<data::InputSpec> input_specs(onnx::Model model,
+                                         const std::map<std::string, std::vector<std::int64_t>>& fixed) {
+  if (!fixed.empty()) (void)graph::fix_input_shapes(model, fixed);
+  return input_specs(model);
+}
+
+std::vector<data::InputSpec> narrowed(std::vector<data::InputSpec> inputs, const std::vector<data::InputSpec>& other) {
+  for (auto& input : inputs) {
+    const auto found =
+        std::find_if(other.begin(), other.end(), [&](const auto& spec) { return spec.name == input.name; });
+    if (found == other.end() || !found->shape) continue;
+    if (!input.shape) input.shape = found->shape;
+    if (input.shape->size() != found->shape->size()) continue;
+    for (std::size_t d = 0; d < input.shape->size(); ++d) {
+      if ((*input.shape)[d] < 0) (*input.shape)[d] = (*found->shape)[d];
+    }
+  }
+  return inputs;
 }
 
 std::uint64_t memory_for_samples(const Resources& resources) {

@@ -1,5 +1,6 @@
 """What would take forever, all memory, or the process with it: bounded, or refused with a word."""
 
+import functools
 import os
 import time
 import zipfile
@@ -221,3 +222,46 @@ def test_settings_that_are_no_files(make: Callable[[Path], None], place: Place, 
     make(sample / "b.npz")
     for name in ("a.npy", "b.npz"):
         place.refused(BAD_INPUT, "regular file|folder|directory|is empty|layout", model, sample / name)
+
+
+@functools.cache
+def wide(values: int) -> bytes:
+    """One node that reads so many constants: the runtime takes time that grows with their square."""
+    names = [f"i{i}" for i in range(values)]
+    node = helper.make_node("Concat", ["x", *names], ["y"], axis=0)
+    ends = [helper.make_tensor_value_info(name, FLOAT, [rows, 4]) for name, rows in (("x", 1), ("y", values + 1))]
+    constants = [helper.make_tensor(name, FLOAT, [1, 4], [1, 2, 3, 4]) for name in names]
+    return helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:], constants), ir_version=8).SerializeToString()
+
+
+READING = {"inspect": 1, "check": 1, "bench": 1, "compare": 2, "verify": 2, "plan": 1, "quantize": 1, "calibrate": 1}
+
+
+def given_to(command: str, model: Path, data: Path, output: Path) -> list[object]:
+    """With samples for all but those that run nothing, and an output where one is written."""
+    samples = [] if command in ("inspect", "check") else ["--calibration-data", data]
+    return [command, *[model] * READING[command], *samples, *(["-o", output] if command in ("quantize", "calibrate") else [])]
+
+
+@pytest.fixture
+def rows(place: Place) -> Path:
+    return support.save_samples(place.inputs / "rows", [{"x": np.ones((1, 4), np.float32)}])
+
+
+@pytest.mark.parametrize("command", READING)
+def test_graphs_have_a_place_in_the_budget(place: Place, rows: Path, command: str) -> None:
+    """Told before the work, by every command that reads a model."""
+    (place.inputs / "wide.onnx").write_bytes(wide(40_000))
+    given = given_to(command, place.inputs / "wide.onnx", rows, place.output)
+    place.refuses(
+        RESOURCE, "wide.onnx' has 1 nodes and 4000. values, which take about .*memory budget", *given, "--memory-budget", "100MiB"
+    )
+
+
+@pytest.mark.parametrize("command", READING)
+def test_every_command_has_a_limit_of_time(place: Place, rows: Path, command: str) -> None:
+    (place.inputs / "wide.onnx").write_bytes(wide(200_000))
+    given = given_to(command, place.inputs / "wide.onnx", rows, place.output)
+    start = time.monotonic()
+    place.refuses(RESOURCE, "the time limit of 1 s has passed", *given, "--time-limit", 1)
+    assert time.monotonic() - start < 60

@@ -1,5 +1,6 @@
 // Stands for ONNX Runtime: the library that $REAL_ONNXRUNTIME names, with a fault in its optimizer: sessions that
-// optimize read float32 tensors of the name $FAULTY_TENSOR as $FAULTY_TIMES what they are.
+// optimize read float32 tensors of the name $FAULTY_TENSOR as $FAULTY_TIMES what they are. Sessions that do not, as one
+// asks them for types, end by an assertion where a model in memory holds the text $FAULTY_TEXT.
 #include <dlfcn.h>
 #include <onnxruntime_c_api.h>
 
@@ -26,6 +27,10 @@ const OrtApiBase* real() {
 
 const OrtApi* real_api = nullptr;
 std::set<const OrtSessionOptions*>& without_optimizer() {
+  static std::set<const OrtSessionOptions*> all;
+  return all;
+}
+std::set<const OrtSessionOptions*>& for_types() {
   static std::set<const OrtSessionOptions*> all;
   return all;
 }
@@ -77,7 +82,9 @@ OrtStatus* ORT_API_CALL from_memory(const OrtEnv* env, const void* model, std::s
                                     const OrtSessionOptions* options, OrtSession** session) noexcept {
   constexpr std::uint64_t kGraph = 7, kInitializer = 5;
   std::string changed(static_cast<const char*>(model), size);
-  if (!without_optimizer().contains(options)) {
+  const char* const text = std::getenv("FAULTY_TEXT");
+  if (text != nullptr && for_types().contains(options) && changed.find(text) != changed.npos) std::abort();
+  if (std::getenv("FAULTY_TENSOR") != nullptr && !without_optimizer().contains(options)) {
     for_each_part(changed, [](auto field, auto graph) {
       if (field != kGraph) return;
       for_each_part(graph, [](auto inner, auto tensor) {
@@ -97,10 +104,12 @@ OrtStatus* ORT_API_CALL from_file(const OrtEnv* env, const ORTCHAR_T* path, cons
 
 OrtStatus* ORT_API_CALL set_level(OrtSessionOptions* options, GraphOptimizationLevel level) noexcept {
   if (level < ORT_ENABLE_EXTENDED) without_optimizer().insert(options);
+  if (level == ORT_DISABLE_ALL) for_types().insert(options);
   return real_api->SetSessionGraphOptimizationLevel(options, level);
 }
 void ORT_API_CALL release(OrtSessionOptions* options) noexcept {
   without_optimizer().erase(options);
+  for_types().erase(options);
   real_api->ReleaseSessionOptions(options);
 }
 

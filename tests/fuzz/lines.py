@@ -1,0 +1,104 @@
+"""Lines of the readers of files from outside that the corpora reach, as gcov counts them.
+
+    lines.py BUILD WORK [--least 95] [--show]     BUILD: where `replay` is built, with GCC; WORK: for objects
+
+Only the readers, which CMakeLists.txt lists, are compiled once more, and linked before the library. Exit code 1 where one of them
+is below the least share; --show prints the lines that nothing reaches.
+"""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCES = HERE.parent.parent / "src"
+NOT_CODE, NOT_RUN = "-", "#####"
+
+
+def readers() -> list[str]:
+    text = (HERE / "CMakeLists.txt").read_text()
+    listed = re.search(r"set\(readers\n?(.*?)\)", text, re.DOTALL)
+    assert listed is not None, "CMakeLists.txt lists no readers"
+    return listed[1].split()
+
+
+def compiled(build: Path, work: Path, name: str) -> Path:
+    source, made = SOURCES / f"{name}.cpp", work / (name.replace("/", "+") + ".o")
+    commands = json.loads((build / "compile_commands.json").read_text())
+    words = shlex.split(next(c["command"] for c in commands if Path(c["file"]) == source))
+    if "-include" in words:  # precompiled, with other options
+        at = words.index("-include")
+        del words[at : at + 2]
+    words[words.index("-o") + 1] = str(made)
+    words = [word for word in words if not word.startswith(("-O", "-D_FORTIFY_SOURCE"))]
+    if not made.is_file() or made.stat().st_mtime < source.stat().st_mtime:
+        subprocess.run([*words, "-O0", "--coverage", "-w"], cwd=build, check=True)
+    return made
+
+
+def link(build: Path, work: Path, objects: dict[str, Path]) -> Path:
+    program = work / "replay"
+    listed = subprocess.run(["ninja", "-t", "commands", "tests/fuzz/replay"], cwd=build, capture_output=True, text=True, check=True)
+    words = shlex.split(listed.stdout.strip().splitlines()[-1])
+    words = words[words.index("&&") + 1 :]
+    words = words[: words.index("&&")] if "&&" in words else words
+    for name, made in objects.items():
+        own = [i for i, word in enumerate(words) if word.endswith(f"/src/{name}.cpp.o")]
+        words[own[0] if own else 1 : own[0] + 1 if own else 1] = [str(made)]
+    words[words.index("-o") + 1] = str(program)
+    subprocess.run([*words, "--coverage"], cwd=build, check=True)
+    return program
+
+
+def lines_of(work: Path, name: str, made: Path) -> tuple[list[str], list[str]]:
+    """Those that are code, and those of them that nothing reached."""
+    listed = subprocess.run(["gcov", "-t", "-s", str(SOURCES), made], cwd=work, capture_output=True, text=True, check=True).stdout
+    code, missed, inside = [], [], False
+    for line in listed.splitlines():
+        count, number, text = (part.strip() for part in line.split(":", 2)) if line.count(":") >= 2 else ("", "", "")
+        if number == "0" and text.startswith("Source:"):
+            inside = text.endswith(f"{name}.cpp")
+        elif inside and number.isdigit() and number != "0" and count != NOT_CODE:
+            code.append(number)
+            if count.startswith((NOT_RUN, "=====")):
+                missed.append(f"{name}.cpp:{number}: {text}")
+    return code, missed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--least", type=float, default=95, help="per cent of the lines of each reader")
+    parser.add_argument("--show", action="store_true")
+    given = parser.parse_args()
+    build, work = given.build.resolve(), given.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    names = readers()
+    with ThreadPoolExecutor(2) as pool:
+        objects = dict(zip(names, pool.map(lambda name: compiled(build, work, name), names), strict=True))
+    program = link(build, work, objects)
+    for file in work.glob("*.gcda"):
+        file.unlink()
+    subprocess.run([program, HERE / "corpus"], cwd=work, env={**os.environ, "TMPDIR": str(work)}, check=True)
+    sums, low = [0, 0], False
+    for name in names:
+        code, missed = lines_of(work, name, objects[name])
+        reached, share = len(code) - len(missed), 100 * (1 - len(missed) / max(1, len(code)))
+        sums = [sums[0] + reached, sums[1] + len(code)]
+        low = low or share < given.least
+        print(f"{name:<32}{reached:>6} of {len(code):>5}{share:>8.1f} %{'  <' if share < given.least else ''}")
+        if given.show:
+            print(*missed, sep="\n")
+    print(f"{'all':<32}{sums[0]:>6} of {sums[1]:>5}{100 * sums[0] / max(1, sums[1]):>8.1f} %")
+    return int(low)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
