@@ -104,6 +104,13 @@ TargetNotes target_notes(const QuantConfig& config, const std::filesystem::path&
   return told_of(check_model(config.target, model_to_check(quantized), runtime, shapes));
 }
 
+std::optional<double> integers_on_cpu(const QuantConfig& config, onnx::Model model, const exec::Runtime& runtime,
+                                      const Shapes& shapes) {
+  graph::lift_constants(model);
+  graph::sort_topologically(model);
+  return told_of(check_model(config.target, model, types_of(runtime, model, shapes))).integer_macs;
+}
+
 TargetNotes target_notes(const QuantConfig& config, const onnx::Model& model, const quantization::Placement& placement,
                          const exec::Runtime& runtime) {
   if (config::target(config).is_ort_cpu) return {};
