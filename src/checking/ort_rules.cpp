@@ -1,9 +1,12 @@
 #include "checking/ort_rules.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <optional>
 
-#include "checking/signature.h"
+#include "graph/traits.h"
 
 namespace detent::checking {
 namespace {
@@ -55,6 +58,107 @@ std::optional<bool> made_stays(const onnx::Model& model, const graph::Index& ind
   return std::nullopt;
 }
 
+const onnx::Tensor* constant(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
+                             std::size_t i) {
+  const int tensor = i < node.inputs().size() ? index.initializer(node.inputs()[i]) : kNone;
+  return tensor == kNone ? nullptr : &model.graph.initializers[static_cast<std::size_t>(tensor)];
+}
+
+bool has_float16_scale(const onnx::Model& model, const graph::Index& index, const onnx::Node& pair) {
+  const auto* scale = constant(model, index, pair, 1);
+  return scale != nullptr && scale->type == onnx::DataType::float16;
+}
+
+struct Bounds {
+  double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
+};
+
+std::optional<Bounds> bounds_of(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  Bounds bounds;
+  if (node.is("Relu")) {
+    bounds.low = 0;
+    return bounds;
+  }
+  const auto set = [&](std::size_t i, const char* name, double& bound) {
+    if (i < node.inputs().size() && !node.inputs()[i].empty()) {
+      const auto* tensor = constant(model, index, node, i);
+      if (tensor == nullptr || tensor->count() != 1) return false;
+      bound = onnx::to_doubles(*tensor).front();
+    } else {
+      bound = node.float_or(name, static_cast<float>(bound));
+    }
+    return true;
+  };
+  if (!set(1, "min", bounds.low) || !set(2, "max", bounds.high)) return std::nullopt;
+  return bounds;
+}
+
+std::optional<std::pair<double, double>> limits_of(std::string_view form) {
+  if (form.starts_with("u8")) return std::pair{0.0, 255.0};
+  if (form.starts_with("s8")) return std::pair{-128.0, 127.0};
+  return std::nullopt;
+}
+
+// Whether integers hold nothing that the Relu or Clip before them would cut off, so that the runtime drops it.
+bool is_done_by(const Form& integers, const Bounds& bounds) {
+  const auto limits = limits_of(integers.text);
+  if (!limits || integers.scales.size() != 1) return false;
+  const double scale = integers.scales.front(), epsilon = std::numeric_limits<float>::epsilon();
+  const auto value = [&](double q) {
+    return static_cast<float>(scale) * (static_cast<float>(q) - static_cast<float>(integers.zero_point));
+  };
+  return bounds.low - value(limits->first) <= epsilon && value(limits->second) - bounds.high <= epsilon;
+}
+
+bool reads_float16_scales(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  return std::any_of(node.inputs().begin(), node.inputs().end(), [&](const auto& value) {
+    const int maker = index.producer(value);
+    return maker != kNone && at(model, maker).op_type() == "DequantizeLinear" &&
+           has_float16_scale(model, index, at(model, maker));
+  });
+}
+
+// Rows of a table are integers as they are stored.
+bool comes_from_quantizer(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+  const int pair = index.producer(value);
+  if (pair == kNone || at(model, pair).op_type() != "DequantizeLinear") return false;
+  const int maker = index.producer(at(model, pair).inputs().front());
+  return maker != kNone && at(model, maker).op_type() == "QuantizeLinear";
+}
+
+// Also behind what moves or cuts off values: the runtime puts pairs before it.
+bool reaches_quantizer(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  const auto& value = node.outputs().front();
+  const auto readers = index.consumers(value);
+  if (readers.empty() || index.is_output(value)) return false;
+  const auto& reader = at(model, readers.front());
+  if (reader.op_type() == "QuantizeLinear") return true;
+  using graph::Trait;
+  const bool moves = graph::has_trait(reader, Trait::renames) || graph::has_trait(reader, Trait::rearranges) ||
+                     graph::has_trait(reader, Trait::clips);
+  return moves && readers.size() == 1 && reaches_quantizer(model, index, reader);
+}
+
+// Whether a MatMul becomes a Gemm with a constant that the runtime cannot round to int32: it does so where a
+// QuantizeLinear follows, at the product of the scales.
+bool keeps_float_bias(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
+                      const Signature& forms) {
+  const auto& product = node.outputs().front();
+  const auto readers = index.consumers(product);
+  if (!node.is("MatMul") || readers.size() != 1 || index.is_output(product) || forms.second.scales.empty())
+    return false;
+  const auto& sum = at(model, readers.front());
+  if (!sum.is("Add")) return false;
+  const auto* bias = constant(model, index, sum, sum.inputs().front() == product ? 1 : 0);
+  if (bias == nullptr || forms.first.scales.empty()) return false;
+  if (!reaches_quantizer(model, index, sum)) return true;
+  double largest = 0;
+  for (const double number : onnx::to_doubles(*bias)) largest = std::max(largest, std::abs(number));
+  const auto& steps = forms.second.scales;
+  return largest / (forms.first.scales.front() * *std::min_element(steps.begin(), steps.end())) >
+         std::numeric_limits<std::int32_t>::max();
+}
+
 }  // namespace
 
 bool mixes_signs(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
@@ -66,6 +170,31 @@ bool mixes_signs(const onnx::Model& model, const graph::Index& index, const onnx
     if (read && (*read != *made || (*read && wants_uint8))) return true;
   }
   return false;
+}
+
+std::string_view product_in_float(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
+                                  const Signature& forms) {
+  if (!graph::is_product(node)) return {};
+  const bool of_activations = node.is("MatMul") && comes_from_quantizer(model, index, node.inputs()[0]) &&
+                              comes_from_quantizer(model, index, node.inputs()[1]);
+  if (reads_float16_scales(model, index, node) && !of_activations)
+    return "with scales of float16, ONNX Runtime's CPU makes floats of the integers first";
+  if (node.is("MatMul") && forms.first.is_constant) return "its first input is constant";
+  if (keeps_float_bias(model, index, node, forms))
+    return "ONNX Runtime's CPU merges it with the sum behind it, whose constant stays in float";
+  if (forms.output.scales.empty()) return {};
+  const auto kind = [](const Form& form) { return form.text.substr(0, form.text.find('=')); };
+  const auto made = kind(forms.output);
+  // Pairs of int8 become uint8.
+  const bool is_turned = made == "u8" && comes_from_quantizer(model, index, node.inputs().front());
+  if (kind(forms.first) != made && !is_turned)
+    return "ONNX Runtime's CPU has no kernel that makes another type of integers than it reads";
+  const auto readers = index.consumers(node.outputs().front());
+  const auto* clip = readers.size() == 1 ? &at(model, readers.front()) : nullptr;
+  if (clip == nullptr || !fuses_with_product(model, index, *clip)) return {};
+  const auto bounds = bounds_of(model, index, *clip);
+  if (bounds && is_done_by(forms.output, *bounds)) return {};
+  return "the Relu or Clip behind it cuts off what the integers hold, and so runs by itself";
 }
 
 }  // namespace detent::checking

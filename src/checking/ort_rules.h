@@ -1,6 +1,9 @@
 // What ONNX Runtime's CPU kernels make of a node by its neighbours, which a table of single operators does not tell.
 #pragma once
 
+#include <string_view>
+
+#include "checking/signature.h"
 #include "graph/index.h"
 
 namespace detent::checking {
@@ -9,5 +12,9 @@ namespace detent::checking {
 /// dequantized once, others stay int8, and an operator has a kernel for one type of values alone; convolutions and
 /// matrix products for uint8.
 bool mixes_signs(const onnx::Model& model, const graph::Index& index, const onnx::Node& node);
+
+/// Why a product between integers is computed in float, although its types have a kernel; empty: it is not.
+std::string_view product_in_float(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
+                                  const Signature& forms);
 
 }  // namespace detent::checking

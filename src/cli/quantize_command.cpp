@@ -161,8 +161,8 @@ void print_weights(const std::vector<BlockedWeight>& weights) {
   if (weights.empty()) return;
   const auto worst = std::min_element(weights.begin(), weights.end(),
                                       [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
-  print_text("{} weights in blocks, worst SQNR of their values: {:.1f} dB, '{}', {} bits, {}\n", weights.size(),
-             worst->sqnr_db, worst->name, worst->bits, worst->method);
+  print_text("{} in blocks, worst SQNR of {} values: {:.1f} dB, '{}', {} bits, {}\n", counted(weights.size(), "weight"),
+             weights.size() == 1 ? "its" : "their", worst->sqnr_db, worst->name, worst->bits, worst->method);
   const auto loses_most = std::max_element(
       weights.begin(), weights.end(), [](const auto& a, const auto& b) { return a.output_error < b.output_error; });
   if (loses_most->output_error) {

@@ -198,6 +198,15 @@ class Check {
       checked.suggestion = "activations of uint8";
       return;
     }
+    if (target_.is_ort_cpu && is_quantized(forms)) {
+      if (const auto why = checking::product_in_float(model_, index_, node, forms); !why.empty()) {
+        checked.precision = "float32";
+        checked.verdict = Verdict::falls_back;
+        checked.rule = why;
+        checked.suggestion = "scales of float32, and ranges that end at the bounds";
+        return;
+      }
+    }
     if (target_.name.starts_with("qnn")) {
       if (const auto why = checking::left_to_cpu(node, model_, index_, forms); !why.empty()) {
         checked.on_cpu = true;

@@ -121,6 +121,13 @@ TargetNotes target_notes(const QuantizeOptions& options, const std::filesystem::
   return notes_of(options, model, runtime, shapes);
 }
 
+std::optional<double> integers_on_cpu(const QuantizeOptions& options, onnx::Model model, const exec::Runtime& runtime,
+                                      const Shapes& shapes) {
+  graph::lift_constants(model);
+  graph::sort_topologically(model);
+  return notes_of(options, model, runtime, shapes).integer_macs;
+}
+
 TargetNotes target_notes(const QuantizeOptions& options, const onnx::Model& model,
                          const quantization::Placement& placement, const exec::Runtime& runtime) {
   const auto& config = options.config;

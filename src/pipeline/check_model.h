@@ -41,7 +41,12 @@ struct TargetNotes {
 TargetNotes target_notes(const QuantizeOptions& options, const std::filesystem::path& quantized,
                          const exec::Runtime& runtime, const Shapes& shapes = {});
 
-/// The same before anything is calibrated: of the pairs as placed, with made-up scales.
+/// The share of a model's multiplications that ONNX Runtime's CPU computes on integers; nullopt: shapes are not known.
+/// The pairs stand as such: no operators on integers. Throws as target_notes() does.
+std::optional<double> integers_on_cpu(const QuantizeOptions& options, onnx::Model model, const exec::Runtime& runtime,
+                                      const Shapes& shapes);
+
+/// target_notes() before anything is calibrated: of the pairs as placed, with made-up scales.
 TargetNotes target_notes(const QuantizeOptions& options, const onnx::Model& model,
                          const quantization::Placement& placement, const exec::Runtime& runtime);
 

@@ -36,6 +36,7 @@
 #include "quantization/ranges.h"
 #include "remedies/remedies.h"
 #include "remedies/weight_tuning.h"
+#include "remedies/workload.h"
 #include "run/calibration_device.h"
 #include "run/choose_by_speed.h"
 #include "run/consumer_functions.h"
@@ -276,6 +277,7 @@ class Run {
     emit();
     tune_weights();
     if (measured_) report_accuracy();
+    if (!lowers()) count_integers(draft_.emitted->model);
     const bool equalized = result_.accuracy && !result_.accuracy->equalized.empty();
     run::write_applied({equalized, !result_.layers.empty()}, draft_.emitted->model);
     append(result_.notes, run::finish_integers(draft_.prepared, options_, draft_.emitted->model));
@@ -336,18 +338,27 @@ class Run {
     const auto judged = tells ? std::optional(evaluator_->judging_samples()) : std::nullopt;
     if (judged) prove.judge(evaluator_->source(), judged->skipped, judged->count);
     TargetNotes told;
-    prove.require([&](const auto& file) { told = notes_of_target(file); });
+    // What is told of the integers is what the consumer makes of them.
+    prove.require([&](const auto& f) { told = target_notes(options_, f, runtime_, shapes_of_first_sample()); });
     run::write_output(draft_.emitted->model, options_, &prove, result_);
     if (prove.fidelity()) take_deployed(*prove.fidelity());
     append(result_.notes, told.lines);
     if (result_.accuracy && told.integer_macs) result_.accuracy->integer_macs = *told.integer_macs;
   }
 
-  // What is told of the integers is what the consumer makes of them.
-  TargetNotes notes_of_target(const std::filesystem::path& file) {
-    const auto specs = run::input_specs(draft_.emitted->model);
-    const auto shapes = measured_ ? run::first_sample(*source_, specs).shapes : Shapes();
-    return target_notes(options_, file, runtime_, shapes);
+  // Where ONNX Runtime's CPU makes floats of the integers first, it multiplies no integers.
+  void count_integers(const onnx::Model& model) {
+    if (!result_.accuracy || !result_.accuracy->integer_macs || !config::target(options_.config).is_ort_cpu) return;
+    auto& share = result_.accuracy->integer_macs;
+    share = integers_on_cpu(options_, model, runtime_, shapes_of_first_sample());
+    if (share)
+      *share += remedies::recurrent_macs(draft_.prepared, graph::Index(draft_.prepared.model),
+                                         evaluator_->static_types(draft_), options_.config);
+  }
+
+  Shapes shapes_of_first_sample() {
+    if (!measured_) return {};
+    return run::first_sample(*source_, run::input_specs(draft_.emitted->model)).shapes;
   }
 
   // What is told of accuracy is what the written file does.
@@ -396,6 +407,7 @@ class Run {
     again.samples = samples();
     if (again.samples != nullptr) again.samples->rewind();
     write_in_16_bits(draft_.emitted->model, {again, in_float32_, work_->scratch()}, result_);
+    count_integers(onnx::read_model(options_.output));
     if (options_.bench)
       result_.notes.emplace_back("latency was not measured: the runtime's CPU has no kernels of 16-bit floats");
   }

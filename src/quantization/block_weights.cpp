@@ -58,12 +58,17 @@ class Placer {
     }
     format_.symmetric = config.weight_symmetric.value_or(!format_.is_plain());
     names_experts_ = std::find(config.op_types.begin(), config.op_types.end(), "MoE") != config.op_types.end();
+    names_none_ = config.op_types.empty() && config.nodes.empty();
     names_products_ = std::find(config.op_types.begin(), config.op_types.end(), "MatMul") != config.op_types.end();
   }
 
   BlockPlacement place() {
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
-      if (selected_[n]) visit(n, named_[n].value_or(planned_.empty() ? format_.bits : planned_[n]));
+      if (selected_[n]) {
+        visit(n, named_[n].value_or(planned_.empty() ? format_.bits : planned_[n]));
+      } else if (names_none_) {
+        leave_filter(model_.graph.nodes[n]);
+      }
     }
     leave_infinite_tables();
     find_bypassed();
@@ -122,6 +127,12 @@ class Placer {
     if (auto reason = reason_against(node, weight, *reading, bits); !reason.empty()) return leave(node, reason);
     auto& tensor = tensor_for(*reading, bits);
     (reading->is_table ? tensor.tables : tensor.products).push_back(n);
+  }
+
+  void leave_filter(const Node& node) {
+    if ((node.is("Conv") || node.is("ConvTranspose")) && index_.initializer(node.inputs()[1]) != graph::kNone)
+      leave(node,
+            "filters are stored in blocks where --op-types names Conv and ConvTranspose, which saves size and no time");
   }
 
   // Weights that nodes make which were not computed, or that are no matrices then.
@@ -402,7 +413,7 @@ class Placer {
   std::vector<std::optional<int>> named_;
   std::span<const int> planned_;
   BlockFormat format_;
-  bool names_products_ = false, names_experts_ = false;  // the user does
+  bool names_none_ = false, names_products_ = false, names_experts_ = false;  // the user does
   BlockPlacement placement_;
   std::map<std::pair<std::size_t, bool>, std::size_t> known_;  // initializer and order -> tensor
   LeftInFloat left_;

@@ -80,8 +80,12 @@ class Placer {
       const bool recurrent = node.is("LSTM") || node.is("GRU") || node.is("RNN");
       if (placed || !(graph::is_product(node) || recurrent)) continue;
       ++placement_.in_float;
-      if (node.is("GRU") && config_.op_types.empty() && config_.nodes.empty())
-        leave(node, "ONNX Runtime has none on integers");
+      if (!config_.op_types.empty() || !config_.nodes.empty()) continue;
+      if (node.is("GRU")) leave(node, "ONNX Runtime has none on integers");
+      if ((node.is("Conv") || node.is("ConvTranspose")) && constant(node, 1) != nullptr)
+        leave(node,
+              "with dynamic activations it would be slower than in float; without --activations dynamic, and with "
+              "samples, it is quantized");
     }
     placement_.notes = left_.notes();
     return placement_.nodes;

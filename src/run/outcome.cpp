@@ -84,9 +84,10 @@ std::string size_text(const QuantizeResult& r) {
 std::string size_hint(const QuantizeResult& r) {
   if (!r.faster_in_float.empty()) return "--optimize-for size quantizes what this machine runs faster in float";
   if (!r.weights.empty())
-    return "blocks hold weights of matrix products and tables; with --calibration-data and without --weights-only "
-           "convolutions are quantized as well";
+    return "blocks hold weights of matrix products and tables; --op-types MatMul,Gemm,Gather,Conv,ConvTranspose stores "
+           "filters as well, and without --weights-only, with --calibration-data, convolutions are quantized";
   if (r.floats) return "the notes say what stays in float32";
+  if (r.nodes_in_float > r.nodes_quantized) return "the notes say what stays in float, and what would change it";
   return "the notes say what stays in float; --weights-only stores weights in 4 or 8 bits";
 }
 
