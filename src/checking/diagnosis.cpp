@@ -56,13 +56,14 @@ std::string cause_of(const onnx::Model& model, const graph::Index& index, const 
   const auto nodes = computing(model, group);
   const bool on_cpu = target.is_ort_cpu || target.name == "openvino";
   for (const auto* node : nodes) {
-    const auto forms = signature_of(model, index, *node);
+    const auto forms = signature_of(model, index, *node, target);
     if (is_product(*node) && differences.over_one > 0 && on_cpu && saturates(forms) && !sums_8_bit_products_exactly())
       return "pairs of uint8 x int8 products saturate in 16 bits on this CPU, which has no VNNI; quantize with "
              "--set weight-range=pairs";
   }
   for (const auto* node : nodes) {
-    if (auto cause = of_float_kernel(*node, signature_of(model, index, *node), target); !cause.empty()) return cause;
+    if (auto cause = of_float_kernel(*node, signature_of(model, index, *node, target), target); !cause.empty())
+      return cause;
   }
   if (differences.max_steps > 1 || nodes.empty()) return "";
   const auto is_one_of = [&](const auto& names) {

@@ -75,6 +75,13 @@ int only_reader(const graph::Index& index, const std::string& value) {
   return readers.size() == 1 && !index.is_output(value) ? readers.front() : kNone;
 }
 
+// What makes the first input of a node, if that alone reads it.
+const onnx::Node* maker_for(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  if (node.inputs().empty() || only_reader(index, node.inputs().front()) == kNone) return nullptr;
+  const int maker = index.producer(node.inputs().front());
+  return maker == kNone ? nullptr : &at(model, maker);
+}
+
 }  // namespace
 
 Form read_form(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, std::size_t i) {
@@ -91,18 +98,25 @@ Form read_form(const onnx::Model& model, const graph::Index& index, const onnx::
 }
 
 bool fuses_with_product(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
-  if (!graph::has_trait(node, graph::Trait::clips) || node.inputs().empty()) return false;
-  const int maker = index.producer(node.inputs().front());
-  return maker != kNone && graph::is_product(at(model, maker)) && only_reader(index, node.inputs().front()) != kNone;
+  const auto* maker = graph::has_trait(node, graph::Trait::clips) ? maker_for(model, index, node) : nullptr;
+  return maker != nullptr && graph::is_product(*maker);
 }
 
-Signature signature_of(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+bool fuses_with_maker(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
+                      const config::Target& target) {
+  if (!graph::has_trait(node, graph::Trait::clips) && !target.has_activation(node.op_type())) return false;
+  const auto* maker = maker_for(model, index, node);
+  return maker != nullptr && (graph::is_product(*maker) || target.activates(maker->op_type()));
+}
+
+Signature signature_of(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
+                       const config::Target& target) {
   const std::size_t from = is(node, "Where") ? 1 : 0;
   Signature forms{read_form(model, index, node, from), read_form(model, index, node, from + 1), {}};
   if (node.outputs().empty()) return forms;
   forms.output = made_form(model, index, node.outputs().front());
   const int reader = only_reader(index, node.outputs().front());
-  if (forms.output.text == "f32" && reader != kNone && fuses_with_product(model, index, at(model, reader)))
+  if (forms.output.text == "f32" && reader != kNone && fuses_with_maker(model, index, at(model, reader), target))
     forms.output = made_form(model, index, at(model, reader).outputs().front());
   return forms;
 }

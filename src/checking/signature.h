@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "config/targets.h"
 #include "graph/index.h"
 #include "onnx/model.h"
 
@@ -25,11 +26,16 @@ struct Signature {
 };
 
 /// The forms of a node that is no Q/DQ itself. An output that only a Relu or Clip reads has the form of that one's
-/// output, where it has none of its own: runtimes fuse the two.
-Signature signature_of(const onnx::Model& model, const graph::Index& index, const onnx::Node& node);
+/// output, where it has none of its own and the target fuses the two.
+Signature signature_of(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
+                       const config::Target& target);
 
 /// Whether it is a Relu or Clip that alone reads what a product makes in float, and fuses with it.
 bool fuses_with_product(const onnx::Model& model, const graph::Index& index, const onnx::Node& node);
+
+/// Likewise, of all activations and makers that the target fuses.
+bool fuses_with_maker(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
+                      const config::Target& target);
 
 /// The form of the value that a node reads as its input `i`.
 Form read_form(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, std::size_t i);

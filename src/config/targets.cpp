@@ -50,6 +50,8 @@ Target amd(std::string_view name, std::string_view help, const std::vector<Setti
   t.op_types = kNpuTypes;
   t.aligned_types = {"Concat"};
   t.own_scale_types = {"AveragePool"};
+  t.activated_types = {"Add", "AveragePool", "GlobalAveragePool", "MaxPool"};
+  t.activations = {"LeakyRelu", "PRelu"};
   t.opset = 17;
   t.static_shapes = true;
   t.one_width = true;
@@ -115,6 +117,7 @@ void add_runtimes_of_cpus(std::vector<Target>& all) {
                  // A transposed convolution runs on integers with zero point 0 alone.
                  .float_types = {"ConvTranspose"},
                  .constant_weights_only = true,
+                 .centred_operands = true,
                  // It puts such a pool there itself, but between the integers and their scale.
                  .pooled_strides = true});
 }
@@ -180,6 +183,7 @@ void add_mobile_runtimes(std::vector<Target>& all) {
                                   {"LogSoftmax", kInt8, -255.0F / 16, 0.0F},
                                   {"Tanh", kInt8, -1.0F, 127.0F / 128}},
                  .aligned_types = {"Concat", "Max", "Min"},
+                 .activated_types = {"Add", "AveragePool", "Div", "MaxPool", "Mul", "Sub"},
                  .static_shapes = true});
   all.push_back({.name = "coreml",
                  .help = "ONNX Runtime's CoreML provider, in float16",
@@ -205,6 +209,8 @@ bool Target::aligns(std::string_view op_type) const noexcept { return holds(alig
 bool Target::has_channels(std::string_view op_type) const noexcept {
   return per_channel_types.empty() || holds(per_channel_types, op_type);
 }
+bool Target::activates(std::string_view op_type) const noexcept { return holds(activated_types, op_type); }
+bool Target::has_activation(std::string_view op_type) const noexcept { return holds(activations, op_type); }
 bool Target::has_own_scale(std::string_view op_type) const noexcept { return holds(own_scale_types, op_type); }
 bool Target::keeps_in_float(std::string_view op_type) const noexcept { return holds(float_types, op_type); }
 bool Target::keeps_bias_in_float(std::string_view op_type) const noexcept { return holds(float_bias_types, op_type); }

@@ -48,8 +48,15 @@ struct Target {
   std::vector<std::string_view> aligned_types = {};
   /// The outputs of these have a scale of their own, although that of the input would do.
   std::vector<std::string_view> own_scale_types = {};
+  /// Beside products, these run a Relu or Clip that alone reads what they make along.
+  std::vector<std::string_view> activated_types = {};
+  /// These run along with what makes their input as a Relu does.
+  std::vector<std::string_view> activations = {};
   /// A product of two activations stays in float.
   bool constant_weights_only = false;
+  /// A MatMul of two activations does not, for all that: both have zero point 0, or the first is known to have it
+  /// without a sign. The second has 7 bits, unless weights use all of theirs: pairs of products would saturate.
+  bool centred_operands = false;
   /// The activations around an operator all have 8 bits, or all 16.
   bool one_width = false;
   /// What the HTP has another form for is written in that: Gelu instead of Erf, and convolutions instead of
@@ -70,6 +77,8 @@ struct Target {
   bool nearest_power_of_two = false;
 
   bool aligns(std::string_view op_type) const noexcept;
+  bool activates(std::string_view op_type) const noexcept;
+  bool has_activation(std::string_view op_type) const noexcept;
   bool has_own_scale(std::string_view op_type) const noexcept;
   bool has_channels(std::string_view op_type) const noexcept;
   bool keeps_in_float(std::string_view op_type) const noexcept;

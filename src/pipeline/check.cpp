@@ -132,7 +132,7 @@ class Check {
       checked.rule = std::move(gone);
       return checked;
     }
-    Signature forms = checking::signature_of(model_, index_, node);
+    Signature forms = checking::signature_of(model_, index_, node, target_);
     const bool has_16_bits = graph::type_of(model_, types_, node.outputs().front()) == onnx::DataType::bfloat16;
     if (target_.name.starts_with("amd-npu") && has_16_bits && !is_quantized(forms)) forms.first.text = "bf16";
     if (const int maker = fused_into(node, forms); maker != graph::kNone) {
@@ -177,7 +177,7 @@ class Check {
   // The node whose kernel runs this one along.
   int fused_into(const onnx::Node& node, const Signature& forms) const {
     if (in_openvino()) return checking::runs_along_with(model_, index_, node, static_shapes_);
-    if (is_quantized(forms) || !checking::fuses_with_product(model_, index_, node)) return graph::kNone;
+    if (is_quantized(forms) || !checking::fuses_with_maker(model_, index_, node, target_)) return graph::kNone;
     return index_.producer(node.inputs().front());
   }
 

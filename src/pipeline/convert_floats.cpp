@@ -164,7 +164,8 @@ class Conversion : run::SingleRun {
     SingleRun::write(converted_, {}, [&](const auto& file) {
       if (result_.floats && must_be_of_use(options_)) {
         compare(file);
-        refuse_useless(options_, result_, "16-bit floats");
+        // What integers of a step before this one cost was judged there.
+        if (request_.original.empty()) refuse_useless(options_, result_, "16-bit floats");
       }
       told = target_notes(options_, file, runtime_);
     });

@@ -158,7 +158,8 @@ void raise_shared(const Placement& placement, const ConstantScans& scans, const 
 
 QuantType type_of(const Mark& mark, const QuantConfig& config) {
   if (mark.is_weight) return config.weight_type;
-  return mark.wide ? widened(config.activation_type) : config.activation_type;
+  const auto type = mark.wide ? widened(config.activation_type) : config.activation_type;
+  return mark.centred ? with_sign(type) : type;
 }
 
 WeightFormat constant_format(const Mark& mark, const QuantConfig& config) {
@@ -216,13 +217,17 @@ void complete_shared(const Placement& placement, ActivationRanges& ranges) {
   }
 }
 
+IntFormat activation_format(const Mark& mark, const QuantConfig& config) {
+  return {type_of(mark, config),
+          config.activation_symmetric || mark.centred,
+          mark.narrow,
+          config.power_of_two_scale,
+          false,
+          config::target(config).nearest_power_of_two};
+}
+
 ValueAssignment assign_activation(const Mark& mark, const ActivationRange& range, const QuantConfig& config) {
-  const IntFormat format{type_of(mark, config),
-                         config.activation_symmetric,
-                         false,
-                         config.power_of_two_scale,
-                         false,
-                         config::target(config).nearest_power_of_two};
+  const auto format = activation_format(mark, config);
   ValueAssignment value{format.type, Granularity::tensor(), {compute_params(range.range.min, range.range.max, format)},
                         mark.value,  range.range,           range.origin};
   fit_scales(value, config);

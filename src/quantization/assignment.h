@@ -73,6 +73,9 @@ void complete_shared(const Placement& placement, ActivationRanges& ranges);
 /// those that share with one are left out and noted.
 Assignment assign(const onnx::Model& model, Placement placement, const Proposals& proposals, const QuantConfig& config);
 
+/// The format that a marked activation gets.
+IntFormat activation_format(const Mark& mark, const QuantConfig& config);
+
 /// What a marked activation is stored as that has this range and shares it with no other.
 ValueAssignment assign_activation(const Mark& mark, const ActivationRange& range, const QuantConfig& config);
 

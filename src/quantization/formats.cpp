@@ -33,6 +33,9 @@ onnx::SmallFloat small_float(QuantType type) noexcept {
 }
 bool is_16_bit(QuantType type) noexcept { return type == QuantType::int16 || type == QuantType::uint16; }
 QuantType widened(QuantType type) noexcept { return is_signed(type) ? QuantType::int16 : QuantType::uint16; }
+QuantType with_sign(QuantType type) noexcept {
+  return type == QuantType::uint8 ? QuantType::int8 : type == QuantType::uint16 ? QuantType::int16 : type;
+}
 
 bool is_4_bit(QuantType type) noexcept { return type == QuantType::int4 || type == QuantType::uint4; }
 bool needs_opset_21(QuantType type) noexcept { return is_16_bit(type) || is_4_bit(type); }

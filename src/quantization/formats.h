@@ -23,6 +23,8 @@ onnx::SmallFloat small_float(QuantType type) noexcept;
 bool is_16_bit(QuantType type) noexcept;
 /// The type of 16 bits with the same sign.
 QuantType widened(QuantType type) noexcept;
+/// The type of the same width with a sign.
+QuantType with_sign(QuantType type) noexcept;
 bool is_4_bit(QuantType type) noexcept;
 /// Types that ONNX gave to Q/DQ with opset 21 only: integers of 4 and of 16 bits.
 bool needs_opset_21(QuantType type) noexcept;

@@ -79,6 +79,21 @@ void mark_bypassed(const graph::Index& index, Placement& placement) {
   }
 }
 
+// Flags what the names say, and all that has a scale with one of these. Weights have their own form.
+void flag(std::set<std::string> names, bool Mark::*which, std::vector<Mark>& marks) {
+  std::size_t before = 0;
+  do {
+    before = names.size();
+    for (auto& mark : marks) {
+      if (mark.is_weight) continue;
+      mark.*which = names.contains(mark.value) || (mark.shares && names.contains(*mark.shares));
+      if (!(mark.*which)) continue;
+      names.insert(mark.value);
+      if (mark.shares) names.insert(*mark.shares);
+    }
+  } while (names.size() != before);
+}
+
 void mark_wide(const onnx::Model& model, const std::vector<bool>& nodes, Placement& placement) {
   std::set<std::string> wide;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
@@ -90,17 +105,43 @@ void mark_wide(const onnx::Model& model, const std::vector<bool>& nodes, Placeme
   for (const auto& fused : placement.fused) {
     if (wide.contains(fused.input)) wide.insert(fused.output);
   }
-  std::size_t before = 0;
-  do {
-    before = wide.size();
-    for (auto& mark : placement.marks) {
-      if (mark.is_weight) continue;
-      mark.wide = wide.contains(mark.value) || (mark.shares && wide.contains(*mark.shares));
-      if (!mark.wide) continue;
-      wide.insert(mark.value);
-      if (mark.shares) wide.insert(*mark.shares);
-    }
-  } while (wide.size() != before);
+  flag(std::move(wide), &Mark::wide, placement.marks);
+}
+
+// Values whose range begins at 0 whatever the model reads, by their operator or that of what they share a scale with.
+std::set<std::string> values_from_zero(const Placement& placement) {
+  std::set<std::string> values;
+  for (const auto& [value, range] : placement.fixed_ranges) {
+    if (range.min == 0) values.insert(value);
+  }
+  for (const auto& mark : placement.marks) {  // who shares comes after whom it shares with
+    if (mark.shares && values.contains(*mark.shares)) values.insert(mark.value);
+  }
+  return values;
+}
+
+// The operands of products of two activations.
+void mark_centred(const onnx::Model& model, const graph::Index& index, const QuantConfig& config,
+                  Placement& placement) {
+  const bool has_zero = config.activation_type == QuantType::uint8 && !config.activation_symmetric;
+  const auto from_zero = has_zero ? values_from_zero(placement) : std::set<std::string>();
+  std::set<std::string> centred, second;
+  for (std::size_t n = 0; n < placement.selected.size(); ++n) {
+    const auto& node = model.graph.nodes[n];
+    if (!placement.selected[n] || !node.is("MatMul") || node.inputs().size() <= graph::kWeightInput) continue;
+    if (index.initializer(node.inputs()[graph::kWeightInput]) != graph::kNone) continue;
+    if (!from_zero.contains(node.inputs().front())) centred.insert(node.inputs().front());
+    second.insert(node.inputs()[graph::kWeightInput]);
+  }
+  centred.insert(second.begin(), second.end());
+  flag(std::move(centred), &Mark::centred, placement.marks);
+  if (config.weight_range != WeightRange::full) flag(std::move(second), &Mark::narrow, placement.marks);
+  std::set<std::string> signs;
+  for (const auto& mark : placement.marks) {
+    if (mark.centred) signs.insert(mark.value);
+  }
+  // With a sign, integers do not saturate at the 0 of a Relu.
+  for (auto& fused : placement.fused) fused.removable = fused.removable && !signs.contains(fused.output);
 }
 
 }  // namespace
@@ -256,6 +297,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   align(model, index, config::target(config).aligned_types, placement);
   if (floats.bypass) mark_bypassed(index, placement);
   mark_wide(model, floats.wide_nodes, placement);
+  if (config::target(config).centred_operands) mark_centred(model, index, config, placement);
   const auto passthrough = passthrough_types(model, config);
   for (const auto& mark : placement.marks) {
     if (mark.is_constant || mark.shares) continue;

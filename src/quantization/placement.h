@@ -29,6 +29,8 @@ struct Mark {
   bool wide = false;                     // 16 bits, whatever QuantConfig::activation_type says; never of weights
   /// Of weights that are kept from saturating: how each of their readers adds them up.
   std::vector<Summation> paired = {};
+  bool centred = false;  // has a sign and the zero point 0, whatever QuantConfig says of activations; never of weights
+  bool narrow = false;   // a centred one uses 7 of its 8 bits
 };
 
 /// A bias that becomes int32 with scale = input scale * weight scale.

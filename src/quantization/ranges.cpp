@@ -21,17 +21,20 @@ using calibration::Range;
 
 Grid grid_of(const Range& range, const IntFormat& format) {
   const auto p = compute_params(range.min, range.max, format);
-  const IntRange stored = full_range(format.type);
+  const IntRange full = full_range(format.type);
+  const IntRange stored = format.reduce_range ? mapped_range(format.type, format.symmetric, true) : full;
   const double scale = p.scale;
   return {scale, scale * (stored.min - p.zero_point), scale * (stored.max - p.zero_point)};
 }
 
 // What is wanted for one activation.
 struct Wish {
-  Wish(std::string of, CalibrationMethod by) : value(std::move(of)), method(by) {}
+  Wish(std::string of, CalibrationMethod by, const Mark* its_mark = nullptr)
+      : value(std::move(of)), method(by), mark(its_mark) {}
 
   std::string value;
   CalibrationMethod method;
+  const Mark* mark;  // or null
   std::optional<Range> range;
   bool given = false;  // by the user
   bool fixed = false;  // by its operator
@@ -47,7 +50,7 @@ std::vector<Wish> wishes_of(const Placement& placement, const RangeOptions& opti
     if (mark.is_constant || mark.shares) continue;
     const auto fixed = placement.fixed_ranges.find(mark.value);
     const auto known = options.known.find(mark.value);
-    auto& wish = wishes.emplace_back(mark.value, options.method.method);
+    auto& wish = wishes.emplace_back(mark.value, options.method.method, &mark);
     if (known != options.known.end()) wish.range = known->second;
     if (fixed != placement.fixed_ranges.end()) wish.range = fixed->second;
     wish.fixed = wish.range.has_value();
@@ -87,13 +90,6 @@ const calibration::Summary& summary_of(const calibration::Statistics& statistics
 
 ActivationRanges find_ranges(const Placement& placement, const calibration::Statistics& statistics,
                              const QuantConfig& config, const RangeOptions& options) {
-  const IntFormat format{config.activation_type,
-                         config.activation_symmetric,
-                         false,
-                         config.power_of_two_scale,
-                         false,
-                         config::target(config).nearest_power_of_two};
-  const calibration::Quantizer quantizer = [&](const Range& range) { return grid_of(range, format); };
   auto wishes = wishes_of(placement, options);
   parallel_for(wishes.size(), options.threads, [&](std::size_t i) {
     Wish& wish = wishes[i];
@@ -101,6 +97,8 @@ ActivationRanges find_ranges(const Placement& placement, const calibration::Stat
     const auto& summary = summary_of(statistics, placement.source_of(wish.value));
     MethodConfig method = options.method;
     method.method = wish.method;
+    const auto format = wish.mark == nullptr ? activation_format({}, config) : activation_format(*wish.mark, config);
+    const calibration::Quantizer quantizer = [&](const Range& range) { return grid_of(range, format); };
     if (!summary.has_values()) return;
     const auto response = options.consumer_functions.find(wish.value);
     wish.range = calibration::find_range({wish.value, summary, method, config, quantizer,

@@ -220,6 +220,22 @@ bool bounds(const RuleContext& c, const Node& node, FusedActivation& fused) {
   return true;
 }
 
+// What the target says of the maker's results holds for those, not for what an activation makes of them.
+bool has_own_results(const RuleContext& c, const Node& maker) {
+  const auto& target = config::target(c.config);
+  const auto& fixed = target.fixed_ranges;
+  return target.aligns(maker.op_type()) || std::any_of(fixed.begin(), fixed.end(), [&](const auto& range) {
+           return maker.is(range.op_type) && c.config.activation_type == range.type;
+         });
+}
+
+// Where float is no way out, it needs integers of its own behind what does not run it along.
+bool is_run_along(const RuleContext& c, const Node& maker, const FusedActivation& fused) {
+  const auto& target = config::target(c.config);
+  if (has_own_results(c, maker)) return false;
+  return !target.all_operators || fused.removable || graph::is_product(maker) || target.activates(maker.op_type());
+}
+
 void clipping(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
   const std::string& in = node.inputs().front();
@@ -231,8 +247,11 @@ void clipping(RuleContext& c, std::size_t position) {
     FusedActivation fused{position, in, out, 0, 0, false};
     // A body that reads the value reads it in float, where no integers cut it.
     fused.removable = bounds(c, node, fused) && !c.config.activation_symmetric && !c.index.is_captured(out);
-    c.marks.erase(in);
-    c.placement.fused.push_back(std::move(fused));
+    const auto& maker = c.model.graph.nodes[static_cast<std::size_t>(c.index.producer(in))];
+    if (is_run_along(c, maker, fused)) {
+      c.marks.erase(in);
+      c.placement.fused.push_back(std::move(fused));
+    }
   }
   c.marks.activation(out);
 }

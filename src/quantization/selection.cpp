@@ -80,22 +80,23 @@ bool lists(const std::vector<std::string>& types, const onnx::Node& node) {
 }  // namespace
 
 std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& config) {
+  const auto& target = config::target(config);
   std::set<std::string> types(config.op_types.begin(), config.op_types.end());
   if (types.empty() && is_float(config.weight_type)) types = {"Conv", "ConvTranspose", "Gemm", "MatMul"};
   if (types.empty()) types.insert(default_op_types().begin(), default_op_types().end());
   if (config.op_types.empty() && config::makes_gates(config)) types.insert("HardSigmoid");  // as gates only
-  if (const auto& target = config::target(config); config.op_types.empty()) {
+  if (config.op_types.empty()) {
     types.insert(target.op_types.begin(), target.op_types.end());
     for (const auto type : target.float_types) types.erase(std::string(type));
   }
   for (const auto& type : config.exclude_op_types) types.erase(type);
   const graph::Index index(model);
-  const bool constant_weights = config::target(config).constant_weights_only;
   return select(model, config, [&](const onnx::Node& node) {
     const bool domain_known = node.domain().empty() || node.domain() == "com.microsoft";
     const bool of_activations = graph::is_matrix_product(node) && node.inputs().size() > graph::kWeightInput &&
                                 index.initializer(node.inputs()[graph::kWeightInput]) == graph::kNone;
-    return domain_known && types.contains(node.op_type()) && !(constant_weights && of_activations);
+    const bool takes_activations = !target.constant_weights_only || (target.centred_operands && node.is("MatMul"));
+    return domain_known && types.contains(node.op_type()) && (takes_activations || !of_activations);
   });
 }
 

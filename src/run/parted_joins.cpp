@@ -26,7 +26,7 @@ bool takes_parts(const Node& node) {
 }
 
 bool moves(const Node& node) {
-  return takes_parts(node) || node.is("Concat") || graph::has_trait(node, Trait::rearranges);
+  return takes_parts(node) || node.is("Concat") || node.is("Cast") || graph::has_trait(node, Trait::rearranges);
 }
 
 // What the output of a Concat would do to the smallest of its inputs.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "config/targets.h"
 #include "onnx/write.h"
 
 namespace detent::checking {
@@ -48,7 +49,8 @@ struct Net {
   /// The precision that the neighbours decide; empty: they do not.
   std::string precision(const std::string& name, bool static_shapes = false) {
     const auto& node = made(name);
-    const auto found = beyond_table(node, model, *index, signature_of(model, *index, node), static_shapes);
+    const auto found =
+        beyond_table(node, model, *index, signature_of(model, *index, node, config::target("openvino")), static_shapes);
     return found ? std::string(found->kernel) : "";
   }
   /// The output of the node that takes the one that makes `name` along; empty: none.

@@ -25,6 +25,18 @@ def test_networks_of_exporters(seed: int, tmp_path: Path) -> None:
     assert not [verdict for verdict in verdicts if verdict.refusal and ":a16" in verdict.target], verdicts
 
 
+@pytest.mark.parametrize("target", ["amd-npu:xint8", "tflite-like"])
+def test_scores_beside_boxes_live_in_models_of_16_bit_floats(target: str, tmp_path: Path) -> None:
+    """A Cast stands between their Concat and the output."""
+    verdict = judged(network(65), target, "balanced", tmp_path)
+    assert not verdict.faults, verdict
+
+
+def test_errors_of_integers_are_not_told_of_16_bit_floats(tmp_path: Path) -> None:
+    verdict = judged(network(74), "tensorrt", "plain", tmp_path)
+    assert verdict.kind == "right", verdict
+
+
 @pytest.mark.parametrize("target", ["coreml", "amd-npu:bf16"])
 def test_targets_without_integers_refuse_them(target: str, tmp_path: Path) -> None:
     made = network(0)

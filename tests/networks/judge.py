@@ -140,7 +140,8 @@ def told_otherwise(result: dict, quantized: Path, target: str) -> list[str]:
     checked = json.loads(done.stdout)
     faults = [f"check: {problem}" for problem in checked["problems"]]
     if target != "ort-cpu":
-        counts = f"{target}: {checked['accepted']} nodes accepted, {checked['falls_back']} fall back, {checked['refused']} refused"
+        nodes = "1 node" if checked["accepted"] == 1 else f"{checked['accepted']} nodes"
+        counts = f"{target}: {nodes} accepted, {checked['falls_back']} fall back, {checked['refused']} refused"
         if not any(note.startswith(counts) for note in result["notes"]):
             faults.append(f"check says other counts than the summary: {counts}")
     if checked["refused"]:
