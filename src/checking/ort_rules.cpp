@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <optional>
 
 #include "graph/traits.h"
 
@@ -126,8 +125,9 @@ bool comes_from_quantizer(const onnx::Model& model, const graph::Index& index, c
   return maker != kNone && at(model, maker).op_type() == "QuantizeLinear";
 }
 
-// Also behind what moves or cuts off values: the runtime puts pairs before it.
-bool reaches_quantizer(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+// Also behind what moves values, as the runtime puts pairs before it, and what cuts them off, if the Gemm has no
+// Reshape behind it, as where its result is no matrix.
+bool reaches_quantizer(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, bool is_matrix) {
   const auto& value = node.outputs().front();
   const auto readers = index.consumers(value);
   if (readers.empty() || index.is_output(value)) return false;
@@ -135,14 +135,14 @@ bool reaches_quantizer(const onnx::Model& model, const graph::Index& index, cons
   if (reader.op_type() == "QuantizeLinear") return true;
   using graph::Trait;
   const bool moves = graph::has_trait(reader, Trait::renames) || graph::has_trait(reader, Trait::rearranges) ||
-                     graph::has_trait(reader, Trait::clips);
-  return moves && readers.size() == 1 && reaches_quantizer(model, index, reader);
+                     (is_matrix && graph::has_trait(reader, Trait::clips));
+  return moves && readers.size() == 1 && reaches_quantizer(model, index, reader, is_matrix);
 }
 
 // Whether a MatMul becomes a Gemm with a constant that the runtime cannot round to int32: it does so where a
 // QuantizeLinear follows, at the product of the scales.
 bool keeps_float_bias(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
-                      const Signature& forms) {
+                      const Signature& forms, bool is_matrix) {
   const auto& product = node.outputs().front();
   const auto readers = index.consumers(product);
   if (!node.is("MatMul") || readers.size() != 1 || index.is_output(product) || forms.second.scales.empty())
@@ -151,7 +151,7 @@ bool keeps_float_bias(const onnx::Model& model, const graph::Index& index, const
   if (!sum.is("Add")) return false;
   const auto* bias = constant(model, index, sum, sum.inputs().front() == product ? 1 : 0);
   if (bias == nullptr || forms.first.scales.empty()) return false;
-  if (!reaches_quantizer(model, index, sum)) return true;
+  if (!reaches_quantizer(model, index, sum, is_matrix)) return true;
   double largest = 0;
   for (const double number : onnx::to_doubles(*bias)) largest = std::max(largest, std::abs(number));
   const auto& steps = forms.second.scales;
@@ -173,14 +173,14 @@ bool mixes_signs(const onnx::Model& model, const graph::Index& index, const onnx
 }
 
 std::string_view product_in_float(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
-                                  const Signature& forms) {
+                                  const Signature& forms, std::optional<std::size_t> merged_rank) {
   if (!graph::is_product(node)) return {};
   const bool of_activations = node.is("MatMul") && comes_from_quantizer(model, index, node.inputs()[0]) &&
                               comes_from_quantizer(model, index, node.inputs()[1]);
   if (reads_float16_scales(model, index, node) && !of_activations)
     return "with scales of float16, ONNX Runtime's CPU makes floats of the integers first";
   if (node.is("MatMul") && forms.first.is_constant) return "its first input is constant";
-  if (keeps_float_bias(model, index, node, forms))
+  if (merged_rank && keeps_float_bias(model, index, node, forms, *merged_rank == 2))
     return "ONNX Runtime's CPU merges it with the sum behind it, whose constant stays in float";
   if (forms.output.scales.empty()) return {};
   const auto kind = [](const Form& form) { return form.text.substr(0, form.text.find('=')); };

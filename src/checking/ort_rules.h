@@ -1,6 +1,8 @@
 // What ONNX Runtime's CPU kernels make of a node by its neighbours, which a table of single operators does not tell.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string_view>
 
 #include "checking/signature.h"
@@ -14,7 +16,8 @@ namespace detent::checking {
 bool mixes_signs(const onnx::Model& model, const graph::Index& index, const onnx::Node& node);
 
 /// Why a product between integers is computed in float, although its types have a kernel; empty: it is not.
+/// `merged_rank`: of the result of a MatMul, where the runtime makes a Gemm of it and a sum with a constant behind it.
 std::string_view product_in_float(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
-                                  const Signature& forms);
+                                  const Signature& forms, std::optional<std::size_t> merged_rank);
 
 }  // namespace detent::checking

@@ -199,7 +199,9 @@ class Check {
       return;
     }
     if (target_.is_ort_cpu && is_quantized(forms)) {
-      if (const auto why = checking::product_in_float(model_, index_, node, forms); !why.empty()) {
+      auto rank = graph::rank_of(types_, node.outputs().front());
+      if (rank != 2 && !static_shapes_) rank.reset();
+      if (const auto why = checking::product_in_float(model_, index_, node, forms, rank); !why.empty()) {
         checked.precision = "float32";
         checked.verdict = Verdict::falls_back;
         checked.rule = why;

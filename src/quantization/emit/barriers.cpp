@@ -103,7 +103,7 @@ bool has_narrow_weights_in_body(const onnx::Model& model, const graph::Index& in
   if (producer == graph::kNone || node_at(model, producer).op_type() != "DequantizeLinear") return false;
   const int integers = index.initializer(node_at(model, producer).inputs()[0]);
   return integers != graph::kNone &&
-         onnx::bits_of(model.graph.initializers[static_cast<std::size_t>(integers)].type) == 4;
+         onnx::bits_of(model.graph.initializers[static_cast<std::size_t>(integers)].type) <= 4;
 }
 
 // Whether an operand comes from a Transpose that moves the first of three axes and more; casts and the like between

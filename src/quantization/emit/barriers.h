@@ -18,7 +18,8 @@ void add_barriers(Emitted& emitted);
 
 /// The same where ONNX Runtime would not load the model:
 /// - behind is_float_kernel() (quantization/rules.h), for which it would take integer kernels;
-/// - behind weights of 4 bits in a body, which it would merge with their product, and looks for among the body's own
+/// - behind weights of 2 or 4 bits in a body, which it would merge with their product, and looks for among the body's
+/// own
 ///   tensors.
 void add_barriers_for_loading(Emitted& emitted);
 
