@@ -127,16 +127,19 @@ bool comes_from_quantizer(const onnx::Model& model, const graph::Index& index, c
 
 // Also behind what moves values, as the runtime puts pairs before it, and what cuts them off, if the Gemm has no
 // Reshape behind it, as where its result is no matrix.
-bool reaches_quantizer(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, bool is_matrix) {
+bool reaches_8_bits(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, bool is_matrix) {
   const auto& value = node.outputs().front();
   const auto readers = index.consumers(value);
   if (readers.empty() || index.is_output(value)) return false;
   const auto& reader = at(model, readers.front());
-  if (reader.op_type() == "QuantizeLinear") return true;
+  if (reader.op_type() == "QuantizeLinear") {
+    const auto* zero_point = constant(model, index, reader, 2);
+    return zero_point == nullptr || onnx::bits_of(zero_point->type) == 8;
+  }
   using graph::Trait;
   const bool moves = graph::has_trait(reader, Trait::renames) || graph::has_trait(reader, Trait::rearranges) ||
                      (is_matrix && graph::has_trait(reader, Trait::clips));
-  return moves && readers.size() == 1 && reaches_quantizer(model, index, reader, is_matrix);
+  return moves && readers.size() == 1 && reaches_8_bits(model, index, reader, is_matrix);
 }
 
 // Whether a MatMul becomes a Gemm with a constant that the runtime cannot round to int32: it does so where a
@@ -151,7 +154,7 @@ bool keeps_float_bias(const onnx::Model& model, const graph::Index& index, const
   if (!sum.is("Add")) return false;
   const auto* bias = constant(model, index, sum, sum.inputs().front() == product ? 1 : 0);
   if (bias == nullptr || forms.first.scales.empty()) return false;
-  if (!reaches_quantizer(model, index, sum, is_matrix)) return true;
+  if (!reaches_8_bits(model, index, sum, is_matrix)) return true;
   double largest = 0;
   for (const double number : onnx::to_doubles(*bias)) largest = std::max(largest, std::abs(number));
   const auto& steps = forms.second.scales;
@@ -175,10 +178,13 @@ bool mixes_signs(const onnx::Model& model, const graph::Index& index, const onnx
 std::string_view product_in_float(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
                                   const Signature& forms, std::optional<std::size_t> merged_rank) {
   if (!graph::is_product(node)) return {};
-  const bool of_activations = node.is("MatMul") && comes_from_quantizer(model, index, node.inputs()[0]) &&
+  const bool of_activations = node.is("MatMul") && forms.first.text.starts_with("u8") &&
+                              comes_from_quantizer(model, index, node.inputs()[0]) &&
                               comes_from_quantizer(model, index, node.inputs()[1]);
   if (reads_float16_scales(model, index, node) && !of_activations)
     return "with scales of float16, ONNX Runtime's CPU makes floats of the integers first";
+  if (forms.second.text.starts_with("s4") || forms.second.text.starts_with("u4"))
+    return "ONNX Runtime's CPU has no kernel of 4-bit weights and integers";
   if (node.is("MatMul") && forms.first.is_constant) return "its first input is constant";
   if (merged_rank && keeps_float_bias(model, index, node, forms, *merged_rank == 2))
     return "ONNX Runtime's CPU merges it with the sum behind it, whose constant stays in float";
@@ -186,7 +192,8 @@ std::string_view product_in_float(const onnx::Model& model, const graph::Index& 
   const auto kind = [](const Form& form) { return form.text.substr(0, form.text.find('=')); };
   const auto made = kind(forms.output);
   // Pairs of int8 become uint8.
-  const bool is_turned = made == "u8" && comes_from_quantizer(model, index, node.inputs().front());
+  const bool has_8_bits = made.ends_with("8") && kind(forms.first).ends_with("8");
+  const bool is_turned = has_8_bits && comes_from_quantizer(model, index, node.inputs().front());
   if (kind(forms.first) != made && !is_turned)
     return "ONNX Runtime's CPU has no kernel that makes another type of integers than it reads";
   const auto readers = index.consumers(node.outputs().front());

@@ -71,16 +71,13 @@ const Row* Table::find(std::string_view op_type, const Signature& forms) const {
   const std::string outputs[] = {output.text, without_zero(output.text), with_zero(output.text),
                                  output.text == "f32" ? "f32" : first.text, "f32"};
   const std::string firsts[] = {first.text, with_zero(first.text), without_zero(first.text)};
-  // Types without a row for each channel have one for the tensor.
-  const auto of_tensor = constant.ends_with("/c") ? constant.substr(0, constant.size() - 1) + "t" : constant;
-  const std::string seconds[] = {constant,
-                                 without_zero(constant),
-                                 with_zero(constant),
-                                 of_tensor,
-                                 without_zero(of_tensor),
-                                 with_zero(of_tensor),
-                                 first.text,
-                                 "-"};
+  // Types without a row for each channel have one for the tensor, and the other way round.
+  const bool is_weight = constant.ends_with("/c") || constant.ends_with("/t");
+  const auto other =
+      is_weight ? constant.substr(0, constant.size() - 1) + (constant.ends_with("/c") ? "t" : "c") : constant;
+  const std::string seconds[] = {
+      constant, without_zero(constant), with_zero(constant), other, without_zero(other), with_zero(other), first.text,
+      "-"};
   for (const auto& s : seconds) {
     for (const auto& f : firsts) {
       for (const auto& o : outputs) {

@@ -21,7 +21,10 @@ std::size_t DraftedBlocks::casts_of_inputs() const {
   }));
 }
 
-bool DraftedBlocks::is_plain() const { return placement.tensors.front().format.is_plain(); }
+bool DraftedBlocks::is_plain() const {
+  return std::all_of(placement.tensors.begin(), placement.tensors.end(),
+                     [](const auto& tensor) { return tensor.format.is_plain(); });
+}
 
 std::int64_t DraftedBlocks::needed_opset(WeightForm form) const {
   std::int64_t opset = 0;
@@ -67,6 +70,7 @@ quantization::BlockSolver DraftedBlocks::solver(std::size_t t, WeightMethod meth
 std::string DraftedBlocks::reason_against_running() const {
   if (any_type(onnx::DataType::bfloat16))
     return "neither model was run: the weights are bfloat16, which ONNX Runtime has no operators for on CPUs";
+  if (placement.tensors.empty()) return "";  // all weights stay in float
   const auto& format = placement.tensors.front().format;
   if (format.floats == QuantType::float4e2m1 || format.scales == ScaleType::float8e8m0)
     return "the quantized model was not run: ONNX Runtime's CPU reads no float4e2m1 and no scales of float8e8m0";
@@ -75,7 +79,9 @@ std::string DraftedBlocks::reason_against_running() const {
 
 std::string DraftedBlocks::reason_against_proof() const {
   if (auto reason = reason_against_running(); !reason.empty()) return reason;
-  return placement.tensors.front().format.floats ? "not every ONNX Runtime has small floats on CPUs" : "";
+  return !placement.tensors.empty() && placement.tensors.front().format.floats
+             ? "not every ONNX Runtime has small floats on CPUs"
+             : "";
 }
 
 }  // namespace detent::pipeline

@@ -110,6 +110,12 @@ bool is_untouched(const QuantizeResult& r) { return r.nodes_quantized == 0 && r.
 
 Outcome untouched(const QuantizeResult& r) {
   const auto& faster = r.faster_in_float;
+  if (r.bits_plan)
+    return {
+        .answer = Answer::look,
+        .headline = "Nothing was quantized.",
+        .reasons = {"What was asked for takes all weights in float: a lower --accuracy-target or --max-size makes the "
+                    "model smaller."}};
   return {.answer = Answer::look,
           .headline = "Nothing was quantized.",
           .reasons = {faster.empty() ? "No selected operator can be: the notes say why, --op-types and --weights-only "

@@ -30,6 +30,15 @@ FOUND = [
     ("chosen by NonZero", "size"),
     ("network 6", "int16 x int8"),
     ("random 8", "uint8 x uint4, plain"),
+    ("menagerie", "int8 among float16"),
+    ("great biases behind MatMul", "size"),
+    ("attention", "int8 x int16"),
+    ("attention", "int16 falls back"),
+    ("mask of -1e9", "int8 x uint4"),
+    ("MatMul and Transpose", "gptq of int4"),
+    ("tied embedding", "int16 x int8"),
+    ("tied embedding by Gemm", "float8e4m3fn x float8e4m3fn"),
+    ("random 3", "blocks to a target"),
 ]
 #: Forms take turns over the graphs, so that each comes about once.
 STEP = 7

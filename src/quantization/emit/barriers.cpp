@@ -322,7 +322,9 @@ void add_barriers_before_floats(Emitted& emitted) {
     if (const auto input = sum_of_float8(quantized, index, node)) put_before(n, node.inputs()[*input]);
     if (node.op_type() != "QuantizeLinear") continue;
     const auto* zero_point = constant(quantized, index, node, 2);
-    const int producer = index.producer(node.inputs()[0]);
+    int producer = index.producer(node.inputs()[0]);
+    while (producer != graph::kNone && is_carrier(node_at(quantized, producer)))
+      producer = index.producer(node_at(quantized, producer).inputs()[0]);
     if (zero_point == nullptr || !has_8_bits_of_float(zero_point->type) || producer == graph::kNone ||
         !graph::has_trait(node_at(quantized, producer), graph::Trait::clips))
       continue;

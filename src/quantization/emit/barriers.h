@@ -27,10 +27,10 @@ void add_barriers_for_loading(Emitted& emitted);
 /// put a pair before the body, and makes the runtime die while it loads the model.
 void add_barriers_before_bodies(Emitted& emitted);
 
-/// The same between a Relu or Clip and a QuantizeLinear that makes floats of 8 bits. Up to 1.32 the runtime's optimizer
-/// takes them for integers that end at 0 (ReluQuantRewrite) and leaves out the Relu, or refuses the model. And between
-/// a MatMul of such floats and the Add of a constant, of which it makes a Gemm with a Reshape of 8-bit floats, for
-/// which it has no kernel.
+/// The same between a Relu or Clip, or what moves its values, and a QuantizeLinear that makes floats of 8 bits. Up
+/// to 1.32 the runtime's optimizer takes them for integers that end at 0 (ReluQuantRewrite) and leaves out the Relu, or
+/// refuses the model. And between a MatMul of such floats and the Add of a constant, of which it makes a Gemm with a
+/// Reshape of 8-bit floats, for which it has no kernel.
 void add_barriers_before_floats(Emitted& emitted);
 
 /// Puts a Max of one value where ONNX Runtime (seen from 1.24 to 1.32) makes something wrong of float16:
