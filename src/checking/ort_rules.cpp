@@ -148,12 +148,11 @@ bool keeps_float_bias(const onnx::Model& model, const graph::Index& index, const
                       const Signature& forms, bool is_matrix) {
   const auto& product = node.outputs().front();
   const auto readers = index.consumers(product);
-  if (!node.is("MatMul") || readers.size() != 1 || index.is_output(product) || forms.second.scales.empty())
-    return false;
+  if (!node.is("MatMul") || readers.size() != 1 || index.is_output(product) || !forms.second.is_constant) return false;
   const auto& sum = at(model, readers.front());
   if (!sum.is("Add")) return false;
   const auto* bias = constant(model, index, sum, sum.inputs().front() == product ? 1 : 0);
-  if (bias == nullptr || forms.first.scales.empty()) return false;
+  if (bias == nullptr || forms.first.scales.empty() || forms.second.scales.empty()) return false;
   if (!reaches_8_bits(model, index, sum, is_matrix)) return true;
   double largest = 0;
   for (const double number : onnx::to_doubles(*bias)) largest = std::max(largest, std::abs(number));

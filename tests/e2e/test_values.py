@@ -308,7 +308,9 @@ def noted(tmp_path, samples, weight=0.3, options=()):
         ([np.abs(floats(1, 1, 3, 8, 8))] * 4, 0.3, "all 4 samples are the same"),
         ([np.abs(floats(i % 2, 1, 3, 8, 8)) for i in range(4)], 0.3, "2 of 4 samples are the same"),
         ([np.abs(floats(i, 1, 3, 8, 8)) * 100 for i in range(3)], 0.3, "as of 0 to 1"),
+        ([floats(i, 1, 3, 8, 8) * 100 for i in range(3)], 0.3, "as of 0 to 1"),
         ([np.abs(np.tanh(floats(i, 1, 3, 8, 8))) for i in range(3)], 0.001, "as of 0 to 255"),
+        ([np.tanh(floats(i, 1, 3, 8, 8)) for i in range(3)], 0.001, "as of 0 to 255"),
         ([np.abs(np.tanh(floats(i, 1, 3, 8, 8))) for i in range(3)], 0.3, None),
     ],
 )
@@ -319,6 +321,16 @@ def test_suspicious_samples_are_named(tmp_path, samples, weight, said):
         assert "samples are" not in text and "look like" not in text, text
     else:
         assert said in text, text
+
+
+def test_samples_without_values_are_refused(tmp_path):
+    constants = {"w": floats(1, 8, 3, 3, 3), "b": floats(2, 8)}
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["y"])]
+    model = save(tmp_path, nodes, [("x", FLOAT, ["N", 3, 8, 8])], [("y", None)], constants)
+    save_samples(tmp_path / "data", [{"x": np.zeros((0, 3, 8, 8), np.float32)}] * 2)
+    result = detent("quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", tmp_path / "data", "--preset", "plain")
+    assert result.returncode == 3 and "the samples hold no values" in result.stderr, result.stderr
+    assert not (tmp_path / "q.onnx").exists()
 
 
 def test_nan_is_blamed_on_the_input(tmp_path):
