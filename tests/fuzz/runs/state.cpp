@@ -169,7 +169,8 @@ void read_folder(Parts parts) {
   const fs::path root = fresh_folder("model");
   put("model/model.onnx", {});
   put("model/onnx/decoder.onnx", {});
-  put(parts.byte() % 2 == 0 ? "model/genai_config.json" : "model/config.json", parts.rest());
+  const bool is_genai = parts.byte() % 2 == 0;
+  put(is_genai ? "model/genai_config.json" : "model/config.json", parts.rest());
   try_to([&] {
     const auto found = run::read_model_folder(root);
     require(fs::is_regular_file(root / found.model), "the model is a file of the folder");
