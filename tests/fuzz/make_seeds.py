@@ -309,6 +309,11 @@ def states() -> dict[str, bytes]:
         "saved": b"\6" + b"\1" + 4 * (piece(bytes(70)) + b"\3") + bytes([16, 2]) + bytes(9),
         "genai": b"\7\0" + json.dumps(genai).encode(),
         "transformers": b"\7\1" + b"{}",
+        **{f"folder-{form}": bytes([7, form]) + json.dumps({}).encode() for form in (3, 7, 15, 17)},
+        **{
+            f"transformers-two-{i}": bytes([7, 33]) + json.dumps({"transformers.js_config": told}).encode()
+            for i, told in enumerate([{"use_external_data_format": 1}, {"kv_cache_dtype": {"q4": "float16"}}, {}])
+        },
         "transformers-true": b"\7\1" + json.dumps({"transformers.js_config": {"use_external_data_format": True}}).encode(),
         "transformers-none": b"\7\1" + json.dumps({"transformers.js_config": [1]}).encode(),
         "transformers-cache": b"\7\1" + json.dumps({"transformers.js_config": {"kv_cache_dtype": "float16"}}).encode(),
