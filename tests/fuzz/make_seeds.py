@@ -23,6 +23,7 @@ from seed_models import (
     endless,
     external,
     misread,
+    numbers_in_functions,
     outside,
     own_operators,
     rng,
@@ -213,6 +214,13 @@ def samples() -> dict[str, bytes]:
         "sound-alone": files(242, 3, (240, sounds()["pcm-32"])),
         "sound-empty": files(240, 0, (240, sounds()["empty"])),
         "sound-as-integers": files(4, 0, (240, sounds()["pcm-16"])),
+        "bytes-of-pictures": files(0, 0, (2, npy(x.astype(np.uint8)))),
+        "channels-last": files(
+            4, 0, (0, npz(False, **{"input_ids": ids, "past_key_values.0.key": np.zeros((1, 3, 2, 1), np.float32)}))
+        ),
+        "one-input-more": files(0, 0, (7, pb(x)), (8, pb(x))),
+        "large-when-unpacked": files(0, 0, (0, npz(True, x=np.zeros((200_000, 2), np.float32)))),
+        "key-twice": files(0, 0, (0, npz(False, x=x, y=x).replace(b"y.npy", b"x.npy"))),
         "sound-in-folders": files(1, 0, (242, sounds()["pcm-16"])),
     }
 
@@ -440,6 +448,7 @@ def seeds() -> dict[str, dict[str, bytes]]:
                 nodes[node.op_type.lower()] = node.SerializeToString()
     refused = {make.__name__: make().SerializeToString() for make in (endless, doubling, own_operators)}
     bound = {make.__name__: make().SerializeToString() for make in (calls, shadows)}
+    bound["numbers-in-functions"] = numbers_in_functions()
     bound |= {f"reads-{kind.replace('_', '-')}": misread(kind).SerializeToString() for kind in MISREAD}
     made = {
         "model": {**models, "outside": outside().SerializeToString(), **refused, **bound},

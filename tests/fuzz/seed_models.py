@@ -284,6 +284,14 @@ def calls() -> onnx.ModelProto:
     return model(nodes, [value("x", [1, 4])], [value("y", [1, 4])], functions=[function, overloaded], domains=["own"])
 
 
+def numbers_in_functions() -> bytes:
+    """Fields of another wire type than those that are known, in a function and in its opset."""
+    function = helper.make_function("own", "F", ["p"], ["q"], [helper.make_node("Relu", ["p"], ["q"])], []).SerializeToString()
+    opset = helper.make_opsetid("", 17).SerializeToString() + b"\x1d\0\0\0\0"
+    function += b"\x18\x01\x4a" + bytes([len(opset)]) + opset
+    return calls().SerializeToString() + b"\xca\x01" + bytes([len(function)]) + function
+
+
 def shadows() -> onnx.ModelProto:
     """Bodies with names, weights and stated shapes of what stands around them."""
     made = bodies()
