@@ -42,6 +42,13 @@ class _Run:
     def give(self, **options: Any) -> None:
         self.options.update((name, value) for name, value in options.items() if value is not None)
 
+    def give_shapes(self, shapes: Mapping[str, Sequence[int]] | None) -> None:
+        if shapes is None:
+            return
+        if not isinstance(shapes, Mapping):
+            raise TypeError(f"input_shapes is a dict from names to shapes, not a {type(shapes).__name__}")
+        self.give(input_shapes={name: list(shape) for name, shape in shapes.items()} or None)
+
     def give_model(self, name: str, model: Model) -> None:
         self.options[name] = _models.path_of(model, self.folder, f"{name}.onnx")
 
@@ -215,8 +222,7 @@ def inspect(model: Model, input_shapes: Mapping[str, Sequence[int]] | None = Non
     """List the layers of a model without running it. input_shapes: static shapes for inputs with dynamic axes."""
     with _run("inspect", None, runtime) as run:
         run.give_model("model", model)
-        if input_shapes:
-            run.give(input_shapes={name: list(shape) for name, shape in input_shapes.items()})
+        run.give_shapes(input_shapes)
         return Inspection.of(_core.inspect(run.options))
 
 
@@ -231,8 +237,7 @@ def check(
     with _run("check", None, runtime) as run:
         run.give_model("model", model)
         run.give(target=target)
-        if input_shapes:
-            run.give(input_shapes={name: list(shape) for name, shape in input_shapes.items()})
+        run.give_shapes(input_shapes)
         return CheckResult.of(_core.check(run.options))
 
 
@@ -301,6 +306,8 @@ def verify(
         run.give_model("float_model", float_model)
         run.give_model("quantized_model", quantized_model)
         run.give(target=target, provider=provider, max_samples=max_samples, batch_size=batch_size)
+        if consumer is not None and not (hasattr(consumer, "name") and callable(getattr(consumer, "load", None))):
+            raise TypeError(f"consumer has a name and a method load, which {type(consumer).__name__} has not")
         if consumer is None and provider is None:
             consumer = _installed_consumer(target, threads)
         run.give(threads=threads, bench=bench and not getattr(consumer, "is_simulated", False))
@@ -346,6 +353,5 @@ def bench(
         program = os.path.join(os.path.dirname(__file__), "detent")
         if os.path.exists(program):
             run.give(program=program)
-        if input_shapes:
-            run.give(input_shapes={name: list(shape) for name, shape in input_shapes.items()})
+        run.give_shapes(input_shapes)
         return BenchResult.of(run.call(_core.bench, data, progress))

@@ -125,6 +125,8 @@ class Columns:
     """Samples of which only some parts are inputs; see columns()."""
 
     def __init__(self, samples: Iterable[Any], keys: Mapping[str, str | int]) -> None:
+        if not isinstance(keys, Mapping):
+            raise TypeError(f"keys is a dict from inputs to keys of samples, not a {type(keys).__name__}")
         self._samples, self._keys = samples, keys
 
     def __len__(self) -> int:

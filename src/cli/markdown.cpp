@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <functional>
@@ -22,6 +23,12 @@ using nlohmann::json;
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
+// Of an item in a numbered list.
+bool is_number(std::string_view text, std::size_t until) {
+  return until > 0 && std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(until),
+                                  [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
 // Whether Markdown, also as GitHub writes it, could take the character for more than itself: tags, entities, links,
 // pictures, addresses that become links by themselves, code, formulas, emphasis, ends of cells, lists.
 bool has_meaning(std::string_view text, std::size_t at) {
@@ -30,7 +37,10 @@ bool has_meaning(std::string_view text, std::size_t at) {
     case '_': return !is_word(before) || !is_word(after);
     case '&': return is_word(after) || after == '#';
     case ':': return after == '/';
-    case '.': return text.substr(0, at).ends_with("www") || text.substr(0, at).ends_with("WWW");
+    case '.':
+      return text.substr(0, at).ends_with("www") || text.substr(0, at).ends_with("WWW") ||
+             (after == ' ' && is_number(text, at));
+    case ')': return after == ' ' && is_number(text, at);
     case '-':
     case '+':
     case '=':

@@ -119,6 +119,8 @@ HOSTILE_NAMES = [
     "# heading",
     "- list",
     "> quote",
+    "1. item",
+    "23) item",
     "\ttab\r\n\n# heading",
 ]
 
@@ -132,7 +134,7 @@ def test_names_stay_words_in_markdown(name: str, tmp_path: Path) -> None:
     told = [line for line in support.detent("report", tmp_path / "r.json").stdout.splitlines() if line]
     row, rule, answer, headline, *items = told
     assert (rule, answer) == ("|---|---|", "| outcome | look first |")
-    assert [item[:2] for item in items] == ["- ", "- "] and not any(item[2] in "#->" for item in items)
+    assert [item[:2] for item in items] == ["- ", "- "] and not any(re.match(r"[#>-]|\d+[.)] ", item[2:]) for item in items)
     assert len(unescaped("|", row)) == 3
     for line in (row.replace("|", ""), headline.replace("**", ""), *(item[2:] for item in items)):
         for special in ("<", "[", "]", "`", "*", "$", "~", "|", "&lt", "&#", "://", ".evil"):

@@ -6,7 +6,9 @@ import subprocess
 import pytest
 from support import DETENT, Path
 
-BUILT = [path for path in (DETENT, *(DETENT.parent / f"libdetent_{name}.so" for name in ("cpu", "mpi", "cuda"))) if path.exists()]
+PLUGINS = (DETENT.parent / f"libdetent_{name}.so" for name in ("cpu", "mpi", "cuda"))
+LIBRARIES = (DETENT.parent / "libdetent.so", *sorted(DETENT.parent.glob("python/detent/_core*.so")))
+BUILT = [path for path in (DETENT, *PLUGINS, *LIBRARIES) if path.exists()]
 
 
 def read(path: Path, *options: str) -> str:
@@ -29,5 +31,5 @@ def test_overflows_are_seen(path: Path) -> None:
     if "__asan_init" in symbols:
         pytest.skip("built with sanitizers")
     assert "__stack_chk_fail" in symbols
-    if path == DETENT:
+    if path in (DETENT, *LIBRARIES):
         assert re.search(r" __\w+_chk@", symbols.replace("__stack_chk", "")), "built without _FORTIFY_SOURCE"

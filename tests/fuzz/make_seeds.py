@@ -15,14 +15,19 @@ from PIL import Image
 from seed_models import (
     FLOAT,
     INT64,
+    MISREAD,
     MODELS,
     QUANTIZED,
+    calls,
     doubling,
     endless,
     external,
+    misread,
+    numbers_in_functions,
     outside,
     own_operators,
     rng,
+    shadows,
     value,
     weight,
 )
@@ -209,6 +214,13 @@ def samples() -> dict[str, bytes]:
         "sound-alone": files(242, 3, (240, sounds()["pcm-32"])),
         "sound-empty": files(240, 0, (240, sounds()["empty"])),
         "sound-as-integers": files(4, 0, (240, sounds()["pcm-16"])),
+        "bytes-of-pictures": files(0, 0, (2, npy(x.astype(np.uint8)))),
+        "channels-last": files(
+            4, 0, (0, npz(False, **{"input_ids": ids, "past_key_values.0.key": np.zeros((1, 3, 2, 1), np.float32)}))
+        ),
+        "one-input-more": files(0, 0, (7, pb(x)), (8, pb(x))),
+        "large-when-unpacked": files(0, 0, (0, npz(True, x=np.zeros((200_000, 2), np.float32)))),
+        "key-twice": files(0, 0, (0, npz(False, x=x, y=x).replace(b"y.npy", b"x.npy"))),
         "sound-in-folders": files(1, 0, (242, sounds()["pcm-16"])),
     }
 
@@ -305,6 +317,17 @@ def states() -> dict[str, bytes]:
         "saved": b"\6" + b"\1" + 4 * (piece(bytes(70)) + b"\3") + bytes([16, 2]) + bytes(9),
         "genai": b"\7\0" + json.dumps(genai).encode(),
         "transformers": b"\7\1" + b"{}",
+        **{f"folder-{form}": bytes([7, form]) + json.dumps({}).encode() for form in (3, 7, 15, 17)},
+        **{
+            f"transformers-two-{i}": bytes([7, 33]) + json.dumps({"transformers.js_config": told}).encode()
+            for i, told in enumerate([{"use_external_data_format": 1}, {"kv_cache_dtype": {"q4": "float16"}}, {}])
+        },
+        "transformers-true": b"\7\1" + json.dumps({"transformers.js_config": {"use_external_data_format": True}}).encode(),
+        "transformers-none": b"\7\1" + json.dumps({"transformers.js_config": [1]}).encode(),
+        "transformers-cache": b"\7\1" + json.dumps({"transformers.js_config": {"kv_cache_dtype": "float16"}}).encode(),
+        "genai-absent": b"\7\0" + json.dumps({"model": {"decoder": {"filename": "absent.onnx"}}}).encode(),
+        "genai-none": b"\7\0" + json.dumps({"model": {"decoder": {"pipeline": []}}}).encode(),
+        "kernels-wrong": b"\5" + json.dumps({"format": "detent kernel times 1", "kernels": {"Conv": 1}}).encode(),
         "transformers-data": b"\7\1" + json.dumps({"transformers.js_config": data_told}).encode(),
         "solved-hex": b"\2" + piece(solved.replace(b'"n"', b'{"hex":"ff"}')) + bytes(128),
     }
@@ -390,6 +413,18 @@ def results() -> dict[str, bytes]:
     return {
         "one": line,
         "two": line + b"\n" + json.dumps(others).encode(),
+        "marks": json.dumps(
+            {
+                "output": "_a_ b_c &amp; &#9; &",
+                "outcome": {"headline": "1. www.a http://b ![c](d) - =", "reasons": ["12) x", "-_-"]},
+                "rotated": {"kept": True, "error_before": 0.5, "error_after": 0.25},
+                "latency": {
+                    **latency,
+                    "before": {"median_seconds": 0.01, "waiting_share": 0.5},
+                    "after": {**latency["after"], "waiting_share": 0.5},
+                },
+            }
+        ).encode(),
         "few": b'{"outcome": {"answer": "yes"}}\n{}\n[]\n{"latency": {"threads": 1}}',
         "wrong": b'{"output": 1, "model_bytes_before": -1, "outcome": {"headline": 2, "reasons": 3}, "kept": "n"}',
     }
@@ -412,8 +447,11 @@ def seeds() -> dict[str, dict[str, bytes]]:
             if node.attribute:
                 nodes[node.op_type.lower()] = node.SerializeToString()
     refused = {make.__name__: make().SerializeToString() for make in (endless, doubling, own_operators)}
+    bound = {make.__name__: make().SerializeToString() for make in (calls, shadows)}
+    bound["numbers-in-functions"] = numbers_in_functions()
+    bound |= {f"reads-{kind.replace('_', '-')}": misread(kind).SerializeToString() for kind in MISREAD}
     made = {
-        "model": {**models, "outside": outside().SerializeToString(), **refused},
+        "model": {**models, "outside": outside().SerializeToString(), **refused, **bound},
         "tensor": {name: tensor.SerializeToString() for name, tensor in tensors().items()},
         "pb": {name: tensor.SerializeToString() for name, tensor in tensors().items()},
         "attribute": nodes,

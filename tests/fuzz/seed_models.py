@@ -266,5 +266,66 @@ def own_operators() -> onnx.ModelProto:
     return made
 
 
+def calls() -> onnx.ModelProto:
+    """Attributes of the call, given and by default; an output that is an input; names that are taken; an overload."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    leaky = helper.make_node("LeakyRelu", ["p"], ["h"], name="taken")
+    for name in ("alpha", "beta"):
+        leaky.attribute.append(onnx.AttributeProto(name=name, ref_attr_name=name, type=onnx.AttributeProto.FLOAT))
+    function = helper.make_function("own", "Leak", ["p"], ["h", "p"], [leaky], opsets, attributes=["alpha"])
+    function.attribute_proto.append(helper.make_attribute("beta", 0.5))
+    overloaded = helper.make_function("own", "Leak", ["p"], ["q"], [helper.make_node("Relu", ["p"], ["q"])], opsets)
+    overloaded.overload = "other"
+    nodes = [
+        helper.make_node("Leak", ["x"], ["a", "b"], name="call", domain="own", alpha=0.1),
+        helper.make_node("Leak", ["a"], ["call/h", "d"], name="call", domain="own"),
+        helper.make_node("Sum", ["a", "b", "call/h", "d"], ["y"], name="taken"),
+    ]
+    return model(nodes, [value("x", [1, 4])], [value("y", [1, 4])], functions=[function, overloaded], domains=["own"])
+
+
+def numbers_in_functions() -> bytes:
+    """Fields of another wire type than those that are known, in a function and in its opset."""
+    function = helper.make_function("own", "F", ["p"], ["q"], [helper.make_node("Relu", ["p"], ["q"])], []).SerializeToString()
+    opset = helper.make_opsetid("", 17).SerializeToString() + b"\x1d\0\0\0\0"
+    function += b"\x18\x01\x4a" + bytes([len(opset)]) + opset
+    return calls().SerializeToString() + b"\xca\x01" + bytes([len(function)]) + function
+
+
+def shadows() -> onnx.ModelProto:
+    """Bodies with names, weights and stated shapes of what stands around them."""
+    made = bodies()
+    for branch, weights in ((made.graph.node[0].attribute[0].g, ["w"]), (made.graph.node[1].attribute[0].g, ["u"])):
+        branch.value_info.append(value("t", [1, 4]))
+        for name in weights:
+            made.graph.initializer.append(weight(name, 4, 4))
+        branch.node[0].name = "outer"
+    return made
+
+
+def misread(kind: str) -> onnx.ModelProto:
+    """Nodes that read what they cannot, or make what is made elsewhere."""
+    made = bodies()
+    graph, branch = made.graph, made.graph.node[0].attribute[0].g
+    if kind == "cycle":
+        graph.node.extend([helper.make_node("Relu", ["r"], ["s"]), helper.make_node("Relu", ["s"], ["r"])])
+    elif kind == "cycle_in_a_body":
+        branch.node.extend([helper.make_node("Relu", ["r"], ["s"]), helper.make_node("Relu", ["s"], ["r"])])
+    elif kind == "twice":
+        branch.node.append(helper.make_node("Relu", ["x"], ["t"]))
+    elif kind == "nowhere":
+        branch.node[0].input[0] = "nothing"
+    elif kind == "of_a_body":
+        graph.node[2].input[0] = "t"
+    elif kind == "own_body":
+        graph.node[0].input[0] = "t"
+    elif kind == "output":
+        branch.output[0].name = "nothing"
+    elif kind == "outer_output":
+        graph.output[0].name = "t"
+    return made
+
+
+MISREAD = ("cycle", "cycle_in_a_body", "twice", "nowhere", "of_a_body", "own_body", "output", "outer_output")
 QUANTIZED = [quantized, operators_in_integers, weights_in_blocks, quantized_layers]
 MODELS = [convolutions, attention, constants, bodies, functions, sparse, quantized, halves, elementwise]

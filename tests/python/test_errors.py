@@ -124,3 +124,18 @@ def test_names_cannot_move_a_terminals_cursor(model, samples, tmp_path):
         detent.quantize(tmp_path / "m.onnx", data=samples)
     one_line(caught.value, "\\x1b[2J")
     assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda model: detent.inspect(model, ["x"]), "input_shapes is a dict"),
+        (lambda model: detent.check(model, input_shapes=3), "input_shapes is a dict"),
+        (lambda model: detent.bench(model, input_shapes="x:1"), "input_shapes is a dict"),
+        (lambda model: detent.verify(model, model, [], consumer=object()), "consumer has a name"),
+        (lambda model: detent.data.Columns([], "x"), "keys is a dict"),
+    ],
+)
+def test_arguments_of_another_type_are_type_errors(model, call, says):
+    with pytest.raises(TypeError, match=says):
+        call(model)

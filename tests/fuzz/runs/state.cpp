@@ -159,24 +159,38 @@ void read_kernels(Parts parts) {
     speed::KernelTable table(file);
     table.find("Conv");
     table.add("Conv", {});
+    table.add("MatMul", {1e-3, 1e-4, 1e-5, 1e-5, 0, 0});
     table.save({});
     speed::KernelTable(file).find("Conv");
     speed::default_kernel_table("1.0");
   });
 }
 
+// Bits of `form`: no usual model; one of another name; two of them; what a download leaves; two models are written.
 void read_folder(Parts parts) {
+  constexpr unsigned kIsTransformers = 1, kUnusual = 2, kOne = 4, kSecond = 8, kMore = 16, kTwoWritten = 32;
+  const unsigned form = parts.byte();
+  const auto is = [form](unsigned bit) { return (form & bit) != 0; };
   const fs::path root = fresh_folder("model");
-  put("model/model.onnx", {});
-  put("model/onnx/decoder.onnx", {});
-  put(parts.byte() % 2 == 0 ? "model/genai_config.json" : "model/config.json", parts.rest());
+  for (const char* file : {"model/model.onnx", "model/onnx/decoder.onnx"}) {
+    if (!is(kUnusual)) put(file, {});
+  }
+  if (is(kOne)) put("model/a.onnx", {});
+  if (is(kSecond)) put("model/b.onnx", {});
+  for (const char* file :
+       {"model/model.onnx_data", "model/model_q4.onnx", "model/model_q4.onnx_data_1", "model/.cache/x"}) {
+    if (is(kMore)) put(file, {});
+  }
+  put(is(kIsTransformers) ? "model/config.json" : "model/genai_config.json", parts.rest());
   try_to([&] {
     const auto found = run::read_model_folder(root);
     require(fs::is_regular_file(root / found.model), "the model is a file of the folder");
     require(!found.model.is_absolute() && *found.model.begin() != "..", "the model lies in the folder");
   });
-  const std::vector<run::WrittenModel> written{
+  std::vector<run::WrittenModel> written{
       {.file = "decoder_q4.onnx", .dtype = "q4", .has_data = true, .half_cache = true}};
+  if (is(kTwoWritten))
+    written.push_back({.file = "decoder.onnx", .dtype = "fp32", .has_data = false, .half_cache = false});
   try_to([&] {
     run::correct_transformers_config(root / "config.json", written, {"other.onnx"});
     run::correct_transformers_config(root / "config.json", written, {"other.onnx"});
