@@ -86,6 +86,16 @@ def test_a_recurrent_layer_that_reads_floats_leaves_the_integers(kind, tmp_path)
     assert len(layers) == 2 and all(node["verdict"] == "falls back" for node in layers), layers
 
 
+def test_an_einsum_in_float_is_left_to_the_cpu_and_not_refused(tmp_path):
+    """Its weight of three axes makes no matrix product of it."""
+    b = Builder(4)
+    y = b.add("Einsum", b.add("Tanh", "x"), b.weight("w", 2, 8, 4), equation="btd,kde->kbte")
+    out = b.add("MatMul", b.add("Reshape", y, b.constant("rows", [12, 4], np.int64)), b.weight("head", 4, 5))
+    nodes = checked(quantized(b, {"x": [1, 6, 8]}, [out], tmp_path, "tflite-like"), "tflite-like")
+    assert all(node["verdict"] != "refused" for node in nodes.values()), nodes
+    assert all(node["on_cpu"] for node in nodes.values() if node["op_type"] == "Einsum" and node["verdict"] != "accepted"), nodes
+
+
 def attention(folder, *options):
     """Heads, a Softmax, and a Relu before one of the operands."""
     b = Builder(5)
@@ -127,7 +137,7 @@ def test_products_of_two_activations_have_operands_that_openvino_multiplies_as_i
 
 def test_the_second_operand_leaves_room_where_pairs_of_products_saturate(tmp_path):
     scales = []
-    for options in ([], ["--weight-range", "full"]):
+    for options in ([], ["--set", "weight-range=full"]):
         (folder := tmp_path / str(len(options))).mkdir()
         graph = onnx.load(attention(folder, *options)).graph
         constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
