@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """detent's solvers beside a plain AdaRound on layers of trained models, 4-bit weights per channel.
 
-  adaround_reference.py MODEL CALIBRATION HELD_BACK.npy [--layers 6] [--set num-iterations=1000] [--solver build/bench_solve_layer]
+  adaround_reference.py MODEL CALIBRATION HELD_BACK.npy [--layers 6] [--num-iterations 1000] [--solver build/bench_solve_layer]
 
 MODEL is a float model, CALIBRATION a folder of .npz samples and HELD_BACK samples of the model's only input, as scores.py's tasks
 prepare them. The reference is the paper's method (Nagel et al. 2020, arXiv:2004.10568) in numpy with nothing added: mini-batches of
@@ -204,7 +204,7 @@ def main() -> None:
     p.add_argument("--largest-positions", type=int, default=800, help="largest number of positions of a layer's output")
     p.add_argument("--samples", type=int, default=32)
     p.add_argument("--held-back-samples", type=int, default=16)
-    p.add_argument("--set", f"num-iterations={type=int}", default=1000)
+    p.add_argument("--num-iterations", type=int, default=1000)
     p.add_argument("--batch-size", type=int, default=4)
     p.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.01], help="learning rates of the reference")
     p.add_argument("--threads", type=int, default=1)

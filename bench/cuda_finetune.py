@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fine-tuning on a GPU beside the CPU: time, memory of the device, and each layer's error, on the same samples.
 
-  cuda_finetune.py MODEL DATA [--device cuda:0] [--finetune adaround ...] [--set finetune-form=gram ...]
-                   [--precision float32 tf32 bfloat16] [--set num-iterations=1000] [--no-cpu] [--json FILE]
+  cuda_finetune.py MODEL DATA [--device cuda:0] [--finetune adaround ...] [--finetune-form gram ...]
+                   [--precision float32 tf32 bfloat16] [--num-iterations 1000] [--no-cpu] [--json FILE]
                    [-- OPTIONS of detent quantize]
 
 Exit status 1 when, on the GPU, a layer's error is above the CPU's by more than --bound (0.05), or the error of the model's
@@ -60,9 +60,9 @@ def main() -> int:
     p.add_argument("data")
     p.add_argument("--device", default="cuda:0")
     p.add_argument("--finetune", nargs="+", default=["adaround"])
-    p.add_argument("--set", f"finetune-form={nargs='+'}", default=["gram", "streamed"])
+    p.add_argument("--finetune-form", nargs="+", default=["gram", "streamed"])
     p.add_argument("--precision", nargs="+", default=["float32", "tf32", "bfloat16"])
-    p.add_argument("--set", f"num-iterations={type=int}", default=1000)
+    p.add_argument("--num-iterations", type=int, default=1000)
     p.add_argument("--no-cpu", action="store_true", help="do not run on the CPU for comparison")
     p.add_argument("--bound", type=float, default=0.05)
     p.add_argument("--whole", type=float, default=0.01)

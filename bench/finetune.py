@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What fine-tuning costs and what it gains: detent beside AMD Quark on the same samples, threads and iterations, interleaved.
 
-  finetune.py [MODEL ...] [--samples 32] [--set num-iterations=100] [--rounds 1] [--device cuda:0] [--quark-python PYTHON] [--json FILE]
+  finetune.py [MODEL ...] [--samples 32] [--num-iterations 100] [--rounds 1] [--device cuda:0] [--quark-python PYTHON] [--json FILE]
 
 MODEL as in run.py; default resnet18. What each column means: README.md. Exit status 1 when a bound is missed."""
 
@@ -229,7 +229,7 @@ def parse() -> argparse.Namespace:
     p.add_argument("models", nargs="*", default=["resnet18"])
     p.add_argument("--samples", type=int, default=32)
     p.add_argument("--held-back", type=int, default=8, help="samples for the errors, which no tool sees")
-    p.add_argument("--set", f"num-iterations={type=int}", default=100)
+    p.add_argument("--num-iterations", type=int, default=100)
     p.add_argument("--batch-size", type=int, default=1)
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--rounds", type=int, default=1)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How well trained models do their tasks after fine-tuning: nearest rounding beside GPTQ and AdaRound.
 
-  finetune_scores.py [COLUMN ...] [--weight-types int8 int4] [--set num-iterations=1000] [--json FILE]
+  finetune_scores.py [COLUMN ...] [--weight-types int8 int4] [--num-iterations 1000] [--json FILE]
 
 Columns, models, samples and scoring are those of scores.py: uint8 activations, weights per channel, Q/DQ computed in float. Ranges
 are by --method, the same in all rows, and fine-tuning sees the calibration samples alone. In brackets: how much of nearest
@@ -82,7 +82,7 @@ def main() -> None:
     p.add_argument("--weight-types", nargs="+", default=["int8", "int4"])
     p.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS), metavar="ROW", help=", ".join(ROWS))
     p.add_argument("--method", default="mse", help="calibration method")
-    p.add_argument("--set", f"num-iterations={type=int}", default=1000)
+    p.add_argument("--num-iterations", type=int, default=1000)
     p.add_argument("--models", type=Path, default=Path("build/models"), help="where scripts/fetch_models.py put them")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--detent", default="build/detent")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How well the sweep's reading and writing hides behind its computing, and what budgets do to a model of large activations.
 
-  overlap.py MODEL SAMPLES [--set segments=8] [--rounds 3] [--budget SIZE] [--detent PATH] [--bench-spool PATH] [--dir DIR]
+  overlap.py MODEL SAMPLES [--segments 8] [--rounds 3] [--budget SIZE] [--detent PATH] [--bench-spool PATH] [--dir DIR]
 
 The same segments run with all that waits in memory (level 0: compute alone) and on disk (level 2), taking turns; each
 figure is the least of its rounds, since others on the machine only add. I/O alone is what level 2 wrote and read over
@@ -65,7 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("samples", type=pathlib.Path)
-    parser.add_argument("--set", f"segments={type=int}", default=8)
+    parser.add_argument("--segments", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--budget")
     parser.add_argument("--rates", default="0.5,0.5", help="GB/s of plain writes and reads (default 0.5,0.5)")

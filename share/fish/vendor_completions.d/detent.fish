@@ -72,6 +72,8 @@ complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l d
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l work-dir -r -F -d 'where working files go'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l resume -d 'continue an interrupted run for this output'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l time-limit -x -d 'end the run after so many seconds (exit code 4)'
+complete -c detent -n '__fish_seen_subcommand_from compare inspect bench check verify' -l time-limit -x -d 'end the command after so many seconds (exit code 4)'
+complete -c detent -n '__fish_seen_subcommand_from compare inspect bench check verify' -l memory-budget -x -d 'memory for the graph of a model, and for a file of samples, as in 512MiB'
 complete -c detent -n '__fish_seen_subcommand_from bench' -l runs -x -d 'timed runs of each model'
 complete -c detent -n '__fish_seen_subcommand_from bench' -l seconds -x -d 'time each model for about so long'
 complete -c detent -n '__fish_seen_subcommand_from bench' -l memory -d 'measure the peak memory of each model in a process of its own'
