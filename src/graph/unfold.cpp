@@ -33,6 +33,9 @@ constexpr std::uint64_t kPartOfMemory = 8;  // the runtime and each copy of the 
 // process without a model. Measured on chains of 10,000 to 95,000 nodes and on nodes with as many inputs or outputs.
 constexpr std::uint64_t kBytesPerValue = 3 << 10, kBytesOfProcess = std::uint64_t{40} << 20;
 
+// Of a smaller graph the plan of a run tells the smallest budget that works.
+constexpr std::uint64_t kSmallGraph = 16 << 20;
+
 // What a node takes without the values of its attributes, which are views of the file. Only of one as it was read.
 std::uint64_t size_of(const Node& node) {
   std::uint64_t size =
@@ -349,7 +352,7 @@ void require_room(const onnx::Model& model, const std::optional<std::uint64_t>& 
   std::uint64_t values = graph.inputs.size() + graph.initializers.size() + graph.outputs.size();
   for (const auto& node : graph.nodes) values += node.outputs().size();
   const auto taken = kBytesPerValue * values;
-  if (taken <= *memory / kPartOfMemory || taken + kBytesOfProcess <= *memory) return;
+  if (taken <= kSmallGraph || taken + kBytesOfProcess <= *memory) return;
   throw resource_error(
       fmt::format("model '{}' has {} nodes and {} values, which take about {}; the memory budget is {}",
                   model.path.string(), graph.nodes.size(), values, format_size(taken + kBytesOfProcess),
