@@ -106,6 +106,7 @@ struct Fields<AccuracyResult> {
                                      shown<&S::worst_sample_db>("worst_sample_db"),
                                      shown<&S::sqnr_db>("sqnr_db"),
                                      shown<&S::cosine>("cosine"),
+                                     shown<&S::lost_channels>("lost_channels"),
                                      shown<&S::rounded_db>("rounded_db"),
                                      shown<&S::score>("score"),
                                      shown<&S::integer_macs>("integer_macs"),

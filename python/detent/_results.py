@@ -261,6 +261,7 @@ class AccuracyResult(_Result):
     sqnr_db: float  #: of the worst output, of the written file as ONNX Runtime runs it
     worst_sample_db: float | None  #: of the sample, and output, that is farthest
     cosine: float
+    lost_channels: list[str]  #: a sentence for channels of an output that the file leaves constant
     rounded_db: float | None  #: the worst output's where devices round to the file's 16-bit floats
     score: float | None  #: of the command, as a share of the float model's
     integer_macs: float | None  #: share of the multiplications that use integers; None: not counted
@@ -276,7 +277,7 @@ class AccuracyResult(_Result):
     @classmethod
     def of(cls, told: dict[str, Any], **more: Any) -> Self:
         tuned = told.get("tuned")
-        unset: dict[str, Any] = {"worst_sample_db": None, "rounded_db": None, "sample_names": []}
+        unset: dict[str, Any] = {"worst_sample_db": None, "rounded_db": None, "sample_names": [], "lost_channels": []}
         told = {**unset, **told, "tuned": TunedWeights(**tuned) if tuned else None}
         return super().of(told, **more)
 

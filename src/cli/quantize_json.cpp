@@ -22,6 +22,7 @@ nlohmann::json told_of_files(const AccuracyResult& a) {
   nlohmann::json out{{"samples", a.samples}, {"sqnr_db", number(a.sqnr_db)}, {"cosine", a.cosine}};
   if (!a.sample_names.empty()) out["sample_names"] = a.sample_names;
   if (a.worst_sample_db) out["worst_sample_db"] = number(*a.worst_sample_db);
+  if (!a.lost_channels.empty()) out["lost_channels"] = a.lost_channels;
   if (a.rounded_db) out["rounded_db"] = number(*a.rounded_db);
   return out;
 }

@@ -56,6 +56,7 @@ void write_in_16_bits(onnx::Model& quantized, const Lowering& lowering, Quantize
     result.accuracy->sqnr_db = converted.accuracy->sqnr_db;
     result.accuracy->cosine = converted.accuracy->cosine;
     result.accuracy->worst_sample_db = converted.accuracy->worst_sample_db;
+    result.accuracy->lost_channels = converted.accuracy->lost_channels;
     result.accuracy->rounded_db = converted.accuracy->rounded_db;
     result.notes.push_back(fmt::format("with 16-bit floats rounded as devices do, the worst output has {:.1f} dB on {}",
                                        converted.accuracy->rounded_db.value_or(converted.accuracy->sqnr_db),

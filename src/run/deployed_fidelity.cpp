@@ -13,6 +13,7 @@
 #include "exec/emit.h"
 #include "exec/unused_memory.h"
 #include "run/kv_cache.h"
+#include "run/lost_channels.h"
 #include "run/next_tokens.h"
 #include "run/pairing.h"
 #include "run/samples.h"
@@ -77,6 +78,8 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   const auto tokens = find_tokens(input_specs(original), names);
   std::vector<SampleSums> all(names.size());
   std::vector<bool> are_floats(names.size());
+  std::vector<ChannelSums> channels;
+  for (const auto& name : names) channels.emplace_back(original, name);
   NextTokenSums token_sums;
   DeployedFidelity found;
   while (found.samples < most) {
@@ -90,7 +93,9 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     if (following) y = following->run(given, where, &player);
     for (std::size_t i = 0; i < names.size(); ++i) {
       are_floats[i] = data::holds_floats(x[i].type) && data::holds_floats(y[i].type);
-      if (are_floats[i]) all[i].add(x[i], y[i]);
+      if (!are_floats[i]) continue;
+      all[i].add(x[i], y[i]);
+      channels[i].add(x[i], y[i]);
     }
     if (tokens) {
       const auto* mask = tokens->mask ? &sample->inputs[*tokens->mask] : nullptr;
@@ -108,6 +113,10 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   found.outputs = outputs.size();
   tell_worst(outputs, found);
   found.next_tokens = token_sums.result();
+  for (const auto& output : channels) {
+    const auto lost = output.lost();
+    found.lost_channels.insert(found.lost_channels.end(), lost.begin(), lost.end());
+  }
   return found;
 }
 
@@ -117,6 +126,7 @@ void tell(const DeployedFidelity& found, AccuracyResult& accuracy) {
   accuracy.sqnr_db = found.sqnr_db;
   accuracy.cosine = found.cosine;
   accuracy.worst_sample_db = found.worst_sample_db;
+  accuracy.lost_channels = found.lost_channels;
 }
 
 double value_of(const DeployedFidelity& fidelity, AccuracyMetric metric) {

@@ -25,6 +25,7 @@ struct DeployedFidelity {
   double worst_sample_db = 0;      // of that sample, and output, which is farthest
   std::optional<double> cache_db;  // of the worst cache, where caches do not count
   std::optional<NextTokens> next_tokens;
+  std::vector<std::string> lost_channels = {};  // a sentence each, see ChannelSums
 };
 
 /// On the samples from where `source` stands, at most so many. The model runs in a process of its own. The caches of

@@ -36,6 +36,8 @@ std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
     outcome.reasons.push_back(fmt::format("Accuracy was measured on {} only; {} or more say more of other inputs.",
                                           counted(a.samples, "sample"), kFewSamples));
   }
+  if (!a.lost_channels.empty()) lower(outcome.answer, Answer::look);
+  outcome.reasons.insert(outcome.reasons.end(), a.lost_channels.begin(), a.lost_channels.end());
   if (a.score) {
     if (*a.score < kGoodScore) {
       lower(outcome.answer, *a.score < kPoorScore ? Answer::no : Answer::look);

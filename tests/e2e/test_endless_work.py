@@ -194,7 +194,7 @@ def test_a_time_limit_ends_what_looks_for_no_stop(command: str, place: Place, mo
 
 
 def test_more_segments_than_there_are_nodes(place: Place, model: Path, data: Path) -> None:
-    support.quantize(model, place.output, data, "--set", "segments=2_000_000_000")
+    support.quantize(model, place.output, data, "--set", "segments=2000000000")
 
 
 def fifo(path: Path) -> None:

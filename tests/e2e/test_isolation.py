@@ -50,12 +50,6 @@ def test_every_command_can_be_isolated(command: str, place: Place, model: Path, 
     place.assert_no_temporary_files()
 
 
-def test_a_note_about_an_old_name_comes_once(place: Place, model: Path, data: Path) -> None:
-    ended = run(place, *quantizing(place, model, data, "--no-bench", "--isolate", "--metric", "mse"))
-    assert ended.returncode == 0
-    assert ended.stderr.count("--metric is now called") == 1
-
-
 def test_results_and_errors_are_the_same(place: Place, model: Path, data: Path) -> None:
     plain = run(place, *quantizing(place, model, data, "--json", "--no-bench"))
     wanted = place.output.read_bytes()

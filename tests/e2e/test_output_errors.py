@@ -63,9 +63,9 @@ def test_output_over_the_models_data(place: Place, data: Path) -> None:
     assert support.sha256(weights) == before
 
 
-@pytest.mark.parametrize("option", ["--set", "prepared-output=--profile"])
+@pytest.mark.parametrize("option", ["--set=prepared-output", "--profile"])
 def test_outputs_over_each_other(option: str, place: Place, model: Path, data: Path) -> None:
-    place.refused(USAGE, "q.onnx", model, data, option, place.output)
+    place.refused(USAGE, "q.onnx", model, data, f"{option}={place.output}")
 
 
 def test_output_over_a_sample(place: Place, model: Path, data: Path) -> None:

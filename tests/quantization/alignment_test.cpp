@@ -64,16 +64,22 @@ TEST(Targets, ChannelsOnlyWhereTheTargetHasThem) {
   EXPECT_EQ(kind(placement, "w"), "weight@0");
 }
 
-TEST(Targets, ProductsOfActivationsStayInFloatWhereTheyGainNothing) {
-  Builder b;
-  b.input("x")
-      .input("z")
-      .constant("m", {4, 4})
-      .node("MatMul", {"x", "m"}, {"a"})
-      .node("MatMul", {"a", "z"}, {"y"})
-      .output("y");
-  EXPECT_NE(kind(b.place(), "z"), "");
-  EXPECT_EQ(kind(b.place(target("openvino")), "z"), "");
+TEST(Targets, ProductsOfActivationsAreInTheFormThatTheTargetRuns) {
+  for (const auto* product : {"MatMul", "Gemm"}) {
+    Builder b;
+    b.input("x").input("z").constant("m", {4, 4});
+    b.node("MatMul", {"x", "m"}, {"a"}).node(product, {"a", "z"}, {"y"}).output("y");
+    EXPECT_NE(kind(b.place(), "z"), "");
+    const auto placement = b.place(target("openvino"));
+    const auto* second = placement.find("z");
+    if (std::string(product) == "Gemm") {
+      EXPECT_EQ(second, nullptr);
+      continue;
+    }
+    ASSERT_NE(second, nullptr);
+    EXPECT_TRUE(second->centred);
+    EXPECT_TRUE(placement.find("a")->centred);
+  }
 }
 
 TEST(Formats, PowersOfTwoToTheNearest) {

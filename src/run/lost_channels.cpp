@@ -1,0 +1,106 @@
+#include "run/lost_channels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "data/floats.h"
+#include "graph/index.h"
+#include "graph/traits.h"
+
+namespace detent::run {
+namespace {
+
+constexpr std::size_t kMostChannels = 4096;
+constexpr float kMuchLarger = 16;
+
+// Through nodes that only move values.
+bool are_probabilities(const onnx::Model& model, const std::string& output) {
+  const graph::Index index(model);
+  std::string value = output;
+  for (std::size_t steps = 0; steps < model.graph.nodes.size(); ++steps) {
+    const int producer = index.producer(value);
+    if (producer == graph::kNone) return false;
+    const auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
+    for (const auto* type : {"Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid"})
+      if (node.is(type)) return true;
+    if (!graph::has_trait(node, graph::Trait::rearranges) || node.inputs().empty()) return false;
+    value = node.inputs().front();
+  }
+  return false;
+}
+
+}  // namespace
+
+ChannelSums::ChannelSums(const onnx::Model& model, std::string output)
+    : output_(std::move(output)), counts_(!are_probabilities(model, output_)) {}
+
+void ChannelSums::start(const data::Array& in_float) {
+  started_ = true;
+  const auto rank = in_float.shape.size();
+  if (rank < 3) return;
+  constexpr float kNone = std::numeric_limits<float>::infinity();
+  for (const auto axis : {std::size_t{1}, rank - 1}) {
+    const auto count = static_cast<std::size_t>(in_float.shape[axis]);
+    if (count < 2 || count > kMostChannels) continue;
+    axes_.push_back({axis, std::vector<Channel>(count, {kNone, -kNone, kNone, -kNone})});
+  }
+}
+
+void ChannelSums::add(const data::Array& in_float, const data::Array& quantized) {
+  if (!counts_) return;
+  if (!started_) start(in_float);
+  if (axes_.empty()) return;
+  const auto x = data::to_floats(in_float), y = data::to_floats(quantized);
+  for (auto& [axis, channels] : axes_) {
+    if (x.size() != y.size() || axis >= in_float.shape.size() ||
+        static_cast<std::size_t>(in_float.shape[axis]) != channels.size()) {
+      counts_ = false;
+      return;
+    }
+    std::size_t inner = 1;
+    for (std::size_t a = axis + 1; a < in_float.shape.size(); ++a) inner *= static_cast<std::size_t>(in_float.shape[a]);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      auto& channel = channels[i / inner % channels.size()];
+      channel.low = std::min(channel.low, x[i]);
+      channel.high = std::max(channel.high, x[i]);
+      channel.low_q = std::min(channel.low_q, y[i]);
+      channel.high_q = std::max(channel.high_q, y[i]);
+    }
+  }
+}
+
+bool ChannelSums::is_lost(const Channel& channel, float largest) {
+  const float own = std::max(std::abs(channel.low), std::abs(channel.high));
+  return channel.low < channel.high && channel.low_q == channel.high_q && own * kMuchLarger <= largest;
+}
+
+std::vector<std::string> ChannelSums::lost() const {
+  std::vector<std::string> told;
+  if (!counts_) return told;
+  for (const auto& [axis, channels] : axes_) {
+    float largest = 0;
+    for (const auto& c : channels) largest = std::max({largest, std::abs(c.low), std::abs(c.high)});
+    for (std::size_t first = 0; first < channels.size(); ++first) {
+      std::size_t end = first;
+      float own = 0;
+      for (; end < channels.size() && is_lost(channels[end], largest); ++end)
+        own = std::max({own, std::abs(channels[end].low), std::abs(channels[end].high)});
+      if (end == first) continue;
+      const auto which =
+          end == first + 1 ? fmt::format("channel {} is", first) : fmt::format("channels {} to {} are", first, end - 1);
+      told.push_back(
+          fmt::format("Output '{}', axis {}: {} constant, since their values, which reach {:.3g}, share a scale with "
+                      "values to {:.3g}: give --accuracy-fallback int16, leave the node that makes them in float "
+                      "(--exclude-nodes), or make them an output of their own.",
+                      output_, axis, which, own, largest));
+      first = end;
+    }
+    if (!told.empty()) return told;
+  }
+  return told;
+}
+
+}  // namespace detent::run

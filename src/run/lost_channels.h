@@ -1,0 +1,43 @@
+// Channels of an output that a quantized model leaves constant, since they share a scale with much larger ones: boxes
+// to 600 beside scores to 1. One figure for the output does not show them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "data/sample.h"
+#include "onnx/model.h"
+
+namespace detent::run {
+
+/// Of one output.
+class ChannelSums {
+ public:
+  /// An output of probabilities has channels that are small and may be lost. Of the float model.
+  ChannelSums(const onnx::Model& model, std::string output);
+  /// The results of both models on a sample: floats of one shape.
+  void add(const data::Array& in_float, const data::Array& quantized);
+  /// A sentence for each run of neighbouring channels that is lost.
+  std::vector<std::string> lost() const;
+
+ private:
+  struct Channel {
+    float low = 0, high = 0;      // of the float model
+    float low_q = 0, high_q = 0;  // of the quantized one
+  };
+  struct Axis {
+    std::size_t axis = 0;
+    std::vector<Channel> channels;
+  };
+
+  void start(const data::Array& in_float);
+  static bool is_lost(const Channel& channel, float largest);
+
+  std::string output_;
+  bool counts_;  // false: probabilities, or shapes that differ from sample to sample
+  bool started_ = false;
+  std::vector<Axis> axes_;
+};
+
+}  // namespace detent::run

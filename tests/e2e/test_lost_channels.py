@@ -1,0 +1,69 @@
+"""One tensor of boxes to hundreds and scores to 1: what one scale leaves of the scores is told, whatever makes the tensor."""
+
+import numpy as np
+import onnx
+import pytest
+import support
+from onnx import TensorProto, helper, numpy_helper
+from support import Path
+
+RNG = np.random.default_rng(0)
+HEADS = ("Conv", "ConvTranspose", "MatMul", "Transpose", "Softmax")
+
+
+def model(head: str) -> onnx.ModelProto:
+    """Twelve channels, of which four are boxes."""
+    sizes = np.r_[np.full(4, 300), np.full(8, 0.5)].astype(np.float32)
+    weights = {"w1": RNG.normal(size=(32, 3, 3, 3)) * 0.2, "b1": RNG.normal(size=32) * 0.1}
+    nodes = [helper.make_node("Conv", ["x", "w1", "b1"], ["c"], "first", pads=[1] * 4), helper.make_node("Relu", ["c"], ["r"], "r")]
+    if head == "MatMul":
+        weights["w2"] = RNG.normal(size=(32, 12)) * 0.2 * sizes
+        nodes.append(helper.make_node("Reshape", ["r", "shape"], ["flat"], "flat"))
+        nodes.append(helper.make_node("Transpose", ["flat"], ["rows"], "rows", perm=[0, 2, 1]))
+        nodes.append(helper.make_node("MatMul", ["rows", "w2"], ["y"], "head"))
+        shape = [1, 256, 12]
+    else:
+        weights["w2"] = RNG.normal(size=(12, 32, 1, 1)) * 0.2 * sizes.reshape(12, 1, 1, 1)
+        shape = [1, 12, 16, 16]
+        if head == "ConvTranspose":
+            weights["w2"] = weights["w2"].transpose(1, 0, 2, 3)
+        nodes.append(helper.make_node(head if head.startswith("Conv") else "Conv", ["r", "w2"], ["y"], "head"))
+    if head in ("Transpose", "Softmax"):
+        nodes[-1].output[0] = "raw"
+        more = {"perm": [0, 2, 3, 1]} if head == "Transpose" else {"axis": 1}
+        nodes.append(helper.make_node(head, ["raw"], ["y"], "last", **more))
+        shape = [1, 16, 16, 12] if head == "Transpose" else shape
+    constants = [numpy_helper.from_array(w.astype(np.float32), name) for name, w in weights.items()]
+    constants.append(numpy_helper.from_array(np.array([1, 32, 256]), "shape"))
+    ports = [("x", [1, 3, 16, 16]), ("y", shape)]
+    inputs, outputs = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, s)] for name, s in ports)
+    return helper.make_model(
+        helper.make_graph(nodes, "g", inputs, outputs, constants), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    samples = [{"x": RNG.normal(size=(1, 3, 16, 16)).astype(np.float32)} for _ in range(8)]
+    return support.save_samples(tmp_path_factory.mktemp("data") / "samples", samples)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("target", ["amd-npu:a8w8", "tflite-like", "ort-cpu"])
+def test_what_is_lost_is_told(tmp_path: Path, data: Path, head: str, target: str) -> None:
+    onnx.save(model(head), tmp_path / "m.onnx")
+    options = ["--target", target, "--optimize-for", "size", "--preset", "balanced"]
+    told = support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *options)
+    samples = [dict(np.load(path)) for path in sorted(data.glob("*.npz"))]
+    exact = np.stack([y[0] for y in support.outputs(support.load(tmp_path / "m.onnx"), samples)])
+    found = np.stack([y[0] for y in support.outputs(support.load(tmp_path / "q.onnx"), samples)])
+    axis = 1 if head not in ("Transpose", "MatMul") else -1
+    scores = np.moveaxis(found, axis + 1 if axis > 0 else axis, 0)[4:]
+    dead = [c for c, values in enumerate(scores, 4) if np.ptp(values) == 0]
+    lost = told["accuracy"].get("lost_channels", [])
+    if head == "Softmax" or not dead:
+        assert not lost
+        return
+    assert any("axis" in line and "'y'" in line for line in lost), (dead, lost)
+    assert told["outcome"]["answer"] == "look" and lost[0] in told["outcome"]["reasons"]
+    assert exact.shape == found.shape
