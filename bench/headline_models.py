@@ -97,27 +97,11 @@ def convnext_t() -> onnx.ModelProto:
     return b.finish("convnext_t", [("input", FLOAT, [1, 3, 224, 224])], [("output", [1, 1000])], 28589128)
 
 
-def residual(b: Builder, x: str) -> str:
-    """The trunk of ResNet-50."""
-    x = b.op("Relu", b.conv(x, 3, 64, 7, 2))
-    x = b.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-    width = 64
-    for stage, blocks in enumerate((3, 4, 6, 3)):
-        inner = 64 << stage
-        for i in range(blocks):
-            stride = 2 if stage and i == 0 else 1
-            y = b.op("Relu", b.conv(x, width, inner))
-            y = b.conv(b.op("Relu", b.conv(y, inner, inner, 3, stride)), inner, 4 * inner, gain=0.3)
-            skip = b.conv(x, width, 4 * inner, 1, stride, gain=0.7) if i == 0 else x
-            x, width = b.op("Relu", b.plus(y, skip)), 4 * inner
-    return x
-
-
 def detr_r50() -> onnx.ModelProto:
     """41,551,328 parameters (facebookresearch/detr, with batch norms folded into biases), 480 x 640 pixels."""
     b, d, height, width, queries = Builder(), 256, 15, 20, 100
     n = height * width
-    x = b.transposed(b.shaped(b.conv(residual(b, "input"), 2048, d), 0, d, n), 0, 2, 1)
+    x = b.transposed(b.shaped(b.conv(models.residual_trunk(b, "input"), 2048, d), 0, d, n), 0, 2, 1)
     place = b.constant(b.rng.standard_normal((1, n, d), dtype=np.float32))
     add = lambda x, y: b.layer_norm(b.plus(x, y), d)
     feed = lambda x: add(x, b.mlp(x, d, 2048, "relu"))

@@ -59,11 +59,10 @@ class Builder:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
 
 
-def resnet50(batch=1, size=224, bn=False, **_):
-    """25,557,032 parameters (torchvision); with BatchNorm folded, two vectors per layer become one bias: 26,560 fewer."""
-    b = Builder()
+def residual_trunk(b, x, bn=False):
+    """ResNet-50 without its classifier."""
     conv = lambda *a, **k: b.conv(*a, bn=bn, **k)
-    x = b.op("Relu", conv("input", 3, 64, 7, 2))
+    x = b.op("Relu", conv(x, 3, 64, 7, 2))
     x = b.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
     width = 64
     for stage, blocks in enumerate((3, 4, 6, 3)):
@@ -75,6 +74,13 @@ def resnet50(batch=1, size=224, bn=False, **_):
             y = conv(y, inner, 4 * inner, gain=0.3)
             skip = conv(x, width, 4 * inner, 1, stride, gain=0.7) if i == 0 else x
             x, width = b.op("Relu", b.op("Add", y, skip)), 4 * inner
+    return x
+
+
+def resnet50(batch=1, size=224, bn=False, **_):
+    """25,557,032 parameters (torchvision); with BatchNorm folded, two vectors per layer become one bias: 26,560 fewer."""
+    b = Builder()
+    x = residual_trunk(b, "input", bn)
     x = b.op("Flatten", b.op("GlobalAveragePool", x), axis=1)
     b.op("Gemm", x, b.parameter(1000, 2048, std=0.02), b.parameter(1000), transB=1, output="output")
     return b.finish(
