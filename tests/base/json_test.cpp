@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 namespace detent::test {
 namespace {
@@ -83,8 +84,8 @@ TEST(SealedJson, IsReadAsItWasWrittenOrNotAtAll) {
 }
 
 TEST(JsonNames, ComeBackAsTheyWere) {
-  for (const std::string name :
-       {"", "conv1", "Größe", "\xff", "a\xc3(", "\xed\xa0\x80", std::string("\0x", 2).c_str()}) {
+  const std::vector<std::string> names{"", "conv1", "Größe", "\xff", "a\xc3(", "\xed\xa0\x80", {'\0', 'x'}};
+  for (const auto& name : names) {
     const auto text = json_text(json_of_name(name));
     const auto read = parse_json(text);
     ASSERT_TRUE(read) << text;
