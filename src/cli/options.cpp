@@ -23,7 +23,7 @@ Given given_by_setting(const std::string& text, const std::string& command) {
   std::replace(name.begin(), name.end(), '_', '-');
   const auto* option = config::find(name, config::command_of(command));
   if (option == nullptr) {
-    if (config::find(name, ~0U) != nullptr) throw option_of_others(command, name);
+    if (const auto of_others = option_of_others(command, name)) throw *of_others;
     const auto meant = did_you_mean(name, config::names(config::command_of(command)));
     throw usage_error(fmt::format("--set: there is no option '{}'", name),
                       meant.empty() ? "docs/options.md lists all options" : meant);

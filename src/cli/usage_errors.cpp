@@ -42,7 +42,7 @@ Error no_such_word(const std::string& command, const std::string& word) {
     return usage_error(fmt::format("there is no {} on the command line", typed),
                        fmt::format("give {}{}", row->spelled(name), value));
   }
-  if (config::find(name, kAllCommands) != nullptr) return option_of_others(command, name);
+  if (auto of_others = option_of_others(command, name)) return *of_others;
   const auto meant = did_you_mean(name, config::names(config::command_of(command)), "--");
   return usage_error(fmt::format("detent {} has no option '{}'", command, typed), meant.empty() ? hint : meant);
 }
@@ -59,8 +59,9 @@ Error unexpected_word(const CLI::App& app) {
                      "options follow the command, as in: detent quantize MODEL -o FILE");
 }
 
-Error option_of_others(std::string_view command, std::string_view name) {
+std::optional<Error> option_of_others(std::string_view command, std::string_view name) {
   const auto* row = config::find(name, kAllCommands);
+  if (row == nullptr) return std::nullopt;
   std::vector<std::string_view> takers;
   for (const auto& [bit, taker] : config::commands()) {
     if ((row->commands & bit) != 0) takers.push_back(taker);

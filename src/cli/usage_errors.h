@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,8 +15,8 @@ namespace detent::cli {
 /// command or option, or the commands that do take the option.
 Error unexpected_word(const CLI::App& app);
 
-/// The usage error for an option that only other commands take. `name` has to be one.
-Error option_of_others(std::string_view command, std::string_view name);
+/// The usage error for an option that other commands take, and this one does not; nullopt: none takes it.
+std::optional<Error> option_of_others(std::string_view command, std::string_view name);
 
 /// Whether a word was left over that looks like an option.
 bool has_unknown_option(const CLI::App& app);

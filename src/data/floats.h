@@ -16,6 +16,12 @@ inline std::span<const float> floats(const Array& array) {
 bool holds_floats(onnx::DataType type);
 /// Of an array of such a type.
 std::vector<float> to_floats(const Array& array);
+/// The same without a copy where the array has float32; else `owned` holds them.
+inline std::span<const float> floats_in(const Array& array, std::vector<float>& owned) {
+  if (array.type == onnx::DataType::float32) return floats(array);
+  owned = to_floats(array);
+  return owned;
+}
 /// An array of such a type as float16, bfloat16 or float32; any other as it is.
 Array as_floats(const Array& array, onnx::DataType type);
 

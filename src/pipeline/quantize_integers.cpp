@@ -339,7 +339,8 @@ class Run {
     if (judged) prove.judge(evaluator_->source(), judged->skipped, judged->count);
     TargetNotes told;
     // What is told of the integers is what the consumer makes of them.
-    prove.require([&](const auto& f) { told = target_notes(options_, f, runtime_, shapes_of_first_sample()); });
+    if (!config::target(options_.config).is_ort_cpu)
+      prove.require([&](const auto& f) { told = target_notes(options_, f, runtime_, shapes_of_first_sample()); });
     run::write_output(draft_.emitted->model, options_, &prove, result_);
     if (prove.fidelity()) take_deployed(*prove.fidelity());
     append(result_.notes, told.lines);

@@ -12,6 +12,7 @@
 #include "data/floats.h"
 #include "exec/emit.h"
 #include "exec/unused_memory.h"
+#include "graph/index.h"
 #include "run/kv_cache.h"
 #include "run/lost_channels.h"
 #include "run/next_tokens.h"
@@ -47,6 +48,20 @@ std::optional<double> drop_caches(std::vector<OutputSums>& outputs) {
   return worst;
 }
 
+std::vector<ChannelSums> channels_of(const onnx::Model& model, const std::vector<std::string>& outputs) {
+  const graph::Index index(model);
+  std::vector<ChannelSums> channels;
+  for (const auto& name : outputs) channels.emplace_back(model, index, name);
+  return channels;
+}
+
+void tell_lost(const std::vector<ChannelSums>& channels, DeployedFidelity& found) {
+  for (const auto& output : channels) {
+    const auto lost = output.lost();
+    found.lost_channels.insert(found.lost_channels.end(), lost.begin(), lost.end());
+  }
+}
+
 void tell_worst(const std::vector<OutputSums>& outputs, DeployedFidelity& found) {
   found.sqnr_db = found.worst_sample_db = std::numeric_limits<double>::infinity();
   found.cosine = 1;
@@ -78,8 +93,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   const auto tokens = find_tokens(input_specs(original), names);
   std::vector<SampleSums> all(names.size());
   std::vector<bool> are_floats(names.size());
-  std::vector<ChannelSums> channels;
-  for (const auto& name : names) channels.emplace_back(original, name);
+  auto channels = channels_of(original, names);
   NextTokenSums token_sums;
   DeployedFidelity found;
   while (found.samples < most) {
@@ -113,10 +127,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   found.outputs = outputs.size();
   tell_worst(outputs, found);
   found.next_tokens = token_sums.result();
-  for (const auto& output : channels) {
-    const auto lost = output.lost();
-    found.lost_channels.insert(found.lost_channels.end(), lost.begin(), lost.end());
-  }
+  tell_lost(channels, found);
   return found;
 }
 

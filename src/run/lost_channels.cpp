@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "data/floats.h"
-#include "graph/index.h"
 #include "graph/traits.h"
 
 namespace detent::run {
@@ -17,8 +16,7 @@ constexpr std::size_t kMostChannels = 4096;
 constexpr float kMuchLarger = 16;
 
 // Through nodes that only move values.
-bool are_probabilities(const onnx::Model& model, const std::string& output) {
-  const graph::Index index(model);
+bool are_probabilities(const onnx::Model& model, const graph::Index& index, const std::string& output) {
   std::string value = output;
   for (std::size_t steps = 0; steps < model.graph.nodes.size(); ++steps) {
     const int producer = index.producer(value);
@@ -34,8 +32,8 @@ bool are_probabilities(const onnx::Model& model, const std::string& output) {
 
 }  // namespace
 
-ChannelSums::ChannelSums(const onnx::Model& model, std::string output)
-    : output_(std::move(output)), counts_(!are_probabilities(model, output_)) {}
+ChannelSums::ChannelSums(const onnx::Model& model, const graph::Index& index, std::string output)
+    : output_(std::move(output)), counts_(!are_probabilities(model, index, output_)) {}
 
 void ChannelSums::start(const data::Array& in_float) {
   started_ = true;
@@ -53,7 +51,8 @@ void ChannelSums::add(const data::Array& in_float, const data::Array& quantized)
   if (!counts_) return;
   if (!started_) start(in_float);
   if (axes_.empty()) return;
-  const auto x = data::to_floats(in_float), y = data::to_floats(quantized);
+  std::vector<float> own_x, own_y;
+  const auto x = data::floats_in(in_float, own_x), y = data::floats_in(quantized, own_y);
   for (auto& [axis, channels] : axes_) {
     if (x.size() != y.size() || axis >= in_float.shape.size() ||
         static_cast<std::size_t>(in_float.shape[axis]) != channels.size()) {

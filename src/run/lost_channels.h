@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "data/sample.h"
+#include "graph/index.h"
 #include "onnx/model.h"
 
 namespace detent::run {
@@ -14,8 +15,8 @@ namespace detent::run {
 /// Of one output.
 class ChannelSums {
  public:
-  /// An output of probabilities has channels that are small and may be lost. Of the float model.
-  ChannelSums(const onnx::Model& model, std::string output);
+  /// Of the float model, of which `index` is. An output of probabilities has channels that are small and may be lost.
+  ChannelSums(const onnx::Model& model, const graph::Index& index, std::string output);
   /// The results of both models on a sample: floats of one shape.
   void add(const data::Array& in_float, const data::Array& quantized);
   /// A sentence for each run of neighbouring channels that is lost.

@@ -62,8 +62,8 @@ void PairSums::add(const data::Array& x, const data::Array& y) {
     unpaired += std::max(all_x.size(), all_y.size()) - of_x.size();
     return;
   }
-  if (x.type == onnx::DataType::float32 && y.type == x.type) return add(data::floats(x), data::floats(y));
-  add(std::span<const float>(data::to_floats(x)), std::span<const float>(data::to_floats(y)));
+  std::vector<float> own_x, own_y;
+  add(data::floats_in(x, own_x), data::floats_in(y, own_y));
 }
 
 PairSums& PairSums::operator+=(const PairSums& more) {

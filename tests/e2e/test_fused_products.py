@@ -129,6 +129,9 @@ def test_an_activation_that_is_read_in_float_leaves_the_product_in_integers(acti
     assert support.sqnr(reference, found, 0) > 30
 
 
+IN_INTEGERS = "--preset balanced --no-bench --optimize-for size --set sensitivity=off --set weight-range=reduced".split()
+
+
 @pytest.mark.parametrize("swapped", [False, True], ids=["product first", "product second"])
 @pytest.mark.parametrize(("axes", "barriers"), [(2, 2), (3, 0)])
 def test_sums_of_products_and_values(tmp_path: Path, axes: int, barriers: int, swapped: bool) -> None:
@@ -142,18 +145,7 @@ def test_sums_of_products_and_values(tmp_path: Path, axes: int, barriers: int, s
     rng = np.random.default_rng(4)
     samples = [{"x": rng.normal(size=(2, 9, 64)[3 - axes :]).astype(np.float32)} for _ in range(4)]
     data = support.save_samples(tmp_path / "data", samples)
-    options = [
-        "--preset",
-        "balanced",
-        "--no-bench",
-        "--optimize-for",
-        "size",
-        "--set",
-        "sensitivity=off",
-        "--set",
-        "weight-range=reduced",
-    ]
-    support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *options)
+    support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *IN_INTEGERS)
     types = optimized_types(tmp_path / "q.onnx", tmp_path / "optimized.onnx")
     assert types.count("MatMulIntegerToFloat") == 2, types
     assert (types.count("Gemm"), types.count("Max")) == (0, barriers)
@@ -168,18 +160,7 @@ def test_sums_of_two_products(tmp_path: Path) -> None:
     onnx.save(b.model({"x": (TensorProto.FLOAT, ["N", 64])}, [b.add("Erf", b.add("Add", *parts))]), tmp_path / "m.onnx")
     samples = [{"x": np.float32(np.random.default_rng(i).normal(size=(9, 64)))} for i in range(4)]
     data = support.save_samples(tmp_path / "data", samples)
-    options = [
-        "--preset",
-        "balanced",
-        "--no-bench",
-        "--optimize-for",
-        "size",
-        "--set",
-        "sensitivity=off",
-        "--set",
-        "weight-range=reduced",
-    ]
-    support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *options)
+    support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *IN_INTEGERS)
     types = optimized_types(tmp_path / "q.onnx", tmp_path / "optimized.onnx")
     assert (types.count("MatMulIntegerToFloat"), types.count("Gemm")) == (2, 0), types
     sessions = support.load(tmp_path / "m.onnx"), support.check_model(tmp_path / "q.onnx")
