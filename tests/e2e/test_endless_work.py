@@ -231,7 +231,8 @@ def wide(values: int) -> bytes:
     node = helper.make_node("Concat", ["x", *names], ["y"], axis=0)
     ends = [helper.make_tensor_value_info(name, FLOAT, [rows, 4]) for name, rows in (("x", 1), ("y", values + 1))]
     constants = [helper.make_tensor(name, FLOAT, [1, 4], [1, 2, 3, 4]) for name in names]
-    return helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:], constants), ir_version=8).SerializeToString()
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
 
 
 READING = {"inspect": 1, "check": 1, "bench": 1, "compare": 2, "verify": 2, "plan": 1, "quantize": 1, "calibrate": 1}

@@ -240,7 +240,9 @@ def test_models_and_folders_without_such_a_cache(samples: Path, tmp_path: Path) 
     scale = onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
     node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
     ends = [onnx.helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4]) for n in "xy"]
-    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", ends[:1], ends[1:], [scale])), tmp_path / "m.onnx")
+    opset = [onnx.helper.make_opsetid("", 17)]
+    graph = onnx.helper.make_graph([node], "g", ends[:1], ends[1:], [scale])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset), tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", np.ones((1, 4), np.float32))
     options = ["--preset", "none", "--kv-cache", "int8"]
     words = ("quantize", tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--calibration-data", tmp_path / "x.npy")
