@@ -12,11 +12,9 @@
 #include "exec/session.h"
 #include "onnx/model.h"
 #include "onnx/write.h"
-#include "pipeline/blocks_in_16_bits.h"
-#include "pipeline/convert_floats.h"
 #include "pipeline/deployed.h"
-#include "pipeline/quantize_dynamic.h"
-#include "pipeline/quantize_weights.h"
+#include "pipeline/recipe.h"
+#include "pipeline/stages.h"
 #include "run/model_folder.h"
 #include "run/outcome.h"
 #include "run/outputs.h"
@@ -76,27 +74,43 @@ class Family {
     reads_again_ = true;
     if (members_[m]->format.empty()) return copy(options);
     if (options.weights_only.enabled) return make_blocks(m);
-    if (options.config.activations == Activations::dynamic) return quantize_dynamic(options);
-    return convert_floats(options, {.known = extremes_ && !of_rotated_ ? &*extremes_ : nullptr});
+    return run_stages(recipe_of(options), {.extremes = extremes_ && !of_rotated_ ? &*extremes_ : nullptr});
   }
 
   // Those of float32 are the first half of those of float16.
   QuantizeResult make_blocks(std::size_t m) {
     if (!extremes_) extremes_.emplace();
-    if (!is_16_bit(m)) {
-      auto result = quantize_weights(of_members_[m], {.file = {}, .extremes = &*extremes_});
-      of_rotated_ = is_rotated(of_members_[m], result);
-      return result;
-    }
-    for (std::size_t other = 0; other < members_.size(); ++other) {
+    for (std::size_t other = 0; is_16_bit(m) && other < members_.size(); ++other) {
       if (other == m || !of_members_[other].weights_only.enabled) continue;
       if (!results_[other]) results_[other] = make_blocks(other);
       auto first = *results_[other];
       first.stages.clear();  // told there
-      return convert_blocks(of_members_[m], of_members_[other].output, std::move(first), *extremes_);
+      return convert_blocks(of_members_[m], of_members_[other].output, std::move(first));
     }
-    auto result = quantize_weights_in_16_bits(of_members_[m], &*extremes_);
+    auto result = run_stages(recipe_of(of_members_[m]), {.extremes = &*extremes_});
     of_rotated_ = is_rotated(of_members_[m], result);
+    return result;
+  }
+
+  // A model whose weights are in blocks already.
+  QuantizeResult convert_blocks(QuantizeOptions options, const std::filesystem::path& blocks, QuantizeResult result) {
+    const auto original = std::exchange(options.model, blocks);
+    options.weights_only = {};
+    options.format.clear();
+    auto& config = options.config;
+    config.preset = "none";
+    // These say which weights become integers.
+    for (auto* names : {&config.op_types, &config.exclude_op_types, &config.nodes, &config.exclude_nodes})
+      names->clear();
+    options.resources.resume = false;  // what takes long is done
+    if (options.samples != nullptr) options.samples->rewind();
+    const auto converted = run_stages(recipe_of(options), {.extremes = &*extremes_, .original = original});
+    result.model_bytes_after = converted.model_bytes_after;
+    result.floats = converted.floats;
+    result.accuracy = converted.accuracy;
+    result.notes.insert(result.notes.end(), converted.notes.begin(), converted.notes.end());
+    result.stages.insert(result.stages.end(), converted.stages.begin(), converted.stages.end());
+    result.peak_memory = std::max(result.peak_memory, converted.peak_memory);
     return result;
   }
 

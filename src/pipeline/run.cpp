@@ -1,0 +1,40 @@
+#include "pipeline/run.h"
+
+#include <utility>
+
+#include "pipeline/stages/blocks.h"
+#include "pipeline/stages/cache.h"
+#include "pipeline/stages/floats.h"
+#include "pipeline/stages/integers.h"
+#include "run/proof.h"
+#include "run/samples.h"
+
+namespace detent::pipeline {
+
+Run::Run(const Recipe& of, const Shared& with)
+    : recipe(of),
+      options(of.options),
+      shared(with),
+      run_profiler(options.profiler, options.profile),
+      profiler(run_profiler.profiler()) {}
+
+Run::~Run() = default;
+
+std::unique_ptr<data::SampleSource> Run::open_samples(std::vector<data::InputSpec> inputs) const {
+  return run::open_samples(options.calibration_data.value_or(""), options.samples, std::move(inputs),
+                           {.max_samples = options.max_samples,
+                            .batch_size = options.batch_size,
+                            .file_memory = run::memory_for_samples(options.resources)});
+}
+
+const exec::Runtime& Run::load_runtime() {
+  if (!runtime) runtime.emplace(options.runtime, options.resources.sample_time_limit);
+  return *runtime;
+}
+
+const exec::Runtime* Run::runtime_or_none() {
+  if (!runtime) runtime = run::runtime_if_there(options);
+  return runtime ? &*runtime : nullptr;
+}
+
+}  // namespace detent::pipeline

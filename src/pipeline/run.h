@@ -1,0 +1,91 @@
+// What a run of quantize hands from stage to stage.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fingerprint.h"
+#include "calibration/statistics.h"
+#include "data/sample.h"
+#include "detent/quantize.h"
+#include "exec/session.h"
+#include "graph/rewrite.h"
+#include "onnx/model.h"
+#include "pipeline/recipe.h"
+#include "profile/profiler.h"
+#include "run/context.h"
+#include "run/prepare.h"
+#include "run/run_directory.h"
+#include "run/run_profiler.h"
+#include "run/run_report.h"
+
+namespace detent::pipeline {
+
+struct IntegerWork;
+class BlockWork;
+struct CacheWork;
+struct FloatWork;
+
+/// What the members of a family know of each other's runs.
+struct Shared {
+  /// Extremes of the float model's values. Runs of weights in blocks fill it, those of 16-bit floats use it, and need
+  /// no samples then. Null: nothing is known, and nobody asks.
+  calibration::Statistics* extremes = nullptr;
+  /// The float model that the result is compared with, where it is not that of the options.
+  std::filesystem::path original = {};
+};
+
+struct Run {
+  /// What is given must outlive the run.
+  Run(const Recipe& recipe, const Shared& shared);
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+  ~Run();
+
+  const Recipe& recipe;
+  const QuantizeOptions& options;  // the recipe's
+  const Shared& shared;
+  run::RunProfiler run_profiler;
+  profile::Profiler& profiler;
+  std::optional<exec::Runtime> runtime;
+  std::optional<run::RunDirectory> work;  // weights in blocks without samples need none
+  QuantizeResult result;
+  run::RunReport report;
+
+  /// As it was read, until it is prepared; then as it will be written.
+  onnx::Model model;
+  /// Ready to be quantized, for all but weights in blocks and caches, which change no other node.
+  run::Prepared prepared;
+  std::optional<Fingerprint> fingerprint;  // of the model as it was read, where statistics are given
+  /// What the deployed model is timed with. Unset: it is not.
+  std::optional<std::vector<data::InputSpec>> timed_inputs;
+  double sample_seconds = 0;  // of calibration; 0: not known
+  /// Whether ONNX Runtime's CPU runs what is written, so that it can be timed and compared.
+  bool runs_here = true;
+
+  // What belongs to one kind of result; the stage that makes it comes first among those that read it.
+  std::unique_ptr<IntegerWork> integers;
+  std::unique_ptr<BlockWork> blocks;
+  std::unique_ptr<CacheWork> cache;
+  std::unique_ptr<FloatWork> floats;
+
+  void note(const std::vector<std::string>& notes) {
+    result.notes.insert(result.notes.end(), notes.begin(), notes.end());
+  }
+  graph::UnfoldLimits limits() const { return {options.resources.memory_budget, options.stop}; }
+  /// Of a pass over the samples whose working files are in this folder.
+  run::Context context(const std::filesystem::path& directory) const {
+    return {*runtime, options.resources, directory, options.threads, options.progress, options.stop};
+  }
+  /// Samples from the beginning, for a model with these inputs.
+  std::unique_ptr<data::SampleSource> open_samples(std::vector<data::InputSpec> inputs) const;
+  /// The runtime, loaded at the first call. `or_none`: null where there is none and none was named.
+  const exec::Runtime& load_runtime();
+  const exec::Runtime* runtime_or_none();
+};
+
+}  // namespace detent::pipeline

@@ -1,0 +1,126 @@
+#include "pipeline/stages.h"
+
+#include <optional>
+
+#include "config/derived.h"
+#include "pipeline/stages/block_floats.h"
+#include "pipeline/stages/blocks.h"
+#include "pipeline/stages/cache.h"
+#include "pipeline/stages/deploy.h"
+#include "pipeline/stages/dynamic.h"
+#include "pipeline/stages/floats.h"
+#include "pipeline/stages/integers.h"
+#include "pipeline/stages/open.h"
+
+namespace detent::pipeline {
+namespace {
+
+using config::kAnyResult;
+using config::kBlockFloats;
+using config::kBlocks;
+using config::kCache;
+using config::kDynamic;
+using config::kIntegers;
+using enum profile::Step;
+constexpr unsigned kRewritten = kIntegers | kDynamic | kFloats | kBlockFloats;
+
+bool always(const Recipe&) { return true; }
+bool with_samples(const Recipe& r) { return r.has_samples; }
+bool with_prepared_output(const Recipe& r) { return r.options.prepared_output.has_value(); }
+bool by_speed(const Recipe& r) { return config::chooses_by_speed(r.options); }
+bool report_of_samples(const Recipe& r) { return r.reports && r.has_samples; }
+bool to_16_bits(const Recipe& r) { return r.lowers_rest; }
+bool becomes_16_bits(const Recipe& r) { return config::writes_16_bits(r.options.config); }
+bool converts_floats(const Recipe& r) { return r.lowers_rest || (r.result & kFloats) != 0; }
+bool not_lowered(const Recipe& r) { return !r.lowers_rest; }
+bool timed(const Recipe& r) { return r.options.bench && !r.lowers_rest; }
+bool within_size(const Recipe& r) { return r.options.weights_only.max_size && !r.options.accuracy.target; }
+bool for_target(const Recipe& r) { return r.options.accuracy.target.has_value(); }
+bool rotation_is_tried(const Recipe& r) {
+  return !for_target(r) && r.options.weights_only.rotation == Rotation::automatic;
+}
+bool solved_at_once(const Recipe& r) { return r.has_samples && !for_target(r) && !rotation_is_tried(r); }
+
+void place_blocks(Run& run) {
+  run.blocks = std::make_unique<BlockWork>(run);
+  run.blocks->place();
+}
+template <void (BlockWork::*stage)()>
+void of_blocks(Run& run) {
+  (run.blocks.get()->*stage)();
+}
+
+// One row for each stage. What a stage reads of Run was made by the rows above it.
+constexpr Stage kStages[] = {
+    {"read the model", kAnyResult, always, open_model, pre_process},
+    {"rewrite the graph", kRewritten, always, prepare, pre_process},
+    {"put the graph in order", kBlocks | kCache, always, canonicalize, pre_process},
+    {"check the samples", kDynamic | kBlockFloats, with_samples, check_samples, pre_process},
+
+    {"place pairs", kIntegers, always, place_integers, pre_process},
+    {"leave in float what is faster so", kIntegers, by_speed, choose_by_speed, pre_process},
+    {"place blocks", kBlocks, always, place_blocks, pre_process},
+    {"open the samples", kBlocks, with_samples, of_blocks<&BlockWork::open_samples>, pre_process},
+    {"write the prepared model", kRewritten, with_prepared_output, write_prepared, pre_process},
+    {"describe the layers", kIntegers, report_of_samples, describe_layers, pre_process},
+
+    {"calibrate", kIntegers, always, calibrate, calibration},
+    {"measure, and apply remedies", kIntegers, always, improve},
+    {"choose bits for a size", kBlocks, within_size, of_blocks<&BlockWork::choose_bits>},
+    {"choose bits for a target", kBlocks, for_target, of_blocks<&BlockWork::meet_target>},
+    {"try rotation", kBlocks, rotation_is_tried, of_blocks<&BlockWork::choose_rotation>},
+    {"solve blocks", kBlocks, solved_at_once, of_blocks<&BlockWork::solve>},
+    {"observe the cache", kBlocks, with_samples, of_blocks<&BlockWork::observe_cache>},
+    {"observe the cache", kCache, always, observe_cache, calibration},
+
+    {"emit pairs, and tune weights", kIntegers, always, emit_integers},
+    {"emit dynamic operators", kDynamic, always, emit_dynamic, quantization_dynamic},
+    {"emit block floats", kBlockFloats, always, emit_block_floats, quantization_static},
+    {"emit blocks", kBlocks, always, of_blocks<&BlockWork::emit>, quantization_matmul_nbits},
+    {"emit the cache", kCache, always, emit_cache, post_process},
+
+    {"hand the rest on", kIntegers | kBlocks, to_16_bits, lower_rest, pre_process},
+    {"select floats", kFloats | kIntegers | kBlocks, converts_floats, select_floats, pre_process},
+    {"observe floats", kFloats | kIntegers | kBlocks, becomes_16_bits, observe_floats, calibration},
+    {"convert floats", kFloats | kIntegers | kBlocks, converts_floats, convert_floats, quantization_static},
+
+    {"write and prove", kIntegers, not_lowered, write_integers},
+    {"write and prove", kBlocks, not_lowered, write_result, quantization_matmul_nbits},
+    {"write and prove", kBlocks | kIntegers, to_16_bits, write_result, post_process},
+    {"write and prove", kAnyResult & ~(kBlocks | kIntegers), always, write_result, post_process},
+    {"choose again", kIntegers, not_lowered, choose_again},
+
+    {"see whether it runs here", kBlocks | kCache, not_lowered, check_running},
+    {"time", kIntegers | kDynamic | kBlocks | kCache, timed, time_result},
+    {"compare", kAnyResult & ~kIntegers, with_samples, compare_result},
+    {"compare", kIntegers, to_16_bits, compare_result},
+    {"tell of the lowered integers", kIntegers, to_16_bits, tell_of_lowered},
+    {"compare layers", kIntegers, report_of_samples, compare_layers},
+};
+
+bool has(const Stage& stage, const Recipe& recipe) {
+  return (stage.results & recipe.result) != 0 && stage.wanted(recipe);
+}
+
+}  // namespace
+
+std::span<const Stage> stages() { return kStages; }
+
+QuantizeResult run_stages(const Recipe& recipe, const Shared& shared) {
+  Run run(recipe, shared);
+  std::optional<profile::Step> step;
+  std::optional<profile::Scope> scope;
+  for (const auto& stage : kStages) {
+    if (!has(stage, recipe)) continue;
+    if (stage.step != step) {
+      scope.reset();
+      step = stage.step;
+      if (step) scope.emplace(run.profiler.scope(*step));
+    }
+    stage.work(run);
+  }
+  scope.reset();
+  return finish(run);
+}
+
+}  // namespace detent::pipeline

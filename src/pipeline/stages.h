@@ -1,0 +1,31 @@
+// The stages of quantize, from the model as it was given to the file that was written, proved and timed: one table for
+// all kinds of results.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "detent/quantize.h"
+#include "pipeline/recipe.h"
+#include "pipeline/run.h"
+#include "profile/report.h"
+
+namespace detent::pipeline {
+
+struct Stage {
+  std::string_view name;
+  unsigned results;               // a mask of config::Result: the runs that may have it
+  bool (*wanted)(const Recipe&);  // and of these, the ones whose options ask for it
+  void (*work)(Run&);
+  /// Of the profile; neighbours of the same step are told as one. Unset: the stage tells its steps itself, if any.
+  std::optional<profile::Step> step = {};
+};
+
+/// In their order.
+std::span<const Stage> stages();
+
+/// Runs the stages that the recipe asks for. The output is written completely or not at all. Throws Error.
+QuantizeResult run_stages(const Recipe& recipe, const Shared& shared = {});
+
+}  // namespace detent::pipeline

@@ -1,0 +1,340 @@
+#include "pipeline/stages/blocks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "base/paths.h"
+#include "config/derived.h"
+#include "data/part.h"
+#include "exec/session.h"
+#include "graph/kv_cache.h"
+#include "graph/rewrite.h"
+#include "graph/transformer.h"
+#include "pipeline/block_report.h"
+#include "pipeline/computed_weights.h"
+#include "pipeline/deployed.h"
+#include "pipeline/observe_cache.h"
+#include "planning/limits.h"
+#include "profile/meters.h"
+#include "quantization/block_stream.h"
+#include "quantization/block_weights.h"
+#include "quantization/emit/blocks.h"
+#include "quantization/float_placement.h"
+#include "quantization/size_search.h"
+#include "run/prepare.h"
+#include "run/proof.h"
+#include "run/samples.h"
+#include "run/sweep_setup.h"
+#include "solve/sweep/block_weights.h"
+#include "solve/sweep/weight_solving.h"
+#include "store/spool.h"
+
+namespace detent::pipeline {
+namespace {
+
+using profile::Step;
+constexpr std::string_view kPlanStage = "Choice of bits";
+
+std::uint64_t bytes_of(const quantization::BlockTensor& tensor) {
+  return *onnx::byte_count(tensor.type, tensor.rows * tensor.columns);
+}
+
+bool chooses_bits(const QuantizeOptions& options) { return options.weights_only.max_size || options.accuracy.target; }
+
+}  // namespace
+
+BlockWork::BlockWork(Run& run)
+    : run_(run),
+      options_(run.options),
+      resources_(run.options.resources),
+      draft_{.model = std::move(run.model), .placement = {}, .solved = {}},
+      target_(run.options) {}
+
+void BlockWork::place() {
+  auto& model = draft_.model;
+  const auto most_bytes = resources_.memory_budget.value_or(planning::available_memory()) / 4;
+  run_.note(compute_weights(model, options_.config, options_.weights_only,
+                            {[this] { return run_.runtime_or_none(); }, most_bytes}));
+  run_.result.transformer = graph::find_transformer(model, graph::ValueTypes());
+  if (options_.weights_only.rotation == Rotation::on) rotate();
+  if (keeps_cache_in_bits()) (void)graph::cached_attentions(model);  // what cannot be is better known early
+  draft_.placement = quantization::place_blocks(model, options_.config, options_.weights_only);
+  if (const auto opset = draft_.needed_opset(options_.weights_only.form); opset > model.opset()) {
+    run_.note(graph::upgrade_opset(model, {}, opset));
+    draft_.placement = quantization::place_blocks(model, options_.config, options_.weights_only);
+  }
+  const auto& placement = draft_.placement;
+  if (!chooses_bits(options_)) run_.note(placement.notes);
+  if (placement.tensors.empty())
+    throw bad_input(fmt::format("model '{}' has no weights that can be stored in blocks", options_.model.string()),
+                    "what stays as it is, and why: " +
+                        (placement.notes.empty() ? "no MatMul reads a constant matrix" : placement.notes.front()));
+  count_nodes();
+  if (options_.bench) run_.timed_inputs = inputs_to_time(model, run_.result);
+}
+
+void BlockWork::count_nodes() {
+  run_.result.nodes_quantized = quantization::node_count(draft_.placement);
+  run_.result.nodes_in_float = draft_.placement.in_float;
+}
+
+void BlockWork::open_samples() {
+  const auto& runtime = run_.load_runtime();
+  raise_model();
+  types_ = exec::probe_values(runtime, running());
+  if (raised_) graph::name_idle_casts(*raised_, types_);
+  given_ = run_.open_samples(run::input_specs(running()));
+  source_.emplace(*given_, run::ContentOrderOptions{});
+  if (keeps_cache_in_bits()) cache_.emplace(draft_.model, running(), options_.kv_cache);
+}
+
+void BlockWork::choose_bits() {
+  const auto scope = run_.profiler.scope(kPlanStage);
+  std::optional<PlanSamples> samples;
+  if (source_) samples.emplace(plan_samples(*source_));
+  BitsPlanner planner(draft_.model, options_, samples);
+  planner.check(*options_.weights_only.max_size);
+  planner.measure();
+  take(planner.within(*options_.weights_only.max_size));
+  run_.note(draft_.placement.notes);
+}
+
+// The samples run again in a run that goes on, so nothing is kept of them.
+run::Context BlockWork::context() const {
+  auto context = run_.context(run_.work->scratch());
+  context.resources = resources_;
+  return context;
+}
+
+PlanSamples BlockWork::plan_samples(data::SampleSource& source) const {
+  const auto budget = run::budget_of(resources_, run_.work->path()).memory;
+  return {context(), types_, source, budget, for_sums(budget)};
+}
+
+void BlockWork::take(PlannedBits planned) {
+  draft_.placement = quantization::place_blocks(draft_.model, options_.config, options_.weights_only, planned.of_nodes);
+  run_.result.bits_plan = std::move(planned.plan);
+  count_nodes();
+}
+
+void BlockWork::meet_target() {
+  constexpr std::size_t kHeldBack = 4;  // one in so many
+  data::Part fitted(*source_, kHeldBack, data::Part::Kind::others);
+  data::Part judging(*source_, kHeldBack, data::Part::Kind::last);
+  const std::optional<PlanSamples> samples(plan_samples(fitted));
+  const auto original = draft_.model;
+  BitsPlanner planner(original, options_, samples);
+  {
+    const auto scope = run_.profiler.scope(kPlanStage);
+    planner.measure();
+  }
+  std::optional<std::pair<DraftedBlocks, BitsPlan>> best;
+  std::vector<MeasuredSize> tried;
+  const auto measured = [&](std::uint64_t size) {
+    draft_.model = original;
+    take(planner.within(size));
+    const auto directory = run_.work->path() / fmt::format("try-{}", tried.size() + 1);
+    paths::make_folder(directory);
+    solve(fitted, directory, Listens::no);
+    const double value = measure(judging);
+    tried.push_back({run_.result.bits_plan->size, value});
+    if (target_.loss_of(value) <= target_.most_loss()) {
+      run_.result.bits_plan->reached = value;
+      best = {draft_, *run_.result.bits_plan};
+    }
+    return target_.loss_of(value);
+  };
+  const auto expected = [&](std::uint64_t size) { return planner.within(size).plan.error; };
+  std::vector<quantization::SizeTrial> trials;
+  quantization::smallest_size({.smallest = planner.smallest(),
+                               .largest = planner.in_float(),
+                               .first = planner.uniform(),
+                               .most_loss = target_.most_loss()},
+                              expected, measured, trials);
+  if (!best) throw target_.out_of_reach(tried);
+  draft_ = std::move(best->first);
+  run_.result.bits_plan = std::move(best->second);
+  run_.result.bits_plan->tried = std::move(tried);
+  run_.note(draft_.placement.notes);
+  count_nodes();
+}
+
+void BlockWork::rotate() {
+  if (!rotation_) rotation_.emplace(options_, run_.work ? &*run_.work : nullptr, run_.profiler);
+  run_.note(rotation_->apply(draft_.model, run_.result.transformer));
+  resources_.disk_budget = rotation_->disk_left();
+}
+
+void BlockWork::choose_rotation() {
+  constexpr std::size_t kHeldBack = 8;  // one in so many
+  const auto original = draft_.model;
+  try {
+    rotate();
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::bad_input) throw;
+    run_.result.notes.push_back(fmt::format("not rotated: {}", e.what()));
+    draft_.model = original;
+    solve();
+    return;
+  }
+  data::Part fitted(*source_, kHeldBack, data::Part::Kind::others);
+  data::Part judging(*source_, kHeldBack, data::Part::Kind::last);
+  const auto attempt = [&](const char* name) {
+    draft_.placement = quantization::place_blocks(draft_.model, options_.config, options_.weights_only);
+    draft_.solved = {};
+    auto unsolved = draft_;
+    const auto directory = run_.work->path() / name;
+    paths::make_folder(directory);
+    if (draft_.is_plain()) solve(fitted, directory, Listens::no);
+    draft_.find_common_scales();
+    const auto scope = run_.profiler.scope(run::kComparisonStage);
+    auto emitted = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only);
+    const auto found = fidelity_of(std::move(emitted), directory / "candidate.onnx", options_, *run_.runtime, judging);
+    return std::pair(std::move(unsolved), std::pow(10, -found.sqnr_db / 10));
+  };
+  auto rotated = attempt("rotated");
+  draft_.model = original;
+  auto plain = attempt("plain");
+  run_.result.rotated = RotatedStream{plain.second, rotated.second, rotated.second < plain.second};
+  draft_ = std::move((run_.result.rotated->kept ? rotated : plain).first);
+  solve();
+}
+
+double BlockWork::measure(data::SampleSource& samples) {
+  const auto scope = run_.profiler.scope(run::kComparisonStage);
+  auto emitted = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only);
+  return target_.measure(std::move(emitted), run_.work->path() / "candidate.onnx", *run_.runtime, samples);
+}
+
+void BlockWork::solve() {
+  if (draft_.is_plain()) solve(*source_, run_.work->path(), Listens::yes);
+}
+
+void BlockWork::solve(data::SampleSource& source, const std::filesystem::path& directory, Listens listens) {
+  const auto scope = run_.profiler.scope(Step::calibration);
+  const auto budget = run::budget_of(resources_, run_.work->path());
+  const auto placement = placement_as_run();
+  const auto stages = solve::block_stages(running(), placement, options_.weights_only, for_sums(budget.memory));
+  std::unique_ptr<store::Spool> spool;
+  if (stages.size() > 1) spool = run::make_spool(context(), planning::split_budget(budget.memory / 4, 0));
+  source.rewind();
+  draft_.solved = solve::solve_blocks(running(), types_, placement, stages, *run_.runtime, source,
+                                      {.config = options_.weights_only,
+                                       .scale_inputs = !raised_,
+                                       .memory_budget = budget.memory,
+                                       .directory = directory,
+                                       .sweep = sweeping(spool.get(), listens)});
+  has_seen_cache_ = listens == Listens::yes;
+  run_.result.samples = draft_.solved.samples;
+  for (const auto& [fold, scaling] : draft_.solved.scalings)
+    quantization::apply_fold(fold, scaling.factors, draft_.model, draft_.placement);
+}
+
+solve::GramSweepOptions BlockWork::sweeping(store::Spool* spool, Listens listens) {
+  const bool heard = cache_ && listens == Listens::yes;
+  calibration::Statistics* extremes = nullptr;
+  if (listens == Listens::yes) extremes = run_.shared.extremes;
+  if (extremes == nullptr && listens == Listens::yes && run_.recipe.lowers_rest) extremes = &own_extremes_;
+  return {.threads = options_.threads,
+          .spool = spool,
+          .progress = options_.progress,
+          .stop = options_.stop,
+          .observed = quantization::float_values(running(), types_),
+          .extremes = extremes,
+          .listened = heard ? cache_->values() : std::vector<std::string>(),
+          .listener = heard ? &cache_->observer() : nullptr};
+}
+
+void BlockWork::observe_cache() {
+  if (!cache_ || has_seen_cache_) return;
+  const auto scope = run_.profiler.scope(Step::calibration);
+  source_->rewind();
+  run_.result.samples = pipeline::observe_cache(running(), types_, context(), *source_, *cache_);
+  has_seen_cache_ = true;
+}
+
+void BlockWork::raise_model() {
+  if (!draft_.any_type(onnx::DataType::float16) && !draft_.any_type(onnx::DataType::bfloat16)) return;
+  if (chooses_bits(options_))
+    throw bad_input(
+        fmt::format("model '{}' has weights of 16-bit floats, and {} measures float32 with samples",
+                    options_.model.string(), options_.weights_only.max_size ? "--max-size" : "--accuracy-target"),
+        options_.weights_only.max_size ? "leave out --calibration-data, or quantize the model in float32"
+                                       : "quantize the model in float32");
+  if (options_.weights_only.method == WeightMethod::awq)
+    throw bad_input(fmt::format("model '{}' has weights of 16-bit floats, and --set weights-method=awq scales float32",
+                                options_.model.string()),
+                    "give gptq or auto, or quantize the model in float32");
+  raised_ = draft_.model;
+  graph::raise_floats(*raised_, run::file_store(run_.work->scratch(), "float"), true);
+}
+
+quantization::BlockPlacement BlockWork::placement_as_run() const {
+  auto placement = draft_.placement;
+  if (raised_) quantization::move_to_float32(placement, draft_.casts_of_inputs());
+  return placement;
+}
+
+// What the process and columns that are solved leave of the budget, for sums and activations alike.
+std::uint64_t BlockWork::for_sums(std::uint64_t budget) const {
+  std::uint64_t columns = std::uint64_t{64} << 20;
+  for (const auto& tensor : draft_.placement.tensors) columns = std::max(columns, solve::memory_of_piece(tensor.rows));
+  const auto taken = profile::memory_now().anonymous + columns;
+  return budget > taken ? (budget - taken) / 2 : 0;
+}
+
+std::vector<quantization::BlockStream> BlockWork::streams() const {
+  return draft_.streams(options_.weights_only.method, thread_count(options_.threads), options_.stop);
+}
+
+void BlockWork::emit() {
+  if (source_) run_.note(source_->notes());
+  source_.reset();
+  given_.reset();
+  draft_.find_common_scales();
+  const auto& tensors = draft_.placement.tensors;
+  std::uint64_t all = 0;
+  for (const auto& tensor : tensors) all += bytes_of(tensor);
+  run_.result.weights.resize(tensors.size());
+  const auto written = [this, all, done = std::uint64_t{0}](std::size_t t,
+                                                            const quantization::BlockErrors& errors) mutable {
+    run_.result.weights[t] =
+        describe_weight(draft_.model, draft_.placement, draft_.solved, t, errors, options_.weights_only.method);
+    done = std::min(all, done + bytes_of(draft_.placement.tensors[t]));
+    if (options_.progress) options_.progress("weights (MiB)", done >> 20, all >> 20);
+  };
+  run_.model = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only, written);
+  if (cache_) cache_->apply(run_.model, run_.result);
+}
+
+const calibration::Statistics* BlockWork::extremes() const {
+  return run_.shared.extremes != nullptr ? run_.shared.extremes : &own_extremes_;
+}
+
+std::string BlockWork::reason_against_proof() const {
+  auto reason = draft_.reason_against_proof();
+  if (!reason.empty() || !cache_ || !run_.runtime) return reason;
+  return run::reason_against_running(options_.kv_cache.type, run_.runtime->version());
+}
+
+std::string BlockWork::reason_against_running(const std::filesystem::path& file) const {
+  auto reason = draft_.reason_against_running();
+  return reason.empty() ? reason_against_samples(file) : reason;
+}
+
+std::string BlockWork::reason_against_samples(const std::filesystem::path& file) const {
+  return cache_ ? reason_against_running_cache(options_, file, *run_.runtime) : "";
+}
+
+void BlockWork::release() {
+  draft_ = {};
+  raised_.reset();
+  types_ = {};
+}
+
+}  // namespace detent::pipeline

@@ -1,0 +1,27 @@
+#include "pipeline/stages/cache.h"
+
+#include "exec/session.h"
+#include "graph/rewrite.h"
+#include "graph/transformer.h"
+#include "pipeline/observe_cache.h"
+#include "run/content_order.h"
+#include "run/prepare.h"
+#include "run/samples.h"
+
+namespace detent::pipeline {
+
+void observe_cache(Run& run) {
+  run.result.transformer = graph::find_transformer(run.model, graph::ValueTypes());
+  auto running = run.model;
+  graph::raise_floats(running, run::file_store(run.work->scratch(), "float"), true);
+  run.cache.reset(new CacheWork{{run.model, running, run.options.kv_cache}});
+  const auto given = run.open_samples(run::input_specs(run.model));
+  run::ContentOrderedSamples source(*given, {});
+  run.result.samples = observe_cache(running, exec::probe_values(*run.runtime, running),
+                                     run.context(run.work->scratch()), source, run.cache->cache);
+  run.note(source.notes());
+}
+
+void emit_cache(Run& run) { run.cache->cache.apply(run.model, run.result); }
+
+}  // namespace detent::pipeline

@@ -1,0 +1,48 @@
+#include "pipeline/stages/dynamic.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "graph/index.h"
+#include "graph/rewrite.h"
+#include "quantization/assignment.h"
+#include "quantization/dynamic.h"
+#include "quantization/emit/dynamic.h"
+
+namespace detent::pipeline {
+namespace {
+
+// Weights that some nodes read as they are and others transposed.
+void note_shared(run::Prepared& prepared, const quantization::Placement& weights) {
+  const graph::Index index(prepared.model);
+  for (const auto& mark : weights.marks) {
+    if (index.consumers(mark.value).size() < 2) continue;
+    auto dims = prepared.model.graph.initializers[static_cast<std::size_t>(index.initializer(mark.value))].dims;
+    std::sort(dims.begin(), dims.end());
+    prepared.computed.insert(std::move(dims));
+  }
+}
+
+}  // namespace
+
+void emit_dynamic(Run& run) {
+  const auto& config = run.options.config;
+  auto& model = run.prepared.model;
+  auto placement = quantization::place_dynamic(model, config, run.prepared.transposed);
+  run.note(placement.notes);
+  run.result.nodes_quantized = placement.nodes.size();
+  run.result.nodes_in_float = placement.in_float;
+  quantization::Proposals proposals;
+  proposals.constants = quantization::scan_weights(model, placement.weights, run.options.allow_nonfinite);
+  run.note(placement.weights.notes);
+  const auto assignment = quantization::assign(model, placement.weights, proposals, config);
+  run.note(assignment.notes);
+  note_shared(run.prepared, placement.weights);
+  run.model = quantization::emit_dynamic(std::move(model), placement, assignment.values);
+  graph::store_once(run.model, run.prepared.computed, true);
+  run.result.notes.emplace_back(
+      "an activation has one scale for its whole batch, so what shares a batch with large values loses precision; "
+      "--weights-only with 8 bits does not depend on the batch");
+}
+
+}  // namespace detent::pipeline

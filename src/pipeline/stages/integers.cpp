@@ -1,0 +1,243 @@
+#include "pipeline/stages/integers.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "calibration/statistics_file.h"
+#include "config/derived.h"
+#include "pipeline/deployed.h"
+#include "pipeline/stages/open.h"
+#include "quantization/assignment.h"
+#include "quantization/emit/qdq.h"
+#include "quantization/formats.h"
+#include "remedies/remedies.h"
+#include "remedies/weight_tuning.h"
+#include "run/calibration_device.h"
+#include "run/choose_by_speed.h"
+#include "run/explain.h"
+#include "run/finish_integers.h"
+#include "run/parted_joins.h"
+#include "run/prepare.h"
+#include "run/proposals.h"
+#include "run/quantize_result.h"
+#include "run/samples.h"
+#include "run/sweep_setup.h"
+#include "run/unseen_bodies.h"
+
+namespace detent::pipeline {
+namespace {
+
+using profile::Step;
+
+// Timing what devices do costs a little: only for those who want to see it.
+profile::DeviceActivity* activity(Run& run) { return run.recipe.reports ? &run.profiler.device() : nullptr; }
+
+std::size_t recurrent_layers(const Run& run) {
+  return run::recurrent_layers(run.integers->draft.prepared, run.options.config).size();
+}
+
+calibration::Statistics new_statistics(Run& run) {
+  const auto& options = run.options;
+  auto& work = *run.integers;
+  const auto& placement = work.draft.assignment.placement;
+  run::CollectOptions collect{.histograms = needs_histograms(run.recipe),
+                              .votes = needs_votes(run.recipe),
+                              .allow_nonfinite = options.allow_nonfinite,
+                              .workers = options.workers,
+                              .keep_result = tunes(options.finetune.rounding) || config::may_tune(options)};
+  run.report.recording.directory = run.work->scratch();
+  if (run.recipe.reports) collect.recording = &run.report.recording;
+  run::DeviceCalibration device(options.device, placement.to_observe().size(), collect.histograms, run.work->scratch(),
+                                activity(run));
+  device.lend(collect);
+  const double start = run.profiler.now();
+  auto [statistics, notes] = run::collect_within(run.context(run.work->path()), *run.work, work.draft.prepared,
+                                                 placement, *work.source, collect);
+  if (statistics.samples > 0)
+    run.sample_seconds = (run.profiler.now() - start) / static_cast<double>(statistics.samples);
+  run.note(notes);
+  run.note(device.notes());
+  if (device.use() != nullptr) run.report.device = run::RunReport::Device{options.device, *device.use(), {}};
+  return statistics;
+}
+
+// What was observed serves gates in floats and in integers: the latter only where that is measured to do no harm.
+void settle_placement(Run& run, const calibration::Statistics& statistics) {
+  const auto& config = run.options.config;
+  auto& draft = run.integers->draft;
+  auto& placement = draft.assignment.placement;
+  if (!draft.prepared.integer_gates.empty()) {
+    quantization::complete_shared(placement, draft.proposals.ranges);
+    draft.prepared.integer_gates.clear();
+    placement = run::place(draft.prepared, config);
+  }
+  auto left = run::leave_unseen_bodies(draft.prepared, placement, draft.proposals.ranges);
+  for (auto& note : run::part_joins(draft.prepared, placement, statistics, draft.proposals, run.options))
+    left.push_back(std::move(note));
+  if (!left.empty()) {
+    quantization::complete_shared(placement, draft.proposals.ranges);
+    quantization::complete_shared(placement, draft.proposals.wide);
+    placement = run::place(draft.prepared, config);
+  }
+  run.note(left);
+  draft.assign(std::move(placement), config);
+}
+
+bool measures_accuracy(Run& run) {
+  const auto& work = *run.integers;
+  if (!config::may_measure_accuracy(run.options)) return false;
+  if (work.draft.assignment.placement.marks.empty() && recurrent_layers(run) == 0) return false;  // the float model
+  if (!work.source) run.result.notes.emplace_back("accuracy was not measured: there are no samples");
+  return work.source != nullptr;
+}
+
+void checkpoint(Run& run, const LayerTuning& layer) {
+  run.profiler.checkpoint(fmt::format("{}: {} {:.4g} -> {:.4g}", profile::step_name(Step::fast_finetune), layer.name,
+                                      layer.error_before, layer.error_after));
+  if (run.options.layer_tuned) run.options.layer_tuned(layer);
+}
+
+void make_evaluator(Run& run) {
+  auto& work = *run.integers;
+  work.evaluator.emplace(remedies::TrialEnv{.options = run.options,
+                                            .model = work.draft.prepared.model,
+                                            .runtime = *run.runtime,
+                                            .source = *work.source,
+                                            .profiler = run.profiler,
+                                            .directory = run.work->path(),
+                                            .weights = run.work->scratch(),
+                                            .samples = run.result.samples,
+                                            .layer_tuned = [&run](const auto& layer) { checkpoint(run, layer); },
+                                            .activity = activity(run)});
+}
+
+void emit(Run& run) {
+  const auto scope = run.profiler.scope(Step::quantization_static);
+  auto& draft = run.integers->draft;
+  run.note(run::notes_for_this_machine(run.options.config));
+  run.note(draft.assignment.notes);
+  run::record(draft.prepared.model, draft.assignment, run.result);
+  draft.emitted =
+      quantization::emit_qdq(draft.prepared.model, draft.assignment, run.options.config, draft.prepared.types);
+  run.note(draft.emitted->notes);
+}
+
+// As asked, or where measuring speaks for it.
+void tune_weights(Run& run) {
+  const auto& options = run.options;
+  auto& work = *run.integers;
+  auto& draft = work.draft;
+  if (tunes(options.finetune.rounding)) {
+    const auto scope = run.profiler.scope(Step::fast_finetune);
+    auto tuned = remedies::tune_weights(draft, *work.evaluator, options.finetune, true);
+    draft.emitted->model = std::move(tuned.model);
+    draft.layers = std::move(tuned.layers);
+    run.note(tuned.notes);
+    if (work.measured) remedies::check_target(draft, *work.evaluator);
+  } else if (work.measured && config::may_tune(options)) {
+    remedies::improve_emitted(draft, *work.evaluator);
+    run.note(draft.notes);
+  }
+  if (!options.device.is_cpu() && !run.report.device && !draft.layers.empty())
+    run.report.device = run::RunReport::Device{options.device, {}, {}};
+  if (!options.device.is_cpu() && options.statistics && draft.layers.empty())
+    run.result.notes.emplace_back("nothing ran on the device: statistics were given, and nothing is fine-tuned");
+  run.result.layers = draft.layers;
+}
+
+void tell_accuracy(Run& run) {
+  auto& work = *run.integers;
+  if (!work.measured) return;
+  auto note = remedies::what_is_left(work.draft, run.options);
+  if (!note.empty()) run.result.notes.push_back(std::move(note));
+  run.result.accuracy = std::move(work.draft.result);
+}
+
+}  // namespace
+
+void place_integers(Run& run) {
+  const auto& options = run.options;
+  run.integers = std::make_unique<IntegerWork>();
+  auto& work = *run.integers;
+  auto& draft = work.draft;
+  draft.prepared = std::move(run.prepared);
+  const auto& model = draft.prepared.model;
+  auto& placement = draft.assignment.placement;
+  placement = run::place(draft.prepared, options.config);
+  draft.proposals.constants = quantization::scan_weights(model, placement, options.allow_nonfinite);
+  run.note(placement.notes);
+  if (run.recipe.has_samples) work.source = run.open_samples(run::input_specs(model));
+  if (options.bench && !run.recipe.lowers_rest) run.timed_inputs = run::input_specs(model);
+}
+
+void describe_layers(Run& run) {
+  auto& work = *run.integers;
+  if (!work.source) return;
+  const auto& placement = work.draft.assignment.placement;
+  const planning::Circumstances circumstances{placement.to_observe().size(), true, thread_count(run.options.threads),
+                                              static_cast<std::size_t>(run.options.workers), 0};
+  run::describe_layers(work.draft.prepared, placement, *run.runtime, *work.source, circumstances, run.report);
+}
+
+void choose_by_speed(Run& run) {
+  auto& work = *run.integers;
+  auto& prepared = work.draft.prepared;
+  auto& placement = work.draft.assignment.placement;
+  auto choice = run::choose_by_speed(prepared, placement, run.options, *run.runtime, work.source.get(), *run.work);
+  prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
+  placement = run::place(prepared, run.options.config);
+  if (placement.marks.empty() && tunes(run.options.finetune.rounding))
+    throw usage_error("--finetune: this machine runs all products faster in float, so that none is quantized",
+                      "give --optimize-for size");
+  run.note(choice.notes);
+  run.result.faster_in_float = std::move(choice.in_float);
+}
+
+void calibrate(Run& run) {
+  const auto& options = run.options;
+  auto& work = *run.integers;
+  run.report.collect_start = run.profiler.now();
+  auto statistics =
+      options.statistics ? run::saved_statistics(options, *run.fingerprint, work.source.get()) : new_statistics(run);
+  run.result.samples = statistics.samples;
+  if (work.source) run.note(work.source->notes());
+  if (!options.statistics) run.report.samples_run = statistics.samples;
+  auto& proposals = work.draft.proposals;
+  auto constants = std::move(proposals.constants);
+  proposals = run::propose(work.draft.prepared, work.draft.assignment.placement, statistics, options, *run.runtime);
+  proposals.constants = std::move(constants);
+  settle_placement(run, statistics);
+  if (run.recipe.reports) run.report.statistics = std::move(statistics);
+}
+
+void improve(Run& run) {
+  auto& work = *run.integers;
+  if (work.source) make_evaluator(run);
+  if (measures_accuracy(run)) {
+    const auto scope = run.profiler.scope(run::kSensitivityStage);
+    if (!run.options.device.is_cpu()) run.result.notes.emplace_back("accuracy was measured on the CPU");
+    remedies::improve(work.draft, *work.evaluator);
+    run.note(work.draft.notes);
+    work.draft.notes.clear();
+    work.measured = true;
+    work.improved.emplace(IntegerWork::Improved{work.draft, run.result});
+  }
+}
+
+void emit_integers(Run& run) {
+  emit(run);
+  tune_weights(run);
+  tell_accuracy(run);
+  auto& draft = run.integers->draft;
+  if (!run.recipe.lowers_rest) count_integers(run, draft.emitted->model);
+  const bool equalized = run.result.accuracy && !run.result.accuracy->equalized.empty();
+  run::write_applied({equalized, !run.result.layers.empty()}, draft.emitted->model);
+  run.note(run::finish_integers(draft.prepared, run.options, draft.emitted->model));
+  run.result.nodes_quantized += recurrent_layers(run);
+}
+
+}  // namespace detent::pipeline
