@@ -4,6 +4,11 @@
 #include "config/targets.h"
 
 namespace detent::config {
+namespace {
+
+bool has_8_bits(QuantType type) { return type == QuantType::int8 || type == QuantType::uint8; }
+
+}  // namespace
 
 bool has_samples(const QuantizeOptions& options) { return options.calibration_data || options.samples != nullptr; }
 
@@ -23,7 +28,6 @@ Result result_of(const QuantizeOptions& options) {
 
 bool chooses_by_speed(const QuantizeOptions& options) {
   const auto& config = options.config;
-  const auto has_8_bits = [](QuantType type) { return type == QuantType::int8 || type == QuantType::uint8; };
   return preset(config).chooses_by_speed && target(config).is_this_machine && !writes_16_bits(config) &&
          options.optimize_for != OptimizeFor::size && config.op_types.empty() && config.nodes.empty() &&
          has_8_bits(config.activation_type) && has_8_bits(config.weight_type) && !config.power_of_two_scale &&
@@ -40,6 +44,12 @@ bool makes_barriers(const QuantConfig& config) {
 
 bool makes_gates(const QuantConfig& config) {
   return preset(config).fuses_for_runtime && target(config).is_ort_cpu && !writes_16_bits(config);
+}
+
+bool tries_recurrent(const QuantConfig& config) {
+  return preset(config).measures_accuracy && target(config).is_ort_cpu && !writes_16_bits(config) &&
+         config.op_types.empty() && config.nodes.empty() && has_8_bits(config.activation_type) &&
+         has_8_bits(config.weight_type);
 }
 
 bool may_measure_accuracy(const QuantizeOptions& options) {

@@ -28,6 +28,10 @@ bool makes_barriers(const QuantConfig& config);
 /// Whether gates may be written as HardSigmoid, which ONNX Runtime's CPU runs fast on integers.
 bool makes_gates(const QuantConfig& config);
 
+/// Whether LSTM layers that nobody named are tried on integers: where that is measured, and for ONNX Runtime's CPU
+/// alone.
+bool tries_recurrent(const QuantConfig& config);
+
 /// Whether the error of each rounding is measured, as long as there are samples.
 bool may_measure_accuracy(const QuantizeOptions& options);
 

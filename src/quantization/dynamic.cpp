@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "config/derived.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/exchange.h"
@@ -184,9 +185,15 @@ DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& conf
   return placement;
 }
 
-std::vector<std::size_t> recurrent_layers(const onnx::Model& model, const QuantConfig& config) {
+bool names_recurrent(const QuantConfig& config) {
   const auto& types = config.op_types;
-  if (std::find(types.begin(), types.end(), "LSTM") == types.end()) return {};
+  return std::find(types.begin(), types.end(), "LSTM") != types.end();
+}
+
+std::vector<std::size_t> recurrent_layers(const onnx::Model& model, const QuantConfig& config) {
+  const auto& nodes = model.graph.nodes;
+  if (std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("LSTM"); })) return {};
+  if (!names_recurrent(config) && !config::tries_recurrent(config)) return {};
   QuantConfig own = config;
   own.op_types = {"LSTM"};
   return Placer(model, own).find();

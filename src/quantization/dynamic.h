@@ -30,8 +30,11 @@ std::vector<std::size_t> weight_inputs(const onnx::Node& node);
 DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config,
                                const TransposedConstants& transposed = {});
 
-/// LSTM layers that can have integer weights and whose type QuantConfig::op_types names: these become so also where all
-/// other activations are static.
+/// Whether QuantConfig::op_types names LSTM.
+bool names_recurrent(const QuantConfig& config);
+
+/// LSTM layers that can have integer weights where all other activations are static: those that the user named by their
+/// type, or those that are tried (config::tries_recurrent()).
 std::vector<std::size_t> recurrent_layers(const onnx::Model& model, const QuantConfig& config);
 
 }  // namespace detent::quantization

@@ -13,8 +13,10 @@
 #include "base/json.h"
 #include "base/paths.h"
 #include "base/small_file.h"
+#include "config/derived.h"
 #include "graph/index.h"
 #include "graph/traits.h"
+#include "quantization/dynamic.h"
 #include "run/sweep_setup.h"
 #include "speed/choice.h"
 #include "speed/kernel_table.h"
@@ -71,6 +73,14 @@ void save(speed::KernelTable& table, const QuantizeOptions& options, std::vector
   }
 }
 
+// Those that are tried on integers, see Prepared::tried.
+std::vector<bool> recurrent(const speed::Subject& subject) {
+  std::vector<bool> flags(subject.model.graph.nodes.size());
+  if (!config::tries_recurrent(subject.config)) return flags;
+  for (const auto n : quantization::recurrent_layers(subject.model, subject.config)) flags[n] = true;
+  return flags;
+}
+
 std::vector<std::string> choose(const speed::Subject& subject, const std::vector<bool>& candidates,
                                 const QuantizeOptions& options, const exec::Runtime& runtime, const fs::path& scratch,
                                 std::vector<std::string>& notes) {
@@ -78,8 +88,9 @@ std::vector<std::string> choose(const speed::Subject& subject, const std::vector
   const auto& nodes = subject.model.graph.nodes;
   std::vector<std::string> kernels(nodes.size());
   bool complete = true;
+  const auto layers = recurrent(subject);
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    if (candidates[n]) kernels[n] = speed::kernel_of(subject, n);
+    if (candidates[n] || layers[n]) kernels[n] = speed::kernel_of(subject, n);
     if (kernels[n].empty() || table.find(kernels[n]) != nullptr) continue;
     complete = false;
     table.add(kernels[n], speed::time_kernel(subject, n, runtime, scratch, options.stop));
@@ -92,6 +103,11 @@ std::vector<std::string> choose(const speed::Subject& subject, const std::vector
   for (const auto n : speed::faster_in_float(
            subject, candidates, [&](std::size_t i) { return table.find(kernels[i]); }, options.optimize_for))
     in_float.push_back(nodes[n].id());
+  // An LSTM quantizes what it reads itself, so that its choice depends on no other.
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const auto* times = layers[n] ? table.find(kernels[n]) : nullptr;
+    if (times != nullptr && times->in_integers >= times->in_float) in_float.push_back(nodes[n].id());
+  }
   return in_float;
 }
 

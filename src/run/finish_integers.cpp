@@ -43,6 +43,7 @@ std::vector<std::string> notes_of_unnamed(const Prepared& prepared, QuantConfig 
       std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("GRU"); }));
   if (grus > 0) notes.push_back(stay(grus, "GRU") + ": ONNX Runtime has none on integers");
   if (std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("LSTM"); })) return notes;
+  if (!prepared.tried.empty()) return notes;
   config.op_types = {"LSTM"};
   config.exclude_nodes.clear();
   config.exclude_op_types.clear();
@@ -81,7 +82,11 @@ std::vector<std::string> quantize_recurrent(const Prepared& prepared, const Quan
 
 std::vector<std::size_t> recurrent_layers(const Prepared& prepared, const QuantConfig& config) {
   auto layers = quantization::recurrent_layers(prepared.model, config);
-  std::erase_if(layers, [&](std::size_t n) { return prepared.keeps_in_float(prepared.model.graph.nodes[n].id()); });
+  const bool named = quantization::names_recurrent(config);
+  std::erase_if(layers, [&](std::size_t n) {
+    const auto& id = prepared.model.graph.nodes[n].id();
+    return prepared.keeps_in_float(id) || !(named || prepared.tried.contains(id));
+  });
   return layers;
 }
 

@@ -11,8 +11,8 @@
 
 namespace detent::run {
 
-/// The LSTM layers that the user named by their type (quantization/dynamic.h), but those that stay in float: positions
-/// of nodes.
+/// The LSTM layers that become integers: those that the user named by their type and Prepared::tried
+/// (quantization/dynamic.h), but none that stays in float. Positions of nodes.
 std::vector<std::size_t> recurrent_layers(const Prepared& prepared, const QuantConfig& config);
 
 /// Gives recurrent_layers() integer weights, so that they find the scales of their activations while the model runs;

@@ -35,6 +35,8 @@ struct Prepared {
   /// Nodes by Node::id() that the runtime was measured to compute too far from the float model, for
   /// computed_otherwise() and remedies::recurrent(): they stay in float in any case.
   std::set<std::string> inexact = {};
+  /// LSTM layers by Node::id() that nobody named and that are tried on integers, see recurrent_layers().
+  std::set<std::string> tried = {};
   /// Gates that place() puts into integers; at first all of them, so that what is observed serves both forms.
   quantization::GateNames integer_gates = {};
 

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "graph/traits.h"
+#include "graph/work.h"
+#include "quantization/integer_chains.h"
 #include "speed/min_cut.h"
 
 namespace detent::speed {
@@ -12,8 +14,11 @@ namespace {
 
 // The source's side computes on integers.
 constexpr std::size_t kIntegers = 0, kFloat = 1, kFirst = 2;
-// What all weights together are worth as integers, as a share of the time in float: near ties go to the smaller file.
+// What all weights together are worth as integers, as a share of the model's time in float: near ties go to the smaller
+// file.
 constexpr double kWorthOfSize = 0.02;
+// The same of tables, which compute nothing: the rate of other conversions overstates what their few rows take.
+constexpr double kWorthOfTables = 0.1;
 // A gain smaller than this share of the time in float is less than what times of single operators can tell.
 constexpr double kLeastGain = 0.07;
 // For accuracy, integers have to be so much faster.
@@ -48,7 +53,8 @@ class Choice {
     const bool worth_it = static_cast<double>(cut_.cost()) <= (1 - kLeastGain) * static_cast<double>(all_in_float_);
     std::vector<std::size_t> slower;
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
-      if (candidates_[n] && !(worth_it && on_integers[vertex(n)])) slower.push_back(n);
+      const bool is_chosen = on_integers[vertex(n)] && (worth_it || pays_alone(n));
+      if (candidates_[n] && !is_chosen) slower.push_back(n);
     }
     return slower;
   }
@@ -99,9 +105,12 @@ class Choice {
   // What conversions take by element, for values whose own conversion was not timed.
   void find_rates() {
     double quantize = 0, read = 0, dequantize = 0, made = 0;
+    double timed = 0, others = 0;  // multiplications
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
       if (candidates_[n]) all_weights_ += weight_bytes(n);
       const auto* times = times_[n];
+      const auto work = graph::work_of(subject_.model, subject_.index, subject_.types, nodes_[n]);
+      (times != nullptr ? timed : others) += work ? static_cast<double>(work->macs) : 0;
       if (times == nullptr) continue;
       in_float_ += times->in_float;
       quantize += times->quantize;
@@ -109,6 +118,8 @@ class Choice {
       dequantize += times->dequantize;
       made += made_elements(n);
     }
+    // Recurrent layers and other products that were not timed take time as well.
+    if (timed > 0) in_float_ *= 1 + others / timed;
     if (read > 0) quantize_rate_ = quantize / read;
     if (made > 0) dequantize_rate_ = dequantize / made;
   }
@@ -132,10 +143,22 @@ class Choice {
     return std::any_of(readers.begin(), readers.end(), [&](int reader) { return !is_candidate(reader); });
   }
 
+  double worth_of_size(std::size_t n) const {
+    const double worth = quantization::is_table(nodes_[n], subject_.index) ? kWorthOfTables : kWorthOfSize;
+    return size_counts_ && all_weights_ > 0 ? worth * in_float_ * weight_bytes(n) / all_weights_ : 0;
+  }
+
+  // A table computes nothing: whether its rows, made float for each reader, take less than its bytes are worth.
+  bool pays_alone(std::size_t n) const {
+    if (!quantization::is_table(nodes_[n], subject_.index)) return false;
+    const auto& value = nodes_[n].outputs().front();
+    const auto readers = static_cast<double>(subject_.index.consumers(value).size());
+    return worth_of_size(n) > readers * dequantize_time(value, vertex(n));
+  }
+
   void add_node(std::size_t n) {
     const auto* times = times_[n];
-    const double worth =
-        size_counts_ && all_weights_ > 0 ? kWorthOfSize * in_float_ * weight_bytes(n) / all_weights_ : 0;
+    const double worth = worth_of_size(n);
     cut_.add(kIntegers, vertex(n), nanoseconds(worth));
     all_in_float_ += nanoseconds(worth);
     if (times == nullptr) return;

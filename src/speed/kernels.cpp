@@ -11,6 +11,8 @@
 #include "graph/traits.h"
 #include "onnx/write.h"
 #include "quantization/assignment.h"
+#include "quantization/dynamic.h"
+#include "quantization/emit/dynamic.h"
 #include "quantization/emit/qdq.h"
 #include "quantization/placement.h"
 
@@ -82,12 +84,21 @@ onnx::Model alone(const Subject& subject, std::size_t position) {
   return part;
 }
 
+onnx::Model with_dynamic_scales(const onnx::Model& part, const QuantConfig& config) {
+  auto placement = quantization::place_dynamic(part, config);
+  quantization::Proposals proposals;
+  proposals.constants = quantization::scan_weights(part, placement.weights, true);
+  const auto assignment = quantization::assign(part, placement.weights, proposals, config);
+  return quantization::emit_dynamic(part, placement, assignment.values);
+}
+
 onnx::Model in_integers(const onnx::Model& part, const graph::ValueTypes& types, const QuantConfig& given) {
   QuantConfig config = given;
   config.nodes.clear();
   config.exclude_nodes.clear();
   config.op_types = {part.graph.nodes.front().op_type()};
   config.exclude_op_types.clear();
+  if (part.graph.nodes.front().is("LSTM")) return with_dynamic_scales(part, config);
   auto placement = quantization::place(part, types, config);
   quantization::Proposals proposals;
   for (const auto& value : placement.to_observe()) proposals.ranges[value] = {{-1, 1}, {}};
@@ -113,7 +124,7 @@ bool changes_layout(const exec::Kernel& kernel) {
 std::string kernel_of(const Subject& subject, std::size_t position) {
   const auto& node = subject.model.graph.nodes[position];
   const bool is_arithmetic = graph::has_trait(node, Trait::element_wise) && !graph::has_trait(node, Trait::clips);
-  if (!graph::is_product(node) && !is_arithmetic) return {};
+  if (!graph::is_product(node) && !is_arithmetic && !node.is("LSTM")) return {};
   std::vector<std::string> inputs, attributes;
   for (const auto& value : node.inputs()) {
     if (value.empty()) {

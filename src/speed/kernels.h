@@ -24,12 +24,12 @@ struct Subject {
 };
 
 /// Type, shapes and attributes of a node as one line: what its times are kept by. Empty where it cannot be timed: a
-/// shape is not static; and for all but products and arithmetic on elements, which take next to nothing in either form,
-/// or run within the operator before them, as a Relu does.
+/// shape is not static; and for all but products, LSTM layers and arithmetic on elements, which take next to nothing in
+/// either form, or run within the operator before them, as a Relu does.
 std::string kernel_of(const Subject& subject, std::size_t node);
 
 /// Runs the node alone, with its own weights and made-up activations, in float and between QuantizeLinear and
-/// DequantizeLinear, on one thread. Changes of layout count as part of the conversions. `directory` is for working
+/// DequantizeLinear (an LSTM with scales that are found while it runs), on one thread. Changes of layout count as part of the conversions. `directory` is for working
 /// files. Throws what Session throws.
 KernelTimes time_kernel(const Subject& subject, std::size_t node, const exec::Runtime& runtime,
                         const std::filesystem::path& directory, std::stop_token stop);

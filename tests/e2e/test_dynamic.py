@@ -151,9 +151,9 @@ def stacked(path: Path) -> Path:
     return save(path, nodes, tensors, {"x": ("t", "n", 32)}, ["out"])
 
 
-@pytest.mark.parametrize("types", ["MatMul,LSTM", "LSTM"])
+@pytest.mark.parametrize("types", ["MatMul,LSTM", "LSTM", ""])
 def test_a_recurrent_layer_that_does_harm_stays_in_float(tmp_path: Path, types: str) -> None:
-    """What it does is measured as deployed, since no trial rounds as it does; and so is what is told."""
+    """What it does is measured as deployed, since no trial rounds as it does; and so is what is told. By default too."""
     model, sizes = stacked(tmp_path / "m.onnx"), np.float32(10.0 ** np.linspace(0, 4, 32))
     samples = [{"x": normal(20, 1, 32) * sizes} for _ in range(8)]
     data = support.save_samples(tmp_path / "d", samples)
@@ -164,20 +164,38 @@ def test_a_recurrent_layer_that_does_harm_stays_in_float(tmp_path: Path, types: 
         tmp_path / "q.onnx",
         "--calibration-data",
         data,
-        "--op-types",
-        types,
+        *(["--op-types", types] if types else ["--optimize-for", "size"]),
         "--preset",
         "balanced",
     ]
     said = json.loads(support.detent(*command, "--no-bench", "--json").stdout)
     kinds = [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node]
     assert kinds.count("DynamicQuantizeLSTM") == kinds.count("LSTM") == 1
-    assert said["nodes_quantized"] == len(types.split(","))
+    assert said["nodes_quantized"] == (1 if types == "LSTM" else 2)
+    assert said["nodes_in_float"] == (2 if types == "LSTM" else 1)
     assert any(note.startswith("LSTM 'first' stays in float: ") for note in said["notes"])
     pairs = [(run(model, **s)[0], run(tmp_path / "q.onnx", **s)[0]) for s in samples]
     assert said["accuracy"]["sqnr_db"] == pytest.approx(support.sqnr(*zip(*pairs, strict=True)), abs=0.1)
     assert said["accuracy"]["sqnr_db"] > 25
     assert said["accuracy"]["integer_macs"] == pytest.approx(0.57, abs=0.01)
+
+
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_a_recurrent_layer_that_nobody_named_is_on_integers_where_that_is_faster(tmp_path: Path, is_faster: bool) -> None:
+    model = recurrent(tmp_path / "m.onnx", "forward")
+    data = support.save_samples(tmp_path / "d", [{"x": normal(30, 2, 32)} for _ in range(4)])
+    table = tmp_path / "kernels.json"
+    options = ["--preset", "balanced", "--optimize-for", "latency", "--set", f"kernel-table={table}"]
+    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, *options]
+    assert support.detent(*command).returncode == 0
+    kernels = json.loads(table.read_text())
+    lstm = next(times for kernel, times in kernels["kernels"].items() if kernel.startswith("LSTM("))
+    lstm["float"], lstm["integers"] = (20, 10) if is_faster else (10, 20)
+    table.write_text(json.dumps(kernels))
+    said = json.loads(support.detent(*command, "--json").stdout)
+    kinds = [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node]
+    assert ("DynamicQuantizeLSTM" in kinds) == is_faster
+    assert said["faster_in_float"] == ([] if is_faster else ["lstm"])
 
 
 ON_OLD_CPU = """

@@ -128,6 +128,18 @@ TEST(Choice, gives_near_ties_to_the_smaller_file) {
   EXPECT_EQ(beside_a_fast_one(104), Names{"y"});
 }
 
+TEST(Choice, keeps_a_table_that_is_most_of_the_file_in_integers) {
+  const auto table_of = [](std::int64_t rows) {
+    Case c;
+    c.builder.constant("t", {rows, 4}, std::vector<float>(static_cast<std::size_t>(4 * rows), 1.0F));
+    c.builder.node("Gather", {"t", "x"}, {"e"});
+    c.conv("e", "y", times(100, 120, 1, 1)).builder.output("y");
+    return c.choose();
+  };
+  EXPECT_EQ(table_of(1000), Names{"y"});
+  EXPECT_EQ(table_of(0), (Names{"e", "y"}));
+}
+
 TEST(Choice, leaves_in_integers_what_was_not_timed) {
   Case unknown;
   unknown.conv("x", "y", {}).builder.output("y");

@@ -12,6 +12,7 @@
 #include "pipeline/deployed.h"
 #include "pipeline/stages/open.h"
 #include "quantization/assignment.h"
+#include "quantization/dynamic.h"
 #include "quantization/emit/qdq.h"
 #include "quantization/formats.h"
 #include "remedies/remedies.h"
@@ -87,9 +88,20 @@ void settle_placement(Run& run, const calibration::Statistics& statistics) {
   draft.assign(std::move(placement), config);
 }
 
+// LSTM layers that nobody named: no trial rounds as they do, so that only measuring speaks for them.
+void try_recurrent(Run& run) {
+  auto& prepared = run.integers->draft.prepared;
+  if (!config::tries_recurrent(run.options.config)) return;
+  for (const auto n : quantization::recurrent_layers(prepared.model, run.options.config)) {
+    const auto& id = prepared.model.graph.nodes[n].id();
+    if (!prepared.in_float.contains(id)) prepared.tried.insert(id);
+  }
+}
+
 bool measures_accuracy(Run& run) {
   const auto& work = *run.integers;
   if (!config::may_measure_accuracy(run.options)) return false;
+  if (work.source && remedies::acts(run.options)) try_recurrent(run);
   if (work.draft.assignment.placement.marks.empty() && recurrent_layers(run) == 0) return false;  // the float model
   if (!work.source) run.result.notes.emplace_back("accuracy was not measured: there are no samples");
   return work.source != nullptr;
@@ -237,7 +249,10 @@ void emit_integers(Run& run) {
   const bool equalized = run.result.accuracy && !run.result.accuracy->equalized.empty();
   run::write_applied({equalized, !run.result.layers.empty()}, draft.emitted->model);
   run.note(run::finish_integers(draft.prepared, run.options, draft.emitted->model));
-  run.result.nodes_quantized += recurrent_layers(run);
+  const auto on_integers = recurrent_layers(run);
+  run.result.nodes_quantized += on_integers;
+  const auto all = quantization::recurrent_layers(draft.prepared.model, run.options.config).size();
+  run.result.nodes_in_float += all - on_integers;
 }
 
 }  // namespace detent::pipeline
