@@ -117,6 +117,41 @@ std::vector<int> owners_of(std::span<const double> costs, int ranks) {
   return owners;
 }
 
+std::vector<std::string> names_of_first(Ranks* ranks, std::vector<std::string> names, const std::stop_token& stop) {
+  if (size_of(ranks) == 1) return names;
+  std::vector<std::byte> bytes;
+  for (const auto& name : names) {
+    const auto text = std::as_bytes(std::span(name.c_str(), name.size() + 1));
+    bytes.insert(bytes.end(), text.begin(), text.end());
+  }
+  ranks->broadcast(bytes, stop);
+  names.clear();
+  const auto* text = reinterpret_cast<const char*>(bytes.data());
+  for (std::size_t at = 0; at < bytes.size(); at += names.back().size() + 1) names.emplace_back(text + at);
+  return names;
+}
+
+std::vector<std::vector<std::byte>> of_all(Ranks* ranks, std::vector<std::byte> mine, const std::stop_token& stop) {
+  const auto size = static_cast<std::size_t>(size_of(ranks));
+  std::vector<std::vector<std::byte>> all(size);
+  const auto own = static_cast<std::size_t>(rank_of(ranks));
+  all[own] = std::move(mine);
+  if (size == 1) return all;
+  ranks->gather(
+      all[own],
+      [&](int rank, std::span<const std::byte> bytes) {
+        all[static_cast<std::size_t>(rank)].assign(bytes.begin(), bytes.end());
+      },
+      stop);
+  for (auto& bytes : all) ranks->broadcast(bytes, stop);
+  return all;
+}
+
+std::pair<std::size_t, std::size_t> share_of(const Ranks* ranks, std::size_t items) noexcept {
+  const auto rank = static_cast<std::size_t>(rank_of(ranks)), size = static_cast<std::size_t>(size_of(ranks));
+  return {items * rank / size, items * (rank + 1) / size};
+}
+
 std::vector<std::string> gather_files(Ranks* ranks, const fs::path& folder, const std::vector<std::string>& mine,
                                       const std::stop_token& stop) {
   if (size_of(ranks) == 1) return {};

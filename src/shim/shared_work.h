@@ -1,12 +1,14 @@
 // How ranks share work, and how what each of them made gets to rank 0.
 #pragma once
 
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <span>
 #include <stop_token>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "shim/ranks.h"
@@ -31,6 +33,16 @@ requires std::is_trivially_copyable_v<T> T of_first(Ranks* ranks, T value, const
   std::memcpy(&value, bytes.data(), sizeof value);
   return value;
 }
+
+/// The same of names.
+std::vector<std::string> names_of_first(Ranks* ranks, std::vector<std::string> names, const std::stop_token& stop = {});
+
+/// Collective: what each rank has, on all of them and in their order.
+std::vector<std::vector<std::byte>> of_all(Ranks* ranks, std::vector<std::byte> mine, const std::stop_token& stop = {});
+
+/// Of so many items, the first and the one behind the last of those that this rank takes where neighbours stay
+/// together.
+std::pair<std::size_t, std::size_t> share_of(const Ranks* ranks, std::size_t items) noexcept;
 
 /// Collective: the files of these names that other ranks have in their folders come to be in that of rank 0, which
 /// returns the names of all that came. Each is there as a whole or not at all.

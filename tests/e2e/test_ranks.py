@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 
+import graphs
 import launcher
 import numpy as np
 import onnx
@@ -17,6 +18,7 @@ from support import Path, sha256
 
 RNG = np.random.default_rng(7)
 RANKS = [2, 4]
+BALANCED = ["--preset", "balanced"]
 
 
 def layers(path: Path, sizes: tuple[int, ...] = (96, 200, 64, 130, 40)) -> Path:
@@ -46,16 +48,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return support.save_samples(tmp_path_factory.mktemp("samples") / "data", samples)
 
 
-def quantized(ranks: int, model: Path, folder: Path, *options: object, **variables: str) -> tuple[str, dict]:
+def quantized(ranks: int, model: Path, folder: Path, *options: object, expects: list[str] | None = None) -> tuple[str, dict]:
     """The hash of what several processes write, and what they print; working directories must be empty afterwards."""
     work = folder / f"work{ranks}"
     work.mkdir()
     output = folder / f"{ranks}.onnx"
     command = ["quantize", model, "-o", output, "--json", "--no-bench", "--work-dir", work, *options]
-    result = mpirun(ranks, *command, **variables) if ranks > 1 else support.detent(*command)
+    result = mpirun(ranks, *command) if ranks > 1 else support.detent(*command)
     assert (result.returncode, result.stderr) == (0, ""), result.stderr
     assert not list(work.iterdir())
-    assert sorted(p.name for p in folder.iterdir()) == sorted([output.name, work.name])
+    assert sorted(p.name for p in folder.iterdir()) == sorted([output.name, work.name, *(expects or [])])
     found = sha256(output)
     output.unlink()
     work.rmdir()
@@ -127,6 +129,60 @@ def test_rotated_weights(tmp_path: Path, rotation: str) -> None:
         shutil.rmtree(out / "q")
         assert not list(out.iterdir())
     assert found[2] == found[4] == found[1]
+
+
+NETWORKS = {
+    "cnn": (graphs.small_cnn, lambda: graphs.cnn_samples(9)),
+    "transformer": (graphs.transformer, lambda: graphs.transformer_samples(9)),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        [*support.PLAIN],
+        [*support.PLAIN, "--method", "entropy"],
+        [*BALANCED, "--optimize-for", "size"],
+        [*BALANCED, "--optimize-for", "size", "--accuracy-target", "25", "--accuracy-metric", "sqnr"],
+        [*support.PLAIN, "--finetune", "gptq"],
+        [*support.PLAIN, "--finetune", "adaround", "--set", "num-iterations=40"],
+        [*support.PLAIN, "--activations", "dynamic"],
+        ["--float", 16, *support.PLAIN],
+    ],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_integers(tmp_path: Path, network: str, options: list[object]) -> None:
+    make, samples = NETWORKS[network]
+    onnx.save(make(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", samples())
+    same_bytes(tmp_path / "m.onnx", tmp_path / "out", "--calibration-data", data, *options)
+
+
+def test_all_decide_as_rank_0_measures(tmp_path: Path) -> None:
+    """What each measures of speed itself may differ."""
+    onnx.save(graphs.small_cnn(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.cnn_samples(9))
+    table = ["--optimize-for", "latency", "--set", f"kernel-table={tmp_path / 'kernels.json'}"]
+    same_bytes(tmp_path / "m.onnx", tmp_path / "out", "--calibration-data", data, *BALANCED, *table)
+
+
+def test_statistics_are_resumed_by_as_many_ranks(tmp_path: Path) -> None:
+    onnx.save(graphs.small_cnn(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.cnn_samples(9))
+    options = ["--calibration-data", data, *support.PLAIN, "--set", "checkpoint-seconds=0"]
+    expected, _ = quantized(1, tmp_path / "m.onnx", tmp_path, *options, expects=["m.onnx", "data"])
+    work = tmp_path / "work"
+    work.mkdir()
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--no-bench", "--work-dir", work, *options, "--resume"]
+    assert mpirun(2, *command, DETENT_FAILPOINT="calibrate.sample=kill@3").returncode != 0
+    refused = mpirun(3, *command)
+    assert refused.returncode == USAGE
+    assert "its ranks was 2, now it is 3" in refused.stderr
+    result = mpirun(2, *command)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert sha256(tmp_path / "q.onnx") == expected
+    assert not list(work.iterdir())
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
